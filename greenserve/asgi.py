@@ -1,0 +1,9 @@
+"""The dashboard and REST API as an ASGI application."""
+
+import os
+
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "greenserve.settings")
+
+application = get_asgi_application()

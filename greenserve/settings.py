@@ -1,0 +1,141 @@
+"""Django settings. Values from the environment come through `greenserve.env`; adapters are named by dotted path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dj_database_url
+from csp.constants import NONE, SELF, UNSAFE_INLINE
+
+from greenserve import embedded, env
+
+ENV = env.read()
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+SECRET_KEY = ENV.secret_key
+DEBUG = ENV.debug
+ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", ENV.web_host]
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.postgres",
+    "django_htmx",
+    "csp",
+    "rest_framework",
+    "pools",
+    "telemetry",
+    "scheduler",
+    "frontend",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+
+ROOT_URLCONF = "greenserve.urls"
+ASGI_APPLICATION = "greenserve.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+# Without DATABASE_URL and REDIS_URL the embedded servers' sockets under var/ are used; there is no other fall-back.
+DATABASES = {"default": dj_database_url.parse(ENV.database_url or embedded.database_url(ENV.var_dir))}
+DATABASES["default"].setdefault("OPTIONS", {})["connect_timeout"] = 5
+DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
+DATABASES["default"]["CONN_MAX_AGE"] = 60
+REDIS_URL = ENV.redis_url or embedded.redis_url(ENV.var_dir)
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_TZ = True
+
+STATIC_URL = "static/"
+STATIC_ROOT = ENV.var_dir / "static"
+STATICFILES_FINDERS = [
+    "django.contrib.staticfiles.finders.FileSystemFinder",
+    "django.contrib.staticfiles.finders.AppDirectoriesFinder",
+]
+WHITENOISE_USE_FINDERS = True
+
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "overview"
+LOGOUT_REDIRECT_URL = "login"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+X_FRAME_OPTIONS = "DENY"
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF],
+        "style-src": [SELF, UNSAFE_INLINE],  # Plotly sets style attributes
+        "img-src": [SELF, "data:", "blob:"],
+        "font-src": [SELF],
+        "connect-src": [SELF],
+        "form-action": [SELF],
+        "frame-ancestors": [NONE],
+        "base-uri": [NONE],
+    }
+}
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_PAGINATION_CLASS": "rest_framework.pagination.LimitOffsetPagination",
+    "PAGE_SIZE": 50,
+}
+
+CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://")
+CELERY_TASK_DEFAULT_QUEUE = "epochs"
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_TASK_TIME_LIMIT = 120
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 300, "socket_timeout": 10, "socket_connect_timeout": 5}
+CELERY_BEAT_SCHEDULE_FILENAME = str(ENV.var_dir / "beat-schedule")
+CELERY_BEAT_MAX_LOOP_INTERVAL = 1
+
+# -- GreenServe ------------------------------------------------------------------------------------
+
+DEMO = ENV.demo
+DEMO_SPEEDUP = ENV.demo_speedup if ENV.demo else 1.0
+# Periods of the loops in seconds, and their policies' knobs. The demo runs the slow ones faster, and says so.
+GREENSERVE_LOOPS = {
+    "carbon": {"period_s": 1800.0 / DEMO_SPEEDUP, "steps": 6, "objective": "carbon", "alpha": 1.1},
+    "scale": {"period_s": 1800.0 / DEMO_SPEEDUP, "steps": 6, "alpha": 1.1},
+    "shard": {"period_s": 20.0 if DEMO else 300.0, "alpha": 1.1},
+    "clock": {"period_s": 1.0, "policy": "miad", "increase": 2.0, "decrease_mhz": 100.0, "lease_s": 10.0},
+}
+# Transition times (cold start, TP switch) of simulated nodes are divided by this.
+GREENSERVE_TRANSITION_SPEEDUP = DEMO_SPEEDUP
+GREENSERVE_CARBON_REFRESH_S = 5.0 if DEMO else 300.0
+GREENSERVE_CARBON_PROVIDERS = {"static_csv": "telemetry.providers.static_csv.StaticCsvProvider"}
+GREENSERVE_CLOCK_DECISION_SINK = "scheduler.live.clock.store"
+GREENSERVE_SAMPLE_RETENTION_DAYS = 14

@@ -1,0 +1,90 @@
+"""Where things stand: sites, clusters, nodes, GPUs."""
+
+from __future__ import annotations
+
+from django.core.validators import MinValueValidator
+from django.db import models
+from django.db.models import Q
+
+
+class Site(models.Model):
+    """A data centre: one grid zone, one PUE, one currency."""
+
+    name = models.SlugField(unique=True)
+    label = models.CharField(max_length=100, help_text="Name shown to people, for example Ashburn.")
+    grid_zone = models.CharField(max_length=40, help_text="The carbon feeds' name of the grid zone, for example DE.")
+    time_zone = models.CharField(max_length=60, default="UTC", help_text="IANA name, for example Europe/Berlin.")
+    pue = models.FloatField(
+        default=1.54,
+        validators=[MinValueValidator(1.0)],
+        help_text="Power usage effectiveness; the default is Uptime Institute's mean of 2025.",
+    )
+    currency = models.CharField(max_length=3, default="USD")
+    power_cap_w = models.FloatField(null=True, blank=True, help_text="Cap on the site's power in watts; empty: none.")
+    rank = models.PositiveSmallIntegerField(default=0, help_text="Order on pages and of colours.")
+
+    class Meta:
+        ordering = ["rank", "name"]
+        constraints = [
+            models.CheckConstraint(condition=Q(pue__gte=1.0), name="site_pue_at_least_1"),
+            models.CheckConstraint(
+                condition=Q(power_cap_w__isnull=True) | Q(power_cap_w__gt=0), name="site_power_cap_positive"
+            ),
+            models.CheckConstraint(condition=Q(currency__regex=r"^[A-Z]{3}$"), name="site_currency_iso4217"),
+        ]
+
+    def __str__(self) -> str:
+        return self.label or self.name
+
+
+class Cluster(models.Model):
+    """Nodes of one site that are run together; a site has one or more."""
+
+    site = models.ForeignKey(Site, on_delete=models.PROTECT, related_name="clusters")
+    name = models.SlugField()
+
+    class Meta:
+        ordering = ["site", "name"]
+        constraints = [models.UniqueConstraint(fields=["site", "name"], name="cluster_name_per_site")]
+
+    def __str__(self) -> str:
+        return f"{self.site.name}/{self.name}"
+
+
+class Node(models.Model):
+    """A machine with GPUs and an agent. `name` is also its Celery queue's suffix."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="nodes")
+    name = models.SlugField(unique=True)
+    simulated = models.BooleanField(default=False)
+    schedulable = models.BooleanField(default=True, help_text="Off: epochs place nothing new here.")
+
+    class Meta:
+        ordering = ["cluster", "name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Gpu(models.Model):
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="gpus")
+    uuid = models.CharField(max_length=64, unique=True)
+    index = models.PositiveSmallIntegerField()
+    gpu_type = models.CharField(max_length=40, help_text="Name in the engine model, for example A100-80GB.")
+    memory_gb = models.FloatField()
+    min_mhz = models.FloatField()
+    max_mhz = models.FloatField()
+    tdp_w = models.FloatField()
+
+    class Meta:
+        ordering = ["node", "index"]
+        constraints = [
+            models.UniqueConstraint(fields=["node", "index"], name="gpu_index_per_node"),
+            models.CheckConstraint(
+                condition=Q(min_mhz__gt=0) & Q(max_mhz__gte=models.F("min_mhz")), name="gpu_clock_range"
+            ),
+            models.CheckConstraint(condition=Q(memory_gb__gt=0) & Q(tdp_w__gt=0), name="gpu_positive"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.node.name}#{self.index}"

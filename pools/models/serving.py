@@ -1,0 +1,137 @@
+"""What is being served: services with their SLOs, pools, instances."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.db import models
+from django.db.models import Q
+
+from .catalogue import ModelCard, Partition, RequestClass
+from .fleet import Gpu, Node, Site
+
+
+class Service(models.Model):
+    """A model offered to clients under `name`, with objectives and the partition in force."""
+
+    name = models.CharField(max_length=100, unique=True, help_text="The `model` that clients send.")
+    model_card = models.ForeignKey(ModelCard, on_delete=models.PROTECT, related_name="services")
+    partition = models.ForeignKey(
+        Partition, on_delete=models.PROTECT, related_name="active_services", help_text="In force; the carbon epoch's."
+    )
+    partitions = models.ManyToManyField(
+        Partition, related_name="services", help_text="Those the carbon epoch may choose from."
+    )
+    description = models.CharField(max_length=300, blank=True)
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Slo(models.Model):
+    """One objective: `percentile` of requests within `objective_s`."""
+
+    class Kind(models.TextChoices):
+        TTFT = "ttft", "TTFT"
+        TPOT = "tpot", "TPOT"
+        E2E = "e2e", "E2E"
+
+    service = models.ForeignKey(Service, on_delete=models.CASCADE, related_name="slos")
+    kind = models.CharField(max_length=8, choices=Kind)
+    objective_s = models.FloatField()
+    percentile = models.FloatField(default=99.0)
+
+    class Meta:
+        ordering = ["service", "kind"]
+        constraints = [
+            models.UniqueConstraint(fields=["service", "kind"], name="slo_kind_per_service"),
+            models.CheckConstraint(condition=Q(objective_s__gt=0), name="slo_objective_positive"),
+            models.CheckConstraint(condition=Q(percentile__gt=0) & Q(percentile__lte=100), name="slo_percentile_range"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.service}: {self.get_kind_display()} p{self.percentile:g} <= {self.objective_s:g} s"
+
+
+class Pool(models.Model):
+    """The instances at one site that serve one request class of a service.
+
+    `gpu_budget` (GPU type -> GPUs) is the carbon epoch's envelope; `workers` (mode name -> instances) is what scale
+    and shard want within it. A pool of a class outside the active partition has neither.
+    """
+
+    service = models.ForeignKey(Service, on_delete=models.CASCADE, related_name="pools")
+    site = models.ForeignKey(Site, on_delete=models.PROTECT, related_name="pools")
+    request_class = models.ForeignKey(RequestClass, on_delete=models.PROTECT, related_name="pools")
+    gpu_budget = models.JSONField(default=dict, blank=True)
+    workers = models.JSONField(default=dict, blank=True)
+
+    class Meta:
+        ordering = ["service", "request_class__rank", "site"]
+        constraints = [models.UniqueConstraint(fields=["service", "site", "request_class"], name="pool_once")]
+
+    def __str__(self) -> str:
+        return f"{self.request_class.name} at {self.site}"
+
+
+class Instance(models.Model):
+    """A model replica on GPUs of one node. `desired` is ours, `state` is what the agent last reported."""
+
+    class Desired(models.TextChoices):
+        RUNNING = "running"
+        DRAINING = "draining"
+        STOPPED = "stopped"
+
+    class State(models.TextChoices):
+        PENDING = "pending"
+        STARTING = "starting"
+        READY = "ready"
+        DRAINING = "draining"
+        FAILED = "failed"
+        STOPPED = "stopped"
+
+    uid = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
+    pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="instances")
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="instances")
+    model_card = models.ForeignKey(ModelCard, on_delete=models.PROTECT, related_name="instances")
+    gpu_type = models.CharField(max_length=40)
+    tp = models.PositiveSmallIntegerField()
+    desired = models.CharField(max_length=10, choices=Desired, default=Desired.RUNNING)
+    state = models.CharField(max_length=10, choices=State, default=State.PENDING)
+    detail = models.CharField(max_length=300, blank=True)
+    url = models.CharField(max_length=200, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    ready_at = models.DateTimeField(null=True, blank=True)
+    stopped_at = models.DateTimeField(null=True, blank=True)
+    decision_id = models.BigIntegerField(null=True, blank=True, help_text="The decision that started it.")
+
+    class Meta:
+        ordering = ["pool", "created_at"]
+        constraints = [models.CheckConstraint(condition=Q(tp__gt=0), name="instance_tp_positive")]
+        indexes = [
+            models.Index(fields=["pool"], condition=~Q(state="stopped"), name="instance_live_by_pool"),
+            models.Index(fields=["node"], condition=~Q(state="stopped"), name="instance_live_by_node"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.gpu_type}/TP{self.tp} {str(self.uid)[:8]}"
+
+
+class InstanceGpu(models.Model):
+    """A GPU held by an instance. The database keeps two live instances off one GPU."""
+
+    instance = models.ForeignKey(Instance, on_delete=models.CASCADE, related_name="gpu_holds")
+    gpu = models.ForeignKey(Gpu, on_delete=models.PROTECT, related_name="holds")
+    released_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["gpu"], condition=Q(released_at__isnull=True), name="gpu_held_once"),
+            models.UniqueConstraint(fields=["instance", "gpu"], name="instance_gpu_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.instance} on {self.gpu}"

@@ -1,0 +1,330 @@
+"""What processes tell each other through Redis: key names and message types, encoded as JSON by msgspec.
+
+No Django here: the agent and the gateway import this module without a database. Messages are tolerant readers:
+unknown fields are ignored, so one side can be upgraded before the other. Times are Unix seconds.
+
+| key | kind | writer | reader |
+|---|---|---|---|
+| `greenserve:desired:<node>` | string, DesiredNode | scheduler.live | that node's agent, each second |
+| `greenserve:agent:<node>` | string with expiry, AgentState | the agent, each second | gateway, snapshot |
+| `greenserve:fleet` | string, Fleet; changes announced on channel `greenserve:fleet` | scheduler.live | gateways |
+| `greenserve:batches` | stream, field `b` = AgentBatch | agents | telemetry ingester |
+| `greenserve:requests` | stream, field `b` = RequestBatch | gateways | telemetry ingester |
+| `greenserve:processes` | string with expiry, ProcessTable | supervisor, each second | health page |
+| `greenserve:alive:<process>` | string with expiry, Heartbeat | every process | health page |
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+FLEET_KEY = "greenserve:fleet"
+FLEET_CHANNEL = "greenserve:fleet"
+BATCH_STREAM = "greenserve:batches"
+REQUEST_STREAM = "greenserve:requests"
+PROCESSES_KEY = "greenserve:processes"
+INGEST_GROUP = "ingest"
+AGENT_STATE_TTL_S = 10
+HEARTBEAT_TTL_S = 60
+
+DESIRED_PREFIX = "greenserve:desired:"
+AGENT_PREFIX = "greenserve:agent:"
+ALIVE_PREFIX = "greenserve:alive:"
+
+
+def desired_key(node: str) -> str:
+    return DESIRED_PREFIX + node
+
+
+def agent_key(node: str) -> str:
+    return AGENT_PREFIX + node
+
+
+def alive_key(process: str) -> str:
+    return ALIVE_PREFIX + process
+
+
+def node_queue(node: str) -> str:
+    """The Celery queue of a node's agent."""
+    return f"node.{node}"
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=False):
+    """Base of all messages."""
+
+
+class LatencyLimits(Message):
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+
+# -- desired state: scheduler -> agent -------------------------------------------------------------
+
+
+class DesiredInstance(Message):
+    """An instance that the node is to run, or (`state: draining`) to let finish and stop. Absent means stopped."""
+
+    uid: str
+    pool_id: int
+    model: str
+    engine: str
+    gpu_uuids: list[str]
+    max_model_len: int
+    state: str  # running | draining
+    limits: LatencyLimits  # thresholds of the clock loop
+    decision_id: int | None = None
+
+
+class ClockPolicy(Message):
+    """The clock loop's configuration: policy `miad` (FREESH eq. 5) or `fixed` (top clock)."""
+
+    policy: str = "miad"
+    period_s: float = 1.0
+    increase: float = 2.0  # M
+    decrease_mhz: float = 100.0  # delta
+    lease_s: float = 10.0
+    paused: bool = False
+
+
+class DesiredNode(Message):
+    node: str
+    version: int
+    published_at_s: float
+    instances: list[DesiredInstance]
+    clock: ClockPolicy
+
+
+# -- live state: agent -> gateway and scheduler ----------------------------------------------------
+
+
+class InstanceState(Message):
+    """An instance as its agent sees it now. Latencies are means of what ended in the last period; None: nothing."""
+
+    uid: str
+    pool_id: int
+    url: str | None
+    state: str  # starting | ready | draining | failed
+    model: str
+    engine: str
+    gpu_type: str
+    tp: int
+    sm_clock_mhz: float | None
+    min_mhz: float
+    max_mhz: float
+    power_w: float | None = None
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    detail: str = ""
+
+
+class AgentState(Message):
+    node: str
+    boot: str
+    at_s: float
+    desired_version: int | None
+    instances: list[InstanceState]
+    error: str = ""
+
+
+# -- fleet snapshot: scheduler -> gateway ----------------------------------------------------------
+
+
+class FleetClass(Message):
+    """A request class of the active partition. Upper bounds are exclusive; None: no bound. `rank` orders by size."""
+
+    name: str
+    rank: int
+    input_min: int
+    input_max: int | None
+    output_min: int
+    output_max: int | None
+
+
+class FleetPool(Message):
+    id: int
+    site: str
+    request_class: str
+    pue: float
+    intensity_g_per_kwh: float | None = None
+
+
+class FleetService(Message):
+    """What the gateway serves under the name `model`; objectives are the service's SLO."""
+
+    name: str
+    model: str
+    engine: str
+    max_model_len: int
+    objectives: LatencyLimits
+    partition: str
+    classes: list[FleetClass]
+    pools: list[FleetPool]
+
+
+class FleetKey(Message):
+    """An API key: SHA-256 hex of the secret, and whose it is. `services` empty: all."""
+
+    key_hash: str
+    key_id: int
+    tenant: str
+    tenant_id: int
+    services: list[str] = []
+    expires_at_s: float | None = None
+
+
+class Fleet(Message):
+    version: int
+    at_s: float
+    services: list[FleetService]
+    keys: list[FleetKey]
+    nodes: list[str]
+
+
+# -- samples: agent -> ingester --------------------------------------------------------------------
+
+
+class GpuSampleRow(Message):
+    at_s: float
+    gpu_uuid: str
+    energy_j: float | None  # cumulative counter
+    power_w: float | None
+    sm_clock_mhz: float | None
+    utilisation: float | None
+    memory_used_bytes: int | None
+    temperature_c: float | None
+    instance_uid: str | None  # which instance held the GPU
+    instance_state: str | None  # starting | ready | draining | failed
+    running: int | None  # its running requests: busy or idle
+
+
+class InstanceSampleRow(Message):
+    at_s: float
+    instance_uid: str
+    state: str
+    running: int | None
+    waiting: int | None
+    kv_usage: float | None
+    prompt_tokens_total: float | None
+    generation_tokens_total: float | None
+    ttft_s: float | None
+    tpot_s: float | None
+    sm_clock_mhz: float | None
+    url: str | None = None
+    detail: str = ""
+
+
+class ClockDecision(Message):
+    """A change of clock, or the end of a run of `held` equal decisions (run-length encoding of holds)."""
+
+    at_s: float
+    instance_uid: str
+    reason: str
+    summary: str
+    from_mhz: float
+    to_mhz: float
+    held: int
+    inputs: dict[str, float | int | str | None]
+
+
+class AgentBatch(Message):
+    """Rows of one agent, numbered without gaps by (agent, boot, seq): ingesting one twice changes nothing."""
+
+    agent: str
+    boot: str
+    seq: int
+    sent_at_s: float
+    gpus: list[GpuSampleRow] = []
+    instances: list[InstanceSampleRow] = []
+    clocks: list[ClockDecision] = []
+
+
+# -- request records: gateway -> ingester ----------------------------------------------------------
+
+
+class RequestRow(Message):
+    """One request, written when it ended, however it ended.
+
+    status: ok | client_error | client_gone | upstream_error | timeout | rejected. Token counts are the engine's
+    (`usage`) where it gave them; `tokens_source` says usage | chunks | estimate.
+    """
+
+    request_id: str
+    started_at_s: float
+    service: str
+    tenant_id: int | None
+    key_id: int | None
+    endpoint: str  # completions | chat
+    stream: bool
+    status: str
+    http_status: int
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    tokens_source: str | None = None
+    predicted_output_tokens: int | None = None
+    max_tokens: int | None = None
+    request_class: str | None = None  # as classified
+    actual_class: str | None = None  # by the true output length
+    pool_id: int | None = None
+    instance_uid: str | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None  # mean over the request
+    itl_max_s: float | None = None
+    e2e_s: float | None = None
+    window_s: float | None = None  # fairness window W = 1.4 x Lat (FREESH C.2)
+    timely_tokens: int | None = None  # tokens delivered within the window
+    predicted_energy_j: float | None = None  # the increment that routing expected
+    attempts: int = 1
+    route_reason: str = ""
+    error: str = ""
+
+
+class RequestBatch(Message):
+    gateway: str
+    boot: str
+    seq: int
+    rows: list[RequestRow]
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+
+class ProcessRow(Message):
+    name: str
+    pid: int | None
+    state: str  # running | restarting | stopped
+    started_at_s: float | None
+    restarts: int
+    log: str  # path of its log file
+    last_exit: str = ""
+
+
+class ProcessTable(Message):
+    at_s: float
+    processes: list[ProcessRow]
+
+
+class Heartbeat(Message):
+    """A sign of life of a process's own loop. It is late after `period_s` x 3."""
+
+    process: str
+    at_s: float
+    period_s: float
+    detail: str = ""
+
+
+M = TypeVar("M", bound=Message)
+
+
+def encode(message: Message) -> bytes:
+    return msgspec.json.encode(message)
+
+
+def decode(data: bytes | str, kind: type[M]) -> M:
+    """Raises msgspec.ValidationError (naming the field) when `data` is not a `kind`."""
+    return msgspec.json.decode(data, type=kind)

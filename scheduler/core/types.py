@@ -1,0 +1,260 @@
+"""Values that cross borders inside the pure core: what controllers see and what they answer.
+
+Every type is frozen; `None` means unknown, never zero. Units are in the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Loop(StrEnum):
+    """The control loops, slowest first. A faster loop stays within the envelope of the slower one."""
+
+    CARBON = "carbon"
+    SCALE = "scale"
+    SHARD = "shard"
+    CLOCK = "clock"
+
+
+class Source(StrEnum):
+    """Where a figure comes from, in order of trust."""
+
+    MEASURED = "measured"
+    INTERPOLATED = "interpolated"
+    PUBLISHED = "published"
+    MODELLED = "modelled"
+
+
+class Reason(StrEnum):
+    """Why a controller did what it did. Every decision, a hold included, carries one."""
+
+    OPTIMAL = "optimal"  # the solver proved it
+    FEASIBLE = "feasible"  # the best found within the time limit
+    HEURISTIC = "heuristic"  # a greedy fall-back, its distance from the bound in the inputs
+    INFEASIBLE = "infeasible"  # no plan meets the constraints: the last one is kept
+    NO_CHANGE = "no_change"  # the present plan is already the best
+    NOT_WORTH_IT = "not_worth_it"  # the saving does not clear the cost of the transition
+    NO_DATA = "no_data"  # an input is missing or stale: the last plan is kept
+    CONGESTED = "congested"  # a latency threshold was crossed: clock up
+    SLACK = "slack"  # latencies within thresholds: clock down
+    AT_LIMIT = "at_limit"  # the knob is already at its end
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mode:
+    """A worker mode: one instance of `tp` GPUs of type `gpu` (FREESH table 1, knob 4)."""
+
+    gpu: str
+    tp: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.gpu}/TP{self.tp}"
+
+    @classmethod
+    def parse(cls, name: str) -> Mode:
+        """Inverse of `name`. Raises ValueError on anything that is not `GPU/TPn`."""
+        gpu, separator, tp = name.rpartition("/TP")
+        if not separator or not tp.isdigit() or int(tp) < 1:
+            raise ValueError(f"'{name}' is not a worker mode; write it like A100-80GB/TP4")
+        return cls(gpu, int(tp))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Latency limits of a request class or service; None: no limit."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModeProfile:
+    """What one worker does for one request class at its top clock."""
+
+    max_rps: float  # 0: the mode cannot serve the class within its SLO
+    power_w: float  # whole instance at max_rps
+    ttft_s: float | None
+    tpot_s: float | None
+    e2e_s: float | None
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class ClassDemand:
+    """Forecast of one request class: the peak 5-second arrival rate of each coming step."""
+
+    name: str
+    demand_rps: tuple[float, ...]
+    limits: Limits = Limits()
+    mean_prompt_tokens: float | None = None
+    mean_output_tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteView:
+    """A site as the epochs see it. `intensity_g_per_kwh` has one entry a step, None where the feed has none."""
+
+    name: str
+    gpus: Mapping[str, int]  # GPU type -> GPUs that healthy nodes offer
+    pue: float
+    intensity_g_per_kwh: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PoolKey:
+    site: str
+    request_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOption:
+    """One way to cut requests into classes, with what each mode does for each class."""
+
+    name: str
+    classes: tuple[ClassDemand, ...]
+    profiles: Mapping[tuple[str, Mode], ModeProfile]  # (class, mode)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """A pool as the scale and shard epochs see it."""
+
+    key: PoolKey
+    gpu_budget: Mapping[str, int]  # GPU type -> GPUs, the carbon epoch's envelope
+    workers: Mapping[Mode, int]  # wanted now
+    demand: ClassDemand  # this pool's share of its class's demand
+    profiles: Mapping[Mode, ModeProfile]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A configuration that was weighed. `failed` names the constraint that ruled it out."""
+
+    label: str
+    chosen: bool = False
+    feasible: bool = True
+    failed: str | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+    carbon_gco2e: float | None = None
+    cost_usd: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    source: Source = Source.MODELLED
+
+
+@dataclass(frozen=True, slots=True)
+class Rationale:
+    """Why: the enum, one sentence for people, the inputs as they were, and what else was weighed."""
+
+    reason: Reason
+    summary: str
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # JSON-able
+    alternatives: tuple[Alternative, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChoosePartition:
+    partition: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetGpuBudget:
+    """The carbon epoch's envelope of one pool; pools not named get none."""
+
+    pool: PoolKey
+    gpus: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleTo:
+    """The workers a pool is to have, by mode: from the scale epoch, within the budget."""
+
+    pool: PoolKey
+    workers: Mapping[Mode, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SetTpDegrees:
+    """The shard epoch's mix of modes for a pool, within the GPUs that scale gave it."""
+
+    pool: PoolKey
+    workers: Mapping[Mode, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SetSmClock:
+    instance: str
+    mhz: float
+
+
+Command = ChoosePartition | SetGpuBudget | ScaleTo | SetTpDegrees | SetSmClock
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """A controller's answer: commands, when it wants to run next, and why."""
+
+    commands: tuple[Command, ...]
+    next_tick_s: float | None
+    rationale: Rationale
+
+
+@dataclass(frozen=True, slots=True)
+class CarbonObservation:
+    """Input of the carbon epoch (FREESH eq. 1). All tuples over steps have the same length."""
+
+    now_s: float
+    step_s: float
+    sites: tuple[SiteView, ...]
+    partitions: tuple[PartitionOption, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CarbonPlan:
+    """The plan in force: state of the carbon epoch. `workers[(site, class, mode)]` counts instances."""
+
+    partition: str
+    workers: Mapping[tuple[str, str, Mode], int]
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleObservation:
+    """Input of the scale epoch: the pools of the active partition with their budgets."""
+
+    now_s: float
+    step_s: float
+    pools: tuple[PoolView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardObservation:
+    """Input of the shard epoch: the same pools; `workers` is what runs now and sets the number of GPUs."""
+
+    now_s: float
+    epoch_s: float  # how long a new mix will stay: the horizon a transition must pay off within
+    pools: tuple[PoolView, ...]
+    transition_s: float  # how long old and new instance both draw power
+
+
+@dataclass(frozen=True, slots=True)
+class ClockObservation:
+    """Input of the clock loop for one instance over its last period. Latencies None: nothing finished."""
+
+    now_s: float
+    instance: str
+    sm_clock_mhz: float
+    min_mhz: float
+    max_mhz: float
+    running: int
+    waiting: int
+    ttft_s: float | None  # worst of the period
+    tpot_s: float | None
+    e2e_s: float | None
+    limits: Limits

@@ -1,0 +1,34 @@
+"""Unit conversions. Inside the product: seconds, joules, watts, MHz, grams.
+
+kWh, milliseconds and lb/MWh exist only at the edges (forms, feeds, exports), and this module is the only place
+that turns one into the other.
+"""
+
+J_PER_WH = 3_600.0
+J_PER_KWH = 3_600_000.0
+G_PER_LB = 453.59237
+
+
+def j_to_wh(energy_j: float) -> float:
+    return energy_j / J_PER_WH
+
+
+def j_to_kwh(energy_j: float) -> float:
+    return energy_j / J_PER_KWH
+
+
+def gco2e(energy_j: float, intensity_g_per_kwh: float, pue: float = 1.0) -> float:
+    """Grams emitted by `energy_j` metered at the GPU, grossed up by the site's PUE."""
+    return energy_j / J_PER_KWH * pue * intensity_g_per_kwh
+
+
+def lb_per_mwh_to_g_per_kwh(rate_lb_per_mwh: float) -> float:
+    return rate_lb_per_mwh * G_PER_LB / 1_000.0
+
+
+def ms_to_s(duration_ms: float) -> float:
+    return duration_ms / 1_000.0
+
+
+def s_to_ms(duration_s: float) -> float:
+    return duration_s * 1_000.0

@@ -1,0 +1,60 @@
+"""The energy ledger: every joule of every GPU counter, attributed once, append-only."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import F, Q
+
+from pools.models import Gpu, Pool, Site
+
+
+class MeterMark(models.Model):
+    """How far a GPU's counter has been entered: compare-and-swap on (at, energy_j) makes posting exactly-once."""
+
+    gpu = models.OneToOneField(Gpu, on_delete=models.CASCADE, related_name="meter_mark")
+    at = models.DateTimeField()
+    energy_j = models.FloatField()
+    opened_at = models.DateTimeField()
+    opened_energy_j = models.FloatField(help_text="The counter at the first sample ever entered.")
+
+    def __str__(self) -> str:
+        return f"{self.gpu} {self.energy_j:.1f} J"
+
+
+class EnergyEntry(models.Model):
+    """Energy of one GPU over [start_at, end_at), by what it was doing.
+
+    Per GPU the entries add up to the counter's deltas: serving + idle + transition + unattributed, exactly.
+    Carbon is location-based: energy x PUE x the feed's average intensity; null where the feed had no value.
+    """
+
+    class Kind(models.TextChoices):
+        SERVING = "serving"  # an instance with running requests
+        IDLE = "idle"  # powered, nothing to do, with or without a loaded model
+        TRANSITION = "transition"  # an instance starting or draining away
+        UNATTRIBUTED = "unattributed"  # samples were missing: metered, but nobody saw what for
+
+    gpu = models.ForeignKey(Gpu, on_delete=models.PROTECT, related_name="+")
+    site = models.ForeignKey(Site, on_delete=models.PROTECT, related_name="+")
+    pool = models.ForeignKey(Pool, on_delete=models.SET_NULL, null=True, related_name="+")
+    instance_id = models.BigIntegerField(null=True)
+    start_at = models.DateTimeField()
+    end_at = models.DateTimeField()
+    kind = models.CharField(max_length=12, choices=Kind)
+    energy_j = models.FloatField()
+    intensity_g_per_kwh = models.FloatField(null=True)
+    carbon_gco2e = models.FloatField(null=True)
+    posted_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(energy_j__gte=0), name="energy_entry_not_negative"),
+            models.CheckConstraint(condition=Q(end_at__gt=F("start_at")), name="energy_entry_interval"),
+            models.UniqueConstraint(
+                fields=["gpu", "start_at", "kind", "instance_id"], nulls_distinct=False, name="energy_entry_once"
+            ),
+        ]
+        indexes = [models.Index(fields=["start_at", "site"]), models.Index(fields=["end_at"])]
+
+    def __str__(self) -> str:
+        return f"{self.gpu_id} {self.kind} {self.energy_j:.1f} J"
