@@ -1,0 +1,166 @@
+"""The product as a whole, started the way a user starts it: real PostgreSQL, Redis, Celery, gateway, simulated nodes."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import openai
+import pytest
+
+from scheduler.simulator.workload import read_azure_trace
+from tests.e2e.product import Product, wait_for
+
+MODEL = "llama3-70b"
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+    """The product without the demo's own traffic, so that every record is a test's."""
+    product = Product(tmp_path_factory.mktemp("quiet"), traffic_rps=0)
+    try:
+        product.up()
+        product.wait_until_serving()
+        yield product
+    finally:
+        product.down()
+
+
+@pytest.fixture
+def client(quiet: Product) -> Iterator[openai.OpenAI]:
+    key = next(iter(quiet.credentials["api_keys"].values()))
+    with openai.OpenAI(base_url=f"{quiet.gateway}/v1", api_key=key, timeout=60, max_retries=0) as client:
+        yield client
+
+
+def records(product: Product) -> int:
+    return int(product.sql("SELECT count(*) FROM telemetry_requestrecord")[0][0])
+
+
+def test_openai_client_completes_when_not_streamed(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model=MODEL, prompt="Tell me of wind and sun.", max_tokens=12)
+    assert answer.choices[0].text
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens <= 12
+    chat = client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": "And of rain?"}], max_tokens=12
+    )
+    assert chat.choices[0].message.content
+    assert chat.usage is not None
+    assert 0 < chat.usage.completion_tokens <= 12
+
+
+def test_openai_client_streams_with_usage_when_asked(client: openai.OpenAI) -> None:
+    chunks = list(
+        client.completions.create(
+            model=MODEL,
+            prompt=[11] * 300,
+            max_tokens=20,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={"vllm_xargs": {"sim_output_tokens": 9}},
+        )
+    )
+    assert chunks[-1].usage is not None
+    assert (chunks[-1].usage.prompt_tokens, chunks[-1].usage.completion_tokens) == (300, 9)
+    chat = list(
+        client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "Count."}],
+            max_tokens=8,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    assert chat[-1].usage is not None
+    assert "".join(c.choices[0].delta.content or "" for c in chat if c.choices)
+
+
+def test_models_are_listed_when_asked_with_a_key(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == [MODEL]
+
+
+def test_wrong_key_and_unknown_model_are_refused_in_openai_shape(quiet: Product, client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.completions.create(model="nobody", prompt="x")
+    assert unknown.value.code == "model_not_found"
+    wrong = openai.OpenAI(base_url=f"{quiet.gateway}/v1", api_key="sk-wrong", max_retries=0)
+    with pytest.raises(openai.AuthenticationError), wrong:
+        wrong.models.list()
+
+
+def test_curl_sees_a_stream_when_run_with_n(quiet: Product) -> None:
+    key = next(iter(quiet.credentials["api_keys"].values()))
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5, "stream": True}
+    done = subprocess.run(
+        ["curl", "-sN", "--max-time", "30", f"{quiet.gateway}/v1/chat/completions"]
+        + ["-H", f"Authorization: Bearer {key}", "-H", "Content-Type: application/json", "-d", json.dumps(body)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    events = [line for line in done.stdout.splitlines() if line.startswith("data: ")]
+    assert events[-1] == "data: [DONE]"
+    assert json.loads(events[0][6:])["object"] == "chat.completion.chunk"
+    assert not any('"usage":{' in event for event in events), "usage was not asked for"
+
+
+def test_every_record_and_joule_is_there_when_500_requests_of_the_real_trace_are_replayed(
+    quiet: Product, test_data: Path
+) -> None:
+    trace = test_data / "azure_llm_2023_conv.csv.gz"
+    before = records(quiet)
+    done = quiet.cli("replay", str(trace), "--speed", "4", "--limit", "500", "--json", timeout_s=400)
+    result = json.loads(done.stdout)
+    assert (result["sent"], result["ok"]) == (500, 500), result
+    wait_for("500 records", lambda: records(quiet) - before >= 500, timeout_s=30)
+    time.sleep(2)  # a double would come now
+
+    rows = quiet.sql(
+        "SELECT request_id, prompt_tokens, output_tokens, tokens_source, tenant_id FROM telemetry_requestrecord "
+        "WHERE status = 'ok' ORDER BY started_at DESC LIMIT 500"
+    )
+    assert records(quiet) - before == 500
+    assert len({row[0] for row in rows}) == 500
+    assert {row[3] for row in rows} == {"usage"}
+    assert len({row[4] for row in rows}) == 4, "spread over four tenants"
+    expected = [(r.prompt_tokens, r.output_tokens) for r in islice(read_azure_trace(trace), 500)]
+    assert sorted((row[1], row[2]) for row in rows) == sorted(expected)
+
+    balances = quiet.sql(
+        "SELECT m.gpu_id, m.energy_j - m.opened_energy_j, sum(e.energy_j) FROM telemetry_metermark m "
+        "JOIN telemetry_energyentry e USING (gpu_id) GROUP BY 1, 2"
+    )
+    assert len(balances) == 30, "every GPU of the demo fleet has entries"
+    for gpu, counter_j, ledger_j in balances:
+        assert math.isclose(counter_j, ledger_j, rel_tol=1e-9), f"GPU {gpu}: counter {counter_j} J, ledger {ledger_j} J"
+
+
+def test_ledger_matches_the_nodes_own_counters_when_they_are_read_directly(quiet: Product) -> None:
+    """What the ledger entered for a GPU lies between the counter at its mark and what the node shows now."""
+    ports = json.loads((quiet.var_dir / "run" / "simnodes.json").read_text())
+    marks = dict(
+        quiet.sql("SELECT g.uuid, m.energy_j FROM telemetry_metermark m JOIN pools_gpu g ON g.id = m.gpu_id")
+    )
+    now = {}
+    for port in ports.values():
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/gpus", timeout=5) as answer:
+            now |= {gpu["uuid"]: gpu["energy_j"] for gpu in json.load(answer)["gpus"]}
+    assert set(now) == set(marks)
+    for uuid, mark_j in marks.items():
+        assert 0 < mark_j <= now[uuid] < mark_j + 700 * 60, uuid
+
+
+def test_second_up_says_what_to_do_when_one_runs(quiet: Product) -> None:
+    second = quiet.cli("up", "--detach", check=False)
+    assert second.returncode != 0
+    lines = [line for line in second.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1
+    assert "greenserve down" in lines[0]
