@@ -1,3 +1,21 @@
+from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-urlpatterns: list = []
+from . import views
+
+urlpatterns = [
+    path("", views.overview, name="overview"),
+    path("overview/summary/", views.summary, name="summary"),
+    path("overview/pools/", views.pools, name="pools"),
+    path("overview/decisions/", views.recent_decisions, name="recent-decisions"),
+    path("overview/figures.json", views.figures, name="figures"),
+    path("overview/<slug:chart>.csv", views.chart_csv, name="chart-csv"),
+    path("decisions/", views.decision_list, name="decisions"),
+    path("decisions/<int:decision_id>/", views.decision, name="decision"),
+    path("health/", views.health, name="health"),
+    path("health.json", views.health_json, name="health-json"),
+    path("healthz", views.healthz, name="healthz"),
+    path("preferences/time-zone/", views.time_zone, name="time-zone"),
+    path("sign-in/", LoginView.as_view(template_name="frontend/sign_in.html", redirect_authenticated_user=True), name="login"),
+    path("sign-out/", LogoutView.as_view(), name="logout"),
+]

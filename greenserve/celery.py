@@ -6,9 +6,14 @@ The agents' application is `pools.agent.app`: it needs no Django. Both share the
 from __future__ import annotations
 
 import os
+import signal
+from typing import Any
 
 from celery import Celery
 from celery.schedules import schedule
+from celery.signals import worker_process_init
+
+from greenserve.process import set_leash
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "greenserve.settings")
 
@@ -17,8 +22,14 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(["scheduler", "telemetry"])
 
 
-@app.on_after_configure.connect
-def _beat(sender: Celery, **_: object) -> None:
+@worker_process_init.connect  # type: ignore[untyped-decorator]
+def _leash_pool_process(**_: Any) -> None:
+    """A pool process whose worker is killed would otherwise live on and hold its task's database connection."""
+    set_leash(signal.SIGKILL)
+
+
+@app.on_after_configure.connect  # type: ignore[untyped-decorator]
+def _beat(sender: Celery, **_: Any) -> None:
     from django.conf import settings
 
     loops = settings.GREENSERVE_LOOPS

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent
+FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 T = TypeVar("T")
 
 
-class EnvironmentError_(SystemExit):
+class BadEnvironment(SystemExit):
     """A variable that cannot be used; its text is the one line the operator sees."""
 
 
@@ -30,11 +32,12 @@ class Env:
     gateway_port: int
     demo: bool
     demo_speedup: float
+    demo_rps: float  # mean rate of the demo's own traffic; 0: none
     log_level: str
 
 
 def read(source: Mapping[str, str] | None = None) -> Env:
-    """Reads and checks every variable. Raises SystemExit with one line that names the variable and the remedy."""
+    """Reads and checks every variable. Raises BadEnvironment with one line that names the variable and the remedy."""
     values = os.environ if source is None else source
 
     def get(name: str, default: T, parse: Callable[[str], T], remedy: str) -> T:
@@ -44,78 +47,122 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         try:
             return parse(raw)
         except ValueError:
-            raise EnvironmentError_(f"greenserve: {name}={raw!r} cannot be used: {remedy}") from None
-
-    def port(raw: str) -> int:
-        number = int(raw)
-        if not 1 <= number <= 65535:
-            raise ValueError
-        return number
-
-    def flag(raw: str) -> bool:
-        return {
-            "1": True,
-            "true": True,
-            "yes": True,
-            "on": True,
-            "0": False,
-            "false": False,
-            "no": False,
-            "off": False,
-        }[raw.lower()]
-
-    def boolean(raw: str) -> bool:
-        try:
-            return flag(raw)
-        except KeyError:
-            raise ValueError from None
-
-    def speedup(raw: str) -> float:
-        number = float(raw)
-        if not 1 <= number <= 1000:
-            raise ValueError
-        return number
-
-    def url(*schemes: str) -> Callable[[str], str]:
-        def parse(raw: str) -> str:
-            if not raw.startswith(schemes):
-                raise ValueError
-            return raw
-
-        return parse
+            raise BadEnvironment(f"greenserve: {name}={raw!r} cannot be used: {remedy}") from None
 
     var_dir = Path(get("GREENSERVE_VAR", str(ROOT / "var"), str, "give a folder")).absolute()
     return Env(
         var_dir=var_dir,
         database_url=get(
-            "DATABASE_URL", None, url("postgres://", "postgresql://"), "write postgresql://user:password@host:port/name"
+            "DATABASE_URL",
+            None,
+            _url("postgres://", "postgresql://"),
+            "write postgresql://user:password@host:port/name, or leave it out for the embedded PostgreSQL",
         ),
         redis_url=get(
-            "REDIS_URL", None, url("redis://", "rediss://", "unix://"), "write redis://host:port/0 or unix:///path"
+            "REDIS_URL",
+            None,
+            _url("redis://", "rediss://", "unix://"),
+            "write redis://host:port/0 or unix:///path, or leave it out for the embedded Redis",
         ),
         secret_key=get("GREENSERVE_SECRET_KEY", "", str, "give a long random text") or _secret_key(var_dir),
-        debug=get("GREENSERVE_DEBUG", False, boolean, "write 1 or 0"),
+        debug=get("GREENSERVE_DEBUG", False, _flag, "write 1 or 0"),
         web_host=get("GREENSERVE_WEB_HOST", "127.0.0.1", str, "give an address to listen on"),
-        web_port=get("GREENSERVE_WEB_PORT", 8000, port, "give a port between 1 and 65535"),
+        web_port=get("GREENSERVE_WEB_PORT", 8000, _port, "give a port between 1 and 65535"),
         gateway_host=get("GREENSERVE_GATEWAY_HOST", "127.0.0.1", str, "give an address to listen on"),
-        gateway_port=get("GREENSERVE_GATEWAY_PORT", 8080, port, "give a port between 1 and 65535"),
-        demo=get("GREENSERVE_DEMO", True, boolean, "write 1 or 0"),
-        demo_speedup=get("GREENSERVE_DEMO_SPEEDUP", 30.0, speedup, "give a number between 1 and 1000"),
-        log_level=get("GREENSERVE_LOG_LEVEL", "INFO", str.upper, "write DEBUG, INFO, WARNING or ERROR"),
+        gateway_port=get("GREENSERVE_GATEWAY_PORT", 8080, _port, "give a port between 1 and 65535"),
+        demo=get("GREENSERVE_DEMO", True, _flag, "write 1 or 0"),
+        demo_speedup=get("GREENSERVE_DEMO_SPEEDUP", 30.0, _number(1, 1000), "give a number between 1 and 1000"),
+        demo_rps=get("GREENSERVE_DEMO_RPS", 3.0, _number(0, 1000), "give requests per second between 0 and 1000"),
+        log_level=get("GREENSERVE_LOG_LEVEL", "INFO", _one_of(LOG_LEVELS), f"write one of {', '.join(LOG_LEVELS)}"),
     )
 
 
+def for_child(**extra: str) -> dict[str, str]:
+    """The environment of a process that GreenServe starts: this one's, and `extra`.
+
+    Numerical libraries would otherwise start a thread per core in each of some twenty processes.
+    """
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return {**threads, **os.environ, **extra}
+
+
+def find_program(name: str) -> Path | None:
+    """The program `name` on the PATH; system folders count too, which an ordinary user's PATH may lack."""
+    for folder in [*os.environ.get("PATH", os.defpath).split(os.pathsep), "/usr/sbin", "/sbin"]:
+        path = Path(folder or ".") / name
+        if path.is_file() and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def _port(raw: str) -> int:
+    number = int(raw)
+    if not 1 <= number <= 65535:
+        raise ValueError
+    return number
+
+
+def _flag(raw: str) -> bool:
+    if raw.lower() not in FLAGS:
+        raise ValueError
+    return FLAGS[raw.lower()]
+
+
+def _number(least: float, most: float) -> Callable[[str], float]:
+    def parse(raw: str) -> float:
+        number = float(raw)
+        if not least <= number <= most:
+            raise ValueError
+        return number
+
+    return parse
+
+
+def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
+    def parse(raw: str) -> str:
+        if raw.upper() not in words:
+            raise ValueError
+        return raw.upper()
+
+    return parse
+
+
+def _url(*schemes: str) -> Callable[[str], str]:
+    def parse(raw: str) -> str:
+        if not raw.startswith(schemes):
+            raise ValueError
+        return raw
+
+    return parse
+
+
 def _secret_key(var_dir: Path) -> str:
-    """A key of this installation's own, made once and kept readable by its owner alone."""
-    path = var_dir / "secret-key"
     try:
-        return path.read_text().strip()
-    except FileNotFoundError:
-        var_dir.mkdir(parents=True, exist_ok=True)
-        key = secrets.token_urlsafe(48)
-        try:
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(key)
-        except FileExistsError:
-            return path.read_text().strip()
-        return key
+        return _read_or_make_key(var_dir / "secret-key")
+    except OSError as error:
+        raise BadEnvironment(
+            f"greenserve: cannot use {error.filename or var_dir}: {error.strerror}; "
+            "set GREENSERVE_VAR to a folder of yours"
+        ) from None
+
+
+def _read_or_make_key(path: Path) -> str:
+    """A key of this installation's own, made once and kept readable by its owner alone.
+
+    It appears whole or not at all: several processes may come here at once, and one may be killed half-way.
+    """
+    if path.exists():
+        if key := path.read_text().strip():
+            return key
+        path.unlink()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_urlsafe(48))
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass  # another process was first; its key is the key
+    finally:
+        draft.unlink()
+    return path.read_text().strip()

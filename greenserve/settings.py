@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import dj_database_url
 from csp.constants import NONE, SELF, UNSAFE_INLINE
@@ -44,6 +45,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "csp.middleware.CSPMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "frontend.reader.TimeZoneMiddleware",
 ]
 
 ROOT_URLCONF = "greenserve.urls"
@@ -57,6 +59,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "frontend.context.page",
             ]
         },
     }
@@ -79,6 +82,7 @@ STATIC_ROOT = ENV.var_dir / "static"
 STATICFILES_FINDERS = [
     "django.contrib.staticfiles.finders.FileSystemFinder",
     "django.contrib.staticfiles.finders.AppDirectoriesFinder",
+    "frontend.finders.PlotlyFinder",
 ]
 WHITENOISE_USE_FINDERS = True
 
@@ -127,7 +131,7 @@ CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 DEMO = ENV.demo
 DEMO_SPEEDUP = ENV.demo_speedup if ENV.demo else 1.0
 # Periods of the loops in seconds, and their policies' knobs. The demo runs the slow ones faster, and says so.
-GREENSERVE_LOOPS = {
+GREENSERVE_LOOPS: dict[str, dict[str, Any]] = {
     "carbon": {"period_s": 1800.0 / DEMO_SPEEDUP, "steps": 6, "objective": "carbon", "alpha": 1.1},
     "scale": {"period_s": 1800.0 / DEMO_SPEEDUP, "steps": 6, "alpha": 1.1},
     "shard": {"period_s": 20.0 if DEMO else 300.0, "alpha": 1.1},

@@ -55,7 +55,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=False):
     """Base of all messages."""
 
 
-class LatencyLimits(Message):
+class LatencyLimits(Message, frozen=True):
     ttft_s: float | None = None
     tpot_s: float | None = None
     e2e_s: float | None = None
@@ -64,7 +64,7 @@ class LatencyLimits(Message):
 # -- desired state: scheduler -> agent -------------------------------------------------------------
 
 
-class DesiredInstance(Message):
+class DesiredInstance(Message, frozen=True):
     """An instance that the node is to run, or (`state: draining`) to let finish and stop. Absent means stopped."""
 
     uid: str
@@ -78,7 +78,7 @@ class DesiredInstance(Message):
     decision_id: int | None = None
 
 
-class ClockPolicy(Message):
+class ClockPolicy(Message, frozen=True):
     """The clock loop's configuration: policy `miad` (FREESH eq. 5) or `fixed` (top clock)."""
 
     policy: str = "miad"
@@ -89,7 +89,7 @@ class ClockPolicy(Message):
     paused: bool = False
 
 
-class DesiredNode(Message):
+class DesiredNode(Message, frozen=True):
     node: str
     version: int
     published_at_s: float
@@ -100,7 +100,7 @@ class DesiredNode(Message):
 # -- live state: agent -> gateway and scheduler ----------------------------------------------------
 
 
-class InstanceState(Message):
+class InstanceState(Message, frozen=True):
     """An instance as its agent sees it now. Latencies are means of what ended in the last period; None: nothing."""
 
     uid: str
@@ -123,7 +123,7 @@ class InstanceState(Message):
     detail: str = ""
 
 
-class AgentState(Message):
+class AgentState(Message, frozen=True):
     node: str
     boot: str
     at_s: float
@@ -135,7 +135,7 @@ class AgentState(Message):
 # -- fleet snapshot: scheduler -> gateway ----------------------------------------------------------
 
 
-class FleetClass(Message):
+class FleetClass(Message, frozen=True):
     """A request class of the active partition. Upper bounds are exclusive; None: no bound. `rank` orders by size."""
 
     name: str
@@ -146,7 +146,7 @@ class FleetClass(Message):
     output_max: int | None
 
 
-class FleetPool(Message):
+class FleetPool(Message, frozen=True):
     id: int
     site: str
     request_class: str
@@ -154,7 +154,7 @@ class FleetPool(Message):
     intensity_g_per_kwh: float | None = None
 
 
-class FleetService(Message):
+class FleetService(Message, frozen=True):
     """What the gateway serves under the name `model`; objectives are the service's SLO."""
 
     name: str
@@ -167,7 +167,7 @@ class FleetService(Message):
     pools: list[FleetPool]
 
 
-class FleetKey(Message):
+class FleetKey(Message, frozen=True):
     """An API key: SHA-256 hex of the secret, and whose it is. `services` empty: all."""
 
     key_hash: str
@@ -178,7 +178,7 @@ class FleetKey(Message):
     expires_at_s: float | None = None
 
 
-class Fleet(Message):
+class Fleet(Message, frozen=True):
     version: int
     at_s: float
     services: list[FleetService]
@@ -189,7 +189,7 @@ class Fleet(Message):
 # -- samples: agent -> ingester --------------------------------------------------------------------
 
 
-class GpuSampleRow(Message):
+class GpuSampleRow(Message, frozen=True):
     at_s: float
     gpu_uuid: str
     energy_j: float | None  # cumulative counter
@@ -203,7 +203,7 @@ class GpuSampleRow(Message):
     running: int | None  # its running requests: busy or idle
 
 
-class InstanceSampleRow(Message):
+class InstanceSampleRow(Message, frozen=True):
     at_s: float
     instance_uid: str
     state: str
@@ -219,7 +219,7 @@ class InstanceSampleRow(Message):
     detail: str = ""
 
 
-class ClockDecision(Message):
+class ClockDecision(Message, frozen=True):
     """A change of clock, or the end of a run of `held` equal decisions (run-length encoding of holds)."""
 
     at_s: float
@@ -232,7 +232,7 @@ class ClockDecision(Message):
     inputs: dict[str, float | int | str | None]
 
 
-class AgentBatch(Message):
+class AgentBatch(Message, frozen=True):
     """Rows of one agent, numbered without gaps by (agent, boot, seq): ingesting one twice changes nothing."""
 
     agent: str
@@ -247,7 +247,7 @@ class AgentBatch(Message):
 # -- request records: gateway -> ingester ----------------------------------------------------------
 
 
-class RequestRow(Message):
+class RequestRow(Message, frozen=True):
     """One request, written when it ended, however it ended.
 
     status: ok | client_error | client_gone | upstream_error | timeout | rejected. Token counts are the engine's
@@ -284,7 +284,7 @@ class RequestRow(Message):
     error: str = ""
 
 
-class RequestBatch(Message):
+class RequestBatch(Message, frozen=True):
     gateway: str
     boot: str
     seq: int
@@ -294,7 +294,7 @@ class RequestBatch(Message):
 # -- processes -------------------------------------------------------------------------------------
 
 
-class ProcessRow(Message):
+class ProcessRow(Message, frozen=True):
     name: str
     pid: int | None
     state: str  # running | restarting | stopped
@@ -304,12 +304,12 @@ class ProcessRow(Message):
     last_exit: str = ""
 
 
-class ProcessTable(Message):
+class ProcessTable(Message, frozen=True):
     at_s: float
     processes: list[ProcessRow]
 
 
-class Heartbeat(Message):
+class Heartbeat(Message, frozen=True):
     """A sign of life of a process's own loop. It is late after `period_s` x 3."""
 
     process: str

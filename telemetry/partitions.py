@@ -43,7 +43,8 @@ def keep(retention_days: int, now: datetime | None = None) -> list[str]:
     with connection.cursor() as cursor:
         for table in ("telemetry_gpusample", "telemetry_instancesample"):
             cursor.execute(
-                "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = %s::regclass",
+                "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
+                "WHERE i.inhparent = %s::regclass",
                 [table],
             )
             for (name,) in cursor.fetchall():

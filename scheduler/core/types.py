@@ -42,6 +42,7 @@ class Reason(StrEnum):
     CONGESTED = "congested"  # a latency threshold was crossed: clock up
     SLACK = "slack"  # latencies within thresholds: clock down
     AT_LIMIT = "at_limit"  # the knob is already at its end
+    POLICY = "policy"  # the policy in force leaves no choice: paused, or fixed
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,0 +1,16 @@
+"""The OpenAI-compatible data plane: raw asyncio protocols, no ORM, and no Redis on the request path.
+
+protocol.py   one client connection: framing, limits, order, back-pressure
+handlers.py   which path does what; keys; turns a request into a call
+validation.py what a body may hold
+routing.py    the class and the instance of a call
+relay.py      one call from dispatch to record: attempts, relaying, the ending
+upstream.py   connections to engines, pooled
+sse.py        what a stream tells while it passes: tokens, gaps, usage
+records.py    the row of a call
+journal.py    rows on disk before the client sees the end; shipped to Redis later
+fleet.py      what the gateway knows of the fleet, in memory
+live.py       the background tasks that talk to Redis
+metrics.py    /metrics
+server.py     the parts put together, start and stop
+"""

@@ -1,0 +1,56 @@
+# `make up` runs the product, `make test` its tests; each installs what it needs first.
+.DEFAULT_GOAL := help
+.PHONY: help install install-dev up down check test test-slow lock clean
+BIN := .venv/bin
+PYTEST := $(BIN)/pytest -q
+# Missing migrations are found without a database; that its history was not looked at is no news.
+NO_DATABASE := $(BIN)/python -W ignore::RuntimeWarning:django.core.management.commands.makemigrations
+
+help:
+	@echo "make up         install what is missing and run GreenServe (Ctrl-C stops it)"
+	@echo "make down       stop a GreenServe that runs in the background or another terminal"
+	@echo "make test       all tests but the slow ones (needs no running services)"
+	@echo "make test-slow  the slow tests: the whole product, processes killed in turn"
+	@echo "make check      format, lint, types, import rule, Django checks, migrations, unit tests"
+	@echo "make install    only install; make lock  renew the locks; make clean  remove what make made, but no data"
+
+install:
+	@scripts/install run
+
+install-dev:
+	@scripts/install dev
+
+up: install
+	@$(BIN)/greenserve up
+
+down: install
+	@$(BIN)/greenserve down
+
+check: install-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --no-error-summary .
+	$(BIN)/lint-imports
+	$(BIN)/python manage.py check --fail-level WARNING
+	$(NO_DATABASE) manage.py makemigrations --check --dry-run
+	$(PYTEST) tests/unit
+
+test: install-dev
+	@scripts/browser
+	@mkdir -p test-artifacts
+	$(PYTEST) -m "not slow and not gpu and not vllm" --junit-xml=test-artifacts/test.xml
+
+# pytest ends with 5 where there is no slow test to run.
+test-slow: install-dev
+	@mkdir -p test-artifacts
+	$(PYTEST) -m "slow and not gpu and not vllm" --junit-xml=test-artifacts/test-slow.xml || [ $$? -eq 5 ]
+
+lock: install-dev
+	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header --python-version 3.11 requirements.in -o requirements.txt
+	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header --python-version 3.11 requirements-dev.in -o requirements-dev.txt
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache test-artifacts
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

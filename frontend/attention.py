@@ -1,0 +1,109 @@
+"""What needs attention, worst first, each with the next step. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from telemetry.frames import SloFrame
+
+from . import formats
+from .health import Health
+
+LAG_S = 15.0
+BACKLOG = 500
+STEPS = {
+    "late": "It lives, but its loop does not turn: `greenserve logs {name}`",
+    "dead": "It is not running: `greenserve logs {name}`, then `greenserve up` again",
+    "restarting": "The supervisor is starting it again; if it goes on: `greenserve logs {name}`",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """level: bad (something does not work) | warn (it works, not as it should). `step` is what to do next."""
+
+    level: str
+    text: str
+    step: str
+    decision_id: int | None = None
+
+
+def items(health: Health, slo: SloFrame) -> tuple[Item, ...]:
+    """Everything that an operator should look at; empty when all is well."""
+    found = (*_plumbing(health), *_loops(health), *_nodes(health), *_feeds(health), *_slo(slo))
+    return tuple(sorted(found, key=lambda item: item.level != "bad"))
+
+
+def _plumbing(health: Health) -> Iterator[Item]:
+    if health.redis_error:
+        yield Item("bad", f"Redis does not answer ({health.redis_error})", "`greenserve status`, `greenserve logs redis`")
+    elif health.table_missing:
+        yield Item("warn", "No supervisor reports its processes", "Start the product with `greenserve up`")
+    for process in health.processes:
+        if process.state in STEPS:
+            level = "warn" if process.state == "restarting" else "bad"
+            yield Item(level, f"{process.name} is {process.state}", STEPS[process.state].format(name=process.name))
+    ingest = health.ingest
+    behind = (ingest.waiting_batches or 0) + (ingest.waiting_requests or 0)
+    if behind > BACKLOG or (ingest.newest_sample_age_s or 0.0) > LAG_S:
+        age = formats.seconds(ingest.newest_sample_age_s)
+        yield Item(
+            "warn",
+            f"Samples arrive late: {behind} batches wait, the newest sample is {age} old",
+            "`greenserve logs ingester`",
+        )
+
+
+def _loops(health: Health) -> Iterator[Item]:
+    for loop in health.loops:
+        name = f"The {loop.kind} loop" + (f" of {loop.service}" if loop.kind != "clock" else "")
+        where = "`greenserve logs epochs`" if loop.kind != "clock" else "the log of a node: `greenserve logs node.<name>`"
+        if loop.state == "infeasible":
+            text = f"{name} found no plan that meets the constraints; the last plan stays. {loop.error}".strip()
+            yield Item("bad", text, "Look at the decision: it names what cannot be met", loop.decision_id)
+        elif loop.state == "failed":
+            yield Item("bad", f"{name} failed; the last plan stays. {loop.error}".strip(), where, loop.decision_id)
+        elif loop.state == "late":
+            yield Item("bad", f"{name} is late: it runs each {formats.seconds(loop.period_s)}", where)
+        elif loop.state == "never ran":
+            yield Item("warn", f"{name} has no decision yet", "It runs soon after the start; else " + where)
+
+
+def _nodes(health: Health) -> Iterator[Item]:
+    for node in health.nodes:
+        if health.redis_error:
+            return  # Redis carries the agents' reports: without it nothing is known of any node
+        if node.state == "silent":
+            since = f" for {formats.seconds(node.age_s)}" if node.age_s is not None else ""
+            yield Item("bad", f"Node {node.name} is silent{since}", f"`greenserve logs node.{node.name}`")
+        if node.error:
+            yield Item("warn", f"Node {node.name}: {node.error}", f"`greenserve logs node.{node.name}`")
+        for failed in node.failed:
+            yield Item("bad", f"An instance failed on {node.name}: {failed}", f"`greenserve logs simnode.{node.name}`")
+
+
+def _feeds(health: Health) -> Iterator[Item]:
+    words = {
+        "stale": "has not answered for {age}",
+        "failing": "fails: {error}",
+        "no value": "answers, but has no value for now",
+        "never": "has never answered",
+    }
+    for row in health.feeds:
+        if row.state in words:
+            feed = row.feed
+            age = formats.seconds(health.at_s - feed.last_ok_s if feed.last_ok_s is not None else None)
+            text = words[row.state].format(age=age, error=feed.last_error)
+            yield Item("warn", f"The carbon feed of {feed.site_label} {text}", "`greenserve logs epochs`")
+
+
+def _slo(slo: SloFrame) -> Iterator[Item]:
+    for series in slo.series:
+        if series.overall is not None and series.overall < series.target:
+            yield Item(
+                "warn",
+                f"{series.kind.upper()} of {series.service}: {formats.percent(series.overall)} within "
+                f"{formats.seconds(series.objective_s)}, objective {formats.percent(series.target)}",
+                "See which pool waits, in the table of pools",
+            )

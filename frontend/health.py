@@ -1,0 +1,308 @@
+"""Which process, loop, node and feed is well: messages and rows in, verdicts out.
+
+`gather` reads Redis and the database; the `judge_...` functions are pure and say what counts as late or dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+import redis
+from django.conf import settings
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from pools import wire
+from pools.models import Node
+from scheduler import selectors as scheduler_selectors
+from scheduler.selectors import LoopRun
+from telemetry import selectors
+from telemetry.frames import FeedState
+
+REDIS_TIMEOUT_S = 1.0
+LATE_PERIODS = 3.0  # a heartbeat is late after this many of its own periods
+START_S = 30.0  # what a process may take before its first heartbeat
+LOOP_LATE_PERIODS = 2.0
+AGENT_SILENT_S = float(wire.AGENT_STATE_TTL_S)
+CLOCK_QUIET_S = 90.0  # the agents report each half minute at least while an instance is ready
+BEATING = frozenset({"gateway", "ingester", "beat", "epochs"})  # and every agent, node.<name>
+M = TypeVar("M", bound=wire.Message)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessHealth:
+    """state: running | restarting | late | dead."""
+
+    name: str
+    state: str
+    pid: int | None
+    started_at_s: float | None
+    restarts: int
+    heartbeat_age_s: float | None
+    heartbeat_period_s: float | None
+    detail: str
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopHealth:
+    """state: on time | late | never ran | infeasible | failed | quiet."""
+
+    kind: str
+    service: str
+    state: str
+    period_s: float
+    last_at_s: float | None
+    status: str
+    error: str
+    solve_s: float | None
+    decision_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHealth:
+    """state: reporting | silent."""
+
+    name: str
+    state: str
+    age_s: float | None
+    instances: dict[str, int]
+    failed: tuple[str, ...]
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class FeedHealth:
+    """state: fresh | stale | failing | no value | never."""
+
+    feed: FeedState
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    waiting_batches: int | None
+    waiting_requests: int | None
+    newest_sample_age_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    at_s: float
+    redis_error: str
+    table_missing: bool
+    processes: tuple[ProcessHealth, ...] = ()
+    loops: tuple[LoopHealth, ...] = ()
+    nodes: tuple[NodeHealth, ...] = ()
+    feeds: tuple[FeedHealth, ...] = ()
+    ingest: Ingest = field(default_factory=lambda: Ingest(None, None, None))
+    instances: dict[str, int] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """What Redis held: all of it may be missing."""
+
+    table: wire.ProcessTable | None = None
+    beats: Mapping[str, wire.Heartbeat] = field(default_factory=dict)
+    agents: Mapping[str, wire.AgentState] = field(default_factory=dict)
+    waiting_batches: int | None = None
+    waiting_requests: int | None = None
+    error: str = ""
+
+
+@lru_cache(maxsize=4)
+def _client(url: str) -> redis.Redis:
+    """One pool of connections per process; a call fails within its time-out and is not repeated."""
+    return redis.Redis.from_url(
+        url,
+        socket_timeout=REDIS_TIMEOUT_S,
+        socket_connect_timeout=REDIS_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
+def ping() -> None:
+    """Raises redis.RedisError when Redis does not answer in time."""
+    _client(settings.REDIS_URL).ping()
+
+
+def read_messages(nodes: Sequence[str]) -> Messages:
+    """Everything that processes say about themselves. Blocks for the Redis time-out at most; never raises."""
+    client = _client(settings.REDIS_URL)
+    try:
+        table = _decode(client.get(wire.PROCESSES_KEY), wire.ProcessTable)
+        names = {wire.ALIVE_PREFIX + row.name for row in table.processes} if table else set()
+        names |= {key.decode() for key in client.scan_iter(match=wire.ALIVE_PREFIX + "*", count=1_000)}
+        keys = sorted(names)
+        beats = [_decode(value, wire.Heartbeat) for value in client.mget(keys)] if keys else []
+        agent_keys = [wire.agent_key(node) for node in nodes]
+        agents = [_decode(value, wire.AgentState) for value in client.mget(agent_keys)] if agent_keys else []
+        return Messages(
+            table=table,
+            beats={beat.process: beat for beat in beats if beat},
+            agents={agent.node: agent for agent in agents if agent},
+            waiting_batches=client.xlen(wire.BATCH_STREAM),
+            waiting_requests=client.xlen(wire.REQUEST_STREAM),
+        )
+    except redis.RedisError as error:
+        return Messages(error=f"{type(error).__name__}: {error}")
+
+
+def _decode(data: bytes | None, kind: type[M]) -> M | None:
+    """A message that cannot be read counts as not there: its sender is then shown as late, which it is to us."""
+    try:
+        return None if data is None else wire.decode(data, kind)
+    except msgspec.DecodeError:
+        return None
+
+
+def gather(now: datetime) -> Health:
+    """The state of everything. Six queries and a few Redis calls, however many processes there are."""
+    now_s = now.timestamp()
+    nodes = list(Node.objects.values_list("name", flat=True))
+    messages = read_messages(nodes)
+    newest_s = selectors.newest_sample_s(now_s)
+    instances = scheduler_selectors.instance_counts()
+    clock_at = scheduler_selectors.newest_clock_decision_at()
+    loops = judge_loops(scheduler_selectors.last_epochs(periods_s()), periods_s(), now_s)
+    return Health(
+        at_s=now_s,
+        redis_error=messages.error,
+        table_missing=messages.table is None and not messages.error,
+        processes=judge_processes(messages.table, messages.beats, now_s),
+        loops=(*loops, judge_clock(clock_at.timestamp() if clock_at else None, instances.get("ready", 0), now_s)),
+        nodes=tuple(judge_node(name, messages.agents.get(name), now_s) for name in nodes),
+        feeds=tuple(
+            FeedHealth(feed, judge_feed(feed, settings.GREENSERVE_CARBON_REFRESH_S, now_s))
+            for feed in selectors.feeds(now_s)
+        ),
+        ingest=Ingest(
+            messages.waiting_batches,
+            messages.waiting_requests,
+            now_s - newest_s if newest_s is not None else None,
+        ),
+        instances=instances,
+    )
+
+
+def periods_s() -> dict[str, float]:
+    return {kind: float(loop["period_s"]) for kind, loop in settings.GREENSERVE_LOOPS.items()}
+
+
+def judge_processes(
+    table: wire.ProcessTable | None, beats: Mapping[str, wire.Heartbeat], now_s: float
+) -> tuple[ProcessHealth, ...]:
+    """The supervisor says whether a process lives; its heartbeat, whether its loop turns. Both must be well."""
+    rows = list(table.processes) if table else []
+    listed = {row.name for row in rows}
+    found = [_judge_process(row, beats.get(row.name), now_s) for row in rows]
+    for name in sorted(set(beats) - listed):
+        row = wire.ProcessRow(name=name, pid=None, state="running", started_at_s=None, restarts=0, log="")
+        found.append(_judge_process(row, beats[name], now_s))
+    return tuple(found)
+
+
+def _judge_process(row: wire.ProcessRow, beat: wire.Heartbeat | None, now_s: float) -> ProcessHealth:
+    age_s = now_s - beat.at_s if beat else None
+    must_beat = row.name in BEATING or row.name.startswith("node.")
+    if row.state == "restarting":
+        state = "restarting"
+    elif row.state != "running":
+        state = "dead"
+    elif beat is not None and age_s is not None and age_s > LATE_PERIODS * beat.period_s:
+        state = "late"
+    elif beat is None and must_beat and now_s - (row.started_at_s or 0.0) > START_S:
+        state = "late"
+    else:
+        state = "running"
+    return ProcessHealth(
+        name=row.name,
+        state=state,
+        pid=row.pid,
+        started_at_s=row.started_at_s,
+        restarts=row.restarts,
+        heartbeat_age_s=age_s,
+        heartbeat_period_s=beat.period_s if beat else None,
+        detail=(beat.detail if beat else "") or row.last_exit,
+        log=row.log,
+    )
+
+
+def judge_loops(runs: Iterable[LoopRun], periods: Mapping[str, float], now_s: float) -> tuple[LoopHealth, ...]:
+    """A loop is late when its newest epoch is more than two periods old."""
+    found = []
+    for run in runs:
+        epoch = run.epoch
+        period_s = periods.get(run.kind, epoch.period_s if epoch else 0.0)
+        if epoch is None:
+            state = "never ran"
+        elif now_s - epoch.due_at.timestamp() > LOOP_LATE_PERIODS * period_s + epoch_slack_s(epoch.solve_s):
+            state = "late"
+        elif epoch.status in ("infeasible", "failed"):
+            state = epoch.status
+        else:
+            state = "on time"
+        found.append(
+            LoopHealth(
+                kind=run.kind,
+                service=run.service,
+                state=state,
+                period_s=period_s,
+                last_at_s=epoch.finished_at.timestamp() if epoch else None,
+                status=epoch.status if epoch else "",
+                error=epoch.error if epoch else "",
+                solve_s=epoch.solve_s if epoch else None,
+                decision_id=run.decision_id,
+            )
+        )
+    return tuple(found)
+
+
+def epoch_slack_s(solve_s: float | None) -> float:
+    """An epoch is stored when it is solved, so a long solve is no lateness."""
+    return 5.0 + (solve_s or 0.0)
+
+
+def judge_clock(last_at_s: float | None, ready: int, now_s: float) -> LoopHealth:
+    """The clock loop runs in the agents, which report changes and, at times, how long nothing changed."""
+    if ready == 0:
+        state = "no instance" if last_at_s is None or now_s - last_at_s > CLOCK_QUIET_S else "on time"
+    elif last_at_s is None:
+        state = "never ran"
+    else:
+        state = "late" if now_s - last_at_s > CLOCK_QUIET_S else "on time"
+    return LoopHealth("clock", "all", state, periods_s()["clock"], last_at_s, "", "", None)
+
+
+def judge_node(name: str, agent: wire.AgentState | None, now_s: float) -> NodeHealth:
+    """A node whose agent has not spoken for ten seconds is silent: nothing new is known of it."""
+    if agent is None:
+        return NodeHealth(name, "silent", None, {}, (), "")
+    age_s = now_s - agent.at_s
+    states: dict[str, int] = {}
+    for instance in agent.instances:
+        states[instance.state] = states.get(instance.state, 0) + 1
+    failed = tuple(f"{i.uid[:8]}: {i.detail or 'no detail'}" for i in agent.instances if i.state == "failed")
+    return NodeHealth(name, "silent" if age_s > AGENT_SILENT_S else "reporting", age_s, states, failed, agent.error)
+
+
+def judge_feed(feed: FeedState, refresh_s: float, now_s: float) -> str:
+    """Stale: three refreshes without an answer. No value: it answers, but knows nothing of the present."""
+    if feed.last_ok_s is None:
+        return "failing" if feed.last_error else "never"
+    if feed.last_error and (feed.last_error_s or 0.0) > feed.last_ok_s:
+        return "failing"
+    if now_s - feed.last_ok_s > LATE_PERIODS * refresh_s + 5.0:
+        return "stale"
+    if feed.known_until_s is None or feed.known_until_s < now_s - max(60.0, 2 * refresh_s):
+        return "no value"
+    return "fresh"

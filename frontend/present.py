@@ -1,0 +1,218 @@
+"""A decision's JSON as facts and tables for people. Pure: it knows the house's names of units, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import formats
+
+Clock = Callable[[float], str]
+MAX_COLUMNS = 14
+REASONS = {
+    "optimal": "the solver proved that no plan does better",
+    "feasible": "the best plan found within the time limit",
+    "heuristic": "found by the greedy fall-back",
+    "infeasible": "no plan meets the constraints; the last one is kept",
+    "no_change": "the present plan is already the best",
+    "not_worth_it": "the saving does not pay for the change",
+    "no_data": "an input is missing or stale; the last plan is kept",
+    "congested": "a latency threshold was crossed: clock up",
+    "slack": "latencies are within their thresholds: clock down",
+    "at_limit": "the clock is already at its end",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    title: str
+    unit: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    facts: tuple[Fact, ...]
+    tables: tuple[Table, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlternativeRow:
+    label: str
+    chosen: bool
+    verdict: str
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """What was weighed; columns of which nothing is known are left out."""
+
+    header: tuple[str, ...]
+    rows: tuple[AlternativeRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    name: str
+    predicted: str
+    realised: str
+    difference: str
+
+
+def readable(values: Mapping[str, Any], clock: Clock) -> Readable:
+    """Scalars become facts, mappings and lists of records become tables, in the order they were written."""
+    facts: list[Fact] = []
+    tables: list[Table] = []
+    for name, value in values.items():
+        _add(name, value, clock, facts, tables)
+    return Readable(tuple(facts), tuple(tables))
+
+
+def _add(name: str, value: Any, clock: Clock, facts: list[Fact], tables: list[Table]) -> None:
+    if isinstance(value, Mapping) and value:
+        if all(_is_scalar(v) for v in value.values()):
+            tables.append(_columns(name, value, clock))
+        elif all(isinstance(v, Mapping) for v in value.values()):
+            tables.append(_records(name, [{"": key, **row} for key, row in value.items()], clock))
+        elif all(_is_series(v) for v in value.values()):
+            tables.append(_series(name, value, clock))
+        else:
+            for inner, v in value.items():
+                _add(f"{name}: {inner}", v, clock, facts, tables)
+    elif isinstance(value, Sequence) and not isinstance(value, str) and value:
+        if all(isinstance(v, Mapping) for v in value):
+            tables.append(_records(name, value, clock))
+        else:
+            facts.append(Fact(formats.unit_of(name)[0], ", ".join(scalar(name, v, clock) for v in value)))
+    else:
+        facts.append(Fact(formats.unit_of(name)[0], scalar(name, value, clock)))
+
+
+def scalar(name: str, value: Any, clock: Clock) -> str:
+    """One value in the unit that its name gives; a name in `_at_s` is a moment."""
+    if value is None or value == [] or value == {}:
+        return formats.UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        if name == "now_s" or name.endswith("_at_s"):
+            return clock(float(value))
+        return formats.quantity(float(value), formats.unit_of(name)[1])
+    return str(value) if not isinstance(value, (Mapping, list)) else _inline(value)
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_inline(v)}" for key, v in value.items())
+    if isinstance(value, list):
+        return ", ".join(_inline(v) for v in value)
+    return formats.UNKNOWN if value is None else str(value)
+
+
+def _is_scalar(value: Any) -> bool:
+    return not isinstance(value, (Mapping, list, tuple))
+
+
+def _is_series(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) <= MAX_COLUMNS and all(_is_scalar(v) for v in value)
+
+
+def _columns(name: str, values: Mapping[str, Any], clock: Clock) -> Table:
+    """A mapping of scalars: two columns. A unit in its own name holds for all values, else each key's own."""
+    title, unit = formats.unit_of(name)
+    rows = tuple((formats.unit_of(k)[0] if not unit else k, scalar(name if unit else k, v, clock)) for k, v in values.items())
+    return Table(title, unit, (), rows)
+
+
+def _series(name: str, values: Mapping[str, Sequence[Any]], clock: Clock) -> Table:
+    """A mapping of lists over the coming steps: one row each, the unit said once."""
+    title, unit = formats.unit_of(name)
+    steps = max(len(v) for v in values.values())
+    rows = tuple(
+        (key, *(_bare(v) for v in series), *[""] * (steps - len(series))) for key, series in values.items()
+    )
+    return Table(title, unit, ("", *(f"step {n + 1}" for n in range(steps))), rows)
+
+
+def _bare(value: Any) -> str:
+    if value is None:
+        return formats.UNKNOWN
+    return formats.figures(float(value), 4) if isinstance(value, (int, float)) else str(value)
+
+
+def _records(name: str, records: Sequence[Mapping[str, Any]], clock: Clock) -> Table:
+    keys = list(dict.fromkeys(key for record in records for key in record))[:MAX_COLUMNS]
+    header = tuple(formats.unit_of(key)[0] if key else "" for key in keys)
+    rows = tuple(tuple(scalar(key, record.get(key), clock) for key in keys) for record in records)
+    return Table(formats.words(name), "", header, rows)
+
+
+COLUMNS = {
+    "power_w": "power",
+    "energy_j": "energy",
+    "carbon_gco2e": "carbon",
+    "cost_usd": "cost",
+    "ttft_s": "TTFT",
+    "tpot_s": "TPOT",
+    "source": "source",
+}
+
+
+def alternatives(records: Sequence[Mapping[str, Any]]) -> Alternatives:
+    """The table of `core.types.Alternative` as they were stored, the chosen one first."""
+    known = [name for name in COLUMNS if any(record.get(name) is not None for record in records)]
+    rows = tuple(
+        AlternativeRow(
+            label=str(record.get("label", "")),
+            chosen=bool(record.get("chosen")),
+            verdict=_verdict(record),
+            cells=tuple(scalar(name, record.get(name), str) for name in known),
+        )
+        for record in sorted(records, key=lambda r: not r.get("chosen"))
+    )
+    return Alternatives(tuple(COLUMNS[name] for name in known), rows)
+
+
+def _verdict(record: Mapping[str, Any]) -> str:
+    if record.get("chosen"):
+        return "chosen"
+    if record.get("feasible", True):
+        return "feasible"
+    return f"ruled out: {record.get('failed') or 'not said'}"
+
+
+def comparisons(predicted: Mapping[str, Any], realised: Mapping[str, Any] | None, clock: Clock) -> tuple[Comparison, ...]:
+    """What was predicted beside what came, name by name, with the difference in percent of the prediction."""
+    came = realised or {}
+    names = [n for n in dict.fromkeys((*predicted, *came)) if _is_scalar(predicted.get(n)) and _is_scalar(came.get(n))]
+    return tuple(
+        Comparison(
+            " ".join(formats.unit_of(name)[:1]),
+            scalar(name, predicted.get(name), clock),
+            scalar(name, came.get(name), clock),
+            _difference(predicted.get(name), came.get(name)),
+        )
+        for name in names
+    )
+
+
+def _difference(predicted: Any, realised: Any) -> str:
+    if not isinstance(predicted, (int, float)) or not isinstance(realised, (int, float)) or not predicted:
+        return ""
+    return f"{(realised / predicted - 1) * 100:+.1f}\u00a0%"
+
+
+def command(value: Mapping[str, Any]) -> str:
+    """A command as one line: its name, then what it sets."""
+    name = str(value.get("type") or value.get("command") or value.get("kind") or "command")
+    rest = {key: v for key, v in value.items() if key not in ("type", "command", "kind")}
+    return f"{name}: " + "; ".join(f"{formats.unit_of(key)[0]} {_inline(v)}" for key, v in rest.items())

@@ -1,0 +1,54 @@
+"""Template filters for quantities; the rules are `frontend.formats`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from django import template
+
+from frontend import formats
+
+register = template.Library()
+
+
+@register.filter
+def si(value: float | None, unit: str) -> str:
+    return formats.si(value, unit)
+
+
+@register.filter
+def seconds(value: float | None) -> str:
+    return formats.seconds(value)
+
+
+@register.filter
+def percent(share: float | None, digits: int = 1) -> str:
+    return formats.percent(share, digits)
+
+
+@register.filter
+def figures(value: float | None, digits: int = 3) -> str:
+    return formats.UNKNOWN if value is None else formats.figures(value, digits)
+
+
+@register.filter
+def kwh(energy_j: float | None) -> str:
+    """Metered energy the way it is billed."""
+    return formats.UNKNOWN if energy_j is None else formats.si(energy_j / 3_600.0, "Wh")
+
+
+@register.filter
+def moment(at_s: float | None) -> datetime | None:
+    """Unix seconds as a time that `date` and `time` filters write in the reader's zone."""
+    return None if at_s is None else datetime.fromtimestamp(at_s, UTC)
+
+
+@register.filter
+def words(name: str) -> str:
+    return formats.words(str(name))
+
+
+@register.filter
+def code(text: str) -> list[tuple[str, bool]]:
+    """Splits at backticks: pieces with whether each is a command, for `{% for piece, is_code in text|code %}`."""
+    return [(piece, bool(n % 2)) for n, piece in enumerate(text.split("`")) if piece]

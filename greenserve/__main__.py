@@ -1,0 +1,3 @@
+from greenserve.cli import main
+
+main()

@@ -1,0 +1,71 @@
+"""The command line: `greenserve --help`. Commands import what they need when they run, so that help is instant."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, NoReturn
+
+import click
+
+# Command -> (module, one line). The order is the order of a first day.
+COMMANDS = {
+    "up": ("greenserve.commands.run", "Start everything and keep it running (Ctrl-C stops it)."),
+    "status": ("greenserve.commands.run", "Show which processes run, and where to look."),
+    "logs": ("greenserve.commands.run", "Show a process's log."),
+    "down": ("greenserve.commands.run", "Stop what `up` started."),
+    "replay": ("greenserve.commands.traffic", "Send a trace's requests through the gateway."),
+    "trace": ("greenserve.commands.traffic", "Fetch public traces."),
+    "doctor": ("greenserve.commands.doctor", "Check that this machine can run GreenServe."),
+    "version": ("greenserve.commands.doctor", "Show the version."),
+}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and imports the module of the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """GreenServe runs pools of LLM serving instances with as little energy, carbon and cost as the latency objectives
+    allow.
+
+    \b
+    To begin:
+      greenserve up          starts the demo: three simulated sites, their traffic, the dashboard
+      greenserve status      in another terminal: what runs, and where
+      greenserve COMMAND -h  says more about a command
+
+    Settings come from the environment: GREENSERVE_WEB_PORT (8000), GREENSERVE_GATEWAY_PORT (8080), GREENSERVE_VAR
+    (var/, where data and logs are kept), DATABASE_URL and REDIS_URL (servers of your own instead of the embedded ones),
+    GREENSERVE_DEMO (1; 0 leaves the demo out), GREENSERVE_DEMO_RPS (3, the demo's requests per second).
+    """
+
+
+def fail(message: str, status: int = 1) -> NoReturn:
+    """Ends the program with one line."""
+    click.echo(f"greenserve: {message}", err=True)
+    raise SystemExit(status)
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    try:
+        return cli.main(args=arguments, prog_name="greenserve", standalone_mode=True)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone: nothing to tell it
+        sys.exit(1)

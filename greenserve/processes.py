@@ -1,0 +1,117 @@
+"""Which processes make up the product, and the command line of each (the picture in ARCHITECTURE.md)."""
+
+from __future__ import annotations
+
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+
+from greenserve import embedded, env
+from greenserve.prepare import NodePlan, Plan
+from greenserve.process import Spec
+
+
+def redis_url(config: env.Env) -> str:
+    return config.redis_url or embedded.redis_url(config.var_dir)
+
+
+def broker_url(config: env.Env) -> str:
+    """The same server in Celery's words."""
+    return redis_url(config).replace("unix://", "redis+socket://")
+
+
+def web(config: env.Env) -> Spec:
+    listen = ("--host", config.web_host, "--port", str(config.web_port))
+    return _python(
+        config,
+        "web",
+        *("-m", "uvicorn", "greenserve.asgi:application", *listen, "--lifespan", "off", "--no-access-log"),
+        *("--timeout-graceful-shutdown", "3", "--log-level", config.log_level.lower()),
+    )
+
+
+def gateway(config: env.Env) -> Spec:
+    listen = ("--host", config.gateway_host, "--port", str(config.gateway_port))
+    spool = str(config.var_dir / "spool")
+    # It outlives the instances when all is stopped: requests that run may end, and are recorded.
+    return _python(
+        config,
+        "gateway",
+        *("-m", "scheduler.gateway", *listen, "--redis-url", redis_url(config), "--spool", spool),
+        rank=2,
+        stop_timeout_s=12.0,
+    )
+
+
+def background(config: env.Env) -> list[Spec]:
+    """The scheduler's own: epochs' worker, beat, ingester."""
+    level = ("--loglevel", config.log_level)
+    quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+    beat_schedule = str(config.var_dir / "beat-schedule")
+    epochs = ("worker", "-Q", "epochs", "-c", "2", "-n", "epochs@%h", *level, *quiet)
+    beat = ("beat", "--schedule", beat_schedule, "--pidfile", "", *level)
+    return [
+        _python(config, "epochs", "-m", "celery", "-A", "greenserve", *epochs),
+        _python(config, "beat", "-m", "celery", "-A", "greenserve", *beat),
+        _python(config, "ingester", str(env.ROOT / "manage.py"), "ingest"),
+    ]
+
+
+def simulated_node(config: env.Env, node: NodePlan, port: int) -> Spec:
+    gpus = [word for gpu_type, count in node.gpus for word in ("--gpu", f"{gpu_type}:{count}")]
+    speedup = str(config.demo_speedup if config.demo else 1.0)
+    where = ("--node", node.name, "--port", str(port), "--var", str(config.var_dir))
+    return _python(
+        config, f"simnode.{node.name}", "-m", "pools.simnode", *where, *gpus, "--transition-speedup", speedup
+    )
+
+
+def agent(config: env.Env, node: str, port: int) -> Spec:
+    worker = ("worker", "-P", "solo", "-Q", f"node.{node}", "-n", f"node.{node}@%h", "--loglevel", config.log_level)
+    quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+    ours = ("--node", node, "--control", f"http://127.0.0.1:{port}")
+    celery = ("-m", "celery", "-A", "pools.agent.app", "-b", broker_url(config))
+    return _python(config, f"node.{node}", *celery, *worker, *quiet, *ours)
+
+
+def traffic(config: env.Env) -> Spec:
+    """The demo's users: an endless stream of requests shaped like Azure's published trace."""
+    rate = ("--generate", "azure-conv-like", "--rate", f"{config.demo_rps:g}", "--forever", "--wait", "--quiet")
+    return _python(config, "traffic", "-m", "greenserve", "replay", *rate, rank=3, stop_timeout_s=3.0)
+
+
+def fleet(config: env.Env, plan: Plan, ports: dict[str, int]) -> list[Spec]:
+    """All that starts once the database is ready and the two front doors are open, in order."""
+    specs = background(config)
+    specs += [simulated_node(config, node, ports[node.name]) for node in plan.nodes]
+    specs += [agent(config, node.name, ports[node.name]) for node in plan.nodes]
+    if config.demo and config.demo_rps > 0:
+        specs.append(traffic(config))
+    return specs
+
+
+def answers(url: str) -> Callable[[], bool]:
+    """A probe: does a server answer at all, whatever it says?"""
+
+    def probe() -> bool:
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return True
+        except urllib.error.HTTPError:
+            return True
+        except OSError:
+            return False
+
+    return probe
+
+
+def _python(config: env.Env, name: str, *arguments: str, rank: int = 1, stop_timeout_s: float = 8.0) -> Spec:
+    return Spec(
+        name=name,
+        argv=(sys.executable, *arguments),
+        env=env.for_child(GREENSERVE_VAR=str(config.var_dir), DJANGO_SETTINGS_MODULE="greenserve.settings"),
+        cwd=env.ROOT,
+        rank=rank,
+        stop_timeout_s=stop_timeout_s,
+    )

@@ -1,0 +1,86 @@
+"""The agent's side of Redis: its desired state in, its state and its batches out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from pools import wire
+
+TIMEOUT_S = 2.0
+
+
+class LinkError(Exception):
+    """Redis could not be reached, or refused."""
+
+
+class BadDesired(Exception):
+    """The desired state is not what `pools.wire` says it is."""
+
+
+class Link(Protocol):
+    """What the loop needs. Each call blocks for at most about two seconds and raises LinkError."""
+
+    def desired(self) -> wire.DesiredNode | None:
+        """None: there is none. Raises BadDesired too."""
+
+    def send(self, state: wire.AgentState, heartbeat: wire.Heartbeat, batches: Sequence[wire.AgentBatch]) -> None: ...
+
+
+class RedisLink:
+    def __init__(self, url: str, node: str) -> None:
+        self._node = node
+        # No retries of its own: the loop comes back in a second, and must not be held up.
+        self._redis = redis.Redis.from_url(
+            url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=Retry(NoBackoff(), 0)
+        )
+
+    def desired(self) -> wire.DesiredNode | None:
+        try:
+            data = self._redis.get(wire.desired_key(self._node))
+        except redis.RedisError as error:
+            raise LinkError(f"Redis: {error}") from error
+        if data is None:
+            return None
+        try:
+            desired = wire.decode(bytes(data), wire.DesiredNode)  # type: ignore[arg-type]  # stubs know of awaitables
+        except msgspec.DecodeError as error:
+            raise BadDesired(f"the desired state cannot be read: {error}") from error
+        if desired.node != self._node:
+            raise BadDesired(f"the desired state is that of node {desired.node}")
+        return desired
+
+    def send(self, state: wire.AgentState, heartbeat: wire.Heartbeat, batches: Sequence[wire.AgentBatch]) -> None:
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.set(wire.agent_key(state.node), wire.encode(state), ex=wire.AGENT_STATE_TTL_S)
+        pipeline.set(wire.alive_key(heartbeat.process), wire.encode(heartbeat), ex=wire.HEARTBEAT_TTL_S)
+        for batch in batches:
+            pipeline.xadd(wire.BATCH_STREAM, {"b": wire.encode(batch)})
+        try:
+            pipeline.execute()
+        except redis.RedisError as error:
+            raise LinkError(f"Redis: {error}") from error
+
+    def close(self) -> None:
+        self._redis.close()
+
+
+def redis_url(broker_url: str) -> str:
+    """Celery's broker URL as the Redis client writes it. Raises ValueError when it is not Redis.
+
+    A socket is `redis+socket:///PATH?virtual_host=DB` there and `unix:///PATH?db=DB` here.
+    """
+    parts = urlsplit(broker_url)
+    if parts.scheme in ("redis", "rediss"):
+        return broker_url
+    if parts.scheme not in ("redis+socket", "unix"):
+        raise ValueError(f"the broker must be Redis, not {parts.scheme or 'nothing'}")
+    query = parse_qs(parts.query)
+    db = (query.get("virtual_host") or query.get("db") or ["0"])[-1]
+    return f"unix://{parts.netloc}{parts.path}?db={db.strip('/')}"

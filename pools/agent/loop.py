@@ -1,0 +1,202 @@
+"""The agent's loop: one tick reads the node, brings it to its desired state, sets its clocks, and reports."""
+
+from __future__ import annotations
+
+import logging
+
+from pools.wire import (
+    AgentState,
+    DesiredNode,
+    Heartbeat,
+    InstanceState,
+    node_queue,
+)
+from scheduler.core.ports import (
+    AdapterError,
+    EngineMetrics,
+    FrequencyActuator,
+    GpuMeter,
+    GpuReading,
+    InstanceRuntime,
+)
+from scheduler.core.types import Limits
+
+from .clocks import ClockLoop, EngineView
+from .link import BadDesired, Link, LinkError
+from .outbox import Outbox
+from .reconcile import Reconciler
+from .reports import View, gpu_rows, instance_rows, instance_state, slowest, unreachable
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S = 1.0
+_BATCHES_A_TICK = 50  # after an absence of Redis the backlog goes out at this pace
+
+
+class AgentLoop:
+    """Call `tick` about once a second; it never raises for a fault of node or Redis, but says it in `AgentState`.
+
+    What cannot be read is left as it is: without a desired state nothing is started or stopped, without an answer
+    from the runtime nothing is reconciled.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        boot: str,
+        *,
+        meter: GpuMeter,
+        actuator: FrequencyActuator,
+        runtime: InstanceRuntime,
+        metrics: EngineMetrics,
+        link: Link,
+    ) -> None:
+        self._node = node
+        self._boot = boot
+        self._meter = meter
+        self._runtime = runtime
+        self._metrics = metrics
+        self._link = link
+        self._reconciler = Reconciler(runtime)
+        self._clocks = ClockLoop(actuator)
+        self._outbox = Outbox(node, boot)
+        self._desired: DesiredNode | None = None
+        self._gpus: dict[str, GpuReading] = {}  # last known, by uuid
+        self._reported: dict[str, InstanceState] = {}
+        self._link_down = False
+
+    def tick(self, now_s: float) -> AgentState:
+        """One round. `now_s`: Unix seconds. Returns the state that it reported, or tried to."""
+        view = View(now_s)
+        reachable = self._read_desired(view)
+        self._read_node(view)
+        if self._desired is not None and view.statuses is not None:
+            if self._reconciler.act(now_s, self._desired.instances, view.statuses):
+                self._list(view)
+            view.errors += self._reconciler.errors
+        self._scrape(view)
+        clock_rows = []
+        if self._desired is not None:
+            clock_rows = self._clocks.tick(now_s, self._desired.clock, self._engine_views(view))
+            view.errors += self._clocks.errors
+        instances = self._instance_states(view)
+        self._outbox.add(now_s, gpu_rows(view), instance_rows(view, instances), clock_rows)
+        return self._report(view, instances, reachable)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def _read_desired(self, view: View) -> bool:
+        """Says whether Redis answered."""
+        try:
+            desired = self._link.desired()
+        except LinkError as error:
+            self._note_link(str(error))
+            return False
+        except BadDesired as error:
+            view.errors.append(f"{error}; what runs is kept")
+            return True
+        if desired is not None:
+            self._desired = desired
+        elif self._desired is None:
+            view.errors.append("no desired state yet; what runs is kept")
+        else:
+            view.errors.append("the desired state has gone; the last one is kept")
+        return True
+
+    def _read_node(self, view: View) -> None:
+        try:
+            view.gpus = self._meter.read()
+            self._gpus.update({reading.uuid: reading for reading in view.gpus})
+        except AdapterError as error:
+            view.errors.append(f"cannot read the GPUs: {error}")
+        self._list(view)
+
+    def _list(self, view: View) -> None:
+        try:
+            view.statuses = self._runtime.list()
+        except AdapterError as error:
+            view.statuses = None
+            view.errors.append(f"cannot list the instances: {error}")
+
+    def _scrape(self, view: View) -> None:
+        for status in view.statuses or ():
+            if status.state not in ("ready", "draining") or status.url is None:
+                continue
+            try:
+                view.engines[status.uid] = self._metrics.scrape(status.uid, status.url)
+            except AdapterError as error:
+                view.errors.append(f"cannot measure instance {status.uid}: {error}")
+
+    # -- views -------------------------------------------------------------------------------------
+
+    def _engine_views(self, view: View) -> list[EngineView]:
+        """The engines that the clock loop is to hold: those that serve."""
+        assert self._desired is not None
+        wanted = {item.uid: item for item in self._desired.instances}
+        views = []
+        for status in view.statuses or ():
+            item = wanted.get(status.uid)
+            gpus = [self._gpus[uuid] for uuid in status.gpu_uuids if uuid in self._gpus]
+            if item is None or status.state not in ("ready", "draining") or len(gpus) < len(status.gpu_uuids):
+                continue
+            views.append(
+                EngineView(
+                    uid=status.uid,
+                    gpu_uuids=status.gpu_uuids,
+                    sm_clock_mhz=slowest(gpus) if view.gpus else None,
+                    min_mhz=max(gpu.min_mhz for gpu in gpus),
+                    max_mhz=min(gpu.max_mhz for gpu in gpus),
+                    limits=Limits(item.limits.ttft_s, item.limits.tpot_s, item.limits.e2e_s),
+                    reading=view.engines.get(status.uid),
+                )
+            )
+        return views
+
+    def _instance_states(self, view: View) -> list[InstanceState]:
+        """Every instance that the desired state names and the node has, or should have."""
+        if self._desired is None:
+            return []
+        if view.statuses is None:
+            return [unreachable(state) for state in self._reported.values()]
+        statuses = {status.uid: status for status in view.statuses}
+        states = []
+        for item in self._desired.instances:
+            status = statuses.get(item.uid)
+            if status is not None or item.state == "running":
+                trouble = self._reconciler.trouble(item.uid)
+                states.append(instance_state(item, status, trouble, self._gpus, view))
+        self._reported = {state.uid: state for state in states}
+        return states
+
+    # -- reporting ---------------------------------------------------------------------------------
+
+    def _report(self, view: View, instances: list[InstanceState], reachable: bool) -> AgentState:
+        if self._outbox.dropped:
+            view.errors.append(f"{self._outbox.dropped} batches of samples were dropped while Redis was away")
+        state = AgentState(
+            node=self._node,
+            boot=self._boot,
+            at_s=view.now_s,
+            desired_version=None if self._desired is None else self._desired.version,
+            instances=instances,
+            error="; ".join(view.errors),
+        )
+        if not reachable:  # one time-out a tick is enough
+            return state
+        batches = self._outbox.pending(_BATCHES_A_TICK)
+        heartbeat = Heartbeat(node_queue(self._node), view.now_s, PERIOD_S, detail=state.error)
+        try:
+            self._link.send(state, heartbeat, batches)
+        except LinkError as error:
+            self._note_link(str(error))
+            return state
+        self._outbox.confirm(len(batches))
+        if self._link_down:
+            self._link_down = False
+            logger.info("Redis is back")
+        return state
+
+    def _note_link(self, message: str) -> None:
+        if not self._link_down:
+            self._link_down = True
+            logger.warning("%s; samples are kept and sent later", message)

@@ -1,0 +1,111 @@
+"""Brings a node's instances to the desired state; each pass does what can be done now."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pools.wire import DesiredInstance
+from scheduler.core.ports import AdapterError, InstanceRuntime, InstanceSpec, InstanceStatus, PermanentError
+
+logger = logging.getLogger(__name__)
+
+FIRST_BACKOFF_S = 1.0
+LONGEST_BACKOFF_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why an instance does not run, and when it is tried again."""
+
+    state: str  # starting: waits for something that passes; failed: it will not mend by itself
+    detail: str
+    attempts: int
+    retry_at_s: float
+
+
+def spec_of(desired: DesiredInstance) -> InstanceSpec:
+    return InstanceSpec(
+        uid=desired.uid,
+        model=desired.model,
+        engine=desired.engine,
+        gpu_uuids=tuple(desired.gpu_uuids),
+        max_model_len=desired.max_model_len,
+    )
+
+
+class Reconciler:
+    """Starts what is missing, drains what is to drain, stops what is not listed. Failed starts back off."""
+
+    def __init__(self, runtime: InstanceRuntime) -> None:
+        self._runtime = runtime
+        self._troubles: dict[str, Trouble] = {}
+        self.errors: list[str] = []  # of the last pass
+
+    def trouble(self, uid: str) -> Trouble | None:
+        return self._troubles.get(uid)
+
+    def act(self, now_s: float, desired: Sequence[DesiredInstance], actual: Sequence[InstanceStatus]) -> bool:
+        """One pass; says whether anything was done. Endings come before starts: they free GPUs."""
+        self.errors = []
+        statuses = {status.uid: status for status in actual}
+        wanted = {item.uid: item for item in desired}
+        self._troubles = {uid: trouble for uid, trouble in self._troubles.items() if uid in wanted}
+        acted = False
+        for status in actual:
+            acted |= self._end(status, wanted.get(status.uid))
+        for item in desired:
+            if item.state == "running":
+                acted |= self._run(now_s, item, statuses.get(item.uid))
+        return acted
+
+    def _end(self, status: InstanceStatus, wanted: DesiredInstance | None) -> bool:
+        if wanted is None or (wanted.state == "draining" and status.state == "failed"):
+            return self._try(status.uid, "stop", lambda: self._runtime.stop(status.uid))
+        if wanted.state == "draining" and status.state in ("starting", "ready"):
+            return self._try(status.uid, "drain", lambda: self._runtime.drain(status.uid))
+        return False
+
+    def _run(self, now_s: float, item: DesiredInstance, status: InstanceStatus | None) -> bool:
+        trouble = self._troubles.get(item.uid)
+        if status is not None and status.state != "failed":
+            if status.state == "ready":
+                self._troubles.pop(item.uid, None)
+            return False
+        if status is not None and (trouble is None or trouble.state != "failed"):
+            # Seen failed for the first time since its start: wait, then stop what is left of it and start again.
+            self._note(now_s, item.uid, "failed", status.detail or "the engine failed")
+            return False
+        if trouble is not None and now_s < trouble.retry_at_s:
+            return False
+        return self._start(now_s, item, status is not None)
+
+    def _start(self, now_s: float, item: DesiredInstance, remains: bool) -> bool:
+        logger.info("starting instance %s: %s on %s", item.uid, item.model, ", ".join(item.gpu_uuids))
+        try:
+            if remains:
+                self._runtime.stop(item.uid)
+            self._runtime.start(spec_of(item))
+        except AdapterError as error:
+            self._note(now_s, item.uid, "failed" if isinstance(error, PermanentError) else "starting", str(error))
+            return remains
+        if (trouble := self._troubles.get(item.uid)) is not None:  # keeps its count until the engine is ready
+            self._troubles[item.uid] = Trouble("starting", trouble.detail, trouble.attempts, now_s)
+        return True
+
+    def _note(self, now_s: float, uid: str, state: str, detail: str) -> None:
+        known = self._troubles.get(uid)
+        attempts = 1 if known is None else known.attempts + 1
+        wait_s = min(FIRST_BACKOFF_S * 2.0 ** (attempts - 1), LONGEST_BACKOFF_S)
+        logger.warning("instance %s does not run (attempt %d, next in %g s): %s", uid, attempts, wait_s, detail)
+        self._troubles[uid] = Trouble(state, detail, attempts, now_s + wait_s)
+
+    def _try(self, uid: str, what: str, action: Callable[[], None]) -> bool:
+        logger.info("instance %s: %s", uid, what)
+        try:
+            action()
+        except AdapterError as error:
+            self.errors.append(f"cannot {what} instance {uid}: {error}")
+            return False
+        return True

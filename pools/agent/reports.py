@@ -1,0 +1,141 @@
+"""What the agent reports, made from what one tick saw: states for the gateway and rows for the ingester."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from pools.wire import DesiredInstance, GpuSampleRow, InstanceSampleRow, InstanceState
+from scheduler.core.ports import EngineReading, GpuReading, InstanceStatus
+
+from .reconcile import Trouble
+
+
+@dataclass(slots=True)
+class View:
+    """What one tick saw. `statuses` None: the runtime did not answer, nothing is known of the instances."""
+
+    now_s: float
+    gpus: tuple[GpuReading, ...] = ()
+    statuses: tuple[InstanceStatus, ...] | None = None
+    engines: dict[str, EngineReading] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+
+def slowest(gpus: Sequence[GpuReading]) -> float | None:
+    """The clock that sets the pace of a tensor-parallel instance."""
+    clocks = [gpu.sm_clock_mhz for gpu in gpus if gpu.sm_clock_mhz is not None]
+    return min(clocks) if clocks and len(clocks) == len(gpus) else None
+
+
+def instance_state(
+    item: DesiredInstance,
+    status: InstanceStatus | None,
+    trouble: Trouble | None,
+    known_gpus: Mapping[str, GpuReading],
+    view: View,
+) -> InstanceState:
+    """How one wanted instance stands. `known_gpus`: the last reading of each GPU, for what does not change."""
+    reading = view.engines.get(item.uid)
+    gpus = [known_gpus[uuid] for uuid in item.gpu_uuids if uuid in known_gpus]
+    powers = [gpu.power_w for gpu in gpus if gpu.power_w is not None] if view.gpus else []
+    if status is not None:
+        state, url, detail = status.state, status.url, status.detail
+    else:
+        state, url, detail = (trouble.state if trouble else "starting"), None, ""
+    if trouble is not None:
+        detail = f"{detail or trouble.detail} (attempt {trouble.attempts})"
+    elif reading is not None and reading.missing:
+        detail = f"the engine lacks the metrics {', '.join(reading.missing)}"
+    return InstanceState(
+        uid=item.uid,
+        pool_id=item.pool_id,
+        url=url,
+        state=state,
+        model=item.model,
+        engine=item.engine,
+        gpu_type=gpus[0].gpu_type if gpus else "unknown",
+        tp=len(item.gpu_uuids),
+        sm_clock_mhz=slowest(gpus) if view.gpus else None,
+        min_mhz=max((gpu.min_mhz for gpu in gpus), default=0.0),
+        max_mhz=min((gpu.max_mhz for gpu in gpus), default=0.0),
+        power_w=sum(powers) if powers and len(powers) == len(item.gpu_uuids) else None,
+        running=reading.running if reading else None,
+        waiting=reading.waiting if reading else None,
+        kv_usage=reading.kv_usage if reading else None,
+        ttft_s=reading.ttft_s if reading else None,
+        tpot_s=reading.tpot_s if reading else None,
+        detail=detail,
+    )
+
+
+def unreachable(state: InstanceState) -> InstanceState:
+    """An instance of a node whose runtime is silent: not to be sent requests, nor to be taken for ended."""
+    return msgspec.structs.replace(
+        state,
+        url=None,
+        state="draining" if state.state == "draining" else "failed",
+        sm_clock_mhz=None,
+        power_w=None,
+        running=None,
+        waiting=None,
+        kv_usage=None,
+        ttft_s=None,
+        tpot_s=None,
+        detail="the node's runtime does not answer",
+    )
+
+
+def gpu_rows(view: View) -> list[GpuSampleRow]:
+    holders: Mapping[str, InstanceStatus] = {
+        uuid: status
+        for status in view.statuses or ()
+        if status.state != "failed"  # a failed engine has let go of its GPUs
+        for uuid in status.gpu_uuids
+    }
+    rows = []
+    for gpu in view.gpus:
+        holder = holders.get(gpu.uuid)
+        engine = view.engines.get(holder.uid) if holder else None
+        rows.append(
+            GpuSampleRow(
+                at_s=gpu.at_s,
+                gpu_uuid=gpu.uuid,
+                energy_j=gpu.energy_j,
+                power_w=gpu.power_w,
+                sm_clock_mhz=gpu.sm_clock_mhz,
+                utilisation=gpu.utilisation,
+                memory_used_bytes=gpu.memory_used_bytes,
+                temperature_c=gpu.temperature_c,
+                instance_uid=holder.uid if holder else None,
+                instance_state=holder.state if holder else None,
+                running=engine.running if engine else None,
+            )
+        )
+    return rows
+
+
+def instance_rows(view: View, states: Sequence[InstanceState]) -> list[InstanceSampleRow]:
+    rows = []
+    for state in states:
+        engine = view.engines.get(state.uid)
+        rows.append(
+            InstanceSampleRow(
+                at_s=view.now_s,
+                instance_uid=state.uid,
+                state=state.state,
+                running=state.running,
+                waiting=state.waiting,
+                kv_usage=state.kv_usage,
+                prompt_tokens_total=engine.prompt_tokens_total if engine else None,
+                generation_tokens_total=engine.generation_tokens_total if engine else None,
+                ttft_s=state.ttft_s,
+                tpot_s=state.tpot_s,
+                sm_clock_mhz=state.sm_clock_mhz,
+                url=state.url,
+                detail=state.detail,
+            )
+        )
+    return rows

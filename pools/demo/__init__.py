@@ -1,0 +1,6 @@
+"""The demo fleet: FREESH's testbed on simulated nodes, with sign-in and keys of its own. Needs Django set up."""
+
+from .credentials import credentials_path, ensure_demo_credentials
+from .fleet import load
+
+__all__ = ["credentials_path", "ensure_demo_credentials", "load"]

@@ -1,0 +1,76 @@
+"""The demo's synthetic grid day: a formula, not a measurement. `python -m pools.demo.carbon_curve` writes its CSV.
+
+Three shapes of real grids, so that the cleanest site changes over the day:
+- solar: gas-fired nights, a midday trough (the "duck curve"), a steep evening ramp;
+- wind: clean at night, dirtier when demand peaks in the afternoon;
+- coal: high all day with a morning and an evening shoulder, and one step without a value, so that null is seen.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+FILE = Path(__file__).with_name("carbon_day.csv")
+STEP_S = 300
+STEPS = 86_400 // STEP_S
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+SOURCE = "synthetic demo day, formula in pools/demo/carbon_curve.py"
+GAP = ("US-PJM-AEP", 150)  # (zone, step): the feed has no value there
+
+
+def _bump(hour: float, centre: float, width: float) -> float:
+    """A Gaussian bump on the circle of 24 hours."""
+    distance = (hour - centre + 12.0) % 24.0 - 12.0
+    return math.exp(-0.5 * (distance / width) ** 2)
+
+
+def _ripple(hour: float, seed: int) -> float:
+    """Weather: whole harmonics of the day, so that midnight joins up. Within -1..1."""
+    angle = 2.0 * math.pi * hour / 24.0
+    return 0.6 * math.sin(5.0 * angle + seed) + 0.4 * math.sin(11.0 * angle + 2.0 * seed)
+
+
+def solar_g_per_kwh(hour: float) -> float:
+    sun = max(0.0, math.sin(math.pi * (hour - 6.0) / 12.0))
+    return 510.0 - 320.0 * sun**1.5 + 150.0 * _bump(hour, 19.5, 1.6) + 12.0 * _ripple(hour, 1)
+
+
+def wind_g_per_kwh(hour: float) -> float:
+    return 350.0 - 150.0 * math.cos(2.0 * math.pi * (hour - 3.0) / 24.0) + 35.0 * _ripple(hour, 2)
+
+
+def coal_g_per_kwh(hour: float) -> float:
+    return 640.0 + 90.0 * _bump(hour, 8.0, 2.0) + 170.0 * _bump(hour, 18.5, 2.5) + 15.0 * _ripple(hour, 3)
+
+
+ZONES: dict[str, Callable[[float], float]] = {
+    "US-PJM-DOM": solar_g_per_kwh,
+    "US-PJM-COMED": wind_g_per_kwh,
+    "US-PJM-AEP": coal_g_per_kwh,
+}
+
+
+def rows() -> Iterator[tuple[str, str, str, str, str, str, str, str]]:
+    """The file's rows, header first; values rounded to 0.1 g/kWh at the middle of each step."""
+    yield ("zone", "start_utc", "end_utc", "signal", "value", "unit", "factor", "source")
+    for zone, curve in ZONES.items():
+        for step in range(STEPS):
+            start = DAY + timedelta(seconds=step * STEP_S)
+            end = start + timedelta(seconds=STEP_S)
+            value = "" if (zone, step) == GAP else f"{curve((step + 0.5) * STEP_S / 3600.0):.1f}"
+            stamps = (f"{moment:%Y-%m-%dT%H:%M}Z" for moment in (start, end))
+            yield (zone, *stamps, "average", value, "gCO2e/kWh", "lifecycle", SOURCE)  # type: ignore[misc]
+
+
+def write(path: Path = FILE) -> None:
+    with path.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows())
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else FILE)

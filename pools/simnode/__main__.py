@@ -1,0 +1,123 @@
+"""`python -m pools.simnode`: runs one simulated node until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import gc
+import logging
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import uvloop
+from aiohttp import web
+
+from .control import Control
+from .gpus import CounterFileError, GpuBank, parse_gpu_group
+from .node import SimNode
+
+logger = logging.getLogger("pools.simnode")
+
+_HOUSEKEEPING_S = 0.5  # leases lapse and counters are saved at this pace, even if nobody reads them
+_CANNOT_START = 2
+
+
+class CannotStart(Exception):
+    """One line that says why, and what to do."""
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m pools.simnode", description=__doc__)
+    parser.add_argument("--node", required=True, type=_node_name, help="name of the node")
+    parser.add_argument("--port", required=True, type=int, help="port of the control API, on 127.0.0.1")
+    parser.add_argument(
+        "--gpu", required=True, action="append", type=_gpu_group, metavar="TYPE:COUNT", help="GPUs; repeat for more"
+    )
+    parser.add_argument("--var", required=True, type=Path, help="folder for the energy counters")
+    parser.add_argument(
+        "--transition-speedup", type=_positive, default=1.0, help="cold starts take this many times less (default 1)"
+    )
+    return parser.parse_args(argv)
+
+
+def _gpu_group(text: str) -> tuple[str, int]:
+    try:
+        return parse_gpu_group(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _node_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}", text):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a node name: letters, digits, dot, dash and underscore")
+    return text
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not value > 0.0:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value
+
+
+def _sole_owner(folder: Path, node: str) -> IO[str]:
+    """A lock for as long as the process lives: two processes on one file would set its counters back."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = (folder / f"{node}.lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise CannotStart(f"another process already simulates node {node} under {folder}; stop it first") from None
+    return lock
+
+
+async def _serve(node: SimNode, port: int) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    runner = web.AppRunner(Control(node).app(), access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+    except OSError as error:
+        await runner.cleanup()
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise CannotStart(f"cannot listen on 127.0.0.1:{port}: {reason}; choose another --port") from None
+    logger.info("control API on http://127.0.0.1:%d", port)
+    while not stop.is_set():
+        try:
+            await asyncio.wait_for(stop.wait(), _HOUSEKEEPING_S)
+        except TimeoutError:
+            node.save_counters()
+    logger.info("stopping")
+    await node.close()
+    await runner.cleanup()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _arguments(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    folder = options.var / "simnode"
+    try:
+        with _sole_owner(folder, options.node):
+            bank = GpuBank(options.node, options.gpu, folder / f"{options.node}.json", time.monotonic())
+            logger.info("node %s simulates %d GPUs", options.node, len(bank.gpus))
+            gc.freeze()  # what was imported stays: full collections need not walk it
+            uvloop.run(_serve(SimNode(bank, options.transition_speedup), options.port))
+    except (CannotStart, CounterFileError, OSError) as error:
+        sys.stderr.write(f"pools.simnode: {error}\n")
+        return _CANNOT_START
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

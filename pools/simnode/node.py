@@ -1,0 +1,144 @@
+"""The simulated machine: its GPUs and the engines that run on them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from scheduler.core.engine_model import UnknownConfiguration
+from scheduler.core.ports import GpuReading, InstanceSpec, InstanceStatus
+
+from .gpus import GpuBank, SimGpu
+from .instance import COLD_START_S, SimInstance, misfit
+
+logger = logging.getLogger(__name__)
+
+
+class BadOrder(Exception):
+    """An order that makes no sense on this node: unknown GPU, clock out of range, no such model."""
+
+
+class Held(Exception):
+    """A GPU is held by another instance."""
+
+
+class SimNode:
+    """Runs on one event loop. Instances that could not start stay in the list as failed until they are stopped."""
+
+    def __init__(self, bank: GpuBank, transition_speedup: float) -> None:
+        self._bank = bank
+        self._cold_start_s = COLD_START_S / transition_speedup
+        self._instances: dict[str, SimInstance] = {}
+        self._failed: dict[str, InstanceStatus] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    # -- GPUs --------------------------------------------------------------------------------------
+
+    def read_gpus(self) -> list[GpuReading]:
+        self.advance()
+        return self._bank.read(time.time())
+
+    def advance(self) -> None:
+        """Brings engines and counters up to now, and gives clocks back whose lease is over."""
+        now_s = time.monotonic()
+        for instance in list(self._instances.values()):
+            instance.advance(now_s)
+        self._bank.advance(now_s)
+        self._bank.lapse_leases(now_s)
+
+    def save_counters(self) -> None:
+        self.advance()
+        self._bank.save()
+
+    def lock_clock(self, uuids: Sequence[str], mhz: float, lease_s: float) -> None:
+        gpus = self._gpus(uuids)
+        for gpu in gpus:
+            if not gpu.params.f_min <= mhz <= gpu.params.f_max:
+                raise BadOrder(
+                    f"{mhz:g} MHz is outside {gpu.params.f_min:g}..{gpu.params.f_max:g} MHz of {gpu.params.name}"
+                )
+        if not 0.0 < lease_s <= 3600.0:
+            raise BadOrder(f"lease_s must be above 0 and at most 3600, got {lease_s:g}")
+        self.advance()
+        now_s = time.monotonic()
+        for gpu in gpus:
+            gpu.lock(mhz, now_s + lease_s, now_s)
+
+    def reset_clock(self, uuids: Sequence[str]) -> None:
+        gpus = self._gpus(uuids)
+        self.advance()
+        for gpu in gpus:
+            gpu.reset(time.monotonic())
+
+    def _gpus(self, uuids: Sequence[str]) -> list[SimGpu]:
+        if not uuids:
+            raise BadOrder("no GPUs named")
+        if len(set(uuids)) < len(uuids):
+            raise BadOrder("a GPU is named twice")
+        unknown = [uuid for uuid in uuids if uuid not in self._bank.gpus]
+        if unknown:
+            raise BadOrder(f"this node has no GPU {', '.join(unknown)}")
+        return [self._bank.gpus[uuid] for uuid in uuids]
+
+    # -- instances ---------------------------------------------------------------------------------
+
+    def list(self) -> tuple[InstanceStatus, ...]:
+        return (*(instance.status() for instance in self._instances.values()), *self._failed.values())
+
+    async def start(self, spec: InstanceSpec) -> InstanceStatus:
+        """Begins a cold start; the same uid again changes nothing, but a failed one is tried again."""
+        if (known := self._instances.get(spec.uid)) is not None:
+            return known.status()
+        if not spec.uid or spec.max_model_len < 1:
+            raise BadOrder("an instance needs a uid and a max_model_len of at least 1")
+        gpus = self._gpus(spec.gpu_uuids)
+        held = {gpu.uuid: gpu.held_by for gpu in gpus if gpu.held_by is not None}
+        if held:
+            raise Held(", ".join(f"{uuid} is held by instance {uid}" for uuid, uid in held.items()))
+        try:
+            detail = misfit(spec, gpus)
+        except UnknownConfiguration as error:
+            raise BadOrder(str(error)) from None
+        self._failed.pop(spec.uid, None)
+        if detail:
+            logger.warning("instance %s failed: %s", spec.uid, detail)
+            self._failed[spec.uid] = InstanceStatus(spec.uid, "failed", None, spec.gpu_uuids, time.time(), detail)
+            return self._failed[spec.uid]
+        self.advance()
+        instance = SimInstance(spec, gpus, self._cold_start_s, self._end)
+        self._instances[spec.uid] = instance
+        await instance.open()
+        logger.info("instance %s starts: %s on %s", spec.uid, spec.model, ", ".join(spec.gpu_uuids))
+        return instance.status()
+
+    def drain(self, uid: str) -> bool:
+        """Returns False when there is no such instance."""
+        instance = self._instances.get(uid)
+        if instance is None:
+            return self._failed.pop(uid, None) is not None
+        logger.info("instance %s drains", uid)
+        instance.drain()
+        return True
+
+    async def stop(self, uid: str) -> None:
+        """Stopping one that is not there is no error."""
+        self._failed.pop(uid, None)
+        instance = self._instances.pop(uid, None)
+        if instance is not None:
+            logger.info("instance %s stops", uid)
+            self.advance()
+            await instance.close()
+
+    async def close(self) -> None:
+        self.advance()
+        await asyncio.gather(*(self.stop(uid) for uid in list(self._instances)))
+        if self._closing:
+            await asyncio.wait(self._closing)
+        self.save_counters()
+
+    def _end(self, uid: str) -> None:
+        task = asyncio.get_running_loop().create_task(self.stop(uid))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

@@ -1,0 +1,79 @@
+"""`python -m scheduler.gateway`: runs one gateway until SIGTERM or SIGINT. Reads no environment."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from .protocol import HttpLimits
+from .relay import Timeouts
+from .server import Config, GatewayServer
+
+BROKEN_EXIT = 1
+CANNOT_START_EXIT = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    config = _config(arguments)
+    try:
+        return uvloop.run(_serve(config))
+    except OSError as error:
+        return _refuse(config, error)
+
+
+async def _serve(config: Config) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    server = GatewayServer(config, when_broken=stop.set)
+    await server.start()
+    logging.getLogger(__name__).info("listening on http://%s:%d/v1", config.host, server.port)
+    await stop.wait()
+    await server.stop()
+    return BROKEN_EXIT if server.broken else 0
+
+
+def _refuse(config: Config, error: OSError) -> int:
+    """One line for whoever started it."""
+    if error.errno == errno.EADDRINUSE:
+        what = f"port {config.port} on {config.host} is taken: stop what uses it, or choose another with --port"
+    else:
+        what = str(error)
+    sys.stderr.write(f"gateway: {what}\n")
+    return CANNOT_START_EXIT
+
+
+def _config(arguments: list[str] | None) -> Config:
+    limits, timeouts = HttpLimits(), Timeouts()
+    parser = argparse.ArgumentParser(prog="scheduler.gateway", description="The OpenAI-compatible gateway.")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--redis-url", required=True, help="where snapshots come from and records go")
+    parser.add_argument("--spool", type=Path, required=True, help="folder for request rows until Redis has them")
+    parser.add_argument("--name", default="gateway", help="of the process, in records and heartbeats")
+    parser.add_argument("--max-body-bytes", type=int, default=limits.max_body_bytes)
+    parser.add_argument("--first-byte-timeout-s", type=float, default=timeouts.first_byte_s)
+    parser.add_argument("--idle-timeout-s", type=float, default=timeouts.idle_s)
+    given = parser.parse_args(arguments)
+    return Config(
+        host=given.host,
+        port=given.port,
+        spool=given.spool,
+        name=given.name,
+        redis_url=given.redis_url,
+        limits=HttpLimits(max_body_bytes=given.max_body_bytes),
+        timeouts=Timeouts(first_byte_s=given.first_byte_timeout_s, idle_s=given.idle_timeout_s),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

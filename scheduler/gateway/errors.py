@@ -1,0 +1,54 @@
+"""Refusals, in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+import msgspec
+
+INVALID_REQUEST = "invalid_request_error"
+SERVER_ERROR = "server_error"
+
+
+class ApiError(Exception):
+    """A refusal that the client is told about. `retry_after_s` becomes a Retry-After header."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = INVALID_REQUEST,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        """The JSON object that goes to the client, also as an event of a stream that breaks."""
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+
+def invalid_key() -> ApiError:
+    return ApiError(
+        401, "Incorrect or missing API key. Send it as 'Authorization: Bearer <key>'.", code="invalid_api_key"
+    )
+
+
+def expired_key() -> ApiError:
+    return ApiError(401, "This API key has expired.", code="invalid_api_key")
+
+
+def model_not_found(name: str | None) -> ApiError:
+    message = f"The model '{name[:100]}' does not exist or is not yours to use." if name else "Name a model in 'model'."
+    return ApiError(404, message, param="model", code="model_not_found")
+
+
+def unavailable(message: str, code: str = "no_instance_available", retry_after_s: int = 5) -> ApiError:
+    return ApiError(503, message, kind=SERVER_ERROR, code=code, retry_after_s=retry_after_s)

@@ -1,0 +1,234 @@
+"""Which path does what. A completion becomes a `Call` and an `Exchange`; everything else is answered at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from pools import wire
+
+from . import validation
+from .errors import SERVER_ERROR, ApiError, expired_key, invalid_key, model_not_found, unavailable
+from .fleet import FleetView, Service
+from .journal import Journal
+from .metrics import Metrics
+from .protocol import ClientConnection, Request
+from .records import Call, Ending, counts, row_of
+from .relay import Exchange, Timeouts
+from .routing import Router
+from .upstream import UpstreamPool
+
+log = logging.getLogger(__name__)
+
+FRESH_S = 15.0  # /ready: how old a confirmed snapshot may be
+_PLAIN = b"text/plain; version=0.0.4; charset=utf-8"
+
+Route = Callable[[Request, ClientConnection], None]
+
+
+@dataclass
+class Gateway:
+    """The application behind the connections."""
+
+    fleet: FleetView
+    router: Router
+    journal: Journal
+    metrics: Metrics
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    pool: UpstreamPool = field(default_factory=UpstreamPool)
+    draining: bool = False
+    shipped_rows: Callable[[], int] = lambda: 0
+    connections: set[ClientConnection] = field(default_factory=set)
+    exchanges: dict[asyncio.Task[None], Exchange] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._started_at_s = int(time.time())
+        self._routes: dict[bytes, tuple[bytes, Route]] = {
+            b"/v1/completions": (b"POST", self._completion),
+            b"/v1/chat/completions": (b"POST", self._completion),
+            b"/v1/models": (b"GET", self._models),
+            b"/live": (b"GET", self._live),
+            b"/ready": (b"GET", self._ready),
+            b"/metrics": (b"GET", self._metrics_page),
+        }
+
+    # -- Application -------------------------------------------------------------------------------
+
+    def opened(self, connection: ClientConnection) -> None:
+        self.connections.add(connection)
+
+    def closed(self, connection: ClientConnection) -> None:
+        self.connections.discard(connection)
+
+    def refused(self, error: ApiError) -> None:
+        self.metrics.refusals[error.status] += 1
+
+    def handle(self, request: Request, connection: ClientConnection) -> None:
+        try:
+            self._dispatch(request, connection)
+        except ApiError as error:
+            self.refused(error)
+            respond_error(request, connection, error)
+        except Exception:
+            log.exception("a request to %r failed inside the gateway", request.path)
+            fault = ApiError(500, "Internal error.", kind=SERVER_ERROR)
+            self.refused(fault)
+            respond_error(request, connection, fault)
+
+    def _dispatch(self, request: Request, connection: ClientConnection) -> None:
+        path = request.path.partition(b"?")[0]
+        found = self._routes.get(path)
+        if found is None:
+            raise ApiError(404, f"There is nothing at {path[:100].decode(errors='replace')}.", code="not_found")
+        method, route = found
+        if request.method != method and not (request.method == b"HEAD" and method == b"GET"):
+            raise ApiError(405, f"Use {method.decode()} here.", code="method_not_allowed")
+        route(request, connection)
+
+    # -- completions -------------------------------------------------------------------------------
+
+    def _completion(self, request: Request, connection: ClientConnection) -> None:
+        if not self.fleet.known:
+            raise unavailable("The gateway does not know its fleet yet.", "starting", retry_after_s=1)
+        key = self._key(request)
+        chat = request.path.startswith(b"/v1/chat")
+        try:
+            parsed = validation.decode(request.body, chat)
+        except ApiError as error:
+            service = self.fleet.services.get(validation.model_of(request.body) or "")
+            if service is not None and _may_use(key, service):
+                self._refuse_call(Call(request, service, key, chat), connection, error)
+                return
+            raise
+        service = self.fleet.services.get(parsed.model or "")
+        if service is None or not _may_use(key, service):
+            raise model_not_found(parsed.model)
+        call = Call(request, service, key, chat, bool(parsed.stream))
+        try:
+            self._prepare(call, parsed)
+        except ApiError as error:
+            self._refuse_call(call, connection, error)
+            return
+        exchange = Exchange(call, connection, self.router, self.pool, self.timeouts, self.record)
+        connection.listener = exchange
+        task = asyncio.get_running_loop().create_task(exchange.run())
+        self.exchanges[task] = exchange
+        task.add_done_callback(self.exchanges.pop)
+
+    def _prepare(self, call: Call, parsed: validation.CompletionBody | validation.ChatBody) -> None:
+        """Checks the body and fills in what routing needs. Raises ApiError."""
+        service, router = call.service, self.router
+        prompt = validation.measure_prompt(parsed)
+        call.text_bytes = prompt.text_bytes
+        tokens = prompt.tokens or router.estimator.tokens(service.name, call.chat, prompt.text_bytes)
+        call.prompt_tokens = tokens
+        call.max_tokens = validation.max_tokens(parsed)
+        validation.check_length(prompt, tokens, call.max_tokens, service.max_model_len, call.chat)
+        bound = validation.output_bound(parsed, call.max_tokens)
+        call.predicted_tokens = router.predict_output(service, tokens, bound)
+        call.class_name = router.class_of(service, tokens, call.predicted_tokens)
+        call.body, call.strip_usage = validation.relayed_body(call.request.body, parsed, service.model)
+
+    def _key(self, request: Request) -> wire.FleetKey:
+        """The caller's key. Raises ApiError 401."""
+        scheme, _, secret = request.headers.get(b"authorization", b"").partition(b" ")
+        key = self.fleet.key(secret.strip()) if scheme.lower() == b"bearer" else None
+        if key is None:
+            raise invalid_key()
+        if key.expires_at_s is not None and key.expires_at_s <= request.started_at_s:
+            raise expired_key()
+        return key
+
+    def _refuse_call(self, call: Call, connection: ClientConnection, error: ApiError) -> None:
+        """Records a call that is refused before it is sent anywhere, then says so."""
+        ending = Ending(status="client_error", http_status=error.status, error=error.message, ended_s=time.monotonic())
+        self.record(call, ending)
+        respond_error(call.request, connection, error, call.request_id)
+
+    def record(self, call: Call, ending: Ending) -> None:
+        """Writes the call's row to the journal, and learns from it."""
+        prompt_tokens, output_tokens, source = counts(call, ending)
+        actual = None
+        if source == "usage" and ending.status == "ok" and prompt_tokens and output_tokens:
+            actual = self.router.class_of(call.service, prompt_tokens, output_tokens)
+        row = row_of(call, ending, actual)
+        self.journal.append(row)
+        self.metrics.count(row)
+        self.router.learn(row, call.text_bytes)
+
+    # -- the other paths ---------------------------------------------------------------------------
+
+    def _models(self, request: Request, connection: ClientConnection) -> None:
+        key = self._key(request)
+        models = [
+            {
+                "id": service.name,
+                "object": "model",
+                "created": self._started_at_s,
+                "owned_by": "greenserve",
+                "max_model_len": service.max_model_len,
+            }
+            for service in self.fleet.services.values()
+            if _may_use(key, service)
+        ]
+        connection.respond(200, msgspec.json.encode({"object": "list", "data": models}))
+
+    def _live(self, request: Request, connection: ClientConnection) -> None:
+        connection.respond(200, b'{"status":"live"}')
+
+    def _ready(self, request: Request, connection: ClientConnection) -> None:
+        reason = self.not_ready()
+        if reason:
+            body = msgspec.json.encode({"status": "not ready", "reason": reason})
+            connection.respond(503, body, headers=b"retry-after: 1\r\n")
+        else:
+            body = msgspec.json.encode({"status": "ready", "instances": self.fleet.ready_instances})
+            connection.respond(200, body)
+
+    def not_ready(self) -> str:
+        """Why requests cannot be served now; empty: they can."""
+        if self.draining:
+            return "the gateway is shutting down"
+        if self.fleet.fresh_at_s is None:
+            return "no fleet snapshot has been read yet"
+        age_s = time.monotonic() - self.fleet.fresh_at_s
+        if age_s > FRESH_S:
+            return f"the fleet snapshot is {age_s:.0f} s old"
+        return "" if self.fleet.ready_instances else "no instance is ready"
+
+    def _metrics_page(self, request: Request, connection: ClientConnection) -> None:
+        fresh_at_s = self.fleet.fresh_at_s
+        age_s = float("nan") if fresh_at_s is None else time.monotonic() - fresh_at_s
+        gauges: dict[str, tuple[str, float]] = {
+            "requests_in_flight": ("Requests being served.", len(self.exchanges)),
+            "client_connections": ("Open client connections.", len(self.connections)),
+            "instances_ready": ("Instances that take requests.", self.fleet.ready_instances),
+            "snapshot_age_seconds": ("Since the fleet snapshot was confirmed.", age_s),
+        }
+        counters: dict[str, tuple[str, float]] = {
+            "journal_lost_rows_total": ("Request rows that could not be written to disk.", self.journal.lost_rows),
+            "journal_shipped_rows_total": ("Request rows confirmed by Redis.", self.shipped_rows()),
+        }
+        connection.respond(200, self.metrics.text(gauges, counters), _PLAIN)
+
+
+def respond_error(
+    request: Request, connection: ClientConnection, error: ApiError, request_id: str | None = None
+) -> None:
+    """Answers with an error. X-Request-Id is the client's own, else the record's, where there is one."""
+    headers = b""
+    identity = request.client_id() or (request_id.encode() if request_id else None)
+    if identity:
+        headers += b"x-request-id: %b\r\n" % identity
+    if error.retry_after_s is not None:
+        headers += b"retry-after: %d\r\n" % error.retry_after_s
+    connection.respond(error.status, error.body(), headers=headers)
+
+
+def _may_use(key: wire.FleetKey, service: Service) -> bool:
+    return not key.services or service.name in key.services

@@ -1,0 +1,173 @@
+"""Request rows on local disk: written before the client sees the end of its response, shipped to Redis afterwards.
+
+A row is one JSON line, written by one `os.write` to a file in append mode, so that it outlives `kill -9`. The file
+in use is locked; once closed it never changes, and it is deleted only after Redis has confirmed all its rows. Rows
+may be shipped twice (a kill between confirmation and deletion) and never not at all: the batches of a file always
+carry the same numbers, and the ingester ignores numbers that it has seen.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from pools import wire
+
+log = logging.getLogger(__name__)
+
+ROTATE_BYTES = 4 << 20
+BATCH_ROWS = 500
+BATCHES_PER_FILE = 1000  # numbers set aside for the batches of one file; 4 MiB hold fewer
+WARN_BACKLOG_BYTES = 256 << 20
+_WARN_EVERY_S = 60.0
+_SUFFIX = ".jsonl"
+
+
+class Journal:
+    """The rows of one gateway process, in numbered files of one spool folder. `append` blocks for a disk write."""
+
+    def __init__(self, spool: Path, gateway: str, boot: str) -> None:
+        """Makes the folder. Raises OSError when it cannot be written to."""
+        spool.mkdir(parents=True, exist_ok=True)
+        self._spool = spool
+        self._gateway = gateway
+        self._boot = boot
+        self._number = 0
+        self._torn = False
+        self._size = 0
+        self.lost_rows = 0
+        self._open()
+
+    def append(self, row: wire.RequestRow) -> None:
+        """Writes a row. A full disk loses it, loudly: the request itself is not failed for its record."""
+        line = msgspec.json.encode(row) + b"\n"
+        if self._torn:
+            line = b"\n" + line
+        try:
+            written = os.write(self._fd, line)
+            self._torn = written < len(line)
+            self._size += written
+            if self._torn:
+                raise OSError(f"only {written} of {len(line)} bytes were written")
+        except OSError as error:
+            self.lost_rows += 1
+            log.error("request %s is not in the journal: %s", row.request_id, error)
+
+    @property
+    def empty(self) -> bool:
+        return self._size == 0
+
+    @property
+    def full(self) -> bool:
+        return self._size >= ROTATE_BYTES
+
+    def rotate(self) -> None:
+        """Closes the file in use, which makes it ready to ship, and opens the next."""
+        os.close(self._fd)
+        self._open()
+
+    def close(self) -> None:
+        """Closes the file in use; an empty one is removed."""
+        os.close(self._fd)
+        if self.empty:
+            self._path(self._number).unlink(missing_ok=True)
+
+    def closed_files(self) -> list[Path]:
+        """Files to ship, oldest first: our own closed ones, and those that dead gateways have left."""
+        mine = self._path(self._number)
+        found = [path for path in self._spool.glob("requests.*" + _SUFFIX) if path != mine and not _in_use(path)]
+        return sorted(found, key=lambda path: (path.stat().st_mtime, path.name))
+
+    def _open(self) -> None:
+        self._number += 1
+        self._size = 0
+        self._torn = False
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._fd = os.open(self._path(self._number), flags, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _path(self, number: int) -> Path:
+        return self._spool / f"requests.{self._gateway}.{self._boot}.{number:08d}{_SUFFIX}"
+
+
+def _in_use(path: Path) -> bool:
+    """Whether a living gateway still writes to the file."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def batches(path: Path) -> Iterator[wire.RequestBatch]:
+    """The rows of a closed file in batches whose numbers depend on nothing but the file. Torn lines are skipped."""
+    gateway, boot, number = _name_parts(path)
+    rows: list[wire.RequestRow] = []
+    seq = number * BATCHES_PER_FILE
+    for line in path.read_bytes().splitlines():
+        if not line:
+            continue
+        try:
+            rows.append(wire.decode(line, wire.RequestRow))
+        except msgspec.DecodeError as error:
+            log.warning("%s holds a broken row, skipped: %s", path.name, error)
+            continue
+        if len(rows) == BATCH_ROWS:
+            yield wire.RequestBatch(gateway, boot, seq, rows)
+            seq, rows = seq + 1, []
+    if rows:
+        yield wire.RequestBatch(gateway, boot, seq, rows)
+
+
+def _name_parts(path: Path) -> tuple[str, str, int]:
+    """Gateway, boot and number of `requests.<gateway>.<boot>.<number>.jsonl`; the gateway's name may hold dots."""
+    head, boot, number, _ = path.name.rsplit(".", 3)
+    return head.removeprefix("requests."), boot, int(number)
+
+
+class BatchStream(Protocol):
+    """Where batches go. Blocks for at most its time-out; raises any exception when a batch is not confirmed."""
+
+    async def add(self, batch: wire.RequestBatch) -> None: ...
+
+
+class Shipper:
+    """Moves rows from the journal to the stream. One `ship` at a time."""
+
+    def __init__(self, journal: Journal, stream: BatchStream) -> None:
+        self._journal = journal
+        self._stream = stream
+        self._warned_at_s = -_WARN_EVERY_S
+        self.shipped_rows = 0
+        self.backlog_bytes = 0
+
+    async def ship(self) -> None:
+        """Ships all there is. While the stream is away the file in use grows, and a new one begins only when full.
+
+        Raises whatever the stream raises; what was not confirmed stays on disk.
+        """
+        waiting = self._journal.closed_files()
+        if not self._journal.empty and (not waiting or self._journal.full):
+            self._journal.rotate()
+            waiting = self._journal.closed_files()
+        self._watch_backlog(waiting)
+        for path in waiting:
+            for batch in batches(path):
+                await self._stream.add(batch)
+                self.shipped_rows += len(batch.rows)
+            path.unlink(missing_ok=True)
+
+    def _watch_backlog(self, waiting: list[Path]) -> None:
+        self.backlog_bytes = sum(path.stat().st_size for path in waiting)
+        now_s = time.monotonic()
+        if self.backlog_bytes > WARN_BACKLOG_BYTES and now_s - self._warned_at_s > _WARN_EVERY_S:
+            self._warned_at_s = now_s
+            log.warning("%d MB of request rows wait on disk to be shipped to Redis", self.backlog_bytes // 10**6)

@@ -1,0 +1,173 @@
+"""The background tasks that talk to Redis: the snapshot in, the rows and a heartbeat out. None is on a request's path.
+
+Redis may go away at any time: the last snapshot stays in force, rows wait on disk, and each task tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+import redis.asyncio as redis
+from redis.exceptions import RedisError
+
+from pools import wire
+
+from .fleet import FleetView
+from .journal import Shipper
+
+log = logging.getLogger(__name__)
+
+REFRESH_PERIOD_S = 0.5
+SHIP_PERIOD_S = 0.3
+HEARTBEAT_PERIOD_S = 2.0
+REDIS_TIMEOUT_S = 2.0
+
+
+class FleetSource(Protocol):
+    """Where snapshots come from. Blocks for at most its time-out; raises RedisError or OSError."""
+
+    async def read(self) -> tuple[wire.Fleet, Mapping[str, wire.AgentState]] | None:
+        """The fleet and its agents' states; None: no fleet has been published."""
+
+
+class RedisLink:
+    """One gateway's connection to Redis: FleetSource and BatchStream."""
+
+    def __init__(self, url: str) -> None:
+        self._redis: redis.Redis = redis.Redis.from_url(
+            url, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S, health_check_interval=30
+        )
+
+    async def read(self) -> tuple[wire.Fleet, Mapping[str, wire.AgentState]] | None:
+        raw = await self._redis.get(wire.FLEET_KEY)
+        if raw is None:
+            return None
+        fleet = wire.decode(raw, wire.Fleet)
+        if not fleet.nodes:
+            return fleet, {}
+        values = await self._redis.mget([wire.agent_key(node) for node in fleet.nodes])
+        states: dict[str, wire.AgentState] = {}
+        for node, value in zip(fleet.nodes, values, strict=True):
+            if value is None:
+                continue
+            try:
+                states[node] = wire.decode(value, wire.AgentState)
+            except msgspec.DecodeError as error:
+                log.error("the state of node %s cannot be read: %s", node, error)
+        return fleet, states
+
+    async def add(self, batch: wire.RequestBatch) -> None:
+        await self._redis.xadd(wire.REQUEST_STREAM, {"b": wire.encode(batch)})
+
+    async def beat(self, process: str, detail: str) -> None:
+        heartbeat = wire.Heartbeat(process, time.time(), HEARTBEAT_PERIOD_S, detail)
+        await self._redis.set(wire.alive_key(process), wire.encode(heartbeat), ex=wire.HEARTBEAT_TTL_S)
+
+    async def wait_for_change(self, changed: asyncio.Event) -> None:
+        """Sets `changed` whenever a new fleet is announced; returns only by raising."""
+        pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
+        try:
+            await pubsub.subscribe(wire.FLEET_CHANNEL)
+            while True:
+                if await pubsub.get_message(timeout=REDIS_TIMEOUT_S / 2) is not None:
+                    changed.set()
+        finally:
+            await pubsub.aclose()  # type: ignore[no-untyped-call]
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+
+class Refresher:
+    """Keeps the view in step with its source. An agent that went silent keeps its last state until it is stale."""
+
+    def __init__(self, view: FleetView, source: FleetSource) -> None:
+        self._view = view
+        self._source = source
+        self._states: dict[str, wire.AgentState] = {}
+
+    async def refresh(self) -> None:
+        """Reads and applies a snapshot. Raises whatever the source raises; the view is then unchanged."""
+        found = await self._source.read()
+        if found is None:
+            return
+        fleet, states = found
+        known = {node: state for node, state in self._states.items() if node in fleet.nodes}
+        self._states = known | dict(states)
+        self._view.apply(fleet, self._states, time.time(), time.monotonic())
+
+
+class Repeated:
+    """Runs a step for ever, at a period or when woken. Says once that it fails, and once that it works again."""
+
+    def __init__(self, name: str, period_s: float) -> None:
+        self._name = name
+        self._period_s = period_s
+        self._failing = False
+        self.wake = asyncio.Event()
+
+    def failed(self, error: Exception) -> None:
+        if not self._failing:
+            self._failing = True
+            log.warning("%s fails and will be tried again: %s", self._name, error or type(error).__name__)
+
+    def worked(self) -> None:
+        if self._failing:
+            self._failing = False
+            log.info("%s works again", self._name)
+
+    async def pause(self) -> None:
+        """Waits for the period to pass or for `wake`."""
+        try:
+            async with asyncio.timeout(self._period_s):
+                await self.wake.wait()
+        except TimeoutError:
+            pass
+        self.wake.clear()
+
+
+async def keep_refreshing(refresher: Refresher, beat: Repeated) -> None:
+    while True:
+        try:
+            await refresher.refresh()
+            beat.worked()
+        except (RedisError, OSError, msgspec.DecodeError) as error:
+            beat.failed(error)
+        await beat.pause()
+
+
+async def keep_listening(link: RedisLink, refreshing: Repeated) -> None:
+    beat = Repeated("listening for fleet changes", 1.0)
+    while True:
+        try:
+            await link.wait_for_change(refreshing.wake)
+        except (RedisError, OSError) as error:
+            beat.failed(error)
+        await beat.pause()
+
+
+async def keep_shipping(shipper: Shipper) -> None:
+    beat = Repeated("shipping request rows", SHIP_PERIOD_S)
+    while True:
+        try:
+            await shipper.ship()
+            beat.worked()
+        except (RedisError, OSError) as error:
+            beat.failed(error)
+        await beat.pause()
+
+
+async def keep_beating(link: RedisLink, process: str, view: FleetView) -> None:
+    beat = Repeated("the heartbeat", HEARTBEAT_PERIOD_S)
+    while True:
+        try:
+            await link.beat(process, f"{view.ready_instances} instances ready")
+            beat.worked()
+        except (RedisError, OSError) as error:
+            beat.failed(error)
+        await beat.pause()

@@ -1,0 +1,125 @@
+"""The row that each request leaves, however it ended."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+
+from pools import wire
+from scheduler.core.routing import Choice
+
+from .fleet import Instance, Service
+from .protocol import Request
+from .sse import SseMeter, Usage
+
+MAX_ERROR_CHARACTERS = 500
+MAX_REASON_CHARACTERS = 200
+
+
+@dataclass(slots=True)
+class Call:
+    """A request to a known service by a known key. Fields below `stream` are None until they are known."""
+
+    request: Request
+    service: Service
+    key: wire.FleetKey
+    chat: bool
+    stream: bool = False
+    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    prompt_tokens: int | None = None  # exact for token ids, else estimated
+    prompt_exact: bool = False
+    text_bytes: int = 0
+    max_tokens: int | None = None
+    predicted_tokens: int | None = None
+    class_name: str | None = None
+    body: bytes = b""  # as the engine gets it
+    strip_usage: bool = False
+
+    @property
+    def endpoint(self) -> str:
+        return "chat" if self.chat else "completions"
+
+
+@dataclass(slots=True)
+class Ending:
+    """How a call ended. `status` is one of RequestRow's."""
+
+    status: str = "upstream_error"
+    http_status: int = 500
+    error: str = ""
+    ended_s: float | None = None  # monotonic
+    attempts: int = 0
+    instance: Instance | None = None
+    choice: Choice | None = None
+    usage: Usage | None = None
+    meter: SseMeter | None = None
+
+
+def row_of(call: Call, ending: Ending, actual_class: str | None = None) -> wire.RequestRow:
+    """Puts a row together. Latencies count from when the whole request was here."""
+    meter, choice, instance = ending.meter, ending.choice, ending.instance
+    began_s = call.request.received_s
+    prompt_tokens, output_tokens, source = counts(call, ending)
+    e2e_s = None if ending.ended_s is None else ending.ended_s - began_s
+    streamed = meter is not None and meter.first_s is not None
+    return wire.RequestRow(
+        request_id=call.request_id,
+        started_at_s=call.request.started_at_s,
+        service=call.service.name,
+        tenant_id=call.key.tenant_id,
+        key_id=call.key.key_id,
+        endpoint=call.endpoint,
+        stream=call.stream,
+        status=ending.status,
+        http_status=ending.http_status,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        tokens_source=source,
+        predicted_output_tokens=call.predicted_tokens,
+        max_tokens=call.max_tokens,
+        request_class=call.class_name,
+        actual_class=actual_class,
+        pool_id=None if instance is None else instance.pool_id,
+        instance_uid=None if instance is None else instance.uid,
+        ttft_s=meter.first_s - began_s if streamed and meter and meter.first_s is not None else None,
+        tpot_s=_tpot_s(meter, output_tokens),
+        itl_max_s=None if meter is None else meter.gap_max_s,
+        e2e_s=e2e_s,
+        window_s=None if choice is None else choice.window_s,
+        timely_tokens=_timely_tokens(ending, output_tokens, e2e_s),
+        predicted_energy_j=None if choice is None else choice.predicted_energy_j,
+        attempts=ending.attempts,
+        route_reason="" if choice is None else choice.reason[:MAX_REASON_CHARACTERS],
+        error=ending.error[:MAX_ERROR_CHARACTERS],
+    )
+
+
+def counts(call: Call, ending: Ending) -> tuple[int | None, int | None, str | None]:
+    """Prompt tokens, output tokens and where they come from: the engine's usage, the chunks seen, or an estimate."""
+    usage, meter = ending.usage, ending.meter
+    if usage is not None and usage.prompt_tokens is not None and usage.completion_tokens is not None:
+        return usage.prompt_tokens, usage.completion_tokens, "usage"
+    if meter is not None and meter.events:
+        return call.prompt_tokens, meter.events, "chunks"
+    return call.prompt_tokens, None, None if call.prompt_tokens is None else "estimate"
+
+
+def _tpot_s(meter: SseMeter | None, output_tokens: int | None) -> float | None:
+    """Mean time of a token after the first; None where there is no second."""
+    if meter is None or meter.first_s is None or meter.last_s is None or not output_tokens or output_tokens < 2:
+        return None
+    return (meter.last_s - meter.first_s) / (output_tokens - 1)
+
+
+def _timely_tokens(ending: Ending, output_tokens: int | None, e2e_s: float | None) -> int | None:
+    """Tokens delivered within the fairness window (FREESH C.2); None without a window or tokens.
+
+    Events stand for tokens. Where the engine counts otherwise (an event of several tokens, or one without) the share
+    of timely events is applied to its count. A response that is no stream comes as one piece at its end.
+    """
+    meter, choice = ending.meter, ending.choice
+    if choice is None or choice.window_s is None or output_tokens is None:
+        return None
+    if meter is not None and meter.events:
+        return round(output_tokens * meter.timely_events / meter.events)
+    return output_tokens if e2e_s is not None and e2e_s <= choice.window_s else 0

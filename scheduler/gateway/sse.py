@@ -1,0 +1,147 @@
+"""What a stream of server-sent events tells while it passes: when tokens came, how many, and the engine's usage.
+
+Events may be split over TCP reads or share one; a piece of an event is held back until its rest comes. Events are
+looked at as bytes; only one that carries usage is parsed. Inside a JSON string every quote is escaped, so the bytes
+`"usage":{` cannot come from generated text.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+_TOKEN_START = b'data: {"id":'  # how engines begin a chunk of tokens
+_USAGE = re.compile(rb'"usage":\s*\{')
+_USAGE_KEY = b'"usage":'
+_USAGE_NULL = b'"usage":null'
+_ERROR = re.compile(rb'data:\s*\{\s*"error"')
+_END_OF_EVENT = re.compile(rb"\r?\n\r?\n")
+_MAX_HELD_BYTES = 1 << 20
+
+
+class Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _UsageHolder(msgspec.Struct):
+    usage: Usage | None = None
+    choices: list[msgspec.Raw] = []
+
+
+_HOLDER = msgspec.json.Decoder(_UsageHolder)
+
+
+def parse_usage(json: bytes) -> tuple[Usage | None, bool]:
+    """The usage that a response or event carries, and whether it carries choices beside. Garbage has neither."""
+    try:
+        holder = _HOLDER.decode(json)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None, True
+    return holder.usage, bool(holder.choices)
+
+
+class SseMeter:
+    """Reads one stream. All times are seconds of the same monotonic clock.
+
+    `feed` gives what may go to the client at once; the end marker is kept for `ending`, so that the client sees it
+    only after the record is on disk. With `strip_usage` the chunk that carries nothing but usage is taken out.
+    """
+
+    __slots__ = (
+        "_held",
+        "_last_usage_event",
+        "_partial",
+        "_strip_usage",
+        "_window_end_s",
+        "done",
+        "events",
+        "failed",
+        "first_s",
+        "gap_max_s",
+        "last_s",
+        "timely_events",
+    )
+
+    def __init__(self, window_end_s: float, strip_usage: bool) -> None:
+        self._window_end_s = window_end_s
+        self._strip_usage = strip_usage
+        self._partial = b""
+        self._held = b""
+        self._last_usage_event = b""
+        self.events = 0  # events with choices: tokens, nearly
+        self.timely_events = 0  # of these, within the fairness window
+        self.first_s: float | None = None
+        self.last_s: float | None = None
+        self.gap_max_s: float | None = None
+        self.done = False  # the end marker was seen
+        self.failed = False  # the engine sent an error event
+
+    def feed(self, data: bytes, now_s: float) -> bytes:
+        """Takes bytes as they came; returns those to relay now."""
+        if (
+            data.startswith(_TOKEN_START)
+            and data.find(b"\n\n") == len(data) - 2
+            and not self._partial
+            and not self.done
+            and (_USAGE_KEY not in data or _USAGE_NULL in data)
+        ):
+            self._count(now_s)
+            return data
+        return self._scan(data, now_s)
+
+    def ending(self) -> bytes:
+        """What was held back: the end marker, and anything behind it."""
+        return self._held + self._partial
+
+    def usage(self) -> Usage | None:
+        """The engine's last word on token counts, or None."""
+        return parse_usage(self._last_usage_event)[0] if self._last_usage_event else None
+
+    def _scan(self, data: bytes, now_s: float) -> bytes:
+        buffer = self._partial + data
+        start = 0
+        out: list[bytes] = []
+        for match in _END_OF_EVENT.finditer(buffer):
+            event = buffer[start : match.end()]
+            start = match.end()
+            if self.done or event[5:].strip() == b"[DONE]":
+                self.done = True
+                self._held += event
+            elif self._passes(event, now_s):
+                out.append(event)
+        self._partial = buffer[start:]
+        if len(self._partial) > _MAX_HELD_BYTES:  # no event: not to be held for ever
+            out.append(self._partial)
+            self._partial = b""
+        return b"".join(out)
+
+    def _passes(self, event: bytes, now_s: float) -> bool:
+        if not event.startswith(b"data:"):
+            return True  # a comment or another field: relayed, no token
+        if _ERROR.match(event):
+            self.failed = True
+            return True
+        if _USAGE.search(event):
+            json = event[5:].strip()
+            usage, has_choices = parse_usage(json)
+            if usage is not None:
+                self._last_usage_event = json
+            if not has_choices:
+                return not self._strip_usage
+        self._count(now_s)
+        return True
+
+    def _count(self, now_s: float) -> None:
+        self.events += 1
+        if now_s <= self._window_end_s:
+            self.timely_events += 1
+        last_s = self.last_s
+        if last_s is None:
+            self.first_s = now_s
+        else:
+            gap_s = now_s - last_s
+            if self.gap_max_s is None or gap_s > self.gap_max_s:
+                self.gap_max_s = gap_s
+        self.last_s = now_s

@@ -1,0 +1,194 @@
+"""Connections to engines: HTTP/1.1 framing by llhttp, kept alive and pooled by address."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections import deque
+from typing import Protocol, cast
+
+import httptools
+
+CONNECT_TIMEOUT_S = 2.0
+MAX_IDLE_PER_ENGINE = 256
+# vLLM's server closes a connection that idles for 5 s; one near that age may die under the next request.
+MAX_IDLE_S = 4.0
+
+_DROPPED_HEADERS = frozenset(
+    {
+        *(b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"te", b"trailer", b"upgrade"),
+        *(b"x-request-id", b"proxy-connection", b"proxy-authenticate"),
+    }
+)
+
+
+class Receiver(Protocol):
+    """Whoever waits for a response. Calls come in this order; `lost` may replace any of them from then on."""
+
+    def head(self, status: int, headers: bytes) -> None:
+        """The response's status, and its end-to-end headers as complete lines."""
+
+    def body(self, data: bytes) -> None: ...
+
+    def read_end(self) -> None:
+        """All that came with one read has been passed on."""
+
+    def complete(self) -> None: ...
+
+    def lost(self, error: str) -> None:
+        """The connection broke before the response was complete."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection to an engine, serving one request at a time."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self.idle_since_s = 0.0
+        self.alive = True
+        self.silent = True  # no byte of the response in progress yet
+        self._receiver: Receiver | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._keep_alive = True
+        self.on_message_begin()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def request(self, data: bytes, receiver: Receiver) -> None:
+        """Sends a request; the receiver hears of the rest."""
+        self._receiver = receiver
+        self.silent = True
+        self._transport.write(data)
+
+    @property
+    def reusable(self) -> bool:
+        return self.alive and self._keep_alive and self._receiver is None and not self._transport.is_closing()
+
+    def pause(self, paused: bool) -> None:
+        """Stops or resumes reading: the engine feels it through TCP."""
+        if self.alive and not self._transport.is_closing():
+            if paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Drops the connection at once, so that the engine stops generating. The receiver hears nothing more."""
+        self._receiver = None
+        self.alive = False
+        self._transport.abort()
+
+    # -- transport ---------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        receiver = self._receiver
+        if receiver is None:  # bytes that nobody asked for
+            self.abort()
+            return
+        self.silent = False
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if self._receiver is not None:
+                self._receiver = None
+                receiver.lost(f"the engine sent no proper HTTP: {error}")
+            self.abort()
+            return
+        receiver.read_end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.alive = False
+        receiver, self._receiver = self._receiver, None
+        if receiver is None:
+            return
+        if exc is None and self._ends_with_connection:
+            receiver.complete()
+        else:
+            receiver.lost(f"the engine closed the connection{f': {exc}' if exc else ''}")
+
+    # -- parser's callbacks ------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._headers: list[bytes] = []
+        self._framed = False
+        self._ends_with_connection = False
+        self._interim = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name in (b"content-length", b"transfer-encoding"):
+            self._framed = True
+        if name not in _DROPPED_HEADERS:
+            self._headers.append(b"%b: %b\r\n" % (name, value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        self._interim = status < 200
+        if self._interim or self._receiver is None:
+            return
+        self._ends_with_connection = not self._framed
+        self._receiver.head(status, b"".join(self._headers))
+
+    def on_body(self, data: bytes) -> None:
+        if self._receiver is not None:
+            self._receiver.body(data)
+
+    def on_message_complete(self) -> None:
+        if self._interim:
+            return
+        self._keep_alive = self._parser.should_keep_alive()
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.complete()
+
+
+class UpstreamPool:
+    """Idle connections by address, the most recently used first."""
+
+    def __init__(self) -> None:
+        self._idle: dict[tuple[str, int], deque[UpstreamConnection]] = {}
+
+    def take(self, address: tuple[str, int]) -> UpstreamConnection | None:
+        """An idle connection that is young enough to be trusted, or None."""
+        idle = self._idle.get(address)
+        limit_s = time.monotonic() - MAX_IDLE_S
+        while idle:
+            connection = idle.pop()
+            if connection.reusable and connection.idle_since_s > limit_s:
+                return connection
+            connection.abort()
+        return None
+
+    async def connect(self, address: tuple[str, int]) -> UpstreamConnection:
+        """A new connection. Raises OSError (TimeoutError after 2 s) when there is none to be had."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, connection = await loop.create_connection(lambda: UpstreamConnection(address), *address)
+        return connection
+
+    def put_back(self, connection: UpstreamConnection) -> None:
+        """Keeps a connection for the next request, or drops it when it cannot be used again."""
+        idle = self._idle.setdefault(connection.address, deque())
+        if not connection.reusable or len(idle) >= MAX_IDLE_PER_ENGINE:
+            connection.abort()
+            return
+        connection.idle_since_s = time.monotonic()
+        idle.append(connection)
+
+    def prune(self) -> None:
+        """Called now and then: closes connections that have idled for too long, also to engines that are gone."""
+        limit_s = time.monotonic() - MAX_IDLE_S
+        for address, idle in list(self._idle.items()):
+            while idle and (idle[0].idle_since_s <= limit_s or not idle[0].reusable):
+                idle.popleft().abort()
+            if not idle:
+                del self._idle[address]
+
+    def close(self) -> None:
+        for idle in self._idle.values():
+            for connection in idle:
+                connection.abort()
+        self._idle.clear()

@@ -1,0 +1,209 @@
+"""What a completion's body may hold. Only fields that the gateway needs are declared: others pass unread to the engine.
+
+In particular `vllm_xargs` (engine-specific arguments, among them a simulated engine's true output length) has no
+field here, so nothing in the gateway can look at it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from .errors import ApiError
+
+# What engines generate when a completion names no limit (OpenAI's default, vLLM's too); chat has none.
+DEFAULT_COMPLETION_TOKENS = 16
+# A text's tokens are estimated; only what would be too long at half the estimate is refused here. The engine,
+# which has the tokenizer, decides the rest.
+ESTIMATE_MARGIN = 2.0
+
+_PARAM = re.compile(r"`\$\.([A-Za-z_]+)")
+_INCLUDE_USAGE = b'"stream_options":{"include_usage":true},'
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class _Body(msgspec.Struct):
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | UnsetType | None = UNSET
+    max_tokens: int | UnsetType | None = UNSET
+
+
+class CompletionBody(_Body):
+    prompt: str | list[int | str | list[int]] | None = None
+
+
+class ContentPart(msgspec.Struct):
+    type: str | None = None
+    text: str | None = None
+
+
+class ChatMessage(msgspec.Struct):
+    role: str
+    content: str | list[ContentPart | str] | None = None
+
+
+class ChatBody(_Body):
+    messages: list[ChatMessage] | None = None
+    max_completion_tokens: int | None = None
+
+
+class _ModelOnly(msgspec.Struct):
+    model: str | None = None
+
+
+B = TypeVar("B", bound=_Body)
+_COMPLETION = msgspec.json.Decoder(CompletionBody)
+_CHAT = msgspec.json.Decoder(ChatBody)
+_MODEL_ONLY = msgspec.json.Decoder(_ModelOnly)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """How long a prompt is. `tokens` counts token ids; `text_bytes` is UTF-8 text whose tokens must be estimated.
+
+    `longest_ids` is the longest single prompt of token ids: a body may carry several prompts.
+    """
+
+    tokens: int
+    text_bytes: int
+    longest_ids: int
+
+
+def decode(body: bytes, chat: bool) -> CompletionBody | ChatBody:
+    """Parses a body. Raises ApiError 400 naming the field where one is at fault."""
+    try:
+        return _CHAT.decode(body) if chat else _COMPLETION.decode(body)
+    except msgspec.ValidationError as error:
+        found = _PARAM.search(str(error))
+        raise ApiError(400, f"Invalid body: {error}", param=found.group(1) if found else None) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ApiError(400, f"The body is not valid JSON: {error}", code="invalid_json") from None
+    except RecursionError:
+        raise ApiError(400, "The body is nested too deeply.", code="invalid_json") from None
+
+
+def model_of(body: bytes) -> str | None:
+    """The model that a body which failed `decode` names, so that the refusal can be recorded with its service."""
+    try:
+        return _MODEL_ONLY.decode(body).model
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def measure_prompt(body: CompletionBody | ChatBody) -> Prompt:
+    """Counts what there is to read. Raises ApiError 400 when there is nothing, or not what a prompt may be."""
+    return _measure_messages(body) if isinstance(body, ChatBody) else _measure_prompt(body.prompt)
+
+
+def _measure_messages(body: ChatBody) -> Prompt:
+    if not body.messages:
+        raise ApiError(400, "'messages' must hold at least one message.", param="messages")
+    text = 0
+    for message in body.messages:
+        content = message.content
+        if isinstance(content, str):
+            text += _utf8_bytes(content)
+        elif content:
+            text += sum(_utf8_bytes(part if isinstance(part, str) else part.text or "") for part in content)
+    return Prompt(0, max(1, text), 0)
+
+
+def _measure_prompt(prompt: str | list[int | str | list[int]] | None) -> Prompt:
+    if not prompt:
+        raise ApiError(400, "'prompt' is missing or empty.", param="prompt")
+    if isinstance(prompt, str):
+        return Prompt(0, _utf8_bytes(prompt), 0)
+    kind = type(prompt[0])
+    if any(type(item) is not kind for item in prompt):
+        raise ApiError(400, "'prompt' must be a text, token ids, or a list of either.", param="prompt")
+    if kind is int:
+        return _token_prompts([prompt])  # type: ignore[list-item]
+    if not all(prompt):
+        raise ApiError(400, "'prompt' holds an empty prompt.", param="prompt")
+    if kind is list:
+        return _token_prompts(prompt)  # type: ignore[arg-type]
+    return Prompt(0, sum(_utf8_bytes(text) for text in prompt if isinstance(text, str)), 0)
+
+
+def _token_prompts(prompts: list[list[int]]) -> Prompt:
+    if any(min(ids) < 0 for ids in prompts):
+        raise ApiError(400, "Token ids must not be negative.", param="prompt")
+    lengths = [len(ids) for ids in prompts]
+    return Prompt(sum(lengths), 0, max(lengths))
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def max_tokens(body: CompletionBody | ChatBody) -> int | None:
+    """The limit that the client set, if any. Raises ApiError 400 unless it is positive."""
+    named = [("max_tokens", None if body.max_tokens is UNSET else body.max_tokens)]
+    if isinstance(body, ChatBody):
+        named.insert(0, ("max_completion_tokens", body.max_completion_tokens))
+    given = [(name, value) for name, value in named if value is not None]
+    for name, value in given:
+        if value < 1:
+            raise ApiError(400, f"'{name}' must be at least 1, not {value}.", param=name)
+    return given[0][1] if given else None
+
+
+def output_bound(body: CompletionBody | ChatBody, limit: int | None) -> int | None:
+    """The most tokens that the engine will generate, or None when only the context length bounds it."""
+    if limit is None and isinstance(body, CompletionBody) and body.max_tokens is UNSET:
+        return DEFAULT_COMPLETION_TOKENS
+    return limit
+
+
+def check_length(prompt: Prompt, estimated_tokens: int, limit: int | None, max_model_len: int, chat: bool) -> None:
+    """Refuses what surely cannot fit into the context. Raises ApiError 400 with what was asked and what there is."""
+    floor = prompt.longest_ids or int(estimated_tokens / ESTIMATE_MARGIN)
+    about = "" if prompt.longest_ids else "about "
+    shown = prompt.longest_ids or estimated_tokens
+    if floor >= max_model_len:
+        raise ApiError(
+            400,
+            f"This model's context holds {max_model_len} tokens; the prompt alone has {about}{shown}.",
+            param="messages" if chat else "prompt",
+            code="context_length_exceeded",
+        )
+    if limit is not None and floor + limit > max_model_len:
+        raise ApiError(
+            400,
+            f"This model's context holds {max_model_len} tokens; the prompt has {about}{shown} and {limit} more were "
+            "asked for.",
+            param="max_tokens",
+            code="context_length_exceeded",
+        )
+
+
+def relayed_body(body: bytes, parsed: CompletionBody | ChatBody, engine_model: str) -> tuple[bytes, bool]:
+    """The body for the engine, and whether usage was added to a stream whose client did not ask for it.
+
+    A stream always asks the engine for usage, since records need token counts. The engine's own name of the model
+    replaces the service's. Fields that the gateway does not know are copied as they are.
+    """
+    options = parsed.stream_options
+    wants_usage = isinstance(options, StreamOptions) and bool(options.include_usage)
+    add_usage = bool(parsed.stream) and not wants_usage
+    if parsed.model == engine_model:
+        if not add_usage:
+            return body, False
+        if options is UNSET:
+            brace = body.index(b"{") + 1
+            return body[:brace] + _INCLUDE_USAGE + body[brace:], True
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    fields["model"] = msgspec.Raw(msgspec.json.encode(engine_model))
+    if add_usage:
+        kept = msgspec.json.decode(fields.get("stream_options", b"null"), type=dict[str, msgspec.Raw] | None) or {}
+        kept.pop("continuous_usage_stats", None)  # counts only together with include_usage, which was off
+        fields["stream_options"] = msgspec.Raw(msgspec.json.encode(kept | {"include_usage": True}))
+    return msgspec.json.encode(fields), add_usage

@@ -1,0 +1,84 @@
+"""What clients asked for lately, cut into the classes of any partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from pools.models import RequestClass, Service
+from scheduler.core.classify import classify
+from scheduler.core.predictors.load import peak_rates
+from scheduler.core.types import ClassDemand, Limits
+from scheduler.live.profiles import Lengths
+from telemetry.models import RequestRecord
+
+MIN_WINDOW_S = 300.0
+MAX_WINDOW_S = 3_600.0
+OUTPUT_UNKNOWN_TOKENS = 129  # median of the Azure conversation trace (AzurePublicDataset, CC-BY)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """The arrivals of a window that ends at `now`."""
+
+    now_s: float
+    window_s: float
+    rows: Sequence[Arrival]
+
+    def by_class(self, classes: Sequence[RequestClass]) -> Mapping[str, list[Arrival]]:
+        found: dict[str, list[Arrival]] = {cell.name: [] for cell in classes}
+        for row in self.rows:
+            found[classify(classes, row.prompt_tokens, row.output_tokens)].append(row)
+        return found
+
+    def demands(
+        self, classes: Sequence[RequestClass], limits: Limits, steps: int
+    ) -> dict[int, tuple[ClassDemand, Lengths | None]]:
+        """By class id: the forecast, with mean lengths None where nothing came."""
+        split = self.by_class(classes)
+        return {cell.pk: self._demand(cell.name, split[cell.name], limits, steps) for cell in classes}
+
+    def _demand(
+        self, name: str, rows: Sequence[Arrival], limits: Limits, steps: int
+    ) -> tuple[ClassDemand, Lengths | None]:
+        times = np.array([row.at_s for row in rows], dtype=np.float64)
+        rates = peak_rates(times, self.now_s, self.window_s, steps=steps)
+        if not rows:
+            return ClassDemand(name, rates, limits), None
+        prompt = float(np.mean([row.prompt_tokens for row in rows]))
+        output = max(1.0, float(np.mean([row.output_tokens for row in rows])))
+        return ClassDemand(name, rates, limits, prompt, output), Lengths(prompt, output)
+
+
+def arrivals(service: Service, now: datetime, period_s: float) -> Arrivals:
+    """Requests of the last period (between 5 minutes and an hour) that a worker had or should have had.
+
+    An answer that was cut short tells nothing of its true length: there the prediction counts.
+    """
+    window_s = min(MAX_WINDOW_S, max(MIN_WINDOW_S, period_s))
+    rows = (
+        RequestRecord.objects.filter(
+            service=service.name,
+            started_at__gt=now - timedelta(seconds=window_s),
+            started_at__lte=now,
+            prompt_tokens__isnull=False,
+        )
+        .exclude(status=RequestRecord.Status.CLIENT_ERROR)
+        .values_list("started_at", "prompt_tokens", "output_tokens", "predicted_output_tokens", "status")
+    )
+    found = []
+    for started_at, prompt_tokens, output_tokens, predicted, status in rows:
+        whole = status == RequestRecord.Status.OK and output_tokens is not None
+        length = (whole and output_tokens) or predicted or output_tokens or OUTPUT_UNKNOWN_TOKENS
+        found.append(Arrival(started_at.timestamp(), prompt_tokens or 0, length))
+    return Arrivals(now.timestamp(), window_s, found)

@@ -1,0 +1,146 @@
+"""Tells the agents what their nodes are to run, and the gateways what there is. Writes Redis only."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import redis
+from celery import current_app
+from django.conf import settings
+from django.db.models import Q
+from kombu.exceptions import OperationalError
+
+from pools import wire
+from pools.models import ApiKey, Instance, Node, Pool, RequestClass, Service, Site
+from telemetry.carbon import intensity_at
+
+log = logging.getLogger(__name__)
+
+NUDGE_EXPIRES_S = 10
+
+
+def publish(client: redis.Redis, now: datetime) -> None:
+    """Writes every node's desired state and the fleet snapshot, and announces the latter."""
+    version = time.time_ns() // 1_000_000  # grows from publishing to publishing, restarts included
+    fleet = fleet_snapshot(now, version)
+    with client.pipeline(transaction=True) as pipe:
+        for desired in desired_nodes(now, version):
+            pipe.set(wire.desired_key(desired.node), wire.encode(desired))
+        data = wire.encode(fleet)
+        pipe.set(wire.FLEET_KEY, data)
+        pipe.publish(wire.FLEET_CHANNEL, data)
+        pipe.execute()
+
+
+def nudge(nodes: Iterable[str], decision_id: int | None = None) -> None:
+    """Wakes the agents at once. Only a hint: they read their desired state each second anyway."""
+    for node in sorted(nodes):
+        try:
+            current_app.send_task(
+                "pools.agent.tasks.reconcile",
+                kwargs={"decision_id": decision_id},
+                queue=wire.node_queue(node),
+                expires=NUDGE_EXPIRES_S,
+                retry=False,
+            )
+        except OperationalError as error:
+            log.warning("node %s was not nudged: %s", node, error)
+
+
+def clock_policy() -> wire.ClockPolicy:
+    loop: Any = settings.GREENSERVE_LOOPS["clock"]
+    return wire.ClockPolicy(**loop)
+
+
+def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
+    """One message a node, nodes without instances included: an empty list means stop what runs."""
+    clock = clock_policy()
+    by_node: dict[int, list[wire.DesiredInstance]] = defaultdict(list)
+    live = (
+        Instance.objects.exclude(state=Instance.State.STOPPED)
+        .exclude(desired=Instance.Desired.STOPPED)
+        .select_related("pool__request_class", "model_card")
+        .prefetch_related("gpu_holds__gpu")
+        .order_by("pk")
+    )
+    for instance in live:
+        by_node[instance.node_id].append(_desired(instance))
+    return [
+        wire.DesiredNode(node.name, version, now.timestamp(), by_node[node.pk], clock) for node in Node.objects.all()
+    ]
+
+
+def _desired(instance: Instance) -> wire.DesiredInstance:
+    cell = instance.pool.request_class
+    holds = sorted(instance.gpu_holds.all(), key=lambda hold: hold.gpu.index)
+    return wire.DesiredInstance(
+        uid=str(instance.uid),
+        pool_id=instance.pool_id,
+        model=instance.model_card.name,
+        engine=instance.model_card.engine,
+        gpu_uuids=[hold.gpu.uuid for hold in holds],
+        max_model_len=instance.model_card.max_model_len,
+        state=instance.desired,
+        limits=wire.LatencyLimits(cell.ttft_threshold_s, cell.tpot_threshold_s, cell.e2e_threshold_s),
+        decision_id=instance.decision_id,
+    )
+
+
+def fleet_snapshot(now: datetime, version: int) -> wire.Fleet:
+    intensity = {site.pk: intensity_at(site, now) for site in Site.objects.all()}
+    services = Service.objects.select_related("model_card", "partition").prefetch_related("slos")
+    live_keys = ApiKey.objects.filter(revoked_at__isnull=True).filter(
+        Q(expires_at__isnull=True) | Q(expires_at__gt=now)
+    )
+    return wire.Fleet(
+        version=version,
+        at_s=now.timestamp(),
+        services=[_service(service, intensity) for service in services],
+        keys=[
+            wire.FleetKey(
+                key_hash=key.key_hash,
+                key_id=key.pk,
+                tenant=key.tenant.name,
+                tenant_id=key.tenant_id,
+                expires_at_s=key.expires_at.timestamp() if key.expires_at else None,
+            )
+            for key in live_keys.select_related("tenant")
+        ],
+        nodes=list(Node.objects.values_list("name", flat=True)),
+    )
+
+
+def _service(service: Service, intensity: dict[int, float | None]) -> wire.FleetService:
+    objectives = {slo.kind: slo.objective_s for slo in service.slos.all()}
+    in_force = Q(request_class__partition=service.partition_id)
+    # An instance of the partition before may still be serving until its replacement is ready.
+    still_serving = Q(instances__state=Instance.State.READY)
+    pools = Pool.objects.filter(in_force | still_serving, service=service).distinct()
+    return wire.FleetService(
+        name=service.name,
+        model=service.model_card.name,
+        engine=service.model_card.engine,
+        max_model_len=service.model_card.max_model_len,
+        objectives=wire.LatencyLimits(objectives.get("ttft"), objectives.get("tpot"), objectives.get("e2e")),
+        partition=service.partition.name,
+        classes=[_class(cell) for cell in service.partition.classes.all()],
+        pools=[
+            wire.FleetPool(
+                id=pool.pk,
+                site=pool.site.name,
+                request_class=pool.request_class.name,
+                pue=pool.site.pue,
+                intensity_g_per_kwh=intensity.get(pool.site_id),
+            )
+            for pool in pools.select_related("site", "request_class")
+        ],
+    )
+
+
+def _class(cell: RequestClass) -> wire.FleetClass:
+    return wire.FleetClass(cell.name, cell.rank, cell.input_min, cell.input_max, cell.output_min, cell.output_max)

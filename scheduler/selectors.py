@@ -1,0 +1,93 @@
+"""The read side of the scheduler: decisions and epochs, for pages and charts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count, Min, OuterRef, QuerySet, Subquery
+
+from pools.models import Instance, Service
+from scheduler.core.types import Reason
+from scheduler.models import Decision, Epoch
+
+MAX_TICKS = 150
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRun:
+    """The newest epoch of one loop of one service; None: it has never run."""
+
+    kind: str
+    service: str
+    epoch: Epoch | None
+    decision_id: int | None = None
+
+
+def decisions(kind: str | None = None, text: str = "") -> QuerySet[Decision]:
+    """Newest first, with what a list shows, of one kind and with `text` in the summary if given.
+
+    The heavy JSON columns stay in the database.
+    """
+    found = Decision.objects.select_related("service", "pool__site", "pool__request_class").defer(
+        "inputs", "alternatives", "commands", "predicted", "realised"
+    )
+    if kind:
+        found = found.filter(kind=kind)
+    return found.filter(summary__icontains=text) if text else found
+
+
+def decision(decision_id: int) -> Decision | None:
+    """One decision with its epoch and pool."""
+    return (
+        Decision.objects.select_related("service", "epoch__service", "pool__site", "pool__request_class")
+        .filter(pk=decision_id)
+        .first()
+    )
+
+
+def ticks(start: datetime, end: datetime) -> list[Decision]:
+    """Decisions of the slow loops that changed or refused something: the newest ones, oldest first.
+
+    The clock loop decides each second on each instance, and a hold changes nothing: both would hide the rest.
+    """
+    found = (
+        decisions()
+        .filter(at__gte=start, at__lte=end)
+        .exclude(kind=Decision.Kind.CLOCK)
+        .exclude(reason__in=[Reason.NO_CHANGE, Reason.NOT_WORTH_IT])
+    )
+    return list(found[:MAX_TICKS])[::-1]
+
+
+def last_epochs(periods_s: Mapping[str, float]) -> list[LoopRun]:
+    """The newest epoch of every slow loop of every service at the loop's present period. Two queries."""
+    newest = {
+        f"{kind}_epoch": Subquery(
+            Epoch.objects.filter(service=OuterRef("pk"), kind=kind, period_s=periods_s[kind])
+            .order_by("-index")
+            .values("pk")[:1]
+        )
+        for kind in Epoch.Kind.values
+    }
+    services = list(Service.objects.annotate(**newest))
+    ids = [getattr(service, name) for service in services for name in newest]
+    epochs = Epoch.objects.annotate(decision_id=Min("decisions__id")).in_bulk([pk for pk in ids if pk is not None])
+    found = []
+    for service in services:
+        for kind in Epoch.Kind.values:
+            epoch = epochs.get(getattr(service, f"{kind}_epoch"))
+            found.append(LoopRun(kind, service.name, epoch, epoch.decision_id if epoch else None))
+    return found
+
+
+def newest_clock_decision_at() -> datetime | None:
+    """When the clock loop last reported a decision."""
+    return Decision.objects.filter(kind=Decision.Kind.CLOCK).order_by("-at").values_list("at", flat=True).first()
+
+
+def instance_counts() -> dict[str, int]:
+    """Live instances by state."""
+    rows = Instance.objects.exclude(state=Instance.State.STOPPED).values_list("state").annotate(Count("pk"))
+    return dict(rows.order_by())

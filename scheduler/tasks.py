@@ -1,0 +1,79 @@
+"""What beat asks of the scheduler, and what happens when its worker starts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from celery import shared_task
+from celery.signals import worker_ready
+from django.utils import timezone
+
+from pools import wire
+from pools.models import Service
+from scheduler.core.types import Loop
+from scheduler.live import agents, epochs, publish as publishing, realise
+
+log = logging.getLogger(__name__)
+
+EPOCH_LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
+BOOTSTRAP_RETRY_S = 2.0
+BOOTSTRAP_PATIENCE = 10  # tries until the fleet is started on the nodes that have come up so far
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def run_epochs(kind: str) -> None:
+    """Runs one loop's epoch for every service; a fault in one service does not keep the others waiting."""
+    now = timezone.now()
+    beat("epochs", period_s=min(epochs.period_s(loop) for loop in EPOCH_LOOPS), detail=f"{kind} epoch")
+    for service in Service.objects.all():
+        epochs.run(service, Loop(kind), now)
+
+
+@shared_task(bind=True)  # type: ignore[untyped-decorator]
+def bootstrap(self: Any, attempt: int = 0) -> None:
+    """Gives services without a plan their first one at once, rather than after a whole period."""
+    services = [service for service in Service.objects.all() if not epochs.has_plan(service)]
+    if not services:
+        return
+    expected, present = agents.presence(timezone.now())
+    if len(present) < len(expected) and (attempt < BOOTSTRAP_PATIENCE or not present):
+        log.info("waiting for nodes: %d of %d report", len(present), len(expected))
+        self.apply_async(kwargs={"attempt": attempt + 1}, countdown=BOOTSTRAP_RETRY_S)
+        return
+    for loop in EPOCH_LOOPS:
+        for service in services:
+            epochs.run(service, loop, timezone.now())
+
+
+@worker_ready.connect  # type: ignore[untyped-decorator]
+def _on_worker_ready(**_: object) -> None:
+    bootstrap.delay()
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def publish() -> None:
+    """Finishes what placements are waiting for, then tells agents and gateways how things are to be."""
+    now = timezone.now()
+    client = agents.connect()
+    touched = epochs.settle(client, now)
+    publishing.publish(client, now)
+    publishing.nudge(touched)
+    beat("epochs", period_s=5.0, detail="publishing")
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def realise_decisions() -> int:
+    return realise.realise(timezone.now())
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def heartbeat() -> None:
+    """Beat sent this and a worker ran it: both are alive."""
+    beat("beat", period_s=5.0)
+
+
+def beat(process: str, period_s: float, detail: str = "") -> None:
+    message = wire.Heartbeat(process, time.time(), period_s, detail)
+    agents.connect().set(wire.alive_key(process), wire.encode(message), ex=wire.HEARTBEAT_TTL_S)

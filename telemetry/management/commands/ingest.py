@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import logging
+import signal
+from threading import Event
+from typing import Any
+
+import redis
+from django.conf import settings
+from django.core.management.base import BaseCommand
+from django.utils.module_loading import import_string
+
+from telemetry.ingest import Ingester
+
+
+class Command(BaseCommand):
+    help = "Reads samples and request records from the Redis streams into PostgreSQL until it gets SIGTERM."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        stop = Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5)
+        Ingester(client, import_string(settings.GREENSERVE_CLOCK_DECISION_SINK)).run(stop)

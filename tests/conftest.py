@@ -1,0 +1,37 @@
+"""Fixtures of all tests. PostgreSQL and Redis come from `tests.services`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+IN_CI = os.environ.get("CI", "").lower() == "true"
+
+
+def skip_or_fail(reason: str) -> None:
+    """What a test needs is missing: a developer's run goes on without it, CI's must not."""
+    if IN_CI:
+        pytest.fail(f"CI must have it: {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """The folder of recorded data that some tests compare with. It is not part of the repository."""
+    folder = os.environ.get("GREENSERVE_TEST_DATA")
+    if not folder:
+        skip_or_fail("GREENSERVE_TEST_DATA is not set: it names the folder of recorded data")
+    path = Path(str(folder))
+    if not path.is_dir():
+        skip_or_fail(f"GREENSERVE_TEST_DATA={path} is no folder")
+    return path
+
+
+@pytest.fixture(scope="session")
+def artifacts() -> Path:
+    """Where tests leave screenshots and logs for people to look at."""
+    path = Path(__file__).parent.parent / "test-artifacts"
+    path.mkdir(exist_ok=True)
+    return path

@@ -1,0 +1,222 @@
+"""A small engine with vLLM's HTTP surface and faults to order, for tests of what stands before it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Received:
+    """A request as the engine got it."""
+
+    path: str
+    headers: dict[str, str]
+    raw: bytes
+    body: dict[str, Any]
+
+
+@dataclass
+class FakeEngine:
+    """Answers completions. Attributes may be changed at any time; they hold for requests that come later.
+
+    Attributes:
+        tokens: generated for each request (`sim_output_tokens` in `vllm_xargs` goes before).
+        pace_s: between tokens.
+        head_delay_s: before the response begins.
+        status: anything but 200 is answered with an error in vLLM's shape.
+        die: "before" the first byte, or "midway", after `die_after` tokens.
+        silent_after: stops sending after so many tokens without closing.
+        pieces: how a stream's bytes are cut for the wire: "events", "bytes" (7 at a time), or "joined" (all at once).
+        filler: bytes of text in each token, to make streams heavy.
+    """
+
+    tokens: int = 5
+    pace_s: float = 0.0
+    head_delay_s: float = 0.0
+    status: int = 200
+    die: str = ""
+    die_after: int = 2
+    silent_after: int | None = None
+    pieces: str = "events"
+    filler: int = 0
+    close_when_idle: bool = False
+    received: list[Received] = field(default_factory=list)
+    aborted: int = 0
+    finished: int = 0
+    connections: int = 0
+    sent_bytes: int = 0
+
+    async def start(self, port: int = 0) -> FakeEngine:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        self._tasks: set[asyncio.Task[Any]] = set()
+        return self
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def stop(self) -> None:
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self.connections += 1
+        try:
+            while (request := await _read(reader)) is not None:
+                self.received.append(request)
+                if not await self._answer(request, reader, writer) or self.close_when_idle:
+                    break
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    async def _answer(self, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Writes a response while watching for the client's departure. Returns whether the connection goes on."""
+        work = asyncio.ensure_future(self._respond(request, writer))
+        gone = asyncio.ensure_future(reader.read(1))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done() or isinstance(work.exception(), ConnectionError):
+                self.aborted += 1
+                return False
+            return work.result()
+        finally:
+            for task in (work, gone):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+                    await task
+
+    async def _respond(self, request: Received, writer: asyncio.StreamWriter) -> bool:
+        await asyncio.sleep(self.head_delay_s)
+        if self.die == "before":
+            _reset(writer)
+            return False
+        if self.status != 200:
+            error = {"message": "engine says no", "type": "error", "param": None, "code": self.status}
+            await self._whole(writer, self.status, {"error": error})
+            return True
+        body = request.body
+        count = (body.get("vllm_xargs") or {}).get("sim_output_tokens", self.tokens)
+        prompt = body.get("prompt")
+        prompt_tokens = len(prompt) if isinstance(prompt, list) else 7
+        usage = {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": count,
+            "total_tokens": prompt_tokens + count,
+        }
+        if body.get("stream"):
+            return await self._stream(request, writer, count, usage)
+        await asyncio.sleep(self.pace_s * count)
+        text = "tok " * count
+        choice = (
+            {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "length"}
+            if "chat" in request.path
+            else {"index": 0, "text": text, "logprobs": None, "finish_reason": "length"}
+        )
+        kind = "chat.completion" if "chat" in request.path else "text_completion"
+        await self._whole(
+            writer,
+            200,
+            {"id": "cmpl-1", "object": kind, "created": 1, "model": body["model"], "choices": [choice], "usage": usage},
+        )
+        return True
+
+    async def _whole(self, writer: asyncio.StreamWriter, status: int, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        writer.write(
+            b"HTTP/1.1 %d X\r\nserver: fake\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            % (status, len(data))
+            + data
+        )
+        await writer.drain()
+
+    async def _stream(self, request: Received, writer: asyncio.StreamWriter, count: int, usage: dict[str, int]) -> bool:
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nserver: fake\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+            b"transfer-encoding: chunked\r\n\r\n"
+        )
+        joined = []
+        for n in range(count):
+            if n == self.silent_after:
+                await asyncio.sleep(3600)
+            if self.die == "midway" and n == self.die_after:
+                _reset(writer)
+                return False
+            event = _event(request, n, last=n == count - 1, filler=self.filler)
+            if self.pieces == "joined":
+                joined.append(event)
+            else:
+                await self._write(writer, event)
+            if self.pace_s:
+                await asyncio.sleep(self.pace_s)
+        options = request.body.get("stream_options") or {}
+        tail = b""
+        if options.get("include_usage"):
+            tail += b"data: " + json.dumps(_chunk(request) | {"choices": [], "usage": usage}).encode() + b"\n\n"
+        await self._write(writer, b"".join(joined) + tail + b"data: [DONE]\n\n")
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        self.finished += 1
+        return True
+
+    async def _write(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        size = 7 if self.pieces == "bytes" else len(data)
+        for start in range(0, len(data), size):
+            piece = data[start : start + size]
+            writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            await writer.drain()
+            self.sent_bytes += len(piece)
+            if self.pieces == "bytes":
+                await asyncio.sleep(0)
+
+
+async def _read(reader: asyncio.StreamReader) -> Received | None:
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError:
+        return None
+    first, *lines = head.decode().split("\r\n")
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(": ")
+        if name:
+            headers[name.lower()] = value
+    raw = await reader.readexactly(int(headers.get("content-length", "0")))
+    return Received(first.split(" ")[1], headers, raw, json.loads(raw) if raw else {})
+
+
+def _chunk(request: Received) -> dict[str, Any]:
+    kind = "chat.completion.chunk" if "chat" in request.path else "text_completion"
+    return {"id": "cmpl-1", "object": kind, "created": 1, "model": request.body["model"]}
+
+
+def _event(request: Received, n: int, last: bool, filler: int) -> bytes:
+    text = f"tok{n} " + "x" * filler
+    finish = "length" if last else None
+    choice = (
+        {"index": 0, "delta": {"content": text}, "finish_reason": finish}
+        if "chat" in request.path
+        else {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}
+    )
+    return b"data: " + json.dumps(_chunk(request) | {"choices": [choice]}, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Closes as a killed process does: with a reset."""
+    connection = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

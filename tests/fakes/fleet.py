@@ -1,0 +1,93 @@
+"""A fleet in memory: the snapshot that a gateway would have read from Redis."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pools import wire
+
+SECRET = "gs-secret-of-acme"
+OTHER_SECRET = "gs-secret-of-birch"
+EXPIRED_SECRET = "gs-secret-expired"
+MODEL = "llama3-70b"
+ENGINE_MODEL = "Llama3-70B"
+MAX_MODEL_LEN = 16384
+
+_CLASSES = [
+    wire.FleetClass("SS", 0, 0, 184, 0, 25),
+    wire.FleetClass("SL", 1, 0, 184, 25, None),
+    wire.FleetClass("LS", 2, 184, None, 0, 25),
+    wire.FleetClass("LL", 3, 184, None, 25, None),
+]
+
+
+def key(secret: str, key_id: int, services: Sequence[str] = (), expires_at_s: float | None = None) -> wire.FleetKey:
+    hashed = hashlib.sha256(secret.encode()).hexdigest()
+    return wire.FleetKey(hashed, key_id, f"tenant-{key_id}", key_id, list(services), expires_at_s)
+
+
+@dataclass
+class FakeFleet:
+    """Instances at the given addresses, one pool for each class; `source.read` gives the snapshot (FleetSource)."""
+
+    urls: list[str]
+    state: str = "ready"
+    age_s: float = 0.0
+    waiting: int = 0
+    request_class: str = "LL"
+    engine_model: str = ENGINE_MODEL
+    fails: bool = False
+    nodes: list[str] = field(default_factory=lambda: ["node-1"])
+
+    def fleet(self) -> wire.Fleet:
+        pools = [wire.FleetPool(n, "location-1", c.name, 1.2, 300.0) for n, c in enumerate(_CLASSES, start=1)]
+        service = wire.FleetService(
+            MODEL,
+            self.engine_model,
+            "vllm-v1",
+            MAX_MODEL_LEN,
+            wire.LatencyLimits(2.0, 0.15, 60.0),
+            "freesh-a",
+            _CLASSES,
+            pools,
+        )
+        other = wire.FleetService(
+            "other-model", "Other", "vllm-v1", 2048, wire.LatencyLimits(), "freesh-a", _CLASSES, []
+        )
+        keys = [
+            key(SECRET, 1, [MODEL]),
+            key(OTHER_SECRET, 2),
+            key(EXPIRED_SECRET, 3, expires_at_s=time.time() - 1),
+        ]
+        return wire.Fleet(1, time.time(), [service, other], keys, self.nodes)
+
+    def instance(self, url: str, n: int) -> wire.InstanceState:
+        pool = 1 + [c.name for c in _CLASSES].index(self.request_class)
+        return wire.InstanceState(
+            uid=f"00000000-0000-4000-8000-{n:012d}",
+            pool_id=pool,
+            url=url,
+            state=self.state,
+            model=ENGINE_MODEL,
+            engine="vllm-v1",
+            gpu_type="A100-80GB",
+            tp=4,
+            sm_clock_mhz=1410.0,
+            min_mhz=210.0,
+            max_mhz=1410.0,
+            running=0,
+            waiting=self.waiting,
+            kv_usage=0.0,
+        )
+
+    def states(self) -> dict[str, wire.AgentState]:
+        instances = [self.instance(url, n) for n, url in enumerate(self.urls)]
+        return {"node-1": wire.AgentState("node-1", "boot", time.time() - self.age_s, 1, instances)}
+
+    async def read(self) -> tuple[wire.Fleet, dict[str, wire.AgentState]]:
+        if self.fails:
+            raise ConnectionError("no source today")
+        return self.fleet(), self.states()

@@ -1,0 +1,153 @@
+"""Rows and messages that several integration tests need: the demo fleet, agents that report, requests that came."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import redis
+
+from pools import wire
+from pools.models import Gpu, Instance, InstanceGpu, Node, Pool
+from telemetry import partitions
+from telemetry.models import GpuSample, RequestRecord
+
+
+def moment(at_s: float) -> datetime:
+    return datetime.fromtimestamp(at_s, UTC)
+
+
+def gpu_row(uuid: str, at_s: float, energy_j: float | None = 100.0, **values: object) -> wire.GpuSampleRow:
+    blank = dict.fromkeys(
+        ("power_w", "sm_clock_mhz", "utilisation", "memory_used_bytes", "temperature_c", "instance_uid")
+        + ("instance_state", "running")
+    )
+    return wire.GpuSampleRow(**{**blank, "at_s": at_s, "gpu_uuid": uuid, "energy_j": energy_j, **values})  # type: ignore[arg-type]
+
+
+def instance_row(uid: str, at_s: float, state: str = "ready", **values: object) -> wire.InstanceSampleRow:
+    blank = dict.fromkeys(
+        ("running", "waiting", "kv_usage", "prompt_tokens_total", "generation_tokens_total", "ttft_s", "tpot_s")
+        + ("sm_clock_mhz",)
+    )
+    return wire.InstanceSampleRow(**{**blank, "at_s": at_s, "instance_uid": uid, "state": state, **values})  # type: ignore[arg-type]
+
+
+def request_row(at_s: float | None = None, **values: object) -> wire.RequestRow:
+    usual = {
+        "request_id": uuid.uuid4().hex,
+        "started_at_s": time.time() if at_s is None else at_s,
+        "service": "llama3-70b",
+        "tenant_id": None,
+        "key_id": None,
+        "endpoint": "completions",
+        "stream": True,
+        "status": "ok",
+        "http_status": 200,
+        "prompt_tokens": 1000,
+        "output_tokens": 130,
+        "ttft_s": 0.2,
+        "tpot_s": 0.03,
+        "e2e_s": 4.0,
+    }
+    return wire.RequestRow(**{**usual, **values})  # type: ignore[arg-type]
+
+
+def batch(
+    seq: int,
+    gpus: Iterable[wire.GpuSampleRow] = (),
+    instances: Iterable[wire.InstanceSampleRow] = (),
+    clocks: Iterable[wire.ClockDecision] = (),
+    boot: str = "boot-1",
+) -> wire.AgentBatch:
+    return wire.AgentBatch("loc1-a100", boot, seq, time.time(), list(gpus), list(instances), list(clocks))
+
+
+def send(client: redis.Redis, stream: str, message: wire.Message) -> None:
+    client.xadd(stream, {"b": wire.encode(message)})
+
+
+def start_instance(pool: Pool, node: Node, tp: int, state: str = "ready", gpu_type: str | None = None) -> Instance:
+    """An instance on the node's first free GPUs."""
+    held = InstanceGpu.objects.filter(released_at__isnull=True).values("gpu")
+    gpus = list(Gpu.objects.filter(node=node).exclude(pk__in=held)[:tp])
+    instance = Instance.objects.create(
+        pool=pool,
+        node=node,
+        model_card=pool.service.model_card,
+        gpu_type=gpu_type or gpus[0].gpu_type,
+        tp=tp,
+        state=state,
+    )
+    for gpu in gpus:
+        InstanceGpu.objects.create(instance=instance, gpu=gpu)
+    return instance
+
+
+def report(client: redis.Redis, node: str, instances: Iterable[Instance] = (), error: str = "") -> None:
+    """The agent of `node` says what it runs."""
+    states = [
+        wire.InstanceState(
+            uid=str(instance.uid),
+            pool_id=instance.pool_id,
+            url="http://127.0.0.1:1",
+            state=instance.state,
+            model="Llama3-70B",
+            engine="vllm-v1",
+            gpu_type=instance.gpu_type,
+            tp=instance.tp,
+            sm_clock_mhz=1410.0,
+            min_mhz=210.0,
+            max_mhz=1410.0,
+        )
+        for instance in instances
+    ]
+    state = wire.AgentState(node, "boot-1", time.time(), None, states, error)
+    client.set(wire.agent_key(node), wire.encode(state), ex=60)
+
+
+def report_all(client: redis.Redis) -> None:
+    """Every agent reports, and runs what it is told to: its instances are ready, those told to drain are gone."""
+    for instance in Instance.objects.filter(desired="running").exclude(state="stopped"):
+        Instance.objects.filter(pk=instance.pk).update(state="ready", ready_at=datetime.now(UTC))
+    for node in Node.objects.all():
+        report(client, node.name, node.instances.filter(desired="running").exclude(state="stopped"))
+
+
+def sample(gpu: Gpu, at_s: float, energy_j: float | None, instance: Instance | None = None, **values: object) -> None:
+    partitions.ensure([moment(at_s).date()])
+    GpuSample.objects.create(
+        at=moment(at_s),
+        gpu=gpu,
+        energy_j=energy_j,
+        instance=instance,
+        instance_state=instance.state if instance else None,
+        **values,
+    )
+
+
+def requests_came(
+    now: datetime, count: int, over_s: float, prompt_tokens: int = 1000, output_tokens: int = 130
+) -> None:
+    """`count` answered requests, evenly over the last `over_s` seconds."""
+    partitions.ensure({(now - timedelta(seconds=over_s)).date(), now.date()})
+    RequestRecord.objects.bulk_create(
+        RequestRecord(
+            started_at=now - timedelta(seconds=over_s * (number + 0.5) / count),
+            request_id=uuid.uuid4().hex,
+            service="llama3-70b",
+            endpoint="completions",
+            stream=True,
+            status="ok",
+            http_status=200,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            attempts=1,
+            route_reason="",
+            error="",
+            slo_failed="",
+        )
+        for number in range(count)
+    )

@@ -1,0 +1,171 @@
+"""The embedded servers: real ones, in folders of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dj_database_url
+import psycopg
+import pytest
+import redis
+
+from greenserve import embedded
+from greenserve.process import Child, StartError
+
+
+@pytest.fixture
+def var_dir(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "var"
+    path.mkdir()
+    yield path
+    embedded.remove(path)
+
+
+def start(spec: embedded.Spec, var_dir: Path) -> Child:
+    child = Child(spec, var_dir / "log" / f"{spec.name}.log")
+    child.start()
+    embedded.wait_ready(child, timeout_s=20)
+    return child
+
+
+def query(var_dir: Path, statement: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(embedded.database_url(var_dir), connect_timeout=5, autocommit=True) as connection:
+        cursor = connection.execute(statement)  # type: ignore[call-overload]
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_servers_keep_their_data_when_started_again(var_dir: Path) -> None:
+    with embedded.running(var_dir) as (database_url, redis_url):
+        assert database_url == embedded.database_url(var_dir)
+        version = query(var_dir, "SHOW server_version")[0][0]
+        assert str(version).startswith("18.")
+        query(var_dir, "CREATE EXTENSION pg_trgm; CREATE EXTENSION btree_gist; CREATE TABLE t (x text)")
+        query(var_dir, "INSERT INTO t VALUES ('kept')")
+        with redis.Redis.from_url(redis_url, socket_timeout=5) as client:
+            client.set("a", "kept")
+            assert client.config_get("maxmemory-policy")["maxmemory-policy"] == "noeviction"
+    with embedded.running(var_dir) as (_, redis_url):
+        assert query(var_dir, "SELECT x FROM t") == [("kept",)]
+        with redis.Redis.from_url(redis_url, socket_timeout=5) as client:
+            assert client.get("a") == b"kept"
+
+
+def test_servers_listen_on_sockets_alone_when_running(var_dir: Path) -> None:
+    with embedded.running(var_dir, durable=False) as (_, redis_url):
+        assert query(var_dir, "SHOW listen_addresses") == [("",)]
+        with redis.Redis.from_url(redis_url, socket_timeout=5) as client:
+            assert client.config_get("port")["port"] == "0"
+        where = embedded.places(var_dir)
+        for folder in (where.postgres_sockets, where.redis_socket.parent):
+            assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_socket_paths_stay_short_when_the_folder_is_deep(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    where = embedded.places(deep)
+    assert len(os.fsencode(where.redis_socket)) < embedded.SOCKET_PATH_LIMIT
+    assert len(os.fsencode(where.postgres_sockets / ".s.PGSQL.5432")) < embedded.SOCKET_PATH_LIMIT
+    assert embedded.places(deep) == where
+    assert embedded.places(tmp_path / "other").redis_socket != where.redis_socket
+
+
+def test_database_url_is_understood_by_django_when_parsed(tmp_path: Path) -> None:
+    parsed = dj_database_url.parse(embedded.database_url(tmp_path))
+    assert parsed["HOST"] == str(embedded.places(tmp_path).postgres_sockets)
+    assert (parsed["NAME"], parsed["USER"]) == ("greenserve", "greenserve")
+
+
+def test_committed_rows_survive_when_the_server_is_killed(var_dir: Path) -> None:
+    child = start(embedded.postgres(var_dir), var_dir)
+    query(var_dir, "CREATE TABLE t (x int); INSERT INTO t VALUES (1)")
+    assert child.pid
+    os.kill(child.pid, signal.SIGKILL)
+    while child.poll() is None:
+        time.sleep(0.01)
+    assert (embedded.places(var_dir).postgres_data / "postmaster.pid").exists()
+    restarted = time.monotonic()
+    while True:  # backends of the killed server may take a moment to notice
+        again = Child(embedded.postgres(var_dir), child.log)
+        again.start()
+        try:
+            embedded.wait_ready(again, timeout_s=20)
+            break
+        except StartError:
+            assert time.monotonic() - restarted < 10
+    assert query(var_dir, "SELECT x FROM t") == [(1,)]
+    again.stop()
+
+
+def test_start_goes_well_when_a_stale_lock_names_a_living_stranger(var_dir: Path) -> None:
+    start(embedded.postgres(var_dir, durable=False), var_dir).stop()
+    where = embedded.places(var_dir)
+    lock = where.postgres_data / "postmaster.pid"
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        lock.write_text(f"{stranger.pid}\n{where.postgres_data}\n1\n5432\n{where.postgres_sockets}\n\n0 0\nready\n")
+        (where.postgres_sockets / ".s.PGSQL.5432.lock").write_text(f"{stranger.pid}\n")
+        start(embedded.postgres(var_dir, durable=False), var_dir).stop()
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_abandoned_server_is_ended_when_another_is_started(var_dir: Path) -> None:
+    first = start(embedded.postgres(var_dir, durable=False), var_dir)
+    second = start(embedded.postgres(var_dir, durable=False), var_dir)
+    assert first.poll() is not None
+    assert query(var_dir, "SELECT 1") == [(1,)]
+    second.stop()
+
+
+def test_first_start_is_made_good_when_it_was_killed_half_way(var_dir: Path) -> None:
+    where = embedded.places(var_dir)
+    (where.postgres_home / "data.new" / "base").mkdir(parents=True)
+    where.postgres_data.mkdir()
+    start(embedded.postgres(var_dir, durable=False), var_dir).stop()
+    assert not (where.postgres_home / "data.new").exists()
+
+
+@pytest.mark.parametrize(("version", "words"), [(None, "only half"), ("17\n", "written by PostgreSQL 17")])
+def test_one_line_says_what_to_do_when_the_data_folder_cannot_be_used(
+    var_dir: Path, version: str | None, words: str
+) -> None:
+    data = embedded.places(var_dir).postgres_data
+    (data / "global").mkdir(parents=True)
+    (data / "global" / "pg_control").touch()
+    if version:
+        (data / "PG_VERSION").write_text(version)
+    with pytest.raises(StartError) as caught:
+        embedded.postgres(var_dir)
+    message = str(caught.value)
+    assert words in message
+    assert f"mv {data}" in message
+    assert "\n" not in message
+
+
+def test_data_of_a_deleted_folder_is_set_aside_when_the_folder_is_made_anew(var_dir: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("an ordinary user's data lies in the folder itself")
+    child = start(embedded.postgres(var_dir, durable=False), var_dir)
+    query(var_dir, "CREATE TABLE old (x int)")
+    child.stop()
+    (var_dir / "postgres-id").unlink()
+    child = start(embedded.postgres(var_dir, durable=False), var_dir)
+    assert query(var_dir, "SELECT to_regclass('old')") == [(None,)]
+    child.stop()
+    assert len(list(embedded.places(var_dir).postgres_home.glob("data.2*"))) == 1
+
+
+def test_start_fails_with_the_servers_own_words_when_it_ends_at_once(var_dir: Path) -> None:
+    start(embedded.postgres(var_dir, durable=False), var_dir).stop()
+    control = embedded.places(var_dir).postgres_data / "global" / "pg_control"
+    control.write_bytes(b"\0" * control.stat().st_size)
+    with pytest.raises(StartError, match=r"postgres ended: .*FATAL.*incompatible"):
+        start(embedded.postgres(var_dir, durable=False), var_dir)

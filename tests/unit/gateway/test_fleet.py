@@ -1,0 +1,124 @@
+"""The snapshot: who may be chosen, with which load, and how old it may be."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from scheduler.gateway.fleet import FleetView
+from scheduler.gateway.live import Refresher, Repeated, keep_refreshing
+from tests.fakes.fleet import MODEL, FakeFleet
+from tests.unit.gateway.conftest import Bench, until
+
+
+def view_of(fake: FakeFleet) -> FleetView:
+    view = FleetView()
+    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    return view
+
+
+@pytest.mark.parametrize(("state", "usable"), [("ready", 1), ("starting", 0), ("draining", 0), ("failed", 0)])
+def test_only_ready_instances_are_chosen_from(state: str, usable: int) -> None:
+    assert view_of(FakeFleet(["http://127.0.0.1:1"], state=state)).ready_instances == usable
+
+
+@pytest.mark.parametrize(("age_s", "usable"), [(14.0, 1), (16.0, 0)])
+def test_instances_are_left_out_when_their_agent_went_silent(age_s: float, usable: int) -> None:
+    assert view_of(FakeFleet(["http://127.0.0.1:1"], age_s=age_s)).ready_instances == usable
+
+
+def test_instance_is_left_out_and_named_when_its_address_is_unusable(caplog: pytest.LogCaptureFixture) -> None:
+    fake = FakeFleet(["ftp://somewhere", "http://127.0.0.1:1"])
+    view = view_of(fake)
+    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    assert view.ready_instances == 1
+    assert len(caplog.records) == 1
+
+
+def test_load_counts_what_was_sent_since_the_report() -> None:
+    fake = FakeFleet(["http://127.0.0.1:1"], waiting=2)
+    view = view_of(fake)
+    (instance,) = view.services[MODEL].ready
+    tickets = [instance.dispatched(100) for _ in range(5)]
+    loaded = instance.candidate()
+    assert (loaded.running, loaded.waiting, loaded.queued_prompt_tokens) == (0, 5, 500)
+    instance.started(tickets[0], 100)
+    assert (instance.candidate().running, instance.candidate().waiting) == (1, 4)
+    fake.waiting = 0
+    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    assert view.services[MODEL].ready == [instance]
+    assert (instance.candidate().running, instance.candidate().queued_prompt_tokens) == (5, 0), "nothing queues there"
+    for ticket in tickets[1:]:
+        instance.started(ticket, 100)
+        instance.ended()
+    instance.ended()
+    assert (instance.candidate().running, instance.candidate().waiting) == (0, 0)
+    assert instance.queued_prompt_tokens == 0
+
+
+def test_counts_survive_when_an_instance_drains_and_comes_back() -> None:
+    fake = FakeFleet(["http://127.0.0.1:1"])
+    view = view_of(fake)
+    (instance,) = view.services[MODEL].ready
+    instance.dispatched(10)
+    for state in ("draining", "draining", "ready"):
+        fake.state = state
+        view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    assert view.services[MODEL].ready == [instance]
+    assert instance.in_flight == 1
+
+
+def test_instance_that_refused_is_passed_over_unless_it_is_the_last() -> None:
+    service = view_of(FakeFleet(["http://127.0.0.1:1", "http://127.0.0.1:2"])).services[MODEL]
+    first, second = service.ready
+    first.cooling_until_s = 10.0
+    assert service.choosable((), now_s=9.0) == [second]
+    assert service.choosable((), now_s=11.0) == [first, second]
+    assert service.choosable({second.uid}, now_s=9.0) == [first]
+
+
+async def test_last_snapshot_stays_when_the_source_fails_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    fake, view = FakeFleet(["http://127.0.0.1:1"]), FleetView()
+    beat = Repeated("reading", 0.01)
+    task = asyncio.create_task(keep_refreshing(Refresher(view, fake), beat))
+    await until(lambda: view.ready_instances == 1)
+    fake.fails = True
+    await asyncio.sleep(0.1)
+    assert view.ready_instances == 1
+    assert len(caplog.records) == 1
+    fake.fails, fake.urls = False, []
+    await until(lambda: view.ready_instances == 0)
+    task.cancel()
+
+
+async def test_agent_keeps_its_last_state_until_stale_when_its_key_has_expired() -> None:
+    fake, view = FakeFleet(["http://127.0.0.1:1"]), FleetView()
+    refresher = Refresher(view, fake)
+    await refresher.refresh()
+    fake.states = dict  # type: ignore[method-assign,assignment]
+    await refresher.refresh()
+    assert view.ready_instances == 1
+    fake.nodes = []
+    await refresher.refresh()
+    assert view.ready_instances == 0, "the node has left the fleet"
+
+
+async def test_ready_says_why_when_it_is_not(bench: Bench) -> None:
+    async def ready() -> tuple[int, dict[str, object]]:
+        async with bench.http.get(bench.url + "/ready") as response:
+            return response.status, await response.json()
+
+    assert await ready() == (200, {"status": "ready", "instances": 1})
+    bench.server.fleet.fresh_at_s = time.monotonic() - 20
+    status, body = await ready()
+    assert status == 503
+    assert "20 s old" in str(body["reason"])
+    bench.fleet.state = "draining"
+    bench.publish()
+    assert await ready() == (503, {"status": "not ready", "reason": "no instance is ready"})
+    bench.server.fleet.fresh_at_s = None
+    assert (await ready())[0] == 503
+    async with bench.http.get(bench.url + "/live") as response:
+        assert response.status == 200

@@ -1,0 +1,109 @@
+"""The replayer against a gateway with fake engines."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+
+import pytest
+
+from greenserve.replay import ReplayProgress, replay
+from scheduler.gateway.server import Config, GatewayServer
+from scheduler.simulator.workload import TraceRequest
+from tests.fakes.engine import FakeEngine
+from tests.fakes.fleet import MAX_MODEL_LEN, MODEL, OTHER_SECRET, SECRET
+from tests.unit.gateway.conftest import Bench, until
+
+KEYS = {"acme": SECRET, "birch": OTHER_SECRET}
+
+
+def trace(*lengths: tuple[int, int], gap_s: float = 0.01) -> list[TraceRequest]:
+    return [TraceRequest(n * gap_s, prompt, output) for n, (prompt, output) in enumerate(lengths)]
+
+
+async def test_tokens_equal_the_traces_when_everything_is_served(bench: Bench) -> None:
+    steps: list[ReplayProgress] = []
+    requests = trace((300, 7), (40, 2), (1000, 30), (5, 1), (8, 8))
+    result = await replay(requests, bench.url, KEYS, MODEL, limit=4, on_progress=steps.append)
+    assert (result.sent, result.ok, result.failed) == (4, 4, {})
+    assert (result.prompt_tokens, result.output_tokens) == (1345, 40)
+    assert set(result.ttft_s) == set(result.e2e_s) == {"p50", "p90", "p99"}
+    assert all(value is not None and value > 0 for value in result.ttft_s.values())
+    rows = bench.rows()
+    assert sorted((row.prompt_tokens, row.output_tokens) for row in rows) == [(5, 1), (40, 2), (300, 7), (1000, 30)]
+    assert sorted(row.tenant_id or 0 for row in rows) == [1, 1, 2, 2], "in turn over the tenants"
+    assert {row.max_tokens for row in rows} == {1000}
+    assert (steps[-1].sent, steps[-1].ok, steps[-1].in_flight) == (4, 4, 0)
+
+
+async def test_arrivals_alone_are_scaled_when_sped_up(bench: Bench) -> None:
+    bench.engine.head_delay_s = 0.3
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    result = await replay(trace(*[(5, 1)] * 5, gap_s=1.0), bench.url, KEYS, MODEL, speed=20.0)
+    took_s = loop.time() - began_s
+    assert result.ok == 5
+    assert 0.2 + 0.3 <= took_s < 1.5, "open loop: requests overlap"
+
+
+async def test_failures_are_counted_by_reason_when_they_happen(bench: Bench) -> None:
+    requests = trace((MAX_MODEL_LEN + 1, 5), (5, 2))
+    result = await replay(requests, bench.url + "/v1", KEYS, MODEL)
+    assert (result.ok, result.failed) == (1, {"400 context_length_exceeded": 1})
+    bench.engine.die = "midway"
+    bench.engine.die_after = 1
+    bench.engine.pace_s = 0.05
+    result = await replay(trace((5, 9)), bench.url, KEYS, MODEL)
+    assert list(result.failed) in (["200 upstream_error"], ["connection broken: ClientPayloadError"])
+    result = await replay(trace((5, 9)), bench.url, {"nobody": "wrong"}, MODEL)
+    assert result.failed == {"401 invalid_api_key": 1}
+    assert result.ttft_s == {"p50": None, "p90": None, "p99": None}
+
+
+async def test_replay_goes_on_when_the_gateway_restarts(bench: Bench, tmp_path: Path) -> None:
+    port = bench.server.port
+    running = asyncio.create_task(replay(trace(*[(5, 1)] * 30, gap_s=0.05), bench.url, KEYS, MODEL))
+    await until(lambda: len(bench.rows()) >= 3)
+    await bench.server.stop()
+    await asyncio.sleep(0.3)
+    second = GatewayServer(Config("127.0.0.1", port, tmp_path / "second"))
+    await second.start()
+    bench.server = second
+    bench.publish()
+    result = await running
+    assert result.sent == 30
+    assert result.failed.get("connection refused", 0) >= 1
+    assert result.ok + sum(result.failed.values()) == 30
+    assert result.ok >= 15
+    await second.stop()
+
+
+async def test_replay_ends_early_when_told_to_stop_or_cancelled(bench: Bench) -> None:
+    endless = (TraceRequest(n * 0.01, 5, 3) for n in itertools.count())
+    stop = asyncio.Event()
+    running = asyncio.create_task(replay(endless, bench.url, KEYS, MODEL, stop=stop))
+    await until(lambda: len(bench.rows()) >= 5)
+    stop.set()
+    result = await running
+    assert result.ok == result.sent >= 5
+    bench.engine.pace_s = 5
+    running = asyncio.create_task(replay(trace((5, 3), (5, 3)), bench.url, KEYS, MODEL))
+    await until(lambda: len(bench.engine.received) == result.sent + 2)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await until(lambda: bench.engine.aborted == 2)
+
+
+@pytest.mark.parametrize(("speed", "keys"), [(0.0, KEYS), (-1.0, KEYS), (float("nan"), KEYS), (1.0, {})])
+async def test_replay_is_refused_when_its_arguments_make_no_sense(speed: float, keys: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"speed|key"):
+        await replay([], "http://127.0.0.1:1", keys, MODEL, speed=speed)
+
+
+async def test_connection_refused_is_counted_when_nothing_listens() -> None:
+    engine = await FakeEngine().start()
+    await engine.stop()
+    result = await replay(trace((5, 1)), engine.url, KEYS, MODEL)
+    assert result.failed == {"connection refused": 1}

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from greenserve import env
+
+
+def read(tmp_path: Path, **values: str) -> env.Env:
+    return env.read({"GREENSERVE_VAR": str(tmp_path / "var"), **values})
+
+
+def test_defaults_are_the_documented_ones_when_nothing_is_set(tmp_path: Path) -> None:
+    found = read(tmp_path)
+    assert (found.web_host, found.web_port) == ("127.0.0.1", 8000)
+    assert (found.gateway_host, found.gateway_port) == ("127.0.0.1", 8080)
+    assert found.database_url is None
+    assert found.redis_url is None
+    assert (found.demo, found.demo_speedup, found.demo_rps, found.debug) == (True, 30.0, 3.0, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("GREENSERVE_WEB_PORT", "eighty", "port between 1 and 65535"),
+        ("GREENSERVE_WEB_PORT", "0", "port between 1 and 65535"),
+        ("GREENSERVE_GATEWAY_PORT", "65536", "port between 1 and 65535"),
+        ("GREENSERVE_DEMO", "perhaps", "1 or 0"),
+        ("GREENSERVE_DEBUG", "2", "1 or 0"),
+        ("GREENSERVE_DEMO_SPEEDUP", "0.5", "between 1 and 1000"),
+        ("GREENSERVE_DEMO_SPEEDUP", "nan", "between 1 and 1000"),
+        ("GREENSERVE_DEMO_RPS", "-1", "between 0 and 1000"),
+        ("GREENSERVE_LOG_LEVEL", "LOUD", "DEBUG, INFO, WARNING, ERROR"),
+        ("DATABASE_URL", "sqlite:///db", "postgresql://"),
+        ("REDIS_URL", "localhost:6379", "redis://"),
+    ],
+)
+def test_one_line_names_variable_and_remedy_when_a_value_is_bad(
+    tmp_path: Path, name: str, value: str, remedy: str
+) -> None:
+    with pytest.raises(env.BadEnvironment) as caught:
+        read(tmp_path, **{name: value})
+    message = str(caught.value)
+    assert name in message
+    assert repr(value) in message
+    assert remedy in message
+    assert "\n" not in message
+
+
+def test_secret_key_is_kept_and_private_when_read_again(tmp_path: Path) -> None:
+    first, second = read(tmp_path).secret_key, read(tmp_path).secret_key
+    assert first == second
+    assert len(first) >= 50
+    path = tmp_path / "var" / "secret-key"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [file.name for file in path.parent.iterdir()] == ["secret-key"]
+
+
+def test_secret_key_is_made_anew_when_the_file_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var" / "secret-key").touch()
+    assert len(read(tmp_path).secret_key) >= 50
+
+
+def test_one_line_is_said_when_the_folder_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(env.BadEnvironment, match="GREENSERVE_VAR"):
+        env.read({"GREENSERVE_VAR": str(tmp_path / "file" / "var")})
+
+
+def test_no_other_module_reads_the_environment() -> None:
+    readers = [
+        str(path.relative_to(env.ROOT))
+        for folder in ("greenserve", "pools", "telemetry", "scheduler", "frontend")
+        for path in (env.ROOT / folder).rglob("*.py")
+        if "os.environ[" in (text := path.read_text()) or "os.environ.get" in text or "os.getenv" in text
+    ]
+    assert readers == ["greenserve/env.py"]

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from greenserve import preflight
+from greenserve.preflight import Lock, Refusal
+
+
+def test_second_lock_names_the_holder_when_the_first_is_held(tmp_path: Path) -> None:
+    first = Lock.of(tmp_path)
+    first.take()
+    with pytest.raises(Refusal) as caught:
+        Lock.of(tmp_path).take()
+    assert caught.value.status == preflight.ALREADY_RUNNING
+    assert str(os.getpid()) in str(caught.value)
+    assert "make down" in str(caught.value)
+    first.release()
+    Lock.of(tmp_path).take()
+
+
+def test_stale_lock_file_holds_nobody_up_when_its_process_was_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, os, signal; from pathlib import Path; from greenserve.preflight import Lock; "
+        "Lock.of(Path(sys.argv[1])).take(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=20, check=False)
+    assert killed.returncode == -9
+    lock = Lock.of(tmp_path)
+    assert lock.path.read_text().strip().isdigit()
+    assert lock.holder() is None
+    lock.take()
+    assert lock.holder() == os.getpid()
+    lock.release()
+
+
+def test_one_line_names_port_and_variable_when_the_port_is_taken() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        with pytest.raises(Refusal) as caught:
+            preflight.check_port("127.0.0.1", port, "the dashboard", "GREENSERVE_WEB_PORT")
+    assert caught.value.status == preflight.PORT_TAKEN
+    assert str(port) in str(caught.value)
+    assert "GREENSERVE_WEB_PORT" in str(caught.value)
+    preflight.check_port("127.0.0.1", port, "the dashboard", "GREENSERVE_WEB_PORT")
+
+
+def test_control_ports_stay_the_same_unless_one_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    first = preflight.control_ports(tmp_path, ["a", "b"])
+    assert len(set(first.values())) == 2
+    assert preflight.control_ports(tmp_path, ["a", "b"]) == first
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", first["a"]))
+        listener.listen()
+        second = preflight.control_ports(tmp_path, ["a", "b"])
+    assert second["a"] != first["a"]
+    assert second["b"] == first["b"]
+
+
+def test_state_is_empty_when_the_file_is_missing_or_damaged(tmp_path: Path) -> None:
+    assert preflight.read_state(tmp_path) == {}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "supervisor.json").write_text("[")
+    assert preflight.read_state(tmp_path) == {}
+    preflight.write_state(tmp_path, "ready", model="m")
+    assert preflight.read_state(tmp_path)["state"] == "ready"
