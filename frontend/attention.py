@@ -37,7 +37,9 @@ def items(health: Health, slo: SloFrame) -> tuple[Item, ...]:
 
 def _plumbing(health: Health) -> Iterator[Item]:
     if health.redis_error:
-        yield Item("bad", f"Redis does not answer ({health.redis_error})", "`greenserve status`, `greenserve logs redis`")
+        yield Item(
+            "bad", f"Redis does not answer ({health.redis_error})", "`greenserve status`, `greenserve logs redis`"
+        )
     elif health.table_missing:
         yield Item("warn", "No supervisor reports its processes", "Start the product with `greenserve up`")
     for process in health.processes:
@@ -56,9 +58,15 @@ def _plumbing(health: Health) -> Iterator[Item]:
 
 
 def _loops(health: Health) -> Iterator[Item]:
+    never = list(dict.fromkeys(loop.kind for loop in health.loops if loop.state == "never ran"))
+    if never:
+        text = f"No decision yet of: {', '.join(never)}"
+        yield Item("warn", text, "They come soon after the start; if not, `greenserve logs epochs`")
     for loop in health.loops:
         name = f"The {loop.kind} loop" + (f" of {loop.service}" if loop.kind != "clock" else "")
-        where = "`greenserve logs epochs`" if loop.kind != "clock" else "the log of a node: `greenserve logs node.<name>`"
+        where = (
+            "`greenserve logs epochs`" if loop.kind != "clock" else "the log of a node: `greenserve logs node.<name>`"
+        )
         if loop.state == "infeasible":
             text = f"{name} found no plan that meets the constraints; the last plan stays. {loop.error}".strip()
             yield Item("bad", text, "Look at the decision: it names what cannot be met", loop.decision_id)
@@ -66,17 +74,20 @@ def _loops(health: Health) -> Iterator[Item]:
             yield Item("bad", f"{name} failed; the last plan stays. {loop.error}".strip(), where, loop.decision_id)
         elif loop.state == "late":
             yield Item("bad", f"{name} is late: it runs each {formats.seconds(loop.period_s)}", where)
-        elif loop.state == "never ran":
-            yield Item("warn", f"{name} has no decision yet", "It runs soon after the start; else " + where)
 
 
 def _nodes(health: Health) -> Iterator[Item]:
+    if health.redis_error:
+        return  # Redis carries the agents' reports: without it nothing is known of any node
+    silent = [node.name for node in health.nodes if node.state == "silent"]
+    if silent:
+        text = (
+            f"Node {silent[0]} is silent"
+            if len(silent) == 1
+            else f"{len(silent)} nodes are silent: {', '.join(silent)}"
+        )
+        yield Item("bad", text, f"`greenserve logs node.{silent[0]}`")
     for node in health.nodes:
-        if health.redis_error:
-            return  # Redis carries the agents' reports: without it nothing is known of any node
-        if node.state == "silent":
-            since = f" for {formats.seconds(node.age_s)}" if node.age_s is not None else ""
-            yield Item("bad", f"Node {node.name} is silent{since}", f"`greenserve logs node.{node.name}`")
         if node.error:
             yield Item("warn", f"Node {node.name}: {node.error}", f"`greenserve logs node.{node.name}`")
         for failed in node.failed:

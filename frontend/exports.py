@@ -35,7 +35,10 @@ def slo(frame: SloFrame) -> str:
     columns: list[Column] = []
     for series in frame.series:
         name = f"{series.service}_{series.kind}"
-        columns += [(f"{name}_share_within_{series.objective_s:g}_s", series.attained), (f"{name}_judged", series.judged)]
+        columns += [
+            (f"{name}_share_within_{series.objective_s:g}_s", series.attained),
+            (f"{name}_judged", series.judged),
+        ]
     return _csv(frame.window, columns)
 
 

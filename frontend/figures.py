@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from telemetry.frames import CarbonFrame, DecisionTick, IntensityStep, JainFrame, PowerFrame, SloFrame, Values
+from telemetry.frames import CarbonFrame, DecisionTick, IntensityStep, JainFrame, PowerFrame, SloFrame, Values, Window
 
 from . import formats
 from .plot_style import DASHES, SERIES_COLOURS, Figure, Look, axis, band, decision_ticks, layout, site_colour
@@ -34,9 +34,9 @@ def power(frame: PowerFrame, look: Look, ticks: Sequence[DecisionTick] = ()) -> 
         solid = {"color": colour, "line": {"width": 0}}
         hatched = {
             "color": colour,
-            "opacity": 0.55,
+            "opacity": 0.6,
             "line": {"width": 0},
-            "pattern": {"shape": "/", "size": 5, "solidity": 0.25, "fgcolor": look.theme.paper},
+            "pattern": {"shape": "/", "size": 5, "solidity": 0.4, "fgcolor": colour, "bgcolor": look.theme.rule},
         }
         for name, values, marker in (("in use", site.in_use_w, solid), ("idle", site.idle_w, hatched)):
             traces.append(
@@ -44,8 +44,10 @@ def power(frame: PowerFrame, look: Look, ticks: Sequence[DecisionTick] = ()) -> 
                 | {"name": site.label, "y": _scaled(values, divisor), "marker": marker, "showlegend": name == "in use"}
                 | {"hovertemplate": f"{site.label} {name}: %{{y:.3~g}} {unit}<extra></extra>"}
             )
-    figure = _figure(look, [*traces, decision_ticks(look, ticks)], layout(look, window, **_bars(look, unit, "power")))
-    _bands(figure, look, frame)
+    figure = _figure(
+        look, [*traces, decision_ticks(look, ticks)], layout(look, window, **_bars(look, f"power, {unit}"))
+    )
+    _bands(figure, look, window, [any(site.silent[i] for site in frame.sites) for i in range(window.count)])
     if frame.cap_w is not None:
         _level(figure, look, frame.cap_w / divisor, f"cap {formats.si(frame.cap_w, 'W')}")
     until_s = frame.metered_until_s
@@ -53,7 +55,7 @@ def power(frame: PowerFrame, look: Look, ticks: Sequence[DecisionTick] = ()) -> 
         figure,
         question="Where does the power go?",
         source="energy ledger, metered at the GPUs, without PUE; hatched: idle; grey: a meter was silent",
-        until=look.time(until_s) if until_s is not None else None,
+        until=_said(look, until_s, window.end_s),
         stale=until_s is not None and until_s < window.end_s - STALE_S,
         empty=until_s is None,
     )
@@ -76,18 +78,19 @@ def carbon(frame: CarbonFrame, look: Look, ticks: Sequence[DecisionTick] = ()) -
         traces.append(_intensity_line(look, site.label, site.site, colour, site.actual, forecast=False))
         if site.forecast:
             traces.append(_intensity_line(look, site.label, site.site, colour, site.forecast, forecast=True))
-    axes = _bars(look, unit, "emitted", (0.47, 1.0)) | {
+    axes = _bars(look, unit, (0.47, 1.0)) | {
         "yaxis2": axis(look, "gCO₂e/kWh", (0.09, 0.38), rangemode="tozero", nticks=4)
     }
     figure = _figure(look, [*traces, decision_ticks(look, ticks)], layout(look, window, **axes))
+    _bands(figure, look, window, _lacking([s.rate_g_per_h for s in frame.sites]))
     known = [s.known_until_s for s in frame.sites]
     stale = [s.label for s in frame.sites if s.actual and _feed_is_stale(s.actual, s.known_until_s, window.end_s)]
     sources = "; ".join(dict.fromkeys(s.source for s in frame.sites if s.source))
     return _with_meta(
         figure,
         question="How much carbon, and how clean is each grid?",
-        source=f"energy ledger x PUE x grid average, location-based; dashed: forecast. {sources}".strip(),
-        until=look.time(max(k for k in known if k is not None)) if any(k is not None for k in known) else None,
+        source=f"energy ledger x PUE x grid average, location-based; dashed: forecast; grey: a site unknown. {sources}".strip(),
+        until=_said(look, max((k for k in known if k is not None), default=None), window.end_s),
         stale=bool(stale),
         stale_what=", ".join(stale),
         empty=not any(s.actual or any(v is not None for v in s.rate_g_per_h) for s in frame.sites),
@@ -114,10 +117,9 @@ def slo(frame: SloFrame, look: Look, ticks: Sequence[DecisionTick] = ()) -> Figu
         )
     targets = sorted({s.target for s in frame.series})
     lowest = min([v for s in frame.series for v in s.attained if v is not None] + targets, default=0.9)
-    low = next(b for b in BREAKS if b <= min(lowest - (1 - lowest) * 0.15, 1 - LEAST_SPAN) or b == 0.0)
-    title = "% within objective" + (f" (axis from {low * 100:g} %)" if low > 0 else "")
-    span = 100 - low * 100
-    axes = {"yaxis": axis(look, title, FULL, range=[low * 100, 100 + span * 0.04])}
+    low = _break(lowest)
+    title = "% within objective" + (f" (from {low * 100:g} %)" if low > 0 else "")
+    axes = {"yaxis": axis(look, title, FULL, range=[low * 100, 100 + (100 - low * 100) * 0.04])}
     figure = _figure(look, [*traces, decision_ticks(look, ticks)], layout(look, window, **axes))
     for target in targets:
         _level(figure, look, target * 100, f"objective {target * 100:g} %")
@@ -125,7 +127,7 @@ def slo(frame: SloFrame, look: Look, ticks: Sequence[DecisionTick] = ()) -> Figu
         figure,
         question="Are the latency objectives met?",
         source=f"request records that ended in the {formats.seconds(frame.rolling_s)} before; failures count as missed",
-        until=look.time(frame.last_end_s) if frame.last_end_s is not None else None,
+        until=_said(look, frame.last_end_s, window.end_s),
         empty=not any(v is not None for s in frame.series for v in s.attained),
     )
 
@@ -142,13 +144,17 @@ def jain(frame: JainFrame, look: Look, ticks: Sequence[DecisionTick] = ()) -> Fi
     ]
     tenants = _line("across tenants", x, list(frame.tenants), look.theme.ink, "solid", width=2.5)
     traces.insert(0, tenants | {"hovertemplate": f"across tenants: {hover}"})
-    axes = {"yaxis": axis(look, "Jain index (1 = even)", FULL, range=[0, 1.05])}
+    known = [v for values in (frame.tenants, *frame.classes.values()) for v in values if v is not None]
+    low = _break(min(known, default=0.0))
+    title = "Jain index (1 = even)" + (f", from {low:g}" if low > 0 else "")
+    axes = {"yaxis": axis(look, title, FULL, range=[low, 1 + (1 - low) * 0.05])}
     figure = _figure(look, [*traces, decision_ticks(look, ticks)], layout(look, window, **axes))
     return _with_meta(
         figure,
         question="Is service even across tenants and lengths?",
-        source=f"share of tokens in time, last {formats.seconds(frame.rolling_s)}; per class by length quartile (FREESH C.2)",
-        until=look.time(frame.last_end_s) if frame.last_end_s is not None else None,
+        source=f"tokens in time of the last {formats.seconds(frame.rolling_s)}; a class: across its length quartiles "
+        "(FREESH C.2)",
+        until=_said(look, frame.last_end_s, window.end_s),
         empty=not any(v is not None for v in frame.tenants),
     )
 
@@ -212,7 +218,7 @@ def _intensity_line(
         issued += [said] * 2
         last_end_s = step.end_s
     what = "forecast of %{customdata}" if forecast else "grid"
-    line = _line(label, x, y, colour, "dot" if forecast else "solid", 1.5 if forecast else 2.0)
+    line = _line(label, x, y, colour, "4px,3px" if forecast else "solid", 1.5 if forecast else 2.0)
     return line | {
         "yaxis": "y2",
         "legendgroup": group,
@@ -222,8 +228,18 @@ def _intensity_line(
     }
 
 
-def _bars(look: Look, unit: str, what: str, domain: tuple[float, float] = FULL) -> Figure:
-    return {"yaxis": axis(look, f"{what}, {unit}", domain, rangemode="tozero"), "barmode": "stack"}
+def _said(look: Look, until_s: float | None, now_s: float) -> str | None:
+    """Until when a chart's figures reach; a step that has begun reaches to now."""
+    return None if until_s is None else look.time(min(until_s, now_s))
+
+
+def _break(lowest: float) -> float:
+    """Where an axis up to 1 begins: below its lowest value, at a round number, and not so near that noise looms."""
+    return next(b for b in BREAKS if b <= min(lowest - (1 - lowest) * 0.15, 1 - LEAST_SPAN) or b == 0.0)
+
+
+def _bars(look: Look, title: str, domain: tuple[float, float] = FULL) -> Figure:
+    return {"yaxis": axis(look, title, domain, rangemode="tozero"), "barmode": "stack"}
 
 
 def _scaled(values: Values, divisor: float) -> list[float | None]:
@@ -236,17 +252,23 @@ def _top(series: Sequence[Sequence[float | None]]) -> float | None:
     return max((sum(v or 0.0 for v in column) for column in zip(*series, strict=True)), default=None)
 
 
-def _bands(figure: Figure, look: Look, frame: PowerFrame) -> None:
-    """One band for each run of buckets in which any site's meters were silent."""
-    starts_s, ends_s = frame.window.starts_s, frame.window.ends_s
+def _bands(figure: Figure, look: Look, window: Window, lacking: Sequence[bool]) -> None:
+    """One grey band for each run of buckets in which a stack lacks a site."""
+    starts_s, ends_s = window.starts_s, window.ends_s
     begun: float | None = None
-    for i, end_s in enumerate(ends_s):
-        silent = any(site.silent[i] for site in frame.sites)
-        if silent and begun is None:
+    for i, lacks in enumerate(lacking):
+        if lacks and begun is None:
             begun = starts_s[i]
-        if begun is not None and (not silent or i == len(ends_s) - 1):
-            figure["layout"]["shapes"].append(band(look, begun, end_s if silent else starts_s[i]))
+        if begun is not None and (not lacks or i == len(lacking) - 1):
+            figure["layout"]["shapes"].append(band(look, begun, ends_s[i] if lacks else starts_s[i]))
             begun = None
+
+
+def _lacking(series: Sequence[Values]) -> list[bool]:
+    """Where some sites are known and others are not: a stack there is too low."""
+    return [
+        any(v is None for v in column) and any(v is not None for v in column) for column in zip(*series, strict=True)
+    ]
 
 
 def _level(figure: Figure, look: Look, y: float, text: str) -> None:
@@ -258,7 +280,7 @@ def _level(figure: Figure, look: Look, y: float, text: str) -> None:
     )
     figure["layout"]["annotations"].append(
         {"xref": "paper", "yref": "y", "x": 1, "y": y, "text": text, "showarrow": False, "xanchor": "right"}
-        | {"yanchor": "bottom", "font": {"size": 11, "color": ink}}
+        | {"yanchor": "bottom", "font": {"size": 11, "color": ink}, "bgcolor": look.theme.paper, "opacity": 0.85}
     )
 
 

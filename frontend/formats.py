@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-UNKNOWN = "–"
+UNKNOWN = "\u2013"
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
 
 # The unit that a name ends in, as the house writes names; longest first.
@@ -46,6 +46,12 @@ def figures(value: float, digits: int = 3) -> str:
     return f"{value:,.{min(decimals, 6)}f}".replace(",", "\u202f")
 
 
+def plain(value: float) -> str:
+    """Four significant figures at most, without idle zeros: `0.4`, `1410`."""
+    text = figures(value, 4)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def si(value: float | None, unit: str, digits: int = 3, floor: float = 1.0) -> str:
     """`3210, "W"` -> `3.21 kW`; None -> an en dash."""
     if value is None:
@@ -65,7 +71,7 @@ def seconds(value: float | None) -> str:
     if size < 1:
         return f"{value * 1_000:.0f}\u00a0ms"
     if size < 10:
-        return f"{value:.1f}\u00a0s"
+        return f"{value:.1f}".removesuffix(".0") + "\u00a0s"
     if size < 120:
         return f"{value:.0f}\u00a0s"
     if size < 7_200:
@@ -108,4 +114,4 @@ def quantity(value: float | None, unit: str) -> str:
         return si(value, unit, floor=1e-3)
     if unit == "gCO₂e":
         return si(value, "gCO₂e", floor=1e-3)
-    return f"{figures(value, 4)}\u00a0{unit}".rstrip("\u00a0")
+    return f"{plain(value)}\u00a0{unit}".rstrip("\u00a0")

@@ -157,7 +157,7 @@ def read_messages(nodes: Sequence[str]) -> Messages:
         return Messages(error=f"{type(error).__name__}: {error}")
 
 
-def _decode(data: bytes | None, kind: type[M]) -> M | None:
+def _decode(data: bytes | str | None, kind: type[M]) -> M | None:
     """A message that cannot be read counts as not there: its sender is then shown as late, which it is to us."""
     try:
         return None if data is None else wire.decode(data, kind)
@@ -212,15 +212,12 @@ def judge_processes(
 
 
 def _judge_process(row: wire.ProcessRow, beat: wire.Heartbeat | None, now_s: float) -> ProcessHealth:
-    age_s = now_s - beat.at_s if beat else None
-    must_beat = row.name in BEATING or row.name.startswith("node.")
+    age_s = max(0.0, now_s - beat.at_s) if beat else None
     if row.state == "restarting":
         state = "restarting"
     elif row.state != "running":
         state = "dead"
-    elif beat is not None and age_s is not None and age_s > LATE_PERIODS * beat.period_s:
-        state = "late"
-    elif beat is None and must_beat and now_s - (row.started_at_s or 0.0) > START_S:
+    elif _is_late(row, beat, now_s):
         state = "late"
     else:
         state = "running"
@@ -235,6 +232,13 @@ def _judge_process(row: wire.ProcessRow, beat: wire.Heartbeat | None, now_s: flo
         detail=(beat.detail if beat else "") or row.last_exit,
         log=row.log,
     )
+
+
+def _is_late(row: wire.ProcessRow, beat: wire.Heartbeat | None, now_s: float) -> bool:
+    if beat is not None:
+        return now_s - beat.at_s > LATE_PERIODS * beat.period_s
+    must_beat = row.name in BEATING or row.name.startswith("node.")
+    return must_beat and now_s - (row.started_at_s or 0.0) > START_S
 
 
 def judge_loops(runs: Iterable[LoopRun], periods: Mapping[str, float], now_s: float) -> tuple[LoopHealth, ...]:
@@ -287,7 +291,7 @@ def judge_node(name: str, agent: wire.AgentState | None, now_s: float) -> NodeHe
     """A node whose agent has not spoken for ten seconds is silent: nothing new is known of it."""
     if agent is None:
         return NodeHealth(name, "silent", None, {}, (), "")
-    age_s = now_s - agent.at_s
+    age_s = max(0.0, now_s - agent.at_s)
     states: dict[str, int] = {}
     for instance in agent.instances:
         states[instance.state] = states.get(instance.state, 0) + 1

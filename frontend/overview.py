@@ -46,7 +46,9 @@ class Summary:
     @property
     def intensity_g_per_kwh(self) -> float | None:
         """Mean over the sites whose intensity is known, weighted by the power each draws now."""
-        known = [(s.power_w, s.intensity_g_per_kwh) for s in self.sites if s.power_w and s.intensity_g_per_kwh is not None]
+        known = [
+            (s.power_w, s.intensity_g_per_kwh) for s in self.sites if s.power_w and s.intensity_g_per_kwh is not None
+        ]
         total = sum(power for power, _ in known)
         return sum(power * intensity for power, intensity in known) / total if total else None
 
@@ -67,7 +69,9 @@ class Summary:
 
     @property
     def loops_words(self) -> str:
-        wrong = [f"{loop.kind} {loop.state}" for loop in self.health.loops if loop.state not in ("on time", "no instance")]
+        wrong = [
+            f"{loop.kind} {loop.state}" for loop in self.health.loops if loop.state not in ("on time", "no instance")
+        ]
         return "loops on time" if not wrong else f"loops: {', '.join(wrong)}"
 
 

@@ -13,9 +13,9 @@ Figure = dict[str, Any]
 
 # Okabe and Ito's colour-blind safe palette. Sites take theirs by rank, everywhere; other series take the rest.
 SITE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
-SERIES_COLOURS = ("#D55E00", "#56B4E9", "#CC79A7", "#009E73", "#0072B2", "#E69F00")
+# The greys are for a fourth and further series, told apart by their dashes too.
+SERIES_COLOURS = ("#D55E00", "#56B4E9", "#CC79A7", "#888E96", "#B0B5BB", "#5F656D")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-TICK_COLOURS = {"carbon": "#009E73", "scale": "#0072B2", "shard": "#D55E00", "clock": "#999999"}
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Noto Sans', sans-serif"
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 AHEAD_SHARE = 1 / 12  # of the range, kept free to the right of now for forecasts
@@ -83,7 +83,14 @@ def layout(look: Look, window: Window, **axes: Any) -> Figure:
         "margin": {"l": 60, "r": 12, "t": 6, "b": 34},
         "hovermode": "x unified",
         "hoverlabel": {"bgcolor": theme.paper, "bordercolor": theme.rule, "font": {"color": theme.ink, "size": 12}},
-        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "font": {"size": 12}, "traceorder": "normal"},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 1.01,
+            "yanchor": "bottom",
+            "font": {"size": 12},
+            "traceorder": "normal",
+        },
         "dragmode": "zoom",
         "uirevision": "keep",
         "bargap": 0,
@@ -128,7 +135,7 @@ def decision_ticks(look: Look, ticks: Sequence[DecisionTick]) -> Figure:
             "symbol": "line-ns-open",
             "size": 10,
             "line": {"width": 2},
-            "color": [TICK_COLOURS.get(tick.kind, look.theme.muted) for tick in ticks],
+            "color": look.theme.muted,
         },
         "customdata": [tick.url for tick in ticks],
         "text": [f"{tick.kind}, {tick.reason.replace('_', ' ')}: {_wrapped(tick.summary)}" for tick in ticks],
@@ -138,7 +145,7 @@ def decision_ticks(look: Look, ticks: Sequence[DecisionTick]) -> Figure:
 
 def _wrapped(text: str, width: int = 60) -> str:
     lines, line = [], ""
-    for word in text.replace("<", "‹").replace(">", "›").split():
+    for word in text.replace("<", "\u2039").replace(">", "\u203a").split():
         if line and len(line) + len(word) >= width:
             lines.append(line)
             line = ""

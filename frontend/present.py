@@ -129,7 +129,9 @@ def _is_series(value: Any) -> bool:
 def _columns(name: str, values: Mapping[str, Any], clock: Clock) -> Table:
     """A mapping of scalars: two columns. A unit in its own name holds for all values, else each key's own."""
     title, unit = formats.unit_of(name)
-    rows = tuple((formats.unit_of(k)[0] if not unit else k, scalar(name if unit else k, v, clock)) for k, v in values.items())
+    rows = tuple(
+        (formats.unit_of(k)[0] if not unit else k, scalar(name if unit else k, v, clock)) for k, v in values.items()
+    )
     return Table(title, unit, (), rows)
 
 
@@ -137,16 +139,14 @@ def _series(name: str, values: Mapping[str, Sequence[Any]], clock: Clock) -> Tab
     """A mapping of lists over the coming steps: one row each, the unit said once."""
     title, unit = formats.unit_of(name)
     steps = max(len(v) for v in values.values())
-    rows = tuple(
-        (key, *(_bare(v) for v in series), *[""] * (steps - len(series))) for key, series in values.items()
-    )
+    rows = tuple((key, *(_bare(v) for v in series), *[""] * (steps - len(series))) for key, series in values.items())
     return Table(title, unit, ("", *(f"step {n + 1}" for n in range(steps))), rows)
 
 
 def _bare(value: Any) -> str:
     if value is None:
         return formats.UNKNOWN
-    return formats.figures(float(value), 4) if isinstance(value, (int, float)) else str(value)
+    return formats.plain(float(value)) if isinstance(value, (int, float)) else str(value)
 
 
 def _records(name: str, records: Sequence[Mapping[str, Any]], clock: Clock) -> Table:
@@ -190,7 +190,9 @@ def _verdict(record: Mapping[str, Any]) -> str:
     return f"ruled out: {record.get('failed') or 'not said'}"
 
 
-def comparisons(predicted: Mapping[str, Any], realised: Mapping[str, Any] | None, clock: Clock) -> tuple[Comparison, ...]:
+def comparisons(
+    predicted: Mapping[str, Any], realised: Mapping[str, Any] | None, clock: Clock
+) -> tuple[Comparison, ...]:
     """What was predicted beside what came, name by name, with the difference in percent of the prediction."""
     came = realised or {}
     names = [n for n in dict.fromkeys((*predicted, *came)) if _is_scalar(predicted.get(n)) and _is_scalar(came.get(n))]

@@ -16,6 +16,10 @@ urlpatterns = [
     path("health.json", views.health_json, name="health-json"),
     path("healthz", views.healthz, name="healthz"),
     path("preferences/time-zone/", views.time_zone, name="time-zone"),
-    path("sign-in/", LoginView.as_view(template_name="frontend/sign_in.html", redirect_authenticated_user=True), name="login"),
+    path(
+        "sign-in/",
+        LoginView.as_view(template_name="frontend/sign_in.html", redirect_authenticated_user=True),
+        name="login",
+    ),
     path("sign-out/", LogoutView.as_view(), name="logout"),
 ]

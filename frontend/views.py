@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
+from urllib.parse import urlencode
 
 from django.contrib.auth.decorators import login_not_required
 from django.core.paginator import Paginator
@@ -25,7 +26,7 @@ from . import health as health_checks
 from . import overview as overview_page
 from . import present, reader
 
-RECENT = 12
+RECENT = 3  # of each loop
 PAGE = 50
 
 
@@ -41,7 +42,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "summary": overview_page.summary(chosen.window),
         "every": every,
         "pools": selectors.pool_table(chosen.window.end_s, every=every),
-        "decisions": scheduler_selectors.decisions()[:RECENT],
+        "decisions": scheduler_selectors.recent_decisions(RECENT),
     }
     return render(request, "frontend/overview.html", context)
 
@@ -64,7 +65,7 @@ def pools(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_safe
 def recent_decisions(request: HttpRequest) -> HttpResponse:
-    return render(request, "frontend/parts/decisions.html", {"decisions": scheduler_selectors.decisions()[:RECENT]})
+    return render(request, "frontend/parts/decisions.html", {"decisions": scheduler_selectors.recent_decisions(RECENT)})
 
 
 @never_cache
@@ -98,9 +99,12 @@ def decision_list(request: HttpRequest) -> HttpResponse:
     kind = request.GET.get("kind", "")
     kind = kind if kind in Decision.Kind.values else ""
     text = request.GET.get("q", "").strip()[:100]
-    found = scheduler_selectors.decisions(kind or None, text)
+    epoch = request.GET.get("epoch", "")
+    epoch_id = int(epoch) if epoch.isdecimal() and len(epoch) < 19 else None
+    found = scheduler_selectors.decisions(kind or None, text, epoch_id)
     page = Paginator(found, PAGE).get_page(request.GET.get("page"))
     context = {"page": page, "decisions": page.object_list, "kind": kind, "kinds": Decision.Kind.values, "q": text}
+    context["keep"] = urlencode({k: v for k, v in (("kind", kind), ("q", text), ("epoch", epoch_id)) if v})
     return render(request, "frontend/decision_list.html", context)
 
 
@@ -158,5 +162,7 @@ def time_zone(request: HttpRequest) -> HttpResponse:
         return HttpResponseBadRequest("choose UTC or the time zone of a site")
     request.session[reader.SESSION_KEY] = zone
     target = request.POST.get("next", "")
-    safe = url_has_allowed_host_and_scheme(target, allowed_hosts={request.get_host()}, require_https=request.is_secure())
+    safe = url_has_allowed_host_and_scheme(
+        target, allowed_hosts={request.get_host()}, require_https=request.is_secure()
+    )
     return redirect(target if safe else "overview")

@@ -177,9 +177,9 @@ def tail(path: Path, lines: int) -> str:
 
 
 def last_words(text: str) -> str:
-    """The line of a log's end that tells most: the last fatal one, else simply the last."""
+    """The line of a log's end that tells most: the last that is fatal or an exception's, else simply the last."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    fatal = [line for line in lines if re.search(r"\b(FATAL|PANIC)\b", line)]
+    fatal = [line for line in lines if re.search(r"\b(FATAL|PANIC)\b|^[\w.]+(Error|Exception)\b", line)]
     return (fatal or lines or ["no message"])[-1]
 
 

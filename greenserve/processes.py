@@ -75,10 +75,10 @@ def agent(config: env.Env, node: str, port: int) -> Spec:
     return _python(config, f"node.{node}", *celery, *worker, *quiet, *ours)
 
 
-def traffic(config: env.Env) -> Spec:
+def traffic(config: env.Env, model: str) -> Spec:
     """The demo's users: an endless stream of requests shaped like Azure's published trace."""
     rate = ("--generate", "azure-conv-like", "--rate", f"{config.demo_rps:g}", "--forever", "--wait", "--quiet")
-    return _python(config, "traffic", "-m", "greenserve", "replay", *rate, rank=3, stop_timeout_s=3.0)
+    return _python(config, "traffic", "-m", "greenserve", "replay", *rate, "--model", model, rank=3, stop_timeout_s=3.0)
 
 
 def fleet(config: env.Env, plan: Plan, ports: dict[str, int]) -> list[Spec]:
@@ -86,8 +86,8 @@ def fleet(config: env.Env, plan: Plan, ports: dict[str, int]) -> list[Spec]:
     specs = background(config)
     specs += [simulated_node(config, node, ports[node.name]) for node in plan.nodes]
     specs += [agent(config, node.name, ports[node.name]) for node in plan.nodes]
-    if config.demo and config.demo_rps > 0:
-        specs.append(traffic(config))
+    if config.demo and config.demo_rps > 0 and plan.model:
+        specs.append(traffic(config, plan.model))
     return specs
 
 

@@ -78,13 +78,12 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 
 STATIC_URL = "static/"
-STATIC_ROOT = ENV.var_dir / "static"
 STATICFILES_FINDERS = [
     "django.contrib.staticfiles.finders.FileSystemFinder",
     "django.contrib.staticfiles.finders.AppDirectoriesFinder",
     "frontend.finders.PlotlyFinder",
 ]
-WHITENOISE_USE_FINDERS = True
+WHITENOISE_USE_FINDERS = True  # served from the packages: nothing is collected
 
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
@@ -113,7 +112,8 @@ REST_FRAMEWORK = {
     "PAGE_SIZE": 50,
 }
 
-CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://")
+# Kombu's own spelling of a Redis socket and of its database number.
+CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://").replace("?db=", "?virtual_host=")
 CELERY_TASK_DEFAULT_QUEUE = "epochs"
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True

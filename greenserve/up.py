@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 import redis
 
-from greenserve import embedded, env, preflight, processes
+from greenserve import embedded, env, postgres_server, preflight, processes, reach
 from greenserve.preflight import START_FAILED, Refusal
 from greenserve.prepare import Plan
 from greenserve.process import Child, StartError, last_words, leash, tail
@@ -79,9 +79,13 @@ def start_servers(config: env.Env, supervisor: Supervisor, report: Callable[[str
     started: list[Child] = []
     if config.database_url is None:
         report("PostgreSQL: starting (the first time its data folder is made)")
-        started.append(supervisor.start(embedded.postgres(config.var_dir)))
+        started.append(supervisor.start(postgres_server.spec(config.var_dir)))
+    else:
+        report(reach.postgres(config.database_url))
     if config.redis_url is None:
         started.append(supervisor.start(embedded.redis(config.var_dir)))
+    else:
+        report(reach.redis(config.redis_url))
     for child in started:
         embedded.wait_ready(child, SERVER_WITHIN_S)
     _check_stop(supervisor)

@@ -25,8 +25,8 @@ class LoopRun:
     decision_id: int | None = None
 
 
-def decisions(kind: str | None = None, text: str = "") -> QuerySet[Decision]:
-    """Newest first, with what a list shows, of one kind and with `text` in the summary if given.
+def decisions(kind: str | None = None, text: str = "", epoch_id: int | None = None) -> QuerySet[Decision]:
+    """Newest first, with what a list shows; of one kind, of one epoch, with `text` in the summary if given.
 
     The heavy JSON columns stay in the database.
     """
@@ -35,7 +35,15 @@ def decisions(kind: str | None = None, text: str = "") -> QuerySet[Decision]:
     )
     if kind:
         found = found.filter(kind=kind)
+    if epoch_id is not None:
+        found = found.filter(epoch_id=epoch_id)
     return found.filter(summary__icontains=text) if text else found
+
+
+def recent_decisions(per_loop: int) -> list[Decision]:
+    """The newest few of each loop, newest first: else the clock loop's would crowd out all others. One query a loop."""
+    found = [decision for kind in Decision.Kind.values for decision in decisions(kind)[:per_loop]]
+    return sorted(found, key=lambda d: (d.at, d.pk), reverse=True)
 
 
 def decision(decision_id: int) -> Decision | None:

@@ -13,7 +13,10 @@ from django.utils import timezone
 from pools import wire
 from pools.models import Service
 from scheduler.core.types import Loop
-from scheduler.live import agents, epochs, publish as publishing, realise
+from scheduler.live import agents, epochs, realise
+from scheduler.live import publish as publishing
+from telemetry import carbon
+from telemetry.models import CarbonFeed
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +29,6 @@ BOOTSTRAP_PATIENCE = 10  # tries until the fleet is started on the nodes that ha
 def run_epochs(kind: str) -> None:
     """Runs one loop's epoch for every service; a fault in one service does not keep the others waiting."""
     now = timezone.now()
-    beat("epochs", period_s=min(epochs.period_s(loop) for loop in EPOCH_LOOPS), detail=f"{kind} epoch")
     for service in Service.objects.all():
         epochs.run(service, Loop(kind), now)
 
@@ -42,6 +44,8 @@ def bootstrap(self: Any, attempt: int = 0) -> None:
         log.info("waiting for nodes: %d of %d report", len(present), len(expected))
         self.apply_async(kwargs={"attempt": attempt + 1}, countdown=BOOTSTRAP_RETRY_S)
         return
+    for feed in CarbonFeed.objects.select_related("site"):
+        carbon.refresh_feed(feed, timezone.now())  # beat has not come round to it yet
     for loop in EPOCH_LOOPS:
         for service in services:
             epochs.run(service, loop, timezone.now())

@@ -232,3 +232,17 @@ class PoolRow:
             return None
         span = self.clock_max_mhz - self.clock_min_mhz
         return min(1.0, max(0.0, (self.clock_mhz - self.clock_min_mhz) / span)) if span > 0 else 1.0
+
+    @property
+    def clock_bar(self) -> float:
+        """Length of the clock's bar, of 40."""
+        return round(40 * (self.clock_share or 0.0), 1)
+
+    @property
+    def instances_words(self) -> str:
+        """`1 of 2 x A100-80GB/TP4`: what lives, and of how many where more or fewer are wanted."""
+        words = []
+        for mode in sorted({*self.wanted, *self.instances}):
+            live, wanted = self.instances.get(mode, 0), self.wanted.get(mode, 0)
+            words.append(f"{live}{'' if live == wanted else f' of {wanted}'} \u00d7 {mode}")
+        return ", ".join(words)

@@ -49,6 +49,12 @@ def words(name: str) -> str:
 
 
 @register.filter
+def make_list_of(names: str) -> list[str]:
+    """A comma-separated text as a list: headings of a table."""
+    return names.split(",")
+
+
+@register.filter
 def code(text: str) -> list[tuple[str, bool]]:
     """Splits at backticks: pieces with whether each is a command, for `{% for piece, is_code in text|code %}`."""
     return [(piece, bool(n % 2)) for n, piece in enumerate(text.split("`")) if piece]

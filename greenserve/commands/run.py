@@ -208,7 +208,7 @@ def _print_status(found: dict[str, Any]) -> None:
         seconds = "" if up_s is None else f"{up_s:.0f} s"
         cells = (row["name"], row["state"], str(row["pid"] or ""), seconds, str(row["restarts"]), row["last_exit"])
         table.add_row(*cells, style=None if row["state"] == "running" else "red")
-    console = Console()
+    console = Console(soft_wrap=True)
     console.print(f"GreenServe is {found['state']} (supervisor's pid {found['supervisor_pid']})", highlight=False)
     console.print(f"dashboard {found['dashboard']}   gateway {found['gateway']}   logs {found['var']}/log/\n")
     console.print(table)

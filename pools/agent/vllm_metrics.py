@@ -83,6 +83,11 @@ class VllmMetrics:
         text = engine.client.call("GET", "/metrics").decode(errors="replace")
         return _reading(now_s, parse(text), engine.means)
 
+    def close(self) -> None:
+        for engine in self._engines.values():
+            engine.client.close()
+        self._engines.clear()
+
     def _engine(self, uid: str, url: str, now_s: float) -> _Engine:
         engine = self._engines.get(uid)
         if engine is None or engine.url != url:

@@ -88,7 +88,8 @@ def choose(
 
     Instances of the request's class come first, then those of the next larger classes, then of the smaller ones. In the
     first class where any instance keeps the limits, the one of least energy is taken. When none does anywhere, the one
-    with the least end-to-end time is, and the reason says so. Equals: the least loaded, then `rng_tiebreak`, then uid.
+    with the least end-to-end time is, and the reason says so. Equals: the faster, the less
+    loaded, then `rng_tiebreak`, then uid.
     """
     by_rank: dict[int, list[Candidate]] = {}
     for candidate in candidates:
@@ -119,9 +120,9 @@ def _least(
     if len(equals) == 1:
         return equals[0]
 
-    def order(p: _Prediction) -> tuple[int, float, str]:
+    def order(p: _Prediction) -> tuple[float, int, float, str]:
         draw = rng_tiebreak() if rng_tiebreak is not None else 0.0
-        return p.candidate.running + p.candidate.waiting, draw, p.candidate.uid
+        return p.e2e_s, p.candidate.running + p.candidate.waiting, draw, p.candidate.uid
 
     return min(equals, key=order)
 

@@ -258,6 +258,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _last_words(self, error: ApiError) -> None:
         """Sends a refusal and half-closes; input is thrown away for a moment so that no reset swallows the refusal."""
+        if self._transport.is_closing():
+            return
         body = error.body()
         self._transport.write(response_head(error.status, JSON, len(body), keep_alive=False) + body)
         if self._transport.can_write_eof():
@@ -276,7 +278,7 @@ class ClientConnection(asyncio.Protocol):
 
     def start_stream(self, status: int, headers: bytes) -> None:
         """Begins a response of unknown length; `send` and then `finish` or `cut` must follow."""
-        if (request := self._serving) is None:
+        if (request := self._serving) is None or self._transport.is_closing():
             return
         if request.chunked_reply:
             head = response_head(status, None, None, self._keeps_alive(request), headers)
@@ -286,12 +288,12 @@ class ClientConnection(asyncio.Protocol):
         self._transport.write(head)
 
     def send(self, data: bytes) -> None:
-        if self._serving is not None and data:
+        if self._serving is not None and data and not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._serving.chunked_reply else data)
 
     def finish(self, data: bytes = b"") -> None:
         """Ends a stream, with its last bytes."""
-        if (request := self._serving) is None:
+        if (request := self._serving) is None or self._transport.is_closing():
             return
         keep_alive = self._keeps_alive(request)
         if request.chunked_reply:

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 3
 MAX_WHOLE_BYTES = 16 << 20  # of a response that is no stream, held until it is complete
 BUSY = frozenset({429, 502, 503, 504})  # an engine says: not now
+CLIENT_FAULTS = frozenset({400, 413, 422})  # any other refusal by an engine is no fault of the client's
 CLIENT_CLOSED = 499  # nginx's code for a client that left before there was a response
 
 LastWords = Callable[[], None]
@@ -231,10 +232,10 @@ class Exchange:
 
     def _request_bytes(self) -> bytes:
         call = self._call
-        headers = call.request.headers
-        trace = b"".join(
-            b"%b: %b\r\n" % (name, headers[name]) for name in (b"traceparent", b"tracestate") if name in headers
-        )
+        trace = b""
+        for name in (b"traceparent", b"tracestate"):
+            if name in call.request.headers:
+                trace += b"%b: %b\r\n" % (name, call.request.headers[name])
         path = b"/v1/chat/completions" if call.chat else b"/v1/completions"
         netloc = self._instance.netloc if self._instance is not None else b""
         return (
@@ -384,4 +385,4 @@ def _status_for(http_status: int) -> str:
         return "ok"
     if http_status in (429, 503):
         return "rejected"
-    return "client_error" if http_status < 500 else "upstream_error"
+    return "client_error" if http_status in CLIENT_FAULTS else "upstream_error"

@@ -61,7 +61,8 @@ class UpstreamConnection(asyncio.Protocol):
         """Sends a request; the receiver hears of the rest."""
         self._receiver = receiver
         self.silent = True
-        self._transport.write(data)
+        if not self._transport.is_closing():  # else `connection_lost` is on its way
+            self._transport.write(data)
 
     @property
     def reusable(self) -> bool:

@@ -40,14 +40,17 @@ def states(client: redis.Redis, nodes: Iterable[str]) -> Mapping[str, wire.Agent
     return found
 
 
+def nodes() -> list[str]:
+    return list(Node.objects.values_list("name", flat=True))
+
+
 def reporting(client: redis.Redis, now: datetime) -> set[str]:
     """Names of the nodes that reported in the last 30 s: a state in Redis, or samples that reached the database.
 
     Either will do, so that a restart of Redis or of the ingester does not look like the loss of the fleet.
     """
-    names = list(Node.objects.values_list("name", flat=True))
     since = now - timedelta(seconds=SILENT_AFTER_S)
-    fresh = {name for name, state in states(client, names).items() if state.at_s >= since.timestamp()}
+    fresh = {name for name, state in states(client, nodes()).items() if state.at_s >= since.timestamp()}
     sampled = GpuSample.objects.filter(at__gte=since, at__lte=now + timedelta(seconds=SILENT_AFTER_S))
     return fresh | set(sampled.values_list("gpu__node__name", flat=True).distinct())
 

@@ -164,7 +164,7 @@ def _total(counts: dict[int, int]) -> int:
 
 
 def _classes(params: dict[str, object], count: int) -> dict[str, Values]:
-    """As `core.fairness.freesh_timely_jain`, per class and bucket; None while a class has fewer requests than quartiles."""
+    """As `core.fairness.freesh_timely_jain`, per class and bucket; None for fewer requests than quartiles."""
     shares: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows(CLASSES_SQL, params):
         shares[row.request_class][row.i].append(row.share)

@@ -21,16 +21,32 @@ def moment(at_s: float) -> datetime:
 
 def gpu_row(uuid: str, at_s: float, energy_j: float | None = 100.0, **values: object) -> wire.GpuSampleRow:
     blank = dict.fromkeys(
-        ("power_w", "sm_clock_mhz", "utilisation", "memory_used_bytes", "temperature_c", "instance_uid")
-        + ("instance_state", "running")
+        [
+            "power_w",
+            "sm_clock_mhz",
+            "utilisation",
+            "memory_used_bytes",
+            "temperature_c",
+            "instance_uid",
+            "instance_state",
+            "running",
+        ]
     )
     return wire.GpuSampleRow(**{**blank, "at_s": at_s, "gpu_uuid": uuid, "energy_j": energy_j, **values})  # type: ignore[arg-type]
 
 
 def instance_row(uid: str, at_s: float, state: str = "ready", **values: object) -> wire.InstanceSampleRow:
     blank = dict.fromkeys(
-        ("running", "waiting", "kv_usage", "prompt_tokens_total", "generation_tokens_total", "ttft_s", "tpot_s")
-        + ("sm_clock_mhz",)
+        [
+            "running",
+            "waiting",
+            "kv_usage",
+            "prompt_tokens_total",
+            "generation_tokens_total",
+            "ttft_s",
+            "tpot_s",
+            "sm_clock_mhz",
+        ]
     )
     return wire.InstanceSampleRow(**{**blank, "at_s": at_s, "instance_uid": uid, "state": state, **values})  # type: ignore[arg-type]
 
@@ -86,7 +102,9 @@ def start_instance(pool: Pool, node: Node, tp: int, state: str = "ready", gpu_ty
     return instance
 
 
-def report(client: redis.Redis, node: str, instances: Iterable[Instance] = (), error: str = "") -> None:
+def report(
+    client: redis.Redis, node: str, instances: Iterable[Instance] = (), error: str = "", at: datetime | None = None
+) -> None:
     """The agent of `node` says what it runs."""
     states = [
         wire.InstanceState(
@@ -104,16 +122,16 @@ def report(client: redis.Redis, node: str, instances: Iterable[Instance] = (), e
         )
         for instance in instances
     ]
-    state = wire.AgentState(node, "boot-1", time.time(), None, states, error)
+    state = wire.AgentState(node, "boot-1", at.timestamp() if at else time.time(), None, states, error)
     client.set(wire.agent_key(node), wire.encode(state), ex=60)
 
 
-def report_all(client: redis.Redis) -> None:
+def report_all(client: redis.Redis, at: datetime | None = None) -> None:
     """Every agent reports, and runs what it is told to: its instances are ready, those told to drain are gone."""
     for instance in Instance.objects.filter(desired="running").exclude(state="stopped"):
         Instance.objects.filter(pk=instance.pk).update(state="ready", ready_at=datetime.now(UTC))
     for node in Node.objects.all():
-        report(client, node.name, node.instances.filter(desired="running").exclude(state="stopped"))
+        report(client, node.name, node.instances.filter(desired="running").exclude(state="stopped"), at=at)
 
 
 def sample(gpu: Gpu, at_s: float, energy_j: float | None, instance: Instance | None = None, **values: object) -> None:

@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import redis
+from django.conf import settings
+
+from pools import wire
 from pools.models import (
     Cluster,
     Gpu,
@@ -141,6 +145,24 @@ def history(seeded: Seeded, *, minutes: int = 30, rps: float = 2.0, seed: int = 
     _requests(seeded, start, rps, rng)
     _decisions(seeded, start)
     return seeded
+
+
+def well(seeded: Seeded, now_s: float | None = None) -> None:
+    """All processes alive and all agents reporting, in Redis, as of `now_s`; good for some seconds."""
+    now_s = seeded.now.timestamp() if now_s is None else now_s
+    client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2)
+    nodes = list(Node.objects.values_list("name", flat=True))
+    names = ["postgres", "redis", "web", "gateway", "beat", "epochs", "ingester", *(f"node.{node}" for node in nodes)]
+    rows = [
+        wire.ProcessRow(name, 4_000 + n, "running", now_s - 1_900, 0, f"var/log/{name}.log")
+        for n, name in enumerate(names)
+    ]
+    client.set(wire.PROCESSES_KEY, wire.encode(wire.ProcessTable(now_s, rows)), ex=30)
+    for name in names[3:]:
+        client.set(wire.alive_key(name), wire.encode(wire.Heartbeat(name, now_s, 2.0)), ex=60)
+    for node in nodes:
+        client.set(wire.agent_key(node), wire.encode(wire.AgentState(node, "boot", now_s, 1, [])), ex=30)
+    client.close()
 
 
 def everything(now: datetime | None = None, **options: Any) -> Seeded:
@@ -313,7 +335,7 @@ def _record(
         ttft_s=ttft_s if ok else None,
         tpot_s=tpot_s if ok else None,
         e2e_s=e2e_s if ok else 0.4,
-        timely_tokens=int(tokens * rng.uniform(0.7, 1.0)) if ok else None,
+        timely_tokens=int(tokens * rng.uniform(0.9, 1.0) * min(1.0, (90 / tokens) ** 0.35)) if ok else None,
         attempts=1,
         route_reason="least predicted energy",
         error="" if ok else "engine closed the connection",
@@ -323,7 +345,8 @@ def _record(
 
 
 def _decisions(seeded: Seeded, start: datetime) -> None:
-    for kind, period_s in (("carbon", 300), ("scale", 300), ("shard", 120)):
+    for kind in ("carbon", "scale", "shard"):
+        period_s = int(settings.GREENSERVE_LOOPS[kind]["period_s"])
         index = math.ceil(start.timestamp() / period_s)
         while index * period_s <= seeded.now.timestamp():
             due = datetime.fromtimestamp(index * period_s, UTC)

@@ -8,6 +8,10 @@ import pytest
 import redis
 from django.conf import settings
 
+from greenserve.celery import app
+
+app.set_current()  # as in the workers: tasks that are sent go to the tests' Redis
+
 
 @pytest.fixture
 def redis_client() -> Iterator[redis.Redis]:

@@ -128,5 +128,5 @@ def test_changed_password_and_revoked_key_stay_when_credentials_are_ensured(tmp_
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"admin": {"user": "admin"}}', '{"admin": 3, "api_keys": {}}'])
 def test_damaged_file_is_named_when_credentials_are_read(tmp_path, text):
     demo.credentials_path(tmp_path).write_text(text)
-    with pytest.raises(CredentialsError, match="demo-credentials.json is damaged: remove it"):
+    with pytest.raises(CredentialsError, match=r"demo-credentials\.json is damaged: remove it"):
         demo.ensure_demo_credentials(tmp_path)

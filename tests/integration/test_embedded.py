@@ -15,8 +15,8 @@ import psycopg
 import pytest
 import redis
 
-from greenserve import embedded
-from greenserve.process import Child, StartError
+from greenserve import embedded, places, postgres_server
+from greenserve.process import Child, Spec, StartError
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def var_dir(tmp_path: Path) -> Iterator[Path]:
     embedded.remove(path)
 
 
-def start(spec: embedded.Spec, var_dir: Path) -> Child:
+def start(spec: Spec, var_dir: Path) -> Child:
     child = Child(spec, var_dir / "log" / f"{spec.name}.log")
     child.start()
     embedded.wait_ready(child, timeout_s=20)
@@ -61,56 +61,48 @@ def test_servers_listen_on_sockets_alone_when_running(var_dir: Path) -> None:
         assert query(var_dir, "SHOW listen_addresses") == [("",)]
         with redis.Redis.from_url(redis_url, socket_timeout=5) as client:
             assert client.config_get("port")["port"] == "0"
-        where = embedded.places(var_dir)
+        where = places.places(var_dir)
         for folder in (where.postgres_sockets, where.redis_socket.parent):
             assert folder.stat().st_mode & 0o077 == 0
 
 
 def test_socket_paths_stay_short_when_the_folder_is_deep(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 60) / ("e" * 60)
-    where = embedded.places(deep)
-    assert len(os.fsencode(where.redis_socket)) < embedded.SOCKET_PATH_LIMIT
-    assert len(os.fsencode(where.postgres_sockets / ".s.PGSQL.5432")) < embedded.SOCKET_PATH_LIMIT
-    assert embedded.places(deep) == where
-    assert embedded.places(tmp_path / "other").redis_socket != where.redis_socket
+    where = places.places(deep)
+    assert len(os.fsencode(where.redis_socket)) < places.SOCKET_PATH_LIMIT
+    assert len(os.fsencode(where.postgres_sockets / ".s.PGSQL.5432")) < places.SOCKET_PATH_LIMIT
+    assert places.places(deep) == where
+    assert places.places(tmp_path / "other").redis_socket != where.redis_socket
 
 
 def test_database_url_is_understood_by_django_when_parsed(tmp_path: Path) -> None:
     parsed = dj_database_url.parse(embedded.database_url(tmp_path))
-    assert parsed["HOST"] == str(embedded.places(tmp_path).postgres_sockets)
+    assert parsed["HOST"] == str(places.places(tmp_path).postgres_sockets)
     assert (parsed["NAME"], parsed["USER"]) == ("greenserve", "greenserve")
 
 
 def test_committed_rows_survive_when_the_server_is_killed(var_dir: Path) -> None:
-    child = start(embedded.postgres(var_dir), var_dir)
+    child = start(postgres_server.spec(var_dir), var_dir)
     query(var_dir, "CREATE TABLE t (x int); INSERT INTO t VALUES (1)")
     assert child.pid
     os.kill(child.pid, signal.SIGKILL)
     while child.poll() is None:
         time.sleep(0.01)
-    assert (embedded.places(var_dir).postgres_data / "postmaster.pid").exists()
-    restarted = time.monotonic()
-    while True:  # backends of the killed server may take a moment to notice
-        again = Child(embedded.postgres(var_dir), child.log)
-        again.start()
-        try:
-            embedded.wait_ready(again, timeout_s=20)
-            break
-        except StartError:
-            assert time.monotonic() - restarted < 10
+    assert (places.places(var_dir).postgres_data / "postmaster.pid").exists()
+    again = start(postgres_server.spec(var_dir), var_dir)
     assert query(var_dir, "SELECT x FROM t") == [(1,)]
     again.stop()
 
 
 def test_start_goes_well_when_a_stale_lock_names_a_living_stranger(var_dir: Path) -> None:
-    start(embedded.postgres(var_dir, durable=False), var_dir).stop()
-    where = embedded.places(var_dir)
+    start(postgres_server.spec(var_dir, durable=False), var_dir).stop()
+    where = places.places(var_dir)
     lock = where.postgres_data / "postmaster.pid"
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         lock.write_text(f"{stranger.pid}\n{where.postgres_data}\n1\n5432\n{where.postgres_sockets}\n\n0 0\nready\n")
         (where.postgres_sockets / ".s.PGSQL.5432.lock").write_text(f"{stranger.pid}\n")
-        start(embedded.postgres(var_dir, durable=False), var_dir).stop()
+        start(postgres_server.spec(var_dir, durable=False), var_dir).stop()
         assert stranger.poll() is None
     finally:
         stranger.kill()
@@ -118,18 +110,18 @@ def test_start_goes_well_when_a_stale_lock_names_a_living_stranger(var_dir: Path
 
 
 def test_abandoned_server_is_ended_when_another_is_started(var_dir: Path) -> None:
-    first = start(embedded.postgres(var_dir, durable=False), var_dir)
-    second = start(embedded.postgres(var_dir, durable=False), var_dir)
+    first = start(postgres_server.spec(var_dir, durable=False), var_dir)
+    second = start(postgres_server.spec(var_dir, durable=False), var_dir)
     assert first.poll() is not None
     assert query(var_dir, "SELECT 1") == [(1,)]
     second.stop()
 
 
 def test_first_start_is_made_good_when_it_was_killed_half_way(var_dir: Path) -> None:
-    where = embedded.places(var_dir)
+    where = places.places(var_dir)
     (where.postgres_home / "data.new" / "base").mkdir(parents=True)
     where.postgres_data.mkdir()
-    start(embedded.postgres(var_dir, durable=False), var_dir).stop()
+    start(postgres_server.spec(var_dir, durable=False), var_dir).stop()
     assert not (where.postgres_home / "data.new").exists()
 
 
@@ -137,13 +129,13 @@ def test_first_start_is_made_good_when_it_was_killed_half_way(var_dir: Path) -> 
 def test_one_line_says_what_to_do_when_the_data_folder_cannot_be_used(
     var_dir: Path, version: str | None, words: str
 ) -> None:
-    data = embedded.places(var_dir).postgres_data
+    data = places.places(var_dir).postgres_data
     (data / "global").mkdir(parents=True)
     (data / "global" / "pg_control").touch()
     if version:
         (data / "PG_VERSION").write_text(version)
     with pytest.raises(StartError) as caught:
-        embedded.postgres(var_dir)
+        postgres_server.spec(var_dir)
     message = str(caught.value)
     assert words in message
     assert f"mv {data}" in message
@@ -153,19 +145,37 @@ def test_one_line_says_what_to_do_when_the_data_folder_cannot_be_used(
 def test_data_of_a_deleted_folder_is_set_aside_when_the_folder_is_made_anew(var_dir: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("an ordinary user's data lies in the folder itself")
-    child = start(embedded.postgres(var_dir, durable=False), var_dir)
+    child = start(postgres_server.spec(var_dir, durable=False), var_dir)
     query(var_dir, "CREATE TABLE old (x int)")
     child.stop()
     (var_dir / "postgres-id").unlink()
-    child = start(embedded.postgres(var_dir, durable=False), var_dir)
+    child = start(postgres_server.spec(var_dir, durable=False), var_dir)
     assert query(var_dir, "SELECT to_regclass('old')") == [(None,)]
     child.stop()
-    assert len(list(embedded.places(var_dir).postgres_home.glob("data.2*"))) == 1
+    assert len(list(places.places(var_dir).postgres_home.glob("data.2*"))) == 1
 
 
 def test_start_fails_with_the_servers_own_words_when_it_ends_at_once(var_dir: Path) -> None:
-    start(embedded.postgres(var_dir, durable=False), var_dir).stop()
-    control = embedded.places(var_dir).postgres_data / "global" / "pg_control"
+    start(postgres_server.spec(var_dir, durable=False), var_dir).stop()
+    control = places.places(var_dir).postgres_data / "global" / "pg_control"
     control.write_bytes(b"\0" * control.stat().st_size)
     with pytest.raises(StartError, match=r"postgres ended: .*FATAL.*incompatible"):
-        start(embedded.postgres(var_dir, durable=False), var_dir)
+        start(postgres_server.spec(var_dir, durable=False), var_dir)
+
+
+def test_lock_stays_when_an_old_servers_process_still_works_in_the_data(var_dir: Path) -> None:
+    start(postgres_server.spec(var_dir, durable=False), var_dir).stop()
+    where = places.places(var_dir)
+    lock = where.postgres_data / "postmaster.pid"
+    lock.write_text("2147483646\n")
+    deaf = "import signal, time; signal.signal(signal.SIGQUIT, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+    backend = subprocess.Popen([sys.executable, "-c", deaf], cwd=where.postgres_data, stdout=subprocess.PIPE)
+    try:
+        assert backend.stdout
+        backend.stdout.readline()
+        with pytest.raises(StartError, match=f"kill -QUIT {backend.pid}"):
+            start(postgres_server.spec(var_dir, durable=False), var_dir)
+        assert lock.exists()
+    finally:
+        backend.kill()
+        backend.communicate()

@@ -184,7 +184,8 @@ async def test_no_finished_request_loses_its_record_when_killed(
         nonlocal finished
         with contextlib.suppress(aiohttp.ClientError):
             while True:
-                finished += await ask(http, gateway, stream=True) == 200
+                status = await ask(http, gateway, stream=True)
+                finished += status == 200
 
     asking = [asyncio.create_task(keep_asking()) for _ in range(8)]
     await asyncio.sleep(0.8)

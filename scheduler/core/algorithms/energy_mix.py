@@ -75,8 +75,8 @@ def solve(
     if not fitting:
         return None
     program = pulp.LpProblem("mix", pulp.LpMinimize)
-    count = {mode: pulp.LpVariable(f"n{i}", 0, cat=pulp.LpInteger) for i, mode in enumerate(fitting)}
-    load = {mode: pulp.LpVariable(f"l{i}", 0) for i, mode in enumerate(fitting)}
+    count = {mode: program.add_variable(f"n{i}", 0, cat=pulp.LpInteger) for i, mode in enumerate(fitting)}
+    load = {mode: program.add_variable(f"l{i}", 0) for i, mode in enumerate(fitting)}
     program += pulp.lpSum(modes[m].idle_w * count[m] + modes[m].j_per_request * load[m] for m in fitting)
     for gpu, available in gpus.items():
         taken = [mode.tp * count[mode] for mode in fitting if mode.gpu == gpu]

@@ -116,8 +116,8 @@ class _Program:
         self._choices = choices
         # Costs are scaled to about 1, for the solver's absolute tolerances.
         self._scale = max(abs(option.cost) for option in choices) or 1.0
-        self._counts = [pulp.LpVariable(f"n{index}", 0, cat=pulp.LpInteger) for index in range(len(choices))]
         self._program = pulp.LpProblem("fleet", pulp.LpMinimize)
+        self._counts = [self._program.add_variable(f"n{i}", 0, cat=pulp.LpInteger) for i in range(len(choices))]
         self._cost = self._sum([option.cost / self._scale for option in choices])
         for name, rps in problem.need_rps(partition).items():
             self._program += self._sum([o.max_rps if o.worker[1] == name else 0.0 for o in choices]) >= rps

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import uvloop
 
 from pools import wire
 from scheduler.gateway.protocol import HttpLimits
@@ -19,6 +20,12 @@ from scheduler.gateway.relay import Timeouts
 from scheduler.gateway.server import Config, GatewayServer
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import MODEL, SECRET, FakeFleet
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], Any]]:
+    """The loop that the gateway runs on in production; its transports differ in what they raise."""
+    return {"uvloop": uvloop.new_event_loop}
+
 
 LIMITS = HttpLimits(max_body_bytes=1 << 20, max_head_bytes=16 << 10, linger_s=0.2)
 

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import re
+import socket
+import struct
 import time
 
 import aiohttp
@@ -96,7 +98,7 @@ async def test_request_fails_with_502_when_every_attempt_is_lost(start: Start) -
     assert (row.status, row.http_status, row.attempts) == ("upstream_error", 502, 2)
 
 
-@pytest.mark.parametrize(("status", "recorded"), [(400, "client_error"), (500, "upstream_error")])
+@pytest.mark.parametrize(("status", "recorded"), [(400, "client_error"), (404, "upstream_error"), (500, "upstream_error")])
 async def test_answer_is_passed_on_unchanged_when_the_engine_refuses(start: Start, status: int, recorded: str) -> None:
     bench = await start(engines=2)
     first_choice(bench).status = status
@@ -302,3 +304,23 @@ async def test_row_is_counted_lost_and_the_request_served_when_the_disk_fails(be
         assert response.status == 200
         await response.read()
     assert bench.server.journal.lost_rows == 1
+
+
+async def test_nothing_breaks_inside_when_many_clients_reset_midway(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.engine.tokens, bench.engine.pace_s = 2000, 0.001
+
+    async def reset_midway() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", bench.server.port)
+        writer.write(raw_post(completion(stream=True)))
+        await reader.readuntil(b"tok20 ")
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+
+    await asyncio.gather(*(reset_midway() for _ in range(30)))
+    await until(lambda: len(bench.rows()) == 30)
+    assert {row.status for row in bench.rows()} == {"client_gone"}
+    await until(lambda: bench.engine.aborted == 30)
+    assert not caplog.records

@@ -1,0 +1,19 @@
+"""Nodes that the adapters under contract talk to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.simnode import SimnodeProcess
+
+
+@pytest.fixture(scope="module")
+def simnode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimnodeProcess]:
+    """A simulated node of four GPUs; cold starts take a tenth of a second."""
+    folder: Path = tmp_path_factory.mktemp("simnode")
+    node = SimnodeProcess(folder, "contract", ("A100-80GB:3", "H100-SXM-80GB:1"), speedup=330.0).start()
+    yield node
+    assert node.stop() == 0, node.log()

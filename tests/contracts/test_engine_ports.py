@@ -1,0 +1,166 @@
+"""What every adapter of InstanceRuntime and EngineMetrics must do. Add an adapter as a parameter of `node`."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from pools.agent.http import HttpClient
+from pools.agent.sim import SimInstanceRuntime
+from pools.agent.vllm_metrics import VllmMetrics
+from scheduler.core.ports import (
+    AdapterError,
+    EngineMetrics,
+    InstanceRuntime,
+    InstanceSpec,
+    InstanceStatus,
+    PermanentError,
+    RetryableError,
+)
+from tests.fakes.simnode import SimnodeProcess, eventually, free_port
+
+
+@dataclass
+class Node:
+    runtime: InstanceRuntime
+    metrics: EngineMetrics
+    dead_runtime: InstanceRuntime
+    spec: InstanceSpec  # one that this node can run
+    model: str
+
+    def status(self, uid: str) -> InstanceStatus | None:
+        return next((status for status in self.runtime.list() if status.uid == uid), None)
+
+    def ready(self, spec: InstanceSpec) -> str:
+        self.runtime.start(spec)
+        eventually(lambda: (s := self.status(spec.uid)) and s.state == "ready", 60.0, f"ready {spec.uid}")
+        status = self.status(spec.uid)
+        assert status is not None
+        assert status.url is not None
+        return status.url
+
+    def gone(self, uid: str) -> None:
+        eventually(lambda: self.status(uid) is None, 20.0, f"end of {uid}")
+
+    def complete(self, url: str, tokens: int) -> int:
+        """Status of a completion of so many tokens; blocks until it has ended."""
+        body = {"model": self.model, "prompt": "hello", "max_tokens": tokens, "ignore_eos": True}
+        request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), method="POST")
+        request.add_header("Content-Type", "application/json")
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                assert json.load(response)["usage"]["completion_tokens"] == tokens
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+
+@pytest.fixture(params=["sim"])
+def node(request: pytest.FixtureRequest, simnode: SimnodeProcess) -> Iterator[Node]:
+    assert request.param == "sim"
+    client = HttpClient(simnode.url, 1.0)
+    dead = HttpClient(f"http://127.0.0.1:{free_port()}", 1.0)
+    spec = InstanceSpec("engine", "Llama3-8B", "vllm-v1", (simnode.uuid(0),), 8192)
+    runtime = SimInstanceRuntime(client)
+    metrics = VllmMetrics()
+    yield Node(runtime, metrics, SimInstanceRuntime(dead), spec, "Llama3-8B")
+    for status in runtime.list():
+        runtime.stop(status.uid)
+    metrics.close()
+    client.close()
+
+
+def test_instance_comes_up_and_serves_when_it_is_started(node: Node) -> None:
+    url = node.ready(node.spec)
+    status = node.status("engine")
+    assert status is not None
+    assert status.gpu_uuids == node.spec.gpu_uuids
+    assert node.complete(url, 5) == 200
+
+
+def test_second_start_changes_nothing_when_the_uid_is_the_same(node: Node) -> None:
+    url = node.ready(node.spec)
+    node.runtime.start(node.spec)
+    assert [(status.uid, status.url) for status in node.runtime.list()] == [("engine", url)]
+
+
+def test_stop_is_no_error_when_nothing_is_there(node: Node) -> None:
+    node.runtime.stop("nobody")
+    node.runtime.drain("nobody")
+    node.ready(node.spec)
+    node.runtime.stop("engine")
+    node.runtime.stop("engine")
+    node.gone("engine")
+
+
+def test_start_is_retryable_when_a_gpu_is_held(node: Node) -> None:
+    node.ready(node.spec)
+    other = InstanceSpec("other", node.spec.model, node.spec.engine, node.spec.gpu_uuids, node.spec.max_model_len)
+    with pytest.raises(RetryableError, match="held"):
+        node.runtime.start(other)
+    node.runtime.stop("engine")
+    node.gone("engine")
+    node.ready(other)
+
+
+def test_start_is_refused_for_good_when_the_gpu_is_not_there(node: Node) -> None:
+    with pytest.raises(PermanentError):
+        node.runtime.start(InstanceSpec("x", node.spec.model, node.spec.engine, ("no-such-gpu",), 1024))
+
+
+def test_running_request_is_finished_and_new_ones_are_refused_when_draining(node: Node) -> None:
+    url = node.ready(node.spec)
+    statuses: list[int] = []
+    request = threading.Thread(target=lambda: statuses.append(node.complete(url, 150)))
+    request.start()
+    eventually(lambda: node.metrics.scrape("engine", url).running == 1, 5.0, "running request")
+    node.runtime.drain("engine")
+    status = node.status("engine")
+    assert status is not None
+    assert status.state == "draining"
+    assert node.complete(url, 1) == 503
+    node.runtime.drain("engine")  # twice does no harm
+    request.join(30)
+    assert statuses == [200]
+    node.gone("engine")
+
+
+def test_idle_instance_ends_at_once_when_it_drains(node: Node) -> None:
+    node.ready(node.spec)
+    node.runtime.drain("engine")
+    node.gone("engine")
+
+
+def test_metrics_tell_what_was_served_when_requests_have_ended(node: Node) -> None:
+    url = node.ready(node.spec)
+    before = node.metrics.scrape("engine", url)
+    assert before.missing == ()
+    assert (before.running, before.waiting, before.ttft_s) == (0, 0, None)
+    node.complete(url, 20)
+    after = node.metrics.scrape("engine", url)
+    assert after.generation_tokens_total is not None
+    assert before.generation_tokens_total is not None
+    assert after.generation_tokens_total - before.generation_tokens_total == 20
+    assert after.ttft_s is not None
+    assert after.tpot_s is not None
+    assert after.e2e_s is not None
+    assert after.e2e_s == pytest.approx(after.ttft_s + 19 * after.tpot_s, rel=0.05)
+
+
+def test_fault_is_retryable_when_the_node_does_not_answer(node: Node) -> None:
+    for action in (
+        node.dead_runtime.list,
+        lambda: node.dead_runtime.start(node.spec),
+        lambda: node.dead_runtime.stop("x"),
+        lambda: node.metrics.scrape("x", f"http://127.0.0.1:{free_port()}"),
+    ):
+        with pytest.raises(AdapterError) as caught:
+            action()
+        assert isinstance(caught.value, RetryableError)

@@ -1,0 +1,118 @@
+"""What every adapter of GpuMeter and FrequencyActuator must do. Add an adapter as a parameter of `gpus`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from pools.agent.http import HttpClient
+from pools.agent.sim import SimFrequencyActuator, SimGpuMeter
+from scheduler.core.ports import (
+    FrequencyActuator,
+    GpuMeter,
+    GpuReading,
+    PermanentError,
+    RetryableError,
+)
+from tests.fakes.simnode import SimnodeProcess, eventually, free_port
+
+
+@dataclass
+class Gpus:
+    meter: GpuMeter
+    actuator: FrequencyActuator
+    dead_meter: GpuMeter  # one whose device does not answer
+
+    def one(self, uuid: str) -> GpuReading:
+        return next(reading for reading in self.meter.read() if reading.uuid == uuid)
+
+
+@pytest.fixture(params=["sim"])
+def gpus(request: pytest.FixtureRequest, simnode: SimnodeProcess) -> Iterator[Gpus]:
+    assert request.param == "sim"
+    client = HttpClient(simnode.url, 1.0)
+    dead = HttpClient(f"http://127.0.0.1:{free_port()}", 1.0)
+    yield Gpus(SimGpuMeter(client), SimFrequencyActuator(client), SimGpuMeter(dead))
+    client.close()
+
+
+def test_readings_name_every_gpu_once_when_read(gpus: Gpus) -> None:
+    readings = gpus.meter.read()
+    assert len(readings) >= 1
+    assert len({reading.uuid for reading in readings}) == len(readings)
+    assert sorted(reading.index for reading in readings) == list(range(len(readings)))
+    for reading in readings:
+        assert abs(reading.at_s - time.time()) < 2.0
+        assert 0.0 < reading.min_mhz < reading.max_mhz
+        assert reading.utilisation is None or 0.0 <= reading.utilisation <= 1.0
+        assert reading.memory_used_bytes is None or reading.memory_used_bytes >= 0
+
+
+def test_energy_counter_never_goes_back_when_read_often(gpus: Gpus) -> None:
+    last: dict[str, float] = {}
+    for _ in range(50):
+        for reading in gpus.meter.read():
+            if reading.energy_j is not None:
+                assert reading.energy_j >= last.get(reading.uuid, 0.0)
+                last[reading.uuid] = reading.energy_j
+
+
+def test_energy_agrees_with_power_when_the_gpu_is_left_alone(gpus: Gpus) -> None:
+    first = gpus.meter.read()
+    time.sleep(1.0)
+    for before, after in zip(first, gpus.meter.read(), strict=True):
+        if before.energy_j is None or after.energy_j is None or before.power_w is None or after.power_w is None:
+            continue
+        mean_w = (after.energy_j - before.energy_j) / (after.at_s - before.at_s)
+        assert mean_w == pytest.approx((before.power_w + after.power_w) / 2, rel=0.1)
+
+
+def test_clock_is_held_while_the_lease_is_renewed_and_returns_when_it_is_not(gpus: Gpus) -> None:
+    free = gpus.meter.read()[0]
+    target_mhz = (free.min_mhz + free.max_mhz) / 2
+    for _ in range(4):
+        gpus.actuator.lock([free.uuid], target_mhz, lease_s=1.5)
+        time.sleep(0.5)
+        assert gpus.one(free.uuid).sm_clock_mhz == pytest.approx(target_mhz, rel=0.02)
+    eventually(lambda: gpus.one(free.uuid).sm_clock_mhz == free.max_mhz, 4.0, "return to the top clock")
+
+
+def test_clock_returns_at_once_when_it_is_reset(gpus: Gpus) -> None:
+    free = gpus.meter.read()[0]
+    gpus.actuator.lock([free.uuid], free.min_mhz, lease_s=30.0)
+    gpus.actuator.reset([free.uuid])
+    gpus.actuator.reset([free.uuid])  # twice does no harm
+    assert gpus.one(free.uuid).sm_clock_mhz == free.max_mhz
+
+
+def test_only_the_named_gpus_are_touched_when_a_clock_is_locked(gpus: Gpus) -> None:
+    readings = gpus.meter.read()
+    if len(readings) < 2:
+        pytest.skip("needs two GPUs")
+    gpus.actuator.lock([readings[0].uuid], readings[0].min_mhz, lease_s=30.0)
+    assert gpus.one(readings[1].uuid).sm_clock_mhz == readings[1].sm_clock_mhz
+    gpus.actuator.reset([readings[0].uuid])
+
+
+def test_lock_is_refused_for_good_when_it_makes_no_sense(gpus: Gpus) -> None:
+    reading = gpus.meter.read()[0]
+    for uuids, mhz in (
+        ([reading.uuid], reading.max_mhz * 10),
+        ([reading.uuid], -1.0),
+        (["no-such-gpu"], reading.max_mhz),
+        ([], reading.max_mhz),
+    ):
+        with pytest.raises(PermanentError):
+            gpus.actuator.lock(uuids, mhz, lease_s=10.0)
+    with pytest.raises(PermanentError):
+        gpus.actuator.lock([reading.uuid], reading.max_mhz, lease_s=0.0)
+    with pytest.raises(PermanentError):
+        gpus.actuator.reset(["no-such-gpu"])
+
+
+def test_fault_is_retryable_when_the_device_does_not_answer(gpus: Gpus) -> None:
+    with pytest.raises(RetryableError):
+        gpus.dead_meter.read()

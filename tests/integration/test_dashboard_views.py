@@ -1,0 +1,269 @@
+"""Pages over HTTP: who may see them, what they answer to bad input, how many queries they make."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.staticfiles import finders
+from django.db import connection
+from django.test import Client
+from django.urls import reverse
+
+from pools import wire
+from scheduler.models import Decision, Epoch
+from tests.fakes import seed
+
+pytestmark = pytest.mark.django_db
+PAGES = [
+    "/",
+    "/overview/summary/",
+    "/overview/pools/",
+    "/overview/decisions/",
+    "/overview/figures.json",
+    "/overview/power.csv",
+    "/decisions/",
+    "/health/",
+    "/health/?part=1",
+    "/health.json",
+]
+
+
+@pytest.fixture(autouse=True)
+def _clean_redis(redis_client) -> None:
+    """Nothing is known of any process."""
+
+
+@pytest.fixture
+def operator() -> Client:
+    client = Client()
+    client.force_login(get_user_model().objects.create_user("operator", password="secret"))
+    return client
+
+
+@pytest.fixture
+def seeded() -> seed.Seeded:
+    return seed.everything(minutes=6, rps=1.0)
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/decisions/1/"])
+def test_page_leads_to_the_sign_in_when_nobody_is_signed_in(client, path):
+    answer = client.get(path)
+    assert answer.status_code == 302
+    assert answer.url.startswith(reverse("login"))
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_page_answers_when_the_database_is_empty(operator, path):
+    assert operator.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_page_answers_when_there_is_history(operator, seeded, path):
+    assert operator.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/sign-in/", "/decisions/", "/health/"])
+def test_policy_allows_no_foreign_or_inline_script(operator, path):
+    client = Client() if path == "/sign-in/" else operator
+    answer = client.get(path)
+    policy = answer.headers["Content-Security-Policy"]
+    directives = dict(part.strip().split(" ", 1) for part in policy.split(";") if part.strip())
+    assert directives["script-src"] == "'self'"
+    assert directives["default-src"] == "'none'"
+    assert directives["connect-src"] == "'self'"
+    html = answer.content.decode()
+    assert "<script>" not in html
+    assert " onclick=" not in html
+    assert "hx-on" not in html
+    assert "//" not in html.replace("http://127.0.0.1:", "").replace("http://www.w3.org/2000/svg", "").replace(
+        "://", ""
+    )
+
+
+def test_healthz_says_ok_without_details_and_without_a_session(client):
+    answer = client.get("/healthz")
+    assert (answer.status_code, answer.content) == (200, b"ok\n")
+
+
+def test_healthz_is_503_without_details_when_redis_is_gone(client, settings):
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    answer = client.get("/healthz")
+    assert (answer.status_code, answer.content) == (503, b"unavailable\n")
+
+
+def test_pages_say_so_when_redis_is_gone(operator, seeded, settings):
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    assert "Redis does not answer" in operator.get("/health/").content.decode()
+    overview = operator.get("/").content.decode()
+    assert "Redis does not answer" in overview
+    assert "is silent" not in overview
+
+
+def test_health_shows_processes_and_how_to_see_their_logs(operator, seeded):
+    seed.well(seeded)
+    page = operator.get("/health/").content.decode()
+    assert "greenserve logs gateway" in page
+    assert "No supervisor" not in page
+    state = operator.get("/health.json").json()
+    assert {p["name"]: p["state"] for p in state["processes"]}["gateway"] == "running"
+    assert {n["state"] for n in state["nodes"]} == {"reporting"}
+    assert {loop["kind"]: loop["state"] for loop in state["loops"]}["carbon"] == "on time"
+
+
+def test_process_is_shown_dead_and_needs_attention_when_the_supervisor_says_so(operator, seeded, redis_client):
+    seed.well(seeded)
+    now_s = seeded.now.timestamp()
+    row = wire.ProcessRow("gateway", None, "stopped", now_s - 90, 4, "g.log", "killed by signal 9")
+    redis_client.set(wire.PROCESSES_KEY, wire.encode(wire.ProcessTable(now_s, [row])), ex=30)
+    assert "gateway is dead" in operator.get("/overview/summary/").content.decode()
+
+
+def test_message_that_cannot_be_read_counts_as_missing(operator, seeded, redis_client):
+    redis_client.set(wire.PROCESSES_KEY, b'{"at_s": "yesterday"}', ex=30)
+    assert operator.get("/health.json").json()["table_missing"] is True
+
+
+def test_infeasible_epoch_is_shown_with_its_decision(operator, seeded):
+    epoch = Epoch.objects.filter(kind="carbon").latest()
+    Epoch.objects.filter(pk=epoch.pk).update(status="infeasible", error="class LL lacks capacity")
+    page = operator.get("/overview/summary/").content.decode()
+    assert "class LL lacks capacity" in page
+    assert reverse("decision", args=[Decision.objects.get(epoch=epoch).pk]) in page
+
+
+def test_figures_carry_four_charts_with_data_and_decisions(operator, seeded):
+    body = operator.get("/overview/figures.json?range=1h&theme=dark").json()
+    assert body["range"] == "1h"
+    assert set(body["figures"]) == {"power", "carbon", "slo", "jain"}
+    for name, figure in body["figures"].items():
+        assert not figure["meta"]["empty"], name
+        assert any(v is not None for t in figure["data"] for v in t["y"]), name
+        (ticks,) = [t for t in figure["data"] if t["name"] == "decisions"]
+        assert ticks["customdata"][0].startswith("/decisions/")
+
+
+def test_figures_say_that_they_are_empty_when_nothing_happened(operator):
+    body = operator.get("/overview/figures.json").json()
+    assert all(figure["meta"]["empty"] for figure in body["figures"].values())
+
+
+@pytest.mark.parametrize("chart", ["power", "carbon", "slo", "jain"])
+def test_csv_downloads(operator, seeded, chart):
+    answer = operator.get(f"/overview/{chart}.csv?range=15m")
+    assert answer.headers["Content-Type"].startswith("text/csv")
+    assert f"greenserve-{chart}-" in answer.headers["Content-Disposition"]
+    rows = list(csv.DictReader(io.StringIO(answer.content.decode())))
+    assert 90 <= len(rows) <= 92
+    assert any(value for row in rows for name, value in row.items() if not name.endswith("_utc"))
+
+
+def test_unknown_chart_is_not_found(operator):
+    assert operator.get("/overview/gdp.csv").status_code == 404
+
+
+@pytest.mark.parametrize("query", ["range=1y", "range=%00", "theme=neon", "pools=none"])
+def test_bad_choice_is_the_default(operator, query):
+    assert operator.get(f"/?{query}").status_code == 200
+    assert operator.get(f"/overview/figures.json?{query}").status_code == 200
+
+
+def test_decision_page_shows_alternatives_inputs_and_what_came(operator, seeded):
+    decision = Decision.objects.filter(realised__isnull=False, reason="optimal").first()
+    page = operator.get(reverse("decision", args=[decision.pk])).content.decode()
+    for piece in (decision.summary, "capacity of class LL", "chosen", "gCO₂e/kWh", "+1.8", "ScaleTo", "#"):
+        assert piece in page
+
+
+def test_decision_page_survives_odd_rows(operator, seeded):
+    decision = Decision.objects.create(
+        kind="scale", at=seeded.now, reason="someday", summary="<script>alert(1)</script>",
+        inputs={"a": [], "b": {"c": [1, {"d": None}]}, "e": {}}, alternatives=[{}], commands=[{}], predicted={},
+    )  # fmt: skip
+    page = operator.get(reverse("decision", args=[decision.pk])).content.decode()
+    assert "<script>alert" not in page
+
+
+def test_missing_decision_is_not_found(operator):
+    assert operator.get("/decisions/999999/").status_code == 404
+
+
+def test_decisions_are_filtered_searched_and_paged(operator, seeded):
+    page = operator.get("/decisions/?kind=clock")
+    assert {d.kind for d in page.context["decisions"]} == {"clock"}
+    assert page.context["page"].paginator.count == 12
+    found = operator.get("/decisions/?q=becomes&kind=carbon")
+    assert {d.reason for d in found.context["decisions"]} == {"optimal"}
+    epoch = Epoch.objects.filter(kind="carbon").latest()
+    assert [d.epoch_id for d in operator.get(f"/decisions/?epoch={epoch.pk}").context["decisions"]] == [epoch.pk]
+    Decision.objects.bulk_create(
+        Decision(kind="scale", at=seeded.now, reason="no_change", summary=f"hold {n}") for n in range(120)
+    )
+    second = operator.get("/decisions/?kind=scale&page=2")
+    assert second.context["page"].number == 2
+    assert "kind=scale" in second.content.decode()
+    assert operator.get("/decisions/?kind=nonsense&page=nonsense&epoch=x").status_code == 200
+
+
+def test_pools_not_in_use_are_shown_when_asked(operator, seeded):
+    assert len(operator.get("/overview/pools/").context["pools"]) == 6
+    assert len(operator.get("/overview/pools/?pools=all").context["pools"]) == 12
+
+
+def test_times_are_shown_in_the_chosen_zone(operator, seeded):
+    answer = operator.post("/preferences/time-zone/", {"zone": "America/New_York", "next": "/decisions/"})
+    assert (answer.status_code, answer.url) == (302, "/decisions/")
+    assert "America/New_York" in operator.get("/decisions/").content.decode()
+    axis = operator.get("/overview/figures.json").json()["figures"]["power"]["layout"]["xaxis"]
+    assert axis["title"]["text"] == "time (America/New_York)"
+
+
+@pytest.mark.parametrize("zone", ["Mars/Olympus", "", "../etc/passwd"])
+def test_zone_of_no_site_is_refused(operator, zone):
+    assert operator.post("/preferences/time-zone/", {"zone": zone}).status_code == 400
+
+
+def test_foreign_address_to_return_to_is_not_followed(operator):
+    answer = operator.post("/preferences/time-zone/", {"zone": "UTC", "next": "https://example.org/"})
+    assert answer.url == "/"
+
+
+def test_demo_says_what_is_not_real(operator, settings):
+    settings.DEMO = True
+    assert "simulated" in operator.get("/").content.decode()
+    settings.DEMO = False
+    assert "simulated" not in operator.get("/").content.decode()
+
+
+def test_sign_in_and_out(client):
+    get_user_model().objects.create_user("ada", password="secret")
+    assert "Please enter a correct" in client.post("/sign-in/", {"username": "ada", "password": "x"}).content.decode()
+    assert client.post("/sign-in/", {"username": "ada", "password": "secret"}).url == "/"
+    assert client.post("/sign-out/").url == "/sign-in/"
+    assert client.get("/").status_code == 302
+
+
+@pytest.mark.parametrize(
+    ("path", "budget"),
+    [("/", 36), ("/overview/summary/", 22), ("/overview/pools/", 8), ("/overview/figures.json", 13), ("/health/", 13)],
+)
+def test_queries_do_not_grow_with_rows(operator, seeded, path, budget, django_assert_max_num_queries):
+    with django_assert_max_num_queries(budget):
+        operator.get(path)
+
+
+def test_plotly_is_served_from_the_installed_package():
+    found = finders.find("plotly/plotly.min.js")
+    assert str(found).endswith("plotly/package_data/plotly.min.js")
+    assert finders.find("plotly/datasets/iris.csv.gz") is None
+
+
+def test_figures_are_small_enough_to_fetch_every_few_seconds(operator, seeded):
+    for key in ("15m", "24h"):
+        size = len(operator.get(f"/overview/figures.json?range={key}").content)
+        assert size < 300_000, f"{key}: {size} bytes"
+    assert connection.vendor == "postgresql"
+    assert json.loads(operator.get("/overview/figures.json").content)["refresh_s"] == 2.5

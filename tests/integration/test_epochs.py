@@ -1,0 +1,448 @@
+"""The slow loops against PostgreSQL and Redis: plans become instances, and nothing breaks them."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from pools import demo, wire
+from pools.models import Instance, InstanceGpu, Node, Pool, Profile, Service
+from scheduler import tasks
+from scheduler.core.controllers import carbon
+from scheduler.core.types import Loop
+from scheduler.live import clock, epochs, publish, realise
+from scheduler.models import ControllerState, Decision, Epoch
+from telemetry.carbon import refresh_feed
+from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry
+from tests.fakes.house import moment, report, report_all, requests_came, start_instance
+
+pytestmark = pytest.mark.django_db
+
+
+def refresh_feeds(now):
+    for feed in CarbonFeed.objects.select_related("site"):
+        refresh_feed(feed, now)
+
+
+@pytest.fixture
+def now():
+    return timezone.now()
+
+
+@pytest.fixture
+def service(redis_client, now):
+    """The demo's service with agents that report and feeds that are fresh."""
+    service = demo.load()
+    report_all(redis_client)
+    refresh_feeds(now)
+    return service
+
+
+def desired(client, node):
+    return wire.decode(client.get(wire.desired_key(node)), wire.DesiredNode)
+
+
+def fleet(client):
+    return wire.decode(client.get(wire.FLEET_KEY), wire.Fleet)
+
+
+def held_gpus(instances):
+    return sum(instance.gpu_holds.filter(released_at__isnull=True).count() for instance in instances)
+
+
+def test_fleet_comes_up_when_there_is_no_traffic_yet(service, redis_client, now):
+    epoch = epochs.run(service, Loop.CARBON, now)
+    assert epoch.status == "applied"
+    service.refresh_from_db()
+    live = Instance.objects.filter(desired="running")
+    wanted = {pool.request_class.name for pool in service.pools.all() if pool.workers}
+    assert wanted == {"SS", "SL", "LS", "LL"}
+    assert live.count() == sum(sum(pool.workers.values()) for pool in service.pools.all())
+    assert all(instance.gpu_holds.count() == instance.tp for instance in live)
+    assert not service.pools.exclude(request_class__partition=service.partition).exclude(gpu_budget={}).exists()
+    published = {item.uid for node in Node.objects.all() for item in desired(redis_client, node.name).instances}
+    assert published == {str(instance.uid) for instance in live}
+    queued = {node.name for node in Node.objects.all() if redis_client.llen(wire.node_queue(node.name))}
+    assert queued == {instance.node.name for instance in live}
+
+
+def test_decisions_say_why_when_a_carbon_epoch_is_applied(service, now):
+    epoch = epochs.run(service, Loop.CARBON, now)
+    own = epoch.decisions.get(kind="carbon")
+    assert own.reason == "optimal"
+    assert "Location" in own.summary
+    assert "location-" not in own.summary
+    assert {row["label"] for row in own.alternatives} == {"Partition freesh-a", "Partition freesh-b"}
+    assert [row["chosen"] for row in own.alternatives].count(True) == 1
+    assert own.predicted["power_w"] > 0
+    assert own.commands[0] == {"type": "ChoosePartition", "partition": Service.objects.get().partition.name}
+    assert len(own.inputs["sites"]) == 3
+    scale = epoch.decisions.filter(kind="scale")
+    assert {d.pool_id for d in scale} == {pool.pk for pool in Pool.objects.all() if pool.workers}
+    assert all(instance.decision_id in {d.pk for d in scale} for instance in Instance.objects.all())
+
+
+def test_epoch_is_not_run_again_when_its_index_is_done(service, now):
+    assert epochs.run(service, Loop.CARBON, now) is not None
+    assert epochs.run(service, Loop.CARBON, now) is None
+    assert Epoch.objects.count() == 1
+
+
+def test_plan_follows_demand_when_traffic_grows(service, redis_client, now):
+    epochs.run(service, Loop.CARBON, now)
+    before = sum(sum(p.workers.values()) for p in Pool.objects.all())
+    later = now + timedelta(seconds=60)
+    report_all(redis_client, at=later)
+    requests_came(now, count=1500, over_s=100)
+    refresh_feeds(later)
+    epoch = epochs.run(service, Loop.CARBON, later)
+    assert epoch.status == "applied"
+    for pool in Pool.objects.all():
+        for kind, gpus in _gpus(pool.workers).items():
+            assert gpus <= pool.gpu_budget[kind]
+    assert held_gpus(Instance.objects.filter(desired="running")) > before
+    classes = epoch.decisions.get(kind="carbon").inputs["partitions"][0]["classes"]
+    busy = next(c for c in classes if max(c["demand_rps"]) > 0)
+    assert busy["name"] == "LS"
+    assert busy["demand_rps"][0] == pytest.approx(15.0, rel=0.1)
+
+
+def _gpus(workers):
+    found = {}
+    for name, count in workers.items():
+        kind, tp = name.split("/TP")
+        found[kind] = found.get(kind, 0) + count * int(tp)
+    return found
+
+
+def test_mode_rate_is_the_models_when_requests_are_longer_than_the_papers(service, now):
+    requests_came(now, count=60, over_s=60, prompt_tokens=8000, output_tokens=100)
+    inputs = epochs.run(service, Loop.CARBON, now).decisions.get(kind="carbon").inputs
+    profiles = next(p for p in inputs["partitions"] if p["name"] == "freesh-a")["profiles"]
+    profile = profiles["LS A100-80GB/TP8"]
+    assert profile["source"] == "modelled"
+    assert 0 < profile["max_rps"] < 11.97
+    assert profiles["SS A100-80GB/TP8"]["source"] == "published"
+
+
+def test_scale_and_shard_hold_with_a_reason_when_nothing_changes(service, redis_client, now):
+    epochs.run(service, Loop.CARBON, now)
+    report_all(redis_client)
+    for loop in (Loop.SCALE, Loop.SHARD):
+        epoch = epochs.run(service, loop, now)
+        assert epoch.status == "held"
+        assert epoch.decisions.get().summary
+        assert epoch.decisions.get().commands == []
+
+
+def test_loops_hold_for_want_of_data_when_there_is_no_plan(service, now):
+    epoch = epochs.run(service, Loop.SCALE, now)
+    assert (epoch.status, epoch.decisions.get().reason) == ("held", "no_data")
+
+
+def test_last_plan_is_kept_when_an_epoch_is_infeasible(service, redis_client, now):
+    epochs.run(service, Loop.CARBON, now)
+    plan, pools = epochs.carbon_plan(service), list(Pool.objects.values("id", "workers", "gpu_budget"))
+    instances = set(Instance.objects.values_list("id", "desired"))
+    Profile.objects.update(max_rps=0)
+    later = now + timedelta(seconds=60)
+    refresh_feeds(later)
+    epoch = epochs.run(service, Loop.CARBON, later)
+    assert epoch.status == "infeasible"
+    decision = epoch.decisions.get()
+    assert decision.reason == "infeasible"
+    assert decision.summary.startswith("No plan carries the demand")
+    assert epochs.carbon_plan(service) == plan
+    assert list(Pool.objects.values("id", "workers", "gpu_budget")) == pools
+    assert set(Instance.objects.values_list("id", "desired")) == instances
+
+
+def test_last_plan_is_kept_and_the_error_stored_when_a_controller_fails(service, now, monkeypatch):
+    epochs.run(service, Loop.CARBON, now)
+    plan = epochs.carbon_plan(service)
+
+    def broken(*_):
+        raise ZeroDivisionError("no such luck")
+
+    monkeypatch.setattr(carbon, "step", broken)
+    epoch = epochs.run(service, Loop.CARBON, now + timedelta(seconds=60))
+    assert epoch.status == "failed"
+    assert epoch.error == "ZeroDivisionError: no such luck"
+    assert "no such luck" in epoch.decisions.get().summary
+    assert epochs.carbon_plan(service) == plan
+
+
+def test_site_is_left_out_when_its_feed_has_no_value(service, now):
+    site = service.pools.first().site
+    for feed in CarbonFeed.objects.filter(site=site):
+        points = list(feed.points.filter(end_at__gt=now))
+        CarbonPoint.objects.bulk_create(
+            CarbonPoint(
+                feed=feed,
+                start_at=p.start_at,
+                end_at=p.end_at,
+                value_g_per_kwh=None,
+                raw_unit=p.raw_unit,
+                forecast=p.forecast,
+                issued_at=now + timedelta(seconds=1),
+            )
+            for p in points
+        )
+    epoch = epochs.run(service, Loop.CARBON, now)
+    inputs = epoch.decisions.get(kind="carbon").inputs
+    assert next(s for s in inputs["sites"] if s["name"] == site.name)["intensity_g_per_kwh"] == [None] * 6
+    assert not Pool.objects.filter(site=site).exclude(gpu_budget={}).exists()
+    assert Pool.objects.exclude(gpu_budget={}).exists()
+
+
+def test_node_is_not_counted_when_its_agent_is_silent(service, redis_client, now):
+    redis_client.delete(wire.agent_key("loc2-a100-8"), wire.agent_key("loc3-a100"))
+    Node.objects.filter(name="loc2-a100-4").update(schedulable=False)
+    inputs = epochs.run(service, Loop.CARBON, now).decisions.get(kind="carbon").inputs
+    gpus = {site["name"]: site["gpus"] for site in inputs["sites"]}
+    assert gpus == {
+        "location-1": {"A100-80GB": 4, "H100-SXM-80GB": 4},
+        "location-2": {"H100-SXM-80GB": 2},
+        "location-3": {},
+    }
+
+
+def test_plan_changes_without_restarts_when_the_partition_changes(service, redis_client, now):
+    epochs.run(service, Loop.CARBON, now)
+    report_all(redis_client, at=now + timedelta(seconds=60))
+    service.refresh_from_db()
+    other = service.partitions.exclude(pk=service.partition_id).get()
+    before = set(Instance.objects.values_list("pk", flat=True))
+    service.partitions.set([other])
+    epoch = epochs.run(service, Loop.CARBON, now + timedelta(seconds=60))
+    assert epoch.status == "applied"
+    service.refresh_from_db()
+    assert service.partition == other
+    running = Instance.objects.filter(desired="running")
+    assert all(i.pool.request_class.partition == other for i in running)
+    assert before & set(running.filter(state="ready").values_list("pk", flat=True))
+    assert fleet(redis_client).services[0].partition == other.name
+
+
+def test_gpus_are_released_when_the_agent_no_longer_lists_a_draining_instance(service, redis_client, now):
+    pool = service.pools.first()
+    node = Node.objects.get(cluster__site=pool.site, name="loc1-a100")
+    instance = start_instance(pool, node, tp=4)
+    report_all(redis_client)
+    tasks.publish()
+    instance.refresh_from_db()
+    assert instance.desired == "draining"
+    assert desired(redis_client, "loc1-a100").instances[0].state == "draining"
+    report(redis_client, "loc1-a100", [instance])
+    tasks.publish()
+    assert InstanceGpu.objects.filter(released_at__isnull=True).count() == 4
+    report(redis_client, "loc1-a100", [], error="the simulated node does not answer")
+    tasks.publish()
+    assert InstanceGpu.objects.filter(released_at__isnull=True).count() == 4
+    report(redis_client, "loc1-a100", [])
+    tasks.publish()
+    instance.refresh_from_db()
+    assert (instance.state, instance.desired) == ("stopped", "stopped")
+    assert InstanceGpu.objects.filter(released_at__isnull=True).count() == 0
+    assert desired(redis_client, "loc1-a100").instances == []
+
+
+def test_start_follows_when_the_gpus_it_waits_for_are_free(service, redis_client, now):
+    cell = service.partition.classes.get(name="LL")
+    pool = service.pools.get(site__name="location-3", request_class=cell)
+    old = [start_instance(pool, Node.objects.get(name="loc3-a100"), tp=4) for _ in range(2)]
+    Pool.objects.filter(pk=pool.pk).update(gpu_budget={"A100-80GB": 8}, workers={"A100-80GB/TP8": 1})
+    report_all(redis_client)
+    tasks.publish()
+    assert Instance.objects.filter(desired="draining").count() == 2
+    assert not Instance.objects.filter(tp=8).exists()
+    report(redis_client, "loc3-a100", old[:1])
+    tasks.publish()
+    assert not Instance.objects.filter(tp=8).exists()
+    report(redis_client, "loc3-a100", [])
+    tasks.publish()
+    assert Instance.objects.get(tp=8).gpu_holds.count() == 8
+
+
+def test_snapshot_for_the_gateway_is_whole_when_published(service, redis_client, now, tmp_path):
+    found = demo.ensure_demo_credentials(tmp_path)
+    epochs.run(service, Loop.CARBON, now)
+    published = fleet(redis_client)
+    item = published.services[0]
+    assert (item.name, item.model, item.max_model_len) == ("llama3-70b", "Llama3-70B", 16384)
+    assert (item.objectives.ttft_s, item.objectives.tpot_s, item.objectives.e2e_s) == (2.0, 0.15, 60.0)
+    assert [c.name for c in item.classes] == ["SS", "SL", "LS", "LL"]
+    assert len(item.pools) == 12
+    assert {p.site for p in item.pools} == {"location-1", "location-2", "location-3"}
+    assert all(p.intensity_g_per_kwh is None or p.intensity_g_per_kwh > 100 for p in item.pools)
+    assert len(published.keys) == len(found["api_keys"]) == 4
+    assert len(published.nodes) == 6
+
+
+def test_key_is_not_published_when_revoked_or_expired(service, redis_client, now, tmp_path):
+    demo.ensure_demo_credentials(tmp_path)
+    from pools.models import ApiKey
+
+    ApiKey.objects.filter(tenant__name="acme").update(revoked_at=now)
+    ApiKey.objects.filter(tenant__name="birch").update(expires_at=now - timedelta(seconds=1))
+    publish.publish(redis_client, now)
+    assert {key.tenant for key in fleet(redis_client).keys} == {"cobalt", "dune"}
+
+
+def test_desired_instance_carries_its_classes_thresholds_when_published(service, redis_client, now):
+    epochs.run(service, Loop.CARBON, now)
+    for node in Node.objects.all():
+        for item in desired(redis_client, node.name).instances:
+            cell = Pool.objects.get(pk=item.pool_id).request_class
+            assert item.limits == wire.LatencyLimits(cell.ttft_threshold_s, cell.tpot_threshold_s, cell.e2e_threshold_s)
+            assert item.max_model_len == 16384
+            assert all(uuid.startswith(f"SIM-{node.name}-") for uuid in item.gpu_uuids)
+
+
+def test_fleet_starts_at_once_when_the_worker_is_up(service, redis_client):
+    tasks.bootstrap()
+    assert {e.kind for e in Epoch.objects.all()} == {"carbon", "scale", "shard"}
+    assert epochs.has_plan(service)
+    count = Epoch.objects.count()
+    tasks.bootstrap()
+    assert Epoch.objects.count() == count
+
+
+def test_decisions_are_joined_with_what_happened_when_their_horizon_has_passed(service, redis_client, now):
+    at = moment(int(now.timestamp()) // 60 * 60.0)
+    epoch = epochs.run(service, Loop.CARBON, at)
+    decision = epoch.decisions.get(kind="carbon")
+    instance = Instance.objects.first()
+    gpu = instance.gpu_holds.first().gpu
+    for cell in range(-1, 7):
+        EnergyEntry.objects.create(
+            gpu=gpu,
+            site=instance.pool.site,
+            pool=instance.pool,
+            instance_id=instance.pk,
+            start_at=at + timedelta(seconds=10 * cell),
+            end_at=at + timedelta(seconds=10 * cell + 10),
+            kind="serving",
+            energy_j=1000.0,
+            carbon_gco2e=0.5,
+        )
+    requests_came(at + timedelta(seconds=60), count=30, over_s=60)
+    assert realise.realise(at + timedelta(seconds=60)) == 0
+    assert realise.realise(at + timedelta(seconds=120)) >= 1
+    decision.refresh_from_db()
+    assert decision.realised["energy_j"] == pytest.approx(6000.0)
+    assert decision.realised["mean_power_w"] == pytest.approx(100.0)
+    assert decision.realised["carbon_gco2e"] == pytest.approx(3.0)
+    assert decision.realised["requests"] == 30
+    assert decision.realised["slo_attainment"] is None
+    assert realise.realise(at + timedelta(seconds=180)) == 0
+
+
+def test_carbon_stays_unknown_when_a_part_of_it_is(service, redis_client, now):
+    at = moment(int(now.timestamp()) // 60 * 60.0)
+    decision = epochs.run(service, Loop.CARBON, at).decisions.get(kind="carbon")
+    instance = Instance.objects.first()
+    gpus = [hold.gpu for hold in instance.gpu_holds.all()]
+    for gpu, grams in zip(gpus, [0.5, None], strict=False):
+        EnergyEntry.objects.create(
+            gpu=gpu,
+            site=instance.pool.site,
+            pool=instance.pool,
+            start_at=at,
+            end_at=at + timedelta(seconds=10),
+            kind="serving",
+            energy_j=1000.0,
+            carbon_gco2e=grams,
+        )
+    assert realise.outcome(decision, at, at + timedelta(seconds=60))["carbon_gco2e"] is None
+
+
+def test_clock_decision_is_stored_once_when_its_batch_comes_twice(service, now):
+    instance = start_instance(service.pools.first(), Node.objects.get(name="loc1-a100"), tp=2)
+    rows = [
+        wire.ClockDecision(now.timestamp(), str(instance.uid), "slack", "Down", 1410.0, 1310.0, 0, {"waiting": 0}),
+        wire.ClockDecision(now.timestamp(), str(instance.uid), "at_limit", "Held", 210.0, 210.0, 30, {"waiting": 0}),
+        wire.ClockDecision(now.timestamp(), "not-a-uid", "slack", "Down", 1410.0, 1310.0, 0, {}),
+    ]
+    for _ in range(2):
+        clock.store(rows, "loc1-a100", "boot-1", 7)
+    found = list(Decision.objects.filter(kind="clock").order_by("source_key"))
+    assert [d.source_key for d in found] == [f"loc1-a100/boot-1/7/{n}" for n in range(3)]
+    assert [d.held for d in found] == [0, 30, 0]
+    assert found[0].commands == [{"type": "SetSmClock", "instance": str(instance.uid), "mhz": 1310.0}]
+    assert found[1].commands == []
+    assert (found[0].pool_id, found[0].service_id) == (instance.pool_id, service.pk)
+    assert found[2].instance_uid is None
+
+
+def test_heartbeats_are_left_when_tasks_run(service, redis_client):
+    tasks.heartbeat()
+    tasks.publish()
+    for process in ("beat", "epochs"):
+        beat = wire.decode(redis_client.get(wire.alive_key(process)), wire.Heartbeat)
+        assert beat.process == process
+        assert redis_client.ttl(wire.alive_key(process)) > 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_epoch_runs_once_when_two_workers_run_it_at_once(redis_client):
+    service, now = demo.load(), datetime.now(UTC)
+    report_all(redis_client)
+    refresh_feeds(now)
+    barrier, ran = threading.Barrier(2), []
+
+    def work():
+        try:
+            barrier.wait(timeout=10)
+            ran.append(epochs.run(Service.objects.get(pk=service.pk), Loop.CARBON, now))
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert sorted(epoch is None for epoch in ran) == [False, True]
+    assert Epoch.objects.count() == 1
+    assert Decision.objects.filter(kind="carbon").count() == 1
+    assert ControllerState.objects.get(kind="carbon").version == 1
+    wanted = sum(sum(pool.workers.values()) for pool in Pool.objects.all())
+    assert Instance.objects.count() == wanted
+
+
+@pytest.mark.django_db(transaction=True)
+def test_gpus_are_given_once_when_carbon_and_scale_and_settling_run_at_once(redis_client):
+    service, now = demo.load(), datetime.now(UTC)
+    report_all(redis_client)
+    refresh_feeds(now)
+    epochs.run(service, Loop.CARBON, now)
+    requests_came(now, count=600, over_s=60)
+    later = now + timedelta(seconds=60)
+    report_all(redis_client, at=later)
+    errors = []
+
+    def work(action):
+        try:
+            action(Service.objects.get(pk=service.pk))
+        except Exception as error:
+            errors.append(error)
+        finally:
+            connection.close()
+
+    actions = [
+        lambda s: epochs.run(s, Loop.CARBON, later),
+        lambda s: epochs.run(s, Loop.SCALE, later),
+        lambda s: tasks.publish(),
+    ]
+    threads = [threading.Thread(target=work, args=(action,)) for action in actions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert errors == []
+    assert set(Epoch.objects.filter(due_at__gt=now).values_list("kind", flat=True)) == {"carbon", "scale"}
+    held = list(InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu_id", flat=True))
+    assert len(held) == len(set(held))

@@ -1,0 +1,358 @@
+"""From the streams into the tables: each row once, whatever happens in between."""
+
+import threading
+import time
+from datetime import timedelta
+
+import psycopg
+import pytest
+import redis
+from django.db import DataError, OperationalError
+from django.utils import timezone
+
+from pools import demo, wire
+from pools.models import Instance, Node, Slo
+from scheduler.live import clock
+from scheduler.models import Decision
+from telemetry import ingest, requests
+from telemetry.ingest import DEAD_STREAM, Ingester
+from telemetry.models import GpuSample, IngestBatch, InstanceSample, RequestRecord
+from tests.fakes.house import batch, gpu_row, instance_row, request_row, send, start_instance
+
+pytestmark = pytest.mark.django_db
+GPU = "SIM-loc1-a100-0"
+
+
+@pytest.fixture
+def instance(redis_client):
+    service = demo.load()
+    return start_instance(service.pools.first(), Node.objects.get(name="loc1-a100"), tp=2, state="pending")
+
+
+@pytest.fixture
+def ingester(redis_client, instance):
+    return new_ingester(redis_client)
+
+
+def new_ingester(client):
+    made = Ingester(client, clock.store)
+    made.ensure_groups()
+    return made
+
+
+def drain(ingester):
+    """Reads until nothing is left, what was pending included."""
+    for _ in range(20):
+        looked_for_new = not ingester._pending
+        if not ingester.step(block_ms=1) and looked_for_new:
+            return
+    raise AssertionError("the ingester does not come to an end")
+
+
+def backlog(client):
+    pending = client.xpending(wire.BATCH_STREAM, wire.INGEST_GROUP)["pending"]
+    return client.xlen(wire.BATCH_STREAM) + client.xlen(wire.REQUEST_STREAM) + pending
+
+
+def test_rows_are_stored_and_the_stream_is_emptied_when_batches_arrive(ingester, instance, redis_client):
+    now = time.time()
+    uid = str(instance.uid)
+    send(
+        redis_client,
+        wire.BATCH_STREAM,
+        batch(
+            1,
+            [gpu_row(GPU, now, 12.5, power_w=300.0, instance_uid=uid, instance_state="ready", running=3)],
+            [instance_row(uid, now, "ready", running=3, url="http://127.0.0.1:9", detail="warm")],
+            [wire.ClockDecision(now, uid, "slack", "Down", 1410.0, 1310.0, 0, {})],
+        ),
+    )
+    send(redis_client, wire.REQUEST_STREAM, wire.RequestBatch("gateway", "b", 1, [request_row(now), request_row(now)]))
+    drain(ingester)
+    sample = GpuSample.objects.get()
+    assert (sample.gpu.uuid, sample.energy_j, sample.power_w, sample.instance_id, sample.running) == (
+        GPU,
+        12.5,
+        300.0,
+        instance.pk,
+        3,
+    )
+    assert sample.temperature_c is None
+    assert InstanceSample.objects.get().instance_id == instance.pk
+    assert RequestRecord.objects.count() == 2
+    assert Decision.objects.get().source_key == "loc1-a100/boot-1/1/0"
+    instance.refresh_from_db()
+    assert (instance.state, instance.url, instance.detail) == ("ready", "http://127.0.0.1:9", "warm")
+    assert instance.ready_at is not None
+    assert backlog(redis_client) == 0
+
+
+def test_nothing_is_added_when_the_same_batch_comes_twice(ingester, instance, redis_client):
+    now = time.time()
+    message = batch(1, [gpu_row(GPU, now)], [instance_row(str(instance.uid), now)])
+    rows = wire.RequestBatch("gateway", "b", 1, [request_row(now, request_id="one")])
+    for _ in range(2):
+        send(redis_client, wire.BATCH_STREAM, message)
+        send(redis_client, wire.REQUEST_STREAM, rows)
+        drain(ingester)
+    for _ in range(2):
+        send(redis_client, wire.BATCH_STREAM, message)  # twice within one read, too
+    drain(ingester)
+    assert (GpuSample.objects.count(), InstanceSample.objects.count(), RequestRecord.objects.count()) == (1, 1, 1)
+    assert backlog(redis_client) == 0
+
+
+def test_nothing_is_lost_or_doubled_when_killed_between_commit_and_acknowledgement(
+    ingester, instance, redis_client, monkeypatch
+):
+    send(redis_client, wire.BATCH_STREAM, batch(1, [gpu_row(GPU, time.time())]))
+    send(redis_client, wire.REQUEST_STREAM, wire.RequestBatch("g", "b", 1, [request_row()]))
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_):
+        raise Killed
+
+    ingester.step(block_ms=1)  # nothing was pending
+    with monkeypatch.context() as patch:
+        patch.setattr(ingester, "_acknowledge", die)
+        with pytest.raises(Killed):
+            ingester.step(block_ms=1)
+    assert GpuSample.objects.count() == 1
+    assert backlog(redis_client) > 0
+    drain(new_ingester(redis_client))
+    assert (GpuSample.objects.count(), RequestRecord.objects.count()) == (1, 1)
+    assert backlog(redis_client) == 0
+
+
+def test_nothing_is_lost_when_killed_before_the_commit(ingester, instance, redis_client, monkeypatch):
+    send(redis_client, wire.BATCH_STREAM, batch(1, [gpu_row(GPU, time.time())]))
+    ingester.step(block_ms=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "insert", lambda *_: (_ for _ in ()).throw(OperationalError("gone")))
+        with pytest.raises(OperationalError):
+            ingester.step(block_ms=1)
+    assert IngestBatch.objects.count() == 0
+    drain(new_ingester(redis_client))
+    assert GpuSample.objects.count() == 1
+
+
+def test_newest_state_stands_when_batches_come_out_of_order(ingester, instance, redis_client):
+    now, uid = time.time(), str(instance.uid)
+    send(redis_client, wire.BATCH_STREAM, batch(2, [], [instance_row(uid, now, "ready", url="http://new")]))
+    drain(ingester)
+    send(redis_client, wire.BATCH_STREAM, batch(1, [], [instance_row(uid, now - 1, "starting", url=None)]))
+    drain(ingester)
+    instance.refresh_from_db()
+    assert (instance.state, instance.url) == ("ready", "http://new")
+    assert InstanceSample.objects.count() == 2
+
+
+def test_stopped_instance_stays_stopped_when_a_late_report_comes(ingester, instance, redis_client):
+    Instance.objects.update(state="stopped", desired="stopped")
+    send(redis_client, wire.BATCH_STREAM, batch(1, [], [instance_row(str(instance.uid), time.time(), "ready")]))
+    drain(ingester)
+    instance.refresh_from_db()
+    assert (instance.state, instance.ready_at) == ("stopped", None)
+
+
+def test_known_rows_are_kept_when_others_are_unknown(ingester, instance, redis_client):
+    now = time.time()
+    rows = [gpu_row(GPU, now), gpu_row("GPU-of-nobody", now), gpu_row(GPU, now + 1, instance_uid="of-nobody")]
+    send(redis_client, wire.BATCH_STREAM, batch(1, rows, [instance_row("of-nobody", now)]))
+    drain(ingester)
+    assert list(GpuSample.objects.order_by("at").values_list("instance_id", flat=True)) == [None, None]
+    assert ingester._samples.unknown == {"GPU": 1, "instance": 1}
+    assert redis_client.xlen(DEAD_STREAM) == 0
+
+
+BAD = [
+    (wire.BATCH_STREAM, b"{", "truncated"),
+    (wire.BATCH_STREAM, b'{"agent": 3}', r"\$.agent"),
+    (wire.BATCH_STREAM, wire.encode(batch(1, [gpu_row(GPU, 0.0)])), "not of the last 60 days"),
+    (wire.BATCH_STREAM, wire.encode(batch(1, [gpu_row(GPU, 9e9)])), "is a clock wrong"),
+    (wire.BATCH_STREAM, wire.encode(batch(10**30, [])), ""),
+    (wire.REQUEST_STREAM, b'{"gateway": "g", "boot": "b", "seq": 1, "rows": [{}]}', "missing required field"),
+    (wire.REQUEST_STREAM, wire.encode(wire.RequestBatch("g", "b", 1, [request_row(status="fine")])), "unknown status"),
+    (wire.REQUEST_STREAM, wire.encode(wire.RequestBatch("g", "b", 1, [request_row(request_id="")])), "request id"),
+    (wire.REQUEST_STREAM, wire.encode(wire.RequestBatch("g", "b", 1, [request_row(instance_uid="x")])), "not a uid"),
+    (wire.REQUEST_STREAM, wire.encode(wire.RequestBatch("g", "b", 1, [request_row(prompt_tokens=-1)])), "check"),
+    (wire.REQUEST_STREAM, wire.encode(wire.RequestBatch("g", "b", 1, [request_row(prompt_tokens=2**40)])), "range"),
+]
+
+
+@pytest.mark.parametrize(("stream", "data", "why"), BAD)
+def test_message_is_put_aside_and_the_others_stored_when_one_is_bad(ingester, redis_client, stream, data, why):
+    import re
+
+    send(redis_client, wire.BATCH_STREAM, batch(50, [gpu_row(GPU, time.time())]))
+    redis_client.xadd(stream, {"b": data})
+    send(redis_client, wire.BATCH_STREAM, batch(51, [gpu_row(GPU, time.time())]))
+    drain(ingester)
+    assert GpuSample.objects.count() == 2
+    ((_, aside),) = redis_client.xrange(DEAD_STREAM)
+    assert aside[b"b"] == data
+    assert aside[b"stream"].decode() == stream
+    assert re.search(why, aside[b"error"].decode(), re.IGNORECASE)
+    assert backlog(redis_client) == 0
+
+
+def test_text_is_cut_and_cleaned_when_the_database_would_refuse_it(ingester, redis_client):
+    row = request_row(error="x\0y" * 400, route_reason="z" * 300)
+    send(redis_client, wire.REQUEST_STREAM, wire.RequestBatch("g", "b", 1, [row]))
+    drain(ingester)
+    record = RequestRecord.objects.get()
+    assert record.error.startswith("xyxy")
+    assert (len(record.error), len(record.route_reason)) == (500, 200)
+
+
+def test_record_goes_to_its_day_when_it_comes_late(ingester, redis_client):
+    late = time.time() - 9 * 86_400
+    send(redis_client, wire.REQUEST_STREAM, wire.RequestBatch("g", "b", 1, [request_row(late)]))
+    drain(ingester)
+    assert RequestRecord.objects.get().started_at.timestamp() == pytest.approx(late, abs=1e-5)
+
+
+JUDGED = [
+    ({}, True, ""),
+    ({"ttft_s": 2.1}, False, "ttft"),
+    ({"ttft_s": 3.0, "e2e_s": 61.0}, False, "e2e,ttft"),
+    ({"ttft_s": 2.0, "tpot_s": 0.15, "e2e_s": 60.0}, True, ""),
+    ({"tpot_s": None}, True, ""),
+    ({"ttft_s": None, "tpot_s": None, "e2e_s": None}, None, ""),
+    ({"status": "client_error"}, None, ""),
+    ({"status": "client_gone", "ttft_s": 9.0}, None, ""),
+    ({"status": "upstream_error"}, False, "e2e,tpot,ttft"),
+    ({"status": "timeout"}, False, "e2e,tpot,ttft"),
+    ({"status": "rejected"}, False, "e2e,tpot,ttft"),
+    ({"service": "unknown"}, None, ""),
+]
+
+
+@pytest.mark.parametrize(("values", "met", "failed"), JUDGED)
+def test_request_is_judged_by_its_services_objectives_when_stored(ingester, redis_client, values, met, failed):
+    send(redis_client, wire.REQUEST_STREAM, wire.RequestBatch("g", "b", 1, [request_row(**values)]))
+    drain(ingester)
+    record = RequestRecord.objects.get()
+    assert (record.slo_met, record.slo_failed) == (met, failed)
+
+
+def test_request_is_not_judged_when_its_service_has_no_objectives(ingester, redis_client):
+    Slo.objects.all().delete()
+    send(redis_client, wire.REQUEST_STREAM, wire.RequestBatch("g", "b", 1, [request_row()]))
+    drain(ingester)
+    assert RequestRecord.objects.get().slo_met is None
+
+
+def test_loop_goes_on_when_postgresql_and_redis_were_away(ingester, redis_client, monkeypatch):
+    """The loop's own course: failures are waited out, nothing is acknowledged before it is written."""
+    monkeypatch.setattr(ingest, "BACK_OFF_S", (0.01,))
+    monkeypatch.setattr(ingest, "GATHER_S", 0.01)
+    monkeypatch.setattr(ingest.connection, "close", lambda: None)
+    send(redis_client, wire.BATCH_STREAM, batch(1, [gpu_row(GPU, time.time())]))
+    faults = iter([OperationalError("PostgreSQL is away"), redis.ConnectionError("Redis is away"), None])
+    real, stop = ingester.step, threading.Event()
+
+    def step():
+        fault = next(faults, None)
+        if fault:
+            raise fault
+        handled = real(block_ms=1)
+        if GpuSample.objects.exists():
+            stop.set()
+        return handled
+
+    monkeypatch.setattr(ingester, "step", step)
+    ingester.run(stop)
+    assert GpuSample.objects.count() == 1
+    beat = wire.decode(redis_client.get(wire.alive_key("ingester")), wire.Heartbeat)
+    assert beat.process == "ingester"
+
+
+def test_groups_are_made_again_when_redis_forgot_them(ingester, redis_client, monkeypatch):
+    monkeypatch.setattr(ingest, "BACK_OFF_S", (0.01,))
+    monkeypatch.setattr(ingest.connection, "close", lambda: None)
+    drain(ingester)
+    redis_client.delete(wire.BATCH_STREAM, wire.REQUEST_STREAM)
+    send(redis_client, wire.BATCH_STREAM, batch(1, [gpu_row(GPU, time.time())]))
+    stop = threading.Event()
+    real = ingester.step
+
+    def step():
+        handled = real(block_ms=1)
+        if GpuSample.objects.exists():
+            stop.set()
+        return handled
+
+    monkeypatch.setattr(ingester, "step", step)
+    ingester.run(stop)
+    assert GpuSample.objects.count() == 1
+
+
+def test_message_is_kept_when_the_schema_is_not_there_yet(ingester, redis_client, monkeypatch):
+    """A database that is not migrated says nothing about the message: it must not be put aside."""
+    from django.db import ProgrammingError
+
+    send(redis_client, wire.BATCH_STREAM, batch(1, [gpu_row(GPU, time.time())]))
+    ingester.step(block_ms=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "insert", lambda *_: (_ for _ in ()).throw(ProgrammingError("no such table")))
+        with pytest.raises(ProgrammingError):
+            ingester.step(block_ms=1)
+    assert redis_client.xlen(DEAD_STREAM) == 0
+    drain(new_ingester(redis_client))
+    assert GpuSample.objects.count() == 1
+
+
+def test_refused_value_is_the_databases_own_error_when_a_number_is_too_large():
+    """What the dead-letter rule rests on: psycopg's data errors reach us as Django's DataError."""
+    from django.db import connection
+
+    with pytest.raises(DataError) as caught, connection.cursor() as cursor:
+        cursor.execute("SELECT %s::integer", [2**40])
+    assert isinstance(caught.value.__cause__, psycopg.DataError)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_batch_is_written_once_when_the_process_is_killed_again_and_again(redis_client, instance):
+    """`manage.py ingest` under kill -9 while messages pour in: every sample once, and SIGTERM ends it cleanly."""
+    import os
+    import signal
+    import subprocess
+    import sys
+
+    from django.db import connection
+
+    name = connection.settings_dict["NAME"]
+    url = os.environ["DATABASE_URL"].rsplit("/", 1)[0] + f"/{name}"
+    env = {**os.environ, "DATABASE_URL": url, "GREENSERVE_DEBUG": "0"}
+
+    def start():
+        return subprocess.Popen([sys.executable, "manage.py", "ingest"], env=env, stderr=subprocess.PIPE)
+
+    now, seq = time.time() - 100, 0
+    process = start()
+    try:
+        for _ in range(2):
+            for _ in range(150):
+                seq += 1
+                rows = [gpu_row(GPU, now + seq / 10)]
+                send(redis_client, wire.BATCH_STREAM, batch(seq, rows))
+                time.sleep(0.01)
+            process.send_signal(signal.SIGKILL)
+            process.communicate(timeout=20)
+            process = start()
+        deadline = time.monotonic() + 30
+        while GpuSample.objects.count() < seq and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate(timeout=20)
+    assert GpuSample.objects.count() == seq == IngestBatch.objects.count()
+    assert GpuSample.objects.values("at").distinct().count() == seq
+    assert GpuSample.objects.filter(at__lte=timezone.now() + timedelta(days=1)).count() == seq

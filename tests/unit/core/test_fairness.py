@@ -1,0 +1,63 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.core.fairness import freesh_timely_jain, jain, timely_shares
+
+SHARES = st.lists(st.floats(min_value=0.0, max_value=1e9), min_size=1, max_size=50)
+
+
+@given(SHARES)
+def test_index_lies_within_its_bounds_when_values_are_any_shares(values: list[float]) -> None:
+    index = jain(values)
+    if index is None:
+        assert not any(values)
+    else:
+        assert 1.0 / len(values) <= index <= 1.0
+
+
+@given(SHARES, st.floats(min_value=0.01, max_value=100.0))
+def test_index_is_the_same_when_all_values_are_scaled(values: list[float], factor: float) -> None:
+    index, scaled = jain(values), jain(value * factor for value in values)
+    if index is not None and max(values) > 1e-200:
+        assert scaled == pytest.approx(index)
+
+
+@given(st.floats(min_value=1e-6, max_value=1e6), st.integers(1, 40))
+def test_index_is_one_when_all_are_equal(value: float, count: int) -> None:
+    assert jain([value] * count) == pytest.approx(1.0)
+
+
+def test_index_is_its_least_when_one_has_all() -> None:
+    assert jain([0, 0, 0, 7]) == pytest.approx(0.25)
+
+
+def test_index_is_unknown_when_there_is_no_data() -> None:
+    assert jain([]) is None
+    assert jain([0.0, 0.0]) is None
+
+
+def test_index_is_refused_when_a_value_is_negative() -> None:
+    with pytest.raises(ValueError, match="not negative"):
+        jain([1.0, -1.0])
+
+
+def test_groups_are_by_output_length_when_requests_differ() -> None:
+    output = [400, 10, 20, 300, 100, 200, 30, 40]
+    timely = [200, 10, 20, 150, 100, 200, 30, 40]
+    assert timely_shares(output, timely) == pytest.approx([1.0, 1.0, 1.0, 0.5])
+    assert freesh_timely_jain(output, timely) == pytest.approx(3.5**2 / (4 * 3.25))
+
+
+def test_timely_index_is_one_when_every_token_is_in_time() -> None:
+    assert freesh_timely_jain([5, 50, 500, 5000], [5, 50, 500, 5000]) == pytest.approx(1.0)
+
+
+def test_groups_without_tokens_are_left_out_when_requests_are_few() -> None:
+    assert timely_shares([8], [4]) == pytest.approx([0.5])
+    assert freesh_timely_jain([], []) is None
+
+
+def test_shares_are_refused_when_the_lists_differ_in_length() -> None:
+    with pytest.raises(ValueError, match="one value each"):
+        timely_shares([1, 2], [1])

@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.core.predictors.load import peak_rates
+from scheduler.core.predictors.output_length import PRIOR_OUTPUT_TOKENS, RESERVOIR, HistoryQuantilePredictor
+
+
+def test_prior_is_predicted_when_nothing_was_seen() -> None:
+    assert HistoryQuantilePredictor().predict("chat", 100, None) == PRIOR_OUTPUT_TOKENS
+
+
+def test_prediction_is_bounded_when_max_tokens_is_small() -> None:
+    assert HistoryQuantilePredictor().predict("chat", 100, 16) == 16
+
+
+def test_median_of_like_prompts_is_predicted_when_there_is_history() -> None:
+    predictor = HistoryQuantilePredictor()
+    for output in range(1, 22):
+        predictor.observe("chat", 100, output)
+        predictor.observe("chat", 4000, 500 + output)
+    assert predictor.predict("chat", 101, None) == 11
+    assert predictor.predict("chat", 3900, None) == 511
+
+
+def test_whole_service_is_used_when_a_prompt_length_is_new() -> None:
+    predictor = HistoryQuantilePredictor()
+    predictor.observe("chat", 100, 42)
+    assert predictor.predict("chat", 9000, None) == 42
+    assert predictor.predict("code", 9000, None) == PRIOR_OUTPUT_TOKENS
+
+
+def test_old_history_is_forgotten_when_the_reservoir_is_full() -> None:
+    predictor = HistoryQuantilePredictor()
+    for output in [10] * RESERVOIR + [90] * RESERVOIR:
+        predictor.observe("chat", 100, output)
+    assert predictor.predict("chat", 100, None) == 90
+
+
+def test_quantile_is_refused_when_not_a_share() -> None:
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        HistoryQuantilePredictor(quantile=50)
+
+
+@given(st.lists(st.integers(1, 2000), min_size=1, max_size=60), st.floats(0.0, 1.0))
+def test_prediction_is_an_output_seen_when_there_is_history(outputs: list[int], quantile: float) -> None:
+    predictor = HistoryQuantilePredictor(quantile)
+    for output in outputs:
+        predictor.observe("chat", 64, output)
+    assert predictor.predict("chat", 64, None) in outputs
+
+
+def test_peak_bucket_is_forecast_when_arrivals_are_uneven() -> None:
+    arrivals = np.array([100.0, 107.0, 107.5, 108.0, 109.9, 114.0, 300.0])
+    assert peak_rates(arrivals, now_s=115.0, window_s=60.0, steps=3) == (0.8, 0.8, 0.8)
+
+
+def test_nothing_is_forecast_when_arrivals_are_out_of_the_window() -> None:
+    assert peak_rates(np.array([1.0, 2.0]), now_s=1000.0, window_s=60.0, steps=2) == (0.0, 0.0)
+    assert peak_rates(np.array([]), now_s=1000.0, window_s=60.0, steps=1) == (0.0,)
+
+
+def test_forecast_is_refused_when_the_window_is_empty() -> None:
+    with pytest.raises(ValueError, match="longer than nothing"):
+        peak_rates(np.array([1.0]), now_s=1.0, window_s=0.0)

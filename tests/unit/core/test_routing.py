@@ -1,0 +1,134 @@
+import time
+from dataclasses import replace
+
+import pytest
+
+from scheduler.core.engine_model import engine_model
+from scheduler.core.routing import Candidate, RouteRequest, choose
+from scheduler.core.types import Limits
+
+BASE = Candidate(
+    uid="a",
+    pool_id=1,
+    site="north",
+    request_class="SS",
+    class_rank=0,
+    model="Llama3-70B",
+    engine="vllm-v1",
+    gpu="A100-80GB",
+    tp=4,
+    mhz=1410.0,
+    running=0,
+    waiting=0,
+    queued_prompt_tokens=0,
+    kv_usage=0.0,
+    pue=1.2,
+    intensity_g_per_kwh=None,
+)
+REQUEST = RouteRequest(prompt_tokens=512, predicted_output_tokens=200, class_rank=0, limits=Limits(2.0, 0.15, 60.0))
+
+
+def test_nothing_is_chosen_when_there_are_no_candidates() -> None:
+    assert choose([], REQUEST) is None
+
+
+def test_busy_instance_is_chosen_when_it_keeps_the_limits() -> None:
+    """One more sequence in a batch shares the reading of the weights; waking an idle instance does not."""
+    choice = choose([BASE, replace(BASE, uid="busy", running=16)], REQUEST)
+    assert choice is not None
+    assert (choice.uid, choice.meets_slo) == ("busy", True)
+
+
+def test_cooler_site_is_chosen_when_only_pue_differs() -> None:
+    choice = choose([replace(BASE, pue=1.6), replace(BASE, uid="cool", pue=1.1)], REQUEST)
+    assert choice is not None
+    assert choice.uid == "cool"
+
+
+def test_energy_is_the_extra_over_idling_when_the_instance_is_idle() -> None:
+    choice = choose([replace(BASE, pue=1.0)], REQUEST)
+    assert choice is not None
+    model = engine_model("Llama3-70B", "A100-80GB", 4)
+    idle_w = 4 * model.idle_gpu_watts(1410)
+    prefill, decode = model.iteration(1410, [(512, 0)]), model.iteration(1410, (), 1, 1260)
+    extra_j = prefill.energy_j - idle_w * prefill.t_s + 200 * (decode.energy_j - idle_w * decode.t_s)
+    assert choice.predicted_energy_j == pytest.approx(extra_j)
+    assert choice.ttft_s == pytest.approx(prefill.t_s)
+    assert choice.e2e_s == pytest.approx(prefill.t_s + 200 * decode.t_s)
+    assert choice.window_s == pytest.approx(1.4 * (prefill.t_s + 200 * decode.t_s))
+
+
+def test_request_spills_to_the_next_larger_class_when_its_own_cannot_keep_the_limits() -> None:
+    slow = replace(BASE, mhz=210.0, queued_prompt_tokens=60_000)
+    larger = [replace(BASE, uid=f"rank{rank}", class_rank=rank, request_class=f"C{rank}") for rank in (3, 1, 2)]
+    choice = choose([slow, *larger], REQUEST)
+    assert choice is not None
+    assert choice.uid == "rank1"
+    assert "spilled to C1" in choice.reason
+
+
+def test_request_spills_downwards_when_no_larger_class_keeps_the_limits() -> None:
+    slow = replace(BASE, uid="own", class_rank=2, queued_prompt_tokens=60_000)
+    small = [replace(BASE, uid=f"rank{rank}", class_rank=rank) for rank in (0, 1)]
+    choice = choose([slow, *small], replace(REQUEST, class_rank=2))
+    assert choice is not None
+    assert choice.uid == "rank1"
+
+
+def test_fastest_is_chosen_when_none_keeps_the_limits() -> None:
+    strict = replace(REQUEST, limits=Limits(ttft_s=0.001))
+    choice = choose([replace(BASE, mhz=600.0), replace(BASE, uid="fast", class_rank=3)], strict)
+    assert choice is not None
+    assert (choice.uid, choice.meets_slo) == ("fast", False)
+    assert "no instance keeps the limits" in choice.reason
+
+
+def test_full_cache_is_avoided_when_another_instance_has_room() -> None:
+    full = replace(BASE, uid="full", running=40, kv_usage=1.0)
+    choice = choose([full, replace(BASE, uid="room", running=40, kv_usage=0.2)], REQUEST)
+    assert choice is not None
+    assert choice.uid == "room"
+
+
+def test_unknown_configuration_is_used_last_when_others_are_known() -> None:
+    unknown = replace(BASE, uid="exotic", gpu="L40S")
+    known = choose([unknown, replace(BASE, uid="known", class_rank=3)], REQUEST)
+    assert known is not None
+    assert known.uid == "known"
+    only = choose([unknown, replace(unknown, uid="idler", running=0), replace(unknown, uid="busy", running=9)], REQUEST)
+    assert only is not None
+    assert only.uid == "exotic"
+    assert only.predicted_energy_j is None
+    assert "engine model knows" in only.reason
+
+
+def test_tie_is_drawn_when_instances_are_equal() -> None:
+    twins = [BASE, replace(BASE, uid="b")]
+    draws = iter([0.9, 0.1])
+    choice = choose(twins, REQUEST, lambda: next(draws))
+    assert choice is not None
+    assert choice.uid == "b"
+    again = choose(list(reversed(twins)), REQUEST)
+    assert again is not None
+    assert again.uid == "a"
+
+
+@pytest.mark.parametrize("running", [0, 255, 256, 5000])
+def test_choice_is_made_when_the_batch_is_beyond_the_tables(running: int) -> None:
+    assert choose([replace(BASE, running=running, waiting=running)], REQUEST) is not None
+
+
+def test_choice_is_made_when_nothing_is_to_be_generated() -> None:
+    choice = choose([BASE], replace(REQUEST, prompt_tokens=0, predicted_output_tokens=0))
+    assert choice is not None
+
+
+def test_choice_is_quick_when_there_are_64_candidates() -> None:
+    candidates = [replace(BASE, uid=f"i{i}", tp=(2, 4, 8)[i % 3], running=i, kv_usage=i / 64) for i in range(64)]
+    choose(candidates, REQUEST)
+    spent_s = []
+    for _ in range(200):
+        started = time.thread_time()
+        choose(candidates, REQUEST)
+        spent_s.append(time.thread_time() - started)
+    assert sorted(spent_s)[100] < 300e-6 * 3  # three times the target, for slow and shared machines

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+
+from frontend import attention, health
+from pools import wire
+from scheduler.selectors import LoopRun
+from telemetry.frames import FeedState
+
+from . import frames
+
+NOW_S = 10_000.0
+FEED = FeedState("East", "average", "static_csv", "a file", NOW_S - 3, "", None, NOW_S + 5)
+
+
+def process(name: str, state: str = "running", started_s: float = 0.0) -> wire.ProcessRow:
+    return wire.ProcessRow(name, 12, state, started_s, 0, f"{name}.log", "exit code 1")
+
+
+def beat(name: str, age_s: float, period_s: float = 2.0) -> wire.Heartbeat:
+    return wire.Heartbeat(name, NOW_S - age_s, period_s)
+
+
+@pytest.mark.parametrize(
+    ("row", "beats", "state"),
+    [
+        (process("gateway"), [beat("gateway", 1)], "running"),
+        (process("gateway"), [beat("gateway", 7)], "late"),
+        (process("gateway"), [], "late"),
+        (process("gateway", started_s=NOW_S - 5), [], "running"),
+        (process("node.a"), [], "late"),
+        (process("web"), [], "running"),
+        (process("gateway", "restarting"), [beat("gateway", 1)], "restarting"),
+        (process("gateway", "stopped"), [beat("gateway", 1)], "dead"),
+    ],
+)
+def test_process_state_follows_supervisor_and_heartbeat(row, beats, state):
+    table = wire.ProcessTable(NOW_S, [row])
+    (found,) = health.judge_processes(table, {b.process: b for b in beats}, NOW_S)
+    assert found.state == state
+
+
+def test_heartbeats_are_listed_when_no_supervisor_reports():
+    found = health.judge_processes(None, {"gateway": beat("gateway", 1), "beat": beat("beat", 100)}, NOW_S)
+    assert [(p.name, p.state) for p in found] == [("beat", "late"), ("gateway", "running")]
+
+
+@pytest.mark.parametrize(
+    ("age_s", "status", "state"),
+    [(30, "applied", "on time"), (30, "infeasible", "infeasible"), (30, "failed", "failed"), (200, "applied", "late")],
+)
+def test_loop_is_late_after_two_periods(age_s, status, state):
+    at = datetime.fromtimestamp(NOW_S - age_s, UTC)
+    epoch = SimpleNamespace(due_at=at, finished_at=at, period_s=60.0, status=status, error="", solve_s=0.1)
+    (found,) = health.judge_loops([LoopRun("carbon", "chat", epoch, 3)], {"carbon": 60.0}, NOW_S)
+    assert (found.state, found.decision_id) == (state, 3)
+
+
+def test_loop_never_ran_when_it_has_no_epoch():
+    (found,) = health.judge_loops([LoopRun("carbon", "chat", None)], {"carbon": 60.0}, NOW_S)
+    assert found.state == "never ran"
+
+
+@pytest.mark.parametrize(
+    ("last_at_s", "ready", "state"),
+    [(NOW_S - 10, 2, "on time"), (NOW_S - 200, 2, "late"), (NOW_S - 200, 0, "no instance"), (None, 2, "never ran")],
+)
+def test_clock_loop_is_judged_only_when_an_instance_is_ready(last_at_s, ready, state):
+    assert health.judge_clock(last_at_s, ready, NOW_S).state == state
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, "fresh"),
+        ({"last_ok_s": None}, "never"),
+        ({"last_ok_s": None, "last_error": "no such zone"}, "failing"),
+        ({"last_error": "timed out", "last_error_s": NOW_S - 1}, "failing"),
+        ({"last_ok_s": NOW_S - 100}, "stale"),
+        ({"known_until_s": NOW_S - 200}, "no value"),
+    ],
+)
+def test_feed_state(changes, state):
+    assert health.judge_feed(replace(FEED, **changes), 5.0, NOW_S) == state
+
+
+def test_node_is_silent_when_its_agent_has_not_spoken():
+    assert health.judge_node("a", None, NOW_S).state == "silent"
+    assert health.judge_node("a", wire.AgentState("a", "b", NOW_S - 60, 1, []), NOW_S).state == "silent"
+    assert health.judge_node("a", wire.AgentState("a", "b", NOW_S - 1, 1, []), NOW_S).state == "reporting"
+
+
+def well(**changes: object) -> health.Health:
+    return replace(health.Health(NOW_S, "", False, ingest=health.Ingest(0, 0, 1.0)), **changes)
+
+
+def test_nothing_needs_attention_when_all_is_well():
+    assert attention.items(well(), frames.slo(target=0.9)) == ()
+
+
+def test_worst_comes_first_and_each_item_says_what_to_do():
+    dead = health.ProcessHealth("gateway", "dead", None, None, 3, None, None, "exit code 1", "g.log")
+    infeasible = health.LoopHealth("carbon", "chat", "infeasible", 60.0, NOW_S, "infeasible", "class LL", 0.1, 9)
+    silent = [health.NodeHealth(name, "silent", None, {}, (), "") for name in ("a", "b")]
+    state = well(
+        processes=(dead,),
+        loops=(infeasible,),
+        nodes=tuple(silent),
+        feeds=(health.FeedHealth(replace(FEED, last_error="timed out"), "failing"),),
+        ingest=health.Ingest(900, 0, 40.0),
+    )
+    found = attention.items(state, frames.slo(target=0.99))
+    assert [item.level for item in found] == ["bad", "bad", "bad", "warn", "warn", "warn"]
+    assert all(item.step for item in found)
+    texts = " | ".join(item.text for item in found)
+    for piece in ("gateway is dead", "class LL", "2 nodes are silent: a, b", "timed out", "900 batches wait", "TTFT"):
+        assert piece in texts
+    assert next(item for item in found if "carbon loop" in item.text).decision_id == 9
+
+
+def test_nodes_are_not_accused_when_redis_is_what_is_silent():
+    silent = (health.NodeHealth("a", "silent", None, {}, (), ""),)
+    found = attention.items(well(redis_error="ConnectionError: refused", nodes=silent), frames.slo(target=0.9))
+    assert ["Redis" in item.text for item in found] == [True]

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frontend import present
+
+
+def clock(at_s: float) -> str:
+    return f"at {at_s:g}"
+
+
+def plain(text: str) -> str:
+    return text.replace("\u00a0", " ")
+
+
+def test_scalars_are_facts_in_words_and_units():
+    found = present.readable({"mean_power_w": 2_460.0, "forecast_issued_at_s": 5.0, "ok": True, "x": None}, clock)
+    assert [(f.name, plain(f.value)) for f in found.facts] == [
+        ("mean power", "2.46 kW"),
+        ("forecast issued at", "at 5"),
+        ("ok", "yes"),
+        ("x", "\u2013"),
+    ]
+
+
+def test_series_by_name_is_a_table_over_steps_with_its_unit_said_once():
+    (table,) = present.readable({"intensity_g_per_kwh": {"east": [410.0, None], "west": [280.5]}}, clock).tables
+    assert (table.title, table.unit) == ("intensity", "gCO₂e/kWh")
+    assert table.header == ("", "step 1", "step 2")
+    assert table.rows == (("east", "410", "\u2013"), ("west", "280.5", ""))
+
+
+def test_mapping_of_records_is_a_table_with_a_column_for_each_name():
+    (table,) = present.readable({"pools": {"a": {"power_w": 5.0}, "b": {"gpus": 2}}}, clock).tables
+    assert table.header == ("", "power", "gpus")
+    assert [tuple(map(plain, row)) for row in table.rows] == [("a", "5.00 W", "\u2013"), ("b", "\u2013", "2")]
+
+
+def test_chosen_alternative_comes_first_and_unknown_columns_are_left_out():
+    table = present.alternatives(
+        [
+            {"label": "b", "chosen": False, "feasible": False, "failed": "GPUs at east", "power_w": 2.0},
+            {"label": "a", "chosen": True, "feasible": True, "power_w": 1.0, "cost_usd": None},
+        ]
+    )
+    assert table.header == ("power",)
+    assert [(row.label, row.verdict) for row in table.rows] == [("a", "chosen"), ("b", "ruled out: GPUs at east")]
+
+
+def test_prediction_is_compared_in_percent_when_realised():
+    rows = present.comparisons({"energy_j": 100.0, "note": "x"}, {"energy_j": 110.0, "requests": 4}, clock)
+    assert [(r.name, r.difference.replace("\u00a0", " ")) for r in rows] == [
+        ("energy", "+10.0 %"),
+        ("note", ""),
+        ("requests", ""),
+    ]
+
+
+def test_prediction_stands_alone_when_nothing_is_known_yet():
+    (row,) = present.comparisons({"energy_j": 100.0}, None, clock)
+    assert row.realised == "\u2013"
+
+
+def test_command_is_one_line_when_nested():
+    line = present.command({"type": "ScaleTo", "pool": {"site": "east"}, "workers": {"A100/TP4": 2}})
+    assert line == "ScaleTo: pool site: east; workers A100/TP4: 2"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(max_size=8), json_values, max_size=4))
+def test_any_recorded_inputs_can_be_shown(inputs):
+    present.readable(inputs, clock)

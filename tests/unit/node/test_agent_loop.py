@@ -1,0 +1,229 @@
+"""The agent's tick on fakes: what it does to the node, what it reports, and how it bears faults."""
+
+from __future__ import annotations
+
+import pytest
+
+from pools.agent.link import BadDesired, LinkError
+from pools.agent.loop import AgentLoop
+from pools.agent.outbox import LIMIT, Outbox
+from pools.wire import AgentState, InstanceState
+from scheduler.core.ports import RetryableError
+from tests.fakes.node import (
+    FakeEngineMetrics,
+    FakeFrequencyActuator,
+    FakeGpuMeter,
+    FakeInstanceRuntime,
+    FakeLink,
+    desired_instance,
+    desired_node,
+    engine_reading,
+)
+
+
+class Bench:
+    def __init__(self, *gpus: str) -> None:
+        self.meter = FakeGpuMeter(gpus or ("G0", "G1"))
+        self.actuator = FakeFrequencyActuator()
+        self.runtime = FakeInstanceRuntime()
+        self.metrics = FakeEngineMetrics()
+        self.link = FakeLink()
+        self.loop = AgentLoop(
+            "n1",
+            "boot-1",
+            meter=self.meter,
+            actuator=self.actuator,
+            runtime=self.runtime,
+            metrics=self.metrics,
+            link=self.link,
+        )
+        self.now_s = 1000.0
+
+    def tick(self) -> AgentState:
+        self.now_s += 1.0
+        return self.loop.tick(self.now_s)
+
+    def serve(self, uid: str = "a", gpus: tuple[str, ...] = ("G0",)) -> None:
+        """Brings an instance to ready."""
+        self.link.desired_node = desired_node(desired_instance(uid, gpus))
+        self.tick()
+        self.runtime.become(uid, "ready")
+
+
+def only(state: AgentState) -> InstanceState:
+    (instance,) = state.instances
+    return instance
+
+
+def test_instance_is_reported_from_start_to_ready_when_it_is_wanted() -> None:
+    bench = Bench()
+    bench.link.desired_node = desired_node(desired_instance("a", ["G0", "G1"]), version=5)
+    state = bench.tick()
+    assert (state.node, state.boot, state.desired_version, state.error) == ("n1", "boot-1", 5, "")
+    assert (only(state).state, only(state).tp, only(state).gpu_type) == ("starting", 2, "A100-80GB")
+    bench.runtime.become("a", "ready")
+    bench.metrics.readings["a"] = engine_reading(running=2, waiting=1, kv_usage=0.4, ttft_s=0.3, tpot_s=0.04)
+    instance = only(bench.tick())
+    assert (instance.state, instance.pool_id, instance.url) == ("ready", 7, "http://127.0.0.1:1")
+    assert (instance.running, instance.waiting, instance.kv_usage) == (2, 1, 0.4)
+    assert (instance.ttft_s, instance.tpot_s, instance.power_w) == (0.3, 0.04, 160.0)
+
+
+def test_rows_say_what_each_gpu_was_doing_when_one_of_two_is_held() -> None:
+    bench = Bench("G0", "G1")
+    bench.serve()
+    bench.metrics.readings["a"] = engine_reading(running=3, prompt_tokens_total=10.0, generation_tokens_total=4.0)
+    bench.tick()
+    batch = bench.link.batches[-1]
+    held, free = batch.gpus
+    assert (held.instance_uid, held.instance_state, held.running, held.energy_j) == ("a", "ready", 3, 5000.0)
+    assert (free.instance_uid, free.instance_state, free.running) == (None, None, None)
+    (row,) = batch.instances
+    assert (row.instance_uid, row.state, row.running, row.prompt_tokens_total) == ("a", "ready", 3, 10.0)
+
+
+def test_batches_and_heartbeat_go_out_each_tick_when_redis_is_there() -> None:
+    bench = Bench()
+    for _ in range(5):
+        bench.tick()
+    assert [(batch.agent, batch.boot, batch.seq) for batch in bench.link.batches] == [
+        ("n1", "boot-1", seq) for seq in range(1, 6)
+    ]
+    assert {heartbeat.process for heartbeat in bench.link.heartbeats} == {"node.n1"}
+    assert bench.link.heartbeats[-1].at_s == bench.now_s
+
+
+def test_clock_decisions_are_in_the_batch_when_the_clock_loop_decides() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.tick()
+    (decision,) = bench.link.batches[-1].clocks
+    assert (decision.instance_uid, decision.reason, decision.to_mhz) == ("a", "slack", 1310.0)
+    assert bench.actuator.calls[-1] == ("lock", ("G0",), 1310.0, 10.0)
+
+
+def test_pool_changes_without_a_restart_when_an_instance_is_reassigned() -> None:
+    bench = Bench()
+    bench.serve()
+    reassigned = desired_instance("a")
+    bench.link.desired_node = desired_node(type(reassigned)(**{**_fields(reassigned), "pool_id": 99}), version=2)
+    state = bench.tick()
+    assert only(state).pool_id == 99
+    assert bench.runtime.calls == [("start", "a")]
+
+
+def _fields(message: object) -> dict[str, object]:
+    return {name: getattr(message, name) for name in message.__struct_fields__}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("fault", [LinkError("Redis: gone"), BadDesired("no JSON"), None])
+def test_what_runs_is_kept_and_held_when_the_desired_state_cannot_be_read(fault: Exception | None) -> None:
+    bench = Bench()
+    bench.serve()
+    bench.tick()
+    bench.link.desired_node = None
+    bench.link.desired_error = fault
+    locks = len(bench.actuator.calls)
+    state = bench.tick()
+    assert only(state).state == "ready"
+    assert bench.runtime.calls == [("start", "a")]
+    assert len(bench.actuator.calls) == locks + 1  # the clock loop goes on
+
+
+def test_nothing_is_stopped_when_no_desired_state_was_ever_read() -> None:
+    bench = Bench()
+    bench.serve()
+    fresh = Bench()
+    fresh.runtime.statuses = bench.runtime.statuses
+    state = fresh.tick()
+    assert fresh.runtime.calls == []
+    assert "no desired state yet" in state.error
+    assert fresh.link.batches[-1].gpus[0].instance_uid == "a"
+
+
+def test_samples_are_kept_and_sent_in_order_when_redis_comes_back() -> None:
+    bench = Bench()
+    bench.tick()
+    bench.link.send_error = LinkError("Redis: gone")
+    for _ in range(20):
+        bench.tick()
+    bench.link.desired_error = LinkError("Redis: gone")
+    sends = bench.link.sends
+    for _ in range(20):
+        bench.tick()
+    assert bench.link.sends == sends  # one time-out a tick is enough
+    bench.link.desired_error = bench.link.send_error = None
+    bench.tick()
+    assert [batch.seq for batch in bench.link.batches] == list(range(1, 43))
+    assert bench.link.states[-1].error == "no desired state yet; what runs is kept"
+
+
+def test_loss_is_said_when_redis_was_away_for_too_long() -> None:
+    bench = Bench()
+    bench.link.send_error = LinkError("Redis: gone")
+    for _ in range(LIMIT + 7):
+        bench.tick()
+    bench.link.send_error = None
+    state = bench.tick()
+    assert "8 batches of samples were dropped while Redis was away" in state.error
+    for _ in range(20):
+        bench.tick()
+    assert [batch.seq for batch in bench.link.batches] == list(range(9, LIMIT + 29))
+
+
+def test_instances_are_failed_not_gone_when_the_runtime_does_not_answer() -> None:
+    bench = Bench("G0", "G1")
+    bench.serve()
+    bench.link.desired_node = desired_node(desired_instance("a"), desired_instance("b", ["G1"], "draining"))
+    bench.runtime.statuses["b"] = type(bench.runtime.statuses["a"])("b", "draining", "http://x:1", ("G1",), 0.0)
+    bench.tick()
+    bench.runtime.list_error = RetryableError("refused")
+    bench.meter.error = RetryableError("refused")
+    calls = list(bench.runtime.calls)
+    state = bench.tick()
+    assert [(i.uid, i.state, i.url, i.power_w) for i in state.instances] == [
+        ("a", "failed", None, None),
+        ("b", "draining", None, None),
+    ]
+    assert "cannot list the instances" in state.error
+    assert "cannot read the GPUs" in state.error
+    assert bench.runtime.calls == calls
+
+
+def test_failed_start_is_reported_with_its_reason_when_the_runtime_refuses() -> None:
+    bench = Bench()
+    bench.runtime.start_errors = [RetryableError("G0 is held by instance z")]
+    bench.link.desired_node = desired_node(desired_instance("a"))
+    instance = only(bench.tick())
+    assert (instance.state, instance.detail) == ("starting", "G0 is held by instance z (attempt 1)")
+
+
+def test_engine_is_reported_unknown_when_it_cannot_be_measured() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.metrics.error = RetryableError("timed out")
+    state = bench.tick()
+    assert (only(state).state, only(state).running) == ("ready", None)
+    assert "cannot measure instance a: timed out" in state.error
+
+
+def test_missing_metrics_are_shown_when_the_engine_lacks_some() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.metrics.readings["a"] = engine_reading(kv_usage=None, missing=("vllm:kv_cache_usage_perc",))
+    assert only(bench.tick()).detail == "the engine lacks the metrics vllm:kv_cache_usage_perc"
+
+
+def test_drained_instance_disappears_when_it_has_ended() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.link.desired_node = desired_node(desired_instance("a", state="draining"))
+    assert only(bench.tick()).state == "draining"
+    bench.runtime.statuses.clear()
+    assert bench.tick().instances == []
+
+
+def test_empty_batch_takes_no_number_when_nothing_was_read() -> None:
+    outbox = Outbox("n1", "b")
+    outbox.add(1.0, [], [], [])
+    assert outbox.pending(10) == []

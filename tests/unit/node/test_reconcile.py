@@ -1,0 +1,120 @@
+"""Reconciliation of a node with its desired state, on a fake runtime."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from pools import wire
+from pools.agent.reconcile import LONGEST_BACKOFF_S, Reconciler
+from scheduler.core.ports import PermanentError, RetryableError
+from tests.fakes.node import FakeInstanceRuntime, desired_instance
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.runtime = FakeInstanceRuntime()
+        self.reconciler = Reconciler(self.runtime)
+        self.now_s = 0.0
+
+    def act(self, *desired: wire.DesiredInstance, after_s: float = 1.0) -> bool:
+        self.now_s += after_s
+        return self.reconciler.act(self.now_s, desired, self.runtime.list())
+
+
+def test_missing_instance_is_started_once_when_it_is_wanted() -> None:
+    bench = Bench()
+    assert bench.act(desired_instance("a"))
+    assert not bench.act(desired_instance("a"))
+    bench.runtime.become("a", "ready")
+    assert not bench.act(desired_instance("a"))
+    assert bench.runtime.calls == [("start", "a")]
+
+
+def test_instance_is_stopped_when_it_is_not_listed() -> None:
+    bench = Bench()
+    bench.act(desired_instance("a"))
+    bench.act()
+    assert bench.runtime.calls == [("start", "a"), ("stop", "a")]
+
+
+def test_instance_is_drained_once_and_never_started_again_when_it_is_to_drain() -> None:
+    bench = Bench()
+    bench.act(desired_instance("a"))
+    bench.runtime.become("a", "ready")
+    draining = desired_instance("a", state="draining")
+    bench.act(draining)
+    bench.act(draining)
+    bench.runtime.stop("a")  # its last request has ended
+    bench.act(draining)
+    assert bench.runtime.calls == [("start", "a"), ("drain", "a"), ("stop", "a")]
+
+
+def test_endings_come_before_starts_when_gpus_change_hands() -> None:
+    bench = Bench()
+    bench.act(desired_instance("old"))
+    bench.act(desired_instance("new"))
+    assert bench.runtime.calls == [("start", "old"), ("stop", "old"), ("start", "new")]
+
+
+def test_start_backs_off_when_it_keeps_failing() -> None:
+    bench = Bench()
+    bench.runtime.start_errors = [RetryableError("GPU is held")] * 100
+    starts_s = []
+    for _ in range(130):
+        before = len(bench.runtime.calls)
+        bench.act(desired_instance("a"))
+        if len(bench.runtime.calls) > before:
+            starts_s.append(bench.now_s)
+    gaps = [later - earlier for earlier, later in pairwise(starts_s)]
+    assert gaps[:5] == [1.0, 2.0, 4.0, 8.0, 16.0]
+    assert set(gaps[5:]) == {LONGEST_BACKOFF_S}
+    trouble = bench.reconciler.trouble("a")
+    assert trouble is not None
+    assert (trouble.state, trouble.detail) == ("starting", "GPU is held")
+
+
+def test_trouble_is_forgotten_when_the_engine_becomes_ready() -> None:
+    bench = Bench()
+    bench.runtime.start_errors = [PermanentError("no such model")]
+    bench.act(desired_instance("a"))
+    trouble = bench.reconciler.trouble("a")
+    assert trouble is not None
+    assert trouble.state == "failed"
+    bench.act(desired_instance("a"), after_s=1.1)
+    assert bench.reconciler.trouble("a") is not None  # it is starting, not yet well
+    bench.runtime.become("a", "ready")
+    bench.act(desired_instance("a"))
+    assert bench.reconciler.trouble("a") is None
+
+
+def test_failed_engine_is_removed_and_started_again_when_its_wait_is_over() -> None:
+    bench = Bench()
+    bench.act(desired_instance("a"))
+    for wait_s in (1.0, 2.0, 4.0):
+        bench.runtime.become("a", "failed", "out of memory")
+        bench.runtime.calls.clear()
+        assert not bench.act(desired_instance("a"))
+        assert not bench.act(desired_instance("a"), after_s=wait_s * 0.9)
+        assert bench.act(desired_instance("a"), after_s=wait_s * 0.2)
+        assert bench.runtime.calls == [("stop", "a"), ("start", "a")]
+
+
+def test_failed_engine_is_removed_when_it_was_to_drain_anyway() -> None:
+    bench = Bench()
+    bench.act(desired_instance("a"))
+    bench.runtime.become("a", "failed")
+    bench.act(desired_instance("a", state="draining"))
+    assert bench.runtime.calls[-1] == ("stop", "a")
+
+
+def test_others_are_served_when_one_cannot_be_stopped() -> None:
+    bench = Bench()
+    bench.act(desired_instance("stuck"), desired_instance("other", ["G1"]))
+
+    def stop(uid: str) -> None:
+        raise RetryableError("busy")
+
+    bench.runtime.stop = stop  # type: ignore[method-assign]
+    bench.act(desired_instance("new", ["G2"]))
+    assert bench.reconciler.errors == [f"cannot stop instance {uid}: busy" for uid in ("stuck", "other")]
+    assert bench.runtime.calls[-1] == ("start", "new")

@@ -1,0 +1,115 @@
+"""Bodies of vLLM's API: what is understood, what is refused and how."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pools.simnode.requests import Ask, RequestError, read_chat, read_completion
+
+MODEL = "Llama3-70B"
+
+
+def completion(**body: Any) -> Ask:
+    return read_completion(json.dumps({"model": MODEL, "prompt": "hello", **body}).encode(), MODEL, 100)
+
+
+def chat(**body: Any) -> Ask:
+    messages = [{"role": "user", "content": "hello"}]
+    return read_chat(json.dumps({"model": MODEL, "messages": messages, **body}).encode(), MODEL, 100)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens"),
+    [
+        ("hello", 2),  # 5 bytes
+        ("", 1),
+        ("üü", 1),  # 4 bytes
+        ([5, 6, 7], 3),
+        ([[5, 6, 7, 8]], 4),
+        (["hello wide world"], 4),
+    ],
+)
+def test_prompt_tokens_are_counted_when_the_prompt_has_any_of_the_shapes(prompt: object, tokens: int) -> None:
+    assert completion(prompt=prompt).prompt_tokens == tokens
+
+
+def test_prompt_tokens_of_a_chat_count_contents_and_four_a_message() -> None:
+    messages = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "hello"}]},
+    ]
+    assert chat(messages=messages).prompt_tokens == 2 + 4 + 2 + 4
+
+
+@pytest.mark.parametrize(
+    ("true", "limit", "output", "finish"), [(7, 20, 7, "stop"), (20, 20, 20, "stop"), (30, 20, 20, "length")]
+)
+def test_output_is_the_told_length_within_max_tokens_when_a_trace_tells_it(
+    true: int, limit: int, output: int, finish: str
+) -> None:
+    ask = completion(max_tokens=limit, vllm_xargs={"sim_output_tokens": true})
+    assert (ask.output_tokens, ask.finish) == (output, finish)
+
+
+def test_output_fills_max_tokens_when_eos_is_ignored() -> None:
+    ask = completion(max_tokens=33, ignore_eos=True, vllm_xargs={"sim_output_tokens": 2})
+    assert (ask.output_tokens, ask.finish) == (33, "length")
+
+
+def test_output_is_made_up_from_the_prompt_when_nothing_tells_it() -> None:
+    asks = [completion(prompt=f"prompt {number}", max_tokens=50) for number in range(30)]
+    assert asks == [completion(prompt=f"prompt {number}", max_tokens=50) for number in range(30)]
+    assert all(1 <= ask.output_tokens <= 50 for ask in asks)
+    assert len({ask.output_tokens for ask in asks}) > 5
+
+
+def test_defaults_are_those_of_the_api_when_max_tokens_is_left_out() -> None:
+    assert completion(ignore_eos=True).output_tokens == 16
+    assert chat(ignore_eos=True).output_tokens == 100 - 6
+    assert chat(ignore_eos=True, max_tokens=9).output_tokens == 9
+    assert chat(ignore_eos=True, max_completion_tokens=8, max_tokens=9).output_tokens == 8
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"model": "gpt-4"}, 404, "model"),
+        ({"max_tokens": 0}, 400, "max_tokens"),
+        ({"max_tokens": -5}, 400, "max_tokens"),
+        ({"max_tokens": "many"}, 400, "max_tokens"),
+        ({"max_tokens": 99}, 400, "max_tokens"),  # 2 of the prompt and 99 exceed 100
+        ({"max_tokens": 10**30}, 400, "max_tokens"),
+        ({"prompt": list(range(100))}, 400, "prompt"),  # no room for a token of output
+        ({"prompt": []}, 400, "prompt"),
+        ({"prompt": [[]]}, 400, "prompt"),
+        ({"prompt": ["two", "texts"]}, 400, "prompt"),
+        ({"prompt": [[1], [2]]}, 400, "prompt"),
+        ({"prompt": None}, 400, "prompt"),
+        ({"prompt": [1, "a"]}, 400, "prompt"),
+        ({"n": 2}, 400, "n"),
+        ({"stream_options": {"include_usage": True}}, 400, "stream_options"),
+        ({"vllm_xargs": {"sim_output_tokens": 0}}, 400, "vllm_xargs"),
+        ({"vllm_xargs": {"sim_output_tokens": 1.5}}, 400, "vllm_xargs"),
+    ],
+)
+def test_completion_is_refused_when_a_field_is_bad(body: dict[str, object], status: int, param: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        completion(**body)
+    assert (caught.value.status, caught.value.param) == (status, param)
+
+
+@pytest.mark.parametrize("messages", [[], [{"role": "user", "content": [{"type": "image_url"}]}], "hi", None])
+def test_chat_is_refused_when_its_messages_are_bad(messages: object) -> None:
+    with pytest.raises(RequestError) as caught:
+        chat(messages=messages)
+    assert (caught.value.status, caught.value.param) == (400, "messages")
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"prompt": "no model"}'])
+def test_body_is_refused_when_it_is_no_request(data: bytes) -> None:
+    with pytest.raises(RequestError) as caught:
+        read_completion(data, MODEL, 100)
+    assert caught.value.status == 400

@@ -1,0 +1,101 @@
+"""Simulated GPUs: energy, leases, counters on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pools.simnode.gpus import CounterFileError, GpuBank, SimGpu, parse_gpu_group
+from scheduler.core.engine_model import gpu
+
+
+def a100() -> SimGpu:
+    return SimGpu("SIM-n-0", 0, gpu("A100-80GB"), 0.0, 0.0)
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 10.0), st.floats(0.0, 700.0)), max_size=50))
+def test_energy_is_the_integral_of_power_when_power_changes(steps: list[tuple[float, float]]) -> None:
+    device = a100()
+    at_s, expected_j, power_w = 0.0, 0.0, device.power_w
+    for wait_s, next_w in steps:
+        expected_j += power_w * wait_s
+        at_s += wait_s
+        before_j = device.energy_j
+        device.draw(at_s, next_w)
+        power_w = next_w
+        assert device.energy_j >= before_j
+    assert device.energy_j == pytest.approx(expected_j, rel=1e-9, abs=1e-6)
+
+
+def test_unassigned_gpu_draws_its_idle_power_when_nothing_is_loaded() -> None:
+    device = a100()
+    device.advance(10.0)
+    assert device.energy_j == pytest.approx(10.0 * gpu("A100-80GB").idle_w)
+
+
+def test_utilisation_is_the_busy_share_of_the_last_window_when_work_alternates() -> None:
+    device = a100()
+    device.draw(0.0, 300.0, busy=True)
+    device.draw(0.25, 80.0)
+    assert device.reading(0.0).utilisation is None  # not yet known
+    device.advance(1.0)
+    assert device.reading(0.0).utilisation == pytest.approx(0.25)
+
+
+def test_clock_returns_to_the_top_when_its_lease_lapses() -> None:
+    device = a100()
+    changes: list[float] = []
+    device.on_clock = changes.append
+    device.lock(600.0, until_s=10.0, now_s=0.0)
+    device.lock(600.0, until_s=12.0, now_s=2.0)  # renewed: no change
+    device.lapse(11.0)
+    assert device.clock_mhz == 600.0
+    device.lapse(12.0)
+    assert device.clock_mhz == gpu("A100-80GB").f_max
+    assert changes == [0.0, 12.0]
+
+
+def test_counters_go_on_when_the_node_starts_again(tmp_path: Path) -> None:
+    path = tmp_path / "n.json"
+    first = GpuBank("n", [("A100-80GB", 1), ("H100-SXM-80GB", 1)], path, 0.0)
+    first.advance(100.0)
+    read = first.read(1.0)
+    assert [(r.uuid, r.index, r.gpu_type) for r in read] == [
+        ("SIM-n-0", 0, "A100-80GB"),
+        ("SIM-n-1", 1, "H100-SXM-80GB"),
+    ]
+    again = GpuBank("n", [("A100-80GB", 1)], path, 5000.0)
+    assert again.read(2.0)[0].energy_j == read[0].energy_j
+    # A GPU that was taken out keeps its counter on disk.
+    assert json.loads(path.read_text())["energy_j"]["SIM-n-1"] == read[1].energy_j
+
+
+def test_reading_is_on_disk_when_it_is_returned(tmp_path: Path) -> None:
+    path = tmp_path / "n.json"
+    bank = GpuBank("n", [("A100-80GB", 1)], path, 0.0)
+    for second in (1.0, 2.5, 7.25):
+        bank.advance(second)
+        reading = bank.read(second)[0]
+        assert json.loads(path.read_text())["energy_j"] == {"SIM-n-0": reading.energy_j}
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"energy_j": {"SIM-n-0": "many"}}', "[]"])
+def test_counters_are_not_reset_silently_when_their_file_is_broken(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "n.json"
+    path.write_text(content)
+    with pytest.raises(CounterFileError, match=r"n\.json does not hold energy counters.*move it away"):
+        GpuBank("n", [("A100-80GB", 1)], path, 0.0)
+
+
+def test_gpu_group_is_read_when_it_is_well_formed() -> None:
+    assert parse_gpu_group("H100-SXM-80GB:8") == ("H100-SXM-80GB", 8)
+
+
+@pytest.mark.parametrize("text", ["A100-80GB", "A100-80GB:0", "A100-80GB:x", "A100-80GB:-1", "B9:2", ":4", ""])
+def test_gpu_group_is_refused_when_it_is_not(text: str) -> None:
+    with pytest.raises(ValueError, match=r"TYPE:COUNT|unknown gpu"):
+        parse_gpu_group(text)
