@@ -89,7 +89,8 @@ def carbon(frame: CarbonFrame, look: Look, ticks: Sequence[DecisionTick] = ()) -
     return _with_meta(
         figure,
         question="How much carbon, and how clean is each grid?",
-        source=f"energy ledger x PUE x grid average, location-based; dashed: forecast; grey: a site unknown. {sources}".strip(),
+        source="energy ledger x PUE x grid average, location-based; dashed: forecast; grey: a site unknown"
+        + (f". {sources}" if sources else ""),
         until=_said(look, max((k for k in known if k is not None), default=None), window.end_s),
         stale=bool(stale),
         stale_what=", ".join(stale),
@@ -266,9 +267,8 @@ def _bands(figure: Figure, look: Look, window: Window, lacking: Sequence[bool]) 
 
 def _lacking(series: Sequence[Values]) -> list[bool]:
     """Where some sites are known and others are not: a stack there is too low."""
-    return [
-        any(v is None for v in column) and any(v is not None for v in column) for column in zip(*series, strict=True)
-    ]
+    known = [[value is not None for value in column] for column in zip(*series, strict=True)]
+    return [any(column) and not all(column) for column in known]
 
 
 def _level(figure: Figure, look: Look, y: float, text: str) -> None:

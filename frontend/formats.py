@@ -21,7 +21,8 @@ UNIT_SUFFIXES = (
     ("_j", "J"),
     ("_w", "W"),
 )
-ABBREVIATIONS = {"gpu", "gpus", "slo", "ttft", "tpot", "e2e", "kv", "tp", "pue"}
+ABBREVIATIONS = {name: name.upper() for name in ("gpu", "slo", "ttft", "tpot", "e2e", "kv", "tp", "pue")}
+ABBREVIATIONS["gpus"] = "GPUs"
 
 
 def prefix(largest: float | None, floor: float = 1.0) -> tuple[float, str]:
@@ -40,6 +41,7 @@ def figures(value: float, digits: int = 3) -> str:
     """A number with `digits` significant figures, in full up to 999 999, without an exponent."""
     if value == 0:
         return "0"
+    value = float(f"{value:.{digits}g}")  # 9.997 is 10.0, not 10.00
     if not math.isfinite(value):
         return UNKNOWN
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
@@ -101,7 +103,7 @@ def unit_of(name: str) -> tuple[str, str]:
 
 def words(name: str) -> str:
     """A field's name in words: `gpu_budget` -> `GPU budget`."""
-    return " ".join(part.upper() if part in ABBREVIATIONS else part for part in name.split("_"))
+    return " ".join(ABBREVIATIONS.get(part, part) for part in name.split("_"))
 
 
 def quantity(value: float | None, unit: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from . import formats
@@ -106,6 +107,8 @@ def scalar(name: str, value: Any, clock: Clock) -> str:
     if isinstance(value, (int, float)):
         if name == "now_s" or name.endswith("_at_s"):
             return clock(float(value))
+        if name.endswith(("_attainment", "_usage", "_share")):
+            return formats.percent(float(value))
         return formats.quantity(float(value), formats.unit_of(name)[1])
     return str(value) if not isinstance(value, (Mapping, list)) else _inline(value)
 
@@ -193,9 +196,17 @@ def _verdict(record: Mapping[str, Any]) -> str:
 def comparisons(
     predicted: Mapping[str, Any], realised: Mapping[str, Any] | None, clock: Clock
 ) -> tuple[Comparison, ...]:
-    """What was predicted beside what came, name by name, with the difference in percent of the prediction."""
+    """What was predicted beside what came, name by name, with the difference in percent of the prediction.
+
+    A predicted power is held against the mean power that was metered. How and over what span stands in `span`.
+    """
     came = realised or {}
-    names = [n for n in dict.fromkeys((*predicted, *came)) if _is_scalar(predicted.get(n)) and _is_scalar(came.get(n))]
+    predicted = {"mean_power_w" if name == "power_w" else name: value for name, value in predicted.items()}
+    names = [
+        name
+        for name in dict.fromkeys((*predicted, *came))
+        if name not in ("source", "from", "to") and _is_scalar(predicted.get(name)) and _is_scalar(came.get(name))
+    ]
     return tuple(
         Comparison(
             " ".join(formats.unit_of(name)[:1]),
@@ -205,6 +216,15 @@ def comparisons(
         )
         for name in names
     )
+
+
+def span(predicted: Mapping[str, Any], realised: Mapping[str, Any] | None, clock: Clock) -> str:
+    """Where the predicted figures come from, and over which time the realised ones were taken."""
+    parts = [f"Predicted: {predicted['source']}"] if predicted.get("source") else []
+    if realised and realised.get("from") and realised.get("to"):
+        start, end = (clock(datetime.fromisoformat(realised[name]).timestamp()) for name in ("from", "to"))
+        parts.append(f"Realised: {start} to {end}")
+    return ". ".join(parts)
 
 
 def _difference(predicted: Any, realised: Any) -> str:

@@ -119,6 +119,7 @@ def decision(request: HttpRequest, decision_id: int) -> HttpResponse:
         "inputs": present.readable(found.inputs, reader.clock),
         "alternatives": present.alternatives(found.alternatives),
         "comparisons": present.comparisons(found.predicted, found.realised, reader.clock),
+        "span": present.span(found.predicted, found.realised, reader.clock),
         "commands": [present.command(command) for command in found.commands],
         "raw": json.dumps(
             {"inputs": found.inputs, "alternatives": found.alternatives, "commands": found.commands}, indent=2

@@ -117,7 +117,7 @@ def check_port(host: str, port: int, what: str, variable: str) -> None:
 
 def control_ports(var_dir: Path, nodes: list[str]) -> dict[str, int]:
     """A free loopback port for each simulated node's control server; kept from run to run while it stays free."""
-    path = var_dir / "run" / "ports.json"
+    path = var_dir / "run" / "simnodes.json"
     try:
         known = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):

@@ -17,8 +17,7 @@ def redis_url(config: env.Env) -> str:
 
 
 def broker_url(config: env.Env) -> str:
-    """The same server in Celery's words."""
-    return redis_url(config).replace("unix://", "redis+socket://")
+    return env.broker_url(redis_url(config))
 
 
 def web(config: env.Env) -> Spec:

@@ -113,7 +113,7 @@ REST_FRAMEWORK = {
 }
 
 # Kombu's own spelling of a Redis socket and of its database number.
-CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://").replace("?db=", "?virtual_host=")
+CELERY_BROKER_URL = env.broker_url(REDIS_URL).replace("?db=", "?virtual_host=")
 CELERY_TASK_DEFAULT_QUEUE = "epochs"
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True

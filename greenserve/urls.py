@@ -1,3 +1,6 @@
 from django.urls import include, path
 
-urlpatterns = [path("", include("frontend.urls"))]
+urlpatterns = [
+    path("api/v1/", include("scheduler.api.urls")),
+    path("", include("frontend.urls")),
+]

@@ -84,7 +84,7 @@ class Decision(models.Model):
     predicted = models.JSONField(default=dict)
     realised = models.JSONField(null=True, help_text="Filled once its horizon has passed.")
     held = models.PositiveIntegerField(default=0, help_text="Equal decisions before this one (run-length encoding).")
-    source_key = models.CharField(
+    source_key = models.CharField(  # noqa: DJ001 - null is "not of an agent", and unique
         max_length=160, null=True, unique=True, help_text="agent/boot/seq/n of a clock decision: ingested once."
     )
 

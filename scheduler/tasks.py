@@ -27,22 +27,39 @@ BOOTSTRAP_PATIENCE = 10  # tries until the fleet is started on the nodes that ha
 
 @shared_task  # type: ignore[untyped-decorator]
 def run_epochs(kind: str) -> None:
-    """Runs one loop's epoch for every service; a fault in one service does not keep the others waiting."""
+    """Runs one loop's epoch for every service; a fault in one service does not keep the others waiting.
+
+    Where periods end together the slower loops go first, so that each works within its new envelope rather than
+    within the one that is about to go. Those that have run already are left alone. A service without a plan goes the
+    way of the first start, which waits for nodes and feeds.
+    """
     now = timezone.now()
-    for service in Service.objects.all():
-        epochs.run(service, Loop(kind), now)
+    services = list(Service.objects.all())
+    planned = [service for service in services if epochs.has_plan(service)]
+    if len(planned) < len(services):
+        bootstrap.delay()
+    for loop in EPOCH_LOOPS[: EPOCH_LOOPS.index(Loop(kind)) + 1]:
+        for service in planned:
+            epochs.run(service, loop, now)
 
 
 @shared_task(bind=True)  # type: ignore[untyped-decorator]
 def bootstrap(self: Any, attempt: int = 0) -> None:
-    """Gives services without a plan their first one at once, rather than after a whole period."""
+    """Gives services without a plan their first one at once, rather than after a whole period.
+
+    It waits for all nodes for a while, then goes on with those that are there. With none it gives up: the next epoch
+    that is due comes back here.
+    """
     services = [service for service in Service.objects.all() if not epochs.has_plan(service)]
     if not services:
         return
     expected, present = agents.presence(timezone.now())
-    if len(present) < len(expected) and (attempt < BOOTSTRAP_PATIENCE or not present):
+    if len(present) < len(expected) and attempt < BOOTSTRAP_PATIENCE:
         log.info("waiting for nodes: %d of %d report", len(present), len(expected))
         self.apply_async(kwargs={"attempt": attempt + 1}, countdown=BOOTSTRAP_RETRY_S)
+        return
+    if not present:
+        log.warning("no node reports: there is nothing to plan with")
         return
     for feed in CarbonFeed.objects.select_related("site"):
         carbon.refresh_feed(feed, timezone.now())  # beat has not come round to it yet

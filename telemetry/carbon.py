@@ -55,7 +55,7 @@ def refresh_feed(feed: CarbonFeed, now: datetime) -> int:
         log.warning("carbon feed of %s: %s", feed.site, error)
         CarbonFeed.objects.filter(pk=feed.pk).update(last_error=str(error)[:300], last_error_at=now)
         return 0
-    stored = _append(feed, points)
+    stored = _append(feed, points, now)
     CarbonFeed.objects.filter(pk=feed.pk).update(last_ok_at=now, last_error="", last_error_at=None)
     return stored
 
@@ -67,28 +67,38 @@ def _since(feed: CarbonFeed, now: datetime) -> datetime:
     return max(newest, floor) if newest else floor
 
 
-def _append(feed: CarbonFeed, points: Iterable[IntensityPoint]) -> int:
-    """Inserts the points that say something new: an interval not stored before, or another value for it."""
+def _append(feed: CarbonFeed, points: Iterable[IntensityPoint], now: datetime) -> int:
+    """Inserts the points that say something new: an interval not stored before, or another value for it.
+
+    A revision that a provider gives under the old time of issue is dated now: it must come after what it revises.
+    """
     points = list(points)
     if not points:
         return 0
     starts = [_moment(point.start_s) for point in points]
-    known: dict[tuple[datetime, bool], float | None] = {
-        (start, forecast): value
-        for start, forecast, value in feed.points.filter(start_at__gte=min(starts), start_at__lte=max(starts))
+    known: dict[tuple[datetime, bool], tuple[float | None, datetime]] = {
+        (start, forecast): (value, issued_at)
+        for start, forecast, value, issued_at in feed.points.filter(
+            start_at__gte=min(starts), start_at__lte=max(starts)
+        )
         .order_by("start_at", "issued_at")
-        .values_list("start_at", "forecast", "value_g_per_kwh")
+        .values_list("start_at", "forecast", "value_g_per_kwh", "issued_at")
     }
-    new = [
-        _row(feed, start, point)
-        for start, point in zip(starts, points, strict=True)
-        if (start, point.forecast) not in known or known[start, point.forecast] != point.value_g_per_kwh
-    ]
+    new = []
+    for start, point in zip(starts, points, strict=True):
+        issued_at = _moment(point.issued_at_s)
+        if (start, point.forecast) in known:
+            value, before = known[start, point.forecast]
+            if value == point.value_g_per_kwh:
+                continue
+            if issued_at <= before:
+                issued_at = now
+        new.append(_row(feed, start, issued_at, point))
     CarbonPoint.objects.bulk_create(new, ignore_conflicts=True, batch_size=1000)
     return len(new)
 
 
-def _row(feed: CarbonFeed, start: datetime, point: IntensityPoint) -> CarbonPoint:
+def _row(feed: CarbonFeed, start: datetime, issued_at: datetime, point: IntensityPoint) -> CarbonPoint:
     return CarbonPoint(
         feed=feed,
         start_at=start,
@@ -99,7 +109,7 @@ def _row(feed: CarbonFeed, start: datetime, point: IntensityPoint) -> CarbonPoin
         factor=point.factor,
         forecast=point.forecast,
         estimated=point.estimated,
-        issued_at=_moment(point.issued_at_s),
+        issued_at=issued_at,
     )
 
 

@@ -221,8 +221,15 @@ def _print_result(result: ReplayResult, as_json: bool) -> None:
         click.echo(json.dumps(values, indent=2))
         return
     for name, value in values.items():
-        text = f"{value:.3f}" if isinstance(value, float) else str(value)
-        click.echo(f"{name:16} {text}")
+        click.echo(f"{name:16} {_in_words(value)}")
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_in_words(part)}" for name, part in value.items()) or "none"
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return "unknown" if value is None else str(value)
 
 
 @click.group()

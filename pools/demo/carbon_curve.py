@@ -1,4 +1,4 @@
-"""The demo's synthetic grid day: a formula, not a measurement. `python -m pools.demo.carbon_curve` writes its CSV.
+"""The demo's synthetic grid day: a formula, not a measurement. `python pools/demo/carbon_curve.py` writes its CSV.
 
 Three shapes of real grids, so that the cleanest site changes over the day:
 - solar: gas-fired nights, a midday trough (the "duck curve"), a steep evening ramp;
@@ -37,7 +37,7 @@ def _ripple(hour: float, seed: int) -> float:
 
 def solar_g_per_kwh(hour: float) -> float:
     sun = max(0.0, math.sin(math.pi * (hour - 6.0) / 12.0))
-    return 510.0 - 320.0 * sun**1.5 + 150.0 * _bump(hour, 19.5, 1.6) + 12.0 * _ripple(hour, 1)
+    return 510.0 - 320.0 * math.pow(sun, 1.5) + 150.0 * _bump(hour, 19.5, 1.6) + 12.0 * _ripple(hour, 1)
 
 
 def wind_g_per_kwh(hour: float) -> float:

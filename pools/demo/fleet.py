@@ -72,6 +72,9 @@ SITES = (
 PARTITIONS = {"freesh-a": (184, 444), "freesh-b": (25, 232)}
 # FREESH table 7: thresholds of the clock loop in seconds (TTFT, TPOT, E2E), classes in order of size.
 THRESHOLDS = {"SS": (0.3, 0.15, 7.0), "SL": (0.3, 0.15, 27.0), "LS": (0.6, 0.15, 10.0), "LL": (0.6, 0.15, 30.0)}
+# The demo's traffic: 3 requests/s, in its busiest five seconds some 5; mean lengths of the Azure conversation trace of
+# 2023 (AzurePublicDataset, CC-BY).
+EXPECTED_LOAD = {"expected_rps": 5.0, "expected_prompt_tokens": 1155, "expected_output_tokens": 211}
 OBJECTIVES_S = {"ttft": 2.0, "tpot": 0.15, "e2e": 60.0}
 
 
@@ -92,6 +95,7 @@ def load() -> Service:
             "model_card": card,
             "partition": partitions[0],
             "description": "Demo service on simulated nodes.",
+            **EXPECTED_LOAD,
         },
     )
     if created:

@@ -23,9 +23,25 @@ class Service(models.Model):
         Partition, related_name="services", help_text="Those the carbon epoch may choose from."
     )
     description = models.CharField(max_length=300, blank=True)
+    expected_rps = models.FloatField(
+        null=True, blank=True, help_text="Load to plan for until the first request is on record, in requests/s."
+    )
+    expected_prompt_tokens = models.PositiveIntegerField(null=True, blank=True, help_text="Mean length of prompts.")
+    expected_output_tokens = models.PositiveIntegerField(null=True, blank=True, help_text="Mean length of answers.")
 
     class Meta:
         ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(expected_rps__isnull=True)
+                | (
+                    Q(expected_rps__gt=0)
+                    & Q(expected_prompt_tokens__isnull=False, expected_prompt_tokens__gt=0)
+                    & Q(expected_output_tokens__isnull=False, expected_output_tokens__gt=0)
+                ),
+                name="service_expected_load_whole",
+            )
+        ]
 
     def __str__(self) -> str:
         return self.name

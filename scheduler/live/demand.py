@@ -22,29 +22,44 @@ OUTPUT_UNKNOWN_TOKENS = 129  # median of the Azure conversation trace (AzurePubl
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
+    """A request: `predicted_tokens` is the output length it was classified by, `output_tokens` the true one."""
+
     at_s: float
     prompt_tokens: int
+    predicted_tokens: int
     output_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
+class Declared:
+    """The load that an operator expects of a service."""
+
+    rps: float
+    lengths: Lengths
+
+
+@dataclass(frozen=True, slots=True)
 class Arrivals:
-    """The arrivals of a window that ends at `now`."""
+    """The arrivals of a window that ends at `now`; `declared` stands in for them before the first request."""
 
     now_s: float
     window_s: float
     rows: Sequence[Arrival]
+    declared: Declared | None = None
 
     def by_class(self, classes: Sequence[RequestClass]) -> Mapping[str, list[Arrival]]:
+        """As the gateway sends them: a pool must carry what is predicted to be of its class, whatever comes out."""
         found: dict[str, list[Arrival]] = {cell.name: [] for cell in classes}
         for row in self.rows:
-            found[classify(classes, row.prompt_tokens, row.output_tokens)].append(row)
+            found[classify(classes, row.prompt_tokens, row.predicted_tokens)].append(row)
         return found
 
     def demands(
         self, classes: Sequence[RequestClass], limits: Limits, steps: int
     ) -> dict[int, tuple[ClassDemand, Lengths | None]]:
         """By class id: the forecast, with mean lengths None where nothing came."""
+        if self.declared is not None:
+            return _declared_demands(self.declared, classes, limits, steps)
         split = self.by_class(classes)
         return {cell.pk: self._demand(cell.name, split[cell.name], limits, steps) for cell in classes}
 
@@ -58,6 +73,23 @@ class Arrivals:
         prompt = float(np.mean([row.prompt_tokens for row in rows]))
         output = max(1.0, float(np.mean([row.output_tokens for row in rows])))
         return ClassDemand(name, rates, limits, prompt, output), Lengths(prompt, output)
+
+
+def _declared_demands(
+    declared: Declared, classes: Sequence[RequestClass], limits: Limits, steps: int
+) -> dict[int, tuple[ClassDemand, Lengths | None]]:
+    """All of the load in the class of its mean lengths: their spread is not known yet."""
+    lengths = declared.lengths
+    expected = classify(classes, round(lengths.prompt_tokens), round(lengths.output_tokens))
+    found: dict[int, tuple[ClassDemand, Lengths | None]] = {}
+    for cell in classes:
+        if cell.name == expected:
+            rates = (declared.rps,) * steps
+            demand = ClassDemand(cell.name, rates, limits, lengths.prompt_tokens, lengths.output_tokens)
+            found[cell.pk] = demand, lengths
+        else:
+            found[cell.pk] = ClassDemand(cell.name, (0.0,) * steps, limits), None
+    return found
 
 
 def arrivals(service: Service, now: datetime, period_s: float) -> Arrivals:
@@ -80,5 +112,14 @@ def arrivals(service: Service, now: datetime, period_s: float) -> Arrivals:
     for started_at, prompt_tokens, output_tokens, predicted, status in rows:
         whole = status == RequestRecord.Status.OK and output_tokens is not None
         length = (whole and output_tokens) or predicted or output_tokens or OUTPUT_UNKNOWN_TOKENS
-        found.append(Arrival(started_at.timestamp(), prompt_tokens or 0, length))
-    return Arrivals(now.timestamp(), window_s, found)
+        found.append(Arrival(started_at.timestamp(), prompt_tokens or 0, predicted or length, length))
+    return Arrivals(now.timestamp(), window_s, found, None if found else _declared(service))
+
+
+def _declared(service: Service) -> Declared | None:
+    """What the operator expects, as long as no request was ever on record; after that silence means no load."""
+    if not (service.expected_rps and service.expected_prompt_tokens and service.expected_output_tokens):
+        return None
+    if RequestRecord.objects.filter(service=service.name).exists():
+        return None
+    return Declared(service.expected_rps, Lengths(service.expected_prompt_tokens, service.expected_output_tokens))

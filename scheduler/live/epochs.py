@@ -17,7 +17,7 @@ from typing import Any
 
 import redis
 from django.conf import settings
-from django.db import IntegrityError, transaction
+from django.db import DatabaseError, IntegrityError, transaction
 from django.utils import timezone
 
 from pools.models import Service
@@ -81,12 +81,11 @@ def run(service: Service, loop: Loop, now: datetime) -> Epoch | None:
 
 
 def _run_once(service: Service, loop: Loop, index: int, now: datetime) -> Epoch:
-    client = agents.connect()
-    reporting = agents.reporting(client, now)
-    state, _ = ControllerState.objects.get_or_create(kind=loop.value, service=service)
     started_at, clock = timezone.now(), time.monotonic()
     try:
-        result = _CONTROLLERS[loop](service, now, reporting, state.value)
+        return _decide_and_apply(service, loop, index, now)
+    except (Stale, DatabaseError, redis.RedisError):
+        raise
     except Exception as error:
         # Whatever a controller stumbles over must not take the fleet down, nor go unseen.
         log.exception("%s epoch %d of %s failed", loop.value, index, service)
@@ -95,6 +94,14 @@ def _run_once(service: Service, loop: Loop, index: int, now: datetime) -> Epoch:
             epoch = _epoch(service, loop, index, started_at, clock, Epoch.Status.FAILED, failure)
             decisions.failed(epoch, now, failure)
         return epoch
+
+
+def _decide_and_apply(service: Service, loop: Loop, index: int, now: datetime) -> Epoch:
+    client = agents.connect()
+    reporting = agents.reporting(client, now)
+    state, _ = ControllerState.objects.get_or_create(kind=loop.value, service=service)
+    started_at, clock = timezone.now(), time.monotonic()
+    result = _CONTROLLERS[loop](service, now, reporting, state.value)
     touched: frozenset[str] = frozenset()
     with transaction.atomic():
         epoch = _epoch(service, loop, index, started_at, clock, _status(result.effects))

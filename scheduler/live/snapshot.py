@@ -36,10 +36,14 @@ TRANSITION_S = 33.0
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps a loop looks ahead."""
+    """The steps of one epoch: FREESH plans 30 minutes in six steps of five."""
 
     period_s: float
     count: int
+
+    @property
+    def step_s(self) -> float:
+        return self.period_s / self.count
 
 
 def steps_of(kind: str) -> Steps:
@@ -64,7 +68,7 @@ def carbon(service: Service, now: datetime, reporting: set[str]) -> CarbonObserv
             name=site.name,
             gpus=dict(offered.get(site.pk, {})),
             pue=site.pue,
-            intensity_g_per_kwh=intensity_steps(site, now, steps.period_s, steps.count),
+            intensity_g_per_kwh=intensity_steps(site, now, steps.step_s, steps.count),
         )
         for site in Site.objects.filter(pools__service=service).distinct()
     )
@@ -80,12 +84,12 @@ def carbon(service: Service, now: datetime, reporting: set[str]) -> CarbonObserv
                 profiles={(cells[pk].name, mode): profile for (pk, mode), profile in profiles.items()},
             )
         )
-    return CarbonObservation(now.timestamp(), steps.period_s, sites, tuple(options))
+    return CarbonObservation(now.timestamp(), steps.step_s, sites, tuple(options))
 
 
 def scale(service: Service, now: datetime, plan: CarbonPlan | None) -> ScaleObservation:
     steps = steps_of("scale")
-    return ScaleObservation(now.timestamp(), steps.period_s, _pool_views(service, now, plan, steps))
+    return ScaleObservation(now.timestamp(), steps.step_s, _pool_views(service, now, plan, steps))
 
 
 def shard(service: Service, now: datetime, plan: CarbonPlan | None) -> ShardObservation:

@@ -82,7 +82,8 @@ class Product:
             stdin=subprocess.DEVNULL,
         )
         if check and done.returncode:
-            raise AssertionError(f"greenserve {' '.join(arguments)} ended {done.returncode}:\n{done.stdout}{done.stderr}")
+            said = done.stdout + done.stderr
+            raise AssertionError(f"greenserve {' '.join(arguments)} ended {done.returncode}:\n{said}")
         return done
 
     def up(self) -> None:
@@ -108,9 +109,7 @@ class Product:
             return None
 
     def wait_until_serving(self, timeout_s: float = 120) -> None:
-        wait_for(
-            "the gateway's /ready", lambda: self.status_of(f"{self.gateway}/ready") == 200, timeout_s=timeout_s
-        )
+        wait_for("the gateway's /ready", lambda: self.status_of(f"{self.gateway}/ready") == 200, timeout_s=timeout_s)
 
     def sql(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Runs a query in the product's own database."""

@@ -1,4 +1,4 @@
-"""The product as a whole, started the way a user starts it: real PostgreSQL, Redis, Celery, gateway, simulated nodes."""
+"""The product as a whole, started as a user starts it: PostgreSQL, Redis, Celery, the gateway, simulated nodes."""
 
 from __future__ import annotations
 
@@ -98,9 +98,9 @@ def test_wrong_key_and_unknown_model_are_refused_in_openai_shape(quiet: Product,
 def test_curl_sees_a_stream_when_run_with_n(quiet: Product) -> None:
     key = next(iter(quiet.credentials["api_keys"].values()))
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5, "stream": True}
+    headers = ("-H", f"Authorization: Bearer {key}", "-H", "Content-Type: application/json")
     done = subprocess.run(
-        ["curl", "-sN", "--max-time", "30", f"{quiet.gateway}/v1/chat/completions"]
-        + ["-H", f"Authorization: Bearer {key}", "-H", "Content-Type: application/json", "-d", json.dumps(body)],
+        ["curl", "-sN", "--max-time", "30", *headers, "-d", json.dumps(body), f"{quiet.gateway}/v1/chat/completions"],
         capture_output=True,
         text=True,
         check=True,
@@ -145,10 +145,8 @@ def test_every_record_and_joule_is_there_when_500_requests_of_the_real_trace_are
 
 def test_ledger_matches_the_nodes_own_counters_when_they_are_read_directly(quiet: Product) -> None:
     """What the ledger entered for a GPU lies between the counter at its mark and what the node shows now."""
-    ports = json.loads((quiet.var_dir / "run" / "simnodes.json").read_text())
-    marks = dict(
-        quiet.sql("SELECT g.uuid, m.energy_j FROM telemetry_metermark m JOIN pools_gpu g ON g.id = m.gpu_id")
-    )
+    ports = json.loads((quiet.var_dir / "run" / "ports.json").read_text())
+    marks = dict(quiet.sql("SELECT g.uuid, m.energy_j FROM telemetry_metermark m JOIN pools_gpu g ON g.id = m.gpu_id"))
     now = {}
     for port in ports.values():
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/gpus", timeout=5) as answer:

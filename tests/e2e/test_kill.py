@@ -69,9 +69,7 @@ def test_each_process_is_back_and_nothing_finished_is_lost_when_killed(
 
         wait_for(f"{name} back", back, timeout_s=BACK_WITHIN_S, every_s=0.1)
         took[name] = time.monotonic() - start
-        wait_for(
-            f"database answering after {name}", lambda before=before: before <= _try(product), timeout_s=30
-        )
+        wait_for(f"database answering after {name}", lambda before=before: before <= _try(product), timeout_s=30)
     print("seconds until back:", {name: round(seconds, 1) for name, seconds in took.items()})
     assert replay.poll() is None, "the replay goes on"
 

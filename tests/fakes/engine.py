@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import socket
 import struct
 from dataclasses import dataclass, field
 from typing import Any
+
+_LEFT = (ConnectionError, RuntimeError)  # what writing to a client that left raises; the latter is uvloop's
 
 
 @dataclass
@@ -79,7 +80,7 @@ class FakeEngine:
                 self.received.append(request)
                 if not await self._answer(request, reader, writer) or self.close_when_idle:
                     break
-        except (ConnectionError, asyncio.CancelledError):
+        except (*_LEFT, asyncio.CancelledError):
             pass
         finally:
             writer.close()
@@ -90,15 +91,17 @@ class FakeEngine:
         gone = asyncio.ensure_future(reader.read(1))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done() or isinstance(work.exception(), ConnectionError):
-                self.aborted += 1
-                return False
-            return work.result()
         finally:
-            for task in (work, gone):
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, ConnectionError):
-                    await task
+            left = not work.done()
+            work.cancel()
+            gone.cancel()
+            outcome, _ = await asyncio.gather(work, gone, return_exceptions=True)
+        if left or isinstance(outcome, _LEFT):
+            self.aborted += 1
+            return False
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
     async def _respond(self, request: Received, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(self.head_delay_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -79,9 +80,7 @@ def test_policy_allows_no_foreign_or_inline_script(operator, path):
     assert "<script>" not in html
     assert " onclick=" not in html
     assert "hx-on" not in html
-    assert "//" not in html.replace("http://127.0.0.1:", "").replace("http://www.w3.org/2000/svg", "").replace(
-        "://", ""
-    )
+    assert not re.findall(r"(?:src|href|action)=.?(?:https?:)?//", html)
 
 
 def test_healthz_says_ok_without_details_and_without_a_session(client):

@@ -10,6 +10,9 @@ from collections import deque
 PRIOR_OUTPUT_TOKENS = 129
 RESERVOIR = 512  # newest outputs kept for each bucket
 MIN_HISTORY = 8  # outputs a bucket needs before it is trusted over the whole service
+# Outputs a service needs before its history is trusted over the prior: the short answers of the first requests end
+# before the long ones, so that a younger history would predict too little.
+WARM_UP = 64
 
 
 class _Reservoir:
@@ -40,7 +43,7 @@ class HistoryQuantilePredictor:
 
     Fills the port OutputLengthPredictor.
     Deterministic and bounded in memory: at most `RESERVOIR` values per service and octave. A prompt octave with less
-    than `MIN_HISTORY` outputs uses the service's whole history; a service without any uses the prior.
+    than `MIN_HISTORY` outputs uses the service's whole history; a service with less than `WARM_UP` uses the prior.
 
     Args:
         quantile: 0.5 predicts the median; higher values err on the long side.
@@ -55,10 +58,12 @@ class HistoryQuantilePredictor:
 
     def predict(self, service: str, prompt_tokens: int, max_tokens: int | None) -> int:
         """Output tokens to expect, at least 1 and at most `max_tokens`."""
-        seen = self._history.get((service, prompt_tokens.bit_length()))
-        if seen is None or len(seen) < MIN_HISTORY:
-            seen = self._history.get((service, None))
-        predicted = self._prior if seen is None else seen.quantile(self._quantile)
+        whole = self._history.get((service, None))
+        if whole is None or len(whole) < WARM_UP:
+            predicted = self._prior
+        else:
+            like = self._history.get((service, prompt_tokens.bit_length()))
+            predicted = (whole if like is None or len(like) < MIN_HISTORY else like).quantile(self._quantile)
         return max(1, predicted if max_tokens is None else min(predicted, max_tokens))
 
     def observe(self, service: str, prompt_tokens: int, output_tokens: int) -> None:

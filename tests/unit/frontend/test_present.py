@@ -33,7 +33,7 @@ def test_series_by_name_is_a_table_over_steps_with_its_unit_said_once():
 
 def test_mapping_of_records_is_a_table_with_a_column_for_each_name():
     (table,) = present.readable({"pools": {"a": {"power_w": 5.0}, "b": {"gpus": 2}}}, clock).tables
-    assert table.header == ("", "power", "gpus")
+    assert table.header == ("", "power", "GPUs")
     assert [tuple(map(plain, row)) for row in table.rows] == [("a", "5.00 W", "\u2013"), ("b", "\u2013", "2")]
 
 
@@ -55,6 +55,25 @@ def test_prediction_is_compared_in_percent_when_realised():
         ("note", ""),
         ("requests", ""),
     ]
+
+
+def test_predicted_power_is_held_against_the_mean_that_was_metered():
+    predicted = {"power_w": 100.0, "source": "published"}
+    realised = {
+        "from": "2026-03-01T10:00:00+00:00",
+        "to": "2026-03-01T10:01:00+00:00",
+        "mean_power_w": 90.0,
+        "slo_attainment": 0.987,
+    }
+    rows = present.comparisons(predicted, realised, clock)
+    assert [(r.name, plain(r.realised), plain(r.difference)) for r in rows] == [
+        ("mean power", "90.0 W", "-10.0 %"),
+        ("SLO attainment", "98.7 %", ""),
+    ]
+    assert (
+        present.span(predicted, realised, clock) == "Predicted: published. Realised: at 1.77236e+09 to at 1.77236e+09"
+    )
+    assert present.span({}, None, clock) == ""
 
 
 def test_prediction_stands_alone_when_nothing_is_known_yet():

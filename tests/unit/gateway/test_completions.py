@@ -9,6 +9,7 @@ import re
 import openai
 import pytest
 
+from scheduler.core.predictors.output_length import WARM_UP
 from tests.fakes.fleet import ENGINE_MODEL, MODEL, OTHER_SECRET, SECRET
 from tests.unit.gateway.conftest import Bench, Start, completion
 
@@ -117,7 +118,7 @@ async def test_nothing_is_decided_by_vllm_xargs_when_they_differ(start: Start, x
 
 
 async def test_output_is_predicted_from_history_when_there_is_some(bench: Bench) -> None:
-    for _ in range(9):
+    for _ in range(WARM_UP + 1):
         async with bench.post(completion(max_tokens=1000, vllm_xargs={"sim_output_tokens": 40})) as response:
             await response.read()
     assert bench.rows()[-1].predicted_output_tokens == 40

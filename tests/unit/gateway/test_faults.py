@@ -98,7 +98,9 @@ async def test_request_fails_with_502_when_every_attempt_is_lost(start: Start) -
     assert (row.status, row.http_status, row.attempts) == ("upstream_error", 502, 2)
 
 
-@pytest.mark.parametrize(("status", "recorded"), [(400, "client_error"), (404, "upstream_error"), (500, "upstream_error")])
+@pytest.mark.parametrize(
+    ("status", "recorded"), [(400, "client_error"), (404, "upstream_error"), (500, "upstream_error")]
+)
 async def test_answer_is_passed_on_unchanged_when_the_engine_refuses(start: Start, status: int, recorded: str) -> None:
     bench = await start(engines=2)
     first_choice(bench).status = status

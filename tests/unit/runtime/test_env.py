@@ -78,3 +78,15 @@ def test_no_other_module_reads_the_environment() -> None:
         if "os.environ[" in (text := path.read_text()) or "os.environ.get" in text or "os.getenv" in text
     ]
     assert readers == ["greenserve/env.py"]
+
+
+@pytest.mark.parametrize(
+    ("redis_url", "broker_url"),
+    [
+        ("unix:///tmp/r.sock?db=3", "redis+socket:///tmp/r.sock?virtual_host=3"),
+        ("unix:///tmp/r.sock", "redis+socket:///tmp/r.sock"),
+        ("redis://host:1/2", "redis://host:1/2"),
+    ],
+)
+def test_broker_is_the_same_database_when_named_in_celerys_words(redis_url: str, broker_url: str) -> None:
+    assert env.broker_url(redis_url) == broker_url

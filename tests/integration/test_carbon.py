@@ -1,0 +1,156 @@
+"""Carbon feeds in the database: append-only, errors recorded, null stays null."""
+
+from datetime import timedelta
+
+import pytest
+
+from pools import demo
+from pools.models import Site
+from telemetry import tasks
+from telemetry.carbon import forecast_horizon_s, intensity_at, intensity_steps, refresh_feed
+from telemetry.models import CarbonFeed, CarbonPoint
+from tests.fakes.house import moment
+
+pytestmark = pytest.mark.django_db
+START = 1_767_225_600.0  # 2026-01-01 00:00, a border of the demo's 48-minute day (2,880 s)
+DAY_S = 2_880.0
+NOW = moment(START + 5.0)
+
+
+@pytest.fixture
+def feed():
+    demo.load()
+    return CarbonFeed.objects.get(site__name="location-1")
+
+
+def add(feed, at_s, value, forecast=False, issued_s=None, length_s=10.0):
+    return CarbonPoint.objects.create(
+        feed=feed,
+        start_at=moment(at_s),
+        end_at=moment(at_s + length_s),
+        value_g_per_kwh=value,
+        raw_unit="gCO2e/kWh",
+        forecast=forecast,
+        issued_at=moment(at_s if issued_s is None else issued_s),
+    )
+
+
+def test_actuals_and_forecast_are_stored_when_a_feed_is_refreshed(feed):
+    stored = refresh_feed(feed, NOW)
+    actual, forecast = feed.points.filter(forecast=False), feed.points.filter(forecast=True)
+    assert stored == actual.count() + forecast.count()
+    assert actual.order_by("-start_at").first().start_at == moment(START)
+    assert actual.count() == 361  # the hour before, and the step under way
+    assert forecast.count() == forecast_horizon_s() / 10
+    assert set(forecast.values_list("issued_at", flat=True)) == {moment(START)}
+    assert all(point.start_at > NOW for point in forecast)
+    feed.refresh_from_db()
+    assert (feed.last_ok_at, feed.last_error) == (NOW, "")
+
+
+def test_only_what_is_new_is_stored_when_a_feed_is_refreshed_again(feed):
+    refresh_feed(feed, NOW)
+    assert refresh_feed(feed, NOW) == 0
+    assert refresh_feed(feed, NOW + timedelta(seconds=4)) == 0
+    assert refresh_feed(feed, NOW + timedelta(seconds=10)) == 2  # one actual, one step more of forecast
+
+
+def test_revision_is_a_new_row_when_a_value_changes(feed, tmp_path):
+    feed.config = {"file": str(tmp_path / "grid.csv"), "zone": "Z"}
+    feed.save()
+
+    def write(first):
+        head = "zone,start_utc,end_utc,signal,value,unit,factor,source\n"
+        rows = [f"Z,2026-01-01T00:{m:02}Z,2026-01-01T00:{m + 5:02}Z,average,{v},gCO2e/kWh,direct,me" for m, v in first]
+        (tmp_path / "grid.csv").write_text(head + "\n".join(rows) + "\n")
+
+    write([(0, 100), (5, 200)])
+    refresh_feed(feed, NOW)
+    write([(0, 100), (5, 250)])
+    assert refresh_feed(feed, NOW + timedelta(seconds=60)) == 1
+    assert intensity_at(feed.site, moment(START + 301)) == 250.0
+    write([(0, 110), (5, 250)])
+    assert refresh_feed(feed, NOW + timedelta(seconds=70)) == 1
+    assert intensity_at(feed.site, moment(START + 200)) == 110.0
+    assert feed.points.count() == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"provider": "crystal_ball"}, "unknown carbon provider 'crystal_ball'; known are static_csv"),
+        ({"config": {"file": "/nowhere.csv", "zone": "Z"}}, "/nowhere.csv: cannot be read"),
+        ({"config": {"zone": "Z"}}, "file is missing"),
+        ({"config": {"file": "pools.demo:carbon_day.csv", "zone": "Atlantis"}}, "no average row of zone 'Atlantis'"),
+    ],
+)
+def test_error_stands_on_the_feed_when_a_refresh_fails(feed, changes, words):
+    refresh_feed(feed, NOW)
+    for name, value in changes.items():
+        setattr(feed, name, value)
+    feed.save(update_fields=list(changes))
+    assert refresh_feed(feed, NOW + timedelta(seconds=20)) == 0
+    feed.refresh_from_db()
+    assert words in feed.last_error
+    assert feed.last_error_at == NOW + timedelta(seconds=20)
+    assert feed.last_ok_at == NOW
+
+
+def test_other_feeds_are_refreshed_when_one_fails(feed):
+    feed.provider = "crystal_ball"
+    feed.save()
+    tasks.refresh_carbon_feeds()
+    assert sorted(CarbonPoint.objects.values_list("feed__site__name", flat=True).distinct()) == [
+        "location-2",
+        "location-3",
+    ]
+
+
+def test_null_stays_null_when_the_feed_has_no_value():
+    demo.load()
+    feed = CarbonFeed.objects.get(site__name="location-3")
+    gap = START + 150 * 10.0
+    refresh_feed(feed, moment(gap + 1))
+    point = feed.points.get(start_at=moment(gap), forecast=False)
+    assert (point.value_g_per_kwh, point.raw_value) == (None, None)
+    assert intensity_at(feed.site, moment(gap + 1)) is None
+    assert intensity_at(feed.site, moment(gap - 1)) is not None
+
+
+def test_newest_issue_counts_when_a_forecast_was_revised(feed):
+    add(feed, START, 100.0, forecast=True, issued_s=START - 600)
+    add(feed, START, 300.0, forecast=True, issued_s=START - 60)
+    add(feed, START, 200.0, forecast=True, issued_s=START - 300)
+    assert intensity_at(feed.site, NOW) == 300.0
+
+
+def test_measured_value_counts_when_there_is_a_forecast_too(feed):
+    add(feed, START, 300.0, forecast=True, issued_s=START + 3)
+    add(feed, START, 250.0)
+    add(feed, START + 10, 300.0, forecast=True)
+    add(feed, START + 10, None)
+    assert intensity_at(feed.site, NOW) == 250.0
+    assert intensity_at(feed.site, moment(START + 12)) is None
+
+
+def test_step_is_the_mean_over_time_when_points_are_shorter(feed):
+    add(feed, START, 100.0, length_s=15.0)
+    add(feed, START + 15, 500.0, length_s=45.0)
+    assert intensity_steps(feed.site, moment(START), 60.0, 2) == (pytest.approx(400.0), None)
+
+
+def test_step_is_unknown_when_less_than_half_of_it_is_known(feed):
+    add(feed, START, 100.0, length_s=25.0)
+    add(feed, START + 60, 100.0, length_s=35.0)
+    assert intensity_steps(feed.site, moment(START), 60.0, 2) == (None, pytest.approx(100.0))
+
+
+def test_price_of_marginal_carbon_is_not_mixed_in_when_a_site_has_both(feed):
+    marginal = CarbonFeed.objects.create(site=feed.site, provider="static_csv", signal="marginal")
+    add(marginal, START, -50.0)
+    assert intensity_at(feed.site, NOW) is None
+
+
+def test_another_sites_points_are_not_used_when_asked_for_one(feed):
+    add(feed, START, 100.0)
+    assert intensity_at(Site.objects.get(name="location-2"), NOW) is None
