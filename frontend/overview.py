@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from django.core.cache import cache
 from django.urls import reverse
 
 from scheduler import selectors as scheduler_selectors
 from telemetry import selectors
-from telemetry.frames import DecisionTick, SiteNow, SloFrame, Totals, Window
+from telemetry.frames import CELL_S, DecisionTick, SiteNow, SloFrame, Totals, Window
 
 from . import attention, exports, figures, health, reader
 from .plot_style import Look
@@ -81,12 +82,22 @@ def summary(window: Window) -> Summary:
     slo = selectors.slo(window)
     return Summary(
         sites=selectors.sites_now(window.end_s),
-        today=selectors.totals(reader.midnight_s(window.end_s)),
+        today=_today(reader.midnight_s(window.end_s)),
         slo=slo,
         jain=selectors.tenant_fairness(window),
         health=state,
         items=attention.items(state, slo),
     )
+
+
+def _today(since_s: float) -> Totals:
+    """A day's sum reads a day's entries, and the ledger posts a cell at a time: no more often than that."""
+    key = f"totals-since-{since_s:.0f}"
+    found: Totals | None = cache.get(key)
+    if found is None:
+        found = selectors.totals(since_s)
+        cache.set(key, found, CELL_S)
+    return found
 
 
 def ticks(window: Window) -> tuple[DecisionTick, ...]:

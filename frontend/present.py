@@ -11,6 +11,7 @@ from . import formats
 
 Clock = Callable[[float], str]
 MAX_COLUMNS = 14
+FIRST = ("name", "label")  # what a record is called: its first column
 REASONS = {
     "optimal": "the solver proved that no plan does better",
     "feasible": "the best plan found within the time limit",
@@ -32,11 +33,17 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
+class Cell:
+    text: str
+    number: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     title: str
     unit: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    header: tuple[Cell, ...]
+    rows: tuple[tuple[Cell, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +89,66 @@ def _add(name: str, value: Any, clock: Clock, facts: list[Fact], tables: list[Ta
     if isinstance(value, Mapping) and value:
         if all(_is_scalar(v) for v in value.values()):
             tables.append(_columns(name, value, clock))
-        elif all(isinstance(v, Mapping) for v in value.values()):
-            tables.append(_records(name, [{"": key, **row} for key, row in value.items()], clock))
         elif all(_is_series(v) for v in value.values()):
-            tables.append(_series(name, value, clock))
+            tables.append(_series(name, value))
+        elif all(isinstance(v, Mapping) for v in value.values()):
+            _add_records(name, [{"name": key, **row} for key, row in value.items()], clock, tables)
         else:
             for inner, v in value.items():
                 _add(f"{name}: {inner}", v, clock, facts, tables)
-    elif isinstance(value, Sequence) and not isinstance(value, str) and value:
-        if all(isinstance(v, Mapping) for v in value):
-            tables.append(_records(name, value, clock))
-        else:
-            facts.append(Fact(formats.unit_of(name)[0], ", ".join(scalar(name, v, clock) for v in value)))
+    elif _is_records(value):
+        _add_records(name, value, clock, tables)
     else:
         facts.append(Fact(formats.unit_of(name)[0], scalar(name, value, clock)))
 
 
+def _add_records(name: str, records: Sequence[Mapping[str, Any]], clock: Clock, tables: list[Table]) -> None:
+    """A table with a row for each record; what a record holds many of gets a table of its own, named after it."""
+    inner = {key for record in records for key, value in record.items() if _is_records(value)}
+    keys = list(dict.fromkeys(key for record in records for key in record if key not in inner))
+    keys.sort(key=lambda key: key not in FIRST)
+    if [key for key in keys if key not in FIRST]:
+        tables.append(_records(name, keys[:MAX_COLUMNS], records, clock))
+    for n, record in enumerate(records, start=1):
+        label = next((str(record[key]) for key in FIRST if record.get(key)), str(n))
+        for key in sorted(inner & set(record)):
+            if _is_records(record[key]):
+                _add_records(f"{name}: {label}, {formats.words(key)}", record[key], clock, tables)
+
+
+def _records(name: str, keys: Sequence[str], records: Sequence[Mapping[str, Any]], clock: Clock) -> Table:
+    numbers = {key: all(_is_number(record.get(key)) for record in records) for key in keys}
+    header = tuple(Cell("" if key in FIRST else formats.unit_of(key)[0], numbers[key]) for key in keys)
+    rows = tuple(tuple(Cell(scalar(key, record.get(key), clock), numbers[key]) for key in keys) for record in records)
+    return Table(formats.words(name), "", header, rows)
+
+
+def _columns(name: str, values: Mapping[str, Any], clock: Clock) -> Table:
+    """A mapping of scalars: two columns. A unit in its own name holds for all values, else each key's own."""
+    title, unit = formats.unit_of(name)
+    rows = tuple(
+        (
+            Cell(key if unit else formats.unit_of(key)[0]),
+            Cell(scalar(name if unit else key, value, clock), _is_number(value)),
+        )
+        for key, value in values.items()
+    )
+    return Table(title, unit, (), rows)
+
+
+def _series(name: str, values: Mapping[str, Sequence[Any]]) -> Table:
+    """A mapping of lists over the coming steps: one row each, the unit said once."""
+    title, unit = formats.unit_of(name)
+    steps = max(len(series) for series in values.values())
+    rows = tuple(
+        (Cell(key), *(Cell(_bare(v), True) for v in series), *[Cell("")] * (steps - len(series)))
+        for key, series in values.items()
+    )
+    return Table(title, unit, (Cell(""), *(Cell(f"step {n + 1}", True) for n in range(steps))), rows)
+
+
 def scalar(name: str, value: Any, clock: Clock) -> str:
-    """One value in the unit that its name gives; a name in `_at_s` is a moment."""
+    """A value in the unit that its name gives; a name in `_at_s` is a moment. Nested ones are written in a line."""
     if value is None or value == [] or value == {}:
         return formats.UNKNOWN
     if isinstance(value, bool):
@@ -110,53 +159,36 @@ def scalar(name: str, value: Any, clock: Clock) -> str:
         if name.endswith(("_attainment", "_usage", "_share")):
             return formats.percent(float(value))
         return formats.quantity(float(value), formats.unit_of(name)[1])
-    return str(value) if not isinstance(value, (Mapping, list)) else _inline(value)
-
-
-def _inline(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_inline(v)}" for key, v in value.items())
-    if isinstance(value, list):
-        return ", ".join(_inline(v) for v in value)
-    return formats.UNKNOWN if value is None else str(value)
+        return ", ".join(f"{formats.unit_of(key)[0]}: {scalar(key, v, clock)}" for key, v in value.items())
+    if isinstance(value, (list, tuple)):
+        unit = formats.unit_of(name)[1] if all(_is_number(v) for v in value) else ""
+        return f"{', '.join(_bare(v) for v in value)}\u00a0{unit}".rstrip("\u00a0")
+    return str(value)
+
+
+def _bare(value: Any) -> str:
+    if value is None:
+        return formats.UNKNOWN
+    if isinstance(value, (Mapping, list, tuple)):
+        return scalar("", value, str)
+    return formats.plain(float(value)) if _is_number(value) else str(value)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
 def _is_scalar(value: Any) -> bool:
     return not isinstance(value, (Mapping, list, tuple))
 
 
+def _is_records(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(v, Mapping) for v in value)
+
+
 def _is_series(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and len(value) <= MAX_COLUMNS and all(_is_scalar(v) for v in value)
-
-
-def _columns(name: str, values: Mapping[str, Any], clock: Clock) -> Table:
-    """A mapping of scalars: two columns. A unit in its own name holds for all values, else each key's own."""
-    title, unit = formats.unit_of(name)
-    rows = tuple(
-        (formats.unit_of(k)[0] if not unit else k, scalar(name if unit else k, v, clock)) for k, v in values.items()
-    )
-    return Table(title, unit, (), rows)
-
-
-def _series(name: str, values: Mapping[str, Sequence[Any]], clock: Clock) -> Table:
-    """A mapping of lists over the coming steps: one row each, the unit said once."""
-    title, unit = formats.unit_of(name)
-    steps = max(len(v) for v in values.values())
-    rows = tuple((key, *(_bare(v) for v in series), *[""] * (steps - len(series))) for key, series in values.items())
-    return Table(title, unit, ("", *(f"step {n + 1}" for n in range(steps))), rows)
-
-
-def _bare(value: Any) -> str:
-    if value is None:
-        return formats.UNKNOWN
-    return formats.plain(float(value)) if isinstance(value, (int, float)) else str(value)
-
-
-def _records(name: str, records: Sequence[Mapping[str, Any]], clock: Clock) -> Table:
-    keys = list(dict.fromkeys(key for record in records for key in record))[:MAX_COLUMNS]
-    header = tuple(formats.unit_of(key)[0] if key else "" for key in keys)
-    rows = tuple(tuple(scalar(key, record.get(key), clock) for key in keys) for record in records)
-    return Table(formats.words(name), "", header, rows)
 
 
 COLUMNS = {
@@ -234,7 +266,7 @@ def _difference(predicted: Any, realised: Any) -> str:
 
 
 def command(value: Mapping[str, Any]) -> str:
-    """A command as one line: its name, then what it sets."""
-    name = str(value.get("type") or value.get("command") or value.get("kind") or "command")
-    rest = {key: v for key, v in value.items() if key not in ("type", "command", "kind")}
-    return f"{name}: " + "; ".join(f"{formats.unit_of(key)[0]} {_inline(v)}" for key, v in rest.items())
+    """A command as one line: its name, whom it is for, then what it sets."""
+    name = str(value.get("type", "command"))
+    keys = sorted((key for key in value if key != "type"), key=lambda key: key not in ("pool", "instance"))
+    return f"{name}: " + "; ".join(f"{formats.unit_of(key)[0]} {scalar(key, value[key], str)}" for key in keys)

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 BACKFILL_S = 3_600.0  # how far back a new feed is filled; after an outage, too, at most this
 MIN_KNOWN_SHARE = 0.5
+LONGEST_INTERVAL = timedelta(days=1)  # bounds how far back a point may begin that still holds: keeps look-ups short
 
 
 def provider(feed: CarbonFeed) -> CarbonProvider:
@@ -127,7 +128,11 @@ class IntensityCurve:
     def __init__(self, site: Site | int, start: datetime, end: datetime) -> None:
         points = (
             CarbonPoint.objects.filter(
-                feed__site=site, feed__signal=CarbonFeed.Signal.AVERAGE, end_at__gt=start, start_at__lt=end
+                feed__site=site,
+                feed__signal=CarbonFeed.Signal.AVERAGE,
+                start_at__gt=start - LONGEST_INTERVAL,
+                start_at__lt=end,
+                end_at__gt=start,
             )
             .order_by("start_at", "-forecast", "issued_at", "id")
             .values_list("start_at", "end_at", "value_g_per_kwh")

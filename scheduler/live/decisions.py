@@ -18,11 +18,9 @@ FAILED = "failed"
 EXPECTED = ("power_w", "energy_j", "carbon_gco2e", "cost_usd", "ttft_s", "tpot_s")
 
 
-def of_service(
-    epoch: Epoch, effects: Effects, now: datetime, kind: Loop | None = None, commands: tuple[Command, ...] | None = None
-) -> Decision:
-    """One row for the whole service."""
-    return _create(epoch, effects.rationale, effects.commands if commands is None else commands, now, kind)
+def of_service(epoch: Epoch, effects: Effects, now: datetime, kind: Loop | None = None) -> Decision:
+    """One row for the whole service. `kind` where it is not the epoch's own: scale's follow-up of a carbon epoch."""
+    return _create(epoch, effects.rationale, effects.commands, now, kind)
 
 
 def of_pools(

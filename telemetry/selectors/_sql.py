@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from django.db import connection
@@ -16,8 +17,14 @@ def rows(sql: str, params: Mapping[str, Any]) -> list[Any]:
     """Runs one query with named parameters; rows are named tuples of its columns."""
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
-        row: Any = namedtuple("row", [column.name for column in cursor.description or ()])  # type: ignore[misc]
+        row = _row(tuple(column.name for column in cursor.description or ()))
         return [row(*values) for values in cursor.fetchall()]
+
+
+@lru_cache(maxsize=64)
+def _row(columns: tuple[str, ...]) -> Any:
+    """Making the type takes longer than a small query: once for each shape."""
+    return namedtuple("row", columns)
 
 
 def at(seconds: float) -> datetime:

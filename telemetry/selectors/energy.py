@@ -28,19 +28,23 @@ METERED_SHARE = 0.9
 SILENT_SHARE = 0.5
 FORECAST_SHARE = 1 / 8  # of the range, drawn to the right of now
 
+# First each GPU's cell, then the bucket: so the cells are counted without sorting every entry.
 ENERGY_SQL = f"""
-SELECT e.site_id, {bucket("e.start_at")} AS i,
-       sum(energy_j) FILTER (WHERE kind <> 'idle') AS in_use_j,
-       sum(energy_j) FILTER (WHERE kind = 'idle') AS idle_j,
-       sum(energy_j) FILTER (WHERE kind = 'unattributed') AS unseen_j,
-       sum(energy_j) AS energy_j,
-       sum(carbon_gco2e) AS carbon_g,
-       bool_or(carbon_gco2e IS NULL) AS carbon_unknown,
-       count(DISTINCT (gpu_id, floor(extract(epoch FROM e.start_at) / {CELL_S}))) AS gpu_cells,
-       extract(epoch FROM max(e.end_at)) AS until_s
-FROM telemetry_energyentry e
-WHERE e.start_at >= %(start)s AND e.start_at < %(end)s
-GROUP BY 1, 2
+WITH cells AS (
+    SELECT site_id, gpu_id, floor(extract(epoch FROM start_at) / {CELL_S}) AS cell,
+           sum(energy_j) AS energy_j,
+           sum(energy_j) FILTER (WHERE kind = 'idle') AS idle_j,
+           sum(energy_j) FILTER (WHERE kind = 'unattributed') AS unseen_j,
+           sum(carbon_gco2e) AS carbon_g,
+           bool_or(carbon_gco2e IS NULL) AS carbon_unknown,
+           max(end_at) AS until
+    FROM telemetry_energyentry WHERE start_at >= %(start)s AND start_at < %(end)s GROUP BY 1, 2, 3
+)
+SELECT site_id, floor((cell * {CELL_S} - extract(epoch FROM %(start)s)) / %(bucket_s)s)::int AS i,
+       sum(energy_j) AS energy_j, sum(idle_j) AS idle_j, sum(unseen_j) AS unseen_j,
+       sum(carbon_g) AS carbon_g, bool_or(carbon_unknown) AS carbon_unknown,
+       count(*) AS gpu_cells, extract(epoch FROM max(until)) AS until_s
+FROM cells GROUP BY 1, 2
 """
 
 METERS_SQL = """
@@ -131,7 +135,7 @@ def _mean(row: Any | None, gpus: int, bucket_s: float) -> dict[str, float | bool
         return {**nothing, "silent": True}
     metered_s = bucket_s * min(1.0, metered)
     return {
-        "in_use_w": (row.in_use_j or 0.0) / metered_s,
+        "in_use_w": max(0.0, row.energy_j - (row.idle_j or 0.0)) / metered_s,
         "idle_w": (row.idle_j or 0.0) / metered_s,
         "rate_g_per_h": None if row.carbon_unknown else row.carbon_g / metered_s * 3_600.0,
         "silent": bool(row.energy_j) and (row.unseen_j or 0.0) / row.energy_j > SILENT_SHARE,

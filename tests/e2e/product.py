@@ -16,6 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psycopg
+
+from greenserve import embedded
+
 ROOT = Path(__file__).resolve().parents[2]
 GREENSERVE = Path(sys.executable).with_name("greenserve")
 T = TypeVar("T")
@@ -90,7 +94,9 @@ class Product:
         self.cli("up", "--detach", timeout_s=180)
 
     def down(self) -> None:
+        """Stops it and removes its databases, which as root lie outside `var_dir`."""
         self.cli("down", timeout_s=60, check=False)
+        embedded.remove(self.var_dir)
 
     def processes(self) -> dict[str, dict[str, Any]]:
         table = json.loads((self.var_dir / "run" / "processes.json").read_text())
@@ -113,10 +119,6 @@ class Product:
 
     def sql(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Runs a query in the product's own database."""
-        import psycopg
-
-        from greenserve import embedded
-
         with psycopg.connect(embedded.database_url(self.var_dir), connect_timeout=5) as connection:
             return connection.execute(statement, parameters or None).fetchall()  # type: ignore[arg-type]
 

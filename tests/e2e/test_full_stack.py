@@ -8,8 +8,10 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -39,8 +41,12 @@ def client(quiet: Product) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def records(product: Product) -> int:
-    return int(product.sql("SELECT count(*) FROM telemetry_requestrecord")[0][0])
+def records_since(product: Product, start: datetime) -> list[tuple[Any, ...]]:
+    return product.sql(
+        "SELECT request_id, prompt_tokens, output_tokens, tokens_source, tenant_id, status "
+        "FROM telemetry_requestrecord WHERE started_at >= %s",
+        start,
+    )
 
 
 def test_openai_client_completes_when_not_streamed(client: openai.OpenAI) -> None:
@@ -116,18 +122,16 @@ def test_every_record_and_joule_is_there_when_500_requests_of_the_real_trace_are
     quiet: Product, test_data: Path
 ) -> None:
     trace = test_data / "azure_llm_2023_conv.csv.gz"
-    before = records(quiet)
+    start = datetime.now(UTC)
     done = quiet.cli("replay", str(trace), "--speed", "4", "--limit", "500", "--json", timeout_s=400)
     result = json.loads(done.stdout)
     assert (result["sent"], result["ok"]) == (500, 500), result
-    wait_for("500 records", lambda: records(quiet) - before >= 500, timeout_s=30)
+    wait_for("500 records", lambda: len(records_since(quiet, start)) >= 500, timeout_s=30)
     time.sleep(2)  # a double would come now
 
-    rows = quiet.sql(
-        "SELECT request_id, prompt_tokens, output_tokens, tokens_source, tenant_id FROM telemetry_requestrecord "
-        "WHERE status = 'ok' ORDER BY started_at DESC LIMIT 500"
-    )
-    assert records(quiet) - before == 500
+    rows = records_since(quiet, start)
+    assert len(rows) == 500
+    assert {row[5] for row in rows} == {"ok"}
     assert len({row[0] for row in rows}) == 500
     assert {row[3] for row in rows} == {"usage"}
     assert len({row[4] for row in rows}) == 4, "spread over four tenants"
@@ -145,7 +149,7 @@ def test_every_record_and_joule_is_there_when_500_requests_of_the_real_trace_are
 
 def test_ledger_matches_the_nodes_own_counters_when_they_are_read_directly(quiet: Product) -> None:
     """What the ledger entered for a GPU lies between the counter at its mark and what the node shows now."""
-    ports = json.loads((quiet.var_dir / "run" / "ports.json").read_text())
+    ports = json.loads((quiet.var_dir / "run" / "simnodes.json").read_text())
     marks = dict(quiet.sql("SELECT g.uuid, m.energy_j FROM telemetry_metermark m JOIN pools_gpu g ON g.id = m.gpu_id"))
     now = {}
     for port in ports.values():

@@ -429,7 +429,7 @@ def _decision(seeded: Seeded, kind: str, index: int, period_s: float, due: datet
         commands=[
             {
                 "type": "ScaleTo",
-                "pool": {"site": "location-2", "request_class": "SS"},
+                "pool": "location-2/SS",
                 "workers": {"A100-80GB/TP4": 2},
             }
         ]

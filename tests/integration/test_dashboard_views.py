@@ -10,6 +10,7 @@ import re
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.staticfiles import finders
+from django.core.cache import cache
 from django.db import connection
 from django.test import Client
 from django.urls import reverse
@@ -34,8 +35,9 @@ PAGES = [
 
 
 @pytest.fixture(autouse=True)
-def _clean_redis(redis_client) -> None:
-    """Nothing is known of any process."""
+def _clean_slate(redis_client) -> None:
+    """Nothing is known of any process, and no sum of another test's day."""
+    cache.clear()
 
 
 @pytest.fixture

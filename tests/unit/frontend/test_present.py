@@ -24,17 +24,31 @@ def test_scalars_are_facts_in_words_and_units():
     ]
 
 
+def texts(table: present.Table) -> list[list[str]]:
+    return [[plain(cell.text) for cell in row] for row in ((table.header,) if table.header else ()) + table.rows]
+
+
 def test_series_by_name_is_a_table_over_steps_with_its_unit_said_once():
     (table,) = present.readable({"intensity_g_per_kwh": {"east": [410.0, None], "west": [280.5]}}, clock).tables
     assert (table.title, table.unit) == ("intensity", "gCO₂e/kWh")
-    assert table.header == ("", "step 1", "step 2")
-    assert table.rows == (("east", "410", "\u2013"), ("west", "280.5", ""))
+    assert texts(table) == [["", "step 1", "step 2"], ["east", "410", "\u2013"], ["west", "280.5", ""]]
 
 
 def test_mapping_of_records_is_a_table_with_a_column_for_each_name():
     (table,) = present.readable({"pools": {"a": {"power_w": 5.0}, "b": {"gpus": 2}}}, clock).tables
-    assert table.header == ("", "power", "GPUs")
-    assert [tuple(map(plain, row)) for row in table.rows] == [("a", "5.00 W", "\u2013"), ("b", "\u2013", "2")]
+    assert texts(table) == [["", "power", "GPUs"], ["a", "5.00 W", "\u2013"], ["b", "\u2013", "2"]]
+
+
+def test_records_within_records_get_tables_of_their_own():
+    inputs = {
+        "partitions": [
+            {"name": "cut-a", "classes": [{"max": 1, "name": "SS", "limits": {"ttft_s": 0.3}, "demand_rps": [0.5, 1]}]}
+        ]
+    }
+    (table,) = present.readable(inputs, clock).tables
+    assert table.title == "partitions: cut-a, classes"
+    assert texts(table) == [["", "max", "limits", "demand"], ["SS", "1", "TTFT: 300 ms", "0.5, 1 req/s"]]
+    assert [cell.number for cell in table.rows[0]] == [False, True, False, False]
 
 
 def test_chosen_alternative_comes_first_and_unknown_columns_are_left_out():
