@@ -15,7 +15,13 @@ from telemetry.frames import Window
 
 from .plot_style import THEMES, Look
 
-RANGES = {"15m": (900.0, "15 min"), "1h": (3_600.0, "1 h"), "6h": (21_600.0, "6 h"), "24h": (86_400.0, "24 h")}
+RANGES = {
+    "5m": (300.0, "5 min"),
+    "15m": (900.0, "15 min"),
+    "1h": (3_600.0, "1 h"),
+    "6h": (21_600.0, "6 h"),
+    "24h": (86_400.0, "24 h"),
+}
 DEFAULT_RANGE = "15m"
 SESSION_KEY = "time_zone"
 FASTEST_S, SLOWEST_S = 2.5, 60.0

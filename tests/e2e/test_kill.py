@@ -28,14 +28,13 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
 
 
 @pytest.fixture(scope="module")
-def replay(product: Product, test_data: Path) -> Iterator[subprocess.Popen[str]]:
+def replay(product: Product, test_data: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A long replay in the background; it goes on when requests fail."""
     process = subprocess.Popen(
-        [str(GREENSERVE), "replay", str(test_data / "azure_llm_2023_conv.csv.gz"), "--limit", "5000", "--json"],
+        [str(GREENSERVE), "replay", str(test_data / "azure_llm_2023_conv.csv.gz"), "--limit", "5000"],
         env=product.env,
         cwd=ROOT,
-        text=True,
-        stdout=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         stdin=subprocess.DEVNULL,
     )
@@ -51,7 +50,7 @@ def finished(product: Product) -> set[str]:
 
 
 def test_each_process_is_back_and_nothing_finished_is_lost_when_killed(
-    product: Product, replay: subprocess.Popen[str]
+    product: Product, replay: subprocess.Popen[bytes]
 ) -> None:
     wait_for("first records", lambda: finished(product), timeout_s=60)
     names = [name for name in product.processes() if name != "supervisor"]
