@@ -153,8 +153,8 @@ def jain(frame: JainFrame, look: Look, ticks: Sequence[DecisionTick] = ()) -> Fi
     return _with_meta(
         figure,
         question="Is service even across tenants and lengths?",
-        source=f"tokens in time of the last {formats.seconds(frame.rolling_s)}; a class: across its length quartiles "
-        "(FREESH C.2)",
+        source=f"tokens in time of the last {formats.seconds(frame.rolling_s)}: each tenant's share; a class's totals "
+        "by length quartile (FREESH eq. 9: long answers weigh more, some 0.65 is usual)",
         until=_said(look, frame.last_end_s, window.end_s),
         empty=not any(v is not None for v in frame.tenants),
     )

@@ -68,7 +68,7 @@ windowed AS (
     WHERE r.timely_tokens IS NOT NULL AND r.output_tokens > 0 AND r.request_class IS NOT NULL
       AND r.i + ahead BETWEEN 0 AND %(last)s
 )
-SELECT request_class, i, quartile, sum(timely_tokens)::float / sum(output_tokens) AS share
+SELECT request_class, i, quartile, sum(timely_tokens)::float AS timely
 FROM windowed GROUP BY 1, 2, 3
 """
 
@@ -165,11 +165,11 @@ def _total(counts: dict[int, int]) -> int:
 
 def _classes(params: dict[str, object], count: int) -> dict[str, Values]:
     """As `core.fairness.freesh_timely_jain`, per class and bucket; None for fewer requests than quartiles."""
-    shares: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    totals: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows(CLASSES_SQL, params):
-        shares[row.request_class][row.i].append(row.share)
+        totals[row.request_class][row.i].append(row.timely)
 
     def index(values: Sequence[float]) -> float | None:
         return jain(values) if len(values) == QUARTILES else None
 
-    return {name: tuple(index(shares[name].get(i, ())) for i in range(count)) for name in sorted(shares)}
+    return {name: tuple(index(totals[name].get(i, ())) for i in range(count)) for name in sorted(totals)}

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.fairness import freesh_timely_jain, jain, timely_shares
+from scheduler.core.fairness import freesh_timely_jain, jain, timely_totals
 
 SHARES = st.lists(st.floats(min_value=0.0, max_value=1e9), min_size=1, max_size=50)
 
@@ -45,19 +45,19 @@ def test_index_is_refused_when_a_value_is_negative() -> None:
 def test_groups_are_by_output_length_when_requests_differ() -> None:
     output = [400, 10, 20, 300, 100, 200, 30, 40]
     timely = [200, 10, 20, 150, 100, 200, 30, 40]
-    assert timely_shares(output, timely) == pytest.approx([1.0, 1.0, 1.0, 0.5])
-    assert freesh_timely_jain(output, timely) == pytest.approx(3.5**2 / (4 * 3.25))
+    assert timely_totals(output, timely) == pytest.approx([30, 70, 300, 350])
+    assert freesh_timely_jain(output, timely) == pytest.approx(750**2 / (4 * (30**2 + 70**2 + 300**2 + 350**2)))
 
 
-def test_timely_index_is_one_when_every_token_is_in_time() -> None:
-    assert freesh_timely_jain([5, 50, 500, 5000], [5, 50, 500, 5000]) == pytest.approx(1.0)
+def test_timely_index_is_one_when_every_group_gets_as_much() -> None:
+    assert freesh_timely_jain([5, 50, 500, 5000], [5, 5, 5, 5]) == pytest.approx(1.0)
 
 
-def test_groups_without_tokens_are_left_out_when_requests_are_few() -> None:
-    assert timely_shares([8], [4]) == pytest.approx([0.5])
+def test_empty_groups_are_left_out_when_requests_are_few() -> None:
+    assert timely_totals([8], [4]) == pytest.approx([4.0])
     assert freesh_timely_jain([], []) is None
 
 
-def test_shares_are_refused_when_the_lists_differ_in_length() -> None:
+def test_totals_are_refused_when_the_lists_differ_in_length() -> None:
     with pytest.raises(ValueError, match="one value each"):
-        timely_shares([1, 2], [1])
+        timely_totals([1, 2], [1])
