@@ -35,7 +35,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "servestatic.middleware.ServeStaticMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -83,7 +83,7 @@ STATICFILES_FINDERS = [
     "django.contrib.staticfiles.finders.AppDirectoriesFinder",
     "frontend.finders.PlotlyFinder",
 ]
-WHITENOISE_USE_FINDERS = True  # served from the packages: nothing is collected
+SERVESTATIC_USE_FINDERS = True  # served from the packages: nothing is collected
 
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
