@@ -265,7 +265,7 @@ class Migration(migrations.Migration):
                     "expected_rps",
                     models.FloatField(
                         blank=True,
-                        help_text="Load to plan for until the first request is on record, in requests/s.",
+                        help_text="Load to plan for until five minutes have been seen, in requests/s.",
                         null=True,
                     ),
                 ),

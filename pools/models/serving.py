@@ -24,7 +24,7 @@ class Service(models.Model):
     )
     description = models.CharField(max_length=300, blank=True)
     expected_rps = models.FloatField(
-        null=True, blank=True, help_text="Load to plan for until the first request is on record, in requests/s."
+        null=True, blank=True, help_text="Load to plan for until five minutes have been seen, in requests/s."
     )
     expected_prompt_tokens = models.PositiveIntegerField(null=True, blank=True, help_text="Mean length of prompts.")
     expected_output_tokens = models.PositiveIntegerField(null=True, blank=True, help_text="Mean length of answers.")

@@ -21,31 +21,36 @@ STALE_STATE_S = 15.0  # an agent that said nothing for so long is not trusted; c
 COOLING_S = 2.0  # how long an instance that refused a connection is passed over
 
 
+STREAM_TICKET = 0  # rounds count from 1
+
+
 class Instance:
     """One engine as routing sees it: what its agent reported, corrected by what this gateway has sent since."""
 
     __slots__ = (
         "_candidate",
         "_pool",
+        "_queued",
+        "_queued_tokens",
         "_rank",
         "_round",
         "_state",
+        "_unstarted",
+        "_unstarted_tokens",
         "address",
         "cooling_until_s",
         "in_flight",
         "netloc",
-        "queued_prompt_tokens",
         "uid",
-        "unstarted",
     )
 
     def __init__(self, state: wire.InstanceState, pool: wire.FleetPool, rank: int) -> None:
         self.uid = state.uid
         self.in_flight = 0
-        self.unstarted = 0  # of these, without a first byte yet
-        self.queued_prompt_tokens = 0  # prompt tokens of the unstarted
+        self._unstarted = self._unstarted_tokens = 0  # streams without a first byte yet, and their prompts' tokens
+        self._queued = self._queued_tokens = 0  # others, since the last report without a queue
         self.cooling_until_s = 0.0
-        self._round = 0
+        self._round = 1
         self.update(state, pool, rank)
 
     def update(self, state: wire.InstanceState, pool: wire.FleetPool, rank: int) -> None:
@@ -56,29 +61,46 @@ class Instance:
         self.address = (parts.hostname, parts.port)
         self.netloc = parts.netloc.encode()
         self._state, self._pool, self._rank = state, pool, rank
-        if not state.waiting:  # nothing queues there: whatever was sent has begun, though it may not have answered yet
+        if not state.waiting:  # nothing queues there: what is no stream has begun, though it answers only at its end
             self._round += 1
-            self.unstarted = self.queued_prompt_tokens = 0
+            self._queued = self._queued_tokens = 0
         self._candidate: Candidate | None = None
 
     @property
     def pool_id(self) -> int:
         return self._state.pool_id
 
-    def dispatched(self, prompt_tokens: int) -> int:
-        """Counts a request in; returns a ticket for `started`."""
+    @property
+    def unstarted(self) -> int:
+        """Requests in flight whose prompt is still to be computed, as far as can be told from here."""
+        return self._unstarted + self._queued
+
+    @property
+    def queued_prompt_tokens(self) -> int:
+        """Their prompts' tokens: what a new request has to wait for."""
+        return self._unstarted_tokens + self._queued_tokens
+
+    def dispatched(self, prompt_tokens: int, stream: bool) -> int:
+        """Counts a request in; returns a ticket for `started`. A stream's first byte tells when its prompt is done."""
         self.in_flight += 1
-        self.unstarted += 1
-        self.queued_prompt_tokens += prompt_tokens
         self._candidate = None
+        if stream:
+            self._unstarted += 1
+            self._unstarted_tokens += prompt_tokens
+            return STREAM_TICKET
+        self._queued += 1
+        self._queued_tokens += prompt_tokens
         return self._round
 
     def started(self, ticket: int, prompt_tokens: int) -> None:
         """A request that was counted in has its first byte, or ended without one."""
-        if ticket == self._round:
-            self.unstarted -= 1
-            self.queued_prompt_tokens -= prompt_tokens
-            self._candidate = None
+        if ticket == STREAM_TICKET:
+            self._unstarted -= 1
+            self._unstarted_tokens -= prompt_tokens
+        elif ticket == self._round:
+            self._queued -= 1
+            self._queued_tokens -= prompt_tokens
+        self._candidate = None
 
     def ended(self) -> None:
         self.in_flight -= 1

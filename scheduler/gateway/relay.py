@@ -194,7 +194,7 @@ class Exchange:
     async def _attempt(self, instance: Instance) -> Fate:
         """Sends the call to one instance and waits for how that ends."""
         tokens = self._call.prompt_tokens or 0
-        self._instance, self._ticket = instance, instance.dispatched(tokens)
+        self._instance, self._ticket = instance, instance.dispatched(tokens, self._call.stream)
         try:
             connection = self._pool.take(instance.address)
             if connection is not None:

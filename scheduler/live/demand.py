@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -40,7 +40,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """The arrivals of a window that ends at `now`; `declared` stands in for them before the first request."""
+    """The arrivals of a window that ends at `now`; `declared`: the least to plan for, where the window is not full."""
 
     now_s: float
     window_s: float
@@ -58,10 +58,9 @@ class Arrivals:
         self, classes: Sequence[RequestClass], limits: Limits, steps: int
     ) -> dict[int, tuple[ClassDemand, Lengths | None]]:
         """By class id: the forecast, with mean lengths None where nothing came."""
-        if self.declared is not None:
-            return _declared_demands(self.declared, classes, limits, steps)
         split = self.by_class(classes)
-        return {cell.pk: self._demand(cell.name, split[cell.name], limits, steps) for cell in classes}
+        found = {cell.pk: self._demand(cell.name, split[cell.name], limits, steps) for cell in classes}
+        return found if self.declared is None else _at_least(self.declared, found, classes)
 
     def _demand(
         self, name: str, rows: Sequence[Arrival], limits: Limits, steps: int
@@ -75,21 +74,21 @@ class Arrivals:
         return ClassDemand(name, rates, limits, prompt, output), Lengths(prompt, output)
 
 
-def _declared_demands(
-    declared: Declared, classes: Sequence[RequestClass], limits: Limits, steps: int
+def _at_least(
+    declared: Declared, seen: dict[int, tuple[ClassDemand, Lengths | None]], classes: Sequence[RequestClass]
 ) -> dict[int, tuple[ClassDemand, Lengths | None]]:
-    """All of the load in the class of its mean lengths: their spread is not known yet."""
-    lengths = declared.lengths
-    expected = classify(classes, round(lengths.prompt_tokens), round(lengths.output_tokens))
-    found: dict[int, tuple[ClassDemand, Lengths | None]] = {}
-    for cell in classes:
-        if cell.name == expected:
-            rates = (declared.rps,) * steps
-            demand = ClassDemand(cell.name, rates, limits, lengths.prompt_tokens, lengths.output_tokens)
-            found[cell.pk] = demand, lengths
-        else:
-            found[cell.pk] = ClassDemand(cell.name, (0.0,) * steps, limits), None
-    return found
+    """All of the declared load in the class of its mean lengths: their spread is not known yet."""
+    name = classify(classes, round(declared.lengths.prompt_tokens), round(declared.lengths.output_tokens))
+    key = next(cell.pk for cell in classes if cell.name == name)
+    demand, lengths = seen[key]
+    lengths = lengths or declared.lengths
+    raised = replace(
+        demand,
+        demand_rps=tuple(max(rate, declared.rps) for rate in demand.demand_rps),
+        mean_prompt_tokens=lengths.prompt_tokens,
+        mean_output_tokens=lengths.output_tokens,
+    )
+    return seen | {key: (raised, lengths)}
 
 
 def arrivals(service: Service, now: datetime, period_s: float) -> Arrivals:
@@ -113,13 +112,14 @@ def arrivals(service: Service, now: datetime, period_s: float) -> Arrivals:
         whole = status == RequestRecord.Status.OK and output_tokens is not None
         length = (whole and output_tokens) or predicted or output_tokens or OUTPUT_UNKNOWN_TOKENS
         found.append(Arrival(started_at.timestamp(), prompt_tokens or 0, predicted or length, length))
-    return Arrivals(now.timestamp(), window_s, found, None if found else _declared(service))
+    start = now - timedelta(seconds=window_s)
+    return Arrivals(now.timestamp(), window_s, found, _declared(service, start))
 
 
-def _declared(service: Service) -> Declared | None:
-    """What the operator expects, as long as no request was ever on record; after that silence means no load."""
+def _declared(service: Service, start: datetime) -> Declared | None:
+    """What the operator expects, as long as records do not reach back to `start`; after that silence means no load."""
     if not (service.expected_rps and service.expected_prompt_tokens and service.expected_output_tokens):
         return None
-    if RequestRecord.objects.filter(service=service.name).exists():
+    if RequestRecord.objects.filter(service=service.name, started_at__lte=start).exists():
         return None
     return Declared(service.expected_rps, Lengths(service.expected_prompt_tokens, service.expected_output_tokens))

@@ -490,7 +490,7 @@ def test_gpus_are_given_once_when_carbon_and_scale_and_settling_run_at_once(redi
     assert len(held) == len(set(held))
 
 
-def test_declared_load_is_planned_for_until_the_first_request_is_on_record(service, now):
+def test_declared_load_is_planned_for_when_no_request_was_ever_made(service, now):
     epochs.run(service, Loop.CARBON, now)
     for partition in Decision.objects.get(kind="carbon").inputs["partitions"]:
         demand = {cell["name"]: cell["demand_rps"] for cell in partition["classes"]}

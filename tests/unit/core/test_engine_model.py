@@ -144,6 +144,15 @@ def test_largest_rate_is_zero_when_even_a_lone_request_breaks_the_limits() -> No
     assert A100_TP4.max_rps(1000, 200, 1410, Limits(tpot_s=0.001)) == 0.0
 
 
+def test_rate_leaves_room_in_the_cache_when_bursts_are_to_find_it() -> None:
+    tight = EngineModel("Llama3-70B", "A100-80GB", 2)
+    full = tight.max_rps(1155, 211, 1410, Limits())
+    spare = tight.max_rps(1155, 211, 1410, Limits(), spare_deviations=2.33)
+    batch = tight.steady_state(spare, 1155, 211, 1410).batch
+    assert 0.0 < spare < full
+    assert (batch + 2.33 * batch**0.5) * (1155 + 211 / 2) == pytest.approx(tight.kv_capacity_tokens, rel=1e-3)
+
+
 def test_largest_rate_is_zero_when_the_model_does_not_fit() -> None:
     lone = engine_model("Llama3-70B", "A100-80GB", 1)
     assert lone.max_rps(100, 100, 1410, Limits()) == 0.0

@@ -41,7 +41,7 @@ def test_load_counts_what_was_sent_since_the_report() -> None:
     fake = FakeFleet(["http://127.0.0.1:1"], waiting=2)
     view = view_of(fake)
     (instance,) = view.services[MODEL].ready
-    tickets = [instance.dispatched(100) for _ in range(5)]
+    tickets = [instance.dispatched(100, stream=False) for _ in range(5)]
     loaded = instance.candidate()
     assert (loaded.running, loaded.waiting, loaded.queued_prompt_tokens) == (0, 5, 500)
     instance.started(tickets[0], 100)
@@ -58,11 +58,22 @@ def test_load_counts_what_was_sent_since_the_report() -> None:
     assert instance.queued_prompt_tokens == 0
 
 
+def test_stream_keeps_its_place_in_the_queue_until_its_first_byte_when_the_report_shows_no_queue() -> None:
+    fake = FakeFleet(["http://127.0.0.1:1"])
+    view = view_of(fake)
+    (instance,) = view.services[MODEL].ready
+    ticket = instance.dispatched(100, stream=True)
+    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    assert instance.candidate().queued_prompt_tokens == 100
+    instance.started(ticket, 100)
+    assert instance.candidate().queued_prompt_tokens == 0
+
+
 def test_counts_survive_when_an_instance_drains_and_comes_back() -> None:
     fake = FakeFleet(["http://127.0.0.1:1"])
     view = view_of(fake)
     (instance,) = view.services[MODEL].ready
-    instance.dispatched(10)
+    instance.dispatched(10, stream=True)
     for state in ("draining", "draining", "ready"):
         fake.state = state
         view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
