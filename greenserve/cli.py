@@ -16,6 +16,7 @@ COMMANDS = {
     "down": ("greenserve.commands.run", "Stop what `up` started."),
     "replay": ("greenserve.commands.traffic", "Send a trace's requests through the gateway."),
     "trace": ("greenserve.commands.traffic", "Fetch public traces."),
+    "engine": ("greenserve.commands.engine", "Ask the engine model, and see how it holds."),
     "doctor": ("greenserve.commands.doctor", "Check that this machine can run GreenServe."),
     "version": ("greenserve.commands.doctor", "Show the version."),
 }

@@ -1,0 +1,212 @@
+"""Predictions from a measured profile, handed over to the closed form where nothing was measured.
+
+In order of trust: on a measured combination of clock, prefill and batch, and within its contexts, `measured`; between
+such combinations `interpolated`, in the logarithms of clock, batch and prefill; outside `modelled`, the closed form
+scaled by what the nearest points of the hull measured over what it says of them.
+
+Within a batch time and energy are linear in K, as in the closed form, so that a simulator can still jump over many
+iterations: each combination is a line through its points (least squares when there are more than two), and
+interpolation joins the lines' ends, at equal context a sequence.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from scheduler.core.engine_model import EngineModel, Iteration, engine_model
+from scheduler.core.profiles import Margins, Point, Profile, modelled_margins
+from scheduler.core.types import Source
+
+# Leaving one batch size of the published measurements out, interpolation missed it by 2.9 % in time, 1.2 % in power.
+_INTERPOLATED_MARGINS = (0.03, 0.02)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    iteration: Iteration  # its `source` says which of the three it is
+    margins: Margins
+
+
+@dataclass(frozen=True, slots=True)
+class _TimeEnergy:
+    t_s: float
+    energy_j: float
+
+    @property
+    def watts(self) -> float:
+        return self.energy_j / self.t_s
+
+    def to(self, other: _TimeEnergy, share: float) -> _TimeEnergy:
+        """The point at `share` of the straight way to another."""
+        return _TimeEnergy(
+            self.t_s + share * (other.t_s - self.t_s), self.energy_j + share * (other.energy_j - self.energy_j)
+        )
+
+    def over(self, other: _TimeEnergy) -> _TimeEnergy:
+        return _TimeEnergy(self.t_s / other.t_s, self.energy_j / other.energy_j)
+
+    def times(self, other: _TimeEnergy) -> _TimeEnergy:
+        return _TimeEnergy(self.t_s * other.t_s, self.energy_j * other.energy_j)
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """The line of one clock, prefill and batch, from its lowest to its highest context a sequence."""
+
+    low: float
+    high: float
+    at_low: _TimeEnergy
+    at_high: _TimeEnergy
+    miss: tuple[float, float]  # largest relative distance of a point from the line, in time and in power
+
+    def at(self, context: float) -> _TimeEnergy:
+        """On the line; beyond its ends, the nearer end."""
+        if self.high <= self.low:
+            return self.at_low
+        share = (context - self.low) / (self.high - self.low)
+        return self.at_low.to(self.at_high, min(max(share, 0.0), 1.0))
+
+
+def _curve(points: Sequence[Point]) -> _Curve:
+    each = [point.context_tokens / max(1, point.batch) for point in points]
+    t_s, energy_j = [point.t_s for point in points], [point.t_s * point.watts for point in points]
+    if len(points) == 1:
+        only = _TimeEnergy(t_s[0], energy_j[0])
+        return _Curve(each[0], each[0], only, only, (0.0, 0.0))
+    x = np.array(each)
+    lines = [np.polynomial.Polynomial.fit(x, np.array(values), 1) for values in (t_s, energy_j)]
+    t_fit, e_fit = (line(x) for line in lines)
+    ends = [_TimeEnergy(*(float(line(end)) for line in lines)) for end in (x.min(), x.max())]
+    if min(min(end.t_s, end.energy_j) for end in ends) <= 0.0:
+        prefill, mhz, batch = points[0].curve
+        raise ValueError(f"prefill {prefill}, {mhz:g} MHz, batch {batch}: its points lie on no line of positive time")
+    watts = np.array([point.watts for point in points])
+    miss_t = float(np.max(np.abs(t_fit / np.array(t_s) - 1.0)))
+    miss_w = float(np.max(np.abs(e_fit / t_fit / watts - 1.0)))
+    return _Curve(float(x.min()), float(x.max()), ends[0], ends[1], (miss_t, miss_w))
+
+
+@dataclass(frozen=True, slots=True)
+class _Hull:
+    """A place (prefill, clock, batch) in the hull, and the contexts a sequence that all curves around it have."""
+
+    place: tuple[float, float, float]
+    corners: tuple[tuple[_Curve, float], ...]
+    low: float
+    high: float
+    disjoint: bool  # the curves have no context in common: `low` is the nearest thing to one
+
+    def measured(self, each: float) -> _TimeEnergy:
+        """Log-interpolation at both ends of the contexts, a straight line between them."""
+        if len(self.corners) == 1:
+            return self.corners[0][0].at(each)
+        if self.high <= self.low:
+            return self._end(self.low)
+        return self._end(self.low).to(self._end(self.high), (each - self.low) / (self.high - self.low))
+
+    def _end(self, context: float) -> _TimeEnergy:
+        ends = [(curve.at(context), weight) for curve, weight in self.corners]
+        return _TimeEnergy(
+            math.exp(sum(weight * math.log(one.t_s) for one, weight in ends)),
+            math.exp(sum(weight * math.log(one.energy_j) for one, weight in ends)),
+        )
+
+    def margins(self, source: Source) -> Margins:
+        """Of a measured line: how far its own points lie from it. Between lines: at least what interpolation misses."""
+        time, power = (max(curve.miss[n] for curve, _ in self.corners) for n in (0, 1))
+        if source is Source.INTERPOLATED:
+            time, power = max(time, _INTERPOLATED_MARGINS[0]), max(power, _INTERPOLATED_MARGINS[1])
+        return Margins(time, power, max(time, power))
+
+
+def _between(levels: Sequence[float], value: float) -> tuple[tuple[float, float], ...]:
+    """The levels around a value of their range, each with its weight in logarithms; one, where the value is a level.
+
+    A level of 0 has no logarithm: nothing lies between it and the next.
+    """
+    n = bisect.bisect_left(levels, value)
+    if levels[n] == value:
+        return ((value, 1.0),)
+    low, high = levels[n - 1], levels[n]
+    share = math.log(value / low) / math.log(high / low)
+    return ((low, 1.0 - share), (high, share))
+
+
+def _nearest(levels: Sequence[float], value: float) -> float:
+    """The value itself inside the levels' range, else the nearest level."""
+    positive = [level for level in levels if level > 0.0]
+    if value in levels or (positive and positive[0] <= value <= positive[-1]):
+        return value
+    return min(levels, key=lambda level: abs(math.log1p(level) - math.log1p(value)))
+
+
+class ProfiledEngine:
+    """Predicts iterations of a profile's configuration. Raises ValueError for a profile without sense."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.model: EngineModel = engine_model(profile.model, profile.gpu, profile.tp, profile.engine)
+        groups: dict[tuple[int, float, int], list[Point]] = {}
+        for point in profile.points:
+            groups.setdefault(point.curve, []).append(point)
+        self._curves: dict[tuple[float, float, float], _Curve] = {key: _curve(each) for key, each in groups.items()}
+        self._prefills = sorted({float(key[0]) for key in groups})
+        self._clocks = {size: sorted({key[1] for key in groups if key[0] == size}) for size in self._prefills}
+        self._batches = {size: sorted({float(key[2]) for key in groups if key[0] == size}) for size in self._prefills}
+
+    def iteration(
+        self, mhz: float, prefills: Sequence[tuple[int, int]] = (), decodes: int = 0, context_tokens: float = 0.0
+    ) -> Prediction:
+        """As `EngineModel.iteration`. Several prefills, or one with cached tokens, are outside every profile."""
+        mhz = self.model.gpu_params.clamp_mhz(mhz)
+        new = float(sum(tokens for tokens, _ in prefills))
+        plain = len(prefills) <= 1 and not any(cached for _, cached in prefills)
+        each = context_tokens / max(1, decodes)
+        hull = self._around(new, mhz, float(decodes))
+        if plain and hull.place == (new, mhz, float(decodes)) and not hull.disjoint and hull.low <= each <= hull.high:
+            source = Source.MEASURED if len(hull.corners) == 1 else Source.INTERPOLATED
+            found = hull.measured(each)
+            answer = Iteration(found.t_s, found.watts, found.watts / self.profile.tp, mhz, found.energy_j, source)
+            return Prediction(answer, hull.margins(source))
+        modelled = self.model.iteration(mhz, prefills, decodes, context_tokens)
+
+        def scaled(context: float) -> _TimeEnergy:
+            one = self.model.iteration(mhz, prefills, decodes, context * decodes)
+            return _TimeEnergy(one.t_s, one.energy_j).times(self._scale(hull, min(max(context, hull.low), hull.high)))
+
+        if hull.low < each < hull.high:  # a line between the ends keeps it linear in K
+            found = scaled(hull.low).to(scaled(hull.high), (each - hull.low) / (hull.high - hull.low))
+        else:
+            found = scaled(each)
+        gpu_watts = min(found.watts / self.profile.tp, self.model.gpu_params.tdp_w)
+        watts = gpu_watts * self.profile.tp
+        answer = Iteration(found.t_s, watts, gpu_watts, modelled.f_eff_mhz, watts * found.t_s, Source.MODELLED)
+        return Prediction(answer, modelled_margins(self.profile.gpu))
+
+    def _around(self, new: float, mhz: float, decodes: float) -> _Hull:
+        """The nearest place of the hull, and the measured combinations around it, each with its weight."""
+        size = _nearest(self._prefills, new)
+        # Two prefill sizes may be measured at other clocks and batches: only what both have can be interpolated.
+        sizes = [level for level, _ in _between(self._prefills, size)]
+        clocks = sorted(set.intersection(*(set(self._clocks[level]) for level in sizes)))
+        batches = sorted(set.intersection(*(set(self._batches[level]) for level in sizes)))
+        if not clocks or not batches:
+            size = sizes[0]
+            clocks, batches = self._clocks[size], self._batches[size]
+        place = (size, _nearest(clocks, mhz), _nearest(batches, decodes))
+        axes = (_between(self._prefills, place[0]), _between(clocks, place[1]), _between(batches, place[2]))
+        corners = [(self._curves[p, f, b], wp * wf * wb) for (p, wp), (f, wf), (b, wb) in product(*axes)]
+        low, high = max(curve.low for curve, _ in corners), min(curve.high for curve, _ in corners)
+        return _Hull(place, tuple(corners), low, max(low, high), disjoint=high < low)
+
+    def _scale(self, hull: _Hull, each: float) -> _TimeEnergy:
+        """Measured over modelled at the nearest place of the hull."""
+        size, mhz, batch = hull.place
+        one = self.model.iteration(mhz, [(round(size), 0)] if size else (), round(batch), batch * each)
+        return hull.measured(each).over(_TimeEnergy(one.t_s, one.energy_j))

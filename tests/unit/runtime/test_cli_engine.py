@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from greenserve.cli import cli
+
+ONE = ("--model", "Llama3-70B", "--gpu", "A100-80GB", "--tp", "4")
+
+
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(cli, ["engine", *arguments], input=stdin)
+
+
+def question(**fields: object) -> str:
+    return json.dumps({"model": "Llama3-70B", "gpu": "A100-80GB", "tp": 4, "decode": [100]} | fields)
+
+
+def test_predictions_equal_the_reference_when_given_the_golden_batches(test_data: Path) -> None:
+    golden = test_data / "engine_golden.jsonl"
+    rows = [json.loads(line) for line in golden.read_text().splitlines()]
+    shown = run("predict", "--input", str(golden))
+    assert shown.exit_code == 0
+    answers = [json.loads(line) for line in shown.output.splitlines()]
+    assert len(answers) == len(rows)
+    for answer, row in zip(answers, rows, strict=True):
+        for name in ("t_s", "watts", "gpu_watts", "f_eff_mhz"):
+            assert answer[name] == pytest.approx(row["expect"][name], rel=1e-6)
+        assert answer["kv_capacity_tokens"] == pytest.approx(row["expect"]["kv_capacity_tokens"], abs=0.05)
+        assert answer["energy_j"] == pytest.approx(answer["watts"] * answer["t_s"])
+        assert answer["fits"] == (row["expect"]["kv_capacity_tokens"] > 0)
+        assert answer["source"] == "modelled"
+
+
+def test_flags_and_lines_agree_when_they_ask_the_same() -> None:
+    flags = ("--mhz", "1200", "--prefill", "512:0,64:1000", "--decode", "700,2x900", "--engine", "trtllm")
+    by_flags = run("predict", *ONE, *flags, "--json")
+    fields = {"mhz": 1200, "prefill": [[512, 0], [64, 1000]], "decode": [700, 900, 900], "engine": "trtllm"}
+    by_line = run("predict", "--input", "-", stdin=question(**fields))
+    assert json.loads(by_flags.output) == json.loads(by_line.output)
+
+
+def test_defaults_are_the_top_clock_and_vllm_when_left_out() -> None:
+    named = run("predict", *ONE, "--decode", "8x500", "--mhz", "1410", "--engine", "vllm-v1", "--json")
+    assert json.loads(run("predict", *ONE, "--decode", "8x500", "--json").output) == json.loads(named.output)
+    assert json.loads(named.output)["f_eff_mhz"] == 1410.0
+
+
+def test_configuration_is_answered_all_the_same_when_it_does_not_fit() -> None:
+    shown = run("predict", "--model", "Llama3-70B", "--gpu", "A100-80GB", "--tp", "1", "--decode", "100", "--json")
+    answer = json.loads(shown.output)
+    assert answer["fits"] is False
+    assert answer["kv_capacity_tokens"] == 0.0
+    assert answer["t_s"] > 0.0
+    text = run("predict", "--model", "Llama3-70B", "--gpu", "A100-80GB", "--tp", "1", "--decode", "100")
+    assert "does not fit" in text.output
+
+
+def test_table_is_shown_when_json_is_not_asked_for() -> None:
+    shown = run("predict", *ONE, "--prefill", "8192")
+    assert shown.exit_code == 0
+    hot = run("predict", "--model", "Llama2-13B", "--gpu", "A100-80GB", "--tp", "1", "--prefill", "8192")
+    assert "throttled at the TDP" in hot.output
+    assert {"time", "power", "clock", "energy", "source"} <= {line.split()[0] for line in shown.output.splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"model": "Llama9"}, "model"),
+        ({"gpu": "T4"}, "gpu"),
+        ({"gpu": None}, "gpu"),
+        ({"engine": "ollama"}, "engine"),
+        ({"tp": 0}, "tp"),
+        ({"tp": 2.5}, "tp"),
+        ({"tp": True}, "tp"),
+        ({"tp": 10**400}, "tp"),
+        ({"decode": [10**400]}, "decode"),
+        ({"prefill": [[10**12, 0]]}, "prefill"),
+        ({"mhz": -1}, "mhz"),
+        ({"mhz": float("nan")}, "mhz"),
+        ({"mhz": "fast"}, "mhz"),
+        ({"prefill": [[0, 5]]}, "prefill"),
+        ({"prefill": [512]}, "prefill"),
+        ({"prefill": "512:0"}, "prefill"),
+        ({"decode": [-1]}, "decode"),
+        ({"decode": [float("inf")]}, "decode"),
+        ({"decode": [1.5]}, "decode"),
+        ({"decode": []}, "decode"),
+        ({"prefil": [[5, 0]]}, "prefil"),
+    ],
+)
+def test_bad_line_is_named_with_its_field_when_it_cannot_be_used(fields: dict[str, object], names: str) -> None:
+    shown = run("predict", "--input", "-", stdin=f"{question()}\n\n{question(**fields)}\n")
+    assert shown.exit_code == 1
+    assert f"line 3: {names}: " in shown.output
+    assert "Traceback" not in shown.output
+    assert json.loads(shown.output.splitlines()[0])["t_s"] > 0.0
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "line 1: line: not JSON"),
+        ("[1]", "line 1: line: not a JSON object"),
+        ('{"tp": ' + "9" * 5000 + "}", "line 1: line: not JSON"),
+    ],
+)
+def test_line_is_refused_when_it_is_no_json_object(line: str, says: str) -> None:
+    shown = run("predict", "--input", "-", stdin=line)
+    assert shown.exit_code == 1
+    assert says in shown.output
+
+
+def test_input_is_refused_in_one_line_when_it_is_not_text(tmp_path: Path) -> None:
+    file = tmp_path / "questions.jsonl"
+    file.write_bytes(b"\xff\xfe\x00")
+    shown = run("predict", "--input", str(file))
+    assert shown.exit_code == 1
+    assert "not UTF-8" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "--tp"),
+        (ONE, "nothing to do"),
+        ((*ONE, "--decode", "x"), "--decode"),
+        ((*ONE, "--decode", "99999999x5"), "at most"),
+        ((*ONE, "--prefill", "0:5"), "--prefill"),
+        ((*ONE, "--prefill", "a:5"), "--prefill"),
+        ((*ONE, "--decode", "5", "--mhz", "nan"), "--mhz"),
+    ],
+)
+def test_flag_is_named_when_it_cannot_be_used(arguments: tuple[str, ...], says: str) -> None:
+    shown = run("predict", *arguments)
+    assert shown.exit_code == 2
+    assert says in shown.output
+    assert "Traceback" not in shown.output
+
+
+def test_input_is_refused_beside_flags_when_both_are_given() -> None:
+    assert run("predict", "--input", "-", "--tp", "4", stdin=question()).exit_code == 2
+
+
+def test_command_needs_no_django_database_or_redis_when_it_runs() -> None:
+    code = (
+        "import sys; from greenserve.cli import cli;"
+        "cli.main(['engine', 'predict', '--model', 'Llama3-8B', '--gpu', 'A100-80GB', '--tp', '1', '--decode', '5'],"
+        " standalone_mode=False);"
+        "assert not {'django', 'redis', 'psycopg', 'celery', 'numpy'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+PROFILE = """model,gpu,tp,mhz,engine,prefill_tokens,batch,context_tokens,t_s,watts
+Llama3-70B,A100-80GB,4,1410,vllm-v1,0,8,800,0.031,900
+Llama3-70B,A100-80GB,4,1410,vllm-v1,0,16,1600,0.034,950
+"""
+
+
+def test_profile_answers_first_when_it_is_given(tmp_path: Path) -> None:
+    file = tmp_path / "profile.csv"
+    file.write_text(PROFILE)
+    lines = [question(decode=[100] * 8), question(decode=[100] * 12), question(tp=8)]
+    shown = run("predict", "--input", "-", "--profile", str(file), stdin="\n".join(lines))
+    answers = [json.loads(line) for line in shown.output.splitlines()]
+    assert [answer["source"] for answer in answers] == ["measured", "interpolated", "modelled"]
+    assert (answers[0]["t_s"], answers[0]["watts"]) == (pytest.approx(0.031), pytest.approx(900))
+    assert 0.031 < answers[1]["t_s"] < 0.034
+    assert answers[2]["margin"] == {"time": 0.1, "power": 0.1, "clock": 0.1}
+    assert "measured" in run("predict", *ONE, "--decode", "8x100", "--profile", str(file)).output
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (PROFILE.replace("950", "nan"), "row 2: watts: nan"),
+        (PROFILE.replace("16,1600", "8,800"), "the same"),
+        ("", "no"),
+    ],
+)
+def test_profile_is_refused_in_one_line_when_it_is_bad(tmp_path: Path, content: str, says: str) -> None:
+    file = tmp_path / "profile.csv"
+    file.write_text(content)
+    shown = run("predict", *ONE, "--decode", "5", "--profile", str(file))
+    assert shown.exit_code == 1
+    assert says in shown.output
+    assert len(shown.output.strip().splitlines()) == 1
+    assert run("predict", *ONE, "--decode", "5", "--profile", str(tmp_path / "none.csv")).exit_code == 1
+
+
+FACTS = """source,quantity,condition,value,unit,used
+mu-Serve 2.2,power 1300 MHz,gpt2-large V100,214,W,fit
+DynamoLLM,carbon saving,system level,38,%,system-level target
+"""
+
+
+def test_facts_are_printed_with_errors_and_excuses_when_given_a_table(tmp_path: Path) -> None:
+    file = tmp_path / "facts.csv"
+    file.write_text(FACTS)
+    found = json.loads(run("facts", str(file), "--json").output)
+    assert [row["evaluated"] for row in found["facts"]] == [True, False]
+    assert found["facts"][0]["error"] == pytest.approx(found["facts"][0]["prediction"] / 214 - 1)
+    assert found["sources"][0]["mape"] == pytest.approx(abs(found["facts"][0]["error"]))
+    text = run("facts", str(file)).output
+    assert "1 of 2 facts evaluated" in text
+    assert "carbon saving" in text
+    assert "| mu-Serve 2.2 |" in run("facts", str(file), "--markdown").output
+
+
+def test_facts_command_names_the_line_when_the_table_is_bad(tmp_path: Path) -> None:
+    file = tmp_path / "facts.csv"
+    file.write_text(FACTS.replace("214", "many"))
+    shown = run("facts", str(file))
+    assert shown.exit_code == 1
+    assert "line 2: value: 'many' is not a number" in shown.output
