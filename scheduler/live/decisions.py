@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import Max
 
 from pools.models import Service
-from scheduler.core.controllers.scale import PoolDecision
+from scheduler.core.controllers.pool_loop import PoolDecision
 from scheduler.core.types import Alternative, Command, Effects, Loop, Rationale
 from scheduler.live.serial import to_json
 from scheduler.models import Decision, Epoch

@@ -22,6 +22,7 @@ from django.utils import timezone
 
 from pools.models import Service
 from scheduler.core.controllers import carbon, scale, shard
+from scheduler.core.controllers.pool_loop import PoolDecision, PoolLoopConfig
 from scheduler.core.types import CarbonPlan, Effects, Loop, Rationale, Reason
 from scheduler.live import agents, apply, decisions, publish, snapshot
 from scheduler.live.serial import plan_from_json, plan_to_json, to_json
@@ -42,7 +43,7 @@ class Result:
 
     effects: Effects
     state: dict[str, Any]
-    per_pool: tuple[scale.PoolDecision, ...] = ()
+    per_pool: tuple[PoolDecision, ...] = ()
 
 
 def period_s(loop: Loop) -> float:
@@ -208,7 +209,7 @@ def _scale(service: Service, now: datetime, plan: CarbonPlan | None) -> Result:
     observation = snapshot.scale(service, now, plan)
     if not observation.pools:
         return _nothing_to_do()
-    config = _config(Loop.SCALE, scale.ScaleConfig)
+    config = _config(Loop.SCALE, PoolLoopConfig)
     state, effects = scale.step(None, observation, config)
     changing = {command.pool for command in effects.commands if hasattr(command, "pool")}
     per_pool = tuple(scale.step_pool(pool, config) for pool in observation.pools if pool.key in changing)
@@ -219,7 +220,7 @@ def _run_shard(service: Service, now: datetime, reporting: set[str], state: Mapp
     observation = snapshot.shard(service, now, carbon_plan(service))
     if not observation.pools:
         return _nothing_to_do()
-    config = _config(Loop.SHARD, shard.ShardConfig)
+    config = _config(Loop.SHARD, PoolLoopConfig)
     found, effects = shard.step(None, observation, config)
     changing = {command.pool for command in effects.commands if hasattr(command, "pool")}
     per_pool = tuple(

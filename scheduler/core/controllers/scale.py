@@ -7,7 +7,6 @@ The mix of modes belongs to the shard epoch: workers that carry the need on no m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.core.algorithms.fleet import mode_failure
@@ -16,11 +15,17 @@ from scheduler.core.controllers.explain import (
     capacity_rps,
     demand_json,
     gpus_of,
-    gravest,
     least_trusted,
     profile_json,
     workers_json,
     workers_text,
+)
+from scheduler.core.controllers.pool_loop import (
+    PoolDecision,
+    PoolLoopConfig,
+    PoolLoopState,
+    pool_name,
+    summarise,
 )
 from scheduler.core.types import (
     Alternative,
@@ -28,7 +33,6 @@ from scheduler.core.types import (
     Mode,
     ModeProfile,
     PartitionOption,
-    PoolKey,
     PoolView,
     Rationale,
     Reason,
@@ -38,64 +42,22 @@ from scheduler.core.types import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleConfig:
-    """The epoch's knobs. A pool with a budget keeps capacity for `floor_rps` also without traffic."""
-
-    alpha: float = 1.1
-    floor_rps: float = 0.05
-    time_limit_s: float = 5.0
-    gap: float = 1e-4
-
-    def __post_init__(self) -> None:
-        if self.alpha < 1.0:
-            raise ValueError(f"alpha is head-room over the demand and at least 1, not {self.alpha}")
-
-
-@dataclass(frozen=True, slots=True)
-class ScaleState:
-    """The workers wanted at the end of the last epoch."""
-
-    workers: Mapping[PoolKey, Mapping[Mode, int]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class PoolDecision:
-    """What an epoch decided for one pool; `workers` is what it is to have, changed or not."""
-
-    pool: PoolKey
-    workers: Mapping[Mode, int]
-    changed: bool
-    rationale: Rationale
-
-
-def step(state: ScaleState | None, obs: ScaleObservation, config: ScaleConfig) -> tuple[ScaleState, Effects]:
+def step(state: PoolLoopState | None, obs: ScaleObservation, config: PoolLoopConfig) -> tuple[PoolLoopState, Effects]:
     """One epoch: a ScaleTo for each pool that changes. The pools are independent; see `step_pool` for one of them."""
     decisions = [step_pool(pool, config) for pool in obs.pools]
     commands = tuple(ScaleTo(d.pool, d.workers) for d in decisions if d.changed)
     horizon_s = obs.step_s * max((len(pool.demand.demand_rps) for pool in obs.pools), default=1)
     rationale = summarise(decisions, "The workers of every pool carry its demand; none changes.")
-    return ScaleState({d.pool: d.workers for d in decisions}), Effects(commands, obs.now_s + horizon_s, rationale)
+    return PoolLoopState({d.pool: d.workers for d in decisions}), Effects(commands, obs.now_s + horizon_s, rationale)
 
 
-def summarise(decisions: list[PoolDecision], nothing: str) -> Rationale:
-    """One rationale for all pools: the gravest reason, and the sentences of those that changed or could not."""
-    told = [d for d in decisions if d.changed or d.rationale.reason is Reason.INFEASIBLE]
-    return Rationale(
-        gravest(d.rationale.reason for d in decisions),
-        " ".join(d.rationale.summary for d in told) or nothing,
-        {_name(d.pool): dict(d.rationale.inputs) for d in decisions},
-        tuple(alternative for d in told for alternative in d.rationale.alternatives),
-    )
-
-
-def step_pool(pool: PoolView, config: ScaleConfig) -> PoolDecision:
+def step_pool(pool: PoolView, config: PoolLoopConfig) -> PoolDecision:
     """The workers of one pool.
 
     When the budget cannot carry the need it is used for the most capacity it can give, and the reason is INFEASIBLE;
     when no mode at all can serve the class, what runs stays.
     """
-    name = _name(pool.key)
+    name = pool_name(pool.key)
     present = {mode: count for mode, count in pool.workers.items() if count}
     if not any(pool.gpu_budget.values()):
         summary = f"{name}: has no GPU budget{f'; {workers_text(present)} -> nothing' if present else ''}."
@@ -150,16 +112,12 @@ def most_capacity(gpus: Mapping[str, int], profiles: Mapping[Mode, ModeProfile])
     return workers
 
 
-def _problem(pool: PoolView, config: ScaleConfig) -> FleetProblem:
+def _problem(pool: PoolView, config: PoolLoopConfig) -> FleetProblem:
     """The pool as a fleet of one site, one partition and one class, planned for least energy."""
     name = pool.demand.name
     site = SiteView(pool.key.site, dict(pool.gpu_budget), 1.0, ())
     partition = PartitionOption(name, (pool.demand,), {(name, mode): p for mode, p in pool.profiles.items()})
     return FleetProblem((site,), (partition,), 1.0, config.alpha, config.floor_rps, Objective.ENERGY)
-
-
-def _name(key: PoolKey) -> str:
-    return f"{key.request_class} at {key.site}"
 
 
 def _within(gpus: Mapping[str, int], budget: Mapping[str, int]) -> bool:
@@ -210,7 +168,7 @@ def _alternative(
     )
 
 
-def _inputs(pool: PoolView, config: ScaleConfig, plan: FleetPlan | None) -> dict[str, Any]:
+def _inputs(pool: PoolView, config: PoolLoopConfig, plan: FleetPlan | None) -> dict[str, Any]:
     return {
         "alpha": config.alpha,
         "floor_rps": config.floor_rps,

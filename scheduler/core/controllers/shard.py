@@ -7,7 +7,7 @@ instances both draw power.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from scheduler.core.algorithms.energy_mix import Mix, MixMode, power_w, solve
@@ -21,41 +21,20 @@ from scheduler.core.controllers.explain import (
     workers_json,
     workers_text,
 )
-from scheduler.core.controllers.scale import PoolDecision, serving_modes, summarise
+from scheduler.core.controllers.pool_loop import PoolDecision, PoolLoopConfig, PoolLoopState, pool_name, summarise
+from scheduler.core.controllers.scale import serving_modes
 from scheduler.core.engine_model import GPUS
 from scheduler.core.types import (
     Alternative,
     Effects,
     Mode,
     ModeProfile,
-    PoolKey,
     PoolView,
     Rationale,
     Reason,
     SetTpDegrees,
     ShardObservation,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ShardConfig:
-    """The epoch's knobs, as the scale epoch's."""
-
-    alpha: float = 1.1
-    floor_rps: float = 0.05
-    time_limit_s: float = 5.0
-    gap: float = 1e-4
-
-    def __post_init__(self) -> None:
-        if self.alpha < 1.0:
-            raise ValueError(f"alpha is head-room over the demand and at least 1, not {self.alpha}")
-
-
-@dataclass(frozen=True, slots=True)
-class ShardState:
-    """The mixes wanted at the end of the last epoch."""
-
-    workers: Mapping[PoolKey, Mapping[Mode, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +49,20 @@ class _Weighed:
     load_rps: float
 
 
-def step(state: ShardState | None, obs: ShardObservation, config: ShardConfig) -> tuple[ShardState, Effects]:
+def step(state: PoolLoopState | None, obs: ShardObservation, config: PoolLoopConfig) -> tuple[PoolLoopState, Effects]:
     """One epoch: a SetTpDegrees for each pool that changes. The pools are independent; see `step_pool`."""
     decisions = [step_pool(pool, obs.epoch_s, obs.transition_s, config) for pool in obs.pools]
     commands = tuple(SetTpDegrees(d.pool, d.workers) for d in decisions if d.changed)
     rationale = summarise(decisions, "No pool has another mix of TP degrees that pays off; none changes.")
-    return ShardState({d.pool: d.workers for d in decisions}), Effects(commands, obs.now_s + obs.epoch_s, rationale)
+    return PoolLoopState({d.pool: d.workers for d in decisions}), Effects(commands, obs.now_s + obs.epoch_s, rationale)
 
 
-def step_pool(pool: PoolView, epoch_s: float, transition_s: float, config: ShardConfig) -> PoolDecision:
+def step_pool(pool: PoolView, epoch_s: float, transition_s: float, config: PoolLoopConfig) -> PoolDecision:
     """The mix of one pool: the best one if it pays off, or if the present one cannot carry the need."""
     present = {mode: count for mode, count in pool.workers.items() if count}
     weighed = _weigh(pool, present, epoch_s, transition_s, config)
     workers, reason, text = _decide(present, weighed)
-    name = f"{pool.key.request_class} at {pool.key.site}"
+    name = pool_name(pool.key)
     rationale = Rationale(
         reason,
         f"{name}: {text}.",
@@ -94,7 +73,7 @@ def step_pool(pool: PoolView, epoch_s: float, transition_s: float, config: Shard
 
 
 def _weigh(
-    pool: PoolView, present: Mapping[Mode, int], epoch_s: float, transition_s: float, config: ShardConfig
+    pool: PoolView, present: Mapping[Mode, int], epoch_s: float, transition_s: float, config: PoolLoopConfig
 ) -> _Weighed:
     modes = {mode: _figures(mode, profile) for mode, profile in serving_modes(pool).items()}
     demand = pool.demand.demand_rps
@@ -171,7 +150,7 @@ def _alternatives(
 
 
 def _inputs(
-    pool: PoolView, weighed: _Weighed, epoch_s: float, transition_s: float, config: ShardConfig
+    pool: PoolView, weighed: _Weighed, epoch_s: float, transition_s: float, config: PoolLoopConfig
 ) -> dict[str, Any]:
     return {
         "alpha": config.alpha,

@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.core.controllers.explain import capacity_rps, gpus_of
-from scheduler.core.controllers.scale import ScaleConfig, most_capacity, step, step_pool
+from scheduler.core.controllers.pool_loop import PoolLoopConfig
+from scheduler.core.controllers.scale import most_capacity, step, step_pool
 from scheduler.core.types import Limits, Mode, PoolKey, Reason, ScaleObservation, ScaleTo
 from tests.unit.core.fleets import A2, A4, A8, H4, MODES, PROFILES, pool, profile
 
-CONFIG = ScaleConfig()
+CONFIG = PoolLoopConfig()
 A100S = {"A100-80GB": 8}
 
 
@@ -102,7 +103,7 @@ def test_nothing_is_done_when_there_are_no_pools() -> None:
 
 def test_configuration_is_refused_when_there_is_no_head_room() -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        ScaleConfig(alpha=0.5)
+        PoolLoopConfig(alpha=0.5)
 
 
 @given(st.integers(0, 14), st.integers(0, 9))

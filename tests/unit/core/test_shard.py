@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from scheduler.core.algorithms.energy_mix import MixMode, power_w, solve
 from scheduler.core.controllers.explain import gpus_of
-from scheduler.core.controllers.shard import ShardConfig, step, step_pool
+from scheduler.core.controllers.pool_loop import PoolLoopConfig
+from scheduler.core.controllers.shard import step, step_pool
 from scheduler.core.engine_model import gpu
 from scheduler.core.types import Limits, Mode, PoolKey, Reason, SetTpDegrees, ShardObservation
 from tests.unit.core.fleets import A2, A4, A8, PROFILES, pool, profile
 
-CONFIG = ShardConfig()
+CONFIG = PoolLoopConfig()
 A100S = {"A100-80GB": 8}
 MIX = {A2: MixMode(2.0, 160.0, 740.0), A4: MixMode(5.0, 320.0, 1_400.0), A8: MixMode(12.0, 650.0, 2_300.0)}
 
@@ -132,7 +133,7 @@ def test_commands_name_only_pools_that_change_when_stepped() -> None:
 
 def test_configuration_is_refused_when_there_is_no_head_room() -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        ShardConfig(alpha=0.5)
+        PoolLoopConfig(alpha=0.5)
 
 
 @settings(max_examples=40, deadline=None)
