@@ -17,6 +17,8 @@ COMMANDS = {
     "replay": ("greenserve.commands.traffic", "Send a trace's requests through the gateway."),
     "trace": ("greenserve.commands.traffic", "Fetch public traces."),
     "engine": ("greenserve.commands.engine", "Ask the engine model, and see how it holds."),
+    "simulate": ("greenserve.commands.simulate", "Run a scenario in the simulator."),
+    "compare": ("greenserve.commands.simulate", "Run a scenario under several policies, side by side."),
     "doctor": ("greenserve.commands.doctor", "Check that this machine can run GreenServe."),
     "version": ("greenserve.commands.doctor", "Show the version."),
 }

@@ -204,7 +204,6 @@ def test_agent_looks_at_once_when_it_is_nudged(bench: Bench) -> None:
     with Celery(broker=bench.broker) as sender:
         bench.wait(nudged_soon_after_a_look, "a look ahead of its second")
     assert "nudged by decision 42" in bench.agent.log()
-    assert max(gaps()) < 2.0
 
 
 def test_desired_state_that_cannot_be_read_changes_nothing_and_is_reported(bench: Bench) -> None:

@@ -1,0 +1,304 @@
+"""simulate and compare: scenarios in the simulator. No Django, no servers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from greenserve.cli import fail
+
+if TYPE_CHECKING:
+    from scheduler.simulator.runner import Arrivals, Run
+    from scheduler.simulator.scenario import Scenario
+
+SCENARIO = click.argument("scenario_file", metavar="SCENARIO.yaml", type=click.Path(path_type=Path))
+TRACE = click.option("--trace", type=click.Path(path_type=Path), help="Requests from this trace (Azure's format).")
+SETTINGS = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a field, like workload.rate_rps=5.",
+)
+SEED = click.option("--seed", type=click.IntRange(0), help="Override the scenario's seed.")
+JSON = click.option("--json", "json_out", metavar="OUT", help="Write the figures as JSON to OUT (- : standard output).")
+QUIET = click.option("--quiet", is_flag=True, help="No progress bar.")
+
+DRAWN_SEGMENTS = 1_000_000  # of all instances: 72 MB
+# Figure -> (label, unit). Quantiles follow separately.
+FIGURES = {
+    "requests": ("requests", ""),
+    "rejected": ("rejected", ""),
+    "simulated_s": ("simulated time", "s"),
+    "energy_wh": ("energy", "Wh"),
+    "mean_power_w": ("mean power", "W"),
+    "carbon_g": ("carbon", "gCO2e"),
+    "cost_usd": ("cost", "USD"),
+    "gpu_hours": ("GPU time", "h"),
+    "slo_attainment": ("SLO attainment", ""),
+    "violation_rate": ("violation rate (E2E > 5 x Lat)", ""),
+    "goodput_rps": ("goodput", "requests/s"),
+    "goodput_tokens_s": ("goodput", "tokens/s"),
+    "jain": ("Jain index of timely tokens", ""),
+    "preemptions": ("preemptions", ""),
+    "wall_s": ("computed in", "s"),
+    "simulated_rps": ("requests simulated", "per s"),
+}
+LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E"}
+RATIOS = ("energy_wh", "carbon_g", "cost_usd", "gpu_hours", "slo_attainment", "goodput_rps", "violation_rate", "jain")
+
+
+@click.command()
+@SCENARIO
+@TRACE
+@click.option("--policy", help="Policy in place of the scenario's: single_pool, least_loaded, multi_pool.")
+@SETTINGS
+@SEED
+@JSON
+@click.option("--parquet", type=click.Path(path_type=Path), metavar="DIR", help="Write requests and energy as Parquet.")
+@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Draw the first instance over time.")
+@click.option("--mode", type=click.Choice(["macro", "walk", "reference"]), default="macro", show_default=True)
+@QUIET
+def simulate(
+    scenario_file: Path,
+    trace: Path | None,
+    policy: str | None,
+    settings: tuple[str, ...],
+    seed: int | None,
+    json_out: str | None,
+    parquet: Path | None,
+    svg: Path | None,
+    mode: str,
+    quiet: bool,
+) -> None:
+    """Run a scenario in the simulator and print what it took: energy, carbon, cost, latencies, SLO attainment.
+
+    --mode walk goes through each iteration instead of jumping between events, reference does so in plain Python: the
+    same figures, later. Ctrl-C prints what was simulated so far.
+
+    \b
+    greenserve simulate scenarios/azure-conv-12xh100.yaml --trace AzureLLMInferenceTrace_conv.csv
+    greenserve simulate scenarios/azure-conv-12xh100.yaml --set workload.rate_rps=8 --policy least_loaded
+    """
+    with _errors():
+        scenario, found = _prepare(scenario_file, trace, settings, seed, [policy])
+        from scheduler.simulator.runner import run_scenario
+
+        with _progress(not quiet and json_out != "-") as progress, _stoppable(progress) as told:
+            run = run_scenario(scenario, found, policy, mode, told, DRAWN_SEGMENTS if svg else 0)
+        if parquet is not None:
+            _write_parquet(run, parquet)
+        if svg is not None:
+            from scheduler.simulator.picture import instance_svg
+
+            svg.write_text(instance_svg(run.outcome, run.fleet), encoding="utf-8")
+    _write(json_out, run.figures)
+    if json_out != "-":
+        _print_run(run.figures)
+    if run.outcome.partial:
+        click.echo(f"Interrupted: these are the first {run.figures['simulated_s']:.0f} simulated seconds.", err=True)
+        raise SystemExit(130)
+
+
+@click.command()
+@SCENARIO
+@TRACE
+@click.option("--policy", "policies", multiple=True, required=True, help="Repeat it; ratios are to the first.")
+@SETTINGS
+@SEED
+@JSON
+@QUIET
+def compare(
+    scenario_file: Path,
+    trace: Path | None,
+    policies: tuple[str, ...],
+    settings: tuple[str, ...],
+    seed: int | None,
+    json_out: str | None,
+    quiet: bool,
+) -> None:
+    """Run a scenario under several policies, side by side in processes of their own, and print ratios to the first.
+
+    \b
+    greenserve compare scenarios/azure-conv-12xh100.yaml --policy single_pool --policy least_loaded
+    """
+    if len(set(policies)) < len(policies):
+        raise click.UsageError("a policy is named twice")
+    with _errors():
+        scenario, found = _prepare(scenario_file, trace, settings, seed, list(policies))
+        results = _side_by_side(scenario, found, policies)
+    ratios = {r["policy"]: {key: _ratio(r[key], results[0][key]) for key in RATIOS} for r in results}
+    _write(json_out, {"runs": results, "ratios_to": policies[0], "ratios": ratios})
+    if json_out != "-":
+        _print_comparison(results)
+    if any(result["partial"] for result in results):
+        click.echo("Interrupted: these are partial runs, of different lengths perhaps.", err=True)
+        raise SystemExit(130)
+
+
+def _prepare(
+    path: Path, trace: Path | None, settings: tuple[str, ...], seed: int | None, policies: list[str | None]
+) -> tuple[Scenario, Arrivals]:
+    """Reads what is needed, and compiles or loads the kernel, so that runs start at once."""
+    from scheduler.simulator.runner import arrivals, warm_up
+    from scheduler.simulator.scenario import POLICIES, read_scenario
+
+    for policy in policies:
+        if policy is not None and policy not in POLICIES:
+            fail(f"unknown policy '{policy}'; known: {', '.join(POLICIES)}", 2)
+    scenario = read_scenario(path, settings if seed is None else (*settings, f"seed={seed}"))
+    found = arrivals(scenario.workload, scenario.seed, trace)
+    warm_up(scenario)
+    return scenario, found
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    """Bad input ends with one line and status 2."""
+    try:
+        yield
+    except (ValueError, OSError) as error:  # ScenarioError, SimulationError, TraceError, UnknownConfiguration
+        fail(str(error), 2)
+
+
+@contextlib.contextmanager
+def _progress(show: bool) -> Iterator[Callable[[float], None] | None]:
+    if not show or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("simulating"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("simulating", total=1.0)
+        yield lambda share: bar.update(task, completed=share)
+
+
+@contextlib.contextmanager
+def _stoppable(progress: Callable[[float], None] | None) -> Iterator[Callable[[float], None]]:
+    """Ctrl-C stops the run where its books are in order: between two slices. A second one stops it at once."""
+    asked = False
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    def told(share: float) -> None:
+        if progress is not None:
+            progress(share)
+        if asked:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield told
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _side_by_side(scenario: Scenario, found: Arrivals, policies: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Each policy in a process of its own. Ctrl-C reaches all of them: each hands back what it has."""
+    with ProcessPoolExecutor(max_workers=len(policies)) as pool:
+        futures = [pool.submit(_one, scenario, found, policy) for policy in policies]
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            return [future.result() for future in futures]
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def _one(scenario: Scenario, found: Arrivals, policy: str) -> dict[str, Any]:
+    from scheduler.simulator.runner import run_scenario, warm_up
+
+    warm_up(scenario)
+    with _stoppable(None) as told:
+        return run_scenario(scenario, found, policy, progress=told).figures
+
+
+def _write(out: str | None, figures: dict[str, Any]) -> None:
+    if out is None:
+        return
+    text = json.dumps(figures, indent=2, allow_nan=False)
+    if out == "-":
+        click.echo(text)
+        return
+    try:
+        Path(out).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        fail(f"{out}: cannot be written: {error.strerror}")
+
+
+def _write_parquet(run: Run, folder: Path) -> None:
+    """requests.parquet, one row a request; energy.parquet, one row an instance and hour."""
+    import numpy as np
+    import polars
+
+    folder.mkdir(parents=True, exist_ok=True)
+    polars.DataFrame(run.request_table()).write_parquet(folder / "requests.parquet")
+    series = run.outcome.series_j
+    names = np.array([spec.name for spec in run.fleet.instances])
+    width_s = run.outcome.bin_s if np.isfinite(run.outcome.bin_s) else run.outcome.end_s
+    energy = {
+        "instance": np.repeat(names, series.shape[1]),
+        "from_s": np.tile(np.arange(series.shape[1]) * width_s, names.size),
+        "energy_j": series.ravel(),
+    }
+    polars.DataFrame(energy).write_parquet(folder / "energy.parquet")
+
+
+def _ratio(value: float | None, first: float | None) -> float | None:
+    return None if value is None or not first else value / first
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _print_run(figures: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title=f"{figures['scenario']}, {figures['policy']}", show_header=False)
+    for key, (label, unit) in FIGURES.items():
+        table.add_row(label, _number(figures[key]), unit)
+    for kind, energy_wh in figures["energy_wh_by"].items():
+        table.add_row(f"energy, {kind}", _number(energy_wh), "Wh")
+    console.print(table)
+    latencies = Table("latency, s", "p50", "p90", "p99", "mean")
+    for key, label in LATENCIES.items():
+        latencies.add_row(label, *(_number(figures[key][name]) for name in ("p50", "p90", "p99", "mean")))
+    console.print(latencies)
+
+
+def _print_comparison(results: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", *(result["policy"] for result in results))
+    rows: list[tuple[str, list[float | None]]] = [
+        (f"{label} {unit}".strip(), [r[key] for r in results]) for key, (label, unit) in FIGURES.items()
+    ]
+    rows += [(f"{label} p99 s", [r[key]["p99"] for r in results]) for key, label in LATENCIES.items()]
+    for label, values in rows:
+        cells = [_number(values[0])]
+        for value in values[1:]:
+            ratio = _ratio(value, values[0])
+            cells.append(_number(value) + ("" if ratio is None else f"  ({ratio:.3f}x)"))
+        table.add_row(label, *cells)
+    Console().print(table)

@@ -1,0 +1,213 @@
+"""What is simulated: instances, pools, and the load. Values, validated where they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scheduler.core.engine_model import Iteration, engine_model
+
+TOKENS_PER_ITERATION = 2048  # vLLM's long-standing default of max_num_batched_tokens with chunked prefill
+MAX_SEQUENCES = 256  # vLLM's max_num_seqs
+ROUTINGS = ("round_robin", "least_loaded")
+
+
+class SimulationError(ValueError):
+    """Something that cannot be simulated. The message names the field and what to do about it."""
+
+
+class Costs(Protocol):
+    """What an instance needs to know of its engine: the engine model, or `FixedCosts`."""
+
+    @property
+    def kv_capacity_tokens(self) -> float: ...
+
+    def iteration(
+        self, mhz: float, prefills: Sequence[tuple[int, int]] = (), decodes: int = 0, context_tokens: float = 0.0
+    ) -> Iteration: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedCosts:
+    """An engine whose iterations cost the same whatever the context: for queues with a known closed form."""
+
+    base_s: float = 0.0
+    prefill_token_s: float = 0.0
+    decode_s: float = 0.0  # per decoding sequence
+    busy_w: float = 1.0
+    idle_w: float = 0.0
+    kv_capacity_tokens: float = 1e9
+
+    def __post_init__(self) -> None:
+        for name in ("base_s", "prefill_token_s", "decode_s", "busy_w", "idle_w"):
+            if not 0.0 <= getattr(self, name) < np.inf:
+                raise SimulationError(f"fixed costs: {name} must be a number from 0, not {getattr(self, name)}")
+        if self.base_s <= 0.0 and (self.prefill_token_s <= 0.0 or self.decode_s <= 0.0):
+            raise SimulationError("fixed costs: an iteration would take no time: give base_s")
+
+    def iteration(
+        self, mhz: float, prefills: Sequence[tuple[int, int]] = (), decodes: int = 0, context_tokens: float = 0.0
+    ) -> Iteration:
+        new = float(sum(tokens for tokens, _ in prefills))
+        t_s = self.base_s + self.prefill_token_s * new + self.decode_s * decodes
+        return Iteration(t_s, self.busy_w, self.busy_w, mhz, self.busy_w * t_s)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSpec:
+    """One serving engine. `costs` replaces the engine model of (model, gpu, tp, engine)."""
+
+    name: str
+    model: str
+    gpu: str
+    tp: int
+    mhz: float
+    engine: str = "vllm-v1"
+    site: str = "site"
+    max_sequences: int = MAX_SEQUENCES
+    tokens_per_iteration: int = TOKENS_PER_ITERATION
+    kv_capacity_tokens: int | None = None  # None: what the engine model says
+    costs: FixedCosts | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_sequences < 1:
+            raise SimulationError(f"{self.name}: max_sequences must be at least 1, not {self.max_sequences}")
+        if self.tokens_per_iteration < 1:
+            raise SimulationError(
+                f"{self.name}: tokens_per_iteration must be at least 1, not {self.tokens_per_iteration}"
+            )
+        if self.kv_capacity < 1:
+            raise SimulationError(
+                f"{self.name}: {self.model} on {self.tp} x {self.gpu} leaves no room for a KV cache: take more GPUs "
+                "(tp), a larger GPU, or a smaller model"
+            )
+        if self.costs is None:
+            gpu = engine_model(self.model, self.gpu, self.tp, self.engine).gpu_params
+            if not gpu.f_min <= self.mhz <= gpu.f_max:
+                raise SimulationError(
+                    f"{self.name}: mhz {self.mhz:g} is outside the {self.gpu}'s range, {gpu.f_min:g} to {gpu.f_max:g}"
+                )
+
+    @property
+    def kv_capacity(self) -> int:
+        if self.kv_capacity_tokens is not None:
+            return self.kv_capacity_tokens
+        return int(self.engine_costs.kv_capacity_tokens)
+
+    @property
+    def engine_costs(self) -> Costs:
+        return self.costs or engine_model(self.model, self.gpu, self.tp, self.engine)
+
+    def idle_w(self, mhz: float) -> float:
+        """Of the whole instance, loaded and with nothing to do."""
+        if self.costs is not None:
+            return self.costs.idle_w
+        return self.tp * engine_model(self.model, self.gpu, self.tp, self.engine).idle_gpu_watts(mhz)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """Instances that share a queue's requests. `members` index the fleet."""
+
+    name: str
+    members: tuple[int, ...]
+    routing: str = "round_robin"
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise SimulationError(f"pool {self.name} has no instances: nothing could serve its requests")
+        if self.routing not in ROUTINGS:
+            raise SimulationError(f"pool {self.name}: unknown routing '{self.routing}'; known: {', '.join(ROUTINGS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSpec:
+    """Instances in pools; `class_pool` says which pool serves each request class."""
+
+    instances: tuple[InstanceSpec, ...]
+    pools: tuple[PoolSpec, ...]
+    class_pool: tuple[int, ...] = (0,)
+
+    def __post_init__(self) -> None:
+        if not self.instances:
+            raise SimulationError("the fleet has no instances: give at least one")
+        members = sorted(i for pool in self.pools for i in pool.members)
+        if members != list(range(len(self.instances))):
+            raise SimulationError("each instance must be in exactly one pool")
+        for request_class, pool in enumerate(self.class_pool):
+            if not 0 <= pool < len(self.pools):
+                raise SimulationError(f"class {request_class} is served by pool {pool}, and there is no such pool")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load:
+    """Requests in order of arrival, as columns of equal length. Make it with `load`."""
+
+    arrival_s: NDArray[np.float64]
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    cached_tokens: NDArray[np.int64]  # of the prompt, in the prefix cache
+    request_class: NDArray[np.int64]
+    deadline_s: NDArray[np.float64] = field(repr=False)  # a token by then is timely; infinite: all are
+
+    def __len__(self) -> int:
+        return int(self.arrival_s.size)
+
+
+def load(
+    arrival_s: ArrayLike,
+    prompt_tokens: ArrayLike,
+    output_tokens: ArrayLike,
+    prefix_hit_ratio: float = 0.0,
+    request_class: ArrayLike | None = None,
+    deadline_s: ArrayLike | None = None,
+) -> Load:
+    """A load, checked.
+
+    Args:
+        prefix_hit_ratio: Share of each prompt that the prefix cache has (rounded down; the last token is always
+            computed).
+        deadline_s: Absolute time up to which a request's tokens count as timely.
+
+    Raises:
+        SimulationError: Empty, unsorted, not finite, of unequal lengths, or with lengths below 1; names the row.
+    """
+    at = np.ascontiguousarray(arrival_s, dtype=np.float64)
+    prompt, output = _tokens("prompt_tokens", prompt_tokens), _tokens("output_tokens", output_tokens)
+    n = at.size
+    if n == 0:
+        raise SimulationError("the load is empty: no request to simulate")
+    classes = np.zeros(n, np.int64) if request_class is None else np.ascontiguousarray(request_class, np.int64)
+    deadline = np.full(n, np.inf) if deadline_s is None else np.ascontiguousarray(deadline_s, np.float64)
+    for name, column in (("prompt_tokens", prompt), ("output_tokens", output), ("request_class", classes)):
+        if column.shape != (n,):
+            raise SimulationError(f"{name} has {column.size} values for {n} arrivals")
+    if deadline.shape != (n,):
+        raise SimulationError(f"deadline_s has {deadline.size} values for {n} arrivals")
+    if not 0.0 <= prefix_hit_ratio <= 1.0:
+        raise SimulationError(f"prefix_hit_ratio must lie between 0 and 1, not {prefix_hit_ratio}")
+    _refuse("arrival_s must be a number from 0", ~(np.isfinite(at) & (at >= 0.0)), at)
+    _refuse("arrival_s must not go back: sort the requests by time", np.diff(at, prepend=at[0]) < 0.0, at)
+    _refuse("deadline_s must not be NaN", np.isnan(deadline), deadline)
+    cached = np.minimum(np.floor(prefix_hit_ratio * prompt).astype(np.int64), prompt - 1)
+    return Load(at, prompt, output, cached, classes, deadline)
+
+
+def _tokens(name: str, values: ArrayLike) -> NDArray[np.int64]:
+    column = np.asarray(values)
+    if column.size and not np.issubdtype(column.dtype, np.integer):
+        whole = np.asarray(column, dtype=np.float64)
+        _refuse(f"{name} must be whole numbers", ~np.isfinite(whole) | (whole != np.floor(whole)), whole)
+    tokens = np.ascontiguousarray(column, dtype=np.int64)
+    _refuse(f"{name} must be at least 1", tokens < 1, tokens)
+    return tokens
+
+
+def _refuse(rule: str, bad: NDArray[np.bool_], values: NDArray[np.float64] | NDArray[np.int64]) -> None:
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise SimulationError(f"request {row + 1}: {rule}, not {values[row]}")
