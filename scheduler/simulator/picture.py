@@ -62,12 +62,13 @@ def _means(start_s: Floats, end_s: Floats, values: Floats, idle: float, until_s:
 def _panel(label: str, values: Floats, top: float) -> list[str]:
     high = max(float(values.max()), 1e-9)
     bottom = top + _HEIGHT
+    high_text = f"{high:,.0f}" if high >= 1000 else f"{high:.3g}"
     points = " ".join(f"{_LEFT + x},{bottom - _HEIGHT * max(0.0, v) / high:.1f}" for x, v in enumerate(values.tolist()))
     return [
         f'<text x="{_LEFT}" y="{top - 8}">{label}</text>',
         f'<line x1="{_LEFT}" y1="{bottom}" x2="{_LEFT + _WIDTH}" y2="{bottom}" stroke="{_GRID}"/>',
         f'<line x1="{_LEFT}" y1="{top}" x2="{_LEFT + _WIDTH}" y2="{top}" stroke="{_GRID}"/>',
-        f'<text x="{_LEFT - 8}" y="{top + 4}" text-anchor="end">{high:.3g}</text>',
+        f'<text x="{_LEFT - 8}" y="{top + 4}" text-anchor="end">{high_text}</text>',
         f'<text x="{_LEFT - 8}" y="{bottom + 4}" text-anchor="end">0</text>',
         f'<polyline points="{points}" fill="none" stroke="{_LINE}" stroke-width="1"/>',
     ]
