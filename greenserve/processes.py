@@ -10,6 +10,7 @@ from collections.abc import Callable
 from greenserve import embedded, env
 from greenserve.prepare import NodePlan, Plan
 from greenserve.process import Spec
+from pools import wire
 
 
 def redis_url(config: env.Env) -> str:
@@ -44,14 +45,16 @@ def gateway(config: env.Env) -> Spec:
 
 
 def background(config: env.Env) -> list[Spec]:
-    """The scheduler's own: epochs' worker, beat, ingester."""
+    """The scheduler's own: epochs' worker, beat, ingester; and a worker for simulations, which may take long."""
     level = ("--loglevel", config.log_level)
     quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
     beat_schedule = str(config.var_dir / "beat-schedule")
     epochs = ("worker", "-Q", "epochs", "-c", "2", "-n", "epochs@%h", *level, *quiet)
     beat = ("beat", "--schedule", beat_schedule, "--pidfile", "", *level)
+    simulations = ("worker", "-Q", wire.SIMULATIONS_QUEUE, "-c", "1", "-n", "simulations@%h", *level, *quiet)
     return [
         _python(config, "epochs", "-m", "celery", "-A", "greenserve", *epochs),
+        _python(config, "simulations", "-m", "celery", "-A", "greenserve", *simulations),
         _python(config, "beat", "-m", "celery", "-A", "greenserve", *beat),
         _python(config, "ingester", str(env.ROOT / "manage.py"), "ingest"),
     ]

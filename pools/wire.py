@@ -12,11 +12,13 @@ unknown fields are ignored, so one side can be upgraded before the other. Times 
 | `greenserve:requests` | stream, field `b` = RequestBatch | gateways | telemetry ingester |
 | `greenserve:processes` | string with expiry, ProcessTable | supervisor, each second | health page |
 | `greenserve:alive:<process>` | string with expiry, Heartbeat | every process | health page |
+| `greenserve:simulation:<id>` | list with expiry, SimulationUpdate | a `simulations` worker | who asked for the run |
+| `greenserve:simulation:<id>:stop` | string with expiry | who asked for the run | that worker, now and then |
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -316,6 +318,33 @@ class Heartbeat(Message, frozen=True):
     at_s: float
     period_s: float
     detail: str = ""
+
+
+# -- simulations: a worker -> who asked for the run ------------------------------------------------
+
+SIMULATIONS_QUEUE = "simulations"  # of Celery
+SIMULATION_KEPT_S = 3600
+
+
+def simulation_key(run: str) -> str:
+    return f"greenserve:simulation:{run}"
+
+
+def simulation_stop_key(run: str) -> str:
+    return f"{simulation_key(run)}:stop"
+
+
+class SimulationUpdate(Message, frozen=True):
+    """How a run stands. The last one has `figures`, or `error` in words for the operator."""
+
+    simulated_s: float = 0.0
+    share: float | None = None  # done, 0 to 1; None: not known
+    figures: dict[str, Any] | None = None
+    error: str = ""
+
+    @property
+    def last(self) -> bool:
+        return self.figures is not None or bool(self.error)
 
 
 M = TypeVar("M", bound=Message)

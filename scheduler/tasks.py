@@ -13,7 +13,7 @@ from django.utils import timezone
 from pools import wire
 from pools.models import Service
 from scheduler.core.types import Loop
-from scheduler.live import agents, epochs, realise
+from scheduler.live import agents, epochs, realise, simulations
 from scheduler.live import publish as publishing
 from telemetry import carbon
 from telemetry.models import CarbonFeed
@@ -21,6 +21,7 @@ from telemetry.models import CarbonFeed
 log = logging.getLogger(__name__)
 
 EPOCH_LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
+SIMULATION_LIMIT_S = 12 * 3600
 BOOTSTRAP_RETRY_S = 2.0
 BOOTSTRAP_PATIENCE = 10  # tries until the fleet is started on the nodes that have come up so far
 
@@ -87,6 +88,12 @@ def publish() -> None:
 @shared_task  # type: ignore[untyped-decorator]
 def realise_decisions() -> int:
     return realise.realise(timezone.now())
+
+
+@shared_task(acks_late=False, time_limit=SIMULATION_LIMIT_S)  # type: ignore[untyped-decorator]
+def simulate(run: str, job: dict[str, Any]) -> None:
+    """A simulation on the queue of its own. Not given to another worker when this one is lost: ask again."""
+    simulations.serve(run, job)
 
 
 @shared_task  # type: ignore[untyped-decorator]

@@ -1,4 +1,4 @@
-"""engine predict and engine facts: the engine model by itself, without database, Redis or Django."""
+"""engine predict, facts and import: the engine model by itself, without database, Redis or Django."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from greenserve.cli import fail
+from greenserve.commands.engine_import import import_
 from scheduler.core.engine_model import EngineModel, UnknownConfiguration, engine_model
 from scheduler.core.profiles import load_profiles, modelled_margins
+from scheduler.core.types import Source
 
 if TYPE_CHECKING:
     from scheduler.core.profiled_engine import ProfiledEngine
@@ -54,15 +56,22 @@ class Question:
         batch = (self.mhz, self.prefills, len(self.contexts), sum(self.contexts))
         if known := profiled.get((one.model, one.gpu, one.tp, one.engine)):
             predicted = known.iteration(*batch)
-            found, margins = predicted.iteration, predicted.margins
+            found, margins, watts_source = predicted.iteration, predicted.margins, predicted.watts_source
         else:
-            found, margins = one.iteration(*batch), modelled_margins(one.gpu)
+            found, margins, watts_source = one.iteration(*batch), modelled_margins(one.gpu), Source.MODELLED
         return {
             **asdict(found),
+            "watts_source": watts_source,
             "fits": one.fits,
+            "batch_fits": self.kv_tokens <= one.kv_capacity_tokens,
             "kv_capacity_tokens": one.kv_capacity_tokens,
             "margin": asdict(margins),
         }
+
+    @property
+    def kv_tokens(self) -> int:
+        """What the KV cache holds when the iteration is done: contexts, prompts, and a token more for each sequence."""
+        return sum(self.contexts) + len(self.contexts) + sum(new + cached for new, cached in self.prefills)
 
 
 @click.group()
@@ -73,7 +82,11 @@ def engine() -> None:
     greenserve engine predict --model Llama3-70B --gpu H100-SXM-80GB --tp 4 --mhz 1200 --decode 32x1000
     greenserve engine predict --input questions.jsonl > answers.jsonl
     greenserve engine facts facts.csv
+    greenserve engine import run repeats.csv --model Llama3-8B --gpu A100-80GB --tp 1 --out profile.json
     """
+
+
+engine.add_command(import_)
 
 
 @engine.command()
@@ -103,9 +116,9 @@ def predict(
 
     --input answers many: one JSON object a line in and out, in order, with the fields model, gpu, tp, mhz, prefill
     ([[new, ctx], ...]), decode ([ctx, ...]), engine; other fields are ignored. `fits` says whether the weights leave
-    room for any KV cache; a configuration that does not fit is answered all the same. `source` says what an answer
-    rests on, `margin` how far it may be off: measured and interpolated come from --profile (columns model, gpu, tp,
-    mhz, engine, prefill_tokens, batch, context_tokens, t_s, watts), modelled from the closed form.
+    room for any KV cache, `batch_fits` whether it holds this batch; what does not fit is answered all the same.
+    `source` says what an answer rests on, `watts_source` what its power does, `margin` how far it may be off: measured,
+    interpolated and published come from --profile (see `engine import`), modelled from the closed form.
     """
     profiled = _profiled(profile)
     if questions is not None:
@@ -252,14 +265,20 @@ def _table(question: Question, answer: Mapping[str, Any]) -> str:
         ("power", f"{answer['watts']:.1f} W, {answer['gpu_watts']:.1f} W each GPU"),
         ("clock", f"{answer['f_eff_mhz']:.0f} MHz{' (throttled at the TDP)' if throttled else ''}"),
         ("energy", f"{answer['energy_j']:.3f} J"),
-        ("KV capacity", f"{answer['kv_capacity_tokens']:,.0f} tokens" if answer["fits"] else "does not fit"),
+        ("KV capacity", _room(answer)),
         (
             "source",
-            f"{answer['source']}, within {answer['margin']['time']:.0%} in time, "
-            f"{answer['margin']['power']:.0%} in power",
+            f"{answer['source']}, within {answer['margin']['time']:.0%} in time; "
+            f"power {answer['watts_source']}, within {answer['margin']['power']:.0%}",
         ),
     ]
     return "\n".join(f"{name:<12} {value}" for name, value in rows)
+
+
+def _room(answer: Mapping[str, Any]) -> str:
+    if not answer["fits"]:
+        return "does not fit"
+    return f"{answer['kv_capacity_tokens']:,.0f} tokens{'' if answer['batch_fits'] else ', too few for this batch'}"
 
 
 @engine.command()

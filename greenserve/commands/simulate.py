@@ -16,11 +16,13 @@ import click
 from greenserve.cli import fail
 
 if TYPE_CHECKING:
-    from scheduler.simulator.runner import Arrivals, Run
+    from scheduler.simulator.jobs import SimulationJob
     from scheduler.simulator.scenario import Scenario
 
 SCENARIO = click.argument("scenario_file", metavar="SCENARIO.yaml", type=click.Path(path_type=Path))
-TRACE = click.option("--trace", type=click.Path(path_type=Path), help="Requests from this trace (Azure's format).")
+TRACE = click.option(
+    "--trace", type=click.Path(path_type=Path), help="Requests from this trace (Azure or BurstGPT format)."
+)
 SETTINGS = click.option(
     "--set",
     "settings",
@@ -59,12 +61,18 @@ RATIOS = ("energy_wh", "carbon_g", "cost_usd", "gpu_hours", "slo_attainment", "g
 @click.command()
 @SCENARIO
 @TRACE
-@click.option("--policy", help="Policy in place of the scenario's: single_pool, least_loaded, multi_pool.")
+@click.option("--policy", help="Policy in place of the scenario's.")
 @SETTINGS
 @SEED
 @JSON
 @click.option("--parquet", type=click.Path(path_type=Path), metavar="DIR", help="Write requests and energy as Parquet.")
 @click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Draw the first instance over time.")
+@click.option(
+    "--capacity",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    metavar="SHARE",
+    help="Also search the largest rate that keeps this SLO attainment.",
+)
 @click.option("--mode", type=click.Choice(["macro", "walk", "reference"]), default="macro", show_default=True)
 @QUIET
 def simulate(
@@ -76,6 +84,7 @@ def simulate(
     json_out: str | None,
     parquet: Path | None,
     svg: Path | None,
+    capacity: float | None,
     mode: str,
     quiet: bool,
 ) -> None:
@@ -86,25 +95,28 @@ def simulate(
 
     \b
     greenserve simulate scenarios/azure-conv-12xh100.yaml --trace AzureLLMInferenceTrace_conv.csv
-    greenserve simulate scenarios/azure-conv-12xh100.yaml --set workload.rate_rps=8 --policy least_loaded
+    greenserve simulate scenarios/azure-conv-12xh100.yaml --set workload.rate_rps=8 --policy threshold
     """
     with _errors():
-        scenario, found = _prepare(scenario_file, trace, settings, seed, [policy])
-        from scheduler.simulator.runner import run_scenario
+        from scheduler.simulator import runner
 
+        scenario = _prepare(scenario_file, settings, seed, [policy])
+        requests = runner.requests_of(scenario, trace)
         with _progress(not quiet and json_out != "-") as progress, _stoppable(progress) as told:
-            run = run_scenario(scenario, found, policy, mode, told, DRAWN_SEGMENTS if svg else 0)
-        if parquet is not None:
-            _write_parquet(run, parquet)
+            segments = DRAWN_SEGMENTS if svg else 0
+            run = runner.run_scenario(scenario, requests, policy, mode, told, parquet, segments)
         if svg is not None:
             from scheduler.simulator.picture import instance_svg
 
-            svg.write_text(instance_svg(run.outcome, run.fleet), encoding="utf-8")
-    _write(json_out, run.figures)
+            svg.write_text(instance_svg(run.outcome), encoding="utf-8")
+        figures = run.figures
+        if capacity is not None and not run.outcome.partial:
+            figures |= {"capacity_at_slo": runner.capacity(scenario, policy, capacity, trace)}
+    _write(json_out, figures)
     if json_out != "-":
-        _print_run(run.figures)
+        _print_run(figures)
     if run.outcome.partial:
-        click.echo(f"Interrupted: these are the first {run.figures['simulated_s']:.0f} simulated seconds.", err=True)
+        click.echo(f"Interrupted: these are the first {figures['simulated_s']:.0f} simulated seconds.", err=True)
         raise SystemExit(130)
 
 
@@ -115,6 +127,7 @@ def simulate(
 @SETTINGS
 @SEED
 @JSON
+@click.option("--distributed", is_flag=True, help="Run on the Celery workers of a GreenServe that is up.")
 @QUIET
 def compare(
     scenario_file: Path,
@@ -123,18 +136,32 @@ def compare(
     settings: tuple[str, ...],
     seed: int | None,
     json_out: str | None,
+    distributed: bool,
     quiet: bool,
 ) -> None:
     """Run a scenario under several policies, side by side in processes of their own, and print ratios to the first.
 
+    --distributed spreads them over Celery workers instead; the scenario's files must be readable where those run.
+
     \b
-    greenserve compare scenarios/azure-conv-12xh100.yaml --policy single_pool --policy least_loaded
+    greenserve compare scenarios/azure-conv-12xh100.yaml --policy single_pool --policy threshold
     """
     if len(set(policies)) < len(policies):
         raise click.UsageError("a policy is named twice")
     with _errors():
-        scenario, found = _prepare(scenario_file, trace, settings, seed, list(policies))
-        results = _side_by_side(scenario, found, policies)
+        from scheduler.simulator.jobs import SimulationJob
+
+        _prepare(scenario_file, settings, seed, list(policies))
+        jobs = [
+            SimulationJob(
+                str(scenario_file.resolve()),
+                settings if seed is None else (*settings, f"seed={seed}"),
+                policy,
+                None if trace is None else str(trace.resolve()),
+            )
+            for policy in policies
+        ]
+        results = _on_workers(jobs) if distributed else _side_by_side(jobs)
     ratios = {r["policy"]: {key: _ratio(r[key], results[0][key]) for key in RATIOS} for r in results}
     _write(json_out, {"runs": results, "ratios_to": policies[0], "ratios": ratios})
     if json_out != "-":
@@ -144,20 +171,18 @@ def compare(
         raise SystemExit(130)
 
 
-def _prepare(
-    path: Path, trace: Path | None, settings: tuple[str, ...], seed: int | None, policies: list[str | None]
-) -> tuple[Scenario, Arrivals]:
+def _prepare(path: Path, settings: tuple[str, ...], seed: int | None, policies: list[str | None]) -> Scenario:
     """Reads what is needed, and compiles or loads the kernel, so that runs start at once."""
-    from scheduler.simulator.runner import arrivals, warm_up
-    from scheduler.simulator.scenario import POLICIES, read_scenario
+    from scheduler.simulator.policies import POLICIES
+    from scheduler.simulator.runner import warm_up
+    from scheduler.simulator.scenario import read_scenario
 
     for policy in policies:
         if policy is not None and policy not in POLICIES:
             fail(f"unknown policy '{policy}'; known: {', '.join(POLICIES)}", 2)
     scenario = read_scenario(path, settings if seed is None else (*settings, f"seed={seed}"))
-    found = arrivals(scenario.workload, scenario.seed, trace)
     warm_up(scenario)
-    return scenario, found
+    return scenario
 
 
 @contextlib.contextmanager
@@ -170,21 +195,28 @@ def _errors() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _progress(show: bool) -> Iterator[Callable[[float], None] | None]:
+def _progress(show: bool) -> Iterator[Callable[[float | None, float], None] | None]:
     if not show or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("simulating"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("simulating", total=1.0)
-        yield lambda share: bar.update(task, completed=share)
+        task = bar.add_task("simulating", total=None)
+
+        def told(share: float | None, now_s: float) -> None:
+            total = None if share is None else 1.0
+            bar.update(task, description=f"{now_s / 3600.0:.1f} h simulated", total=total, completed=share or 0.0)
+
+        yield told
 
 
 @contextlib.contextmanager
-def _stoppable(progress: Callable[[float], None] | None) -> Iterator[Callable[[float], None]]:
+def _stoppable(
+    progress: Callable[[float | None, float], None] | None,
+) -> Iterator[Callable[[float | None, float], None]]:
     """Ctrl-C stops the run where its books are in order: between two slices. A second one stops it at once."""
     asked = False
 
@@ -194,9 +226,9 @@ def _stoppable(progress: Callable[[float], None] | None) -> Iterator[Callable[[f
             raise KeyboardInterrupt
         asked = True
 
-    def told(share: float) -> None:
+    def told(share: float | None, now_s: float) -> None:
         if progress is not None:
-            progress(share)
+            progress(share, now_s)
         if asked:
             raise KeyboardInterrupt
 
@@ -207,10 +239,10 @@ def _stoppable(progress: Callable[[float], None] | None) -> Iterator[Callable[[f
         signal.signal(signal.SIGINT, before)
 
 
-def _side_by_side(scenario: Scenario, found: Arrivals, policies: tuple[str, ...]) -> list[dict[str, Any]]:
+def _side_by_side(jobs: list[SimulationJob]) -> list[dict[str, Any]]:
     """Each policy in a process of its own. Ctrl-C reaches all of them: each hands back what it has."""
-    with ProcessPoolExecutor(max_workers=len(policies)) as pool:
-        futures = [pool.submit(_one, scenario, found, policy) for policy in policies]
+    with ProcessPoolExecutor(max_workers=len(jobs)) as pool:
+        futures = [pool.submit(_one, job) for job in jobs]
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             return [future.result() for future in futures]
@@ -218,12 +250,16 @@ def _side_by_side(scenario: Scenario, found: Arrivals, policies: tuple[str, ...]
             signal.signal(signal.SIGINT, before)
 
 
-def _one(scenario: Scenario, found: Arrivals, policy: str) -> dict[str, Any]:
-    from scheduler.simulator.runner import run_scenario, warm_up
-
-    warm_up(scenario)
+def _one(job: SimulationJob) -> dict[str, Any]:
     with _stoppable(None) as told:
-        return run_scenario(scenario, found, policy, progress=told).figures
+        return job.run(told)
+
+
+def _on_workers(jobs: list[SimulationJob]) -> list[dict[str, Any]]:
+    """Each policy as a Celery task. Raises ValueError, in a worker's own words, when one could not be run."""
+    from greenserve.distributed import run_on_workers
+
+    return run_on_workers(jobs)
 
 
 def _write(out: str | None, figures: dict[str, Any]) -> None:
@@ -237,24 +273,6 @@ def _write(out: str | None, figures: dict[str, Any]) -> None:
         Path(out).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         fail(f"{out}: cannot be written: {error.strerror}")
-
-
-def _write_parquet(run: Run, folder: Path) -> None:
-    """requests.parquet, one row a request; energy.parquet, one row an instance and hour."""
-    import numpy as np
-    import polars
-
-    folder.mkdir(parents=True, exist_ok=True)
-    polars.DataFrame(run.request_table()).write_parquet(folder / "requests.parquet")
-    series = run.outcome.series_j
-    names = np.array([spec.name for spec in run.fleet.instances])
-    width_s = run.outcome.bin_s if np.isfinite(run.outcome.bin_s) else run.outcome.end_s
-    energy = {
-        "instance": np.repeat(names, series.shape[1]),
-        "from_s": np.tile(np.arange(series.shape[1]) * width_s, names.size),
-        "energy_j": series.ravel(),
-    }
-    polars.DataFrame(energy).write_parquet(folder / "energy.parquet")
 
 
 def _ratio(value: float | None, first: float | None) -> float | None:

@@ -12,7 +12,7 @@ Units inside: seconds, watts, joules, MHz, bytes, FLOP.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -28,16 +28,20 @@ from scheduler.core.engine_params import (
     gpu,
     model,
 )
+from scheduler.core.steady_state import MAX_SEQUENCES, SteadyState, Totals, max_rps, steady_state
 from scheduler.core.types import Limits, Source
 
 __all__ = [
     "ENGINES",
     "GPUS",
+    "MAX_SEQUENCES",
     "MODELS",
+    "Constants",
     "EngineModel",
     "GpuParams",
     "Iteration",
     "SteadyState",
+    "Totals",
     "UnknownConfiguration",
     "engine",
     "engine_model",
@@ -45,9 +49,8 @@ __all__ = [
     "model",
 ]
 
-MAX_SEQUENCES = 256  # in one iteration: vLLM's default max_num_seqs
 _THROTTLE_BISECTIONS = 20
-_BATCH_BISECTIONS = 40
+_KV_BLOCK_TOKENS = 16  # vLLM's: the least that a sequence can hold
 _MEMORY_SHARE = 0.9  # of the GPU's memory that the engine may fill
 _MEMORY_RESERVE_BYTES = 2e9  # activations and workspace of each GPU
 
@@ -65,18 +68,6 @@ class Iteration:
 
 
 @dataclass(frozen=True, slots=True)
-class SteadyState:
-    """An instance under a constant rate. Not `stable`: the queue grows, so TTFT and E2E are infinite."""
-
-    ttft_s: float
-    tpot_s: float
-    e2e_s: float
-    power_w: float
-    batch: float  # mean number of sequences in flight
-    stable: bool
-
-
-@dataclass(frozen=True, slots=True)
 class _Work:
     """FLOP and bytes of one iteration over the whole instance, and what sets its overheads."""
 
@@ -90,7 +81,7 @@ class _Work:
 
 
 @dataclass(frozen=True, slots=True)
-class _Constants:
+class Constants:
     """What depends on (model, GPU, TP, engine) alone."""
 
     flop_per_token: float
@@ -117,12 +108,12 @@ def _bandwidth_share(f: float, f_bw: float) -> float:
     return float(x / (1.0 + x**4) ** 0.25)
 
 
-def _constants(m: ModelParams, g: GpuParams, e: EngineParams, tp: int) -> _Constants:
+def _constants(m: ModelParams, g: GpuParams, e: EngineParams, tp: int) -> Constants:
     embedding = float(m.vocab * m.hidden)
     dense = m.params - m.expert_params - (1 if m.tied else 2) * embedding
     routed = m.top_k / m.experts if m.experts else 0.0
     all_reduces = 2 * m.layers * e.comm_scale if tp > 1 else 0.0
-    return _Constants(
+    return Constants(
         flop_per_token=2.0 * (dense + m.expert_params * routed),
         flop_per_row=2.0 * embedding,
         flop_per_attention=4.0 * m.layers * m.heads * m.head_dim,
@@ -157,7 +148,7 @@ class EngineModel:
     engine: str = "vllm-v1"
     gpu_params: GpuParams = field(init=False, repr=False, compare=False)
     model_params: ModelParams = field(init=False, repr=False, compare=False)
-    _k: _Constants = field(init=False, repr=False, compare=False)
+    _k: Constants = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.tp, int) or self.tp < 1:
@@ -175,13 +166,22 @@ class EngineModel:
         return max(0.0, (free - m.params * m.dtype_bytes) / self._k.kv_bytes)
 
     @property
+    def constants(self) -> Constants:
+        """What the formulas take from model, GPU, TP and engine, for those who compile them."""
+        return self._k
+
+    @property
     def fits(self) -> bool:
-        """Whether the weights leave room for any KV cache."""
-        return self.kv_capacity_tokens > 0.0
+        """Whether the weights leave room for at least one block of KV cache."""
+        return self.kv_capacity_tokens >= _KV_BLOCK_TOKENS
 
     def idle_gpu_watts(self, mhz: float) -> float:
         """Power of each GPU with the model loaded and nothing to do."""
         return self.gpu_params.loaded_idle_w(mhz)
+
+    def idle_watts(self, mhz: float) -> float:
+        """Power of the instance with the model loaded and nothing to do."""
+        return self.tp * self.idle_gpu_watts(mhz)
 
     def iteration(
         self, mhz: float, prefills: Sequence[tuple[int, int]] = (), decodes: int = 0, context_tokens: float = 0.0
@@ -206,6 +206,24 @@ class EngineModel:
         if new + decodes <= 0:
             raise ValueError("an iteration needs at least one token to prefill or one sequence to decode")
         return self._run(mhz, self._work(new, cached, pairs, len(prefills), decodes, context_tokens))
+
+    def iteration_of(self, mhz: float, totals: Totals) -> Iteration:
+        """As `iteration`, for totals, which need not be whole numbers: they may be means over many iterations."""
+        return self._run(mhz, self._work_of(totals))
+
+    def watts_over(self, mhz: float, totals: Totals, t_s: float) -> float:
+        """Power of the instance when an iteration's work is spread over `t_s` seconds, as a clock has timed it.
+
+        What the work switches is the same as in `iteration`, what the clock draws goes by the time. At most the TDP.
+        """
+        g = self.gpu_params
+        return self.tp * min(self._gpu_watts(g.clamp_mhz(mhz), self._work_of(totals), t_s), g.tdp_w)
+
+    def _work_of(self, totals: Totals) -> _Work:
+        if totals.new_tokens + totals.decodes <= 0:
+            raise ValueError("an iteration needs at least one token to prefill or one sequence to decode")
+        t = totals
+        return self._work(t.new_tokens, t.cached_tokens, t.pairs, t.prefills, t.decodes, t.context_tokens)
 
     def _work(self, new: float, cached: float, pairs: float, prefills: float, decodes: float, context: float) -> _Work:
         k = self._k
@@ -272,95 +290,14 @@ class EngineModel:
         return g.idle_w + g.c_clk * f / g.f_max * v2 + dynamic_j / t_s / self.tp
 
     def steady_state(self, rps: float, prompt_tokens: float, output_tokens: float, mhz: float) -> SteadyState:
-        """The instance under `rps` requests a second of the given lengths, each (prompt, output).
-
-        The batch B solves B = rps (t_b + out t) (Little's law), with t the mean iteration; see `_point`. Below B = 1
-        the instance idles the rest of the time. A rate beyond the batch that KV cache and engine allow is not stable.
-        """
-        out = max(1.0, output_tokens)
-        cap = self._largest_batch(prompt_tokens, out)
-        if rps <= 0.0:
-            point = self._point(mhz, 1.0, prompt_tokens, out)
-            idle_w = self.tp * self.idle_gpu_watts(mhz)
-            return SteadyState(point.ttft_s, point.tpot_s, point.ttft_s + out * point.tpot_s, idle_w, 0.0, True)
-        top = self._point(mhz, max(1.0, cap), prompt_tokens, out)
-        if cap < 1.0 or top.rps(cap, out) < rps:
-            return SteadyState(math.inf, top.tpot_s, math.inf, top.busy_w, cap, False)
-        lone = self._point(mhz, 1.0, prompt_tokens, out)
-        lone_rps = lone.rps(1.0, out)
-        if rps <= lone_rps:
-            batch, point = rps / lone_rps, lone
-        else:
-            batch = self._bisect(1.0, cap, lambda b: self._point(mhz, b, prompt_tokens, out).rps(b, out) <= rps)
-            point = self._point(mhz, batch, prompt_tokens, out)
-        busy = min(1.0, batch)
-        power_w = busy * point.busy_w + (1.0 - busy) * self.tp * self.idle_gpu_watts(mhz)
-        return SteadyState(point.ttft_s, point.tpot_s, point.ttft_s + out * point.tpot_s, power_w, batch, True)
+        """The instance under `rps` requests a second of these lengths: see `steady_state.steady_state`."""
+        return steady_state(self, rps, prompt_tokens, output_tokens, mhz)
 
     def max_rps(
         self, prompt_tokens: float, output_tokens: float, mhz: float, limits: Limits, spare_deviations: float = 0.0
     ) -> float:
-        """The largest stable rate at which the mean latencies keep `limits`; 0 when even a lone request breaks them.
-
-        Latencies and rate both rise with the batch, so the largest batch within the limits gives the largest rate.
-        Under Poisson arrivals the batch varies about its mean B like a Poisson number (M/G/inf): with
-        `spare_deviations` z, B + z sqrt(B) sequences still find room in the KV cache. 2.33 keeps 99 % from waiting.
-        """
-        out = max(1.0, output_tokens)
-        cap = self._largest_batch(prompt_tokens, out)
-        cap = ((math.sqrt(spare_deviations**2 + 4.0 * cap) - spare_deviations) / 2.0) ** 2
-
-        def within(batch: float) -> bool:
-            point = self._point(mhz, batch, prompt_tokens, out)
-            return (
-                (limits.ttft_s is None or point.ttft_s <= limits.ttft_s)
-                and (limits.tpot_s is None or point.tpot_s <= limits.tpot_s)
-                and (limits.e2e_s is None or point.ttft_s + out * point.tpot_s <= limits.e2e_s)
-            )
-
-        if cap < 1.0 or not within(1.0):
-            return 0.0
-        batch = cap if within(cap) else self._bisect(1.0, cap, within)
-        return self._point(mhz, batch, prompt_tokens, out).rps(batch, out)
-
-    def _largest_batch(self, prompt_tokens: float, output_tokens: float) -> float:
-        """Sequences that KV cache (at their mean context) and engine allow; 0 when not even one fits whole."""
-        capacity = self.kv_capacity_tokens
-        if prompt_tokens + output_tokens > capacity:
-            return 0.0
-        return min(float(MAX_SEQUENCES), capacity / (prompt_tokens + output_tokens / 2.0))
-
-    def _point(self, mhz: float, batch: float, prompt_tokens: float, output_tokens: float) -> _Point:
-        """Mean iteration at batch B: decode-only (a), and with prefill (b), whose share is q = min(1, B / out)."""
-        context = batch * (prompt_tokens + output_tokens / 2.0)
-        starts = max(1.0, batch / output_tokens)  # prefills of an iteration that has any
-        q = min(1.0, batch / output_tokens)
-        new, pairs = starts * prompt_tokens, starts * prompt_tokens**2 / 2.0
-        a = self._run(mhz, self._work(0.0, 0.0, 0.0, 0.0, batch, context))
-        b = self._run(mhz, self._work(new, 0.0, pairs, starts, batch, context))
-        t = (1.0 - q) * a.t_s + q * b.t_s
-        return _Point(b.t_s, t, ((1.0 - q) * a.energy_j + q * b.energy_j) / t)
-
-    @staticmethod
-    def _bisect(low: float, high: float, holds: Callable[[float], bool]) -> float:
-        """The largest value in [low, high] for which `holds`, given that it holds at `low` and is monotone."""
-        for _ in range(_BATCH_BISECTIONS):
-            middle = (low + high) / 2.0
-            low, high = (middle, high) if holds(middle) else (low, middle)
-        return low
-
-
-@dataclass(frozen=True, slots=True)
-class _Point:
-    """An instance kept at a batch: TTFT = t_b, TPOT = mean iteration, and mean power while it works."""
-
-    ttft_s: float
-    tpot_s: float
-    busy_w: float
-
-    def rps(self, batch: float, output_tokens: float) -> float:
-        """Little's law: the rate that keeps `batch` sequences in flight."""
-        return batch / (self.ttft_s + output_tokens * self.tpot_s)
+        """The largest stable rate within `limits`, 0 if there is none: see `steady_state.max_rps`."""
+        return max_rps(self, prompt_tokens, output_tokens, mhz, limits, spare_deviations)
 
 
 @lru_cache(maxsize=1024)

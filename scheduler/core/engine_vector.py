@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scheduler.core.engine_model import EngineModel, _Constants
+from scheduler.core.engine_model import Constants, EngineModel
 from scheduler.core.engine_params import GpuParams
 from scheduler.core.types import Source
 
@@ -97,11 +97,11 @@ def iterations(
     count = np.where(new > 0, count, 0.0)
     if np.any(count * new + batch <= 0):
         raise ValueError("an iteration needs at least one token to prefill or one sequence to decode")
-    work = _work(instances._k, new, cached, count, batch, context)
+    work = _work(instances.constants, new, cached, count, batch, context)
     return _run(instances, np.clip(f, instances.gpu_params.f_min, instances.gpu_params.f_max), work)
 
 
-def _work(k: _Constants, new: Floats, cached: Floats, count: Floats, batch: Floats, context: Floats) -> _Work:
+def _work(k: Constants, new: Floats, cached: Floats, count: Floats, batch: Floats, context: Floats) -> _Work:
     tokens = count * new + batch
     rows = batch + count
     experts = k.expert_bytes * (1.0 - k.expert_miss**tokens) if k.expert_bytes else 0.0
@@ -140,7 +140,7 @@ def _throttle(instance: EngineModel, f: Floats, work: _Work) -> tuple[Floats, Fl
 
 
 def _time_s(instance: EngineModel, f: Floats, work: _Work) -> Floats:
-    k, g = instance._k, instance.gpu_params
+    k, g = instance.constants, instance.gpu_params
     r = f / g.f_max
     compute = k.compute * r
     x = f / g.f_bw

@@ -64,6 +64,14 @@ class Section:
             raise self.error(key, f"unknown '{value}'; known: {', '.join(known)}")
         return value
 
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.error(key, f"must be true or false, not {value!r}")
+        return value
+
     def number(
         self, key: str, default: float | None, least: float | None = None, above: float | None = None
     ) -> float | None:
@@ -103,6 +111,24 @@ class Section:
             if isinstance(item, bool) or not isinstance(item, (int, float)) or not math.isfinite(item):
                 raise self.error(key, f"must be a number or a list with one for each hour, not {item!r}")
         return tuple(float(item) for item in values)
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of numbers."""
+        values = self._get(key)
+        if not isinstance(values, list) or not values:
+            raise self.error(key, f"must be a list of numbers, not {values!r}")
+        for item in values:
+            if isinstance(item, bool) or not isinstance(item, (int, float)) or not math.isfinite(item):
+                raise self.error(key, f"must be a list of numbers, but has {item!r}")
+        return tuple(float(item) for item in values)
+
+    def names(self) -> tuple[str, ...]:
+        """The keys of a mapping that has a name for each item."""
+        return tuple(str(key) for key in self._values)
+
+    def is_mapping(self, key: str) -> bool:
+        """For fields that may be a plain value or a mapping of their own."""
+        return isinstance(self._get(key), dict)
 
     def section(self, key: str) -> Section:
         return self.optional(key) or Section(self._name(key), {})

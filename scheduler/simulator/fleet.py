@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +13,7 @@ from scheduler.core.engine_model import Iteration, engine_model
 
 TOKENS_PER_ITERATION = 2048  # vLLM's long-standing default of max_num_batched_tokens with chunked prefill
 MAX_SEQUENCES = 256  # vLLM's max_num_seqs
-ROUTINGS = ("round_robin", "least_loaded")
+ROUTINGS = ("round_robin", "least_loaded", "weighted")
 
 
 class SimulationError(ValueError):
@@ -110,37 +110,75 @@ class InstanceSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Handover:
+    """A pool's requests go on to pool `to` when their KV cache holds `at` of their tokens.
+
+    `at`: "prompt" (prefill and decode apart: the first token comes here, the others there), or a share of prompt and
+    predicted output (a micro-request split, at any token). A token's cache takes `token_s` on the link; with `chunked`,
+    prefilled chunks are sent while later ones are computed, else all is sent at the end. Each request has a link of its
+    own, and its place in the cache is free once it is handed over.
+    """
+
+    to: str
+    at: float | str = "prompt"
+    token_s: float = 0.0
+    latency_s: float = 0.0
+    chunked: bool = True
+
+    def __post_init__(self) -> None:
+        if self.at != "prompt" and not (isinstance(self.at, (int, float)) and 0.0 < self.at < 1.0):
+            raise SimulationError(f"handover: at must be 'prompt' or a share between 0 and 1, not {self.at!r}")
+        if not (0.0 <= self.token_s < np.inf and 0.0 <= self.latency_s < np.inf):
+            raise SimulationError("handover: token_s and latency_s must be numbers from 0")
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """Instances that share a queue's requests. `members` index the fleet."""
+    """Instances that share requests. `members` index the fleet; with controls, others may join and leave."""
 
     name: str
     members: tuple[int, ...]
     routing: str = "round_robin"
+    handover: Handover | None = None
 
     def __post_init__(self) -> None:
-        if not self.members:
-            raise SimulationError(f"pool {self.name} has no instances: nothing could serve its requests")
         if self.routing not in ROUTINGS:
             raise SimulationError(f"pool {self.name}: unknown routing '{self.routing}'; known: {', '.join(ROUTINGS)}")
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSpec:
-    """Instances in pools; `class_pool` says which pool serves each request class."""
+    """Instances in pools; `cell_pool` says which pool serves each cell. `weights`: for routing, one an instance."""
 
     instances: tuple[InstanceSpec, ...]
     pools: tuple[PoolSpec, ...]
-    class_pool: tuple[int, ...] = (0,)
+    cell_pool: tuple[int, ...] = (0,)
+    weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.instances:
-            raise SimulationError("the fleet has no instances: give at least one")
+        if not self.pools:
+            raise SimulationError("the fleet has no pools: give at least one")
         members = sorted(i for pool in self.pools for i in pool.members)
         if members != list(range(len(self.instances))):
             raise SimulationError("each instance must be in exactly one pool")
-        for request_class, pool in enumerate(self.class_pool):
+        for cell, pool in enumerate(self.cell_pool):
             if not 0 <= pool < len(self.pools):
-                raise SimulationError(f"class {request_class} is served by pool {pool}, and there is no such pool")
+                raise SimulationError(f"class {cell} is served by pool {pool}, and there is no such pool")
+        if self.weights and len(self.weights) != len(self.instances):
+            raise SimulationError("weights: give one for each instance, or none")
+        if any(not 0.0 < weight < np.inf for weight in self.weights):
+            raise SimulationError("weights must be above 0")
+        names = {pool.name for pool in self.pools}
+        for spec in self.pools:
+            if spec.handover is not None and spec.handover.to not in names:
+                raise SimulationError(f"pool {spec.name} hands over to '{spec.handover.to}', and there is no such pool")
+
+    def pool_number(self, name: str) -> int:
+        """Raises SimulationError when there is no such pool."""
+        for n, pool in enumerate(self.pools):
+            if pool.name == name:
+                return n
+        raise SimulationError(f"there is no pool '{name}'; known: {', '.join(pool.name for pool in self.pools)}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,11 +189,23 @@ class Load:
     prompt_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
     cached_tokens: NDArray[np.int64]  # of the prompt, in the prefix cache
-    request_class: NDArray[np.int64]
+    request_class: NDArray[np.int64]  # by true lengths: its objectives
     deadline_s: NDArray[np.float64] = field(repr=False)  # a token by then is timely; infinite: all are
+    cell: NDArray[np.int64] = field(repr=False)  # by predicted lengths: what it is routed by
+    predicted_tokens: NDArray[np.int64] = field(repr=False)  # output
+    lat_s: NDArray[np.float64] = field(repr=False)  # what it takes alone; NaN: unknown
+    service: NDArray[np.int64] = field(repr=False)
+    tenant: NDArray[np.int64] = field(repr=False)
 
     def __len__(self) -> int:
         return int(self.arrival_s.size)
+
+    def __getitem__(self, part: slice) -> Load:
+        return Load(*(column[part] for column in self.columns))
+
+    @property
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        return tuple(getattr(self, column.name) for column in fields(self))
 
 
 def load(
@@ -165,6 +215,11 @@ def load(
     prefix_hit_ratio: float = 0.0,
     request_class: ArrayLike | None = None,
     deadline_s: ArrayLike | None = None,
+    cell: ArrayLike | None = None,
+    predicted_tokens: ArrayLike | None = None,
+    lat_s: ArrayLike | None = None,
+    service: ArrayLike | None = None,
+    tenant: ArrayLike | None = None,
 ) -> Load:
     """A load, checked.
 
@@ -172,6 +227,7 @@ def load(
         prefix_hit_ratio: Share of each prompt that the prefix cache has (rounded down; the last token is always
             computed).
         deadline_s: Absolute time up to which a request's tokens count as timely.
+        cell: Default: its class. predicted_tokens: default: the true ones.
 
     Raises:
         SimulationError: Empty, unsorted, not finite, of unequal lengths, or with lengths below 1; names the row.
@@ -181,20 +237,38 @@ def load(
     n = at.size
     if n == 0:
         raise SimulationError("the load is empty: no request to simulate")
-    classes = np.zeros(n, np.int64) if request_class is None else np.ascontiguousarray(request_class, np.int64)
+    classes = _index(request_class, n)
     deadline = np.full(n, np.inf) if deadline_s is None else np.ascontiguousarray(deadline_s, np.float64)
-    for name, column in (("prompt_tokens", prompt), ("output_tokens", output), ("request_class", classes)):
-        if column.shape != (n,):
-            raise SimulationError(f"{name} has {column.size} values for {n} arrivals")
-    if deadline.shape != (n,):
-        raise SimulationError(f"deadline_s has {deadline.size} values for {n} arrivals")
+    predicted = output if predicted_tokens is None else _tokens("predicted_tokens", predicted_tokens)
+    lat = np.full(n, np.nan) if lat_s is None else np.ascontiguousarray(lat_s, np.float64)
+    found = Load(
+        at,
+        prompt,
+        output,
+        np.zeros(n, np.int64),
+        classes,
+        deadline,
+        classes if cell is None else _index(cell, n),
+        predicted,
+        lat,
+        _index(service, n),
+        _index(tenant, n),
+    )
+    for column in fields(Load):
+        values = getattr(found, column.name)
+        if values.shape != (n,):
+            raise SimulationError(f"{column.name} has {values.size} values for {n} arrivals")
     if not 0.0 <= prefix_hit_ratio <= 1.0:
         raise SimulationError(f"prefix_hit_ratio must lie between 0 and 1, not {prefix_hit_ratio}")
     _refuse("arrival_s must be a number from 0", ~(np.isfinite(at) & (at >= 0.0)), at)
     _refuse("arrival_s must not go back: sort the requests by time", np.diff(at, prepend=at[0]) < 0.0, at)
     _refuse("deadline_s must not be NaN", np.isnan(deadline), deadline)
     cached = np.minimum(np.floor(prefix_hit_ratio * prompt).astype(np.int64), prompt - 1)
-    return Load(at, prompt, output, cached, classes, deadline)
+    return replace(found, cached_tokens=cached)
+
+
+def _index(values: ArrayLike | None, n: int) -> NDArray[np.int64]:
+    return np.zeros(n, np.int64) if values is None else np.ascontiguousarray(values, np.int64)
 
 
 def _tokens(name: str, values: ArrayLike) -> NDArray[np.int64]:

@@ -7,9 +7,13 @@ those that throttle at the TDP are not linear and are walked one by one. The rul
 walks every token in plain Python; a property test holds the two against each other.
 
 Instances meet only where a request is routed, so there is no heap: arrivals are taken in order, and an instance is
-brought to an arrival's time only when its state matters to the router. Ties: iterations end first, then controllers
-act, then requests arrive in the order of the trace. A boundary within TIE_S of an arrival counts as before it, in both
-modes, since sums of the same numbers in another order differ in their last bits.
+brought to an arrival's time only when its state matters to the router. While requests are about to move from one
+instance to another (`COUPLED`), all are brought forward together, in order of time. Ties: iterations end first, then
+controllers act, then handed-over requests land, then requests arrive in the order of the trace. A boundary within TIE_S
+of an arrival counts as before it, in both modes, since sums of the same numbers in another order differ in their last
+bits.
+
+The requests of a run pass through a window (`req`): the driver appends a block of them, and takes out those that ended.
 
 Everything compiled is in this one file, because Numba's cache watches a function's own file and not those it calls.
 """
@@ -33,11 +37,17 @@ TIE_S = 1e-9
 NONE = -1
 
 # Events of a request, in the log. At one instant of one instance they are logged in the order they take effect.
-ADMITTED, FIRST_TOKEN, PREEMPTED, FINISHED = 0, 1, 2, 3
+ADMITTED, FIRST_TOKEN, PREEMPTED, FINISHED, HANDED_OVER = 0, 1, 2, 3, 4
 # States of a request.
 AHEAD, IN_FLIGHT, DONE, REJECTED = 0, 1, 2, 3
+# States of an instance. Starting: its GPUs are in transition, be it a cold start or a halt for a re-shard.
+OFF, STARTING, SERVING, DRAINING = 0, 1, 2, 3
 # Routing within a pool.
-ROUND_ROBIN, LEAST_LOADED = 0, 1
+ROUND_ROBIN, LEAST_LOADED, WEIGHTED = 0, 1, 2
+# Where a pool hands its requests over: nowhere, after the prompt, at a share of all (predicted) tokens.
+WHOLE, AT_PROMPT, AT_RATIO = 0, 1, 2
+MAX_HEIRS = 8  # instances that one instance can be re-sharded into
+STRETCH_S = 5.0  # arrivals are counted in stretches of this length
 
 # Gaps between tokens are counted in bins of 0.5 %, from 10 us on.
 GAP_BINS_PER_E, GAP_MIN_S, GAP_BINS = 200.0, 1e-5, 4200
@@ -67,14 +77,21 @@ COST_COLUMNS = (
 REQUEST = np.dtype(
     [
         # given
+        ("number", np.int64),  # in order of arrival
         ("arrival_s", np.float64),
         ("prompt", np.int64),
         ("output", np.int64),
         ("cached", np.int64),  # prompt tokens that the prefix cache has
+        ("predicted", np.int64),  # output tokens, as far as policies know
         ("deadline_s", np.float64),  # tokens up to here are timely
+        ("lat_s", np.float64),  # what it takes alone
         ("request_class", np.int64),
+        ("cell", np.int64),  # what it is routed by
+        ("service", np.int64),
+        ("tenant", np.int64),
         # found
         ("status", np.int64),
+        ("pool", np.int64),
         ("instance", np.int64),
         ("generated", np.int64),
         ("computed", np.int64),
@@ -83,8 +100,14 @@ REQUEST = np.dtype(
         ("kv", np.int64),
         ("preemptions", np.int64),
         ("timely", np.int64),
-        ("next", np.int64),  # in the queue
-        ("row", np.int64),  # its row of `since`
+        ("next", np.int64),  # in the queue, among the held, or among those handed over
+        ("row", np.int64),  # its row of `own`
+        ("split", np.int64),  # tokens in its cache at which it is handed over; 0: not any more
+        ("handed", np.int64),  # it has been handed over, or will be
+        ("sent", np.int64),  # tokens of its cache that are on their way to the next instance
+        ("sent_s", np.float64),  # when they will be there
+        ("lands_s", np.float64),
+        ("heir", np.int64),  # the instance it lands on; NONE: one of the pool `pool`
         ("first_token_s", np.float64),
         ("last_token_s", np.float64),
         ("finish_s", np.float64),
@@ -97,17 +120,29 @@ REQUEST = np.dtype(
 INSTANCE = np.dtype(
     [
         # given
-        ("capacity", np.int64),  # tokens of KV cache
+        ("whole", np.int64),  # tokens of KV cache
+        ("capacity", np.int64),  # of which may be used now
         ("max_sequences", np.int64),
         ("budget", np.int64),  # tokens of one iteration
+        ("weight", np.float64),
         # found
+        ("state", np.int64),
         ("mhz", np.float64),
         ("running", np.int64),
         ("waiting", np.int64),
         ("queue_head", np.int64),
         ("queue_tail", np.int64),
         ("kv_used", np.int64),
+        ("credit", np.float64),  # under routing by weights
         ("idle_since_s", np.float64),
+        ("on_since_s", np.float64),
+        ("on_s", np.float64),
+        ("heirs", np.int64),  # how many; above 0: it hands over everything when the iteration in flight ends
+        ("heirs_ready_s", np.float64),
+        # worst latencies since the driver last looked; NaN: none
+        ("worst_ttft_s", np.float64),
+        ("worst_tpot_s", np.float64),
+        ("worst_e2e_s", np.float64),
         # the segment in flight: equal iterations, `steps` of them; 0: idle
         ("steps", np.int64),
         ("decodes", np.int64),
@@ -124,34 +159,51 @@ INSTANCE = np.dtype(
         ("spent_prefill_j", np.float64),
         ("spent_decode_j", np.float64),
         ("spent_idle_j", np.float64),
+        ("spent_transition_j", np.float64),
         ("iterations", np.int64),
-        ("free", np.int64),  # free rows of `since`
+    ]
+)
+POOL = np.dtype(
+    [
+        ("routing", np.int64),
+        ("size", np.int64),
+        ("turn", np.int64),  # whose turn it is
+        ("held", np.int64),  # requests that wait for an instance to serve
+        ("held_head", np.int64),
+        ("held_tail", np.int64),
+        # where it hands its requests over
+        ("then", np.int64),
+        ("split", np.int64),
+        ("split_ratio", np.float64),
+        ("token_s", np.float64),  # to send one token's KV cache
+        ("latency_s", np.float64),
+        ("chunked", np.int64),  # whether chunks are sent as they are computed
     ]
 )
 
 
 class State(NamedTuple):
-    """A run: few arrays, since each one costs with every call. I instances, P pools, C classes, W the largest batch.
+    """A run: few arrays, since each one costs with every call. I instances, P pools, C cells, W the largest batch.
 
-    The kernel writes into them; controllers read them between its calls.
+    The kernel writes into them; the driver reads and changes them between its calls.
     """
 
     cost: Floats  # (I, len(COST_COLUMNS))
     req: Any  # (N,) of REQUEST, in order of arrival
     eng: Any  # (I,) of INSTANCE
+    pool: Any  # (P,) of POOL
     active: Ints  # (I, W), in order of admission
     tally: Counts  # (I, OWN_BINS) iterations with decodes by their length, so far
-    since: Counts  # (I, W, OWN_BINS) the tally when a sequence began to decode; see `itl_begins`
-    rows: Ints  # (I, W) free rows of `since`
-    members: Ints  # instances of all pools, one pool after the other
-    offsets: Ints  # (P + 1,) where a pool's instances begin
-    routing: Ints  # (P,)
-    turn: Ints  # (P,) whose turn it is
-    class_pool: Ints  # (C,)
+    own: Counts  # (R, OWN_BINS) the tally when a sequence began to decode; see `itl_begins`
+    rows: Ints  # (R,) free rows of `own`
+    members: Ints  # (P, I) instances of each pool
+    heirs: Ints  # (I, MAX_HEIRS)
+    cell_pool: Ints  # (C,)
+    seen: Ints  # (C, stretches, 3): requests, prompt tokens, predicted output tokens
     gaps: Ints  # (GAP_BINS,)
     series_j: Floats  # (I, bins)
     bin_s: Floats  # (1,)
-    counts: Ints  # (4,): next arrival, in flight, events logged, segments logged
+    counts: Ints  # see below
     log: Ints  # (events kept, 3): kind, request, instance
     log_s: Floats  # (events kept,)
     segments: Floats  # (segments kept, 9): see SEGMENT_COLUMNS
@@ -163,7 +215,9 @@ SEGMENT_COLUMNS = (  # kv_tokens and waiting: at its end
     "instance", "start_s", "end_s", "steps", "decodes", "prefill_tokens", "kv_tokens", "waiting", "energy_j",
 )
 # fmt: on
-NEXT_ARRIVAL, IN_FLIGHT_COUNT, LOGGED, SEGMENTS = 0, 1, 2, 3
+# Entries of `counts`. COUPLED: requests that are to be handed over or are on their way, and instances that will leave.
+# SEATS: places in the batches of instances that are on. HANDED_COUNT: requests in flight with `handed`.
+NEXT_ARRIVAL, IN_FLIGHT_COUNT, LOGGED, SEGMENTS, COUPLED, SEATS, HANDED_COUNT, FREE_ROWS, FLIGHTS, COUNTS = range(10)
 
 
 def compiled(function: F) -> F:
@@ -322,7 +376,7 @@ def note(s: State, kind: int, request: int, instance: int, at_s: float) -> None:
     n = s.counts[LOGGED]
     if n < s.log.shape[0]:
         s.log[n, 0] = kind
-        s.log[n, 1] = request
+        s.log[n, 1] = s.req[request].number
         s.log[n, 2] = instance
         s.log_s[n] = at_s
     s.counts[LOGGED] = n + 1
@@ -330,26 +384,26 @@ def note(s: State, kind: int, request: int, instance: int, at_s: float) -> None:
 
 # -- gaps between a request's tokens ---------------------------------------------------------------
 # While a sequence decodes, its gaps are its instance's iterations. So the instance alone keeps a tally of them, and a
-# sequence remembers what the tally was when it began: the difference is its own histogram. While it is preempted,
-# its row holds minus what it had so far.
+# sequence remembers what the tally was when it began: the difference is its own histogram. While it is preempted or
+# moves, its row holds minus what it had so far.
 
 
 @compiled
 def itl_begins(s: State, i: int, r: int) -> None:
-    """From the first token on. At most as many sequences have begun as were ever active at once: rows suffice."""
-    s.eng[i].free -= 1
-    s.req[r].row = s.rows[i, s.eng[i].free]
-    s.since[i, s.req[r].row] = s.tally[i]
+    """From the first token on. `run_until` sees to it that there is a free row."""
+    s.counts[FREE_ROWS] -= 1
+    s.req[r].row = s.rows[s.counts[FREE_ROWS]]
+    s.own[s.req[r].row] = s.tally[i]
 
 
 @compiled
 def itl_pauses(s: State, i: int, r: int) -> None:
-    s.since[i, s.req[r].row] -= s.tally[i]
+    s.own[s.req[r].row] -= s.tally[i]
 
 
 @compiled
 def itl_resumes(s: State, i: int, r: int, gap_s: float) -> None:
-    row = s.since[i, s.req[r].row]
+    row = s.own[s.req[r].row]
     row += s.tally[i]
     row[gap_bin(gap_s, OWN_MIN_S, OWN_BINS_PER_E, OWN_BINS)] -= 1
 
@@ -358,7 +412,7 @@ def itl_resumes(s: State, i: int, r: int, gap_s: float) -> None:
 def itl_ends(s: State, i: int, r: int, gaps: int) -> None:
     """p50 and p99 by nearest rank, to the width of a bin."""
     if gaps > 0:
-        tally, since, seen = s.tally[i], s.since[i, s.req[r].row], 0
+        tally, since, seen = s.tally[i], s.own[s.req[r].row], 0
         middle, high = (gaps + 1) // 2, (99 * gaps + 99) // 100
         for place in range(OWN_BINS):
             count = tally[place] - since[place]
@@ -372,11 +426,19 @@ def itl_ends(s: State, i: int, r: int, gaps: int) -> None:
             else:
                 break
             seen += count
-    s.rows[i, s.eng[i].free] = s.req[r].row
-    s.eng[i].free += 1
+    s.rows[s.counts[FREE_ROWS]] = s.req[r].row
+    s.counts[FREE_ROWS] += 1
 
 
 # -- one instance ----------------------------------------------------------------------------------
+
+
+@compiled
+def to_compute(s: State, r: int) -> int:
+    """Tokens to prefill before the next token, or before the prompt's first part is done."""
+    if 0 < s.req[r].split < s.req[r].prompt:
+        return int(s.req[r].split - s.req[r].computed)
+    return int(s.req[r].prompt + s.req[r].generated - s.req[r].computed)
 
 
 @compiled
@@ -391,7 +453,7 @@ def preempt_newest(s: State, i: int, now_s: float) -> bool:
     s.eng[i].kv_used -= s.req[r].kv
     s.req[r].kv = 0
     s.req[r].computed = s.req[r].cached
-    s.req[r].to_prefill = s.req[r].prompt + s.req[r].generated - s.req[r].cached
+    s.req[r].to_prefill = to_compute(s, r)
     s.req[r].chunk = 0
     s.req[r].preemptions += 1
     s.req[r].next = s.eng[i].queue_head
@@ -427,6 +489,9 @@ def admit(s: State, i: int, decodes: int, budget: int, now_s: float) -> None:
 @compiled
 def begin(s: State, i: int, now_s: float) -> None:
     """Composes the next iteration (or as many equal ones as follow each other), or lets the instance idle."""
+    if s.eng[i].heirs > 0:
+        leave(s, i, now_s)
+        return
     decodes = 0
     for p in range(s.eng[i].running):
         if s.req[s.active[i, p]].to_prefill == 0:
@@ -446,6 +511,8 @@ def begin(s: State, i: int, now_s: float) -> None:
         else:
             context += s.req[r].kv + 1
             left = s.req[r].output - s.req[r].generated
+            if s.req[r].split > 0:
+                left = min(left, s.req[r].split - s.req[r].kv)
             shortest = left if shortest == 0 else min(shortest, left)
     if not preempted:  # the cache is short: admitting now would only preempt again
         admit(s, i, decodes, budget, now_s)
@@ -459,14 +526,22 @@ def begin(s: State, i: int, now_s: float) -> None:
             pairs += s.req[r].chunk * (s.req[r].computed + s.req[r].chunk / 2.0)
     s.eng[i].decodes, s.eng[i].prefills, s.eng[i].prefill_tokens, s.eng[i].start_s = decodes, prefills, new, now_s
     if decodes + prefills == 0:
-        s.eng[i].steps = 0
-        s.eng[i].idle_since_s = now_s
+        rest(s, i, now_s)
         return
     if prefills > 0:
         one_iteration(s, i, float(new), float(cached), pairs, float(prefills), float(decodes), float(context))
         return
     steps = min(shortest, (s.eng[i].capacity - s.eng[i].kv_used) // decodes)
     many_iterations(s, i, 1 if preempted or s.walk else steps, decodes, context)
+
+
+@compiled
+def rest(s: State, i: int, now_s: float) -> None:
+    """Nothing to do. A draining instance is off now."""
+    s.eng[i].steps = 0
+    s.eng[i].idle_since_s = now_s
+    if s.eng[i].state == DRAINING and s.eng[i].waiting == 0:
+        switch_off(s, i, now_s)
 
 
 @compiled
@@ -546,6 +621,8 @@ def complete(s: State, i: int) -> None:
                 s.req[r].timely += terms_within(s.eng[i].first_s, s.eng[i].slope_s, m, limit_s)
             if s.req[r].generated == s.req[r].output:
                 finish(s, r, i, end_s)
+            elif s.req[r].split > 0 and s.req[r].kv >= s.req[r].split:
+                hand_over(s, r, i, end_s)
         s.eng[i].kv_used += m * s.eng[i].decodes
     if s.eng[i].prefills > 0:
         per_token_j = s.eng[i].prefill_j / s.eng[i].prefill_tokens
@@ -558,7 +635,7 @@ def complete(s: State, i: int) -> None:
     kept = 0
     for p in range(n):
         r = s.active[i, p]
-        if s.req[r].status == IN_FLIGHT:
+        if s.req[r].status == IN_FLIGHT and s.req[r].instance == i:
             s.active[i, kept] = r
             kept += 1
         else:
@@ -569,18 +646,24 @@ def complete(s: State, i: int) -> None:
 
 @compiled
 def prefilled(s: State, i: int, r: int, at_s: float, per_token_j: float) -> None:
-    """A chunk is done; with the last one comes a token."""
+    """A chunk is done; with the prompt's last one comes a token."""
     s.req[r].energy_j += per_token_j * s.req[r].chunk
     s.req[r].computed += s.req[r].chunk
     s.req[r].to_prefill -= s.req[r].chunk
     s.req[r].chunk = 0
+    if s.req[r].split > 0 and s.pool[s.req[r].pool].chunked != 0:
+        send(s, r, s.req[r].computed, at_s)
     if s.req[r].to_prefill > 0:
+        return
+    if s.req[r].computed < s.req[r].prompt:  # its first part ends within the prompt
+        hand_over(s, r, i, at_s)
         return
     if s.req[r].generated == 0:
         s.req[r].first_token_s = at_s
+        s.eng[i].worst_ttft_s = worse(s.eng[i].worst_ttft_s, at_s - s.req[r].arrival_s)
         itl_begins(s, i, r)
         note(s, FIRST_TOKEN, r, i, at_s)
-    else:  # computed again after a preemption
+    else:  # computed again after a preemption, or taken over from another instance
         gap_s = at_s - s.req[r].last_token_s
         s.req[r].itl_max_s = max(s.req[r].itl_max_s, gap_s)
         count_gaps(s.gaps, GAP_MIN_S, GAP_BINS_PER_E, gap_s, 0.0, 1, 1)
@@ -590,15 +673,122 @@ def prefilled(s: State, i: int, r: int, at_s: float, per_token_j: float) -> None
         s.req[r].timely += 1
     if s.req[r].generated == s.req[r].output:
         finish(s, r, i, at_s)
+    elif s.req[r].split > 0 and s.req[r].kv >= s.req[r].split:
+        hand_over(s, r, i, at_s)
+
+
+@compiled
+def worse(latency_s: float, other_s: float) -> float:
+    """The larger one; NaN stands for none yet."""
+    return latency_s if latency_s >= other_s else other_s
 
 
 @compiled
 def finish(s: State, r: int, i: int, at_s: float) -> None:
     s.req[r].finish_s = at_s
     s.req[r].status = DONE
-    itl_ends(s, i, r, s.req[r].generated - 1)
+    gaps = s.req[r].generated - 1
+    itl_ends(s, i, r, gaps)
+    s.eng[i].worst_e2e_s = worse(s.eng[i].worst_e2e_s, at_s - s.req[r].arrival_s)
+    if gaps > 0:
+        s.eng[i].worst_tpot_s = worse(s.eng[i].worst_tpot_s, (at_s - s.req[r].first_token_s) / gaps)
     s.counts[IN_FLIGHT_COUNT] -= 1
+    if s.req[r].split > 0:  # it ended before it was to be handed over
+        s.counts[COUPLED] -= 1
+    s.counts[HANDED_COUNT] -= s.req[r].handed
     note(s, FINISHED, r, i, at_s)
+
+
+# -- from one instance to another ------------------------------------------------------------------
+
+
+@compiled
+def send(s: State, r: int, tokens: int, now_s: float) -> None:
+    """Puts the KV cache of tokens not sent yet on the link, behind what is on it already."""
+    if tokens > s.req[r].sent:
+        s.req[r].sent_s = max(s.req[r].sent_s, now_s) + (tokens - s.req[r].sent) * s.pool[s.req[r].pool].token_s
+        s.req[r].sent = tokens
+
+
+@compiled
+def hand_over(s: State, r: int, i: int, now_s: float) -> None:
+    """Ends a request's part on this instance; its cache goes to an instance of the next pool."""
+    send(s, r, s.req[r].computed if s.req[r].generated == 0 else s.req[r].kv, now_s)
+    pool = s.req[r].pool
+    s.req[r].split = 0
+    s.req[r].pool = s.pool[pool].then
+    move(s, r, i, now_s, max(now_s, s.req[r].sent_s) + s.pool[pool].latency_s, NONE)
+
+
+@compiled
+def move(s: State, r: int, i: int, now_s: float, lands_s: float, heir: int) -> None:
+    """Takes a request out of an instance, its KV cache with it; it lands later. The caller frees the cache."""
+    if s.req[r].generated > 0 and s.req[r].to_prefill == 0:
+        s.req[r].computed = s.req[r].kv
+        s.req[r].last_token_s = now_s
+        itl_pauses(s, i, r)
+    s.req[r].to_prefill = to_compute(s, r)
+    s.req[r].chunk = 0
+    s.req[r].instance = NONE
+    s.req[r].lands_s = lands_s
+    s.req[r].heir = heir
+    note(s, HANDED_OVER, r, i, now_s)
+    before, after = NONE, s.counts[FLIGHTS]
+    while after != NONE and lands_before(s, after, r):
+        before, after = after, s.req[after].next
+    s.req[r].next = after
+    if before == NONE:
+        s.counts[FLIGHTS] = r
+    else:
+        s.req[before].next = r
+
+
+@compiled
+def lands_before(s: State, a: int, b: int) -> bool:
+    """Order of landing; who lands within TIE_S of another one goes by number."""
+    if abs(s.req[a].lands_s - s.req[b].lands_s) <= TIE_S:
+        return bool(s.req[a].number < s.req[b].number)
+    return bool(s.req[a].lands_s < s.req[b].lands_s)
+
+
+@compiled
+def land(s: State) -> None:
+    """The first of those on their way joins its instance, or one of its pool when that has gone."""
+    r = s.counts[FLIGHTS]
+    s.counts[FLIGHTS] = s.req[r].next
+    s.counts[COUPLED] -= 1
+    now_s, heir, need = s.req[r].lands_s, s.req[r].heir, s.req[r].prompt + s.req[r].output
+    if heir != NONE and s.eng[heir].state >= SERVING and s.eng[heir].heirs == 0 and need <= s.eng[heir].whole:
+        s.req[r].instance = heir
+        enqueue(s, r, heir, now_s)
+    else:
+        dispatch(s, r, now_s)
+
+
+@compiled
+def leave(s: State, i: int, now_s: float) -> None:
+    """Everything this instance has goes to its heirs by turns, the running ones first."""
+    lands_s = max(now_s, s.eng[i].heirs_ready_s)
+    count = 0
+    for p in range(s.eng[i].running):
+        r = s.active[i, p]
+        move(s, r, i, now_s, lands_s, s.heirs[i, count % s.eng[i].heirs])
+        s.req[r].kv = 0
+        count += 1
+    r = s.eng[i].queue_head
+    while r != NONE:
+        after = s.req[r].next
+        move(s, r, i, now_s, lands_s, s.heirs[i, count % s.eng[i].heirs])
+        count += 1
+        r = after
+    s.counts[COUPLED] += count - 1
+    s.eng[i].running = s.eng[i].waiting = s.eng[i].kv_used = s.eng[i].heirs = s.eng[i].steps = 0
+    s.eng[i].queue_head = s.eng[i].queue_tail = NONE
+    s.eng[i].idle_since_s = now_s
+    if now_s < s.eng[i].heirs_ready_s:
+        s.eng[i].state = STARTING
+    else:
+        switch_off(s, i, now_s)
 
 
 @compiled
@@ -623,48 +813,200 @@ def advance(s: State, i: int, to_s: float) -> None:
 
 @compiled
 def settle_idle(s: State, i: int, now_s: float) -> None:
-    """Books idle energy up to now."""
-    if s.eng[i].steps == 0 and now_s > s.eng[i].idle_since_s:
+    """Books the energy of doing nothing up to now."""
+    if s.eng[i].steps > 0 or now_s <= s.eng[i].idle_since_s:
+        return
+    if s.eng[i].state != OFF:
         energy_j = idle_watts(s.cost[i], s.eng[i].mhz) * (now_s - s.eng[i].idle_since_s)
-        s.eng[i].spent_idle_j += energy_j
+        if s.eng[i].state == STARTING:
+            s.eng[i].spent_transition_j += energy_j
+        else:
+            s.eng[i].spent_idle_j += energy_j
         spread(s, i, s.eng[i].idle_since_s, now_s, energy_j)
-        s.eng[i].idle_since_s = now_s
+    s.eng[i].idle_since_s = now_s
+
+
+# -- life of an instance; the driver calls these when the instance has been advanced to now ---------
+
+
+@compiled
+def switch_on(s: State, i: int, mhz: float, now_s: float) -> None:
+    s.eng[i].state = STARTING
+    s.eng[i].mhz = mhz
+    s.eng[i].idle_since_s = s.eng[i].on_since_s = now_s
+    s.counts[SEATS] += s.eng[i].max_sequences
+
+
+@compiled
+def switch_off(s: State, i: int, now_s: float) -> None:
+    settle_idle(s, i, now_s)
+    s.eng[i].state = OFF
+    s.eng[i].on_s += now_s - s.eng[i].on_since_s
+    s.counts[SEATS] -= s.eng[i].max_sequences
+
+
+@compiled
+def serve(s: State, i: int, pool: int, now_s: float) -> None:
+    """Joins its pool; requests that waited for somebody are dispatched."""
+    settle_idle(s, i, now_s)
+    s.eng[i].state = SERVING
+    s.eng[i].capacity = s.eng[i].whole
+    s.members[pool, s.pool[pool].size] = i
+    s.pool[pool].size += 1
+    r = s.pool[pool].held_head
+    s.pool[pool].held_head = s.pool[pool].held_tail = NONE
+    s.pool[pool].held = 0
+    while r != NONE:
+        after = s.req[r].next
+        dispatch(s, r, now_s)
+        r = after
+
+
+@compiled
+def withdraw(s: State, i: int, pool: int) -> None:
+    """Leaves its pool: no new requests. What it has stays."""
+    kept = 0
+    for k in range(s.pool[pool].size):
+        if s.members[pool, k] != i:
+            s.members[pool, kept] = s.members[pool, k]
+            kept += 1
+    s.pool[pool].size = kept
+
+
+@compiled
+def drain(s: State, i: int, now_s: float) -> None:
+    """Off as soon as its last request has ended. It must have left its pool."""
+    if s.eng[i].state == STARTING:
+        switch_off(s, i, now_s)
+        return
+    s.eng[i].state = DRAINING
+    if s.eng[i].steps == 0 and s.eng[i].waiting == 0:
+        switch_off(s, i, now_s)
+
+
+@compiled
+def retire(s: State, i: int, heirs: Ints, ready_s: float, now_s: float) -> None:
+    """Hands everything over to `heirs` with the end of the iteration in flight; they begin at `ready_s`."""
+    for k in range(heirs.shape[0]):
+        s.heirs[i, k] = heirs[k]
+    s.eng[i].heirs, s.eng[i].heirs_ready_s = heirs.shape[0], ready_s
+    s.counts[COUPLED] += 1
+    for p in range(s.eng[i].running):
+        will_be_handed(s, s.active[i, p])
+    r = s.eng[i].queue_head
+    while r != NONE:
+        will_be_handed(s, r)
+        r = s.req[r].next
+    if s.eng[i].steps == 0:
+        settle_idle(s, i, now_s)
+        leave(s, i, now_s)
+    else:
+        cut(s, i, now_s)
+
+
+@compiled
+def will_be_handed(s: State, r: int) -> None:
+    s.counts[HANDED_COUNT] += 1 - s.req[r].handed
+    s.req[r].handed = 1
+
+
+@compiled
+def set_clock(s: State, i: int, mhz: float, now_s: float) -> None:
+    """From now on when idle, from the next iteration on when busy."""
+    if mhz != s.eng[i].mhz:
+        settle_idle(s, i, now_s)
+        s.eng[i].mhz = mhz
+        cut(s, i, now_s)
+
+
+@compiled
+def set_capacity(s: State, i: int, tokens: int, now_s: float) -> None:
+    """How much of its KV cache an instance may use, from the next iteration on."""
+    s.eng[i].capacity = tokens
+    cut(s, i, now_s)
 
 
 # -- the fleet -------------------------------------------------------------------------------------
 
 
 @compiled
-def choose(s: State, r: int) -> int:
-    """The instance for a request among those of its class's pool that it fits into; NONE: it never fits."""
-    pool = s.class_pool[s.req[r].request_class]
-    low, high = s.offsets[pool], s.offsets[pool + 1]
+def choose(s: State, r: int, now_s: float) -> int:
+    """The instance for a request among those of its pool that it fits into; NONE: it never fits."""
+    pool = s.req[r].pool
+    routing, size = s.pool[pool].routing, s.pool[pool].size
     need = s.req[r].prompt + s.req[r].output
-    best, least = NONE, 0
-    for k in range(high - low):
-        turn = (s.turn[pool] + k) % (high - low) if s.routing[pool] == ROUND_ROBIN else k
-        i = s.members[low + turn]
-        if need > s.eng[i].capacity:
+    best, least, total = NONE, 0.0, 0.0
+    for k in range(size):
+        turn = (s.pool[pool].turn + k) % size if routing == ROUND_ROBIN else k
+        i = s.members[pool, turn]
+        if need > s.eng[i].whole:
             continue
-        if s.routing[pool] == ROUND_ROBIN:
-            s.turn[pool] = turn + 1
+        if routing == ROUND_ROBIN:
+            s.pool[pool].turn = turn + 1
             return int(i)
-        advance(s, i, s.req[r].arrival_s)
-        load = s.eng[i].running + s.eng[i].waiting
-        if best == NONE or load < least:
-            best, least = i, load
+        if routing == LEAST_LOADED:
+            advance(s, i, now_s)
+            score = (s.eng[i].running + s.eng[i].waiting + 1) / s.eng[i].weight
+        else:
+            total += s.eng[i].weight
+            s.eng[i].credit += s.eng[i].weight
+            score = -s.eng[i].credit
+        if best == NONE or score < least:
+            best, least = i, score
+    if best != NONE and routing == WEIGHTED:
+        s.eng[best].credit -= total
     return int(best)
 
 
 @compiled
-def submit(s: State, r: int, i: int) -> None:
-    now_s = s.req[r].arrival_s
+def dispatch(s: State, r: int, now_s: float) -> None:
+    """To an instance of its pool; while none serves it is held, and if it fits none it is rejected."""
+    pool = s.req[r].pool
+    if s.pool[pool].size == 0:
+        s.req[r].next = NONE
+        if s.pool[pool].held_tail == NONE:
+            s.pool[pool].held_head = r
+        else:
+            s.req[s.pool[pool].held_tail].next = r
+        s.pool[pool].held_tail = r
+        s.pool[pool].held += 1
+        return
+    i = choose(s, r, now_s)
+    if i == NONE:
+        reject(s, r)
+    else:
+        s.req[r].instance = i
+        enqueue(s, r, i, now_s)
+
+
+@compiled
+def reject(s: State, r: int) -> None:
+    s.req[r].status = REJECTED
+    s.counts[IN_FLIGHT_COUNT] -= 1
+    if s.req[r].split > 0:
+        s.counts[COUPLED] -= 1
+    s.counts[HANDED_COUNT] -= s.req[r].handed
+    if s.req[r].row != NONE:  # begun elsewhere
+        s.rows[s.counts[FREE_ROWS]] = s.req[r].row
+        s.counts[FREE_ROWS] += 1
+
+
+@compiled
+def reject_held(s: State) -> None:
+    """Nobody will come for them."""
+    for pool in range(s.pool.shape[0]):
+        r = s.pool[pool].held_head
+        while r != NONE:
+            after = s.req[r].next
+            reject(s, r)
+            r = after
+        s.pool[pool].held_head = s.pool[pool].held_tail = NONE
+        s.pool[pool].held = 0
+
+
+@compiled
+def enqueue(s: State, r: int, i: int, now_s: float) -> None:
     advance(s, i, now_s)
-    s.req[r].instance = i
-    s.req[r].status = IN_FLIGHT
-    s.counts[IN_FLIGHT_COUNT] += 1
-    s.req[r].computed = s.req[r].cached
-    s.req[r].to_prefill = s.req[r].prompt - s.req[r].cached
     s.req[r].next = NONE
     alone = s.eng[i].waiting == 0
     if alone:
@@ -681,28 +1023,69 @@ def submit(s: State, r: int, i: int) -> None:
 
 
 @compiled
-def run_until(s: State, to_s: float) -> None:
-    """All arrivals before `to_s`, then every iteration that ends by it."""
-    r = s.counts[NEXT_ARRIVAL]
-    while r < s.req.shape[0] and s.req[r].arrival_s < to_s:
-        i = choose(s, r)
-        if i == NONE:
-            s.req[r].status = REJECTED
-        else:
-            submit(s, r, i)
-        r += 1
-    s.counts[NEXT_ARRIVAL] = r
-    for i in range(s.eng.shape[0]):
-        advance(s, i, to_s)
+def arrive(s: State, r: int) -> None:
+    cell, stretch = s.req[r].cell, int(s.req[r].arrival_s / STRETCH_S)
+    s.seen[cell, stretch, 0] += 1
+    s.seen[cell, stretch, 1] += s.req[r].prompt
+    s.seen[cell, stretch, 2] += s.req[r].predicted
+    pool = s.cell_pool[cell]
+    s.req[r].pool = pool
+    s.req[r].status = IN_FLIGHT
+    s.counts[IN_FLIGHT_COUNT] += 1
+    s.req[r].computed = s.req[r].cached
+    if s.pool[pool].split == AT_PROMPT:
+        s.req[r].split = s.req[r].prompt
+    elif s.pool[pool].split == AT_RATIO:
+        share = int(s.pool[pool].split_ratio * (s.req[r].prompt + s.req[r].predicted))
+        s.req[r].split = max(s.req[r].cached + 1, share)
+    if s.req[r].split > 0:
+        s.counts[COUPLED] += 1
+        will_be_handed(s, r)
+    s.req[r].to_prefill = to_compute(s, r)
+    dispatch(s, r, s.req[r].arrival_s)
 
 
 @compiled
-def set_clock(s: State, i: int, mhz: float, now_s: float) -> None:
-    """From now on when idle, from the next iteration on when busy. The instance must have been advanced to now."""
-    if mhz != s.eng[i].mhz:
-        settle_idle(s, i, now_s)
-        s.eng[i].mhz = mhz
-        cut(s, i, now_s)
+def settle(s: State, to_s: float, landings_too: bool) -> None:
+    """Brings all instances forward together; landings before `to_s`, or also those at it."""
+    while True:
+        best, earliest_s = NONE, to_s + TIE_S
+        for i in range(s.eng.shape[0]):
+            if s.eng[i].steps > 0 and (s.eng[i].end_s < earliest_s or (best == NONE and s.eng[i].end_s <= earliest_s)):
+                best, earliest_s = i, s.eng[i].end_s
+        first = s.counts[FLIGHTS]
+        due = first != NONE and (s.req[first].lands_s < to_s or (landings_too and s.req[first].lands_s <= to_s))
+        if best != NONE and not (due and s.req[first].lands_s + TIE_S < earliest_s):
+            complete(s, best)
+            begin(s, best, earliest_s)
+        elif due:
+            land(s)
+        else:
+            return
+
+
+@compiled
+def run_until(s: State, to_s: float) -> bool:
+    """All arrivals and landings before `to_s`, then every iteration that ends by it.
+
+    False when more rows of `own` are needed first: sequences that began are at most as many as requests in flight, or
+    as there are places in batches and requests that change their place.
+    """
+    r = s.counts[NEXT_ARRIVAL]
+    while r < s.req.shape[0] and s.req[r].arrival_s < to_s:
+        if s.own.shape[0] <= min(s.counts[IN_FLIGHT_COUNT], s.counts[SEATS] + s.counts[HANDED_COUNT]):
+            s.counts[NEXT_ARRIVAL] = r
+            return False
+        if s.counts[COUPLED] > 0:
+            settle(s, s.req[r].arrival_s, True)
+        arrive(s, r)
+        r += 1
+    s.counts[NEXT_ARRIVAL] = r
+    if s.counts[COUPLED] > 0:
+        settle(s, to_s, False)
+    for i in range(s.eng.shape[0]):
+        advance(s, i, to_s)
+    return True
 
 
 # -- one request alone -----------------------------------------------------------------------------

@@ -1,60 +1,72 @@
-"""What a controller sees of a simulated fleet, and what is known when the run is over."""
+"""What is known when a run is over, and where its requests go as they end."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.simulator.fleet import Load
-from scheduler.simulator.kernel import DONE
+from scheduler.simulator.commands import Decision
+from scheduler.simulator.fleet import InstanceSpec
+from scheduler.simulator.kernel import DONE, REQUEST
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class FleetView:
-    """What a controller sees at its epoch; one entry an instance, in the fleet's order."""
+class Sink(Protocol):
+    """Takes requests out of the simulator as they end, in blocks (`kernel.REQUEST` rows, in no particular order).
 
-    now_s: float
-    names: tuple[str, ...]
-    mhz: tuple[float, ...]
-    running: tuple[int, ...]
-    waiting: tuple[int, ...]
-    kv_used_tokens: tuple[int, ...]
+    At the end of a run cut short it also gets those still in flight. The rows are the sink's own.
+    """
+
+    def take(self, rows: Any) -> None: ...
+
+
+class Kept:
+    """A Sink that keeps everything."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Any] = []
+
+    def take(self, rows: Any) -> None:
+        self._blocks.append(rows)
+
+    def rows(self) -> Any:
+        """All requests in order of arrival."""
+        if not self._blocks:
+            return np.zeros(0, REQUEST)
+        rows = np.concatenate(self._blocks)
+        return rows[np.argsort(rows["number"], kind="stable")]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """What happened. Columns have one entry a request, in order of arrival; NaN: it did not happen.
+    """What happened. `rows` has all requests that arrived, in order of arrival, when no other sink took them.
 
-    `spent_j` is by (prefill, decode, idle), each with one entry an instance. `series_j[i, k]` is the energy of instance
-    i in the k-th stretch of `bin_s` seconds. `gaps` counts the gaps between tokens in the kernel's bins (None in the
-    reference, which keeps each request's own).
+    `instances` are all that were ever there, and arrays over instances are in their order. `spent_j` is by (prefill,
+    decode, idle, transition). `series_j[i, k]` is the energy of instance i in the k-th stretch of `bin_s` seconds.
+    `on_s` is how long each was not off. `gaps` counts the gaps between tokens in the kernel's bins. `holds` counts the
+    epochs in which a control asked for nothing, `refused` the commands that came too late to be carried out.
     """
 
-    load: Load
-    status: Ints
-    instance: Ints
-    generated: Ints
-    first_token_s: Floats
-    finish_s: Floats
-    itl_max_s: Floats
-    itl_p50_s: Floats
-    itl_p99_s: Floats
-    preemptions: Ints
-    timely_tokens: Ints
-    energy_j: Floats
+    instances: tuple[InstanceSpec, ...]
+    requests: int
     spent_j: Mapping[str, Floats]
     series_j: Floats
     bin_s: float
+    on_s: Floats
     gaps: Ints
     end_s: float
     iterations: int
     partial: bool = False
+    decisions: tuple[Decision, ...] = ()
+    holds: Mapping[str, int] = field(default_factory=dict)
+    refused: int = 0
+    rows: Any = field(default=None, repr=False)
     events: tuple[tuple[int, int, int, float], ...] = ()
     segments: Floats | None = field(default=None, repr=False)
 
@@ -64,5 +76,5 @@ class Outcome:
 
     @property
     def finished(self) -> NDArray[np.bool_]:
-        result: NDArray[np.bool_] = self.status == DONE
+        result: NDArray[np.bool_] = self.rows["status"] == DONE
         return result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.simulator.fleet import FleetSpec
 from scheduler.simulator.kernel import SEGMENT_COLUMNS
 from scheduler.simulator.outcome import Floats, Outcome
 
@@ -12,7 +11,7 @@ _WIDTH, _HEIGHT, _LEFT, _GAP = 1000, 110, 90, 40
 _INK, _LINE, _GRID = "#334155", "#0f766e", "#cbd5e1"
 
 
-def instance_svg(outcome: Outcome, fleet: FleetSpec, instance: int = 0) -> str:
+def instance_svg(outcome: Outcome, instance: int = 0) -> str:
     """Means over stretches of a thousandth of the run. Needs the segments: `simulate(..., keep_segments=...)`.
 
     Raises:
@@ -21,11 +20,11 @@ def instance_svg(outcome: Outcome, fleet: FleetSpec, instance: int = 0) -> str:
     rows = np.empty((0, len(SEGMENT_COLUMNS))) if outcome.segments is None else outcome.segments
     rows = rows[rows[:, 0] == instance]
     if not rows.size:
-        raise ValueError(f"nothing to draw: no iteration of {fleet.instances[instance].name} was kept")
+        raise ValueError(f"nothing to draw: no iteration of {outcome.instances[instance].name} was kept")
     named = dict(zip(SEGMENT_COLUMNS, rows.T, strict=True))
     start_s, end_s = named["start_s"], named["end_s"]
     until_s = float(end_s[-1])
-    spec = fleet.instances[instance]
+    spec = outcome.instances[instance]
     watts = named["energy_j"] / (end_s - start_s)
     panels = [
         ("batch, sequences", _means(start_s, end_s, named["decodes"], 0.0, until_s)),

@@ -10,49 +10,89 @@ with chunked prefill; the simulated node does the same in real time):
    nothing is admitted.
 3. A request that arrives meanwhile waits for the next iteration.
 
+4. A request that is to be handed over leaves when its cache holds `split` tokens, and lands elsewhere when they have
+   been sent; there it is queued like any other, with those tokens computed.
+
 Energy: the decoding sequences of an iteration share equally what it would have cost without its prefills; the prefills
 pay the rest in proportion to their new tokens.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from scheduler.simulator.fleet import FleetSpec, InstanceSpec, Load, PoolSpec
-from scheduler.simulator.kernel import ADMITTED, FINISHED, FIRST_TOKEN, PREEMPTED, TIE_S
+import numpy as np
+
+from scheduler.simulator import kernel
+from scheduler.simulator.commands import DRAINING, OFF, SERVING, STARTING, STRETCH_S, FleetView
+from scheduler.simulator.fleet import FleetSpec, InstanceSpec, Load
+from scheduler.simulator.kernel import ADMITTED, FINISHED, FIRST_TOKEN, HANDED_OVER, NONE, PREEMPTED, TIE_S
+from scheduler.simulator.outcome import Floats, Ints, Outcome, Sink
+from scheduler.simulator.worlds import request_rows
 
 Log = Callable[[int, int, int, float], None]  # kind, request, instance, time
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
-    """A request and all that is known of it. Never admitted: `instance` is None and it is rejected."""
+class Request:
+    """A request and all that is known of it; `given` is its row as it came."""
 
+    given: Any
     number: int
     arrival_s: float
     prompt: int
     output: int
     cached: int
     deadline_s: float
-    instance: int | None = None
+    status: int = kernel.AHEAD
+    pool: int = NONE
+    instance: int = NONE
     generated: int = 0
     computed: int = 0
     to_prefill: int = 0
     kv: int = 0
     preemptions: int = 0
     timely: int = 0
+    split: int = 0
+    handed: int = 0
+    sent: int = 0
+    sent_s: float = 0.0
+    lands_s: float = 0.0
+    heir: int = NONE
     token_s: list[float] = field(default_factory=list)  # when each token came
     energy_j: float = 0.0
+
+    @property
+    def to_compute(self) -> int:
+        if 0 < self.split < self.prompt:
+            return self.split - self.computed
+        return self.prompt + self.generated - self.computed
+
+    def row(self) -> Any:
+        """As the kernel would hand it to a sink."""
+        row = self.given.copy()
+        for name in ("status", "pool", "instance", "generated", "preemptions", "timely", "handed", "energy_j"):
+            row[name] = getattr(self, name)
+        gaps = np.diff(self.token_s)
+        if self.token_s:
+            row["first_token_s"] = self.token_s[0]
+        if self.status == kernel.DONE:
+            row["finish_s"] = self.token_s[-1]
+            row["itl_p50_s"], row["itl_p99_s"] = _nearest_rank(gaps, 50), _nearest_rank(gaps, 99)
+        row["itl_max_s"] = gaps.max(initial=0.0)
+        return row
 
 
 @dataclass(slots=True)
 class InFlight:
     start_s: float
     end_s: float
-    decodes: list[Sequence]
-    prefills: list[tuple[Sequence, int]]
+    decodes: list[Request]
+    prefills: list[tuple[Request, int]]
     prefill_j: float
     decode_j: float
 
@@ -60,18 +100,23 @@ class InFlight:
 class ReferenceInstance:
     """One engine, from iteration to iteration."""
 
-    def __init__(self, index: int, spec: InstanceSpec, log: Log) -> None:
+    def __init__(self, index: int, spec: InstanceSpec, fleet: ReferenceWorld) -> None:
         self.spec = spec
         self.mhz = spec.mhz
-        self.active: list[Sequence] = []  # in order of admission
-        self.queue: deque[Sequence] = deque()
+        self.state = OFF
+        self.capacity = spec.kv_capacity
+        self.weight, self.credit = 1.0, 0.0
+        self.active: list[Request] = []  # in order of admission
+        self.queue: deque[Request] = deque()
         self.in_flight: InFlight | None = None
-        self.idle_since_s = 0.0
-        self.prefill_j = self.decode_j = self.idle_j = 0.0
-        self.largest_kv = 0
+        self.idle_since_s = self.on_since_s = self.on_s = 0.0
+        self.heirs: tuple[int, ...] = ()
+        self.heirs_ready_s = 0.0
+        self.spent_j = {"prefill": 0.0, "decode": 0.0, "idle": 0.0, "transition": 0.0}
+        self.worst = {"ttft": math.nan, "tpot": math.nan, "e2e": math.nan}
         self.iterations = 0
-        self._index = index
-        self._log = log
+        self.index = index
+        self._fleet = fleet
 
     @property
     def kv_booked(self) -> int:
@@ -80,169 +125,453 @@ class ReferenceInstance:
 
     @property
     def kv_used(self) -> int:
-        return sum(sequence.kv for sequence in self.active)
+        return sum(request.kv for request in self.active)
 
-    def submit(self, sequence: Sequence) -> None:
-        self.advance(sequence.arrival_s)
-        sequence.instance = self._index
-        sequence.computed = sequence.cached
-        sequence.to_prefill = sequence.prompt - sequence.cached
-        self.queue.append(sequence)
+    def enqueue(self, request: Request, now_s: float) -> None:
+        request.instance = self.index
+        self.queue.append(request)
         if self.in_flight is None:
-            self.settle_idle(sequence.arrival_s)
-            self._begin(sequence.arrival_s)
+            self.settle_idle(now_s)
+            self.begin(now_s)
 
-    def advance(self, to_s: float) -> None:
-        while (ended := self.in_flight) is not None and ended.end_s <= to_s + TIE_S:
-            self.in_flight = None
-            self._complete(ended)
-            self._begin(ended.end_s)
-
-    def set_clock(self, mhz: float, now_s: float) -> None:
-        self.settle_idle(now_s)
-        self.mhz = mhz
+    def step(self) -> None:
+        """Ends the iteration in flight and begins the next."""
+        ended = self.in_flight
+        assert ended is not None
+        self.in_flight = None
+        self._complete(ended)
+        self.begin(ended.end_s)
 
     def settle_idle(self, now_s: float) -> None:
-        if self.in_flight is None:
-            self.idle_j += self.spec.idle_w(self.mhz) * (now_s - self.idle_since_s)
+        if self.in_flight is None and now_s > self.idle_since_s:
+            if self.state != OFF:
+                kind = "transition" if self.state == STARTING else "idle"
+                self.spent_j[kind] += self.spec.idle_w(self.mhz) * (now_s - self.idle_since_s)
             self.idle_since_s = now_s
 
-    def _begin(self, now_s: float) -> None:
-        decodes = [sequence for sequence in self.active if not sequence.to_prefill]
+    def switch_on(self, now_s: float) -> None:
+        self.state, self.mhz = STARTING, self.spec.mhz
+        self.idle_since_s = self.on_since_s = now_s
+
+    def switch_off(self, now_s: float) -> None:
+        self.settle_idle(now_s)
+        self.state = OFF
+        self.on_s += now_s - self.on_since_s
+
+    def begin(self, now_s: float) -> None:
+        if self.heirs:
+            self.leave(now_s)
+            return
+        decodes = [request for request in self.active if not request.to_prefill]
         preempted = False
-        while decodes and self.kv_used + len(decodes) > self.spec.kv_capacity:
+        while decodes and self.kv_used + len(decodes) > self.capacity:
             victim = self.active.pop()
             self._preempt(victim, now_s)
-            decodes = [sequence for sequence in decodes if sequence is not victim]
+            decodes = [request for request in decodes if request is not victim]
             preempted = True
-        for sequence in decodes:
-            sequence.kv += 1
+        for request in decodes:
+            request.kv += 1
         budget = self.spec.tokens_per_iteration - len(decodes)
-        prefills: list[tuple[Sequence, int]] = []
-        for sequence in self.active:
-            if sequence.to_prefill and budget > 0:
-                prefills.append((sequence, min(budget, sequence.to_prefill)))
+        prefills: list[tuple[Request, int]] = []
+        for request in self.active:
+            if request.to_prefill and budget > 0:
+                prefills.append((request, min(budget, request.to_prefill)))
                 budget -= prefills[-1][1]
         while not preempted and self.queue and budget > 0 and len(self.active) < self.spec.max_sequences:
             need = self.queue[0].to_prefill + self.queue[0].computed
-            if self.kv_used + need > self.spec.kv_capacity:
+            if self.kv_used + need > self.capacity:
                 break
-            sequence = self.queue.popleft()
-            sequence.kv = need
-            self.active.append(sequence)
-            prefills.append((sequence, min(budget, sequence.to_prefill)))
+            request = self.queue.popleft()
+            request.kv = need
+            self.active.append(request)
+            prefills.append((request, min(budget, request.to_prefill)))
             budget -= prefills[-1][1]
-            self._log(ADMITTED, sequence.number, self._index, now_s)
-        self.largest_kv = max(self.largest_kv, self.kv_used)
+            self._fleet.log(ADMITTED, request.number, self.index, now_s)
         if decodes or prefills:
             self._run(now_s, decodes, prefills)
-        else:
-            self.idle_since_s = now_s
+            return
+        self.idle_since_s = now_s
+        if self.state == DRAINING and not self.queue:
+            self.switch_off(now_s)
 
-    def _run(self, now_s: float, decodes: list[Sequence], prefills: list[tuple[Sequence, int]]) -> None:
+    def leave(self, now_s: float) -> None:
+        """Everything goes to the heirs by turns, the running ones first."""
+        lands_s = max(now_s, self.heirs_ready_s)
+        for count, request in enumerate([*self.active, *self.queue]):
+            self._move(request, now_s, lands_s, self.heirs[count % len(self.heirs)])
+            request.kv = 0
+        self.active, self.queue, self.heirs = [], deque(), ()
+        self.idle_since_s = now_s
+        self.state = STARTING if now_s < self.heirs_ready_s else self.state
+        if self.state != STARTING:
+            self.switch_off(now_s)
+
+    def _run(self, now_s: float, decodes: list[Request], prefills: list[tuple[Request, int]]) -> None:
         costs = self.spec.engine_costs
-        context = float(sum(sequence.kv for sequence in decodes))
-        chunks = [(tokens, sequence.computed) for sequence, tokens in prefills]
+        context = float(sum(request.kv for request in decodes))
+        chunks = [(tokens, request.computed) for request, tokens in prefills]
         whole = costs.iteration(self.mhz, chunks, len(decodes), context)
         alone_j = costs.iteration(self.mhz, (), len(decodes), context).energy_j if decodes else 0.0
         prefill_j = max(0.0, whole.energy_j - alone_j) if prefills else 0.0
         end_s = now_s + whole.t_s
         self.in_flight = InFlight(now_s, end_s, decodes, prefills, prefill_j, whole.energy_j - prefill_j)
 
-    def _preempt(self, victim: Sequence, now_s: float) -> None:
+    def _preempt(self, victim: Request, now_s: float) -> None:
         victim.kv = 0
         victim.computed = victim.cached
-        victim.to_prefill = victim.prompt + victim.generated - victim.cached
+        victim.to_prefill = victim.to_compute
         victim.preemptions += 1
         self.queue.appendleft(victim)
-        self._log(PREEMPTED, victim.number, self._index, now_s)
+        self._fleet.log(PREEMPTED, victim.number, self.index, now_s)
 
     def _complete(self, ended: InFlight) -> None:
         self.iterations += 1
-        self.prefill_j += ended.prefill_j
-        self.decode_j += ended.decode_j
-        for sequence in ended.decodes:
-            sequence.energy_j += ended.decode_j / len(ended.decodes)
-            self._token(sequence, ended.end_s)
+        self.spent_j["prefill"] += ended.prefill_j
+        self.spent_j["decode"] += ended.decode_j
+        for request in ended.decodes:
+            request.energy_j += ended.decode_j / len(ended.decodes)
+            self._token(request, ended.end_s)
         new = sum(tokens for _, tokens in ended.prefills)
-        for sequence, tokens in ended.prefills:
-            sequence.energy_j += ended.prefill_j * tokens / new
-            sequence.computed += tokens
-            sequence.to_prefill -= tokens
-            if not sequence.to_prefill:
-                self._token(sequence, ended.end_s)
+        for request, tokens in ended.prefills:
+            request.energy_j += ended.prefill_j * tokens / new
+            request.computed += tokens
+            request.to_prefill -= tokens
+            if request.split and self._fleet.fleet.pools[request.pool].handover.chunked:  # type: ignore[union-attr]
+                self._send(request, request.computed, ended.end_s)
+            if not request.to_prefill:
+                if request.computed < request.prompt:
+                    self._hand_over(request, ended.end_s)
+                else:
+                    self._token(request, ended.end_s)
 
-    def _token(self, sequence: Sequence, at_s: float) -> None:
-        if not sequence.token_s:
-            self._log(FIRST_TOKEN, sequence.number, self._index, at_s)
-        sequence.token_s.append(at_s)
-        sequence.generated += 1
-        sequence.timely += at_s <= sequence.deadline_s + TIE_S
-        if sequence.generated == sequence.output:
-            sequence.kv = 0
-            self.active.remove(sequence)
-            self._log(FINISHED, sequence.number, self._index, at_s)
+    def _token(self, request: Request, at_s: float) -> None:
+        if not request.token_s:
+            self._fleet.log(FIRST_TOKEN, request.number, self.index, at_s)
+            self._worst("ttft", at_s - request.arrival_s)
+        request.token_s.append(at_s)
+        request.generated += 1
+        request.timely += at_s <= request.deadline_s + TIE_S
+        if request.generated == request.output:
+            request.kv = 0
+            request.status = kernel.DONE
+            self.active.remove(request)
+            self._worst("e2e", at_s - request.arrival_s)
+            if request.output > 1:
+                self._worst("tpot", (at_s - request.token_s[0]) / (request.output - 1))
+            self._fleet.log(FINISHED, request.number, self.index, at_s)
+        elif request.split and request.kv >= request.split:
+            self._hand_over(request, at_s)
+
+    def _worst(self, kind: str, latency_s: float) -> None:
+        self.worst[kind] = latency_s if math.isnan(self.worst[kind]) else max(self.worst[kind], latency_s)
+
+    def _send(self, request: Request, tokens: int, now_s: float) -> None:
+        handover = self._fleet.fleet.pools[request.pool].handover
+        assert handover is not None
+        if tokens > request.sent:
+            request.sent_s = max(request.sent_s, now_s) + (tokens - request.sent) * handover.token_s
+            request.sent = tokens
+
+    def _hand_over(self, request: Request, now_s: float) -> None:
+        handover = self._fleet.fleet.pools[request.pool].handover
+        assert handover is not None
+        self._send(request, request.kv if request.generated else request.computed, now_s)
+        request.split = 0
+        request.pool = self._fleet.fleet.pool_number(handover.to)
+        self._move(request, now_s, max(now_s, request.sent_s) + handover.latency_s, NONE)
+        request.kv = 0
+        self.active.remove(request)
+
+    def _move(self, request: Request, now_s: float, lands_s: float, heir: int) -> None:
+        if request.generated and not request.to_prefill:
+            request.computed = request.kv
+        request.to_prefill = request.to_compute
+        request.instance, request.lands_s, request.heir = NONE, lands_s, heir
+        self._fleet.log(HANDED_OVER, request.number, self.index, now_s)
+        self._fleet.fly(request)
 
 
-class ReferenceFleet:
-    """All instances, and the router before them."""
+class ReferenceWorld:
+    """A World (see `run`): all instances, and the router before them. One bin holds all its energy."""
 
-    def __init__(self, fleet: FleetSpec, load: Load) -> None:
+    def __init__(self, fleet: FleetSpec, blocks: Iterator[Load], sink: Sink) -> None:
+        self.fleet = fleet
         self.events: list[tuple[int, int, int, float]] = []
-        self.instances = [ReferenceInstance(i, spec, self._log) for i, spec in enumerate(fleet.instances)]
-        self.sequences = [
-            Sequence(n, *row)
-            for n, row in enumerate(
-                zip(
-                    load.arrival_s.tolist(),
-                    load.prompt_tokens.tolist(),
-                    load.output_tokens.tolist(),
-                    load.cached_tokens.tolist(),
-                    load.deadline_s.tolist(),
-                    strict=True,
-                )
-            )
-        ]
-        self.next_arrival = 0
-        self._fleet = fleet
-        self._class = load.request_class.tolist()
+        self.instances: list[ReferenceInstance] = []
+        self.requests: list[Request] = []
+        for block in blocks:
+            for row in request_rows(block, len(self.requests)):
+                given = [
+                    row[name].item() for name in ("number", "arrival_s", "prompt", "output", "cached", "deadline_s")
+                ]
+                self.requests.append(Request(row.copy(), *given))
+        self._sink = sink
+        self._next = 0
+        self._flights: list[Request] = []
+        self._members: list[list[int]] = [[] for _ in fleet.pools]
+        self._held: list[list[Request]] = [[] for _ in fleet.pools]
         self._turn = [0] * len(fleet.pools)
+        self._cell_pool = list(fleet.cell_pool)
+        self._pool: list[int] = []
+        self._seen = np.zeros((len(fleet.cell_pool), 1, 3), np.int64)
+        weights = fleet.weights or (1.0,) * len(fleet.instances)
+        for spec in fleet.instances:
+            self.add(spec)
+        for number, pool in enumerate(fleet.pools):
+            for i in pool.members:
+                self.switch_on(i, 0.0)
+                self.serve(i, number, weights[i], 0.0)
 
-    def _log(self, kind: int, request: int, instance: int, at_s: float) -> None:
+    def log(self, kind: int, request: int, instance: int, at_s: float) -> None:
         self.events.append((kind, request, instance, at_s))
 
+    # -- time --------------------------------------------------------------------------------------
+
+    @property
+    def arrived(self) -> int:
+        return self._next
+
+    @property
+    def _in_flight(self) -> int:
+        return sum(request.status == kernel.IN_FLIGHT for request in self.requests[: self._next])
+
+    @property
+    def pending(self) -> bool:
+        return self._next < len(self.requests) or self._in_flight > 0
+
+    @property
+    def stuck(self) -> bool:
+        return self._next == len(self.requests) and self._in_flight == sum(map(len, self._held))
+
     def run_until(self, to_s: float) -> None:
-        """All arrivals before `to_s`, then every iteration that ends by it."""
-        while self.next_arrival < len(self.sequences):
-            sequence = self.sequences[self.next_arrival]
-            if sequence.arrival_s >= to_s:
-                break
-            for instance in self.instances:
-                instance.advance(sequence.arrival_s)
-            chosen = self._choose(sequence)
-            if chosen is not None:
-                self.instances[chosen].submit(sequence)
-            self.next_arrival += 1
+        while self._next < len(self.requests) and self.requests[self._next].arrival_s < to_s:
+            request = self.requests[self._next]
+            self._settle(request.arrival_s, True)
+            self._arrive(request)
+            self._next += 1
+        self._settle(to_s, False)
+
+    def _settle(self, to_s: float, landings_too: bool) -> None:
+        while True:
+            busy = [i for i in self.instances if i.in_flight is not None and i.in_flight.end_s <= to_s + TIE_S]
+            first = min(busy, key=lambda i: i.in_flight.end_s, default=None)  # type: ignore[union-attr]
+            flight = self._flights[0] if self._flights else None
+            if flight is not None and not (flight.lands_s < to_s or (landings_too and flight.lands_s <= to_s)):
+                flight = None
+            if first is not None and first.in_flight is not None:
+                soonest_s = first.in_flight.end_s
+                if flight is None or flight.lands_s + TIE_S >= soonest_s:
+                    first.step()
+                    continue
+            if flight is None:
+                return
+            self._land(self._flights.pop(0))
+
+    def fly(self, request: Request) -> None:
+        """In order of landing; who lands within TIE_S of another one goes by number."""
+        place = 0
+        while place < len(self._flights) and _lands_before(self._flights[place], request):
+            place += 1
+        self._flights.insert(place, request)
+
+    def _land(self, request: Request) -> None:
+        heir = self.instances[request.heir] if request.heir != NONE else None
+        serving = heir is not None and heir.state in (SERVING, DRAINING) and not heir.heirs
+        if heir is not None and serving and self._fits(heir.index, request):
+            heir.enqueue(request, request.lands_s)
+        else:
+            self._dispatch(request, request.lands_s)
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def _arrive(self, request: Request) -> None:
+        cell, stretch = int(request.given["cell"]), int(request.arrival_s / STRETCH_S)
+        if stretch >= self._seen.shape[1]:
+            self._seen = np.pad(self._seen, ((0, 0), (0, stretch + 1 - self._seen.shape[1]), (0, 0)))
+        predicted = int(request.given["predicted"])
+        self._seen[cell, stretch] += (1, request.prompt, predicted)
+        request.status, request.pool = kernel.IN_FLIGHT, self._cell_pool[cell]
+        request.computed = request.cached
+        handover = self.fleet.pools[request.pool].handover
+        if handover is not None:
+            request.handed = 1
+            request.split = request.prompt
+            if not isinstance(handover.at, str):
+                request.split = max(request.cached + 1, int(handover.at * (request.prompt + predicted)))
+        request.to_prefill = request.to_compute
+        self._dispatch(request, request.arrival_s)
+
+    def _dispatch(self, request: Request, now_s: float) -> None:
+        if not self._members[request.pool]:
+            self._held[request.pool].append(request)
+            return
+        chosen = self._choose(request)
+        if chosen is None:
+            request.status = kernel.REJECTED
+        else:
+            self.instances[chosen].enqueue(request, now_s)
+
+    def _choose(self, request: Request) -> int | None:
+        """Among the instances of the pool that the request fits into; None: it never fits."""
+        members = self._members[request.pool]
+        routing = self.fleet.pools[request.pool].routing
+        if routing == "round_robin":
+            for k in range(len(members)):
+                turn = (self._turn[request.pool] + k) % len(members)
+                if self._fits(members[turn], request):
+                    self._turn[request.pool] = turn + 1
+                    return members[turn]
+            return None
+        fitting = [self.instances[i] for i in members if self._fits(i, request)]
+        if not fitting:
+            return None
+        if routing == "least_loaded":
+            return min(fitting, key=lambda i: (len(i.active) + len(i.queue) + 1) / i.weight).index
+        for instance in fitting:
+            instance.credit += instance.weight
+        best = max(fitting, key=lambda i: i.credit)
+        best.credit -= sum(i.weight for i in fitting)
+        return best.index
+
+    def _fits(self, instance: int, request: Request) -> bool:
+        return request.prompt + request.output <= self.instances[instance].spec.kv_capacity
+
+    def reject_held(self) -> None:
+        for held in self._held:
+            for request in held:
+                request.status = kernel.REJECTED
+            held.clear()
+
+    # -- instances ---------------------------------------------------------------------------------
+
+    def add(self, spec: InstanceSpec) -> int:
+        self.instances.append(ReferenceInstance(len(self.instances), spec, self))
+        self._pool.append(NONE)
+        return len(self.instances) - 1
+
+    def switch_on(self, i: int, now_s: float) -> None:
+        self.instances[i].switch_on(now_s)
+
+    def serve(self, i: int, pool: int, weight: float, now_s: float) -> None:
+        instance = self.instances[i]
+        instance.settle_idle(now_s)
+        instance.state, instance.weight, instance.capacity = SERVING, weight, instance.spec.kv_capacity
+        self._pool[i] = pool
+        self._members[pool].append(i)
+        held, self._held[pool] = self._held[pool], []
+        for request in held:
+            self._dispatch(request, now_s)
+
+    def drain(self, i: int, now_s: float) -> None:
+        instance = self.instances[i]
+        self._withdraw(i)
+        starting = instance.state == STARTING
+        instance.state = STARTING if starting else DRAINING
+        if starting or (instance.in_flight is None and not instance.queue):
+            instance.switch_off(now_s)
+
+    def retire(self, i: int, heirs: Sequence[int], ready_s: float, now_s: float) -> None:
+        instance = self.instances[i]
+        self._withdraw(i)
+        instance.heirs, instance.heirs_ready_s = tuple(heirs), ready_s
+        for request in [*instance.active, *instance.queue]:
+            request.handed = 1
+        if instance.in_flight is None:
+            instance.settle_idle(now_s)
+            instance.leave(now_s)
+
+    def _withdraw(self, i: int) -> None:
+        if self._pool[i] != NONE:
+            self._members[self._pool[i]].remove(i)
+            self._pool[i] = NONE
+
+    def switch_off(self, i: int, now_s: float) -> None:
+        if self.instances[i].state == STARTING:
+            self.instances[i].switch_off(now_s)
+
+    def set_clock(self, i: int, mhz: float, now_s: float) -> None:
+        self.instances[i].settle_idle(now_s)
+        self.instances[i].mhz = mhz
+
+    def set_kv_share(self, i: int, share: float, now_s: float) -> None:
+        self.instances[i].capacity = int(share * self.instances[i].spec.kv_capacity)
+
+    def set_weight(self, i: int, weight: float) -> None:
+        self.instances[i].weight = weight
+
+    def assign(self, cell: int, pool: int) -> None:
+        self._cell_pool[cell] = pool
+
+    def state_of(self, i: int) -> int:
+        return self.instances[i].state
+
+    def pool_of(self, i: int) -> int:
+        return self._pool[i]
+
+    # -- what is seen ------------------------------------------------------------------------------
+
+    def view(self, now_s: float) -> FleetView:
+        own = self.instances
+        worst = {kind: np.array([i.worst[kind] for i in own]) for kind in ("ttft", "tpot", "e2e")}
+        stretches = int(now_s / STRETCH_S) + 1
+        missing = max(0, stretches - self._seen.shape[1])
+        return FleetView(
+            now_s=now_s,
+            instances=tuple(i.spec for i in own),
+            state=np.array([i.state for i in own], np.int64),
+            pool=np.array(self._pool, np.int64),
+            mhz=np.array([i.mhz for i in own]),
+            running=np.array([len(i.active) for i in own], np.int64),
+            waiting=np.array([len(i.queue) for i in own], np.int64),
+            kv_used_tokens=np.array([i.kv_booked for i in own], np.int64),
+            worst_ttft_s=worst["ttft"],
+            worst_tpot_s=worst["tpot"],
+            worst_e2e_s=worst["e2e"],
+            cell_pool=tuple(self._cell_pool),
+            held=np.array([len(held) for held in self._held], np.int64),
+            arrived=np.pad(self._seen, ((0, 0), (0, missing), (0, 0)))[:, :stretches],
+        )
+
+    def forget_worst(self) -> None:
         for instance in self.instances:
-            instance.advance(to_s)
+            instance.worst = dict.fromkeys(instance.worst, math.nan)
 
-    def _choose(self, sequence: Sequence) -> int | None:
-        """Among the instances of the class's pool that the request fits into; None: it never fits."""
-        number = self._fleet.class_pool[self._class[sequence.number]]
-        pool = self._fleet.pools[number]
-        if pool.routing == "round_robin":
-            return self._by_turns(number, pool, sequence)
-        fitting = [i for i in pool.members if self._fits(i, sequence)]
-        loads = [len(self.instances[i].active) + len(self.instances[i].queue) for i in fitting]
-        return fitting[loads.index(min(loads))] if fitting else None
+    def outcome(self, now_s: float, partial: bool) -> Outcome:
+        rows = np.array([request.row() for request in self.requests[: self._next]], kernel.REQUEST)
+        if rows.size:
+            self._sink.take(rows)
+        ends = [now_s] if partial else [now_s, *rows["arrival_s"], *rows["finish_s"][~np.isnan(rows["finish_s"])]]
+        end_s = float(max(ends))
+        for instance in self.instances:
+            instance.settle_idle(end_s)
+        spent = {kind: np.array([i.spent_j[kind] for i in self.instances]) for kind in ("prefill", "decode", "idle")}
+        spent["transition"] = np.array([i.spent_j["transition"] for i in self.instances])
+        gaps = [np.diff(request.token_s) for request in self.requests]
+        on_s = [i.on_s + (end_s - i.on_since_s if i.state != OFF else 0.0) for i in self.instances]
+        return Outcome(
+            instances=tuple(i.spec for i in self.instances),
+            requests=self._next,
+            spent_j=spent,
+            series_j=np.sum(list(spent.values()), axis=0)[:, None],
+            bin_s=math.inf,
+            on_s=np.array(on_s),
+            gaps=_binned(np.concatenate(gaps)),
+            end_s=end_s,
+            iterations=sum(i.iterations for i in self.instances),
+            partial=partial,
+            events=tuple(self.events),
+        )
 
-    def _by_turns(self, number: int, pool: PoolSpec, sequence: Sequence) -> int | None:
-        for k in range(len(pool.members)):
-            turn = (self._turn[number] + k) % len(pool.members)
-            if self._fits(pool.members[turn], sequence):
-                self._turn[number] = turn + 1
-                return pool.members[turn]
-        return None
 
-    def _fits(self, instance: int, sequence: Sequence) -> bool:
-        return sequence.prompt + sequence.output <= self._fleet.instances[instance].kv_capacity
+def _lands_before(a: Request, b: Request) -> bool:
+    return a.number < b.number if abs(a.lands_s - b.lands_s) <= TIE_S else a.lands_s < b.lands_s
+
+
+def _binned(gaps_s: Floats) -> Ints:
+    place = kernel.GAP_BINS_PER_E * np.log(np.maximum(gaps_s, kernel.GAP_MIN_S) / kernel.GAP_MIN_S)
+    return np.bincount(np.minimum(place.astype(np.int64), kernel.GAP_BINS - 1), minlength=kernel.GAP_BINS)
+
+
+def _nearest_rank(values: Floats, percent: int) -> float:
+    """The smallest value that `percent` of them do not exceed; 0 when there are none."""
+    return float(np.sort(values)[-(-values.size * percent // 100) - 1]) if values.size else 0.0

@@ -1,31 +1,46 @@
-"""Runs a load on a fleet: `simulate`. One driver for both modes, with controllers called at their epochs."""
+"""Runs a load on a fleet: `simulate`. One driver for all modes: controls at their epochs, and their delayed effects.
+
+Total order of events: time, then priority (effects that were under way, then controls from the slowest to the fastest),
+then sequence. At one instant iterations end first, then these, then hand-overs land and requests arrive.
+"""
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from scheduler.core.types import SetSmClock
-from scheduler.simulator.fleet import FleetSpec, Load, SimulationError
-from scheduler.simulator.outcome import FleetView, Outcome
-from scheduler.simulator.worlds import CompiledWorld, ReferenceWorld
+from scheduler.simulator.commands import (
+    OFF,
+    SERVING,
+    Answer,
+    Assign,
+    Control,
+    Decision,
+    Drain,
+    FleetView,
+    Reshard,
+    SetWeight,
+    SimCommand,
+    Start,
+)
+from scheduler.simulator.fleet import FleetSpec, InstanceSpec, Load, SimulationError
+from scheduler.simulator.outcome import Kept, Outcome, Sink
+from scheduler.simulator.reference import ReferenceWorld
+from scheduler.simulator.worlds import CompiledWorld
 
 MODES = ("macro", "walk", "reference")
-_SLICES = 64  # of the load's time span: how often progress is told and Ctrl-C is heard
+_SLICE_S = 600.0  # how often progress is told and Ctrl-C is heard, at the most
+_SLICES = 64  # of a load's time span, where it is known
 _DRAIN_GROWTH = 1.25  # each slice after the last arrival is longer than the one before
+_PATIENCE = 3  # periods of the slowest control that held requests wait for an instance after the last arrival
 
-
-class Control(Protocol):
-    """A controller in the simulated world. Values in, commands out; it takes effect at once."""
-
-    @property
-    def period_s(self) -> float: ...
-
-    def step(self, view: FleetView) -> Iterable[SetSmClock]: ...
+Effect = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,36 +49,80 @@ class ClockSchedule:
 
     period_s: float
     changes: tuple[tuple[float, str, float], ...]
+    name: str = "clock"
 
-    def step(self, view: FleetView) -> Iterable[SetSmClock]:
-        return [SetSmClock(name, mhz) for at_s, name, mhz in self.changes if abs(at_s - view.now_s) < self.period_s / 2]
+    def step(self, view: FleetView) -> Answer:
+        due = [SetSmClock(name, mhz) for at_s, name, mhz in self.changes if abs(at_s - view.now_s) < self.period_s / 2]
+        return Answer(tuple(due))
 
 
 class World(Protocol):
-    """A fleet that can be brought forward in time."""
+    """A fleet that can be brought forward in time, and changed at the time it has been brought to.
+
+    Instances are numbered in order of appearance; `add` makes one that is off.
+    """
 
     def run_until(self, to_s: float) -> None: ...
 
     def view(self, now_s: float) -> FleetView: ...
 
-    def set_clock(self, instance: int, mhz: float, now_s: float) -> None: ...
+    def forget_worst(self) -> None: ...
+
+    def add(self, spec: InstanceSpec) -> int: ...
+
+    def switch_on(self, i: int, now_s: float) -> None: ...
+
+    def serve(self, i: int, pool: int, weight: float, now_s: float) -> None: ...
+
+    def drain(self, i: int, now_s: float) -> None: ...
+
+    def retire(self, i: int, heirs: Sequence[int], ready_s: float, now_s: float) -> None: ...
+
+    def switch_off(self, i: int, now_s: float) -> None: ...
+
+    def set_clock(self, i: int, mhz: float, now_s: float) -> None: ...
+
+    def set_kv_share(self, i: int, share: float, now_s: float) -> None: ...
+
+    def set_weight(self, i: int, weight: float) -> None: ...
+
+    def assign(self, cell: int, pool: int) -> None: ...
+
+    def state_of(self, i: int) -> int: ...
+
+    def pool_of(self, i: int) -> int:
+        """-1: it is in none."""
+        ...
+
+    def reject_held(self) -> None: ...
 
     @property
     def arrived(self) -> int: ...
 
     @property
-    def pending(self) -> bool: ...
+    def pending(self) -> bool:
+        """Whether requests are in flight or still to come."""
+        ...
 
-    def outcome(self, end_s: float | None, partial: bool) -> Outcome: ...
+    @property
+    def stuck(self) -> bool:
+        """Whether all that is left are requests held for want of an instance."""
+        ...
+
+    def outcome(self, now_s: float, partial: bool) -> Outcome:
+        """The end: of a partial run at `now_s`, else when the last request had ended, but not before `now_s`."""
+        ...
 
 
 def simulate(
     fleet: FleetSpec,
-    load: Load,
+    load: Load | Iterable[Load],
     *,
     mode: str = "macro",
-    control: Control | None = None,
-    progress: Callable[[float], None] | None = None,
+    controls: Sequence[Control] = (),
+    clock_switch_s: Callable[[InstanceSpec], float] = lambda spec: 0.0,
+    sink: Sink | None = None,
+    progress: Callable[[int, float], None] | None = None,
     bin_s: float = 3600.0,
     keep_events: int = 0,
     keep_segments: int = 0,
@@ -71,70 +130,253 @@ def simulate(
     """Runs every request to its end.
 
     Args:
+        load: All requests, or blocks of them in order of time, of which only one and those in flight are in memory.
         mode: `macro` jumps from event to event; `walk` is the same compiled code, one iteration at a time; `reference`
             is plain Python, token by token.
-        progress: Called now and then with the share of requests that have arrived, 0 to 1.
+        clock_switch_s: How long after its command an instance's clock changes.
+        sink: Takes the requests as they end; none: the outcome has them all.
+        progress: Called now and then with the number of requests that arrived, and the simulated time.
         bin_s: Width of the energy series.
         keep_events, keep_segments: How many entries of the logs to keep (the first ones).
 
-    A KeyboardInterrupt (Ctrl-C) ends the run early: what was simulated so far is returned, `partial`.
+    A KeyboardInterrupt (Ctrl-C) out of `progress` ends the run early: the outcome is `partial`.
 
     Raises:
-        SimulationError: The load's classes do not go with the fleet, or no request fits any instance of its pool.
+        SimulationError: A block is out of order or does not go with the fleet, no request fits any instance of its
+            pool, or a control asks for what there is not.
     """
-    _check(fleet, load, mode, bin_s)
-    world: World
-    if mode == "reference":
-        world = ReferenceWorld(fleet, load)
-    else:
-        world = CompiledWorld(fleet, load, bin_s, mode == "walk", keep_events, keep_segments)
-    names = {spec.name: i for i, spec in enumerate(fleet.instances)}
-    now_s, epoch = 0.0, 0
-    span_s = float(load.arrival_s[-1])
-    slice_s = max(span_s / _SLICES, 1.0)
-    try:
-        while world.pending:
-            target_s = now_s + slice_s
-            if now_s > span_s:
-                slice_s *= _DRAIN_GROWTH
-            while control is not None and epoch * control.period_s <= target_s and world.pending:
-                at_s = epoch * control.period_s
-                world.run_until(at_s)
-                if not world.pending:
-                    break
-                now_s = max(now_s, at_s)
-                _apply(world, fleet, names, control.step(world.view(at_s)), at_s)
-                epoch += 1
-            world.run_until(target_s)
-            now_s = target_s
-            if progress is not None:
-                progress(world.arrived / len(load))
-    except KeyboardInterrupt:
-        return world.outcome(now_s, True)
-    return world.outcome(None, False)
-
-
-def _apply(
-    world: World, fleet: FleetSpec, names: Mapping[str, int], commands: Iterable[SetSmClock], now_s: float
-) -> None:
-    for command in commands:
-        if command.instance not in names:
-            raise SimulationError(f"a controller set the clock of '{command.instance}', and there is no such instance")
-        world.set_clock(names[command.instance], command.mhz, now_s)
-
-
-def _check(fleet: FleetSpec, load: Load, mode: str, bin_s: float) -> None:
     if mode not in MODES:
         raise SimulationError(f"unknown mode '{mode}'; known: {', '.join(MODES)}")
     if not 0.0 < bin_s < math.inf:
         raise SimulationError(f"bin_s must be above 0, not {bin_s}")
-    low, high = int(load.request_class.min()), int(load.request_class.max())
-    if low < 0 or high >= len(fleet.class_pool):
-        raise SimulationError(f"the load has request classes {low} to {high}; the fleet knows {len(fleet.class_pool)}")
-    room = np.array([max(fleet.instances[i].kv_capacity for i in fleet.pools[p].members) for p in fleet.class_pool])
-    need = load.prompt_tokens + load.output_tokens
-    if (need > room[load.request_class]).all():
+    kept = Kept() if sink is None else None
+    taker: Sink = kept if kept is not None else sink  # type: ignore[assignment]
+    blocks = _checked(fleet, iter([load] if isinstance(load, Load) else load), bool(controls))
+    world: World
+    if mode == "reference":
+        world = ReferenceWorld(fleet, blocks, taker)
+    else:
+        world = CompiledWorld(fleet, blocks, taker, bin_s, mode == "walk", keep_events, keep_segments)
+    span_s = float(load.arrival_s[-1]) if isinstance(load, Load) else math.inf
+    driver = _Driver(fleet, world, controls, clock_switch_s)
+    outcome = driver.run(max(1.0, min(_SLICE_S, span_s / _SLICES)), progress)
+    return replace(outcome, rows=kept.rows()) if kept is not None else outcome
+
+
+class _Driver:
+    """Time, and the effects of commands in it."""
+
+    def __init__(
+        self,
+        fleet: FleetSpec,
+        world: World,
+        controls: Sequence[Control],
+        clock_switch_s: Callable[[InstanceSpec], float],
+    ) -> None:
+        self._fleet, self._world = fleet, world
+        self._clock_switch_s = clock_switch_s
+        self._controls = sorted(controls, key=lambda control: -control.period_s)
+        self._specs = list(fleet.instances)
+        self._number = {spec.name: i for i, spec in enumerate(self._specs)}
+        self._changing: set[int] = set()  # being re-sharded
+        self._starting: dict[int, int] = {}  # instance -> which of its starts
+        self._starts = 0
+        self._events: list[tuple[float, int, int, Effect]] = []
+        self._sequence = 0
+        self._decisions: list[Decision] = []
+        self._holds: dict[str, int] = {control.name: 0 for control in self._controls}
+        self._refused = 0
+
+    def run(self, slice_s: float, progress: Callable[[int, float], None] | None) -> Outcome:
+        world, now_s, acted_s, quiet_since_s = self._world, 0.0, 0.0, math.inf
+        for rank, control in enumerate(self._controls):
+            self._at(0.0, self._epoch(control, rank), 1 + rank)
+        patience_s = _PATIENCE * max((control.period_s for control in self._controls), default=0.0)
+        tick_s = slice_s
+        try:
+            while True:
+                now_s = min(tick_s, self._events[0][0] if self._events else math.inf)
+                world.run_until(now_s)
+                if not world.pending:
+                    break
+                if not world.stuck:
+                    quiet_since_s = math.inf
+                elif math.isinf(quiet_since_s):
+                    quiet_since_s = now_s
+                elif now_s - quiet_since_s >= patience_s and not self._starting:
+                    world.reject_held()
+                    acted_s = now_s
+                    continue
+                while self._events and self._events[0][0] <= now_s:
+                    heapq.heappop(self._events)[3](now_s)
+                    acted_s = now_s
+                if now_s >= tick_s:
+                    if math.isfinite(quiet_since_s):
+                        slice_s *= _DRAIN_GROWTH
+                    tick_s = now_s + slice_s
+                    if progress is not None:
+                        progress(world.arrived, now_s)
+        except KeyboardInterrupt:
+            return self._told(world.outcome(now_s, True))
+        return self._told(world.outcome(acted_s, False))
+
+    def _told(self, outcome: Outcome) -> Outcome:
+        return replace(outcome, decisions=tuple(self._decisions), holds=dict(self._holds), refused=self._refused)
+
+    def _at(self, at_s: float, effect: Effect, priority: int = 0) -> None:
+        heapq.heappush(self._events, (at_s, priority, self._sequence, effect))
+        self._sequence += 1
+
+    def _epoch(self, control: Control, rank: int) -> Effect:
+        fastest = rank == len(self._controls) - 1
+        count = 0
+
+        def effect(now_s: float) -> None:
+            nonlocal count
+            answer = control.step(self._world.view(now_s))
+            if fastest:
+                self._world.forget_worst()
+            self._decisions += answer.decisions
+            self._holds[control.name] += not answer.commands
+            for command in answer.commands:
+                self._carry_out(command, now_s)
+            count += 1
+            self._at(count * control.period_s, effect, 1 + rank)
+
+        return effect
+
+    # -- commands ----------------------------------------------------------------------------------
+
+    def _carry_out(self, command: SimCommand, now_s: float) -> None:
+        if isinstance(command, SetSmClock):
+            self._set_clock(command, now_s)
+        elif isinstance(command, Start):
+            self._start(command, now_s)
+        elif isinstance(command, Drain):
+            self._drain(self._instance(command.instance), now_s)
+        elif isinstance(command, Reshard):
+            self._reshard(command, now_s)
+        elif isinstance(command, Assign):
+            for cell, pool in command.pools.items():
+                self._world.assign(cell, self._fleet.pool_number(pool))
+        elif isinstance(command, SetWeight):
+            self._world.set_weight(self._instance(command.instance), command.weight)
+
+    def _instance(self, name: str) -> int:
+        if name not in self._number:
+            raise SimulationError(f"a controller named the instance '{name}', and there is no such instance")
+        return self._number[name]
+
+    def _set_clock(self, command: SetSmClock, now_s: float) -> None:
+        i = self._instance(command.instance)
+        delay_s = self._clock_switch_s(self._specs[i])
+        if delay_s <= 0.0:
+            self._world.set_clock(i, command.mhz, now_s)
+        else:
+            self._at(now_s + delay_s, lambda at_s: self._world.set_clock(i, command.mhz, at_s))
+
+    def _slot(self, spec: InstanceSpec) -> int:
+        """An instance that is off and of the same kind, or a new one with a name of its own."""
+        for i, own in enumerate(self._specs):
+            idle = self._world.state_of(i) == OFF and i not in self._changing
+            if idle and replace(own, name=spec.name, mhz=spec.mhz) == spec:
+                return i
+        name, count = spec.name, 1
+        while name in self._number:
+            count += 1
+            name = f"{spec.name}~{count}"
+        i = self._world.add(replace(spec, name=name))
+        self._specs.append(replace(spec, name=name))
+        self._number[name] = i
+        return i
+
+    def _start(self, command: Start, now_s: float) -> None:
+        i, pool = self._slot(command.spec), self._fleet.pool_number(command.pool)
+        self._starts += 1
+        self._starting[i] = life = self._starts
+        self._world.switch_on(i, now_s)
+        self._world.set_clock(i, command.spec.mhz, now_s)
+
+        def ready(at_s: float) -> None:
+            if self._starting.get(i) != life:
+                return  # it was drained meanwhile
+            del self._starting[i]
+            self._world.serve(i, pool, command.weight, at_s)
+            for name in command.replaces:
+                self._drain(self._instance(name), at_s)
+
+        self._at(now_s + command.ready_in_s, ready)
+
+    def _drain(self, i: int, now_s: float) -> None:
+        if i in self._changing or self._world.state_of(i) == OFF:
+            self._refused += 1
+            return
+        self._starting.pop(i, None)
+        self._world.drain(i, now_s)
+
+    def _reshard(self, command: Reshard, now_s: float) -> None:
+        old = [self._instance(name) for name in command.instances]
+        if any(i in self._changing or self._world.state_of(i) != SERVING for i in old):
+            self._refused += 1
+            return
+        pool = self._world.pool_of(old[0])
+        self._changing.update(old)
+        for i in old:
+            self._world.set_kv_share(i, command.kv_share, now_s)
+
+        def halt(at_s: float) -> None:
+            new = []
+            for spec in command.into:
+                new.append(self._slot(spec))
+                self._changing.add(new[-1])
+            for i in old:
+                self._world.retire(i, new, at_s + command.sync_s, at_s)
+            self._at(at_s + command.sync_s, lambda ready_s: take_over(new, ready_s))
+
+        def take_over(new: list[int], at_s: float) -> None:
+            for i in old:
+                self._world.switch_off(i, at_s)
+            weights = command.weights or (1.0,) * len(new)
+            for i, spec, weight in zip(new, command.into, weights, strict=True):
+                self._world.switch_on(i, at_s)
+                self._world.set_clock(i, spec.mhz, at_s)
+                self._world.serve(i, pool, weight, at_s)
+            self._changing.difference_update(old, new)
+
+        self._at(now_s + command.transfer_s, halt)
+
+
+def _checked(fleet: FleetSpec, blocks: Iterator[Load], controlled: bool) -> Iterator[Load]:
+    """The blocks, each held against the fleet and the one before."""
+    last_s, first = 0.0, True
+    for block in blocks:
+        low, high = int(block.cell.min()), int(block.cell.max())
+        if low < 0 or high >= len(fleet.cell_pool):
+            raise SimulationError(
+                f"the load has request classes {low} to {high}; the fleet knows {len(fleet.cell_pool)}"
+            )
+        if block.arrival_s[0] < last_s:
+            raise SimulationError(f"arrival_s must not go back: a block begins at {block.arrival_s[0]} after {last_s}")
+        last_s = float(block.arrival_s[-1])
+        if first and not controlled:
+            _check_room(fleet, block)
+        first = False
+        yield block
+    if first:
+        raise SimulationError("the load is empty: no request to simulate")
+
+
+def _check_room(fleet: FleetSpec, block: Load) -> None:
+    """Without controls nothing will change: refuse when no request of the first block fits its pool."""
+    room = np.zeros(len(fleet.cell_pool), np.int64)
+    for cell, number in enumerate(fleet.cell_pool):
+        pool = fleet.pools[number]
+        if not pool.members and (block.cell == cell).any():
+            raise SimulationError(f"pool {pool.name} has no instances: nothing could serve its requests")
+        room[cell] = max((fleet.instances[i].kv_capacity for i in pool.members), default=0)
+    need = block.prompt_tokens + block.output_tokens
+    if (need > room[block.cell]).all():
         raise SimulationError(
             f"no request can ever be served: the smallest needs {need.min()} tokens of KV cache, and the largest "
-            f"instance of its pool has {room[load.request_class].max()}; take more GPUs (tp) or a smaller model"
+            f"instance of its pool has {room[block.cell].max()}; take more GPUs (tp) or a smaller model"
         )

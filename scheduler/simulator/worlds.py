@@ -1,18 +1,22 @@
-"""The two worlds behind `simulate`: the compiled kernel's arrays, and the reference's objects."""
+"""The compiled world: the kernel's arrays, the window of requests that passes through them, and what they add up to."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.core.engine_model import EngineModel
 from scheduler.simulator import kernel
+from scheduler.simulator.commands import FleetView
 from scheduler.simulator.fleet import ROUTINGS, FixedCosts, FleetSpec, InstanceSpec, Load
-from scheduler.simulator.outcome import FleetView, Floats, Ints, Outcome
-from scheduler.simulator.reference import ReferenceFleet
+from scheduler.simulator.outcome import Floats, Outcome, Sink
+
+KINDS = ("prefill", "decode", "idle", "transition")
+_ROWS = 1024  # of `own` to begin with; more when needed
 
 
 def cost_row(spec: InstanceSpec) -> Floats:
@@ -24,7 +28,7 @@ def cost_row(spec: InstanceSpec) -> Floats:
         values["fixed"] = 1.0
     elif isinstance(costs, EngineModel):
         gpu = {item.name: getattr(costs.gpu_params, item.name) for item in fields(costs.gpu_params)}
-        constants = {item.name: getattr(costs._k, item.name) for item in fields(costs._k)}
+        constants = {item.name: getattr(costs.constants, item.name) for item in fields(costs.constants)}
         values |= {name: value for name, value in (gpu | constants).items() if name in values}
         values["tp"] = spec.tp
     else:
@@ -32,218 +36,300 @@ def cost_row(spec: InstanceSpec) -> Floats:
     return np.array([values[name] for name in kernel.COST_COLUMNS])
 
 
-def _state(
-    fleet: FleetSpec, load: Load, bin_s: float, walk: bool, keep_events: int, keep_segments: int
-) -> kernel.State:
-    n = len(fleet.instances)
-    width = max(min(spec.max_sequences, len(load)) for spec in fleet.instances)
-    offsets = np.cumsum([0] + [len(pool.members) for pool in fleet.pools])
-    return kernel.State(
-        cost=np.array([cost_row(spec) for spec in fleet.instances]),
-        req=_requests(load),
-        eng=_instances(fleet, width),
-        active=np.zeros((n, width), np.int64),
-        tally=np.zeros((n, kernel.OWN_BINS), np.int32),
-        since=np.zeros((n, width, kernel.OWN_BINS), np.int32),
-        rows=np.tile(np.arange(width), (n, 1)),
-        members=np.array([i for pool in fleet.pools for i in pool.members], np.int64),
-        offsets=offsets.astype(np.int64),
-        routing=np.array([ROUTINGS.index(pool.routing) for pool in fleet.pools], np.int64),
-        turn=np.zeros(len(fleet.pools), np.int64),
-        class_pool=np.array(fleet.class_pool, np.int64),
-        gaps=np.zeros(kernel.GAP_BINS, np.int64),
-        series_j=np.zeros((n, 1)),
-        bin_s=np.array([bin_s]),
-        counts=np.zeros(4, np.int64),
-        log=np.zeros((keep_events, 3), np.int64),
-        log_s=np.zeros(keep_events),
-        segments=np.zeros((keep_segments, len(kernel.SEGMENT_COLUMNS))),
-        walk=walk,
-    )
+def pool_rows(fleet: FleetSpec) -> NDArray[np.void]:
+    """The pools as the kernel has them, without members."""
+    rows = np.zeros(len(fleet.pools), kernel.POOL)
+    rows["held_head"] = rows["held_tail"] = rows["then"] = kernel.NONE
+    for row, pool in zip(rows, fleet.pools, strict=True):
+        row["routing"] = ROUTINGS.index(pool.routing)
+        if (handover := pool.handover) is not None:
+            row["then"] = fleet.pool_number(handover.to)
+            row["split"] = kernel.AT_PROMPT if handover.at == "prompt" else kernel.AT_RATIO
+            row["split_ratio"] = 0.0 if handover.at == "prompt" else handover.at
+            row["token_s"], row["latency_s"], row["chunked"] = handover.token_s, handover.latency_s, handover.chunked
+    return rows
 
 
-def _requests(load: Load) -> NDArray[np.void]:
+def request_rows(load: Load, first_number: int) -> NDArray[np.void]:
+    """Requests ahead, as the kernel has them."""
     rows = np.zeros(len(load), kernel.REQUEST)
-    rows["arrival_s"], rows["deadline_s"] = load.arrival_s, load.deadline_s
+    rows["number"] = np.arange(first_number, first_number + len(load))
     rows["prompt"], rows["output"], rows["cached"] = load.prompt_tokens, load.output_tokens, load.cached_tokens
-    rows["request_class"] = load.request_class
-    for name in ("instance", "next", "row"):
+    rows["predicted"] = load.predicted_tokens
+    for name in ("arrival_s", "deadline_s", "lat_s", "request_class", "cell", "service", "tenant"):
+        rows[name] = getattr(load, name)
+    for name in ("pool", "instance", "next", "row", "heir"):
         rows[name] = kernel.NONE
     for name in ("first_token_s", "last_token_s", "finish_s"):
         rows[name] = np.nan
     return rows
 
 
-def _instances(fleet: FleetSpec, width: int) -> NDArray[np.void]:
-    rows = np.zeros(len(fleet.instances), kernel.INSTANCE)
-    rows["capacity"] = [spec.kv_capacity for spec in fleet.instances]
-    rows["max_sequences"] = [spec.max_sequences for spec in fleet.instances]
-    rows["budget"] = [spec.tokens_per_iteration for spec in fleet.instances]
-    rows["mhz"] = [spec.mhz for spec in fleet.instances]
+def _instance_rows(specs: Sequence[InstanceSpec]) -> NDArray[np.void]:
+    rows = np.zeros(len(specs), kernel.INSTANCE)
+    rows["whole"] = rows["capacity"] = [spec.kv_capacity for spec in specs]
+    rows["max_sequences"] = [spec.max_sequences for spec in specs]
+    rows["budget"] = [spec.tokens_per_iteration for spec in specs]
+    rows["mhz"] = [spec.mhz for spec in specs]
+    rows["weight"] = 1.0
     rows["queue_head"] = rows["queue_tail"] = kernel.NONE
-    rows["free"] = width
+    for name in ("worst_ttft_s", "worst_tpot_s", "worst_e2e_s"):
+        rows[name] = np.nan
     return rows
 
 
+def _widened(array: NDArray[Any], size: int, axis: int) -> NDArray[Any]:
+    """The array with zeros behind it, up to `size` along `axis`."""
+    missing = [(0, 0)] * array.ndim
+    missing[axis] = (0, max(0, size - array.shape[axis]))
+    return np.pad(array, missing)
+
+
 class CompiledWorld:
-    """The kernel and its arrays."""
+    """A World (see `run`) in the kernel's arrays."""
 
     def __init__(
-        self, fleet: FleetSpec, load: Load, bin_s: float, walk: bool, keep_events: int, keep_segments: int
+        self,
+        fleet: FleetSpec,
+        blocks: Iterator[Load],
+        sink: Sink,
+        bin_s: float,
+        walk: bool,
+        keep_events: int,
+        keep_segments: int,
     ) -> None:
-        self._spec = fleet
-        self._load = load
-        self._state = _state(fleet, load, bin_s, walk, keep_events, keep_segments)
+        self._fleet, self._blocks, self._sink = fleet, blocks, sink
+        self._specs: list[InstanceSpec] = []
+        self._pool: list[int] = []
+        self._numbered = 0
+        self._last_s = 0.0  # of all that was handed to the sink
+        self._ahead: Load | None = next(blocks)
+        self._state = kernel.State(
+            cost=np.zeros((0, len(kernel.COST_COLUMNS))),
+            req=np.zeros(0, kernel.REQUEST),
+            eng=np.zeros(0, kernel.INSTANCE),
+            pool=pool_rows(fleet),
+            active=np.zeros((0, 0), np.int64),
+            tally=np.zeros((0, kernel.OWN_BINS), np.int32),
+            own=np.zeros((0, kernel.OWN_BINS), np.int32),
+            rows=np.zeros(0, np.int64),
+            members=np.zeros((len(fleet.pools), 0), np.int64),
+            heirs=np.zeros((0, kernel.MAX_HEIRS), np.int64),
+            cell_pool=np.array(fleet.cell_pool, np.int64),
+            seen=np.zeros((len(fleet.cell_pool), 0, 3), np.int64),
+            gaps=np.zeros(kernel.GAP_BINS, np.int64),
+            series_j=np.zeros((0, 1)),
+            bin_s=np.array([bin_s]),
+            counts=np.zeros(kernel.COUNTS, np.int64),
+            log=np.zeros((keep_events, 3), np.int64),
+            log_s=np.zeros(keep_events),
+            segments=np.zeros((keep_segments, len(kernel.SEGMENT_COLUMNS))),
+            walk=walk,
+        )
+        self._state.counts[kernel.FLIGHTS] = kernel.NONE
+        self._more_rows(_ROWS)
+        self._add(fleet.instances)
+        weights = fleet.weights or (1.0,) * len(fleet.instances)
+        for number, pool in enumerate(fleet.pools):
+            for i in pool.members:
+                kernel.switch_on(self._state, i, fleet.instances[i].mhz, 0.0)
+                self.serve(i, number, weights[i], 0.0)
+        self._load_block()
+
+    # -- time --------------------------------------------------------------------------------------
 
     @property
     def arrived(self) -> int:
-        return int(self._state.counts[kernel.NEXT_ARRIVAL])
+        return self._numbered - int(self._state.req.size) + int(self._state.counts[kernel.NEXT_ARRIVAL])
 
     @property
     def pending(self) -> bool:
-        return self.arrived < len(self._load) or bool(self._state.counts[kernel.IN_FLIGHT_COUNT])
+        s = self._state
+        ahead = self._ahead is not None or s.counts[kernel.NEXT_ARRIVAL] < s.req.shape[0]
+        return bool(ahead or s.counts[kernel.IN_FLIGHT_COUNT])
+
+    @property
+    def stuck(self) -> bool:
+        s = self._state
+        if self._ahead is not None or s.counts[kernel.NEXT_ARRIVAL] < s.req.shape[0]:
+            return False
+        return int(s.counts[kernel.IN_FLIGHT_COUNT]) == int(s.pool["held"].sum())
 
     def run_until(self, to_s: float) -> None:
-        self._reserve(to_s)
-        kernel.run_until(self._state, to_s)
+        while True:
+            loaded_s = to_s if self._ahead is None else min(to_s, float(self._ahead.arrival_s[0]))
+            self._reserve(loaded_s)
+            while not kernel.run_until(self._state, loaded_s):
+                self._more_rows(2 * self._state.own.shape[0])
+            if loaded_s >= to_s:
+                return
+            self._load_block()
+
+    def _load_block(self) -> None:
+        """Hands those that ended to the sink and puts the block ahead in their place."""
+        rows = np.zeros(0, kernel.REQUEST) if self._ahead is None else request_rows(self._ahead, self._numbered)
+        self._numbered += rows.size
+        self._ahead = next(self._blocks, None)
+        s = self._state
+        stays = (s.req["status"] == kernel.AHEAD) | (s.req["status"] == kernel.IN_FLIGHT)
+        self._give(s.req[~stays])
+        moved = np.full(s.req.size + 1, kernel.NONE, np.int64)  # the last entry: NONE stays NONE
+        moved[:-1][stays] = np.arange(np.count_nonzero(stays))
+        window = np.concatenate([s.req[stays], rows])
+        window["next"] = moved[window["next"]]
+        for i, running in enumerate(s.eng["running"].tolist()):
+            s.active[i, :running] = moved[s.active[i, :running]]
+        for name in ("queue_head", "queue_tail"):
+            s.eng[name] = moved[s.eng[name]]
+        for name in ("held_head", "held_tail"):
+            s.pool[name] = moved[s.pool[name]]
+        s.counts[kernel.FLIGHTS] = moved[s.counts[kernel.FLIGHTS]]
+        s.counts[kernel.NEXT_ARRIVAL] = np.count_nonzero(window["status"] != kernel.AHEAD)
+        self._state = s._replace(req=window)
+
+    def _give(self, rows: NDArray[np.void]) -> None:
+        if rows.size:
+            self._last_s = max(self._last_s, float(np.nanmax(rows["finish_s"], initial=0.0)))
+            self._last_s = max(self._last_s, float(rows["arrival_s"].max()))
+            self._sink.take(rows)
+
+    def _reserve(self, to_s: float) -> None:
+        """Widens what is kept by time: nothing is booked beyond the time that the kernel runs to."""
+        s = self._state
+        bins, stretches = int(to_s / float(s.bin_s[0])) + 1, int(to_s / kernel.STRETCH_S) + 1
+        if bins > s.series_j.shape[1]:
+            s = s._replace(series_j=_widened(s.series_j, bins + bins // 2, 1))
+        if stretches > s.seen.shape[1]:
+            s = s._replace(seen=_widened(s.seen, stretches + stretches // 2, 1))
+        self._state = s
+
+    def _more_rows(self, size: int) -> None:
+        s = self._state
+        have = s.own.shape[0]
+        rows = np.zeros(size, np.int64)
+        free = int(s.counts[kernel.FREE_ROWS])
+        rows[:free] = s.rows[:free]
+        rows[free : free + size - have] = np.arange(have, size)
+        s.counts[kernel.FREE_ROWS] = free + size - have
+        self._state = s._replace(own=_widened(s.own, size, 0), rows=rows)
+
+    # -- instances ---------------------------------------------------------------------------------
+
+    def add(self, spec: InstanceSpec) -> int:
+        self._add((spec,))
+        return len(self._specs) - 1
+
+    def _add(self, specs: Sequence[InstanceSpec]) -> None:
+        self._specs += specs
+        self._pool += [kernel.NONE] * len(specs)
+        s, n = self._state, len(self._specs)
+        width = max((spec.max_sequences for spec in self._specs), default=0)
+        self._state = s._replace(
+            cost=np.concatenate([s.cost, np.reshape([cost_row(spec) for spec in specs], (-1, s.cost.shape[1]))]),
+            eng=np.concatenate([s.eng, _instance_rows(specs)]),
+            active=_widened(_widened(s.active, n, 0), width, 1),
+            tally=_widened(s.tally, n, 0),
+            members=_widened(s.members, n, 1),
+            heirs=_widened(s.heirs, n, 0),
+            series_j=_widened(s.series_j, n, 0),
+        )
+
+    def switch_on(self, i: int, now_s: float) -> None:
+        kernel.switch_on(self._state, i, self._specs[i].mhz, now_s)
+
+    def serve(self, i: int, pool: int, weight: float, now_s: float) -> None:
+        self._pool[i] = pool
+        self._state.eng["weight"][i] = weight
+        kernel.serve(self._state, i, pool, now_s)
+
+    def drain(self, i: int, now_s: float) -> None:
+        self._withdraw(i)
+        kernel.drain(self._state, i, now_s)
+
+    def retire(self, i: int, heirs: Sequence[int], ready_s: float, now_s: float) -> None:
+        self._withdraw(i)
+        kernel.retire(self._state, i, np.array(heirs, np.int64), ready_s, now_s)
+
+    def _withdraw(self, i: int) -> None:
+        if self._pool[i] != kernel.NONE:
+            kernel.withdraw(self._state, i, self._pool[i])
+            self._pool[i] = kernel.NONE
+
+    def switch_off(self, i: int, now_s: float) -> None:
+        if self._state.eng["state"][i] == kernel.STARTING:
+            kernel.switch_off(self._state, i, now_s)
+
+    def set_clock(self, i: int, mhz: float, now_s: float) -> None:
+        kernel.set_clock(self._state, i, mhz, now_s)
+
+    def set_kv_share(self, i: int, share: float, now_s: float) -> None:
+        kernel.set_capacity(self._state, i, int(share * self._specs[i].kv_capacity), now_s)
+
+    def set_weight(self, i: int, weight: float) -> None:
+        self._state.eng["weight"][i] = weight
+
+    def assign(self, cell: int, pool: int) -> None:
+        self._state.cell_pool[cell] = pool
+
+    def reject_held(self) -> None:
+        kernel.reject_held(self._state)
+
+    def state_of(self, i: int) -> int:
+        return int(self._state.eng["state"][i])
+
+    def pool_of(self, i: int) -> int:
+        return self._pool[i]
+
+    # -- what is seen ------------------------------------------------------------------------------
 
     def view(self, now_s: float) -> FleetView:
-        rows = self._state.eng
-        mhz, running, waiting, kv_used = (rows[c].tolist() for c in ("mhz", "running", "waiting", "kv_used"))
-        names = tuple(spec.name for spec in self._spec.instances)
-        return FleetView(now_s, names, tuple(mhz), tuple(running), tuple(waiting), tuple(kv_used))
+        eng = self._state.eng
+        return FleetView(
+            now_s=now_s,
+            instances=tuple(self._specs),
+            state=eng["state"].copy(),
+            pool=np.array(self._pool, np.int64),
+            mhz=eng["mhz"].copy(),
+            running=eng["running"].copy(),
+            waiting=eng["waiting"].copy(),
+            kv_used_tokens=eng["kv_used"].copy(),
+            worst_ttft_s=eng["worst_ttft_s"].copy(),
+            worst_tpot_s=eng["worst_tpot_s"].copy(),
+            worst_e2e_s=eng["worst_e2e_s"].copy(),
+            cell_pool=tuple(self._state.cell_pool.tolist()),
+            held=self._state.pool["held"].copy(),
+            arrived=self._state.seen[:, : int(now_s / kernel.STRETCH_S) + 1],
+        )
 
-    def set_clock(self, instance: int, mhz: float, now_s: float) -> None:
-        kernel.set_clock(self._state, instance, mhz, now_s)
+    def forget_worst(self) -> None:
+        for name in ("worst_ttft_s", "worst_tpot_s", "worst_e2e_s"):
+            self._state.eng[name] = np.nan
 
-    def outcome(self, end_s: float | None, partial: bool) -> Outcome:
+    def outcome(self, now_s: float, partial: bool) -> Outcome:
         s = self._state
-        if end_s is None:
-            last_s = np.nanmax(s.req["finish_s"]) if self._any_finished() else 0.0
-            end_s = max(float(last_s), float(self._load.arrival_s[-1]))
+        arrived = self.arrived
+        self._give(s.req[(s.req["status"] == kernel.DONE) | (s.req["status"] == kernel.REJECTED)])
+        end_s = now_s if partial else max(now_s, self._last_s)
+        flying = s.req[s.req["status"] == kernel.IN_FLIGHT]
+        if flying.size:
+            self._sink.take(flying)
         self._reserve(end_s)
         s = self._state
         for i in range(s.eng.size):
             kernel.settle_idle(s, i, end_s)
+        on = s.eng["state"] != kernel.OFF
         kept = min(int(s.counts[kernel.LOGGED]), s.log.shape[0])
-        events = tuple((*row, at) for row, at in zip(s.log[:kept].tolist(), s.log_s[:kept].tolist(), strict=True))
-        segments = s.segments[: min(int(s.counts[kernel.SEGMENTS]), s.segments.shape[0])]
         return Outcome(
-            load=self._load,
-            status=s.req["status"].copy(),
-            instance=s.req["instance"].copy(),
-            generated=s.req["generated"].copy(),
-            first_token_s=s.req["first_token_s"].copy(),
-            finish_s=s.req["finish_s"].copy(),
-            itl_max_s=s.req["itl_max_s"].copy(),
-            itl_p50_s=s.req["itl_p50_s"].copy(),
-            itl_p99_s=s.req["itl_p99_s"].copy(),
-            preemptions=s.req["preemptions"].copy(),
-            timely_tokens=s.req["timely"].copy(),
-            energy_j=s.req["energy_j"].copy(),
-            spent_j={kind: s.eng[f"spent_{kind}_j"].copy() for kind in ("prefill", "decode", "idle")},
-            series_j=s.series_j,
+            instances=tuple(self._specs),
+            requests=arrived,
+            spent_j={kind: s.eng[f"spent_{kind}_j"].copy() for kind in KINDS},
+            series_j=s.series_j[:, : int(end_s / float(s.bin_s[0])) + 1],
             bin_s=float(s.bin_s[0]),
+            on_s=s.eng["on_s"] + np.where(on, end_s - s.eng["on_since_s"], 0.0),
             gaps=s.gaps,
             end_s=end_s,
             iterations=int(s.eng["iterations"].sum()),
             partial=partial,
-            events=events,
-            segments=segments,
+            events=tuple((*row, at) for row, at in zip(s.log[:kept].tolist(), s.log_s[:kept].tolist(), strict=True)),
+            segments=s.segments[: min(int(s.counts[kernel.SEGMENTS]), s.segments.shape[0])],
         )
-
-    def _any_finished(self) -> bool:
-        return bool((self._state.req["status"] == kernel.DONE).any())
-
-    def _reserve(self, to_s: float) -> None:
-        """Widens the energy series: nothing is booked beyond the time that the kernel runs to."""
-        bins = int(to_s / float(self._state.bin_s[0])) + 1
-        have = self._state.series_j.shape[1]
-        if bins > have:
-            wide = np.zeros((self._state.eng.size, max(bins, have + have // 2)))
-            wide[:, :have] = self._state.series_j
-            self._state = self._state._replace(series_j=wide)
-
-
-class ReferenceWorld:
-    """The reference's instances. It keeps no energy series by time: one bin holds all."""
-
-    def __init__(self, fleet: FleetSpec, load: Load) -> None:
-        self._load = load
-        self._world = ReferenceFleet(fleet, load)
-
-    @property
-    def arrived(self) -> int:
-        return self._world.next_arrival
-
-    @property
-    def pending(self) -> bool:
-        return self.arrived < len(self._load) or any(i.active or i.queue for i in self._world.instances)
-
-    def run_until(self, to_s: float) -> None:
-        self._world.run_until(to_s)
-
-    def view(self, now_s: float) -> FleetView:
-        instances = self._world.instances
-        return FleetView(
-            now_s,
-            names=tuple(i.spec.name for i in instances),
-            mhz=tuple(i.mhz for i in instances),
-            running=tuple(len(i.active) for i in instances),
-            waiting=tuple(len(i.queue) for i in instances),
-            kv_used_tokens=tuple(i.kv_booked for i in instances),
-        )
-
-    def set_clock(self, instance: int, mhz: float, now_s: float) -> None:
-        self._world.instances[instance].set_clock(mhz, now_s)
-
-    def outcome(self, end_s: float | None, partial: bool) -> Outcome:
-        sequences, instances = self._world.sequences, self._world.instances
-        done = np.array([s.generated == s.output for s in sequences])
-        first = np.array([s.token_s[0] if s.token_s else math.nan for s in sequences])
-        finish = np.array([s.token_s[-1] if ok else math.nan for s, ok in zip(sequences, done, strict=True)])
-        if end_s is None:
-            end_s = max(float(np.nanmax(finish)) if done.any() else 0.0, float(self._load.arrival_s[-1]))
-        for instance in instances:
-            instance.settle_idle(end_s)
-        placed = np.array([kernel.NONE if s.instance is None else s.instance for s in sequences], np.int64)
-        status = np.where(done, kernel.DONE, np.where(placed == kernel.NONE, kernel.REJECTED, kernel.IN_FLIGHT))
-        status[self.arrived :] = kernel.AHEAD
-        gaps = [np.diff(s.token_s) for s in sequences]
-        spent = {
-            "prefill": np.array([i.prefill_j for i in instances]),
-            "decode": np.array([i.decode_j for i in instances]),
-            "idle": np.array([i.idle_j for i in instances]),
-        }
-        return Outcome(
-            load=self._load,
-            status=status,
-            instance=placed,
-            generated=np.array([s.generated for s in sequences]),
-            first_token_s=first,
-            finish_s=finish,
-            itl_max_s=np.array([gap.max(initial=0.0) for gap in gaps]),
-            itl_p50_s=np.array([_nearest_rank(gap, 50) for gap in gaps]),
-            itl_p99_s=np.array([_nearest_rank(gap, 99) for gap in gaps]),
-            preemptions=np.array([s.preemptions for s in sequences]),
-            timely_tokens=np.array([s.timely for s in sequences]),
-            energy_j=np.array([s.energy_j for s in sequences]),
-            spent_j=spent,
-            series_j=np.sum(list(spent.values()), axis=0)[:, None],
-            bin_s=math.inf,
-            gaps=_binned(np.concatenate(gaps)),
-            end_s=end_s,
-            iterations=sum(i.iterations for i in instances),
-            partial=partial,
-            events=tuple(self._world.events),
-        )
-
-
-def _binned(gaps_s: Floats) -> Ints:
-    place = kernel.GAP_BINS_PER_E * np.log(np.maximum(gaps_s, kernel.GAP_MIN_S) / kernel.GAP_MIN_S)
-    return np.bincount(np.minimum(place.astype(np.int64), kernel.GAP_BINS - 1), minlength=kernel.GAP_BINS)
-
-
-def _nearest_rank(values: Floats, percent: int) -> float:
-    """The smallest value that `percent` of them do not exceed; 0 when there are none."""
-    return float(np.sort(values)[-(-values.size * percent // 100) - 1]) if values.size else 0.0

@@ -166,3 +166,21 @@ def test_second_up_says_what_to_do_when_one_runs(quiet: Product) -> None:
     lines = [line for line in second.stderr.splitlines() if line.strip()]
     assert len(lines) == 1
     assert "greenserve down" in lines[0]
+
+
+def test_policies_are_compared_on_the_workers_when_asked(quiet: Product, tmp_path: Path) -> None:
+    scenario, out = tmp_path / "small.yaml", tmp_path / "out.json"
+    scenario.write_text(
+        "fleet: {count: 2, model: Llama3-70B, gpu: A100-80GB, tp: 4}\n"
+        "workload: {generate: azure-conv-like, rate_rps: 2, requests: 300}\n"
+    )
+    policies = ("--policy", "single_pool", "--policy", "least_loaded")
+    quiet.cli("compare", str(scenario), *policies, "--distributed", "--json", str(out), timeout_s=180)
+    far = json.loads(out.read_text())
+    assert [run["policy"] for run in far["runs"]] == ["single_pool", "least_loaded"]
+    quiet.cli("compare", str(scenario), *policies, "--json", str(out), timeout_s=180)
+    near = json.loads(out.read_text())
+    assert [run["energy_wh"] for run in far["runs"]] == [run["energy_wh"] for run in near["runs"]]
+    bad = quiet.cli("compare", str(scenario), *policies, "--distributed", "--trace", "/none.csv", check=False)
+    assert bad.returncode == 2
+    assert "/none.csv" in bad.stderr

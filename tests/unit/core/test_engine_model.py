@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.engine_model import GPUS, MODELS, EngineModel, UnknownConfiguration, engine_model, gpu
+from scheduler.core.engine_model import GPUS, MODELS, EngineModel, Totals, UnknownConfiguration, engine_model, gpu
 from scheduler.core.types import Limits, Source
 
 A100_TP4 = engine_model("Llama3-70B", "A100-80GB", 4)
@@ -165,3 +165,35 @@ def test_steady_state_agrees_with_freesh_when_at_its_published_load() -> None:
     assert steady.tpot_s == pytest.approx(0.0377, rel=0.1)
     assert steady.batch == pytest.approx(63.9, rel=0.1)
     assert steady.power_w == pytest.approx(1231.5, rel=0.15)
+
+
+def test_totals_cost_the_same_when_they_are_of_a_batch() -> None:
+    instance = engine_model("Mixtral-8x7B", "H100-SXM-80GB", 2)
+    prefills = [(512, 100), (64, 0)]
+    totals = Totals(576.0, 100.0, 512 * 356.0 + 64 * 32.0, 2.0, 32.0, 30000.0)
+    assert instance.iteration_of(1600.0, totals) == instance.iteration(1600.0, prefills, 32, 30000.0)
+    assert Totals.plain(512, 32, 30000) == Totals(512.0, 0.0, 512.0**2 / 2, 1.0, 32.0, 30000.0)
+    with pytest.raises(ValueError, match="at least one"):
+        instance.iteration_of(1600.0, Totals())
+
+
+def test_power_over_a_time_spreads_the_same_work_when_the_time_differs() -> None:
+    instance = engine_model("Llama3-8B", "A100-80GB", 2)
+    totals = Totals(decodes=16.0, context_tokens=16000.0)
+    own = instance.iteration_of(1410.0, totals)
+    assert instance.watts_over(1410.0, totals, own.t_s) == pytest.approx(own.watts)
+    slow = instance.watts_over(1410.0, totals, 2 * own.t_s)
+    still = 2 * (instance.gpu_params.idle_w + instance.gpu_params.c_clk)
+    assert slow - still == pytest.approx((own.watts - still) / 2)
+    assert instance.watts_over(1410.0, totals, own.t_s / 100) == 2 * 400.0
+
+
+def test_constants_are_those_of_the_formulas_when_read() -> None:
+    instance = engine_model("Llama3-8B", "A100-80GB", 2)
+    assert instance.constants is instance._k
+    assert instance.constants.kv_bytes == 2 * 32 * 8 * 128 * 2
+
+
+def test_configuration_fits_when_it_has_room_for_one_block() -> None:
+    assert engine_model("Llama3-70B", "A100-80GB", 4).fits
+    assert not engine_model("Llama3-70B", "A100-80GB", 1).fits

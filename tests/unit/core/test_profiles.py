@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from scheduler.core.engine_model import engine_model
 from scheduler.core.profiled_engine import ProfiledEngine
-from scheduler.core.profiles import Profile, ProfileError, load_profiles, profiles_of
-from scheduler.core.types import Source
+from scheduler.core.profiles import Profile, ProfileError, load_profiles, profiles_of, write_profile
+from scheduler.core.types import Limits, Source
 
 MODEL = engine_model("Llama3-8B", "A100-80GB", 1)
 CLOCKS, BATCHES = (705.0, 1005.0, 1410.0), (1, 8, 16, 32, 64)
@@ -166,6 +166,96 @@ def test_h100_clock_choices_have_a_wider_margin_when_modelled() -> None:
     measured = row(1410.0, 0, 8, 500) | {"gpu": "H100-SXM-80GB"}
     found = ProfiledEngine(only(profiles_of([measured]))).iteration(800.0, (), 8, 4000.0)
     assert (found.margins.time, found.margins.power, found.margins.clock) == (0.10, 0.10, 0.30)
+
+
+def timed_only(**factors: float) -> ProfiledEngine:
+    return ProfiledEngine(only(profiles_of([one | {"watts": ""} for one in rows(**factors)])))
+
+
+def test_power_is_the_closed_forms_at_the_measured_time_when_only_time_was_measured() -> None:
+    engine, idle_w = timed_only(slower=1.5), MODEL.gpu_params.idle_w
+    for mhz, prefills, batch in ((1410.0, [], 8), (705.0, [(512, 0)], 16), (1410.0, [], 12)):
+        found = engine.iteration(mhz, prefills, batch, batch * 700.0)
+        closed = MODEL.iteration(mhz, prefills, batch, batch * 700.0)
+        assert found.iteration.source in (Source.MEASURED, Source.INTERPOLATED)
+        assert found.watts_source is Source.MODELLED
+        assert found.iteration.t_s == pytest.approx(1.5 * closed.t_s, rel=0.02)
+        assert idle_w < found.iteration.watts < closed.watts  # the same work over a longer time
+        assert found.iteration.energy_j == pytest.approx(found.iteration.watts * found.iteration.t_s)
+        assert (found.margins.power, found.margins.clock) == (0.10, 0.10)
+
+
+def test_power_is_the_closed_forms_when_the_measured_time_is_its_too() -> None:
+    engine = timed_only(slower=1.0)
+    for point in engine.profile.points:
+        prefills = [(point.prefill_tokens, 0)] if point.prefill_tokens else []
+        found = engine.iteration(point.mhz, prefills, point.batch, point.context_tokens).iteration
+        closed = MODEL.iteration(point.mhz, prefills, point.batch, point.context_tokens)
+        assert found.watts == pytest.approx(closed.watts, rel=1e-5)
+
+
+def test_published_profile_is_trusted_no_more_than_the_closed_form_when_inside() -> None:
+    content = [one | {"source": "published", "origin": "a paper"} for one in rows()]
+    engine = ProfiledEngine(only(profiles_of(content)))
+    for batch in (8, 12):
+        found = engine.iteration(1410.0, (), batch, batch * 700.0)
+        assert found.iteration.source is Source.PUBLISHED
+        assert found.watts_source is Source.PUBLISHED
+        assert (found.margins.time, found.margins.power) == (0.10, 0.10)
+
+
+def test_scale_is_profile_over_closed_form_when_asked_for_a_clock(engine: ProfiledEngine) -> None:
+    for mhz in (300.0, 705.0, 1200.0, 1410.0):
+        assert engine.scale(mhz) == (pytest.approx(1.2), pytest.approx(0.9))
+
+
+def test_scale_lies_between_clocks_when_they_differ() -> None:
+    content = [row(705.0, 0, 8, 500, slower=1.1), row(1410.0, 0, 8, 500, slower=1.6)]
+    engine = ProfiledEngine(only(profiles_of(content)))
+    assert engine.scale(500.0).time == pytest.approx(1.1)
+    assert 1.1 < engine.scale(1000.0).time < 1.6
+    assert engine.scale(1410.0).time == pytest.approx(1.6)
+
+
+def test_steady_state_is_the_closed_forms_when_the_profile_is(engine: ProfiledEngine) -> None:
+    same = ProfiledEngine(only(profiles_of(rows(slower=1.0, hotter=1.0))))
+    for rps in (0.0, 0.1, 2.0, 1e6):
+        found, closed = (one.steady_state(rps, 500.0, 200.0, 1410.0) for one in (same, MODEL))
+        assert found.stable == closed.stable
+        for name in ("ttft_s", "tpot_s", "e2e_s", "power_w", "batch"):
+            assert getattr(found, name) == pytest.approx(getattr(closed, name), rel=0.05), name
+    slow, closed = (one.steady_state(2.0, 500.0, 200.0, 1410.0) for one in (engine, MODEL))
+    assert slow.tpot_s > 1.1 * closed.tpot_s
+
+
+def test_largest_rate_falls_when_the_node_is_slower_than_the_closed_form(engine: ProfiledEngine) -> None:
+    limits = Limits(ttft_s=1.0, tpot_s=0.03)
+    found, closed = (one.max_rps(500.0, 200.0, 1410.0, limits) for one in (engine, MODEL))
+    assert 0.0 < found < closed
+    state = engine.steady_state(found, 500.0, 200.0, 1410.0)
+    assert state.stable
+    assert state.ttft_s <= 1.0 + 1e-9
+    assert state.tpot_s <= 0.03 + 1e-9
+    assert engine.max_rps(500.0, 200.0, 1410.0, Limits(tpot_s=1e-4)) == 0.0
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.json"])
+def test_profile_is_the_same_when_written_and_read(tmp_path: Path, name: str) -> None:
+    content = [one | {"source": "published", "origin": 'a "paper", 2025'} for one in rows()]
+    content[0] |= {"t_spread": 0.01, "watts_spread": 0.02}
+    profile = only(profiles_of(content))
+    write_profile(tmp_path / name, profile)
+    assert only(load_profiles(tmp_path / name)) == profile
+
+
+def test_profile_is_refused_when_its_rows_have_several_sources_or_one_that_is_none() -> None:
+    first = row(1410.0, 0, 8, 200)
+    with pytest.raises(ProfileError, match="row 2: source: another"):
+        profiles_of([first, row(1410.0, 0, 8, 500) | {"source": "published"}])
+    with pytest.raises(ProfileError, match="row 2: origin: another"):
+        profiles_of([first, row(1410.0, 0, 8, 500) | {"origin": "elsewhere"}])
+    with pytest.raises(ProfileError, match="row 1: source: 'modelled' is neither"):
+        profiles_of([first | {"source": "modelled"}])
 
 
 def _csv(path: Path, content: list[dict[str, Any]]) -> Path:

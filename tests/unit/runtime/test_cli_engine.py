@@ -61,6 +61,19 @@ def test_configuration_is_answered_all_the_same_when_it_does_not_fit() -> None:
     assert "does not fit" in text.output
 
 
+def test_batch_is_said_not_to_fit_when_the_cache_is_too_small_for_it() -> None:
+    small = ("--model", "Llama2-13B", "--gpu", "A100-40GB", "--tp", "1")
+    for asked, fits in (
+        (("--decode", "11x1000"), True),
+        (("--decode", "13x1000"), False),
+        (("--prefill", "9000"), True),
+    ):
+        answer = json.loads(run("predict", *small, *asked, "--json").output)
+        assert answer["fits"] is True
+        assert answer["batch_fits"] is fits
+    assert "too few for this batch" in run("predict", *small, "--decode", "13x1000").output
+
+
 def test_table_is_shown_when_json_is_not_asked_for() -> None:
     shown = run("predict", *ONE, "--prefill", "8192")
     assert shown.exit_code == 0
@@ -176,6 +189,9 @@ def test_profile_answers_first_when_it_is_given(tmp_path: Path) -> None:
     assert 0.031 < answers[1]["t_s"] < 0.034
     assert answers[2]["margin"] == {"time": 0.1, "power": 0.1, "clock": 0.1}
     assert "measured" in run("predict", *ONE, "--decode", "8x100", "--profile", str(file)).output
+    file.write_text(PROFILE.replace(",900\n", ",\n").replace(",950\n", ",\n"))
+    timed = json.loads(run("predict", *ONE, "--decode", "8x100", "--profile", str(file), "--json").output)
+    assert (timed["source"], timed["watts_source"], timed["t_s"]) == ("measured", "modelled", pytest.approx(0.031))
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from hypothesis import strategies as st
 
 from scheduler.core.engine_model import GPUS
-from scheduler.simulator.fleet import FixedCosts, FleetSpec, InstanceSpec, Load, PoolSpec, load
-from scheduler.simulator.run import ClockSchedule
+from scheduler.core.types import SetSmClock
+from scheduler.simulator.commands import Answer, Assign, Drain, FleetView, Reshard, SetWeight, SimCommand, Start
+from scheduler.simulator.fleet import FixedCosts, FleetSpec, Handover, InstanceSpec, Load, PoolSpec, load
 
 CONFIGURATIONS = [
     ("Llama2-70B", "H100-SXM-80GB", 8, "vllm-v1"),
@@ -40,17 +43,32 @@ def instances(draw: st.DrawFn, name: str) -> InstanceSpec:
 
 
 @st.composite
+def handovers(draw: st.DrawFn, to: str) -> Handover | None:
+    if draw(st.booleans()):
+        return None
+    return Handover(
+        to,
+        at=draw(st.sampled_from(["prompt", 0.2, 0.5, 0.9])),
+        token_s=draw(st.sampled_from([0.0, 1e-5, 0.003])),
+        latency_s=draw(st.sampled_from([0.0, 0.02])),
+        chunked=draw(st.booleans()),
+    )
+
+
+@st.composite
 def fleets(draw: st.DrawFn) -> FleetSpec:
-    count = draw(st.integers(1, 3))
+    count = draw(st.integers(1, 4))
     specs = tuple(draw(instances(f"i{n}")) for n in range(count))
-    routing = st.sampled_from(["round_robin", "least_loaded"])
+    routing = st.sampled_from(["round_robin", "least_loaded", "weighted"])
+    weights = tuple(draw(st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=count, max_size=count)))
     if count > 1 and draw(st.booleans()):
         pools = (
-            PoolSpec("small", (0,), draw(routing)),
+            PoolSpec("small", (0,), draw(routing), draw(handovers("large"))),
             PoolSpec("large", tuple(range(1, count)), draw(routing)),
         )
-        return FleetSpec(specs, pools, (0, 1))
-    return FleetSpec(specs, (PoolSpec("all", tuple(range(count)), draw(routing)),), (0, 0))
+        return FleetSpec(specs, pools, (0, 1), weights)
+    pool = PoolSpec("all", tuple(range(count)), draw(routing), draw(handovers("all")))
+    return FleetSpec(specs, (pool,), (0, 0), weights)
 
 
 @st.composite
@@ -71,18 +89,43 @@ def loads(draw: st.DrawFn) -> Load:
         draw(lengths),
         prefix_hit_ratio=draw(st.sampled_from([0.0, 0.3, 1.0])),
         request_class=draw(st.lists(st.integers(0, 1), min_size=count, max_size=count)),
+        predicted_tokens=draw(lengths),
         deadline_s=[at + window for at, window in zip(at_s, windows, strict=True)],
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A Control that does given things in given epochs."""
+
+    commands: tuple[tuple[int, SimCommand], ...]
+    period_s: float = 0.7
+    name: str = "schedule"
+
+    def step(self, view: FleetView) -> Answer:
+        epoch = round(view.now_s / self.period_s)
+        return Answer(tuple(command for at, command in self.commands if at == epoch))
+
+
 @st.composite
-def schedules(draw: st.DrawFn, fleet: FleetSpec) -> ClockSchedule | None:
-    """Clock changes at multiples of 0.7 s."""
-    if draw(st.booleans()):
-        return None
-    change = st.tuples(
-        st.integers(0, 20).map(lambda n: n * 0.7),
-        st.sampled_from([spec.name for spec in fleet.instances]),
-        st.sampled_from([1410.0, 1005.0, 300.0]),
+def schedules(draw: st.DrawFn, fleet: FleetSpec) -> Schedule:
+    """Clocks, starts, drains, re-shards, routes, at multiples of 0.7 s. Names of instances to come may not exist."""
+    names = st.sampled_from([spec.name for spec in fleet.instances])
+    pools = st.sampled_from([pool.name for pool in fleet.pools])
+    delays = st.sampled_from([0.0, 0.3, 2.0])
+    commands = st.one_of(
+        st.builds(SetSmClock, names, st.sampled_from([1410.0, 1005.0, 300.0])),
+        st.builds(Start, instances("new"), pools, delays, st.lists(names, max_size=1).map(tuple)),
+        st.builds(Drain, names),
+        st.builds(
+            Reshard,
+            st.lists(names, min_size=1, max_size=2, unique=True).map(tuple),
+            st.lists(instances("shard"), min_size=1, max_size=3).map(tuple),
+            delays,
+            delays,
+            st.sampled_from([1.0, 0.4]),
+        ),
+        st.builds(lambda cell, pool: Assign({cell: pool}), st.integers(0, 1), pools),
+        st.builds(SetWeight, names, st.sampled_from([0.5, 2.0])),
     )
-    return ClockSchedule(0.7, tuple(draw(st.lists(change, max_size=10))))
+    return Schedule(tuple(draw(st.lists(st.tuples(st.integers(0, 20), commands), max_size=8))))

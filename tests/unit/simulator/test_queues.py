@@ -41,7 +41,7 @@ def test_waits_equal_the_closed_form_when_the_scenario_is_a_queue(kind: str, rho
     service = np.ones(REQUESTS) if kind == "M/D/1" else -np.log1p(-rng.permutation(shares))
     prompt = np.maximum(1, np.rint(service * SCALE)).astype(np.int64)
     out = simulate(FLEET, load(np.cumsum(gaps), prompt, np.ones(REQUESTS, np.int64)))
-    measured = out.finish_s - out.load.arrival_s - prompt / SCALE
+    measured = out.rows["finish_s"] - out.rows["arrival_s"] - prompt / SCALE
     # Exactly what the recursion gives for these very arrivals,
     np.testing.assert_allclose(measured, waits(gaps, prompt / SCALE), rtol=0, atol=1e-5)
     # and in the mean what the theory says. A wait does not depend on the service and gap that follow it; that they

@@ -33,34 +33,35 @@ def run(mode: str, spec: FleetSpec, rows: Sequence[tuple[float, int, int]], **op
 @MODES
 def test_energy_is_work_and_idle_when_a_lone_request_comes_late(mode: str) -> None:
     out = run(mode, fleet(), [(5.0, 10, 3)])
-    assert out.first_token_s.tolist() == [6.0]
-    assert out.finish_s.tolist() == [8.0]
+    assert out.rows["first_token_s"].tolist() == [6.0]
+    assert out.rows["finish_s"].tolist() == [8.0]
     assert {kind: spent.tolist() for kind, spent in out.spent_j.items()} == {
         "prefill": [100.0],
         "decode": [200.0],
         "idle": [50.0],
+        "transition": [0.0],
     }
-    assert out.energy_j.tolist() == [300.0]
+    assert out.rows["energy_j"].tolist() == [300.0]
 
 
 @MODES
 def test_prompt_takes_as_many_iterations_as_it_has_chunks_when_longer_than_the_budget(mode: str) -> None:
     out = run(mode, fleet(tokens_per_iteration=4), [(0.0, 10, 1), (0.0, 2, 1)])
     # The second is admitted once the first has been prefilled (4 + 4 + 2) and shares that iteration's budget.
-    assert out.finish_s.tolist() == [3.0, 3.0]
+    assert out.rows["finish_s"].tolist() == [3.0, 3.0]
 
 
 @MODES
 def test_prefill_is_shorter_when_the_prefix_cache_has_most_of_it(mode: str) -> None:
     out = run(mode, fleet(tokens_per_iteration=4), [(0.0, 10, 1)], prefix_hit_ratio=0.6)
-    assert out.finish_s.tolist() == [1.0]
+    assert out.rows["finish_s"].tolist() == [1.0]
 
 
 @MODES
 def test_arrival_waits_for_the_next_iteration_when_one_is_in_flight(mode: str) -> None:
     out = run(mode, fleet(), [(0.0, 10, 9), (2.5, 10, 1)])
-    assert out.first_token_s.tolist() == [1.0, 4.0]
-    assert out.itl_max_s.tolist() == [1.0, 0.0]
+    assert out.rows["first_token_s"].tolist() == [1.0, 4.0]
+    assert out.rows["itl_max_s"].tolist() == [1.0, 0.0]
 
 
 @MODES
@@ -68,31 +69,31 @@ def test_newest_is_computed_again_when_the_cache_runs_out(mode: str) -> None:
     out = run(mode, fleet(kv_capacity_tokens=26), [(0.0, 10, 8), (0.0, 10, 8)])
     # Token 1 at 1 s, at 2 s the second joins, and at 4 s 26 tokens are full: it leaves, and comes back when the
     # first has finished at 8 s.
-    assert out.preemptions.tolist() == [0, 1]
-    assert out.status.tolist() == [DONE, DONE]
-    assert out.finish_s[0] == 8.0
-    assert out.itl_max_s[1] > 4.0
+    assert out.rows["preemptions"].tolist() == [0, 1]
+    assert out.rows["status"].tolist() == [DONE, DONE]
+    assert out.rows["finish_s"][0] == 8.0
+    assert out.rows["itl_max_s"][1] > 4.0
 
 
 @MODES
 def test_least_loaded_instance_is_taken_when_the_other_is_busy(mode: str) -> None:
     rows = [(0.0, 10, 100), (1.5, 10, 1), (5.5, 10, 1)]
-    assert run(mode, fleet(2, "least_loaded"), rows).instance.tolist() == [0, 1, 1]
-    assert run(mode, fleet(2), rows).instance.tolist() == [0, 1, 0]
+    assert run(mode, fleet(2, "least_loaded"), rows).rows["instance"].tolist() == [0, 1, 1]
+    assert run(mode, fleet(2), rows).rows["instance"].tolist() == [0, 1, 0]
 
 
 @MODES
 def test_request_is_rejected_and_counted_when_it_can_never_fit(mode: str) -> None:
     out = run(mode, fleet(kv_capacity_tokens=50), [(0.0, 45, 5), (0.0, 46, 5)])
-    assert out.status.tolist() == [DONE, REJECTED]
-    assert math.isnan(out.finish_s[1])
-    assert out.energy_j[1] == 0.0
+    assert out.rows["status"].tolist() == [DONE, REJECTED]
+    assert math.isnan(out.rows["finish_s"][1])
+    assert out.rows["energy_j"][1] == 0.0
 
 
 @MODES
 def test_timely_tokens_end_at_the_deadline_when_a_request_is_slow(mode: str) -> None:
     out = run(mode, fleet(), [(0.0, 10, 9)], deadline_s=[4.5])
-    assert out.timely_tokens.tolist() == [4]
+    assert out.rows["timely"].tolist() == [4]
 
 
 @MODES
@@ -101,21 +102,21 @@ def test_clock_change_takes_effect_with_the_next_iteration_when_busy(mode: str) 
     line = FleetSpec((spec,), (PoolSpec("all", (0,)),))
     requests = load([0.0], [100], [200])
     fast = simulate(line, requests, mode=mode)
-    slow = simulate(line, requests, mode=mode, control=ClockSchedule(1.0, ((1.0, "i0", 600.0),)))
-    assert slow.finish_s[0] > fast.finish_s[0]
-    assert slow.energy_j[0] < fast.energy_j[0]
+    slow = simulate(line, requests, mode=mode, controls=[ClockSchedule(1.0, ((1.0, "i0", 600.0),))])
+    assert slow.rows["finish_s"][0] > fast.rows["finish_s"][0]
+    assert slow.rows["energy_j"][0] < fast.rows["energy_j"][0]
 
 
 def test_partial_outcome_is_returned_when_interrupted() -> None:
-    def stop(share: float) -> None:
-        if share > 0.5:
+    def stop(arrived: int, now_s: float) -> None:
+        if arrived > 500:
             raise KeyboardInterrupt
 
     at = np.arange(1000.0)
     out = simulate(fleet(), load(at, np.full(1000, 10), np.ones(1000, int)), progress=stop)
     assert out.partial
     assert 400 < out.finished.sum() < 700
-    assert out.energy_j.sum() + out.spent_j["idle"].sum() == pytest.approx(out.total_j, rel=1e-9)
+    assert out.rows["energy_j"].sum() + out.spent_j["idle"].sum() == pytest.approx(out.total_j, rel=1e-9)
     assert out.total_j == pytest.approx(100.0 * out.finished.sum(), rel=0.01)
 
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from greenserve.cli import cli
 from scheduler.simulator.fields import ScenarioError
-from scheduler.simulator.runner import arrivals, run_scenario
+from scheduler.simulator.runner import requests_of, run_scenario
 from scheduler.simulator.scenario import read_scenario
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
@@ -44,7 +44,7 @@ def small(tmp_path: Path) -> Path:
 
 def figures(path: Path, *settings: str, policy: str | None = None, mode: str = "macro") -> dict[str, Any]:
     scenario = read_scenario(path, settings)
-    return run_scenario(scenario, arrivals(scenario.workload, scenario.seed), policy, mode).figures
+    return run_scenario(scenario, requests_of(scenario), policy, mode).figures
 
 
 def test_figures_hang_together_when_a_scenario_has_run(small: Path) -> None:
@@ -77,7 +77,7 @@ def test_figures_are_the_same_when_modes_or_repetitions_differ(small: Path) -> N
     assert figures(small, "seed=2")["energy_wh"] != macro["energy_wh"]
 
 
-@pytest.mark.parametrize("policy", ["single_pool", "least_loaded", "multi_pool"])
+@pytest.mark.parametrize("policy", ["single_pool", "least_loaded", "multi_pool", "threshold", "freesh"])
 def test_every_request_is_served_when_the_policy_changes(small: Path, policy: str) -> None:
     assert figures(small, policy=policy)["finished"] == 300
 

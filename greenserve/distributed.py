@@ -1,0 +1,68 @@
+"""Simulations on the Celery workers of a GreenServe that is up."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import redis
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from greenserve import env, processes
+from pools import wire
+from scheduler.simulator.jobs import SimulationJob
+
+SILENT_S = 60.0  # without a word from any worker, nobody is there
+_POLL_S = 0.2
+
+
+def run_on_workers(jobs: Sequence[SimulationJob]) -> list[dict[str, Any]]:
+    """The figures of each job, in order. Ctrl-C asks for what is there so far.
+
+    Raises:
+        ValueError: No Redis or no worker answers, or a worker could not run a job.
+    """
+    config = env.read()
+    url = processes.redis_url(config)
+    client = redis.Redis.from_url(url, socket_timeout=10, socket_connect_timeout=5)
+    runs = [str(uuid.uuid4()) for _ in jobs]
+    try:
+        client.ping()
+        with Celery(broker=processes.broker_url(config)) as app:
+            for run, job in zip(runs, jobs, strict=True):
+                app.send_task("scheduler.tasks.simulate", (run, asdict(job)), queue=wire.SIMULATIONS_QUEUE)
+    except (redis.RedisError, OperationalError) as error:
+        raise ValueError(
+            f"--distributed: no Redis at {url}: {error}; start `greenserve up`, or set REDIS_URL"
+        ) from None
+    return _await(client, runs)
+
+
+def _await(client: redis.Redis, runs: Sequence[str]) -> list[dict[str, Any]]:
+    """Waits until all have ended, in whatever order, as long as some worker is heard of."""
+    last: dict[str, wire.SimulationUpdate] = {}
+    heard_s = time.monotonic()
+    while len(last) < len(runs):
+        try:
+            for run in runs:
+                while isinstance(data := client.lpop(wire.simulation_key(run)), bytes):
+                    heard_s = time.monotonic()
+                    update = wire.decode(data, wire.SimulationUpdate)
+                    if update.last:
+                        last[run] = update
+            if time.monotonic() - heard_s > SILENT_S:
+                raise ValueError(
+                    f"--distributed: no worker took or reported a run for {SILENT_S:g} s; is `greenserve up` running?"
+                )
+            time.sleep(_POLL_S)
+        except KeyboardInterrupt:
+            for run in runs:
+                client.set(wire.simulation_stop_key(run), "1", ex=wire.SIMULATION_KEPT_S)
+    for run in runs:
+        if last[run].error:
+            raise ValueError(last[run].error)
+    return [last[run].figures or {} for run in runs]

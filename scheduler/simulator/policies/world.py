@@ -1,0 +1,171 @@
+"""What a policy is told about the fleet before it starts, and what it answers. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.core.overheads import Overheads
+from scheduler.core.types import Limits, Mode
+from scheduler.simulator.commands import STRETCH_S, Control
+from scheduler.simulator.fleet import InstanceSpec, SimulationError
+
+# Mean lengths of the Azure conversation trace of 2023 (AzurePublicDataset, CC-BY): of a class of which nothing was
+# declared or seen.
+TYPICAL_TOKENS = (1155.0, 211.0)
+GPUS_PER_NODE = 8
+
+# (site, from_s, to_s, step_s) -> grams a kWh of each step, None where the feed has none
+Intensity = Callable[[str, float, float, float], tuple[float | None, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class SiteInfo:
+    """A site: its GPUs by type, on nodes of `gpus_per_node` (the last one of a type may be smaller)."""
+
+    name: str
+    gpus: Mapping[str, int]
+    pue: float = 1.0
+    gpus_per_node: int = GPUS_PER_NODE
+
+
+@dataclass(frozen=True, slots=True)
+class ClassInfo:
+    """A request class of a partition: bounds as in `core.classify` (lower inclusive, upper exclusive), and limits."""
+
+    name: str
+    limits: Limits = field(default_factory=Limits)
+    input_min: int = 0
+    input_max: int | None = None
+    output_min: int = 0
+    output_max: int | None = None
+
+    @property
+    def typical_tokens(self) -> tuple[float, float]:
+        """Lengths to plan with when none are known: typical ones, brought within the bounds."""
+        prompt, output = TYPICAL_TOKENS
+        return _within(prompt, self.input_min, self.input_max), _within(output, self.output_min, self.output_max)
+
+
+def _within(value: float, low: int, high: int | None) -> float:
+    return max(1.0, low, value if high is None else min(value, high - 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One way to cut a service's requests. `cell_class`: for each of the service's cells the class it falls in."""
+
+    name: str
+    classes: tuple[ClassInfo, ...]
+    cell_class: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceInfo:
+    """A service: its model and engine, and the partitions to choose from. The first is the one to begin with."""
+
+    name: str
+    model: str
+    partitions: tuple[PartitionInfo, ...]
+    engine: str = "vllm-v1"
+
+
+@dataclass(frozen=True, slots=True)
+class CellLoad:
+    """What is expected of a cell before anything is seen: its peak 5-second rate and mean lengths."""
+
+    rps: float
+    prompt_tokens: float
+    output_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything a policy starts from.
+
+    `templates`: the kinds of instance that may run, one for each (site, GPU, TP, model). `declared[c]`: what is
+    expected of cell c; None or an empty tuple: nothing is.
+    """
+
+    sites: tuple[SiteInfo, ...]
+    services: tuple[ServiceInfo, ...]
+    templates: tuple[InstanceSpec, ...]
+    cells: int
+    declared: tuple[CellLoad | None, ...] = ()
+    overheads: Overheads = field(default_factory=Overheads)
+    intensity: Intensity = field(default=lambda site, from_s, to_s, step_s: ())
+
+    def __post_init__(self) -> None:
+        names = {site.name for site in self.sites}
+        for spec in self.templates:
+            if spec.costs is not None:
+                raise SimulationError(f"{spec.name}: a policy that scales needs model and gpu, not fixed_costs")
+            if spec.site not in names:
+                raise SimulationError(f"{spec.name}: site '{spec.site}' is not among the sites: {', '.join(names)}")
+        for service in self.services:
+            if not any(spec.model == service.model for spec in self.templates):
+                raise SimulationError(f"service {service.name}: no fleet group runs its model {service.model}")
+
+    def template(self, service: ServiceInfo, site: str, mode: Mode) -> InstanceSpec | None:
+        for spec in self.templates:
+            if (spec.site, spec.model, spec.gpu, spec.tp) == (site, service.model, mode.gpu, mode.tp):
+                return spec
+        return None
+
+    def modes(self, service: ServiceInfo, site: str | None = None) -> tuple[Mode, ...]:
+        """The modes that the service may run in, at a site or at any."""
+        found = {Mode(s.gpu, s.tp) for s in self.templates if s.model == service.model and site in (None, s.site)}
+        return tuple(sorted(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An instance that serves from the first second on."""
+
+    spec: InstanceSpec
+    pool: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlan:
+    """A pool, which may be empty at first. `routing` is PoolSpec's."""
+
+    name: str
+    routing: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A policy's answer: who serves at first, the pools, the pool of each cell, and the loops that change all that."""
+
+    members: tuple[Member, ...]
+    pools: tuple[PoolPlan, ...]
+    cell_pool: tuple[str, ...]
+    controls: tuple[Control, ...]
+
+
+def declared_loads(
+    arrival_s: NDArray[np.float64],
+    cell: NDArray[np.int64],
+    prompt_tokens: NDArray[np.int64],
+    output_tokens: NDArray[np.int64],
+    cells: int,
+) -> tuple[CellLoad | None, ...]:
+    """What an operator who knows such traffic would declare: of each cell the peak 5-second rate and mean lengths.
+
+    A cell without any request gets None.
+    """
+    found: list[CellLoad | None] = []
+    for c in range(cells):
+        mine = cell == c
+        if not mine.any():
+            found.append(None)
+            continue
+        peak = int(np.bincount((arrival_s[mine] // STRETCH_S).astype(np.int64)).max())
+        lengths = (float(prompt_tokens[mine].mean()), float(output_tokens[mine].mean()))
+        found.append(CellLoad(peak / STRETCH_S, *lengths))
+    return tuple(found)

@@ -1,0 +1,38 @@
+"""Workloads: recorded traces and generated traffic, as streams of blocks in order of arrival."""
+
+from scheduler.simulator.workload.columns import merge
+from scheduler.simulator.workload.generate import Generator, azure_conv_like, generate
+from scheduler.simulator.workload.lengths import (
+    OUTPUT_QUANTILES,
+    PROMPT_QUANTILES,
+    QUANTILE_SHARES,
+    Lengths,
+    quantile_table,
+)
+from scheduler.simulator.workload.predictor import LengthPredictor, read_predictor
+from scheduler.simulator.workload.source import stream
+from scheduler.simulator.workload.spec import GENERATORS, Workload, read_workload
+from scheduler.simulator.workload.trace import Tally, TraceError, TraceRequest, read_azure_trace, read_trace
+
+__all__ = [
+    "GENERATORS",
+    "OUTPUT_QUANTILES",
+    "PROMPT_QUANTILES",
+    "QUANTILE_SHARES",
+    "Generator",
+    "LengthPredictor",
+    "Lengths",
+    "Tally",
+    "TraceError",
+    "TraceRequest",
+    "Workload",
+    "azure_conv_like",
+    "generate",
+    "merge",
+    "quantile_table",
+    "read_azure_trace",
+    "read_predictor",
+    "read_trace",
+    "read_workload",
+    "stream",
+]
