@@ -176,7 +176,7 @@ def _loops(section: Section, known: Sequence[str]) -> tuple[str, ...]:
     for loop in given:
         if loop not in known:
             raise section.error("loops", f"unknown '{loop}'; known: {', '.join(known)}")
-    return tuple(loop for loop in known if loop in given) if given else tuple(known)
+    return tuple(loop for loop in known if loop in given) if "loops" in section.names() else tuple(known)
 
 
 def _starting(section: Section) -> Starting:

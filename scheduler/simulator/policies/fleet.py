@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from scheduler.core.overheads import Overheads, cold_start_s, transition
+from scheduler.core.overheads import transition
 from scheduler.simulator.commands import (
     DRAINING,
     OFF,
@@ -31,63 +31,10 @@ from scheduler.simulator.commands import (
 from scheduler.simulator.fleet import InstanceSpec
 from scheduler.simulator.policies.config import Starting
 from scheduler.simulator.policies.racks import Kind, Racks, kind_of
+from scheduler.simulator.policies.rounds import Coming, Round, Want, WarmServers
 from scheduler.simulator.policies.world import World
 
-Want = tuple[int, Kind]  # (pool, kind)
 _SETTLE_S = 5.0  # how often unfinished business is looked at
-
-
-class WarmServers:
-    """Which starts find a server ready. One that is used is replaced in the background, in the time a new one takes."""
-
-    def __init__(self, overheads: Overheads, starting: Starting) -> None:
-        self._overheads, self._starting = overheads, starting
-        self._back_s: dict[str, list[float]] = defaultdict(list)
-
-    def ready_in_s(self, kind: Kind, now_s: float) -> float:
-        size, warm = self._starting.warm_pool, True
-        if size is not None:
-            away = self._back_s[kind.site] = [back_s for back_s in self._back_s[kind.site] if back_s > now_s]
-            warm = len(away) < size
-            if warm:
-                steps = self._overheads.start
-                away.append(now_s + steps.vm_s + steps.environment_s)
-        cached = self._starting.weights_cached
-        return cold_start_s(self._overheads, warm=warm, weights_cached=cached, model_name=kind.model)
-
-
-@dataclass(slots=True, eq=False)
-class _Coming:
-    """An instance that was asked for and that no view has shown yet. `replaces`: slots that go when it is up."""
-
-    pool: int
-    kind: Kind
-    node: int
-    replaces: tuple[int, ...] = ()
-    resharded: bool = False
-
-
-@dataclass(slots=True)
-class _Round:
-    """One look at the fleet: what is there, what is missing, and the commands so far."""
-
-    view: FleetView
-    standing: dict[Want, list[int]]
-    missing: list[Want]
-    surplus: dict[int, list[int]]  # pool -> slots
-    starts: list[tuple[_Coming, Start]] = field(default_factory=list)
-    reshards: list[Reshard] = field(default_factory=list)
-    drained: list[int] = field(default_factory=list)
-
-    @property
-    def acts(self) -> bool:
-        return bool(self.starts or self.reshards or self.drained)
-
-    def name(self, slot: int) -> str:
-        return self.view.instances[slot].name
-
-    def drain(self, slot: int) -> None:
-        self.drained.append(slot)
 
 
 class Fleet:
@@ -105,7 +52,7 @@ class Fleet:
         self.weights: dict[Want, float] = {}
         self.unplaced: tuple[Want, ...] = ()  # what fits on no node as things are
         self._leaving: dict[int, int | None] = {}  # slot -> its successor; None: not seen yet, or a re-shard
-        self._coming: list[_Coming] = []
+        self._coming: list[Coming] = []
         self._pool_of: dict[int, int] = {}  # of those that start
         self._drained: set[int] = set()
         self._resharded_s: dict[int, float] = {}  # slots of re-shards, and when these are over
@@ -204,7 +151,7 @@ class Fleet:
         heirs = {slot: heir for slot, heir in self._leaving.items() if heir is not None}
         return found | {slot for slot, heir in heirs.items() if on[slot] and view.state[heir] == SERVING}
 
-    def _claimed(self, view: FleetView, slot: int) -> _Coming | None:
+    def _claimed(self, view: FleetView, slot: int) -> Coming | None:
         """What was asked for and appears as `slot`: a start at once, what a re-shard makes when it serves.
 
         One that starts is in no pool yet; several of a kind appear in the order in which they were asked for.
@@ -213,7 +160,7 @@ class Fleet:
         mine = [coming for coming in self._coming if coming.kind == kind and (pool < 0 or coming.pool == pool)]
         return min(mine, key=lambda coming: coming.resharded == starting, default=None)
 
-    def _look(self, view: FleetView) -> _Round:
+    def _look(self, view: FleetView) -> Round:
         standing: dict[Want, list[int]] = defaultdict(list)
         for state in (SERVING, STARTING):
             for slot in (view.state == state).nonzero()[0].tolist():
@@ -231,11 +178,11 @@ class Fleet:
                 surplus[key[0]] += mine[lack:] if -lack < len(mine) else mine
                 standing[key] = mine[:lack] if -lack < len(mine) else []
         missing.sort(key=lambda key: (-key[1].tp, key))
-        return _Round(view, standing, missing, surplus)
+        return Round(view, standing, missing, surplus)
 
     # -- what a round does -----------------------------------------------------------------------------
 
-    def _start_missing(self, now: _Round) -> None:
+    def _start_missing(self, now: Round) -> None:
         """Rule 1."""
         left: list[Want] = []
         kept: list[int] = []  # nodes whose room a larger one waits for
@@ -255,7 +202,7 @@ class Fleet:
                 kept.append(node)
         now.missing = left
 
-    def _room_to_come(self, now: _Round) -> list[int]:
+    def _room_to_come(self, now: Round) -> list[int]:
         """GPUs of each node that are free, or will be when what leaves is gone."""
         room = [node.size for node in self._racks.nodes]
         for slots in now.standing.values():
@@ -265,7 +212,7 @@ class Fleet:
             room[coming.node] -= coming.kind.tp
         return room
 
-    def _start(self, now: _Round, key: Want, node: int, replaces: tuple[int, ...] = ()) -> None:
+    def _start(self, now: Round, key: Want, node: int, replaces: tuple[int, ...] = ()) -> None:
         pool, kind = key
         if self._engines[node, kind] > 0:
             self._engines[node, kind] -= 1
@@ -275,7 +222,7 @@ class Fleet:
                 del self._engines[other]  # its GPUs are given to something else
             ready_in_s = self._warm.ready_in_s(kind, now.view.now_s)
         self._racks.take(node, kind.tp)
-        coming = _Coming(pool, kind, node, replaces)
+        coming = Coming(pool, kind, node, replaces)
         self._coming.append(coming)
         self._leaving.update(dict.fromkeys(replaces))
         names = tuple(now.name(slot) for slot in replaces)
@@ -285,7 +232,7 @@ class Fleet:
     def _spec(self, pool: int, kind: Kind) -> InstanceSpec:
         return replace(self._templates[kind], name=f"{self._pools[pool]}-{kind.site}-{kind.gpu}-tp{kind.tp}")
 
-    def _replace(self, now: _Round, pool: int, slots: Sequence[int]) -> bool:
+    def _replace(self, now: Round, pool: int, slots: Sequence[int]) -> bool:
         """Rule 2: `slots` go when the last of the pool's starts of this round is up; False: there is none."""
         mine = [n for n, (coming, _) in enumerate(now.starts) if coming.pool == pool]
         if not mine:
@@ -298,7 +245,7 @@ class Fleet:
         now.starts[last] = (coming, replace(start, replaces=names))
         return True
 
-    def _reshard(self, now: _Round) -> None:
+    def _reshard(self, now: Round) -> None:
         """Rule 3: surplus of a pool on one node becomes what the pool lacks there."""
         for pool in sorted({pool for pool, _ in now.missing} & set(now.surplus)):
             by_node: dict[tuple[int, str], list[int]] = defaultdict(list)
@@ -308,7 +255,7 @@ class Fleet:
             for (node, model), slots in sorted(by_node.items()):
                 self._reshard_node(now, pool, node, model, slots)
 
-    def _reshard_node(self, now: _Round, pool: int, node: int, model: str, slots: list[int]) -> None:
+    def _reshard_node(self, now: Round, pool: int, node: int, model: str, slots: list[int]) -> None:
         here = self._racks.nodes[node]
         slots = sorted(slots, key=lambda slot: (-now.view.instances[slot].tp, slot))
         room = sum(now.view.instances[slot].tp for slot in slots)
@@ -334,11 +281,11 @@ class Fleet:
         self._resharded_s.update(dict.fromkeys(used, now.view.now_s + cost.transfer_s + cost.sync_s))
         self._leaving.update(dict.fromkeys(used))
         for kind in into:
-            self._coming.append(_Coming(pool, kind, node, resharded=True))
+            self._coming.append(Coming(pool, kind, node, resharded=True))
             now.missing.remove((pool, kind))
         now.surplus[pool] = [slot for slot in now.surplus[pool] if slot not in used]
 
-    def _take_over(self, now: _Round) -> None:
+    def _take_over(self, now: Round) -> None:
         """Rule 4: empties surplus instances of a kind that another pool lacks; their engine stays up."""
         busy = {pool for pool, _ in now.missing} | {coming.pool for coming, _ in now.starts}
         for _, kind in now.missing:
@@ -350,7 +297,7 @@ class Fleet:
                     now.drain(fits[-1])
                     break
 
-    def _let_go(self, now: _Round) -> None:
+    def _let_go(self, now: Round) -> None:
         """Rule 5, and the end of all surplus that nobody waits for."""
         lacking: Counter[int] = Counter()
         for pool, kind in now.missing:
@@ -376,11 +323,11 @@ class Fleet:
                     now.drain(slot)
                 now.surplus[pool] = []
 
-    def _moves(self, now: _Round) -> bool:
+    def _moves(self, now: Round) -> bool:
         under_way = bool(((now.view.state == STARTING) | (now.view.state == DRAINING)).any())
         return now.acts or under_way or bool(self._leaving or self._coming)
 
-    def _gather(self, now: _Round) -> None:
+    def _gather(self, now: Round) -> None:
         """Rule 6, for the largest instance that fits nowhere although nothing moves any more."""
         self.unplaced = () if self._moves(now) else tuple(now.missing)
         if not self.unplaced:

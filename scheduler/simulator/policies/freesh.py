@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from scheduler.core.algorithms.fleet import FleetProblem, NegativeIntensity, Objective, most_rps, options
+from scheduler.core.algorithms.fleet import NegativeIntensity, Objective
 from scheduler.core.algorithms.miad import MiadConfig
 from scheduler.core.controllers import carbon, frequency, scale, shard
 from scheduler.core.controllers.carbon import CarbonConfig
@@ -37,16 +37,15 @@ from scheduler.core.types import (
     SiteView,
 )
 from scheduler.simulator.commands import DRAINING, SERVING, Assign, FleetView, SimCommand
+from scheduler.simulator.fleet import SimulationError
 from scheduler.simulator.policies import loops
+from scheduler.simulator.policies.best_effort import best_effort
 from scheduler.simulator.policies.config import FreeshConfig
-from scheduler.simulator.policies.fleet import Fleet, Want
+from scheduler.simulator.policies.fleet import Fleet
 from scheduler.simulator.policies.loops import LoopControl, Told
 from scheduler.simulator.policies.observe import ClassView, cells_of, class_view, first_view
+from scheduler.simulator.policies.rounds import Want
 from scheduler.simulator.policies.world import PartitionInfo, Plan, ServiceInfo, World
-
-# A fleet too small for the demand is planned for these parts of the most that it might carry, the first that works out:
-# whole workers and several classes leave some GPUs over.
-_PARTS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
 
 
 @dataclass(slots=True)
@@ -65,6 +64,9 @@ class Freesh:
 
     def __init__(self, config: FreeshConfig, world: World) -> None:
         self.config, self.world = config, world
+        known = sorted({partition.name for info in world.services for partition in info.partitions})
+        if config.partition is not None and config.partition not in known:
+            raise SimulationError(f"policy.partition: unknown '{config.partition}'; known: {', '.join(known)}")
         self.services = [_Service(info, _first_partition(config, info)) for info in world.services]
         names: dict[str, None] = {}
         for info in world.services:
@@ -125,11 +127,7 @@ class Freesh:
         return commands
 
     def _planned(self, service: _Service, obs: CarbonObservation) -> tuple[CarbonPlan | None, Effects]:
-        """The epoch's step. A fleet too small for all of the demand is planned for as much as it carries, where the
-        last plan might be one for a calm night; the reason still says that it falls short.
-
-        Without any intensity ever, least energy is planned for.
-        """
+        """The epoch's step. Without any intensity ever, least energy is planned for."""
         config = CarbonConfig(
             self.config.alpha,
             Objective(self.config.objective),
@@ -143,16 +141,7 @@ class Freesh:
         if self._blind:  # no site has ever had an intensity: nothing to wait for
             config = replace(config, objective=Objective.ENERGY)
             plan, effects = carbon.step(service.plan, obs, config)
-        wrong = effects.rationale
-        if wrong.reason is not Reason.INFEASIBLE:
-            return plan, effects
-        most = _most_share(obs, config)
-        for share in (most * part for part in _PARTS):
-            found, effects = carbon.step(None, _scaled(obs, share), config)
-            if found is not None:
-                summary = f"{wrong.summary} Planned for {share:.0%} of it. {effects.rationale.summary}"
-                return found, replace(effects, rationale=replace(wrong, summary=summary))
-        return plan, replace(effects, rationale=wrong)
+        return best_effort(plan, effects, obs, config)
 
     def _adopt(self, service: _Service, plan: CarbonPlan) -> list[SimCommand]:
         """Partition and budgets of a plan. Workers that do not fit their pool's new budget are no longer wanted."""
@@ -398,42 +387,6 @@ def _gpus(workers: Mapping[PoolKey, Mapping[Mode, int]]) -> dict[PoolKey, dict[s
 
 def _within(gpus: Mapping[str, int], budget: Mapping[str, int]) -> bool:
     return all(count <= budget.get(name, 0) for name, count in gpus.items())
-
-
-def _most_share(obs: CarbonObservation, config: CarbonConfig) -> float:
-    """No plan carries a larger share of the demand than this: of each class by itself, on all GPUs."""
-    shares = []
-    for partition in obs.partitions:
-        problem = FleetProblem(
-            obs.sites,
-            (partition,),
-            obs.step_s,
-            config.alpha,
-            config.floor_rps,
-            config.objective,
-            config.negative_intensity,
-        )
-        choices = options(problem, partition)
-        shares.append(
-            min(
-                (most_rps(problem, choices, name) / rps for name, rps in problem.need_rps(partition).items()),
-                default=0.0,
-            )
-        )
-    return min(1.0, max(shares, default=0.0))
-
-
-def _scaled(obs: CarbonObservation, share: float) -> CarbonObservation:
-    partitions = tuple(
-        replace(
-            partition,
-            classes=tuple(
-                replace(item, demand_rps=tuple(rps * share for rps in item.demand_rps)) for item in partition.classes
-            ),
-        )
-        for partition in obs.partitions
-    )
-    return replace(obs, partitions=partitions)
 
 
 def _tightened(limits: Limits, margin: float) -> Limits:

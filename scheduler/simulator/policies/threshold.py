@@ -1,15 +1,15 @@
 """Thresholds: the plain policy that others are measured against. Its clock epoch is vectorised over the instances.
 
-scale: as many instances as carry alpha x the peak 5-second rate, more while the busiest resource is above `kv_high`,
-and no fewer unless it is below `kv_low`. shard: another TP degree once it would have drawn a tenth less three epochs in
-a row. clock: see `ThresholdConfig`.
+scale: capacity for alpha x the peak 5-second rate, more while the busiest resource is above `kv_high`, and no less than
+there is unless it is below `kv_low`. shard: another TP degree once it would have drawn a tenth less three epochs in a
+row, and more instances when the last window's peak is beyond what there is. clock: see `ThresholdConfig`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,13 @@ from scheduler.core.types import Limits, Loop, Mode, Reason, SetSmClock
 from scheduler.simulator.commands import DRAINING, SERVING, FleetView, SimCommand
 from scheduler.simulator.policies import loops
 from scheduler.simulator.policies.config import ThresholdConfig
-from scheduler.simulator.policies.fleet import Fleet, Want
+from scheduler.simulator.policies.fleet import Fleet
 from scheduler.simulator.policies.loops import LoopControl, Told
 from scheduler.simulator.policies.observe import ClassView, cells_of, class_view, first_view, window_s
 from scheduler.simulator.policies.world import ClassInfo, Plan, ServiceInfo, World
 
 Floats = NDArray[np.float64]
 _GAIN = 0.1  # share of its power that another TP degree must save
-_ALL = 10**6  # more instances than there can be
 _STREAK = 3  # shard epochs in a row that must find it better
 
 
@@ -40,9 +39,16 @@ class _Pool:
     info: ClassInfo
     cells: tuple[int, ...]
     modes: dict[str, Mode]  # by site
-    count: int = 0
+    given: dict[str, int] = field(default_factory=dict)  # instances by site
     streak: int = 0
     better: Mode | None = None
+
+    @property
+    def count(self) -> int:
+        return sum(self.given.values())
+
+    def carries_rps(self, seen: ClassView) -> float:
+        return sum(count * seen.profiles[self.modes[site]].max_rps for site, count in self.given.items())
 
 
 class Threshold:
@@ -66,9 +72,7 @@ class Threshold:
             for site in self.world.sites:
                 if modes := self.world.modes(pool.service, site.name):
                     pool.modes[site.name] = min(modes, key=lambda mode: (self._watts(found, mode), mode))
-        self._allocate(
-            [self._needed(pool, found) if known else _ALL for pool, found in zip(self.pools, seen, strict=True)]
-        )
+        self._allocate(seen, [self._need_rps(found) if known else math.inf for found in seen])
         members = loops.first_members(self.fleet, view)
         c = self.config
         steps = {
@@ -99,57 +103,62 @@ class Threshold:
         self._use_sum, self._use_count = np.zeros(len(self.pools)), 0
         before = [pool.count for pool in self.pools]
         seen = [self._seen(pool, view, self.config.scale_period_s) for pool in self.pools]
-        wanted = [
-            self._bounded(pool, self._needed(pool, found), float(use[n]))
+        need_rps = [
+            self._bounded(pool, found, float(use[n]))
             for n, (pool, found) in enumerate(zip(self.pools, seen, strict=True))
         ]
-        self._allocate(wanted)
-        now = [pool.count for pool in self.pools]
-        reason = Reason.NO_CHANGE if now == before else Reason.HEURISTIC
+        short = self._allocate(seen, need_rps)
         failed = [
-            f"{p.name}: no mode keeps its limits ({s.failed})"
-            for p, s in zip(self.pools, seen, strict=True)
-            if s.failed
+            f"{pool.name}: no mode keeps its limits ({found.failed})"
+            for pool, found in zip(self.pools, seen, strict=True)
+            if found.failed
         ]
-        short = [f"{p.name} lacks {w - p.count}" for p, w in zip(self.pools, wanted, strict=True) if w > p.count]
-        if failed or short:
-            reason = Reason.INFEASIBLE
+        changed = before != [pool.count for pool in self.pools]
+        reason = Reason.INFEASIBLE if failed or short else Reason.HEURISTIC if changed else Reason.NO_CHANGE
         parts = [f"{p.name} {b} -> {p.count} at {u:.0%} use" for p, b, u in zip(self.pools, before, use, strict=True)]
         told.append(loops.decision(view, Loop.SCALE, reason, "; ".join([*parts, *short, *failed])))
         return self.fleet.reweigh(view) if self.config.routing == "weighted" else []
 
-    def _needed(self, pool: _Pool, seen: ClassView) -> int:
-        """Instances that carry alpha x the peak rate, at least one."""
-        need_rps = self.config.alpha * max(self.config.floor_rps, *seen.demand.demand_rps)
-        rates = [seen.profiles[mode].max_rps for mode in pool.modes.values()]
-        carries = next((rate for rate in rates if rate > 0.0), 0.0)
-        return max(1, math.ceil(need_rps / carries - 1e-9)) if carries else 1
+    def _need_rps(self, seen: ClassView) -> float:
+        return self.config.alpha * max(self.config.floor_rps, *seen.demand.demand_rps)
 
-    def _bounded(self, pool: _Pool, needed: int, use: float) -> int:
+    def _bounded(self, pool: _Pool, seen: ClassView, use: float) -> float:
+        """What to have capacity for: the need, and no less than the use of what runs tells."""
+        need_rps, has_rps = self._need_rps(seen), pool.carries_rps(seen)
         if use > self.config.kv_high:
-            return max(needed, pool.count + max(1, math.ceil(pool.count * (use / self.config.kv_high - 1.0))))
-        return max(needed, pool.count) if use > self.config.kv_low else needed
+            return max(need_rps, has_rps * use / self.config.kv_high)
+        return max(need_rps, has_rps) if use > self.config.kv_low else need_rps
 
-    def _allocate(self, needed: Sequence[int]) -> None:
-        """Gives GPUs out one instance at a time, each to the pool that lacks the largest share; sites in order."""
+    def _allocate(self, seen: Sequence[ClassView], need_rps: Sequence[float]) -> list[str]:
+        """Gives GPUs out one instance at a time, each to the pool that lacks the largest share; sites in order.
+
+        Every pool gets at least one while there are GPUs. Returns what pools lack, in words.
+        """
         free = {(site.name, name): count for site in self.world.sites for name, count in site.gpus.items()}
-        given: list[dict[str, int]] = [{} for _ in self.pools]
-        waiting = set(range(len(self.pools)))
+        for pool in self.pools:
+            pool.given = {}
+        waiting, short = set(range(len(self.pools))), []
         while waiting:
-            n = min(waiting, key=lambda n: (sum(given[n].values()) / needed[n], n))
+            n = min(waiting, key=lambda n: (self.pools[n].carries_rps(seen[n]) / need_rps[n], self.pools[n].count, n))
             pool = self.pools[n]
             room = [s for s, mode in pool.modes.items() if free.get((s, mode.gpu), 0) >= mode.tp]
             if room:
                 free[room[0], pool.modes[room[0]].gpu] -= pool.modes[room[0]].tp
-                given[n][room[0]] = given[n].get(room[0], 0) + 1
-            if not room or sum(given[n].values()) >= needed[n]:
+                pool.given[room[0]] = pool.given.get(room[0], 0) + 1
+            carries_rps = pool.carries_rps(seen[n])
+            if carries_rps >= need_rps[n] - 1e-9 or (room and not carries_rps):
                 waiting.discard(n)
-        wanted: dict[Want, int] = {}
-        for n, pool in enumerate(self.pools):
-            pool.count = sum(given[n].values())
-            for site, count in given[n].items():
-                wanted[n, loops.kind(pool.service, site, pool.modes[site])] = count
-        self.fleet.want(wanted)
+            elif not room:
+                waiting.discard(n)
+                short.append(f"{pool.name} needs {need_rps[n]:.3g} requests/s and gets {carries_rps:.3g}")
+        self.fleet.want(
+            {
+                (n, loops.kind(pool.service, site, pool.modes[site])): count
+                for n, pool in enumerate(self.pools)
+                for site, count in pool.given.items()
+            }
+        )
+        return short
 
     def _seen(self, pool: _Pool, view: FleetView, period_s: float) -> ClassView:
         modes = self.world.modes(pool.service)
@@ -163,40 +172,46 @@ class Threshold:
     # -- shard -----------------------------------------------------------------------------------------
 
     def shard(self, view: FleetView, told: Told) -> list[SimCommand]:
+        """Another TP degree where one is better; and help for a pool that the last minutes found too small."""
         parts: list[str] = []
         reason = Reason.NO_CHANGE
-        needed = [pool.count for pool in self.pools]
+        seen = [self._seen(pool, view, self.config.scale_period_s) for pool in self.pools]
+        need_rps = [pool.carries_rps(found) for pool, found in zip(self.pools, seen, strict=True)]
         for n, pool in enumerate(self.pools):
-            if all(len(self.world.modes(pool.service, site)) < 2 for site in pool.modes):
-                continue
-            seen = self._seen(pool, view, self.config.shard_period_s)
-            if self._better(pool, seen):
-                parts.append(f"{pool.name} -> {', '.join(mode.name for mode in pool.modes.values())}")
-                needed[n] = self._needed(pool, self._seen(pool, view, self.config.scale_period_s))
-                reason = Reason.HEURISTIC
+            lately_rps = self._need_rps(self._seen(pool, view, self.config.shard_period_s))
+            if lately_rps > need_rps[n]:
+                parts.append(f"{pool.name} needs {lately_rps:.3g} requests/s before scale comes round")
+                reason, need_rps[n] = Reason.HEURISTIC, lately_rps
+            if self._better(pool, seen[n]):
+                parts.append(f"{pool.name} -> {', '.join(sorted({mode.name for mode in pool.modes.values()}))}")
+                reason, need_rps[n] = Reason.HEURISTIC, max(lately_rps, self._need_rps(seen[n]))
             elif pool.streak:
                 parts.append(f"{pool.name} may change")
                 reason = Reason.NOT_WORTH_IT if reason is Reason.NO_CHANGE else reason
         if reason is Reason.HEURISTIC:
-            self._allocate(needed)
+            parts += self._allocate(seen, need_rps)
         told.append(loops.decision(view, Loop.SHARD, reason, "; ".join(parts) or "No other TP degree draws less."))
         return []
 
     def _better(self, pool: _Pool, seen: ClassView) -> bool:
-        """Whether the pool now takes another mode at a site: one that was better in each of the last epochs."""
-        for site, mode in pool.modes.items():
-            modes = [m for m in self.world.modes(pool.service, site) if m.gpu == mode.gpu]
-            best = min(modes, key=lambda m: (self._watts(seen, m), m))
-            if self._watts(seen, best) > (1.0 - _GAIN) * self._watts(seen, mode):
-                continue
-            pool.streak = pool.streak + 1 if pool.better == best else 1
-            pool.better = best
-            if pool.streak < _STREAK:
-                return False
-            pool.modes[site], pool.streak, pool.better = best, 0, None
-            return True
+        """Whether the pool now takes another mode: the one that was the best, by far, in each of the last epochs."""
+        if not pool.modes:
+            return False
+        now = next(iter(pool.modes.values()))
+        modes = [m for m in self.world.modes(pool.service) if m.gpu == now.gpu]
+        best = min(modes, key=lambda m: (self._watts(seen, m), m))
+        if self._watts(seen, best) > (1.0 - _GAIN) * self._watts(seen, now):
+            pool.streak, pool.better = 0, None
+            return False
+        pool.streak = pool.streak + 1 if pool.better == best else 1
+        pool.better = best
+        if pool.streak < _STREAK:
+            return False
+        for site in pool.modes:
+            if best in self.world.modes(pool.service, site):
+                pool.modes[site] = best
         pool.streak, pool.better = 0, None
-        return False
+        return True
 
     def _watts(self, seen: ClassView, mode: Mode) -> float:
         """What as many instances of a mode as the demand needs draw under it; infinite where it cannot be served."""

@@ -6,6 +6,7 @@ import pytest
 
 from scheduler.core.types import Limits
 from scheduler.simulator.commands import Assign, Start
+from scheduler.simulator.fleet import SimulationError
 from scheduler.simulator.policies import (
     CellLoad,
     ClassInfo,
@@ -216,3 +217,8 @@ def test_same_views_give_the_same_answers():
 def test_only_the_loops_that_are_on_run(loops):
     found = world(SITES, intensity=clean("west"))
     assert tuple(c.name for c in build(FreeshConfig(loops=loops), found).controls) == loops
+
+
+def test_partition_is_refused_when_there_is_none_of_that_name():
+    with pytest.raises(SimulationError, match=r"unknown 'x'; known: only"):
+        build(FreeshConfig(partition="x"), world(SITES))

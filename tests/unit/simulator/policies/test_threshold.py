@@ -38,13 +38,23 @@ def test_first_fleet_is_all_there_is_when_nothing_is_declared():
 
 
 def test_instances_are_added_when_the_load_rises():
-    fake = fleet()
+    fake = fleet(ThresholdConfig(loops=("scale", "clock")))
     fake.load = [60.0]
     fake.run(1790)
     assert fake.serving() == [8]
     fake.run(1900)
     assert fake.serving() == [8] * 4
     assert [command.ready_in_s for _, command in fake.log if isinstance(command, Start)] == [33.0] * 3
+
+
+def test_pool_is_helped_between_scale_epochs_when_the_last_minutes_need_more():
+    fake = fleet()
+    fake.load = [60.0]
+    fake.run(290)
+    assert fake.serving() == [8]
+    fake.run(400)
+    assert fake.serving() == [8] * 4
+    assert reasons(fake, "shard")[1] == (300.0, "heuristic")
 
 
 def test_no_more_gpus_are_used_than_the_site_has_when_the_load_is_too_much():
@@ -131,7 +141,8 @@ def test_tp_degree_changes_when_another_drew_less_for_three_epochs():
     fake.load = [5.0]
     fake.run(1000)
     assert fake.serving() == [4]
-    assert [at_s for at_s, reason in reasons(fake, "shard") if reason == "heuristic"] == [900.0]
+    changes = [d.at_s for d in fake.decisions if d.loop == "shard" and "TP4" in d.summary]
+    assert changes == [900.0]
 
 
 def test_class_without_a_mode_is_served_all_the_same_and_told():
