@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("thorough", max_examples=400)  # of laws that name no number themselves: make test-slow
 
 IN_CI = os.environ.get("CI", "").lower() == "true"
 

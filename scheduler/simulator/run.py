@@ -37,8 +37,7 @@ from scheduler.simulator.worlds import CompiledWorld
 MODES = ("macro", "walk", "reference")
 _SLICE_S = 600.0  # how often progress is told and Ctrl-C is heard, at the most
 _SLICES = 64  # of a load's time span, where it is known
-_DRAIN_GROWTH = 1.25  # each slice after the last arrival is longer than the one before
-_PATIENCE = 3  # periods of the slowest control that held requests wait for an instance after the last arrival
+_PATIENCE = 3  # epochs of the slowest control that held requests wait for an instance when nothing else is left
 
 Effect = Callable[[float], None]
 
@@ -186,33 +185,24 @@ class _Driver:
         self._decisions: list[Decision] = []
         self._holds: dict[str, int] = {control.name: 0 for control in self._controls}
         self._refused = 0
+        self._moved = 0  # epoch of the slowest control in which something could still happen
 
     def run(self, slice_s: float, progress: Callable[[int, float], None] | None) -> Outcome:
-        world, now_s, acted_s, quiet_since_s = self._world, 0.0, 0.0, math.inf
+        world, now_s, acted_s, tick_s = self._world, 0.0, 0.0, slice_s
         for rank, control in enumerate(self._controls):
             self._at(0.0, self._epoch(control, rank), 1 + rank)
-        patience_s = _PATIENCE * max((control.period_s for control in self._controls), default=0.0)
-        tick_s = slice_s
         try:
             while True:
                 now_s = min(tick_s, self._events[0][0] if self._events else math.inf)
                 world.run_until(now_s)
+                if world.stuck and not self._controls:
+                    world.reject_held()
                 if not world.pending:
                     break
-                if not world.stuck:
-                    quiet_since_s = math.inf
-                elif math.isinf(quiet_since_s):
-                    quiet_since_s = now_s
-                elif now_s - quiet_since_s >= patience_s and not self._starting:
-                    world.reject_held()
-                    acted_s = now_s
-                    continue
                 while self._events and self._events[0][0] <= now_s:
                     heapq.heappop(self._events)[3](now_s)
                     acted_s = now_s
                 if now_s >= tick_s:
-                    if math.isfinite(quiet_since_s):
-                        slice_s *= _DRAIN_GROWTH
                     tick_s = now_s + slice_s
                     if progress is not None:
                         progress(world.arrived, now_s)
@@ -240,10 +230,19 @@ class _Driver:
             self._holds[control.name] += not answer.commands
             for command in answer.commands:
                 self._carry_out(command, now_s)
+            if rank == 0:
+                self._give_up(count)
             count += 1
             self._at(count * control.period_s, effect, 1 + rank)
 
         return effect
+
+    def _give_up(self, epoch: int) -> None:
+        """Rejects what is held when nothing else is left and nobody has come for a while."""
+        if not self._world.stuck or self._starting or self._changing:
+            self._moved = epoch
+        elif epoch - self._moved >= _PATIENCE:
+            self._world.reject_held()
 
     # -- commands ----------------------------------------------------------------------------------
 

@@ -26,8 +26,9 @@ from scheduler.simulator.outcome import Outcome
 from scheduler.simulator.run import simulate
 from tests.unit.simulator.scenarios import Schedule, fleets, loads, schedules
 
+# 100 random scenarios each; `make test-slow` takes 400 (profile `thorough`).
 LAW = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 EVENTS = 20_000
 
