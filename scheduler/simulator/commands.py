@@ -6,7 +6,7 @@ Which pool serves a cell is what `Assign` changes: a partition is a mapping of c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,6 +22,40 @@ Ints = NDArray[np.int64]
 # States of an instance.
 OFF, STARTING, SERVING, DRAINING = 0, 1, 2, 3
 STRETCH_S = 5.0  # arrivals are counted in stretches of this length (FREESH and DynamoLLM: the peak 5-second rate)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequences:
+    """What an instance has: the running ones in order of admission, then those in its queue. One entry each."""
+
+    running: int  # how many of them run
+    number: Ints  # the request's
+    kv_tokens: Ints  # in the cache; of a prompt under way all of it is booked; 0 while waiting
+    generated_tokens: Ints
+    to_prefill_tokens: Ints
+    predicted_tokens: Ints  # output
+    arrival_s: Floats
+    due_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """What is known of a request when it arrives."""
+
+    number: int
+    arrival_s: float
+    prompt_tokens: int
+    cached_tokens: int
+    predicted_tokens: int
+    due_s: float
+    cell: int
+    service: int
+    tenant: int
+
+
+def _nothing(instance: int) -> Sequences:
+    none, never = np.zeros(0, np.int64), np.zeros(0)
+    return Sequences(0, none, none, none, none, none, never, never)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +81,7 @@ class FleetView:
     cell_pool: tuple[int, ...]
     held: Ints
     arrived: NDArray[np.int64]  # (cells, stretches, 3)
+    sequences: Callable[[int], Sequences] = _nothing  # of an instance by its number, as of now_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +174,28 @@ class Control(Protocol):
     def period_s(self) -> float: ...
 
     def step(self, view: FleetView) -> Answer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a request goes: to the queue of an instance (by its number), with commands that take effect before it does.
+
+    With `split` above 0 it is handed over to instance `second` when its cache holds so many tokens; the pool's handover
+    says what that takes.
+    """
+
+    instance: int
+    split: int = 0
+    second: int = -1
+    commands: tuple[SimCommand, ...] = ()
+
+
+class Router(Protocol):
+    """Places every request, in the place of the pools' routing. What it holds back is offered again every `tick_s`."""
+
+    @property
+    def tick_s(self) -> float: ...
+
+    def place(self, request: RequestView, view: FleetView) -> Placement | None:
+        """None: not now."""
+        ...

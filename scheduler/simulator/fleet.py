@@ -14,6 +14,7 @@ from scheduler.core.engine_model import Iteration, engine_model
 TOKENS_PER_ITERATION = 2048  # vLLM's long-standing default of max_num_batched_tokens with chunked prefill
 MAX_SEQUENCES = 256  # vLLM's max_num_seqs
 ROUTINGS = ("round_robin", "least_loaded", "weighted")
+ORDERS = ("fcfs", "sjf", "srtf", "edf", "llf")
 
 
 class SimulationError(ValueError):
@@ -58,6 +59,35 @@ class FixedCosts:
 
 
 @dataclass(frozen=True, slots=True)
+class Scheduling:
+    """How an instance orders its queue, who may have to give way, and how long an iteration may be.
+
+    `order`: fcfs | sjf (predicted output tokens, less `aging` tokens for each second of waiting) | srtf (least work
+    left) | edf (`due_s`) | llf (`due_s` less the work left). Work is reckoned with `token_s` for each predicted output
+    token to come and `prefill_token_s` for each token to prefill. With `preempts_s` above 0, once in each stretch of so many
+    seconds running requests that come later than waiting ones, by more than `margin`, give way and are computed again.
+    `itl_limit_s`: iterations with decodes take no more prefill tokens than keeps them within it (DynaServe).
+    """
+
+    order: str = "fcfs"
+    aging: float = 0.0
+    token_s: float = 0.0
+    prefill_token_s: float = 0.0
+    preempts_s: float = 0.0
+    margin: float = 0.0
+    itl_limit_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise SimulationError(f"scheduling: unknown order '{self.order}'; known: {', '.join(ORDERS)}")
+        for name in ("aging", "token_s", "prefill_token_s", "preempts_s", "margin", "itl_limit_s"):
+            if not 0.0 <= getattr(self, name) < np.inf:
+                raise SimulationError(f"scheduling: {name} must be a number from 0, not {getattr(self, name)}")
+        if self.preempts_s > 0.0 and self.order == "fcfs":
+            raise SimulationError("scheduling: first come first served preempts nobody: give another order")
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceSpec:
     """One serving engine. `costs` replaces the engine model of (model, gpu, tp, engine)."""
 
@@ -72,6 +102,7 @@ class InstanceSpec:
     tokens_per_iteration: int = TOKENS_PER_ITERATION
     kv_capacity_tokens: int | None = None  # None: what the engine model says
     costs: FixedCosts | None = None
+    scheduling: Scheduling = field(default_factory=Scheduling)
 
     def __post_init__(self) -> None:
         if self.max_sequences < 1:
@@ -116,7 +147,7 @@ class Handover:
     `at`: "prompt" (prefill and decode apart: the first token comes here, the others there), or a share of prompt and
     predicted output (a micro-request split, at any token). A token's cache takes `token_s` on the link; with `chunked`,
     prefilled chunks are sent while later ones are computed, else all is sent at the end. Each request has a link of its
-    own, and its place in the cache is free once it is handed over.
+    own, and its place in the cache is free once it is handed over. "routed": a router says for each request.
     """
 
     to: str
@@ -126,7 +157,7 @@ class Handover:
     chunked: bool = True
 
     def __post_init__(self) -> None:
-        if self.at != "prompt" and not (isinstance(self.at, (int, float)) and 0.0 < self.at < 1.0):
+        if self.at not in ("prompt", "routed") and not (isinstance(self.at, (int, float)) and 0.0 < self.at < 1.0):
             raise SimulationError(f"handover: at must be 'prompt' or a share between 0 and 1, not {self.at!r}")
         if not (0.0 <= self.token_s < np.inf and 0.0 <= self.latency_s < np.inf):
             raise SimulationError("handover: token_s and latency_s must be numbers from 0")
@@ -194,6 +225,7 @@ class Load:
     cell: NDArray[np.int64] = field(repr=False)  # by predicted lengths: what it is routed by
     predicted_tokens: NDArray[np.int64] = field(repr=False)  # output
     lat_s: NDArray[np.float64] = field(repr=False)  # what it takes alone; NaN: unknown
+    due_s: NDArray[np.float64] = field(repr=False)  # what queues go by that know deadlines
     service: NDArray[np.int64] = field(repr=False)
     tenant: NDArray[np.int64] = field(repr=False)
 
@@ -218,6 +250,7 @@ def load(
     cell: ArrayLike | None = None,
     predicted_tokens: ArrayLike | None = None,
     lat_s: ArrayLike | None = None,
+    due_s: ArrayLike | None = None,
     service: ArrayLike | None = None,
     tenant: ArrayLike | None = None,
 ) -> Load:
@@ -227,7 +260,7 @@ def load(
         prefix_hit_ratio: Share of each prompt that the prefix cache has (rounded down; the last token is always
             computed).
         deadline_s: Absolute time up to which a request's tokens count as timely.
-        cell: Default: its class. predicted_tokens: default: the true ones.
+        cell: Default: its class. predicted_tokens: default: the true ones. due_s: default: deadline_s.
 
     Raises:
         SimulationError: Empty, unsorted, not finite, of unequal lengths, or with lengths below 1; names the row.
@@ -251,6 +284,7 @@ def load(
         classes if cell is None else _index(cell, n),
         predicted,
         lat,
+        deadline if due_s is None else np.ascontiguousarray(due_s, np.float64),
         _index(service, n),
         _index(tenant, n),
     )
@@ -263,6 +297,7 @@ def load(
     _refuse("arrival_s must be a number from 0", ~(np.isfinite(at) & (at >= 0.0)), at)
     _refuse("arrival_s must not go back: sort the requests by time", np.diff(at, prepend=at[0]) < 0.0, at)
     _refuse("deadline_s must not be NaN", np.isnan(deadline), deadline)
+    _refuse("due_s must not be NaN", np.isnan(found.due_s), found.due_s)
     cached = np.minimum(np.floor(prefix_hit_ratio * prompt).astype(np.int64), prompt - 1)
     return replace(found, cached_tokens=cached)
 

@@ -44,6 +44,8 @@ AHEAD, IN_FLIGHT, DONE, REJECTED = 0, 1, 2, 3
 OFF, STARTING, SERVING, DRAINING = 0, 1, 2, 3
 # Routing within a pool.
 ROUND_ROBIN, LEAST_LOADED, WEIGHTED = 0, 1, 2
+# Order of an instance's queue.
+FCFS, SJF, SRTF, EDF, LLF = 0, 1, 2, 3, 4
 # Where a pool hands its requests over: nowhere, after the prompt, at a share of all (predicted) tokens.
 WHOLE, AT_PROMPT, AT_RATIO = 0, 1, 2
 MAX_HEIRS = 8  # instances that one instance can be re-sharded into
@@ -84,6 +86,7 @@ REQUEST = np.dtype(
         ("cached", np.int64),  # prompt tokens that the prefix cache has
         ("predicted", np.int64),  # output tokens, as far as policies know
         ("deadline_s", np.float64),  # tokens up to here are timely
+        ("due_s", np.float64),  # what queues go by that know deadlines
         ("lat_s", np.float64),  # what it takes alone
         ("request_class", np.int64),
         ("cell", np.int64),  # what it is routed by
@@ -125,6 +128,13 @@ INSTANCE = np.dtype(
         ("max_sequences", np.int64),
         ("budget", np.int64),  # tokens of one iteration
         ("weight", np.float64),
+        ("order", np.int64),
+        ("aging", np.float64),  # tokens a second, of SJF
+        ("token_s", np.float64),  # what a token to decode, and to prefill, is reckoned to take
+        ("prefill_token_s", np.float64),
+        ("preempts_s", np.float64),  # how often running requests may have to give way; 0: never
+        ("margin", np.float64),  # by how much they must come behind
+        ("itl_limit_s", np.float64),  # prefills are cut so that iterations with decodes take no longer; 0: not
         # found
         ("state", np.int64),
         ("mhz", np.float64),
@@ -139,6 +149,7 @@ INSTANCE = np.dtype(
         ("on_s", np.float64),
         ("heirs", np.int64),  # how many; above 0: it hands over everything when the iteration in flight ends
         ("heirs_ready_s", np.float64),
+        ("looked", np.int64),  # the last stretch of `preempts_s` in which somebody may have given way
         # worst latencies since the driver last looked; NaN: none
         ("worst_ttft_s", np.float64),
         ("worst_tpot_s", np.float64),
@@ -442,10 +453,71 @@ def to_compute(s: State, r: int) -> int:
 
 
 @compiled
-def preempt_newest(s: State, i: int, now_s: float) -> bool:
-    """Sends the newest sequence back to the head of the queue, to be computed again; whether it was decoding."""
+def rank(s: State, i: int, r: int) -> float:
+    """What the queue is ordered by, the smallest first. What is common to all is left out."""
+    order = s.eng[i].order
+    if order == EDF:
+        return float(s.req[r].due_s)
+    if order == SJF:  # predicted - aging x wait
+        return float(s.req[r].predicted + s.eng[i].aging * s.req[r].arrival_s)
+    left = max(1, s.req[r].predicted - s.req[r].generated)
+    work_s = left * s.eng[i].token_s + s.req[r].to_prefill * s.eng[i].prefill_token_s
+    return float(s.req[r].due_s - work_s) if order == LLF else work_s
+
+
+@compiled
+def comes_before(s: State, i: int, a: int, b: int) -> bool:
+    first, second = rank(s, i, a), rank(s, i, b)
+    return first < second or (first == second and bool(s.req[a].number < s.req[b].number))
+
+
+@compiled
+def next_waiting(s: State, i: int) -> int:
+    """Who is to be admitted next."""
+    best = s.eng[i].queue_head
+    if s.eng[i].order != FCFS and best != NONE:
+        r = s.req[best].next
+        while r != NONE:
+            if comes_before(s, i, r, best):
+                best = r
+            r = s.req[r].next
+    return int(best)
+
+
+@compiled
+def take_out(s: State, i: int, r: int) -> None:
+    """Removes a request from the queue."""
+    if s.eng[i].queue_head == r:
+        s.eng[i].queue_head = s.req[r].next
+        before = NONE
+    else:
+        before = s.eng[i].queue_head
+        while s.req[before].next != r:
+            before = s.req[before].next
+        s.req[before].next = s.req[r].next
+    if s.eng[i].queue_tail == r:
+        s.eng[i].queue_tail = before
+    s.eng[i].waiting -= 1
+
+
+@compiled
+def last_running(s: State, i: int) -> int:
+    """The place of who is to give way first: the newest, or under an order that preempts the last in that order."""
+    place = s.eng[i].running - 1
+    if s.eng[i].order != FCFS and s.eng[i].preempts_s > 0.0:
+        for p in range(s.eng[i].running - 1):
+            if comes_before(s, i, s.active[i, place], s.active[i, p]):
+                place = p
+    return int(place)
+
+
+@compiled
+def preempt(s: State, i: int, place: int, now_s: float) -> bool:
+    """Sends a sequence back to the head of the queue, to be computed again; whether it was decoding."""
+    r = s.active[i, place]
     s.eng[i].running -= 1
-    r = s.active[i, s.eng[i].running]
+    for p in range(place, s.eng[i].running):
+        s.active[i, p] = s.active[i, p + 1]
     decoding = s.req[r].to_prefill == 0
     if decoding:
         s.req[r].last_token_s = now_s
@@ -466,17 +538,36 @@ def preempt_newest(s: State, i: int, now_s: float) -> bool:
 
 
 @compiled
+def give_way(s: State, i: int, decodes: int, now_s: float) -> int:
+    """Once in each stretch of `preempts_s`: running requests make room for waiting ones that come well before them.
+
+    Returns how many decode after that.
+    """
+    stretch = int((now_s + TIE_S) / s.eng[i].preempts_s)
+    if s.eng[i].waiting == 0 or stretch == s.eng[i].looked:
+        return decodes
+    s.eng[i].looked = stretch
+    while s.eng[i].waiting > 0 and s.eng[i].running > 0:
+        first, place = next_waiting(s, i), last_running(s, i)
+        need = s.req[first].to_prefill + s.req[first].computed
+        seat = s.eng[i].running < s.eng[i].max_sequences
+        if seat and s.eng[i].kv_used + decodes + need <= s.eng[i].capacity:
+            break
+        if rank(s, i, first) + s.eng[i].margin >= rank(s, i, s.active[i, place]):
+            break
+        decodes -= preempt(s, i, place, now_s)
+    return decodes
+
+
+@compiled
 def admit(s: State, i: int, decodes: int, budget: int, now_s: float) -> None:
     """Takes requests from the queue in order, while a token of budget, a place and room for the whole prompt remain."""
     while s.eng[i].waiting > 0 and budget > 0 and s.eng[i].running < s.eng[i].max_sequences:
-        r = s.eng[i].queue_head
+        r = next_waiting(s, i)
         need = s.req[r].to_prefill + s.req[r].computed
         if s.eng[i].kv_used + decodes + need > s.eng[i].capacity:
             return
-        s.eng[i].queue_head = s.req[r].next
-        if s.eng[i].queue_head == NONE:
-            s.eng[i].queue_tail = NONE
-        s.eng[i].waiting -= 1
+        take_out(s, i, r)
         s.active[i, s.eng[i].running] = r
         s.eng[i].running += 1
         s.req[r].kv = need
@@ -484,6 +575,31 @@ def admit(s: State, i: int, decodes: int, budget: int, now_s: float) -> None:
         s.req[r].chunk = min(budget, s.req[r].to_prefill)
         budget -= s.req[r].chunk
         note(s, ADMITTED, r, i, now_s)
+
+
+@compiled
+def within_limit(s: State, i: int, budget: int, decodes: int, context: int) -> int:
+    """Tokens to prefill so that the iteration keeps `itl_limit_s`, as if they were one prompt's.
+
+    That prompt is the first under way, or the next in the queue: its tokens in the cache count.
+    """
+    first = NONE
+    for p in range(s.eng[i].running):
+        if s.req[s.active[i, p]].to_prefill > 0:
+            first = s.active[i, p]
+            break
+    if first == NONE:
+        first = next_waiting(s, i)
+    if first == NONE or budget <= 0:
+        return budget
+    cached = float(s.req[first].computed)
+    low, high = 0, budget + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        pairs = middle * (cached + middle / 2.0)
+        t_s = iteration(s.cost[i], s.eng[i].mhz, float(middle), cached, pairs, 1.0, float(decodes), float(context))[0]
+        low, high = (middle, high) if t_s <= s.eng[i].itl_limit_s else (low, middle)
+    return low
 
 
 @compiled
@@ -496,24 +612,30 @@ def begin(s: State, i: int, now_s: float) -> None:
     for p in range(s.eng[i].running):
         if s.req[s.active[i, p]].to_prefill == 0:
             decodes += 1
+    if s.eng[i].preempts_s > 0.0:
+        decodes = give_way(s, i, decodes, now_s)
     preempted = False
     while decodes > 0 and s.eng[i].kv_used + decodes > s.eng[i].capacity:
-        if preempt_newest(s, i, now_s):
+        if preempt(s, i, last_running(s, i), now_s):
             decodes -= 1
         preempted = True
-    budget = s.eng[i].budget - decodes
     context, shortest = 0, 0
     for p in range(s.eng[i].running):
         r = s.active[i, p]
-        if s.req[r].to_prefill > 0:
-            s.req[r].chunk = min(max(budget, 0), s.req[r].to_prefill)
-            budget -= s.req[r].chunk
-        else:
+        if s.req[r].to_prefill == 0:
             context += s.req[r].kv + 1
             left = s.req[r].output - s.req[r].generated
             if s.req[r].split > 0:
                 left = min(left, s.req[r].split - s.req[r].kv)
             shortest = left if shortest == 0 else min(shortest, left)
+    budget = s.eng[i].budget - decodes
+    if s.eng[i].itl_limit_s > 0.0 and decodes > 0:
+        budget = within_limit(s, i, budget, decodes, context)
+    for p in range(s.eng[i].running):
+        r = s.active[i, p]
+        if s.req[r].to_prefill > 0:
+            s.req[r].chunk = min(max(budget, 0), s.req[r].to_prefill)
+            budget -= s.req[r].chunk
     if not preempted:  # the cache is short: admitting now would only preempt again
         admit(s, i, decodes, budget, now_s)
     new, cached, pairs, prefills = 0, 0, 0.0, 0
@@ -533,6 +655,8 @@ def begin(s: State, i: int, now_s: float) -> None:
         return
     steps = min(shortest, (s.eng[i].capacity - s.eng[i].kv_used) // decodes)
     many_iterations(s, i, 1 if preempted or s.walk else steps, decodes, context)
+    if s.eng[i].preempts_s > 0.0 and s.eng[i].waiting > 0:  # look again with the first iteration of the next stretch
+        cut(s, i, s.eng[i].preempts_s * (s.eng[i].looked + 1) - 2.0 * TIE_S)
 
 
 @compiled
@@ -717,7 +841,7 @@ def hand_over(s: State, r: int, i: int, now_s: float) -> None:
     pool = s.req[r].pool
     s.req[r].split = 0
     s.req[r].pool = s.pool[pool].then
-    move(s, r, i, now_s, max(now_s, s.req[r].sent_s) + s.pool[pool].latency_s, NONE)
+    move(s, r, i, now_s, max(now_s, s.req[r].sent_s) + s.pool[pool].latency_s, s.req[r].heir)
 
 
 @compiled
@@ -758,6 +882,7 @@ def land(s: State) -> None:
     s.counts[FLIGHTS] = s.req[r].next
     s.counts[COUPLED] -= 1
     now_s, heir, need = s.req[r].lands_s, s.req[r].heir, s.req[r].prompt + s.req[r].output
+    s.req[r].heir = NONE
     if heir != NONE and s.eng[heir].state >= SERVING and s.eng[heir].heirs == 0 and need <= s.eng[heir].whole:
         s.req[r].instance = heir
         enqueue(s, r, heir, now_s)
@@ -1018,31 +1143,89 @@ def enqueue(s: State, r: int, i: int, now_s: float) -> None:
     if s.eng[i].steps == 0:
         settle_idle(s, i, now_s)
         begin(s, i, now_s)
-    elif alone:  # behind one that cannot be admitted before the jump ends, nothing changes
+    elif alone or s.eng[i].order != FCFS:  # behind one that cannot be admitted before the jump ends, nothing changes
         cut(s, i, now_s)
 
 
 @compiled
-def arrive(s: State, r: int) -> None:
+def receive(s: State, r: int) -> None:
+    """A request arrives; where it goes is another's business."""
     cell, stretch = s.req[r].cell, int(s.req[r].arrival_s / STRETCH_S)
     s.seen[cell, stretch, 0] += 1
     s.seen[cell, stretch, 1] += s.req[r].prompt
     s.seen[cell, stretch, 2] += s.req[r].predicted
-    pool = s.cell_pool[cell]
-    s.req[r].pool = pool
+    s.req[r].pool = s.cell_pool[cell]
     s.req[r].status = IN_FLIGHT
     s.counts[IN_FLIGHT_COUNT] += 1
     s.req[r].computed = s.req[r].cached
+    s.req[r].to_prefill = to_compute(s, r)
+
+
+@compiled
+def split_at(s: State, r: int, tokens: int) -> None:
+    """It is to be handed over when its cache holds so many tokens."""
+    s.req[r].split = tokens
+    s.req[r].to_prefill = to_compute(s, r)
+    s.counts[COUPLED] += 1
+    will_be_handed(s, r)
+
+
+@compiled
+def arrive(s: State, r: int) -> None:
+    receive(s, r)
+    pool = s.req[r].pool
     if s.pool[pool].split == AT_PROMPT:
-        s.req[r].split = s.req[r].prompt
+        split_at(s, r, s.req[r].prompt)
     elif s.pool[pool].split == AT_RATIO:
         share = int(s.pool[pool].split_ratio * (s.req[r].prompt + s.req[r].predicted))
-        s.req[r].split = max(s.req[r].cached + 1, share)
-    if s.req[r].split > 0:
-        s.counts[COUPLED] += 1
-        will_be_handed(s, r)
-    s.req[r].to_prefill = to_compute(s, r)
+        split_at(s, r, max(s.req[r].cached + 1, share))
     dispatch(s, r, s.req[r].arrival_s)
+
+
+@compiled
+def place(s: State, r: int, i: int, tokens: int, second: int, now_s: float) -> None:
+    """Puts a received request into the queue of an instance, and what is beyond `tokens` (0: nothing) on a second."""
+    s.req[r].instance = i
+    if tokens > 0:
+        s.req[r].heir = second
+        split_at(s, r, max(s.req[r].cached + 1, tokens))
+    enqueue(s, r, i, now_s)
+
+
+@compiled
+def done_in_jump(s: State, i: int, now_s: float) -> int:
+    """Iterations of the jump in flight that have ended: tokens of each decoding sequence that are not booked yet."""
+    if s.eng[i].steps < 2 or s.eng[i].decodes == 0:
+        return 0
+    return terms_within(s.eng[i].first_s, s.eng[i].slope_s, s.eng[i].steps, now_s + TIE_S - s.eng[i].start_s)
+
+
+@compiled
+def kv_now(s: State, now_s: float) -> Ints:
+    """Tokens in the cache of each instance."""
+    kv = np.empty(s.eng.shape[0], np.int64)
+    for i in range(s.eng.shape[0]):
+        kv[i] = s.eng[i].kv_used + done_in_jump(s, i, now_s) * s.eng[i].decodes
+    return kv
+
+
+@compiled
+def sequences(s: State, i: int, now_s: float) -> Ints:
+    """(n, 4) of the running sequences, then the waiting ones: row of `req`, tokens in the cache, generated, to prefill."""
+    found = np.empty((s.eng[i].running + s.eng[i].waiting, 4), np.int64)
+    done = done_in_jump(s, i, now_s)
+    for p in range(s.eng[i].running):
+        r = s.active[i, p]
+        more = done if s.req[r].to_prefill == 0 else 0
+        found[p, 0] = r
+        found[p, 1], found[p, 2] = s.req[r].kv + more, s.req[r].generated + more
+        found[p, 3] = s.req[r].to_prefill
+    r = s.eng[i].queue_head
+    for p in range(s.eng[i].running, found.shape[0]):
+        found[p, 0], found[p, 1], found[p, 2] = r, 0, s.req[r].generated
+        found[p, 3] = s.req[r].to_prefill
+        r = s.req[r].next
+    return found
 
 
 @compiled
@@ -1065,15 +1248,21 @@ def settle(s: State, to_s: float, landings_too: bool) -> None:
 
 
 @compiled
-def run_until(s: State, to_s: float) -> bool:
-    """All arrivals and landings before `to_s`, then every iteration that ends by it.
+def rows_needed(s: State) -> int:
+    """Rows of `own` that may be in use before the next arrival, less one.
 
-    False when more rows of `own` are needed first: sequences that began are at most as many as requests in flight, or
-    as there are places in batches and requests that change their place.
+    Sequences that began are at most as many as requests in flight, and as there are places in batches and requests
+    that change their place.
     """
+    return int(min(s.counts[IN_FLIGHT_COUNT], s.counts[SEATS] + s.counts[HANDED_COUNT]))
+
+
+@compiled
+def run_until(s: State, to_s: float) -> bool:
+    """All arrivals and landings before `to_s`, then every iteration that ends by it. False: more rows are needed."""
     r = s.counts[NEXT_ARRIVAL]
     while r < s.req.shape[0] and s.req[r].arrival_s < to_s:
-        if s.own.shape[0] <= min(s.counts[IN_FLIGHT_COUNT], s.counts[SEATS] + s.counts[HANDED_COUNT]):
+        if s.own.shape[0] <= rows_needed(s):
             s.counts[NEXT_ARRIVAL] = r
             return False
         if s.counts[COUPLED] > 0:

@@ -28,12 +28,13 @@ from typing import Any
 import numpy as np
 
 from scheduler.simulator import kernel
-from scheduler.simulator.commands import DRAINING, OFF, SERVING, STARTING, STRETCH_S, FleetView
+from scheduler.simulator.commands import DRAINING, OFF, SERVING, STARTING, STRETCH_S, FleetView, RequestView, Sequences
 from scheduler.simulator.fleet import FleetSpec, InstanceSpec, Load
 from scheduler.simulator.kernel import ADMITTED, FINISHED, FIRST_TOKEN, HANDED_OVER, NONE, PREEMPTED, TIE_S
 from scheduler.simulator.outcome import Floats, Ints, Outcome, Sink
 from scheduler.simulator.worlds import request_rows
 
+_GIVEN = ("number", "arrival_s", "prompt", "output", "cached", "deadline_s", "due_s", "predicted")
 Log = Callable[[int, int, int, float], None]  # kind, request, instance, time
 
 
@@ -48,6 +49,8 @@ class Request:
     output: int
     cached: int
     deadline_s: float
+    due_s: float
+    predicted: int
     status: int = kernel.AHEAD
     pool: int = NONE
     instance: int = NONE
@@ -112,6 +115,7 @@ class ReferenceInstance:
         self.idle_since_s = self.on_since_s = self.on_s = 0.0
         self.heirs: tuple[int, ...] = ()
         self.heirs_ready_s = 0.0
+        self.looked = -1
         self.spent_j = {"prefill": 0.0, "decode": 0.0, "idle": 0.0, "transition": 0.0}
         self.worst = {"ttft": math.nan, "tpot": math.nan, "e2e": math.nan}
         self.iterations = 0
@@ -162,26 +166,28 @@ class ReferenceInstance:
         if self.heirs:
             self.leave(now_s)
             return
+        self._give_way(now_s)
         decodes = [request for request in self.active if not request.to_prefill]
         preempted = False
         while decodes and self.kv_used + len(decodes) > self.capacity:
-            victim = self.active.pop()
+            victim = self._last_running()
             self._preempt(victim, now_s)
             decodes = [request for request in decodes if request is not victim]
             preempted = True
         for request in decodes:
             request.kv += 1
-        budget = self.spec.tokens_per_iteration - len(decodes)
+        budget = self._budget(decodes)
         prefills: list[tuple[Request, int]] = []
         for request in self.active:
             if request.to_prefill and budget > 0:
                 prefills.append((request, min(budget, request.to_prefill)))
                 budget -= prefills[-1][1]
         while not preempted and self.queue and budget > 0 and len(self.active) < self.spec.max_sequences:
-            need = self.queue[0].to_prefill + self.queue[0].computed
+            request = self._next_waiting()
+            need = request.to_prefill + request.computed
             if self.kv_used + need > self.capacity:
                 break
-            request = self.queue.popleft()
+            self.queue.remove(request)
             request.kv = need
             self.active.append(request)
             prefills.append((request, min(budget, request.to_prefill)))
@@ -193,6 +199,62 @@ class ReferenceInstance:
         self.idle_since_s = now_s
         if self.state == DRAINING and not self.queue:
             self.switch_off(now_s)
+
+    def _rank(self, request: Request) -> float:
+        rules = self.spec.scheduling
+        if rules.order == "edf":
+            return request.due_s
+        if rules.order == "sjf":
+            return request.predicted + rules.aging * request.arrival_s
+        left = max(1, request.predicted - request.generated)
+        work_s = left * rules.token_s + request.to_prefill * rules.prefill_token_s
+        return request.due_s - work_s if rules.order == "llf" else work_s
+
+    def _next_waiting(self) -> Request:
+        if self.spec.scheduling.order == "fcfs":
+            return self.queue[0]
+        return min(self.queue, key=lambda request: (self._rank(request), request.number))
+
+    def _last_running(self) -> Request:
+        """Who is to give way first: the newest, or under an order that preempts the last in that order."""
+        if not self.spec.scheduling.preempts_s:
+            return self.active[-1]
+        return max(self.active, key=lambda request: (self._rank(request), request.number))
+
+    def _give_way(self, now_s: float) -> None:
+        rules = self.spec.scheduling
+        if not rules.preempts_s or not self.queue:
+            return
+        stretch = int((now_s + TIE_S) / rules.preempts_s)
+        if stretch == self.looked:
+            return
+        self.looked = stretch
+        while self.queue and self.active:
+            first, last = self._next_waiting(), self._last_running()
+            decodes = sum(not request.to_prefill for request in self.active)
+            seat = len(self.active) < self.spec.max_sequences
+            if seat and self.kv_used + decodes + first.to_prefill + first.computed <= self.capacity:
+                return
+            if self._rank(first) + rules.margin >= self._rank(last):
+                return
+            self._preempt(last, now_s)
+
+    def _budget(self, decodes: list[Request]) -> int:
+        """Tokens to prefill: as many as the token budget leaves, within the limit of an iteration with decodes."""
+        budget = self.spec.tokens_per_iteration - len(decodes)
+        limit_s = self.spec.scheduling.itl_limit_s
+        under_way = [request for request in self.active if request.to_prefill] or (
+            [self._next_waiting()] if self.queue else []
+        )
+        if not limit_s or not decodes or not under_way or budget <= 0:
+            return budget
+        context, cached = float(sum(request.kv for request in decodes)), under_way[0].computed
+        low, high = 0, budget + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            whole = self.spec.engine_costs.iteration(self.mhz, [(middle, cached)], len(decodes), context)
+            low, high = (middle, high) if whole.t_s <= limit_s else (low, middle)
+        return low
 
     def leave(self, now_s: float) -> None:
         """Everything goes to the heirs by turns, the running ones first."""
@@ -217,6 +279,7 @@ class ReferenceInstance:
         self.in_flight = InFlight(now_s, end_s, decodes, prefills, prefill_j, whole.energy_j - prefill_j)
 
     def _preempt(self, victim: Request, now_s: float) -> None:
+        self.active.remove(victim)
         victim.kv = 0
         victim.computed = victim.cached
         victim.to_prefill = victim.to_compute
@@ -278,7 +341,7 @@ class ReferenceInstance:
         self._send(request, request.kv if request.generated else request.computed, now_s)
         request.split = 0
         request.pool = self._fleet.fleet.pool_number(handover.to)
-        self._move(request, now_s, max(now_s, request.sent_s) + handover.latency_s, NONE)
+        self._move(request, now_s, max(now_s, request.sent_s) + handover.latency_s, request.heir)
         request.kv = 0
         self.active.remove(request)
 
@@ -301,10 +364,7 @@ class ReferenceWorld:
         self.requests: list[Request] = []
         for block in blocks:
             for row in request_rows(block, len(self.requests)):
-                given = [
-                    row[name].item() for name in ("number", "arrival_s", "prompt", "output", "cached", "deadline_s")
-                ]
-                self.requests.append(Request(row.copy(), *given))
+                self.requests.append(Request(row.copy(), *(row[name].item() for name in _GIVEN)))
         self._sink = sink
         self._next = 0
         self._flights: list[Request] = []
@@ -376,6 +436,7 @@ class ReferenceWorld:
 
     def _land(self, request: Request) -> None:
         heir = self.instances[request.heir] if request.heir != NONE else None
+        request.heir = NONE
         serving = heir is not None and heir.state in (SERVING, DRAINING) and not heir.heirs
         if heir is not None and serving and self._fits(heir.index, request):
             heir.enqueue(request, request.lands_s)
@@ -384,22 +445,51 @@ class ReferenceWorld:
 
     # -- requests ----------------------------------------------------------------------------------
 
-    def _arrive(self, request: Request) -> None:
+    def _receive(self, request: Request) -> None:
         cell, stretch = int(request.given["cell"]), int(request.arrival_s / STRETCH_S)
         if stretch >= self._seen.shape[1]:
             self._seen = np.pad(self._seen, ((0, 0), (0, stretch + 1 - self._seen.shape[1]), (0, 0)))
-        predicted = int(request.given["predicted"])
-        self._seen[cell, stretch] += (1, request.prompt, predicted)
+        self._seen[cell, stretch] += (1, request.prompt, request.predicted)
         request.status, request.pool = kernel.IN_FLIGHT, self._cell_pool[cell]
         request.computed = request.cached
-        handover = self.fleet.pools[request.pool].handover
-        if handover is not None:
-            request.handed = 1
-            request.split = request.prompt
-            if not isinstance(handover.at, str):
-                request.split = max(request.cached + 1, int(handover.at * (request.prompt + predicted)))
         request.to_prefill = request.to_compute
+
+    def _split(self, request: Request, tokens: int) -> None:
+        request.handed = 1
+        request.split = tokens
+        request.to_prefill = request.to_compute
+
+    def _arrive(self, request: Request) -> None:
+        self._receive(request)
+        handover = self.fleet.pools[request.pool].handover
+        if handover is not None and handover.at == "prompt":
+            self._split(request, request.prompt)
+        elif handover is not None and not isinstance(handover.at, str):
+            share = int(handover.at * (request.prompt + request.predicted))
+            self._split(request, max(request.cached + 1, share))
         self._dispatch(request, request.arrival_s)
+
+    @property
+    def next_arrival_s(self) -> float:
+        return self.requests[self._next].arrival_s if self._next < len(self.requests) else math.inf
+
+    def receive(self, now_s: float) -> RequestView:
+        self._settle(now_s, True)
+        request = self.requests[self._next]
+        self._next += 1
+        self._receive(request)
+        known = ("number", "arrival_s", "prompt", "cached", "predicted", "due_s", "cell", "service", "tenant")
+        return RequestView(*(request.given[name].item() for name in known))
+
+    def place(self, number: int, i: int, split: int, second: int, now_s: float) -> None:
+        request = self.requests[number]
+        if split > 0:
+            request.heir = second
+            self._split(request, max(request.cached + 1, split))
+        self.instances[i].enqueue(request, now_s)
+
+    def refuse(self, number: int) -> None:
+        self.requests[number].status = kernel.REJECTED
 
     def _dispatch(self, request: Request, now_s: float) -> None:
         if not self._members[request.pool]:
@@ -530,6 +620,26 @@ class ReferenceWorld:
             cell_pool=tuple(self._cell_pool),
             held=np.array([len(held) for held in self._held], np.int64),
             arrived=np.pad(self._seen, ((0, 0), (0, missing), (0, 0)))[:, :stretches],
+            sequences=self._sequences,
+        )
+
+    def _sequences(self, i: int) -> Sequences:
+        own = self.instances[i]
+        decoding = set() if own.in_flight is None else {request.number for request in own.in_flight.decodes}
+        found = [*own.active, *own.queue]
+
+        def column(values: list[int]) -> Ints:
+            return np.array(values, np.int64)
+
+        return Sequences(
+            running=len(own.active),
+            number=column([r.number for r in found]),
+            kv_tokens=column([r.kv - (r.number in decoding) for r in found]),
+            generated_tokens=column([r.generated for r in found]),
+            to_prefill_tokens=column([r.to_prefill for r in found]),
+            predicted_tokens=column([r.predicted for r in found]),
+            arrival_s=np.array([r.arrival_s for r in found]),
+            due_s=np.array([r.due_s for r in found]),
         )
 
     def forget_worst(self) -> None:

@@ -24,7 +24,9 @@ from scheduler.simulator.commands import (
     Decision,
     Drain,
     FleetView,
+    RequestView,
     Reshard,
+    Router,
     SetWeight,
     SimCommand,
     Start,
@@ -37,6 +39,7 @@ from scheduler.simulator.worlds import CompiledWorld
 MODES = ("macro", "walk", "reference")
 _SLICE_S = 600.0  # how often progress is told and Ctrl-C is heard, at the most
 _SLICES = 64  # of a load's time span, where it is known
+_OFFERS = 1000  # how often a router may hold back what is left, while nothing runs
 _PATIENCE = 3  # epochs of the slowest control that held requests wait for an instance when nothing else is left
 
 Effect = Callable[[float], None]
@@ -96,6 +99,19 @@ class World(Protocol):
     def reject_held(self) -> None: ...
 
     @property
+    def next_arrival_s(self) -> float:
+        """Infinite: no more requests."""
+        ...
+
+    def receive(self, now_s: float) -> RequestView:
+        """The next request arrives (now), and is to be placed or refused."""
+        ...
+
+    def place(self, number: int, i: int, split: int, second: int, now_s: float) -> None: ...
+
+    def refuse(self, number: int) -> None: ...
+
+    @property
     def arrived(self) -> int: ...
 
     @property
@@ -119,6 +135,7 @@ def simulate(
     *,
     mode: str = "macro",
     controls: Sequence[Control] = (),
+    router: Router | None = None,
     clock_switch_s: Callable[[InstanceSpec], float] = lambda spec: 0.0,
     sink: Sink | None = None,
     progress: Callable[[int, float], None] | None = None,
@@ -132,6 +149,7 @@ def simulate(
         load: All requests, or blocks of them in order of time, of which only one and those in flight are in memory.
         mode: `macro` jumps from event to event; `walk` is the same compiled code, one iteration at a time; `reference`
             is plain Python, token by token.
+        router: Places each request, in the place of the pools' own routing.
         clock_switch_s: How long after its command an instance's clock changes.
         sink: Takes the requests as they end; none: the outcome has them all.
         progress: Called now and then with the number of requests that arrived, and the simulated time.
@@ -157,7 +175,7 @@ def simulate(
     else:
         world = CompiledWorld(fleet, blocks, taker, bin_s, mode == "walk", keep_events, keep_segments)
     span_s = float(load.arrival_s[-1]) if isinstance(load, Load) else math.inf
-    driver = _Driver(fleet, world, controls, clock_switch_s)
+    driver = _Driver(fleet, world, controls, router, clock_switch_s)
     outcome = driver.run(max(1.0, min(_SLICE_S, span_s / _SLICES)), progress)
     return replace(outcome, rows=kept.rows()) if kept is not None else outcome
 
@@ -170,6 +188,7 @@ class _Driver:
         fleet: FleetSpec,
         world: World,
         controls: Sequence[Control],
+        router: Router | None,
         clock_switch_s: Callable[[InstanceSpec], float],
     ) -> None:
         self._fleet, self._world = fleet, world
@@ -185,6 +204,9 @@ class _Driver:
         self._decisions: list[Decision] = []
         self._holds: dict[str, int] = {control.name: 0 for control in self._controls}
         self._refused = 0
+        self._router = router
+        self._waiting: list[RequestView] = []  # what the router holds back
+        self._offered = 0  # how often in vain, since anything last happened
         self._moved = 0  # epoch of the slowest control in which something could still happen
 
     def run(self, slice_s: float, progress: Callable[[int, float], None] | None) -> Outcome:
@@ -194,6 +216,8 @@ class _Driver:
         try:
             while True:
                 now_s = min(tick_s, self._events[0][0] if self._events else math.inf)
+                if self._router is not None:
+                    now_s = min(now_s, world.next_arrival_s)
                 world.run_until(now_s)
                 if world.stuck and not self._controls:
                     world.reject_held()
@@ -202,6 +226,8 @@ class _Driver:
                 while self._events and self._events[0][0] <= now_s:
                     heapq.heappop(self._events)[3](now_s)
                     acted_s = now_s
+                if self._router is not None:
+                    self._route(self._router, now_s)
                 if now_s >= tick_s:
                     tick_s = now_s + slice_s
                     if progress is not None:
@@ -236,6 +262,36 @@ class _Driver:
             self._at(count * control.period_s, effect, 1 + rank)
 
         return effect
+
+    def _route(self, router: Router, now_s: float) -> None:
+        """Places those that arrive now."""
+        while self._world.next_arrival_s <= now_s:
+            self._offer(router, self._world.receive(now_s), now_s)
+            self._offered = 0
+
+    def _offer(self, router: Router, request: RequestView, now_s: float) -> None:
+        found = router.place(request, self._world.view(now_s))
+        if found is None:
+            if not self._waiting:
+                self._at(now_s + router.tick_s, lambda at_s: self._offer_again(router, at_s))
+            self._waiting.append(request)
+            return
+        for command in found.commands:
+            self._carry_out(command, now_s)
+        self._world.place(request.number, found.instance, found.split, found.second, now_s)
+
+    def _offer_again(self, router: Router, now_s: float) -> None:
+        """Those held back, in order of arrival; refused when nothing runs and nobody takes them for long."""
+        waiting, self._waiting = self._waiting, []
+        self._offered += 1
+        if self._offered > _OFFERS and not self._world.view(now_s).running.any() and not self._starting:
+            for request in waiting:
+                self._world.refuse(request.number)
+            return
+        for request in waiting:
+            self._offer(router, request, now_s)
+        if len(self._waiting) < len(waiting):
+            self._offered = 0
 
     def _give_up(self, epoch: int) -> None:
         """Rejects what is held when nothing else is left and nobody has come for a while."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
@@ -11,11 +12,12 @@ from numpy.typing import NDArray
 
 from scheduler.core.engine_model import EngineModel
 from scheduler.simulator import kernel
-from scheduler.simulator.commands import FleetView
-from scheduler.simulator.fleet import ROUTINGS, FixedCosts, FleetSpec, InstanceSpec, Load
+from scheduler.simulator.commands import FleetView, RequestView, Sequences
+from scheduler.simulator.fleet import ORDERS, ROUTINGS, FixedCosts, FleetSpec, InstanceSpec, Load
 from scheduler.simulator.outcome import Floats, Outcome, Sink
 
 KINDS = ("prefill", "decode", "idle", "transition")
+_KNOWN = ("number", "arrival_s", "prompt", "cached", "predicted", "due_s", "cell", "service", "tenant")
 _ROWS = 1024  # of `own` to begin with; more when needed
 
 
@@ -44,8 +46,10 @@ def pool_rows(fleet: FleetSpec) -> NDArray[np.void]:
         row["routing"] = ROUTINGS.index(pool.routing)
         if (handover := pool.handover) is not None:
             row["then"] = fleet.pool_number(handover.to)
-            row["split"] = kernel.AT_PROMPT if handover.at == "prompt" else kernel.AT_RATIO
-            row["split_ratio"] = 0.0 if handover.at == "prompt" else handover.at
+            if not isinstance(handover.at, str):
+                row["split"], row["split_ratio"] = kernel.AT_RATIO, handover.at
+            elif handover.at == "prompt":
+                row["split"] = kernel.AT_PROMPT
             row["token_s"], row["latency_s"], row["chunked"] = handover.token_s, handover.latency_s, handover.chunked
     return rows
 
@@ -56,7 +60,7 @@ def request_rows(load: Load, first_number: int) -> NDArray[np.void]:
     rows["number"] = np.arange(first_number, first_number + len(load))
     rows["prompt"], rows["output"], rows["cached"] = load.prompt_tokens, load.output_tokens, load.cached_tokens
     rows["predicted"] = load.predicted_tokens
-    for name in ("arrival_s", "deadline_s", "lat_s", "request_class", "cell", "service", "tenant"):
+    for name in ("arrival_s", "deadline_s", "due_s", "lat_s", "request_class", "cell", "service", "tenant"):
         rows[name] = getattr(load, name)
     for name in ("pool", "instance", "next", "row", "heir"):
         rows[name] = kernel.NONE
@@ -72,6 +76,10 @@ def _instance_rows(specs: Sequence[InstanceSpec]) -> NDArray[np.void]:
     rows["budget"] = [spec.tokens_per_iteration for spec in specs]
     rows["mhz"] = [spec.mhz for spec in specs]
     rows["weight"] = 1.0
+    rows["looked"] = -1
+    rows["order"] = [ORDERS.index(spec.scheduling.order) for spec in specs]
+    for name in ("aging", "token_s", "prefill_token_s", "preempts_s", "margin", "itl_limit_s"):
+        rows[name] = [getattr(spec.scheduling, name) for spec in specs]
     rows["queue_head"] = rows["queue_tail"] = kernel.NONE
     for name in ("worst_ttft_s", "worst_tpot_s", "worst_e2e_s"):
         rows[name] = np.nan
@@ -292,14 +300,61 @@ class CompiledWorld:
             mhz=eng["mhz"].copy(),
             running=eng["running"].copy(),
             waiting=eng["waiting"].copy(),
-            kv_used_tokens=eng["kv_used"].copy(),
+            kv_used_tokens=kernel.kv_now(self._state, now_s),
             worst_ttft_s=eng["worst_ttft_s"].copy(),
             worst_tpot_s=eng["worst_tpot_s"].copy(),
             worst_e2e_s=eng["worst_e2e_s"].copy(),
             cell_pool=tuple(self._state.cell_pool.tolist()),
             held=self._state.pool["held"].copy(),
             arrived=self._state.seen[:, : int(now_s / kernel.STRETCH_S) + 1],
+            sequences=lambda i: self._sequences(i, now_s),
         )
+
+    def _sequences(self, i: int, now_s: float) -> Sequences:
+        found = kernel.sequences(self._state, i, now_s)
+        rows = self._state.req[found[:, 0]]
+        return Sequences(
+            running=int(self._state.eng["running"][i]),
+            number=rows["number"].copy(),
+            kv_tokens=found[:, 1],
+            generated_tokens=found[:, 2],
+            to_prefill_tokens=found[:, 3],
+            predicted_tokens=rows["predicted"].copy(),
+            arrival_s=rows["arrival_s"].copy(),
+            due_s=rows["due_s"].copy(),
+        )
+
+    # -- requests, one by one ----------------------------------------------------------------------
+
+    @property
+    def next_arrival_s(self) -> float:
+        """Of the next request; infinite: there is none. Loads its block."""
+        if self._state.counts[kernel.NEXT_ARRIVAL] == self._state.req.size and self._ahead is not None:
+            self._load_block()
+        place = int(self._state.counts[kernel.NEXT_ARRIVAL])
+        return float(self._state.req["arrival_s"][place]) if place < self._state.req.size else math.inf
+
+    def receive(self, now_s: float) -> RequestView:
+        s = self._state
+        self._reserve(now_s)
+        while self._state.own.shape[0] <= kernel.rows_needed(self._state):
+            self._more_rows(2 * self._state.own.shape[0])
+        s = self._state
+        if s.counts[kernel.COUPLED] > 0:
+            kernel.settle(s, now_s, True)
+        r = int(s.counts[kernel.NEXT_ARRIVAL])
+        s.counts[kernel.NEXT_ARRIVAL] = r + 1
+        kernel.receive(s, r)
+        return RequestView(*(s.req[name][r].item() for name in _KNOWN))
+
+    def place(self, number: int, i: int, split: int, second: int, now_s: float) -> None:
+        kernel.place(self._state, self._row(number), i, split, second, now_s)
+
+    def refuse(self, number: int) -> None:
+        kernel.reject(self._state, self._row(number))
+
+    def _row(self, number: int) -> int:
+        return int(np.searchsorted(self._state.req["number"], number))
 
     def forget_worst(self) -> None:
         for name in ("worst_ttft_s", "worst_tpot_s", "worst_e2e_s"):

@@ -8,8 +8,19 @@ from hypothesis import strategies as st
 
 from scheduler.core.engine_model import GPUS
 from scheduler.core.types import SetSmClock
-from scheduler.simulator.commands import Answer, Assign, Drain, FleetView, Reshard, SetWeight, SimCommand, Start
-from scheduler.simulator.fleet import FixedCosts, FleetSpec, Handover, InstanceSpec, Load, PoolSpec, load
+from scheduler.simulator.commands import (
+    Answer,
+    Assign,
+    Drain,
+    FleetView,
+    Placement,
+    RequestView,
+    Reshard,
+    SetWeight,
+    SimCommand,
+    Start,
+)
+from scheduler.simulator.fleet import FixedCosts, FleetSpec, Handover, InstanceSpec, Load, PoolSpec, Scheduling, load
 
 CONFIGURATIONS = [
     ("Llama2-70B", "H100-SXM-80GB", 8, "vllm-v1"),
@@ -25,8 +36,23 @@ CONFIGURATIONS = [
 
 
 @st.composite
+def schedulings(draw: st.DrawFn) -> Scheduling:
+    order = draw(st.sampled_from(["fcfs", "fcfs", "sjf", "srtf", "edf", "llf"]))
+    return Scheduling(
+        order,
+        aging=draw(st.sampled_from([0.0, 3.0])),
+        token_s=draw(st.sampled_from([0.0, 0.02])),
+        prefill_token_s=draw(st.sampled_from([0.0, 0.0003])),
+        preempts_s=0.0 if order == "fcfs" else draw(st.sampled_from([0.0, 0.1, 1.0])),
+        margin=draw(st.sampled_from([0.0, 0.5])),
+        itl_limit_s=draw(st.sampled_from([0.0, 0.0, 0.03, 0.6])),
+    )
+
+
+@st.composite
 def instances(draw: st.DrawFn, name: str) -> InstanceSpec:
     model, gpu, tp, engine = draw(st.sampled_from(CONFIGURATIONS))
+    rules = draw(schedulings())
     fixed = draw(st.sampled_from([None, None, None, FixedCosts(0.5, 0.25, 0.125, busy_w=100.0, idle_w=10.0)]))
     return InstanceSpec(
         name,
@@ -39,6 +65,7 @@ def instances(draw: st.DrawFn, name: str) -> InstanceSpec:
         tokens_per_iteration=draw(st.sampled_from([1, 16, 256, 2048])),
         kv_capacity_tokens=draw(st.sampled_from([200, 700, 3000, 100_000])),
         costs=fixed,
+        scheduling=rules,
     )
 
 
@@ -129,3 +156,28 @@ def schedules(draw: st.DrawFn, fleet: FleetSpec) -> Schedule:
         st.builds(SetWeight, names, st.sampled_from([0.5, 2.0])),
     )
     return Schedule(tuple(draw(st.lists(st.tuples(st.integers(0, 20), commands), max_size=8))))
+
+
+class Turns:
+    """A Router that goes by what it sees: to where the fewest tokens are, split now and then, held when all is full."""
+
+    def __init__(self, split: bool, most: int) -> None:
+        self.tick_s = 0.3
+        self.seen: list[tuple[float, tuple[int, ...], tuple[int, ...]]] = []
+        self._split, self._most = split, most
+
+    def place(self, request: RequestView, view: FleetView) -> Placement | None:
+        own = [view.sequences(i) for i in range(len(view.instances))]
+        tokens = [int(s.kv_tokens.sum() + s.to_prefill_tokens.sum()) for s in own]
+        assert all(int(s.kv_tokens.sum()) <= spec.kv_capacity for s, spec in zip(own, view.instances, strict=True))
+        self.seen.append((view.now_s, tuple(view.kv_used_tokens.tolist()), tuple(s.number.size for s in own)))
+        need = request.prompt_tokens + 400
+        room = [len(s.number) < self._most for s in own]
+        fits = [i for i, spec in enumerate(view.instances) if spec.kv_capacity >= need and room[i]]
+        if not fits:
+            return None
+        best = min(fits, key=lambda i: (tokens[i], i))
+        if self._split and request.number % 3 == 0 and len(fits) > 1:
+            other = min((i for i in fits if i != best), key=lambda i: (tokens[i], i))
+            return Placement(best, max(1, (request.prompt_tokens + request.predicted_tokens) // 2), other)
+        return Placement(best, commands=(SetSmClock(view.instances[best].name, 990.0 + 100.0 * (request.number % 3)),))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from scheduler.core.engine_model import GPUS
 from scheduler.core.types import SetSmClock
-from scheduler.simulator.fleet import FleetSpec, Load, SimulationError
+from scheduler.simulator.fleet import FleetSpec, Handover, Load, SimulationError
 from scheduler.simulator.kernel import (
     ADMITTED,
     DONE,
@@ -24,7 +25,7 @@ from scheduler.simulator.kernel import (
 )
 from scheduler.simulator.outcome import Outcome
 from scheduler.simulator.run import simulate
-from tests.unit.simulator.scenarios import Schedule, fleets, loads, schedules
+from tests.unit.simulator.scenarios import Schedule, Turns, fleets, loads, schedules
 
 # 100 random scenarios each; `make test-slow` takes 400 (profile `thorough`).
 LAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -147,6 +148,25 @@ def test_run_is_the_same_when_requests_come_in_blocks(data: st.DataObject) -> No
         np.testing.assert_array_equal(whole.rows[name], parts.rows[name], name)
     assert whole.total_j == pytest.approx(parts.total_j, rel=1e-12)
     assert by_instance(whole) == by_instance(parts)
+
+
+@LAW
+@given(st.data())
+def test_modes_agree_and_show_the_same_when_a_router_places_requests(data: st.DataObject) -> None:
+    fleet, load = data.draw(fleets()), data.draw(loads())
+    pools = tuple(replace(pool, handover=Handover(pool.name, "routed", 1e-4, 0.01)) for pool in fleet.pools)
+    fleet = replace(fleet, pools=pools)
+    split, most = data.draw(st.booleans()), data.draw(st.sampled_from([1, 3, 100]))
+    routers = [Turns(split, most) for _ in range(2)]
+    macro, reference = (
+        simulate(fleet, load, mode=mode, router=router, keep_events=EVENTS)
+        for mode, router in zip(("macro", "reference"), routers, strict=True)
+    )
+    assert by_instance(macro) == by_instance(reference)
+    np.testing.assert_array_equal(macro.rows["status"], reference.rows["status"])
+    np.testing.assert_allclose(macro.rows["finish_s"], reference.rows["finish_s"], rtol=1e-9)
+    np.testing.assert_allclose(macro.total_j, reference.total_j, rtol=1e-9)
+    assert [seen[1:] for seen in routers[0].seen] == [seen[1:] for seen in routers[1].seen]
 
 
 def test_clock_is_the_nearest_one_in_range_when_a_control_asks_for_too_much() -> None:
