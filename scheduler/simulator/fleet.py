@@ -64,8 +64,9 @@ class Scheduling:
 
     `order`: fcfs | sjf (predicted output tokens, less `aging` tokens for each second of waiting) | srtf (least work
     left) | edf (`due_s`) | llf (`due_s` less the work left). Work is reckoned with `token_s` for each predicted output
-    token to come and `prefill_token_s` for each token to prefill. With `preempts_s` above 0, once in each stretch of so many
-    seconds running requests that come later than waiting ones, by more than `margin`, give way and are computed again.
+    token to come and `prefill_token_s` for each token to prefill. With `preempts_s` above 0, once in each stretch of so
+    many seconds running requests that come later than waiting ones, by more than `margin`, give way and are computed
+    again.
     `itl_limit_s`: iterations with decodes take no more prefill tokens than keeps them within it (DynaServe).
     """
 

@@ -1211,7 +1211,7 @@ def kv_now(s: State, now_s: float) -> Ints:
 
 @compiled
 def sequences(s: State, i: int, now_s: float) -> Ints:
-    """(n, 4) of the running sequences, then the waiting ones: row of `req`, tokens in the cache, generated, to prefill."""
+    """(n, 4) of the running, then the waiting ones: row of `req`, tokens in the cache, generated, to prefill."""
     found = np.empty((s.eng[i].running + s.eng[i].waiting, 4), np.int64)
     done = done_in_jump(s, i, now_s)
     for p in range(s.eng[i].running):

@@ -9,7 +9,7 @@ import numpy as np
 
 from scheduler.core.engine_model import engine_model
 from scheduler.core.types import Limits
-from scheduler.simulator.commands import Control
+from scheduler.simulator.commands import Control, Router
 from scheduler.simulator.fields import ScenarioError
 from scheduler.simulator.fleet import FleetSpec, Handover, InstanceSpec, Load, PoolSpec
 from scheduler.simulator.objectives import Labels, Slo
@@ -17,11 +17,10 @@ from scheduler.simulator.outcome import Floats, Ints
 from scheduler.simulator.policies import (
     CellLoad,
     ClassInfo,
-    FreeshConfig,
     PartitionInfo,
+    PolicyConfig,
     ServiceInfo,
     SiteInfo,
-    ThresholdConfig,
     World,
     build,
     declared_loads,
@@ -38,8 +37,9 @@ class Layout:
     """A fleet to begin with, what changes it, and what its numbers stand for."""
 
     fleet: FleetSpec
-    controls: tuple[Control, ...]
     labels: Labels
+    controls: tuple[Control, ...] = ()
+    router: Router | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +112,7 @@ def static_fleet(scenario: Scenario, policy: str, traffic: Traffic) -> Layout:
         pools += own
         first_cell += cells
     fleet = FleetSpec(specs, tuple(pools), tuple(cell_pool))
-    return Layout(fleet, (), _labels(scenario, [pool.name for pool in pools]))
+    return Layout(fleet, _labels(scenario, [pool.name for pool in pools]))
 
 
 def _groups_by_service(scenario: Scenario) -> list[list[tuple[Group, range]]]:
@@ -263,7 +263,7 @@ def _most_rps(spec: InstanceSpec, prompt: float, output: float) -> float:
 # -- policies that do ------------------------------------------------------------------------------
 
 
-def dynamic_fleet(scenario: Scenario, config: ThresholdConfig | FreeshConfig, traffic: Traffic) -> Layout:
+def dynamic_fleet(scenario: Scenario, config: PolicyConfig, traffic: Traffic) -> Layout:
     """The policy's own first fleet, on the GPUs of the sites. The declared load is that of the requests at hand.
 
     Raises:
@@ -285,7 +285,12 @@ def dynamic_fleet(scenario: Scenario, config: ThresholdConfig | FreeshConfig, tr
     plan = build(config, world)
     names = [pool.name for pool in plan.pools]
     pools = tuple(
-        PoolSpec(pool.name, tuple(i for i, m in enumerate(plan.members) if m.pool == pool.name), pool.routing)
+        PoolSpec(
+            pool.name,
+            tuple(i for i, m in enumerate(plan.members) if m.pool == pool.name),
+            pool.routing,
+            pool.handover,
+        )
         for pool in plan.pools
     )
     fleet = FleetSpec(
@@ -294,7 +299,7 @@ def dynamic_fleet(scenario: Scenario, config: ThresholdConfig | FreeshConfig, tr
         tuple(names.index(name) for name in plan.cell_pool),
         tuple(member.weight for member in plan.members),
     )
-    return Layout(fleet, plan.controls, _labels(scenario, names))
+    return Layout(fleet, _labels(scenario, names), plan.controls, plan.router)
 
 
 def _service_info(scenario: Scenario, service: Service, first_cell: int) -> ServiceInfo:

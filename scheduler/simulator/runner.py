@@ -184,6 +184,7 @@ def run_scenario(
         blocks,
         mode=mode,
         controls=layout.controls,
+        router=layout.router,
         clock_switch_s=switch_s,
         sink=sink,
         progress=told,

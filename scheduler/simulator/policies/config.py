@@ -1,4 +1,4 @@
-"""The `policy:` and `overheads:` sections of a scenario."""
+"""The configurations of policies, as the `policy:` section of a scenario gives them, and its `overheads:`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from scheduler.core.algorithms.fleet import NegativeIntensity, Objective
 from scheduler.core.engine_model import GPUS
 from scheduler.core.overheads import Overheads, StartSteps
-from scheduler.simulator.fields import ScenarioError, Section
+from scheduler.simulator.fields import Section
 
 STATIC = ("single_pool", "least_loaded", "multi_pool", "disaggregated")
 LOOPS = ("carbon", "scale", "shard", "clock")  # slowest first
@@ -91,32 +91,7 @@ class FreeshConfig:
     starting: Starting = field(default_factory=Starting)
 
 
-PolicyConfig = StaticConfig | ThresholdConfig | FreeshConfig
-POLICIES = (*STATIC, "threshold", "freesh")
-
-
-def read_policy(source: Section | str) -> PolicyConfig:
-    """A policy from its name, or from its section, whose `name` says which keys it knows.
-
-    Raises:
-        ScenarioError: An unknown name or key, or a value out of range.
-    """
-    section = Section("policy", {"name": source}) if isinstance(source, str) else source
-    name = section.text("name")
-    if name not in POLICIES:
-        raise ScenarioError(f"policy: unknown '{name}'; known: {', '.join(POLICIES)}")
-    found: PolicyConfig
-    if name == "threshold":
-        found = _threshold(section)
-    elif name == "freesh":
-        found = _freesh(section)
-    else:
-        found = StaticConfig(name)
-    section.finish()
-    return found
-
-
-def _threshold(section: Section) -> ThresholdConfig:
+def read_threshold(section: Section) -> ThresholdConfig:
     d = ThresholdConfig()
     found = ThresholdConfig(
         loops=_loops(section, _THRESHOLD_LOOPS),
@@ -142,7 +117,7 @@ def _threshold(section: Section) -> ThresholdConfig:
     return found
 
 
-def _freesh(section: Section) -> FreeshConfig:
+def read_freesh(section: Section) -> FreeshConfig:
     d = FreeshConfig()
     found = FreeshConfig(
         loops=_loops(section, LOOPS),

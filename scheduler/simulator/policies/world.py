@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from scheduler.core.overheads import Overheads
 from scheduler.core.types import Limits, Mode
-from scheduler.simulator.commands import STRETCH_S, Control
-from scheduler.simulator.fleet import InstanceSpec, SimulationError
+from scheduler.simulator.commands import STRETCH_S, Control, Router
+from scheduler.simulator.fleet import Handover, InstanceSpec, SimulationError
 
 # Mean lengths of the Azure conversation trace of 2023 (AzurePublicDataset, CC-BY): of a class of which nothing was
 # declared or seen.
@@ -132,20 +132,23 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
-    """A pool, which may be empty at first. `routing` is PoolSpec's."""
+    """A pool, which may be empty at first. `routing` and `handover` are PoolSpec's."""
 
     name: str
     routing: str
+    handover: Handover | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A policy's answer: who serves at first, the pools, the pool of each cell, and the loops that change all that."""
+    """A policy's answer: who serves at first, the pools, the pool of each cell, the loops that change all that, and who
+    places requests in the place of the pools' routing."""
 
     members: tuple[Member, ...]
     pools: tuple[PoolPlan, ...]
     cell_pool: tuple[str, ...]
     controls: tuple[Control, ...]
+    router: Router | None = None
 
 
 def declared_loads(

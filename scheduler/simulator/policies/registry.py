@@ -1,0 +1,59 @@
+"""All policies by name: how each reads its section of a scenario, and how it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from scheduler.simulator.fields import ScenarioError, Section
+from scheduler.simulator.policies.config import STATIC, StaticConfig, read_freesh, read_threshold
+from scheduler.simulator.policies.freesh import Freesh
+from scheduler.simulator.policies.threshold import Threshold
+from scheduler.simulator.policies.world import Plan, World
+
+
+class PolicyConfig(Protocol):
+    """What a scenario says of its policy; each policy has a frozen dataclass of its own."""
+
+    @property
+    def name(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`read` takes what the section says (`read_policy` refuses the keys it did not ask for); `begin` makes a plan."""
+
+    read: Callable[[Section], PolicyConfig]
+    begin: Callable[[Any, World], Plan]
+
+
+DYNAMIC: dict[str, Kind] = {
+    "threshold": Kind(read_threshold, lambda config, world: Threshold(config, world).begin()),
+    "freesh": Kind(read_freesh, lambda config, world: Freesh(config, world).begin()),
+}
+POLICIES = (*STATIC, *DYNAMIC)
+
+
+def read_policy(source: Section | str) -> PolicyConfig:
+    """A policy from its name, or from its section, whose `name` says which keys it knows.
+
+    Raises:
+        ScenarioError: An unknown name or key, or a value out of range.
+    """
+    section = Section("policy", {"name": source}) if isinstance(source, str) else source
+    name = section.text("name")
+    if name not in POLICIES:
+        raise ScenarioError(f"policy: unknown '{name}'; known: {', '.join(POLICIES)}")
+    found = StaticConfig(name) if name in STATIC else DYNAMIC[name].read(section)
+    section.finish()
+    return found
+
+
+def build(config: PolicyConfig, world: World) -> Plan:
+    """The first fleet, the loops and the router of a policy. Static policies need none: the groups are their fleet.
+
+    Raises:
+        SimulationError: The world does not fit together, or its first instances find no GPUs.
+    """
+    return DYNAMIC[config.name].begin(config, world)
