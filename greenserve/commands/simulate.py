@@ -61,7 +61,7 @@ RATIOS = ("energy_wh", "carbon_g", "cost_usd", "gpu_hours", "slo_attainment", "g
 @click.command()
 @SCENARIO
 @TRACE
-@click.option("--policy", help="Policy in place of the scenario's.")
+@click.option("--policy", help="Another policy: NAME or 'NAME {key: value}'.")
 @SETTINGS
 @SEED
 @JSON
@@ -123,7 +123,13 @@ def simulate(
 @click.command()
 @SCENARIO
 @TRACE
-@click.option("--policy", "policies", multiple=True, required=True, help="Repeat it; ratios are to the first.")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    required=True,
+    help="NAME or 'NAME {key: value}'; repeat it; ratios are to the first.",
+)
 @SETTINGS
 @SEED
 @JSON
@@ -145,6 +151,7 @@ def compare(
 
     \b
     greenserve compare scenarios/azure-conv-12xh100.yaml --policy single_pool --policy threshold
+    greenserve compare SCENARIO.yaml --policy freesh --policy 'freesh {order: fcfs}' --policy 'freesh {loops: [scale]}'
     """
     if len(set(policies)) < len(policies):
         raise click.UsageError("a policy is named twice")
@@ -173,14 +180,12 @@ def compare(
 
 def _prepare(path: Path, settings: tuple[str, ...], seed: int | None, policies: list[str | None]) -> Scenario:
     """Reads what is needed, and compiles or loads the kernel, so that runs start at once."""
-    from scheduler.simulator.policies import POLICIES
     from scheduler.simulator.runner import warm_up
-    from scheduler.simulator.scenario import read_scenario
+    from scheduler.simulator.scenario import policy_of, read_scenario
 
-    for policy in policies:
-        if policy is not None and policy not in POLICIES:
-            fail(f"unknown policy '{policy}'; known: {', '.join(POLICIES)}", 2)
     scenario = read_scenario(path, settings if seed is None else (*settings, f"seed={seed}"))
+    for policy in policies:
+        policy_of(scenario, policy)
     warm_up(scenario)
     return scenario
 
@@ -319,4 +324,15 @@ def _print_comparison(results: list[dict[str, Any]]) -> None:
             ratio = _ratio(value, values[0])
             cells.append(_number(value) + ("" if ratio is None else f"  ({ratio:.3f}x)"))
         table.add_row(label, *cells)
+    loops = dict.fromkeys(loop for result in results for loop in (*result["decisions"], *result["holds"]))
+    for loop in loops:
+        table.add_row(f"decisions, {loop}", *(_decided(result, loop) for result in results))
     Console().print(table)
+
+
+def _decided(result: dict[str, Any], loop: str) -> str:
+    """What a loop decided, by reason. Fast loops do not log that they changed nothing: it is only counted."""
+    counts = dict(result["decisions"].get(loop, {}))
+    if holds := result["holds"].get(loop, 0):
+        counts.setdefault("no_change", holds)
+    return ", ".join(f"{reason} {count:,}" for reason, count in counts.items()) or "-"

@@ -65,7 +65,7 @@ class SteadyState:
 
 
 @dataclass(frozen=True, slots=True)
-class _Point:
+class BatchPoint:
     """An instance kept at a batch: TTFT = t_b, TPOT = mean iteration, and mean power while it works."""
 
     ttft_s: float
@@ -86,21 +86,21 @@ def steady_state(
     stable.
     """
     out = max(1.0, output_tokens)
-    cap = _largest_batch(costs, prompt_tokens, out)
+    cap = largest_batch(costs, prompt_tokens, out)
     if rps <= 0.0:
-        point = _point(costs, mhz, 1.0, prompt_tokens, out)
+        point = batch_point(costs, mhz, 1.0, prompt_tokens, out)
         idle_w = costs.idle_watts(mhz)
         return SteadyState(point.ttft_s, point.tpot_s, point.ttft_s + out * point.tpot_s, idle_w, 0.0, True)
-    top = _point(costs, mhz, max(1.0, cap), prompt_tokens, out)
+    top = batch_point(costs, mhz, max(1.0, cap), prompt_tokens, out)
     if cap < 1.0 or top.rps(cap, out) < rps:
         return SteadyState(math.inf, top.tpot_s, math.inf, top.busy_w, cap, False)
-    lone = _point(costs, mhz, 1.0, prompt_tokens, out)
+    lone = batch_point(costs, mhz, 1.0, prompt_tokens, out)
     lone_rps = lone.rps(1.0, out)
     if rps <= lone_rps:
         batch, point = rps / lone_rps, lone
     else:
-        batch = _bisect(1.0, cap, lambda b: _point(costs, mhz, b, prompt_tokens, out).rps(b, out) <= rps)
-        point = _point(costs, mhz, batch, prompt_tokens, out)
+        batch = _bisect(1.0, cap, lambda b: batch_point(costs, mhz, b, prompt_tokens, out).rps(b, out) <= rps)
+        point = batch_point(costs, mhz, batch, prompt_tokens, out)
     busy = min(1.0, batch)
     power_w = busy * point.busy_w + (1.0 - busy) * costs.idle_watts(mhz)
     return SteadyState(point.ttft_s, point.tpot_s, point.ttft_s + out * point.tpot_s, power_w, batch, True)
@@ -121,11 +121,11 @@ def max_rps(
     z, B + z sqrt(B) sequences still find room in the KV cache. 2.33 keeps 99 % from waiting.
     """
     out = max(1.0, output_tokens)
-    cap = _largest_batch(costs, prompt_tokens, out)
+    cap = largest_batch(costs, prompt_tokens, out)
     cap = ((math.sqrt(spare_deviations**2 + 4.0 * cap) - spare_deviations) / 2.0) ** 2
 
     def within(batch: float) -> bool:
-        point = _point(costs, mhz, batch, prompt_tokens, out)
+        point = batch_point(costs, mhz, batch, prompt_tokens, out)
         return (
             (limits.ttft_s is None or point.ttft_s <= limits.ttft_s)
             and (limits.tpot_s is None or point.tpot_s <= limits.tpot_s)
@@ -135,10 +135,10 @@ def max_rps(
     if cap < 1.0 or not within(1.0):
         return 0.0
     batch = cap if within(cap) else _bisect(1.0, cap, within)
-    return _point(costs, mhz, batch, prompt_tokens, out).rps(batch, out)
+    return batch_point(costs, mhz, batch, prompt_tokens, out).rps(batch, out)
 
 
-def _largest_batch(costs: IterationCosts, prompt_tokens: float, output_tokens: float) -> float:
+def largest_batch(costs: IterationCosts, prompt_tokens: float, output_tokens: float) -> float:
     """Sequences that KV cache (at their mean context) and engine allow; 0 when not even one fits whole."""
     capacity = costs.kv_capacity_tokens
     if prompt_tokens + output_tokens > capacity:
@@ -146,7 +146,9 @@ def _largest_batch(costs: IterationCosts, prompt_tokens: float, output_tokens: f
     return min(float(MAX_SEQUENCES), capacity / (prompt_tokens + output_tokens / 2.0))
 
 
-def _point(costs: IterationCosts, mhz: float, batch: float, prompt_tokens: float, output_tokens: float) -> _Point:
+def batch_point(
+    costs: IterationCosts, mhz: float, batch: float, prompt_tokens: float, output_tokens: float
+) -> BatchPoint:
     context = batch * (prompt_tokens + output_tokens / 2.0)
     starts = max(1.0, batch / output_tokens)  # prefills of an iteration that has any
     q = min(1.0, batch / output_tokens)
@@ -154,7 +156,7 @@ def _point(costs: IterationCosts, mhz: float, batch: float, prompt_tokens: float
     a = costs.iteration_of(mhz, Totals(decodes=batch, context_tokens=context))
     b = costs.iteration_of(mhz, Totals(new, 0.0, pairs, starts, batch, context))
     t = (1.0 - q) * a.t_s + q * b.t_s
-    return _Point(b.t_s, t, ((1.0 - q) * a.energy_j + q * b.energy_j) / t)
+    return BatchPoint(b.t_s, t, ((1.0 - q) * a.energy_j + q * b.energy_j) / t)
 
 
 def _bisect(low: float, high: float, holds: Callable[[float], bool]) -> float:

@@ -42,27 +42,54 @@ class Reason(StrEnum):
     CONGESTED = "congested"  # a latency threshold was crossed: clock up
     SLACK = "slack"  # latencies within thresholds: clock down
     AT_LIMIT = "at_limit"  # the knob is already at its end
+    REORDERED = "queue_reordered"  # requests about to miss their deadline go first
+    RAMPED = "clock_ramped"  # reordering is not enough: top clock
+    RESTEERED = "requests_resteered"  # a backlog persists: requests that have not started go elsewhere
+    SQUASHED = "requests_squashed"  # nothing else helped: clients are to try again
     POLICY = "policy"  # the policy in force leaves no choice: paused, or fixed
+    WITHIN_LIMITS = "within_limits"  # every limit is kept as far as the projection sees
+    WOULD_VIOLATE = "would_violate"  # a limit would be broken: it waits
+    LOST = "lost"  # its own deadline cannot be met, but it harms nobody: served all the same (throttLL'eM)
+    GRACE = "grace"  # too young to be replaced by a smaller one (throttLL'eM)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mode:
-    """A worker mode: one instance of `tp` GPUs of type `gpu` (FREESH table 1, knob 4)."""
+    """A worker mode: one instance of `tp` GPUs of type `gpu` (FREESH table 1, knob 4).
+
+    A worker of more than one GPU type, prefill and decode apart for instance, lists its other parts in `also`. `label`
+    tells two modes of the same GPUs apart and is then the name.
+    """
 
     gpu: str
     tp: int
+    also: tuple[tuple[str, int], ...] = ()  # (GPU type, GPUs)
+    label: str = ""
+
+    @property
+    def gpus(self) -> dict[str, int]:
+        """GPUs that one worker takes, by type: G_mc of FREESH eq. 1c."""
+        if not self.also:
+            return {self.gpu: self.tp}
+        taken: dict[str, int] = {}
+        for gpu, count in ((self.gpu, self.tp), *self.also):
+            taken[gpu] = taken.get(gpu, 0) + count
+        return taken
 
     @property
     def name(self) -> str:
-        return f"{self.gpu}/TP{self.tp}"
+        return self.label or "+".join(f"{gpu}/TP{tp}" for gpu, tp in ((self.gpu, self.tp), *self.also))
 
     @classmethod
     def parse(cls, name: str) -> Mode:
-        """Inverse of `name`. Raises ValueError on anything that is not `GPU/TPn`."""
-        gpu, separator, tp = name.rpartition("/TP")
-        if not separator or not tp.isdigit() or int(tp) < 1:
-            raise ValueError(f"'{name}' is not a worker mode; write it like A100-80GB/TP4")
-        return cls(gpu, int(tp))
+        """Inverse of `name`, labels excepted. Raises ValueError on anything not like `GPU/TPn` or `GPU/TPn+GPU/TPm`."""
+        parts: list[tuple[str, int]] = []
+        for part in name.split("+"):
+            gpu, separator, tp = part.rpartition("/TP")
+            if not separator or not tp.isdigit() or int(tp) < 1:
+                raise ValueError(f"'{name}' is not a worker mode; write it like A100-80GB/TP4")
+            parts.append((gpu, int(tp)))
+        return cls(*parts[0], tuple(parts[1:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +126,13 @@ class ClassDemand:
 
 @dataclass(frozen=True, slots=True)
 class SiteView:
-    """A site as the epochs see it. `intensity_g_per_kwh` has one entry a step, None where the feed has none."""
+    """A site as the epochs see it. Intensity and price have one entry a step, None where the feed has none."""
 
     name: str
     gpus: Mapping[str, int]  # GPU type -> GPUs that healthy nodes offer
     pue: float
     intensity_g_per_kwh: tuple[float | None, ...]
+    price_usd_per_kwh: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -195,7 +223,100 @@ class SetSmClock:
     mhz: float
 
 
-Command = ChoosePartition | SetGpuBudget | ScaleTo | SetTpDegrees | SetSmClock
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """A queued request joins the batch of an instance. `lost`: it will miss its deadline (throttLL'eM IV-C)."""
+
+    instance: str
+    request: str | int
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartShadow:
+    """A second instance in `mode` warms up beside `instance`, takes over when it is ready, and the first drains."""
+
+    instance: str
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
+class CancelShadow:
+    """What warms up beside `instance` is not wanted any more."""
+
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardLoad:
+    """Of a pool's requests this share goes to another pool until the next epoch (DynamoLLM's hand-down); 1: all."""
+
+    pool: PoolKey
+    to: PoolKey
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReshardNode:
+    """The instances of a pool on one node become others (TP degrees, rising), in place.
+
+    For `transfer_s` weights move while the old ones serve with `kv_share` of their KV cache, then engines synchronise
+    for `sync_s`. `serves_on`: the old ones serve until the new are up; else `shift_rps` are to be shifted to the rest
+    of the pool first.
+    """
+
+    pool: PoolKey
+    node: str
+    gpu: str
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    transfer_s: float
+    sync_s: float
+    kv_share: float
+    serves_on: bool
+    shift_rps: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReorderQueue:
+    """The waiting requests of an instance are to be served in this order."""
+
+    instance: str
+    requests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResteerRequests:
+    """Waiting requests, which have not started, go to other instances: (request, instance)."""
+
+    instance: str
+    moves: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SquashRequests:
+    """Waiting requests are given back to their clients, to be tried again after `retry_after_s`."""
+
+    instance: str
+    requests: tuple[str, ...]
+    retry_after_s: float
+
+
+Command = (
+    ChoosePartition
+    | SetGpuBudget
+    | ScaleTo
+    | SetTpDegrees
+    | SetSmClock
+    | ForwardLoad
+    | ReshardNode
+    | ReorderQueue
+    | ResteerRequests
+    | SquashRequests
+    | Admit
+    | StartShadow
+    | CancelShadow
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,10 @@ class Section:
     def key(self) -> str:
         return self.path.rpartition(".")[2]
 
+    @property
+    def values(self) -> Mapping[str, Any]:
+        return self._values
+
     def error(self, key: str, message: str) -> ScenarioError:
         return ScenarioError(f"{self._name(key)}: {message}")
 

@@ -19,9 +19,9 @@ from scheduler.simulator.figures import Figures
 from scheduler.simulator.fleet import FleetSpec, InstanceSpec, Load, load
 from scheduler.simulator.layout import Layout, Traffic, check_load, dynamic_fleet, static_fleet
 from scheduler.simulator.outcome import Floats, Ints, Outcome, Sink
-from scheduler.simulator.policies import PolicyConfig, StaticConfig, read_policy
+from scheduler.simulator.policies import PolicyConfig, StaticConfig
 from scheduler.simulator.run import simulate
-from scheduler.simulator.scenario import Scenario, Service
+from scheduler.simulator.scenario import Scenario, Service, policy_of
 from scheduler.simulator.sites import bin_s
 from scheduler.simulator.tables import ParquetSink, Tee
 from scheduler.simulator.workload import Tally, Workload, merge, stream
@@ -123,15 +123,21 @@ class Loader:
         cells, spec = self._cells[n], self._reference[n]
         predicted = service.predictor.predict(output, self._rng[n], cells.outputs)
         bare = load(at_s, prompt, output, service.workload.prefix_hit_ratio)
-        lat_s: Floats = kernel.alone_latencies(
-            self._costs[n], spec.mhz, spec.tokens_per_iteration, prompt, output, bare.cached_tokens
-        )
+
+        def alone_s(tokens: Ints) -> Floats:
+            found: Floats = kernel.alone_latencies(
+                self._costs[n], spec.mhz, spec.tokens_per_iteration, prompt, tokens, bare.cached_tokens
+            )
+            return found
+
+        lat_s = alone_s(output)
         return replace(
             bare,
             request_class=self._first_class[n] + self._class_of_cell[n][cells.of_lengths(prompt, output)],
             cell=self._first_cell[n] + cells.of_lengths(prompt, predicted),
             predicted_tokens=predicted,
             deadline_s=at_s + WINDOW_FACTOR * lat_s,
+            due_s=at_s + WINDOW_FACTOR * (lat_s if predicted is output else alone_s(predicted)),
             lat_s=lat_s,
             service=np.full(at_s.size, n, np.int64),
             tenant=block.tenant[mine],
@@ -150,7 +156,7 @@ def run_scenario(
     parquet: Path | None = None,
     keep_segments: int = 0,
 ) -> Run:
-    """Simulates the scenario under a policy (its own unless given).
+    """Simulates the scenario under its own policy, or another one as `policy_of` reads it.
 
     `wall_s` among the figures is from the first requests at hand to the figures ready; it has in it the reading of
     those that are streamed.
@@ -160,7 +166,7 @@ def run_scenario(
         parquet: A folder for tables, written as requests end.
     """
     began = time.perf_counter()
-    config = scenario.policy if policy is None or policy == scenario.policy.name else read_policy(policy)
+    config = policy_of(scenario, policy)
     scenario = replace(scenario, policy=config)
     loader = Loader(scenario, _references(scenario))
     first = [loader.load(block) for block in requests.first]
@@ -195,7 +201,7 @@ def run_scenario(
         tables.close(outcome)
     found = figures.summary(outcome, scenario.sites)
     wall_s = time.perf_counter() - began
-    head = {"scenario": scenario.name, "policy": config.name, "mode": mode, "seed": scenario.seed}
+    head = {"scenario": scenario.name, "policy": policy or config.name, "mode": mode, "seed": scenario.seed}
     tail = {
         "refused_commands": outcome.refused,
         "trace_rows_left_out": requests.tally.failed,

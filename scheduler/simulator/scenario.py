@@ -81,6 +81,7 @@ class Scenario:
     seed: int
     start: datetime
     policy: PolicyConfig
+    policy_keys: Mapping[str, Any]  # what the file says of it
     services: tuple[Service, ...]
     groups: tuple[Group, ...]
     sites: Mapping[str, Site]
@@ -132,11 +133,14 @@ def parse_scenario(document: Mapping[str, Any], path: Path) -> Scenario:
     if not groups:
         raise ScenarioError("fleet: missing; give at least one group, like {count: 1, model: ..., gpu: ..., tp: ...}")
     _check_names(groups, services, sites)
+    policy = root.section("policy") if root.is_mapping("policy") else None
+    policy_keys = {"name": root.text("policy", "single_pool")} if policy is None else policy.values
     scenario = Scenario(
         name=root.text("name", path.stem),
         seed=root.integer("seed", 1, least=0),
         start=start,
-        policy=read_policy(root.section("policy") if root.is_mapping("policy") else root.text("policy", "single_pool")),
+        policy=read_policy(policy_keys),
+        policy_keys=policy_keys,
         services=services,
         groups=groups,
         sites=sites,
@@ -147,6 +151,26 @@ def parse_scenario(document: Mapping[str, Any], path: Path) -> Scenario:
     )
     root.finish()
     return scenario
+
+
+def policy_of(scenario: Scenario, text: str | None) -> PolicyConfig:
+    """The scenario's policy, or another one: NAME or "NAME {key: value, ...}".
+
+    A policy of the scenario's own name keeps the scenario's keys, with the given ones put over them.
+
+    Raises:
+        ScenarioError: An unknown name or key, or a value out of range.
+    """
+    if text is None:
+        return scenario.policy
+    name, brace, rest = text.partition("{")
+    try:
+        keys = yaml.safe_load(brace + rest) or {}
+    except yaml.YAMLError as error:
+        raise ScenarioError(f"policy '{text}': write NAME or 'NAME {{key: value}}': {error}") from error
+    name = name.strip()
+    own = scenario.policy_keys if name == scenario.policy.name else {}
+    return read_policy({**own, **keys, "name": name})
 
 
 def _check_names(groups: Sequence[Group], services: Sequence[Service], sites: Mapping[str, Site]) -> None:

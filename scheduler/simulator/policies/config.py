@@ -9,6 +9,7 @@ from scheduler.core.algorithms.fleet import NegativeIntensity, Objective
 from scheduler.core.engine_model import GPUS
 from scheduler.core.overheads import Overheads, StartSteps
 from scheduler.simulator.fields import Section
+from scheduler.simulator.fleet import ORDERS
 
 STATIC = ("single_pool", "least_loaded", "multi_pool", "disaggregated")
 LOOPS = ("carbon", "scale", "shard", "clock")  # slowest first
@@ -68,6 +69,8 @@ class FreeshConfig:
 
     `loops`: those that run. Without carbon the partition and the sites of each class stay as at the start; scale then
     moves GPUs between the pools of a site. `latency_margin`: share of a class's limit at which the clock goes up.
+    `order`: of every instance's queue; but for fcfs, running requests may have to give way each `preempts_s` (0: never)
+    to waiting ones that are ahead by `margin_s`. min_energy is the same with energy for its objective.
     """
 
     name: str = "freesh"
@@ -87,6 +90,9 @@ class FreeshConfig:
     latency_margin: float = 0.8
     clock_increase: float = 2.0
     clock_decrease_mhz: float = 100.0
+    order: str = "llf"
+    preempts_s: float = 1.0
+    margin_s: float = 1.0
     time_limit_s: float = 20.0
     starting: Starting = field(default_factory=Starting)
 
@@ -118,8 +124,10 @@ def read_threshold(section: Section) -> ThresholdConfig:
 
 
 def read_freesh(section: Section) -> FreeshConfig:
-    d = FreeshConfig()
+    name = section.text("name")
+    d = FreeshConfig(name=name, objective="energy" if name == "min_energy" else "carbon")
     found = FreeshConfig(
+        name=name,
         loops=_loops(section, LOOPS),
         carbon_period_s=_positive(section, "carbon_period_s", d.carbon_period_s),
         scale_period_s=_positive(section, "scale_period_s", d.scale_period_s),
@@ -138,6 +146,9 @@ def read_freesh(section: Section) -> FreeshConfig:
         latency_margin=_share(section, "latency_margin", d.latency_margin),
         clock_increase=_positive(section, "clock_increase", d.clock_increase, 1.0),
         clock_decrease_mhz=_positive(section, "clock_decrease_mhz", d.clock_decrease_mhz),
+        order=section.choice("order", ORDERS, d.order),
+        preempts_s=_least(section, "preempts_s", d.preempts_s, 0.0),
+        margin_s=_least(section, "margin_s", d.margin_s, 0.0),
         time_limit_s=_positive(section, "time_limit_s", d.time_limit_s),
         starting=_starting(section),
     )

@@ -15,7 +15,7 @@ from scheduler.core.controllers import carbon, frequency, scale, shard
 from scheduler.core.controllers.carbon import CarbonConfig
 from scheduler.core.controllers.explain import capacity_rps, gpus_of
 from scheduler.core.controllers.pool_loop import PoolLoopConfig
-from scheduler.core.engine_model import gpu
+from scheduler.core.engine_model import engine_model, gpu
 from scheduler.core.overheads import cold_start_s
 from scheduler.core.types import (
     CarbonObservation,
@@ -37,7 +37,7 @@ from scheduler.core.types import (
     SiteView,
 )
 from scheduler.simulator.commands import DRAINING, SERVING, Assign, FleetView, SimCommand
-from scheduler.simulator.fleet import SimulationError
+from scheduler.simulator.fleet import InstanceSpec, Scheduling, SimulationError
 from scheduler.simulator.policies import loops
 from scheduler.simulator.policies.best_effort import best_effort
 from scheduler.simulator.policies.config import FreeshConfig
@@ -45,7 +45,9 @@ from scheduler.simulator.policies.fleet import Fleet
 from scheduler.simulator.policies.loops import LoopControl, Told
 from scheduler.simulator.policies.observe import ClassView, cells_of, class_view, first_view
 from scheduler.simulator.policies.rounds import Want
-from scheduler.simulator.policies.world import PartitionInfo, Plan, ServiceInfo, World
+from scheduler.simulator.policies.world import TYPICAL_TOKENS, PartitionInfo, Plan, ServiceInfo, World
+
+_BATCH = 16  # sequences: what laxity reckons a token by
 
 
 @dataclass(slots=True)
@@ -63,6 +65,7 @@ class Freesh:
     """State of all loops of the policy, and their epochs."""
 
     def __init__(self, config: FreeshConfig, world: World) -> None:
+        world = replace(world, templates=tuple(_scheduled(spec, config) for spec in world.templates))
         self.config, self.world = config, world
         known = sorted({partition.name for info in world.services for partition in info.partitions})
         if config.partition is not None and config.partition not in known:
@@ -374,6 +377,22 @@ class Freesh:
             cell: loops.pool_name(self.world, service.info, classes[number].name)
             for cell, number in service.partition.cell_class.items()
         }
+
+
+def _scheduled(spec: InstanceSpec, config: FreeshConfig) -> InstanceSpec:
+    """The template with the policy's order of its queue. What a token takes is that of a batch in between."""
+    engine = engine_model(spec.model, spec.gpu, spec.tp, spec.engine)
+    prompt = spec.tokens_per_iteration
+    return replace(
+        spec,
+        scheduling=Scheduling(
+            config.order,
+            token_s=engine.iteration(spec.mhz, (), _BATCH, _BATCH * sum(TYPICAL_TOKENS)).t_s,
+            prefill_token_s=engine.iteration(spec.mhz, [(prompt, 0)]).t_s / prompt,
+            preempts_s=0.0 if config.order == "fcfs" else config.preempts_s,
+            margin=config.margin_s,
+        ),
+    )
 
 
 def _first_partition(config: FreeshConfig, info: ServiceInfo) -> PartitionInfo:

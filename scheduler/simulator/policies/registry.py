@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,17 +31,18 @@ class Kind:
 DYNAMIC: dict[str, Kind] = {
     "threshold": Kind(read_threshold, lambda config, world: Threshold(config, world).begin()),
     "freesh": Kind(read_freesh, lambda config, world: Freesh(config, world).begin()),
+    "min_energy": Kind(read_freesh, lambda config, world: Freesh(config, world).begin()),
 }
 POLICIES = (*STATIC, *DYNAMIC)
 
 
-def read_policy(source: Section | str) -> PolicyConfig:
-    """A policy from its name, or from its section, whose `name` says which keys it knows.
+def read_policy(keys: Mapping[str, Any]) -> PolicyConfig:
+    """A policy from its section of a scenario, whose `name` says which keys it knows.
 
     Raises:
         ScenarioError: An unknown name or key, or a value out of range.
     """
-    section = Section("policy", {"name": source}) if isinstance(source, str) else source
+    section = Section("policy", keys)
     name = section.text("name")
     if name not in POLICIES:
         raise ScenarioError(f"policy: unknown '{name}'; known: {', '.join(POLICIES)}")

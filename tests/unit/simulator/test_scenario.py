@@ -17,8 +17,9 @@ from click.testing import CliRunner
 
 from greenserve.cli import cli
 from scheduler.simulator.fields import ScenarioError
+from scheduler.simulator.policies import FreeshConfig, ThresholdConfig
 from scheduler.simulator.runner import requests_of, run_scenario
-from scheduler.simulator.scenario import read_scenario
+from scheduler.simulator.scenario import policy_of, read_scenario
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 SMALL = """
@@ -138,7 +139,7 @@ def test_simulate_says_what_is_wrong_when_input_is_bad(small: Path, tmp_path: Pa
     empty.write_text("")
     for arguments, message in (
         ([str(tmp_path / "none.yaml")], "cannot be read"),
-        ([str(small), "--policy", "best"], "unknown policy 'best'"),
+        ([str(small), "--policy", "best"], "policy: unknown 'best'"),
         ([str(small), "--trace", str(empty)], "the trace is empty"),
         ([str(small), "--set", "fleet.gpu=T4"], "unknown gpu 'T4'"),
     ):
@@ -156,6 +157,28 @@ def test_compare_gives_ratios_to_the_first_when_policies_differ(small: Path) -> 
     assert found["ratios"]["least_loaded"]["energy_wh"] == pytest.approx(
         found["runs"][1]["energy_wh"] / found["runs"][0]["energy_wh"]
     )
+
+
+def test_compare_tells_knobs_apart_when_a_policy_is_named_twice(small: Path) -> None:
+    knobs = ["threshold", "threshold {loops: [clock]}", "threshold {loops: [clock], clock_floor_mhz: 1980}"]
+    arguments = ["compare", str(small), *(word for knob in knobs for word in ("--policy", knob))]
+    result = CliRunner().invoke(cli, [*arguments, "--json", "-"])
+    assert result.exit_code == 0, result.output
+    runs = json.loads(result.output)["runs"]
+    assert [run["policy"] for run in runs] == knobs
+    assert [sorted(run["holds"]) for run in runs] == [["clock", "scale", "shard"], ["clock"], ["clock"]]
+    assert runs[2]["energy_wh"] > runs[1]["energy_wh"]
+    printed = CliRunner().invoke(cli, arguments)
+    assert "decisions, clock" in printed.output
+    wrong = CliRunner().invoke(cli, [*arguments, "--policy", "threshold {alfa: 1}"])
+    assert (wrong.exit_code, "did you mean alpha" in wrong.output) == (2, True)
+
+
+def test_policy_keeps_the_scenarios_keys_when_only_some_are_overridden(small: Path) -> None:
+    scenario = read_scenario(small, ["policy={name: threshold, alpha: 1.5, loops: [scale]}"])
+    assert policy_of(scenario, "threshold {loops: [clock]}") == ThresholdConfig(alpha=1.5, loops=("clock",))
+    assert policy_of(scenario, "freesh {order: fcfs}") == FreeshConfig(order="fcfs")
+    assert policy_of(scenario, None) == scenario.policy
 
 
 @pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.yaml")), ids=lambda path: path.stem)

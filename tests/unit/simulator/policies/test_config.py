@@ -13,13 +13,13 @@ from scheduler.simulator.policies import (
 
 
 def policy(**values):
-    return read_policy(Section("policy", values))
+    return read_policy(values)
 
 
 def test_plain_name_gives_the_defaults():
-    assert read_policy("threshold") == ThresholdConfig()
-    assert read_policy("freesh") == FreeshConfig()
-    assert read_policy("single_pool") == StaticConfig("single_pool")
+    assert read_policy({"name": "threshold"}) == ThresholdConfig()
+    assert read_policy({"name": "freesh"}) == FreeshConfig()
+    assert read_policy({"name": "single_pool"}) == StaticConfig("single_pool")
 
 
 def test_keys_are_read_when_given():

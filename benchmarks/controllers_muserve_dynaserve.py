@@ -1,0 +1,110 @@
+"""Times mu-Serve's and DynaServe's decisions: `python benchmarks/controllers_muserve_dynaserve.py`. Prints JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from scheduler.core.algorithms import ssjf
+from scheduler.core.algorithms.batching import BatchLimits, compose, modelled_table
+from scheduler.core.algorithms.slack_miad import SlackConfig, next_clocks_mhz
+from scheduler.core.algorithms.split import Backlog, PassCosts, pass_costs, split_request
+from scheduler.core.engine_model import engine_model
+
+MHZ = 1410.0
+
+
+def timed(make: Callable[[], Callable[[], Any]], repeats: int, warm_ups: int = 3) -> dict[str, float]:
+    """Microseconds of what `make` returns, which is made anew, untimed, for each repeat."""
+    seconds = []
+    for repeat in range(warm_ups + repeats):
+        act = make()
+        start = time.perf_counter()
+        act()
+        if repeat >= warm_ups:
+            seconds.append(time.perf_counter() - start)
+    p50, p99 = np.percentile(seconds, [50, 99]) * 1e6
+    return {"p50_us": round(float(p50), 1), "p99_us": round(float(p99), 1), "repeats": repeats}
+
+
+def backlog(costs: PassCosts, rng: np.random.Generator, running: int, waiting: int) -> Backlog:
+    """Decoding sequences and queued prompts of conversational lengths."""
+    work = [(0, int(rng.integers(1, 600)), int(rng.integers(50, 1500))) for _ in range(running)]
+    work += [(int(rng.integers(50, 2000)), int(rng.integers(1, 600)), 0) for _ in range(waiting)]
+    return Backlog.of(costs, work, running)
+
+
+def split(running: int, waiting: int, repeats: int = 1000) -> dict[str, float]:
+    """A split decision between two instances with so much to do each, and alike, so that it takes all its probes."""
+    rng = np.random.default_rng(running)
+    costs = pass_costs(engine_model("Qwen2.5-14B", "A100-80GB", 1), MHZ, 2048)
+
+    def make() -> Callable[[], Any]:
+        one = two = backlog(costs, rng, running, waiting)
+        prompt, output = int(rng.integers(50, 3000)), int(rng.integers(400, 2000))
+        return lambda: split_request(prompt, output, one, two)
+
+    return timed(make, repeats)
+
+
+def miad(devices: int = 1000, partitions: int = 2000, repeats: int = 1000) -> dict[str, float]:
+    """Algorithm 3 for all devices at once."""
+    rng = np.random.default_rng(1)
+    device = rng.integers(0, devices, partitions)
+    target, weight = rng.uniform(0.5, 2.0, partitions), rng.uniform(0.0, 1.0, partitions)
+    busy = np.ones(partitions, dtype=np.bool_)
+    clocks = rng.uniform(300.0, 1980.0, devices)
+
+    def make() -> Callable[[], Any]:
+        latency = target * rng.uniform(0.2, 1.2, partitions)
+        return lambda: next_clocks_mhz(clocks, device, target, latency, weight, busy, 210.0, 1980.0, SlackConfig())
+
+    return timed(make, repeats)
+
+
+def shortest_first(queued: int = 10_000, repeats: int = 300) -> dict[str, float]:
+    rng = np.random.default_rng(2)
+
+    def make() -> Callable[[], Any]:
+        tokens, arrival = rng.lognormal(5, 1, queued), np.sort(rng.uniform(0, 100, queued))
+        return lambda: ssjf.order(tokens, arrival)
+
+    return timed(make, repeats)
+
+
+def batch(repeats: int = 1000) -> tuple[dict[str, float], dict[str, float]]:
+    """Composing a batch of 128 decodes, and learning from it."""
+    rng = np.random.default_rng(3)
+    table = modelled_table(engine_model("Qwen2.5-14B", "A100-80GB", 1), MHZ, 8192)
+    limits = BatchLimits(0.1, 8192)
+
+    def composing() -> Callable[[], Any]:
+        contexts = rng.integers(100, 2000, 128).tolist()
+        return lambda: compose(contexts, [900, 4000], table, limits)
+
+    def learning() -> Callable[[], Any]:
+        measured_s = float(rng.uniform(0.05, 0.1))
+        return lambda: table.learned(512, 1000, 128, measured_s)
+
+    return timed(composing, repeats), timed(learning, repeats)
+
+
+def timings() -> dict[str, dict[str, float]]:
+    composing, learning = batch()
+    return {
+        "dynaserve_split_32_running": split(32, 2),
+        "dynaserve_split_128_running_8_waiting": split(128, 8),
+        "dynaserve_split_240_running_16_waiting": split(240, 16),
+        "dynaserve_compose": composing,
+        "dynaserve_learn": learning,
+        "muserve_miad_1000_devices": miad(),
+        "muserve_ssjf_10000_queued": shortest_first(),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(timings(), indent=2))

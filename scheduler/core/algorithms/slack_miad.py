@@ -1,0 +1,96 @@
+"""Slack-driven MIAD of a device's clock, weighted by sensitivity (mu-Serve, section 3.4, Algorithm 3).
+
+For each model partition on the device, with target latency T, actual latency A and weight w (its sensitivity):
+slack = (T - A) / T. A slack under 0.05 asks for the double clock; one that stays above 0.05 after a step down, by
+w A STEP / f / T, allows that step.
+
+As printed the last partition to allow a step decides for all. What is meant: one that needs more raises the clock, and
+it is lowered only if every partition allows it. A busy partition of which no latency is known allows nothing; an idle
+one allows everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class Action(StrEnum):
+    UP = "up"
+    DOWN = "down"
+    SAME = "same"
+
+
+@dataclass(frozen=True, slots=True)
+class SlackConfig:
+    """STEP is not in the paper: 100 MHz is the step of its measurements. `reserve` is the slack that is kept."""
+
+    step_mhz: float = 100.0
+    increase: float = 2.0
+    reserve: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.step_mhz <= 0.0 or self.increase <= 1.0 or not 0.0 <= self.reserve < 1.0:
+            raise ValueError("slack-driven MIAD needs step_mhz > 0, increase > 1 and reserve in [0, 1)")
+
+
+def slack(target_s: float, latency_s: float) -> float:
+    """Share of the target that is left; below 0 when it is missed."""
+    return (target_s - latency_s) / target_s
+
+
+def wanted(target_s: float, latency_s: float, weight: float, mhz: float, config: SlackConfig) -> Action:
+    """What one partition asks for."""
+    left = slack(target_s, latency_s)
+    if left < config.reserve:
+        return Action.UP
+    degradation_s = weight * latency_s * config.step_mhz / mhz
+    return Action.DOWN if degradation_s / target_s < left - config.reserve else Action.SAME
+
+
+def agreed(actions: list[Action]) -> Action:
+    """What a device does when its partitions ask for these; with none on it, the clock goes down."""
+    if Action.UP in actions:
+        return Action.UP
+    return Action.SAME if Action.SAME in actions else Action.DOWN
+
+
+def next_clock_mhz(mhz: float, action: Action, min_mhz: float, max_mhz: float, config: SlackConfig) -> float:
+    if action is Action.UP:
+        return min(max_mhz, mhz * config.increase)
+    return max(min_mhz, mhz - config.step_mhz) if action is Action.DOWN else mhz
+
+
+def next_clocks_mhz(
+    mhz: Floats,
+    device: NDArray[np.int64],
+    target_s: Floats,
+    latency_s: Floats,
+    weight: Floats,
+    busy: NDArray[np.bool_],
+    min_mhz: Floats | float,
+    max_mhz: Floats | float,
+    config: SlackConfig,
+) -> Floats:
+    """The same for many devices at once.
+
+    Args:
+        mhz: Clock of each of G devices.
+        device: For each of P partitions, the index of its device.
+        target_s, latency_s, weight, busy: Of each partition; a latency of NaN is unknown.
+    """
+    left = (target_s - latency_s) / target_s
+    with np.errstate(invalid="ignore"):
+        up = left < config.reserve
+        down = weight * latency_s * config.step_mhz / mhz[device] / target_s < left - config.reserve
+    allowed = down | (np.isnan(latency_s) & ~busy)
+    raised = np.bincount(device[up], minlength=mhz.size) > 0
+    held = np.bincount(device[~allowed], minlength=mhz.size) > 0
+    lowered = np.where(held, mhz, np.maximum(min_mhz, mhz - config.step_mhz))
+    found: Floats = np.where(raised, np.minimum(max_mhz, mhz * config.increase), lowered)
+    return found

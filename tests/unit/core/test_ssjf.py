@@ -1,0 +1,92 @@
+"""Speculative shortest job first: order, aging, classes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.core.algorithms.ssjf import LengthClasses, SsjfConfig, keys, order, overtaking_s
+
+jobs = st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 100)), min_size=1, max_size=40)
+
+
+@settings(deadline=None)
+@given(jobs, st.floats(0.0, 100.0), st.floats(0.0, 1000.0))
+def test_order_is_that_of_remaining_length_less_aging_when_looked_at_at_any_time(
+    queue: list[tuple[int, int]], aging: float, now_s: float
+) -> None:
+    predicted, arrival = np.array(queue, dtype=float).T
+    found = order(predicted, arrival, SsjfConfig(aging))
+    aged = predicted - aging * (now_s - arrival)
+    assert sorted(found.tolist()) == list(range(len(queue)))
+    assert (np.diff(aged[found]) >= -1e-6 * (1 + np.abs(aged[found][1:]))).all()
+
+
+@settings(deadline=None)
+@given(jobs, st.floats(0.1, 100.0))
+def test_nobody_is_overtaken_for_longer_than_the_bound_when_requests_age(
+    queue: list[tuple[int, int]], aging: float
+) -> None:
+    config = SsjfConfig(aging)
+    predicted, arrival = np.array(queue, dtype=float).T
+    found = order(predicted, arrival, config).tolist()
+    for place, long in enumerate(found):
+        ahead = [arrival[job] for job in found[:place]]
+        assert max(ahead, default=0.0) <= arrival[long] + overtaking_s(predicted[long], config) + 1e-9
+
+
+def test_bound_is_reached_when_the_shortest_come_until_then() -> None:
+    config = SsjfConfig(10.0)
+    assert overtaking_s(101, config) == 10.0
+    assert order([101, 1, 1], [0.0, 9.9, 10.1], config).tolist() == [1, 0, 2]
+
+
+def test_order_is_shortest_first_when_nothing_ages() -> None:
+    config = SsjfConfig(0.0)
+    assert order([30, 10, 20, 10], [0.0, 3.0, 1.0, 2.0], config).tolist() == [3, 1, 2, 0]  # equals by arrival
+    assert overtaking_s(30, config) == float("inf")
+    assert overtaking_s(1, config) == 0.0
+
+
+def test_order_is_first_come_first_served_when_aging_outweighs_all_lengths() -> None:
+    assert order([500, 1, 300], [0.0, 1.0, 2.0], SsjfConfig(1000.0)).tolist() == [0, 1, 2]
+
+
+def test_mean_completion_time_falls_when_short_ones_go_first() -> None:
+    rng = np.random.default_rng(3)
+    tokens = rng.lognormal(4.5, 1.2, 200)
+
+    def mean_s(served: np.ndarray) -> float:
+        return float(np.cumsum(tokens[served]).mean())
+
+    assert mean_s(order(tokens, np.zeros(200))) < 0.7 * mean_s(np.arange(200))
+
+
+def test_key_is_the_same_when_time_goes_by() -> None:
+    assert keys(100, 5.0, SsjfConfig(2.0)) == 110.0
+    with pytest.raises(ValueError, match="aging"):
+        SsjfConfig(-1.0)
+
+
+def test_lengths_fall_into_five_classes_when_cut_at_the_papers_percentiles() -> None:
+    found = LengthClasses.of(np.arange(1000))
+    shares = np.bincount(found.classes(np.arange(1000)), minlength=5) / 1000
+    assert shares == pytest.approx([0.25, 0.25, 0.25, 0.24, 0.01])
+    assert found.classes(found.typical_tokens).tolist() == [0, 1, 2, 3, 4]
+    assert found.classes([found.bounds_tokens[0]]).tolist() == [1]  # a bound begins the next class
+
+
+def test_scores_are_rounded_to_classes_when_an_ordinal_predictor_answers() -> None:
+    found = LengthClasses.of(np.arange(1000))
+    low, *_, high = found.typical_tokens
+    assert found.tokens([-0.7, 0.4, 3.6, 9.0]).tolist() == [low, low, high, high]
+
+
+def test_classes_exist_when_all_lengths_are_equal() -> None:
+    found = LengthClasses.of([7, 7, 7])
+    assert found.classes([6, 7, 8]).tolist() == [0, 4, 4]
+    assert found.typical_tokens[4] == 7.0
+    with pytest.raises(ValueError, match="outputs"):
+        LengthClasses.of([])
