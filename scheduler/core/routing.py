@@ -1,30 +1,43 @@
-"""Routes a request to the instance where serving it costs the least energy and still keeps its latency limits.
+"""Routes a request to the instance where serving it costs the least and still keeps its latency limits.
 
-Predictions come from the engine model at each instance's clock and load. They are tabled by configuration, clock and
-batch, so that choosing among 64 instances takes a fraction of a millisecond. Contexts are taken as typical
-(`TYPICAL_CONTEXT_TOKENS`): the tables would otherwise not be finite. Energy is at the GPUs, in joules.
+What an instance would take and draw with one sequence more depends on the request in two numbers only (prompt and
+output), so that everything else is worked out once per change of the instance, in `Candidate`; a choice among 64
+instances is then a few multiplications each.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
-from scheduler.core.engine_model import MAX_SEQUENCES, EngineModel, UnknownConfiguration, engine_model
+from scheduler.core.engine_model import MAX_SEQUENCES
+from scheduler.core.step_tables import StepTable, round_up, step_table
 from scheduler.core.types import Limits
 
-# Mean prompt (1155) plus half of the mean output (211) of the Azure conversation trace of 2023 (AzurePublicDataset,
-# CC-BY).
-TYPICAL_CONTEXT_TOKENS = 1260.0
 WINDOW_FACTOR = 1.4  # W = 1.4 x Lat (FREESH C.2)
-CLOCK_STEP_MHZ = 15.0  # tables are kept per step of this width: the granularity of NVIDIA's locked clocks
+# Instances whose cost differs by less are as good as equal: the model is not more exact. Among them the prefix cache,
+# then the load decides.
+NEAR = 0.01
 
 
-@dataclass(frozen=True, slots=True)
+class Route(StrEnum):
+    """What the router goes by."""
+
+    LEAST_ENERGY = "least_energy"
+    LEAST_CARBON = "least_carbon"  # where an intensity is missing, least energy
+    LEAST_LOADED = "least_loaded"
+
+
+@dataclass(slots=True, eq=False)
 class Candidate:
-    """A ready instance as the router sees it now. `kv_usage` is a share, None when the engine does not tell."""
+    """A ready instance as the router sees it now; never changed once made, and not frozen only because that is slow.
+
+    `kv_usage` is a share, None when the engine does not tell. `rtt_s` is the network's round trip, part of every TTFT.
+    What follows from the rest is worked out here, once.
+    """
 
     uid: str
     pool_id: int
@@ -42,6 +55,37 @@ class Candidate:
     kv_usage: float | None
     pue: float
     intensity_g_per_kwh: float | None
+    rtt_s: float = 0.0
+    load: int = field(init=False)
+    table: StepTable | None = field(init=False, repr=False)
+    batch_bits: int = field(init=False, repr=False)
+    queue_s: float = field(init=False, repr=False)  # of the prompts before it, and the network's
+    tpot_s: float = field(init=False, repr=False)
+    token_j: float = field(init=False, repr=False)  # a token of output more
+    kv_room_tokens: float = field(init=False, repr=False)
+    kv_wait_s: float = field(init=False, repr=False)  # per missing token of KV cache and token of output
+
+    def __post_init__(self) -> None:
+        self.load = self.running + self.waiting
+        self.table = table = step_table(self.model, self.gpu, self.tp, self.engine, self.mhz)
+        others = min(self.load, MAX_SEQUENCES - 1)
+        self.batch_bits = others.bit_length()
+        if table is None:
+            self.queue_s = self.tpot_s = self.token_j = self.kv_room_tokens = self.kv_wait_s = math.nan
+            return
+        tpot_s, iteration_j = table.decode(others + 1)
+        # Without the request an idle instance would draw idle power for as long; a busy one would iterate without it.
+        self.token_j = iteration_j - (table.decode(others)[1] if others else table.idle_w * tpot_s)
+        self.tpot_s = tpot_s
+        self.queue_s = self.rtt_s + self.queued_prompt_tokens * table.prefill_s_per_token
+        if self.kv_usage is None:
+            self.kv_room_tokens, self.kv_wait_s = math.inf, 0.0
+            return
+        # Each of the running sequences is taken to be half-way through an output of the same length as the request's:
+        # all of the cache is freed in the time of one such output.
+        used = self.kv_usage * table.kv_capacity_tokens
+        self.kv_room_tokens = table.kv_capacity_tokens - used - self.queued_prompt_tokens
+        self.kv_wait_s = tpot_s / max(used, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,170 +114,123 @@ class Choice:
     reason: str
 
 
-class _Prediction(NamedTuple):
-    """A tuple, since one is made for every candidate of every request."""
+class Verdict(NamedTuple):
+    """What one instance would do with one request. A tuple, since one is made for every candidate of every request."""
 
+    candidate: Candidate
     energy_j: float
     ttft_s: float
-    tpot_s: float
     e2e_s: float
     meets_slo: bool
-    candidate: Candidate
 
 
 def choose(
-    candidates: Sequence[Candidate], request: RouteRequest, rng_tiebreak: Callable[[], float] | None = None
+    candidates: Sequence[Candidate],
+    request: RouteRequest,
+    rng_tiebreak: Callable[[], float] | None = None,
+    route: Route = Route.LEAST_ENERGY,
+    warm_uid: str | None = None,
 ) -> Choice | None:
     """The instance for `request`; None only when there are no candidates.
 
     Instances of the request's class come first, then those of the next larger classes, then of the smaller ones. In the
-    first class where any instance keeps the limits, the one of least energy is taken. When none does anywhere, the one
-    with the least end-to-end time is, and the reason says so. Equals: the faster, the less
-    loaded, then `rng_tiebreak`, then uid.
+    first class where any instance keeps the limits, the one of least energy (carbon, load) is taken. When none does
+    anywhere, the one with the least end-to-end time is, and the reason says so. Of those within `NEAR` of the least,
+    `warm_uid` (which has seen the beginning of the prompt) comes first, then the less loaded, the faster,
+    `rng_tiebreak`, uid.
     """
-    by_rank: dict[int, list[Candidate]] = {}
-    for candidate in candidates:
-        by_rank.setdefault(candidate.class_rank, []).append(candidate)
-    prompt = _round_up(request.prompt_tokens)
-    slow: list[_Prediction] = []
-    for rank in sorted(by_rank, key=lambda rank: _distance(rank, request.class_rank)):
-        keeping: list[_Prediction] = []
-        for candidate in by_rank[rank]:
-            prediction = _predict(candidate, request, prompt)
-            if prediction is not None:
-                (keeping if prediction.meets_slo else slow).append(prediction)
+    own = [c for c in candidates if c.class_rank == request.class_rank]
+    verdicts = judge(own, request)
+    keeping = [v for v in verdicts if v[4]]
+    if keeping:
+        return chosen(_best(keeping, route, warm_uid, rng_tiebreak), _REASONS[route])
+    for rank in _other_ranks(candidates, request.class_rank):
+        found = judge([c for c in candidates if c.class_rank == rank], request)
+        keeping = [v for v in found if v[4]]
         if keeping:
-            best = _least(keeping, [p.energy_j for p in keeping], rng_tiebreak)
-            if rank == request.class_rank:
-                return _choice(best, "least energy within the limits")
-            return _choice(best, f"spilled to {best.candidate.request_class}: its own class cannot keep the limits")
-    if slow:
-        return _choice(_least(slow, [p.e2e_s for p in slow], rng_tiebreak), "no instance keeps the limits: fastest")
+            best = _best(keeping, route, warm_uid, rng_tiebreak)
+            return chosen(best, f"spilled to {best.candidate.request_class}: its own class cannot keep the limits")
+        verdicts += found
+    if verdicts:
+        return chosen(_fastest(verdicts, rng_tiebreak), "no instance keeps the limits: fastest")
     return _least_loaded(candidates)
 
 
-def _least(
-    predictions: list[_Prediction], values: list[float], rng_tiebreak: Callable[[], float] | None
-) -> _Prediction:
-    least = min(values)
-    equals = [p for p, value in zip(predictions, values, strict=True) if value == least]
-    if len(equals) == 1:
-        return equals[0]
-
-    def order(p: _Prediction) -> tuple[float, int, float, str]:
-        draw = rng_tiebreak() if rng_tiebreak is not None else 0.0
-        return p.e2e_s, p.candidate.running + p.candidate.waiting, draw, p.candidate.uid
-
-    return min(equals, key=order)
+_REASONS = {
+    Route.LEAST_ENERGY: "least energy within the limits",
+    Route.LEAST_CARBON: "least carbon within the limits",
+    Route.LEAST_LOADED: "least loaded within the limits",
+}
 
 
-def _distance(rank: int, wanted: int) -> tuple[int, int]:
-    """Own class, then larger ones upwards, then smaller ones downwards."""
-    return (0, rank - wanted) if rank >= wanted else (1, wanted - rank)
+def judge(candidates: Sequence[Candidate], request: RouteRequest) -> list[Verdict]:
+    """TTFT, E2E and extra energy of one more sequence at each candidate that the engine model knows."""
+    prompt_tokens, output = request.prompt_tokens, request.predicted_output_tokens
+    prompt = round_up(prompt_tokens)
+    limits = request.limits
+    ttft_limit_s = math.inf if limits.ttft_s is None else limits.ttft_s
+    tpot_limit_s = math.inf if limits.tpot_s is None else limits.tpot_s
+    e2e_limit_s = math.inf if limits.e2e_s is None else limits.e2e_s
+    found = []
+    for c in candidates:
+        if c.table is None:
+            continue
+        prefill_s, prefill_j = c.table.prefill(prompt, c.batch_bits)
+        tpot_s = c.tpot_s
+        ttft_s = prefill_s + c.queue_s
+        if prompt_tokens > c.kv_room_tokens:
+            ttft_s += (prompt_tokens - c.kv_room_tokens) * max(1, output) * c.kv_wait_s
+        e2e_s = ttft_s + output * tpot_s
+        keeps = ttft_s <= ttft_limit_s and tpot_s <= tpot_limit_s and e2e_s <= e2e_limit_s
+        found.append(Verdict(c, (prefill_j + output * c.token_j) * c.pue, ttft_s, e2e_s, keeps))
+    return found
 
 
-def _choice(p: _Prediction, reason: str) -> Choice:
-    window_s = WINDOW_FACTOR * p.e2e_s
-    return Choice(p.candidate.uid, p.energy_j, p.ttft_s, p.tpot_s, p.e2e_s, window_s, p.meets_slo, reason)
+def _other_ranks(candidates: Sequence[Candidate], wanted: int) -> list[int]:
+    """Larger classes upwards, then smaller ones downwards."""
+    ranks = {c.class_rank for c in candidates} - {wanted}
+    return sorted(ranks, key=lambda rank: (0, rank - wanted) if rank > wanted else (1, wanted - rank))
+
+
+def _best(
+    keeping: list[Verdict], route: Route, warm_uid: str | None, rng_tiebreak: Callable[[], float] | None
+) -> Verdict:
+    if len(keeping) == 1:
+        return keeping[0]
+    if route is Route.LEAST_LOADED:
+        costs = [float(v[0].load) for v in keeping]
+    elif route is Route.LEAST_CARBON and all(v[0].intensity_g_per_kwh is not None for v in keeping):
+        costs = [v[1] * (v[0].intensity_g_per_kwh or 0.0) for v in keeping]
+    else:
+        costs = [v[1] for v in keeping]
+    least = min(costs)
+    bound = least + NEAR * abs(least)
+    near = [v for v, cost in zip(keeping, costs, strict=True) if cost <= bound]
+    if len(near) == 1:
+        return near[0]
+
+    def order(v: Verdict) -> tuple[bool, int, float, float, str]:
+        return v[0].uid != warm_uid, v[0].load, v.e2e_s, _draw(rng_tiebreak), v[0].uid
+
+    return min(near, key=order)
+
+
+def _fastest(verdicts: list[Verdict], rng_tiebreak: Callable[[], float] | None) -> Verdict:
+    return min(verdicts, key=lambda v: (v[3], _draw(rng_tiebreak), v[0].uid))
+
+
+def _draw(rng_tiebreak: Callable[[], float] | None) -> float:
+    return 0.0 if rng_tiebreak is None else rng_tiebreak()
+
+
+def chosen(v: Verdict, reason: str) -> Choice:
+    window_s = WINDOW_FACTOR * v.e2e_s
+    return Choice(v.candidate.uid, v.energy_j, v.ttft_s, v.candidate.tpot_s, v.e2e_s, window_s, v.meets_slo, reason)
 
 
 def _least_loaded(candidates: Sequence[Candidate]) -> Choice | None:
     if not candidates:
         return None
-    uid = min(candidates, key=lambda c: (c.running + c.waiting, c.uid)).uid
+    uid = min(candidates, key=lambda c: (c.load, c.uid)).uid
     reason = "no instance has a configuration that the engine model knows: least loaded"
     return Choice(uid, None, None, None, None, None, False, reason)
-
-
-def _predict(candidate: Candidate, request: RouteRequest, prompt: int) -> _Prediction | None:
-    """TTFT, TPOT, E2E and extra energy of one more sequence; None: configuration unknown to the engine model.
-
-    `prompt` is the prompt's length as `_round_up` gives it.
-    """
-    table = _table(
-        candidate.model, candidate.gpu, candidate.tp, candidate.engine, round(candidate.mhz / CLOCK_STEP_MHZ)
-    )
-    if table is None:
-        return None
-    others = min(candidate.running + candidate.waiting, MAX_SEQUENCES - 1)
-    output = request.predicted_output_tokens
-    tpot_s, iteration_j = table.decode(others + 1)
-    prefill_s, prefill_j = table.prefill(prompt, others)
-    ttft_s = prefill_s + candidate.queued_prompt_tokens * table.prefill_s_per_token
-    if candidate.kv_usage is not None:
-        ttft_s += _kv_wait_s(candidate, request, table.kv_capacity_tokens, tpot_s)
-    e2e_s = ttft_s + output * tpot_s
-    # Without the request an idle instance would draw idle power for as long; a busy one would iterate without it.
-    before_j = table.decode(others)[1] if others else table.idle_w * tpot_s
-    energy_j = (prefill_j + output * (iteration_j - before_j)) * candidate.pue
-    limits = request.limits
-    meets_slo = (
-        (limits.ttft_s is None or ttft_s <= limits.ttft_s)
-        and (limits.tpot_s is None or tpot_s <= limits.tpot_s)
-        and (limits.e2e_s is None or e2e_s <= limits.e2e_s)
-    )
-    return _Prediction(energy_j, ttft_s, tpot_s, e2e_s, meets_slo, candidate)
-
-
-def _kv_wait_s(candidate: Candidate, request: RouteRequest, capacity_tokens: float, tpot_s: float) -> float:
-    """How long until running sequences have freed the KV cache that the request needs (0: it fits now).
-
-    Each of the running sequences is taken to be half-way through an output of the same length as the request's.
-    """
-    used = (candidate.kv_usage or 0.0) * capacity_tokens
-    missing = used + candidate.queued_prompt_tokens + request.prompt_tokens - capacity_tokens
-    if missing <= 0.0:
-        return 0.0
-    remaining_s = max(1, request.predicted_output_tokens) / 2.0 * tpot_s
-    return missing / max(used, 1.0) * 2.0 * remaining_s
-
-
-class _Table:
-    """Predictions of one configuration at one clock, filled as they are asked for."""
-
-    __slots__ = ("_decode", "_mhz", "_model", "_prefill", "idle_w", "kv_capacity_tokens", "prefill_s_per_token")
-
-    def __init__(self, model: EngineModel, mhz: float) -> None:
-        self._model = model
-        self._mhz = mhz
-        self._decode: list[tuple[float, float] | None] = [None] * (MAX_SEQUENCES + 1)
-        self._prefill: dict[tuple[int, int], tuple[float, float]] = {}
-        self.idle_w = model.tp * model.idle_gpu_watts(mhz)
-        self.kv_capacity_tokens = model.kv_capacity_tokens
-        self.prefill_s_per_token = model.iteration(mhz, ((2048, 0),)).t_s / 2048.0
-
-    def decode(self, batch: int) -> tuple[float, float]:
-        """Time and energy of an iteration that decodes `batch` sequences (1 or more)."""
-        known = self._decode[batch]
-        if known is None:
-            result = self._model.iteration(self._mhz, (), batch, batch * TYPICAL_CONTEXT_TOKENS)
-            known = self._decode[batch] = (result.t_s, result.energy_j)
-        return known
-
-    def prefill(self, prompt_tokens: int, others: int) -> tuple[float, float]:
-        """Time of the iteration with the prompt in it, and what it costs more than `others` sequences alone.
-
-        Tabled by prompt (as `_round_up` gives it) and batch (down to a power of two).
-        """
-        key = (prompt_tokens, others.bit_length())
-        known = self._prefill.get(key)
-        if known is None:
-            batch = min(1 << others.bit_length() >> 1, MAX_SEQUENCES)
-            result = self._model.iteration(self._mhz, ((prompt_tokens, 0),), batch, batch * TYPICAL_CONTEXT_TOKENS)
-            before_j = self.decode(batch)[1] if batch else self.idle_w * result.t_s
-            known = self._prefill[key] = (result.t_s, result.energy_j - before_j)
-        return known
-
-
-def _round_up(tokens: int) -> int:
-    """The next length with at most five significant bits: at most 1/16 longer, and few enough to table."""
-    shift = max(0, tokens.bit_length() - 5)
-    return max(1, -(-tokens >> shift) << shift)
-
-
-@lru_cache(maxsize=4096)
-def _table(model: str, gpu: str, tp: int, engine: str, clock_step: int) -> _Table | None:
-    try:
-        return _Table(engine_model(model, gpu, tp, engine), clock_step * CLOCK_STEP_MHZ)
-    except UnknownConfiguration:
-        return None

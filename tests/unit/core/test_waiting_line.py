@@ -1,0 +1,149 @@
+"""The line that is served one by one, against the orders and shares worked out for all rows at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.core.algorithms import queueing
+from scheduler.core.algorithms.queueing import Order, OrderConfig, Pace
+from scheduler.core.algorithms.waiting_line import Waiting, WaitingLine, due_s, key, priority
+
+PACE = Pace(0.5, 0.05)
+ROWS = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(1, 2000), st.integers(0, 2)), min_size=1, max_size=40
+)  # arrival in quarters of a second, tokens, tenant
+CONFIGS = st.builds(OrderConfig, order=st.sampled_from(Order), aging_tokens_per_s=st.sampled_from([0.0, 20.0, 300.0]))
+
+
+def waiting(arrival_s, tokens, config, tenant=None, head_start_s=0.0):
+    work_s = tokens * PACE.tpot_s + PACE.ttft_s
+    return Waiting(arrival_s, 0, tokens, work_s, due_s(arrival_s, work_s, config), tenant, head_start_s)
+
+
+def columns(rows, config):
+    arrival_s = [quarters / 4.0 for quarters, _, _ in rows]
+    return queueing.Requests.arrived(arrival_s, [float(tokens) for _, tokens, _ in rows], PACE, config)
+
+
+def drained(line):
+    found = []
+    while (item := line.pop()) is not None:
+        found.append(item)
+    return found
+
+
+@settings(deadline=None)
+@given(ROWS, CONFIGS)
+def test_line_is_served_in_the_order_of_all_rows_when_all_wait(rows, config):
+    rows = sorted(rows)
+    line = WaitingLine(config)
+    for n, (quarters, tokens, _) in enumerate(rows):
+        line.push(n, waiting(quarters / 4.0, tokens, config))
+    assert line.tokens == sum(tokens for _, tokens, _ in rows)
+    assert line.peek() == queueing.ordered(columns(rows, config), PACE, config)[0]
+    assert drained(line) == queueing.ordered(columns(rows, config), PACE, config).tolist()
+    assert (len(line), line.tokens, line.peek()) == (0, 0, None)
+
+
+@settings(deadline=None)
+@given(ROWS, CONFIGS, st.tuples(*(st.sampled_from([0.5, 1.0, 3.0]) for _ in range(3))))
+def test_tenants_get_their_shares_when_weights_are_given(rows, config, weights):
+    rows = sorted(rows)
+    line = WaitingLine(config, dict(enumerate(weights)))
+    for n, (quarters, tokens, tenant) in enumerate(rows):
+        line.push(n, waiting(quarters / 4.0, tokens, config, tenant))
+    served = drained(line)
+    # Of each tenant in its order.
+    for tenant in range(3):
+        own = [n for n, row in enumerate(rows) if row[2] == tenant]
+        order = [n for n in queueing.ordered(columns(rows, config), PACE, config).tolist() if n in own]
+        assert [n for n in served if n in own] == order
+    # Whoever is served had the least account of all that still wait.
+    account = [0.0, 0.0, 0.0]
+    left = [row[2] for row in rows]
+    for n in served:
+        tenant = rows[n][2]
+        assert account[tenant] == min(account[t] for t in left)
+        account[tenant] += rows[n][1] / weights[tenant]
+        left.remove(tenant)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["a", "b", "pop"]), min_size=1, max_size=200))
+def test_shares_stay_within_one_request_when_tenants_come_and_go(steps):
+    """Over any stretch in which both wait, what they are served differs by one request's tokens at most each."""
+    config, tokens = OrderConfig(Order.FCFS), 100
+    line, served, waits, gap = WaitingLine(config, {}), [], {"a": 0, "b": 0}, 0
+    for n, step in enumerate(steps):
+        if step != "pop":
+            line.push((step, n), waiting(float(n), tokens, config, step))
+            waits[step] += 1
+        elif (item := line.pop()) is not None:
+            both = all(waits.values())
+            waits[item[0]] -= 1
+            served.append(item[0])
+            gap = gap + (1 if item[0] == "a" else -1) if both else 0
+            assert abs(gap) <= 2
+
+
+def test_nobody_starves_when_short_ones_keep_coming_and_waiting_counts():
+    config = OrderConfig(Order.SJF, aging_tokens_per_s=10.0)
+    line = WaitingLine(config)
+    line.push("long", waiting(0.0, 1000, config))
+    for second in range(1, 200):
+        line.push(second, waiting(float(second), 10, config))
+        if line.pop() == "long":
+            break
+    assert 95 <= second <= 105  # 990 tokens at 10 a second
+    forever = WaitingLine(OrderConfig(Order.SJF, aging_tokens_per_s=0.0))
+    forever.push("long", waiting(0.0, 1000, config))
+    for second in range(1, 200):
+        forever.push(second, waiting(float(second), 10, config))
+        assert forever.pop() != "long"
+
+
+def test_one_is_not_served_when_it_has_left():
+    config = OrderConfig(Order.LLF)
+    line = WaitingLine(config)
+    for n in range(3):
+        line.push(n, waiting(float(n), 10, config))
+    assert line.remove(0)
+    assert not line.remove(0)
+    assert 0 not in line
+    with pytest.raises(ValueError, match="waits already"):
+        line.push(1, waiting(0.0, 1, config))
+    assert drained(line) == [1, 2]
+
+
+def test_those_named_go_first_when_reordered():
+    config = OrderConfig(Order.FCFS)
+    line = WaitingLine(config)
+    for n in range(5):
+        line.push(n, waiting(float(n), 10, config))
+    line.reorder([3, 9, 2])
+    assert drained(line) == [3, 2, 0, 1, 4]
+
+
+def test_head_start_counts_as_time_when_given():
+    for order in Order:
+        config = OrderConfig(order)
+        plain, ahead = waiting(5.0, 100, config), waiting(5.0, 100, config, head_start_s=10.0)
+        assert key(ahead, config) < key(plain, config)
+        assert priority(ahead, config) < priority(plain, config)
+
+
+@settings(deadline=None)
+@given(ROWS, CONFIGS)
+def test_priorities_are_those_of_all_rows_when_made_one_by_one(rows, config):
+    rows = sorted(rows)
+    made = [priority(waiting(quarters / 4.0, tokens, config), config) for quarters, tokens, _ in rows]
+    expected = queueing.priorities(columns(rows, config), PACE, config, 0.0)
+    np.testing.assert_allclose(made, expected, atol=1)
+
+
+def test_weight_must_be_above_zero():
+    with pytest.raises(ValueError, match="above 0"):
+        WaitingLine(OrderConfig(), {"a": 0.0})
