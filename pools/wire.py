@@ -22,6 +22,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from scheduler.core.ports import EngineLimits, EngineOptions
+
 FLEET_KEY = "greenserve:fleet"
 FLEET_CHANNEL = "greenserve:fleet"
 BATCH_STREAM = "greenserve:batches"
@@ -67,7 +69,11 @@ class LatencyLimits(Message, frozen=True):
 
 
 class DesiredInstance(Message, frozen=True):
-    """An instance that the node is to run, or (`state: draining`) to let finish and stop. Absent means stopped."""
+    """An instance that the node is to run, or (`state: draining`) to let finish and stop. Absent means stopped.
+
+    `sleeping`: to be kept with its weights off the GPUs. `options` hold from its start, `engine_limits` are changed
+    live. `shadow_of`: the instance that it is to replace.
+    """
 
     uid: str
     pool_id: int
@@ -75,9 +81,12 @@ class DesiredInstance(Message, frozen=True):
     engine: str
     gpu_uuids: list[str]
     max_model_len: int
-    state: str  # running | draining
+    state: str  # running | sleeping | draining
     limits: LatencyLimits  # thresholds of the clock loop
     decision_id: int | None = None
+    options: EngineOptions = EngineOptions()
+    engine_limits: EngineLimits = EngineLimits()
+    shadow_of: str = ""
 
 
 class ClockPolicy(Message, frozen=True):
@@ -108,7 +117,7 @@ class InstanceState(Message, frozen=True):
     uid: str
     pool_id: int
     url: str | None
-    state: str  # starting | ready | draining | failed
+    state: str  # starting | ready | sleeping | draining | failed
     model: str
     engine: str
     gpu_type: str
@@ -123,6 +132,9 @@ class InstanceState(Message, frozen=True):
     ttft_s: float | None = None
     tpot_s: float | None = None
     detail: str = ""
+    progress: float | None = None  # of a start or a waking, 0 to 1
+    engine_limits: EngineLimits | None = None  # in force
+    shadow_of: str = ""
 
 
 class AgentState(Message, frozen=True):
@@ -149,11 +161,46 @@ class FleetClass(Message, frozen=True):
 
 
 class FleetPool(Message, frozen=True):
+    """`share`: what the carbon plan sends here of its class's requests; None: no plan says."""
+
     id: int
     site: str
     request_class: str
     pue: float
     intensity_g_per_kwh: float | None = None
+    share: float | None = None
+
+
+class RequestPolicy(Message, frozen=True):
+    """How the gateway treats a service's requests; each field is a knob of the service's policy.
+
+    Attributes:
+        route: least_energy | least_carbon | least_loaded | weighted_round_robin.
+        by_share: Sites get the carbon plan's shares of each class, as far as their instances keep the limits.
+        order: fcfs | sjf | srtf | edf | llf, of the requests that wait at the gateway.
+        engine_priority: Send the order on as vLLM's `priority`; for engines that schedule by priority.
+        engine_queue: Requests that may wait inside one engine; more wait here, where they can still be ordered.
+        tenant_weights: Fair shares of tokens by tenant, 1 for those not named; None: tenants are not kept apart.
+        max_queued_requests: Beyond this, or `max_queued_tokens`, a class's requests are refused with 429.
+        admission: none | projection (throttLL'eM IV-C2).
+        emergencies: Climb DynamoLLM's ladder (IV-D) when requests are about to be late.
+        split: none | prompt (prefill and decode apart) | any (DynaServe).
+    """
+
+    route: str = "least_energy"
+    by_share: bool = False
+    order: str = "fcfs"
+    aging_tokens_per_s: float = 20.0
+    engine_priority: bool = False
+    engine_queue: int = 32
+    tenant_weights: dict[str, float] | None = None
+    max_queued_requests: int = 2000
+    max_queued_tokens: int = 20_000_000
+    max_wait_s: float = 120.0
+    admission: str = "none"
+    predictor_error: float = 0.3
+    emergencies: bool = False
+    split: str = "none"
 
 
 class FleetService(Message, frozen=True):
@@ -167,6 +214,7 @@ class FleetService(Message, frozen=True):
     partition: str
     classes: list[FleetClass]
     pools: list[FleetPool]
+    policy: RequestPolicy = RequestPolicy()
 
 
 class FleetKey(Message, frozen=True):

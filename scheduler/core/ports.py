@@ -40,15 +40,62 @@ class GpuReading:
     max_mhz: float
 
 
+SCHEDULING_POLICIES = ("fcfs", "priority")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How an engine schedules, fixed when it starts.
+
+    `scheduling_policy` is vLLM's: with `priority` lower numbers go first, and are preempted last when the running
+    sequences outgrow the KV cache. `preempt_for_waiting`, which vLLM does not have: a waiting request of a lower number
+    takes the place of running ones in a full batch or cache.
+    """
+
+    scheduling_policy: str = "fcfs"
+    preempt_for_waiting: bool = False
+
+    def __post_init__(self) -> None:
+        if self.scheduling_policy not in SCHEDULING_POLICIES:
+            raise ValueError(f"scheduling_policy is one of {', '.join(SCHEDULING_POLICIES)}")
+        if self.preempt_for_waiting and not self.by_priority:
+            raise ValueError("preempt_for_waiting needs scheduling_policy priority")
+
+    @property
+    def by_priority(self) -> bool:
+        return self.scheduling_policy == "priority"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """What one iteration of an engine may hold; can be changed while it runs. The defaults are vLLM's.
+
+    With `itl_limit_s` an iteration takes on no more of prompts beside decodes than it has that time for.
+    """
+
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int = 256
+    itl_limit_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_num_batched_tokens < 1 or self.max_num_seqs < 1:
+            raise ValueError("max_num_batched_tokens and max_num_seqs are at least 1")
+        if self.itl_limit_s is not None and not self.itl_limit_s > 0.0:
+            raise ValueError("itl_limit_s is above 0, or null for no limit")
+
+
 @dataclass(frozen=True, slots=True)
 class InstanceSpec:
-    """What an instance is to be. `max_model_len` in tokens."""
+    """What an instance is to be. `max_model_len` in tokens. `shadow_of`: the instance that it is to replace."""
 
     uid: str
     model: str
     engine: str
     gpu_uuids: tuple[str, ...]
     max_model_len: int
+    options: EngineOptions = EngineOptions()
+    limits: EngineLimits = EngineLimits()
+    shadow_of: str = ""
 
     @property
     def tp(self) -> int:
@@ -57,7 +104,10 @@ class InstanceSpec:
 
 @dataclass(frozen=True, slots=True)
 class InstanceStatus:
-    """An instance on its node. `state`: starting | ready | draining | failed."""
+    """An instance on its node. `state`: starting | ready | sleeping | draining | failed; one that wakes is starting.
+
+    `progress`: of a start or a waking, 0 to 1. `limits`: those in force. None: not known, or nothing goes on.
+    """
 
     uid: str
     state: str
@@ -65,6 +115,9 @@ class InstanceStatus:
     gpu_uuids: tuple[str, ...]
     started_at_s: float
     detail: str = ""
+    progress: float | None = None
+    limits: EngineLimits | None = None
+    shadow_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +169,92 @@ class InstanceRuntime(Protocol):
     def stop(self, uid: str) -> None: ...
 
 
+class EngineControl(Protocol):
+    """Changes how a running engine works. Idempotent. Returns at once; `InstanceRuntime.list` tells what has come of it.
+
+    `sleep` gives the GPUs' memory back: at level 1 the weights go to the machine's memory, at level 2 they are dropped,
+    at both the KV cache is. Requests that run are aborted, those that come wait until `wake`.
+    Blocks for at most its time-out; raises AdapterError.
+    """
+
+    def tune(self, uid: str, limits: EngineLimits) -> None: ...
+
+    def sleep(self, uid: str, level: int = 1) -> None: ...
+
+    def wake(self, uid: str) -> None: ...
+
+
 class EngineMetrics(Protocol):
     """Reads one engine's metrics. Blocks for at most its time-out; raises AdapterError."""
 
     def scrape(self, uid: str, url: str) -> EngineReading: ...
 
 
+@dataclass(frozen=True, slots=True)
+class RequestFeatures:
+    """What can be known of a request, cheaply, before it runs. None: not known, as of a request that is only on record.
+
+    Nothing of the prompt's text is in it but sizes, flags and a digest. The last message is the whole prompt of a
+    completion; `at_s` is Unix time.
+    """
+
+    chat: bool
+    at_s: float
+    tenant_id: int | None = None
+    text_bytes: int = 0  # UTF-8, tools' schemas included; 0 where the prompt came as token ids
+    messages: int = 1  # prompts, of a completion
+    sequences: int = 1  # answers that are generated: prompts x n
+    max_tokens: int | None = None  # of one answer, as the client or the API set it; None: no limit
+    last_role: str | None = None
+    last_bytes: int | None = None
+    has_system: bool | None = None
+    has_stop: bool | None = None
+    temperature: float | None = None
+    wants_json: bool | None = None
+    tools_bytes: int | None = None
+    has_question: bool | None = None
+    has_code: bool | None = None
+    digit_share: float | None = None
+    lines: int | None = None
+    digest: bytes | None = None  # names service, prompt and limit; None: too long to be worth it
+
+
 class OutputLengthPredictor(Protocol):
-    """Predicts output tokens before a request runs, and learns from those that ended. Never blocks."""
+    """Predicts the output tokens of one answer before a request runs, and learns from those that ended. Never blocks.
 
-    def predict(self, service: str, prompt_tokens: int, max_tokens: int | None) -> int: ...
+    `predict` gives at least 1 and at most `max_tokens`; None when it does not know, or not yet.
+    """
 
-    def observe(self, service: str, prompt_tokens: int, output_tokens: int) -> None: ...
+    def predict(
+        self, service: str, prompt_tokens: int, max_tokens: int | None, features: RequestFeatures | None = None
+    ) -> int | None: ...
+
+    def observe(
+        self, service: str, prompt_tokens: int, output_tokens: int, features: RequestFeatures | None = None
+    ) -> None: ...
+
+
+class LengthProxyModel(Protocol):
+    """A small transformers model that reads prompts and says how long their answers are (mu-Serve, section 3.3).
+
+    Blocks for milliseconds, so it is asked in batches and off the event loop. None: it cannot say. Raises AdapterError.
+    """
+
+    def predict(self, service: str, prompts: Sequence[str]) -> Sequence[int | None]: ...
+
+
+class SemanticLengthCache(Protocol):
+    """Output lengths of prompts that mean the same. Blocks for milliseconds. Raises AdapterError."""
+
+    def lookup(self, service: str, prompt: str) -> int | None: ...
+
+    def store(self, service: str, prompt: str, output_tokens: int) -> None: ...
+
+
+class TextTokenizer(Protocol):
+    """A model's own tokenizer. Blocks, about 2.5 ms for 1,000 tokens, without holding Python's lock meanwhile."""
+
+    def count(self, texts: Sequence[str]) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

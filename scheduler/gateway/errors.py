@@ -50,5 +50,15 @@ def model_not_found(name: str | None) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
+def squashed(retry_after_s: float) -> ApiError:
+    return ApiError(
+        503,
+        "The request had waited too long for an instance that is overloaded: try again.",
+        kind=SERVER_ERROR,
+        code="squashed",
+        retry_after_s=max(1, round(retry_after_s)),
+    )
+
+
 def unavailable(message: str, code: str = "no_instance_available", retry_after_s: int = 5) -> ApiError:
     return ApiError(503, message, kind=SERVER_ERROR, code=code, retry_after_s=retry_after_s)

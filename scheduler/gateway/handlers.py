@@ -13,14 +13,17 @@ import msgspec
 from pools import wire
 
 from . import validation
+from .classify import Classifier
+from .dispatch import Dispatcher
 from .errors import SERVER_ERROR, ApiError, expired_key, invalid_key, model_not_found, unavailable
+from .features import features_of, texts_of
 from .fleet import FleetView, Service
 from .journal import Journal
 from .metrics import Metrics
 from .protocol import ClientConnection, Request
 from .records import Call, Ending, counts, row_of
 from .relay import Exchange, Timeouts
-from .routing import Router
+from .routing import WarmPrefixes
 from .upstream import UpstreamPool
 
 log = logging.getLogger(__name__)
@@ -36,7 +39,8 @@ class Gateway:
     """The application behind the connections."""
 
     fleet: FleetView
-    router: Router
+    dispatcher: Dispatcher
+    classifier: Classifier
     journal: Journal
     metrics: Metrics
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -114,7 +118,8 @@ class Gateway:
         except ApiError as error:
             self._refuse_call(call, connection, error)
             return
-        exchange = Exchange(call, connection, self.router, self.pool, self.timeouts, self.record)
+        self.dispatcher.retries.earn()
+        exchange = Exchange(call, connection, self.dispatcher, self.pool, self.timeouts, self.record)
         connection.listener = exchange
         task = asyncio.get_running_loop().create_task(exchange.run())
         self.exchanges[task] = exchange
@@ -122,17 +127,21 @@ class Gateway:
 
     def _prepare(self, call: Call, parsed: validation.CompletionBody | validation.ChatBody) -> None:
         """Checks the body and fills in what routing needs. Raises ApiError."""
-        service, router = call.service, self.router
+        service, request = call.service, call.request
         prompt = validation.measure_prompt(parsed)
-        call.text_bytes = prompt.text_bytes
-        tokens = prompt.tokens or router.estimator.tokens(service.name, call.chat, prompt.text_bytes)
-        call.prompt_tokens = tokens
         call.max_tokens = validation.max_tokens(parsed)
-        validation.check_length(prompt, tokens, call.max_tokens, service.max_model_len, call.chat)
         bound = validation.output_bound(parsed, call.max_tokens)
-        call.predicted_tokens = router.predict_output(service, tokens, bound)
-        call.class_name = router.class_of(service, tokens, call.predicted_tokens)
-        call.body, call.strip_usage = validation.relayed_body(call.request.body, parsed, service.model)
+        features = features_of(parsed, prompt, service.name, request.started_at_s, call.key.tenant_id, bound)
+        classified = self.classifier.classify(service, features, prompt.tokens)
+        validation.check_length(prompt, classified.prompt_tokens, call.max_tokens, service.max_model_len, call.chat)
+        call.features, call.classified = features, classified
+        if self.classifier.can_refine(service, classified):
+            call.texts = texts_of(parsed)
+        call.limits = validation.own_limits(request.headers, service.limits)
+        call.priority = validation.own_priority(parsed)
+        call.tier = validation.own_tier(parsed)
+        call.prefixes = _prefixes(request.body, service.name)
+        call.body, call.strip_usage = validation.relayed_body(request.body, parsed, service.model)
 
     def _key(self, request: Request) -> wire.FleetKey:
         """The caller's key. Raises ApiError 401."""
@@ -154,12 +163,14 @@ class Gateway:
         """Writes the call's row to the journal, and learns from it."""
         prompt_tokens, output_tokens, source = counts(call, ending)
         actual = None
-        if source == "usage" and ending.status == "ok" and prompt_tokens and output_tokens:
-            actual = self.router.class_of(call.service, prompt_tokens, output_tokens)
+        features, classified = call.features, call.classified
+        if source == "usage" and ending.status == "ok" and prompt_tokens and output_tokens and features is not None:
+            actual = self.classifier.actual_class(call.service, features, prompt_tokens, output_tokens)
         row = row_of(call, ending, actual)
         self.journal.append(row)
         self.metrics.count(row)
-        self.router.learn(row, call.text_bytes)
+        if features is not None and classified is not None:
+            self.classifier.learn(row, features, classified)
 
     # -- the other paths ---------------------------------------------------------------------------
 
@@ -232,3 +243,11 @@ def respond_error(
 
 def _may_use(key: wire.FleetKey, service: Service) -> bool:
     return not key.services or service.name in key.services
+
+
+def _prefixes(body: bytes, service: str) -> list[bytes]:
+    """Of the prompt as it stands in the body: equal beginnings of the bytes are equal beginnings of the prompt."""
+    if len(body) < WarmPrefixes.BLOCK_BYTES:
+        return []
+    begins = max(body.find(b'"messages"'), body.find(b'"prompt"'))
+    return WarmPrefixes.of(service.encode(), body[begins:]) if begins >= 0 else []

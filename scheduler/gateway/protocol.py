@@ -24,7 +24,12 @@ CLOSE_TIMEOUT_S = 10.0
 _IDLE, _HEAD, _BODY = "idle", "head", "body"
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-_KEPT_HEADERS = frozenset({b"authorization", b"x-request-id", b"traceparent", b"tracestate"})
+_KEPT_HEADERS = frozenset(
+    {
+        *(b"authorization", b"x-request-id", b"traceparent", b"tracestate"),
+        *(b"x-slo-ttft-ms", b"x-slo-tpot-ms", b"x-greenserve-energy", b"x-greenserve-continue"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pools import wire
+from scheduler.core.ports import RequestFeatures
 from scheduler.core.routing import Choice
+from scheduler.core.types import Limits
 
-from .fleet import Instance, Service
+from .classify import Classified
+from .fleet import Service
+from .instance import Instance
 from .protocol import Request
 from .sse import SseMeter, Usage
 
@@ -26,14 +31,30 @@ class Call:
     chat: bool
     stream: bool = False
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    prompt_tokens: int | None = None  # exact for token ids, else estimated
-    prompt_exact: bool = False
-    text_bytes: int = 0
+    features: RequestFeatures | None = None
+    classified: Classified | None = None
+    texts: Sequence[str] = ()  # of the prompt, where its tokens are to be counted
     max_tokens: int | None = None
-    predicted_tokens: int | None = None
-    class_name: str | None = None
+    limits: Limits | None = None  # the request's own, in place of the service's
+    priority: int = 0  # its own hint, lower first
+    tier: str | None = None  # OpenAI's service_tier
+    prefixes: Sequence[bytes] = ()  # see WarmPrefixes
+    engine_priority: int | None = None
+    waited: bool = False  # it stood in a line
     body: bytes = b""  # as the engine gets it
     strip_usage: bool = False
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        return None if self.classified is None else self.classified.prompt_tokens
+
+    @property
+    def predicted_tokens(self) -> int | None:
+        return None if self.classified is None else self.classified.predicted_tokens
+
+    @property
+    def class_name(self) -> str | None:
+        return None if self.classified is None else self.classified.class_name
 
     @property
     def endpoint(self) -> str:

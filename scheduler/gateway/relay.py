@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from .errors import SERVER_ERROR, ApiError, unavailable
-from .fleet import COOLING_S, Instance
+from .dispatch import Dispatcher, Slot
+from .errors import SERVER_ERROR, ApiError, squashed, unavailable
 from .protocol import ClientConnection
 from .records import Call, Ending
-from .routing import Router
 from .sse import SseMeter, parse_usage
 from .upstream import UpstreamConnection, UpstreamPool
+from .validation import with_priority
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class Fate(Enum):
     LOST = auto()
     TIMEOUT = auto()
     CLIENT_STALLED = auto()
+    CALLED_BACK = auto()  # it had not begun: it goes elsewhere, or back to its client
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +70,22 @@ class Exchange:
         "_client",
         "_client_paused",
         "_connection",
+        "_dispatcher",
         "_error",
         "_fate",
         "_gone",
         "_headers",
         "_id_header",
-        "_instance",
         "_out",
         "_pieces",
         "_pool",
         "_record",
-        "_router",
         "_size",
+        "_slot",
+        "_squashed_for_s",
         "_started",
         "_status",
         "_task",
-        "_ticket",
         "_timeouts",
         "_window_end_s",
         "deadline_s",
@@ -95,14 +96,14 @@ class Exchange:
         self,
         call: Call,
         client: ClientConnection,
-        router: Router,
+        dispatcher: Dispatcher,
         pool: UpstreamPool,
         timeouts: Timeouts,
         record: Callable[[Call, Ending], None],
     ) -> None:
         self._call = call
         self._client = client
-        self._router = router
+        self._dispatcher = dispatcher
         self._pool = pool
         self._timeouts = timeouts
         self._record = record
@@ -115,8 +116,8 @@ class Exchange:
         self._client_paused = False
         self._gone = False
         self._error = ""
-        self._ticket = -1
-        self._instance: Instance | None = None
+        self._slot: Slot | None = None
+        self._squashed_for_s: float | None = None
         self.deadline_s = math.inf
         self.ending = Ending()
         self._reset(math.inf)
@@ -163,20 +164,25 @@ class Exchange:
         call, ending = self._call, self.ending
         tried: set[str] = set()
         while ending.attempts < MAX_ATTEMPTS:
-            routed = self._router.route(
-                call.service, call.prompt_tokens or 0, call.predicted_tokens or 1, call.class_name, tried
-            )
-            if routed is None:
+            try:
+                slot = await self._dispatcher.place(call, tried)
+            except ApiError as error:
+                return self._fail("rejected", error)
+            if slot is None:
                 break
-            ending.instance, ending.choice = routed
+            ending.instance, ending.choice = slot.instance, slot.choice
             ending.attempts += 1
-            tried.add(ending.instance.uid)
+            tried.add(slot.instance.uid)
             window_s = ending.choice.window_s
             self._reset(math.inf if window_s is None else call.request.received_s + window_s)
-            fate = await self._attempt(ending.instance)
+            fate = await self._attempt(slot)
             if fate is Fate.COMPLETE and (self._status not in BUSY or self._started):
                 return self._completed()
-            if fate is Fate.COMPLETE:
+            if fate is Fate.CALLED_BACK:
+                if self._squashed_for_s is not None:
+                    return self._fail("rejected", squashed(self._squashed_for_s))
+                ending.attempts -= 1  # no fault of the request's or the engine's
+            elif fate is Fate.COMPLETE:
                 self._answer = Answer(self._status, self._headers, b"".join(self._pieces))
             elif fate is Fate.TIMEOUT:
                 return self._fail("timeout", ApiError(504, self._error, kind=SERVER_ERROR, code="upstream_timeout"))
@@ -185,39 +191,51 @@ class Exchange:
                 return self._client.abort
             elif self._started:
                 return self._fail("upstream_error", self._broken_upstream())
+            if fate is not Fate.CALLED_BACK and not self._dispatcher.retries.spend(time.monotonic()):
+                break
         if self._answer is not None:
             return self._pass_on(self._answer)
         if ending.attempts:
             return self._fail("upstream_error", self._broken_upstream())
         return self._fail("rejected", unavailable(f"No instance of '{call.service.name}' is ready."))
 
-    async def _attempt(self, instance: Instance) -> Fate:
+    async def _attempt(self, slot: Slot) -> Fate:
         """Sends the call to one instance and waits for how that ends."""
-        tokens = self._call.prompt_tokens or 0
-        self._instance, self._ticket = instance, instance.dispatched(tokens, self._call.stream)
+        self._slot = slot
+        health, fate = slot.instance.health, None
         try:
-            connection = self._pool.take(instance.address)
-            if connection is not None:
-                fate = await self._talk(connection)
-                if fate is not Fate.LOST or not connection.silent:
-                    return fate  # else: closed by the engine while it idled, which is no failure
-            return await self._talk(await self._pool.connect(instance.address))
+            fate = await self._send(slot)
+            return fate
         except OSError as error:
-            instance.cooling_until_s = time.monotonic() + COOLING_S
+            health.failed(time.monotonic(), refused=True)
             self._error = f"no connection to the engine: {error or type(error).__name__}"
             return Fate.LOST
         finally:
-            self._mark_started()
-            instance.ended()
+            self._slot = None
+            slot.end()
+            if fate is Fate.COMPLETE and self._status < 500:
+                health.worked()
+            elif fate in (Fate.COMPLETE, Fate.LOST, Fate.TIMEOUT):
+                health.failed(time.monotonic())
+            else:
+                health.unknown()
 
-    async def _talk(self, connection: UpstreamConnection) -> Fate:
+    async def _send(self, slot: Slot) -> Fate:
+        connection = self._pool.take(slot.instance.address)
+        if connection is not None:
+            fate = await self._talk(connection, slot)
+            if fate is not Fate.LOST or not connection.silent:
+                return fate  # else: closed by the engine while it idled, which is no failure
+        return await self._talk(await self._pool.connect(slot.instance.address), slot)
+
+    async def _talk(self, connection: UpstreamConnection, slot: Slot) -> Fate:
         timeouts = self._timeouts
         self._connection = connection
         self._fate = asyncio.get_running_loop().create_future()
         self.deadline_s = time.monotonic() + (timeouts.first_byte_s if self._call.stream else timeouts.whole_response_s)
         fate = None
         try:
-            connection.request(self._request_bytes(), self)
+            connection.request(self._request_bytes(slot), self)
             fate = await self._fate
             return fate
         finally:
@@ -230,24 +248,19 @@ class Exchange:
             else:
                 connection.abort()
 
-    def _request_bytes(self) -> bytes:
+    def _request_bytes(self, slot: Slot) -> bytes:
         call = self._call
         trace = b""
         for name in (b"traceparent", b"tracestate"):
             if name in call.request.headers:
                 trace += b"%b: %b\r\n" % (name, call.request.headers[name])
         path = b"/v1/chat/completions" if call.chat else b"/v1/completions"
-        netloc = self._instance.netloc if self._instance is not None else b""
+        body = call.body if call.engine_priority is None else with_priority(call.body, call.engine_priority)
         return (
             b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\naccept: */*\r\n"
             b"x-request-id: %b\r\n%bcontent-length: %d\r\n\r\n%b"
-            % (path, netloc, call.request_id.encode(), trace, len(call.body), call.body)
+            % (path, slot.instance.netloc, call.request_id.encode(), trace, len(body), body)
         )
-
-    def _mark_started(self) -> None:
-        if self._ticket >= 0 and self._instance is not None:
-            self._instance.started(self._ticket, self._call.prompt_tokens or 0)
-            self._ticket = -1
 
     # -- endings -----------------------------------------------------------------------------------
 
@@ -308,8 +321,8 @@ class Exchange:
     def body(self, data: bytes) -> None:
         now_s = time.monotonic()
         self.deadline_s = now_s + self._timeouts.idle_s
-        if self._ticket >= 0:
-            self._mark_started()
+        if self._slot is not None:
+            self._slot.started()
         meter = self.ending.meter
         if meter is not None:
             relayed = meter.feed(data, now_s)
@@ -360,6 +373,18 @@ class Exchange:
         if self._connection is not None:
             self._connection.pause(paused)
             self.deadline_s = time.monotonic() + self._timeouts.idle_s
+
+    @property
+    def unstarted_at(self) -> Slot | None:
+        """Where the call was sent and no byte has come from yet; such a call can still go elsewhere."""
+        slot = self._slot
+        return slot if slot is not None and self._fate is not None and not self._size and not self._status else None
+
+    def call_back(self, squash_for_s: float | None = None) -> None:
+        """Takes the call back from its instance, to go elsewhere, or to its client, to be tried again in so long."""
+        if self.unstarted_at is not None:
+            self._squashed_for_s = squash_for_s
+            self._settle(Fate.CALLED_BACK)
 
     def stop(self) -> None:
         """For shutting down: the call ends now, with an error."""

@@ -1,82 +1,152 @@
-"""The class of a request and the instance it goes to: the core's pure functions, fed from the gateway's memory.
-
-The ports of the request plane to come are here: an `OutputLengthPredictor` is passed in, and `Router.route` is the
-one place that chooses. There is no queue in the gateway yet: engines queue, first come first served.
-"""
+"""Which instance a request goes to: the core's pure choice, fed from the gateway's memory, within the service's policy."""
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Collection
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import pairwise
 
-from pools import wire
 from scheduler.core import routing
-from scheduler.core.classify import classify
-from scheduler.core.ports import OutputLengthPredictor
+from scheduler.core.routing import Choice, Route, RouteRequest
+from scheduler.core.step_tables import round_up
 
-from .fleet import Instance, Service
+from .fleet import Service
+from .instance import Instance
 from .metrics import Histogram
 
-START_TOKENS_PER_BYTE = 0.25
-_RATIO_WEIGHT = 0.05  # of a new observation in the average
-_MIN_TEXT_BYTES = 64  # below, the chat template's own tokens would drown the text's
+WEIGHTED_ROUND_ROBIN = "weighted_round_robin"
+_FULL_BATCH = 64  # sequences: what an instance's weight is measured at
 
-
-class TextEstimator:
-    """Tokens of a text from its UTF-8 bytes: a ratio for each service and endpoint, learned from the engines' usage."""
-
-    def __init__(self) -> None:
-        self._ratios: dict[tuple[str, bool], float] = {}
-
-    def tokens(self, service: str, chat: bool, text_bytes: int) -> int:
-        return max(1, round(text_bytes * self._ratios.get((service, chat), START_TOKENS_PER_BYTE)))
-
-    def observe(self, service: str, chat: bool, text_bytes: int, prompt_tokens: int) -> None:
-        if text_bytes < _MIN_TEXT_BYTES:
-            return
-        ratio = self._ratios.get((service, chat), START_TOKENS_PER_BYTE)
-        self._ratios[service, chat] = ratio + _RATIO_WEIGHT * (prompt_tokens / text_bytes - ratio)
+Routed = tuple[Instance, Choice]
 
 
 class Router:
-    """Chooses the instance of a request, and learns from those that ended."""
+    """Chooses the instance of a request. `rng` breaks ties, so that several gateways do not all choose alike."""
 
-    def __init__(self, predictor: OutputLengthPredictor, duration_s: Histogram) -> None:
-        self._predictor = predictor
+    def __init__(self, duration_s: Histogram, rng: random.Random) -> None:
         self._duration_s = duration_s
-        self.estimator = TextEstimator()
-
-    def predict_output(self, service: Service, prompt_tokens: int, output_bound: int | None) -> int:
-        room = max(1, service.max_model_len - prompt_tokens)
-        bound = room if output_bound is None else min(room, output_bound)
-        return self._predictor.predict(service.name, prompt_tokens, bound)
-
-    def class_of(self, service: Service, prompt_tokens: int, output_tokens: int) -> str | None:
-        """None: the service has no classes (yet)."""
-        return classify(service.classes, prompt_tokens, output_tokens) if service.classes else None
+        self._draw = rng.random
+        self._turns: dict[str, Turns] = {}  # by service: of instances, or of sites
+        self.warm = WarmPrefixes()
 
     def route(
-        self, service: Service, prompt_tokens: int, output_tokens: int, class_name: str | None, tried: Collection[str]
-    ) -> tuple[Instance, routing.Choice] | None:
-        """The instance to send to, none of those `tried`; None: nothing is left."""
+        self, service: Service, choosable: Sequence[Instance], request: RouteRequest, prefixes: Sequence[bytes] = ()
+    ) -> Routed | None:
+        """The instance to send to; None: there is none."""
         begun_s = time.perf_counter()
-        choosable = service.choosable(tried, time.monotonic())
-        request = routing.RouteRequest(
-            prompt_tokens=prompt_tokens,
-            predicted_output_tokens=output_tokens,
-            class_rank=service.ranks.get(class_name or "", 0),
-            limits=service.limits,
-        )
-        choice = routing.choose([i.candidate() for i in choosable], request)
+        by_uid = {i.uid: i for i in choosable}
+        candidates: Sequence[routing.Candidate] = [i.candidate() for i in choosable]
+        policy = service.policy
+        if policy.route == WEIGHTED_ROUND_ROBIN:
+            choice = self._by_turns(service, candidates, request)
+        else:
+            warm_uid = self.warm.find(prefixes) if prefixes else None
+            if policy.by_share:
+                candidates = self._at_the_site_in_turn(service, candidates, request)
+            choice = routing.choose(candidates, request, self._draw, Route(policy.route), warm_uid)
         self._duration_s.observe(time.perf_counter() - begun_s)
         if choice is None:
             return None
-        return next(i for i in choosable if i.uid == choice.uid), choice
+        if prefixes:
+            self.warm.note(prefixes, choice.uid)
+        return by_uid[choice.uid], choice
 
-    def learn(self, row: wire.RequestRow, text_bytes: int) -> None:
-        """Takes in a request that ended well with the engine's own counts."""
-        if row.status != "ok" or row.tokens_source != "usage" or not row.prompt_tokens or not row.output_tokens:
-            return
-        self._predictor.observe(row.service, row.prompt_tokens, row.output_tokens)
-        if text_bytes:
-            self.estimator.observe(row.service, row.endpoint == "chat", text_bytes, row.prompt_tokens)
+    def alone(self, service: Service, request: RouteRequest) -> tuple[float, float] | None:
+        """TTFT and E2E that the request would have alone on an instance of its class (FREESH's Lat); None: unknown."""
+        own = [i.candidate() for i in service.ready]
+        own = [c for c in own if c.class_rank == request.class_rank] or own
+        for candidate in own:
+            if candidate.table is not None:
+                prompt = round_up(request.prompt_tokens)
+                ttft_s = candidate.table.prefill(prompt, 0)[0]
+                return ttft_s, ttft_s + request.predicted_output_tokens * candidate.table.decode(1)[0]
+        return None
+
+    def _by_turns(
+        self, service: Service, candidates: Sequence[routing.Candidate], request: RouteRequest
+    ) -> Choice | None:
+        """Weighted round robin over the instances of the request's class, or of the next larger one that has any.
+
+        An instance weighs what it can generate: tokens a second at a full batch.
+        """
+        ranks = {c.class_rank for c in candidates}
+        if not ranks:
+            return None
+        rank = min(ranks, key=lambda r: (r < request.class_rank, abs(r - request.class_rank)))
+        own = {c.uid: c for c in candidates if c.class_rank == rank}
+        weights = {uid: _FULL_BATCH / c.table.decode(_FULL_BATCH)[0] if c.table else 1.0 for uid, c in own.items()}
+        uid = self._turns.setdefault(f"{service.name}/{rank}", Turns()).next(weights)
+        found = routing.judge([own[uid]], request)
+        if not found:
+            return Choice(uid, None, None, None, None, None, False, "its turn; the engine model does not know it")
+        return routing.chosen(found[0], "its turn" if found[0].meets_slo else "its turn; it cannot keep the limits")
+
+    def _at_the_site_in_turn(
+        self, service: Service, candidates: Sequence[routing.Candidate], request: RouteRequest
+    ) -> Sequence[routing.Candidate]:
+        """The candidates of one pool of the request's class: sites take turns by the carbon plan's shares.
+
+        Only sites take part where an instance keeps the limits, network included; without any, or without a plan's
+        shares, all candidates stay.
+        """
+        own = [c for c in candidates if c.class_rank == request.class_rank and service.shares.get(c.pool_id)]
+        able = {v.candidate.pool_id for v in routing.judge(own, request) if v.meets_slo}
+        if not able:
+            return candidates
+        weights = {str(pool): service.shares[pool] or 0.0 for pool in able}
+        pool = int(self._turns.setdefault(f"{service.name}//{request.class_rank}", Turns()).next(weights))
+        return [c for c in own if c.pool_id == pool]
+
+
+class Turns:
+    """Smooth weighted round robin: in any stretch of turns each gets its share, to within one turn."""
+
+    def __init__(self) -> None:
+        self._credit: dict[str, float] = {}
+
+    def next(self, weights: dict[str, float]) -> str:
+        """Whose turn it is; `weights` (one at least, above 0) may change from turn to turn."""
+        total = sum(weights.values())
+        credit = {name: self._credit.get(name, 0.0) + weight / total for name, weight in weights.items()}
+        name = max(credit, key=lambda n: credit[n])
+        credit[name] -= 1.0
+        self._credit = credit
+        return name
+
+
+class WarmPrefixes:
+    """Where the beginnings of prompts were last sent: an engine may still have them in its prefix cache."""
+
+    BLOCK_BYTES = 1024
+    MAX_BLOCKS = 8
+    KEPT = 50_000
+
+    def __init__(self) -> None:
+        self._where: OrderedDict[bytes, str] = OrderedDict()
+
+    @classmethod
+    def of(cls, scope: bytes, text: bytes) -> list[bytes]:
+        """Chained hashes of a prompt's whole blocks, longest last; shorter prompts have none."""
+        ends = range(0, min(len(text) // cls.BLOCK_BYTES, cls.MAX_BLOCKS) * cls.BLOCK_BYTES + 1, cls.BLOCK_BYTES)
+        found, state = [], blake2b(scope, digest_size=16)
+        for start, end in pairwise(ends):
+            state.update(text[start:end])
+            found.append(state.digest())
+        return found
+
+    def find(self, prefixes: Sequence[bytes]) -> str | None:
+        """The instance that has seen the longest beginning."""
+        for prefix in reversed(prefixes):
+            if (uid := self._where.get(prefix)) is not None:
+                return uid
+        return None
+
+    def note(self, prefixes: Sequence[bytes], uid: str) -> None:
+        for prefix in prefixes:
+            self._where[prefix] = uid
+            self._where.move_to_end(prefix)
+        while len(self._where) > self.KEPT:
+            self._where.popitem(last=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 import uuid
 from collections.abc import Callable, Coroutine
@@ -13,12 +14,15 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from scheduler.core.predictors.output_length import HistoryQuantilePredictor
+from scheduler.core.predictors.boosted_lengths import BoostedLengthPredictor
 
 from . import live
+from .classify import Classifier
+from .dispatch import Dispatcher
 from .fleet import FleetView
 from .handlers import Gateway
 from .journal import Journal, Shipper
+from .length_trainer import LengthTrainer
 from .metrics import Metrics
 from .protocol import ClientConnection, HttpLimits
 from .relay import Timeouts
@@ -36,6 +40,8 @@ class Config:
     port: int
     spool: Path
     name: str = "gateway"
+    rng: random.Random = field(default_factory=random.Random)  # breaks ties among instances
+    learns: bool = True  # trees of output lengths, in a process of their own once there are records enough
     redis_url: str | None = None  # None: no snapshot, no shipping (tests put a snapshot in force themselves)
     grace_s: float = 10.0
     limits: HttpLimits = field(default_factory=HttpLimits)
@@ -54,12 +60,14 @@ class GatewayServer:
         self._config = config
         self._when_broken = when_broken
         self.broken = False
-        metrics = Metrics()
+        metrics, boosted = Metrics(), BoostedLengthPredictor()
         self.fleet = FleetView()
         self.journal = Journal(config.spool, config.name, uuid.uuid4().hex[:16])
+        classifier = Classifier(boosted=boosted, trainer=LengthTrainer(boosted) if config.learns else None)
         self.gateway = Gateway(
             fleet=self.fleet,
-            router=Router(HistoryQuantilePredictor(), metrics.routing_s),
+            dispatcher=Dispatcher(self.fleet, Router(metrics.routing_s, config.rng), classifier),
+            classifier=classifier,
             journal=self.journal,
             metrics=metrics,
             timeouts=config.timeouts,
@@ -120,6 +128,7 @@ class GatewayServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._ship_the_rest()
         self.journal.close()
+        gateway.classifier.close()
         gateway.pool.close()
         for connection in list(gateway.connections):
             connection.close_if_idle()
@@ -147,6 +156,7 @@ class GatewayServer:
                 exchange.check(now_s)
             for connection in list(self.gateway.connections):
                 connection.check(now_s)
+            self.gateway.dispatcher.look_around()
             self.gateway.pool.prune()
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -6,12 +6,16 @@ field here, so nothing in the gateway can look at it.
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
+
+from scheduler.core.types import Limits
 
 from .errors import ApiError
 
@@ -20,8 +24,10 @@ DEFAULT_COMPLETION_TOKENS = 16
 # A text's tokens are estimated; only what would be too long at half the estimate is refused here. The engine,
 # which has the tokenizer, decides the rest.
 ESTIMATE_MARGIN = 2.0
+TIERS = ("auto", "default", "flex", "scale", "priority")
 
 _PARAM = re.compile(r"`\$\.([A-Za-z_]+)")
+_NOTHING = msgspec.Raw(b"")
 _INCLUDE_USAGE = b'"stream_options":{"include_usage":true},'
 
 
@@ -34,6 +40,13 @@ class _Body(msgspec.Struct):
     stream: bool | None = None
     stream_options: StreamOptions | UnsetType | None = UNSET
     max_tokens: int | UnsetType | None = UNSET
+    priority: int | UnsetType | None = UNSET  # vLLM's, lower first: a hint for the line at the gateway
+    service_tier: str | UnsetType | None = UNSET
+    # Hints for predicting lengths, read as they come: what is wrong with them the engine says. Empty: not given.
+    n: msgspec.Raw = _NOTHING
+    stop: msgspec.Raw = _NOTHING
+    temperature: msgspec.Raw = _NOTHING
+    response_format: msgspec.Raw = _NOTHING
 
 
 class CompletionBody(_Body):
@@ -53,6 +66,7 @@ class ChatMessage(msgspec.Struct):
 class ChatBody(_Body):
     messages: list[ChatMessage] | None = None
     max_completion_tokens: int | None = None
+    tools: msgspec.Raw = _NOTHING
 
 
 class _ModelOnly(msgspec.Struct):
@@ -185,6 +199,49 @@ def check_length(prompt: Prompt, estimated_tokens: int, limit: int | None, max_m
         )
 
 
+def own_limits(headers: Mapping[bytes, bytes], limits: Limits) -> Limits | None:
+    """The service's limits with those that the request asks for in their place; None: it asks for none.
+
+    Raises ApiError 400 naming the header.
+    """
+    found = limits
+    for header, name in ((b"x-slo-ttft-ms", "ttft_s"), (b"x-slo-tpot-ms", "tpot_s")):
+        if header in headers:
+            found = replace(found, **{name: _milliseconds(header, headers[header]) / 1000.0})
+    return None if found is limits else found
+
+
+def _milliseconds(header: bytes, value: bytes) -> float:
+    try:
+        found = float(value)
+    except ValueError:
+        found = 0.0
+    if not 0.0 < found < math.inf:
+        name = header.decode()
+        raise ApiError(400, f"'{name}' must be a number of milliseconds above 0, like 500.", param=name)
+    return found
+
+
+def own_priority(body: CompletionBody | ChatBody) -> int:
+    return body.priority if isinstance(body.priority, int) else 0
+
+
+def own_tier(body: CompletionBody | ChatBody) -> str | None:
+    """OpenAI's service tier. Raises ApiError 400 on one that it does not have."""
+    tier = body.service_tier
+    if tier is None or tier is UNSET:
+        return None
+    if tier not in TIERS:
+        raise ApiError(400, f"'service_tier' must be one of {', '.join(TIERS)}.", param="service_tier")
+    return str(tier)
+
+
+def with_priority(body: bytes, priority: int) -> bytes:
+    """A relayed body with vLLM's `priority`, lower first."""
+    brace = body.index(b"{") + 1
+    return b'%b"priority":%d,%b' % (body[:brace], priority, body[brace:])
+
+
 def relayed_body(body: bytes, parsed: CompletionBody | ChatBody, engine_model: str) -> tuple[bytes, bool]:
     """The body for the engine, and whether usage was added to a stream whose client did not ask for it.
 
@@ -194,7 +251,8 @@ def relayed_body(body: bytes, parsed: CompletionBody | ChatBody, engine_model: s
     options = parsed.stream_options
     wants_usage = isinstance(options, StreamOptions) and bool(options.include_usage)
     add_usage = bool(parsed.stream) and not wants_usage
-    if parsed.model == engine_model:
+    ordered = parsed.priority is not UNSET or parsed.service_tier is not UNSET
+    if parsed.model == engine_model and not ordered:
         if not add_usage:
             return body, False
         if options is UNSET:
@@ -202,6 +260,9 @@ def relayed_body(body: bytes, parsed: CompletionBody | ChatBody, engine_model: s
             return body[:brace] + _INCLUDE_USAGE + body[brace:], True
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     fields["model"] = msgspec.Raw(msgspec.json.encode(engine_model))
+    # Who goes first is decided here: an engine that does not schedule by priority would refuse the request for it.
+    fields.pop("priority", None)
+    fields.pop("service_tier", None)
     if add_usage:
         kept = msgspec.json.decode(fields.get("stream_options", b"null"), type=dict[str, msgspec.Raw] | None) or {}
         kept.pop("continuous_usage_stats", None)  # counts only together with include_usage, which was off

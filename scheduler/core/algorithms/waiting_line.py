@@ -10,7 +10,7 @@ import heapq
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from scheduler.core.algorithms.queueing import Order, OrderConfig
 
@@ -70,7 +70,7 @@ class _Entry(Generic[T]):
 class WaitingLine(Generic[T]):
     """Not for threads. `weights` None: one line for all tenants; else a tenant that it does not name has weight 1."""
 
-    def __init__(self, config: OrderConfig, weights: Mapping[Hashable, float] | None = None) -> None:
+    def __init__(self, config: OrderConfig, weights: Mapping[Any, float] | None = None) -> None:
         """Raises ValueError on a weight that is not above 0."""
         if weights is not None and any(not weight > 0.0 for weight in weights.values()):
             raise ValueError("a tenant's weight must be above 0")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+
+from scheduler.core.ports import RequestFeatures
 
 # Median output of the Azure conversation trace of 2023 (AzurePublicDataset, AzureLLMInferenceTrace_conv, CC-BY; see
 # Splitwise, ISCA 2024): the answer until the service has a history of its own.
 PRIOR_OUTPUT_TOKENS = 129
 RESERVOIR = 512  # newest outputs kept for each bucket
 MIN_HISTORY = 8  # outputs a bucket needs before it is trusted over the whole service
+MIN_TENANT_HISTORY = 32  # outputs a tenant's bucket needs before it is trusted over the service's
+TENANT_BUCKETS = 2048
 # Outputs a service needs before its history is trusted over the prior: the short answers of the first requests end
 # before the long ones, so that a younger history would predict too little.
 WARM_UP = 64
@@ -39,34 +44,77 @@ class _Reservoir:
 
 
 class HistoryQuantilePredictor:
-    """A quantile of the outputs seen for the service's prompts of the same octave of length.
+    """A quantile of the outputs seen for prompts of the same octave of length: the tenant's, else the service's.
 
     Fills the port OutputLengthPredictor.
-    Deterministic and bounded in memory: at most `RESERVOIR` values per service and octave. A prompt octave with less
-    than `MIN_HISTORY` outputs uses the service's whole history; a service with less than `WARM_UP` uses the prior.
+    Deterministic and bounded in memory: at most `RESERVOIR` values per bucket, and at most `TENANT_BUCKETS` buckets of
+    tenants, of which the one longest unseen goes first. A tenant's octave with less than `MIN_TENANT_HISTORY` outputs
+    uses the service's, one with less than `MIN_HISTORY` the service's whole history, and a service with less than
+    `WARM_UP` the prior.
+
+    Answers cut off at `max_tokens` count as they are: they are what ran, and what the engine's time went into.
 
     Args:
-        quantile: 0.5 predicts the median; higher values err on the long side.
+        quantile: 0.5 predicts the median, which puts most requests into their class; higher values err on the long
+            side.
+        prior_tokens: What to say of a service without history; None: nothing.
+        quantiles: Of single services, in place of `quantile`.
     """
 
-    def __init__(self, quantile: float = 0.5, prior_tokens: int = PRIOR_OUTPUT_TOKENS) -> None:
-        if not 0.0 <= quantile <= 1.0:
-            raise ValueError(f"a quantile lies between 0 and 1, not at {quantile}")
+    def __init__(
+        self,
+        quantile: float = 0.5,
+        prior_tokens: int | None = PRIOR_OUTPUT_TOKENS,
+        quantiles: Mapping[str, float] | None = None,
+    ) -> None:
+        self._quantiles = dict(quantiles or {})
+        for share in (quantile, *self._quantiles.values()):
+            if not 0.0 <= share <= 1.0:
+                raise ValueError(f"a quantile lies between 0 and 1, not at {share}")
         self._quantile = quantile
         self._prior = prior_tokens
         self._history: dict[tuple[str, int | None], _Reservoir] = {}
+        self._tenants: OrderedDict[tuple[str, int, int], _Reservoir] = OrderedDict()
 
-    def predict(self, service: str, prompt_tokens: int, max_tokens: int | None) -> int:
-        """Output tokens to expect, at least 1 and at most `max_tokens`."""
+    def quantile(self, service: str) -> float:
+        """The quantile that is predicted for a service."""
+        return self._quantiles.get(service, self._quantile)
+
+    def predict(
+        self, service: str, prompt_tokens: int, max_tokens: int | None, features: RequestFeatures | None = None
+    ) -> int | None:
+        """Output tokens to expect, at least 1 and at most `max_tokens`; None without history and prior."""
         whole = self._history.get((service, None))
+        predicted: int | None
         if whole is None or len(whole) < WARM_UP:
             predicted = self._prior
         else:
-            like = self._history.get((service, prompt_tokens.bit_length()))
-            predicted = (whole if like is None or len(like) < MIN_HISTORY else like).quantile(self._quantile)
+            predicted = self._like(service, prompt_tokens.bit_length(), features, whole).quantile(
+                self._quantiles.get(service, self._quantile)
+            )
+        if predicted is None:
+            return None
         return max(1, predicted if max_tokens is None else min(predicted, max_tokens))
 
-    def observe(self, service: str, prompt_tokens: int, output_tokens: int) -> None:
-        """Learn from a request that ended by itself with `output_tokens`."""
-        for bucket in (prompt_tokens.bit_length(), None):
+    def _like(self, service: str, octave: int, features: RequestFeatures | None, whole: _Reservoir) -> _Reservoir:
+        if features is not None and features.tenant_id is not None:
+            own = self._tenants.get((service, features.tenant_id, octave))
+            if own is not None and len(own) >= MIN_TENANT_HISTORY:
+                return own
+        like = self._history.get((service, octave))
+        return whole if like is None or len(like) < MIN_HISTORY else like
+
+    def observe(
+        self, service: str, prompt_tokens: int, output_tokens: int, features: RequestFeatures | None = None
+    ) -> None:
+        """Learn from a request that ended well with `output_tokens`."""
+        octave = prompt_tokens.bit_length()
+        for bucket in (octave, None):
             self._history.setdefault((service, bucket), _Reservoir()).add(output_tokens)
+        if features is None or features.tenant_id is None:
+            return
+        key = (service, features.tenant_id, octave)
+        self._tenants.setdefault(key, _Reservoir()).add(output_tokens)
+        self._tenants.move_to_end(key)
+        if len(self._tenants) > TENANT_BUCKETS:
+            self._tenants.popitem(last=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -25,6 +26,13 @@ from tests.fakes.fleet import MODEL, SECRET, FakeFleet
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], Any]]:
     """The loop that the gateway runs on in production; its transports differ in what they raise."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+class FirstOfEquals(random.Random):
+    """No luck: of equal instances the first is chosen."""
+
+    def random(self) -> float:
+        return 0.0
 
 
 LIMITS = HttpLimits(max_body_bytes=1 << 20, max_head_bytes=16 << 10, linger_s=0.2)
@@ -106,7 +114,9 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     ) -> Bench:
         running = [await FakeEngine().start() for _ in range(engines)]
         spool = tmp_path / "spool"
-        config = Config("127.0.0.1", 0, spool, limits=limits, timeouts=timeouts or Timeouts(), grace_s=grace_s)
+        config = Config(
+            "127.0.0.1", 0, spool, limits=limits, timeouts=timeouts or Timeouts(), grace_s=grace_s, rng=FirstOfEquals()
+        )
         server = GatewayServer(config)
         await server.start()
         bench = Bench(server, running, FakeFleet([e.url for e in running]), aiohttp.ClientSession(), spool)

@@ -128,8 +128,8 @@ async def test_text_tokens_are_learned_when_the_engine_tells(bench: Bench) -> No
     for _ in range(30):
         async with bench.post(completion(prompt=PROMPT_TEXT)) as response:
             await response.read()
-    estimates = bench.server.gateway.router.estimator
-    before, after = round(len(PROMPT_TEXT) / 4), estimates.tokens(MODEL, False, len(PROMPT_TEXT))
+    estimates = bench.server.gateway.classifier.estimator
+    before, after = round(len(PROMPT_TEXT) / 4), estimates.estimate(MODEL, False, len(PROMPT_TEXT), 1).tokens
     assert before == 45
     assert after < 20, "the engine counts 7"
 

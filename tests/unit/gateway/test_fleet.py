@@ -8,6 +8,7 @@ import time
 import pytest
 
 from scheduler.gateway.fleet import FleetView
+from scheduler.gateway.instance import Health
 from scheduler.gateway.live import Refresher, Repeated, keep_refreshing
 from tests.fakes.fleet import MODEL, FakeFleet
 from tests.unit.gateway.conftest import Bench, until
@@ -84,10 +85,51 @@ def test_counts_survive_when_an_instance_drains_and_comes_back() -> None:
 def test_instance_that_refused_is_passed_over_unless_it_is_the_last() -> None:
     service = view_of(FakeFleet(["http://127.0.0.1:1", "http://127.0.0.1:2"])).services[MODEL]
     first, second = service.ready
-    first.cooling_until_s = 10.0
+    first.health.failed(now_s=8.0, refused=True)
     assert service.choosable((), now_s=9.0) == [second]
     assert service.choosable((), now_s=11.0) == [first, second]
     assert service.choosable({second.uid}, now_s=9.0) == [first]
+
+
+def test_failing_instance_is_out_for_longer_each_time_until_it_works() -> None:
+    health = Health()
+    health.failed(0.0)
+    health.failed(0.0)
+    assert health.usable(0.0), "now and then an engine may fail"
+    health.failed(0.0)
+    assert not health.usable(1.9)
+    assert health.usable(2.0)
+    health.chosen()
+    assert not health.usable(2.0), "one request probes, not all"
+    health.failed(2.1)
+    assert [health.usable(at_s) for at_s in (6.0, 6.1)] == [False, True]
+    health.chosen()
+    health.unknown()
+    assert health.usable(6.2), "its client left: nothing was learned"
+    health.worked()
+    health.failed(7.0)
+    assert health.usable(7.0)
+    for _ in range(20):
+        health.failed(7.0)
+    assert not health.usable(66.9)
+    assert health.usable(67.0)
+
+
+@pytest.mark.parametrize(("gateways", "waiting", "tokens"), [(1, 0, 100), (3, 2, 300)])
+def test_other_gateways_are_taken_to_have_sent_alike_since_the_report(
+    gateways: int, waiting: int, tokens: int
+) -> None:
+    fake = FakeFleet(["http://127.0.0.1:1"])
+    view = view_of(fake)
+    view.gateways = gateways
+    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    (instance,) = view.services[MODEL].ready
+    instance.dispatched(100, stream=True)
+    candidate = instance.candidate()
+    assert candidate.load == 1 + waiting
+    assert candidate.queued_prompt_tokens == tokens
+    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    assert instance.candidate().load == 1, "the report has them"
 
 
 async def test_last_snapshot_stays_when_the_source_fails_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,314 @@
+"""Which requests go now and where to, and which wait: the one place that decides, a line for each request class.
+
+A request goes at once when nobody of its class waits and an instance can take it. Else it waits in its class's line, in
+the order of the service's policy, until an instance has room: after each first token, each end, and each new report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from scheduler.core.algorithms.queueing import Order, OrderConfig
+from scheduler.core.algorithms.waiting_line import Waiting, WaitingLine, due_s, priority
+from scheduler.core.routing import RouteRequest
+
+from .classify import Classifier
+from .errors import ApiError
+from .fleet import FleetView, Service
+from .instance import Instance
+from .records import Call
+from .routing import Routed, Router
+
+log = logging.getLogger(__name__)
+
+TIER_HEAD_START_S = {"priority": 30.0, "flex": -60.0}  # OpenAI's service tiers; others: none
+PRIORITY_HEAD_START_S = 10.0  # of each step of a request's own `priority`, lower first as in vLLM
+MOST_STEPS = 10
+RATE_WEIGHT = 0.1  # of the newest gap between departures in a line's mean
+
+Gate = Callable[[Service, Sequence[Instance], Call], list[Instance]]
+
+
+class Slot:
+    """A place at an instance, counted from the moment it is given. `end` gives it back; more than once does no harm."""
+
+    __slots__ = ("_dispatcher", "_held", "_service", "_ticket", "_tokens", "choice", "instance")
+
+    def __init__(self, dispatcher: Dispatcher, service: str, routed: Routed, tokens: int, stream: bool) -> None:
+        self._dispatcher = dispatcher
+        self._service = service
+        self._tokens = tokens
+        self._held = True
+        self.instance, self.choice = routed
+        self.instance.health.chosen()
+        self._ticket: int | None = self.instance.dispatched(tokens, stream)
+        if not stream and self.choice.ttft_s is not None:  # its first byte comes with its last: go by the prediction
+            asyncio.get_running_loop().call_later(self.choice.ttft_s, self.started)
+
+    def started(self) -> None:
+        """The prompt is done with: the first byte has come."""
+        if self._ticket is not None:
+            self.instance.started(self._ticket, self._tokens)
+            self._ticket = None
+            if self._held:
+                self._dispatcher.room(self._service)
+
+    def end(self) -> None:
+        if self._held:
+            self._held = False
+            self.started()
+            self.instance.ended()
+            self._dispatcher.room(self._service)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    """A call that waits. `place` is done with a Slot, or with an ApiError."""
+
+    call: Call
+    row: Waiting
+    place: asyncio.Future[Slot]
+
+    def give_back(self) -> None:
+        """Nobody will use the place, should it have been given in this very moment."""
+        if self.place.done() and not self.place.cancelled() and self.place.exception() is None:
+            self.place.result().end()
+
+
+class RetryBudget:
+    """Retries are at most `SHARE` of all requests, and a few a second besides: failing engines get no storm on top."""
+
+    SHARE = 0.2
+    PER_S = 3.0
+    MOST = 100.0
+
+    def __init__(self) -> None:
+        self._tokens = self.MOST
+        self._at_s = 0.0
+
+    def earn(self) -> None:
+        """A new request has come."""
+        self._tokens = min(self.MOST, self._tokens + self.SHARE)
+
+    def spend(self, now_s: float) -> bool:
+        """Whether there is one for a retry."""
+        if self._at_s:
+            self._tokens = min(self.MOST, self._tokens + self.PER_S * (now_s - self._at_s))
+        self._at_s = now_s
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+
+@dataclass(slots=True)
+class Line:
+    """The line of one class of a service, and how fast it moves."""
+
+    waiters: WaitingLine[_Waiter]
+    gap_s: float | None = None  # mean time between departures
+    left_at_s: float = field(default_factory=time.monotonic)
+
+    def departed(self, now_s: float) -> None:
+        gap_s = now_s - self.left_at_s
+        self.gap_s = gap_s if self.gap_s is None else self.gap_s + RATE_WEIGHT * (gap_s - self.gap_s)
+        self.left_at_s = now_s
+
+    def drained_in_s(self) -> int:
+        """When a client may try again: when those that wait now will have gone, 1 to 60 seconds."""
+        return max(1, min(60, math.ceil(len(self.waiters) * (self.gap_s or 1.0))))
+
+
+class Dispatcher:
+    """All requests between their arrival and an instance. `gate` narrows the instances that may take a request."""
+
+    def __init__(
+        self, fleet: FleetView, router: Router, classifier: Classifier | None = None, gate: Gate | None = None
+    ) -> None:
+        self._fleet = fleet
+        self._classifier = classifier
+        self._router = router
+        self._gate = gate
+        self.retries = RetryBudget()
+        self._lines: dict[tuple[str, str | None], Line] = {}
+
+    @property
+    def waiting(self) -> int:
+        return sum(len(line.waiters) for line in self._lines.values())
+
+    def lines(self) -> dict[tuple[str, str | None], WaitingLine[_Waiter]]:
+        """(service, class) -> who waits."""
+        return {key: line.waiters for key, line in self._lines.items()}
+
+    async def place(self, call: Call, tried: Collection[str] = ()) -> Slot | None:
+        """A place for the call, after a wait if need be; None: no instance is left that it could go to.
+
+        A call that was elsewhere before (`tried`) has waited already: it goes before all others.
+
+        Raises:
+            ApiError: 429, the line is full or has not moved for `max_wait_s`.
+        """
+        service = self._current(call)
+        if call.texts:
+            await self._refine(service, call)
+        call.engine_priority = self.engine_priority(service, call)
+        line = self._lines.get((service.name, call.class_name))
+        if tried or line is None or not len(line.waiters):
+            choosable = service.choosable(tried, time.monotonic())
+            if not choosable:
+                return None
+            slot = self._try(service, call, choosable)
+            if slot is not None:
+                return slot
+        return await self._wait(service, call)
+
+    def room(self, service_name: str) -> None:
+        """An instance of the service has room: whoever is next goes, as long as there is any."""
+        service = self._fleet.services.get(service_name)
+        if service is None:
+            return
+        for (name, _), line in self._lines.items():
+            if name == service_name:
+                self._serve(service, line)
+
+    def look_around(self) -> None:
+        """Called now and then: a new snapshot may have made room, or another policy be in force."""
+        for (name, class_name), line in list(self._lines.items()):
+            service = self._fleet.services.get(name)
+            if not len(line.waiters):
+                del self._lines[name, class_name]
+            elif service is not None:
+                self._serve(service, line)
+
+    def request_of(self, service: Service, call: Call) -> RouteRequest:
+        return RouteRequest(
+            prompt_tokens=call.prompt_tokens or 0,
+            predicted_output_tokens=call.predicted_tokens or 1,
+            class_rank=service.ranks.get(call.class_name or "", 0),
+            limits=call.limits or service.limits,
+        )
+
+    async def _refine(self, service: Service, call: Call) -> None:
+        """The prompt's tokens lie near a border of classes: they are counted, where a tokenizer is there to do it."""
+        if self._classifier is not None and call.features is not None and call.classified is not None:
+            call.classified = await self._classifier.refine(service, call.features, call.texts, call.classified)
+        call.texts = ()
+
+    # -- placing -----------------------------------------------------------------------------------
+
+    def _current(self, call: Call) -> Service:
+        """The call's service as it is now: snapshots are replaced while calls wait."""
+        return self._fleet.services.get(call.service.name, call.service)
+
+    def _try(self, service: Service, call: Call, choosable: Sequence[Instance]) -> Slot | None:
+        """A place now, or None: every instance has as much as it should have."""
+        most = service.policy.engine_queue
+        open_ones = [i for i in choosable if i.unstarted < most]
+        if self._gate is not None and open_ones:
+            open_ones = self._gate(service, open_ones, call)
+        if not open_ones:
+            return None
+        routed = self._router.route(service, open_ones, self.request_of(service, call), call.prefixes)
+        if routed is None:
+            return None
+        return Slot(self, service.name, routed, call.prompt_tokens or 0, call.stream)
+
+    def _serve(self, service: Service, line: Line) -> None:
+        while (waiter := line.waiters.peek()) is not None:
+            choosable = service.choosable((), time.monotonic())
+            slot = self._try(service, waiter.call, choosable) if choosable else None
+            if slot is None:
+                return
+            line.waiters.pop()
+            line.departed(time.monotonic())
+            if waiter.place.done():  # its client has just left
+                slot.end()
+            else:
+                waiter.place.set_result(slot)
+
+    # -- waiting -----------------------------------------------------------------------------------
+
+    async def _wait(self, service: Service, call: Call) -> Slot:
+        line = self._line(service, call.class_name)
+        row = self.row_of(service, call, line.waiters.config)
+        self._check_bounds(service, line, row)
+        waiter = _Waiter(call, row, asyncio.get_running_loop().create_future())
+        line.waiters.push(waiter, row)
+        call.waited = True
+        try:
+            async with asyncio.timeout(service.policy.max_wait_s):
+                return await waiter.place
+        except TimeoutError:
+            waiter.give_back()
+            raise ApiError(
+                429,
+                f"No instance of '{service.name}' had room within {service.policy.max_wait_s:g} s.",
+                kind="rate_limit_error",
+                code="queue_timeout",
+                retry_after_s=line.drained_in_s(),
+            ) from None
+        except asyncio.CancelledError:
+            waiter.give_back()
+            raise
+        finally:
+            line.waiters.remove(waiter)
+
+    def _line(self, service: Service, class_name: str | None) -> Line:
+        key = (service.name, class_name)
+        config = order_config(service)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = Line(WaitingLine(config, service.policy.tenant_weights))
+        elif line.waiters.config != config:  # the policy has changed: those that wait keep waiting, in the new order
+            fresh = WaitingLine[_Waiter](config, service.policy.tenant_weights)
+            for waiter in sorted(line.waiters.items(), key=lambda w: w.row.arrival_s):
+                waiter.row = self.row_of(service, waiter.call, config)
+                fresh.push(waiter, waiter.row)
+            line.waiters = fresh
+        return line
+
+    def row_of(self, service: Service, call: Call, config: OrderConfig) -> Waiting:
+        """What the order goes by. Times are Unix seconds, so that keys of several gateways can be compared."""
+        arrival_s = call.request.started_at_s
+        alone = self._router.alone(service, self.request_of(service, call))
+        work_s = alone[1] if alone is not None else 0.0
+        steps = max(-MOST_STEPS, min(MOST_STEPS, call.priority))
+        head_start_s = TIER_HEAD_START_S.get(call.tier or "", 0.0) - steps * PRIORITY_HEAD_START_S
+        return Waiting(
+            arrival_s,
+            call.prompt_tokens or 0,
+            call.predicted_tokens or 1,
+            work_s,
+            due_s(arrival_s, work_s, config),
+            call.key.tenant,
+            head_start_s,
+        )
+
+    def engine_priority(self, service: Service, call: Call) -> int | None:
+        """The call's place in an engine's own queue; None: the policy does not ask for one."""
+        if not service.policy.engine_priority:
+            return None
+        config = order_config(service)
+        return priority(self.row_of(service, call, config), config)
+
+    def _check_bounds(self, service: Service, line: Line, row: Waiting) -> None:
+        policy, waiters = service.policy, line.waiters
+        if len(waiters) < policy.max_queued_requests and waiters.tokens + row.tokens <= policy.max_queued_tokens:
+            return
+        raise ApiError(
+            429,
+            f"'{service.name}' has {len(waiters)} requests ({waiters.tokens} tokens) waiting, as many as it may have.",
+            kind="rate_limit_error",
+            code="queue_full",
+            retry_after_s=line.drained_in_s(),
+        )
+
+
+def order_config(service: Service) -> OrderConfig:
+    policy = service.policy
+    return OrderConfig(Order(policy.order), aging_tokens_per_s=policy.aging_tokens_per_s)
