@@ -169,21 +169,17 @@ class Dispatcher:
 
     def room(self, service_name: str) -> None:
         """An instance of the service has room: whoever is next goes, as long as there is any."""
-        service = self._fleet.services.get(service_name)
-        if service is None:
-            return
-        for (name, _), line in self._lines.items():
-            if name == service_name:
-                self._serve(service, line)
+        if self._lines:
+            service = self._fleet.services.get(service_name)
+            lines = [line for (name, _), line in self._lines.items() if name == service_name and len(line.waiters)]
+            if service is not None and lines:
+                self._serve(service, lines)
 
     def look_around(self) -> None:
         """Called now and then: a new snapshot may have made room, or another policy be in force."""
-        for (name, class_name), line in list(self._lines.items()):
-            service = self._fleet.services.get(name)
-            if not len(line.waiters):
-                del self._lines[name, class_name]
-            elif service is not None:
-                self._serve(service, line)
+        self._lines = {key: line for key, line in self._lines.items() if len(line.waiters)}
+        for name in {name for name, _ in self._lines}:
+            self.room(name)
 
     def request_of(self, service: Service, call: Call) -> RouteRequest:
         return RouteRequest(
@@ -218,12 +214,16 @@ class Dispatcher:
             return None
         return Slot(self, service.name, routed, call.prompt_tokens or 0, call.stream)
 
-    def _serve(self, service: Service, line: Line) -> None:
-        while (waiter := line.waiters.peek()) is not None:
+    def _serve(self, service: Service, lines: list[Line]) -> None:
+        """Whoever is most urgent of all classes goes first; a class whose next one cannot go holds up no other."""
+        while lines:
+            line = min(lines, key=lambda own: own.waiters.urgency())
+            waiter = line.waiters.peek()
             choosable = service.choosable((), time.monotonic())
-            slot = self._try(service, waiter.call, choosable) if choosable else None
-            if slot is None:
-                return
+            slot = self._try(service, waiter.call, choosable) if choosable and waiter is not None else None
+            if slot is None or waiter is None:
+                lines.remove(line)
+                continue
             line.waiters.pop()
             line.departed(time.monotonic())
             if waiter.place.done():  # its client has just left

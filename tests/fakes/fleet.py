@@ -40,6 +40,7 @@ class FakeFleet:
     request_class: str = "LL"
     engine_model: str = ENGINE_MODEL
     fails: bool = False
+    policy: wire.RequestPolicy = field(default_factory=wire.RequestPolicy)
     nodes: list[str] = field(default_factory=lambda: ["node-1"])
 
     def fleet(self) -> wire.Fleet:
@@ -53,6 +54,7 @@ class FakeFleet:
             "freesh-a",
             _CLASSES,
             pools,
+            self.policy,
         )
         other = wire.FleetService(
             "other-model", "Other", "vllm-v1", 2048, wire.LatencyLimits(), "freesh-a", _CLASSES, []

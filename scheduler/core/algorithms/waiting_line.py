@@ -106,6 +106,11 @@ class WaitingLine(Generic[T]):
         tenant = self._next_tenant()
         return self._heaps[tenant][0][3].item if tenant in self._heaps else None
 
+    def urgency(self) -> tuple[int, float]:
+        """Of the next one, to be compared with other lines of the same order; the smaller goes first."""
+        heap = self._heaps.get(self._next_tenant())
+        return (2, 0.0) if heap is None else heap[0][:2]
+
     def pop(self) -> T | None:
         """Takes the next one out, and charges its tenant."""
         tenant = self._next_tenant()
