@@ -112,6 +112,7 @@ class Choice:
     window_s: float | None
     meets_slo: bool
     reason: str
+    token_energy_j: float | None = None  # of predicted_energy_j, what each predicted token of output is worth
 
 
 class Verdict(NamedTuple):
@@ -225,7 +226,8 @@ def _draw(rng_tiebreak: Callable[[], float] | None) -> float:
 
 def chosen(v: Verdict, reason: str) -> Choice:
     window_s = WINDOW_FACTOR * v.e2e_s
-    return Choice(v.candidate.uid, v.energy_j, v.ttft_s, v.candidate.tpot_s, v.e2e_s, window_s, v.meets_slo, reason)
+    c = v.candidate
+    return Choice(c.uid, v.energy_j, v.ttft_s, c.tpot_s, v.e2e_s, window_s, v.meets_slo, reason, c.token_j * c.pue)
 
 
 def _least_loaded(candidates: Sequence[Candidate]) -> Choice | None:

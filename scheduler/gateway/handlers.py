@@ -12,7 +12,7 @@ import msgspec
 
 from pools import wire
 
-from . import validation
+from . import energy, validation
 from .classify import Classifier
 from .dispatch import Dispatcher
 from .errors import SERVER_ERROR, ApiError, expired_key, invalid_key, model_not_found, unavailable
@@ -142,6 +142,7 @@ class Gateway:
         call.tier = validation.own_tier(parsed)
         call.prefixes = _prefixes(request.body, service.name)
         call.body, call.strip_usage = validation.relayed_body(request.body, parsed, service.model)
+        call.strip_usage = call.strip_usage and not energy.asked(call)
 
     def _key(self, request: Request) -> wire.FleetKey:
         """The caller's key. Raises ApiError 401."""

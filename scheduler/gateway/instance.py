@@ -59,7 +59,6 @@ class Instance:
     __slots__ = (
         "_candidate",
         "_gateways",
-        "_pool",
         "_queued",
         "_queued_tokens",
         "_rank",
@@ -74,6 +73,7 @@ class Instance:
         "health",
         "in_flight",
         "netloc",
+        "pool",
         "rtt_s",
         "uid",
     )
@@ -101,7 +101,7 @@ class Instance:
             raise ValueError(f"instance {state.uid} has no usable address: {state.url!r}")
         self.address = (parts.hostname, parts.port)
         self.netloc = parts.netloc.encode()
-        self._state, self._pool, self._rank, self._gateways = state, pool, rank, gateways
+        self._state, self.pool, self._rank, self._gateways = state, pool, rank, gateways
         if reported_at_s > self._reported_at_s:
             self._reported_at_s = reported_at_s
             self._sent = self._sent_tokens = 0
@@ -116,15 +116,11 @@ class Instance:
 
     @property
     def request_class(self) -> str:
-        return self._pool.request_class
+        return self.pool.request_class
 
     @property
     def state(self) -> wire.InstanceState:
         return self._state
-
-    @property
-    def pool(self) -> wire.FleetPool:
-        return self._pool
 
     @property
     def unstarted(self) -> int:
@@ -172,7 +168,7 @@ class Instance:
         each is taken to have sent as much since as this one, or all would go to the same instance.
         """
         if self._candidate is None:
-            state, pool = self._state, self._pool
+            state, pool = self._state, self.pool
             reported_waiting = state.waiting or 0
             load = max((state.running or 0) + reported_waiting, self.in_flight)
             waiting = min(load, max(reported_waiting, self.unstarted))

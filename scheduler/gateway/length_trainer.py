@@ -88,6 +88,8 @@ class LengthTrainer:
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
             self._process = process
             try:
+                if self._closed:  # while it was being started
+                    process.kill()
                 out, err = process.communicate(records, self._timeout_s)
             finally:
                 self._process = None

@@ -31,6 +31,8 @@ _MAX_OVERHEAD = 256.0
 _WEIGHT = 0.05  # of a new observation in the averages; the first few weigh more
 _MIN_BYTES = 16  # shorter texts count as this long: a word says little about the ratio
 _FULL_BYTES = 512  # texts from this length on say how far off the ratio is; shorter ones in proportion
+_SPEED_WEIGHT = 0.1
+_RECOVERY = 1.01  # of the speed believed, with each refusal: a bad minute is not held against it for ever
 _SPREAD = 1.65  # deviations: nine in ten true counts lie within
 
 
@@ -159,13 +161,19 @@ class TokenizerThread:
     def serves(self, service: str) -> bool:
         return self._thread is not None and service in self._tokenizers
 
+    @property
+    def waiting(self) -> int:
+        """Texts in the queue, about."""
+        return self._jobs.qsize()
+
     async def count(self, service: str, texts: Sequence[str], text_bytes: int) -> int | None:
         """Tokens of the texts, without a template's; None when they cannot be had within the deadline."""
         tokenizer = self._tokenizers.get(service)
         if tokenizer is None or self._thread is None:
             return None
-        if self._jobs.qsize() >= self._max_queue or text_bytes > self._bytes_per_s * self.deadline_s:
+        if self.waiting >= self._max_queue or text_bytes > self._bytes_per_s * self.deadline_s:
             self.refused += 1
+            self._bytes_per_s *= _RECOVERY
             return None
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[int | None] = loop.create_future()
@@ -194,20 +202,24 @@ class TokenizerThread:
             began_s = time.monotonic()
             if began_s >= job.deadline_s or job.answer.cancelled():
                 continue
-            tokens: int | None = None
-            try:
-                tokens = job.tokenizer.count(job.texts)
-            except AdapterError:
-                self.failed += 1
-            except Exception:
-                self.failed += 1
-                log.exception("a tokenizer failed in a way that it should not")
-            took_s = time.monotonic() - began_s
-            self._bytes_per_s += 0.1 * (job.text_bytes / max(took_s, 1e-6) - self._bytes_per_s)
+            tokens = self._counted(job)
+            if tokens is not None:
+                speed = job.text_bytes / max(time.monotonic() - began_s, 1e-6)
+                self._bytes_per_s += _SPEED_WEIGHT * (speed - self._bytes_per_s)
             try:
                 job.loop.call_soon_threadsafe(_settle, job.answer, tokens)
             except RuntimeError:  # the loop has closed meanwhile; nobody waits
                 continue
+
+    def _counted(self, job: _Job) -> int | None:
+        try:
+            return job.tokenizer.count(job.texts)
+        except AdapterError:
+            self.failed += 1
+        except Exception:
+            self.failed += 1
+            log.exception("a tokenizer failed in a way that it should not")
+        return None
 
 
 def _settle(answer: asyncio.Future[int | None], tokens: int | None) -> None:

@@ -11,9 +11,10 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+from . import energy
 from .dispatch import Dispatcher, Slot
 from .errors import SERVER_ERROR, ApiError, squashed, unavailable
 from .protocol import ClientConnection
@@ -288,11 +289,16 @@ class Exchange:
         headers = answer.headers + self._id_header
         if ending.status == "ok":
             ending.usage = parse_usage(answer.body)[0]
+            if energy.asked(self._call):
+                answer = replace(answer, body=self._with_energy(answer.body))
         else:
             ending.error = f"the engine answered {answer.status}: {answer.body[:300].decode(errors='replace')}"
             if ending.status == "rejected" and b"retry-after:" not in headers.lower():
                 headers += b"retry-after: 1\r\n"
         return lambda: self._client.respond(answer.status, answer.body, None, headers)
+
+    def _with_energy(self, json: bytes) -> bytes:
+        return energy.with_energy(json, self._call, self.ending)
 
     def _fail(self, status: str, error: ApiError) -> LastWords:
         """An error of ours: a response of its own, or where one has begun, an error event and a cut."""
@@ -316,7 +322,8 @@ class Exchange:
     def head(self, status: int, headers: bytes) -> None:
         self._status, self._headers = status, headers
         if self._call.stream and status == 200 and b"text/event-stream" in headers.lower():
-            self.ending.meter = SseMeter(self._window_end_s, self._call.strip_usage)
+            rewrite = self._with_energy if energy.asked(self._call) else None
+            self.ending.meter = SseMeter(self._window_end_s, self._call.strip_usage, rewrite)
 
     def body(self, data: bytes) -> None:
         now_s = time.monotonic()

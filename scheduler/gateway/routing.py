@@ -1,4 +1,4 @@
-"""Which instance a request goes to: the core's pure choice, fed from the gateway's memory, within the service's policy."""
+"""Which instance a request goes to: the core's pure choice, from the gateway's memory, within the service's policy."""
 
 from __future__ import annotations
 

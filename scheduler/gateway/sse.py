@@ -8,6 +8,7 @@ looked at as bytes; only one that carries usage is parsed. Inside a JSON string 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import msgspec
 
@@ -53,6 +54,7 @@ class SseMeter:
         "_held",
         "_last_usage_event",
         "_partial",
+        "_rewrite_usage",
         "_strip_usage",
         "_window_end_s",
         "done",
@@ -64,9 +66,12 @@ class SseMeter:
         "timely_events",
     )
 
-    def __init__(self, window_end_s: float, strip_usage: bool) -> None:
+    def __init__(
+        self, window_end_s: float, strip_usage: bool, rewrite_usage: Callable[[bytes], bytes] | None = None
+    ) -> None:
         self._window_end_s = window_end_s
         self._strip_usage = strip_usage
+        self._rewrite_usage = rewrite_usage  # of an event that carries usage: its JSON
         self._partial = b""
         self._held = b""
         self._last_usage_event = b""
@@ -110,12 +115,17 @@ class SseMeter:
                 self.done = True
                 self._held += event
             elif self._passes(event, now_s):
-                out.append(event)
+                out.append(event if self._rewrite_usage is None else self._rewritten(event))
         self._partial = buffer[start:]
         if len(self._partial) > _MAX_HELD_BYTES:  # no event: not to be held for ever
             out.append(self._partial)
             self._partial = b""
         return b"".join(out)
+
+    def _rewritten(self, event: bytes) -> bytes:
+        if self._rewrite_usage is None or not event.startswith(b"data:") or not _USAGE.search(event):
+            return event
+        return b"data: %b\n\n" % self._rewrite_usage(event[5:].strip())
 
     def _passes(self, event: bytes, now_s: float) -> bool:
         if not event.startswith(b"data:"):

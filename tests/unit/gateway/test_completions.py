@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from typing import Any
 
+import msgspec
 import openai
 import pytest
 
@@ -162,6 +164,36 @@ async def test_openai_client_streams_with_usage_when_asked(client: openai.AsyncO
     assert "".join(p.choices[0].delta.content or "" for p in pieces if p.choices).startswith("tok0 ")
     assert pieces[-1].usage is not None
     await client.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_usage_tells_energy_and_carbon_when_asked(bench: Bench, client: openai.AsyncOpenAI, stream: bool) -> None:
+    answers: list[Any] = []
+    create: Any = client.completions.create
+    for tokens in (5, 10):
+        bench.engine.tokens = tokens
+        headers = {"x-greenserve-energy": "true"}
+        answer = await create(model=MODEL, prompt=[1, 2, 3], stream=stream, extra_headers=headers)
+        usage = [chunk async for chunk in answer][-1].usage if stream else answer.usage
+        assert usage.completion_tokens == tokens
+        answers.append(usage)
+    few, many = answers
+    assert few.energy_method.startswith("modelled increment")
+    assert 0 < few.energy_j < many.energy_j
+    assert few.carbon_gco2e == pytest.approx(few.energy_j / 3.6e6 * 300.0)
+    # The row has what was predicted for 16 tokens, the default of max_tokens.
+    per_token_j = (many.energy_j - few.energy_j) / 5
+    assert bench.rows()[0].predicted_energy_j == pytest.approx(few.energy_j + 11 * per_token_j)
+    await client.close()
+
+
+async def test_carbon_is_null_when_no_intensity_is_known(bench: Bench) -> None:
+    for instance in bench.server.fleet.instances():
+        instance.pool = msgspec.structs.replace(instance.pool, intensity_g_per_kwh=None)
+    async with bench.post(completion(), headers=bench.auth | {"x-greenserve-energy": "1"}) as response:
+        usage = (await response.json())["usage"]
+    assert usage["carbon_gco2e"] is None
+    assert usage["energy_j"] > 0
 
 
 async def test_curl_sees_tokens_as_they_come_when_run_with_n(bench: Bench) -> None:
