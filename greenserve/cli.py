@@ -19,6 +19,7 @@ COMMANDS = {
     "engine": ("greenserve.commands.engine", "Ask the engine model, and see how it holds."),
     "simulate": ("greenserve.commands.simulate", "Run a scenario in the simulator."),
     "compare": ("greenserve.commands.simulate", "Run a scenario under several policies, side by side."),
+    "plan": ("greenserve.commands.plan", "Solve carbon epochs: which partition, sites, modes and how many workers."),
     "doctor": ("greenserve.commands.doctor", "Check that this machine can run GreenServe."),
     "version": ("greenserve.commands.doctor", "Show the version."),
 }

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from scheduler.core.engine_params import (
@@ -134,18 +134,31 @@ def _constants(m: ModelParams, g: GpuParams, e: EngineParams, tp: int) -> Consta
     )
 
 
+def _part(g: GpuParams, share: float) -> GpuParams:
+    """A share of a GPU, as if it were a smaller one."""
+    if share == 1.0:
+        return g
+    names = ("peak_flops", "hbm_bw", "mem_gb", "tdp_w", "idle_w", "c_clk")
+    return replace(g, **{name: getattr(g, name) * share for name in names})
+
+
 @dataclass(frozen=True, slots=True)
 class EngineModel:
     """One instance: a model on `tp` GPUs of a type under an engine. Make it with `engine_model`, which caches.
 
-    Raises UnknownConfiguration when one of the four is not known. Clocks outside the GPU's range are brought to its
-    nearest end, as the driver does.
+    With `share` below 1 it has that part of each of its GPUs to itself (a MIG slice, or MPS with a fixed share of
+    threads): of compute, bandwidth, memory, TDP, and of what the GPU draws whatever it does. Of a lone GPU's kernels
+    those too small to fill it take as long as ever.
+
+    Raises UnknownConfiguration when one of the four is not known, ValueError for a share that is none. Clocks outside
+    the GPU's range are brought to its nearest end, as the driver does.
     """
 
     model: str
     gpu: str
     tp: int
     engine: str = "vllm-v1"
+    share: float = 1.0
     gpu_params: GpuParams = field(init=False, repr=False, compare=False)
     model_params: ModelParams = field(init=False, repr=False, compare=False)
     _k: Constants = field(init=False, repr=False, compare=False)
@@ -153,17 +166,26 @@ class EngineModel:
     def __post_init__(self) -> None:
         if not isinstance(self.tp, int) or self.tp < 1:
             raise UnknownConfiguration("tp", self.tp, "whole numbers from 1")
-        m, g, e = model(self.model), gpu(self.gpu), engine(self.engine)
+        if not 0.0 < self.share <= 1.0:
+            raise ValueError(f"a share of a GPU is above 0 and at most 1, not {self.share}")
+        m, g, e = model(self.model), _part(gpu(self.gpu), self.share), engine(self.engine)
         object.__setattr__(self, "gpu_params", g)
         object.__setattr__(self, "model_params", m)
         object.__setattr__(self, "_k", _constants(m, g, e, self.tp))
 
     @property
+    def memory_bytes(self) -> float:
+        """What weights and KV cache may fill, over all GPUs: TP (0.9 mem - 2 GB)."""
+        return self.tp * self.share * (gpu(self.gpu).mem_gb * 1e9 * _MEMORY_SHARE - _MEMORY_RESERVE_BYTES)
+
+    @property
+    def weight_bytes(self) -> float:
+        return self.model_params.params * self.model_params.dtype_bytes
+
+    @property
     def kv_capacity_tokens(self) -> float:
-        """Tokens of KV cache beside the weights: (TP (0.9 mem - 2 GB) - weights) / bytes per token, at least 0."""
-        m = self.model_params
-        free = self.tp * (self.gpu_params.mem_gb * 1e9 * _MEMORY_SHARE - _MEMORY_RESERVE_BYTES)
-        return max(0.0, (free - m.params * m.dtype_bytes) / self._k.kv_bytes)
+        """Tokens of KV cache beside the weights: (memory - weights) / bytes per token, at least 0."""
+        return max(0.0, (self.memory_bytes - self.weight_bytes) / self._k.kv_bytes)
 
     @property
     def constants(self) -> Constants:
@@ -301,6 +323,8 @@ class EngineModel:
 
 
 @lru_cache(maxsize=1024)
-def engine_model(model_name: str, gpu_name: str, tp: int, engine_name: str = "vllm-v1") -> EngineModel:
+def engine_model(
+    model_name: str, gpu_name: str, tp: int, engine_name: str = "vllm-v1", share: float = 1.0
+) -> EngineModel:
     """The engine model of a configuration, made once. Raises UnknownConfiguration."""
-    return EngineModel(model_name, gpu_name, tp, engine_name)
+    return EngineModel(model_name, gpu_name, tp, engine_name, share)

@@ -38,6 +38,20 @@ class StartSteps:
         return self.vm_s + self.environment_s + self.download_s + self.engine_s + self.weights_s
 
 
+@dataclass(frozen=True, slots=True)
+class SleepSteps:
+    """vLLM's sleep mode: to wake takes a constant and the time of the weights of one GPU.
+
+    The straight line through what vLLM published for two models on an A100, TP 1 (blog, "Zero-Reload Model Switching with
+    vLLM Sleep Mode", October 2025): Qwen3-0.6B (1.19 GB) 0.26 s from level 1 and 0.85 s from level 2, Phi-3-vision
+    (8.3 GB) 0.82 s and 2.58 s. Its "3-6 s for large models" from level 1 lies on it (60 GB a GPU: 4.9 s). Falling
+    asleep is not published: at level 1 the weights go the same way back, at level 2 nothing is moved.
+    """
+
+    wake_s: tuple[float, float] = (0.17, 0.56)  # from level 1 (weights in the machine's memory), from level 2 (on disk)
+    bytes_per_s: tuple[float, float] = (12.7e9, 4.1e9)
+
+
 # Whole switches, first to last: the H100's of DynamoLLM III-C ("around 50-80ms", its middle); of throttLL'eM IV
 # on A100 40 GB ("avg. 200 ms").
 PUBLISHED_SWITCH_S: Mapping[str, float] = MappingProxyType({"H100-SXM-80GB": 0.065, "A100-80GB": 0.2, "A100-40GB": 0.2})
@@ -54,6 +68,7 @@ class Overheads:
     """
 
     start: StartSteps = field(default_factory=StartSteps)
+    sleep: SleepSteps = field(default_factory=SleepSteps)
     sync_s: float = 0.95
     link_bytes_per_s: float = 300e9
     clock_set_s: float = 0.008
@@ -81,6 +96,17 @@ def cold_start_s(
     scale = 1.0 if model_name is None else weight_bytes(model_name) / weight_bytes(TABLE_V_MODEL)
     created_s = 0.0 if warm else steps.vm_s + steps.environment_s
     return created_s + (0.0 if weights_cached else steps.download_s * scale) + steps.engine_s + steps.weights_s * scale
+
+
+def wake_s(overheads: Overheads, level: int, model_name: str, tp: int) -> float:
+    """From the call to the first iteration of an engine that sleeps at `level` (1 or 2). Raises UnknownConfiguration."""
+    steps = overheads.sleep
+    return steps.wake_s[level - 1] + weight_bytes(model_name) / tp / steps.bytes_per_s[level - 1]
+
+
+def fall_asleep_s(overheads: Overheads, level: int, model_name: str, tp: int) -> float:
+    """From the end of its last iteration until an engine sleeps. Raises UnknownConfiguration."""
+    return weight_bytes(model_name) / tp / overheads.sleep.bytes_per_s[0] if level == 1 else 0.0
 
 
 def clock_switch_s(overheads: Overheads, gpu_name: str, tp: int) -> float:

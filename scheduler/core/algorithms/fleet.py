@@ -1,31 +1,47 @@
-"""The fleet problem of FREESH eq. 1: its input, its answer, what a plan costs and carries, and a greedy plan.
+"""The fleet problem of FREESH eq. 1: its input, its answer, and what a plan costs and carries.
 
-The exact solution is in `milp`, which states the program.
+The exact solution is in `milp`, which states the program; one without a solver is in `fleet_greedy`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from scheduler.core.algorithms.highs import Status
 from scheduler.core.types import Limits, Mode, ModeProfile, PartitionOption, SiteView
-from scheduler.core.units import gco2e
+from scheduler.core.units import gco2e, j_to_kwh
 
 Worker = tuple[str, str, Mode]  # (site, class, mode)
 
 
 class Objective(StrEnum):
-    """What a plan costs. Money follows once sites carry a price: it is one more weight of a watt at a site."""
+    """What a plan costs; PUE counts in all of them."""
 
     CARBON = "carbon"  # gCO2e over the steps
-    ENERGY = "energy"  # J over the steps, PUE included
+    ENERGY = "energy"  # J over the steps
+    COST = "cost"  # USD over the steps
+    WEIGHTED = "weighted"  # a sum of the three
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveWeights:
+    """What a gram, a joule and a dollar count in the weighted objective."""
+
+    per_gco2e: float = 0.0
+    per_j: float = 0.0
+    per_usd: float = 0.0
+
+    def __post_init__(self) -> None:
+        weights = (self.per_gco2e, self.per_j, self.per_usd)
+        if min(weights) < 0.0 or not 0.0 < sum(weights) < math.inf:
+            raise ValueError(f"weights of an objective are not negative and not all 0: {weights}")
 
 
 class NegativeIntensity(StrEnum):
-    """What a marginal intensity below 0 does to the objective."""
+    """What a marginal intensity, or a price, below 0 does to the objective."""
 
     CLAMP = "clamp"  # counts as 0: clean, but no reason to burn more
     FOLLOW = "follow"  # taken as it is: more power there is better
@@ -42,25 +58,59 @@ class FleetProblem:
     floor_rps: float = 0.0
     objective: Objective = Objective.CARBON
     negative_intensity: NegativeIntensity = NegativeIntensity.CLAMP
+    weights: ObjectiveWeights | None = None  # of the weighted objective
+
+    def __post_init__(self) -> None:
+        if self.objective == Objective.WEIGHTED and self.weights is None:
+            raise ValueError("the weighted objective needs weights")
 
     def need_rps(self, partition: PartitionOption) -> dict[str, float]:
-        """alpha x the largest demand of any step, for each class (1c)."""
+        """alpha x the largest demand of any step, for each class (1b): workers stay over all steps."""
         return {
             item.name: self.alpha * max(self.floor_rps, max(item.demand_rps, default=0.0)) for item in partition.classes
         }
 
     def weight(self, site: SiteView) -> float | None:
-        """k_l, what one watt at the site costs over the steps; None: an intensity is missing, so it cannot be known."""
-        horizon_s = len(site.intensity_g_per_kwh) * self.step_s
-        if self.objective == Objective.ENERGY:
-            return site.pue * (horizon_s or self.step_s)
+        """k_l, what one watt at the site costs over the steps; None: a figure is missing, so it cannot be known."""
+        weights = self.weights if self.objective == Objective.WEIGHTED else _PLAIN[self.objective]
+        assert weights is not None
         total = 0.0
-        for value in site.intensity_g_per_kwh:
-            if value is None:
-                return None
-            clamped = max(0.0, value) if self.negative_intensity == NegativeIntensity.CLAMP else value
-            total += gco2e(self.step_s, clamped, site.pue)
-        return total if site.intensity_g_per_kwh else None
+        for weight, part in (
+            (weights.per_gco2e, self._gco2e(site)),
+            (weights.per_j, self._j(site)),
+            (weights.per_usd, self._usd(site)),
+        ):
+            if weight:
+                if part is None:
+                    return None
+                total += weight * part
+        return total
+
+    def _j(self, site: SiteView) -> float:
+        return site.pue * self.step_s * (len(site.intensity_g_per_kwh) or 1)
+
+    def _gco2e(self, site: SiteView) -> float | None:
+        known = self._counted(site.intensity_g_per_kwh)
+        return None if known is None else math.fsum(gco2e(self.step_s, value, site.pue) for value in known)
+
+    def _usd(self, site: SiteView) -> float | None:
+        known = self._counted(site.price_usd_per_kwh)
+        return None if known is None else math.fsum(j_to_kwh(self.step_s) * site.pue * value for value in known)
+
+    def _counted(self, values: Sequence[float | None]) -> list[float] | None:
+        """The values of all steps as they count; None when one is missing."""
+        known = [value for value in values if value is not None]
+        if not known or len(known) < len(values):
+            return None
+        clamp = self.negative_intensity == NegativeIntensity.CLAMP
+        return [max(0.0, value) for value in known] if clamp else known
+
+
+_PLAIN = {
+    Objective.CARBON: ObjectiveWeights(per_gco2e=1.0),
+    Objective.ENERGY: ObjectiveWeights(per_j=1.0),
+    Objective.COST: ObjectiveWeights(per_usd=1.0),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +186,10 @@ def why_not(problem: FleetProblem, workers: Mapping[Worker, int], partition: Par
         if site not in sites or (name, mode) not in profiles:
             return f"{mode.name} at {site} cannot serve {name} now"
         if problem.weight(sites[site]) is None:
-            return f"{site} has no intensity for every step"
+            return f"{site} has no {'price' if problem.objective == Objective.COST else 'intensity'} for every step"
         capacity[name] += count * profiles[name, mode].max_rps
-        used[site, mode.gpu] = used.get((site, mode.gpu), 0) + count * mode.tp
+        for gpu, each in mode.gpus.items():
+            used[site, gpu] = used.get((site, gpu), 0) + count * each
     for (site, gpu), count in used.items():
         if count > sites[site].gpus.get(gpu, 0):
             return f"{site} offers {sites[site].gpus.get(gpu, 0)} {gpu}, not {count}"
@@ -150,75 +201,46 @@ def why_not(problem: FleetProblem, workers: Mapping[Worker, int], partition: Par
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One kind of worker that may be used: what one of it costs and carries."""
+    """One kind of worker that may be used: what one of it costs, carries and takes."""
 
     worker: Worker
     cost: float
     power_w: float
     max_rps: float
+    gpus: Mapping[str, int]
+
+    @property
+    def request_class(self) -> str:
+        return self.worker[1]
 
 
 def options(problem: FleetProblem, partition: PartitionOption) -> list[Option]:
-    """The variables of eq. 1 for a partition: (1e) applied, sites of unknown weight left out."""
-    profiles = usable(partition)
+    """The variables of eq. 1 for a partition: (1e) applied, sites of unknown weight or too few GPUs left out."""
+    profiles = [(name, mode, profile, mode.gpus) for (name, mode), profile in usable(partition).items()]
     return [
-        Option((site.name, name, mode), weight * profile.power_w, profile.power_w, profile.max_rps)
+        Option((site.name, name, mode), weight * profile.power_w, profile.power_w, profile.max_rps, gpus)
         for site in problem.sites
         if (weight := problem.weight(site)) is not None
-        for (name, mode), profile in profiles.items()
-        if site.gpus.get(mode.gpu, 0) >= mode.tp
+        for name, mode, profile, gpus in profiles
+        if all(site.gpus.get(gpu, 0) >= each for gpu, each in gpus.items())
     ]
 
 
-def greedy_fleet(problem: FleetProblem, partition: PartitionOption) -> FleetPlan:
-    """A plan without a solver: class by class, hardest first, always the worker of least cost per request carried.
-
-    The answer when the solver finds nothing in time. It can miss plans that exist; then it is `infeasible` and says so.
-    """
-    choices = options(problem, partition)
-    need = problem.need_rps(partition)
-    free = {(site.name, gpu): count for site in problem.sites for gpu, count in site.gpus.items()}
-    workers: dict[Worker, int] = {}
-    for name in sorted(need, key=lambda name: -_share_of_fleet(problem, choices, name, need[name])):
-        missing = need[name]
-        while missing > 1e-9:
-            fitting = [
-                option
-                for option in choices
-                if option.worker[1] == name and free[option.worker[0], option.worker[2].gpu] >= option.worker[2].tp
-            ]
-            if not fitting:
-                failed = f"greedy placement found no GPUs left for {missing:.2f} requests/s of {name}"
-                return FleetPlan(Status.INFEASIBLE, None, None, None, partition.name, {}, 0.0, failed)
-            best = min(fitting, key=lambda o: _per_request(o, missing))
-            site, _, mode = best.worker
-            count = max(1, min(free[site, mode.gpu] // mode.tp, int(missing / best.max_rps)))
-            workers[best.worker] = workers.get(best.worker, 0) + count
-            free[site, mode.gpu] -= count * mode.tp
-            missing -= count * best.max_rps
-    return FleetPlan(Status.HEURISTIC, plan_cost(problem, workers, partition), None, None, partition.name, workers, 0.0)
-
-
-def _per_request(option: Option, missing_rps: float) -> tuple[float, float]:
-    carried = min(option.max_rps, missing_rps)
-    return option.cost / carried, option.power_w / carried
-
-
 def most_rps(problem: FleetProblem, choices: list[Option], name: str) -> float:
-    """No plan carries more of a class than this: every GPU on the class, in its best mode, fractions allowed."""
+    """No plan carries more of a class than this: every GPU on the class, in its best mode, fractions allowed.
+
+    What a worker of several GPU types carries is credited to its GPUs in equal shares.
+    """
     best: dict[tuple[str, str], float] = {}
     for option in choices:
-        site, class_name, mode = option.worker
+        site, class_name, _ = option.worker
         if class_name == name:
-            best[site, mode.gpu] = max(best.get((site, mode.gpu), 0.0), option.max_rps / mode.tp)
+            each_rps = option.max_rps / sum(option.gpus.values())
+            for gpu in option.gpus:
+                best[site, gpu] = max(best.get((site, gpu), 0.0), each_rps)
     return math.fsum(
         rps * site.gpus[gpu] for site in problem.sites for (at, gpu), rps in best.items() if at == site.name
     )
-
-
-def _share_of_fleet(problem: FleetProblem, choices: list[Option], name: str, need_rps: float) -> float:
-    most = most_rps(problem, choices, name)
-    return need_rps / most if most > 0.0 else math.inf
 
 
 def why_infeasible(problem: FleetProblem, partition: PartitionOption) -> str:
@@ -243,6 +265,7 @@ def _failures(problem: FleetProblem, partition: PartitionOption, name: str) -> s
     reasons = []
     for (class_name, mode), profile in sorted(partition.profiles.items()):
         if class_name == name:
-            offered = any(site.gpus.get(mode.gpu, 0) >= mode.tp for site in problem.sites)
+            gpus = mode.gpus.items()
+            offered = any(all(site.gpus.get(gpu, 0) >= each for gpu, each in gpus) for site in problem.sites)
             reasons.append(f"{mode.name}: {mode_failure(profile, limits) or ('no site' if offered else 'no GPUs')}")
     return f" ({'; '.join(reasons)})" if reasons else " (no mode has a profile for it)"

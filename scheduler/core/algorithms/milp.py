@@ -1,26 +1,31 @@
 """FREESH eq. 1: how many workers of which mode at which site for which request class, as an integer program.
 
     min   sum over sites l, classes c, modes m of  k_l P_cm n_lcm                                              (1a)
-    s.t.  exactly one partition is chosen                                                                      (1b)
-          sum over l, m of  Q_cm n_lcm  >=  alpha D_c(t)        for each of its classes c and each step t      (1c)
-          sum over c, m of  TP_m n_lcm  <=  G_lg                for each site l and GPU type g                 (1d)
+    s.t.  sum over l, m of  Q_cm n_lcm  >=  alpha D_c(t)        for each class c and each step t                (1b)
+          sum over c, m of  G_mg n_lcm  <=  G_lg                for each site l and GPU type g                 (1c)
+          all workers belong to one partition, q_s = 1          for one s, else 0                          (1d, 1f)
           n_lcm = 0 where the mode breaks the class's latency limits or has no capacity                        (1e)
-          n_lcm whole and not negative                                                                         (1f)
+          n_lcm whole and not negative
 
-n counts workers, P is a worker's power at its largest rate Q, D the forecast demand. k_l is what a watt at site l costs
-over the steps: PUE x seconds (energy, J) or PUE x sum of intensity x seconds / 3.6e6 (carbon, gCO2e). Workers stay for
-the whole horizon, so (1c) binds at the step of most demand. Once the partition is fixed the rest is one integer
-program; (1b) is therefore decided by solving each partition and taking the best, which also gives the best plan of
-every partition as an alternative. Solved by HiGHS through PuLP, in memory: no files are written.
+n counts workers, P is a worker's power at its largest rate Q, D the forecast demand, G_mg its GPUs of type g. k_l is
+what a watt at site l costs over the steps: PUE x seconds (energy, J), PUE x sum of intensity x seconds / 3.6e6 (carbon,
+gCO2e), the same with prices (cost, USD), or a weighted sum. Workers stay over all steps, so that (1b) binds at the step
+of most demand. As printed, (1b) asks every class of every partition to be served, which (1d) rules out: meant are the
+chosen one's. Printed (1e) multiplies the latency by the number of workers: meant is whether there are any.
+
+Once the partition is fixed the rest is one integer program (q leaves it). Each is bounded by its linear relaxation
+first; they are searched from the lowest bound up, and one whose bound is above the best plan found is not searched on.
+A program has, beside n, the sums N_cm of n_lcm over sites, in whose terms (1b) is written: sites differ little in cost,
+so that branching on one n only moves workers to another site, while branching on N settles how a class is covered.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-import pulp
+import numpy as np
 
 from scheduler.core.algorithms import highs
 from scheduler.core.algorithms.fleet import (
@@ -28,58 +33,82 @@ from scheduler.core.algorithms.fleet import (
     FleetProblem,
     NegativeIntensity,
     Objective,
+    ObjectiveWeights,
     Option,
-    greedy_fleet,
-    options,
     plan_cost,
     plan_power_w,
     why_infeasible,
+    why_not,
 )
-from scheduler.core.algorithms.highs import Status
-from scheduler.core.types import PartitionOption
+from scheduler.core.algorithms.fleet import options as options_of
+from scheduler.core.algorithms.fleet_greedy import greedy_fleet
+from scheduler.core.algorithms.highs import Ints, Status
+from scheduler.core.types import CarbonPlan, PartitionOption
 
-__all__ = ["FleetPlan", "FleetProblem", "NegativeIntensity", "Objective", "Status", "greedy_fleet", "solve_fleet"]
+__all__ = [
+    "FleetPlan",
+    "FleetProblem",
+    "NegativeIntensity",
+    "Objective",
+    "ObjectiveWeights",
+    "Status",
+    "greedy_fleet",
+    "solve_fleet",
+]
+
+_COST, _MOST_COST = 1e3, 1e6  # of a plan in the solver, and of a worker there at most
+_PROMISING, _LOOK_S = 200, 1.0  # workers of large fleets to look at first, and for how long
+_ROUNDING = 1e-9  # relative: what two ways to add up the same cost may differ by
 
 
-def solve_fleet(problem: FleetProblem, time_limit_s: float = 20.0, gap: float = 1e-4) -> FleetPlan:
+def solve_fleet(
+    problem: FleetProblem,
+    time_limit_s: float = 20.0,
+    gap: float = 1e-4,
+    warm: CarbonPlan | None = None,
+    patience_s: float = 0.0,
+) -> FleetPlan:
     """Solves eq. 1. Never raises for a problem without a solution: the plan's status and `failed` say so.
 
     Args:
         time_limit_s: Shared by the partitions; at the limit the best plan found is returned (`feasible`), or a greedy
             one when the solver has none (`heuristic`).
         gap: Relative distance from the bound at which a plan counts as optimal.
+        warm: The last plan, to begin from where it still keeps the constraints.
+        patience_s: For as long the search goes on to a gap of 0, before one within `gap` is good enough.
     """
     started = time.perf_counter()
+    search = _Search(started, time_limit_s, gap, patience_s)
+    tasks = [_Task(problem, partition) for partition in problem.partitions]
     plans: dict[str, FleetPlan] = {}
-    for index, partition in enumerate(problem.partitions):
-        left_s = time_limit_s - (time.perf_counter() - started)
-        plans[partition.name] = _solve_partition(
-            problem, partition, max(0.1, left_s / (len(problem.partitions) - index)), gap
-        )
-    solve_s = time.perf_counter() - started
-    solved = {name: plan for name, plan in plans.items() if plan.objective is not None}
+    searched = sorted((task for task in tasks if task.bound is not None), key=lambda task: task.bound or 0.0)
+    for position, task in enumerate(searched):
+        plan = _partition_plan(task, search, warm, len(searched) - position)
+        search.told(plan)
+        plans[task.partition.name] = plan
+    plans = {task.partition.name: plans.get(task.partition.name) or _infeasible(task) for task in tasks}
+    return replace(_best_of(problem, plans, gap), solve_s=time.perf_counter() - started, by_partition=plans)
+
+
+def _best_of(problem: FleetProblem, plans: dict[str, FleetPlan], gap: float) -> FleetPlan:
+    """The plan of least cost, of least power among equals. Its bound is the least of all that might have been found."""
+    possible = [plan for plan in plans.values() if plan.status is not Status.INFEASIBLE]
+    solved = [plan for plan in possible if plan.objective is not None]
     if not solved:
         failed = " ".join(f"{name}: {plan.failed}" for name, plan in plans.items()) or "there is no partition."
-        return FleetPlan(Status.INFEASIBLE, None, None, None, "", {}, solve_s, failed, plans)
+        return FleetPlan(Status.INFEASIBLE, None, None, None, "", {}, 0.0, failed)
     partitions = {item.name: item for item in problem.partitions}
-    best = min(
-        solved.values(), key=lambda plan: (_objective(plan), plan_power_w(plan.workers, partitions[plan.partition]))
-    )
-    # The bound of the whole is that of the best partition; one whose search was cut short may yet beat the best plan.
-    bounds = [-math.inf if plan.bound is None else plan.bound for plan in solved.values()]
-    bound = min(bounds) if min(bounds) > -math.inf else None
-    proven = all(
-        plan.status is Status.OPTIMAL or (plan.bound is not None and plan.bound >= _objective(best))
-        for plan in plans.values()
-        if plan.status is not Status.INFEASIBLE
-    )
-    status = Status.FEASIBLE if best.status is Status.OPTIMAL and not proven else best.status
-    return replace(
-        best, status=status, bound=bound, gap=_gap(_objective(best), bound), solve_s=solve_s, by_partition=plans
-    )
+    best = min(solved, key=lambda plan: (_cost(plan), plan_power_w(plan.workers, partitions[plan.partition])))
+    bounds = [-math.inf if plan.bound is None else plan.bound for plan in possible]
+    bound = min(_cost(best), *bounds) if min(bounds) > -math.inf else None
+    distance = _gap(_cost(best), bound)
+    status = best.status
+    if status is not Status.HEURISTIC:
+        status = Status.OPTIMAL if distance is not None and distance <= gap + _ROUNDING else Status.FEASIBLE
+    return replace(best, status=status, bound=bound, gap=distance)
 
 
-def _objective(plan: FleetPlan) -> float:
+def _cost(plan: FleetPlan) -> float:
     return math.inf if plan.objective is None else plan.objective
 
 
@@ -90,62 +119,202 @@ def _gap(objective: float, bound: float | None) -> float | None:
     return max(0.0, objective - bound) / abs(objective) if objective else 0.0
 
 
-def _solve_partition(problem: FleetProblem, partition: PartitionOption, time_limit_s: float, gap: float) -> FleetPlan:
+@dataclass(slots=True)
+class _Search:
+    """What all partitions share: the time, the gap, and the cost of the best plan so far."""
+
+    started: float
+    time_limit_s: float
+    gap: float
+    patience_s: float
+    best: float = math.inf
+
+    def told(self, plan: FleetPlan) -> None:
+        self.best = min(self.best, _cost(plan))
+
+    def cannot_win(self, bound: float) -> bool:
+        """No plan above the bound undercuts the best one by more than the gap. Equal cost may yet win by its power."""
+        return bound > self.best - self.gap * abs(self.best)
+
+    def share_s(self, total_s: float, partitions: int) -> float:
+        """The next partition's share of what is left of `total_s`: all but a tenth for each of the others.
+
+        They come by rising bound. Mostly the first one wins, and then the others end at once.
+        """
+        return (total_s - (time.perf_counter() - self.started)) * max(1.0 / partitions, 1.1 - 0.1 * partitions)
+
+
+class _Task:
+    """A partition, its options, its program and what no plan of it can undercut (None: there is no plan)."""
+
+    def __init__(self, problem: FleetProblem, partition: PartitionOption) -> None:
+        self.problem, self.partition = problem, partition
+        self.choices = options_of(problem, partition)
+        self.scale = max((abs(option.cost) for option in self.choices), default=0.0) or 1.0
+        self.program = _program(problem, partition, self.choices, [option.cost / self.scale for option in self.choices])
+        self.relaxed = highs.relaxed(self.program)
+        bound = None if self.relaxed is None else self.relaxed.cost
+        self.bound = None if bound is None else bound * self.scale
+        # The solver's tolerances are absolute. What a plan costs is scaled to about a thousand, for they could hide a
+        # difference between cheap workers where the dearest is far dearer.
+        grow = min(_COST / max(abs(bound or _COST), _COST / _MOST_COST), _MOST_COST)
+        self.scale /= grow
+        self.program = replace(self.program, cost=self.program.cost * grow)
+
+    def begin_from(self, warm: CarbonPlan | None) -> list[float] | None:
+        """The last plan as the program's columns, where it is of this partition and still keeps the constraints."""
+        if warm is None or warm.partition != self.partition.name:
+            return None
+        if why_not(self.problem, warm.workers, self.partition) is not None:
+            return None
+        counts = [float(warm.workers.get(option.worker, 0)) for option in self.choices]
+        return [*counts, *_sums(self.choices, counts)]
+
+
+def _infeasible(task: _Task) -> FleetPlan:
+    failed = why_infeasible(task.problem, task.partition)
+    return FleetPlan(Status.INFEASIBLE, None, None, None, task.partition.name, {}, 0.0, failed)
+
+
+def _partition_plan(task: _Task, search: _Search, warm: CarbonPlan | None, left: int) -> FleetPlan:
+    """The best plan of a partition; one that cannot win gets a greedy plan and its bound."""
     started = time.perf_counter()
-    choices = options(problem, partition)
-    solver = _Program(problem, partition, choices) if choices else None
-    found, bound, status = solver.least_cost(time_limit_s, gap) if solver else (None, None, Status.INFEASIBLE)
-    if status is Status.INFEASIBLE:
-        failed = why_infeasible(problem, partition)
-        return FleetPlan(status, None, None, None, partition.name, {}, time.perf_counter() - started, failed)
-    if found is None:
-        plan = greedy_fleet(problem, partition)
+    assert task.bound is not None
+    bound = task.bound
+    counts: Ints | None = None
+    if not search.cannot_win(bound):
+        counts, outcome = _search_task(task, search, warm, left)
+        if outcome.status is Status.INFEASIBLE:
+            return replace(_infeasible(task), solve_s=time.perf_counter() - started)
+        bound = bound if outcome.bound is None else max(bound, outcome.bound * task.scale)
+    if counts is None:
+        plan = greedy_fleet(task.problem, task.partition, task.choices)
+        if plan.objective is None:  # greed can miss plans that exist
+            plan = replace(plan, status=Status.HEURISTIC)
     else:
-        workers = {option.worker: n for option, n in zip(choices, found, strict=True) if n}
-        plan = FleetPlan(status, plan_cost(problem, workers, partition), None, None, partition.name, workers, 0.0)
-    if plan.objective is not None and bound is not None:
+        workers = {option.worker: int(n) for option, n in zip(task.choices, counts, strict=False) if n}
+        cost = plan_cost(task.problem, workers, task.partition)
+        plan = FleetPlan(Status.FEASIBLE, cost, None, None, task.partition.name, workers, 0.0)
+    if plan.objective is not None:
         bound = min(bound, plan.objective)
-        plan = replace(plan, bound=bound, gap=_gap(plan.objective, bound))
-    return replace(plan, solve_s=time.perf_counter() - started)
+        distance = _gap(plan.objective, bound)
+        proven = counts is not None and distance is not None and distance <= search.gap + _ROUNDING
+        plan = replace(plan, gap=distance, status=Status.OPTIMAL if proven else plan.status)
+    return replace(plan, bound=bound, solve_s=time.perf_counter() - started)
 
 
-class _Program:
-    """Eq. 1 for one partition, as HiGHS sees it: a variable for each option, rows (1c) and (1d)."""
+def _search_task(task: _Task, search: _Search, warm: CarbonPlan | None, left: int) -> tuple[Ints | None, highs.Outcome]:
+    time_limit_s = max(0.1, search.share_s(search.time_limit_s, left))
+    patient_until = time.perf_counter() + search.share_s(search.patience_s, left)
 
-    def __init__(self, problem: FleetProblem, partition: PartitionOption, choices: list[Option]) -> None:
-        self._choices = choices
-        # Costs are scaled to about 1, for the solver's absolute tolerances.
-        self._scale = max(abs(option.cost) for option in choices) or 1.0
-        self._program = pulp.LpProblem("fleet", pulp.LpMinimize)
-        self._counts = [self._program.add_variable(f"n{i}", 0, cat=pulp.LpInteger) for i in range(len(choices))]
-        self._cost = self._sum([option.cost / self._scale for option in choices])
-        for name, rps in problem.need_rps(partition).items():
-            self._program += self._sum([o.max_rps if o.worker[1] == name else 0.0 for o in choices]) >= rps
-        for site in problem.sites:
-            for gpu, gpus in site.gpus.items():
-                on = [(o.worker[0], o.worker[2].gpu) == (site.name, gpu) for o in choices]
-                taken = self._sum([o.worker[2].tp if here else 0.0 for o, here in zip(choices, on, strict=True)])
-                self._program += taken <= gpus
+    def enough(cost: float, bound: float) -> bool:
+        if search.cannot_win(bound * task.scale):
+            return True
+        if search.patience_s <= 0.0 or math.isinf(cost) or time.perf_counter() < patient_until:
+            return False
+        return cost - bound <= search.gap * abs(cost)
 
-    def least_cost(self, time_limit_s: float, gap: float) -> tuple[list[int] | None, float | None, Status]:
-        """Counts, bound in the objective's unit, status. No counts: infeasible, or nothing found in time (feasible)."""
-        self._program.setObjective(self._cost)
-        started = time.perf_counter()
-        found, bound, status = self._run(time_limit_s, gap)
-        if found is not None and any(option.cost == 0.0 for option in self._choices):
-            # At a site of intensity 0 every plan costs the same: of the cheapest plans, take the thriftiest.
-            reached = math.fsum(o.cost * n for o, n in zip(self._choices, found, strict=True)) / self._scale
-            most_w = max(option.power_w for option in self._choices)
-            self._program += self._cost <= reached + 1e-9
-            self._program.setObjective(self._sum([option.power_w / most_w for option in self._choices]))
-            thrifty, _, _ = self._run(max(0.1, time_limit_s - (time.perf_counter() - started)), gap)
-            found = thrifty or found
-        return found, None if bound is None else bound * self._scale, status
+    gap = 0.0 if search.patience_s > 0.0 else search.gap
+    first = task.begin_from(warm)
+    if first is None and len(task.choices) > 2 * _PROMISING:
+        first = _promising(task, min(_LOOK_S, 0.3 * time_limit_s), search.gap)
+    counts, outcome = highs.search(task.program, time_limit_s, gap, first, enough)
+    if counts is not None and any(option.cost == 0.0 for option in task.choices):
+        counts = _thriftiest(task, counts, max(0.1, search.share_s(search.time_limit_s, left)), search.gap)
+    return counts, outcome
 
-    def _sum(self, coefficients: list[float]) -> pulp.LpAffineExpression:
-        return pulp.LpAffineExpression([(n, c) for n, c in zip(self._counts, coefficients, strict=True) if c])
 
-    def _run(self, time_limit_s: float, gap: float) -> tuple[list[int] | None, float | None, Status]:
-        outcome = highs.run(self._program, time_limit_s, gap)
-        counts = [round(n.varValue) for n in self._counts] if outcome.found else None
-        return counts, outcome.bound, outcome.status
+def _promising(task: _Task, time_limit_s: float, gap: float) -> list[float] | None:
+    """A plan to begin from, of the workers alone that the relaxed optimum has or would soonest take.
+
+    In large fleets the solver's own heuristics come late. Few plans need the other workers, and a good plan in hand
+    lets the search leave most of them out by their reduced costs.
+    """
+    assert task.relaxed is not None
+    count = len(task.choices)
+    soonest = np.argsort(task.relaxed.reduced[:count], kind="stable")[:_PROMISING]
+    kept = np.union1d(soonest, np.flatnonzero(task.relaxed.values[:count] > 1e-9)).tolist()
+    costs = task.program.cost[kept].tolist()
+    program = _program(task.problem, task.partition, [task.choices[number] for number in kept], costs)
+    found, _ = highs.search(program, time_limit_s, gap / 2.0)
+    if found is None:
+        return None
+    counts = [0.0] * count
+    for number, own in zip(kept, found.tolist(), strict=False):  # the sums come after the workers
+        counts[number] = float(own)
+    return [*counts, *_sums(task.choices, counts)]
+
+
+def _thriftiest(task: _Task, counts: Ints, time_limit_s: float, gap: float) -> Ints:
+    """At a site of intensity 0 every plan costs the same: of the plans of `counts`' cost, the one of least power."""
+    costs = task.program.cost[: len(task.choices)]
+    reached = math.fsum((costs * counts[: len(task.choices)]).tolist())
+    most_w = max(option.power_w for option in task.choices) or 1.0
+    power = [option.power_w / most_w for option in task.choices]
+    within = (costs.tolist(), reached + 1e-9 * max(1.0, reached))
+    program = _program(task.problem, task.partition, task.choices, power, within)
+    thrifty, _ = highs.search(program, time_limit_s, gap, counts.tolist())
+    return counts if thrifty is None else thrifty
+
+
+def _groups(choices: list[Option]) -> dict[tuple[str, object], list[int]]:
+    """Options of the same class and mode at different sites."""
+    groups: dict[tuple[str, object], list[int]] = {}
+    for number, option in enumerate(choices):
+        groups.setdefault(option.worker[1:], []).append(number)
+    return groups
+
+
+def _sums(choices: list[Option], counts: list[float]) -> list[float]:
+    return [math.fsum(counts[n] for n in members) for members in _groups(choices).values()]
+
+
+def _program(
+    problem: FleetProblem,
+    partition: PartitionOption,
+    choices: list[Option],
+    costs: list[float],
+    within: tuple[list[float], float] | None = None,
+) -> highs.Program:
+    """Eq. 1 of one partition, with `costs` for each option's worker: columns n, then N; rows (1b), (1c), N = sum of n.
+
+    `within` is one more row: coefficients of n, and what they may add up to.
+    """
+    need = problem.need_rps(partition)
+    pools = {(site.name, gpu): gpus for site in problem.sites for gpu, gpus in site.gpus.items()}
+    groups = _groups(choices)
+    row_of_class = {name: row for row, name in enumerate(need)}
+    row_of_pool = {pool: len(need) + row for row, pool in enumerate(pools)}
+    first_link = len(need) + len(pools)
+    most: list[float] = []
+    columns: list[list[tuple[int, float]]] = []
+    for option in choices:
+        site, name, _ = option.worker
+        columns.append([(row_of_pool[site, gpu], float(each)) for gpu, each in option.gpus.items()])
+        room = min(pools[site, gpu] // each for gpu, each in option.gpus.items())
+        # A worker that earns nothing is never worth having when the others of its kind carry the class already.
+        most.append(room if option.cost < 0.0 else min(room, math.ceil(need[name] / option.max_rps)))
+    for link, members in enumerate(groups.values()):
+        for number in members:
+            columns[number].append((first_link + link, 1.0))
+        one = choices[members[0]]
+        columns.append([(row_of_class[one.request_class], one.max_rps), (first_link + link, -1.0)])
+        most.append(math.fsum(most[number] for number in members))
+    lower = [*need.values(), *[-math.inf] * len(pools), *[0.0] * len(groups)]
+    upper = [*[math.inf] * len(need), *map(float, pools.values()), *[0.0] * len(groups)]
+    if within is not None:
+        for number, coefficient in enumerate(within[0]):
+            if coefficient:
+                columns[number].append((len(lower), coefficient))
+        lower.append(-math.inf)
+        upper.append(within[1])
+    starts = np.cumsum([0, *map(len, columns)])
+    return highs.Program(
+        np.array([*costs, *[0.0] * len(groups)]),
+        np.array(most, dtype=np.float64),
+        np.array(lower),
+        np.array(upper),
+        starts.tolist(),
+        [row for column in columns for row, _ in column],
+        [coefficient for column in columns for _, coefficient in column],
+    )

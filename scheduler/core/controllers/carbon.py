@@ -16,6 +16,7 @@ from scheduler.core.algorithms.milp import (
     FleetProblem,
     NegativeIntensity,
     Objective,
+    ObjectiveWeights,
     Status,
     solve_fleet,
 )
@@ -58,9 +59,11 @@ class CarbonConfig:
     gap: float = 1e-4
     floor_rps: float = 0.05
     min_saving: float = 0.01
+    weights: ObjectiveWeights | None = None  # of the weighted objective
 
     def __post_init__(self) -> None:
-        Objective(self.objective)
+        if Objective(self.objective) is Objective.WEIGHTED and self.weights is None:
+            raise ValueError("the weighted objective needs weights")
         NegativeIntensity(self.negative_intensity)
         if self.alpha < 1.0:
             raise ValueError(f"alpha is head-room over the demand and at least 1, not {self.alpha}")
@@ -69,9 +72,9 @@ class CarbonConfig:
 def step(state: CarbonPlan | None, obs: CarbonObservation, config: CarbonConfig) -> tuple[CarbonPlan | None, Effects]:
     """One epoch. Commands: the partition, and a GPU budget for each pool of the plan; none when the plan stays.
 
-    A site whose feed lacks a value in any step cannot be chosen for carbon: its grams would be invented. When all lack
-    one there is nothing to choose by and the last plan stays (NO_DATA). It also stays when no plan carries the demand
-    (INFEASIBLE).
+    A site whose feed lacks a value in any step cannot be chosen by it: its grams, or dollars, would be invented. When
+    all lack one there is nothing to choose by and the last plan stays (NO_DATA). It also stays when no plan carries
+    the demand (INFEASIBLE).
     """
     problem = FleetProblem(
         obs.sites,
@@ -81,15 +84,17 @@ def step(state: CarbonPlan | None, obs: CarbonObservation, config: CarbonConfig)
         config.floor_rps,
         config.objective,
         config.negative_intensity,
+        config.weights,
     )
+    feed = _feed(problem)
     unknown = [site.name for site in obs.sites if problem.weight(site) is None]
     if obs.sites and len(unknown) == len(obs.sites):
-        summary = f"No site's feed has an intensity for every coming step; {_stays(state)}."
+        summary = f"No site has its {feed} for every coming step; {_stays(state)}."
         return state, _hold(obs, Reason.NO_DATA, summary, _inputs(obs, config, problem, state, None))
 
-    plan = solve_fleet(problem, config.time_limit_s, config.gap)
+    plan = solve_fleet(problem, config.time_limit_s, config.gap, state)
     inputs = _inputs(obs, config, problem, state, plan)
-    left_out = f" Left out for want of intensity: {', '.join(unknown)}." if unknown else ""
+    left_out = f" Left out for want of {feed}: {', '.join(unknown)}." if unknown else ""
     if plan.objective is None:
         summary = f"No plan carries the demand: {plan.failed.rstrip('.')}; {_stays(state)}.{left_out}"
         return state, _hold(obs, Reason.INFEASIBLE, summary, inputs, _alternatives(problem, plan, state, False))
@@ -133,6 +138,11 @@ def _next_tick_s(obs: CarbonObservation) -> float:
     return obs.now_s + obs.step_s * _steps(obs)
 
 
+def _feed(problem: FleetProblem) -> str:
+    """What a site cannot be chosen without."""
+    return {Objective.CARBON: "intensity", Objective.COST: "price"}.get(problem.objective, "intensity and price")
+
+
 def _steps(obs: CarbonObservation) -> int:
     return max((len(site.intensity_g_per_kwh) for site in obs.sites), default=1) or 1
 
@@ -165,7 +175,9 @@ def _saving_text(present: float, best: float) -> str:
 def _amount(problem: FleetProblem, cost: float) -> str:
     if problem.objective == Objective.CARBON:
         return f"{cost:.0f} gCO2e"
-    return f"{cost / 1e6:.2f} MJ"
+    if problem.objective == Objective.COST:
+        return f"{cost:.2f} USD"
+    return f"{cost / 1e6:.2f} MJ" if problem.objective == Objective.ENERGY else f"{cost:.4g} weighted"
 
 
 def _summary(problem: FleetProblem, plan: FleetPlan, present_cost: float | None) -> str:
@@ -240,6 +252,7 @@ def _inputs(
                 "gpus": dict(site.gpus),
                 "pue": site.pue,
                 "intensity_g_per_kwh": list(site.intensity_g_per_kwh),
+                **({"price_usd_per_kwh": list(site.price_usd_per_kwh)} if site.price_usd_per_kwh else {}),
             }
             for site in obs.sites
         ],

@@ -29,8 +29,8 @@ def gpus_of(workers: Mapping[Mode, int]) -> dict[str, int]:
     """GPUs by type that the workers hold."""
     gpus: dict[str, int] = {}
     for mode, count in workers.items():
-        if count:
-            gpus[mode.gpu] = gpus.get(mode.gpu, 0) + count * mode.tp
+        for gpu, each in mode.gpus.items() if count else ():
+            gpus[gpu] = gpus.get(gpu, 0) + count * each
     return gpus
 
 

@@ -1,17 +1,21 @@
-"""The clock loop: MIAD on one instance's SM clock (FREESH eq. 5).
+"""The clock loop: one instance's SM clock by MIAD (FREESH eq. 5) or by the primal-dual rule (eq. 4).
 
-Up fast when requests wait or a latency crosses its limit, down slowly while all is well: energy is saved in slack and
-the latency objectives are defended at once.
+MIAD goes up fast when requests wait or a latency crosses its limit and down slowly while all is well: energy is saved
+in slack and the latency objectives are defended at once. The primal-dual rule weighs what tokens are worth against
+power. The configuration's type says which of them it is.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from scheduler.core.algorithms import primal_dual
 from scheduler.core.algorithms.miad import MiadConfig, next_clock_mhz
+from scheduler.core.algorithms.primal_dual import Prices, PrimalDualConfig
 from scheduler.core.types import ClockObservation, Effects, Rationale, Reason, SetSmClock
 
-__all__ = ["ClockState", "MiadConfig", "step"]
+__all__ = ["ClockState", "MiadConfig", "PrimalDualConfig", "step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +27,12 @@ class ClockState:
     """
 
     target_mhz: float | None = None
+    prices: Prices | None = None  # of the primal-dual rule
 
 
-def step(state: ClockState | None, obs: ClockObservation, config: MiadConfig) -> tuple[ClockState, Effects]:
+def step(
+    state: ClockState | None, obs: ClockObservation, config: MiadConfig | PrimalDualConfig
+) -> tuple[ClockState, Effects]:
     """One period: the next clock, or a hold when it is already at its end.
 
     An instance that runs nothing, or whose requests have not finished yet, has slack: nothing waits.
@@ -33,18 +40,45 @@ def step(state: ClockState | None, obs: ClockObservation, config: MiadConfig) ->
     asked = state.target_mhz if state is not None else None
     current = min(max(obs.max_mhz if asked is None else asked, obs.min_mhz), obs.max_mhz)
     why = _congestion(obs)
-    target = next_clock_mhz(current, bool(why), obs.min_mhz, obs.max_mhz, config)
-    if target == current:
-        end = "top" if why else "bottom"
-        reason = Reason.AT_LIMIT
-        summary = f"{_sentence(why)}; the clock is already at its {end}, {current:.0f} MHz."
+    if isinstance(config, PrimalDualConfig):
+        target, prices = _priced(state, obs, current, bool(why), config)
+        reason, summary = _weighed(obs, why, current, target)
     else:
-        reason = Reason.CONGESTED if why else Reason.SLACK
-        summary = f"{_sentence(why)}: {current:.0f} MHz -> {target:.0f} MHz."
+        target, prices = next_clock_mhz(current, bool(why), obs.min_mhz, obs.max_mhz, config), None
+        reason, summary = _judged(why, current, target)
     rationale = Rationale(reason, summary, _inputs(obs, current, target))
     # An unchanged clock is still asked for once, so that state and GPU agree from the first period on.
     commands = () if target == asked else (SetSmClock(obs.instance, target),)
-    return ClockState(target), Effects(commands, obs.now_s + config.period_s, rationale)
+    return ClockState(target, prices), Effects(commands, obs.now_s + config.period_s, rationale)
+
+
+def _judged(why: str, current: float, target: float) -> tuple[Reason, str]:
+    if target == current:
+        end = "top" if why else "bottom"
+        return Reason.AT_LIMIT, f"{_sentence(why)}; the clock is already at its {end}, {current:.0f} MHz."
+    reason = Reason.CONGESTED if why else Reason.SLACK
+    return reason, f"{_sentence(why)}: {current:.0f} MHz -> {target:.0f} MHz."
+
+
+def _priced(
+    state: ClockState | None, obs: ClockObservation, current: float, urgent: bool, config: PrimalDualConfig
+) -> tuple[float, Prices]:
+    """In whole MHz, which is how clocks are set. A step of less than one is taken as one, so that it arrives."""
+    known = state.prices if state is not None else None
+    requests = obs.running + obs.waiting
+    exact, prices = primal_dual.next_clock_mhz(current, known, requests, urgent, obs.min_mhz, obs.max_mhz, config)
+    whole = math.ceil(exact) if exact > current else math.floor(exact)
+    return float(min(max(whole, obs.min_mhz), obs.max_mhz)) if abs(exact - current) > 0.5 else current, prices
+
+
+def _weighed(obs: ClockObservation, why: str, current: float, target: float) -> tuple[Reason, str]:
+    worth = f"{obs.running + obs.waiting} requests" + (f", urgent ({why})" if why else "")
+    if target == current:
+        at_end = target in (obs.min_mhz, obs.max_mhz)
+        return (Reason.AT_LIMIT if at_end else Reason.NO_CHANGE), f"{worth}: {current:.0f} MHz is worth its power."
+    verb = "more clock is worth its power" if target > current else "less clock is worth its power"
+    reason = Reason.CONGESTED if target > current else Reason.SLACK
+    return reason, f"{worth}: {verb}, {current:.0f} MHz -> {target:.0f} MHz."
 
 
 def _congestion(obs: ClockObservation) -> str:

@@ -104,7 +104,8 @@ def fit(records: Floats, quantile: float = 0.5) -> LengthTrees:
 
 
 def predict(trees: LengthTrees, records: Floats) -> Floats:
-    return np.array([max(1.0, trees.tokens(record)) for record in records.tolist()])
+    """Whole tokens, as BoostedLengthPredictor gives them without a limit."""
+    return np.array([max(1.0, round(trees.tokens(record))) for record in records.tolist()])
 
 
 def replay_history(records: Floats, quantile: float = 0.5) -> Floats:

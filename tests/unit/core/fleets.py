@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from scheduler.core.types import (
@@ -90,12 +92,15 @@ def drawn_partitions(draw: st.DrawFn, name: str) -> PartitionOption:
 @st.composite
 def drawn_sites(draw: st.DrawFn) -> tuple[SiteView, ...]:
     return tuple(
-        site(
-            name,
-            *draw(st.lists(st.floats(0.0, 900.0), min_size=2, max_size=2)),
-            a100=draw(st.sampled_from([0, 2, 4, 8, 12])),
-            h100=draw(st.sampled_from([0, 2, 4])),
-            pue=draw(st.floats(1.0, 1.6)),
+        replace(
+            site(
+                name,
+                *draw(st.lists(st.floats(0.0, 900.0), min_size=2, max_size=2)),
+                a100=draw(st.sampled_from([0, 2, 4, 8, 12])),
+                h100=draw(st.sampled_from([0, 2, 4])),
+                pue=draw(st.floats(1.0, 1.6)),
+            ),
+            price_usd_per_kwh=tuple(draw(st.lists(st.floats(0.0, 0.5), min_size=2, max_size=2))),
         )
         for name in ("north", "south")
     )

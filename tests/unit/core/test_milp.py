@@ -13,6 +13,7 @@ from scheduler.core.algorithms.milp import (
     FleetProblem,
     NegativeIntensity,
     Objective,
+    ObjectiveWeights,
     Status,
     greedy_fleet,
     solve_fleet,
@@ -81,6 +82,15 @@ def test_thriftier_partition_is_chosen_when_every_gram_is_free() -> None:
     assert plan.partition == "frugal"
 
 
+def test_cheaper_of_two_is_found_when_another_site_is_far_dearer() -> None:
+    option = PartitionOption(
+        "p", (demand("LS", 1.0),), {("LS", A2): profile(2.0, 1_080.0), ("LS", A4): profile(2.0, 1_079.0)}
+    )
+    sites = (site("dear", 500_000.0), site("cheap", 0.5))
+    plan = solve_fleet(problem(sites, option), gap=0.0)
+    assert dict(plan.workers) == {("cheap", "LS", A4): 1}
+
+
 def test_negative_intensity_counts_as_zero_when_clamped() -> None:
     plan = solve_fleet(problem((site("surplus", -100.0, -100.0),), partition(LS=1.0)))
     assert plan.objective == 0.0
@@ -140,7 +150,7 @@ def test_plan_is_infeasible_when_there_are_no_partitions() -> None:
 
 
 def test_greedy_plan_is_taken_when_the_solver_finds_nothing_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(highs, "run", lambda *_: Outcome(False, 0.5, Status.FEASIBLE))
+    monkeypatch.setattr(highs, "search", lambda *_: (None, Outcome(False, 0.5, Status.FEASIBLE)))
     plan = solve_fleet(problem((site("north"),), partition(LS=1.0)))
     assert plan.status is Status.HEURISTIC
     assert plan.workers
@@ -150,7 +160,7 @@ def test_greedy_plan_is_taken_when_the_solver_finds_nothing_in_time(monkeypatch:
 
 
 def test_optimality_is_not_claimed_when_another_partition_was_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = milp._solve_partition
+    whole = milp._partition_plan
 
     def cut_short(*arguments: object) -> milp.FleetPlan:
         plan = whole(*arguments)  # type: ignore[arg-type]
@@ -158,7 +168,7 @@ def test_optimality_is_not_claimed_when_another_partition_was_cut_short(monkeypa
             return milp.FleetPlan(Status.FEASIBLE, plan.objective, 0.0, 1.0, "cut", plan.workers, plan.solve_s)
         return plan
 
-    monkeypatch.setattr(milp, "_solve_partition", cut_short)
+    monkeypatch.setattr(milp, "_partition_plan", cut_short)
     plan = solve_fleet(problem((site("north"),), partition("cut", LS=4.0), partition("light", LS=1.0)))
     assert (plan.partition, plan.status, plan.bound) == ("light", Status.FEASIBLE, 0.0)
     assert plan.gap == pytest.approx(1.0)
@@ -189,7 +199,7 @@ def test_plan_is_the_best_of_all_when_counted_out() -> None:
 def test_plan_keeps_every_constraint_and_beats_greed_when_solved(
     sites: tuple[SiteView, ...], a: PartitionOption, b: PartitionOption, objective: Objective
 ) -> None:
-    task = problem(sites, a, b, objective=objective, floor_rps=0.05)
+    task = problem(sites, a, b, objective=objective, floor_rps=0.05, weights=ObjectiveWeights(1.0, 1e-6, 100.0))
     plan = solve_fleet(task)
     greedy = {option.name: greedy_fleet(task, option) for option in (a, b)}
     found = [item.objective for item in greedy.values() if item.objective is not None]

@@ -1,0 +1,138 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.core.algorithms import miad, primal_dual
+from scheduler.core.algorithms.miad import MiadConfig
+from scheduler.core.algorithms.primal_dual import PrimalDualConfig, Problem, best_clock_mhz, update
+from scheduler.core.controllers.frequency import ClockState, step
+from scheduler.core.types import ClockObservation, Limits, Reason, SetSmClock
+
+LOW, TOP = 300.0, 1410.0
+OBSERVED = ClockObservation(50.0, "i1", 900.0, LOW, TOP, 8, 0, 0.1, 0.02, 3.0, Limits(0.3, 0.15, 7.0))
+
+
+def settled(requests: int, config: PrimalDualConfig, start_mhz: float = TOP, urgent: bool = False) -> float:
+    mhz, prices = start_mhz, None
+    for _ in range(40):
+        mhz, prices = primal_dual.next_clock_mhz(mhz, prices, requests, urgent, LOW, TOP, config)
+    return mhz
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.floats(0.5, 3.0), min_size=1, max_size=4),
+    st.floats(0.5, 3.0),
+    st.floats(0.2, 0.6),
+    st.floats(0.7, 1.5),
+)
+def test_updates_reach_the_optimum_when_steps_are_small(weights, slope, least, most):
+    """Eq. 2 with U = w log(1 + y), P = slope f^2 and r(f) = 2 f, against every clock of a fine grid."""
+    worth = np.array(weights)
+    problem = Problem(
+        lambda y: worth / (1.0 + y), lambda f: 2.0 * slope * f, lambda f: 2.0 * f, lambda f: 2.0, least, most
+    )
+    y, f, gamma = np.full(worth.size, 0.5), most, 1.0
+    for _ in range(1500):
+        y, f, gamma = update(y, f, gamma, problem, (0.05, 0.03, 0.05))
+    assert y.sum() <= problem.rate(f) + 0.02
+    reached = float((worth * np.log1p(y)).sum()) - slope * f**2
+    assert reached == pytest.approx(
+        max(best_worth(worth, 2.0 * g) - slope * g**2 for g in np.linspace(least, most, 60)), abs=0.02
+    )
+
+
+def best_worth(worth: np.ndarray, total: float) -> float:
+    """max sum w log(1 + y) with sum y <= total: y = [w / gamma - 1]+, by bisection on gamma."""
+    low, high = 1e-6, float(worth.max())
+    for _ in range(60):
+        gamma = (low + high) / 2.0
+        low, high = (gamma, high) if np.maximum(0.0, worth / gamma - 1.0).sum() > total else (low, gamma)
+    return float((worth * np.log1p(np.maximum(0.0, worth / high - 1.0))).sum())
+
+
+def test_one_update_moves_each_way_when_signs_are_plain():
+    problem = Problem(lambda y: 1.0 / y, lambda f: 1.0, lambda f: 3.0 * f, lambda f: 3.0, 0.2, 1.0)
+    y, f, gamma = update(np.array([0.5, 2.0]), 0.5, 1.0, problem, (0.1, 0.1, 0.1))
+    assert y == pytest.approx([0.6, 1.95])  # worth 2 and 1/2 against a price of 1
+    assert f == pytest.approx(0.7)  # worth 3, costs 1
+    assert gamma == pytest.approx(1.1)  # 2.5 asked for, 1.5 made
+    _, f, gamma = update(np.array([0.1]), 0.5, 0.0, problem, (0.1, 9.0, 9.0))
+    assert (f, gamma) == (0.2, 0.0)  # projected
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 64), st.floats(0.05, 1.0), st.sampled_from([1.0, 2.0, 3.0]), st.sampled_from([LOW, 800.0, TOP]))
+def test_clock_settles_at_the_optimum_when_the_load_is_steady(requests, sensitivity, exponent, start_mhz):
+    config = PrimalDualConfig(sensitivity=sensitivity, power_exponent=exponent)
+    assert settled(requests, config, start_mhz) == pytest.approx(
+        best_clock_mhz(requests, False, LOW, TOP, config), rel=0.02
+    )
+
+
+def test_clock_is_in_proportion_to_requests_when_all_is_linear():
+    config = PrimalDualConfig(full_at=16.0, sensitivity=1.0)
+    assert settled(8, config) == pytest.approx(TOP / 2.0, rel=1e-3)
+    assert settled(16, config) == pytest.approx(TOP, rel=1e-3)
+    assert settled(8, replace(config, beta=2.0)) == pytest.approx(LOW + 52.5, rel=1e-3)
+
+
+def test_condition_of_proposition_1_holds_when_settled():
+    config = PrimalDualConfig(power_exponent=2.0)
+    mhz, prices = TOP, None
+    for _ in range(80):
+        mhz, prices = primal_dual.next_clock_mhz(mhz, prices, 12, False, LOW, TOP, config)
+    x, s = mhz / TOP, config.sensitivity
+    assert 2.0 * x == pytest.approx(prices.gamma * s / ((1.0 - s) * x + s) ** 2, rel=1e-3)
+    assert 12 * prices.rate == pytest.approx(x / ((1.0 - s) * x + s), rel=1e-3)
+
+
+def test_loop_follows_the_load_when_the_rule_is_primal_dual():
+    config, state, targets = PrimalDualConfig(), None, []
+    for running in (4, 4, 4, 40, 40, 0, 0, 0):
+        state, effects = step(state, replace(OBSERVED, running=running), config)
+        targets.append(state.target_mhz)
+    assert targets[2] < 400.0
+    assert targets[4] == TOP
+    assert targets[-1] == LOW
+    assert all(isinstance(command, SetSmClock) for command in effects.commands)
+
+
+def test_loop_hurries_when_a_latency_is_over_its_limit():
+    calm, state = ClockState(700.0), None
+    for _ in range(10):
+        calm, effects = step(calm, OBSERVED, PrimalDualConfig())
+    assert effects.commands == ()
+    assert effects.rationale.reason is Reason.NO_CHANGE
+    state, effects = step(calm, replace(OBSERVED, tpot_s=0.2), PrimalDualConfig())
+    assert state.target_mhz > calm.target_mhz
+    assert effects.rationale.reason is Reason.CONGESTED
+    assert "TPOT" in effects.rationale.summary
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 300), max_size=20), st.floats(LOW, TOP))
+def test_clock_stays_within_its_range_when_anything_happens(loads, start_mhz):
+    state = ClockState(start_mhz)
+    for running in loads:
+        state, _ = step(state, replace(OBSERVED, running=running), PrimalDualConfig())
+        assert LOW <= state.target_mhz <= TOP
+        assert state.prices is not None
+        assert math.isfinite(state.prices.gamma)
+
+
+@pytest.mark.parametrize("knobs", [{"full_at": 0.0}, {"sensitivity": 0.0}, {"step": 0.9}, {"power_exponent": 0.5}])
+def test_configuration_is_refused_when_it_cannot_settle(knobs):
+    with pytest.raises(ValueError, match="primal-dual needs"):
+        PrimalDualConfig(**knobs)
+
+
+@given(st.lists(st.tuples(st.floats(200.0, 2000.0), st.booleans(), st.floats(100.0, 900.0), st.floats(900.0, 2000.0))))
+def test_many_clocks_move_like_one_when_miad_is_vectorised(gpus):
+    mhz, congested, low, high = (np.array(column) for column in zip(*gpus, strict=True)) if gpus else [np.zeros(0)] * 4
+    together = miad.next_clocks_mhz(mhz, congested.astype(bool), low, high, MiadConfig())
+    assert together.tolist() == [miad.next_clock_mhz(*gpu, MiadConfig()) for gpu in gpus]
