@@ -11,6 +11,7 @@ unknown fields are ignored, so one side can be upgraded before the other. Times 
 | `greenserve:batches` | stream, field `b` = AgentBatch | agents | telemetry ingester |
 | `greenserve:requests` | stream, field `b` = RequestBatch | gateways | telemetry ingester |
 | `greenserve:processes` | string with expiry, ProcessTable | supervisor, each second | health page |
+| `greenserve:gateways` | sorted set, name by time of its last sign of life | gateways | gateways: how many they are |
 | `greenserve:alive:<process>` | string with expiry, Heartbeat | every process | health page |
 | `greenserve:simulation:<id>` | list with expiry, SimulationUpdate | a `simulations` worker | who asked for the run |
 | `greenserve:simulation:<id>:stop` | string with expiry | who asked for the run | that worker, now and then |
@@ -28,6 +29,7 @@ FLEET_KEY = "greenserve:fleet"
 FLEET_CHANNEL = "greenserve:fleet"
 BATCH_STREAM = "greenserve:batches"
 REQUEST_STREAM = "greenserve:requests"
+GATEWAYS_KEY = "greenserve:gateways"
 PROCESSES_KEY = "greenserve:processes"
 INGEST_GROUP = "ingest"
 AGENT_STATE_TTL_S = 10
@@ -317,6 +319,7 @@ class RequestRow(Message, frozen=True):
     output_tokens: int | None = None
     tokens_source: str | None = None
     predicted_output_tokens: int | None = None
+    prediction_source: str | None = None  # cache | boosted | history | prior | bound
     max_tokens: int | None = None
     request_class: str | None = None  # as classified
     actual_class: str | None = None  # by the true output length
@@ -329,6 +332,10 @@ class RequestRow(Message, frozen=True):
     window_s: float | None = None  # fairness window W = 1.4 x Lat (FREESH C.2)
     timely_tokens: int | None = None  # tokens delivered within the window
     predicted_energy_j: float | None = None  # the increment that routing expected
+    queue_s: float | None = None  # in the gateway's line; None: it did not stand in one
+    lost: bool = False  # admitted although it cannot keep its own limits (throttLL'eM)
+    own_ttft_s: float | None = None  # objectives that the request brought itself
+    own_tpot_s: float | None = None
     attempts: int = 1
     route_reason: str = ""
     error: str = ""

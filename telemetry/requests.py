@@ -23,7 +23,8 @@ COLUMNS = (
     *("started_at", "request_id", "service", "tenant_id", "key_id", "endpoint", "stream", "status", "http_status"),
     *("prompt_tokens", "output_tokens", "tokens_source", "predicted_output_tokens", "max_tokens"),
     *("request_class", "actual_class", "pool_id", "instance_uid", "ttft_s", "tpot_s", "itl_max_s", "e2e_s"),
-    *("window_s", "timely_tokens", "predicted_energy_j", "attempts", "route_reason", "error", "slo_met", "slo_failed"),
+    *("window_s", "timely_tokens", "predicted_energy_j", "prediction_source", "queue_s", "lost"),
+    *("own_ttft_s", "own_tpot_s", "attempts", "route_reason", "error", "slo_met", "slo_failed"),
 )
 INSERT = (
     f"INSERT INTO telemetry_requestrecord ({', '.join(COLUMNS)}) "
@@ -50,8 +51,11 @@ class Objectives:
 def judge(row: RequestRow, objectives: Mapping[str, float]) -> tuple[bool | None, str]:
     """(met, the kinds that failed): met is None where there is nothing to judge.
 
-    Of a request that succeeded each latency that was measured counts; a one-token answer has no TPOT to miss.
+    Of a request that succeeded each latency that was measured counts; a one-token answer has no TPOT to miss. An
+    objective that the request brought itself stands in the place of the service's.
     """
+    own = {"ttft": row.own_ttft_s, "tpot": row.own_tpot_s}
+    objectives = {**objectives, **{kind: value for kind, value in own.items() if value is not None}}
     if not objectives or row.status in NOT_JUDGED:
         return None, ""
     if row.status != Status.OK:
@@ -98,6 +102,11 @@ def _values(row: RequestRow, met: bool | None, failed: str) -> tuple[Any, ...]:
         row.window_s,
         row.timely_tokens,
         row.predicted_energy_j,
+        _text(row.prediction_source, 10),
+        row.queue_s,
+        row.lost,
+        row.own_ttft_s,
+        row.own_tpot_s,
         row.attempts,
         _text(row.route_reason, 200),
         _text(row.error, 500),

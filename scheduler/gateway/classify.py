@@ -7,9 +7,9 @@ request may generate at most (`max_tokens`, the context's room) bounds them all.
 `Classifier.refine` is for requests whose prompt lies near a border between classes, where a tokenizer is configured: it
 waits for the exact count, 5 ms at most. That is worth it. With the prompts of Azure's conversation trace of 2023 and an
 estimate that is off by 10 % (one standard deviation), 7 % of the prompts lie near FREESH's border of 184 tokens, and a
-third near DynamoLLM's of 256 and 1,024. Better than a quarter of these would get the wrong class, and nearly all that would
-are among them. 5 ms is a fiftieth of a tight objective for the first token; to count every prompt would cost more
-processor time than all else in the gateway. Late counts are thrown away: the engine's usage, which always comes,
+third near DynamoLLM's of 256 and 1,024. Better than a quarter of these would get the wrong class, and nearly all that
+would are among them. 5 ms is a fiftieth of a tight objective for the first token; to count every prompt would cost
+more processor time than all else in the gateway. Late counts are thrown away: the engine's usage, which always comes,
 teaches the estimate the same.
 """
 

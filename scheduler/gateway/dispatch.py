@@ -239,7 +239,7 @@ class Dispatcher:
         self._check_bounds(service, line, row)
         waiter = _Waiter(call, row, asyncio.get_running_loop().create_future())
         line.waiters.push(waiter, row)
-        call.waited = True
+        began_s = time.monotonic()
         try:
             async with asyncio.timeout(service.policy.max_wait_s):
                 return await waiter.place
@@ -256,6 +256,7 @@ class Dispatcher:
             waiter.give_back()
             raise
         finally:
+            call.queue_s = (call.queue_s or 0.0) + time.monotonic() - began_s
             line.waiters.remove(waiter)
 
     def _line(self, service: Service, class_name: str | None) -> Line:

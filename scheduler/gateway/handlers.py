@@ -219,6 +219,7 @@ class Gateway:
         gauges: dict[str, tuple[str, float]] = {
             "requests_in_flight": ("Requests being served.", len(self.exchanges)),
             "client_connections": ("Open client connections.", len(self.connections)),
+            "requests_waiting": ("Requests in line at the gateway.", self.dispatcher.waiting),
             "instances_ready": ("Instances that take requests.", self.fleet.ready_instances),
             "snapshot_age_seconds": ("Since the fleet snapshot was confirmed.", age_s),
         }
@@ -226,7 +227,7 @@ class Gateway:
             "journal_lost_rows_total": ("Request rows that could not be written to disk.", self.journal.lost_rows),
             "journal_shipped_rows_total": ("Request rows confirmed by Redis.", self.shipped_rows()),
         }
-        connection.respond(200, self.metrics.text(gauges, counters), _PLAIN)
+        connection.respond(200, self.metrics.text(gauges, counters, self.classifier.counts.families()), _PLAIN)
 
 
 def respond_error(

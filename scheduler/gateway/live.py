@@ -64,9 +64,17 @@ class RedisLink:
     async def add(self, batch: wire.RequestBatch) -> None:
         await self._redis.xadd(wire.REQUEST_STREAM, {"b": wire.encode(batch)})
 
-    async def beat(self, process: str, detail: str) -> None:
-        heartbeat = wire.Heartbeat(process, time.time(), HEARTBEAT_PERIOD_S, detail)
-        await self._redis.set(wire.alive_key(process), wire.encode(heartbeat), ex=wire.HEARTBEAT_TTL_S)
+    async def beat(self, process: str, detail: str) -> int:
+        """Leaves a sign of life. Returns how many gateways have done so lately."""
+        now_s = time.time()
+        heartbeat = wire.Heartbeat(process, now_s, HEARTBEAT_PERIOD_S, detail)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.set(wire.alive_key(process), wire.encode(heartbeat), ex=wire.HEARTBEAT_TTL_S)
+            pipe.zadd(wire.GATEWAYS_KEY, {process: now_s})
+            pipe.zremrangebyscore(wire.GATEWAYS_KEY, "-inf", now_s - 5 * HEARTBEAT_PERIOD_S)
+            pipe.zcard(wire.GATEWAYS_KEY)
+            found = await pipe.execute()
+        return int(found[-1])
 
     async def wait_for_change(self, changed: asyncio.Event) -> None:
         """Sets `changed` whenever a new fleet is announced; returns only by raising."""
@@ -166,7 +174,7 @@ async def keep_beating(link: RedisLink, process: str, view: FleetView) -> None:
     beat = Repeated("the heartbeat", HEARTBEAT_PERIOD_S)
     while True:
         try:
-            await link.beat(process, f"{view.ready_instances} instances ready")
+            view.gateways = max(1, await link.beat(process, f"{view.ready_instances} instances ready"))
             beat.worked()
         except (RedisError, OSError) as error:
             beat.failed(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Iterable
 
 from pools import wire
 
@@ -43,6 +44,8 @@ class Metrics:
         self.refusals: dict[int, int] = defaultdict(int)  # HTTP status, of what reached no service
         self.tokens: dict[tuple[str, str], int] = defaultdict(int)  # service, prompt | output
         self.retries = 0
+        self.lost: dict[str, int] = defaultdict(int)  # service: admitted though late already
+        self.queue_s: dict[str, Histogram] = defaultdict(lambda: Histogram(LATENCY_BOUNDS_S))
         self.ttft_s: dict[str, Histogram] = defaultdict(lambda: Histogram(LATENCY_BOUNDS_S))
         self.e2e_s: dict[str, Histogram] = defaultdict(lambda: Histogram(LATENCY_BOUNDS_S))
         self.routing_s = Histogram(ROUTING_BOUNDS_S)
@@ -53,13 +56,25 @@ class Metrics:
             self.tokens[row.service, "prompt"] += row.prompt_tokens or 0
             self.tokens[row.service, "output"] += row.output_tokens or 0
         self.retries += row.attempts - 1 if row.attempts > 1 else 0
+        self.lost[row.service] += row.lost
+        if row.queue_s is not None:
+            self.queue_s[row.service].observe(row.queue_s)
         if row.ttft_s is not None:
             self.ttft_s[row.service].observe(row.ttft_s)
         if row.e2e_s is not None and row.status == "ok":
             self.e2e_s[row.service].observe(row.e2e_s)
 
-    def text(self, gauges: dict[str, tuple[str, float]], counters: dict[str, tuple[str, float]]) -> bytes:
-        """The page. `gauges` and `counters` map a name without prefix to (help, value)."""
+    def text(
+        self,
+        gauges: dict[str, tuple[str, float]],
+        counters: dict[str, tuple[str, float]],
+        families: Iterable[tuple[str, str, list[tuple[Labels, float]]]] = (),
+    ) -> bytes:
+        """The page. `gauges` and `counters` map a name without prefix to (help, value).
+
+        Args:
+            families: Counters with labels: name, help, samples.
+        """
         page = _Page()
         page.family("requests_total", "counter", "Requests that reached a service, by how they ended.")
         for (service, endpoint, status), n in sorted(self.requests.items()):
@@ -72,10 +87,18 @@ class Metrics:
             page.sample("tokens_total", (("service", service), ("kind", kind)), n)
         page.family("retries_total", "counter", "Attempts beyond the first.")
         page.sample("retries_total", (), self.retries)
+        page.family("lost_total", "counter", "Requests served although they could not keep their own limits any more.")
+        for service, n in sorted(self.lost.items()):
+            page.sample("lost_total", (("service", service),), n)
+        page.histograms("queue_seconds", "Requests that stood in a line at the gateway: for how long.", self.queue_s)
         page.histograms("time_to_first_token_seconds", "Streams: arrival to the first token relayed.", self.ttft_s)
         page.histograms("request_duration_seconds", "Finished requests: arrival to the last byte.", self.e2e_s)
         page.family("routing_seconds", "histogram", "Choosing an instance.")
         page.lines += self.routing_s.lines(_Page.prefix + "routing_seconds", ())
+        for name, text, samples in families:
+            page.family(name, "counter", text)
+            for labels, value in samples:
+                page.sample(name, labels, value)
         for kind, values in (("gauge", gauges), ("counter", counters)):
             for name, (text, value) in values.items():
                 page.family(name, kind, text)

@@ -32,6 +32,7 @@ class RequestRecord(models.Model):
     output_tokens = models.IntegerField(null=True)
     tokens_source = models.CharField(max_length=10, null=True)  # noqa: DJ001
     predicted_output_tokens = models.IntegerField(null=True)
+    prediction_source = models.CharField(max_length=10, null=True)  # noqa: DJ001
     max_tokens = models.IntegerField(null=True)
     request_class = models.CharField(max_length=20, null=True)  # noqa: DJ001
     actual_class = models.CharField(max_length=20, null=True)  # noqa: DJ001
@@ -46,6 +47,10 @@ class RequestRecord(models.Model):
     window_s = models.FloatField(null=True)
     timely_tokens = models.IntegerField(null=True)
     predicted_energy_j = models.FloatField(null=True)
+    queue_s = models.FloatField(null=True)
+    lost = models.BooleanField(default=False)
+    own_ttft_s = models.FloatField(null=True)
+    own_tpot_s = models.FloatField(null=True)
     attempts = models.IntegerField()
     route_reason = models.CharField(max_length=200)
     error = models.CharField(max_length=500)
