@@ -5,7 +5,7 @@ Errors are translated once, at the adapter: `PermanentError` will fail again, `R
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -170,7 +170,7 @@ class InstanceRuntime(Protocol):
 
 
 class EngineControl(Protocol):
-    """Changes how a running engine works. Idempotent. Returns at once; `InstanceRuntime.list` tells what has come of it.
+    """Changes how a running engine works. Idempotent. Returns at once; `InstanceRuntime.list` tells what came of it.
 
     `sleep` gives the GPUs' memory back: at level 1 the weights go to the machine's memory, at level 2 they are dropped,
     at both the KV cache is. Requests that run are aborted, those that come wait until `wake`.
@@ -190,9 +190,9 @@ class EngineMetrics(Protocol):
     def scrape(self, uid: str, url: str) -> EngineReading: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one is made for every request: freezing it would double what that costs
 class RequestFeatures:
-    """What can be known of a request, cheaply, before it runs. None: not known, as of a request that is only on record.
+    """What can be known of a request, cheaply, before it runs. None: not known, or not looked at.
 
     Nothing of the prompt's text is in it but sizes, flags and a digest. The last message is the whole prompt of a
     completion; `at_s` is Unix time.
@@ -216,7 +216,8 @@ class RequestFeatures:
     has_code: bool | None = None
     digit_share: float | None = None
     lines: int | None = None
-    digest: bytes | None = None  # names service, prompt and limit; None: too long to be worth it
+    digest: Hashable = None  # names service, prompt and limit; None: too long to be worth it
+    detailed: bool = True  # all of the above was looked at
 
 
 class OutputLengthPredictor(Protocol):

@@ -33,7 +33,7 @@ class Route(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """A ready instance as the router sees it now; never changed once made, and not frozen only because that is slow.
+    """A ready instance as the router sees it now. Only `carrying` changes it, since making another one costs more.
 
     `kv_usage` is a share, None when the engine does not tell. `rtt_s` is the network's round trip, part of every TTFT.
     What follows from the rest is worked out here, once.
@@ -66,8 +66,18 @@ class Candidate:
     kv_wait_s: float = field(init=False, repr=False)  # per missing token of KV cache and token of output
 
     def __post_init__(self) -> None:
+        self.table = step_table(self.model, self.gpu, self.tp, self.engine, self.mhz)
+        self._reckon()
+
+    def carrying(self, running: int, waiting: int, queued_prompt_tokens: int) -> None:
+        """Takes over another load."""
+        self.running, self.waiting, self.queued_prompt_tokens = running, waiting, queued_prompt_tokens
+        self._reckon()
+
+    def _reckon(self) -> None:
+        """What follows from the load."""
+        table = self.table
         self.load = self.running + self.waiting
-        self.table = table = step_table(self.model, self.gpu, self.tp, self.engine, self.mhz)
         others = min(self.load, MAX_SEQUENCES - 1)
         self.batch_bits = others.bit_length()
         if table is None:
@@ -88,7 +98,7 @@ class Candidate:
         self.kv_wait_s = tpot_s / max(used, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # this and Choice are made for every request: freezing them would double what they cost
 class RouteRequest:
     prompt_tokens: int
     predicted_output_tokens: int
@@ -96,7 +106,7 @@ class RouteRequest:
     limits: Limits
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Choice:
     """Where the request goes and what to expect there.
 
@@ -132,7 +142,20 @@ def choose(
     route: Route = Route.LEAST_ENERGY,
     warm_uid: str | None = None,
 ) -> Choice | None:
-    """The instance for `request`; None only when there are no candidates.
+    """The instance for `request`; None only when there are no candidates. See `choose_of` for the rules."""
+    own = [c for c in candidates if c.class_rank == request.class_rank]
+    return choose_of(own, lambda: candidates, request, rng_tiebreak, route, warm_uid)
+
+
+def choose_of(
+    own: Sequence[Candidate],
+    everybody: Callable[[], Sequence[Candidate]],
+    request: RouteRequest,
+    rng_tiebreak: Callable[[], float] | None = None,
+    route: Route = Route.LEAST_ENERGY,
+    warm_uid: str | None = None,
+) -> Choice | None:
+    """The instance for `request`, as a rule one of its `own` class; `everybody` is asked for only when it must spill.
 
     Instances of the request's class come first, then those of the next larger classes, then of the smaller ones. In the
     first class where any instance keeps the limits, the one of least energy (carbon, load) is taken. When none does
@@ -140,11 +163,11 @@ def choose(
     `warm_uid` (which has seen the beginning of the prompt) comes first, then the less loaded, the faster,
     `rng_tiebreak`, uid.
     """
-    own = [c for c in candidates if c.class_rank == request.class_rank]
     verdicts = judge(own, request)
     keeping = [v for v in verdicts if v[4]]
     if keeping:
         return chosen(_best(keeping, route, warm_uid, rng_tiebreak), _REASONS[route])
+    candidates = everybody()
     for rank in _other_ranks(candidates, request.class_rank):
         found = judge([c for c in candidates if c.class_rank == rank], request)
         keeping = [v for v in found if v[4]]

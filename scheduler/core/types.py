@@ -302,6 +302,15 @@ class SquashRequests:
     retry_after_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class RunDeferred:
+    """Work that can wait runs now: so many lines of a service's batches, until then at most (Unix seconds)."""
+
+    service: str
+    lines: int
+    until_s: float
+
+
 Command = (
     ChoosePartition
     | SetGpuBudget
@@ -316,6 +325,7 @@ Command = (
     | Admit
     | StartShadow
     | CancelShadow
+    | RunDeferred
 )
 
 

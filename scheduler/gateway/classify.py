@@ -47,7 +47,11 @@ class ServiceView(Protocol):
     def classes(self) -> Sequence[ClassBounds]: ...
 
 
-@dataclass(frozen=True, slots=True)
+# Requests that are learned from; more would teach little, and cost as much as all else that a request costs here.
+LESSONS_PER_S, LESSONS_AT_ONCE = 50.0, 500.0
+
+
+@dataclass(slots=True)
 class Classified:
     """Lengths are totals over a request's answers. `class_name` None: the service has no classes (yet).
 
@@ -130,6 +134,25 @@ class PredictionCounts:
             )
 
 
+class Allowance:
+    """So many a second, and some at once after a pause (a token bucket)."""
+
+    __slots__ = ("_at_s", "_left", "_most", "_per_s")
+
+    def __init__(self, per_s: float, most: float) -> None:
+        self._per_s, self._most, self._left = per_s, most, most
+        self._at_s: float | None = None
+
+    def take(self, now_s: float) -> bool:
+        if self._at_s is not None:
+            self._left = min(self._most, self._left + self._per_s * (now_s - self._at_s))
+        self._at_s = now_s
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
 class Classifier:
     """Predicts lengths and classes, and learns from requests that ended.
 
@@ -155,7 +178,16 @@ class Classifier:
         self._seen = seen or SeenPrompts()
         self._history = history or HistoryQuantilePredictor(prior_tokens=None)
         self._sources = ((CACHE, self._seen), (BOOSTED, self.boosted), (HISTORY, self._history))
+        self._lessons = Allowance(LESSONS_PER_S, LESSONS_AT_ONCE)
         self._borders: dict[str, tuple[Sequence[ClassBounds], tuple[int, ...]]] = {}
+
+    def wants_details(self, service: str, now_s: float) -> bool:
+        """Whether to look at all of a request's features: trees ask for them, or the request is to be learned from.
+
+        Some requests a second are enough to learn from; of more only counts are kept.
+        """
+        learns = self._lessons.take(now_s)
+        return learns or self.boosted.trees(service) is not None
 
     def prompt_tokens(self, service: ServiceView, features: RequestFeatures, ids: int = 0) -> tuple[TokenRange, bool]:
         """A prompt's tokens, and whether they were counted rather than estimated. `ids`: those it came with."""
@@ -209,12 +241,15 @@ class Classifier:
         if row.status != "ok" or row.tokens_source != "usage" or not row.prompt_tokens or not row.output_tokens:
             return
         self.counts.add(row, classified)
+        output_tokens = max(1, round(row.output_tokens / features.sequences))
+        self._seen.observe(row.service, row.prompt_tokens, output_tokens, features)
+        if not features.detailed:
+            return
         if features.text_bytes:
             self.estimator.observe(
                 row.service, features.chat, features.text_bytes, features.messages, row.prompt_tokens
             )
-        output_tokens = max(1, round(row.output_tokens / features.sequences))
-        for _, predictor in self._sources:
+        for predictor in (self.boosted, self._history):
             predictor.observe(row.service, row.prompt_tokens, output_tokens, features)
         if self.trainer is not None:
             self.trainer.consider(row.service, self._history.quantile(row.service))

@@ -167,6 +167,18 @@ class Dispatcher:
                 return slot
         return await self._wait(service, call)
 
+    def place_now(self, call: Call) -> Slot | None:
+        """A place for a call that has been nowhere yet, if it need not wait for one; else see `place`."""
+        if call.texts:
+            return None
+        service = self._current(call)
+        line = self._lines.get((service.name, call.class_name))
+        if line is not None and len(line.waiters):
+            return None
+        call.engine_priority = self.engine_priority(service, call)
+        choosable = service.choosable((), time.monotonic())
+        return self._try(service, call, choosable) if choosable else None
+
     def room(self, service_name: str) -> None:
         """An instance of the service has room: whoever is next goes, as long as there is any."""
         if self._lines:

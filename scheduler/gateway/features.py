@@ -1,4 +1,4 @@
-"""What predicting a request's lengths may look at, taken from its parsed body in some 15 us for a prompt of 4.6 KB.
+"""What predicting a request's lengths may look at, taken from its parsed body in microseconds.
 
 Flags come from the end of the last message, where the question is, so that a long prompt costs no more than a short
 one. They are free of language: marks, fences, digits and lines. `vllm_xargs` and what else the engine alone
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from array import array
+from collections.abc import Hashable
 
 import msgspec
 
@@ -35,51 +36,59 @@ def features_of(
     at_s: float,
     tenant_id: int | None,
     output_bound: int | None,
+    detailed: bool = True,
 ) -> RequestFeatures:
     """Features of a body that `validation` has measured as `prompt`.
 
     Args:
         at_s: When it arrived, Unix time.
         output_bound: `validation.output_bound`.
+        detailed: Look at all that a prediction may use, and not only at what every request needs.
     """
-    sequences = _number_of_answers(body.n)
-    tools = 0
-    has_system: bool | None = None
-    last_role: str | None = None
+    sequences = 1 if not len(body.n) else _number_of_answers(body.n)
+    chat = isinstance(body, ChatBody)
     if isinstance(body, ChatBody):
-        messages = body.messages or []
-        count = len(messages)
-        last = _last_text(messages[-1]) if messages else ""
-        last_role = messages[-1].role if messages else None
-        has_system = any(message.role == "system" or message.role == "developer" for message in messages)
+        count = len(body.messages or ())
         tools = len(body.tools) if _given(body.tools) else 0
     else:
         count = _number_of_prompts(body.prompt)
         sequences *= count
-        last = _last_prompt(body.prompt)
-    tail = last[-_TAIL:]
-    known = bool(last)  # of token ids no text is known
-    return RequestFeatures(
-        chat=isinstance(body, ChatBody),
+        tools = 0
+    found = RequestFeatures(
+        chat=chat,
         at_s=at_s,
         tenant_id=tenant_id,
         text_bytes=prompt.text_bytes + tools if prompt.text_bytes else 0,
         messages=count,
         sequences=min(_MAX_SEQUENCES, sequences),
         max_tokens=output_bound,
-        last_role=last_role,
-        last_bytes=len(last) if known else None,
-        has_system=has_system,
-        has_stop=_given(body.stop),
-        temperature=_temperature(body.temperature),
-        wants_json=b"json" in bytes(body.response_format),
-        tools_bytes=tools,
-        has_question=_holds_any(tail, _QUESTION_MARKS) if known else None,
-        has_code=any(fence in tail for fence in _FENCES) if known else None,
-        digit_share=sum(map(tail.count, _DIGITS)) / len(tail) if known else None,
-        lines=tail.count("\n") if known else None,
         digest=_digest(body, prompt, service, output_bound),
+        detailed=detailed,
     )
+    if detailed:
+        _look_closely(found, body, tools)
+    return found
+
+
+def _look_closely(found: RequestFeatures, body: CompletionBody | ChatBody, tools: int) -> None:
+    if isinstance(body, ChatBody):
+        messages = body.messages or []
+        last = _last_text(messages[-1]) if messages else ""
+        found.last_role = messages[-1].role if messages else None
+        found.has_system = any(message.role in ("system", "developer") for message in messages)
+    else:
+        last = _last_prompt(body.prompt)
+    found.has_stop = _given(body.stop)
+    found.temperature = _temperature(body.temperature)
+    found.wants_json = b"json" in bytes(body.response_format)
+    found.tools_bytes = tools
+    if last:  # of token ids no text is known
+        tail = last[-_TAIL:]
+        found.last_bytes = len(last)
+        found.has_question = _holds_any(tail, _QUESTION_MARKS)
+        found.has_code = any(fence in tail for fence in _FENCES)
+        found.digit_share = sum(map(tail.count, _DIGITS)) / len(tail)
+        found.lines = tail.count("\n")
 
 
 def texts_of(body: CompletionBody | ChatBody) -> list[str]:
@@ -141,31 +150,18 @@ def _holds_any(text: str, marks: str) -> bool:
     return any(mark in text for mark in (marks if not text.isascii() else "?"))
 
 
-def _digest(body: CompletionBody | ChatBody, prompt: Prompt, service: str, output_bound: int | None) -> bytes | None:
-    """128 bits that name service, endpoint, prompt and limits. None: too long to be worth hashing.
-
-    Lengths go before texts, so that no two prompts run together to the same bytes.
-    """
+def _digest(body: CompletionBody | ChatBody, prompt: Prompt, service: str, output_bound: int | None) -> Hashable:
+    """Names service, endpoint, prompt and limits, in 64 bits for texts and 128 for token ids. None: too long for it."""
     if prompt.text_bytes > MAX_DIGEST_BYTES or prompt.tokens > _MAX_DIGEST_IDS:
         return None
-    limits = f"{service}\0{output_bound}\0{bytes(body.n)!r}\0"
-    if not isinstance(body, ChatBody) and prompt.text_bytes == 0:
-        return _digest_of_ids(body.prompt, limits)
-    parts = [limits]
     if isinstance(body, ChatBody):
-        parts.append("chat")
-        for message in body.messages or ():
-            texts = _texts(message)
-            parts.append(f"{len(message.role)},{','.join([str(len(text)) for text in texts])}:{message.role}")
-            parts += texts
-    else:
-        texts = texts_of(body)
-        parts.append(f"text{[len(text) for text in texts]}")
-        parts += texts
-    hashed = hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16)
-    if isinstance(body, ChatBody) and len(body.tools):
-        hashed.update(bytes(body.tools)[:MAX_DIGEST_BYTES])
-    return hashed.digest()
+        said = tuple(
+            (m.role, m.content) if isinstance(m.content, str) else (m.role, *_texts(m)) for m in body.messages or ()
+        )
+        return hash((service, output_bound, bytes(body.n), said, bytes(body.tools)))
+    if prompt.text_bytes == 0:
+        return _digest_of_ids(body.prompt, f"{service}\0{output_bound}\0{bytes(body.n)!r}\0")
+    return hash((service, output_bound, bytes(body.n), tuple(texts_of(body))))
 
 
 def _digest_of_ids(prompt: str | list[int | str | list[int]] | None, limits: str) -> bytes | None:

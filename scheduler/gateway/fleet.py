@@ -23,7 +23,7 @@ STALE_STATE_S = 15.0  # an agent that said nothing for so long is not trusted; c
 class Service:
     """A service with its instances that are ready."""
 
-    __slots__ = ("classes", "limits", "max_model_len", "model", "name", "policy", "ranks", "ready", "shares")
+    __slots__ = ("classes", "limits", "max_model_len", "model", "name", "policy", "ranks", "ready", "shares", "uids")
 
     def __init__(self, entry: wire.FleetService) -> None:
         self.name = entry.name
@@ -36,11 +36,12 @@ class Service:
         self.ranks = {c.name: c.rank for c in entry.classes}
         self.shares = {pool.id: pool.share for pool in entry.pools}
         self.ready: list[Instance] = []
+        self.uids: dict[str, Instance] = {}  # the same
 
     def choosable(self, tried: Collection[str], now_s: float) -> list[Instance]:
         """Instances to choose from: not tried yet, and rather none that fails at present."""
         left = [i for i in self.ready if i.uid not in tried] if tried else self.ready
-        return [i for i in left if i.health.usable(now_s)] or left
+        return [i for i in left if not i.health.ejections or i.health.usable(now_s)] or left
 
 
 class FleetView:
@@ -95,6 +96,7 @@ class FleetView:
                 if instance is not None:
                     instances[instance.uid] = instance
                     service.ready.append(instance)
+                    service.uids[instance.uid] = instance
         busy = {uid: i for uid, i in self._instances.items() if i.in_flight and uid not in instances}
         self._instances = instances | busy  # a draining one keeps its counts until its last request ends
         self._keys = {key.key_hash: key for key in fleet.keys}

@@ -22,7 +22,7 @@ from .journal import Journal
 from .metrics import Metrics
 from .protocol import ClientConnection, Request
 from .records import Call, Ending, counts, row_of
-from .relay import Exchange, Timeouts
+from .relay import Context, Exchange, Timeouts
 from .routing import WarmPrefixes
 from .upstream import UpstreamPool
 
@@ -43,15 +43,19 @@ class Gateway:
     classifier: Classifier
     journal: Journal
     metrics: Metrics
+    loop: asyncio.AbstractEventLoop
     timeouts: Timeouts = field(default_factory=Timeouts)
     pool: UpstreamPool = field(default_factory=UpstreamPool)
     draining: bool = False
     shipped_rows: Callable[[], int] = lambda: 0
     connections: set[ClientConnection] = field(default_factory=set)
-    exchanges: dict[asyncio.Task[None], Exchange] = field(default_factory=dict)
+    exchanges: set[Exchange] = field(default_factory=set)
+    idle: asyncio.Event = field(default_factory=asyncio.Event)  # set while no request is served
 
     def __post_init__(self) -> None:
         self._started_at_s = int(time.time())
+        self.idle.set()
+        self._context = Context(self.loop, self.dispatcher, self.pool, self.timeouts, self.record, self._over)
         self._routes: dict[bytes, tuple[bytes, Route]] = {
             b"/v1/completions": (b"POST", self._completion),
             b"/v1/chat/completions": (b"POST", self._completion),
@@ -119,11 +123,16 @@ class Gateway:
             self._refuse_call(call, connection, error)
             return
         self.dispatcher.retries.earn()
-        exchange = Exchange(call, connection, self.dispatcher, self.pool, self.timeouts, self.record)
+        exchange = Exchange(call, connection, self._context)
         connection.listener = exchange
-        task = asyncio.get_running_loop().create_task(exchange.run())
-        self.exchanges[task] = exchange
-        task.add_done_callback(self.exchanges.pop)
+        self.exchanges.add(exchange)
+        self.idle.clear()
+        exchange.start()
+
+    def _over(self, exchange: Exchange) -> None:
+        self.exchanges.discard(exchange)
+        if not self.exchanges:
+            self.idle.set()
 
     def _prepare(self, call: Call, parsed: validation.CompletionBody | validation.ChatBody) -> None:
         """Checks the body and fills in what routing needs. Raises ApiError."""
@@ -131,7 +140,8 @@ class Gateway:
         prompt = validation.measure_prompt(parsed)
         call.max_tokens = validation.max_tokens(parsed)
         bound = validation.output_bound(parsed, call.max_tokens)
-        features = features_of(parsed, prompt, service.name, request.started_at_s, call.key.tenant_id, bound)
+        detailed = self.classifier.wants_details(service.name, request.received_s)
+        features = features_of(parsed, prompt, service.name, request.started_at_s, call.key.tenant_id, bound, detailed)
         classified = self.classifier.classify(service, features, prompt.tokens)
         validation.check_length(prompt, classified.prompt_tokens, call.max_tokens, service.max_model_len, call.chat)
         call.features, call.classified = features, classified

@@ -61,21 +61,22 @@ class Instance:
         "_gateways",
         "_queued",
         "_queued_tokens",
-        "_rank",
         "_reported_at_s",
         "_round",
         "_sent",
         "_sent_tokens",
+        "_stale",
         "_state",
-        "_unstarted",
         "_unstarted_tokens",
         "address",
         "health",
         "in_flight",
         "netloc",
         "pool",
+        "rank",
         "rtt_s",
         "uid",
+        "unstarted",
     )
 
     def __init__(
@@ -85,7 +86,8 @@ class Instance:
         self.in_flight = 0
         self.health = Health()
         self.rtt_s = 0.0
-        self._unstarted = self._unstarted_tokens = 0  # without a first byte yet, and their prompts' tokens
+        self.unstarted = 0  # in flight with their prompt still to be computed, as far as can be told from here
+        self._unstarted_tokens = 0  # of those that stream: prompts' tokens
         self._queued = self._queued_tokens = 0  # others, since the last report without a queue
         self._sent = self._sent_tokens = 0  # since the last report: what other gateways are taken to have sent as well
         self._reported_at_s = 0.0
@@ -101,14 +103,16 @@ class Instance:
             raise ValueError(f"instance {state.uid} has no usable address: {state.url!r}")
         self.address = (parts.hostname, parts.port)
         self.netloc = parts.netloc.encode()
-        self._state, self.pool, self._rank, self._gateways = state, pool, rank, gateways
+        self._state, self.pool, self.rank, self._gateways = state, pool, rank, gateways
         if reported_at_s > self._reported_at_s:
             self._reported_at_s = reported_at_s
             self._sent = self._sent_tokens = 0
         if not state.waiting:  # nothing queues there: what is no stream has begun, though it answers only at its end
             self._round += 1
+            self.unstarted -= self._queued
             self._queued = self._queued_tokens = 0
         self._candidate: Candidate | None = None
+        self._stale = True
 
     @property
     def pool_id(self) -> int:
@@ -123,11 +127,6 @@ class Instance:
         return self._state
 
     @property
-    def unstarted(self) -> int:
-        """Requests in flight whose prompt is still to be computed, as far as can be told from here."""
-        return self._unstarted + self._queued
-
-    @property
     def queued_prompt_tokens(self) -> int:
         """Their prompts' tokens: what a new request has to wait for."""
         return self._unstarted_tokens + self._queued_tokens
@@ -137,9 +136,9 @@ class Instance:
         self.in_flight += 1
         self._sent += 1
         self._sent_tokens += prompt_tokens
-        self._candidate = None
+        self._stale = True
+        self.unstarted += 1
         if stream:
-            self._unstarted += 1
             self._unstarted_tokens += prompt_tokens
             return STREAM_TICKET
         self._queued += 1
@@ -149,47 +148,58 @@ class Instance:
     def started(self, ticket: int, prompt_tokens: int) -> None:
         """A request that was counted in has its first byte, or ended without one."""
         if ticket == STREAM_TICKET:
-            self._unstarted -= 1
+            self.unstarted -= 1
             self._unstarted_tokens -= prompt_tokens
         elif ticket == self._round:
+            self.unstarted -= 1
             self._queued -= 1
             self._queued_tokens -= prompt_tokens
-        self._candidate = None
+        self._stale = True
 
     def ended(self) -> None:
         self.in_flight -= 1
-        self._candidate = None
+        self._stale = True
 
     def candidate(self) -> Candidate:
-        """The instance as a candidate; kept until a count or the report changes.
+        """The instance as a candidate: made anew with each report, and brought up to date with each count.
 
         Load is the larger of what the agent reported and what is in flight from here: a report lags by a second,
         and other clients of the engine are not seen from here. Other gateways see the same report and choose alike:
         each is taken to have sent as much since as this one, or all would go to the same instance.
         """
-        if self._candidate is None:
-            state, pool = self._state, self.pool
-            reported_waiting = state.waiting or 0
-            load = max((state.running or 0) + reported_waiting, self.in_flight)
-            waiting = min(load, max(reported_waiting, self.unstarted))
-            others, others_tokens = (self._gateways - 1) * self._sent, (self._gateways - 1) * self._sent_tokens
-            self._candidate = Candidate(
-                uid=state.uid,
-                pool_id=state.pool_id,
-                site=pool.site,
-                request_class=pool.request_class,
-                class_rank=self._rank,
-                model=state.model,
-                engine=state.engine,
-                gpu=state.gpu_type,
-                tp=state.tp,
-                mhz=state.sm_clock_mhz or state.max_mhz,
-                running=load - waiting,
-                waiting=waiting + others,
-                queued_prompt_tokens=self.queued_prompt_tokens + others_tokens,
-                kv_usage=state.kv_usage,
-                pue=pool.pue,
-                intensity_g_per_kwh=pool.intensity_g_per_kwh,
-                rtt_s=self.rtt_s,
-            )
-        return self._candidate
+        candidate = self._candidate
+        if candidate is not None and not self._stale:
+            return candidate
+        state = self._state
+        reported_waiting = state.waiting or 0
+        load = max((state.running or 0) + reported_waiting, self.in_flight)
+        waiting = min(load, max(reported_waiting, self.unstarted))
+        running, tokens = load - waiting, self._unstarted_tokens + self._queued_tokens
+        if self._gateways > 1:
+            waiting += (self._gateways - 1) * self._sent
+            tokens += (self._gateways - 1) * self._sent_tokens
+        self._stale = False
+        if candidate is not None:
+            candidate.carrying(running, waiting, tokens)
+            return candidate
+        pool = self.pool
+        self._candidate = candidate = Candidate(
+            uid=state.uid,
+            pool_id=state.pool_id,
+            site=pool.site,
+            request_class=pool.request_class,
+            class_rank=self.rank,
+            model=state.model,
+            engine=state.engine,
+            gpu=state.gpu_type,
+            tp=state.tp,
+            mhz=state.sm_clock_mhz or state.max_mhz,
+            running=running,
+            waiting=waiting,
+            queued_prompt_tokens=tokens,
+            kv_usage=state.kv_usage,
+            pue=pool.pue,
+            intensity_g_per_kwh=pool.intensity_g_per_kwh,
+            rtt_s=self.rtt_s,
+        )
+        return candidate

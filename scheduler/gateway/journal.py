@@ -28,6 +28,8 @@ BATCHES_PER_FILE = 1000  # numbers set aside for the batches of one file; 4 MiB 
 WARN_BACKLOG_BYTES = 256 << 20
 _WARN_EVERY_S = 60.0
 _SUFFIX = ".jsonl"
+_ROW = msgspec.json.Decoder(wire.RequestRow)
+_ENCODER = msgspec.json.Encoder()
 
 
 class Journal:
@@ -47,7 +49,7 @@ class Journal:
 
     def append(self, row: wire.RequestRow) -> None:
         """Writes a row. A full disk loses it, loudly: the request itself is not failed for its record."""
-        line = msgspec.json.encode(row) + b"\n"
+        line = _ENCODER.encode(row) + b"\n"
         if self._torn:
             line = b"\n" + line
         try:
@@ -116,7 +118,7 @@ def batches(path: Path) -> Iterator[wire.RequestBatch]:
         if not line:
             continue
         try:
-            rows.append(wire.decode(line, wire.RequestRow))
+            rows.append(_ROW.decode(line))
         except msgspec.DecodeError as error:
             log.warning("%s holds a broken row, skipped: %s", path.name, error)
             continue

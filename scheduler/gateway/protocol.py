@@ -32,6 +32,11 @@ _KEPT_HEADERS = frozenset(
 )
 
 
+# Spellings of headers that mean nothing here: a client sends the same dozen with each request.
+_unread: set[bytes] = set()
+_MAX_UNREAD, _MAX_UNREAD_BYTES = 500, 64
+
+
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
     """Bounds on what a client may send, in bytes and seconds."""
@@ -194,7 +199,9 @@ class ClientConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value)
-        name = name.lower()
+        if name in _unread:
+            return
+        spelled, name = name, name.lower()
         if name in _KEPT_HEADERS:
             self._headers[name] = value
         elif name == b"content-length":
@@ -202,6 +209,8 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse(_body_too_large(self._limits))
         elif name == b"expect":
             self._expects_continue = value.lower() == b"100-continue"
+        elif len(_unread) < _MAX_UNREAD and len(spelled) <= _MAX_UNREAD_BYTES:
+            _unread.add(spelled)
 
     def on_headers_complete(self) -> None:
         if self._head_bytes > self._limits.max_head_bytes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
+import itertools
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,9 @@ from .sse import SseMeter, Usage
 
 MAX_ERROR_CHARACTERS = 500
 MAX_REASON_CHARACTERS = 200
+# Request ids are this process's own random part and a number: a system call for each would cost more than all the rest.
+_BOOT = os.urandom(10).hex()
+_NUMBERS = itertools.count(1)
 
 
 @dataclass(slots=True)
@@ -30,7 +34,7 @@ class Call:
     key: wire.FleetKey
     chat: bool
     stream: bool = False
-    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    request_id: str = field(default_factory=lambda: f"{_BOOT}{next(_NUMBERS):012x}")
     features: RequestFeatures | None = None
     classified: Classified | None = None
     texts: Sequence[str] = ()  # of the prompt, where its tokens are to be counted

@@ -62,8 +62,24 @@ class Answer:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all exchanges of a gateway share. `record` is called once for each, `ended` when all is over."""
+
+    loop: asyncio.AbstractEventLoop
+    dispatcher: Dispatcher
+    pool: UpstreamPool
+    timeouts: Timeouts
+    record: Callable[[Call, Ending], None]
+    ended: Callable[[Exchange], None]
+
+
 class Exchange:
-    """Serves one call. Hears of the client as its ClientListener and of the engine as its Receiver."""
+    """Serves one call. Hears of the client as its ClientListener and of the engine as its Receiver.
+
+    The usual call finds a place and an open connection at once, and is served by callbacks alone. Whatever must be
+    waited for (a place, a new connection, another attempt) is waited for in a task, which then also ends the call.
+    """
 
     __slots__ = (
         "_answer",
@@ -71,51 +87,39 @@ class Exchange:
         "_client",
         "_client_paused",
         "_connection",
-        "_dispatcher",
+        "_context",
+        "_ended",
         "_error",
         "_fate",
         "_gone",
         "_headers",
-        "_id_header",
         "_out",
         "_pieces",
-        "_pool",
-        "_record",
         "_size",
         "_slot",
         "_squashed_for_s",
         "_started",
         "_status",
         "_task",
-        "_timeouts",
+        "_tried",
         "_window_end_s",
         "deadline_s",
         "ending",
     )
 
-    def __init__(
-        self,
-        call: Call,
-        client: ClientConnection,
-        dispatcher: Dispatcher,
-        pool: UpstreamPool,
-        timeouts: Timeouts,
-        record: Callable[[Call, Ending], None],
-    ) -> None:
+    def __init__(self, call: Call, client: ClientConnection, context: Context) -> None:
         self._call = call
         self._client = client
-        self._dispatcher = dispatcher
-        self._pool = pool
-        self._timeouts = timeouts
-        self._record = record
-        self._id_header = b"x-request-id: %b\r\n" % (call.request.client_id() or call.request_id.encode())
+        self._context = context
         self._connection: UpstreamConnection | None = None
         self._task: asyncio.Task[None] | None = None
-        self._fate: asyncio.Future[Fate] | None = None
+        self._fate: asyncio.Future[Fate] | None = None  # what the task waits for; None: there is no task, or not yet
         self._answer: Answer | None = None  # the last "not now"
+        self._tried: list[str] = []
         self._started = False  # bytes have gone to the client
         self._client_paused = False
         self._gone = False
+        self._ended = False
         self._error = ""
         self._slot: Slot | None = None
         self._squashed_for_s: float | None = None
@@ -135,126 +139,221 @@ class Exchange:
 
     # -- the course of a call ----------------------------------------------------------------------
 
-    async def run(self) -> None:
+    def start(self) -> None:
+        """Sends the call on at once, if it can be; else a task does so later. Never raises."""
+        slot = connection = None
+        try:
+            slot = self._context.dispatcher.place_now(self._call)
+            if slot is not None:
+                self._begin(slot)
+                connection = self._context.pool.take(slot.instance.address)
+                if connection is not None:
+                    self._send(connection, slot)
+                    return
+        except Exception:
+            log.exception("request %s failed inside the gateway", self._call.request_id)
+            self._leave(None)
+            self._end(self._fail("upstream_error", ApiError(500, "Internal error.", kind=SERVER_ERROR)))
+            return
+        self._go_on(None)
+
+    def _go_on(self, fate: Fate | None) -> None:
+        """From here on in a task. `fate`: of the attempt that was made without one; None: none was, or it was void."""
+        self._task = self._context.loop.create_task(self._run(fate))
+
+    async def _run(self, fate: Fate | None) -> None:
         """Serves the call to its end. Never raises; however it ends, there is a record before the last bytes."""
-        ending = self.ending
         last_words: LastWords | None = None
-        self._task = asyncio.current_task()
         try:
             if self._gone:
                 raise asyncio.CancelledError
-            last_words = await self._serve()
+            last_words = await self._serve(fate)
         except asyncio.CancelledError:
-            if self._gone:
-                ending.status, ending.error = "client_gone", "the client closed the connection"
-                ending.http_status = self._status if self._started else CLIENT_CLOSED
-            else:
-                last_words = self._fail("upstream_error", unavailable("The gateway is shutting down.", "shutting_down"))
+            last_words = self._cut_short()
         except Exception:
             log.exception("request %s failed inside the gateway", self._call.request_id)
             last_words = self._fail("upstream_error", ApiError(500, "Internal error.", kind=SERVER_ERROR))
         finally:
-            ending.ended_s = time.monotonic()
-            if ending.usage is None and ending.meter is not None:
-                ending.usage = ending.meter.usage()
-            self._record(self._call, ending)
-            if last_words is not None:
-                last_words()
+            self._leave(None)
+            self._end(last_words)
 
-    async def _serve(self) -> LastWords:
-        call, ending = self._call, self.ending
-        tried: set[str] = set()
-        while ending.attempts < MAX_ATTEMPTS:
-            try:
-                slot = await self._dispatcher.place(call, tried)
-            except ApiError as error:
-                return self._fail("rejected", error)
-            if slot is None:
+    def _cut_short(self) -> LastWords | None:
+        """The client has left, or the gateway must."""
+        ending = self.ending
+        if not self._gone:
+            return self._fail("upstream_error", unavailable("The gateway is shutting down.", "shutting_down"))
+        ending.status, ending.error = "client_gone", "the client closed the connection"
+        ending.http_status = self._status if self._started else CLIENT_CLOSED
+        return None
+
+    def _end(self, last_words: LastWords | None) -> None:
+        """Records the call, once, and only then sends the last bytes."""
+        if self._ended:
+            return
+        self._ended = True
+        ending = self.ending
+        ending.ended_s = time.monotonic()
+        if ending.usage is None and ending.meter is not None:
+            ending.usage = ending.meter.usage()
+        try:
+            self._context.record(self._call, ending)
+        except Exception:
+            log.exception("request %s leaves no record", self._call.request_id)
+        if last_words is not None:
+            last_words()
+        self._context.ended(self)
+
+    async def _serve(self, fate: Fate | None) -> LastWords:
+        """Attempts until one gives the client an answer, after the one that ended with `fate`, if any."""
+        while True:
+            if fate is None:
+                if self._slot is None:
+                    try:
+                        slot = await self._context.dispatcher.place(self._call, self._tried)
+                    except ApiError as error:
+                        return self._fail("rejected", error)
+                    if slot is None:
+                        break
+                    self._begin(slot)
+                fate = await self._attempt()
+            last_words = self._judge(fate)
+            if last_words is not None:
+                return last_words
+            if fate is not Fate.CALLED_BACK and (
+                self.ending.attempts >= MAX_ATTEMPTS or not self._context.dispatcher.retries.spend(time.monotonic())
+            ):
                 break
-            ending.instance, ending.choice = slot.instance, slot.choice
-            ending.attempts += 1
-            tried.add(slot.instance.uid)
-            window_s = ending.choice.window_s
-            self._reset(math.inf if window_s is None else call.request.received_s + window_s)
-            fate = await self._attempt(slot)
-            if fate is Fate.COMPLETE and (self._status not in BUSY or self._started):
-                return self._completed()
-            if fate is Fate.CALLED_BACK:
-                if self._squashed_for_s is not None:
-                    return self._fail("rejected", squashed(self._squashed_for_s))
-                ending.attempts -= 1  # no fault of the request's or the engine's
-            elif fate is Fate.COMPLETE:
-                self._answer = Answer(self._status, self._headers, b"".join(self._pieces))
-            elif fate is Fate.TIMEOUT:
-                return self._fail("timeout", ApiError(504, self._error, kind=SERVER_ERROR, code="upstream_timeout"))
-            elif fate is Fate.CLIENT_STALLED:
-                ending.status, ending.http_status, ending.error = "client_gone", self._status, self._error
-                return self._client.abort
-            elif self._started:
-                return self._fail("upstream_error", self._broken_upstream())
-            if fate is not Fate.CALLED_BACK and not self._dispatcher.retries.spend(time.monotonic()):
-                break
+            fate = None
         if self._answer is not None:
             return self._pass_on(self._answer)
-        if ending.attempts:
+        if self.ending.attempts:
             return self._fail("upstream_error", self._broken_upstream())
-        return self._fail("rejected", unavailable(f"No instance of '{call.service.name}' is ready."))
+        return self._fail("rejected", unavailable(f"No instance of '{self._call.service.name}' is ready."))
 
-    async def _attempt(self, slot: Slot) -> Fate:
-        """Sends the call to one instance and waits for how that ends."""
+    def _begin(self, slot: Slot) -> None:
+        """An attempt at a place that was found."""
+        ending = self.ending
         self._slot = slot
-        health, fate = slot.instance.health, None
+        ending.instance, ending.choice = slot.instance, slot.choice
+        ending.attempts += 1
+        self._tried.append(slot.instance.uid)
+        window_s = slot.choice.window_s
+        self._reset(math.inf if window_s is None else self._call.request.received_s + window_s)
+
+    def _judge(self, fate: Fate) -> LastWords | None:
+        """What an attempt's end means for the client; None: it is tried again elsewhere."""
+        ending = self.ending
+        if fate is Fate.COMPLETE and (self._status not in BUSY or self._started):
+            return self._completed()
+        if fate is Fate.CALLED_BACK:
+            ending.attempts -= 1  # no fault of the request's or the engine's
+            return None if self._squashed_for_s is None else self._fail("rejected", squashed(self._squashed_for_s))
+        if fate is Fate.COMPLETE:
+            self._answer = Answer(self._status, self._headers, b"".join(self._pieces))
+            return None
+        if fate is Fate.TIMEOUT:
+            return self._fail("timeout", ApiError(504, self._error, kind=SERVER_ERROR, code="upstream_timeout"))
+        if fate is Fate.CLIENT_STALLED:
+            ending.status, ending.http_status, ending.error = "client_gone", self._status, self._error
+            return self._client.abort
+        return self._fail("upstream_error", self._broken_upstream()) if self._started else None
+
+    async def _attempt(self) -> Fate:
+        """Sends the call to the place that was begun, over a new connection if need be, and waits for how that ends."""
+        slot = self._slot
+        assert slot is not None
+        pool = self._context.pool
+        fate: Fate | None = None
         try:
-            fate = await self._send(slot)
-            return fate
+            connection = pool.take(slot.instance.address)
+            if connection is not None:
+                fate = await self._talk(connection, slot)
+            if connection is None or self._is_void(fate, connection):
+                fate = await self._talk(await pool.connect(slot.instance.address), slot)
+            return fate  # type: ignore[return-value]
         except OSError as error:
-            health.failed(time.monotonic(), refused=True)
+            slot.instance.health.failed(time.monotonic(), refused=True)
             self._error = f"no connection to the engine: {error or type(error).__name__}"
             return Fate.LOST
         finally:
-            self._slot = None
-            slot.end()
-            if fate is Fate.COMPLETE and self._status < 500:
-                health.worked()
-            elif fate in (Fate.COMPLETE, Fate.LOST, Fate.TIMEOUT):
-                health.failed(time.monotonic())
-            else:
-                health.unknown()
+            self._leave(fate)
 
-    async def _send(self, slot: Slot) -> Fate:
-        connection = self._pool.take(slot.instance.address)
-        if connection is not None:
-            fate = await self._talk(connection, slot)
-            if fate is not Fate.LOST or not connection.silent:
-                return fate  # else: closed by the engine while it idled, which is no failure
-        return await self._talk(await self._pool.connect(slot.instance.address), slot)
+    @staticmethod
+    def _is_void(fate: Fate | None, connection: UpstreamConnection) -> bool:
+        """The engine had closed the connection while it idled, which is no failure."""
+        return fate is Fate.LOST and connection.silent
 
     async def _talk(self, connection: UpstreamConnection, slot: Slot) -> Fate:
-        timeouts = self._timeouts
-        self._connection = connection
-        self._fate = asyncio.get_running_loop().create_future()
-        self.deadline_s = time.monotonic() + (timeouts.first_byte_s if self._call.stream else timeouts.whole_response_s)
+        self._fate = self._context.loop.create_future()
         fate = None
         try:
-            connection.request(self._request_bytes(slot), self)
+            self._send(connection, slot)
             fate = await self._fate
             return fate
         finally:
-            self._connection = None
-            self.deadline_s = math.inf
-            if fate is Fate.COMPLETE:
-                if self._client_paused:
-                    connection.pause(False)
-                self._pool.put_back(connection)
-            else:
-                connection.abort()
+            self._fate = None
+            self._hang_up(fate)
+
+    def _send(self, connection: UpstreamConnection, slot: Slot) -> None:
+        timeouts = self._context.timeouts
+        self._connection = connection
+        self.deadline_s = time.monotonic() + (timeouts.first_byte_s if self._call.stream else timeouts.whole_response_s)
+        connection.request(self._request_bytes(slot), self)
+
+    def _hang_up(self, fate: Fate | None) -> None:
+        """The attempt is over: its connection is free for another, or of no use to anybody."""
+        connection, self._connection = self._connection, None
+        self.deadline_s = math.inf
+        if connection is None:
+            return
+        if fate is Fate.COMPLETE:
+            if self._client_paused:
+                connection.pause(False)
+            self._context.pool.put_back(connection)
+        else:
+            connection.abort()
+
+    def _leave(self, fate: Fate | None) -> None:
+        """Gives the place back, and says how its engine behaved. None: nothing was learned of it."""
+        slot, self._slot = self._slot, None
+        if slot is None:
+            return
+        slot.end()
+        health = slot.instance.health
+        if fate is Fate.COMPLETE and self._status < 500:
+            health.worked()
+        elif fate in (Fate.COMPLETE, Fate.LOST, Fate.TIMEOUT):
+            health.failed(time.monotonic())
+        else:
+            health.unknown()
+
+    def _settle(self, fate: Fate) -> None:
+        """The attempt has ended."""
+        waits = self._fate
+        if waits is not None:
+            if not waits.done():
+                waits.set_result(fate)
+            return
+        connection = self._connection
+        if connection is None or self._ended:
+            return
+        self._hang_up(fate)
+        if self._is_void(fate, connection):
+            self._go_on(None)  # at the same place, over a new connection
+            return
+        self._leave(fate)
+        if fate is Fate.COMPLETE and (self._status not in BUSY or self._started):
+            self._end(self._completed())
+        else:
+            self._go_on(fate)
 
     def _request_bytes(self, slot: Slot) -> bytes:
         call = self._call
+        headers = call.request.headers
         trace = b""
         for name in (b"traceparent", b"tracestate"):
-            if name in call.request.headers:
-                trace += b"%b: %b\r\n" % (name, call.request.headers[name])
+            if name in headers:
+                trace += b"%b: %b\r\n" % (name, headers[name])
         path = b"/v1/chat/completions" if call.chat else b"/v1/completions"
         body = call.body if call.engine_priority is None else with_priority(call.body, call.engine_priority)
         return (
@@ -262,6 +361,11 @@ class Exchange:
             b"x-request-id: %b\r\n%bcontent-length: %d\r\n\r\n%b"
             % (path, slot.instance.netloc, call.request_id.encode(), trace, len(body), body)
         )
+
+    @property
+    def _id_header(self) -> bytes:
+        call = self._call
+        return b"x-request-id: %b\r\n" % (call.request.client_id() or call.request_id.encode())
 
     # -- endings -----------------------------------------------------------------------------------
 
@@ -327,7 +431,7 @@ class Exchange:
 
     def body(self, data: bytes) -> None:
         now_s = time.monotonic()
-        self.deadline_s = now_s + self._timeouts.idle_s
+        self.deadline_s = now_s + self._context.timeouts.idle_s
         if self._slot is not None:
             self._slot.started()
         meter = self.ending.meter
@@ -363,29 +467,23 @@ class Exchange:
         self._error = error
         self._settle(Fate.LOST)
 
-    def _settle(self, fate: Fate) -> None:
-        if self._fate is not None and not self._fate.done():
-            self._fate.set_result(fate)
-
     # -- the client and the clock ------------------------------------------------------------------
 
     def client_gone(self) -> None:
         self._gone = True
-        if self._task is not None:  # else `run` has not begun, and will see for itself
-            self._task.cancel()
+        self._stop()
 
     def client_paused(self, paused: bool) -> None:
         """Back-pressure: a client that does not read stops the reading from its engine."""
         self._client_paused = paused
         if self._connection is not None:
             self._connection.pause(paused)
-            self.deadline_s = time.monotonic() + self._timeouts.idle_s
+            self.deadline_s = time.monotonic() + self._context.timeouts.idle_s
 
     @property
     def unstarted_at(self) -> Slot | None:
         """Where the call was sent and no byte has come from yet; such a call can still go elsewhere."""
-        slot = self._slot
-        return slot if slot is not None and self._fate is not None and not self._size and not self._status else None
+        return self._slot if self._connection is not None and not self._status else None
 
     def call_back(self, squash_for_s: float | None = None) -> None:
         """Takes the call back from its instance, to go elsewhere, or to its client, to be tried again in so long."""
@@ -395,15 +493,22 @@ class Exchange:
 
     def stop(self) -> None:
         """For shutting down: the call ends now, with an error."""
+        self._stop()
+
+    def _stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        elif not self._ended:
+            self._hang_up(None)
+            self._leave(None)
+            self._end(self._cut_short())
 
     def check(self, now_s: float) -> None:
         """Called now and then: ends a call that waits too long."""
         if now_s <= self.deadline_s:
             return
         if self._client_paused:
-            self._error = f"the client read nothing for {self._timeouts.idle_s:g} s"
+            self._error = f"the client read nothing for {self._context.timeouts.idle_s:g} s"
             self._settle(Fate.CLIENT_STALLED)
         else:
             what = "went silent" if self._started or self._size else "sent nothing in time"

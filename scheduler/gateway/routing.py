@@ -20,6 +20,8 @@ from .metrics import Histogram
 WEIGHTED_ROUND_ROBIN = "weighted_round_robin"
 _FULL_BATCH = 64  # sequences: what an instance's weight is measured at
 
+_ROUTES = {str(route): route for route in Route}
+
 Routed = tuple[Instance, Choice]
 
 
@@ -37,22 +39,28 @@ class Router:
     ) -> Routed | None:
         """The instance to send to; None: there is none."""
         begun_s = time.perf_counter()
-        by_uid = {i.uid: i for i in choosable}
-        candidates: Sequence[routing.Candidate] = [i.candidate() for i in choosable]
         policy = service.policy
         if policy.route == WEIGHTED_ROUND_ROBIN:
-            choice = self._by_turns(service, candidates, request)
+            choice = self._by_turns(service, [i.candidate() for i in choosable], request)
         else:
-            warm_uid = self.warm.find(prefixes) if prefixes else None
+            rank = request.class_rank
+            own: Sequence[routing.Candidate] = [i.candidate() for i in choosable if i.rank == rank]
             if policy.by_share:
-                candidates = self._at_the_site_in_turn(service, candidates, request)
-            choice = routing.choose(candidates, request, self._draw, Route(policy.route), warm_uid)
+                own = self._at_the_site_in_turn(service, own, request)
+            choice = routing.choose_of(
+                own,
+                lambda: [i.candidate() for i in choosable],
+                request,
+                self._draw,
+                _ROUTES[policy.route],
+                self.warm.find(prefixes) if prefixes else None,
+            )
         self._duration_s.observe(time.perf_counter() - begun_s)
         if choice is None:
             return None
         if prefixes:
             self.warm.note(prefixes, choice.uid)
-        return by_uid[choice.uid], choice
+        return service.uids[choice.uid], choice
 
     def alone(self, service: Service, request: RouteRequest) -> tuple[float, float] | None:
         """TTFT and E2E that the request would have alone on an instance of its class (FREESH's Lat); None: unknown."""
@@ -85,17 +93,17 @@ class Router:
         return routing.chosen(found[0], "its turn" if found[0].meets_slo else "its turn; it cannot keep the limits")
 
     def _at_the_site_in_turn(
-        self, service: Service, candidates: Sequence[routing.Candidate], request: RouteRequest
+        self, service: Service, own: Sequence[routing.Candidate], request: RouteRequest
     ) -> Sequence[routing.Candidate]:
-        """The candidates of one pool of the request's class: sites take turns by the carbon plan's shares.
+        """Of the request's class the candidates of one pool: sites take turns by the carbon plan's shares.
 
         Only sites take part where an instance keeps the limits, network included; without any, or without a plan's
-        shares, all candidates stay.
+        shares, all stay.
         """
-        own = [c for c in candidates if c.class_rank == request.class_rank and service.shares.get(c.pool_id)]
-        able = {v.candidate.pool_id for v in routing.judge(own, request) if v.meets_slo}
+        planned = [c for c in own if service.shares.get(c.pool_id)]
+        able = {v.candidate.pool_id for v in routing.judge(planned, request) if v.meets_slo}
         if not able:
-            return candidates
+            return own
         weights = {str(pool): service.shares[pool] or 0.0 for pool in able}
         pool = int(self._turns.setdefault(f"{service.name}//{request.class_rank}", Turns()).next(weights))
         return [c for c in own if c.pool_id == pool]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -49,7 +50,7 @@ class Config:
 
 
 class GatewayServer:
-    """A listening gateway. Start it inside a running event loop."""
+    """A listening gateway. Make and start it inside a running event loop."""
 
     def __init__(self, config: Config, when_broken: Callable[[], None] = lambda: None) -> None:
         """Opens the journal. Raises OSError when the spool folder cannot be written to.
@@ -70,6 +71,7 @@ class GatewayServer:
             classifier=classifier,
             journal=self.journal,
             metrics=metrics,
+            loop=asyncio.get_running_loop(),
             timeouts=config.timeouts,
         )
         self._link: live.RedisLink | None = None
@@ -116,13 +118,10 @@ class GatewayServer:
             self._server.close()
         for connection in list(gateway.connections):
             connection.close_if_idle()
-        if gateway.exchanges:
-            await asyncio.wait(gateway.exchanges, timeout=self._config.grace_s)
-        running = dict(gateway.exchanges)
-        for exchange in running.values():
+        await self._wait_until_idle(self._config.grace_s)
+        for exchange in list(gateway.exchanges):
             exchange.stop()
-        if running:
-            await asyncio.wait(running, timeout=1.0)
+        await self._wait_until_idle(1.0)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -132,6 +131,11 @@ class GatewayServer:
         gateway.pool.close()
         for connection in list(gateway.connections):
             connection.close_if_idle()
+
+    async def _wait_until_idle(self, most_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                await self.gateway.idle.wait()
 
     async def _ship_the_rest(self) -> None:
         if self._shipper is not None:
@@ -152,7 +156,7 @@ class GatewayServer:
         while True:
             await asyncio.sleep(CHECK_PERIOD_S)
             now_s = time.monotonic()
-            for exchange in list(self.gateway.exchanges.values()):
+            for exchange in list(self.gateway.exchanges):
                 exchange.check(now_s)
             for connection in list(self.gateway.connections):
                 connection.check(now_s)

@@ -77,7 +77,8 @@ def total(bills: Iterable[Bill]) -> Bill:
 
 def _bill(outcome: Outcome, members: list[int], site: Site) -> Bill:
     energy_j = float(sum(spent[members].sum() for spent in outcome.spent_j.values()))
-    gpu_hours = sum(outcome.instances[i].tp * float(outcome.on_s[i]) for i in members) / 3600.0
+    own = [(outcome.instances[i], float(outcome.on_s[i])) for i in members]
+    gpu_hours = sum(spec.tp * spec.gpu_share * on_s for spec, on_s in own) / 3600.0
     series_j = outcome.series_j[members].sum(axis=0)
     carbon_g, carbon_missing_j = _priced(outcome, series_j, site, site.carbon_g_per_kwh)
     usd, price_missing_j = _priced(outcome, series_j, site, site.usd_per_kwh)

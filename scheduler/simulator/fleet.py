@@ -90,7 +90,11 @@ class Scheduling:
 
 @dataclass(frozen=True, slots=True)
 class InstanceSpec:
-    """One serving engine. `costs` replaces the engine model of (model, gpu, tp, engine)."""
+    """One serving engine. `costs` replaces the engine model of (model, gpu, tp, engine).
+
+    `gpu_share`: the part of each of its GPUs that is its own, always (see EngineModel). Whoever shares a GPU sets one
+    clock for all of it.
+    """
 
     name: str
     model: str
@@ -104,8 +108,11 @@ class InstanceSpec:
     kv_capacity_tokens: int | None = None  # None: what the engine model says
     costs: FixedCosts | None = None
     scheduling: Scheduling = field(default_factory=Scheduling)
+    gpu_share: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0.0 < self.gpu_share <= 1.0 or (self.costs is not None and self.gpu_share < 1.0):
+            raise SimulationError(f"{self.name}: gpu_share is above 0, at most 1, and 1 with fixed costs")
         if self.max_sequences < 1:
             raise SimulationError(f"{self.name}: max_sequences must be at least 1, not {self.max_sequences}")
         if self.tokens_per_iteration < 1:
@@ -132,13 +139,13 @@ class InstanceSpec:
 
     @property
     def engine_costs(self) -> Costs:
-        return self.costs or engine_model(self.model, self.gpu, self.tp, self.engine)
+        return self.costs or engine_model(self.model, self.gpu, self.tp, self.engine, self.gpu_share)
 
     def idle_w(self, mhz: float) -> float:
         """Of the whole instance, loaded and with nothing to do."""
         if self.costs is not None:
             return self.costs.idle_w
-        return self.tp * engine_model(self.model, self.gpu, self.tp, self.engine).idle_gpu_watts(mhz)
+        return engine_model(self.model, self.gpu, self.tp, self.engine, self.gpu_share).idle_watts(mhz)
 
 
 @dataclass(frozen=True, slots=True)

@@ -483,6 +483,9 @@ class ReferenceWorld:
 
     def place(self, number: int, i: int, split: int, second: int, now_s: float) -> None:
         request = self.requests[number]
+        if split == 0 and not self._fits(i, request):
+            self.refuse(number)
+            return
         if split > 0:
             request.heir = second
             self._split(request, max(request.cached + 1, split))

@@ -266,30 +266,36 @@ class _Driver:
     def _route(self, router: Router, now_s: float) -> None:
         """Places those that arrive now."""
         while self._world.next_arrival_s <= now_s:
-            self._offer(router, self._world.receive(now_s), now_s)
+            request = self._world.receive(now_s)
+            self._offer(router, request, self._world.view(now_s))
             self._offered = 0
 
-    def _offer(self, router: Router, request: RequestView, now_s: float) -> None:
-        found = router.place(request, self._world.view(now_s))
+    def _offer(self, router: Router, request: RequestView, view: FleetView) -> bool:
+        """Whether it was placed."""
+        now_s = view.now_s
+        found = router.place(request, view)
         if found is None:
             if not self._waiting:
                 self._at(now_s + router.tick_s, lambda at_s: self._offer_again(router, at_s))
             self._waiting.append(request)
-            return
+            return False
         for command in found.commands:
             self._carry_out(command, now_s)
         self._world.place(request.number, found.instance, found.split, found.second, now_s)
+        return True
 
     def _offer_again(self, router: Router, now_s: float) -> None:
         """Those held back, in order of arrival; refused when nothing runs and nobody takes them for long."""
         waiting, self._waiting = self._waiting, []
         self._offered += 1
-        if self._offered > _OFFERS and not self._world.view(now_s).running.any() and not self._starting:
+        view = self._world.view(now_s)
+        if self._offered > _OFFERS and not view.running.any() and not self._starting:
             for request in waiting:
                 self._world.refuse(request.number)
             return
         for request in waiting:
-            self._offer(router, request, now_s)
+            if self._offer(router, request, view):
+                view = self._world.view(now_s)
         if len(self._waiting) < len(waiting):
             self._offered = 0
 

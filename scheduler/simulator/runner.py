@@ -282,7 +282,7 @@ def capacity(
             rate_rps = requests.count / span_s if requests.whole and span_s > 0.0 else None
         else:
             high = scale
-        if high - low <= 0.01 * high:
+        if math.isfinite(high) and high - low <= 0.01 * high:
             break
         scale = 2.0 * low if math.isinf(high) else (high / 2.0 if low == 0.0 else (low + high) / 2.0)
     return {"attainment": attainment, "rate_scale": low, "rate_rps": rate_rps}

@@ -348,7 +348,12 @@ class CompiledWorld:
         return RequestView(*(s.req[name][r].item() for name in _KNOWN))
 
     def place(self, number: int, i: int, split: int, second: int, now_s: float) -> None:
-        kernel.place(self._state, self._row(number), i, split, second, now_s)
+        row = self._row(number)
+        request = self._state.req[row]
+        if split == 0 and request["prompt"] + request["output"] > self._state.eng["whole"][i]:
+            kernel.reject(self._state, row)  # as in `choose`: it would block the queue for ever
+        else:
+            kernel.place(self._state, row, i, split, second, now_s)
 
     def refuse(self, number: int) -> None:
         kernel.reject(self._state, self._row(number))

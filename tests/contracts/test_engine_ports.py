@@ -1,4 +1,7 @@
-"""What every adapter of InstanceRuntime and EngineMetrics must do. Add an adapter as a parameter of `node`."""
+"""What every adapter of these ports must do: the runtime, control and metrics of engines.
+
+Add an adapter as a parameter of `node`.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,18 @@ import json
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
 from pools.agent.http import HttpClient
-from pools.agent.sim import SimInstanceRuntime
+from pools.agent.sim import SimEngineControl, SimInstanceRuntime
 from pools.agent.vllm_metrics import VllmMetrics
 from scheduler.core.ports import (
     AdapterError,
+    EngineControl,
+    EngineLimits,
     EngineMetrics,
     InstanceRuntime,
     InstanceSpec,
@@ -30,6 +35,7 @@ from tests.fakes.simnode import SimnodeProcess, eventually, free_port
 class Node:
     runtime: InstanceRuntime
     metrics: EngineMetrics
+    control: EngineControl
     dead_runtime: InstanceRuntime
     spec: InstanceSpec  # one that this node can run
     model: str
@@ -70,7 +76,7 @@ def node(request: pytest.FixtureRequest, simnode: SimnodeProcess) -> Iterator[No
     spec = InstanceSpec("engine", "Llama3-8B", "vllm-v1", (simnode.uuid(0),), 8192)
     runtime = SimInstanceRuntime(client)
     metrics = VllmMetrics()
-    yield Node(runtime, metrics, SimInstanceRuntime(dead), spec, "Llama3-8B")
+    yield Node(runtime, metrics, SimEngineControl(client), SimInstanceRuntime(dead), spec, "Llama3-8B")
     for status in runtime.list():
         runtime.stop(status.uid)
     metrics.close()
@@ -152,6 +158,41 @@ def test_metrics_tell_what_was_served_when_requests_have_ended(node: Node) -> No
     assert after.tpot_s is not None
     assert after.e2e_s is not None
     assert after.e2e_s == pytest.approx(after.ttft_s + 19 * after.tpot_s, rel=0.05)
+
+
+def test_engine_sleeps_and_serves_again_when_it_is_woken(node: Node) -> None:
+    url = node.ready(node.spec)
+    for _ in range(2):  # twice does no harm
+        node.control.sleep("engine")
+    eventually(lambda: (s := node.status("engine")) and s.state == "sleeping", 20.0, "sleep")
+    assert node.metrics.scrape("engine", url).running == 0
+    eventually(lambda: _accepted(lambda: node.control.wake("engine")), 20.0, "waking")
+    assert node.ready(node.spec) == url
+    node.control.wake("engine")
+    assert node.complete(url, 5) == 200
+
+
+def test_limits_are_reported_when_they_were_changed(node: Node) -> None:
+    limits = EngineLimits(512, 32, 0.1)
+    node.ready(node.spec)
+    node.control.tune("engine", limits)
+    status = node.status("engine")
+    assert status is not None
+    assert status.limits in (limits, None)
+
+
+def test_change_is_refused_for_good_when_there_is_no_such_instance(node: Node) -> None:
+    with pytest.raises(PermanentError):
+        node.control.sleep("nobody")
+
+
+def _accepted(action: Callable[[], None]) -> bool:
+    """False: not now, but maybe soon."""
+    try:
+        action()
+    except RetryableError:
+        return False
+    return True
 
 
 def test_fault_is_retryable_when_the_node_does_not_answer(node: Node) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from pools import wire
 from scheduler.core.ports import (
     AdapterError,
+    EngineLimits,
     EngineReading,
     GpuReading,
     InstanceSpec,
@@ -45,9 +48,11 @@ def engine_reading(**changes: object) -> EngineReading:
     return EngineReading(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def desired_instance(uid: str, gpus: Sequence[str] = ("G0",), state: str = "running") -> wire.DesiredInstance:
+def desired_instance(
+    uid: str, gpus: Sequence[str] = ("G0",), state: str = "running", **more: Any
+) -> wire.DesiredInstance:
     limits = wire.LatencyLimits(ttft_s=0.6, tpot_s=0.15, e2e_s=30.0)
-    return wire.DesiredInstance(uid, 7, "Llama3-70B", "vllm-v1", list(gpus), 16384, state, limits, decision_id=None)
+    return wire.DesiredInstance(uid, 7, "Llama3-70B", "vllm-v1", list(gpus), 16384, state, limits, **more)
 
 
 def desired_node(*instances: wire.DesiredInstance, version: int = 1, **clock: object) -> wire.DesiredNode:
@@ -92,8 +97,8 @@ class FakeInstanceRuntime:
 
     def become(self, uid: str, state: str, detail: str = "") -> None:
         old = self.statuses[uid]
-        url = "http://127.0.0.1:1" if state in ("ready", "draining") else None
-        self.statuses[uid] = InstanceStatus(uid, state, url, old.gpu_uuids, old.started_at_s, detail)
+        url = "http://127.0.0.1:1" if state in ("ready", "sleeping", "draining") else None
+        self.statuses[uid] = replace(old, state=state, url=url, detail=detail)
 
     def list(self) -> tuple[InstanceStatus, ...]:
         if self.list_error:
@@ -104,7 +109,9 @@ class FakeInstanceRuntime:
         self.calls.append(("start", spec.uid))
         if self.start_errors:
             raise self.start_errors.pop(0)
-        self.statuses[spec.uid] = InstanceStatus(spec.uid, "starting", None, spec.gpu_uuids, 0.0)
+        self.statuses[spec.uid] = InstanceStatus(
+            spec.uid, "starting", None, spec.gpu_uuids, 0.0, limits=spec.limits, shadow_of=spec.shadow_of
+        )
 
     def drain(self, uid: str) -> None:
         self.calls.append(("drain", uid))
@@ -113,6 +120,26 @@ class FakeInstanceRuntime:
     def stop(self, uid: str) -> None:
         self.calls.append(("stop", uid))
         self.statuses.pop(uid, None)
+
+
+class FakeEngineControl:
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self.error: AdapterError | None = None
+
+    def tune(self, uid: str, limits: EngineLimits) -> None:
+        self._note("tune", uid, limits)
+
+    def sleep(self, uid: str, level: int = 1) -> None:
+        self._note("sleep", uid, level)
+
+    def wake(self, uid: str) -> None:
+        self._note("wake", uid)
+
+    def _note(self, *call: object) -> None:
+        if self.error:
+            raise self.error
+        self.calls.append(call)
 
 
 class FakeEngineMetrics:

@@ -21,6 +21,7 @@ from celery import Celery
 from django.conf import settings
 
 from pools import wire
+from scheduler.core.ports import EngineLimits
 from tests.fakes.simnode import ROOT, SimnodeProcess, eventually
 
 NODE = "agent-test"
@@ -28,9 +29,9 @@ MODEL = "Llama3-8B"
 LIMITS = wire.LatencyLimits(ttft_s=0.6, tpot_s=0.15, e2e_s=30.0)
 
 
-def desired(uid: str, gpus: list[int], state: str = "running") -> wire.DesiredInstance:
+def desired(uid: str, gpus: list[int], state: str = "running", **more: Any) -> wire.DesiredInstance:
     uuids = [f"SIM-{NODE}-{index}" for index in gpus]
-    return wire.DesiredInstance(uid, 1, MODEL, "vllm-v1", uuids, 4096, state, LIMITS)
+    return wire.DesiredInstance(uid, 1, MODEL, "vllm-v1", uuids, 4096, state, LIMITS, **more)
 
 
 class AgentProcess:
@@ -185,6 +186,21 @@ def test_instance_is_drained_and_replaced_when_the_desired_state_changes(bench: 
     assert bench.instance("old", "draining") is None
     bench.want()
     bench.wait(lambda: bench.node.get("/instances") == [], "empty node")
+
+
+def test_instance_sleeps_wakes_and_keeps_other_limits_when_they_are_desired(bench: Bench) -> None:
+    bench.want(desired("a", [0]))
+    url = bench.ready("a").url
+    bench.want(desired("a", [0], "sleeping"))
+    bench.wait(lambda: bench.instance("a", "sleeping"), "sleeping instance")
+    bench.wait(lambda: bench.batches()[-1].instances[-1].state == "sleeping", "samples of its sleep")
+    row = bench.batches()[-1].gpus[0]
+    assert (row.instance_uid, row.instance_state, row.running, row.memory_used_bytes) == ("a", "ready", 0, 0)
+    limits = EngineLimits(512, 16, 0.1)
+    bench.want(desired("a", [0], engine_limits=limits))
+    assert bench.ready("a").url == url
+    bench.wait(lambda: bench.ready("a").engine_limits == limits, "other limits")
+    assert complete(str(url), stream=False)
 
 
 def test_agent_looks_at_once_when_it_is_nudged(bench: Bench) -> None:

@@ -18,6 +18,7 @@ import openai
 import pytest
 
 from scheduler.core.engine_model import engine_model, gpu
+from scheduler.core.overheads import Overheads, cold_start_s
 from tests.fakes.simnode import ROOT, SimnodeProcess, eventually
 
 MODEL = "Llama3-8B"
@@ -146,19 +147,22 @@ async def test_error_has_the_shape_of_the_api_when_a_request_is_refused(
 async def test_engine_says_503_until_it_is_ready_when_it_starts_cold(
     tmp_path: Path, session: aiohttp.ClientSession
 ) -> None:
-    node = SimnodeProcess(tmp_path, "cold", ("A100-80GB:1",), speedup=22.0).start()  # 1.5 s
+    node = SimnodeProcess(tmp_path, "cold", ("A100-80GB:1",), speedup=13.0).start()
+    cold_s = cold_start_s(Overheads(), model_name=MODEL) / 13.0  # 1.5 s
     spec = {"uid": "e", "model": MODEL, "engine": "vllm-v1", "gpu_uuids": ["SIM-cold-0"], "max_model_len": 4096}
     started_s = time.monotonic()
     status, answer = node.send("POST", "/instances", spec)
     assert (status, answer["state"]) == (201, "starting")
     async with session.get(f"{answer['url']}/health") as response:
         assert response.status == 503
+        assert "setting up the engine, ready in 1." in await response.text()
     async with session.post(f"{answer['url']}/v1/completions", json=body()) as response:
         assert response.status == 503
+        assert response.headers["Retry-After"] == "2"
     power_w = node.get("/gpus")[0]["power_w"]
     assert power_w == pytest.approx(engine_model(MODEL, "A100-80GB", 1).idle_gpu_watts(A100.f_max))
     await asyncio.to_thread(eventually, lambda: node.ready_url("e"))
-    assert time.monotonic() - started_s >= 1.5
+    assert time.monotonic() - started_s >= cold_s
     async with session.get(f"{answer['url']}/health") as response:
         assert response.status == 200
     assert node.stop() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from scheduler.core.ports import RequestFeatures
@@ -31,12 +32,12 @@ class SeenPrompts:
         if capacity < 1:
             raise ValueError("a cache holds at least one prompt")
         self._capacity = capacity
-        self._seen: OrderedDict[bytes, SeenPrompt] = OrderedDict()
+        self._seen: OrderedDict[Hashable, SeenPrompt] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._seen)
 
-    def get(self, digest: bytes | None) -> SeenPrompt | None:
+    def get(self, digest: Hashable) -> SeenPrompt | None:
         """What is known of a prompt. Asking does not keep it from being forgotten: only `observe` does."""
         return None if digest is None else self._seen.get(digest)
 

@@ -17,6 +17,7 @@ from scheduler.simulator.fleet import Handover, InstanceSpec, SimulationError
 # declared or seen.
 TYPICAL_TOKENS = (1155.0, 211.0)
 GPUS_PER_NODE = 8
+_MINUTE_S = 60.0
 
 # (site, from_s, to_s, step_s) -> grams a kWh of each step, None where the feed has none
 Intensity = Callable[[str, float, float, float], tuple[float | None, ...]]
@@ -75,11 +76,15 @@ class ServiceInfo:
 
 @dataclass(frozen=True, slots=True)
 class CellLoad:
-    """What is expected of a cell before anything is seen: its peak 5-second rate and mean lengths."""
+    """What is expected of a cell before anything is seen: its peak 5-second rate and mean lengths.
+
+    `minute_rps`: its rate in the busiest minute; None: unknown.
+    """
 
     rps: float
     prompt_tokens: float
     output_tokens: float
+    minute_rps: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +163,7 @@ def declared_loads(
     output_tokens: NDArray[np.int64],
     cells: int,
 ) -> tuple[CellLoad | None, ...]:
-    """What an operator who knows such traffic would declare: of each cell the peak 5-second rate and mean lengths.
+    """What an operator who knows such traffic would declare: of each cell the peak rates and mean lengths.
 
     A cell without any request gets None.
     """
@@ -168,7 +173,10 @@ def declared_loads(
         if not mine.any():
             found.append(None)
             continue
-        peak = int(np.bincount((arrival_s[mine] // STRETCH_S).astype(np.int64)).max())
+        peak, minute = (
+            int(np.bincount((arrival_s[mine] // stretch_s).astype(np.int64)).max()) / stretch_s
+            for stretch_s in (STRETCH_S, _MINUTE_S)
+        )
         lengths = (float(prompt_tokens[mine].mean()), float(output_tokens[mine].mean()))
-        found.append(CellLoad(peak / STRETCH_S, *lengths))
+        found.append(CellLoad(peak, *lengths, minute_rps=minute))
     return tuple(found)

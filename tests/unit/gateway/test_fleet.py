@@ -116,9 +116,7 @@ def test_failing_instance_is_out_for_longer_each_time_until_it_works() -> None:
 
 
 @pytest.mark.parametrize(("gateways", "waiting", "tokens"), [(1, 0, 100), (3, 2, 300)])
-def test_other_gateways_are_taken_to_have_sent_alike_since_the_report(
-    gateways: int, waiting: int, tokens: int
-) -> None:
+def test_other_gateways_are_taken_to_have_sent_alike_since_the_report(gateways: int, waiting: int, tokens: int) -> None:
     fake = FakeFleet(["http://127.0.0.1:1"])
     view = view_of(fake)
     view.gateways = gateways

@@ -2,62 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pools.simnode import batching
-from pools.simnode.batching import Batcher, Generation
-from scheduler.core.engine_model import Iteration
-
-STEP_S = 0.02
-PREFILL_S_PER_TOKEN = 0.0001
-
-
-class Cost:
-    """20 ms an iteration and 0.1 ms a prefill token, at half the clock twice as long. Remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[float, tuple[tuple[int, int], ...], int, float]] = []
-
-    def iteration(
-        self, mhz: float, prefills: Sequence[tuple[int, int]] = (), decodes: int = 0, context_tokens: float = 0.0
-    ) -> Iteration:
-        assert prefills or decodes
-        self.asked.append((mhz, tuple(prefills), decodes, context_tokens))
-        t_s = (STEP_S + PREFILL_S_PER_TOKEN * sum(new for new, _ in prefills)) * 1000.0 / mhz
-        return Iteration(t_s, 800.0, 200.0, mhz, 800.0 * t_s)
-
-
-class Gpus:
-    def __init__(self) -> None:
-        self.clock_mhz = 1000.0
-        self.draws: list[tuple[float, str]] = []
-
-    def work(self, at_s: float, iteration: Iteration) -> None:
-        self.draws.append((at_s, "work"))
-
-    def idle(self, at_s: float) -> None:
-        self.draws.append((at_s, "idle"))
-
-
-class Bench:
-    def __init__(self, capacity_tokens: int = 100_000) -> None:
-        self.cost = Cost()
-        self.gpus = Gpus()
-        self.batcher = Batcher(self.cost, self.gpus, capacity_tokens, 0.0)
-        self.tokens: dict[str, list[tuple[int, str | None]]] = {}
-
-    def ask(self, name: str, prompt: int, output: int, at_s: float = 0.0, finish: str = "stop") -> Generation:
-        self.tokens[name] = []
-        generation = Generation(prompt, output, finish, lambda *token: self.tokens[name].append(token), at_s)
-        self.batcher.submit(generation, at_s)
-        return generation
-
-    def run(self, to_s: float = 1e9) -> None:
-        self.batcher.advance(to_s)
+from pools.simnode.generation import Generation
+from scheduler.core.ports import EngineLimits
+from tests.unit.node.bench import STEP_S, Bench
 
 
 def test_tokens_come_when_the_cost_model_says_when_one_request_runs() -> None:
@@ -154,10 +105,10 @@ def test_newest_is_preempted_and_computed_again_when_decodes_outgrow_the_cache()
 
 def test_sequences_beyond_the_limit_wait_when_the_batch_is_full() -> None:
     bench = Bench()
-    for number in range(batching.MAX_SEQUENCES + 10):
+    for number in range(EngineLimits().max_num_seqs + 10):
         bench.ask(str(number), prompt=1, output=50)
     bench.run(0.1)
-    assert bench.batcher.running == batching.MAX_SEQUENCES
+    assert bench.batcher.running == EngineLimits().max_num_seqs
     assert bench.batcher.waiting == 10
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 from pools import wire
-from pools.agent.reconcile import LONGEST_BACKOFF_S, Reconciler
-from scheduler.core.ports import PermanentError, RetryableError
-from tests.fakes.node import FakeInstanceRuntime, desired_instance
+from pools.agent.reconcile import LONGEST_BACKOFF_S, Reconciler, spec_of
+from scheduler.core.ports import EngineLimits, EngineOptions, PermanentError, RetryableError
+from tests.fakes.node import FakeEngineControl, FakeInstanceRuntime, desired_instance
 
 
 class Bench:
     def __init__(self) -> None:
         self.runtime = FakeInstanceRuntime()
-        self.reconciler = Reconciler(self.runtime)
+        self.control = FakeEngineControl()
+        self.reconciler = Reconciler(self.runtime, self.control)
         self.now_s = 0.0
 
     def act(self, *desired: wire.DesiredInstance, after_s: float = 1.0) -> bool:
@@ -118,3 +120,61 @@ def test_others_are_served_when_one_cannot_be_stopped() -> None:
     bench.act(desired_instance("new", ["G2"]))
     assert bench.reconciler.errors == [f"cannot stop instance {uid}: busy" for uid in ("stuck", "other")]
     assert bench.runtime.calls[-1] == ("start", "new")
+
+
+def test_engine_sleeps_and_wakes_when_the_desired_state_says_so() -> None:
+    bench = Bench()
+    bench.act(desired_instance("a", state="sleeping"))
+    assert bench.runtime.calls == [("start", "a")]  # it must be up first
+    bench.act(desired_instance("a", state="sleeping"))
+    bench.runtime.become("a", "ready")
+    assert bench.act(desired_instance("a", state="sleeping"))
+    bench.runtime.become("a", "sleeping")
+    assert not bench.act(desired_instance("a", state="sleeping"))
+    assert bench.act(desired_instance("a"))
+    bench.runtime.become("a", "starting")  # it wakes
+    assert not bench.act(desired_instance("a"))
+    assert bench.control.calls == [("sleep", "a", 1), ("wake", "a")]
+    bench.runtime.become("a", "sleeping")
+    bench.act(desired_instance("a", state="draining"))
+    assert bench.runtime.calls[-1] == ("drain", "a")
+
+
+def test_limits_are_changed_once_when_they_differ_from_those_in_force() -> None:
+    bench = Bench()
+    limits = EngineLimits(512, 64, 0.05)
+    bench.act(desired_instance("a"))
+    bench.runtime.become("a", "ready")
+    assert bench.act(desired_instance("a", engine_limits=limits))
+    assert bench.control.calls == [("tune", "a", limits)]
+    bench.runtime.statuses["a"] = replace(bench.runtime.statuses["a"], limits=limits)
+    assert not bench.act(desired_instance("a", engine_limits=limits))
+    bench.runtime.statuses["a"] = replace(bench.runtime.statuses["a"], limits=None)  # not known: left alone
+    assert not bench.act(desired_instance("a", engine_limits=limits))
+
+
+def test_fault_is_reported_and_tried_again_when_an_engine_cannot_be_changed_now() -> None:
+    bench = Bench()
+    bench.act(desired_instance("a"))
+    bench.runtime.become("a", "ready")
+    bench.control.error = RetryableError("it wakes")
+    assert not bench.act(desired_instance("a", state="sleeping"))
+    assert bench.reconciler.errors == ["cannot put to sleep instance a: it wakes"]
+    bench.control.error = None
+    assert bench.act(desired_instance("a", state="sleeping"))
+
+
+def test_node_says_so_when_it_cannot_change_what_runs() -> None:
+    runtime = FakeInstanceRuntime()
+    reconciler = Reconciler(runtime)
+    reconciler.act(0.0, [desired_instance("a")], runtime.list())
+    runtime.become("a", "ready")
+    assert not reconciler.act(1.0, [desired_instance("a", state="sleeping")], runtime.list())
+    assert "cannot change how instance a works" in reconciler.errors[0]
+
+
+def test_options_limits_and_shadow_go_into_the_start() -> None:
+    options, limits = EngineOptions("priority", preempt_for_waiting=True), EngineLimits(1024)
+    sent = wire.encode(desired_instance("b", options=options, engine_limits=limits, shadow_of="a"))
+    spec = spec_of(wire.decode(sent, wire.DesiredInstance))
+    assert (spec.options, spec.limits, spec.shadow_of) == (options, limits, "a")

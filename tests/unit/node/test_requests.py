@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
+from pools.simnode import language
 from pools.simnode.requests import Ask, RequestError, read_chat, read_completion
 
 MODEL = "Llama3-70B"
+REMOTE = {
+    "do_remote_prefill": True,
+    "remote_block_ids": [[1]],
+    "remote_engine_id": "a",
+    "remote_request_id": "r",
+    "remote_host": "127.0.0.1",
+    "remote_port": 8000,
+}
 
 
 def completion(**body: Any) -> Ask:
@@ -60,10 +69,15 @@ def test_output_fills_max_tokens_when_eos_is_ignored() -> None:
 
 
 def test_output_is_made_up_from_the_prompt_when_nothing_tells_it() -> None:
-    asks = [completion(prompt=f"prompt {number}", max_tokens=50) for number in range(30)]
-    assert asks == [completion(prompt=f"prompt {number}", max_tokens=50) for number in range(30)]
-    assert all(1 <= ask.output_tokens <= 50 for ask in asks)
-    assert len({ask.output_tokens for ask in asks}) > 5
+    def asks(limit: int) -> list[Ask]:
+        bodies = [{"model": MODEL, "prompt": f"prompt {n}", "max_tokens": limit} for n in range(30)]
+        return [read_completion(json.dumps(body).encode(), MODEL, 2000) for body in bodies]
+
+    assert asks(1000) == asks(1000)
+    assert all(1 <= ask.output_tokens <= 512 and ask.finish == "stop" for ask in asks(1000))
+    assert len({ask.output_tokens for ask in asks(1000)}) > 5
+    short = [(min(ask.output_tokens, 50), "stop" if ask.output_tokens <= 50 else "length") for ask in asks(1000)]
+    assert [(ask.output_tokens, ask.finish) for ask in asks(50)] == short  # where the model stops is its own affair
 
 
 def test_defaults_are_those_of_the_api_when_max_tokens_is_left_out() -> None:
@@ -91,6 +105,16 @@ def test_defaults_are_those_of_the_api_when_max_tokens_is_left_out() -> None:
         ({"prompt": [1, "a"]}, 400, "prompt"),
         ({"n": 2}, 400, "n"),
         ({"stream_options": {"include_usage": True}}, 400, "stream_options"),
+        ({"prompt": [-1]}, 400, "prompt"),
+        ({"prompt": [10**30]}, 400, "prompt"),
+        ({"priority": "high"}, 400, "priority"),
+        ({"kv_transfer_params": {"prefill_tokens": 1}}, 400, "kv_transfer_params"),
+        ({"kv_transfer_params": {"do_remote_decode": True, "prefill_tokens": 2}}, 400, "kv_transfer_params"),
+        ({"kv_transfer_params": {"do_remote_decode": True, "chunk_tokens": 0}}, 400, "kv_transfer_params"),
+        ({"kv_transfer_params": {"do_remote_prefill": True, "remote_block_ids": [[1]]}}, 400, "kv_transfer_params"),
+        ({"kv_transfer_params": {**REMOTE, "remote_host": "10.0.0.1"}}, 400, "kv_transfer_params"),
+        ({"kv_transfer_params": {**REMOTE, "remote_host": "example.org"}}, 400, "kv_transfer_params"),
+        ({"kv_transfer_params": {**REMOTE, "remote_port": 0}}, 400, "kv_transfer_params"),
         ({"vllm_xargs": {"sim_output_tokens": 0}}, 400, "vllm_xargs"),
         ({"vllm_xargs": {"sim_output_tokens": 1.5}}, 400, "vllm_xargs"),
     ],
@@ -113,3 +137,35 @@ def test_body_is_refused_when_it_is_no_request(data: bytes) -> None:
     with pytest.raises(RequestError) as caught:
         read_completion(data, MODEL, 100)
     assert caught.value.status == 400
+
+
+def test_rest_of_an_answer_is_asked_for_when_the_prompt_ends_with_its_beginning() -> None:
+    whole = completion(max_tokens=30, vllm_xargs={"sim_output_tokens": 12})
+    assert (whole.output_tokens, whole.finish) == (12, "stop")
+    begun = "hello" + language.text_of(whole.prompt.seed, 5)
+    rest = completion(prompt=begun, max_tokens=25, vllm_xargs={"sim_output_tokens": 12})
+    assert (rest.prompt_tokens, rest.output_tokens, rest.finish) == (whole.prompt_tokens + 5, 7, "stop")
+    ids = [*whole.prompt.ids(), *language.ids_of(whole.prompt.seed, 5)]
+    assert completion(prompt=ids, max_tokens=25, vllm_xargs={"sim_output_tokens": 12}).output_tokens == 7
+
+
+def test_chat_goes_on_with_its_last_message_when_it_is_told_to() -> None:
+    seed = chat().prompt.seed
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": language.text_of(seed, 3)}]
+    rest = chat(messages=messages, continue_final_message=True, add_generation_prompt=False, ignore_eos=True)
+    assert (rest.prompt.written, rest.prompt_tokens) == (3, chat().prompt_tokens + 3)
+    assert chat(messages=messages).prompt.written == 0
+    with pytest.raises(RequestError, match="Cannot set both"):
+        chat(messages=messages, continue_final_message=True)
+
+
+def test_part_of_a_prompt_is_all_that_is_computed_when_prefill_tokens_say_so() -> None:
+    ask = completion(prompt=[1] * 50, kv_transfer_params={"do_remote_decode": True, "prefill_tokens": 20})
+    assert (ask.prompt_tokens, ask.prefill_tokens, ask.output_tokens, ask.finish) == (50, 20, 0, "length")
+
+
+def test_transfer_parameters_of_vllm_are_understood_when_they_come_back_as_they_were_given() -> None:
+    given = {**REMOTE, "do_remote_decode": False, "remote_num_tokens": 17, "tp_size": 2, "remote_blocks_expiry_time": 1}
+    assert completion(kv_transfer_params=given).transfer.fetches
+    assert not completion(kv_transfer_params={**given, "remote_block_ids": []}).transfer.fetches
+    assert not completion(kv_transfer_params={"do_remote_decode": True, "remote_host": None}).transfer.fetches

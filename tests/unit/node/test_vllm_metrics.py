@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pools.agent.vllm_metrics import VllmMetrics, _reading, parse
-from pools.simnode.metrics import EngineCounters, Histogram, render
+from pools.simnode.metrics import EngineCounters, EngineGauges, Histogram, render
 from scheduler.core.ports import EngineReading, RetryableError
 from tests.fakes.simnode import free_port
 
@@ -50,29 +50,29 @@ def test_latencies_are_means_since_the_reading_before_when_there_was_one() -> No
     counters = EngineCounters()
     before: dict[str, tuple[float, float]] = {}
     counters.time_to_first_token_s.observe(100.0)
-    first = read(render(counters, "m", 0, 0, 0.0), before)
+    first = read(render(counters, "m", EngineGauges(0, 0, 0.0)), before)
     assert (first.ttft_s, first.tpot_s) == (None, None)  # nothing to compare with yet
     counters.time_to_first_token_s.observe(0.2)
     counters.time_to_first_token_s.observe(0.4)
     counters.inter_token_latency_s.observe(0.05, times=10)
-    second = read(render(counters, "m", 1, 2, 0.5), before)
+    second = read(render(counters, "m", EngineGauges(1, 2, 0.5)), before)
     assert second.ttft_s == pytest.approx(0.3)
     assert second.tpot_s == pytest.approx(0.05)
     assert second.e2e_s is None
     assert (second.running, second.waiting, second.kv_usage) == (1, 2, 0.5)
-    assert read(render(counters, "m", 0, 0, 0.0), before).ttft_s is None  # nothing since
+    assert read(render(counters, "m", EngineGauges(0, 0, 0.0)), before).ttft_s is None  # nothing since
 
 
 def test_latencies_are_unknown_once_when_the_engine_was_restarted() -> None:
     before: dict[str, tuple[float, float]] = {}
     counters = EngineCounters()
     counters.e2e_s.observe(50.0, times=10)
-    read(render(counters, "m", 0, 0, 0.0), before)
+    read(render(counters, "m", EngineGauges(0, 0, 0.0)), before)
     fresh = EngineCounters()
     fresh.e2e_s.observe(1.0)
-    assert read(render(fresh, "m", 0, 0, 0.0), before).e2e_s is None
+    assert read(render(fresh, "m", EngineGauges(0, 0, 0.0)), before).e2e_s is None
     fresh.e2e_s.observe(3.0)
-    assert read(render(fresh, "m", 0, 0, 0.0), before).e2e_s == pytest.approx(3.0)
+    assert read(render(fresh, "m", EngineGauges(0, 0, 0.0)), before).e2e_s == pytest.approx(3.0)
 
 
 def test_ranks_are_added_up_and_usage_averaged_when_the_engine_is_data_parallel() -> None:
@@ -95,7 +95,9 @@ def test_histogram_is_cumulative_in_prometheus_text_when_rendered() -> None:
         histogram.observe(value)
     counters = EngineCounters()
     counters.e2e_s = histogram
-    lines = [line for line in render(counters, "m", 0, 0, 0.0).splitlines() if line.startswith("vllm:e2e")]
+    lines = [
+        line for line in render(counters, "m", EngineGauges(0, 0, 0.0)).splitlines() if line.startswith("vllm:e2e")
+    ]
     assert [line.rpartition(" ")[2] for line in lines] == ["2", "3", "4", "3.65", "4"]
     assert 'le="+Inf"' in lines[2]
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from greenserve.cli import cli
 from scheduler.simulator.fields import ScenarioError
 from scheduler.simulator.policies import FreeshConfig, ThresholdConfig
-from scheduler.simulator.runner import requests_of, run_scenario
+from scheduler.simulator.runner import capacity, requests_of, run_scenario
 from scheduler.simulator.scenario import policy_of, read_scenario
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
@@ -76,6 +76,19 @@ def test_figures_are_the_same_when_modes_or_repetitions_differ(small: Path) -> N
     assert macro["e2e_s"] == pytest.approx(reference["e2e_s"], rel=1e-9)
     assert macro["itl_s"]["p99"] == pytest.approx(reference["itl_s"]["p99"], rel=0.006)
     assert figures(small, "seed=2")["energy_wh"] != macro["energy_wh"]
+
+
+def test_capacity_is_found_when_it_lies_far_from_the_scenarios_rate(tmp_path: Path) -> None:
+    """One at a time for 10 ms each, evenly spaced: within its limit up to 100 requests a second, and not beyond."""
+    path = tmp_path / "server.yaml"
+    path.write_text(
+        "fleet: {count: 1, max_sequences: 1, fixed_costs: {base_s: 0.01, busy_w: 1}}\n"
+        "workload: {generate: gamma, cv: 0, rate_rps: 7, requests: 3000, prompt_tokens: 1, output_tokens: 1}\n"
+        "slo: {ttft_s: 0.02}\n"
+    )
+    found = capacity(read_scenario(path), None, 0.99)
+    assert found["rate_scale"] == pytest.approx(100.0 / 7.0, rel=0.02)
+    assert found["rate_rps"] == pytest.approx(100.0, rel=0.02)
 
 
 @pytest.mark.parametrize("policy", ["single_pool", "least_loaded", "multi_pool", "threshold", "freesh"])
