@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import secrets
 
-from pools.models import ApiKey, Tenant
+from django.db import transaction
+
+from pools.models import ApiKey, Partition, Pool, RequestClass, Service, Site, Tenant
+from scheduler.core import dynamo_classes, presets
 
 KEY_PREFIX_LENGTH = 10
 
@@ -27,3 +30,45 @@ def register_key(tenant: Tenant, secret: str, label: str = "") -> ApiKey:
         defaults={"tenant": tenant, "label": label, "prefix": secret[:KEY_PREFIX_LENGTH]},
     )
     return key
+
+
+@transaction.atomic
+def ensure_partition(name: str) -> Partition:
+    """The partition of that name; those that policies bring with them are made when they are missing.
+
+    Raises:
+        Partition.DoesNotExist: It is an operator's own, and there is none.
+    """
+    source = _BUILT_IN.get(name)
+    if source is None:
+        return Partition.objects.get(name=name)
+    partition, created = Partition.objects.get_or_create(name=name, defaults={"source": source})
+    if created and name == presets.WHOLE:
+        RequestClass.objects.create(partition=partition, name="ALL", rank=0)
+    elif created:
+        for cell in dynamo_classes.request_classes():
+            RequestClass.objects.create(
+                partition=partition,
+                name=cell.name,
+                rank=cell.rank,
+                input_min=cell.input_min,
+                input_max=cell.input_max,
+                output_min=cell.output_min,
+                output_max=cell.output_max,
+                ttft_threshold_s=cell.limits.ttft_s,
+                tpot_threshold_s=cell.limits.tpot_s,
+            )
+    return partition
+
+
+_BUILT_IN = {
+    presets.WHOLE: "One class of all requests, for policies that keep one pool",
+    presets.DYNAMO: "DynamoLLM (arXiv 2408.00741), table IV",
+}
+
+
+def ensure_pools(service: Service, partition: Partition) -> None:
+    """A pool for each class of the partition at each site where the service has pools."""
+    for site in Site.objects.filter(pools__service=service).distinct():
+        for request_class in partition.classes.all():
+            Pool.objects.get_or_create(service=service, site=site, request_class=request_class)

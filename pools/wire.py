@@ -70,11 +70,23 @@ class LatencyLimits(Message, frozen=True):
 # -- desired state: scheduler -> agent -------------------------------------------------------------
 
 
+class ClockPolicy(Message, frozen=True):
+    """A clock rule: miad (FREESH eq. 5), fixed (top clock), or another of `core.presets.Knobs.clock`."""
+
+    policy: str = "miad"
+    period_s: float = 1.0
+    increase: float = 2.0  # M
+    decrease_mhz: float = 100.0  # delta
+    lease_s: float = 10.0
+    paused: bool = False
+    predictor_error: float = 0.3  # by which predicted lengths are raised (throttle, retail)
+
+
 class DesiredInstance(Message, frozen=True):
     """An instance that the node is to run, or (`state: draining`) to let finish and stop. Absent means stopped.
 
     `sleeping`: to be kept with its weights off the GPUs. `options` hold from its start, `engine_limits` are changed
-    live. `shadow_of`: the instance that it is to replace.
+    live. `shadow_of`: the instance that it is to replace. `clock`: its service's rule; None: the node's.
     """
 
     uid: str
@@ -89,20 +101,12 @@ class DesiredInstance(Message, frozen=True):
     options: EngineOptions = EngineOptions()
     engine_limits: EngineLimits = EngineLimits()
     shadow_of: str = ""
-
-
-class ClockPolicy(Message, frozen=True):
-    """The clock loop's configuration: policy `miad` (FREESH eq. 5) or `fixed` (top clock)."""
-
-    policy: str = "miad"
-    period_s: float = 1.0
-    increase: float = 2.0  # M
-    decrease_mhz: float = 100.0  # delta
-    lease_s: float = 10.0
-    paused: bool = False
+    clock: ClockPolicy | None = None
 
 
 class DesiredNode(Message, frozen=True):
+    """`clock` is the rule of instances that bring none of their own."""
+
     node: str
     version: int
     published_at_s: float

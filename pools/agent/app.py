@@ -20,7 +20,7 @@ from celery import Celery, bootsteps
 from .http import HttpClient
 from .link import RedisLink, redis_url
 from .loop import PERIOD_S, AgentLoop
-from .sim import TIMEOUT_S, SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
+from .sim import TIMEOUT_S, SimEngineControl, SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
 from .vllm_metrics import VllmMetrics
 
 logger = logging.getLogger(__name__)
@@ -86,6 +86,7 @@ class AgentStep(bootsteps.StartStopStep):  # type: ignore[misc]
             runtime=SimInstanceRuntime(client),
             metrics=VllmMetrics(),
             link=link,
+            control=SimEngineControl(client),
         )
         self._thread = AgentThread(loop, worker.app.wake)
         self._thread.start()

@@ -13,6 +13,7 @@ from pools.wire import (
 )
 from scheduler.core.ports import (
     AdapterError,
+    EngineControl,
     EngineMetrics,
     FrequencyActuator,
     GpuMeter,
@@ -50,6 +51,7 @@ class AgentLoop:
         runtime: InstanceRuntime,
         metrics: EngineMetrics,
         link: Link,
+        control: EngineControl | None = None,
     ) -> None:
         self._node = node
         self._boot = boot
@@ -57,7 +59,7 @@ class AgentLoop:
         self._runtime = runtime
         self._metrics = metrics
         self._link = link
-        self._reconciler = Reconciler(runtime)
+        self._reconciler = Reconciler(runtime, control)
         self._clocks = ClockLoop(actuator)
         self._outbox = Outbox(node, boot)
         self._desired: DesiredNode | None = None
@@ -120,7 +122,7 @@ class AgentLoop:
 
     def _scrape(self, view: View) -> None:
         for status in view.statuses or ():
-            if status.state not in ("ready", "draining") or status.url is None:
+            if status.state not in ("ready", "sleeping", "draining") or status.url is None:
                 continue
             try:
                 view.engines[status.uid] = self._metrics.scrape(status.uid, status.url)
@@ -162,7 +164,7 @@ class AgentLoop:
         states = []
         for item in self._desired.instances:
             status = statuses.get(item.uid)
-            if status is not None or item.state == "running":
+            if status is not None or item.state != "draining":
                 trouble = self._reconciler.trouble(item.uid)
                 states.append(instance_state(item, status, trouble, self._gpus, view))
         self._reported = {state.uid: state for state in states}

@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pools.wire import DesiredInstance
-from scheduler.core.ports import AdapterError, InstanceRuntime, InstanceSpec, InstanceStatus, PermanentError
+from scheduler.core.ports import (
+    AdapterError,
+    EngineControl,
+    InstanceRuntime,
+    InstanceSpec,
+    InstanceStatus,
+    PermanentError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,14 +39,21 @@ def spec_of(desired: DesiredInstance) -> InstanceSpec:
         engine=desired.engine,
         gpu_uuids=tuple(desired.gpu_uuids),
         max_model_len=desired.max_model_len,
+        options=desired.options,
+        limits=desired.engine_limits,
+        shadow_of=desired.shadow_of,
     )
 
 
 class Reconciler:
-    """Starts what is missing, drains what is to drain, stops what is not listed. Failed starts back off."""
+    """Starts what is missing, drains what is to drain, stops what is not listed. Failed starts back off.
 
-    def __init__(self, runtime: InstanceRuntime) -> None:
+    What runs is sent to sleep, woken and given other limits through `control`, on nodes that have it.
+    """
+
+    def __init__(self, runtime: InstanceRuntime, control: EngineControl | None = None) -> None:
         self._runtime = runtime
+        self._control = control
         self._troubles: dict[str, Trouble] = {}
         self.errors: list[str] = []  # of the last pass
 
@@ -56,21 +70,22 @@ class Reconciler:
         for status in actual:
             acted |= self._end(status, wanted.get(status.uid))
         for item in desired:
-            if item.state == "running":
+            if item.state in ("running", "sleeping"):
                 acted |= self._run(now_s, item, statuses.get(item.uid))
+                acted |= self._adjust(item, statuses.get(item.uid))
         return acted
 
     def _end(self, status: InstanceStatus, wanted: DesiredInstance | None) -> bool:
         if wanted is None or (wanted.state == "draining" and status.state == "failed"):
             return self._try(status.uid, "stop", lambda: self._runtime.stop(status.uid))
-        if wanted.state == "draining" and status.state in ("starting", "ready"):
+        if wanted.state == "draining" and status.state in ("starting", "ready", "sleeping"):
             return self._try(status.uid, "drain", lambda: self._runtime.drain(status.uid))
         return False
 
     def _run(self, now_s: float, item: DesiredInstance, status: InstanceStatus | None) -> bool:
         trouble = self._troubles.get(item.uid)
         if status is not None and status.state != "failed":
-            if status.state == "ready":
+            if status.state in ("ready", "sleeping"):
                 self._troubles.pop(item.uid, None)
             return False
         if status is not None and (trouble is None or trouble.state != "failed"):
@@ -80,6 +95,24 @@ class Reconciler:
         if trouble is not None and now_s < trouble.retry_at_s:
             return False
         return self._start(now_s, item, status is not None)
+
+    def _adjust(self, item: DesiredInstance, status: InstanceStatus | None) -> bool:
+        """Sleep, waking and limits of an engine that is up."""
+        if status is None or status.state not in ("ready", "sleeping"):
+            return False
+        to_sleep = item.state == "sleeping" and status.state == "ready"
+        to_wake = item.state == "running" and status.state == "sleeping"
+        to_tune = status.state == "ready" and status.limits not in (None, item.engine_limits)
+        if not (to_sleep or to_wake or to_tune):
+            return False
+        if (control := self._control) is None:
+            self.errors.append(f"this node cannot change how instance {item.uid} works while it runs")
+            return False
+        if to_sleep:
+            return self._try(item.uid, "put to sleep", lambda: control.sleep(item.uid))
+        if to_wake:
+            return self._try(item.uid, "wake", lambda: control.wake(item.uid))
+        return self._try(item.uid, "tune", lambda: control.tune(item.uid, item.engine_limits))
 
     def _start(self, now_s: float, item: DesiredInstance, remains: bool) -> bool:
         logger.info("starting instance %s: %s on %s", item.uid, item.model, ", ".join(item.gpu_uuids))

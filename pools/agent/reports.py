@@ -68,6 +68,9 @@ def instance_state(
         ttft_s=reading.ttft_s if reading else None,
         tpot_s=reading.tpot_s if reading else None,
         detail=detail,
+        progress=status.progress if status is not None else None,
+        engine_limits=status.limits if status is not None else None,
+        shadow_of=item.shadow_of,
     )
 
 
@@ -85,6 +88,8 @@ def unreachable(state: InstanceState) -> InstanceState:
         ttft_s=None,
         tpot_s=None,
         detail="the node's runtime does not answer",
+        progress=None,
+        engine_limits=None,
     )
 
 
@@ -99,6 +104,7 @@ def gpu_rows(view: View) -> list[GpuSampleRow]:
     for gpu in view.gpus:
         holder = holders.get(gpu.uuid)
         engine = view.engines.get(holder.uid) if holder else None
+        asleep = holder is not None and holder.state == "sleeping"  # to the ledger: up, with nothing to do
         rows.append(
             GpuSampleRow(
                 at_s=gpu.at_s,
@@ -110,8 +116,8 @@ def gpu_rows(view: View) -> list[GpuSampleRow]:
                 memory_used_bytes=gpu.memory_used_bytes,
                 temperature_c=gpu.temperature_c,
                 instance_uid=holder.uid if holder else None,
-                instance_state=holder.state if holder else None,
-                running=engine.running if engine else None,
+                instance_state="ready" if asleep else holder.state if holder else None,
+                running=0 if asleep else engine.running if engine else None,
             )
         )
     return rows

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from scheduler.core.ports import (
+    EngineLimits,
     GpuReading,
     InstanceSpec,
     InstanceStatus,
@@ -76,3 +77,22 @@ class SimInstanceRuntime:
 
     def stop(self, uid: str) -> None:
         self._client.call("DELETE", f"/instances/{quote(uid, safe='')}")
+
+
+class SimEngineControl:
+    """`ports.EngineControl`."""
+
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
+
+    def tune(self, uid: str, limits: EngineLimits) -> None:
+        self._post(uid, "limits", msgspec.json.encode(limits))
+
+    def sleep(self, uid: str, level: int = 1) -> None:
+        self._post(uid, "sleep", msgspec.json.encode({"level": level}))
+
+    def wake(self, uid: str) -> None:
+        self._post(uid, "wake", b"")
+
+    def _post(self, uid: str, what: str, body: bytes) -> None:
+        self._client.call("POST", f"/instances/{quote(uid, safe='')}/{what}", body)

@@ -29,7 +29,8 @@ from pools.models import (
     Slo,
     Tenant,
 )
-from scheduler.core import engine_model
+from pools.services import ensure_partition, ensure_pools
+from scheduler.core import engine_model, presets
 
 PROFILES_FILE = Path(__file__).with_name("freesh_profiles.csv")
 PROFILES_SOURCE = "FREESH (arXiv 2511.00807), profile constants of its released code"
@@ -105,6 +106,8 @@ def load() -> Service:
     for site in sites:
         for request_class in RequestClass.objects.filter(partition__in=partitions):
             Pool.objects.get_or_create(service=service, site=site, request_class=request_class)
+    for name in (presets.WHOLE, presets.DYNAMO):  # for policies that ask for them; the carbon loop does not choose them
+        ensure_pools(service, ensure_partition(name))
     for name, label in TENANTS.items():
         Tenant.objects.get_or_create(name=name, defaults={"label": label})
     return service

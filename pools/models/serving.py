@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import uuid
 
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
+
+from scheduler.core import presets
 
 from .catalogue import ModelCard, Partition, RequestClass
 from .fleet import Gpu, Node, Site
 
 
 class Service(models.Model):
-    """A model offered to clients under `name`, with objectives and the partition in force."""
+    """A model offered to clients under `name`, with objectives, the partition in force, and the policy that runs it."""
 
     name = models.CharField(max_length=100, unique=True, help_text="The `model` that clients send.")
     model_card = models.ForeignKey(ModelCard, on_delete=models.PROTECT, related_name="services")
@@ -28,6 +31,13 @@ class Service(models.Model):
     )
     expected_prompt_tokens = models.PositiveIntegerField(null=True, blank=True, help_text="Mean length of prompts.")
     expected_output_tokens = models.PositiveIntegerField(null=True, blank=True, help_text="Mean length of answers.")
+    policy = models.CharField(
+        max_length=20,
+        default=presets.DEFAULT,
+        choices=[(name, name) for name in presets.PRESETS],
+        help_text="A preset of scheduler.core.presets.",
+    )
+    knobs = models.JSONField(default=dict, blank=True, help_text="Knobs that are set otherwise than in the preset.")
 
     class Meta:
         ordering = ["name"]
@@ -45,6 +55,23 @@ class Service(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """Raises ValidationError: the policy or a knob makes no sense, or names a partition that there is not."""
+        super().clean()
+        try:
+            found = self.policy_knobs()
+        except ValueError as error:
+            raise ValidationError({"knobs" if self.policy in presets.PRESETS else "policy": str(error)}) from None
+        known = {*Partition.objects.values_list("name", flat=True), presets.WHOLE, presets.DYNAMO, ""}
+        if found.partition not in known:
+            raise ValidationError(
+                {"knobs": f"there is no partition '{found.partition}'; known are {', '.join(sorted(known - {''}))}"}
+            )
+
+    def policy_knobs(self) -> presets.Knobs:
+        """What the policy sets. Raises ValueError when it makes no sense, which `clean` keeps out of the database."""
+        return presets.knobs(self.policy, self.knobs)
 
 
 class Slo(models.Model):
@@ -123,6 +150,9 @@ class Instance(models.Model):
     ready_at = models.DateTimeField(null=True, blank=True)
     stopped_at = models.DateTimeField(null=True, blank=True)
     decision_id = models.BigIntegerField(null=True, blank=True, help_text="The decision that started it.")
+    replaces = models.JSONField(
+        default=list, blank=True, help_text="Shadow start: uids of instances that serve until this one is ready."
+    )
 
     class Meta:
         ordering = ["pool", "created_at"]

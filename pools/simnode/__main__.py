@@ -21,7 +21,9 @@ from aiohttp import web
 
 from .control import Control
 from .gpus import CounterFileError, GpuBank, parse_gpu_group
+from .kv import KvLink
 from .node import SimNode
+from .side_channel import KvLinks
 
 logger = logging.getLogger("pools.simnode")
 
@@ -42,8 +44,17 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--var", required=True, type=Path, help="folder for the energy counters")
     parser.add_argument(
-        "--transition-speedup", type=_positive, default=1.0, help="cold starts take this many times less (default 1)"
+        "--transition-speedup",
+        type=_positive,
+        default=1.0,
+        help="cold starts, falling asleep and waking take this many times less (default 1)",
     )
+    links = KvLinks()
+    for name, link, where in (("local", links.local, "of one node"), ("network", links.network, "of different nodes")):
+        parser.add_argument(
+            f"--kv-{name}-gb-per-s", type=_positive, default=link.bytes_per_s / 1e9, help=f"KV link of engines {where}"
+        )
+        parser.add_argument(f"--kv-{name}-latency-ms", type=_from_zero, default=link.latency_s * 1e3)
     return parser.parse_args(argv)
 
 
@@ -65,6 +76,20 @@ def _positive(text: str) -> float:
     if not value > 0.0:
         raise argparse.ArgumentTypeError("must be above 0")
     return value
+
+
+def _from_zero(text: str) -> float:
+    value = float(text)
+    if not value >= 0.0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return value
+
+
+def _links(options: argparse.Namespace) -> KvLinks:
+    return KvLinks(
+        KvLink(options.kv_local_gb_per_s * 1e9, options.kv_local_latency_ms / 1e3),
+        KvLink(options.kv_network_gb_per_s * 1e9, options.kv_network_latency_ms / 1e3),
+    )
 
 
 def _sole_owner(folder: Path, node: str) -> IO[str]:
@@ -112,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             bank = GpuBank(options.node, options.gpu, folder / f"{options.node}.json", time.monotonic())
             logger.info("node %s simulates %d GPUs", options.node, len(bank.gpus))
             gc.freeze()  # what was imported stays: full collections need not walk it
-            uvloop.run(_serve(SimNode(bank, options.transition_speedup), options.port))
+            uvloop.run(_serve(SimNode(bank, options.transition_speedup, _links(options)), options.port))
     except (CannotStart, CounterFileError, OSError) as error:
         sys.stderr.write(f"pools.simnode: {error}\n")
         return _CANNOT_START

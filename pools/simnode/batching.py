@@ -1,9 +1,9 @@
 """Continuous batching as vLLM's V1 engine does it, on a timeline of its own.
 
 Each iteration takes a token budget: the decoding sequences first, one token each, then chunks of prompts, first come
-first served. A request is admitted when its prompt fits in the free KV cache; when the decoding sequences outgrow it,
-the newest one is preempted and later computed again. How long an iteration takes and what it draws says the engine
-model, at the clock of that moment.
+first served or in order of priority. A request is admitted when its prompt fits in the free KV cache; when the decoding
+sequences outgrow it, the newest one (or the one of the worst priority) is preempted and later computed again. How long
+an iteration takes and what it draws says the engine model, at the clock of that moment.
 
 An iteration begins where the one before ended, not when the process got round to it, so a busy event loop delays
 tokens without slowing the engine; and no token is given before its time. No I/O here, time is passed in (monotonic
@@ -12,17 +12,17 @@ seconds): it is tested without a loop.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from scheduler.core.engine_model import Iteration
+from scheduler.core.ports import EngineLimits, EngineOptions
 
+from .generation import Generation
+from .kv import KvCache
 from .metrics import EngineCounters
-
-TOKENS_PER_ITERATION = 2048  # vLLM's long-standing default of max_num_batched_tokens with chunked prefill
-MAX_SEQUENCES = 256  # vLLM's max_num_seqs
+from .roster import Roster
 
 
 class CostModel(Protocol):
@@ -46,27 +46,6 @@ class Accelerator(Protocol):
         """From `at_s` on they have nothing to do."""
 
 
-@dataclass(slots=True, eq=False)
-class Generation:
-    """A request in the engine. `target_tokens` is how many it will generate; `finish`: length | stop.
-
-    `on_token(index, finish)` is called for each token with its index from 0; `finish` is None but for the last.
-    """
-
-    prompt_tokens: int
-    target_tokens: int
-    finish: str
-    on_token: Callable[[int, str | None], None]
-    arrived_s: float
-    generated: int = 0
-    computed: int = 0  # tokens in the KV cache
-    to_prefill: int = 0  # tokens that must be computed before the next one comes; 0 when decoding
-    kv_tokens: int = 0  # reserved in the cache
-    first_token_s: float | None = None
-    last_token_s: float = 0.0
-    ended: bool = False
-
-
 @dataclass(slots=True)
 class _Running:
     """The iteration in flight."""
@@ -78,80 +57,154 @@ class _Running:
 
 
 class Batcher:
-    """One engine's scheduler. Call `advance` with the time, at `next_s` or whenever an exact state is needed."""
+    """One engine's scheduler. Call `advance` with the time, at `next_s` or whenever an exact state is needed.
 
-    def __init__(self, cost: CostModel, gpus: Accelerator, kv_capacity_tokens: float, now_s: float) -> None:
+    `limits` may be replaced at any time; the next iteration keeps them.
+    """
+
+    def __init__(
+        self,
+        cost: CostModel,
+        gpus: Accelerator,
+        kv_capacity_tokens: float,
+        now_s: float,
+        options: EngineOptions | None = None,
+        limits: EngineLimits | None = None,
+    ) -> None:
         self.counters = EngineCounters()
+        self.limits = limits or EngineLimits()
+        self.cache = KvCache(int(kv_capacity_tokens))
+        self._options = options or EngineOptions()
+        self._roster = Roster(self.cache, self._options, self.counters)
         self._cost = cost
         self._gpus = gpus
-        self._capacity = int(kv_capacity_tokens)
-        self._kv_tokens = 0
-        self._waiting: deque[Generation] = deque()
-        self._active: list[Generation] = []  # in order of admission
         self._current: _Running | None = None
+        self._begun_s = now_s  # when it was last seen what there is to do
+        self._paused: str | None = None
         gpus.idle(now_s)
 
     @property
     def next_s(self) -> float | None:
-        """When the iteration in flight ends; None: nothing to do."""
-        return None if self._current is None else self._current.end_s
+        """When something happens by itself: the iteration in flight ends, or else a cache arrives or is let go."""
+        if self._current is not None:
+            return self._current.end_s
+        head = self._roster.waiting.head
+        times = [ready_s for ready_s, _ in self._roster.loading]
+        times += [head.arrived_s] if head is not None else []
+        times += [expiry_s] if (expiry_s := self.cache.next_expiry_s) is not None else []
+        return min((at_s for at_s in times if at_s > self._begun_s), default=None)
 
     @property
     def running(self) -> int:
-        return len(self._active)
+        return len(self._roster.active)
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        """Those that wait for their cache from another engine included."""
+        return len(self._roster.waiting) + self.loading
+
+    @property
+    def loading(self) -> int:
+        return len(self._roster.loading)
 
     @property
     def kv_usage(self) -> float:
-        return self._kv_tokens / self._capacity
+        return self.cache.usage
 
     @property
     def empty(self) -> bool:
-        return not self._active and not self._waiting
+        """Whether nobody needs this engine any more, be it for what it keeps for others."""
+        return not self.running and not self.waiting and not self.cache.held
+
+    @property
+    def settled(self) -> bool:
+        """Whether a pause has come into force: nothing runs."""
+        return self._paused is not None and self._current is None and not self.running
 
     def submit(self, sequence: Generation, now_s: float) -> None:
         """Queues a request; prompt and output together must fit in the KV cache (the surface sees to it)."""
         self.advance(now_s)
-        sequence.to_prefill = sequence.prompt_tokens
-        self._waiting.append(sequence)
-        if self._current is None:
-            self._begin(now_s)
+        self._roster.add(sequence)
+        self._stir(now_s)
 
     def abort(self, sequence: Generation, now_s: float) -> None:
         """Ends a request early: its client has gone. Its share of the iteration in flight is still paid for."""
         self.advance(now_s)
-        if sequence.ended:
-            return
-        sequence.ended = True
-        self.counters.finished["abort"] += 1
-        if sequence in self._active:
-            self._release(sequence)
-        else:
-            self._waiting.remove(sequence)
+        if not sequence.ended:
+            self._roster.drop(sequence)
+            self._stir(now_s)
+
+    def abort_all(self, now_s: float) -> None:
+        """Ends every request early and tells those who wait for them."""
+        self.advance(now_s)
+        for sequence in list(self._roster):
+            self._roster.drop(sequence)
+            sequence.on_token(None, "abort")
+
+    def let_go(self, request_id: str, now_s: float) -> bool:
+        """Another engine has fetched a cache that was kept for it. False: there is no such."""
+        self.advance(now_s)
+        found = self.cache.let_go(request_id)
+        self._stir(now_s)
+        return found
 
     def advance(self, now_s: float) -> None:
-        """Lives through every iteration that has ended by `now_s`."""
-        while (current := self._current) is not None and current.end_s <= now_s:
-            self._current = None
-            self._complete(current)
-            self._begin(current.end_s)
+        """Lives through everything that has happened by `now_s`."""
+        while (at_s := self.next_s) is not None and at_s <= now_s:
+            if (current := self._current) is not None:
+                self._current = None
+                self._complete(current)
+            self._begin(at_s)
 
     def clock_changed(self, now_s: float) -> None:
         """An iteration in flight goes on as it began; an idle engine draws the new clock's idle power at once."""
         if self._current is None:
             self._gpus.idle(now_s)
 
+    # -- sleep -------------------------------------------------------------------------------------
+
+    def pause(self, mode: str, now_s: float) -> None:
+        """Ends iterations, in one of vLLM's ways: see `settled`, and `resume`.
+
+        `abort` ends what was asked for; `wait` lets those that run end first; `keep` stops them, to be computed again.
+        What waits, or is asked for later, waits until `resume`.
+        """
+        self.advance(now_s)
+        self._paused = mode
+        if mode == "abort":
+            self.abort_all(now_s)
+        self._stir(now_s)
+
+    def forget(self) -> None:
+        """Loses the KV cache, what was kept in it for others included. Only when `settled`."""
+        self._roster.forget()
+
+    def resume(self, now_s: float) -> None:
+        self.advance(now_s)
+        self._paused = None
+        self._stir(now_s)
+
     # -- one iteration -----------------------------------------------------------------------------
 
+    def _stir(self, now_s: float) -> None:
+        if self._current is None:
+            self._begin(now_s)
+
     def _begin(self, at_s: float) -> None:
+        self._begun_s = at_s
+        self.cache.expire(at_s)
+        if self._paused == "keep":
+            while self._roster.active:
+                self._roster.preempt(self._roster.active[-1])
+        elif self._paused is None and self._options.preempt_for_waiting:
+            self._roster.displace(at_s, self.limits.max_num_seqs)
         preemptions = self.counters.preemptions
         decodes = self._decodes()
-        budget = TOKENS_PER_ITERATION - len(decodes)
+        budget = self._prefill_budget(decodes)
         prefills = list(self._prefills(budget))
-        if self.counters.preemptions == preemptions:  # the cache is short: admitting now would only preempt again
+        # Where the cache is so short that some were preempted, admitting now would only preempt again.
+        short = self.counters.preemptions > preemptions and bool(decodes or prefills)
+        if self._paused is None and not short:
             prefills += self._admissions(budget - sum(tokens for _, tokens in prefills), at_s)
         if not decodes and not prefills:
             self._gpus.idle(at_s)
@@ -160,49 +213,62 @@ class Batcher:
             self._gpus.clock_mhz,
             prefills=[(tokens, sequence.computed) for sequence, tokens in prefills],
             decodes=len(decodes),
-            context_tokens=float(sum(sequence.kv_tokens for sequence in decodes)),
+            context_tokens=_context_tokens(decodes),
         )
         self._gpus.work(at_s, iteration)
         self._current = _Running(at_s, at_s + iteration.t_s, decodes, prefills)
+        self.counters.iteration_tokens.observe(len(decodes) + sum(tokens for _, tokens in prefills))
 
     def _decodes(self) -> list[Generation]:
-        """The sequences that decode, each with a KV slot for its token; preempts the newest until they fit."""
-        decodes = [sequence for sequence in self._active if not sequence.to_prefill]
-        while decodes and self._kv_tokens + len(decodes) > self._capacity:
-            victim = self._active[-1]
-            self._preempt(victim)
+        """The sequences that decode, each with a KV slot for its token; preempts others until they fit."""
+        decodes = [sequence for sequence in self._roster.active if not sequence.to_prefill]
+        del decodes[self.limits.max_num_batched_tokens :]
+        while decodes and self.cache.free < len(decodes):
+            victim = self._roster.worst()
+            self._roster.preempt(victim)
             if victim in decodes:
                 decodes.remove(victim)
-        for sequence in decodes:
-            sequence.kv_tokens += 1
-        self._kv_tokens += len(decodes)
+        self.cache.take_one_each(decodes)
         return decodes
 
-    def _preempt(self, sequence: Generation) -> None:
-        self._release(sequence)
-        sequence.computed = 0
-        sequence.to_prefill = sequence.prompt_tokens + sequence.generated
-        self._waiting.appendleft(sequence)
-        self.counters.preemptions += 1
+    def _prefill_budget(self, decodes: Sequence[Generation]) -> int:
+        """Tokens of prompts beside these decodes: within the token budget, and within the limit on ITL if there is one.
+
+        Of the latter the largest number that the engine model gives the time for, taken as one prompt (DynaServe,
+        section 4.2). Without decodes nobody waits between tokens.
+        """
+        budget = self.limits.max_num_batched_tokens - len(decodes)
+        cached = [sequence.computed for sequence in self._roster.active if sequence.to_prefill]
+        limit_s = self.limits.itl_limit_s
+        if limit_s is None or not decodes or not (cached or self.waiting):
+            return budget
+        context_tokens = _context_tokens(decodes)
+        within, beyond = 0, budget + 1
+        while within + 1 < beyond:
+            tokens = (within + beyond) // 2
+            prefill = (tokens, max(cached, default=0))
+            found = self._cost.iteration(self._gpus.clock_mhz, [prefill], len(decodes), context_tokens)
+            within, beyond = (tokens, beyond) if found.t_s <= limit_s else (within, tokens)
+        return within
 
     def _prefills(self, budget: int) -> Iterator[tuple[Generation, int]]:
         """The next chunks of the prompts that are under way."""
-        for sequence in self._active:
+        for sequence in self._roster.active:
             if sequence.to_prefill and budget > 0:
                 tokens = min(budget, sequence.to_prefill)
                 budget -= tokens
                 yield sequence, tokens
 
     def _admissions(self, budget: int, at_s: float) -> Iterator[tuple[Generation, int]]:
-        """The first chunks of the requests that come in now."""
-        while self._waiting and budget > 0 and len(self._active) < MAX_SEQUENCES:
-            sequence = self._waiting[0]
-            if sequence.arrived_s > at_s or self._kv_tokens + sequence.to_prefill > self._capacity:
-                return
-            self._waiting.popleft()
-            self._active.append(sequence)
-            sequence.kv_tokens = sequence.to_prefill
-            self._kv_tokens += sequence.kv_tokens
+        """The first chunks of the requests that come in now: first those whose cache has come from another engine."""
+        while budget > 0 and self.running < self.limits.max_num_seqs:
+            sequence = self._roster.loaded(at_s)
+            if sequence is None:
+                sequence = self._roster.waiting.head
+                if sequence is None or sequence.arrived_s > at_s or sequence.to_prefill > self.cache.free:
+                    return
+                if not self._roster.admit(sequence, at_s):
+                    continue
             tokens = min(budget, sequence.to_prefill)
             budget -= tokens
             yield sequence, tokens
@@ -216,6 +282,9 @@ class Batcher:
                 steady += 1
             else:
                 self.counters.inter_token_latency_s.observe(iteration.end_s - sequence.last_token_s)
+            sequence.computed += 1
+            if sequence.hand_over is not None:
+                self.cache.push(sequence, iteration.end_s)
             self._emit(sequence, iteration.end_s)
         if steady:
             self.counters.inter_token_latency_s.observe(iteration.end_s - iteration.start_s, steady)
@@ -224,6 +293,8 @@ class Batcher:
                 continue
             sequence.computed += tokens
             sequence.to_prefill -= tokens
+            if sequence.hand_over is not None:
+                self.cache.push(sequence, iteration.end_s)
             if sequence.to_prefill:
                 continue
             if sequence.first_token_s is not None:  # computed again after a preemption
@@ -233,8 +304,13 @@ class Batcher:
     def _emit(self, sequence: Generation, at_s: float) -> None:
         if sequence.first_token_s is None:
             sequence.first_token_s = at_s
-            self.counters.prompt_tokens += sequence.prompt_tokens
-            self.counters.time_to_first_token_s.observe(at_s - sequence.arrived_s)
+            self.counters.prompt(sequence.prompt_tokens, sequence.loaded)
+            if sequence.target_tokens:
+                self.counters.time_to_first_token_s.observe(at_s - sequence.arrived_s)
+        if not sequence.target_tokens:  # only its prompt was to be computed
+            self._end(sequence, at_s)
+            sequence.on_token(None, sequence.finish)
+            return
         sequence.last_token_s = at_s
         index = sequence.generated
         sequence.generated = index + 1
@@ -247,15 +323,12 @@ class Batcher:
 
     def _end(self, sequence: Generation, at_s: float) -> None:
         assert sequence.first_token_s is not None
-        sequence.ended = True
-        self._release(sequence)
-        self.counters.finished[sequence.finish] += 1
+        self._roster.finish(sequence, at_s)
         self.counters.e2e_s.observe(at_s - sequence.arrived_s)
         if sequence.generated > 1:
             mean_s = (at_s - sequence.first_token_s) / (sequence.generated - 1)
             self.counters.time_per_output_token_s.observe(mean_s)
 
-    def _release(self, sequence: Generation) -> None:
-        self._active.remove(sequence)
-        self._kv_tokens -= sequence.kv_tokens
-        sequence.kv_tokens = 0
+
+def _context_tokens(decodes: Sequence[Generation]) -> float:
+    return float(sum(sequence.kv_tokens for sequence in decodes))

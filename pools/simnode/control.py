@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from dataclasses import replace
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from scheduler.core.ports import InstanceSpec
 
-from .node import BadOrder, Held, SimNode
+from .instance import Busy
+from .node import BadOrder, Held, SimNode, Unknown
 
 
 class ClockOrder(msgspec.Struct):
@@ -20,6 +22,24 @@ class ClockOrder(msgspec.Struct):
 
 class ClockReset(msgspec.Struct):
     uuids: list[str]
+
+
+class LimitsOrder(msgspec.Struct):
+    """What is left out stays as it is."""
+
+    max_num_batched_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    max_num_seqs: int | msgspec.UnsetType = msgspec.UNSET
+    itl_limit_s: float | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class SleepOrder(msgspec.Struct):
+    level: Literal[1, 2] = 1
+    mode: Literal["abort", "wait", "keep"] = "abort"
+
+
+class ShadowOrder(msgspec.Struct):
+    uid: Annotated[str, msgspec.Meta(min_length=1)]
+    tp: Annotated[int, msgspec.Meta(ge=1)]
 
 
 T = TypeVar("T")
@@ -42,7 +62,9 @@ async def _errors(request: web.Request, handler: object) -> web.StreamResponse:
         return await handler(request)  # type: ignore[operator, no-any-return]
     except BadOrder as error:
         return _json({"error": str(error)}, 400)
-    except Held as error:
+    except Unknown as error:
+        return _json({"error": str(error)}, 404)
+    except (Held, Busy) as error:
         return _json({"error": str(error)}, 409)
 
 
@@ -59,6 +81,11 @@ class Control:
         app.router.add_post("/instances", self._start)
         app.router.add_post("/instances/{uid}/drain", self._drain)
         app.router.add_delete("/instances/{uid}", self._stop)
+        app.router.add_post("/instances/{uid}/shadow", self._shadow)
+        app.router.add_get("/instances/{uid}/limits", self._limits)
+        app.router.add_post("/instances/{uid}/limits", self._tune)
+        app.router.add_post("/instances/{uid}/sleep", self._sleep)
+        app.router.add_post("/instances/{uid}/wake", self._wake)
         return app
 
     async def _gpus(self, _: web.Request) -> web.Response:
@@ -88,3 +115,30 @@ class Control:
     async def _stop(self, request: web.Request) -> web.Response:
         await self._node.stop(request.match_info["uid"])
         return _json({})
+
+    async def _shadow(self, request: web.Request) -> web.Response:
+        order = await _body(request, ShadowOrder)
+        return _json(await self._node.start_shadow(request.match_info["uid"], order.uid, order.tp), 201)
+
+    async def _limits(self, request: web.Request) -> web.Response:
+        return _json(self._node.limits(request.match_info["uid"]))
+
+    async def _tune(self, request: web.Request) -> web.Response:
+        """vLLM has nothing like it: there the token budget is an argument of the process."""
+        order, uid = await _body(request, LimitsOrder), request.match_info["uid"]
+        given = {name: value for name, value in msgspec.structs.asdict(order).items() if value is not msgspec.UNSET}
+        try:
+            limits = replace(self._node.limits(uid), **given)
+        except ValueError as error:
+            raise BadOrder(str(error)) from None
+        self._node.tune(uid, limits)
+        return _json(limits)
+
+    async def _sleep(self, request: web.Request) -> web.Response:
+        order = await _body(request, SleepOrder)
+        self._node.sleep(request.match_info["uid"], order.level, order.mode)
+        return _json({}, 202)
+
+    async def _wake(self, request: web.Request) -> web.Response:
+        self._node.wake(request.match_info["uid"])
+        return _json({}, 202)

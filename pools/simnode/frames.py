@@ -6,27 +6,17 @@ format and a write, no JSON encoding.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-# Words without a character that JSON must escape: they go into the templates as they are.
-_WORDS = (
-    *("the", "river", "follows", "a", "slow", "bend", "past", "old", "mills", "and", "open", "fields", "where"),
-    *("morning", "light", "settles", "on", "grass", "while", "birds", "turn", "above", "quiet", "water", "then"),
-    *("people", "walk", "home", "with", "bread", "talk", "of", "rain", "winter", "harvest", "roads", "that", "lead"),
-    *("over", "green", "hills", "to", "towns", "by", "sea"),
-)
-TOKENS = tuple(f" {word}" for word in _WORDS)
-_TOKENS = tuple(token.encode() for token in TOKENS)
-_STRIDE = 7  # coprime to the number of words: a text runs through all of them
+from . import language
+
+_TOKENS = tuple(token.encode() for token in language.TOKENS)
 
 DONE = b"data: [DONE]\n\n"
-
-
-def text_of(seed: int, tokens: int) -> str:
-    """The made-up text of `tokens` tokens; the same as a stream of the same seed gives."""
-    return "".join(TOKENS[(seed + _STRIDE * index) % len(TOKENS)] for index in range(tokens))
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
@@ -39,9 +29,17 @@ def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
 
 
 class StreamFrames:
-    """Server-sent events of one streamed request."""
+    """Server-sent events of one streamed request. `prompt_ids` given: with token ids, the prompt's in the first."""
 
-    def __init__(self, chat: bool, request_id: str, created: int, model: str, seed: int) -> None:
+    def __init__(
+        self,
+        chat: bool,
+        request_id: str,
+        created: int,
+        model: str,
+        seed: int,
+        prompt_ids: Sequence[int] | None = None,
+    ) -> None:
         self._head: dict[str, Any] = {
             "id": request_id,
             "object": "chat.completion.chunk" if chat else "text_completion",
@@ -50,47 +48,86 @@ class StreamFrames:
         }
         self._chat = chat
         self._seed = seed
+        self._prompt_ids = prompt_ids
+        self._begun = False
         start = b"data: " + msgspec.json.encode(self._head)[:-1]
         inner = b'"delta":{"content":"' if chat else b'"text":"'
         self._before = start + b',"choices":[{"index":0,' + inner
         self._after = self._tail(None)
 
-    def _tail(self, finish: str | None) -> bytes:
+    def _tail(self, finish: str | None, ids: bytes = b"", transfer: Mapping[str, Any] | None = None) -> bytes:
         reason = b"null" if finish is None else b'"%b"' % finish.encode()
-        tail = b',"logprobs":null,"finish_reason":%b,"stop_reason":null}]' % reason
+        tail = b',"logprobs":null,"finish_reason":%b,"stop_reason":null%b}]' % (reason, ids)
+        if transfer is not None:
+            tail += b',"kv_transfer_params":' + msgspec.json.encode(transfer)
         if self._chat:
             return b'"}' + tail + b"}\n\n"
         return b'"' + tail + b',"usage":null}\n\n'
 
-    def token(self, index: int, finish: str | None) -> bytes:
-        word = _TOKENS[(self._seed + _STRIDE * index) % len(_TOKENS)]
-        event = self._before + word + (self._after if finish is None else self._tail(finish))
-        return self._role() + event if index == 0 and self._chat else event
+    def token(self, index: int | None, finish: str | None, transfer: Mapping[str, Any] | None = None) -> bytes:
+        """The event of a token; with index None of an end without one. The last may carry `kv_transfer_params`."""
+        word = b"" if index is None else _TOKENS[language.word_index(self._seed, index)]
+        if self._begun and finish is None and self._prompt_ids is None:
+            return self._before + word + self._after
+        first, self._begun = not self._begun, True
+        event = self._before + word + self._tail(finish, self._ids(index, first), transfer)
+        return self._role() + event if self._chat and first else event
+
+    def _ids(self, index: int | None, first: bool) -> bytes:
+        if self._prompt_ids is None:
+            return b""
+        own = [] if index is None else [language.FIRST_ID + language.word_index(self._seed, index)]
+        ids: dict[str, Any] = {"token_ids": own}
+        if first and not self._chat:
+            ids["prompt_token_ids"] = self._prompt_ids
+        return b"," + msgspec.json.encode(ids)[1:-1]
 
     def _role(self) -> bytes:
         choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-        return b"data: " + msgspec.json.encode({**self._head, "choices": [choice]}) + b"\n\n"
+        more = {} if self._prompt_ids is None else {"prompt_token_ids": self._prompt_ids}
+        return b"data: " + msgspec.json.encode({**self._head, "choices": [choice], **more}) + b"\n\n"
 
     def usage(self, prompt_tokens: int, completion_tokens: int) -> bytes:
         body = {**self._head, "choices": [], "usage": usage(prompt_tokens, completion_tokens)}
         return b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 
-def completion(request_id: str, created: int, model: str, text: str, finish: str, used: dict[str, Any]) -> bytes:
-    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish, "stop_reason": None}
-    return _whole("text_completion", request_id, created, model, choice, used)
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer. `ids`: (prompt's, output's) token ids, if they were asked for."""
+
+    request_id: str
+    created: int
+    model: str
+    text: str
+    finish: str
+    usage: dict[str, Any]
+    ids: tuple[Sequence[int], Sequence[int]] | None = None
+    transfer: Mapping[str, Any] | None = None
 
 
-def chat_completion(request_id: str, created: int, model: str, text: str, finish: str, used: dict[str, Any]) -> bytes:
-    message = {"role": "assistant", "content": text}
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish, "stop_reason": None}
-    return _whole("chat.completion", request_id, created, model, choice, used)
+def completion(answer: Answer) -> bytes:
+    choice: dict[str, Any] = {"index": 0, "text": answer.text}
+    if answer.ids is not None:
+        choice["prompt_token_ids"] = answer.ids[0]
+    return _whole("text_completion", answer, choice, {})
 
 
-def _whole(kind: str, request_id: str, created: int, model: str, choice: object, used: dict[str, Any]) -> bytes:
-    return msgspec.json.encode(
-        {"id": request_id, "object": kind, "created": created, "model": model, "choices": [choice], "usage": used}
-    )
+def chat_completion(answer: Answer) -> bytes:
+    choice = {"index": 0, "message": {"role": "assistant", "content": answer.text}}
+    more = {} if answer.ids is None else {"prompt_token_ids": answer.ids[0]}
+    return _whole("chat.completion", answer, choice, more)
+
+
+def _whole(kind: str, answer: Answer, choice: dict[str, Any], more: dict[str, Any]) -> bytes:
+    choice |= {"logprobs": None, "finish_reason": answer.finish, "stop_reason": None}
+    if answer.ids is not None:
+        choice["token_ids"] = answer.ids[1]
+    body = {"id": answer.request_id, "object": kind, "created": answer.created, "model": answer.model}
+    body |= {"choices": [choice], "usage": answer.usage, **more}
+    if answer.transfer is not None:
+        body["kv_transfer_params"] = answer.transfer
+    return msgspec.json.encode(body)
 
 
 def models(model: str, max_model_len: int, created: int) -> bytes:

@@ -6,12 +6,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from scheduler.core.engine_model import UnknownConfiguration
-from scheduler.core.ports import GpuReading, InstanceSpec, InstanceStatus
+from scheduler.core.overheads import Overheads
+from scheduler.core.ports import EngineLimits, GpuReading, InstanceSpec, InstanceStatus
 
+from .gpu_group import misfit
 from .gpus import GpuBank, SimGpu
-from .instance import COLD_START_S, SimInstance, misfit
+from .instance import SimInstance
+from .side_channel import KvLinks, KvNetwork
+from .transitions import Durations
 
 logger = logging.getLogger(__name__)
 
@@ -21,15 +26,20 @@ class BadOrder(Exception):
 
 
 class Held(Exception):
-    """A GPU is held by another instance."""
+    """A GPU is held by another instance, or too few are free."""
+
+
+class Unknown(Exception):
+    """There is no such instance."""
 
 
 class SimNode:
     """Runs on one event loop. Instances that could not start stay in the list as failed until they are stopped."""
 
-    def __init__(self, bank: GpuBank, transition_speedup: float) -> None:
+    def __init__(self, bank: GpuBank, transition_speedup: float, links: KvLinks | None = None) -> None:
         self._bank = bank
-        self._cold_start_s = COLD_START_S / transition_speedup
+        self._speedup = transition_speedup
+        self._network = KvNetwork(links or KvLinks(), lambda engine_id: engine_id in self._instances)
         self._instances: dict[str, SimInstance] = {}
         self._failed: dict[str, InstanceStatus] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -107,11 +117,46 @@ class SimNode:
             self._failed[spec.uid] = InstanceStatus(spec.uid, "failed", None, spec.gpu_uuids, time.time(), detail)
             return self._failed[spec.uid]
         self.advance()
-        instance = SimInstance(spec, gpus, self._cold_start_s, self._end)
+        durations = Durations(Overheads(), self._speedup, spec.model, spec.tp)
+        instance = SimInstance(spec, gpus, durations, self._network, self._end)
         self._instances[spec.uid] = instance
         await instance.open()
         logger.info("instance %s starts: %s on %s", spec.uid, spec.model, ", ".join(spec.gpu_uuids))
         return instance.status()
+
+    async def start_shadow(self, of: str, uid: str, tp: int) -> InstanceStatus:
+        """Begins a cold start of what is to replace the instance `of`: the same on `tp` free GPUs of its type.
+
+        The one it is to replace serves on; nothing is switched here.
+        """
+        replaced = self._instance(of).spec
+        gpu_type = self._bank.gpus[replaced.gpu_uuids[0]].params.name
+        free = [g.uuid for g in self._bank.gpus.values() if g.held_by is None and g.params.name == gpu_type]
+        if uid in self._instances:
+            return self._instances[uid].status()
+        if len(free) < tp:
+            raise Held(f"{len(free)} {gpu_type} are free on this node, the shadow of {of} needs {tp}")
+        return await self.start(replace(replaced, uid=uid, gpu_uuids=tuple(free[:tp]), shadow_of=of))
+
+    def tune(self, uid: str, limits: EngineLimits) -> None:
+        logger.info("instance %s keeps %s from now on", uid, limits)
+        self._instance(uid).tune(limits)
+
+    def limits(self, uid: str) -> EngineLimits:
+        return self._instance(uid).limits
+
+    def sleep(self, uid: str, level: int, mode: str) -> None:
+        """Begins to; raises Busy."""
+        self._instance(uid).fall_asleep(level, mode)
+
+    def wake(self, uid: str) -> None:
+        """Begins to; raises Busy."""
+        self._instance(uid).wake_up()
+
+    def _instance(self, uid: str) -> SimInstance:
+        if (instance := self._instances.get(uid)) is None:
+            raise Unknown(f"this node runs no instance {uid}")
+        return instance
 
     def drain(self, uid: str) -> bool:
         """Returns False when there is no such instance."""
@@ -136,6 +181,7 @@ class SimNode:
         await asyncio.gather(*(self.stop(uid) for uid in list(self._instances)))
         if self._closing:
             await asyncio.wait(self._closing)
+        await self._network.close()
         self.save_counters()
 
     def _end(self, uid: str) -> None:

@@ -193,9 +193,13 @@ def test_instance_sleeps_wakes_and_keeps_other_limits_when_they_are_desired(benc
     url = bench.ready("a").url
     bench.want(desired("a", [0], "sleeping"))
     bench.wait(lambda: bench.instance("a", "sleeping"), "sleeping instance")
-    bench.wait(lambda: bench.batches()[-1].instances[-1].state == "sleeping", "samples of its sleep")
-    row = bench.batches()[-1].gpus[0]
-    assert (row.instance_uid, row.instance_state, row.running, row.memory_used_bytes) == ("a", "ready", 0, 0)
+
+    def asleep() -> tuple[object, ...]:
+        row = bench.batches()[-1].gpus[0]
+        return row.instance_uid, row.instance_state, row.running, row.memory_used_bytes
+
+    bench.wait(lambda: asleep() == ("a", "ready", 0, 0), "samples of its sleep")
+    assert bench.batches()[-1].instances[-1].state == "sleeping"
     limits = EngineLimits(512, 16, 0.1)
     bench.want(desired("a", [0], engine_limits=limits))
     assert bench.ready("a").url == url

@@ -111,11 +111,9 @@ def shape(batch: Batch) -> dict[str, Any]:
         "in_progress_at": at("in_progress_at"),
         **{name: at(name) for name in ended},
         "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
-        "usage": {
+        "usage": {  # engines do not say how much of it was cached, or reasoning
             "input_tokens": batch.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": 0},
             "output_tokens": batch.output_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": batch.prompt_tokens + batch.output_tokens,
         },
         "metadata": batch.metadata,

@@ -5,9 +5,9 @@ and between epochs the next wave), `clock_profile.step` (5 s), `emergency.step` 
 Here observations are built, and commands become those of the simulator. The baselines of section V-A are settings of
 the same knobs: see `dynamollm_config`.
 
-Where the simulator has no such command: instances keep their queues by deadline at all times (`order: edf`) rather than
-when told; the ladder's re-steering keeps new requests away from an instance, while those in its queue stay there; and
-nobody is squashed.
+Where the simulator has no such command: queues are not reordered when the ladder says so (`order: edf` keeps them by
+deadline at all times, but by that of the last token); its re-steering keeps new requests away from an instance, while
+those in its queue stay there; and nobody is squashed.
 """
 
 from __future__ import annotations

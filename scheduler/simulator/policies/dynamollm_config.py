@@ -42,7 +42,7 @@ class DynamollmConfig:
     clocks: str = "top"
     min_saving: float = 0.01
     routing: str = "energy"
-    order: str = "edf"
+    order: str = "fcfs"
     emergency: bool = True
     emergency_period_s: float = 1.0
     starting: Starting = field(default_factory=Starting)
@@ -50,9 +50,7 @@ class DynamollmConfig:
 
 # Each of the three scales one knob of MultiPool: separate pools, without what is DynamoLLM's own. ScaleInst starts
 # servers when their load is there, from nothing (V-B: "overheads ... on the critical path").
-_PLAIN = DynamollmConfig(
-    name="", loops=(), hand_down=False, proactive=False, routing="least_loaded", order="fcfs", emergency=False
-)
+_PLAIN = DynamollmConfig(name="", loops=(), hand_down=False, proactive=False, routing="least_loaded", emergency=False)
 PRESETS: dict[str, DynamollmConfig] = {
     "dynamollm": DynamollmConfig(),
     "scale_inst": replace(_PLAIN, name="scale_inst", loops=("scale",), starting=Starting(0, weights_cached=False)),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from scheduler.core.algorithms.fleet import NegativeIntensity, Objective
 from scheduler.core.algorithms.miad import MiadConfig
 from scheduler.core.controllers import carbon, frequency, scale, shard
+from scheduler.core.controllers.best_effort import best_effort
 from scheduler.core.controllers.carbon import CarbonConfig
 from scheduler.core.controllers.explain import capacity_rps, gpus_of
 from scheduler.core.controllers.pool_loop import PoolLoopConfig
@@ -39,7 +40,6 @@ from scheduler.core.types import (
 from scheduler.simulator.commands import DRAINING, SERVING, Assign, FleetView, SimCommand
 from scheduler.simulator.fleet import InstanceSpec, Scheduling, SimulationError
 from scheduler.simulator.policies import loops
-from scheduler.simulator.policies.best_effort import best_effort
 from scheduler.simulator.policies.config import FreeshConfig
 from scheduler.simulator.policies.fleet import Fleet
 from scheduler.simulator.policies.loops import LoopControl, Told

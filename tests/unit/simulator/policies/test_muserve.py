@@ -261,6 +261,17 @@ def test_two_halves_of_a_gpu_draw_what_a_whole_one_does():
     assert spec.kv_capacity == int(half.kv_capacity_tokens)
 
 
+def test_compiled_and_reference_agree_when_a_gpu_is_shared():
+    world = cluster(CHAT)
+    spec = replace(world.templates[0], gpu_share=0.4, kv_capacity_tokens=2000)
+    fleet = FleetSpec((spec,), (PoolSpec("chat", (0,)),))
+    requests = requests_of(world, 60.0)
+    macro, reference = (simulate(fleet, requests, mode=mode) for mode in ("macro", "reference"))
+    assert energy_j(macro) == pytest.approx(energy_j(reference), rel=1e-9)
+    whole = simulate(replace(fleet, instances=(replace(spec, gpu_share=1.0),)), requests)
+    assert energy_j(macro) < energy_j(whole)
+
+
 # -- what cannot be --------------------------------------------------------------------------------
 
 

@@ -1,0 +1,81 @@
+"""The GPUs of one simulated instance, which work in step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from scheduler.core.engine_model import EngineModel, Iteration, engine_model
+from scheduler.core.ports import InstanceSpec
+
+from .gpus import SimGpu
+
+
+class GpuGroup:
+    """`batching.Accelerator`. With nothing to do they draw what their memory holds lets them: weights, or nothing."""
+
+    def __init__(self, gpus: Sequence[SimGpu], model: EngineModel) -> None:
+        self._gpus = tuple(gpus)
+        self._model = model
+        self._idle_w: Callable[[SimGpu], float] = self._loading_w
+
+    @property
+    def clock_mhz(self) -> float:
+        """Tensor-parallel GPUs wait for each other: the slowest sets the pace."""
+        return min(gpu.clock_mhz for gpu in self._gpus)
+
+    def work(self, at_s: float, iteration: Iteration) -> None:
+        for gpu in self._gpus:
+            gpu.draw(at_s, iteration.gpu_watts, busy=True, effective_mhz=iteration.f_eff_mhz)
+
+    def idle(self, at_s: float) -> None:
+        for gpu in self._gpus:
+            gpu.draw(at_s, self._idle_w(gpu))
+
+    def hold(self, uid: str, on_clock: Callable[[float], None]) -> None:
+        for gpu in self._gpus:
+            gpu.held_by, gpu.on_clock = uid, on_clock
+
+    def move_weights(self, at_s: float) -> None:
+        """Weights come or go. Modelled as a loaded GPU at its top clock: no measurement of it is published."""
+        self._become(at_s, self._loading_w, loaded=False)
+
+    def loaded(self, at_s: float) -> None:
+        self._become(at_s, self._loaded_w, loaded=True)
+
+    def sleep(self, at_s: float) -> None:
+        """Nothing is in their memory, though the instance holds them."""
+        self._become(at_s, lambda gpu: gpu.params.idle_w, loaded=False)
+
+    def release(self, at_s: float) -> None:
+        for gpu in self._gpus:
+            gpu.held_by, gpu.on_clock = None, None
+        self.sleep(at_s)
+
+    def _become(self, at_s: float, idle_w: Callable[[SimGpu], float], *, loaded: bool) -> None:
+        self._idle_w = idle_w
+        for gpu in self._gpus:
+            gpu.loaded = loaded
+        self.idle(at_s)
+
+    def _loading_w(self, gpu: SimGpu) -> float:
+        return self._model.idle_gpu_watts(gpu.params.f_max)
+
+    def _loaded_w(self, gpu: SimGpu) -> float:
+        return self._model.idle_gpu_watts(gpu.clock_mhz)
+
+
+def misfit(spec: InstanceSpec, gpus: Sequence[SimGpu]) -> str:
+    """Why the engine could not start on these GPUs; empty when it could. Raises UnknownConfiguration."""
+    types = {gpu.params.name for gpu in gpus}
+    if len(types) > 1:
+        return f"GPUs of different types: {', '.join(sorted(types))}"
+    model = engine_model(spec.model, types.pop(), spec.tp, spec.engine)
+    where = f"{spec.tp} x {model.gpu}"
+    if not model.fits:
+        return f"out of memory: {spec.model} does not fit on {where}"
+    if spec.max_model_len > model.kv_capacity_tokens:
+        return (
+            f"out of memory: the KV cache of {spec.model} on {where} holds {int(model.kv_capacity_tokens)} tokens, "
+            f"max_model_len is {spec.max_model_len}"
+        )
+    return ""

@@ -1,0 +1,149 @@
+"""The KV cache of a simulated engine, and how parts of it move to other engines.
+
+An engine that stops a request early may keep its cache for another one (`HandOver`), as vLLM's NIXL connector does: the
+other one pulls it when it has room, then lets it go; what nobody fetches is let go after a lease. Or the cache is
+pushed in chunks while later ones are computed (DynaServe, section 4.3): then only what is still on the link at the end
+delays the other engine. Time is passed in (monotonic seconds, which all processes of a machine share); no I/O here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .generation import Generation
+
+LEASE_S = 480.0  # vLLM's VLLM_NIXL_ABORT_REQUEST_TIMEOUT
+
+
+@dataclass(frozen=True, slots=True)
+class KvLink:
+    """From one instance to another. Transfers go one after another, each takes `latency_s` and its bytes' time."""
+
+    bytes_per_s: float
+    latency_s: float = 0.0
+
+    def transfer_s(self, size_bytes: float) -> float:
+        return self.latency_s + size_bytes / self.bytes_per_s
+
+
+@dataclass(slots=True, eq=False)
+class HandOver:
+    """A request's cache that is kept for another engine. `chunk_tokens`: pushed in such chunks; None: to be pulled."""
+
+    request_id: str
+    bytes_per_token: float
+    link: KvLink
+    chunk_tokens: int | None = None
+    tokens: int = 0  # in the cache; known when the request has ended
+    sent_tokens: int = 0
+    there_at_s: float | None = None  # pushed: when the last chunk arrives
+    until_s: float = 0.0  # the lease
+
+
+@dataclass(slots=True, eq=False)
+class Arriving:
+    """The cache of a request's first `tokens` tokens, from another engine.
+
+    `there_at_s`: when it is here by itself; None: it is pulled, for `transfer_s`, once there is room for it.
+    `let_go` tells the other engine that it is not needed there any more.
+    """
+
+    tokens: int
+    size_bytes: float
+    transfer_s: float
+    there_at_s: float | None
+    let_go: Callable[[], None]
+
+
+@dataclass(slots=True, eq=False)
+class KvCache:
+    """Who holds how many of its tokens. `links`: when this instance's outgoing and incoming link are free again."""
+
+    capacity: int
+    used: int = 0
+    held: dict[str, HandOver] = field(default_factory=dict)
+    expired: int = 0
+    _out_free_s: float = 0.0
+    _in_free_s: float = 0.0
+
+    @property
+    def usage(self) -> float:
+        return self.used / self.capacity
+
+    @property
+    def free(self) -> int:
+        return self.capacity - self.used
+
+    def take(self, sequence: Generation, tokens: int) -> None:
+        sequence.kv_tokens += tokens
+        self.used += tokens
+
+    def take_one_each(self, sequences: Sequence[Generation]) -> None:
+        """Room for the next token of each: `take` for the engine's inner loop."""
+        for sequence in sequences:
+            sequence.kv_tokens += 1
+        self.used += len(sequences)
+
+    def give_back(self, sequence: Generation) -> None:
+        self.used -= sequence.kv_tokens
+        sequence.kv_tokens = 0
+
+    # -- to another engine -------------------------------------------------------------------------
+
+    def push(self, sequence: Generation, at_s: float, *, all_of_it: bool = False) -> None:
+        """Sends the whole chunks of what is computed, and the last part too when that is `all_of_it`."""
+        leaving = sequence.hand_over
+        assert leaving is not None
+        if leaving.chunk_tokens is None:
+            return
+        while (ready := min(leaving.chunk_tokens, sequence.computed - leaving.sent_tokens)) > 0:
+            if ready < leaving.chunk_tokens and not all_of_it:
+                return
+            size_bytes = ready * leaving.bytes_per_token
+            self._out_free_s = max(self._out_free_s, at_s) + leaving.link.transfer_s(size_bytes)
+            leaving.sent_tokens += ready
+            leaving.there_at_s = self._out_free_s
+
+    def hold(self, sequence: Generation, at_s: float) -> None:
+        """Keeps the cache of a request that has ended, for another engine."""
+        leaving = sequence.hand_over
+        assert leaving is not None
+        self.push(sequence, at_s, all_of_it=True)
+        leaving.tokens, sequence.kv_tokens = sequence.kv_tokens, 0
+        leaving.until_s = at_s + LEASE_S
+        self.held[leaving.request_id] = leaving
+
+    def renew(self, request_id: str, at_s: float) -> HandOver | None:
+        """Somebody means to fetch it. None: it is not, or no longer, here."""
+        if (leaving := self.held.get(request_id)) is not None:
+            leaving.until_s = at_s + LEASE_S
+        return leaving
+
+    def let_go(self, request_id: str) -> bool:
+        """Frees what was held; False: nothing was."""
+        leaving = self.held.pop(request_id, None)
+        if leaving is None:
+            return False
+        self.used -= leaving.tokens
+        return True
+
+    @property
+    def next_expiry_s(self) -> float | None:
+        return min((leaving.until_s for leaving in self.held.values()), default=None)
+
+    def expire(self, at_s: float) -> None:
+        for request_id in [key for key, leaving in self.held.items() if leaving.until_s <= at_s]:
+            self.let_go(request_id)
+            self.expired += 1
+
+    # -- from another engine -----------------------------------------------------------------------
+
+    def fetch(self, arriving: Arriving, at_s: float) -> float:
+        """When a cache that there is room for from `at_s` on will be here."""
+        if arriving.there_at_s is not None:
+            return max(arriving.there_at_s, at_s)
+        self._in_free_s = max(self._in_free_s, at_s) + arriving.transfer_s
+        return self._in_free_s
