@@ -8,6 +8,7 @@ unknown fields are ignored, so one side can be upgraded before the other. Times 
 | `greenserve:desired:<node>` | string, DesiredNode | scheduler.live | that node's agent, each second |
 | `greenserve:agent:<node>` | string with expiry, AgentState | the agent, each second | gateway, snapshot |
 | `greenserve:fleet` | string, Fleet; changes announced on channel `greenserve:fleet` | scheduler.live | gateways |
+| `greenserve:clock:<node>` | channel, ClockRequest | gateways, as they decide | that node's agent, at once |
 | `greenserve:batches` | stream, field `b` = AgentBatch | agents | telemetry ingester |
 | `greenserve:requests` | stream, field `b` = RequestBatch | gateways | telemetry ingester |
 | `greenserve:processes` | string with expiry, ProcessTable | supervisor, each second | health page |
@@ -38,6 +39,8 @@ HEARTBEAT_TTL_S = 60
 DESIRED_PREFIX = "greenserve:desired:"
 AGENT_PREFIX = "greenserve:agent:"
 ALIVE_PREFIX = "greenserve:alive:"
+CLOCK_PREFIX = "greenserve:clock:"
+LONGEST_CLOCK_LEASE_S = 60.0
 
 
 def desired_key(node: str) -> str:
@@ -50,6 +53,11 @@ def agent_key(node: str) -> str:
 
 def alive_key(process: str) -> str:
     return ALIVE_PREFIX + process
+
+
+def clock_channel(node: str) -> str:
+    """Where a node's agent hears what clocks gateways ask for. Nothing is kept: who is not there misses it."""
+    return CLOCK_PREFIX + node
 
 
 def node_queue(node: str) -> str:
@@ -71,15 +79,37 @@ class LatencyLimits(Message, frozen=True):
 
 
 class ClockPolicy(Message, frozen=True):
-    """A clock rule: miad (FREESH eq. 5), fixed (top clock), or another of `core.presets.Knobs.clock`."""
+    """A clock rule (`core.presets.Knobs.clock`) and its knobs; each rule reads its own. None: as its controller has it.
+
+    Attributes:
+        policy: miad and primal_dual (FREESH eq. 5 and 4), profile (DynamoLLM IV-B), slack (mu-Serve Alg. 3), throttle
+            and retail (what the gateways ask for, throttLL'eM IV-E and V-F3), fixed (top clock).
+        period_s: Between decisions. `slack` samples latencies each `sample_s` within it.
+        increase, decrease_mhz: M and delta of miad, and of slack.
+        lease_s: How long a clock is held after it was last renewed.
+        paused: All clocks at the top until further notice.
+        predictor_error: By which predicted lengths are raised (throttle, retail).
+        full_at, sensitivity, power_exponent, beta, urgency: Of primal_dual, see PrimalDualConfig.
+        margin, min_saving: Of profile, see ProfileClockConfig.
+        reserve: Of slack, the share of a latency's target that is kept free.
+    """
 
     policy: str = "miad"
     period_s: float = 1.0
-    increase: float = 2.0  # M
-    decrease_mhz: float = 100.0  # delta
+    increase: float = 2.0
+    decrease_mhz: float = 100.0
     lease_s: float = 10.0
     paused: bool = False
-    predictor_error: float = 0.3  # by which predicted lengths are raised (throttle, retail)
+    predictor_error: float = 0.3
+    sample_s: float = 0.5
+    full_at: float | None = None
+    sensitivity: float | None = None
+    power_exponent: float | None = None
+    beta: float | None = None
+    urgency: float | None = None
+    margin: float | None = None
+    min_saving: float | None = None
+    reserve: float | None = None
 
 
 class DesiredInstance(Message, frozen=True):
@@ -112,6 +142,27 @@ class DesiredNode(Message, frozen=True):
     published_at_s: float
     instances: list[DesiredInstance]
     clock: ClockPolicy
+
+
+class ClockRequest(Message, frozen=True):
+    """What a gateway wants an instance's clock to be, until the lease is over or it asks again.
+
+    Of the gateways that ask for one instance the highest clock counts. With the rules `throttle` and `retail` it is the
+    clock; with others it is a floor under the rule's own choice; with `fixed`, or while the rule is paused, nothing.
+
+    Attributes:
+        at_s: By the gateway's clock: an older request of its own does not undo a later one.
+        lease_s: From its arrival on, at most LONGEST_CLOCK_LEASE_S; 0: nothing is asked for any more.
+        reason, summary: For the record of decisions; the reason is a `core.types.Reason`.
+    """
+
+    uid: str
+    gateway: str
+    at_s: float
+    mhz: float
+    lease_s: float
+    reason: str
+    summary: str
 
 
 # -- live state: agent -> gateway and scheduler ----------------------------------------------------
@@ -189,6 +240,7 @@ class RequestPolicy(Message, frozen=True):
         tenant_weights: Fair shares of tokens by tenant, 1 for those not named; None: tenants are not kept apart.
         max_queued_requests: Beyond this, or `max_queued_tokens`, a class's requests are refused with 429.
         admission: none | projection (throttLL'eM IV-C2).
+        throttle: With projections, ask for the lowest feasible clock at each admission (throttLL'eM IV-E).
         emergencies: Climb DynamoLLM's ladder (IV-D) when requests are about to be late.
         split: none | prompt (prefill and decode apart) | any (DynaServe).
     """
@@ -205,6 +257,7 @@ class RequestPolicy(Message, frozen=True):
     max_wait_s: float = 120.0
     admission: str = "none"
     predictor_error: float = 0.3
+    throttle: bool = False
     emergencies: bool = False
     split: str = "none"
 
@@ -382,6 +435,7 @@ class Heartbeat(Message, frozen=True):
 # -- simulations: a worker -> who asked for the run ------------------------------------------------
 
 SIMULATIONS_QUEUE = "simulations"  # of Celery
+BATCHES_QUEUE = "batches"
 SIMULATION_KEPT_S = 3600
 
 

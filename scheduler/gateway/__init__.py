@@ -2,10 +2,12 @@
 
 protocol.py   one client connection: framing, limits, order, back-pressure
 handlers.py   which path does what; keys; turns a request into a call
+intake.py     a request's bytes to a call that can be placed, and its record
 validation.py what a body may hold
 routing.py    the class and the instance of a call
 relay.py      one call from dispatch to record: attempts, relaying, the ending
 upstream.py   connections to engines, pooled
+web.py        files and batches, relayed to the web process
 sse.py        what a stream tells while it passes: tokens, gaps, usage
 records.py    the row of a call
 journal.py    rows on disk before the client sees the end; shipped to Redis later

@@ -63,6 +63,7 @@ def _config(arguments: list[str] | None) -> Config:
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--redis-url", required=True, help="where snapshots come from and records go")
     parser.add_argument("--spool", type=Path, required=True, help="folder for request rows until Redis has them")
+    parser.add_argument("--web-url", help="of the process that has files and batches; without it there are none")
     parser.add_argument("--name", default="gateway", help="of the process, in records and heartbeats")
     parser.add_argument("--max-body-bytes", type=int, default=limits.max_body_bytes)
     parser.add_argument("--first-byte-timeout-s", type=float, default=timeouts.first_byte_s)
@@ -74,6 +75,7 @@ def _config(arguments: list[str] | None) -> Config:
         spool=given.spool,
         name=given.name,
         redis_url=given.redis_url,
+        web_url=given.web_url,
         limits=HttpLimits(max_body_bytes=given.max_body_bytes),
         timeouts=Timeouts(first_byte_s=given.first_byte_timeout_s, idle_s=given.idle_timeout_s),
     )

@@ -10,19 +10,21 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from scheduler.core.algorithms.queueing import Order, OrderConfig
 from scheduler.core.algorithms.waiting_line import Waiting, WaitingLine, due_s, priority
 from scheduler.core.routing import RouteRequest
 
 from .classify import Classifier
-from .errors import ApiError
+from .errors import ApiError, squashed
 from .fleet import FleetView, Service
 from .instance import Instance
 from .records import Call
 from .routing import Routed, Router
+from .sse import SseMeter
 
 log = logging.getLogger(__name__)
 
@@ -31,23 +33,41 @@ PRIORITY_HEAD_START_S = 10.0  # of each step of a request's own `priority`, lowe
 MOST_STEPS = 10
 RATE_WEIGHT = 0.1  # of the newest gap between departures in a line's mean
 
-Gate = Callable[[Service, Sequence[Instance], Call], list[Instance]]
+
+class Gate(Protocol):
+    """Says which instances may take a request now, and hears which one did."""
+
+    def narrow(self, service: Service, choosable: Sequence[Instance], call: Call) -> Sequence[Instance]: ...
+
+    def placed(self, service: Service, instance: Instance) -> None: ...
+
+
+class Recallable(Protocol):
+    """A call that was sent somewhere."""
+
+    def call_back(self, squash_for_s: float | None = None) -> None: ...
 
 
 class Slot:
     """A place at an instance, counted from the moment it is given. `end` gives it back; more than once does no harm."""
 
-    __slots__ = ("_dispatcher", "_held", "_service", "_ticket", "_tokens", "choice", "instance")
+    __slots__ = (
+        *("_dispatcher", "_held", "_ticket", "_tokens", "begun_s", "call", "choice", "instance", "meter", "owner"),
+    )
 
-    def __init__(self, dispatcher: Dispatcher, service: str, routed: Routed, tokens: int, stream: bool) -> None:
+    def __init__(self, dispatcher: Dispatcher, call: Call, routed: Routed) -> None:
         self._dispatcher = dispatcher
-        self._service = service
-        self._tokens = tokens
+        self._tokens = call.prompt_tokens or 0
         self._held = True
+        self.call = call
+        self.owner: Recallable | None = None  # whom to tell that the call is to go elsewhere
+        self.meter: SseMeter | None = None
+        self.begun_s: float | None = None
         self.instance, self.choice = routed
         self.instance.health.chosen()
-        self._ticket: int | None = self.instance.dispatched(tokens, stream)
-        if not stream and self.choice.ttft_s is not None:  # its first byte comes with its last: go by the prediction
+        self.instance.slots.add(self)
+        self._ticket: int | None = self.instance.dispatched(self._tokens, call.stream)
+        if not call.stream and self.choice.ttft_s is not None:  # its first byte comes with its last: so by prediction
             asyncio.get_running_loop().call_later(self.choice.ttft_s, self.started)
 
     def started(self) -> None:
@@ -56,18 +76,34 @@ class Slot:
             self.instance.started(self._ticket, self._tokens)
             self._ticket = None
             if self._held:
-                self._dispatcher.room(self._service)
+                self.begun_s = time.monotonic()
+                self._dispatcher.room(self.call.service.name)
 
     def end(self) -> None:
         if self._held:
             self._held = False
             self.started()
+            self.instance.slots.discard(self)
             self.instance.ended()
-            self._dispatcher.room(self._service)
+            self._dispatcher.room(self.call.service.name)
+
+    @property
+    def begun(self) -> bool:
+        return self.begun_s is not None
+
+    @property
+    def generated(self) -> int:
+        """Tokens so far; of a response that is no stream, as many as there should be by now."""
+        if self.meter is not None:
+            return self.meter.events
+        tpot_s = self.choice.tpot_s
+        if self.begun_s is None or not tpot_s:
+            return 0
+        return min(self.call.predicted_tokens or 1, int((time.monotonic() - self.begun_s) / tpot_s))
 
 
 @dataclass(slots=True, eq=False)
-class _Waiter:
+class Waiter:
     """A call that waits. `place` is done with a Slot, or with an ApiError."""
 
     call: Call
@@ -78,6 +114,11 @@ class _Waiter:
         """Nobody will use the place, should it have been given in this very moment."""
         if self.place.done() and not self.place.cancelled() and self.place.exception() is None:
             self.place.result().end()
+
+    def squash(self, retry_after_s: float) -> None:
+        """Back to its client, to be tried again."""
+        if not self.place.done():
+            self.place.set_exception(squashed(retry_after_s))
 
 
 class RetryBudget:
@@ -110,7 +151,7 @@ class RetryBudget:
 class Line:
     """The line of one class of a service, and how fast it moves."""
 
-    waiters: WaitingLine[_Waiter]
+    waiters: WaitingLine[Waiter]
     gap_s: float | None = None  # mean time between departures
     left_at_s: float = field(default_factory=time.monotonic)
 
@@ -141,9 +182,17 @@ class Dispatcher:
     def waiting(self) -> int:
         return sum(len(line.waiters) for line in self._lines.values())
 
-    def lines(self) -> dict[tuple[str, str | None], WaitingLine[_Waiter]]:
-        """(service, class) -> who waits."""
-        return {key: line.waiters for key, line in self._lines.items()}
+    def waiters(self, service_name: str, class_name: str | None) -> list[Waiter]:
+        """Who waits, by arrival."""
+        line = self._lines.get((service_name, class_name))
+        return [] if line is None else sorted(line.waiters.items(), key=lambda waiter: waiter.row.arrival_s)
+
+    def reorder(self, first: Sequence[Waiter]) -> None:
+        """These go before all others of their lines, in this order."""
+        for key in {(waiter.call.service.name, waiter.call.class_name) for waiter in first}:
+            line = self._lines.get(key)
+            if line is not None:
+                line.waiters.reorder(first)
 
     async def place(self, call: Call, tried: Collection[str] = ()) -> Slot | None:
         """A place for the call, after a wait if need be; None: no instance is left that it could go to.
@@ -218,13 +267,16 @@ class Dispatcher:
         most = service.policy.engine_queue
         open_ones = [i for i in choosable if i.unstarted < most]
         if self._gate is not None and open_ones:
-            open_ones = self._gate(service, open_ones, call)
+            open_ones = list(self._gate.narrow(service, open_ones, call))
         if not open_ones:
             return None
         routed = self._router.route(service, open_ones, self.request_of(service, call), call.prefixes)
         if routed is None:
             return None
-        return Slot(self, service.name, routed, call.prompt_tokens or 0, call.stream)
+        slot = Slot(self, call, routed)
+        if self._gate is not None:
+            self._gate.placed(service, slot.instance)
+        return slot
 
     def _serve(self, service: Service, lines: list[Line]) -> None:
         """Whoever is most urgent of all classes goes first; a class whose next one cannot go holds up no other."""
@@ -249,7 +301,7 @@ class Dispatcher:
         line = self._line(service, call.class_name)
         row = self.row_of(service, call, line.waiters.config)
         self._check_bounds(service, line, row)
-        waiter = _Waiter(call, row, asyncio.get_running_loop().create_future())
+        waiter = Waiter(call, row, asyncio.get_running_loop().create_future())
         line.waiters.push(waiter, row)
         began_s = time.monotonic()
         try:
@@ -278,7 +330,7 @@ class Dispatcher:
         if line is None:
             line = self._lines[key] = Line(WaitingLine(config, service.policy.tenant_weights))
         elif line.waiters.config != config:  # the policy has changed: those that wait keep waiting, in the new order
-            fresh = WaitingLine[_Waiter](config, service.policy.tenant_weights)
+            fresh = WaitingLine[Waiter](config, service.policy.tenant_weights)
             for waiter in sorted(line.waiters.items(), key=lambda w: w.row.arrival_s):
                 waiter.row = self.row_of(service, waiter.call, config)
                 fresh.push(waiter, waiter.row)

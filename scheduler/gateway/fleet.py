@@ -92,7 +92,7 @@ class FleetView:
                     continue
                 service, pool = place
                 rank = service.ranks.get(pool.request_class, len(service.ranks))
-                instance = self._refreshed(reported, pool, rank, state.at_s)
+                instance = self._refreshed(reported, pool, rank, state)
                 if instance is not None:
                     instances[instance.uid] = instance
                     service.ready.append(instance)
@@ -105,13 +105,13 @@ class FleetView:
         self.fresh_at_s = fresh_at_s
 
     def _refreshed(
-        self, reported: wire.InstanceState, pool: wire.FleetPool, rank: int, reported_at_s: float
+        self, reported: wire.InstanceState, pool: wire.FleetPool, rank: int, agent: wire.AgentState
     ) -> Instance | None:
         known = self._instances.get(reported.uid)
         try:
             if known is None:
-                return Instance(reported, pool, rank, reported_at_s, self.gateways)
-            known.update(reported, pool, rank, reported_at_s, self.gateways)
+                return Instance(reported, pool, rank, agent.at_s, self.gateways, agent.node)
+            known.update(reported, pool, rank, agent.at_s, self.gateways)
         except ValueError as error:
             if reported.uid not in self._complained:
                 self._complained.add(reported.uid)

@@ -10,21 +10,18 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from pools import wire
-
-from . import energy, validation
 from .classify import Classifier
 from .dispatch import Dispatcher
-from .errors import SERVER_ERROR, ApiError, expired_key, invalid_key, model_not_found, unavailable
-from .features import features_of, texts_of
-from .fleet import FleetView, Service
+from .errors import SERVER_ERROR, ApiError
+from .fleet import FleetView
+from .intake import Intake, Refused
 from .journal import Journal
 from .metrics import Metrics
 from .protocol import ClientConnection, Request
-from .records import Call, Ending, counts, row_of
+from .records import Call, Ending
 from .relay import Context, Exchange, Timeouts
-from .routing import WarmPrefixes
 from .upstream import UpstreamPool
+from .web import WebProcess, is_web_path
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +43,7 @@ class Gateway:
     loop: asyncio.AbstractEventLoop
     timeouts: Timeouts = field(default_factory=Timeouts)
     pool: UpstreamPool = field(default_factory=UpstreamPool)
+    web: WebProcess | None = None  # None: no files, no batches
     draining: bool = False
     shipped_rows: Callable[[], int] = lambda: 0
     connections: set[ClientConnection] = field(default_factory=set)
@@ -55,7 +53,8 @@ class Gateway:
     def __post_init__(self) -> None:
         self._started_at_s = int(time.time())
         self.idle.set()
-        self._context = Context(self.loop, self.dispatcher, self.pool, self.timeouts, self.record, self._over)
+        self._intake = Intake(self.fleet, self.classifier, self.journal, self.metrics)
+        self._context = Context(self.loop, self.dispatcher, self.pool, self.timeouts, self._intake.record, self._over)
         self._routes: dict[bytes, tuple[bytes, Route]] = {
             b"/v1/completions": (b"POST", self._completion),
             b"/v1/chat/completions": (b"POST", self._completion),
@@ -66,6 +65,9 @@ class Gateway:
         }
 
     # -- Application -------------------------------------------------------------------------------
+
+    def uploads(self, path: bytes) -> bool:
+        return self.web is not None and path.startswith(b"/v1/files") and is_web_path(path)
 
     def opened(self, connection: ClientConnection) -> None:
         self.connections.add(connection)
@@ -92,6 +94,9 @@ class Gateway:
         path = request.path.partition(b"?")[0]
         found = self._routes.get(path)
         if found is None:
+            if self.web is not None and is_web_path(request.path):
+                self._relay_to_web(request, connection, self.web)
+                return
             raise ApiError(404, f"There is nothing at {path[:100].decode(errors='replace')}.", code="not_found")
         method, route = found
         if request.method != method and not (request.method == b"HEAD" and method == b"GET"):
@@ -101,26 +106,10 @@ class Gateway:
     # -- completions -------------------------------------------------------------------------------
 
     def _completion(self, request: Request, connection: ClientConnection) -> None:
-        if not self.fleet.known:
-            raise unavailable("The gateway does not know its fleet yet.", "starting", retry_after_s=1)
-        key = self._key(request)
-        chat = request.path.startswith(b"/v1/chat")
         try:
-            parsed = validation.decode(request.body, chat)
-        except ApiError as error:
-            service = self.fleet.services.get(validation.model_of(request.body) or "")
-            if service is not None and _may_use(key, service):
-                self._refuse_call(Call(request, service, key, chat), connection, error)
-                return
-            raise
-        service = self.fleet.services.get(parsed.model or "")
-        if service is None or not _may_use(key, service):
-            raise model_not_found(parsed.model)
-        call = Call(request, service, key, chat, bool(parsed.stream))
-        try:
-            self._prepare(call, parsed)
-        except ApiError as error:
-            self._refuse_call(call, connection, error)
+            call = self._intake.call(request, request.path.startswith(b"/v1/chat"))
+        except Refused as refused:
+            self._refuse_call(refused.call, connection, refused.error)
             return
         self.dispatcher.retries.earn()
         exchange = Exchange(call, connection, self._context)
@@ -134,71 +123,20 @@ class Gateway:
         if not self.exchanges:
             self.idle.set()
 
-    def _prepare(self, call: Call, parsed: validation.CompletionBody | validation.ChatBody) -> None:
-        """Checks the body and fills in what routing needs. Raises ApiError."""
-        service, request = call.service, call.request
-        prompt = validation.measure_prompt(parsed)
-        call.max_tokens = validation.max_tokens(parsed)
-        bound = validation.output_bound(parsed, call.max_tokens)
-        detailed = self.classifier.wants_details(service.name, request.received_s)
-        features = features_of(parsed, prompt, service.name, request.started_at_s, call.key.tenant_id, bound, detailed)
-        classified = self.classifier.classify(service, features, prompt.tokens)
-        validation.check_length(prompt, classified.prompt_tokens, call.max_tokens, service.max_model_len, call.chat)
-        call.features, call.classified = features, classified
-        if self.classifier.can_refine(service, classified):
-            call.texts = texts_of(parsed)
-        call.limits = validation.own_limits(request.headers, service.limits)
-        call.priority = validation.own_priority(parsed)
-        call.tier = validation.own_tier(parsed)
-        call.prefixes = _prefixes(request.body, service.name)
-        call.body, call.strip_usage = validation.relayed_body(request.body, parsed, service.model)
-        call.strip_usage = call.strip_usage and not energy.asked(call)
-
-    def _key(self, request: Request) -> wire.FleetKey:
-        """The caller's key. Raises ApiError 401."""
-        scheme, _, secret = request.headers.get(b"authorization", b"").partition(b" ")
-        key = self.fleet.key(secret.strip()) if scheme.lower() == b"bearer" else None
-        if key is None:
-            raise invalid_key()
-        if key.expires_at_s is not None and key.expires_at_s <= request.started_at_s:
-            raise expired_key()
-        return key
-
     def _refuse_call(self, call: Call, connection: ClientConnection, error: ApiError) -> None:
         """Records a call that is refused before it is sent anywhere, then says so."""
         ending = Ending(status="client_error", http_status=error.status, error=error.message, ended_s=time.monotonic())
-        self.record(call, ending)
+        self._intake.record(call, ending)
         respond_error(call.request, connection, error, call.request_id)
 
-    def record(self, call: Call, ending: Ending) -> None:
-        """Writes the call's row to the journal, and learns from it."""
-        prompt_tokens, output_tokens, source = counts(call, ending)
-        actual = None
-        features, classified = call.features, call.classified
-        if source == "usage" and ending.status == "ok" and prompt_tokens and output_tokens and features is not None:
-            actual = self.classifier.actual_class(call.service, features, prompt_tokens, output_tokens)
-        row = row_of(call, ending, actual)
-        self.journal.append(row)
-        self.metrics.count(row)
-        if features is not None and classified is not None:
-            self.classifier.learn(row, features, classified)
+    def _relay_to_web(self, request: Request, connection: ClientConnection, web: WebProcess) -> None:
+        self._intake.key(request)  # the web process looks for itself: this keeps strangers' uploads from it
+        web.relay(request, connection)
 
     # -- the other paths ---------------------------------------------------------------------------
 
     def _models(self, request: Request, connection: ClientConnection) -> None:
-        key = self._key(request)
-        models = [
-            {
-                "id": service.name,
-                "object": "model",
-                "created": self._started_at_s,
-                "owned_by": "greenserve",
-                "max_model_len": service.max_model_len,
-            }
-            for service in self.fleet.services.values()
-            if _may_use(key, service)
-        ]
-        connection.respond(200, msgspec.json.encode({"object": "list", "data": models}))
+        connection.respond(200, self._intake.models(request, self._started_at_s))
 
     def _live(self, request: Request, connection: ClientConnection) -> None:
         connection.respond(200, b'{"status":"live"}')
@@ -251,15 +189,3 @@ def respond_error(
     if error.retry_after_s is not None:
         headers += b"retry-after: %d\r\n" % error.retry_after_s
     connection.respond(error.status, error.body(), headers=headers)
-
-
-def _may_use(key: wire.FleetKey, service: Service) -> bool:
-    return not key.services or service.name in key.services
-
-
-def _prefixes(body: bytes, service: str) -> list[bytes]:
-    """Of the prompt as it stands in the body: equal beginnings of the bytes are equal beginnings of the prompt."""
-    if len(body) < WarmPrefixes.BLOCK_BYTES:
-        return []
-    begins = max(body.find(b'"messages"'), body.find(b'"prompt"'))
-    return WarmPrefixes.of(service.encode(), body[begins:]) if begins >= 0 else []

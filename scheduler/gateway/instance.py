@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pools import wire
 from scheduler.core.routing import Candidate
+
+if TYPE_CHECKING:
+    from .dispatch import Slot
 
 STREAM_TICKET = 0  # rounds count from 1
 
@@ -72,20 +76,30 @@ class Instance:
         "health",
         "in_flight",
         "netloc",
+        "node",
         "pool",
         "rank",
         "rtt_s",
+        "slots",
         "uid",
         "unstarted",
     )
 
     def __init__(
-        self, state: wire.InstanceState, pool: wire.FleetPool, rank: int, reported_at_s: float, gateways: int = 1
+        self,
+        state: wire.InstanceState,
+        pool: wire.FleetPool,
+        rank: int,
+        reported_at_s: float,
+        gateways: int = 1,
+        node: str = "",
     ) -> None:
         self.uid = state.uid
         self.in_flight = 0
         self.health = Health()
         self.rtt_s = 0.0
+        self.slots: set[Slot] = set()  # what this gateway has in flight there
+        self.node = node
         self.unstarted = 0  # in flight with their prompt still to be computed, as far as can be told from here
         self._unstarted_tokens = 0  # of those that stream: prompts' tokens
         self._queued = self._queued_tokens = 0  # others, since the last report without a queue

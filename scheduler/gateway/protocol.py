@@ -2,6 +2,7 @@
 
 Requests are handed on whole (a route needs the body) and answered in order; pipelined ones wait. Reading goes on while
 a request is served, since that is how a client's departure is noticed, and stops when pipelined input piles up.
+Uploads are the exception: they are handed on with their head, and their body follows piece by piece.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _KEPT_HEADERS = frozenset(
     {
         *(b"authorization", b"x-request-id", b"traceparent", b"tracestate"),
         *(b"x-slo-ttft-ms", b"x-slo-tpot-ms", b"x-greenserve-energy", b"x-greenserve-continue"),
+        *(b"content-type", b"accept"),
     }
 )
 
@@ -42,6 +44,7 @@ class HttpLimits:
     """Bounds on what a client may send, in bytes and seconds."""
 
     max_body_bytes: int = 8 << 20
+    max_upload_bytes: int = 208 << 20  # of a body that is passed on as it comes
     max_head_bytes: int = 64 << 10
     max_pipelined: int = 16
     read_timeout_s: float = 60.0  # a request's head and body must be here by then
@@ -53,7 +56,9 @@ class HttpLimits:
 class Request:
     """One request as it came. `received_s` is monotonic, when its last byte was here; `started_at_s` is Unix time."""
 
-    __slots__ = ("body", "chunked_reply", "headers", "keep_alive", "method", "path", "received_s", "started_at_s")
+    __slots__ = (
+        *("body", "chunked_reply", "headers", "incoming", "keep_alive", "method", "path", "received_s", "started_at_s"),
+    )
 
     def __init__(self, method: bytes, path: bytes, headers: dict[bytes, bytes], body: bytes, keep_alive: bool) -> None:
         self.method = method
@@ -62,6 +67,7 @@ class Request:
         self.body = body
         self.keep_alive = keep_alive
         self.chunked_reply = True
+        self.incoming = False  # the body is yet to come
         self.received_s = time.monotonic()
         self.started_at_s = time.time()
 
@@ -79,11 +85,25 @@ class ClientListener(Protocol):
     def client_paused(self, paused: bool) -> None: ...
 
 
+class UploadListener(ClientListener, Protocol):
+    """Serves a request whose body is `incoming`."""
+
+    def client_sent(self, data: bytes) -> None: ...
+
+    def client_sent_all(self) -> None: ...
+
+    def client_sent_too_much(self) -> None:
+        """More than may be uploaded has come; nothing more of it will."""
+
+
 class Application(Protocol):
     """What stands behind the connections."""
 
     @property
     def draining(self) -> bool: ...
+
+    def uploads(self, path: bytes) -> bool:
+        """Whether bodies that are sent there are passed on as they come."""
 
     def opened(self, connection: ClientConnection) -> None: ...
 
@@ -105,6 +125,7 @@ class ClientConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[Request | ApiError] = deque()
         self._serving: Request | None = None
+        self._upload: Request | None = None  # whose body is coming in
         self._reading_paused = False
         self._deaf = False  # after a refusal of framing or size nothing more is understood
         self._thrown_away = 0
@@ -205,8 +226,9 @@ class ClientConnection(asyncio.Protocol):
         if name in _KEPT_HEADERS:
             self._headers[name] = value
         elif name == b"content-length":
-            if int(value) > self._limits.max_body_bytes:  # a number: llhttp has checked it
-                self._refuse(_body_too_large(self._limits))
+            length = int(value)  # a number: llhttp has checked it
+            if length > self._limits.max_body_bytes and length > self._body_limit():
+                self._refuse(_body_too_large(self._body_limit()))
         elif name == b"expect":
             self._expects_continue = value.lower() == b"100-continue"
         elif len(_unread) < _MAX_UNREAD and len(spelled) <= _MAX_UNREAD_BYTES:
@@ -220,28 +242,77 @@ class ClientConnection(asyncio.Protocol):
         self._phase = _BODY
         if self._expects_continue and self._serving is None and not self._deaf:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if self._application.uploads(self._path) and self._serving is None and not self._waiting and not self._deaf:
+            self._begin_upload()
+
+    def _body_limit(self) -> int:
+        limits = self._limits
+        return limits.max_upload_bytes if self._application.uploads(self._path) else limits.max_body_bytes
+
+    def _begin_upload(self) -> None:
+        request = self._request(b"")
+        request.incoming = True
+        self._upload = self._serving = request
+        self._application.handle(request, self)
+
+    def _upload_listener(self) -> UploadListener | None:
+        """Whoever takes the body that is coming in; None: it was answered before its end, and the rest is of no use."""
+        served = self._serving is self._upload and self.listener is not None
+        return cast(UploadListener, self.listener) if served else None
 
     def on_body(self, data: bytes) -> None:
         if self._deaf:
             return
         self._body_bytes += len(data)
+        if self._upload is not None:
+            self._take_upload(data)
+            return
         if self._body_bytes > self._limits.max_body_bytes:
-            self._refuse(_body_too_large(self._limits))
+            self._refuse(_body_too_large(self._limits.max_body_bytes))
             return
         self._body.append(data)
+
+    def _take_upload(self, data: bytes) -> None:
+        listener = self._upload_listener()
+        if self._body_bytes > self._limits.max_upload_bytes:
+            self._deaf = True
+            if listener is not None:
+                listener.client_sent_too_much()
+            else:
+                self._close()
+        elif listener is not None:
+            listener.client_sent(data)
 
     def on_message_complete(self) -> None:
         self._phase = _IDLE
         if self._deaf:
             return
+        if self._upload is not None:
+            listener = self._upload_listener()
+            self._upload.incoming = False
+            self._upload = None
+            if listener is not None:
+                listener.client_sent_all()
+            return
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body = []
-        keep_alive = self._parser.should_keep_alive()
-        request = Request(self._parser.get_method(), self._path, self._headers, body, keep_alive)
-        request.chunked_reply = self._parser.get_http_version() != "1.0"
-        self._waiting.append(request)
+        self._waiting.append(self._request(body))
         if self._serving is None:
             self._next()
+
+    def _request(self, body: bytes) -> Request:
+        parser = self._parser
+        request = Request(parser.get_method(), self._path, self._headers, body, parser.should_keep_alive())
+        request.chunked_reply = parser.get_http_version() != "1.0"
+        return request
+
+    def pause_upload(self, paused: bool) -> None:
+        """Back-pressure: whoever takes the body in cannot take more for now."""
+        if not self._transport.is_closing() and not self._reading_paused:
+            if paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
 
     # -- serving -----------------------------------------------------------------------------------
 
@@ -280,6 +351,12 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write_eof()
         self._deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
         asyncio.get_running_loop().call_later(self._limits.linger_s, self._transport.close)
+
+    def give_up(self, error: ApiError) -> None:
+        """Refuses the request that is being served, of whose body nothing more is wanted."""
+        self._deaf = True
+        self._serving = self.listener = None
+        self._last_words(error)
 
     def respond(self, status: int, body: bytes, content_type: bytes | None = JSON, headers: bytes = b"") -> None:
         """A whole response at once. `headers` are complete lines."""
@@ -373,5 +450,5 @@ def _head_too_large(limits: HttpLimits) -> ApiError:
     return ApiError(431, f"The request's head exceeds {limits.max_head_bytes} bytes.", code="headers_too_large")
 
 
-def _body_too_large(limits: HttpLimits) -> ApiError:
-    return ApiError(413, f"The body exceeds {limits.max_body_bytes} bytes.", code="body_too_large")
+def _body_too_large(most: int) -> ApiError:
+    return ApiError(413, f"The body exceeds {most} bytes.", code="body_too_large")

@@ -234,6 +234,7 @@ class Exchange:
         """An attempt at a place that was found."""
         ending = self.ending
         self._slot = slot
+        slot.owner = self
         ending.instance, ending.choice = slot.instance, slot.choice
         ending.attempts += 1
         self._tried.append(slot.instance.uid)
@@ -428,6 +429,8 @@ class Exchange:
         if self._call.stream and status == 200 and b"text/event-stream" in headers.lower():
             rewrite = self._with_energy if energy.asked(self._call) else None
             self.ending.meter = SseMeter(self._window_end_s, self._call.strip_usage, rewrite)
+            if self._slot is not None:
+                self._slot.meter = self.ending.meter
 
     def body(self, data: bytes) -> None:
         now_s = time.monotonic()

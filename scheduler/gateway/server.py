@@ -18,8 +18,11 @@ from redis.exceptions import RedisError
 from scheduler.core.predictors.boosted_lengths import BoostedLengthPredictor
 
 from . import live
+from .admission import AdmissionGate
 from .classify import Classifier
+from .clocks import ClockAsks
 from .dispatch import Dispatcher
+from .emergency import Emergencies
 from .fleet import FleetView
 from .handlers import Gateway
 from .journal import Journal, Shipper
@@ -28,6 +31,7 @@ from .metrics import Metrics
 from .protocol import ClientConnection, HttpLimits
 from .relay import Timeouts
 from .routing import Router
+from .web import WebProcess
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +48,7 @@ class Config:
     rng: random.Random = field(default_factory=random.Random)  # breaks ties among instances
     learns: bool = True  # trees of output lengths, in a process of their own once there are records enough
     redis_url: str | None = None  # None: no snapshot, no shipping (tests put a snapshot in force themselves)
+    web_url: str | None = None  # of the process that has files and batches; None: there are none
     grace_s: float = 10.0
     limits: HttpLimits = field(default_factory=HttpLimits)
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -65,14 +70,19 @@ class GatewayServer:
         self.fleet = FleetView()
         self.journal = Journal(config.spool, config.name, uuid.uuid4().hex[:16])
         classifier = Classifier(boosted=boosted, trainer=LengthTrainer(boosted) if config.learns else None)
+        self.clocks = ClockAsks()
+        self.gate = AdmissionGate(self.clocks)
+        dispatcher = Dispatcher(self.fleet, Router(metrics.routing_s, config.rng), classifier, self.gate)
+        self.emergencies = Emergencies(dispatcher, self.clocks)
         self.gateway = Gateway(
             fleet=self.fleet,
-            dispatcher=Dispatcher(self.fleet, Router(metrics.routing_s, config.rng), classifier),
+            dispatcher=dispatcher,
             classifier=classifier,
             journal=self.journal,
             metrics=metrics,
             loop=asyncio.get_running_loop(),
             timeouts=config.timeouts,
+            web=WebProcess(config.web_url) if config.web_url else None,
         )
         self._link: live.RedisLink | None = None
         self._shipper: Shipper | None = None
@@ -118,7 +128,8 @@ class GatewayServer:
             self._server.close()
         for connection in list(gateway.connections):
             connection.close_if_idle()
-        await self._wait_until_idle(self._config.grace_s)
+        web_over = gateway.web.stop(self._config.grace_s) if gateway.web is not None else asyncio.sleep(0)
+        await asyncio.gather(self._wait_until_idle(self._config.grace_s), web_over)
         for exchange in list(gateway.exchanges):
             exchange.stop()
         await self._wait_until_idle(1.0)
@@ -127,6 +138,7 @@ class GatewayServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._ship_the_rest()
         self.journal.close()
+        self.gate.close()
         gateway.classifier.close()
         gateway.pool.close()
         for connection in list(gateway.connections):
@@ -161,6 +173,9 @@ class GatewayServer:
             for connection in list(self.gateway.connections):
                 connection.check(now_s)
             self.gateway.dispatcher.look_around()
+            self.emergencies.look(self.fleet.services.values(), now_s)
+            self.gate.keep(instance.uid for instance in self.fleet.instances())
+            self.clocks.renew(now_s)
             self.gateway.pool.prune()
 
     def _ended(self, task: asyncio.Task[None]) -> None:

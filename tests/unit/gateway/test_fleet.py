@@ -148,7 +148,7 @@ async def test_agent_keeps_its_last_state_until_stale_when_its_key_has_expired()
     fake, view = FakeFleet(["http://127.0.0.1:1"]), FleetView()
     refresher = Refresher(view, fake)
     await refresher.refresh()
-    fake.states = dict  # type: ignore[method-assign,assignment]
+    fake.states = dict  # type: ignore[method-assign]
     await refresher.refresh()
     assert view.ready_instances == 1
     fake.nodes = []

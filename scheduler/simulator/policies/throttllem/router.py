@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.core.algorithms.speed_table import EngineShape, SpeedTable, speed_table
+from scheduler.core.algorithms.speed_table import SpeedTable
 from scheduler.core.controllers import admission, retail, throttle
 from scheduler.core.controllers.admission import AdmissionConfig, AdmissionObservation, AdmissionState, Requests
 from scheduler.core.controllers.admission import RequestView as Asked
 from scheduler.core.controllers.retail import RetailConfig, RetailObservation
 from scheduler.core.controllers.throttle import ThrottleConfig, ThrottleObservation, ThrottleState
-from scheduler.core.engine_model import gpu
-from scheduler.core.predictors.ips import BoostedIps, EngineIps
+from scheduler.core.predictors.engine_speed import engine_speed
 from scheduler.core.types import Admit, Effects, Loop, Rationale, Reason, SetSmClock
 from scheduler.simulator.commands import SERVING, Decision, FleetView, Placement, RequestView
 from scheduler.simulator.fleet import InstanceSpec
@@ -25,9 +24,6 @@ from scheduler.simulator.policies.racks import Kind, kind_of
 from scheduler.simulator.policies.throttllem.config import ThrottllemConfig
 
 Floats = NDArray[np.float64]
-CLOCK_STEP_MHZ = 15.0  # of the A100 (IV-C1), and of the H100 as well
-_PROFILED_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # what the trees learn from: throttLL'eM IV-C1
-_PROFILED_CLOCK_STEP_MHZ, _PROFILED_LEVELS = 60.0, 16
 ADMISSION = "admission"
 _EngineKey = tuple[Kind, int, int, int]
 
@@ -239,20 +235,14 @@ def _engine_key(spec: InstanceSpec) -> _EngineKey:
 
 def _speed_of(spec: InstanceSpec, config: ThrottllemConfig) -> SpeedTable:
     """How fast the engine is, over all clocks that may be taken."""
-    engine = EngineIps(spec.model, spec.gpu, spec.engine)
-    blocks = max(1, spec.kv_capacity // engine.block_tokens)
-    shape = EngineShape(spec.tp, blocks, engine.block_tokens, spec.max_sequences, spec.tokens_per_iteration)
-    params = gpu(spec.gpu)
-    low_mhz = params.clamp_mhz(config.clock_floor_mhz or params.f_min)
-    clocks = clocks_mhz(low_mhz, params.f_max)
-    if config.ips == "engine":
-        return speed_table(engine, engine, shape, clocks)
-    learned = np.arange(params.f_min, params.f_max + 1.0, _PROFILED_CLOCK_STEP_MHZ).tolist()
-    trees = BoostedIps.fit(engine.samples((spec.tp,), _PROFILED_BATCHES, learned, _PROFILED_LEVELS))
-    return speed_table(trees, None, shape, clocks)
-
-
-def clocks_mhz(low_mhz: float, top_mhz: float) -> list[float]:
-    """Ascending to the top, in the GPU's steps."""
-    steps = int((top_mhz - low_mhz) / CLOCK_STEP_MHZ + 1e-9)
-    return [top_mhz - CLOCK_STEP_MHZ * n for n in range(steps, -1, -1)]
+    return engine_speed(
+        spec.model,
+        spec.gpu,
+        spec.tp,
+        spec.engine,
+        spec.kv_capacity,
+        spec.max_sequences,
+        spec.tokens_per_iteration,
+        config.clock_floor_mhz,
+        trees=config.ips == "trees",
+    )

@@ -1,0 +1,132 @@
+"""From a request's bytes to a call that can be placed, and from its end to its record: what every front door does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from pools import wire
+
+from . import energy, validation
+from .classify import Classifier
+from .errors import ApiError, expired_key, invalid_key, model_not_found, unavailable
+from .features import features_of, texts_of
+from .fleet import FleetView, Service
+from .journal import Journal
+from .metrics import Metrics
+from .protocol import Request
+from .records import Call, Ending, counts, row_of
+from .routing import WarmPrefixes
+
+
+class Refused(Exception):
+    """A call to a known service by a known key is refused before it is sent anywhere; it leaves a record."""
+
+    def __init__(self, call: Call, error: ApiError) -> None:
+        super().__init__(error.message)
+        self.call = call
+        self.error = error
+
+
+@dataclass(slots=True)
+class Intake:
+    """Looks at requests, and keeps their records."""
+
+    fleet: FleetView
+    classifier: Classifier
+    journal: Journal
+    metrics: Metrics
+
+    def key(self, request: Request) -> wire.FleetKey:
+        """The caller's key. Raises ApiError 401, or 503 while the fleet is not known."""
+        if not self.fleet.known:
+            raise unavailable("The gateway does not know its fleet yet.", "starting", retry_after_s=1)
+        scheme, _, secret = request.headers.get(b"authorization", b"").partition(b" ")
+        key = self.fleet.key(secret.strip()) if scheme.lower() == b"bearer" else None
+        if key is None:
+            raise invalid_key()
+        if key.expires_at_s is not None and key.expires_at_s <= request.started_at_s:
+            raise expired_key()
+        return key
+
+    def call(self, request: Request, chat: bool) -> Call:
+        """A completion that is whole and right, ready to be placed. Raises ApiError, or Refused with the call."""
+        key = self.key(request)
+        try:
+            parsed = validation.decode(request.body, chat)
+        except ApiError as error:
+            service = self.fleet.services.get(validation.model_of(request.body) or "")
+            if service is not None and _may_use(key, service):
+                raise Refused(Call(request, service, key, chat), error) from None
+            raise
+        service = self.fleet.services.get(parsed.model or "")
+        if service is None or not _may_use(key, service):
+            raise model_not_found(parsed.model)
+        call = Call(request, service, key, chat, bool(parsed.stream))
+        try:
+            self._prepare(call, parsed)
+        except ApiError as error:
+            raise Refused(call, error) from None
+        return call
+
+    def _prepare(self, call: Call, parsed: validation.CompletionBody | validation.ChatBody) -> None:
+        """Checks the body and fills in what routing needs. Raises ApiError."""
+        service, request = call.service, call.request
+        prompt = validation.measure_prompt(parsed)
+        call.max_tokens = validation.max_tokens(parsed)
+        bound = validation.output_bound(parsed, call.max_tokens)
+        detailed = self.classifier.wants_details(service.name, request.received_s)
+        features = features_of(parsed, prompt, service.name, request.started_at_s, call.key.tenant_id, bound, detailed)
+        classified = self.classifier.classify(service, features, prompt.tokens)
+        validation.check_length(prompt, classified.prompt_tokens, call.max_tokens, service.max_model_len, call.chat)
+        call.features, call.classified = features, classified
+        if self.classifier.can_refine(service, classified):
+            call.texts = texts_of(parsed)
+        call.limits = validation.own_limits(request.headers, service.limits)
+        call.priority = validation.own_priority(parsed)
+        call.tier = validation.own_tier(parsed)
+        call.prefixes = _prefixes(request.body, service.name)
+        call.body, call.strip_usage = validation.relayed_body(request.body, parsed, service.model)
+        call.strip_usage = call.strip_usage and not energy.asked(call)
+
+    def models(self, request: Request, created_at_s: int) -> bytes:
+        """The list of models that the caller may use, in OpenAI's shape. Raises ApiError 401."""
+        key = self.key(request)
+        models = [
+            {
+                "id": service.name,
+                "object": "model",
+                "created": created_at_s,
+                "owned_by": "greenserve",
+                "max_model_len": service.max_model_len,
+            }
+            for service in self.fleet.services.values()
+            if _may_use(key, service)
+        ]
+        return msgspec.json.encode({"object": "list", "data": models})
+
+    def record(self, call: Call, ending: Ending) -> None:
+        """Writes the call's row to the journal, and learns from it."""
+        prompt_tokens, output_tokens, source = counts(call, ending)
+        actual = None
+        features, classified = call.features, call.classified
+        if source == "usage" and ending.status == "ok" and prompt_tokens and output_tokens and features is not None:
+            actual = self.classifier.actual_class(call.service, features, prompt_tokens, output_tokens)
+        row = row_of(call, ending, actual)
+        self.journal.append(row)
+        self.metrics.count(row)
+        if features is not None and classified is not None:
+            self.classifier.learn(row, features, classified)
+
+
+def _may_use(key: wire.FleetKey, service: Service) -> bool:
+    return not key.services or service.name in key.services
+
+
+def _prefixes(body: bytes, service: str) -> list[bytes]:
+    """Of the prompt as it stands in the body: equal beginnings of the bytes are equal beginnings of the prompt."""
+    if len(body) < WarmPrefixes.BLOCK_BYTES:
+        return []
+    begins = max(body.find(b'"messages"'), body.find(b'"prompt"'))
+    return WarmPrefixes.of(service.encode(), body[begins:]) if begins >= 0 else []

@@ -1,0 +1,229 @@
+"""Projections and emergencies at the gateway: who is let in, which clocks are asked for, who is moved or given back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from pools import wire
+from scheduler.gateway.admission import AdmissionGate
+from scheduler.gateway.clocks import LEASE_S, RENEW_S, Ask, ClockAsks
+from scheduler.gateway.emergency import Emergencies
+from scheduler.gateway.fleet import Service
+from tests.fakes.fleet import MODEL, FakeFleet
+from tests.unit.gateway.conftest import Bench, Start, completion, until
+from tests.unit.gateway.test_fleet import view_of
+
+
+class Here:
+    """An executor that works at once."""
+
+    def submit(self, work: Any, *arguments: Any) -> None:
+        work(*arguments)
+
+    def shutdown(self, **_: Any) -> None: ...
+
+
+async def judged(start: Start, engines: int = 1, **policy: Any) -> tuple[Bench, list[Ask]]:
+    bench = await start(engines)
+    bench.fleet.policy = wire.RequestPolicy(admission="projection", **policy)
+    bench.publish()
+    asks: list[Ask] = []
+    bench.server.clocks.send = asks.append
+    gate = bench.server.gate
+    gate._loader = Here()  # type: ignore[assignment]
+    (service,) = [s for s in bench.server.fleet.services.values() if s.name == MODEL]
+    for instance in service.ready:
+        gate._desk(instance)
+    return bench, asks
+
+
+def limited(bench: Bench, **limits: float | None) -> None:
+    """Another objective for the service."""
+    fleet = bench.fleet.fleet()
+    first = msgspec.structs.replace(fleet.services[0], objectives=wire.LatencyLimits(**limits))
+    fleet = msgspec.structs.replace(fleet, services=[first, *fleet.services[1:]])
+    bench.server.fleet.apply(fleet, bench.fleet.states(), time.time(), time.monotonic())
+
+
+async def stream(bench: Bench, **fields: Any) -> int:
+    async with bench.post(completion(stream=True, **fields)) as response:
+        await response.read()
+        return int(response.status)
+
+
+async def test_request_waits_when_the_cache_would_overflow_and_goes_when_there_is_room(start: Start) -> None:
+    bench, _ = await judged(start, predictor_error=0.0)
+    # Llama3-70B on four A100: some 500,000 tokens of cache; three prompts of 15,000 tokens are nothing, so the
+    # engine is made full with long ones that may grow.
+    capacity = bench.server.fleet.services[MODEL].ready[0].candidate().kv_room_tokens
+    fits = int(capacity // 15_000)
+    bench.engine.head_delay_s = 0.6
+    tasks = [
+        asyncio.create_task(stream(bench, prompt=[1] * 14_000, max_tokens=1000, vllm_xargs={"sim_output_tokens": 1}))
+        for _ in range(fits + 3)
+    ]
+    await until(lambda: bench.server.gateway.dispatcher.waiting >= 1)
+    assert len(bench.engine.received) <= fits
+    assert [await task for task in tasks] == [200] * (fits + 3)
+    assert bench.server.gateway.dispatcher.waiting == 0
+
+
+async def test_lost_request_is_served_and_said_to_be(start: Start) -> None:
+    bench, asks = await judged(start, throttle=True)
+    limited(bench, tpot_s=0.15, e2e_s=0.05)
+    assert await stream(bench) == 200
+    row = await bench.row()
+    assert (row.status, row.lost) == ("ok", True)
+    assert asks[-1].mhz == 1410.0, "the top clock, while a lost request is in the batch"
+    assert asks[-1].reason == "lost"
+
+
+async def test_lowest_clock_is_asked_for_at_admission_when_there_is_time(start: Start) -> None:
+    bench, asks = await judged(start, throttle=True)
+    limited(bench, tpot_s=0.2, e2e_s=500.0)
+    assert await stream(bench) == 200
+    (first,) = asks
+    assert first.mhz < 800.0
+    assert (first.reason, first.node) == ("within_limits", "node-1")
+    limited(bench, tpot_s=0.2, e2e_s=0.6)
+    assert await stream(bench) == 200
+    assert asks[-1].mhz > first.mhz
+
+
+async def test_nothing_is_asked_for_when_clocks_are_not_the_gateways(start: Start) -> None:
+    bench, asks = await judged(start)
+    assert await stream(bench) == 200
+    assert asks == []
+
+
+def test_unknown_configuration_is_let_in_without_being_judged(caplog: pytest.LogCaptureFixture) -> None:
+    fake = FakeFleet(["http://127.0.0.1:1"], policy=wire.RequestPolicy(admission="projection"))
+    view = view_of(fake)
+    (instance,) = view.services[MODEL].ready
+    instance._state = msgspec.structs.replace(instance.state, gpu_type="B300")
+    gate = AdmissionGate(ClockAsks(), Here())  # type: ignore[arg-type]
+    assert gate.narrow(view.services[MODEL], [instance], None) == [instance]  # type: ignore[arg-type]
+    assert gate.unjudged == 1
+    assert "without being judged" in caplog.text
+
+
+def test_clock_is_asked_for_again_before_its_lease_is_over() -> None:
+    (instance,) = view_of(FakeFleet(["http://127.0.0.1:1"])).services[MODEL].ready
+    sent: list[float] = []
+    clocks = ClockAsks(lambda ask: sent.append(ask.sent_s))
+    clocks.ask(instance, 900.0, "within_limits", "", 0.0)
+    clocks.ask(instance, 900.0, "within_limits", "", 1.0)
+    assert sent == [0.0], "asked for already"
+    clocks.renew(RENEW_S - 0.1)
+    clocks.renew(RENEW_S)
+    assert sent == [0.0, RENEW_S]
+    assert 2 * RENEW_S < LEASE_S
+    clocks.ask(instance, 600.0, "within_limits", "", 4.0)
+    assert (clocks.asked(instance.uid), sent[-1]) == (600.0, 4.0)
+    clocks.drop(instance.uid)
+    clocks.renew(100.0)
+    assert sent[-1] == 4.0
+
+
+# -- emergencies -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Hand:
+    """Looks when the test says so, and not each half second."""
+
+    by_itself: Emergencies
+
+    def look(self, services: Iterable[Service], now_s: float) -> None: ...
+
+
+async def pressed(start: Start, engines: int, **policy: Any) -> tuple[Bench, list[Ask]]:
+    bench = await start(engines)
+    bench.server.emergencies = Hand(bench.server.emergencies)  # type: ignore[assignment]
+    bench.fleet.policy = wire.RequestPolicy(emergencies=True, **policy)
+    bench.publish()
+    asks: list[Ask] = []
+    bench.server.clocks.send = asks.append
+    return bench, asks
+
+
+def look(bench: Bench, now_s: float) -> None:
+    emergencies_of(bench).look(bench.server.fleet.services.values(), now_s)
+
+
+def emergencies_of(bench: Bench) -> Emergencies:
+    assert isinstance(bench.server.emergencies, Hand)
+    return bench.server.emergencies.by_itself
+
+
+def slow(bench: Bench, mhz: float) -> None:
+    """Instances report this clock."""
+    for instance in bench.server.fleet.instances():
+        instance._state = msgspec.structs.replace(instance.state, sm_clock_mhz=mhz)
+        instance._candidate = None
+
+
+async def test_ladder_is_climbed_when_requests_that_wait_would_be_late(start: Start) -> None:
+    bench, asks = await pressed(start, 1, engine_queue=2)
+    limited(bench, ttft_s=2.0)
+    bench.fleet.policy = wire.RequestPolicy(emergencies=True, engine_queue=2)
+    bench.engine.head_delay_s = 3.0
+    slow(bench, 600.0)
+    tasks = [asyncio.create_task(stream(bench, prompt=[n] + [1] * 6000)) for n in range(8)]
+    await until(lambda: bench.server.gateway.dispatcher.waiting == 6)
+    now_s = time.monotonic()
+    look(bench, now_s)
+    assert asks, "rung 2: more are late than reordering can save"
+    assert (asks[-1].mhz, asks[-1].reason) == (1410.0, "clock_ramped")
+    look(bench, now_s + 15.0)
+    look(bench, now_s + 30.0)
+    await until(lambda: bench.server.gateway.dispatcher.waiting < 6)
+    squashed = [row for row in bench.rows() if row.status == "rejected"]
+    assert squashed, "rung 4: they have waited in vain for too long"
+    assert all("overloaded" in row.error for row in squashed)
+    statuses = await asyncio.gather(*tasks)
+    assert statuses.count(503) == len(squashed)
+    assert statuses.count(200) == 8 - len(squashed)
+    for later_s in (60.0, 66.0):
+        look(bench, now_s + later_s)
+    assert bench.server.clocks.asked(asks[-1].uid) is None, "calm again"
+
+
+async def test_requests_that_have_not_begun_go_elsewhere_when_another_instance_is_in_time(start: Start) -> None:
+    bench, _ = await pressed(start, 2)
+    limited(bench, ttft_s=1.0)
+    stuck, free = bench.engines
+    stuck.head_delay_s = 5.0
+    services = bench.server.fleet.services
+    first, second = services[MODEL].ready
+    services[MODEL].ready = [first]
+    tasks = [asyncio.create_task(stream(bench, prompt=[n] + [1] * 4000)) for n in range(3)]
+    await until(lambda: len(stuck.received) == 3)
+    services[MODEL].ready = [first, second]
+    now_s = time.monotonic()
+    look(bench, now_s)
+    look(bench, now_s + 3.0)
+    await until(lambda: len(free.received) >= 1)
+    moved = len(free.received)
+    stuck.head_delay_s = 0.0
+    assert await asyncio.gather(*tasks) == [200] * 3
+    assert sum(row.instance_uid == second.uid for row in bench.rows()) == moved
+    assert {row.attempts for row in bench.rows()} == {1}, "to be moved is no failure"
+
+
+async def test_nobody_is_disturbed_when_all_are_in_time(start: Start) -> None:
+    bench, asks = await pressed(start, 1)
+    bench.engine.head_delay_s = 0.2
+    task = asyncio.create_task(stream(bench))
+    await until(lambda: len(bench.engine.received) == 1)
+    look(bench, time.monotonic())
+    assert await task == 200
+    assert asks == []
+    assert not emergencies_of(bench).counts
