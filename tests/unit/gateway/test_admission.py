@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from pools import wire
+from scheduler.core.step_tables import round_up
 from scheduler.gateway.admission import AdmissionGate
 from scheduler.gateway.clocks import LEASE_S, RENEW_S, Ask, ClockAsks
 from scheduler.gateway.emergency import Emergencies
@@ -198,24 +199,34 @@ async def test_ladder_is_climbed_when_requests_that_wait_would_be_late(start: St
 
 async def test_requests_that_have_not_begun_go_elsewhere_when_another_instance_is_in_time(start: Start) -> None:
     bench, _ = await pressed(start, 2)
-    limited(bench, ttft_s=1.0)
+    table = bench.server.fleet.services[MODEL].ready[0].candidate().table
+    assert table is not None
+    limited(bench, ttft_s=2.5 * table.prefill(round_up(8000), 0)[0])  # of three prompts two are in time
     stuck, free = bench.engines
     stuck.head_delay_s = 5.0
-    services = bench.server.fleet.services
-    first, second = services[MODEL].ready
-    services[MODEL].ready = [first]
-    tasks = [asyncio.create_task(stream(bench, prompt=[n] + [1] * 4000)) for n in range(3)]
+    service = bench.server.fleet.services[MODEL]
+    first, second = service.ready
+    service.ready = [first]
+    tasks = [asyncio.create_task(stream(bench, prompt=[n] + [1] * 7999)) for n in range(3)]
     await until(lambda: len(stuck.received) == 3)
-    services[MODEL].ready = [first, second]
-    now_s = time.monotonic()
-    look(bench, now_s)
-    look(bench, now_s + 3.0)
+    service.ready = [first, second]
+    look(bench, time.monotonic())
+    await asyncio.sleep(0.1)
+    assert not free.received, "the first rungs are not over yet"
+    service.ready = [first]
+    tasks += [asyncio.create_task(stream(bench, prompt=[n] + [1] * 7999)) for n in range(3, 5)]
+    await until(lambda: len(stuck.received) == 5)
+    service.ready = [first, second]
+    look(bench, time.monotonic())  # it has become worse
     await until(lambda: len(free.received) >= 1)
-    moved = len(free.received)
-    stuck.head_delay_s = 0.0
-    assert await asyncio.gather(*tasks) == [200] * 3
-    assert sum(row.instance_uid == second.uid for row in bench.rows()) == moved
-    assert {row.attempts for row in bench.rows()} == {1}, "to be moved is no failure"
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await until(lambda: len(bench.rows()) == 5)
+    moved = [row for row in bench.rows() if row.instance_uid == second.uid]
+    assert len(moved) == len(free.received)
+    assert {row.attempts for row in moved} == {1}, "to be moved is no failure"
+    assert {(i.in_flight, i.unstarted, len(i.slots)) for i in (first, second)} == {(0, 0, 0)}
 
 
 async def test_nobody_is_disturbed_when_all_are_in_time(start: Start) -> None:
