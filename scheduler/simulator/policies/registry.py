@@ -7,21 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from scheduler.simulator.fields import ScenarioError, Section
+from scheduler.simulator.policies import dynamollm, dynaserve, muserve, throttllem
 from scheduler.simulator.policies.config import STATIC, StaticConfig, read_freesh, read_threshold
-from scheduler.simulator.policies.dynamollm import Dynamollm
-from scheduler.simulator.policies.dynamollm_config import PRESETS as DYNAMOLLM
-from scheduler.simulator.policies.dynamollm_config import read_dynamollm
-from scheduler.simulator.policies.dynaserve import NAMES as DYNASERVE
-from scheduler.simulator.policies.dynaserve import begin as begin_dynaserve
-from scheduler.simulator.policies.dynaserve import read_dynaserve
 from scheduler.simulator.policies.freesh import Freesh
-from scheduler.simulator.policies.muserve import NAMES as MUSERVE
-from scheduler.simulator.policies.muserve import begin as begin_muserve
-from scheduler.simulator.policies.muserve import read_muserve
 from scheduler.simulator.policies.threshold import Threshold
-from scheduler.simulator.policies.throttllem import NAMES as THROTTLLEM
-from scheduler.simulator.policies.throttllem import begin as begin_throttllem
-from scheduler.simulator.policies.throttllem import read_throttllem
 from scheduler.simulator.policies.world import Plan, World
 
 
@@ -44,10 +33,10 @@ DYNAMIC: dict[str, Kind] = {
     "threshold": Kind(read_threshold, lambda config, world: Threshold(config, world).begin()),
     "freesh": Kind(read_freesh, lambda config, world: Freesh(config, world).begin()),
     "min_energy": Kind(read_freesh, lambda config, world: Freesh(config, world).begin()),
-    **{name: Kind(read_dynamollm, lambda config, world: Dynamollm(config, world).begin()) for name in DYNAMOLLM},
-    **{name: Kind(read_throttllem, begin_throttllem) for name in THROTTLLEM},
-    **{name: Kind(read_dynaserve, begin_dynaserve) for name in DYNASERVE},
-    **{name: Kind(read_muserve, begin_muserve) for name in MUSERVE},
+    **{name: Kind(dynamollm.read_dynamollm, dynamollm.begin) for name in dynamollm.NAMES},
+    **{name: Kind(throttllem.read_throttllem, throttllem.begin) for name in throttllem.NAMES},
+    **{name: Kind(dynaserve.read_dynaserve, dynaserve.begin) for name in dynaserve.NAMES},
+    **{name: Kind(muserve.read_muserve, muserve.begin) for name in muserve.NAMES},
 }
 POLICIES = (*STATIC, *DYNAMIC)
 

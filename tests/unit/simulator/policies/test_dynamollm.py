@@ -17,9 +17,9 @@ from scheduler.simulator.fields import ScenarioError
 from scheduler.simulator.fleet import FleetSpec, PoolSpec, SimulationError, load
 from scheduler.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, read_policy
 from scheduler.simulator.policies.config import Starting
-from scheduler.simulator.policies.dynamollm import Dynamollm
-from scheduler.simulator.policies.dynamollm_config import PRESETS, DynamollmConfig
-from scheduler.simulator.policies.dynamollm_demand import TEMPLATE
+from scheduler.simulator.policies.dynamollm.config import PRESETS, DynamollmConfig
+from scheduler.simulator.policies.dynamollm.demand import TEMPLATE
+from scheduler.simulator.policies.dynamollm.loops import Dynamollm
 from scheduler.simulator.policies.observe import first_view
 from scheduler.simulator.run import simulate
 from tests.unit.simulator.policies.worlds import H100, MODEL, templates

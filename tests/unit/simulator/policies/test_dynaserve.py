@@ -16,7 +16,7 @@ from scheduler.simulator.fields import ScenarioError
 from scheduler.simulator.fleet import FleetSpec, PoolSpec, SimulationError, load
 from scheduler.simulator.policies import ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, build, read_policy
 from scheduler.simulator.policies.dynaserve import DynaserveConfig
-from scheduler.simulator.policies.dynaserve_books import Books, Engine, Placed
+from scheduler.simulator.policies.dynaserve.books import Books, Engine, Placed
 from scheduler.simulator.run import simulate
 from tests.unit.simulator.policies.worlds import templates
 

@@ -15,8 +15,8 @@ from scheduler.simulator.fields import ScenarioError
 from scheduler.simulator.fleet import FleetSpec, InstanceSpec, PoolSpec, SimulationError, load
 from scheduler.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, build
 from scheduler.simulator.policies.muserve import NAMES, MuServeConfig
-from scheduler.simulator.policies.muserve_placement import Placer
-from scheduler.simulator.policies.muserve_replicas import Slot, clock_domains, parts
+from scheduler.simulator.policies.muserve.placement import Placer
+from scheduler.simulator.policies.muserve.replicas import Slot, clock_domains, parts
 from scheduler.simulator.policies.observe import first_view
 from scheduler.simulator.policies.registry import read_policy
 from scheduler.simulator.run import simulate

@@ -25,11 +25,11 @@ from scheduler.core.types import Effects, Limits, Loop, ReshardNode, ScaleTo
 from scheduler.simulator.commands import Answer, Decision, FleetView, SimCommand
 from scheduler.simulator.fleet import InstanceSpec, Scheduling, SimulationError
 from scheduler.simulator.policies import loops
-from scheduler.simulator.policies.dynamollm_config import DynamollmConfig
-from scheduler.simulator.policies.dynamollm_demand import TEMPLATE, Demand
-from scheduler.simulator.policies.dynamollm_fast import FastLoops
-from scheduler.simulator.policies.dynamollm_nodes import Nodes
-from scheduler.simulator.policies.dynamollm_router import DynamoRouter
+from scheduler.simulator.policies.dynamollm.config import DynamollmConfig
+from scheduler.simulator.policies.dynamollm.demand import TEMPLATE, Demand
+from scheduler.simulator.policies.dynamollm.fast import FastLoops
+from scheduler.simulator.policies.dynamollm.nodes import Nodes
+from scheduler.simulator.policies.dynamollm.router import DynamoRouter
 from scheduler.simulator.policies.loops import Told
 from scheduler.simulator.policies.observe import first_view
 from scheduler.simulator.policies.rounds import WarmServers

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from scheduler.core.routing import Candidate, RouteRequest, choose
 from scheduler.core.types import Limits
 from scheduler.simulator.commands import FleetView, Placement, RequestView
-from scheduler.simulator.policies.dynamollm_demand import Demand
-from scheduler.simulator.policies.dynamollm_nodes import Nodes
+from scheduler.simulator.policies.dynamollm.demand import Demand
+from scheduler.simulator.policies.dynamollm.nodes import Nodes
 
 _BURST_S = 1.0  # of its largest load that an instance may be ahead by
 

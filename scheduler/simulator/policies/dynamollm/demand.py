@@ -19,7 +19,7 @@ from scheduler.core.predictors.load_template import DAY_S, Forecast, LoadHistory
 from scheduler.core.types import Limits, Mode, PoolKey
 from scheduler.simulator.commands import STRETCH_S, FleetView
 from scheduler.simulator.fleet import SimulationError
-from scheduler.simulator.policies.dynamollm_config import DynamollmConfig
+from scheduler.simulator.policies.dynamollm.config import DynamollmConfig
 from scheduler.simulator.policies.observe import SPARE_DEVIATIONS, Lengths, cells_of, recent
 from scheduler.simulator.policies.world import World
 

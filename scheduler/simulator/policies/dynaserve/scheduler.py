@@ -22,7 +22,7 @@ from scheduler.core.types import Reason
 from scheduler.simulator.commands import SERVING, Answer, Decision, FleetView, Placement, RequestView
 from scheduler.simulator.fields import Section
 from scheduler.simulator.fleet import Handover, InstanceSpec, Scheduling, SimulationError
-from scheduler.simulator.policies.dynaserve_books import Books, Engine, Placed
+from scheduler.simulator.policies.dynaserve.books import Books, Engine, Placed
 from scheduler.simulator.policies.world import Member, Plan, PoolPlan, SiteInfo, World
 
 NAMES = ("dynaserve", "pd_coloc", "pd_disagg")

@@ -16,8 +16,8 @@ from scheduler.core.algorithms.partitions import Partition
 from scheduler.core.algorithms.placement import GroupPlacement, PlacementConfig, Selection, place, select_groups
 from scheduler.core.types import Mode
 from scheduler.simulator.fleet import InstanceSpec, SimulationError
-from scheduler.simulator.policies.muserve_guide import Guide, needs
-from scheduler.simulator.policies.muserve_replicas import (
+from scheduler.simulator.policies.muserve.guide import Guide, needs
+from scheduler.simulator.policies.muserve.replicas import (
     Replica,
     Slot,
     clock_domains,

@@ -18,7 +18,7 @@ from scheduler.simulator.policies import loops
 from scheduler.simulator.policies.loops import Told
 
 if TYPE_CHECKING:
-    from scheduler.simulator.policies.dynamollm import Dynamollm
+    from scheduler.simulator.policies.dynamollm.loops import Dynamollm
 
 _CHUNK_TOKENS = 2048  # what a prompt token takes is reckoned with a full iteration
 _MEMORY_S = 60.0  # a lull of one period is no smaller load: the mean of about so long counts as well

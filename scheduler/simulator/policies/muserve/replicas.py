@@ -16,7 +16,7 @@ from scheduler.core.algorithms.sensitivity import Operator, operators
 from scheduler.core.engine_model import EngineModel, engine_model
 from scheduler.core.steady_state import Totals, batch_point, largest_batch
 from scheduler.simulator.fleet import InstanceSpec
-from scheduler.simulator.policies.muserve_guide import Needs
+from scheduler.simulator.policies.muserve.guide import Needs
 
 _LEAST_REQUESTS = 8  # of mean lengths, that a model's KV cache is to hold
 

@@ -32,9 +32,9 @@ from scheduler.simulator.commands import Answer, Decision, FleetView
 from scheduler.simulator.fields import Section
 from scheduler.simulator.fleet import Scheduling, SimulationError
 from scheduler.simulator.policies.loops import decision
-from scheduler.simulator.policies.muserve_guide import Needs
-from scheduler.simulator.policies.muserve_placement import Placed, Placer
-from scheduler.simulator.policies.muserve_replicas import Replica, weights
+from scheduler.simulator.policies.muserve.guide import Needs
+from scheduler.simulator.policies.muserve.placement import Placed, Placer
+from scheduler.simulator.policies.muserve.replicas import Replica, weights
 from scheduler.simulator.policies.world import Member, Plan, PoolPlan, ServiceInfo, World
 
 NAMES = ("muserve", "alpaserve", "alpaserve_sched", "alpaserve_scaling")
