@@ -311,9 +311,10 @@ def _print_run(figures: dict[str, Any]) -> None:
 
 def _print_comparison(results: list[dict[str, Any]]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table("", *(result["policy"] for result in results))
+    table = Table("", *(escape(result["policy"]) for result in results))
     rows: list[tuple[str, list[float | None]]] = [
         (f"{label} {unit}".strip(), [r[key] for r in results]) for key, (label, unit) in FIGURES.items()
     ]

@@ -70,7 +70,11 @@ class FreeshConfig:
     `loops`: those that run. Without carbon the partition and the sites of each class stay as at the start; scale then
     moves GPUs between the pools of a site. `latency_margin`: share of a class's limit at which the clock goes up.
     `order`: of every instance's queue; but for fcfs, running requests may have to give way each `preempts_s` (0: never)
-    to waiting ones that are ahead by `margin_s`. min_energy is the same with energy for its objective.
+    to waiting ones that are ahead by `margin_s`.
+
+    min_energy is the same with energy for its objective. freesh_baseline is the paper's Baseline (section 4.1): no
+    classifier, so the partition with the fewest classes, and no knob: the fleet of the first moment, at its top clock,
+    first come first served.
     """
 
     name: str = "freesh"
@@ -100,7 +104,7 @@ class FreeshConfig:
 def read_threshold(section: Section) -> ThresholdConfig:
     d = ThresholdConfig()
     found = ThresholdConfig(
-        loops=_loops(section, _THRESHOLD_LOOPS),
+        loops=_loops(section, _THRESHOLD_LOOPS, _THRESHOLD_LOOPS),
         scale_period_s=_positive(section, "scale_period_s", d.scale_period_s),
         shard_period_s=_positive(section, "shard_period_s", d.shard_period_s),
         clock_period_s=_positive(section, "clock_period_s", d.clock_period_s),
@@ -123,12 +127,19 @@ def read_threshold(section: Section) -> ThresholdConfig:
     return found
 
 
+FREESH = {
+    "freesh": FreeshConfig(),
+    "min_energy": FreeshConfig("min_energy", objective="energy"),
+    "freesh_baseline": FreeshConfig("freesh_baseline", loops=(), order="fcfs", preempts_s=0.0),
+}
+
+
 def read_freesh(section: Section) -> FreeshConfig:
     name = section.text("name")
-    d = FreeshConfig(name=name, objective="energy" if name == "min_energy" else "carbon")
+    d = FREESH[name]
     found = FreeshConfig(
         name=name,
-        loops=_loops(section, LOOPS),
+        loops=_loops(section, LOOPS, d.loops),
         carbon_period_s=_positive(section, "carbon_period_s", d.carbon_period_s),
         scale_period_s=_positive(section, "scale_period_s", d.scale_period_s),
         shard_period_s=_positive(section, "shard_period_s", d.shard_period_s),
@@ -157,12 +168,12 @@ def read_freesh(section: Section) -> FreeshConfig:
     return found
 
 
-def _loops(section: Section, known: Sequence[str]) -> tuple[str, ...]:
+def _loops(section: Section, known: Sequence[str], default: tuple[str, ...]) -> tuple[str, ...]:
     given = section.texts("loops")
     for loop in given:
         if loop not in known:
             raise section.error("loops", f"unknown '{loop}'; known: {', '.join(known)}")
-    return tuple(loop for loop in known if loop in given) if "loops" in section.names() else tuple(known)
+    return tuple(loop for loop in known if loop in given) if "loops" in section.names() else default
 
 
 def _starting(section: Section) -> Starting:

@@ -255,7 +255,8 @@ class Freesh:
             for site in self.world.sites
         )
         options, failed = [], []
-        offered = service.info.partitions if c.partition is None else (service.partition,)
+        free = c.partition is None and c.name != "freesh_baseline"
+        offered = service.info.partitions if free else (service.partition,)
         for partition in offered:
             views = self._views_of(service, partition, view, c.carbon_period_s, steps)
             failed += [
@@ -397,6 +398,8 @@ def _scheduled(spec: InstanceSpec, config: FreeshConfig) -> InstanceSpec:
 
 def _first_partition(config: FreeshConfig, info: ServiceInfo) -> PartitionInfo:
     named = [partition for partition in info.partitions if partition.name == config.partition]
+    if not named and config.name == "freesh_baseline":
+        return min(info.partitions, key=lambda partition: len(partition.classes))
     return named[0] if named else info.partitions[0]
 
 

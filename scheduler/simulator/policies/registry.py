@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from scheduler.simulator.fields import ScenarioError, Section
 from scheduler.simulator.policies import dynamollm, dynaserve, muserve, throttllem
-from scheduler.simulator.policies.config import STATIC, StaticConfig, read_freesh, read_threshold
+from scheduler.simulator.policies.config import FREESH, STATIC, StaticConfig, read_freesh, read_threshold
 from scheduler.simulator.policies.freesh import Freesh
 from scheduler.simulator.policies.threshold import Threshold
 from scheduler.simulator.policies.world import Plan, World
@@ -31,8 +31,7 @@ class Kind:
 
 DYNAMIC: dict[str, Kind] = {
     "threshold": Kind(read_threshold, lambda config, world: Threshold(config, world).begin()),
-    "freesh": Kind(read_freesh, lambda config, world: Freesh(config, world).begin()),
-    "min_energy": Kind(read_freesh, lambda config, world: Freesh(config, world).begin()),
+    **{name: Kind(read_freesh, lambda config, world: Freesh(config, world).begin()) for name in FREESH},
     **{name: Kind(dynamollm.read_dynamollm, dynamollm.begin) for name in dynamollm.NAMES},
     **{name: Kind(throttllem.read_throttllem, throttllem.begin) for name in throttllem.NAMES},
     **{name: Kind(dynaserve.read_dynaserve, dynaserve.begin) for name in dynaserve.NAMES},

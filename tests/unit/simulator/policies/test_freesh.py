@@ -17,6 +17,7 @@ from scheduler.simulator.policies import (
     World,
     build,
 )
+from scheduler.simulator.policies.config import FREESH
 from tests.unit.simulator.policies.fake_fleet import FakeFleet
 from tests.unit.simulator.policies.worlds import H100, LIMITS, MODEL, templates, world
 
@@ -222,3 +223,32 @@ def test_only_the_loops_that_are_on_run(loops):
 def test_partition_is_refused_when_there_is_none_of_that_name():
     with pytest.raises(SimulationError, match=r"unknown 'x'; known: only"):
         build(FreeshConfig(partition="x"), world(SITES))
+
+
+def test_baseline_has_the_fewest_classes_and_no_loop_when_it_begins():
+    loose = Limits(1.0, 0.1)
+    info = two_partitions()
+    whole = PartitionInfo("whole", (ClassInfo("all", loose),), dict.fromkeys(range(4), 0))
+    declared = tuple(CellLoad(2.0, prompt, 300.0) for prompt in (200.0, 200.0, 6000.0, 6000.0))
+    found = World(
+        (SiteInfo("east", {H100: 64}),),
+        (replace(info, partitions=(*info.partitions, whole)),),
+        templates(["east"], (2, 4, 8)),
+        4,
+        declared,
+        intensity=lambda name, from_s, to_s, step_s: (300.0,) * STEPS,
+    )
+    plan = build(FREESH["freesh_baseline"], found)
+    assert plan.controls == ()
+    assert set(plan.cell_pool) == {"all"}
+    assert {member.spec.scheduling.order for member in plan.members} == {"fcfs"}
+    assert {member.spec.scheduling.preempts_s for member in plan.members} == {0.0}
+    assert {member.spec.mhz for member in plan.members} == {1980.0}
+
+
+@pytest.mark.parametrize(("order", "preempts_s"), [("llf", 1.0), ("srtf", 0.0)])
+def test_queues_are_in_the_order_of_the_policy(order, preempts_s):
+    plan = build(FreeshConfig(order=order, preempts_s=preempts_s), world({"east": 64}))
+    found = [member.spec.scheduling for member in plan.members]
+    assert {(s.order, s.preempts_s) for s in found} == {(order, preempts_s)}
+    assert all(s.token_s > s.prefill_token_s > 0.0 for s in found)
