@@ -10,6 +10,8 @@ upstream.py   connections to engines, pooled
 web.py        files and batches, relayed to the web process
 sse.py        what a stream tells while it passes: tokens, gaps, usage
 records.py    the row of a call
+backroom.py   the fleet's picture, the decision, the records and their tasks: behind every front door
+picker/       the other front door: the same decision for fleets whose bytes flow through Envoy
 journal.py    rows on disk before the client sees the end; shipped to Redis later
 fleet.py      what the gateway knows of the fleet, in memory
 live.py       the background tasks that talk to Redis

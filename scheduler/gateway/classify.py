@@ -15,12 +15,12 @@ teaches the estimate the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from pools import wire
-from scheduler.core.classify import ClassBounds, classify
+from scheduler.core.classify import ClassBounds, ClassGrid
 from scheduler.core.ports import RequestFeatures
 from scheduler.core.predictors.boosted_lengths import BoostedLengthPredictor
 from scheduler.core.predictors.output_length import PRIOR_OUTPUT_TOKENS, HistoryQuantilePredictor
@@ -179,7 +179,7 @@ class Classifier:
         self._history = history or HistoryQuantilePredictor(prior_tokens=None)
         self._sources = ((CACHE, self._seen), (BOOSTED, self.boosted), (HISTORY, self._history))
         self._lessons = Allowance(LESSONS_PER_S, LESSONS_AT_ONCE)
-        self._borders: dict[str, tuple[Sequence[ClassBounds], tuple[int, ...]]] = {}
+        self._grids: dict[str, ClassGrid] = {}
 
     def wants_details(self, service: str, now_s: float) -> bool:
         """Whether to look at all of a request's features: trees ask for them, or the request is to be learned from.
@@ -202,7 +202,7 @@ class Classifier:
     def classify(self, service: ServiceView, features: RequestFeatures, ids: int = 0) -> Classified:
         """Never waits, never fails. `ids` as for `prompt_tokens`."""
         counted, exact = self.prompt_tokens(service, features, ids)
-        near = not exact and self._near_border(service, counted)
+        near = not exact and bool(service.classes) and self._grid(service).has_border(counted.low, counted.high)
         return self._classified(service, features, counted.tokens, exact, near)
 
     def can_refine(self, service: ServiceView, classified: Classified) -> bool:
@@ -228,7 +228,7 @@ class Classifier:
 
     def class_of(self, service: ServiceView, prompt_tokens: int, output_tokens: int) -> str | None:
         """None: the service has no classes (yet)."""
-        return classify(service.classes, prompt_tokens, output_tokens) if service.classes else None
+        return self._grid(service).name(prompt_tokens, output_tokens) if service.classes else None
 
     def actual_class(
         self, service: ServiceView, features: RequestFeatures, prompt_tokens: int, output_tokens: int
@@ -282,14 +282,8 @@ class Classifier:
                 return found, source
         return PRIOR_OUTPUT_TOKENS, PRIOR
 
-    def _near_border(self, service: ServiceView, counted: TokenRange) -> bool:
-        kept = self._borders.get(service.name)
-        if kept is None or kept[0] is not service.classes:
-            kept = self._borders[service.name] = (service.classes, _input_borders(service.classes))
-        return any(counted.low < border <= counted.high for border in kept[1])
-
-
-def _input_borders(classes: Iterable[ClassBounds]) -> tuple[int, ...]:
-    """Prompt lengths at which a class begins or ends."""
-    borders = {cell.input_min for cell in classes} | {cell.input_max for cell in classes if cell.input_max is not None}
-    return tuple(sorted(borders - {0}))
+    def _grid(self, service: ServiceView) -> ClassGrid:
+        grid = self._grids.get(service.name)
+        if grid is None or grid.classes is not service.classes:
+            grid = self._grids[service.name] = ClassGrid(service.classes)
+        return grid

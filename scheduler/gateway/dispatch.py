@@ -24,7 +24,8 @@ from .fleet import FleetView, Service
 from .instance import Instance
 from .records import Call
 from .routing import Routed, Router
-from .sse import SseMeter
+from .sse import Meter
+from .turn import Ticks
 
 log = logging.getLogger(__name__)
 
@@ -61,14 +62,14 @@ class Slot:
         self._held = True
         self.call = call
         self.owner: Recallable | None = None  # whom to tell that the call is to go elsewhere
-        self.meter: SseMeter | None = None
+        self.meter: Meter | None = None
         self.begun_s: float | None = None
         self.instance, self.choice = routed
         self.instance.health.chosen()
         self.instance.slots.add(self)
         self._ticket: int | None = self.instance.dispatched(self._tokens, call.stream)
         if not call.stream and self.choice.ttft_s is not None:  # its first byte comes with its last: so by prediction
-            asyncio.get_running_loop().call_later(self.choice.ttft_s, self.started)
+            dispatcher.ticks.call_later(self.choice.ttft_s, self.started)
 
     def started(self) -> None:
         """The prompt is done with: the first byte has come."""
@@ -176,6 +177,7 @@ class Dispatcher:
         self._router = router
         self._gate = gate
         self.retries = RetryBudget()
+        self.ticks = Ticks()
         self._lines: dict[tuple[str, str | None], Line] = {}
 
     @property
@@ -227,6 +229,10 @@ class Dispatcher:
         call.engine_priority = self.engine_priority(service, call)
         choosable = service.choosable((), time.monotonic())
         return self._try(service, call, choosable) if choosable else None
+
+    def take(self, call: Call, routed: Routed) -> Slot:
+        """A place at an instance that somebody else has chosen."""
+        return Slot(self, call, routed)
 
     def room(self, service_name: str) -> None:
         """An instance of the service has room: whoever is next goes, as long as there is any."""

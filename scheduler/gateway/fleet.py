@@ -17,6 +17,7 @@ from .instance import Instance
 
 log = logging.getLogger(__name__)
 
+FRESH_S = 15.0  # how old a confirmed snapshot may be
 STALE_STATE_S = 15.0  # an agent that said nothing for so long is not trusted; clocks of hosts agree within a second
 
 
@@ -56,6 +57,7 @@ class FleetView:
         self.version: int | None = None
         self.gateways = 1
         self._keys: dict[str, wire.FleetKey] = {}
+        self._secrets: dict[bytes, wire.FleetKey] = {}  # those seen since the last snapshot
         self._instances: dict[str, Instance] = {}
         self._complained: set[str] = set()
 
@@ -67,9 +69,23 @@ class FleetView:
     def ready_instances(self) -> int:
         return sum(len(service.ready) for service in self.services.values())
 
+    def not_ready(self, now_s: float) -> str:
+        """Why requests cannot be served at a (monotonic) moment; empty: they can."""
+        if self.fresh_at_s is None:
+            return "no fleet snapshot has been read yet"
+        age_s = now_s - self.fresh_at_s
+        if age_s > FRESH_S:
+            return f"the fleet snapshot is {age_s:.0f} s old"
+        return "" if self.ready_instances else "no instance is ready"
+
     def key(self, secret: bytes) -> wire.FleetKey | None:
         """The key that a bearer secret belongs to; expiry is the caller's to check."""
-        return self._keys.get(hashlib.sha256(secret).hexdigest())
+        key = self._secrets.get(secret)
+        if key is None:
+            key = self._keys.get(hashlib.sha256(secret).hexdigest())
+            if key is not None:
+                self._secrets[secret] = key
+        return key
 
     def instances(self) -> Iterable[Instance]:
         return self._instances.values()
@@ -100,6 +116,7 @@ class FleetView:
         busy = {uid: i for uid, i in self._instances.items() if i.in_flight and uid not in instances}
         self._instances = instances | busy  # a draining one keeps its counts until its last request ends
         self._keys = {key.key_hash: key for key in fleet.keys}
+        self._secrets = {}
         self.services = services
         self.version = fleet.version
         self.fresh_at_s = fresh_at_s

@@ -16,16 +16,20 @@ from .errors import SERVER_ERROR, ApiError
 from .fleet import FleetView
 from .intake import Intake, Refused
 from .journal import Journal
+from .legs import LegsExchange
 from .metrics import Metrics
 from .protocol import ClientConnection, Request
 from .records import Call, Ending
-from .relay import Context, Exchange, Timeouts
+from .relay import Context, Departure, Exchange, Timeouts
+from .splitter import NONE as NO_SPLIT
+from .splitter import Splitter
+from .story import can_continue
+from .turn import EndOfTurn
 from .upstream import UpstreamPool
 from .web import WebProcess, is_web_path
 
 log = logging.getLogger(__name__)
 
-FRESH_S = 15.0  # /ready: how old a confirmed snapshot may be
 _PLAIN = b"text/plain; version=0.0.4; charset=utf-8"
 
 Route = Callable[[Request, ClientConnection], None]
@@ -40,6 +44,7 @@ class Gateway:
     classifier: Classifier
     journal: Journal
     metrics: Metrics
+    intake: Intake
     loop: asyncio.AbstractEventLoop
     timeouts: Timeouts = field(default_factory=Timeouts)
     pool: UpstreamPool = field(default_factory=UpstreamPool)
@@ -53,8 +58,9 @@ class Gateway:
     def __post_init__(self) -> None:
         self._started_at_s = int(time.time())
         self.idle.set()
-        self._intake = Intake(self.fleet, self.classifier, self.journal, self.metrics)
-        self._context = Context(self.loop, self.dispatcher, self.pool, self.timeouts, self._intake.record, self._over)
+        departures = EndOfTurn[Departure](self._see_off)
+        self.splitter = Splitter(self.fleet, self.dispatcher)
+        self._context = Context(self.loop, self.dispatcher, self.pool, self.timeouts, departures)
         self._routes: dict[bytes, tuple[bytes, Route]] = {
             b"/v1/completions": (b"POST", self._completion),
             b"/v1/chat/completions": (b"POST", self._completion),
@@ -107,36 +113,50 @@ class Gateway:
 
     def _completion(self, request: Request, connection: ClientConnection) -> None:
         try:
-            call = self._intake.call(request, request.path.startswith(b"/v1/chat"))
+            call = self.intake.call(request, request.path.startswith(b"/v1/chat"))
         except Refused as refused:
             self._refuse_call(refused.call, connection, refused.error)
             return
         self.dispatcher.retries.earn()
-        exchange = Exchange(call, connection, self._context)
+        exchange = self._exchange(call, connection)
         connection.listener = exchange
         self.exchanges.add(exchange)
         self.idle.clear()
         exchange.start()
 
-    def _over(self, exchange: Exchange) -> None:
-        self.exchanges.discard(exchange)
+    def _exchange(self, call: Call, connection: ClientConnection) -> Exchange:
+        splits = call.service.policy.split != NO_SPLIT
+        if (splits or call.continues) and call.stream and can_continue(call.body, call.chat):
+            return LegsExchange(call, connection, self._context, self.splitter if splits else None)
+        return Exchange(call, connection, self._context)
+
+    def _see_off(self, departures: list[Departure]) -> None:
+        """Records calls that are over, and only then sends the last bytes to their clients."""
+        self.intake.record_all([(departure.call, departure.ending) for departure in departures])
+        for exchange, call, _, last_words in departures:
+            try:
+                if last_words is not None:
+                    last_words()
+            except Exception:
+                log.exception("the last bytes of request %s cannot be sent", call.request_id)
+            self.exchanges.discard(exchange)
         if not self.exchanges:
             self.idle.set()
 
     def _refuse_call(self, call: Call, connection: ClientConnection, error: ApiError) -> None:
         """Records a call that is refused before it is sent anywhere, then says so."""
         ending = Ending(status="client_error", http_status=error.status, error=error.message, ended_s=time.monotonic())
-        self._intake.record(call, ending)
+        self.intake.record(call, ending)
         respond_error(call.request, connection, error, call.request_id)
 
     def _relay_to_web(self, request: Request, connection: ClientConnection, web: WebProcess) -> None:
-        self._intake.key(request)  # the web process looks for itself: this keeps strangers' uploads from it
+        self.intake.key(request)  # the web process looks for itself: this keeps strangers' uploads from it
         web.relay(request, connection)
 
     # -- the other paths ---------------------------------------------------------------------------
 
     def _models(self, request: Request, connection: ClientConnection) -> None:
-        connection.respond(200, self._intake.models(request, self._started_at_s))
+        connection.respond(200, self.intake.models(request, self._started_at_s))
 
     def _live(self, request: Request, connection: ClientConnection) -> None:
         connection.respond(200, b'{"status":"live"}')
@@ -154,12 +174,7 @@ class Gateway:
         """Why requests cannot be served now; empty: they can."""
         if self.draining:
             return "the gateway is shutting down"
-        if self.fleet.fresh_at_s is None:
-            return "no fleet snapshot has been read yet"
-        age_s = time.monotonic() - self.fleet.fresh_at_s
-        if age_s > FRESH_S:
-            return f"the fleet snapshot is {age_s:.0f} s old"
-        return "" if self.fleet.ready_instances else "no instance is ready"
+        return self.fleet.not_ready(time.monotonic())
 
     def _metrics_page(self, request: Request, connection: ClientConnection) -> None:
         fresh_at_s = self.fleet.fresh_at_s

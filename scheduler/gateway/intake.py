@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -18,6 +20,8 @@ from .metrics import Metrics
 from .protocol import Request
 from .records import Call, Ending, counts, row_of
 from .routing import WarmPrefixes
+
+log = logging.getLogger(__name__)
 
 
 class Refused(Exception):
@@ -86,6 +90,7 @@ class Intake:
         call.limits = validation.own_limits(request.headers, service.limits)
         call.priority = validation.own_priority(parsed)
         call.tier = validation.own_tier(parsed)
+        call.continues = validation.own_continuation(request.headers, parsed)
         call.prefixes = _prefixes(request.body, service.name)
         call.body, call.strip_usage = validation.relayed_body(request.body, parsed, service.model)
         call.strip_usage = call.strip_usage and not energy.asked(call)
@@ -107,17 +112,31 @@ class Intake:
         return msgspec.json.encode({"object": "list", "data": models})
 
     def record(self, call: Call, ending: Ending) -> None:
-        """Writes the call's row to the journal, and learns from it."""
+        """Learns from a call that is over, and writes its row to the journal. Never raises."""
+        self.record_all([(call, ending)])
+
+    def record_all(self, ended: Iterable[tuple[Call, Ending]]) -> None:
+        """As `record`, with one write for all."""
+        rows = []
+        for call, ending in ended:
+            try:
+                rows.append(self._row(call, ending))
+            except Exception:
+                log.exception("request %s leaves no record", call.request_id)
+        self.journal.append(*rows)
+
+    def _row(self, call: Call, ending: Ending) -> wire.RequestRow:
+        """A call's row, counted and learned from."""
         prompt_tokens, output_tokens, source = counts(call, ending)
         actual = None
         features, classified = call.features, call.classified
         if source == "usage" and ending.status == "ok" and prompt_tokens and output_tokens and features is not None:
             actual = self.classifier.actual_class(call.service, features, prompt_tokens, output_tokens)
         row = row_of(call, ending, actual)
-        self.journal.append(row)
         self.metrics.count(row)
         if features is not None and classified is not None:
             self.classifier.learn(row, features, classified)
+        return row
 
 
 def _may_use(key: wire.FleetKey, service: Service) -> bool:

@@ -1,7 +1,7 @@
 """Request rows on local disk: written before the client sees the end of its response, shipped to Redis afterwards.
 
-A row is one JSON line, written by one `os.write` to a file in append mode, so that it outlives `kill -9`. The file
-in use is locked; once closed it never changes, and it is deleted only after Redis has confirmed all its rows. Rows
+A row is one JSON line. Rows that end together are written by one `os.write` to a file in append mode, so that they
+outlive `kill -9`. The file in use is locked; once closed it never changes, and it is deleted only after Redis has confirmed all its rows. Rows
 may be shipped twice (a kill between confirmation and deletion) and never not at all: the batches of a file always
 carry the same numbers, and the ingester ignores numbers that it has seen.
 """
@@ -47,20 +47,21 @@ class Journal:
         self.lost_rows = 0
         self._open()
 
-    def append(self, row: wire.RequestRow) -> None:
-        """Writes a row. A full disk loses it, loudly: the request itself is not failed for its record."""
-        line = _ENCODER.encode(row) + b"\n"
-        if self._torn:
-            line = b"\n" + line
+    def append(self, *rows: wire.RequestRow) -> None:
+        """Writes rows. A full disk loses some, loudly: the requests themselves are not failed for their records."""
+        lines = _ENCODER.encode_lines(rows)
+        torn, kept = self._torn, 0
         try:
-            written = os.write(self._fd, line)
-            self._torn = written < len(line)
+            written = os.write(self._fd, b"\n" + lines if torn else lines)
             self._size += written
+            kept = lines.count(b"\n", 0, max(0, written - torn))
+            self._torn = kept < len(rows)
             if self._torn:
-                raise OSError(f"only {written} of {len(line)} bytes were written")
+                raise OSError(f"only {written} of {len(lines)} bytes were written")
         except OSError as error:
-            self.lost_rows += 1
-            log.error("request %s is not in the journal: %s", row.request_id, error)
+            self.lost_rows += len(rows) - kept
+            for row in rows[kept:]:
+                log.error("request %s is not in the journal: %s", row.request_id, error)
 
     @property
     def empty(self) -> bool:

@@ -2,7 +2,7 @@
 
 Requests are handed on whole (a route needs the body) and answered in order; pipelined ones wait. Reading goes on while
 a request is served, since that is how a client's departure is noticed, and stops when pipelined input piles up.
-Uploads are the exception: they are handed on with their head, and their body follows piece by piece.
+Uploads of known length are the exception: they are handed on with their head, and their body follows piece by piece.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Request:
         self.body = body
         self.keep_alive = keep_alive
         self.chunked_reply = True
-        self.incoming = False  # the body is yet to come
+        self.incoming = 0  # bytes of a body that is yet to come
         self.received_s = time.monotonic()
         self.started_at_s = time.time()
 
@@ -91,9 +91,6 @@ class UploadListener(ClientListener, Protocol):
     def client_sent(self, data: bytes) -> None: ...
 
     def client_sent_all(self) -> None: ...
-
-    def client_sent_too_much(self) -> None:
-        """More than may be uploaded has come; nothing more of it will."""
 
 
 class Application(Protocol):
@@ -205,6 +202,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._path = b""
+        self._length = 0
         self._headers: dict[bytes, bytes] = {}
         self._expects_continue = False
         self._body: list[bytes] = []
@@ -226,7 +224,7 @@ class ClientConnection(asyncio.Protocol):
         if name in _KEPT_HEADERS:
             self._headers[name] = value
         elif name == b"content-length":
-            length = int(value)  # a number: llhttp has checked it
+            length = self._length = int(value)  # a number: llhttp has checked it
             if length > self._limits.max_body_bytes and length > self._body_limit():
                 self._refuse(_body_too_large(self._body_limit()))
         elif name == b"expect":
@@ -242,8 +240,12 @@ class ClientConnection(asyncio.Protocol):
         self._phase = _BODY
         if self._expects_continue and self._serving is None and not self._deaf:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if self._application.uploads(self._path) and self._serving is None and not self._waiting and not self._deaf:
+        if self._length and not self._busy and not self._deaf and self._application.uploads(self._path):
             self._begin_upload()
+
+    @property
+    def _busy(self) -> bool:
+        return self._serving is not None or bool(self._waiting)
 
     def _body_limit(self) -> int:
         limits = self._limits
@@ -251,7 +253,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _begin_upload(self) -> None:
         request = self._request(b"")
-        request.incoming = True
+        request.incoming = self._length
         self._upload = self._serving = request
         self._application.handle(request, self)
 
@@ -265,23 +267,14 @@ class ClientConnection(asyncio.Protocol):
             return
         self._body_bytes += len(data)
         if self._upload is not None:
-            self._take_upload(data)
+            listener = self._upload_listener()
+            if listener is not None:
+                listener.client_sent(data)
             return
         if self._body_bytes > self._limits.max_body_bytes:
             self._refuse(_body_too_large(self._limits.max_body_bytes))
             return
         self._body.append(data)
-
-    def _take_upload(self, data: bytes) -> None:
-        listener = self._upload_listener()
-        if self._body_bytes > self._limits.max_upload_bytes:
-            self._deaf = True
-            if listener is not None:
-                listener.client_sent_too_much()
-            else:
-                self._close()
-        elif listener is not None:
-            listener.client_sent(data)
 
     def on_message_complete(self) -> None:
         self._phase = _IDLE
@@ -289,7 +282,6 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._upload is not None:
             listener = self._upload_listener()
-            self._upload.incoming = False
             self._upload = None
             if listener is not None:
                 listener.client_sent_all()

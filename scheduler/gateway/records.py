@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from pools import wire
@@ -16,7 +16,7 @@ from .classify import Classified
 from .fleet import Service
 from .instance import Instance
 from .protocol import Request
-from .sse import SseMeter, Usage
+from .sse import Meter, Usage
 
 MAX_ERROR_CHARACTERS = 500
 MAX_REASON_CHARACTERS = 200
@@ -43,11 +43,13 @@ class Call:
     priority: int = 0  # its own hint, lower first
     tier: str | None = None  # OpenAI's service_tier
     prefixes: Sequence[bytes] = ()  # see WarmPrefixes
+    endpoints: Collection[str] | None = None  # `ip:port`s that a proxy allows it; None: all
     engine_priority: int | None = None
     queue_s: float | None = None  # in a line at the gateway
     lost: bool = False
     body: bytes = b""  # as the engine gets it
     strip_usage: bool = False
+    continues: bool = False  # elsewhere, should its engine die: its client asked for it
 
     @property
     def prompt_tokens(self) -> int | None:
@@ -78,7 +80,7 @@ class Ending:
     instance: Instance | None = None
     choice: Choice | None = None
     usage: Usage | None = None
-    meter: SseMeter | None = None
+    meter: Meter | None = None
 
 
 def row_of(call: Call, ending: Ending, actual_class: str | None = None) -> wire.RequestRow:
@@ -135,7 +137,7 @@ def counts(call: Call, ending: Ending) -> tuple[int | None, int | None, str | No
     return call.prompt_tokens, None, None if call.prompt_tokens is None else "estimate"
 
 
-def _tpot_s(meter: SseMeter | None, output_tokens: int | None) -> float | None:
+def _tpot_s(meter: Meter | None, output_tokens: int | None) -> float | None:
     """Mean time of a token after the first; None where there is no second."""
     if meter is None or meter.first_s is None or meter.last_s is None or not output_tokens or output_tokens < 2:
         return None

@@ -1,7 +1,8 @@
 """One call, from dispatch to record: attempts on instances, the response relayed as it comes, the ending.
 
 Nothing has gone to the client: a failure is tried again elsewhere. Something has: the stream ends with an error event
-and the connection is cut. Either way `run` records the call, and only then sends the last bytes.
+and the connection is cut. Either way the call leaves with its last bytes in hand: they are sent when its record is on
+disk.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import NamedTuple
 
 from . import energy
 from .dispatch import Dispatcher, Slot
@@ -20,6 +22,7 @@ from .errors import SERVER_ERROR, ApiError, squashed, unavailable
 from .protocol import ClientConnection
 from .records import Call, Ending
 from .sse import SseMeter, parse_usage
+from .turn import EndOfTurn
 from .upstream import UpstreamConnection, UpstreamPool
 from .validation import with_priority
 
@@ -62,16 +65,24 @@ class Answer:
     body: bytes
 
 
+class Departure(NamedTuple):
+    """An exchange that is over but for its record, and the last bytes to its client after that."""
+
+    exchange: Exchange
+    call: Call
+    ending: Ending
+    last_words: LastWords | None
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What all exchanges of a gateway share. `record` is called once for each, `ended` when all is over."""
+    """What all exchanges of a gateway share. Each departs once."""
 
     loop: asyncio.AbstractEventLoop
     dispatcher: Dispatcher
     pool: UpstreamPool
     timeouts: Timeouts
-    record: Callable[[Call, Ending], None]
-    ended: Callable[[Exchange], None]
+    departures: EndOfTurn[Departure]
 
 
 class Exchange:
@@ -162,7 +173,7 @@ class Exchange:
         self._task = self._context.loop.create_task(self._run(fate))
 
     async def _run(self, fate: Fate | None) -> None:
-        """Serves the call to its end. Never raises; however it ends, there is a record before the last bytes."""
+        """Serves the call to its end. Never raises; however it ends, it departs."""
         last_words: LastWords | None = None
         try:
             if self._gone:
@@ -187,7 +198,7 @@ class Exchange:
         return None
 
     def _end(self, last_words: LastWords | None) -> None:
-        """Records the call, once, and only then sends the last bytes."""
+        """The call is over: it departs, once."""
         if self._ended:
             return
         self._ended = True
@@ -195,13 +206,7 @@ class Exchange:
         ending.ended_s = time.monotonic()
         if ending.usage is None and ending.meter is not None:
             ending.usage = ending.meter.usage()
-        try:
-            self._context.record(self._call, ending)
-        except Exception:
-            log.exception("request %s leaves no record", self._call.request_id)
-        if last_words is not None:
-            last_words()
-        self._context.ended(self)
+        self._context.departures.add(Departure(self, self._call, ending, last_words))
 
     async def _serve(self, fate: Fate | None) -> LastWords:
         """Attempts until one gives the client an answer, after the one that ended with `fate`, if any."""
@@ -299,7 +304,7 @@ class Exchange:
         timeouts = self._context.timeouts
         self._connection = connection
         self.deadline_s = time.monotonic() + (timeouts.first_byte_s if self._call.stream else timeouts.whole_response_s)
-        connection.request(self._request_bytes(slot), self)
+        self._context.pool.send(connection, self._request_bytes(slot), self)
 
     def _hang_up(self, fate: Fate | None) -> None:
         """The attempt is over: its connection is free for another, or of no use to anybody."""
@@ -383,14 +388,14 @@ class Exchange:
             return lambda: self._client.finish(rest)
         body = b"".join(self._pieces)
         if self._started:  # too large to be held: unread
-            ending.status = _status_for(self._status)
+            ending.status = status_for(self._status)
             return lambda: self._client.finish(body)
         return self._pass_on(Answer(self._status, self._headers, body))
 
     def _pass_on(self, answer: Answer) -> LastWords:
         ending = self.ending
         ending.http_status = answer.status
-        ending.status = _status_for(answer.status)
+        ending.status = status_for(answer.status)
         headers = answer.headers + self._id_header
         if ending.status == "ok":
             ending.usage = parse_usage(answer.body)[0]
@@ -519,7 +524,7 @@ class Exchange:
             self._settle(Fate.TIMEOUT)
 
 
-def _status_for(http_status: int) -> str:
+def status_for(http_status: int) -> str:
     """The record's status for what an engine answered."""
     if http_status < 300:
         return "ok"

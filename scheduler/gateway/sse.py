@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -41,6 +42,28 @@ def parse_usage(json: bytes) -> tuple[Usage | None, bool]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None, True
     return holder.usage, bool(holder.choices)
+
+
+class Meter(Protocol):
+    """What is seen of a stream while it passes. Times are monotonic; `events` have choices: tokens, nearly."""
+
+    events: int
+    timely_events: int  # of these, within the fairness window
+    first_s: float | None
+    last_s: float | None
+    gap_max_s: float | None
+    failed: bool  # the engine sent an error event
+    done: bool  # the end marker was seen
+
+    def feed(self, data: bytes, now_s: float) -> bytes:
+        """Takes bytes as they came; returns those to relay now."""
+        ...
+
+    def ending(self) -> bytes:
+        """What was held back until the record is written."""
+        ...
+
+    def usage(self) -> Usage | None: ...
 
 
 class SseMeter:

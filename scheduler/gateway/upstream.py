@@ -10,6 +10,8 @@ from typing import Protocol, cast
 
 import httptools
 
+from .turn import EndOfTurn
+
 CONNECT_TIMEOUT_S = 2.0
 MAX_IDLE_PER_ENGINE = 256
 # vLLM's server closes a connection that idles for 5 s; one near that age may die under the next request.
@@ -57,11 +59,13 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def request(self, data: bytes, receiver: Receiver) -> None:
-        """Sends a request; the receiver hears of the rest."""
+    def expect(self, receiver: Receiver) -> None:
+        """A request is about to be written; the receiver hears of the rest."""
         self._receiver = receiver
         self.silent = True
-        if not self._transport.is_closing():  # else `connection_lost` is on its way
+
+    def write(self, data: bytes) -> None:
+        if not self._transport.is_closing():  # else `connection_lost` is on its way, or nobody waits any more
             self._transport.write(data)
 
     @property
@@ -147,9 +151,10 @@ class UpstreamConnection(asyncio.Protocol):
 
 
 class UpstreamPool:
-    """Idle connections by address, the most recently used first."""
+    """Idle connections by address, the most recently used first; and what is sent over those in use."""
 
     def __init__(self) -> None:
+        self._outbox = EndOfTurn[tuple[UpstreamConnection, bytes]](_write_all)
         self._idle: dict[tuple[str, int], deque[UpstreamConnection]] = {}
 
     def take(self, address: tuple[str, int]) -> UpstreamConnection | None:
@@ -169,6 +174,11 @@ class UpstreamPool:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, connection = await loop.create_connection(lambda: UpstreamConnection(address), *address)
         return connection
+
+    def send(self, connection: UpstreamConnection, data: bytes, receiver: Receiver) -> None:
+        """Sends a request, with all others of this turn; the receiver hears of the rest."""
+        connection.expect(receiver)
+        self._outbox.add((connection, data))
 
     def put_back(self, connection: UpstreamConnection) -> None:
         """Keeps a connection for the next request, or drops it when it cannot be used again."""
@@ -193,3 +203,8 @@ class UpstreamPool:
             for connection in idle:
                 connection.abort()
         self._idle.clear()
+
+
+def _write_all(requests: list[tuple[UpstreamConnection, bytes]]) -> None:
+    for connection, data in requests:
+        connection.write(data)

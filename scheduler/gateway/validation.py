@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -79,8 +79,7 @@ _CHAT = msgspec.json.Decoder(ChatBody)
 _MODEL_ONLY = msgspec.json.Decoder(_ModelOnly)
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(NamedTuple):
     """How long a prompt is. `tokens` counts token ids; `text_bytes` is UTF-8 text whose tokens must be estimated.
 
     `longest_ids` is the longest single prompt of token ids: a body may carry several prompts.
@@ -160,14 +159,12 @@ def _utf8_bytes(text: str) -> int:
 
 def max_tokens(body: CompletionBody | ChatBody) -> int | None:
     """The limit that the client set, if any. Raises ApiError 400 unless it is positive."""
-    named = [("max_tokens", None if body.max_tokens is UNSET else body.max_tokens)]
-    if isinstance(body, ChatBody):
-        named.insert(0, ("max_completion_tokens", body.max_completion_tokens))
-    given = [(name, value) for name, value in named if value is not None]
-    for name, value in given:
-        if value < 1:
+    limit = None if body.max_tokens is UNSET else body.max_tokens
+    newer = body.max_completion_tokens if isinstance(body, ChatBody) else None
+    for name, value in (("max_completion_tokens", newer), ("max_tokens", limit)):
+        if value is not None and value < 1:
             raise ApiError(400, f"'{name}' must be at least 1, not {value}.", param=name)
-    return given[0][1] if given else None
+    return limit if newer is None else newer
 
 
 def output_bound(body: CompletionBody | ChatBody, limit: int | None) -> int | None:
@@ -224,6 +221,22 @@ def _milliseconds(header: bytes, value: bytes) -> float:
 
 def own_priority(body: CompletionBody | ChatBody) -> int:
     return body.priority if isinstance(body.priority, int) else 0
+
+
+def own_continuation(headers: Mapping[bytes, bytes], body: CompletionBody | ChatBody) -> bool:
+    """Whether the request is to go on with another engine when its own dies.
+
+    Raises ApiError 400 when another engine would not write the same.
+    """
+    if headers.get(b"x-greenserve-continue", b"").lower() not in (b"true", b"1"):
+        return False
+    if bytes(body.temperature) not in (b"0", b"0.0"):
+        raise ApiError(
+            400,
+            "'x-greenserve-continue' is for deterministic requests: set 'temperature' to 0.",
+            param="x-greenserve-continue",
+        )
+    return True
 
 
 def own_tier(body: CompletionBody | ChatBody) -> str | None:

@@ -91,7 +91,6 @@ class WebExchange:
         self._held = 0
         self._upload_paused = False
         self._complete = not request.incoming
-        self._too_much = False
         self._news = asyncio.Event()
         self._may_write = asyncio.Event()
         self._may_write.set()
@@ -117,8 +116,6 @@ class WebExchange:
             self._resume()
 
     def _explain(self, error: Exception) -> ApiError:
-        if self._too_much:
-            return ApiError(413, "The upload is larger than may be.", code="body_too_large")
         if self._stalled:
             return ApiError(408, self._stalled)
         if isinstance(error, aiohttp.ClientConnectorError):
@@ -132,6 +129,8 @@ class WebExchange:
         sent = request.headers
         headers = {name: sent[raw].decode("latin-1") for raw, name in _PASSED_ON.items() if raw in sent}
         body = self._body() if request.incoming else request.body or None
+        if request.incoming:
+            headers["Content-Length"] = str(request.incoming)
         url = yarl.URL(self._web.url + request.path.decode("latin-1"), encoded=True)
         async with self._web.session().request(
             request.method.decode(), url, data=body, headers=headers, allow_redirects=False
@@ -158,14 +157,12 @@ class WebExchange:
 
     async def _body(self) -> AsyncIterator[bytes]:
         while True:
-            while not self._pieces and not self._complete and not self._too_much:
+            while not self._pieces and not self._complete:
                 self._news.clear()
                 self._stalled = f"Nothing more of the body came for {self._web.timeouts.client_s:g} s."
                 async with asyncio.timeout(self._web.timeouts.client_s):
                     await self._news.wait()
                 self._stalled = ""
-            if self._too_much:
-                raise aiohttp.ClientPayloadError("too large")
             if not self._pieces:
                 return
             data, self._pieces = b"".join(self._pieces), []
@@ -210,8 +207,4 @@ class WebExchange:
 
     def client_sent_all(self) -> None:
         self._complete = True
-        self._news.set()
-
-    def client_sent_too_much(self) -> None:
-        self._too_much = True
         self._news.set()

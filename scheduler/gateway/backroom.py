@@ -1,0 +1,129 @@
+"""What stands behind every front door: the fleet's picture, the decision, the records, and the tasks that keep them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from scheduler.core.predictors.boosted_lengths import BoostedLengthPredictor
+
+from . import live
+from .admission import AdmissionGate
+from .classify import Classifier
+from .clocks import ClockAsks
+from .dispatch import Dispatcher, Gate
+from .emergency import Emergencies
+from .fleet import FleetView
+from .intake import Intake
+from .journal import Journal, Shipper
+from .length_trainer import LengthTrainer
+from .metrics import Metrics
+from .routing import Router
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BackroomConfig:
+    """`name`: of the process, in records and heartbeats. `spool`: folder for rows, of this process alone."""
+
+    spool: Path
+    name: str = "gateway"
+    rng: random.Random = field(default_factory=random.Random)  # breaks ties among instances
+    learns: bool = True  # trees of output lengths, in a process of their own once there are records enough
+    redis_url: str | None = None  # None: no snapshot, no shipping (tests put a snapshot in force themselves)
+
+
+class Backroom:
+    """Make and start it inside a running event loop; call `look_around` now and then."""
+
+    def __init__(
+        self,
+        config: BackroomConfig,
+        when_broken: Callable[[], None] = lambda: None,
+        before_gate: Callable[[Gate], Gate] = lambda gate: gate,
+    ) -> None:
+        """Opens the journal. Raises OSError when the spool folder cannot be written to.
+
+        Args:
+            when_broken: A background task that ends by itself is a fault: `broken` is then true and this is called,
+                so that the process ends and its supervisor starts a new one.
+            before_gate: Puts a gate of the front door's own before the dispatcher's.
+        """
+        self._config = config
+        self._when_broken = when_broken
+        self._tasks: list[asyncio.Task[None]] = []
+        self._link: live.RedisLink | None = None
+        self._shipper: Shipper | None = None
+        self.broken = False
+        boosted = BoostedLengthPredictor()
+        self.fleet = FleetView()
+        self.metrics = Metrics()
+        self.journal = Journal(config.spool, config.name, uuid.uuid4().hex[:16])
+        self.classifier = Classifier(boosted=boosted, trainer=LengthTrainer(boosted) if config.learns else None)
+        self.clocks = ClockAsks()
+        self.gate = AdmissionGate(self.clocks)
+        router = Router(self.metrics.routing_s, config.rng)
+        self.dispatcher = Dispatcher(self.fleet, router, self.classifier, before_gate(self.gate))
+        self.emergencies = Emergencies(self.dispatcher, self.clocks)
+        self.intake = Intake(self.fleet, self.classifier, self.journal, self.metrics)
+
+    @property
+    def shipped_rows(self) -> int:
+        return 0 if self._shipper is None else self._shipper.shipped_rows
+
+    def start(self) -> None:
+        """Begins the tasks that talk to Redis."""
+        config = self._config
+        if config.redis_url is None:
+            return
+        link = self._link = live.RedisLink(config.redis_url)
+        self._shipper = Shipper(self.journal, link)
+        refreshing = live.Repeated("reading the fleet snapshot", live.REFRESH_PERIOD_S)
+        self.begin(live.keep_refreshing(live.Refresher(self.fleet, link), refreshing), "snapshot")
+        self.begin(live.keep_listening(link, refreshing), "fleet channel")
+        self.begin(live.keep_shipping(self._shipper), "shipper")
+        self.begin(live.keep_beating(link, config.name, self.fleet), "heartbeat")
+
+    def begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """A task that goes on until `stop`."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def look_around(self, now_s: float) -> None:
+        """Acts on what has changed: snapshots, policies, emergencies. `now_s` is monotonic."""
+        self.dispatcher.look_around()
+        self.emergencies.look(self.fleet.services.values(), now_s)
+        self.gate.keep(instance.uid for instance in self.fleet.instances())
+        self.clocks.renew(now_s)
+
+    async def stop(self) -> None:
+        """Once no request is left: ends the tasks, ships what can be shipped."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._shipper is not None:
+            try:
+                await self._shipper.ship()
+            except (RedisError, OSError) as error:
+                log.warning("request rows stay on disk for the next one of this name: %s", error)
+        if self._link is not None:
+            await self._link.close()
+        self.journal.close()
+        self.gate.close()
+        self.classifier.close()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            log.critical("the background task '%s' died", task.get_name(), exc_info=task.exception())
+            self.broken = True
+            self._when_broken()
