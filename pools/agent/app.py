@@ -12,11 +12,16 @@ import logging
 import secrets
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import click
 from celery import Celery, bootsteps
 
+from scheduler.core.profiles import Profile, ProfileError, load_profiles
+
+from .clock_requests import ClockListener, ClockRequests
+from .engine_figures import Figures
 from .http import HttpClient
 from .link import RedisLink, redis_url
 from .loop import PERIOD_S, AgentLoop
@@ -25,48 +30,95 @@ from .vllm_metrics import VllmMetrics
 
 logger = logging.getLogger(__name__)
 
+_LEAST_PAUSE_S = 0.02
+
+
+class Bell:
+    """Wakes the agent's thread: for a whole tick (a nudge), or for a glance (a ring). Any thread may."""
+
+    def __init__(self) -> None:
+        self._rung = threading.Event()
+        self._nudged = threading.Event()
+
+    def nudge(self) -> None:
+        self._nudged.set()
+        self._rung.set()
+
+    def ring(self) -> None:
+        self._rung.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Until it is rung, or has been since the last wait."""
+        if self._rung.wait(timeout_s):
+            self._rung.clear()
+
+    def nudged(self) -> bool:
+        """Whether it has been, since this was last asked."""
+        was = self._nudged.is_set()
+        self._nudged.clear()
+        return was
+
 
 class AgentApp(Celery):  # type: ignore[misc]  # Celery has no types
     """A Celery application with the bell that the nudge task rings and the loop waits for."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.wake = threading.Event()
+        self.bell = Bell()
 
 
 class AgentThread(threading.Thread):
-    """Ticks once a period, or at once when woken. A fault in a tick is logged and does not end it."""
+    """Ticks once a period, or at once when nudged, and glances in between. Faults are logged and do not end it."""
 
-    def __init__(self, loop: AgentLoop, wake: threading.Event) -> None:
+    def __init__(self, loop: AgentLoop, bell: Bell) -> None:
         super().__init__(name="agent", daemon=True)
         self._loop = loop
-        self._wake = wake
+        self._bell = bell
         self._ending = False
 
     def run(self) -> None:
+        tick_s = time.monotonic()
         while not self._ending:
-            started_s = time.monotonic()
+            whole = self._bell.nudged() or time.monotonic() >= tick_s
+            if whole:
+                tick_s = time.monotonic() + PERIOD_S
             try:
-                self._loop.tick(time.time())
+                if whole:
+                    self._loop.tick(time.time())
+                else:
+                    self._loop.glance(time.time())
             except Exception:
                 logger.exception("a tick of the agent failed")
-            if self._wake.wait(max(0.0, started_s + PERIOD_S - time.monotonic())):
-                self._wake.clear()
+            self._bell.wait(self._pause_s(tick_s))
 
     def end(self, timeout_s: float) -> None:
         self._ending = True
-        self._wake.set()
+        self._bell.ring()
         self.join(timeout_s)
+
+    def _pause_s(self, tick_s: float) -> float:
+        """To the next tick, or to a glance before it."""
+        left_s = max(0.0, tick_s - time.monotonic())
+        glance_s = self._loop.glance_s()
+        return left_s if glance_s is None else min(left_s, max(_LEAST_PAUSE_S, glance_s - time.time()))
 
 
 class AgentStep(bootsteps.StartStopStep):  # type: ignore[misc]
     """Runs the agent beside the worker's consumer. Engines outlive it; clocks return to the top with their leases."""
 
-    def __init__(self, worker: Any, node: str | None = None, control: str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        worker: Any,
+        node: str | None = None,
+        control: str | None = None,
+        profiles: str | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(worker, **options)
         self._node = node
         self._control = control
-        self._thread: AgentThread | None = None
+        self._profiles = profiles
+        self._threads: tuple[AgentThread | ClockListener, ...] = ()
         self.enabled = node is not None
 
     def include_if(self, worker: Any) -> bool:
@@ -77,7 +129,8 @@ class AgentStep(bootsteps.StartStopStep):  # type: ignore[misc]
         if self._control is None:
             raise click.UsageError("--node needs --control, the URL of the simulated node's control API")
         client = HttpClient(self._control, TIMEOUT_S)
-        link = RedisLink(redis_url(worker.app.conf.broker_url), self._node)
+        url = redis_url(worker.app.conf.broker_url)
+        requests = ClockRequests()
         loop = AgentLoop(
             self._node,
             secrets.token_hex(8),
@@ -85,17 +138,31 @@ class AgentStep(bootsteps.StartStopStep):  # type: ignore[misc]
             actuator=SimFrequencyActuator(client),
             runtime=SimInstanceRuntime(client),
             metrics=VllmMetrics(),
-            link=link,
+            link=RedisLink(url, self._node),
             control=SimEngineControl(client),
+            sampler=VllmMetrics(),
+            requests=requests,
+            figures=Figures(_read_profiles(self._profiles)),
         )
-        self._thread = AgentThread(loop, worker.app.wake)
-        self._thread.start()
+        bell = worker.app.bell
+        self._threads = AgentThread(loop, bell), ClockListener(url, self._node, requests, bell.ring)
+        for thread in self._threads:
+            thread.start()
 
     def stop(self, worker: Any) -> None:
-        if self._thread is not None:
-            self._thread.end(timeout_s=5.0)
+        for thread in self._threads:
+            thread.end(timeout_s=5.0)
 
     terminate = stop
+
+
+def _read_profiles(path: str | None) -> tuple[Profile, ...]:
+    if path is None:
+        return ()
+    try:
+        return load_profiles(Path(path))
+    except (OSError, ProfileError) as error:
+        raise click.UsageError(f"--profiles {path}: {error}") from error
 
 
 app = AgentApp("greenserve-agent", include=["pools.agent.tasks"])
@@ -110,4 +177,7 @@ app.conf.update(
 )
 app.user_options["worker"].add(click.Option(["--node"], help="Run this node's agent beside the worker."))
 app.user_options["worker"].add(click.Option(["--control"], help="Control API of a simulated node, http://HOST:PORT."))
+app.user_options["worker"].add(
+    click.Option(["--profiles"], help="Measured profiles of engines, .csv or .json: see `greenserve engine import`.")
+)
 app.steps["worker"].add(AgentStep)

@@ -1,237 +1,231 @@
-"""The clock loop of one node: runs the frequency controller for each engine and holds the clocks under a lease.
+"""The clock loop of one node: runs each engine's clock rule, hears what gateways ask for, and holds the clocks.
 
-A clock below the top is renewed each tick. Whoever stops renewing lets go: an engine that can no longer be measured,
-or an agent that died, is back at its top clock when the lease is over.
+Clocks are held under a lease. A clock below the top is renewed each tick. Whoever stops renewing lets go: an engine
+that can no longer be measured, or an agent that died, is back at its top clock when the lease is over.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pools.wire import ClockDecision, ClockPolicy
-from scheduler.core.controllers.frequency import ClockState, MiadConfig, step
 from scheduler.core.ports import AdapterError, EngineReading, FrequencyActuator
-from scheduler.core.types import ClockObservation, Limits, Reason
+from scheduler.core.types import Reason
+
+from .clock_log import Decided, DecisionLog
+from .clock_requests import Ask, ClockRequests
+from .clock_rules import BY_REQUEST, EARLY_S, EngineView, Rule, Seen, Why, rule_of, unknown
+from .engine_figures import Figures
 
 logger = logging.getLogger(__name__)
-
-REPORT_EVERY_S = 30.0  # equal decisions are reported as one, at least this often
-_EARLY_S = 0.1  # a tick a little before the period counts as on time
-
-
-@dataclass(frozen=True, slots=True)
-class EngineView:
-    """An engine as the clock loop sees it in one tick. `reading` None: it could not be measured."""
-
-    uid: str
-    gpu_uuids: tuple[str, ...]
-    sm_clock_mhz: float | None
-    min_mhz: float
-    max_mhz: float
-    limits: Limits
-    reading: EngineReading | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Decided:
-    """A decision before run-length encoding."""
-
-    at_s: float
-    reason: Reason
-    summary: str
-    from_mhz: float
-    to_mhz: float
-    inputs: dict[str, float | int | str | None]
-
-    @property
-    def kind(self) -> tuple[str, int]:
-        return self.reason.value, (self.to_mhz > self.from_mhz) - (self.to_mhz < self.from_mhz)
-
-
-class DecisionLog:
-    """Run-length encoding of one engine's decisions: each change at once, then the equal ones after it as one row.
-
-    A row with `held` 0 is one decision; a row with `held` n stands for n decisions equal to the row before.
-    """
-
-    def __init__(self, uid: str) -> None:
-        self._uid = uid
-        self._last: _Decided | None = None
-        self._from_mhz = 0.0  # where the unreported run began
-        self._held = 0
-        self._reported_s = 0.0
-
-    def add(self, decided: _Decided) -> list[ClockDecision]:
-        if self._last is None or decided.kind != self._last.kind:
-            rows = self.flush()
-            self._last, self._reported_s = decided, decided.at_s
-            return [*rows, self._row(decided, decided.from_mhz, 0)]
-        if not self._held:
-            self._from_mhz = decided.from_mhz
-        self._held += 1
-        self._last = decided
-        return self.flush() if decided.at_s - self._reported_s >= REPORT_EVERY_S else []
-
-    def flush(self) -> list[ClockDecision]:
-        if self._last is None or not self._held:
-            return []
-        row = self._row(self._last, self._from_mhz, self._held)
-        self._held, self._reported_s = 0, self._last.at_s
-        return [row]
-
-    def _row(self, decided: _Decided, from_mhz: float, held: int) -> ClockDecision:
-        return ClockDecision(
-            at_s=decided.at_s,
-            instance_uid=self._uid,
-            reason=decided.reason.value,
-            summary=decided.summary,
-            from_mhz=from_mhz,
-            to_mhz=decided.to_mhz,
-            held=held,
-            inputs=decided.inputs,
-        )
 
 
 @dataclass(slots=True)
 class _Clock:
-    """One engine's clock between ticks."""
+    """One engine's clock between looks. `state` is its rule's; `asked`: what a gateway asked for at the last look."""
 
+    engine: EngineView
     log: DecisionLog
-    state: ClockState | None = None
+    policy: ClockPolicy | None = None
+    rule: Rule | None = None
+    fault: str = ""  # of the policy
+    state: Any = None
+    seen: Seen = field(default_factory=Seen)
     due_s: float = 0.0
-    worst: dict[str, float] = field(default_factory=dict)  # latencies since the last decision, s
-    at_top: bool = False  # told so since it was last lowered, or since it was first seen
+    asked: Ask | None = None
+    mhz: float | None = None  # that is to be held; None: the top, by a lease that is left to lapse
+    held_mhz: float | None = None  # that the GPUs were last told, as far as is known
+
+    @property
+    def by_request(self) -> bool:
+        return self.policy is not None and self.policy.policy in BY_REQUEST and not (self.policy.paused or self.fault)
 
 
 class ClockLoop:
-    def __init__(self, actuator: FrequencyActuator) -> None:
+    """`tick` with a whole look at the node, and `glance` in between; both of one thread.
+
+    A clock that a gateway asks for is set within a glance, without waiting for the next tick.
+    """
+
+    def __init__(
+        self,
+        actuator: FrequencyActuator,
+        requests: ClockRequests | None = None,
+        figures: Figures | None = None,
+        tick_s: float = 1.0,
+    ) -> None:
         self._actuator = actuator
+        self._requests = requests or ClockRequests()
+        self._figures = figures or Figures()
+        self._tick_s = tick_s
         self._clocks: dict[str, _Clock] = {}
         self.errors: list[str] = []  # of the last tick
 
     def tick(self, now_s: float, policy: ClockPolicy, engines: Sequence[EngineView]) -> list[ClockDecision]:
-        """Decides where a period has passed, renews every lease, and returns the decisions to report."""
+        """Decides where a period has passed, renews every lease, and returns the decisions to report.
+
+        Args:
+            now_s: Unix seconds.
+            policy: Of engines that bring none of their own.
+            engines: All that serve; the clocks of others are let go.
+        """
         self.errors = []
         rows: list[ClockDecision] = []
-        config = self._config(policy)
         present = {engine.uid for engine in engines}
         for uid in [uid for uid in self._clocks if uid not in present]:
             rows += self._clocks.pop(uid).log.flush()
         for engine in engines:
-            clock = self._clocks.setdefault(engine.uid, _Clock(DecisionLog(engine.uid)))
-            if config is None:
-                rows += self._free(now_s, clock, engine, policy)
-            elif unknown := _unknown(engine):
-                rows += self._blind(now_s, clock, engine, config, unknown)
-            else:
-                rows += self._control(now_s, clock, engine, config)
-                self._hold(clock, engine, policy.lease_s)
+            clock = self._clocks.get(engine.uid)
+            if clock is None:
+                clock = self._clocks[engine.uid] = _Clock(engine, DecisionLog(engine.uid))
+            clock.engine = engine
+            rows += self._adopt(now_s, clock, engine.clock or policy)
+            rows += self._look(now_s, clock)
+            self._hold(clock, renew=True)
+        faults = {clock.fault for clock in self._clocks.values() if clock.fault}
+        self.errors += [f"clock policy: {fault}; clocks stay at the top" for fault in sorted(faults)]
+        self._requests.forget_lapsed(now_s)
         return rows
 
-    def _config(self, policy: ClockPolicy) -> MiadConfig | None:
-        """None: clocks stay at the top, by policy or because the policy makes no sense (an error then)."""
-        if policy.paused or policy.policy == "fixed":
-            return None
-        try:
-            if policy.policy != "miad":
-                raise ValueError(f"unknown policy '{policy.policy}'")
-            if policy.lease_s <= 0.0:
-                raise ValueError("lease_s must be above 0")
-            return MiadConfig(increase=policy.increase, decrease_mhz=policy.decrease_mhz, period_s=policy.period_s)
-        except ValueError as error:
-            self.errors.append(f"clock policy: {error}; clocks stay at the top")
-            return None
+    def glance(self, now_s: float, samples: Mapping[str, EngineReading | None]) -> list[ClockDecision]:
+        """Between ticks: readings of engines whose rule wanted one (`wanting`), and what gateways ask for.
 
-    def _control(self, now_s: float, clock: _Clock, engine: EngineView, config: MiadConfig) -> list[ClockDecision]:
-        reading = engine.reading
-        assert reading is not None
-        assert reading.running is not None
-        assert reading.waiting is not None
-        assert engine.sm_clock_mhz is not None
-        for name in ("ttft_s", "tpot_s", "e2e_s"):
-            if (value := getattr(reading, name)) is not None:
-                clock.worst[name] = max(value, clock.worst.get(name, 0.0))
-        if now_s < clock.due_s - _EARLY_S:
+        An engine that gives no sample (None) is left as it is: the next tick tells whether it can be measured.
+        """
+        rows: list[ClockDecision] = []
+        for uid, clock in self._clocks.items():
+            if (sample := samples.get(uid)) is not None:
+                clock.engine = replace(clock.engine, reading=sample)
+                rows += self._look(now_s, clock)
+            else:
+                rows += self._answer(now_s, clock, None)
+            if uid in samples and sample is None:
+                clock.due_s = now_s + self._tick_s
+            self._hold(clock, renew=False)
+        self._requests.forget_lapsed(now_s)
+        return rows
+
+    def wanting(self, now_s: float) -> list[str]:
+        """Engines whose rule is due for a reading. One that could not be measured waits for the next tick."""
+        return [uid for uid, clock in self._clocks.items() if self._samples(clock) and now_s >= clock.due_s - EARLY_S]
+
+    def next_s(self) -> float | None:
+        """When a glance is worth its while, in Unix seconds: a sample is due, or a lease of a request ends."""
+        times = [clock.due_s for clock in self._clocks.values() if self._samples(clock)]
+        if (lapse_s := self._requests.next_lapse_s()) is not None:
+            times.append(lapse_s)
+        return min(times, default=None)
+
+    def _samples(self, clock: _Clock) -> bool:
+        return clock.rule is not None and clock.rule.period_s < self._tick_s and clock.engine.reading is not None
+
+    def _adopt(self, now_s: float, clock: _Clock, policy: ClockPolicy) -> list[ClockDecision]:
+        """Knobs change in passing. Another rule starts from the top clock, and so does one that makes no sense."""
+        if policy == clock.policy:
             return []
-        clock.due_s = now_s + config.period_s
-        observation = ClockObservation(
-            now_s=now_s,
-            instance=engine.uid,
-            sm_clock_mhz=engine.sm_clock_mhz,
-            min_mhz=engine.min_mhz,
-            max_mhz=engine.max_mhz,
-            running=reading.running,
-            waiting=reading.waiting,
-            ttft_s=clock.worst.get("ttft_s"),
-            tpot_s=clock.worst.get("tpot_s"),
-            e2e_s=clock.worst.get("e2e_s"),
-            limits=engine.limits,
-        )
-        before_mhz = _asked(clock, engine)
-        clock.state, effects = step(clock.state, observation, config)
-        clock.worst.clear()
-        why = effects.rationale
-        return clock.log.add(
-            _Decided(now_s, why.reason, why.summary, before_mhz, _asked(clock, engine), dict(why.inputs))
-        )
+        before, clock.policy = clock.policy, policy
+        clock.fault = ""
+        try:
+            clock.rule = rule_of(policy, self._figures)
+        except ValueError as error:
+            clock.rule, clock.fault = None, str(error)
+        same = before is not None and (before.policy, before.paused) == (policy.policy, policy.paused)
+        if before is None or (same and not clock.fault):
+            return []
+        clock.state, clock.asked, clock.due_s, clock.seen = None, None, 0.0, Seen()
+        why = "the clock loop is paused" if policy.paused else f"the clock policy is {policy.policy}"
+        from_mhz, clock.mhz = _mhz(clock), clock.engine.max_mhz
+        if from_mhz == clock.mhz:
+            return []
+        found = Why(Reason.POLICY.value, f"Back to the top clock: {why}.", {})
+        return self._log(now_s, clock, from_mhz, found)
 
-    def _hold(self, clock: _Clock, engine: EngineView, lease_s: float) -> None:
-        """Sets the clock that is asked for: again each tick while it is below the top, once when it is at the top."""
-        target_mhz = _asked(clock, engine)
+    def _look(self, now_s: float, clock: _Clock) -> list[ClockDecision]:
+        """With a fresh reading, or the lack of one."""
+        if clock.rule is None:
+            return self._answer(now_s, clock, None)
+        if missing := unknown(clock.engine):
+            return self._blind(now_s, clock, missing)
+        assert clock.engine.reading is not None
+        clock.seen.add(now_s, clock.engine.reading)
+        if now_s < clock.due_s - EARLY_S:
+            return self._answer(now_s, clock, None)
+        clock.due_s = now_s + clock.rule.period_s
+        clock.state, why = clock.rule.step(clock.state, now_s, clock.engine, clock.seen)
+        clock.seen.worst.clear()
+        return self._answer(now_s, clock, why)
+
+    def _answer(self, now_s: float, clock: _Clock, why: Why | None) -> list[ClockDecision]:
+        """What is to be held: by the rule, which may just have decided (`why`), or by the gateways."""
+        engine, from_mhz = clock.engine, _mhz(clock)
+        ask = None if clock.rule is None and not clock.by_request else self._requests.highest(engine.uid, now_s)
+        news, clock.asked = ask != clock.asked, ask
+        if clock.rule is None:
+            clock.mhz = engine.within(ask.mhz) if ask else engine.max_mhz
+            if not clock.by_request or not news:
+                return []
+            return self._log(now_s, clock, from_mhz, _by_request(ask) if ask else _NOBODY)
+        own_mhz = clock.rule.asked_mhz(clock.state, engine)
+        if own_mhz is None and ask is None:
+            return []  # it is left to lapse
+        own_mhz = clock.mhz = engine.max_mhz if own_mhz is None else engine.within(own_mhz)
+        if ask is not None and engine.within(ask.mhz) > own_mhz:
+            clock.mhz = engine.within(ask.mhz)
+            clock.state = clock.rule.follow(clock.state, clock.mhz, engine)
+            why = _by_request(ask, f" The rule by itself would set {own_mhz:.0f} MHz.")
+        return [] if why is None else self._log(now_s, clock, from_mhz, why)
+
+    def _blind(self, now_s: float, clock: _Clock, missing: str) -> list[ClockDecision]:
+        """The engine could not be measured: the lease is not renewed, so the clock is soon at the top.
+
+        Where a gateway asks for a clock, it is at the top now.
+        """
+        from_mhz, clock.state, clock.mhz = _mhz(clock), None, None
+        rows = self._answer(now_s, clock, None)
+        if now_s < clock.due_s - EARLY_S:
+            return rows
+        assert clock.rule is not None
+        clock.due_s = now_s + clock.rule.period_s
+        clock.seen.worst.clear()
+        summary = f"No decision: {missing}. The lease is not renewed, so the clock returns to its top."
+        why = Why(Reason.NO_DATA.value, summary, {"sm_clock_mhz": clock.engine.sm_clock_mhz})
+        return rows + self._log(now_s, clock, from_mhz, why)
+
+    def _hold(self, clock: _Clock, *, renew: bool) -> None:
+        """Sets the clock that is to be held: when it changes, and to renew its lease while it is below the top."""
+        engine, target_mhz = clock.engine, clock.mhz
+        if target_mhz is None:
+            clock.held_mhz = None  # the lease is still running: whoever measures it again sets the clock anew
+            return
+        if target_mhz == clock.held_mhz and not (renew and target_mhz < engine.max_mhz):
+            return
+        assert clock.policy is not None
         try:
             if target_mhz < engine.max_mhz:
-                clock.at_top = False
-                self._actuator.lock(engine.gpu_uuids, target_mhz, lease_s)
-            elif not clock.at_top:
+                self._actuator.lock(engine.gpu_uuids, target_mhz, clock.policy.lease_s)
+            else:
                 self._actuator.reset(engine.gpu_uuids)
-                clock.at_top = True
+            clock.held_mhz = target_mhz
         except AdapterError as error:
+            clock.held_mhz = None
             self.errors.append(f"clock of instance {engine.uid}: {error}")
 
-    def _free(self, now_s: float, clock: _Clock, engine: EngineView, policy: ClockPolicy) -> list[ClockDecision]:
-        """Back to the top clock, and out of the loop's hands."""
-        before_mhz = _asked(clock, engine)
-        clock.state = None
-        clock.worst.clear()
-        self._hold(clock, engine, policy.lease_s)
-        if before_mhz == engine.max_mhz:
-            return []
-        why = "the clock loop is paused" if policy.paused else f"the clock policy is {policy.policy}"
-        summary = f"Back to the top clock: {why}."
-        decided = _Decided(now_s, Reason.POLICY, summary, before_mhz, engine.max_mhz, {"policy": policy.policy})
-        return clock.log.add(decided)
-
-    def _blind(
-        self, now_s: float, clock: _Clock, engine: EngineView, config: MiadConfig, unknown: str
-    ) -> list[ClockDecision]:
-        """The engine could not be measured: the lease is not renewed, so the clock is soon at the top."""
-        if now_s < clock.due_s - _EARLY_S:
-            return []
-        clock.due_s = now_s + config.period_s
-        summary = f"No decision: {unknown}. The lease is not renewed, so the clock returns to its top."
-        inputs: dict[str, float | int | str | None] = {"sm_clock_mhz": engine.sm_clock_mhz}
-        decided = _Decided(now_s, Reason.NO_DATA, summary, _asked(clock, engine), engine.max_mhz, inputs)
-        clock.state = None
-        clock.at_top = False  # the lease is still running: whoever measures it again sets the clock anew
-        clock.worst.clear()
-        return clock.log.add(decided)
+    def _log(self, now_s: float, clock: _Clock, from_mhz: float, why: Why) -> list[ClockDecision]:
+        assert clock.policy is not None
+        inputs = {"rule": clock.policy.policy, **why.inputs}
+        return clock.log.add(Decided(now_s, why.reason, why.summary, from_mhz, _mhz(clock), inputs))
 
 
-def _asked(clock: _Clock, engine: EngineView) -> float:
-    """The clock that was last asked for, within the GPU's range."""
-    if clock.state is None or clock.state.target_mhz is None:
-        return engine.max_mhz
-    return min(max(clock.state.target_mhz, engine.min_mhz), engine.max_mhz)
+_NOBODY = Why(Reason.NO_DATA.value, "No gateway asks for a clock: it is at its top.", {})
 
 
-def _unknown(engine: EngineView) -> str:
-    """What is missing to decide on, in words; empty when nothing is."""
-    if engine.reading is None:
-        return "the engine cannot be measured"
-    if engine.reading.running is None or engine.reading.waiting is None:
-        return "the engine does not tell its running and waiting requests"
-    if engine.sm_clock_mhz is None:
-        return "the GPUs do not tell their clock"
-    return ""
+def _by_request(ask: Ask, more: str = "") -> Why:
+    return Why(ask.reason, ask.summary + more, {"gateway": ask.gateway, "asked_mhz": ask.mhz})
+
+
+def _mhz(clock: _Clock) -> float:
+    """The clock that is to be held, or that a lapsing lease leads to."""
+    return clock.engine.max_mhz if clock.mhz is None else clock.engine.within(clock.mhz)

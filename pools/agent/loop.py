@@ -6,6 +6,8 @@ import logging
 
 from pools.wire import (
     AgentState,
+    ClockDecision,
+    DesiredInstance,
     DesiredNode,
     Heartbeat,
     InstanceState,
@@ -15,6 +17,7 @@ from scheduler.core.ports import (
     AdapterError,
     EngineControl,
     EngineMetrics,
+    EngineReading,
     FrequencyActuator,
     GpuMeter,
     GpuReading,
@@ -22,7 +25,10 @@ from scheduler.core.ports import (
 )
 from scheduler.core.types import Limits
 
-from .clocks import ClockLoop, EngineView
+from .clock_requests import ClockRequests
+from .clock_rules import EngineView, look_period_s
+from .clocks import ClockLoop
+from .engine_figures import Figures
 from .link import BadDesired, Link, LinkError
 from .outbox import Outbox
 from .reconcile import Reconciler
@@ -36,6 +42,9 @@ _BATCHES_A_TICK = 50  # after an absence of Redis the backlog goes out at this p
 
 class AgentLoop:
     """Call `tick` about once a second; it never raises for a fault of node or Redis, but says it in `AgentState`.
+
+    Call `glance` in between: at `glance_s`, and when a gateway has asked for a clock. `sampler` reads engines for clock
+    rules that are faster than ticks; it is not `metrics`, whose means are of whole ticks.
 
     What cannot be read is left as it is: without a desired state nothing is started or stopped, without an answer
     from the runtime nothing is reconciled.
@@ -52,15 +61,21 @@ class AgentLoop:
         metrics: EngineMetrics,
         link: Link,
         control: EngineControl | None = None,
+        sampler: EngineMetrics | None = None,
+        requests: ClockRequests | None = None,
+        figures: Figures | None = None,
     ) -> None:
         self._node = node
         self._boot = boot
         self._meter = meter
         self._runtime = runtime
         self._metrics = metrics
+        self._sampler = sampler or metrics
         self._link = link
         self._reconciler = Reconciler(runtime, control)
-        self._clocks = ClockLoop(actuator)
+        self._clocks = ClockLoop(actuator, requests, figures, PERIOD_S)
+        self._clock_rows: list[ClockDecision] = []  # not yet in a batch
+        self._urls: dict[str, str] = {}  # of engines that are up, at the last tick
         self._outbox = Outbox(node, boot)
         self._desired: DesiredNode | None = None
         self._gpus: dict[str, GpuReading] = {}  # last known, by uuid
@@ -77,13 +92,28 @@ class AgentLoop:
                 self._list(view)
             view.errors += self._reconciler.errors
         self._scrape(view)
-        clock_rows = []
         if self._desired is not None:
-            clock_rows = self._clocks.tick(now_s, self._desired.clock, self._engine_views(view))
+            self._clock_rows += self._clocks.tick(now_s, self._desired.clock, self._engine_views(view))
             view.errors += self._clocks.errors
         instances = self._instance_states(view)
+        clock_rows, self._clock_rows = self._clock_rows, []
         self._outbox.add(now_s, gpu_rows(view), instance_rows(view, instances), clock_rows)
         return self._report(view, instances, reachable)
+
+    def glance(self, now_s: float) -> None:
+        """Only clocks, and only what cannot wait for the next tick: samples that are due, and what gateways ask for."""
+        samples: dict[str, EngineReading | None] = {}
+        for uid in self._clocks.wanting(now_s):
+            try:
+                samples[uid] = self._sampler.scrape(uid, self._urls[uid])
+            except AdapterError as error:
+                samples[uid] = None
+                logger.debug("no sample of instance %s: %s", uid, error)
+        self._clock_rows += self._clocks.glance(now_s, samples)
+
+    def glance_s(self) -> float | None:
+        """When a glance is worth its while, in Unix seconds; None: not before the next tick."""
+        return self._clocks.next_s()
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -121,13 +151,29 @@ class AgentLoop:
             view.errors.append(f"cannot list the instances: {error}")
 
     def _scrape(self, view: View) -> None:
+        self._urls = {}
         for status in view.statuses or ():
             if status.state not in ("ready", "sleeping", "draining") or status.url is None:
                 continue
             try:
                 view.engines[status.uid] = self._metrics.scrape(status.uid, status.url)
+                self._urls[status.uid] = status.url
             except AdapterError as error:
                 view.errors.append(f"cannot measure instance {status.uid}: {error}")
+                # That may have taken its whole time-out: what gateways asked for meanwhile has waited for long enough.
+                self._clock_rows += self._clocks.glance(view.now_s, {})
+
+    def _sampled(self, view: View, item: DesiredInstance) -> EngineReading | None:
+        """What the clock rule of an instance goes by: the tick's own reading, unless the rule is faster than ticks."""
+        assert self._desired is not None
+        period_s = look_period_s(item.clock or self._desired.clock)
+        if item.uid not in self._urls or period_s is None or period_s >= PERIOD_S:
+            return view.engines.get(item.uid)
+        try:
+            return self._sampler.scrape(item.uid, self._urls[item.uid])
+        except AdapterError as error:
+            view.errors.append(f"cannot sample instance {item.uid}: {error}")
+            return None
 
     # -- views -------------------------------------------------------------------------------------
 
@@ -149,7 +195,11 @@ class AgentLoop:
                     min_mhz=max(gpu.min_mhz for gpu in gpus),
                     max_mhz=min(gpu.max_mhz for gpu in gpus),
                     limits=Limits(item.limits.ttft_s, item.limits.tpot_s, item.limits.e2e_s),
-                    reading=view.engines.get(status.uid),
+                    reading=self._sampled(view, item),
+                    model=item.model,
+                    engine=item.engine,
+                    gpu_type=gpus[0].gpu_type,
+                    clock=item.clock,
                 )
             )
         return views

@@ -14,4 +14,4 @@ logger = logging.getLogger(__name__)
 def reconcile(self: Any, decision_id: int | None = None) -> None:
     """A nudge: the desired state has changed, look now. What to do is in the desired state, so twice does no harm."""
     logger.info("nudged by decision %s", decision_id)
-    self.app.wake.set()
+    self.app.bell.nudge()

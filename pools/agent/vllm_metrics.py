@@ -28,7 +28,14 @@ _TPOT = (
 )
 _E2E = ("vllm:e2e_request_latency_seconds",)
 
-_VALUES = frozenset((*_RUNNING, *_WAITING, *_KV_USAGE, *_PROMPT_TOKENS, *_GENERATION_TOKENS))
+# Lengths of requests that have ended. An engine without them serves as well; only its lengths are not known.
+_REQUESTS = "vllm:request_generation_tokens_count"
+_REQUEST_PROMPT = "vllm:request_prompt_tokens_sum"
+_REQUEST_OUTPUT = "vllm:request_generation_tokens_sum"
+
+_LENGTHS = (_REQUESTS, _REQUEST_PROMPT, _REQUEST_OUTPUT)
+
+_VALUES = frozenset((*_RUNNING, *_WAITING, *_KV_USAGE, *_PROMPT_TOKENS, *_GENERATION_TOKENS, *_LENGTHS))
 _MEANS = frozenset(name + suffix for name in (*_TTFT, *_TPOT, *_E2E) for suffix in ("_sum", "_count"))
 
 
@@ -134,6 +141,9 @@ def _reading(now_s: float, samples: Samples, before: dict[str, tuple[float, floa
         tpot_s=mean(_TPOT),
         e2e_s=mean(_E2E),
         missing=tuple(missing),
+        requests_total=samples.totals.get(_REQUESTS),
+        request_prompt_tokens_total=samples.totals.get(_REQUEST_PROMPT),
+        request_output_tokens_total=samples.totals.get(_REQUEST_OUTPUT),
     )
 
 

@@ -325,6 +325,8 @@ class Batcher:
         assert sequence.first_token_s is not None
         self._roster.finish(sequence, at_s)
         self.counters.e2e_s.observe(at_s - sequence.arrived_s)
+        self.counters.request_prompt_tokens.observe(sequence.prompt_tokens)
+        self.counters.request_generation_tokens.observe(sequence.generated)
         if sequence.generated > 1:
             mean_s = (at_s - sequence.first_token_s) / (sequence.generated - 1)
             self.counters.time_per_output_token_s.observe(mean_s)

@@ -22,6 +22,7 @@ _REQUEST_S = (
     *(30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 _ITERATION_TOKENS = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
+_REQUEST_TOKENS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5)
 _TRANSFER_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
 _TRANSFER_BYTES = tuple(2.0**power for power in range(11, 35, 2))
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")  # level 0, 1, 2
@@ -54,6 +55,8 @@ class EngineCounters:
         self.time_per_output_token_s = Histogram(_TOKEN_S)  # a request's mean
         self.e2e_s = Histogram(_REQUEST_S)
         self.queue_time_s = Histogram(_REQUEST_S)
+        self.request_prompt_tokens = Histogram(_REQUEST_TOKENS)  # of those that ended
+        self.request_generation_tokens = Histogram(_REQUEST_TOKENS)
         self.iteration_tokens = Histogram(_ITERATION_TOKENS)
         self.transfer_s = Histogram(_TRANSFER_S)
         self.transfer_bytes = Histogram(_TRANSFER_BYTES)
@@ -104,6 +107,8 @@ def render(counters: EngineCounters, model: str, gauges: EngineGauges) -> str:
         ("request_time_per_output_token_seconds", counters.time_per_output_token_s),
         ("e2e_request_latency_seconds", counters.e2e_s),
         ("request_queue_time_seconds", counters.queue_time_s),
+        ("request_prompt_tokens", counters.request_prompt_tokens),
+        ("request_generation_tokens", counters.request_generation_tokens),
         ("iteration_tokens_total", counters.iteration_tokens),
         ("nixl_xfer_time_seconds", counters.transfer_s),
         ("nixl_bytes_transferred", counters.transfer_bytes),

@@ -134,6 +134,9 @@ class EngineReading:
     tpot_s: float | None
     e2e_s: float | None
     missing: tuple[str, ...] = ()
+    requests_total: float | None = None  # that have ended, and the tokens of their prompts and outputs
+    request_prompt_tokens_total: float | None = None
+    request_output_tokens_total: float | None = None
 
 
 class GpuMeter(Protocol):

