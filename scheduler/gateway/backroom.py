@@ -18,7 +18,7 @@ from scheduler.core.predictors.boosted_lengths import BoostedLengthPredictor
 from . import live
 from .admission import AdmissionGate
 from .classify import Classifier
-from .clocks import ClockAsks
+from .clocks import Ask, ClockAsks
 from .dispatch import Dispatcher, Gate
 from .emergency import Emergencies
 from .fleet import FleetView
@@ -91,6 +91,9 @@ class Backroom:
         self.begin(live.keep_refreshing(live.Refresher(self.fleet, link), refreshing), "snapshot")
         self.begin(live.keep_listening(link, refreshing), "fleet channel")
         self.begin(live.keep_shipping(self._shipper), "shipper")
+        asks: asyncio.Queue[Ask] = asyncio.Queue()
+        self.clocks.send = asks.put_nowait
+        self.begin(live.keep_asking(link, config.name, asks), "clock requests")
         self.begin(live.keep_beating(link, config.name, self.fleet), "heartbeat")
 
     def begin(self, work: Coroutine[Any, Any, None], name: str) -> None:

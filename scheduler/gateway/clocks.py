@@ -25,6 +25,7 @@ class Ask:
     reason: str
     summary: str
     sent_s: float
+    lease_s: float = LEASE_S  # 0: no more
 
 
 class ClockAsks:
@@ -43,8 +44,11 @@ class ClockAsks:
         self.send(ask)
 
     def drop(self, uid: str) -> None:
-        """No more: the agent is free again when the lease is over."""
-        self._asks.pop(uid, None)
+        """No more: the agent is free again."""
+        ask = self._asks.pop(uid, None)
+        if ask is not None:
+            ask.lease_s = 0.0
+            self.send(ask)
 
     def asked(self, uid: str) -> float | None:
         ask = self._asks.get(uid)

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from pools import wire
 
+from .clocks import Ask
 from .fleet import FleetView
 from .journal import Shipper
 
@@ -75,6 +76,19 @@ class RedisLink:
             pipe.zcard(wire.GATEWAYS_KEY)
             found = await pipe.execute()
         return int(found[-1])
+
+    async def ask_clock(self, gateway: str, ask: Ask) -> None:
+        """Tells an instance's agent; one that does not listen now hears the next renewal."""
+        request = wire.ClockRequest(
+            uid=ask.uid,
+            gateway=gateway,
+            at_s=time.time(),
+            mhz=ask.mhz,
+            lease_s=ask.lease_s,
+            reason=ask.reason,
+            summary=ask.summary,
+        )
+        await self._redis.publish(wire.clock_channel(ask.node), wire.encode(request))
 
     async def wait_for_change(self, changed: asyncio.Event) -> None:
         """Sets `changed` whenever a new fleet is announced; returns only by raising."""
@@ -168,6 +182,18 @@ async def keep_shipping(shipper: Shipper) -> None:
         except (RedisError, OSError) as error:
             beat.failed(error)
         await beat.pause()
+
+
+async def keep_asking(link: RedisLink, process: str, asks: asyncio.Queue[Ask]) -> None:
+    """Sends clocks that are asked for. While Redis is away they are dropped: what still stands is renewed later."""
+    beat = Repeated("asking for clocks", HEARTBEAT_PERIOD_S)
+    while True:
+        ask = await asks.get()
+        try:
+            await link.ask_clock(process, ask)
+            beat.worked()
+        except (RedisError, OSError) as error:
+            beat.failed(error)
 
 
 async def keep_beating(link: RedisLink, process: str, view: FleetView) -> None:

@@ -371,8 +371,8 @@ class ClientConnection(asyncio.Protocol):
         self._transport.write(head)
 
     def send(self, data: bytes) -> None:
-        if self._serving is not None and data and not self._transport.is_closing():
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._serving.chunked_reply else data)
+        if (request := self._serving) is not None and data and not self._transport.is_closing():
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if request.chunked_reply else data)
 
     def finish(self, data: bytes = b"") -> None:
         """Ends a stream, with its last bytes."""

@@ -104,7 +104,6 @@ class Exchange:
         "_fate",
         "_gone",
         "_headers",
-        "_out",
         "_pieces",
         "_size",
         "_slot",
@@ -144,7 +143,6 @@ class Exchange:
         self._headers = b""
         self._pieces: list[bytes] = []
         self._size = 0
-        self._out: list[bytes] = []
         self._window_end_s = window_end_s
         self.ending.meter = None
 
@@ -437,29 +435,34 @@ class Exchange:
             if self._slot is not None:
                 self._slot.meter = self.ending.meter
 
-    def body(self, data: bytes) -> None:
+    def body(self, pieces: list[bytes]) -> None:
         now_s = time.monotonic()
         self.deadline_s = now_s + self._context.timeouts.idle_s
-        if self._slot is not None:
-            self._slot.started()
+        slot = self._slot
+        if slot is not None and slot.begun_s is None:
+            slot.started()
         meter = self.ending.meter
-        if meter is not None:
-            relayed = meter.feed(data, now_s)
-            if relayed:
-                self._out.append(relayed)
+        if meter is None:
+            self._hold(pieces)
             return
-        self._pieces.append(data)
-        self._size += len(data)
-        if self._size > MAX_WHOLE_BYTES:  # the last piece stays back: it must not pass before the record
-            self._out += self._pieces[:-1]
-            del self._pieces[:-1]
+        if len(pieces) == 1:
+            out = meter.feed(pieces[0], now_s)
+        else:
+            out = b"".join([meter.feed(piece, now_s) for piece in pieces])
+        if out:
+            self._relay(out)
 
-    def read_end(self) -> None:
-        out = self._out
-        if not out:
-            return
-        data = out[0] if len(out) == 1 else b"".join(out)
-        out.clear()
+    def _hold(self, pieces: list[bytes]) -> None:
+        """Of a response that is no stream."""
+        self._pieces += pieces
+        self._size += sum(map(len, pieces))
+        if self._size > MAX_WHOLE_BYTES:  # the last piece stays back: it must not pass before the record
+            out = b"".join(self._pieces[:-1])
+            del self._pieces[:-1]
+            if out:
+                self._relay(out)
+
+    def _relay(self, data: bytes) -> None:
         if not self._started:
             self._started = True
             self._client.start_stream(self._status, self._headers + self._id_header)
@@ -468,7 +471,6 @@ class Exchange:
             self.client_paused(True)
 
     def complete(self) -> None:
-        self.read_end()
         self._settle(Fate.COMPLETE)
 
     def lost(self, error: str) -> None:

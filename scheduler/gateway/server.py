@@ -101,6 +101,7 @@ class GatewayServer:
             exchange.stop()
         await self._wait_until_idle(1.0)
         await self.room.stop()
+        gateway.splitter.close()
         gateway.pool.close()
         for connection in list(gateway.connections):
             connection.close_if_idle()

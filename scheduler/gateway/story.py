@@ -55,8 +55,8 @@ class Story:
     def first(self, cut_tokens: int, prompt_tokens: int, chunk_tokens: int | None) -> bytes:
         """The body for the engine that does the first `cut_tokens` tokens of prompt and output.
 
-        A cut near the prompt's end is one at its end, where the prompt's tokens may be only an estimate; the engine then
-        writes the first token.
+        A cut near the prompt's end is one at its end, since the prompt's tokens may be only an estimate; the engine
+        then writes the first token.
         """
         params: dict[str, Any] = {"do_remote_decode": True}
         if chunk_tokens is not None:

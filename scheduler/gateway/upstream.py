@@ -31,10 +31,8 @@ class Receiver(Protocol):
     def head(self, status: int, headers: bytes) -> None:
         """The response's status, and its end-to-end headers as complete lines."""
 
-    def body(self, data: bytes) -> None: ...
-
-    def read_end(self) -> None:
-        """All that came with one read has been passed on."""
+    def body(self, pieces: list[bytes]) -> None:
+        """What came of the body with one read, one piece at least. The list is the connection's."""
 
     def complete(self) -> None: ...
 
@@ -51,6 +49,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.alive = True
         self.silent = True  # no byte of the response in progress yet
         self._receiver: Receiver | None = None
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append  # the parser's callback: there is nothing else to do for a piece
         self._parser = httptools.HttpResponseParser(self)
         self._keep_alive = True
         self.on_message_begin()
@@ -102,7 +102,13 @@ class UpstreamConnection(asyncio.Protocol):
                 receiver.lost(f"the engine sent no proper HTTP: {error}")
             self.abort()
             return
-        receiver.read_end()
+        if self._pieces:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._receiver is not None:
+            self._receiver.body(self._pieces)
+        self._pieces.clear()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.alive = False
@@ -137,14 +143,12 @@ class UpstreamConnection(asyncio.Protocol):
         self._ends_with_connection = not self._framed
         self._receiver.head(status, b"".join(self._headers))
 
-    def on_body(self, data: bytes) -> None:
-        if self._receiver is not None:
-            self._receiver.body(data)
-
     def on_message_complete(self) -> None:
         if self._interim:
             return
         self._keep_alive = self._parser.should_keep_alive()
+        if self._pieces:
+            self._pass_on()
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             receiver.complete()

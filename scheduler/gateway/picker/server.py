@@ -50,7 +50,7 @@ class PickerServer:
         self._config = config
         self._endpoints = Endpoints()
         self.room = Backroom(config.backroom, when_broken, lambda gate: AllowedOnly(self._endpoints, gate))
-        self._desk = Desk(self.room, self._endpoints, config.max_body_bytes, int(time.time()))
+        self.desk = Desk(self.room, self._endpoints, config.max_body_bytes, int(time.time()))
         self._draining = False
         self._port = config.port
         # A message is at most a body and its head.
@@ -97,7 +97,7 @@ class PickerServer:
             return await anext(stream, None)
 
         try:
-            await Processing(self._desk, receive, context.write).run()
+            await Processing(self.desk, receive, context.write).run()
         except messages.ProtocolError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 

@@ -128,9 +128,11 @@ def test_clock_is_asked_for_again_before_its_lease_is_over() -> None:
     assert 2 * RENEW_S < LEASE_S
     clocks.ask(instance, 600.0, "within_limits", "", 4.0)
     assert (clocks.asked(instance.uid), sent[-1]) == (600.0, 4.0)
+    leases: list[float] = []
+    clocks.send = lambda ask: leases.append(ask.lease_s)
     clocks.drop(instance.uid)
     clocks.renew(100.0)
-    assert sent[-1] == 4.0
+    assert leases == [0.0], "taken back, and not renewed"
 
 
 # -- emergencies -----------------------------------------------------------------------------------
