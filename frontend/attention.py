@@ -68,7 +68,7 @@ def _loops(health: Health) -> Iterator[Item]:
             "`greenserve logs epochs`" if loop.kind != "clock" else "the log of a node: `greenserve logs node.<name>`"
         )
         if loop.state == "infeasible":
-            text = f"{name} found no plan that meets the constraints; the last plan stays. {loop.error}".strip()
+            text = f"{name} found no plan that meets all constraints, and does what it can. {loop.error}".strip()
             yield Item("bad", text, "Look at the decision: it names what cannot be met", loop.decision_id)
         elif loop.state == "failed":
             yield Item("bad", f"{name} failed; the last plan stays. {loop.error}".strip(), where, loop.decision_id)

@@ -30,7 +30,7 @@ START_S = 30.0  # what a process may take before its first heartbeat
 LOOP_LATE_PERIODS = 2.0
 AGENT_SILENT_S = float(wire.AGENT_STATE_TTL_S)
 CLOCK_QUIET_S = 90.0  # the agents report each half minute at least while an instance is ready
-BEATING = frozenset({"gateway", "ingester", "beat", "epochs"})  # and every agent, node.<name>
+BEATING = frozenset({"gateway", "picker", "ingester", "beat", "epochs"})  # and every agent, node.<name>
 M = TypeVar("M", bound=wire.Message)
 
 
@@ -51,7 +51,7 @@ class ProcessHealth:
 
 @dataclass(frozen=True, slots=True)
 class LoopHealth:
-    """state: on time | late | never ran | infeasible | failed | quiet."""
+    """state: on time | late | never ran | infeasible | failed | quiet | rests (the policy has it decide nothing)."""
 
     kind: str
     service: str
@@ -166,7 +166,7 @@ def _decode(data: bytes | str | None, kind: type[M]) -> M | None:
 
 
 def gather(now: datetime) -> Health:
-    """The state of everything. Six queries and a few Redis calls, however many processes there are."""
+    """The state of everything. Seven queries and a few Redis calls, however many processes there are."""
     now_s = now.timestamp()
     nodes = list(Node.objects.values_list("name", flat=True))
     messages = read_messages(nodes)
@@ -174,12 +174,18 @@ def gather(now: datetime) -> Health:
     instances = scheduler_selectors.instance_counts()
     clock_at = scheduler_selectors.newest_clock_decision_at()
     loops = judge_loops(scheduler_selectors.last_epochs(periods_s()), periods_s(), now_s)
+    clock = judge_clock(
+        clock_at.timestamp() if clock_at else None,
+        instances.get("ready", 0),
+        now_s,
+        scheduler_selectors.clocks_rest(),
+    )
     return Health(
         at_s=now_s,
         redis_error=messages.error,
         table_missing=messages.table is None and not messages.error,
         processes=judge_processes(messages.table, messages.beats, now_s),
-        loops=(*loops, judge_clock(clock_at.timestamp() if clock_at else None, instances.get("ready", 0), now_s)),
+        loops=(*loops, clock),
         nodes=tuple(judge_node(name, messages.agents.get(name), now_s) for name in nodes),
         feeds=tuple(
             FeedHealth(feed, judge_feed(feed, settings.GREENSERVE_CARBON_REFRESH_S, now_s))
@@ -246,8 +252,10 @@ def judge_loops(runs: Iterable[LoopRun], periods: Mapping[str, float], now_s: fl
     found = []
     for run in runs:
         epoch = run.epoch
-        period_s = periods.get(run.kind, epoch.period_s if epoch else 0.0)
-        if epoch is None:
+        period_s = run.period_s or periods.get(run.kind, epoch.period_s if epoch else 0.0)
+        if run.rests and not (epoch and epoch.status == "failed"):
+            state = "rests"
+        elif epoch is None:
             state = "never ran"
         elif now_s - epoch.due_at.timestamp() > LOOP_LATE_PERIODS * period_s + epoch_slack_s(epoch.solve_s):
             state = "late"
@@ -276,9 +284,11 @@ def epoch_slack_s(solve_s: float | None) -> float:
     return 5.0 + (solve_s or 0.0)
 
 
-def judge_clock(last_at_s: float | None, ready: int, now_s: float) -> LoopHealth:
+def judge_clock(last_at_s: float | None, ready: int, now_s: float, rests: bool = False) -> LoopHealth:
     """The clock loop runs in the agents, which report changes and, at times, how long nothing changed."""
-    if ready == 0:
+    if rests:
+        state = "rests"
+    elif ready == 0:
         state = "no instance" if last_at_s is None or now_s - last_at_s > CLOCK_QUIET_S else "on time"
     elif last_at_s is None:
         state = "never ran"

@@ -14,8 +14,11 @@ from celery.schedules import schedule
 from celery.signals import worker_process_init
 
 from greenserve.process import set_leash
+from pools import wire
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "greenserve.settings")
+
+LONGEST_TICK_S = {"scale": 10.0, "shard": 10.0}  # throttLL'eM's autoscaler; DynamoLLM's waves and early starts
 
 app = Celery("greenserve")
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -34,7 +37,8 @@ def _beat(sender: Celery, **_: Any) -> None:
 
     loops = settings.GREENSERVE_LOOPS
     for kind in ("carbon", "scale", "shard"):
-        period_s = loops[kind]["period_s"]
+        # Policies differ in their periods, and some steps ask for a turn between two epochs: whoever is not due waits.
+        period_s = min(loops[kind]["period_s"], LONGEST_TICK_S.get(kind, float("inf")))
         sender.add_periodic_task(
             schedule(period_s),
             sender.signature("scheduler.tasks.run_epochs", args=(kind,)),
@@ -50,3 +54,11 @@ def _beat(sender: Celery, **_: Any) -> None:
         ("beat heartbeat", "scheduler.tasks.heartbeat", 5.0),
     ):
         sender.add_periodic_task(schedule(period_s), sender.signature(task), name=name, expires=period_s)
+    tick_s = settings.GREENSERVE_BATCHES["tick_s"]
+    sender.add_periodic_task(
+        schedule(tick_s),
+        sender.signature("scheduler.tasks.run_batches"),
+        name="run batches",
+        queue=wire.BATCHES_QUEUE,
+        expires=tick_s,
+    )

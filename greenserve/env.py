@@ -30,6 +30,8 @@ class Env:
     web_port: int
     gateway_host: str
     gateway_port: int
+    picker_host: str
+    picker_port: int | None  # None: no endpoint picker
     demo: bool
     demo_speedup: float
     demo_rps: float  # mean rate of the demo's own traffic; 0: none
@@ -70,6 +72,8 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         web_port=get("GREENSERVE_WEB_PORT", 8000, _port, "give a port between 1 and 65535"),
         gateway_host=get("GREENSERVE_GATEWAY_HOST", "127.0.0.1", str, "give an address to listen on"),
         gateway_port=get("GREENSERVE_GATEWAY_PORT", 8080, _port, "give a port between 1 and 65535"),
+        picker_host=get("GREENSERVE_PICKER_HOST", "127.0.0.1", str, "give an address to listen on"),
+        picker_port=get("GREENSERVE_PICKER_PORT", None, _port, "give a port between 1 and 65535"),
         demo=get("GREENSERVE_DEMO", True, _flag, "write 1 or 0"),
         demo_speedup=get("GREENSERVE_DEMO_SPEEDUP", 30.0, _number(1, 1000), "give a number between 1 and 1000"),
         demo_rps=get("GREENSERVE_DEMO_RPS", 3.0, _number(0, 1000), "give requests per second between 0 and 1000"),
@@ -82,6 +86,12 @@ def broker_url(redis_url: str) -> str:
     if not redis_url.startswith("unix://"):
         return redis_url
     return redis_url.replace("unix://", "redis+socket://", 1).replace("?db=", "?virtual_host=", 1)
+
+
+def local_url(host: str, port: int) -> str:
+    """Where a process on this machine reaches another that listens on `host`, which may mean all addresses."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - not listened on
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def for_child(**extra: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import json
 import os
 import socket
@@ -113,6 +114,13 @@ def check_port(host: str, port: int, what: str, variable: str) -> None:
         raise Refusal(
             f"port {port} of {host}, for {what}, {reason}: free it, or choose another with {variable}=PORT", PORT_TAKEN
         ) from None
+
+
+def check_extra(extra: str, module: str, what: str, variable: str) -> None:
+    """Raises Refusal when an optional part is asked for by `variable` and its packages are not installed."""
+    if importlib.util.find_spec(module) is None:
+        remedy = f"pip install 'greenserve[{extra}]', or leave {variable} out"
+        raise Refusal(f"{what} needs packages that are not installed: {remedy}", START_FAILED)
 
 
 def control_ports(var_dir: Path, nodes: list[str]) -> dict[str, int]:

@@ -39,22 +39,39 @@ def gateway(config: env.Env) -> Spec:
         config,
         "gateway",
         *("-m", "scheduler.gateway", *listen, "--redis-url", redis_url(config), "--spool", spool),
+        *("--web-url", env.local_url(config.web_host, config.web_port)),
         rank=2,
         stop_timeout_s=12.0,
     )
 
 
+def picker(config: env.Env, port: int) -> Spec:
+    """The endpoint picker for Envoy; rows of its own, in a folder of its own."""
+    listen = ("--host", config.picker_host, "--port", str(port))
+    spool = str(config.var_dir / "spool" / "picker")
+    return _python(
+        config,
+        "picker",
+        *("-m", "scheduler.gateway.picker", *listen, "--redis-url", redis_url(config), "--spool", spool),
+        rank=2,
+        stop_timeout_s=12.0,
+        GRPC_ENABLE_FORK_SUPPORT="0",  # it only ever starts programs
+    )
+
+
 def background(config: env.Env) -> list[Spec]:
-    """The scheduler's own: epochs' worker, beat, ingester; and a worker for simulations, which may take long."""
+    """The scheduler's own: epochs' worker, beat, ingester; and workers for simulations and batches, which take long."""
     level = ("--loglevel", config.log_level)
     quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
     beat_schedule = str(config.var_dir / "beat-schedule")
     epochs = ("worker", "-Q", "epochs", "-c", "2", "-n", "epochs@%h", *level, *quiet)
     beat = ("beat", "--schedule", beat_schedule, "--pidfile", "", *level)
     simulations = ("worker", "-Q", wire.SIMULATIONS_QUEUE, "-c", "1", "-n", "simulations@%h", *level, *quiet)
+    batches = ("worker", "-Q", wire.BATCHES_QUEUE, "-c", "1", "-n", "batches@%h", *level, *quiet)
     return [
         _python(config, "epochs", "-m", "celery", "-A", "greenserve", *epochs),
         _python(config, "simulations", "-m", "celery", "-A", "greenserve", *simulations),
+        _python(config, "batches", "-m", "celery", "-A", "greenserve", *batches),
         _python(config, "beat", "-m", "celery", "-A", "greenserve", *beat),
         _python(config, "ingester", str(env.ROOT / "manage.py"), "ingest"),
     ]
@@ -86,6 +103,8 @@ def traffic(config: env.Env, model: str) -> Spec:
 def fleet(config: env.Env, plan: Plan, ports: dict[str, int]) -> list[Spec]:
     """All that starts once the database is ready and the two front doors are open, in order."""
     specs = background(config)
+    if config.picker_port is not None:
+        specs.append(picker(config, config.picker_port))
     specs += [simulated_node(config, node, ports[node.name]) for node in plan.nodes]
     specs += [agent(config, node.name, ports[node.name]) for node in plan.nodes]
     if config.demo and config.demo_rps > 0 and plan.model:
@@ -108,11 +127,14 @@ def answers(url: str) -> Callable[[], bool]:
     return probe
 
 
-def _python(config: env.Env, name: str, *arguments: str, rank: int = 1, stop_timeout_s: float = 8.0) -> Spec:
+def _python(
+    config: env.Env, name: str, *arguments: str, rank: int = 1, stop_timeout_s: float = 8.0, **variables: str
+) -> Spec:
+    own = {"GREENSERVE_VAR": str(config.var_dir), "DJANGO_SETTINGS_MODULE": "greenserve.settings"}
     return Spec(
         name=name,
         argv=(sys.executable, *arguments),
-        env=env.for_child(GREENSERVE_VAR=str(config.var_dir), DJANGO_SETTINGS_MODULE="greenserve.settings"),
+        env=env.for_child(**own, **variables),
         cwd=env.ROOT,
         rank=rank,
         stop_timeout_s=stop_timeout_s,

@@ -184,7 +184,7 @@ class _Replay:
             result.output_tokens += seen.output_tokens
             self._ttft_s.append(seen.ttft_s)
             self._e2e_s.append(seen.e2e_s)
-        self._report(ended=1)
+        self._report()
 
     async def _send(self, request: TraceRequest, key: str) -> _Seen:
         body = {
@@ -211,11 +211,10 @@ class _Replay:
         prompt_tokens, output_tokens = _usage(tail)
         return _Seen(prompt_tokens, output_tokens, (first_s or ended_s) - sent_s, ended_s - sent_s)
 
-    def _report(self, ended: int = 0) -> None:
+    def _report(self) -> None:
         if self._on_progress is not None:
-            in_flight = len(self._tasks) - ended  # the reporting task itself is still in the set
-            failed = sum(self._failed.values())
-            self._on_progress(ReplayProgress(self._result.sent, self._result.ok, failed, in_flight, self._lag_s))
+            sent, ok, failed = self._result.sent, self._result.ok, sum(self._failed.values())
+            self._on_progress(ReplayProgress(sent, ok, failed, sent - ok - failed, self._lag_s))
 
 
 def _usage(tail: bytes) -> tuple[int, int]:

@@ -130,12 +130,13 @@ CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 
 DEMO = ENV.demo
 DEMO_SPEEDUP = ENV.demo_speedup if ENV.demo else 1.0
-# Periods of the loops in seconds, and their policies' knobs. The demo runs the slow ones faster, and says so.
+# Periods of the loops in seconds, and what holds for all services; the rest is for their policies to say
+# (scheduler.core.presets). The demo runs the slow ones faster, and says so.
 GREENSERVE_LOOPS: dict[str, dict[str, Any]] = {
-    "carbon": {"period_s": 1800.0 / DEMO_SPEEDUP, "steps": 6, "objective": "carbon", "alpha": 1.25},
+    "carbon": {"period_s": 1800.0 / DEMO_SPEEDUP, "steps": 6, "alpha": 1.25},
     "scale": {"period_s": 1800.0 / DEMO_SPEEDUP, "steps": 6, "alpha": 1.25},
     "shard": {"period_s": 20.0 if DEMO else 300.0, "alpha": 1.25},
-    "clock": {"period_s": 1.0, "policy": "miad", "increase": 2.0, "decrease_mhz": 100.0, "lease_s": 10.0},
+    "clock": {"period_s": 1.0, "increase": 2.0, "decrease_mhz": 100.0, "lease_s": 10.0},
 }
 # Transition times (cold start, TP switch) of simulated nodes are divided by this.
 GREENSERVE_TRANSITION_SPEEDUP = DEMO_SPEEDUP
@@ -143,3 +144,22 @@ GREENSERVE_CARBON_REFRESH_S = 5.0 if DEMO else 300.0
 GREENSERVE_CARBON_PROVIDERS = {"static_csv": "telemetry.providers.static_csv.StaticCsvProvider"}
 GREENSERVE_CLOCK_DECISION_SINK = "scheduler.live.clock.store"
 GREENSERVE_SAMPLE_RETENTION_DAYS = 14
+# Batches (scheduler.live.batches). How far ahead they look for clean time, and so how far forecasts are kept; each plan
+# holds for an epoch. Their lines go through the gateway, so many at a time at most.
+GREENSERVE_GATEWAY_URL = env.local_url(ENV.gateway_host, ENV.gateway_port)
+GREENSERVE_BATCHES: dict[str, Any] = {
+    "tick_s": 5.0,
+    "epoch_s": 10.0 if DEMO else 60.0,
+    "run_s": 600.0,
+    "step_s": 300.0 / DEMO_SPEEDUP,
+    "horizon_s": 86_400.0 / DEMO_SPEEDUP,
+    "caution": 2.0,
+    "reserve_s": 60.0,
+    "learn_s": 5.0,
+    "most_in_flight": 64.0,
+    "attempts": 5,
+    "file_bytes": 200 << 20,
+    "tenant_bytes": 10 << 30,
+    "lines": 50_000,
+    "open_batches": 100,
+}

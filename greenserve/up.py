@@ -41,6 +41,9 @@ def run(config: env.Env, report: Callable[[str], None], announce: Callable[[], N
         supervisor.end_strays()
         preflight.check_port(config.web_host, config.web_port, "the dashboard", "GREENSERVE_WEB_PORT")
         preflight.check_port(config.gateway_host, config.gateway_port, "the gateway", "GREENSERVE_GATEWAY_PORT")
+        if config.picker_port is not None:
+            preflight.check_extra("picker", "grpc", "the endpoint picker", "GREENSERVE_PICKER_PORT")
+            preflight.check_port(config.picker_host, config.picker_port, "the picker", "GREENSERVE_PICKER_PORT")
         try:
             plan = _start(config, supervisor, report)
             preflight.write_state(config.var_dir, "ready", model=plan.model)

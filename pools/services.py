@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from datetime import datetime
 
 from django.db import transaction
 
@@ -21,6 +22,12 @@ def new_secret() -> str:
 def hash_secret(secret: str) -> str:
     """SHA-256 hex: enough for a 256-bit random secret, and cheap enough for every request."""
     return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def find_key(secret: str, now: datetime) -> ApiKey | None:
+    """The key that a bearer secret is, with its tenant; None: none that is valid now."""
+    key = ApiKey.objects.filter(key_hash=hash_secret(secret), revoked_at__isnull=True).select_related("tenant").first()
+    return None if key is None or (key.expires_at and key.expires_at <= now) else key
 
 
 def register_key(tenant: Tenant, secret: str, label: str = "") -> ApiKey:

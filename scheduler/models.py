@@ -37,7 +37,7 @@ class Epoch(models.Model):
     class Status(models.TextChoices):
         APPLIED = "applied"
         HELD = "held", "held (no change)"
-        INFEASIBLE = "infeasible", "infeasible (last plan kept)"
+        INFEASIBLE = "infeasible", "infeasible (what can be done)"
         FAILED = "failed", "failed (last plan kept)"
 
     kind = models.CharField(max_length=10, choices=Kind)

@@ -9,7 +9,7 @@ from datetime import datetime
 from django.db.models import Count, Min, OuterRef, QuerySet, Subquery
 
 from pools.models import Instance, Service
-from scheduler.core.types import Reason
+from scheduler.core.types import Loop, Reason
 from scheduler.models import Decision, Epoch
 
 MAX_TICKS = 150
@@ -17,12 +17,14 @@ MAX_TICKS = 150
 
 @dataclass(frozen=True, slots=True)
 class LoopRun:
-    """The newest epoch of one loop of one service; None: it has never run."""
+    """The newest epoch of one loop of one service; None: it never ran. `rests`: the policy has it decide nothing."""
 
     kind: str
     service: str
     epoch: Epoch | None
     decision_id: int | None = None
+    period_s: float | None = None
+    rests: bool = False
 
 
 def decisions(kind: str | None = None, text: str = "", epoch_id: int | None = None) -> QuerySet[Decision]:
@@ -70,12 +72,10 @@ def ticks(start: datetime, end: datetime) -> list[Decision]:
 
 
 def last_epochs(periods_s: Mapping[str, float]) -> list[LoopRun]:
-    """The newest epoch of every slow loop of every service at the loop's present period. Two queries."""
+    """The newest epoch of every slow loop of every service, whose policy may have a period of its own. Two queries."""
     newest = {
         f"{kind}_epoch": Subquery(
-            Epoch.objects.filter(service=OuterRef("pk"), kind=kind, period_s=periods_s[kind])
-            .order_by("-index")
-            .values("pk")[:1]
+            Epoch.objects.filter(service=OuterRef("pk"), kind=kind).order_by("-due_at", "-pk").values("pk")[:1]
         )
         for kind in Epoch.Kind.values
     }
@@ -84,15 +84,24 @@ def last_epochs(periods_s: Mapping[str, float]) -> list[LoopRun]:
     epochs = Epoch.objects.annotate(decision_id=Min("decisions__id")).in_bulk([pk for pk in ids if pk is not None])
     found = []
     for service in services:
+        knobs = service.policy_knobs()
         for kind in Epoch.Kind.values:
-            epoch = epochs.get(getattr(service, f"{kind}_epoch"))
-            found.append(LoopRun(kind, service.name, epoch, epoch.decision_id if epoch else None))
+            epoch, loop = epochs.get(getattr(service, f"{kind}_epoch")), Loop(kind)
+            decision_id = epoch.decision_id if epoch else None
+            period_s = knobs.period_s(loop, periods_s[kind])
+            found.append(LoopRun(kind, service.name, epoch, decision_id, period_s, knobs.rests(loop)))
     return found
 
 
 def newest_clock_decision_at() -> datetime | None:
     """When the clock loop last reported a decision."""
     return Decision.objects.filter(kind=Decision.Kind.CLOCK).order_by("-at").values_list("at", flat=True).first()
+
+
+def clocks_rest() -> bool:
+    """Whether no service's policy moves clocks: then nothing is reported of them."""
+    services = list(Service.objects.all())
+    return bool(services) and all(service.policy_knobs().rests(Loop.CLOCK) for service in services)
 
 
 def instance_counts() -> dict[str, int]:

@@ -8,20 +8,24 @@ from typing import Any
 
 from celery import shared_task
 from celery.signals import worker_ready
+from django.conf import settings
 from django.utils import timezone
 
 from pools import wire
 from pools.models import Service
 from scheduler.core.types import Loop
-from scheduler.live import agents, epochs, realise, simulations
+from scheduler.live import agents, epochs, policy, realise, simulations
 from scheduler.live import publish as publishing
+from scheduler.live.batches import runner as batches
+from scheduler.live.batches.sending import GatewaySender
+from scheduler.live.epochs import EPOCH_LOOPS
 from telemetry import carbon
 from telemetry.models import CarbonFeed
 
 log = logging.getLogger(__name__)
 
-EPOCH_LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
 SIMULATION_LIMIT_S = 12 * 3600
+BATCHES_LIMIT_S = 3600  # a run, its last requests, and what large files take
 BOOTSTRAP_RETRY_S = 2.0
 BOOTSTRAP_PATIENCE = 10  # tries until the fleet is started on the nodes that have come up so far
 
@@ -31,8 +35,9 @@ def run_epochs(kind: str) -> None:
     """Runs one loop's epoch for every service; a fault in one service does not keep the others waiting.
 
     Where periods end together the slower loops go first, so that each works within its new envelope rather than
-    within the one that is about to go. Those that have run already are left alone. A service without a plan goes the
-    way of the first start, which waits for nodes and feeds.
+    within the one that is about to go. Those that have run already are left alone, so that beat may ask as often as the
+    service with the shortest period needs. A service without a plan goes the way of the first start, which waits for
+    nodes and feeds.
     """
     now = timezone.now()
     services = list(Service.objects.all())
@@ -75,10 +80,23 @@ def _on_worker_ready(**_: object) -> None:
 
 
 @shared_task  # type: ignore[untyped-decorator]
+def take_up_policy(service_id: int) -> None:
+    """All loops at once, since the service's policy has changed. Without a plan that is the first start's to do."""
+    service = Service.objects.get(pk=service_id)
+    if epochs.has_plan(service):
+        epochs.run_now(service, timezone.now())
+    else:
+        bootstrap.delay()
+
+
+@shared_task  # type: ignore[untyped-decorator]
 def publish() -> None:
     """Finishes what placements are waiting for, then tells agents and gateways how things are to be."""
     now = timezone.now()
     client = agents.connect()
+    for service in Service.objects.all():
+        if policy.taken_up(service, now):
+            take_up_policy.delay(service.pk)
     touched = epochs.settle(client, now)
     publishing.publish(client, now)
     publishing.nudge(touched)
@@ -94,6 +112,12 @@ def realise_decisions() -> int:
 def simulate(run: str, job: dict[str, Any]) -> None:
     """A simulation on the queue of its own. Not given to another worker when this one is lost: ask again."""
     simulations.serve(run, job)
+
+
+@shared_task(acks_late=False, time_limit=BATCHES_LIMIT_S)  # type: ignore[untyped-decorator]
+def run_batches() -> None:
+    """Batches go on from wherever the last run came to; beat asks again."""
+    batches.work(lambda: GatewaySender(settings.GREENSERVE_GATEWAY_URL))
 
 
 @shared_task  # type: ignore[untyped-decorator]

@@ -34,9 +34,10 @@ def provider(feed: CarbonFeed) -> CarbonProvider:
 
 
 def forecast_horizon_s() -> float:
-    """As far as the carbon epoch looks, and one step more, since a step of it begins before the next refresh."""
+    """As far as the carbon epoch looks, and one step more, since a step of it begins before the next refresh; and as
+    far as batches look."""
     loop: Any = settings.GREENSERVE_LOOPS["carbon"]
-    return float((loop["steps"] + 1) * loop["period_s"])
+    return max(float((loop["steps"] + 1) * loop["period_s"]), float(settings.GREENSERVE_BATCHES["horizon_s"]))
 
 
 def refresh_feed(feed: CarbonFeed, now: datetime) -> int:

@@ -13,11 +13,11 @@ settings.register_profile("thorough", max_examples=400)  # of laws that name no 
 IN_CI = os.environ.get("CI", "").lower() == "true"
 
 
-def skip_or_fail(reason: str) -> None:
-    """What a test needs is missing: a developer's run goes on without it, CI's must not."""
+def skip_or_fail(reason: str, module: bool = False) -> None:
+    """What a test needs is missing: a developer's run goes on without it, CI's must not. `module`: all its tests."""
     if IN_CI:
         pytest.fail(f"CI must have it: {reason}")
-    pytest.skip(reason)
+    pytest.skip(reason, allow_module_level=module)
 
 
 @pytest.fixture(scope="session")

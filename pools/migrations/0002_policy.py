@@ -4,25 +4,56 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('pools', '0001_first_light'),
+        ("pools", "0001_first_light"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='instance',
-            name='replaces',
-            field=models.JSONField(blank=True, default=list, help_text='Shadow start: uids of instances that serve until this one is ready.'),
+            model_name="instance",
+            name="replaces",
+            field=models.JSONField(
+                blank=True,
+                default=list,
+                help_text="Shadow start: uids of instances that serve until this one is ready.",
+            ),
         ),
         migrations.AddField(
-            model_name='service',
-            name='knobs',
-            field=models.JSONField(blank=True, default=dict, help_text='Knobs that are set otherwise than in the preset.'),
+            model_name="service",
+            name="knobs",
+            field=models.JSONField(
+                blank=True, default=dict, help_text="Knobs that are set otherwise than in the preset."
+            ),
         ),
         migrations.AddField(
-            model_name='service',
-            name='policy',
-            field=models.CharField(choices=[('greenserve', 'greenserve'), ('freesh', 'freesh'), ('freesh_baseline', 'freesh_baseline'), ('min_energy', 'min_energy'), ('dynamollm', 'dynamollm'), ('single_pool', 'single_pool'), ('multi_pool', 'multi_pool'), ('scale_inst', 'scale_inst'), ('scale_shard', 'scale_shard'), ('scale_freq', 'scale_freq'), ('throttllem', 'throttllem'), ('triton', 'triton'), ('retail', 'retail'), ('muserve', 'muserve'), ('alpaserve', 'alpaserve'), ('alpaserve_sched', 'alpaserve_sched'), ('alpaserve_scaling', 'alpaserve_scaling'), ('dynaserve', 'dynaserve'), ('pd_coloc', 'pd_coloc'), ('pd_disagg', 'pd_disagg')], default='greenserve', help_text='A preset of scheduler.core.presets.', max_length=20),
+            model_name="service",
+            name="policy",
+            field=models.CharField(
+                choices=[
+                    ("greenserve", "greenserve"),
+                    ("freesh", "freesh"),
+                    ("freesh_baseline", "freesh_baseline"),
+                    ("min_energy", "min_energy"),
+                    ("dynamollm", "dynamollm"),
+                    ("single_pool", "single_pool"),
+                    ("multi_pool", "multi_pool"),
+                    ("scale_inst", "scale_inst"),
+                    ("scale_shard", "scale_shard"),
+                    ("scale_freq", "scale_freq"),
+                    ("throttllem", "throttllem"),
+                    ("triton", "triton"),
+                    ("retail", "retail"),
+                    ("muserve", "muserve"),
+                    ("alpaserve", "alpaserve"),
+                    ("alpaserve_sched", "alpaserve_sched"),
+                    ("alpaserve_scaling", "alpaserve_scaling"),
+                    ("dynaserve", "dynaserve"),
+                    ("pd_coloc", "pd_coloc"),
+                    ("pd_disagg", "pd_disagg"),
+                ],
+                default="greenserve",
+                help_text="A preset of scheduler.core.presets.",
+                max_length=20,
+            ),
         ),
     ]

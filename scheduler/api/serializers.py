@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.core.exceptions import ValidationError
 from rest_framework import serializers
 
-from pools.models import Instance, Node, Pool, Site
+from pools.models import Instance, Node, Pool, Service, Site
 from scheduler.models import Decision, Epoch
 from telemetry.models import RequestRecord
 
@@ -33,6 +36,25 @@ class NodeSerializer(serializers.ModelSerializer):
         for gpu in node.gpus.all():
             counts[gpu.gpu_type] = counts.get(gpu.gpu_type, 0) + 1
         return counts
+
+
+class ServiceSerializer(serializers.ModelSerializer):
+    """`policy` is a preset, `knobs` what is set otherwise; together they must make sense."""
+
+    model = serializers.CharField(source="model_card.name", read_only=True)
+    partition = serializers.CharField(source="partition.name", read_only=True)
+
+    class Meta:
+        model = Service
+        fields = ("id", "name", "model", "partition", "description", "policy", "knobs")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        given = {name: attrs.get(name, getattr(self.instance, name, None)) for name in ("policy", "knobs")}
+        try:
+            Service(**{name: value for name, value in given.items() if value is not None}).clean()
+        except ValidationError as error:
+            raise serializers.ValidationError(error.message_dict) from None
+        return attrs
 
 
 class PoolSerializer(serializers.ModelSerializer):

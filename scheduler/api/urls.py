@@ -5,6 +5,7 @@ from . import views
 router = SimpleRouter()
 router.register("sites", views.SiteViewSet)
 router.register("nodes", views.NodeViewSet)
+router.register("services", views.ServiceViewSet)
 router.register("pools", views.PoolViewSet)
 router.register("instances", views.InstanceViewSet)
 router.register("epochs", views.EpochViewSet)

@@ -18,7 +18,7 @@ from rest_framework.pagination import CursorPagination, LimitOffsetPagination
 from rest_framework.renderers import JSONRenderer
 from rest_framework.viewsets import GenericViewSet
 
-from pools.models import Instance, Node, Pool, Site
+from pools.models import Instance, Node, Pool, Service, Site
 from scheduler.models import Decision, Epoch
 from telemetry.models import RequestRecord
 
@@ -75,6 +75,13 @@ class NodeViewSet(ReadOnly):
     serializer_class = serializers.NodeSerializer
     lookup_field = "name"
     filters = {"site": ("cluster__site__name", None)}
+
+
+class ServiceViewSet(ReadOnly):
+    queryset = Service.objects.select_related("model_card", "partition").order_by("name")
+    serializer_class = serializers.ServiceSerializer
+    lookup_field = "name"
+    lookup_value_regex = "[^/]+"
 
 
 class PoolViewSet(ReadOnly):

@@ -35,7 +35,7 @@ class Reason(StrEnum):
     OPTIMAL = "optimal"  # the solver proved it
     FEASIBLE = "feasible"  # the best found within the time limit
     HEURISTIC = "heuristic"  # a greedy fall-back, its distance from the bound in the inputs
-    INFEASIBLE = "infeasible"  # no plan meets the constraints: the last one is kept
+    INFEASIBLE = "infeasible"  # no plan meets all constraints: what can be done is done, or the last one is kept
     NO_CHANGE = "no_change"  # the present plan is already the best
     NOT_WORTH_IT = "not_worth_it"  # the saving does not clear the cost of the transition
     NO_DATA = "no_data"  # an input is missing or stale: the last plan is kept

@@ -125,6 +125,7 @@ def _apply(service: Service, plan: Placement, decisions: Mapping[int, int]) -> s
 
 
 def _start(service: Service, start: Start, decision_id: int | None) -> None:
+    uids = {pk: str(uid) for pk, uid in Instance.objects.filter(pk__in=start.replaces).values_list("pk", "uid")}
     instance = Instance.objects.create(
         pool_id=start.pool_id,
         node_id=start.node_id,
@@ -132,14 +133,16 @@ def _start(service: Service, start: Start, decision_id: int | None) -> None:
         gpu_type=start.mode.gpu,
         tp=start.mode.tp,
         decision_id=decision_id,
+        replaces=[uids[old] for old in start.replaces],
     )
     InstanceGpu.objects.bulk_create(InstanceGpu(instance=instance, gpu_id=gpu_id) for gpu_id in start.gpu_ids)
 
 
 def _wanted(service: Service) -> list[Wanted]:
     pools = Pool.objects.filter(service=service).select_related("request_class")
+    shadow = service.policy_knobs().shadow
     return [
-        Wanted(pool.pk, pool.site_id, pool.request_class.name, workers_from_json(pool.workers))
+        Wanted(pool.pk, pool.site_id, pool.request_class.name, workers_from_json(pool.workers), shadow)
         for pool in pools
         if pool.workers
     ]
@@ -157,6 +160,7 @@ def _standing(service: Service) -> list[Standing]:
         "instance_id", "gpu_id"
     ):
         holds.setdefault(instance_id, []).append(gpu_id)
+    ids = {str(row.uid): row.pk for row in live}
     return [
         Standing(
             id=row.pk,
@@ -169,6 +173,7 @@ def _standing(service: Service) -> list[Standing]:
             state=row.state,
             gpu_ids=tuple(holds.get(row.pk, ())),
             order=row.pk,
+            replaces=tuple(ids[uid] for uid in row.replaces if uid in ids),
         )
         for row in live
     ]

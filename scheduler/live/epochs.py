@@ -3,6 +3,9 @@
 An epoch is unique by (kind, service, period, floor(t / period)): whoever inserts its row first has it, and what a
 second process worked out meanwhile is rolled back. The controller's state moves by compare-and-swap; when it moved
 under us, the epoch is worked out again on what is now there.
+
+Epochs out of turn (a policy was changed, or a step asked for its turn before its next epoch) have the moment in
+milliseconds as their index, below zero. Which step a loop runs is for the service's policy to say (`steps`).
 """
 
 from __future__ import annotations
@@ -11,49 +14,43 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import redis
-from django.conf import settings
 from django.db import DatabaseError, IntegrityError, transaction
 from django.utils import timezone
 
 from pools.models import Service
-from scheduler.core.controllers import carbon, scale, shard
-from scheduler.core.controllers.pool_loop import PoolDecision, PoolLoopConfig
-from scheduler.core.types import CarbonPlan, Effects, Loop, Rationale, Reason
-from scheduler.live import agents, apply, decisions, publish, snapshot
-from scheduler.live.serial import plan_from_json, plan_to_json, to_json
+from scheduler.core.types import Effects, Loop, Reason
+from scheduler.live import agents, apply, decisions, dynamo, policy, publish, steps, throttle
+from scheduler.live.steps import Result, Turn, carbon_plan, period_s
 from scheduler.models import ControllerState, Epoch
+
+__all__ = ["carbon_plan", "has_plan", "run", "run_now", "settle"]
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
+EPOCH_LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)  # slowest first
+STEPS: Mapping[tuple[Loop, str], Callable[[Turn], Result]] = {
+    (Loop.CARBON, "freesh"): steps.freesh_step,
+    (Loop.CARBON, "off"): steps.shared_out_step,
+    (Loop.SCALE, "fleet"): steps.fleet_step,
+    (Loop.SCALE, "static"): steps.static_step,
+    (Loop.SCALE, "placement"): steps.static_step,
+    (Loop.SCALE, "dynamo"): dynamo.scale,
+    (Loop.SCALE, "throttle"): throttle.scale,
+    (Loop.SHARD, "mix"): steps.mix_step,
+    (Loop.SHARD, "dynamo"): dynamo.shard,
+    (Loop.SHARD, "off"): steps.off_step,
+}
+META = "_"  # in a ControllerState's value: whose it is, and when it was last looked at
 
 
 class Stale(Exception):
     """The controller's state moved while we computed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A controller's answer, and its new state as JSON."""
-
-    effects: Effects
-    state: dict[str, Any]
-    per_pool: tuple[PoolDecision, ...] = ()
-
-
-def period_s(loop: Loop) -> float:
-    found: Any = settings.GREENSERVE_LOOPS[loop.value]
-    return float(found["period_s"])
-
-
-def carbon_plan(service: Service) -> CarbonPlan | None:
-    state = ControllerState.objects.filter(kind=Loop.CARBON, service=service).first()
-    return plan_from_json(state.value) if state else None
 
 
 def has_plan(service: Service) -> bool:
@@ -61,14 +58,27 @@ def has_plan(service: Service) -> bool:
 
 
 def run(service: Service, loop: Loop, now: datetime) -> Epoch | None:
-    """One epoch of one loop for one service; None when it has been run already.
+    """One epoch of one loop for one service; None when it has been run already, or there was nothing to tell.
 
     A controller's exception is stored with the epoch: the last plan stays in force and the next epoch tries again.
     """
-    index = math.floor(now.timestamp() / period_s(loop))
-    same = Epoch.objects.filter(kind=loop.value, service=service, period_s=period_s(loop), index=index)
+    period = period_s(loop, policy.of(service))
+    index = math.floor(now.timestamp() / period)
+    if not (_looked(service, loop, period, index) or _rows(service, loop, period, index).exists()):
+        return _run(service, loop, index, now)
+    asked_s = _meta(service, loop).get("next_tick_s")
+    return None if asked_s is None or asked_s > now.timestamp() else _run(service, loop, -round(1000 * asked_s), now)
+
+
+def run_now(service: Service, now: datetime) -> list[Epoch]:
+    """All loops at once and out of turn, slowest first: the policy has changed."""
+    found = [_run(service, loop, -round(1000 * now.timestamp()), now) for loop in EPOCH_LOOPS]
+    return [epoch for epoch in found if epoch is not None]
+
+
+def _run(service: Service, loop: Loop, index: int, now: datetime) -> Epoch | None:
     for _ in range(ATTEMPTS):
-        if same.exists():
+        if _rows(service, loop, period_s(loop, policy.of(service)), index).exists():
             return None
         try:
             return _run_once(service, loop, index, now)
@@ -81,7 +91,23 @@ def run(service: Service, loop: Loop, now: datetime) -> Epoch | None:
     return None
 
 
-def _run_once(service: Service, loop: Loop, index: int, now: datetime) -> Epoch:
+def _rows(service: Service, loop: Loop, period: float, index: int) -> Any:
+    return Epoch.objects.filter(kind=loop.value, service=service, period_s=period, index=index)
+
+
+def _meta(service: Service, loop: Loop) -> Mapping[str, Any]:
+    state = ControllerState.objects.filter(kind=loop.value, service=service).first()
+    found: Mapping[str, Any] = state.value.get(META, {}) if state else {}
+    return found
+
+
+def _looked(service: Service, loop: Loop, period: float, index: int) -> bool:
+    """Whether a loop that rests has had its turn; it leaves no row each time."""
+    meta = _meta(service, loop)
+    return meta.get("looked") == [period, index] and meta.get("policy") == policy.signature(service)
+
+
+def _run_once(service: Service, loop: Loop, index: int, now: datetime) -> Epoch | None:
     started_at, clock = timezone.now(), time.monotonic()
     try:
         return _decide_and_apply(service, loop, index, now)
@@ -92,29 +118,55 @@ def _run_once(service: Service, loop: Loop, index: int, now: datetime) -> Epoch:
         log.exception("%s epoch %d of %s failed", loop.value, index, service)
         failure = f"{type(error).__name__}: {error}"
         with transaction.atomic():
-            epoch = _epoch(service, loop, index, started_at, clock, Epoch.Status.FAILED, failure)
+            epoch = _epoch(service, loop, index, started_at, clock, Epoch.Status.FAILED, now, failure)
             decisions.failed(epoch, now, failure)
         return epoch
 
 
-def _decide_and_apply(service: Service, loop: Loop, index: int, now: datetime) -> Epoch:
+def _decide_and_apply(service: Service, loop: Loop, index: int, now: datetime) -> Epoch | None:
     client = agents.connect()
     reporting = agents.reporting(client, now)
-    state, _ = ControllerState.objects.get_or_create(kind=loop.value, service=service)
     started_at, clock = timezone.now(), time.monotonic()
-    result = _CONTROLLERS[loop](service, now, reporting, state.value)
+    state, result, fresh = _decide(service, loop, index, now, reporting)
     touched: frozenset[str] = frozenset()
     with transaction.atomic():
-        epoch = _epoch(service, loop, index, started_at, clock, _status(result.effects))
+        if result.rests and not fresh and not result.effects.commands:
+            _swap(state, result.state)
+            return None
+        epoch = _epoch(service, loop, index, started_at, clock, _status(result.effects), now)
         apply.lock()
         _swap(state, result.state)
-        made = _apply(service, loop, epoch, result, now)
+        made = _apply(service, loop, epoch, result, now, reporting)
         if result.effects.commands:
             touched = apply.apply_placement(service, reporting, made).nodes
     if result.effects.commands:
         publish.publish(client, timezone.now())
         publish.nudge(touched, decision_id=next(iter(made.values()), None))
     return epoch
+
+
+def _decide(
+    service: Service, loop: Loop, index: int | None, now: datetime, reporting: set[str]
+) -> tuple[ControllerState, Result, bool]:
+    """The step's answer, with whose state it is in it. Last: whether it is the first under this policy.
+
+    Another step's state is not read, but for the carbon loop's: that is the plan in force, whoever made it. `index`
+    None: it follows up on another loop, and has its own turn still before it.
+    """
+    state, _ = ControllerState.objects.get_or_create(kind=loop.value, service=service)
+    knobs, signature = policy.of(service), policy.signature(service)
+    name = str(getattr(knobs, loop.value))
+    meta = state.value.get(META, {})
+    fresh = meta.get("policy") != signature
+    known = state.value if loop is Loop.CARBON or meta.get("step") == name else {}
+    result = STEPS[loop, name](Turn(service, knobs, now, reporting, known, fresh))
+    mine = {
+        "step": name,
+        "policy": meta.get("policy") if index is None else signature,
+        "looked": [period_s(loop, knobs), index],
+        "next_tick_s": result.next_tick_s,
+    }
+    return state, replace(result, state={**result.state, META: mine}), fresh
 
 
 def settle(client: redis.Redis, now: datetime) -> frozenset[str]:
@@ -130,7 +182,9 @@ def settle(client: redis.Redis, now: datetime) -> frozenset[str]:
     return touched
 
 
-def _apply(service: Service, loop: Loop, epoch: Epoch, result: Result, now: datetime) -> dict[int, int]:
+def _apply(
+    service: Service, loop: Loop, epoch: Epoch, result: Result, now: datetime, reporting: set[str]
+) -> dict[int, int]:
     """Writes commands and decisions; returns pool -> decision for the instances that follow from them."""
     if loop is not Loop.CARBON:
         apply.apply_workers(service, result.effects.commands)
@@ -140,8 +194,7 @@ def _apply(service: Service, loop: Loop, epoch: Epoch, result: Result, now: date
         return {}
     apply.apply_budgets(service, result.effects.commands)
     # Pools that lost or gained GPUs get their workers at once rather than at the next scale epoch.
-    state, _ = ControllerState.objects.get_or_create(kind=Loop.SCALE, service=service)
-    follow_up = _scale(service, now, plan_from_json(result.state))
+    state, follow_up, _ = _decide(service, Loop.SCALE, None, now, reporting)
     _swap(state, follow_up.state)
     apply.apply_workers(service, follow_up.effects.commands)
     made = decisions.of_pools(epoch, follow_up.effects, follow_up.per_pool, now, kind=Loop.SCALE)
@@ -164,14 +217,16 @@ def _epoch(
     started_at: datetime,
     clock: float,
     status: Epoch.Status,
+    now: datetime,
     error: str = "",
 ) -> Epoch:
+    period = period_s(loop, policy.of(service))
     return Epoch.objects.create(
         kind=loop.value,
         service=service,
         index=index,
-        period_s=period_s(loop),
-        due_at=datetime.fromtimestamp(index * period_s(loop), UTC),
+        period_s=period,
+        due_at=datetime.fromtimestamp(index * period, UTC) if index >= 0 else now,
         started_at=started_at,
         finished_at=timezone.now(),
         status=status,
@@ -181,63 +236,7 @@ def _epoch(
 
 
 def _status(effects: Effects) -> Epoch.Status:
-    if effects.commands:
-        return Epoch.Status.APPLIED
-    return Epoch.Status.INFEASIBLE if effects.rationale.reason is Reason.INFEASIBLE else Epoch.Status.HELD
-
-
-# -- the controllers, each fed from the database ---------------------------------------------------
-
-
-def _config(loop: Loop, kind: type[Any]) -> Any:
-    """The controller's configuration from settings; a knob that settings leave out has the controller's default."""
-    found: Any = settings.GREENSERVE_LOOPS[loop.value]
-    return kind(**{field.name: found[field.name] for field in fields(kind) if field.name in found})
-
-
-def _run_carbon(service: Service, now: datetime, reporting: set[str], state: Mapping[str, Any]) -> Result:
-    observation = snapshot.carbon(service, now, reporting)
-    plan, effects = carbon.step(plan_from_json(state), observation, _config(Loop.CARBON, carbon.CarbonConfig))
-    return Result(effects, plan_to_json(plan))
-
-
-def _run_scale(service: Service, now: datetime, reporting: set[str], state: Mapping[str, Any]) -> Result:
-    return _scale(service, now, carbon_plan(service))
-
-
-def _scale(service: Service, now: datetime, plan: CarbonPlan | None) -> Result:
-    observation = snapshot.scale(service, now, plan)
-    if not observation.pools:
-        return _nothing_to_do()
-    config = _config(Loop.SCALE, PoolLoopConfig)
-    state, effects = scale.step(None, observation, config)
-    changing = {command.pool for command in effects.commands if hasattr(command, "pool")}
-    per_pool = tuple(scale.step_pool(pool, config) for pool in observation.pools if pool.key in changing)
-    return Result(effects, to_json(state), per_pool)
-
-
-def _run_shard(service: Service, now: datetime, reporting: set[str], state: Mapping[str, Any]) -> Result:
-    observation = snapshot.shard(service, now, carbon_plan(service))
-    if not observation.pools:
-        return _nothing_to_do()
-    config = _config(Loop.SHARD, PoolLoopConfig)
-    found, effects = shard.step(None, observation, config)
-    changing = {command.pool for command in effects.commands if hasattr(command, "pool")}
-    per_pool = tuple(
-        shard.step_pool(pool, observation.epoch_s, observation.transition_s, config)
-        for pool in observation.pools
-        if pool.key in changing
-    )
-    return Result(effects, to_json(found), per_pool)
-
-
-def _nothing_to_do() -> Result:
-    rationale = Rationale(Reason.NO_DATA, "No pool has a GPU budget yet: the carbon epoch has made no plan.")
-    return Result(Effects((), None, rationale), {})
-
-
-_CONTROLLERS: Mapping[Loop, Callable[[Service, datetime, set[str], Mapping[str, Any]], Result]] = {
-    Loop.CARBON: _run_carbon,
-    Loop.SCALE: _run_scale,
-    Loop.SHARD: _run_shard,
-}
+    """Infeasible also where the best that can be done was done: an operator is to hear of it."""
+    if effects.rationale.reason is Reason.INFEASIBLE:
+        return Epoch.Status.INFEASIBLE
+    return Epoch.Status.APPLIED if effects.commands else Epoch.Status.HELD

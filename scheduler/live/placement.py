@@ -8,13 +8,15 @@ The rules, in order:
 4. The last ready instance of a class (a bridge) is drained only once another one of the class is ready, unless its
    GPUs are all that a new instance could stand on.
 5. Where free GPUs suffice but lie on several nodes, small instances make room for a large one.
+6. In a pool with shadows a new instance on free GPUs replaces a surplus one, which serves until the new one is ready.
+   Where a new one finds no free GPUs it waits for a drain, as it does elsewhere.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scheduler.core.types import Mode
 
@@ -23,17 +25,21 @@ READY = "ready"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A pool and the workers it is to have."""
+    """A pool and the workers it is to have. `shadow`: new ones warm up beside those that they replace."""
 
     pool_id: int
     site_id: int
     request_class: str
     workers: Mapping[Mode, int]
+    shadow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A live instance. `running`: it is to go on, rather than draining. `order` is its age: older first."""
+    """A live instance. `running`: it is to go on, rather than draining. `order` is its age: older first.
+
+    `replaces`: the instances that it is a shadow of.
+    """
 
     id: int
     pool_id: int
@@ -45,6 +51,7 @@ class Standing:
     state: str
     gpu_ids: tuple[int, ...]
     order: int = 0
+    replaces: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,7 @@ class Start:
     node_id: int
     mode: Mode
     gpu_ids: tuple[int, ...]
+    replaces: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,8 @@ class Placement:
     drains: tuple[int, ...] = ()
     waiting: tuple[tuple[int, Mode], ...] = ()
     unplaceable: tuple[tuple[int, Mode], ...] = ()
-    bridges: tuple[int, ...] = ()
+    bridges: tuple[int, ...] = ()  # surplus that serves until others do: of rules 4 and 6
+    last: tuple[int, ...] = ()  # a bridge that is all that serves, while others come up
 
     @property
     def changes(self) -> bool:
@@ -92,8 +101,8 @@ def place(wanted: Sequence[Wanted], standing: Sequence[Standing], nodes: Sequenc
         plan = _attempt(wanted, standing, nodes, given_up, displaced)
         if best is None or len(plan.unplaceable) < len(best.unplaceable):
             best = plan
-        if not plan.unplaceable:
-            return plan
+        if not plan.unplaceable or plan.last:
+            return plan  # what the last one stands on is free once another serves
         short = {(sites[pool_id], mode.gpu) for pool_id, mode in plan.unplaceable}
         in_the_way = [s for s in standing if s.id in plan.bridges and (s.site_id, s.mode.gpu) in short]
         if in_the_way:
@@ -116,19 +125,59 @@ def _attempt(
     staying, missing = _keep(wanted, running)
     missing = _reuse(wanted, running, missing, staying, same_class=True)
     bridges = _bridges(wanted, running, staying, given_up)
-    free_to_move = [s for s in running if s.id not in bridges]
+    shadowed = _shadowed(running, staying) - given_up
+    kept = bridges | shadowed
+    free_to_move = [s for s in running if s.id not in kept]
     missing = _reuse(wanted, free_to_move, missing, staying, same_class=False)
-    drains = [s for s in standing if s.running and s.id not in staying and s.id not in bridges]
+    last = set() if kept else _last_ready(wanted, running, staying, given_up)
+    kept |= last
+    drains = [s for s in standing if s.running and s.id not in staying and s.id not in kept]
     going = [*drains, *(s for s in standing if not s.running)]
-    starts, waiting, unplaceable = _start(missing, {w.pool_id: w.site_id for w in wanted}, nodes, going)
+    sites = {w.pool_id: w.site_id for w in wanted}
+    starts, waiting, unplaceable = _start(missing, sites, nodes, going)
+    short = {(sites[pool_id], mode.gpu) for pool_id, mode in (*waiting, *unplaceable)}
+    surplus = [s for s in standing if s.running and s.id not in staying and s.id not in shadowed]
+    starts = _as_shadows(wanted, starts, surplus, short)
+    waited_for = {old for start in starts for old in start.replaces}
+    drains = [s for s in drains if s.id not in waited_for]
     return Placement(
         moves={s.id: staying[s.id] for s in running if s.id in staying and staying[s.id] != s.pool_id},
         starts=tuple(starts),
         drains=tuple(s.id for s in drains),
         waiting=tuple(waiting),
         unplaceable=tuple(unplaceable),
-        bridges=tuple(sorted(bridges)),
+        bridges=tuple(sorted(kept | waited_for)),
+        last=tuple(last) if starts or any(s.id in staying for s in running) else (),
     )
+
+
+def _shadowed(running: Sequence[Standing], staying: Mapping[int, int]) -> set[int]:
+    """Rule 6: surplus instances whose replacement is wanted still and not ready yet."""
+    waited_for = {old for s in running if s.id in staying and s.state != READY for old in s.replaces}
+    return {s.id for s in running if s.id in waited_for and s.id not in staying}
+
+
+def _as_shadows(
+    wanted: Sequence[Wanted], starts: Sequence[Start], surplus: Sequence[Standing], short: set[tuple[int, str]]
+) -> list[Start]:
+    """Rule 6: pairs what starts with what would go, oldest first; the last start takes over from all that are left.
+
+    `short`: sites and GPU types for which others wait: what would go there does.
+    """
+    shadowing = {w.pool_id for w in wanted if w.shadow}
+    going: dict[int, list[Standing]] = defaultdict(list)
+    for s in sorted(surplus, key=lambda s: (s.order, s.id)):
+        if s.pool_id in shadowing and s.state == READY and (s.site_id, s.mode.gpu) not in short:
+            going[s.pool_id].append(s)
+    left = Counter(start.pool_id for start in starts)
+    found = []
+    for start in starts:
+        left[start.pool_id] -= 1
+        mine = going[start.pool_id]
+        olds = mine[:1] if left[start.pool_id] else mine
+        going[start.pool_id] = mine[len(olds) :]
+        found.append(replace(start, replaces=tuple(s.id for s in olds)))
+    return found
 
 
 def _bridges(
@@ -143,6 +192,16 @@ def _bridges(
         if s.state == READY and s.request_class in without and s.id not in staying and s.id not in given_up:
             found.setdefault(s.request_class, s.id)
     return set(found.values())
+
+
+def _last_ready(
+    wanted: Sequence[Wanted], running: Sequence[Standing], staying: Mapping[int, int], given_up: set[int]
+) -> set[int]:
+    """Rule 4 for a partition none of whose classes has anybody yet: one instance goes on serving whatever comes."""
+    if not any(any(w.workers.values()) for w in wanted) or any(s.id in staying and s.state == READY for s in running):
+        return set()
+    surplus = [s for s in running if s.state == READY and s.id not in given_up]
+    return {max(surplus, key=lambda s: (s.mode.tp, s.id)).id} if surplus else set()
 
 
 def _keep(wanted: Sequence[Wanted], running: Sequence[Standing]) -> tuple[dict[int, int], list[tuple[int, Mode]]]:

@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pools.models import Profile, RequestClass, Service
+from django.db.models import Count
+
+from pools.models import Node, Profile, RequestClass, Service
+from scheduler.core.controllers.shared_out import TP_DEGREES
 from scheduler.core.engine_model import UnknownConfiguration, engine_model, gpu
 from scheduler.core.types import Limits, Mode, ModeProfile, Source
 
 # Objectives are for 99 of 100 requests: a rate that fills the KV cache on the mean leaves half of them waiting.
 SPARE_DEVIATIONS = 2.33
+# Of a class that nobody has asked for yet: open bounds are taken at twice their beginning, or at these.
+OPEN_PROMPT_TOKENS, OPEN_OUTPUT_TOKENS = 1024, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,24 +32,46 @@ class Lengths:
         return Lengths(_round(self.prompt_tokens), _round(self.output_tokens))
 
 
+def typical(service: Service, cell: RequestClass) -> Lengths:
+    """Lengths to plan a class by before any request of it was seen: the middle of its bounds, or the declared ones."""
+    if (cell.input_min, cell.input_max, cell.output_min, cell.output_max) == (0, None, 0, None) and (
+        service.expected_prompt_tokens and service.expected_output_tokens
+    ):
+        return Lengths(service.expected_prompt_tokens, service.expected_output_tokens)
+    return Lengths(
+        _middle(cell.input_min, cell.input_max, OPEN_PROMPT_TOKENS),
+        _middle(cell.output_min, cell.output_max, OPEN_OUTPUT_TOKENS),
+    )
+
+
+def _middle(least: int, most: int | None, unbounded: int) -> float:
+    if most is None:
+        return 2.0 * least if least else float(unbounded)
+    return max(1.0, (least + most) / 2.0)
+
+
 def _round(tokens: float) -> float:
     step = 2.0 ** max(0, int(tokens).bit_length() - 5)
     return max(1.0, round(tokens / step) * step)
 
 
 def mode_profiles(
-    service: Service, classes: Mapping[int, RequestClass], lengths: Mapping[int, Lengths | None], limits: Limits
+    service: Service,
+    classes: Mapping[int, RequestClass],
+    lengths: Mapping[int, Lengths | None],
+    limits: Mapping[int, Limits],
 ) -> dict[tuple[int, Mode], ModeProfile]:
     """Profiles by (request class id, mode). Of several rows for one mode the most trusted, then the newest, counts.
 
     A published rate holds for the authors' mix of lengths. Where requests now are longer, the engine model's rate at
-    their mean lengths is lower, and it counts: a plan on the published rate would fall short.
+    their mean lengths is lower, and it counts: a plan on the published rate would fall short. A class without any row
+    has the engine model's figures for every mode that its sites' nodes can hold.
     """
     trust = {Profile.Kind.MEASURED: 2, Profile.Kind.PUBLISHED: 1, Profile.Kind.MODELLED: 0}
     rows = Profile.objects.filter(model_card=service.model_card, request_class__in=classes)
     found: dict[tuple[int, Mode], ModeProfile] = {}
     for row in sorted(rows, key=lambda row: (trust[Profile.Kind(row.kind)], row.pk)):
-        mode = Mode(row.gpu_type, row.tp)
+        mode, pk = Mode(row.gpu_type, row.tp), row.request_class_id
         profile = ModeProfile(
             max_rps=row.max_rps,
             power_w=row.power_w,
@@ -53,8 +80,35 @@ def mode_profiles(
             e2e_s=row.e2e_s,
             source=Source(row.kind),
         )
-        found[row.request_class_id, mode] = _bounded(profile, service, mode, lengths.get(row.request_class_id), limits)
+        found[pk, mode] = _bounded(profile, service, mode, lengths.get(pk), limits[pk])
+    bare = classes.keys() - {pk for pk, _ in found}
+    card = service.model_card
+    for mode in offered_modes(service) if bare else ():
+        for pk in bare:
+            own = lengths.get(pk) or typical(service, classes[pk])
+            modelled = _modelled(card.name, card.engine, mode, own.rounded, limits[pk])
+            if modelled is not None:
+                found[pk, mode] = modelled
     return found
+
+
+def offered_modes(service: Service) -> list[Mode]:
+    """Every TP degree that some node at the service's sites can hold, by GPU type."""
+    largest: dict[str, int] = {}
+    nodes = Node.objects.filter(cluster__site__pools__service=service, schedulable=True).order_by()
+    counts = nodes.values_list("pk", "gpus__gpu_type").annotate(Count("gpus", distinct=True))
+    for _, gpu_type, count in counts.exclude(gpus=None):
+        largest[gpu_type] = max(largest.get(gpu_type, 0), count)
+    return sorted(Mode(gpu, tp) for gpu, most in largest.items() for tp in TP_DEGREES if tp <= most)
+
+
+def without_limits(service: Service, profiles: Mapping[Mode, ModeProfile], lengths: Lengths) -> dict[Mode, ModeProfile]:
+    """The same modes when no latency limit holds: what to plan with for a class whose limits none can keep."""
+    card = service.model_card
+    return {
+        mode: _modelled(card.name, card.engine, mode, lengths.rounded, Limits()) or profile
+        for mode, profile in profiles.items()
+    }
 
 
 def _bounded(

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +17,12 @@ from django.db.models import Q
 from kombu.exceptions import OperationalError
 
 from pools import wire
-from pools.models import ApiKey, Instance, Node, Pool, RequestClass, Service, Site
+from pools.models import Instance, Node, Pool, RequestClass, Service, Site
+from scheduler.core.ports import EngineLimits
+from scheduler.core.types import Loop
+from scheduler.live import policy
+from scheduler.live.batches import credentials
+from scheduler.models import ControllerState
 from telemetry.carbon import intensity_at
 
 log = logging.getLogger(__name__)
@@ -68,15 +74,37 @@ def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
         .prefetch_related("gpu_holds__gpu")
         .order_by("pk")
     )
+    services = {service.pk: _Told.of(service) for service in Service.objects.prefetch_related("slos")}
+    uids = {str(instance.uid) for instance in live}
     for instance in live:
-        by_node[instance.node_id].append(_desired(instance))
+        by_node[instance.node_id].append(_desired(instance, services[instance.pool.service_id], uids))
     return [
         wire.DesiredNode(node.name, version, now.timestamp(), by_node[node.pk], clock) for node in Node.objects.all()
     ]
 
 
-def _desired(instance: Instance) -> wire.DesiredInstance:
-    cell = instance.pool.request_class
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What all instances of a service have in common."""
+
+    clock: wire.ClockPolicy
+    engine_limits: EngineLimits
+    objectives: wire.LatencyLimits
+
+    @classmethod
+    def of(cls, service: Service) -> _Told:
+        knobs = policy.of(service)
+        return cls(policy.clock_rule(knobs), policy.engine_limits(knobs), _objectives(service))
+
+
+def _objectives(service: Service) -> wire.LatencyLimits:
+    found = {slo.kind: slo.objective_s for slo in service.slos.all()}
+    return wire.LatencyLimits(found.get("ttft"), found.get("tpot"), found.get("e2e"))
+
+
+def _desired(instance: Instance, told: _Told, uids: set[str]) -> wire.DesiredInstance:
+    """`uids`: of all that live. A class without a threshold of its own has the service's objective."""
+    cell, slo = instance.pool.request_class, told.objectives
     holds = sorted(instance.gpu_holds.all(), key=lambda hold: hold.gpu.index)
     return wire.DesiredInstance(
         uid=str(instance.uid),
@@ -86,17 +114,23 @@ def _desired(instance: Instance) -> wire.DesiredInstance:
         gpu_uuids=[hold.gpu.uuid for hold in holds],
         max_model_len=instance.model_card.max_model_len,
         state=instance.desired,
-        limits=wire.LatencyLimits(cell.ttft_threshold_s, cell.tpot_threshold_s, cell.e2e_threshold_s),
+        limits=wire.LatencyLimits(
+            slo.ttft_s if cell.ttft_threshold_s is None else cell.ttft_threshold_s,
+            slo.tpot_s if cell.tpot_threshold_s is None else cell.tpot_threshold_s,
+            slo.e2e_s if cell.e2e_threshold_s is None else cell.e2e_threshold_s,
+        ),
         decision_id=instance.decision_id,
+        options=policy.ENGINE_OPTIONS,
+        engine_limits=told.engine_limits,
+        shadow_of=next((uid for uid in instance.replaces if uid in uids), ""),
+        clock=told.clock,
     )
 
 
 def fleet_snapshot(now: datetime, version: int) -> wire.Fleet:
     intensity = {site.pk: intensity_at(site, now) for site in Site.objects.all()}
     services = Service.objects.select_related("model_card", "partition").prefetch_related("slos")
-    live_keys = ApiKey.objects.filter(revoked_at__isnull=True).filter(
-        Q(expires_at__isnull=True) | Q(expires_at__gt=now)
-    )
+    live_keys = credentials.live_keys(now)
     return wire.Fleet(
         version=version,
         at_s=now.timestamp(),
@@ -110,23 +144,25 @@ def fleet_snapshot(now: datetime, version: int) -> wire.Fleet:
                 expires_at_s=key.expires_at.timestamp() if key.expires_at else None,
             )
             for key in live_keys.select_related("tenant")
-        ],
+        ]
+        + credentials.fleet_keys(now),
         nodes=list(Node.objects.values_list("name", flat=True)),
     )
 
 
 def _service(service: Service, intensity: dict[int, float | None]) -> wire.FleetService:
-    objectives = {slo.kind: slo.objective_s for slo in service.slos.all()}
     in_force = Q(request_class__partition=service.partition_id)
     # An instance of the partition before may still be serving until its replacement is ready.
     still_serving = Q(instances__state=Instance.State.READY)
     pools = Pool.objects.filter(in_force | still_serving, service=service).distinct()
+    shares = {(row["site"], row["request_class"]): row["share"] for row in carbon_state(service).get("shares", ())}
+    partition = service.partition_id
     return wire.FleetService(
         name=service.name,
         model=service.model_card.name,
         engine=service.model_card.engine,
         max_model_len=service.model_card.max_model_len,
-        objectives=wire.LatencyLimits(objectives.get("ttft"), objectives.get("tpot"), objectives.get("e2e")),
+        objectives=_objectives(service),
         partition=service.partition.name,
         classes=[_class(cell) for cell in service.partition.classes.all()],
         pools=[
@@ -136,10 +172,19 @@ def _service(service: Service, intensity: dict[int, float | None]) -> wire.Fleet
                 request_class=pool.request_class.name,
                 pue=pool.site.pue,
                 intensity_g_per_kwh=intensity.get(pool.site_id),
+                share=shares.get((pool.site.name, pool.request_class.name))
+                if pool.request_class.partition_id == partition
+                else None,
             )
             for pool in pools.select_related("site", "request_class")
         ],
+        policy=policy.request_policy(policy.of(service)),
     )
+
+
+def carbon_state(service: Service) -> dict[str, Any]:
+    state = ControllerState.objects.filter(kind=Loop.CARBON, service=service).first()
+    return {} if state is None else dict(state.value)
 
 
 def _class(cell: RequestClass) -> wire.FleetClass:

@@ -40,6 +40,12 @@ def _key(key: Any) -> str:
     return str(key)
 
 
+def pool_key(text: str) -> PoolKey:
+    """Inverse of what a PoolKey becomes: `site/class`."""
+    site, _, request_class = text.partition("/")
+    return PoolKey(site, request_class)
+
+
 def workers_to_json(workers: Mapping[Mode, int]) -> dict[str, int]:
     """As `Pool.workers` holds them: mode name -> instances, none of them zero."""
     return {mode.name: count for mode, count in sorted(workers.items()) if count}

@@ -198,8 +198,19 @@ async def _read(reader: asyncio.StreamReader) -> Received | None:
         name, _, value = line.partition(": ")
         if name:
             headers[name.lower()] = value
-    raw = await reader.readexactly(int(headers.get("content-length", "0")))
+    if headers.get("transfer-encoding") == "chunked":
+        raw = await _read_chunks(reader)
+    else:
+        raw = await reader.readexactly(int(headers.get("content-length", "0")))
     return Received(first.split(" ")[1], headers, raw, json.loads(raw) if raw else {})
+
+
+async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
+    pieces = []
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        pieces.append((await reader.readexactly(size + 2))[:-2])
+    await reader.readexactly(2)
+    return b"".join(pieces)
 
 
 def _chunk(request: Received) -> dict[str, Any]:

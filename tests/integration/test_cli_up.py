@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import subprocess
@@ -46,6 +47,13 @@ def up(environment: dict[str, str], *options: str) -> tuple[int, str]:
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("greenserve: ")
     return done.returncode, lines[0]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("grpc") is not None, reason="the extra 'picker' is installed")
+def test_up_names_the_extra_when_the_picker_is_asked_for_without_it(environment: dict[str, str]) -> None:
+    status, line = up(environment | {"GREENSERVE_PICKER_PORT": str(free_port())})
+    assert status == 5
+    assert "greenserve[picker]" in line
 
 
 @pytest.mark.parametrize("options", [(), ("--detach",)])

@@ -259,10 +259,10 @@ def test_decision_list_leaves_the_heavy_columns_in_the_database(fleet):
         connection,
     ) as queries:
         found = scheduler_selectors.recent_decisions(2)
-    assert len(queries) == 4
+    assert len(queries) == len(Decision.Kind.values)
     assert not any("alternatives" in q["sql"] for q in queries)
     assert [d.at for d in found] == sorted((d.at for d in found), reverse=True)
-    assert {d.kind for d in found} == set(Decision.Kind.values)
+    assert {d.kind for d in found} == set(Decision.Kind.values) - {Decision.Kind.DEFERRAL}, "no batch has come"
 
 
 def test_ticks_leave_out_holds_and_the_clock(fleet):

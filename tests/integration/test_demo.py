@@ -30,7 +30,8 @@ def test_demo_is_the_papers_testbed_when_loaded():
         "loc2-h100": ("H100-SXM-80GB", 2),
         "loc3-a100": ("A100-80GB", 8),
     }
-    assert Pool.objects.count() == 3 * 4 * 2
+    assert Pool.objects.count() == 3 * (4 + 4 + 9 + 1)  # FREESH's two partitions, DynamoLLM's, and one class of all
+    assert {p.name for p in Service.objects.get().partitions.all()} == {"freesh-a", "freesh-b"}
     assert Profile.objects.count() == 32
     assert set(Gpu.objects.filter(node__name="loc1-h100").values_list("uuid", flat=True)) == {
         f"SIM-loc1-h100-{index}" for index in range(4)

@@ -1,8 +1,8 @@
 """The keys that batches' lines are sent with.
 
 A client's secret is not kept, so a line cannot be sent with it. Instead each API key that has a batch under way gets a
-second secret, derived from it and the installation's own: gateways are told its hash, and it counts as that key. Nothing
-is stored, and with the key it ends.
+second secret, derived from it and the installation's own: gateways are told its hash, and it counts as that key.
+Nothing is stored, and with the key it ends.
 """
 
 from __future__ import annotations

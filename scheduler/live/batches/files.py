@@ -77,7 +77,7 @@ def find(tenant: Tenant, public: str, now: datetime) -> File:
 
 
 def create(tenant: Tenant, name: str, pieces: Iterable[bytes], life_s: int | None, now: datetime) -> File:
-    """Stores an upload of a batch's input. Raises Refused when it is empty, too large, or the tenant's store is full."""
+    """Stores an upload of a batch's input. Raises Refused when it is empty or too large, or all the room is taken."""
     if "\0" in name:
         raise Refused(400, "The file's name holds a character that it may not.", param="file")
     with transaction.atomic():
@@ -137,7 +137,7 @@ def read(file: File) -> Iterator[bytes]:
 
 
 async def stream(file: File) -> AsyncIterator[bytes]:
-    """The same for a response, which is sent while it is read. Raises DoesNotExist when the file is deleted meanwhile."""
+    """The same for a response, which is sent while it is read. Raises DoesNotExist when the file goes meanwhile."""
     for index in range(-(-file.bytes // CHUNK_BYTES)):
         yield bytes(await FileChunk.objects.values_list("data", flat=True).aget(file=file, index=index))
 

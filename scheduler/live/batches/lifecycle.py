@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, transaction
 
 from pools.models import Service
 from scheduler.live.batches import credentials, files
@@ -21,27 +21,42 @@ from scheduler.models import Batch, BatchLine, File
 
 log = logging.getLogger(__name__)
 
-ROWS = 500  # inserted at a time
+HELD_BYTES = 4 << 20  # of lines, until they are inserted
+READ_ROWS = 20  # at a time, of results, which may have some megabytes each
 Status = Batch.Status
 EXPIRED = ("batch_expired", "This request could not be executed before the completion window expired.")
 CANCELLED = ("batch_cancelled", "This request was not executed: its batch was cancelled.")
 
 
 def advance(now: datetime) -> None:
-    """Takes every batch as far as it can go without a request being sent."""
+    """Takes every batch as far as it can go without a request being sent. What breaks one does not stop the others."""
     live = set(credentials.live_keys(now).values_list("pk", flat=True))
     for batch in Batch.objects.exclude(status__in=Batch.FINAL).order_by("expires_at"):
-        if batch.key_id not in live and batch.status in (Status.VALIDATING, Status.IN_PROGRESS):
-            log.warning("%s is cancelled: its API key is revoked or has expired", batch)
-            _move(batch, batch.status, Status.CANCELLING, now)
-        if batch.status == Status.VALIDATING:
-            validate(batch, now)
-        if batch.status == Status.IN_PROGRESS and (
-            batch.expires_at <= now or not batch.lines.filter(result__isnull=True).exists()
-        ):
-            _move(batch, Status.IN_PROGRESS, Status.FINALIZING, now)
-        if batch.status in (Status.FINALIZING, Status.CANCELLING):
-            finish(batch, now)
+        try:
+            _advance(batch, batch.key_id in live, now)
+        except (OperationalError, InterfaceError):  # the database is away: no fault of the batch's
+            raise
+        except Exception:
+            log.exception("%s cannot go on from '%s'", batch, batch.status)
+            if batch.status == Status.VALIDATING:  # it would break in the same way for ever
+                fault = Fault("internal_error", "The input file could not be read.").shape()
+                Batch.objects.filter(pk=batch.pk, status=Status.VALIDATING).update(
+                    status=Status.FAILED, failed_at=now, errors=[fault]
+                )
+
+
+def _advance(batch: Batch, key_is_live: bool, now: datetime) -> None:
+    if not key_is_live and batch.status in (Status.VALIDATING, Status.IN_PROGRESS):
+        log.warning("%s is cancelled: its API key is revoked or has expired", batch)
+        _move(batch, batch.status, Status.CANCELLING, now)
+    if batch.status == Status.VALIDATING:
+        validate(batch, now)
+    if batch.status == Status.IN_PROGRESS and (
+        batch.expires_at <= now or not batch.lines.filter(result__isnull=True).exists()
+    ):
+        _move(batch, Status.IN_PROGRESS, Status.FINALIZING, now)
+    if batch.status in (Status.FINALIZING, Status.CANCELLING):
+        finish(batch, now)
 
 
 def validate(batch: Batch, now: datetime) -> None:
@@ -72,14 +87,17 @@ def validate(batch: Batch, now: datetime) -> None:
 
 def _insert(batch: Batch, checker: Checker, file: File) -> None:
     rows: list[BatchLine] = []
+    held = 0
     for line in checker.read(files.read(file)):
         if checker.faults:  # it will fail: only its faults are still of interest
             rows.clear()
             continue
         rows.append(BatchLine(batch=batch, number=line.number, custom_id=line.custom_id, body=line.body.decode()))
-        if len(rows) >= ROWS:
+        held += len(line.body) + 500
+        if held >= HELD_BYTES:
             BatchLine.objects.bulk_create(rows)
             rows.clear()
+            held = 0
     if not checker.faults:
         BatchLine.objects.bulk_create(rows)
 
@@ -118,7 +136,7 @@ def _write(batch: Batch, name: str, contents: Iterator[bytes], now: datetime) ->
 
 def _contents(lines: Any, reason: tuple[str, str]) -> Iterator[bytes]:
     """In the order of the input file."""
-    for line in lines.order_by("number").iterator(chunk_size=ROWS):
+    for line in lines.order_by("number").iterator(chunk_size=READ_ROWS):
         if line.result is not None:
             yield line.result.encode() + b"\n"
         else:
@@ -138,9 +156,7 @@ def request_id(line: BatchLine) -> str:
 
 
 def _move(batch: Batch, source: str, target: Status, now: datetime) -> None:
-    moved = Batch.objects.filter(pk=batch.pk, status=source).update(
-        **{"status": target, f"{target.value}_at": now}
-    )
+    moved = Batch.objects.filter(pk=batch.pk, status=source).update(**{"status": target, f"{target.value}_at": now})
     if moved:
         batch.status = target
     else:

@@ -13,6 +13,7 @@ MAX_LINE_BYTES = 8 << 20  # what the gateway takes as a body
 MAX_FAULTS = 100  # that a client is told of
 MAX_CUSTOM_ID = 512
 TIER = b'"flex"'
+NOT_JSON = ("invalid_json_line", "This line is not parseable as valid JSON.", None)
 
 
 class _Line(msgspec.Struct):
@@ -70,8 +71,8 @@ class Checker:
                 return
             try:
                 yield self._line(number, raw)
-            except _Bad as bad:
-                code, message, param = bad.fault
+            except (_Bad, RecursionError) as bad:
+                code, message, param = bad.fault if isinstance(bad, _Bad) else NOT_JSON
                 self.faults.append(Fault(code, message, number, param))
                 if len(self.faults) >= MAX_FAULTS:
                     return
@@ -85,8 +86,8 @@ class Checker:
             line = msgspec.json.decode(raw, type=_Line)
         except msgspec.ValidationError as error:
             raise _Bad("invalid_request", f"This line is not a request: {error}") from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise _Bad("invalid_json_line", "This line is not parseable as valid JSON.") from None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise _Bad(*NOT_JSON) from None
         custom_id = self._custom_id(line.custom_id)
         if line.method != "POST":
             raise _Bad("invalid_method", "The method must be 'POST'.", "method")
@@ -116,7 +117,9 @@ class Checker:
         if model not in self.models:
             raise _Bad("model_not_found", f"The model '{model[:100]}' does not exist.", "body.model")
         if self.model not in (None, model):
-            raise _Bad("mismatched_model", f"All requests of a batch name one model, here '{self.model}'.", "body.model")
+            raise _Bad(
+                "mismatched_model", f"All requests of a batch name one model, here '{self.model}'.", "body.model"
+            )
         if _value(body, "stream"):
             raise _Bad("invalid_parameter", "A batch's responses cannot be streamed.", "body.stream")
         self.model = model

@@ -94,7 +94,7 @@ def observe(service: Service, lines_per_s: float | None, now: datetime) -> Defer
 
 
 def _sites(service: Service, now: datetime, backlogs: Sequence[Backlog]) -> tuple[SiteView, ...]:
-    """The sites of the service's pools with the GPUs that it has there, and their intensity as far as is of interest."""
+    """The sites of the service's pools with the GPUs that it has there, and their intensity until the last deadline."""
     if not backlogs:
         return ()
     step_s, now_s = limits()["step_s"], now.timestamp()
@@ -120,7 +120,7 @@ def _energy_j(service: Service, now: datetime) -> float | None:
     recent = RequestRecord.objects.filter(
         service=service.name, started_at__gte=now - RECENT, predicted_energy_j__isnull=False
     ).order_by("-started_at")
-    values = list(recent.values_list("predicted_energy_j", flat=True)[:RECENT_REQUESTS])
+    values = [v for v in recent.values_list("predicted_energy_j", flat=True)[:RECENT_REQUESTS] if v is not None]
     return sum(values) / len(values) if values else None
 
 

@@ -39,7 +39,7 @@ def find(tenant: Tenant, public: str) -> Batch:
 
 def create(key: ApiKey, asked: Mapping[str, Any], now: datetime) -> Batch:
     """A new batch, to be validated in the background. Raises Refused."""
-    endpoint, window = asked.get("endpoint"), asked.get("completion_window")
+    endpoint, window = asked.get("endpoint"), str(asked.get("completion_window"))
     if endpoint not in ENDPOINTS:
         raise Refused(400, f"'endpoint' must be one of {', '.join(ENDPOINTS)}.", param="endpoint")
     window_s = seconds_of(window)
@@ -76,9 +76,7 @@ def cancel(tenant: Tenant, public: str, now: datetime) -> Batch:
     """Asks for the end. What has been done by then is kept. Raises Refused 409 when the batch is over."""
     batch = find(tenant, public)
     may = (Batch.Status.VALIDATING, Batch.Status.IN_PROGRESS)
-    moved = Batch.objects.filter(pk=batch.pk, status__in=may).update(
-        status=Batch.Status.CANCELLING, cancelling_at=now
-    )
+    moved = Batch.objects.filter(pk=batch.pk, status__in=may).update(status=Batch.Status.CANCELLING, cancelling_at=now)
     batch.refresh_from_db()
     if not moved and batch.status not in (Batch.Status.CANCELLING, Batch.Status.CANCELLED):
         raise Refused(409, f"Cannot cancel a batch with status '{batch.status}'.", param="batch_id")
@@ -130,9 +128,9 @@ def page(found: QuerySet[M], cursor: M | None, limit: int, newest_first: bool = 
     return rows[:limit], len(rows) > limit
 
 
-def seconds_of(window: object) -> int:
+def seconds_of(window: str) -> int:
     """`24h` in seconds. Raises Refused 400 on what is no duration, or not one that a batch may have."""
-    match = WINDOW.fullmatch(window) if isinstance(window, str) else None
+    match = WINDOW.fullmatch(window)
     found = int(match[1]) * UNIT_S[match[2]] if match else 0
     if not WINDOW_S[0] <= found <= WINDOW_S[1]:
         raise Refused(

@@ -78,6 +78,7 @@ class Runner:
             if not flying and (ending or not any(self._may_go_on(lane) for lane in self._lanes.values())):
                 break
             self._take(self._sender.collect(COLLECT_S))
+        lifecycle.advance(self._now())
         for lane in self._lanes.values():
             lane.rate.learn()
             planning.save_rate(lane.service, lane.rate)
@@ -86,8 +87,8 @@ class Runner:
         return datetime.fromtimestamp(self._clock(), UTC)
 
     def _may_go_on(self, lane: Lane) -> bool:
-        """Lines wait only for their own next attempt: short waits are worth staying for."""
-        return lane.permit.lines > 0 and lane.dry_until_s - self._clock() < files.limits()["tick_s"]
+        """Lines may begin, or it is to be decided anew whether they may."""
+        return lane.permit.lines > 0 or lane.permit.until_s <= self._clock()
 
     # -- now and then ------------------------------------------------------------------------------
 
@@ -101,7 +102,7 @@ class Runner:
         for lane in self._lanes.values():
             lane.dry_until_s = 0.0
             self._adjust(lane, now_s)
-            if now_s >= lane.permit.until_s or not lane.permit.lines:
+            if lane.permit.until_s <= now_s:
                 lane.rate.learn(least_s=files.limits()["learn_s"])
                 lane.permit = planning.decide(lane.service, lane.rate, now)
 
@@ -188,7 +189,7 @@ class Runner:
         counted = fate is Fate.AGAIN
         wait_s = retry_in_s(outcome, line.attempts if counted else 0)
         BatchLine.objects.filter(pk=line.pk, result__isnull=True).update(
-            attempts=F("attempts") + counted, not_before=self._now() + timedelta(seconds=wait_s)
+            attempts=F("attempts") + int(counted), not_before=self._now() + timedelta(seconds=wait_s)
         )
         return False
 
@@ -204,8 +205,8 @@ def store(line: BatchLine, outcome: Outcome) -> bool:
         if batch is None or not open_one.update(result=result_line(line, outcome).decode(), ok=ok):
             return False
         Batch.objects.filter(pk=batch.pk).update(
-            completed=F("completed") + ok,
-            failed=F("failed") + (not ok),
+            completed=F("completed") + int(ok),
+            failed=F("failed") + int(not ok),
             prompt_tokens=F("prompt_tokens") + prompt_tokens,
             output_tokens=F("output_tokens") + output_tokens,
         )

@@ -35,7 +35,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a request ended. `status` None: there was no answer, `error` says why."""
+    """How a request ended. `status` None: there was no answer, `error` says why; `unsent`: it never reached anybody."""
 
     line: int
     status: int | None
@@ -43,6 +43,7 @@ class Outcome:
     request_id: str = ""
     retry_after_s: float | None = None
     error: str = ""
+    unsent: bool = False
 
 
 class Sender(Protocol):
@@ -144,7 +145,8 @@ class GatewaySender:
                     _seconds(response.headers.get("retry-after")),
                 )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            outcome = Outcome(request.line, None, error=f"{type(error).__name__}: {error}"[:300])
+            unsent = isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
+            outcome = Outcome(request.line, None, error=f"{type(error).__name__}: {error}"[:300], unsent=unsent)
         finally:
             self._tasks.pop(request.line, None)
         self._ended.put(outcome)

@@ -147,7 +147,13 @@ def fleets(draw):
             live.append(standing(next(numbers), pool, mode, node, f"C{pool}", state, running))
         nodes.append(room(node, left))
     wants = [
-        wanted(pool, draw(st.dictionaries(st.sampled_from([A2, A4, A8]), st.integers(0, 2))), f"C{pool}")
+        Wanted(
+            pool,
+            SITE,
+            f"C{pool}",
+            draw(st.dictionaries(st.sampled_from([A2, A4, A8]), st.integers(0, 2))),
+            draw(st.booleans()),
+        )
         for pool in (1, 2, 3)
     ]
     return wants, live, nodes
@@ -186,7 +192,7 @@ def test_plan_settles_when_it_is_carried_out_step_by_step(fleet):
     numbers = count(1000)
     for _ in range(12):
         plan = place(wants, live, nodes)
-        if not plan.changes and all(s.running for s in live):
+        if not plan.changes and all(s.running and s.state == "ready" for s in live):
             break
         live, nodes = _carry_out(plan, wants, live, nodes, numbers)
     else:
@@ -211,6 +217,7 @@ def _carry_out(plan, wants, live, nodes, numbers):
             "ready" if s.id not in plan.drains else "draining",
             s.gpu_ids,
             s.order,
+            s.replaces,
         )
         for s in live
         if s.running
@@ -230,9 +237,61 @@ def _carry_out(plan, wants, live, nodes, numbers):
                 classes[start.pool_id],
                 start.mode,
                 True,
-                "ready",
+                "starting",
                 start.gpu_ids,
                 number,
+                start.replaces,
             )
         )
     return after, [NodeRoom(node.id, node.site_id, {"A100-80GB": tuple(sorted(free[node.id]))}) for node in nodes]
+
+
+def shadowing(pool, workers, cls="SS"):
+    return Wanted(pool, SITE, cls, workers, shadow=True)
+
+
+def test_old_one_serves_until_its_shadow_is_ready_when_gpus_are_free():
+    wants = [shadowing(1, {A2: 1})]
+    plan = place(wants, [standing(1, 1, A4)], [room(1, 4)])
+    assert plan.starts == (Start(1, 1, A2, (100, 101), replaces=(1,)),)
+    assert not plan.drains
+    new = Standing(2, 1, SITE, 1, "SS", A2, True, "starting", (100, 101), 2, replaces=(1,))
+    assert not place(wants, [standing(1, 1, A4), new], [room(1, 2)]).changes
+    ready = Standing(2, 1, SITE, 1, "SS", A2, True, "ready", (100, 101), 2, replaces=(1,))
+    assert place(wants, [standing(1, 1, A4), ready], [room(1, 2)]) == Placement(drains=(1,))
+
+
+def test_every_old_one_waits_for_its_own_when_several_are_replaced():
+    wants = [shadowing(1, {A2: 2})]
+    olds = [standing(n, 1, A4) for n in (1, 2, 3)]
+    starts = place(wants, olds, [room(1, 4)]).starts
+    assert [start.replaces for start in starts] == [(1,), (2, 3)]
+
+
+def test_shadow_goes_when_the_old_one_is_wanted_again():
+    new = Standing(2, 1, SITE, 1, "SS", A2, True, "starting", (100, 101), 2, replaces=(1,))
+    plan = place([shadowing(1, {A4: 1})], [standing(1, 1, A4), new], [room(1, 2)])
+    assert plan.drains == (2,)
+
+
+def test_old_one_drains_first_when_its_shadow_finds_no_gpus():
+    plan = place([shadowing(1, {A8: 1})], [standing(1, 1, A4), standing(2, 1, A4)], [room(1, 0)])
+    assert plan.drains == (1, 2)
+    assert plan.waiting == ((1, A8),)
+
+
+def test_surplus_goes_at_once_when_nothing_replaces_it():
+    plan = place([shadowing(1, {A4: 1})], [standing(1, 1, A4), standing(2, 1, A4)], [room(1, 4)])
+    assert plan.drains == (2,)
+
+
+def test_one_goes_on_serving_when_another_partition_has_nobody_yet():
+    old = [standing(1, 1, A4, cls="SS"), standing(2, 2, A2, cls="LL")]
+    wants = [wanted(3, {A8: 1}, "ALL")]
+    plan = place(wants, old, [room(1, 8)])
+    assert plan.bridges == (1,)
+    assert plan.drains == (2,)
+    full = place([wanted(3, {A8: 2}, "ALL")], old, [room(1, 4), room(2, 8)])
+    assert full.bridges == (1,)  # the second TP8 waits for the first to serve
+    alone = place(wants, [standing(1, 1, A4, cls="SS")], [room(1, 4)])
+    assert alone.drains == (1,)  # nothing else could come up

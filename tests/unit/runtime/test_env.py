@@ -16,6 +16,7 @@ def test_defaults_are_the_documented_ones_when_nothing_is_set(tmp_path: Path) ->
     found = read(tmp_path)
     assert (found.web_host, found.web_port) == ("127.0.0.1", 8000)
     assert (found.gateway_host, found.gateway_port) == ("127.0.0.1", 8080)
+    assert found.picker_port is None
     assert found.database_url is None
     assert found.redis_url is None
     assert (found.demo, found.demo_speedup, found.demo_rps, found.debug) == (True, 30.0, 3.0, False)
@@ -27,6 +28,7 @@ def test_defaults_are_the_documented_ones_when_nothing_is_set(tmp_path: Path) ->
         ("GREENSERVE_WEB_PORT", "eighty", "port between 1 and 65535"),
         ("GREENSERVE_WEB_PORT", "0", "port between 1 and 65535"),
         ("GREENSERVE_GATEWAY_PORT", "65536", "port between 1 and 65535"),
+        ("GREENSERVE_PICKER_PORT", "0", "port between 1 and 65535"),
         ("GREENSERVE_DEMO", "perhaps", "1 or 0"),
         ("GREENSERVE_DEBUG", "2", "1 or 0"),
         ("GREENSERVE_DEMO_SPEEDUP", "0.5", "between 1 and 1000"),

@@ -1,0 +1,93 @@
+"""A service's policy: what its loops run, what gateways and agents are told, and how it is changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from pools import wire
+from pools.models import Service
+from pools.services import ensure_partition, ensure_pools
+from scheduler.core.ports import EngineLimits, EngineOptions
+from scheduler.core.presets import Knobs
+from scheduler.core.types import Loop
+from scheduler.models import ControllerState
+
+KIND = "policy"  # of the ControllerState that says which policy the loops have taken up
+_REQUEST_KNOBS = [name for name in wire.RequestPolicy.__struct_fields__ if name != "throttle"]
+# Every engine is started so that it goes by priority: requests that bring none are served as they come, and a policy
+# that sends priorities needs no engine to be restarted.
+ENGINE_OPTIONS = EngineOptions("priority", preempt_for_waiting=True)
+
+
+def of(service: Service) -> Knobs:
+    return service.policy_knobs()
+
+
+def signature(service: Service) -> str:
+    return json.dumps([service.policy, service.knobs], sort_keys=True)
+
+
+@transaction.atomic
+def change(service: Service, name: str, overrides: Mapping[str, Any]) -> Knobs:
+    """Gives the service a policy. The loops take it up when `taken_up` is next asked.
+
+    Raises:
+        ValidationError: The name or a knob makes no sense; nothing is changed.
+    """
+    _state(service)
+    service.policy, service.knobs = name, dict(overrides)
+    service.clean()
+    service.save(update_fields=["policy", "knobs"])
+    provide(service)
+    return of(service)
+
+
+def provide(service: Service) -> None:
+    """The partition that the policy names, and its pools."""
+    if name := of(service).partition:
+        ensure_pools(service, ensure_partition(name))
+
+
+def taken_up(service: Service, now: datetime) -> bool:
+    """Whether a change of policy was found by this call, and by no other process: its epochs are to be run now."""
+    state, own = _state(service), signature(service)
+    if state.value.get("signature") == own:
+        return False
+    value = {"signature": own, "at": now.isoformat()}
+    rows = ControllerState.objects.filter(pk=state.pk, version=state.version)
+    return rows.update(version=state.version + 1, value=value) == 1
+
+
+def _state(service: Service) -> ControllerState:
+    value = {"signature": signature(service)}
+    return ControllerState.objects.get_or_create(kind=KIND, service=service, defaults={"value": value})[0]
+
+
+# -- what others are told --------------------------------------------------------------------------
+
+
+def request_policy(knobs: Knobs) -> wire.RequestPolicy:
+    """Knobs and fields have the same names; a clock rule that lives at the gateway is a flag there."""
+    own: dict[str, Any] = {name: getattr(knobs, name) for name in _REQUEST_KNOBS}
+    return wire.RequestPolicy(**own, throttle=knobs.clock == "throttle")
+
+
+def clock_rule(knobs: Knobs) -> wire.ClockPolicy:
+    """The service's rule, with the figures that settings give for all."""
+    loop: Any = settings.GREENSERVE_LOOPS["clock"]
+    own = {
+        "policy": knobs.clock,
+        "period_s": knobs.period_s(Loop.CLOCK, loop["period_s"]),
+        "predictor_error": knobs.predictor_error,
+    }
+    return wire.ClockPolicy(**{**loop, **own})
+
+
+def engine_limits(knobs: Knobs) -> EngineLimits:
+    return EngineLimits(itl_limit_s=knobs.itl_limit_s)

@@ -1,0 +1,254 @@
+"""throttLL'eM's autoscaler on the live fleet (IV-D): the size of every engine follows the load, by shadow instances.
+
+The paper has one engine. Here the plan says how many a pool has; each is looked at by itself, with its share of the
+load of its class: they share it in proportion to what they carry. Load is what ended lately, since requests are on
+record when they end: in a steady state as many end as come.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, FloatField, Value
+from django.db.models.functions import Cast, Coalesce
+
+from pools.models import Instance
+from scheduler.core.algorithms.fleet import mode_failure
+from scheduler.core.controllers import autoscale
+from scheduler.core.controllers.autoscale import AutoscaleConfig, AutoscaleObservation, AutoscaleState, EngineSize
+from scheduler.core.controllers.explain import gravest
+from scheduler.core.controllers.pool_loop import PoolDecision, pool_name
+from scheduler.core.overhead_table import start_key
+from scheduler.core.overheads import Overheads, cold_start_s
+from scheduler.core.types import (
+    CancelShadow,
+    Command,
+    Effects,
+    Loop,
+    Mode,
+    PoolKey,
+    Rationale,
+    Reason,
+    ScaleTo,
+    StartShadow,
+)
+from scheduler.live import dynamo, snapshot
+from scheduler.live.demand import arrivals
+from scheduler.live.snapshot import ClassNow
+from scheduler.live.steps import Result, Turn, carbon_plan, nothing_to_do, period_s, planned_workers
+from telemetry.models import RequestRecord
+
+LONGEST_S = 600.0  # requests that run longer are not looked for
+UNDER_WAY_S = 2.0  # that records take from the gateway to the database
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An instance that serves, or is the first of its place, and what warms up beside it."""
+
+    uid: str
+    pool: PoolKey
+    mode: Mode
+    shadow: Mode | None
+
+
+def scale(turn: Turn) -> Result:
+    """One period of every engine."""
+    plan = carbon_plan(turn.service)
+    if plan is None:
+        return nothing_to_do()
+    seen = arrivals(turn.service, turn.now, snapshot.look_back_s())
+    classes = {
+        own.cell.name: own for own in snapshot.classes_now(turn.service, turn.knobs, turn.service.partition, seen, 1)
+    }
+    engines = _engines(turn)
+    table = sizes(turn, classes)
+    workers: dict[PoolKey, dict[Mode, int]] = {}
+    present = planned_workers(turn.service, plan)
+    for key, (now, planned) in present.items():
+        workers[key] = _as_many(now, planned, [size.mode for size in table.get(key.request_class, ())])
+    rates = _rates(turn, classes, seen.declared is not None)
+    told: dict[PoolKey, list[Effects]] = defaultdict(list)
+    states: dict[str, Any] = {}
+    for engine in engines:
+        if workers[engine.pool] != present[engine.pool][0]:
+            continue  # what is to run there is being set up anew
+        own = [size for size in table.get(engine.pool.request_class, ()) if size.mode.gpu == engine.mode.gpu]
+        if not any(size.mode == engine.mode for size in own):
+            continue
+        effects, states[engine.uid] = _look_at(turn, engine, own, _share(engine, engines, table, rates))
+        told[engine.pool].append(effects)
+    return _answer(turn, present, workers, engines, told, states)
+
+
+def sizes(turn: Turn, classes: Mapping[str, ClassNow]) -> dict[str, list[EngineSize]]:
+    """The engine sizes for each class: ascending in what they carry, those that keep the limits."""
+    table = dynamo.overheads(turn)
+    card = turn.service.model_card
+    published_s = cold_start_s(Overheads()) / settings.GREENSERVE_TRANSITION_SPEEDUP
+    found: dict[str, list[EngineSize]] = {}
+    for name, own in classes.items():
+        rising: list[EngineSize] = []
+        for mode, profile in sorted(own.profiles.items()):
+            last = max((size.max_rps for size in rising if size.mode.gpu == mode.gpu), default=0.0)
+            if mode.tp > turn.knobs.tp or mode_failure(profile, own.demand.limits) or profile.max_rps <= last:
+                continue
+            spawn_s = table.get(start_key(card.name, mode.gpu, mode.tp, warm=True), published_s)
+            rising.append(EngineSize(mode, profile.max_rps, spawn_s))
+        found[name] = rising
+    return found
+
+
+def _as_many(present: Mapping[Mode, int], planned: Mapping[Mode, int], known: Sequence[Mode]) -> dict[Mode, int]:
+    """As many engines as the plan has, in the sizes that they have now; the plan's where there are none of these."""
+    if not present or any(mode not in known for mode in present):
+        return dict(planned)
+    found = Counter(present)
+    short = sum(planned.values()) - sum(found.values())
+    for mode in Counter(planned).elements():
+        if short <= 0:
+            break
+        found[mode] += 1
+        short -= 1
+    for mode in sorted(Counter(present).elements(), key=lambda mode: mode.tp)[: max(0, -short)]:
+        found[mode] -= 1
+    return dict(+found)
+
+
+def _engines(turn: Turn) -> list[Engine]:
+    rows = Instance.objects.filter(pool__service=turn.service, desired=Instance.Desired.RUNNING)
+    live = list(
+        rows.filter(pool__request_class__partition=turn.service.partition_id)
+        .exclude(state=Instance.State.STOPPED)
+        .select_related("pool__site", "pool__request_class")
+        .order_by("pk")
+    )
+    uids = {str(row.uid) for row in live}
+    shadows: dict[str, Instance] = {}
+    over: set[str] = set()  # replaced by one that serves: they are about to drain
+    waiting: set[str] = set()
+    for row in live:
+        olds = [uid for uid in row.replaces if uid in uids]
+        if row.state == Instance.State.READY:
+            over.update(olds)
+        elif olds:
+            waiting.add(str(row.uid))
+            shadows.update(dict.fromkeys(olds, row))
+    found = []
+    for row in live:
+        uid = str(row.uid)
+        if uid in over or uid in waiting:
+            continue
+        shadow = shadows.get(uid)
+        key = PoolKey(row.pool.site.name, row.pool.request_class.name)
+        beside = None if shadow is None else Mode(shadow.gpu_type, shadow.tp)
+        found.append(Engine(uid, key, Mode(row.gpu_type, row.tp), beside))
+    return found
+
+
+def _rates(turn: Turn, classes: Mapping[str, ClassNow], new: bool) -> dict[str, float]:
+    """Requests a second of each class that ended in the last period; of a new service no less than was declared."""
+    window_s = period_s(Loop.SCALE, turn.knobs)
+    until = turn.now - timedelta(seconds=UNDER_WAY_S)
+    since = until - timedelta(seconds=window_s)
+    took = ExpressionWrapper(
+        Cast(Coalesce(F("e2e_s"), 0.0), FloatField()) * Value(timedelta(seconds=1), DurationField()),
+        output_field=DurationField(),
+    )
+    ended = ExpressionWrapper(F("started_at") + took, output_field=DateTimeField())
+    rows = (
+        RequestRecord.objects.filter(
+            service=turn.service.name,
+            started_at__gt=since - timedelta(seconds=LONGEST_S),
+            started_at__lte=until,
+        )
+        .exclude(status=RequestRecord.Status.CLIENT_ERROR)
+        .annotate(ended_at=ended)
+        .filter(ended_at__gt=since, ended_at__lte=until)
+    )
+    counts = Counter(rows.values_list("request_class", flat=True))
+    only = next(iter(classes)) if len(classes) == 1 else None  # whatever it was called under another partition
+    found = {}
+    for name, own in classes.items():
+        count = sum(counts.values()) if name == only else counts[name]
+        declared = max(own.demand.demand_rps, default=0.0) if new else 0.0
+        found[name] = max(count / window_s, declared)
+    return found
+
+
+def _share(
+    engine: Engine, engines: Sequence[Engine], table: Mapping[str, Sequence[EngineSize]], rates: Mapping[str, float]
+) -> float:
+    name = engine.pool.request_class
+    carries = {size.mode: size.max_rps for size in table[name]}
+    total = sum(carries.get(other.mode, 0.0) for other in engines if other.pool.request_class == name)
+    return rates[name] * carries[engine.mode] / total
+
+
+def _look_at(turn: Turn, engine: Engine, own: Sequence[EngineSize], rps: float) -> tuple[Effects, dict[str, Any]]:
+    stored = turn.state.get("engines", {}).get(engine.uid)
+    before = AutoscaleState(Mode.parse(stored["mode"]), stored["grace_until_s"]) if stored else None
+    obs = AutoscaleObservation(turn.now.timestamp(), engine.uid, engine.mode, engine.shadow, rps)
+    config = AutoscaleConfig(tuple(own), period_s(Loop.SCALE, turn.knobs))
+    state, effects = autoscale.step(before, obs, config)
+    why = effects.rationale
+    effects = replace(effects, rationale=replace(why, summary=why.summary.replace(engine.uid, engine.uid[:8])))
+    return effects, {"mode": state.mode.name, "grace_until_s": state.grace_until_s}
+
+
+def _answer(
+    turn: Turn,
+    present: Mapping[PoolKey, tuple[dict[Mode, int], dict[Mode, int]]],
+    workers: dict[PoolKey, dict[Mode, int]],
+    engines: Sequence[Engine],
+    told: Mapping[PoolKey, Sequence[Effects]],
+    states: dict[str, Any],
+) -> Result:
+    """What is wanted of each pool: an engine and its shadow count as one, of the shadow's size."""
+    by_name = {engine.uid: engine for engine in engines}
+    commands: list[Command] = []
+    decisions = []
+    for key, (now, _) in present.items():
+        mix = Counter(workers[key])
+        own: list[Command] = [command for effects in told.get(key, ()) for command in effects.commands]
+        for command in own:
+            if isinstance(command, CancelShadow):
+                engine = by_name[command.instance]
+                if engine.shadow is not None:
+                    mix[engine.shadow] -= 1
+                    mix[engine.mode] += 1
+            elif isinstance(command, StartShadow):
+                mix[by_name[command.instance].mode] -= 1
+                mix[command.mode] += 1
+        wanted = dict(+mix)
+        whys = [effects.rationale for effects in told.get(key, ())]
+        if wanted == now:
+            continue
+        text = f"{pool_name(key)}: " + (" ".join(why.summary for why in whys) or "as many engines as the plan has.")
+        rationale = Rationale(
+            _gravest(whys), text, _inputs(whys), tuple(row for why in whys for row in why.alternatives)
+        )
+        decisions.append(PoolDecision(key, wanted, True, rationale))
+        commands += [ScaleTo(key, wanted), *own]
+    whys = [effects.rationale for many in told.values() for effects in many]
+    text = " ".join(why.summary for why in whys) or "No engine serves yet."
+    summary = Rationale(_gravest(whys), text, _inputs(whys))
+    return Result(Effects(tuple(commands), None, summary), {"engines": states}, tuple(decisions))
+
+
+def _gravest(whys: Sequence[Rationale]) -> Reason:
+    """The autoscaler's own reasons first, those of a change before those of none."""
+    reasons = {why.reason for why in whys}
+    for reason in (Reason.AT_LIMIT, Reason.CONGESTED, Reason.SLACK, Reason.GRACE):
+        if reason in reasons:
+            return reason
+    return gravest(reasons) if reasons else Reason.POLICY
+
+
+def _inputs(whys: Sequence[Rationale]) -> dict[str, Any]:
+    return {why.summary.partition(":")[0]: dict(why.inputs) for why in whys}

@@ -1,0 +1,467 @@
+"""Every policy on the demo's fleet: its loops run, its rules are published, and a change of policy takes effect."""
+
+from datetime import timedelta
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.utils import timezone
+
+from pools import demo, wire
+from pools.models import Instance, InstanceGpu, Node, Partition, Pool, Profile, RequestClass
+from pools.services import ensure_partition, ensure_pools
+from scheduler import selectors, tasks
+from scheduler.core.presets import PRESETS, knobs
+from scheduler.core.types import Loop, Mode, PoolKey
+from scheduler.live import dynamo, epochs, policy, snapshot
+from scheduler.models import ControllerState, Decision, Epoch
+from telemetry.carbon import refresh_feed
+from telemetry.models import CarbonFeed
+from tests.fakes.house import report_all, requests_came, start_instance
+
+pytestmark = pytest.mark.django_db
+LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
+A4, A2 = "A100-80GB/TP4", "A100-80GB/TP2"
+
+
+@pytest.fixture
+def now():
+    return timezone.now()
+
+
+@pytest.fixture
+def service(redis_client, now):
+    service = demo.load()
+    report_all(redis_client)
+    refresh(now)
+    return service
+
+
+def refresh(at):
+    for feed in CarbonFeed.objects.select_related("site"):
+        refresh_feed(feed, at)
+
+
+def set_policy(service, name, **overrides):
+    policy.change(service, name, overrides)
+    service.refresh_from_db()
+
+
+def run_all(service, at):
+    found = [epochs.run(service, loop, at) for loop in LOOPS]
+    service.refresh_from_db()
+    return found
+
+
+def later(redis_client, at, by_s):
+    """The agents have done as they were told, and report at that moment."""
+    at += timedelta(seconds=by_s)
+    report_all(redis_client, at=at)
+    refresh(at)
+    return at
+
+
+def fleet(client):
+    return wire.decode(client.get(wire.FLEET_KEY), wire.Fleet).services[0]
+
+
+def desired(client):
+    found = [wire.decode(client.get(wire.desired_key(node.name)), wire.DesiredNode) for node in Node.objects.all()]
+    return {item.uid: item for node in found for item in node.instances}
+
+
+def gpus(workers):
+    found = {}
+    for name, count in workers.items():
+        mode = Mode.parse(name)
+        found[mode.gpu] = found.get(mode.gpu, 0) + mode.tp * count
+    return found
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_loop_runs_when_a_policy_is_in_force(service, redis_client, now, name):
+    set_policy(service, name)
+    requests_came(now, count=300, over_s=100)
+    requests_came(now, count=100, over_s=100, prompt_tokens=100, output_tokens=400)
+    ran = run_all(service, now)
+    assert [epoch.status for epoch in ran if epoch.status not in ("applied", "held", "infeasible")] == []
+    own = knobs(name)
+    for epoch in ran:
+        assert epoch.period_s == own.period_s(Loop(epoch.kind), epoch.period_s)
+        assert all(d.summary and d.reason for d in epoch.decisions.all())
+        assert epoch.decisions.exists()
+    active = service.pools.filter(request_class__partition=service.partition)
+    assert not service.pools.exclude(request_class__partition=service.partition).exclude(workers={}).exists()
+    assert own.partition in ("", service.partition.name)
+    for pool in active:
+        assert all(count <= pool.gpu_budget[kind] for kind, count in gpus(pool.workers).items())
+    live = list(Instance.objects.filter(desired="running"))
+    assert live
+    assert len(live) == sum(sum(pool.workers.values()) for pool in active)
+    held = InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu", flat=True)
+    assert len(held) == len(set(held)) == sum(instance.tp for instance in live)
+    assert max(instance.tp for instance in live) <= own.tp
+    assert set(desired(redis_client)) == {str(instance.uid) for instance in live}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_loops_rest_or_hold_when_nothing_changes(service, redis_client, now, name):
+    """A second turn on the same fleet and load: what rests leaves no row, and nobody restarts."""
+    set_policy(service, name)
+    requests_came(now, count=300, over_s=100)
+    run_all(service, now)
+    before = set(Instance.objects.filter(desired="running").values_list("uid", flat=True))
+    at = later(redis_client, now, 61)
+    requests_came(at, count=180, over_s=60)
+    ran = run_all(service, at)
+    own = knobs(name)
+    for loop, epoch in zip(LOOPS, ran, strict=True):
+        assert (epoch is None) == own.rests(loop), loop
+    if name not in ("greenserve", "freesh", "min_energy", "dynamollm", "scale_inst", "throttllem", "scale_shard"):
+        assert set(Instance.objects.filter(desired="running").values_list("uid", flat=True)) == before
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_gateways_and_agents_are_told_when_a_policy_is_in_force(service, redis_client, now, name):
+    set_policy(service, name)
+    run_all(service, now)
+    tasks.publish()
+    told, own = fleet(redis_client).policy, knobs(name)
+    assert (told.route, told.order, told.split, told.admission) == (own.route, own.order, own.split, own.admission)
+    assert (told.by_share, told.engine_priority) == (own.by_share, own.engine_priority)
+    assert told.emergencies == own.emergencies
+    assert told.throttle == (own.clock == "throttle")
+    instances = desired(redis_client).values()
+    assert instances
+    assert {item.clock.policy for item in instances} == {own.clock}
+    assert {item.clock.period_s for item in instances} == {own.clock_period_s or 1.0}
+    assert {item.engine_limits.itl_limit_s for item in instances} == {own.itl_limit_s}
+    assert all(item.options.by_priority for item in instances)
+    assert all(item.limits.tpot_s for item in instances)
+
+
+def test_shares_of_a_class_add_up_when_a_plan_is_published(service, redis_client, now):
+    set_policy(service, "freesh")
+    run_all(service, now)
+    shares = {}
+    for pool in fleet(redis_client).pools:
+        shares.setdefault(pool.request_class, []).append(pool.share or 0.0)
+    assert {name: pytest.approx(1.0) for name in shares} == {name: sum(own) for name, own in shares.items()}
+
+
+def test_policy_decision_is_left_once_when_a_loop_rests(service, redis_client, now):
+    set_policy(service, "single_pool")
+    run_all(service, now)
+    kinds = [(d.kind, d.reason) for d in Decision.objects.order_by("pk")]
+    assert ("shard", "policy") in kinds
+    assert ("carbon", "policy") in kinds
+    count = Decision.objects.count()
+    for _ in range(3):
+        now = later(redis_client, now, 61)
+        assert run_all(service, now) == [None, None, None]
+    assert Decision.objects.count() == count
+    states = {run.kind: run.rests for run in selectors.last_epochs({"carbon": 60.0, "scale": 60.0, "shard": 20.0})}
+    assert states == {"carbon": True, "scale": True, "shard": True}
+
+
+def test_plan_of_one_pool_follows_when_a_node_is_lost(service, redis_client, now):
+    set_policy(service, "single_pool")
+    run_all(service, now)
+    before = sum(sum(pool.workers.values()) for pool in Pool.objects.all())
+    now = later(redis_client, now, 61)
+    Node.objects.filter(name="loc3-a100").update(schedulable=False)
+    assert run_all(service, now)[0].status == "applied"
+    after = sum(sum(pool.workers.values()) for pool in Pool.objects.all())
+    assert after == before - 1
+
+
+def test_change_takes_effect_at_once_when_a_policy_is_set(service, redis_client, now, monkeypatch):
+    tasks.publish()
+    run_all(service, now)
+    report_all(redis_client)
+    sent = []
+    monkeypatch.setattr(tasks.take_up_policy, "delay", sent.append)
+    tasks.publish()
+    assert sent == []
+    set_policy(service, "multi_pool", tp=4)
+    tasks.publish()
+    assert fleet(redis_client).policy.route == "least_loaded"
+    tasks.publish()
+    assert sent == [service.pk]
+    count = Epoch.objects.count()
+    tasks.take_up_policy(service.pk)
+    service.refresh_from_db()
+    assert service.partition.name == "dynamo"
+    extra = Epoch.objects.order_by("-pk")[: Epoch.objects.count() - count]
+    assert {epoch.kind for epoch in extra} == {"carbon", "scale", "shard"}
+    assert all(epoch.index < 0 for epoch in extra)
+    published = fleet(redis_client)
+    assert published.partition == "dynamo"
+    assert len(published.classes) == 9
+    running = Instance.objects.filter(desired="running")
+    assert running.filter(state="ready").exists()  # moved from pool to pool, or a bridge
+
+
+def test_one_ready_instance_goes_on_when_no_instance_fits_the_new_partition(service, redis_client, now):
+    run_all(service, now)
+    report_all(redis_client)
+    set_policy(service, "single_pool", tp=1)
+    Profile.objects.all().delete()
+    epochs.run_now(service, now)
+    tasks.publish()
+    assert Instance.objects.filter(desired="running", state="ready").count() >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "words"),
+    [
+        ("nonsense", {}, "unknown policy 'nonsense'"),
+        ("freesh", {"clocks": "fixed"}, "unknown knob 'clocks'"),
+        ("freesh", {"clock": "slow"}, "clock is one of fixed, miad"),
+        ("freesh", {"carbon": "off"}, "name it, for example partition=whole"),
+        ("single_pool", {"partition": "nowhere"}, "there is no partition 'nowhere'"),
+    ],
+)
+def test_policy_is_refused_with_words_when_it_makes_no_sense(service, name, overrides, words):
+    with pytest.raises(ValidationError, match=words):
+        policy.change(service, name, overrides)
+    service.refresh_from_db()
+    assert (service.policy, service.knobs) == ("greenserve", {})
+
+
+def test_partitions_of_policies_are_made_once_when_asked_for(service):
+    assert ensure_partition("dynamo") == Partition.objects.get(name="dynamo")
+    assert RequestClass.objects.filter(partition__name="dynamo").count() == 9
+    cell = RequestClass.objects.get(partition__name="dynamo", name="MS")
+    assert (cell.input_min, cell.input_max, cell.output_max) == (256, 1024, 100)
+    assert (cell.ttft_threshold_s, cell.tpot_threshold_s) == (0.4, 0.1)
+    count = Pool.objects.count()
+    ensure_pools(service, ensure_partition("whole"))
+    assert Pool.objects.count() == count
+    with pytest.raises(Partition.DoesNotExist):
+        ensure_partition("nowhere")
+
+
+# -- the known faults ------------------------------------------------------------------------------
+
+
+def test_fleet_is_planned_for_what_it_carries_when_demand_is_beyond_it(service, redis_client, now):
+    requests_came(now, count=6000, over_s=60)
+    epoch = epochs.run(service, Loop.CARBON, now)
+    decision = epoch.decisions.get(kind="carbon")
+    assert epoch.status == "infeasible"
+    assert decision.reason == "infeasible"
+    assert "Planned for" in decision.summary
+    assert decision.commands
+    held = InstanceGpu.objects.filter(released_at__isnull=True).count()
+    assert held >= 20
+
+
+def test_class_is_planned_without_its_limits_when_no_mode_keeps_them(service, redis_client, now):
+    Profile.objects.filter(request_class__name="LL").update(max_rps=0)
+    epoch = epochs.run(service, Loop.CARBON, now)
+    decision = epoch.decisions.get(kind="carbon")
+    assert decision.reason == "infeasible"
+    assert "LL: no mode keeps its limits" in decision.summary
+    assert {pool.request_class.name for pool in Pool.objects.all() if pool.workers} == {"SS", "SL", "LS", "LL"}
+
+
+def test_shard_looks_back_as_far_as_scale_when_its_period_is_shorter(service, settings, now):
+    settings.GREENSERVE_LOOPS = {
+        kind: {**loop, "period_s": {"carbon": 1800.0, "scale": 1800.0, "shard": 300.0, "clock": 1.0}[kind]}
+        for kind, loop in settings.GREENSERVE_LOOPS.items()
+    }
+    epochs.run(service, Loop.CARBON, now)
+    requests_came(now - timedelta(seconds=900), count=300, over_s=30)  # a peak of the half hour, then a lull
+    plan, own = epochs.carbon_plan(service), knobs("greenserve")
+    service.refresh_from_db()
+    peaks = [
+        max(max(pool.demand.demand_rps) for pool in observed(service, own, now, plan).pools)
+        for observed in (snapshot.scale, snapshot.shard)
+    ]
+    assert peaks[0] == peaks[1] > 0
+
+
+# -- shadows ---------------------------------------------------------------------------------------
+
+
+def shadow_pool(service, workers):
+    set_policy(service, "throttllem")
+    service.partition = Partition.objects.get(name="whole")
+    service.save()
+    pool = service.pools.get(site__name="location-2", request_class__name="ALL")
+    Pool.objects.filter(pk=pool.pk).update(gpu_budget={"A100-80GB": 12}, workers=workers)
+    pool.refresh_from_db()
+    return pool
+
+
+def test_old_instance_serves_until_its_shadow_is_ready_when_gpus_are_free(service, redis_client, now):
+    pool = shadow_pool(service, {A2: 1})
+    old = start_instance(pool, Node.objects.get(name="loc2-a100-8"), tp=4)
+    report_all(redis_client)
+    tasks.publish()
+    new = Instance.objects.get(tp=2)
+    old.refresh_from_db()
+    assert old.desired == "running"
+    assert new.replaces == [str(old.uid)]
+    assert desired(redis_client)[str(new.uid)].shadow_of == str(old.uid)
+    assert InstanceGpu.objects.filter(released_at__isnull=True).count() == 6  # both are metered
+    tasks.publish()
+    old.refresh_from_db()
+    assert old.desired == "running"
+    report_all(redis_client)
+    tasks.publish()
+    old.refresh_from_db()
+    assert old.desired == "draining"
+    assert desired(redis_client)[str(old.uid)].state == "draining"
+    report_all(redis_client)
+    tasks.publish()
+    old.refresh_from_db()
+    assert old.state == "stopped"
+    assert desired(redis_client)[str(new.uid)].shadow_of == ""
+    assert InstanceGpu.objects.filter(released_at__isnull=True).count() == 2
+
+
+def test_old_instance_drains_first_when_no_gpus_are_free_for_a_shadow(service, redis_client, now):
+    pool = shadow_pool(service, {"A100-80GB/TP8": 1})
+    nodes = [Node.objects.get(name="loc2-a100-8"), Node.objects.get(name="loc2-a100-4")]
+    olds = [start_instance(pool, nodes[0], tp=4), start_instance(pool, nodes[0], tp=4)]
+    report_all(redis_client)
+    tasks.publish()
+    assert not Instance.objects.filter(tp=8).exists()
+    assert {Instance.objects.get(pk=old.pk).desired for old in olds} == {"draining"}
+    report_all(redis_client)
+    tasks.publish()
+    assert Instance.objects.get(tp=8).replaces == []
+
+
+def test_shadow_is_called_off_when_the_old_one_is_wanted_again(service, redis_client, now):
+    pool = shadow_pool(service, {A2: 1})
+    old = start_instance(pool, Node.objects.get(name="loc2-a100-8"), tp=4)
+    report_all(redis_client)
+    tasks.publish()
+    Pool.objects.filter(pk=pool.pk).update(workers={A4: 1})
+    tasks.publish()
+    old.refresh_from_db()
+    assert (old.desired, Instance.objects.get(tp=2).desired) == ("running", "draining")
+
+
+def test_engine_grows_by_a_shadow_when_load_outgrows_it(service, redis_client, now):
+    service.expected_rps = 1.0
+    service.save()
+    set_policy(service, "throttllem")
+    run_all(service, now)
+    report_all(redis_client)
+    engine = Instance.objects.get(desired="running")
+    pool = engine.pool
+    assert pool.site.name == "location-2"  # where there is room beside it
+    mode = Mode(engine.gpu_type, 2)
+    Pool.objects.filter(pk=pool.pk).update(workers={mode.name: 1})
+    tasks.publish()
+    report_all(redis_client)
+    tasks.publish()
+    small = Instance.objects.get(tp=2, desired="running")
+    at = later(redis_client, now, 11)
+    tasks.publish()
+    epoch = epochs.run(service, Loop.SCALE, at)
+    decision = epoch.decisions.get()
+    assert (epoch.status, decision.reason) == ("applied", "congested")
+    shadow = Instance.objects.get(tp=4, desired="running", state="pending")
+    assert shadow.replaces == [str(small.uid)]
+    small.refresh_from_db()
+    assert small.desired == "running"
+    assert desired(redis_client)[str(shadow.uid)].shadow_of == str(small.uid)
+
+
+# -- DynamoLLM's epochs ----------------------------------------------------------------------------
+
+
+def test_servers_stay_where_they_are_when_a_class_gets_more():
+    cluster = snapshot.Servers(Mode("A100-80GB", 4), {"a": 2, "b": 3})
+    present = {PoolKey("a", "S"): [(4,)], PoolKey("b", "S"): [], PoolKey("a", "L"): [], PoolKey("b", "L"): [(2, 2)]}
+    found = dynamo.spread(cluster, present, {"S": 2, "L": 2})
+    assert (2, 2) in found[PoolKey("b", "L")]
+    assert (4,) in found[PoolKey("a", "S")]
+    assert {name: sum(len(own) for key, own in found.items() if key.request_class == name) for name in "SL"} == {
+        "S": 2,
+        "L": 2,
+    }
+    assert {site: sum(len(own) for key, own in found.items() if key.site == site) for site in "ab"} == {"a": 1, "b": 3}
+    idle = {PoolKey("a", "S"): [(4,), ()]}
+    assert dynamo.spread(cluster, idle, {"S": 1}) == {PoolKey("a", "S"): [(4,)]}
+    assert dynamo.spread(cluster, idle, {"S": 0}) == {PoolKey("a", "S"): []}
+    full = dynamo.spread(cluster, present, {"S": 9})
+    assert sum(len(own) for own in full.values()) == 5
+
+
+def test_forecasts_are_remembered_when_dynamo_scales(service, redis_client, now):
+    set_policy(service, "dynamollm")
+    requests_came(now, count=300, over_s=100)
+    run_all(service, now)
+    stored = ControllerState.objects.get(kind="loads", service=service).value
+    assert "dynamo/MM" in stored or "dynamo/LM" in stored
+    value = ControllerState.objects.get(kind="scale", service=service).value
+    assert value["_"]["step"] == "dynamo"
+    assert value["_"]["next_tick_s"] > now.timestamp()
+    kinds = {Mode.parse(name).gpu for pool in Pool.objects.all() for name in pool.workers}
+    assert kinds == {"A100-80GB"}
+
+
+def test_step_has_its_turn_before_its_next_epoch_when_it_asks_for_it(service, redis_client, now):
+    set_policy(service, "dynamollm")
+    run_all(service, now)
+    state = ControllerState.objects.get(kind="scale", service=service)
+    state.value["_"]["next_tick_s"] = now.timestamp() + 1
+    state.save()
+    at = later(redis_client, now, 2)
+    if int(at.timestamp() // 60) != int(now.timestamp() // 60):
+        pytest.skip("an epoch began meanwhile")
+    epoch = epochs.run(service, Loop.SCALE, at)
+    assert epoch.index == -round(1000 * (now.timestamp() + 1))
+    assert epochs.run(service, Loop.SCALE, at) is None
+
+
+def test_measured_times_replace_published_ones_when_instances_have_started(service, redis_client, now):
+    set_policy(service, "dynamollm")
+    run_all(service, now)
+    turn = epochs.Turn(service, knobs("dynamollm"), now, set(), {}, False)
+    assert dynamo.overheads(turn).seconds == {}
+    for instance in Instance.objects.all():
+        Instance.objects.filter(pk=instance.pk).update(
+            ready_at=instance.created_at + timedelta(seconds=7), state="ready"
+        )
+    turn = epochs.Turn(service, knobs("dynamollm"), timezone.now(), set(), {}, False)
+    assert list(dynamo.overheads(turn).seconds.values()) == [pytest.approx(7.0)]
+
+
+def test_command_shows_and_sets_when_it_is_called(service, redis_client):
+    from click.testing import CliRunner
+
+    from greenserve.commands.policy import policy as command
+
+    runner = CliRunner()
+    assert "llama3-70b: greenserve" in runner.invoke(command, []).output
+    done = runner.invoke(command, ["llama3-70b", "dynamollm", "clock=fixed", "shadow=false"])
+    assert done.exit_code == 0, done.output
+    assert "dynamollm with clock=fixed, shadow=False" in done.output
+    service.refresh_from_db()
+    assert (service.policy, service.knobs) == ("dynamollm", {"clock": "fixed", "shadow": False})
+    assert redis_client.llen("epochs") >= 1
+    assert runner.invoke(command, ["nobody"]).exit_code == 1
+    wrong = runner.invoke(command, ["llama3-70b", "dynamollm", "clock=slow"])
+    assert wrong.exit_code == 2
+
+
+def test_policy_is_listed_and_checked_when_it_goes_through_the_api(service, client):
+    from django.contrib.auth import get_user_model
+
+    from scheduler.api.serializers import ServiceSerializer
+
+    set_policy(service, "dynamollm", clock="fixed")
+    client.force_login(get_user_model().objects.create_user("operator", password="secret"))
+    (row,) = client.get("/api/v1/services/").json()["results"]
+    assert (row["name"], row["policy"], row["knobs"]) == ("llama3-70b", "dynamollm", {"clock": "fixed"})
+    assert client.get("/api/v1/services/llama3-70b/").json() == row
+    assert ServiceSerializer(service, data={"policy": "freesh", "knobs": {}}, partial=True).is_valid()
+    wrong = ServiceSerializer(service, data={"knobs": {"clock": "slow"}}, partial=True)
+    assert not wrong.is_valid()
+    assert "clock is one of fixed" in str(wrong.errors["knobs"])
