@@ -45,6 +45,7 @@ test-slow: install-dev
 	@mkdir -p test-artifacts
 	$(PYTEST) -m "slow and not gpu and not vllm" --junit-xml=test-artifacts/test-slow.xml || [ $$? -eq 5 ]
 	$(PYTEST) tests/unit/simulator/test_modes.py --hypothesis-profile=thorough
+	$(PYTEST) tests/unit/gateway/test_fuzz.py --hypothesis-profile=fuzz
 
 lock: install-dev
 	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links \

@@ -31,7 +31,7 @@ from pools import wire
 from scheduler.core.ports import RequestFeatures
 from scheduler.core.predictors import length_training
 from scheduler.core.predictors.boosted_lengths import record_of
-from scheduler.gateway import features, validation
+from scheduler.gateway import endpoint, features, validation
 from scheduler.gateway.classify import Classified, Classifier
 
 ROUNDS, WARM_UP, LEARNED = 4000, 500, 2000
@@ -67,7 +67,7 @@ def chat(rng: random.Random, messages: int, size: int, **fields: Any) -> bytes:
 
 
 def prepare(raw: bytes) -> tuple[validation.ChatBody, validation.Prompt]:
-    body = validation.decode(raw, chat=True)
+    body = validation.decode(raw, endpoint.CHAT)
     assert isinstance(body, validation.ChatBody)
     return body, validation.measure_prompt(body)
 

@@ -238,17 +238,19 @@ class Classifier:
 
     def learn(self, row: wire.RequestRow, features: RequestFeatures, classified: Classified) -> None:
         """Takes in a request that ended. Teaches only if it ended well and the engine counted its tokens."""
-        if row.status != "ok" or row.tokens_source != "usage" or not row.prompt_tokens or not row.output_tokens:
+        if row.status != "ok" or row.tokens_source != "usage" or not row.prompt_tokens:
+            return
+        if features.detailed and features.text_bytes:
+            self.estimator.observe(
+                row.service, features.chat, features.text_bytes, features.messages, row.prompt_tokens
+            )
+        if not row.output_tokens:  # as of embeddings
             return
         self.counts.add(row, classified)
         output_tokens = max(1, round(row.output_tokens / features.sequences))
         self._seen.observe(row.service, row.prompt_tokens, output_tokens, features)
         if not features.detailed:
             return
-        if features.text_bytes:
-            self.estimator.observe(
-                row.service, features.chat, features.text_bytes, features.messages, row.prompt_tokens
-            )
         for predictor in (self.boosted, self._history):
             predictor.observe(row.service, row.prompt_tokens, output_tokens, features)
         if self.trainer is not None:

@@ -53,29 +53,32 @@ class Slot:
     """A place at an instance, counted from the moment it is given. `end` gives it back; more than once does no harm."""
 
     __slots__ = (
-        *("_dispatcher", "_held", "_ticket", "_tokens", "begun_s", "call", "choice", "instance", "meter", "owner"),
+        *("_dispatcher", "_held", "_tick", "_ticket", "_tokens", "begun_s", "call", "choice", "instance", "meter", "owner"),
     )
 
     def __init__(self, dispatcher: Dispatcher, call: Call, routed: Routed) -> None:
         self._dispatcher = dispatcher
         self._tokens = call.prompt_tokens or 0
         self._held = True
+        self._tick: int | None = None
         self.call = call
         self.owner: Recallable | None = None  # whom to tell that the call is to go elsewhere
         self.meter: Meter | None = None
         self.begun_s: float | None = None
         self.instance, self.choice = routed
         self.instance.health.chosen()
-        self.instance.slots.add(self)
+        self.instance.slots[self] = None
         self._ticket: int | None = self.instance.dispatched(self._tokens, call.stream)
         if not call.stream and self.choice.ttft_s is not None:  # its first byte comes with its last: so by prediction
-            dispatcher.ticks.call_later(self.choice.ttft_s, self.started)
+            self._tick = dispatcher.ticks.call_later(self.choice.ttft_s, self.started)
 
     def started(self) -> None:
         """The prompt is done with: the first byte has come."""
         if self._ticket is not None:
             self.instance.started(self._ticket, self._tokens)
             self._ticket = None
+            if self._tick is not None:
+                self._dispatcher.ticks.cancel(self._tick, self.started)
             if self._held:
                 self.begun_s = time.monotonic()
                 self._dispatcher.room(self.call.service.name)
@@ -84,7 +87,7 @@ class Slot:
         if self._held:
             self._held = False
             self.started()
-            self.instance.slots.discard(self)
+            self.instance.slots.pop(self, None)
             self.instance.ended()
             self._dispatcher.room(self.call.service.name)
 
@@ -251,7 +254,7 @@ class Dispatcher:
     def request_of(self, service: Service, call: Call) -> RouteRequest:
         return RouteRequest(
             prompt_tokens=call.prompt_tokens or 0,
-            predicted_output_tokens=call.predicted_tokens or 1,
+            predicted_output_tokens=1 if call.predicted_tokens is None else call.predicted_tokens,
             class_rank=service.ranks.get(call.class_name or "", 0),
             limits=call.limits or service.limits,
         )

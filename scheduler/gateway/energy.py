@@ -36,7 +36,7 @@ def with_energy(body: bytes, call: Call, ending: Ending) -> bytes:
         usage = msgspec.json.decode(fields.get("usage", b"null"), type=dict[str, msgspec.Raw] | None)
         if usage is None:
             return body
-        tokens = msgspec.json.decode(usage.get("completion_tokens", b"null"), type=int | None)
+        tokens = msgspec.json.decode(usage.get(call.endpoint.output_field, b"null"), type=int | None)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return body
     fields["usage"] = msgspec.Raw(msgspec.json.encode(usage | energy_of(call, ending, tokens)))

@@ -1,4 +1,4 @@
-"""Which path does what. A completion becomes a `Call` and an `Exchange`; everything else is answered at once."""
+"""Which path does what. What engines answer becomes a `Call` and an `Exchange`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 
 from .classify import Classifier
 from .dispatch import Dispatcher
+from .endpoint import BY_PATH
 from .errors import SERVER_ERROR, ApiError
 from .fleet import FleetView
 from .intake import Intake, Refused
@@ -62,8 +63,7 @@ class Gateway:
         self.splitter = Splitter(self.fleet, self.dispatcher)
         self._context = Context(self.loop, self.dispatcher, self.pool, self.timeouts, departures)
         self._routes: dict[bytes, tuple[bytes, Route]] = {
-            b"/v1/completions": (b"POST", self._completion),
-            b"/v1/chat/completions": (b"POST", self._completion),
+            **dict.fromkeys(BY_PATH, (b"POST", self._relay)),
             b"/v1/models": (b"GET", self._models),
             b"/live": (b"GET", self._live),
             b"/ready": (b"GET", self._ready),
@@ -109,11 +109,11 @@ class Gateway:
             raise ApiError(405, f"Use {method.decode()} here.", code="method_not_allowed")
         route(request, connection)
 
-    # -- completions -------------------------------------------------------------------------------
+    # -- what engines answer -----------------------------------------------------------------------
 
-    def _completion(self, request: Request, connection: ClientConnection) -> None:
+    def _relay(self, request: Request, connection: ClientConnection) -> None:
         try:
-            call = self.intake.call(request, request.path.startswith(b"/v1/chat"))
+            call = self.intake.call(request, BY_PATH[request.path.partition(b"?")[0]])
         except Refused as refused:
             self._refuse_call(refused.call, connection, refused.error)
             return
@@ -126,7 +126,8 @@ class Gateway:
 
     def _exchange(self, call: Call, connection: ClientConnection) -> Exchange:
         splits = call.service.policy.split != NO_SPLIT
-        if (splits or call.continues) and call.stream and can_continue(call.body, call.chat):
+        wanted = (splits or call.continues) and call.stream and call.endpoint.continues
+        if wanted and can_continue(call.body, call.endpoint.chat):
             return LegsExchange(call, connection, self._context, self.splitter if splits else None)
         return Exchange(call, connection, self._context)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pools import wire
 from scheduler.core.routing import Candidate
+
+from .upstream import Address
 
 if TYPE_CHECKING:
     from .dispatch import Slot
@@ -57,6 +60,25 @@ class Health:
         self._probing = False
 
 
+class RoundTrip:
+    """The least that a new connection has taken lately. A way that has become longer shows after two windows."""
+
+    __slots__ = ("_began_s", "_before_s", "_least_s")
+
+    WINDOW_S = 60.0
+
+    def __init__(self) -> None:
+        self._least_s = self._before_s = math.inf
+        self._began_s = -math.inf
+
+    def observe(self, took_s: float, now_s: float) -> float:
+        """The round trip in whole milliseconds: what is below one is the hosts' doing, and no reason to prefer any."""
+        if now_s - self._began_s > self.WINDOW_S:
+            self._before_s, self._least_s, self._began_s = self._least_s, math.inf, now_s
+        self._least_s = min(self._least_s, took_s)
+        return int(min(self._least_s, self._before_s) * 1000.0) / 1000.0
+
+
 class Instance:
     """Counts of requests are this gateway's own; a report of the agent corrects them."""
 
@@ -67,6 +89,7 @@ class Instance:
         "_queued_tokens",
         "_reported_at_s",
         "_round",
+        "_round_trip",
         "_sent",
         "_sent_tokens",
         "_stale",
@@ -97,8 +120,9 @@ class Instance:
         self.uid = state.uid
         self.in_flight = 0
         self.health = Health()
-        self.rtt_s = 0.0
-        self.slots: set[Slot] = set()  # what this gateway has in flight there
+        self.rtt_s = 0.0  # until a connection has been made
+        self._round_trip = RoundTrip()
+        self.slots: dict[Slot, None] = {}  # what this gateway has in flight there, in the order it was sent
         self.node = node
         self.unstarted = 0  # in flight with their prompt still to be computed, as far as can be told from here
         self._unstarted_tokens = 0  # of those that stream: prompts' tokens
@@ -113,9 +137,9 @@ class Instance:
     ) -> None:
         """Takes over a report. Raises ValueError when its address cannot be used."""
         parts = urlsplit(state.url or "")
-        if parts.scheme != "http" or not parts.hostname or not parts.port:
+        if parts.scheme not in ("http", "https") or not parts.hostname or not parts.port:
             raise ValueError(f"instance {state.uid} has no usable address: {state.url!r}")
-        self.address = (parts.hostname, parts.port)
+        self.address = Address(parts.hostname, parts.port, parts.scheme == "https")
         self.netloc = parts.netloc.encode()
         self._state, self.pool, self.rank, self._gateways = state, pool, rank, gateways
         if reported_at_s > self._reported_at_s:
@@ -169,6 +193,13 @@ class Instance:
             self._queued -= 1
             self._queued_tokens -= prompt_tokens
         self._stale = True
+
+    def connected(self, took_s: float, now_s: float) -> None:
+        """A new connection took so long: the network's round trip is part of every TTFT."""
+        rtt_s = self._round_trip.observe(took_s, now_s)
+        if rtt_s != self.rtt_s:
+            self.rtt_s = rtt_s
+            self._candidate = None
 
     def ended(self) -> None:
         self.in_flight -= 1

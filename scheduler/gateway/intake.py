@@ -12,6 +12,7 @@ from pools import wire
 
 from . import energy, validation
 from .classify import Classifier
+from .endpoint import Endpoint
 from .errors import ApiError, expired_key, invalid_key, model_not_found, unavailable
 from .features import features_of, texts_of
 from .fleet import FleetView, Service
@@ -54,20 +55,20 @@ class Intake:
             raise expired_key()
         return key
 
-    def call(self, request: Request, chat: bool) -> Call:
-        """A completion that is whole and right, ready to be placed. Raises ApiError, or Refused with the call."""
+    def call(self, request: Request, endpoint: Endpoint) -> Call:
+        """A request that is whole and right, ready to be placed. Raises ApiError, or Refused with the call."""
         key = self.key(request)
         try:
-            parsed = validation.decode(request.body, chat)
+            parsed = validation.decode(request.body, endpoint)
         except ApiError as error:
             service = self.fleet.services.get(validation.model_of(request.body) or "")
             if service is not None and _may_use(key, service):
-                raise Refused(Call(request, service, key, chat), error) from None
+                raise Refused(Call(request, service, key, endpoint), error) from None
             raise
         service = self.fleet.services.get(parsed.model or "")
         if service is None or not _may_use(key, service):
             raise model_not_found(parsed.model)
-        call = Call(request, service, key, chat, bool(parsed.stream))
+        call = Call(request, service, key, endpoint, bool(parsed.stream))
         try:
             self._prepare(call, parsed)
         except ApiError as error:
@@ -76,22 +77,23 @@ class Intake:
 
     def _prepare(self, call: Call, parsed: validation.CompletionBody | validation.ChatBody) -> None:
         """Checks the body and fills in what routing needs. Raises ApiError."""
-        service, request = call.service, call.request
-        prompt = validation.measure_prompt(parsed)
-        call.max_tokens = validation.max_tokens(parsed)
+        service, request, endpoint = call.service, call.request, call.endpoint
+        prompt = validation.measure_prompt(parsed, endpoint.prompt_field)
+        call.max_tokens = validation.max_tokens(parsed) if endpoint.generates else 0
         bound = validation.output_bound(parsed, call.max_tokens)
         detailed = self.classifier.wants_details(service.name, request.received_s)
         features = features_of(parsed, prompt, service.name, request.started_at_s, call.key.tenant_id, bound, detailed)
         classified = self.classifier.classify(service, features, prompt.tokens)
-        validation.check_length(prompt, classified.prompt_tokens, call.max_tokens, service.max_model_len, call.chat)
+        if not validation.cuts_prompt(parsed):
+            validation.check_length(prompt, classified.prompt_tokens, call.max_tokens, service.max_model_len, endpoint)
         call.features, call.classified = features, classified
         if self.classifier.can_refine(service, classified):
             call.texts = texts_of(parsed)
         call.limits = validation.own_limits(request.headers, service.limits)
         call.priority = validation.own_priority(parsed)
         call.tier = validation.own_tier(parsed)
-        call.continues = validation.own_continuation(request.headers, parsed)
-        call.prefixes = _prefixes(request.body, service.name)
+        call.continues = endpoint.continues and validation.own_continuation(request.headers, parsed)
+        call.prefixes = _prefixes(request.body, service.name, endpoint)
         call.body, call.strip_usage = validation.relayed_body(request.body, parsed, service.model)
         call.strip_usage = call.strip_usage and not energy.asked(call)
 
@@ -130,7 +132,8 @@ class Intake:
         prompt_tokens, output_tokens, source = counts(call, ending)
         actual = None
         features, classified = call.features, call.classified
-        if source == "usage" and ending.status == "ok" and prompt_tokens and output_tokens and features is not None:
+        told = source == "usage" and ending.status == "ok"
+        if told and prompt_tokens and output_tokens is not None and features is not None:
             actual = self.classifier.actual_class(call.service, features, prompt_tokens, output_tokens)
         row = row_of(call, ending, actual)
         self.metrics.count(row)
@@ -143,9 +146,9 @@ def _may_use(key: wire.FleetKey, service: Service) -> bool:
     return not key.services or service.name in key.services
 
 
-def _prefixes(body: bytes, service: str) -> list[bytes]:
+def _prefixes(body: bytes, service: str, endpoint: Endpoint) -> list[bytes]:
     """Of the prompt as it stands in the body: equal beginnings of the bytes are equal beginnings of the prompt."""
-    if len(body) < WarmPrefixes.BLOCK_BYTES:
+    if len(body) < WarmPrefixes.BLOCK_BYTES or not endpoint.generates:
         return []
-    begins = max(body.find(b'"messages"'), body.find(b'"prompt"'))
+    begins = body.find(endpoint.prompt_key)
     return WarmPrefixes.of(service.encode(), body[begins:]) if begins >= 0 else []

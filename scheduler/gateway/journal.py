@@ -1,9 +1,9 @@
 """Request rows on local disk: written before the client sees the end of its response, shipped to Redis afterwards.
 
-A row is one JSON line. Rows that end together are written by one `os.write` to a file in append mode, so that they
-outlive `kill -9`. The file in use is locked; once closed it never changes, and it is deleted only after Redis has confirmed all its rows. Rows
-may be shipped twice (a kill between confirmation and deletion) and never not at all: the batches of a file always
-carry the same numbers, and the ingester ignores numbers that it has seen.
+A row is one JSON line. Rows of requests that end together are written by one `os.write` to a file in append mode, so
+that they outlive `kill -9`. The file in use is locked; once closed it never changes, and it is deleted only after Redis
+has confirmed all its rows. Rows may be shipped twice (a kill between confirmation and deletion) and never not at all:
+the batches of a file always carry the same numbers, and the ingester ignores numbers that it has seen.
 """
 
 from __future__ import annotations

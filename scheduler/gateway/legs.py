@@ -29,7 +29,7 @@ class LegsExchange(Exchange):
         self._meter: StoryMeter | None = None
         super().__init__(call, client, context)
         self._splitter = splitter
-        self._story = Story(call.body, call.chat, call.max_tokens)
+        self._story = Story(call.body, call.endpoint.chat, call.max_tokens)
         self._whole = call.body
 
     def start(self) -> None:

@@ -13,6 +13,7 @@ from scheduler.core.routing import Choice
 from scheduler.core.types import Limits
 
 from .classify import Classified
+from .endpoint import Endpoint
 from .fleet import Service
 from .instance import Instance
 from .protocol import Request
@@ -32,7 +33,7 @@ class Call:
     request: Request
     service: Service
     key: wire.FleetKey
-    chat: bool
+    endpoint: Endpoint
     stream: bool = False
     request_id: str = field(default_factory=lambda: f"{_BOOT}{next(_NUMBERS):012x}")
     features: RequestFeatures | None = None
@@ -63,10 +64,6 @@ class Call:
     def class_name(self) -> str | None:
         return None if self.classified is None else self.classified.class_name
 
-    @property
-    def endpoint(self) -> str:
-        return "chat" if self.chat else "completions"
-
 
 @dataclass(slots=True)
 class Ending:
@@ -96,7 +93,7 @@ def row_of(call: Call, ending: Ending, actual_class: str | None = None) -> wire.
         service=call.service.name,
         tenant_id=call.key.tenant_id,
         key_id=call.key.key_id,
-        endpoint=call.endpoint,
+        endpoint=call.endpoint.name,
         stream=call.stream,
         status=ending.status,
         http_status=ending.http_status,

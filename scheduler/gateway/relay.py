@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from . import energy
 from .dispatch import Dispatcher, Slot
+from .endpoint import NOT_OFFERED
 from .errors import SERVER_ERROR, ApiError, squashed, unavailable
 from .protocol import ClientConnection
 from .records import Call, Ending
-from .sse import SseMeter, parse_usage
 from .turn import EndOfTurn
 from .upstream import UpstreamConnection, UpstreamPool
 from .validation import with_priority
@@ -273,7 +273,9 @@ class Exchange:
             if connection is not None:
                 fate = await self._talk(connection, slot)
             if connection is None or self._is_void(fate, connection):
-                fate = await self._talk(await pool.connect(slot.instance.address), slot)
+                connection = await pool.connect(slot.instance.address)
+                slot.instance.connected(connection.rtt_s, time.monotonic())
+                fate = await self._talk(connection, slot)
             return fate  # type: ignore[return-value]
         except OSError as error:
             slot.instance.health.failed(time.monotonic(), refused=True)
@@ -324,7 +326,7 @@ class Exchange:
             return
         slot.end()
         health = slot.instance.health
-        if fate is Fate.COMPLETE and self._status < 500:
+        if fate is Fate.COMPLETE and (self._status < 500 or is_not_offered(self._status, self._call)):
             health.worked()
         elif fate in (Fate.COMPLETE, Fate.LOST, Fate.TIMEOUT):
             health.failed(time.monotonic())
@@ -358,7 +360,7 @@ class Exchange:
         for name in (b"traceparent", b"tracestate"):
             if name in headers:
                 trace += b"%b: %b\r\n" % (name, headers[name])
-        path = b"/v1/chat/completions" if call.chat else b"/v1/completions"
+        path = call.endpoint.path
         body = call.body if call.engine_priority is None else with_priority(call.body, call.engine_priority)
         return (
             b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\naccept: */*\r\n"
@@ -386,17 +388,17 @@ class Exchange:
             return lambda: self._client.finish(rest)
         body = b"".join(self._pieces)
         if self._started:  # too large to be held: unread
-            ending.status = status_for(self._status)
+            ending.status = status_for(self._status, self._call)
             return lambda: self._client.finish(body)
         return self._pass_on(Answer(self._status, self._headers, body))
 
     def _pass_on(self, answer: Answer) -> LastWords:
         ending = self.ending
         ending.http_status = answer.status
-        ending.status = status_for(answer.status)
+        ending.status = status_for(answer.status, self._call)
         headers = answer.headers + self._id_header
         if ending.status == "ok":
-            ending.usage = parse_usage(answer.body)[0]
+            ending.usage = self._call.endpoint.usage_of(answer.body)
             if energy.asked(self._call):
                 answer = replace(answer, body=self._with_energy(answer.body))
         else:
@@ -414,7 +416,7 @@ class Exchange:
         ending.status, ending.error = status, error.message
         if self._started:
             ending.http_status = self._status
-            event = b"data: %b\n\n" % error.body() if ending.meter is not None else b""
+            event = self._call.endpoint.error_event(error) if ending.meter is not None else b""
             return lambda: self._client.cut(event)
         ending.http_status = error.status
         headers = self._id_header
@@ -431,7 +433,7 @@ class Exchange:
         self._status, self._headers = status, headers
         if self._call.stream and status == 200 and b"text/event-stream" in headers.lower():
             rewrite = self._with_energy if energy.asked(self._call) else None
-            self.ending.meter = SseMeter(self._window_end_s, self._call.strip_usage, rewrite)
+            self.ending.meter = self._call.endpoint.meter(self._window_end_s, self._call.strip_usage, rewrite)
             if self._slot is not None:
                 self._slot.meter = self.ending.meter
 
@@ -526,10 +528,16 @@ class Exchange:
             self._settle(Fate.TIMEOUT)
 
 
-def status_for(http_status: int) -> str:
+def status_for(http_status: int, call: Call) -> str:
     """The record's status for what an engine answered."""
     if http_status < 300:
         return "ok"
     if http_status in (429, 503):
         return "rejected"
-    return "client_error" if http_status in CLIENT_FAULTS else "upstream_error"
+    asked_too_much = http_status in CLIENT_FAULTS or is_not_offered(http_status, call)
+    return "client_error" if asked_too_much else "upstream_error"
+
+
+def is_not_offered(http_status: int, call: Call) -> bool:
+    """Whether an engine says that it was started without the endpoint, of which it is none the worse."""
+    return call.endpoint.optional and http_status in NOT_OFFERED

@@ -134,9 +134,9 @@ class SseMeter:
         for match in _END_OF_EVENT.finditer(buffer):
             event = buffer[start : match.end()]
             start = match.end()
-            if self.done or event[5:].strip() == b"[DONE]":
+            if self.done or self._is_last(event):
                 self.done = True
-                self._held += event
+                self._held += event if self._rewrite_usage is None else self._rewritten(event)
             elif self._passes(event, now_s):
                 out.append(event if self._rewrite_usage is None else self._rewritten(event))
         self._partial = buffer[start:]
@@ -144,6 +144,9 @@ class SseMeter:
             out.append(self._partial)
             self._partial = b""
         return b"".join(out)
+
+    def _is_last(self, event: bytes) -> bool:
+        return event[5:].strip() == b"[DONE]"
 
     def _rewritten(self, event: bytes) -> bytes:
         if self._rewrite_usage is None or not event.startswith(b"data:") or not _USAGE.search(event):

@@ -43,21 +43,30 @@ class EndOfTurn(Generic[T]):
 class Ticks:
     """Calls back after a delay, up to `TICK_S` late: one timer for all that is due in the same tick.
 
-    A timer of its own for each request would cost more than choosing its instance does.
+    A timer of its own for each request would cost more than choosing its instance does. What is cancelled is let go of
+    at once: a request that is kept until its tick takes memory, and the processor's caches with it.
     """
 
     __slots__ = ("_due",)
 
     def __init__(self) -> None:
-        self._due: dict[int, list[Callable[[], None]]] = {}
+        self._due: dict[int, dict[Callable[[], None], None]] = {}
 
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> int:
+        """Returns the tick, for `cancel`."""
         tick = math.ceil((time.monotonic() + delay_s) / TICK_S)
         due = self._due.get(tick)
         if due is None:
-            due = self._due[tick] = []
+            due = self._due[tick] = {}
             asyncio.get_running_loop().call_later(tick * TICK_S - time.monotonic(), self._tick, tick)
-        due.append(callback)
+        due[callback] = None
+        return tick
+
+    def cancel(self, tick: int, callback: Callable[[], None]) -> None:
+        """Does no harm when it has been called already."""
+        due = self._due.get(tick)
+        if due is not None:
+            due.pop(callback, None)
 
     def _tick(self, tick: int) -> None:
         for callback in self._due.pop(tick):

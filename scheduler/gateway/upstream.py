@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import time
 from collections import deque
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import httptools
 
@@ -16,6 +17,7 @@ CONNECT_TIMEOUT_S = 2.0
 MAX_IDLE_PER_ENGINE = 256
 # vLLM's server closes a connection that idles for 5 s; one near that age may die under the next request.
 MAX_IDLE_S = 4.0
+_TLS_ROUND_TRIPS = 2  # TCP's, and that of TLS 1.3
 
 _DROPPED_HEADERS = frozenset(
     {
@@ -23,6 +25,14 @@ _DROPPED_HEADERS = frozenset(
         *(b"x-request-id", b"proxy-connection", b"proxy-authenticate"),
     }
 )
+
+
+class Address(NamedTuple):
+    """Where an engine listens."""
+
+    host: str
+    port: int
+    tls: bool = False
 
 
 class Receiver(Protocol):
@@ -43,8 +53,9 @@ class Receiver(Protocol):
 class UpstreamConnection(asyncio.Protocol):
     """One connection to an engine, serving one request at a time."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(self, address: Address) -> None:
         self.address = address
+        self.rtt_s = 0.0  # a round trip took at most so long when the connection was made
         self.idle_since_s = 0.0
         self.alive = True
         self.silent = True  # no byte of the response in progress yet
@@ -158,10 +169,11 @@ class UpstreamPool:
     """Idle connections by address, the most recently used first; and what is sent over those in use."""
 
     def __init__(self) -> None:
+        self._tls: ssl.SSLContext | None = None
         self._outbox = EndOfTurn[tuple[UpstreamConnection, bytes]](_write_all)
-        self._idle: dict[tuple[str, int], deque[UpstreamConnection]] = {}
+        self._idle: dict[Address, deque[UpstreamConnection]] = {}
 
-    def take(self, address: tuple[str, int]) -> UpstreamConnection | None:
+    def take(self, address: Address) -> UpstreamConnection | None:
         """An idle connection that is young enough to be trusted, or None."""
         idle = self._idle.get(address)
         limit_s = time.monotonic() - MAX_IDLE_S
@@ -172,11 +184,21 @@ class UpstreamPool:
             connection.abort()
         return None
 
-    async def connect(self, address: tuple[str, int]) -> UpstreamConnection:
+    async def connect(self, address: Address) -> UpstreamConnection:
         """A new connection. Raises OSError (TimeoutError after 2 s) when there is none to be had."""
-        loop = asyncio.get_running_loop()
+        begun_s = time.monotonic()
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, connection = await loop.create_connection(lambda: UpstreamConnection(address), *address)
+            connection = await self._open(address)
+        connection.rtt_s = (time.monotonic() - begun_s) / (_TLS_ROUND_TRIPS if address.tls else 1)
+        return connection
+
+    async def _open(self, address: Address) -> UpstreamConnection:
+        if address.tls and self._tls is None:
+            self._tls = ssl.create_default_context()
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: UpstreamConnection(address), address.host, address.port, ssl=self._tls if address.tls else None
+        )
         return connection
 
     def send(self, connection: UpstreamConnection, data: bytes, receiver: Receiver) -> None:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -18,6 +18,9 @@ from msgspec import UNSET, UnsetType
 from scheduler.core.types import Limits
 
 from .errors import ApiError
+
+if TYPE_CHECKING:
+    from .endpoint import Endpoint
 
 # What engines generate when a completion names no limit (OpenAI's default, vLLM's too); chat has none.
 DEFAULT_COMPLETION_TOKENS = 16
@@ -27,7 +30,7 @@ ESTIMATE_MARGIN = 2.0
 TIERS = ("auto", "default", "flex", "scale", "priority")
 
 _PARAM = re.compile(r"`\$\.([A-Za-z_]+)")
-_NOTHING = msgspec.Raw(b"")
+NOTHING = msgspec.Raw(b"")
 _INCLUDE_USAGE = b'"stream_options":{"include_usage":true},'
 
 
@@ -43,10 +46,11 @@ class _Body(msgspec.Struct):
     priority: int | UnsetType | None = UNSET  # vLLM's, lower first: a hint for the line at the gateway
     service_tier: str | UnsetType | None = UNSET
     # Hints for predicting lengths, read as they come: what is wrong with them the engine says. Empty: not given.
-    n: msgspec.Raw = _NOTHING
-    stop: msgspec.Raw = _NOTHING
-    temperature: msgspec.Raw = _NOTHING
-    response_format: msgspec.Raw = _NOTHING
+    n: msgspec.Raw = NOTHING
+    stop: msgspec.Raw = NOTHING
+    temperature: msgspec.Raw = NOTHING
+    response_format: msgspec.Raw = NOTHING
+    truncate_prompt_tokens: msgspec.Raw = NOTHING  # vLLM's: what is too long is cut
 
 
 class CompletionBody(_Body):
@@ -66,34 +70,34 @@ class ChatMessage(msgspec.Struct):
 class ChatBody(_Body):
     messages: list[ChatMessage] | None = None
     max_completion_tokens: int | None = None
-    tools: msgspec.Raw = _NOTHING
+    tools: msgspec.Raw = NOTHING
 
 
 class _ModelOnly(msgspec.Struct):
     model: str | None = None
 
 
-B = TypeVar("B", bound=_Body)
-_COMPLETION = msgspec.json.Decoder(CompletionBody)
-_CHAT = msgspec.json.Decoder(ChatBody)
 _MODEL_ONLY = msgspec.json.Decoder(_ModelOnly)
 
 
 class Prompt(NamedTuple):
     """How long a prompt is. `tokens` counts token ids; `text_bytes` is UTF-8 text whose tokens must be estimated.
 
-    `longest_ids` is the longest single prompt of token ids: a body may carry several prompts.
+    `longest_ids` is the longest single prompt of token ids, `longest_bytes` of text: a body may carry several prompts.
     """
 
     tokens: int
     text_bytes: int
     longest_ids: int
+    longest_bytes: int = 0
 
 
-def decode(body: bytes, chat: bool) -> CompletionBody | ChatBody:
+def decode(body: bytes, endpoint: Endpoint) -> CompletionBody | ChatBody:
     """Parses a body. Raises ApiError 400 naming the field where one is at fault."""
     try:
-        return _CHAT.decode(body) if chat else _COMPLETION.decode(body)
+        if not body.isascii():
+            body.decode()  # the decoder does not look into members that it has no field for
+        return endpoint.read(body)
     except msgspec.ValidationError as error:
         found = _PARAM.search(str(error))
         raise ApiError(400, f"Invalid body: {error}", param=found.group(1) if found else None) from None
@@ -111,9 +115,13 @@ def model_of(body: bytes) -> str | None:
         return None
 
 
-def measure_prompt(body: CompletionBody | ChatBody) -> Prompt:
-    """Counts what there is to read. Raises ApiError 400 when there is nothing, or not what a prompt may be."""
-    return _measure_messages(body) if isinstance(body, ChatBody) else _measure_prompt(body.prompt)
+def measure_prompt(body: CompletionBody | ChatBody, field: str = "prompt") -> Prompt:
+    """Counts what there is to read. Raises ApiError 400 when there is nothing, or not what a prompt may be.
+
+    Args:
+        field: What the client calls a prompt that is no chat.
+    """
+    return _measure_messages(body) if isinstance(body, ChatBody) else _measure_prompt(body.prompt, field)
 
 
 def _measure_messages(body: ChatBody) -> Prompt:
@@ -126,29 +134,31 @@ def _measure_messages(body: ChatBody) -> Prompt:
             text += _utf8_bytes(content)
         elif content:
             text += sum(_utf8_bytes(part if isinstance(part, str) else part.text or "") for part in content)
-    return Prompt(0, max(1, text), 0)
+    return Prompt(0, max(1, text), 0, max(1, text))
 
 
-def _measure_prompt(prompt: str | list[int | str | list[int]] | None) -> Prompt:
+def _measure_prompt(prompt: str | list[int | str | list[int]] | None, field: str) -> Prompt:
     if not prompt:
-        raise ApiError(400, "'prompt' is missing or empty.", param="prompt")
+        raise ApiError(400, f"'{field}' is missing or empty.", param=field)
     if isinstance(prompt, str):
-        return Prompt(0, _utf8_bytes(prompt), 0)
+        size = _utf8_bytes(prompt)
+        return Prompt(0, size, 0, size)
     kind = type(prompt[0])
     if any(type(item) is not kind for item in prompt):
-        raise ApiError(400, "'prompt' must be a text, token ids, or a list of either.", param="prompt")
+        raise ApiError(400, f"'{field}' must be a text, token ids, or a list of either.", param=field)
     if kind is int:
-        return _token_prompts([prompt])  # type: ignore[list-item]
+        return _token_prompts([prompt], field)  # type: ignore[list-item]
     if not all(prompt):
-        raise ApiError(400, "'prompt' holds an empty prompt.", param="prompt")
+        raise ApiError(400, f"'{field}' holds an empty text or list.", param=field)
     if kind is list:
-        return _token_prompts(prompt)  # type: ignore[arg-type]
-    return Prompt(0, sum(_utf8_bytes(text) for text in prompt if isinstance(text, str)), 0)
+        return _token_prompts(prompt, field)  # type: ignore[arg-type]
+    sizes = [_utf8_bytes(text) for text in prompt if isinstance(text, str)]
+    return Prompt(0, sum(sizes), 0, max(sizes))
 
 
-def _token_prompts(prompts: list[list[int]]) -> Prompt:
+def _token_prompts(prompts: list[list[int]], field: str) -> Prompt:
     if any(min(ids) < 0 for ids in prompts):
-        raise ApiError(400, "Token ids must not be negative.", param="prompt")
+        raise ApiError(400, "Token ids must not be negative.", param=field)
     lengths = [len(ids) for ids in prompts]
     return Prompt(sum(lengths), 0, max(lengths))
 
@@ -174,16 +184,24 @@ def output_bound(body: CompletionBody | ChatBody, limit: int | None) -> int | No
     return limit
 
 
-def check_length(prompt: Prompt, estimated_tokens: int, limit: int | None, max_model_len: int, chat: bool) -> None:
-    """Refuses what surely cannot fit into the context. Raises ApiError 400 with what was asked and what there is."""
-    floor = prompt.longest_ids or int(estimated_tokens / ESTIMATE_MARGIN)
+def check_length(
+    prompt: Prompt, estimated_tokens: int, limit: int | None, max_model_len: int, endpoint: Endpoint
+) -> None:
+    """Refuses what surely cannot fit into the context. Raises ApiError 400 with what was asked and what there is.
+
+    Args:
+        estimated_tokens: Of all prompts of the body together.
+    """
+    shown = prompt.longest_ids
+    if not shown:  # the longest text's share
+        shown = round(estimated_tokens * prompt.longest_bytes / max(1, prompt.text_bytes))
+    floor = prompt.longest_ids or int(shown / ESTIMATE_MARGIN)
     about = "" if prompt.longest_ids else "about "
-    shown = prompt.longest_ids or estimated_tokens
     if floor >= max_model_len:
         raise ApiError(
             400,
             f"This model's context holds {max_model_len} tokens; the prompt alone has {about}{shown}.",
-            param="messages" if chat else "prompt",
+            param=endpoint.prompt_field,
             code="context_length_exceeded",
         )
     if limit is not None and floor + limit > max_model_len:
@@ -191,9 +209,14 @@ def check_length(prompt: Prompt, estimated_tokens: int, limit: int | None, max_m
             400,
             f"This model's context holds {max_model_len} tokens; the prompt has {about}{shown} and {limit} more were "
             "asked for.",
-            param="max_tokens",
+            param=endpoint.limit_field,
             code="context_length_exceeded",
         )
+
+
+def cuts_prompt(body: CompletionBody | ChatBody) -> bool:
+    """Whether the engine is to cut a prompt that is too long."""
+    return bytes(body.truncate_prompt_tokens) not in (b"", b"null")
 
 
 def own_limits(headers: Mapping[bytes, bytes], limits: Limits) -> Limits | None:

@@ -77,7 +77,10 @@ def scale(turn: Turn) -> Result:
         cold_start_s=cold_s,
     )
     config = scale_dynamo.ScaleDynamoConfig(
-        epoch_s=epoch_s, hand_down=turn.knobs.hand_down, proactive=turn.knobs.proactive
+        epoch_s=epoch_s,
+        headroom=alpha(Loop.SCALE, turn.knobs),
+        hand_down=turn.knobs.hand_down,
+        proactive=turn.knobs.proactive,
     )
     state, effects = scale_dynamo.step(_scale_state(turn.state), obs, config)
     wanted = {key.request_class: count for key, count in obs.nodes.items()}
@@ -263,8 +266,9 @@ def shard(turn: Turn) -> Result:
         Overheads().sync_s / settings.GREENSERVE_TRANSITION_SPEEDUP,
         Overheads().link_bytes_per_s * settings.GREENSERVE_TRANSITION_SPEEDUP,
     )
+    # Half the head-room that scale has: a pool that is exactly as large as scale asked for is not short.
     config = shard_dynamo.ShardDynamoConfig(
-        epoch_s=period_s(Loop.SHARD, turn.knobs), alpha=alpha(Loop.SHARD, turn.knobs)
+        epoch_s=period_s(Loop.SHARD, turn.knobs), alpha=(1.0 + alpha(Loop.SHARD, turn.knobs)) / 2.0
     )
     state, effects = shard_dynamo.step(before, obs, config)
     commands: list[SetTpDegrees | ReshardNode] = []

@@ -78,12 +78,13 @@ def run_now(service: Service, now: datetime) -> list[Epoch]:
 
 def _run(service: Service, loop: Loop, index: int, now: datetime) -> Epoch | None:
     for _ in range(ATTEMPTS):
+        service.refresh_from_db()  # another loop may have changed its partition, an operator its policy
         if _rows(service, loop, period_s(loop, policy.of(service)), index).exists():
             return None
         try:
             return _run_once(service, loop, index, now)
         except Stale:
-            service.refresh_from_db()
+            continue
         except IntegrityError as error:
             if "epoch_runs_once" not in str(error):
                 raise

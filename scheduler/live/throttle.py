@@ -1,8 +1,8 @@
 """throttLL'eM's autoscaler on the live fleet (IV-D): the size of every engine follows the load, by shadow instances.
 
 The paper has one engine. Here the plan says how many a pool has; each is looked at by itself, with its share of the
-load of its class: they share it in proportion to what they carry. Load is what ended lately, since requests are on
-record when they end: in a steady state as many end as come.
+load of its class: they share it in proportion to what they carry. Requests are on record when they end; those that came
+in a period are those that ended in it, and as many as there are more under way at its end than at its beginning.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from scheduler.core.types import (
     ScaleTo,
     StartShadow,
 )
-from scheduler.live import dynamo, snapshot
+from scheduler.live import agents, dynamo, snapshot
 from scheduler.live.demand import arrivals
 from scheduler.live.snapshot import ClassNow
 from scheduler.live.steps import Result, Turn, carbon_plan, nothing_to_do, period_s, planned_workers
@@ -72,7 +72,8 @@ def scale(turn: Turn) -> Result:
     present = planned_workers(turn.service, plan)
     for key, (now, planned) in present.items():
         workers[key] = _as_many(now, planned, [size.mode for size in table.get(key.request_class, ())])
-    rates = _rates(turn, classes, seen.declared is not None)
+    under_way = _under_way(turn)
+    rates = _rates(turn, classes, under_way, seen.declared is not None)
     told: dict[PoolKey, list[Effects]] = defaultdict(list)
     states: dict[str, Any] = {}
     for engine in engines:
@@ -83,7 +84,8 @@ def scale(turn: Turn) -> Result:
             continue
         effects, states[engine.uid] = _look_at(turn, engine, own, _share(engine, engines, table, rates))
         told[engine.pool].append(effects)
-    return _answer(turn, present, workers, engines, told, states)
+    stored = {"engines": states, "under_way": under_way, "at_s": turn.now.timestamp()}
+    return replace(_answer(present, workers, engines, told), state=stored)
 
 
 def sizes(turn: Turn, classes: Mapping[str, ClassNow]) -> dict[str, list[EngineSize]]:
@@ -151,8 +153,20 @@ def _engines(turn: Turn) -> list[Engine]:
     return found
 
 
-def _rates(turn: Turn, classes: Mapping[str, ClassNow], new: bool) -> dict[str, float]:
-    """Requests a second of each class that ended in the last period; of a new service no less than was declared."""
+def _under_way(turn: Turn) -> dict[str, int]:
+    """Requests at the engines of each class, as their agents say now; a class without a report is not in it."""
+    rows = Instance.objects.filter(pool__service=turn.service).exclude(state=Instance.State.STOPPED)
+    class_of = {str(uid): name for uid, name in rows.values_list("uid", "pool__request_class__name")}
+    found: Counter[str] = Counter()
+    for agent in agents.states(agents.connect(), turn.reporting).values():
+        for seen in agent.instances:
+            if seen.uid in class_of and seen.running is not None and seen.waiting is not None:
+                found[class_of[seen.uid]] += seen.running + seen.waiting
+    return dict(found)
+
+
+def _rates(turn: Turn, classes: Mapping[str, ClassNow], under_way: Mapping[str, int], new: bool) -> dict[str, float]:
+    """Requests a second of each class that came in the last period; of a new service no less than was declared."""
     window_s = period_s(Loop.SCALE, turn.knobs)
     until = turn.now - timedelta(seconds=UNDER_WAY_S)
     since = until - timedelta(seconds=window_s)
@@ -177,8 +191,17 @@ def _rates(turn: Turn, classes: Mapping[str, ClassNow], new: bool) -> dict[str, 
     for name, own in classes.items():
         count = sum(counts.values()) if name == only else counts[name]
         declared = max(own.demand.demand_rps, default=0.0) if new else 0.0
-        found[name] = max(count / window_s, declared)
+        found[name] = max(max(0.0, count / window_s + _growth_rps(turn, under_way, name)), declared)
     return found
+
+
+def _growth_rps(turn: Turn, under_way: Mapping[str, int], name: str) -> float:
+    """How fast those under way grew since the last turn; 0 where either number is not known."""
+    before = turn.state.get("under_way", {})
+    since_s = turn.now.timestamp() - turn.state.get("at_s", turn.now.timestamp())
+    if since_s <= 0.0 or name not in before or name not in under_way:
+        return 0.0
+    return float((under_way[name] - before[name]) / since_s)
 
 
 def _share(
@@ -202,12 +225,10 @@ def _look_at(turn: Turn, engine: Engine, own: Sequence[EngineSize], rps: float) 
 
 
 def _answer(
-    turn: Turn,
     present: Mapping[PoolKey, tuple[dict[Mode, int], dict[Mode, int]]],
     workers: dict[PoolKey, dict[Mode, int]],
     engines: Sequence[Engine],
     told: Mapping[PoolKey, Sequence[Effects]],
-    states: dict[str, Any],
 ) -> Result:
     """What is wanted of each pool: an engine and its shadow count as one, of the shadow's size."""
     by_name = {engine.uid: engine for engine in engines}
@@ -238,7 +259,7 @@ def _answer(
     whys = [effects.rationale for many in told.values() for effects in many]
     text = " ".join(why.summary for why in whys) or "No engine serves yet."
     summary = Rationale(_gravest(whys), text, _inputs(whys))
-    return Result(Effects(tuple(commands), None, summary), {"engines": states}, tuple(decisions))
+    return Result(Effects(tuple(commands), None, summary), {}, tuple(decisions))
 
 
 def _gravest(whys: Sequence[Rationale]) -> Reason:

@@ -13,6 +13,7 @@ from ..errors import unavailable
 from ..fleet import Service
 from ..instance import Instance
 from ..records import Call
+from ..upstream import Address
 from . import messages
 
 KEPT_S = 30.0
@@ -23,11 +24,11 @@ class Endpoints:
     """The `ip:port` of instances. Names are looked up beside the event loop, and kept for a while."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, int], tuple[str, float]] = {}  # by address: endpoint, and until when
+        self._found: dict[Address, tuple[str, float]] = {}  # by address: endpoint, and until when
 
     def known(self, instance: Instance) -> str | None:
         """None: its address is a name that has not been looked up."""
-        host, port = instance.address
+        host, port, _ = instance.address
         found = self._found.get(instance.address)
         if found is not None:
             return found[0]
@@ -43,7 +44,7 @@ class Endpoints:
         where = self.known(instance)
         if where is not None and self._found[instance.address][1] > time.monotonic():
             return where
-        host, port = instance.address
+        host, port, _ = instance.address
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 rows = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)

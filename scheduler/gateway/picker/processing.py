@@ -16,19 +16,19 @@ from typing import Any
 from .. import energy
 from ..backroom import Backroom
 from ..dispatch import Slot
+from ..endpoint import BY_PATH
 from ..errors import SERVER_ERROR, ApiError, unavailable
 from ..instance import Instance
 from ..intake import Refused
 from ..protocol import Request
 from ..records import Call, Ending
-from ..relay import CLIENT_CLOSED, MAX_WHOLE_BYTES, status_for
-from ..sse import SseMeter, parse_usage
+from ..relay import CLIENT_CLOSED, MAX_WHOLE_BYTES, is_not_offered, status_for
 from ..validation import with_priority
 from . import messages
 from .endpoints import Endpoints
 from .messages import BodyMode, ProtocolError
 
-COMPLETIONS, CHAT, MODELS = b"/v1/completions", b"/v1/chat/completions", b"/v1/models"
+MODELS = b"/v1/models"
 _VIA_UPSTREAM = "via_upstream"  # Envoy's response.code_details of a response that an engine gave
 _NOT_FOR_ENGINES = ("authorization", "accept-encoding")  # a key is ours to check; packed streams cannot be read
 
@@ -95,7 +95,7 @@ class Processing:
             request = await self._take_in(head, first)
             if request is None:
                 return False
-            call = self._call = self._desk.room.intake.call(request, _path(head) == CHAT)
+            call = self._call = self._desk.room.intake.call(request, BY_PATH[_path(head)])
             call.endpoints = messages.subset_of(first)
             where = await self._place(call)
         except Refused as refused:
@@ -121,7 +121,7 @@ class Processing:
             models = intake.models(head, self._desk.started_at_s)
             await self._send(messages.immediate(200, models, _identity(head, None)))
             return None
-        if path not in (COMPLETIONS, CHAT, MODELS):
+        if path != MODELS and path not in BY_PATH:
             raise ApiError(404, f"There is nothing at {path[:100].decode(errors='replace')}.", code="not_found")
         if head.method != b"POST" or path == MODELS:
             what = "GET" if path == MODELS else "POST"
@@ -211,13 +211,13 @@ class Processing:
             window_s = None if ending.choice is None else ending.choice.window_s
             until_s = math.inf if window_s is None else call.request.received_s + window_s
             rewrite = self._with_energy if energy.asked(call) else None
-            ending.meter = SseMeter(until_s, call.strip_usage, rewrite)
+            ending.meter = call.endpoint.meter(until_s, call.strip_usage, rewrite)
             if self._slot is not None:
                 self._slot.meter = ending.meter
         elif self._modes.response in (BodyMode.FULL_DUPLEX, BodyMode.BUFFERED):
             if self._by_envoy:
                 self._rewrites = _failed_upstream
-            elif energy.asked(call) and status_for(self._status) == "ok":
+            elif energy.asked(call) and status_for(self._status, call) == "ok":
                 self._rewrites = self._with_energy
         if message.response_headers.end_of_stream:
             self._end(complete=True)
@@ -311,10 +311,10 @@ class Processing:
             ending.error = "the engine sent an error event" if meter.failed else ""
         else:
             ending.http_status = self._status
-            ending.status = status_for(self._status)
+            ending.status = status_for(self._status, self._call)
             body = b"".join(self._held)
             if ending.status == "ok":
-                ending.usage = parse_usage(body)[0]
+                ending.usage = self._call.endpoint.usage_of(body)
             else:
                 ending.error = f"the engine answered {self._status}: {body[:300].decode(errors='replace')}"
         self._leave(complete)
@@ -337,7 +337,7 @@ class Processing:
         health = slot.instance.health
         if not complete:
             health.unknown()
-        elif self._status < 500:
+        elif self._status < 500 or is_not_offered(self._status, slot.call):
             health.worked()
         else:
             health.failed(time.monotonic(), refused=self._refused)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.classify import classify
+from scheduler.core.classify import ClassGrid, classify
 
 
 @dataclass(frozen=True)
@@ -59,3 +59,28 @@ def test_exactly_one_class_contains_a_request_when_the_partition_is_whole(prompt
         and (cell.output_max is None or output < cell.output_max)
     ]
     assert holding == [classify(FREESH_A, prompt, output)]
+
+
+@st.composite
+def _partitions(draw: st.DrawFn) -> list[Cell]:
+    """Any classes: they may overlap and leave gaps."""
+    lengths = st.integers(0, 30)
+    bounds = st.none() | lengths
+    return [
+        Cell(str(n), draw(st.integers(0, 3)), draw(lengths), draw(bounds), draw(lengths), draw(bounds))
+        for n in range(draw(st.integers(1, 6)))
+    ]
+
+
+@given(_partitions(), st.integers(0, 35), st.integers(0, 35), st.integers(0, 35))
+def test_grid_says_the_same_as_the_classes(cells: list[Cell], prompt: int, output: int, longer: int) -> None:
+    grid = ClassGrid(cells)
+    assert grid.name(prompt, output) == classify(cells, prompt, output)
+    borders = {length for cell in cells for length in (cell.input_min, cell.input_max) if length}
+    low, high = sorted((prompt, longer))
+    assert grid.has_border(low, high) == any(low < border <= high for border in borders)
+
+
+def test_grid_is_refused_when_there_is_no_class() -> None:
+    with pytest.raises(ValueError, match="at least one class"):
+        ClassGrid(())

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.gateway import validation
+from scheduler.gateway.endpoint import BY_PATH, Endpoint
 from scheduler.gateway.errors import ApiError
 from tests.fakes.fleet import EXPIRED_SECRET, MAX_MODEL_LEN, MODEL, SECRET
 from tests.unit.gateway.conftest import Bench, completion, raw_post, until
@@ -197,7 +198,7 @@ async def test_malformed_http_is_refused(bench: Bench, data: bytes) -> None:
         ("DELETE", "/v1/chat/completions", 405),
         ("POST", "/v1/models", 405),
         ("GET", "/nothing", 404),
-        ("POST", "/v1/embeddings", 404),
+        ("POST", "/v1/rerank", 404),
     ],
 )
 async def test_path_and_method_are_refused_when_unknown(bench: Bench, method: str, path: str, status: int) -> None:
@@ -243,6 +244,8 @@ FIELDS = st.fixed_dictionaries(
         for name, good in {
             "model": st.just(MODEL),
             "prompt": st.lists(st.integers(0, 9), max_size=4) | st.text(max_size=9),
+            "input": st.lists(st.integers(0, 9) | st.fixed_dictionaries({"content": JSON})) | st.text(max_size=9),
+            "max_output_tokens": st.integers(-2, 30),
             "messages": st.lists(st.fixed_dictionaries({"role": st.just("user"), "content": JSON}), max_size=2),
             "max_tokens": st.integers(-2, 30),
             "max_completion_tokens": st.integers(-2, 30),
@@ -254,15 +257,15 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
-@given(body=FIELDS, chat=st.booleans())
+@given(body=FIELDS, endpoint=st.sampled_from(list(BY_PATH.values())))
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_validation_only_ever_raises_api_errors_when_fuzzed(body: dict[str, Any], chat: bool) -> None:
+def test_validation_only_ever_raises_api_errors_when_fuzzed(body: dict[str, Any], endpoint: Endpoint) -> None:
     raw = json.dumps(body).encode()
     try:
-        parsed = validation.decode(raw, chat)
+        parsed = validation.decode(raw, endpoint)
         prompt = validation.measure_prompt(parsed)
         limit = validation.max_tokens(parsed)
-        validation.check_length(prompt, prompt.tokens or prompt.text_bytes, limit, MAX_MODEL_LEN, chat)
+        validation.check_length(prompt, prompt.tokens or prompt.text_bytes, limit, MAX_MODEL_LEN, endpoint)
         relayed, added = validation.relayed_body(raw, parsed, "Engine")
     except ApiError as error:
         refusal = error
@@ -276,6 +279,10 @@ def test_validation_only_ever_raises_api_errors_when_fuzzed(body: dict[str, Any]
     assert sent["model"] == "Engine"
     untouched = set(body) - {"model", "stream_options"}
     assert {name: sent[name] for name in untouched} == {name: body[name] for name in untouched}
+    if endpoint.optional:  # nothing need be asked for
+        assert not added
+        assert sent.get("stream_options") == body.get("stream_options")
+        return
     assert added == (bool(body.get("stream")) and not (body.get("stream_options") or {}).get("include_usage"))
     if body.get("stream"):
         assert sent["stream_options"]["include_usage"] is True

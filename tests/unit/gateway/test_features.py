@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from scheduler.core.ports import RequestFeatures
 from scheduler.gateway import validation
+from scheduler.gateway.endpoint import CHAT, COMPLETIONS
 from scheduler.gateway.features import MAX_DIGEST_BYTES, features_of, texts_of
 
 
 def features(body: dict[str, Any], chat: bool = True, service: str = "chat") -> RequestFeatures:
-    parsed = validation.decode(json.dumps(body).encode(), chat)
+    parsed = validation.decode(json.dumps(body).encode(), CHAT if chat else COMPLETIONS)
     limit = validation.max_tokens(parsed)
     prompt = validation.measure_prompt(parsed)
     return features_of(parsed, prompt, service, 1.7e9, 7, validation.output_bound(parsed, limit))
@@ -79,7 +80,7 @@ def test_parts_of_a_message_are_read_when_content_is_a_list() -> None:
     body = say([{"type": "text", "text": "Look?"}, {"type": "image_url", "image_url": {"url": "x"}}, "and"])
     found = features(body)
     assert found.text_bytes == 8
-    assert texts_of(validation.decode(json.dumps(body).encode(), True)) == ["Look?", "", "and"]
+    assert texts_of(validation.decode(json.dumps(body).encode(), CHAT)) == ["Look?", "", "and"]
 
 
 def test_the_digest_is_the_same_only_when_prompt_and_limits_are() -> None:

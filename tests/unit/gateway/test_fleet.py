@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 
+import msgspec
 import pytest
 
 from scheduler.gateway.fleet import FleetView
 from scheduler.gateway.instance import Health
 from scheduler.gateway.live import Refresher, Repeated, keep_refreshing
-from tests.fakes.fleet import MODEL, FakeFleet
+from tests.fakes.fleet import MODEL, OTHER_SECRET, SECRET, FakeFleet
 from tests.unit.gateway.conftest import Bench, until
 
 
@@ -23,6 +24,17 @@ def view_of(fake: FakeFleet) -> FleetView:
 @pytest.mark.parametrize(("state", "usable"), [("ready", 1), ("starting", 0), ("draining", 0), ("failed", 0)])
 def test_only_ready_instances_are_chosen_from(state: str, usable: int) -> None:
     assert view_of(FakeFleet(["http://127.0.0.1:1"], state=state)).ready_instances == usable
+
+
+def test_a_key_is_known_until_a_snapshot_comes_without_it() -> None:
+    fake = FakeFleet([])
+    view = view_of(fake)
+    for _ in range(2):
+        found = [view.key(secret.encode()) for secret in (SECRET, OTHER_SECRET, "stranger")]
+        assert [key and key.key_id for key in found] == [1, 2, None]
+    fleet = fake.fleet()
+    view.apply(msgspec.structs.replace(fleet, keys=fleet.keys[1:]), {}, time.time(), time.monotonic())
+    assert view.key(SECRET.encode()) is None
 
 
 @pytest.mark.parametrize(("age_s", "usable"), [(14.0, 1), (16.0, 0)])

@@ -134,3 +134,39 @@ async def test_file_is_closed_when_full_though_the_stream_is_away(
     await shipper.ship()
     await shipper.ship()
     assert sorted(stream.ids()) == sorted(f"id-{n}" for n in range(20))
+
+
+def test_whole_rows_are_kept_and_the_others_counted_when_a_write_is_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(tmp_path, "gw", "boot")
+    write = os.write
+    monkeypatch.setattr(module.os, "write", lambda fd, data: write(fd, data[: len(data) // 2 + 20]))
+    journal.append(row(1), row(2), row(3))
+    monkeypatch.undo()
+    assert journal.lost_rows == 2
+    assert [record.getMessage().split()[1] for record in caplog.records] == ["id-2", "id-3"]
+    journal.append(row(4), row(5))
+    (path,) = tmp_path.iterdir()
+    (batch,) = batches(path)
+    assert [r.request_id for r in batch.rows] == ["id-1", "id-4", "id-5"]
+    assert journal.lost_rows == 2
+
+
+def test_all_rows_are_counted_as_lost_when_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(tmp_path, "gw", "boot")
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(module.os, "write", full)
+    journal.append(row(1), row(2))
+    assert journal.lost_rows == 2
+    assert len(caplog.records) == 2
+    monkeypatch.undo()
+    journal.append(row(3))
+    journal.append()
+    (path,) = tmp_path.iterdir()
+    assert path.read_bytes().count(b"\n") == 1
