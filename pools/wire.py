@@ -8,6 +8,8 @@ unknown fields are ignored, so one side can be upgraded before the other. Times 
 | `greenserve:desired:<node>` | string, DesiredNode | scheduler.live | that node's agent, each second |
 | `greenserve:agent:<node>` | string with expiry, AgentState | the agent, each second | gateway, snapshot |
 | `greenserve:fleet` | string, Fleet; changes announced on channel `greenserve:fleet` | scheduler.live | gateways |
+| `greenserve:worker:<uid>` | string with expiry, WorkerRegistration | gateways, for workers | gateways |
+| `greenserve:workers` | sorted set, uid by the end of its lease | gateways, for workers | gateways |
 | `greenserve:clock:<node>` | channel, ClockRequest | gateways, as they decide | that node's agent, at once |
 | `greenserve:batches` | stream, field `b` = AgentBatch | agents | telemetry ingester |
 | `greenserve:requests` | stream, field `b` = RequestBatch | gateways | telemetry ingester |
@@ -31,6 +33,7 @@ FLEET_CHANNEL = "greenserve:fleet"
 BATCH_STREAM = "greenserve:batches"
 REQUEST_STREAM = "greenserve:requests"
 GATEWAYS_KEY = "greenserve:gateways"
+WORKERS_KEY = "greenserve:workers"
 PROCESSES_KEY = "greenserve:processes"
 INGEST_GROUP = "ingest"
 AGENT_STATE_TTL_S = 10
@@ -40,6 +43,7 @@ DESIRED_PREFIX = "greenserve:desired:"
 AGENT_PREFIX = "greenserve:agent:"
 ALIVE_PREFIX = "greenserve:alive:"
 CLOCK_PREFIX = "greenserve:clock:"
+WORKER_PREFIX = "greenserve:worker:"
 LONGEST_CLOCK_LEASE_S = 60.0
 
 
@@ -58,6 +62,10 @@ def alive_key(process: str) -> str:
 def clock_channel(node: str) -> str:
     """Where a node's agent hears what clocks gateways ask for. Nothing is kept: who is not there misses it."""
     return CLOCK_PREFIX + node
+
+
+def worker_key(uid: str) -> str:
+    return WORKER_PREFIX + uid
 
 
 def node_queue(node: str) -> str:
@@ -295,6 +303,28 @@ class Fleet(Message, frozen=True):
     nodes: list[str]
 
 
+# -- workers that register themselves: gateway -> gateways ------------------------------------------
+
+
+class WorkerRegistration(Message, frozen=True):
+    """An engine that no agent runs, for as long as its lease lasts. The names were known when it registered.
+
+    `request_class` None: the largest one. `site` None: the only one that has a pool for it.
+    """
+
+    uid: str
+    url: str
+    service: str
+    gpu_type: str
+    tp: int
+    lease_s: float
+    registered_at_s: float
+    request_class: str | None = None
+    site: str | None = None
+    model: str | None = None  # None: the service's
+    engine: str | None = None  # None: the service's
+
+
 # -- samples: agent -> ingester --------------------------------------------------------------------
 
 
@@ -368,7 +398,7 @@ class RequestRow(Message, frozen=True):
     service: str
     tenant_id: int | None
     key_id: int | None
-    endpoint: str  # completions | chat
+    endpoint: str  # completions | chat | embeddings | responses
     stream: bool
     status: str
     http_status: int

@@ -68,6 +68,14 @@ def _config(arguments: list[str] | None) -> Config:
     parser.add_argument("--max-body-bytes", type=int, default=limits.max_body_bytes)
     parser.add_argument("--first-byte-timeout-s", type=float, default=timeouts.first_byte_s)
     parser.add_argument("--idle-timeout-s", type=float, default=timeouts.idle_s)
+    parser.add_argument(
+        "--tokenizer",
+        action="append",
+        default=[],
+        type=_tokenizer,
+        metavar="SERVICE=FILE",
+        help="a service's tokenizer.json, to count prompts near a border of classes (needs greenserve[tokenizers])",
+    )
     given = parser.parse_args(arguments)
     return Config(
         host=given.host,
@@ -76,9 +84,17 @@ def _config(arguments: list[str] | None) -> Config:
         name=given.name,
         redis_url=given.redis_url,
         web_url=given.web_url,
+        tokenizers=dict(given.tokenizer),
         limits=HttpLimits(max_body_bytes=given.max_body_bytes),
         timeouts=Timeouts(first_byte_s=given.first_byte_timeout_s, idle_s=given.idle_timeout_s),
     )
+
+
+def _tokenizer(given: str) -> tuple[str, Path]:
+    service, separator, path = given.partition("=")
+    if not separator or not Path(path).is_file():
+        raise argparse.ArgumentTypeError(f"write SERVICE=FILE with a file that is there, not '{given}'")
+    return service, Path(path)
 
 
 if __name__ == "__main__":

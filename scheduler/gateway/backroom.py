@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from .intake import Intake
 from .journal import Journal, Shipper
 from .length_trainer import LengthTrainer
 from .metrics import Metrics
+from .prompt_tokens import HuggingFaceTokenizer, TokenizerThread
 from .routing import Router
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class BackroomConfig:
     name: str = "gateway"
     rng: random.Random = field(default_factory=random.Random)  # breaks ties among instances
     learns: bool = True  # trees of output lengths, in a process of their own once there are records enough
+    tokenizers: Mapping[str, Path] = field(default_factory=dict)  # by service: Hugging Face's tokenizer.json
     redis_url: str | None = None  # None: no snapshot, no shipping (tests put a snapshot in force themselves)
 
 
@@ -68,7 +70,12 @@ class Backroom:
         self.fleet = FleetView()
         self.metrics = Metrics()
         self.journal = Journal(config.spool, config.name, uuid.uuid4().hex[:16])
-        self.classifier = Classifier(boosted=boosted, trainer=LengthTrainer(boosted) if config.learns else None)
+        tokenizers = {service: HuggingFaceTokenizer(path) for service, path in config.tokenizers.items()}
+        self.classifier = Classifier(
+            boosted=boosted,
+            trainer=LengthTrainer(boosted) if config.learns else None,
+            tokenizers=TokenizerThread(tokenizers) if tokenizers else None,
+        )
         self.clocks = ClockAsks()
         self.gate = AdmissionGate(self.clocks)
         router = Router(self.metrics.routing_s, config.rng)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .instance import Instance
+from .instance import NO_NODE, Instance
 
 LEASE_S = 10.0
 RENEW_S = 3.0
@@ -36,7 +36,9 @@ class ClockAsks:
         self._asks: dict[str, Ask] = {}
 
     def ask(self, instance: Instance, mhz: float, reason: str, summary: str, now_s: float) -> None:
-        """Asks for a clock until further notice."""
+        """Asks for a clock until further notice. A worker that registered itself has no agent to ask."""
+        if instance.node == NO_NODE:
+            return
         known = self._asks.get(instance.uid)
         if known is not None and known.mhz == mhz and now_s - known.sent_s < RENEW_S:
             return

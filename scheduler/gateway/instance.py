@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .dispatch import Slot
 
 STREAM_TICKET = 0  # rounds count from 1
+NO_NODE = ""  # of workers that registered themselves
 
 
 class Health:
@@ -63,7 +64,7 @@ class Health:
 class RoundTrip:
     """The least that a new connection has taken lately. A way that has become longer shows after two windows."""
 
-    __slots__ = ("_began_s", "_before_s", "_least_s")
+    __slots__ = ("_before_s", "_began_s", "_least_s")
 
     WINDOW_S = 60.0
 
@@ -115,7 +116,7 @@ class Instance:
         rank: int,
         reported_at_s: float,
         gateways: int = 1,
-        node: str = "",
+        node: str = NO_NODE,
     ) -> None:
         self.uid = state.uid
         self.in_flight = 0

@@ -20,6 +20,7 @@ from pools import wire
 from .clocks import Ask
 from .fleet import FleetView
 from .journal import Shipper
+from .workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ REFRESH_PERIOD_S = 0.5
 SHIP_PERIOD_S = 0.3
 HEARTBEAT_PERIOD_S = 2.0
 REDIS_TIMEOUT_S = 2.0
+STALE_WORKER_S = 60.0  # past its lease: it is forgotten
 
 
 class FleetSource(Protocol):
@@ -61,6 +63,36 @@ class RedisLink:
             except msgspec.DecodeError as error:
                 log.error("the state of node %s cannot be read: %s", node, error)
         return fleet, states
+
+    async def workers(self) -> list[wire.WorkerRegistration]:
+        """Those whose lease lasts."""
+        uids = await self._redis.zrange(wire.WORKERS_KEY, 0, -1)
+        values = await self._redis.mget([wire.worker_key(uid.decode()) for uid in uids]) if uids else []
+        found = []
+        for uid, value in zip(uids, values, strict=True):
+            try:
+                if value is not None:
+                    found.append(wire.decode(value, wire.WorkerRegistration))
+            except msgspec.DecodeError as error:
+                log.error("the registration of worker %s cannot be read: %s", uid.decode(), error)
+        return found
+
+    async def put_worker(self, worker: wire.WorkerRegistration) -> None:
+        """Begins its lease, or begins it anew."""
+        now_s = time.time()
+        async with self._redis.pipeline() as pipe:
+            pipe.set(wire.worker_key(worker.uid), wire.encode(worker), px=round(worker.lease_s * 1000.0))
+            pipe.zadd(wire.WORKERS_KEY, {worker.uid: now_s + worker.lease_s})
+            pipe.zremrangebyscore(wire.WORKERS_KEY, "-inf", now_s - STALE_WORKER_S)
+            await pipe.execute()
+
+    async def drop_worker(self, uid: str) -> bool:
+        """Whether there was one."""
+        async with self._redis.pipeline() as pipe:
+            pipe.delete(wire.worker_key(uid))
+            pipe.zrem(wire.WORKERS_KEY, uid)
+            found = await pipe.execute()
+        return bool(found[0])
 
     async def add(self, batch: wire.RequestBatch) -> None:
         await self._redis.xadd(wire.REQUEST_STREAM, {"b": wire.encode(batch)})
@@ -108,9 +140,10 @@ class RedisLink:
 class Refresher:
     """Keeps the view in step with its source. An agent that went silent keeps its last state until it is stale."""
 
-    def __init__(self, view: FleetView, source: FleetSource) -> None:
+    def __init__(self, view: FleetView, source: FleetSource, workers: Workers | None = None) -> None:
         self._view = view
         self._source = source
+        self._workers = workers
         self._states: dict[str, wire.AgentState] = {}
 
     async def refresh(self) -> None:
@@ -121,7 +154,10 @@ class Refresher:
         fleet, states = found
         known = {node: state for node, state in self._states.items() if node in fleet.nodes}
         self._states = known | dict(states)
-        self._view.apply(fleet, self._states, time.time(), time.monotonic())
+        states = self._states
+        if self._workers is not None:
+            states = states | await self._workers.states(fleet)
+        self._view.apply(fleet, states, time.time(), time.monotonic())
 
 
 class Repeated:

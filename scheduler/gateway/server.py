@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +27,7 @@ class Config:
     spool: Path
     name: str = "gateway"
     rng: random.Random = field(default_factory=random.Random)  # breaks ties among instances
+    tokenizers: Mapping[str, Path] = field(default_factory=dict)  # by service, for prompts near a border of classes
     learns: bool = True  # trees of output lengths, in a process of their own once there are records enough
     redis_url: str | None = None  # None: no snapshot, no shipping (tests put a snapshot in force themselves)
     web_url: str | None = None  # of the process that has files and batches; None: there are none
@@ -42,7 +43,10 @@ class GatewayServer:
         """Opens the journal. Raises OSError when the spool folder cannot be written to. `when_broken`: see Backroom."""
         self._config = config
         self.room = room = Backroom(
-            BackroomConfig(config.spool, config.name, config.rng, config.learns, config.redis_url), when_broken
+            BackroomConfig(
+                config.spool, config.name, config.rng, config.learns, config.tokenizers, config.redis_url
+            ),
+            when_broken,
         )
         self.fleet, self.journal = room.fleet, room.journal
         self.clocks, self.gate, self.emergencies = room.clocks, room.gate, room.emergencies

@@ -1,0 +1,235 @@
+"""Workers that registered themselves: engines that no agent runs. What the gateway knows of them, and whether they answer.
+
+A registration lies in Redis under a lease (`wire.WorkerRegistration`), so that all gateways have it. Each admits a worker
+once its `/health` has answered 200, and looks again every few seconds; while it does not, it gets no requests. To the
+rest of the gateway admitted ones are instances of an agent without a node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from pools import wire
+from scheduler.core import engine_params
+
+from .instance import NO_NODE
+
+log = logging.getLogger(__name__)
+
+PROBE_PERIOD_S = 5.0
+PROBE_TIMEOUT_S = 2.0
+MOST_WORKERS = 500
+PRIVATE = "private"
+
+_HERE_ONLY = ("127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
+_NAME = re.compile(r"(\*\.)?[a-z0-9]([a-z0-9_-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9_-]*[a-z0-9])?)*")
+
+
+class WorkerHosts:
+    """Where workers may be, so that nobody's prompts go to places that the operator has not thought of.
+
+    Words, with commas between: `private` (private and loopback addresses, and `localhost`), an address, a network
+    (`100.64.0.0/10`), a name, or `*.` and a domain. Names are not looked up: only those that are listed are allowed.
+    """
+
+    def __init__(self, words: str = PRIVATE) -> None:
+        """Raises ValueError naming the word that is none of these."""
+        self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+        self._names: set[str] = set()
+        self._domains: list[str] = []
+        for word in filter(None, (part.strip().lower() for part in words.split(","))):
+            self._allow(word)
+
+    def _allow(self, word: str) -> None:
+        if word == PRIVATE:
+            self._networks += [ipaddress.ip_network(network) for network in _HERE_ONLY]
+            self._names.add("localhost")
+            return
+        try:
+            self._networks.append(ipaddress.ip_network(word, strict=False))
+        except ValueError:
+            if not is_name(word):
+                raise ValueError(f"'{word}' is no address, network or name") from None
+            if word.startswith("*."):
+                self._domains.append(word[1:])
+            else:
+                self._names.add(word)
+
+    def allow(self, host: str) -> bool:
+        """Whether a host, as it stands in a URL, is one of these."""
+        host = host.lower()
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return host in self._names or any(host.endswith(domain) for domain in self._domains)
+        return any(address in network for network in self._networks)
+
+
+def is_name(word: str) -> bool:
+    """Whether it may be a host's name, or `*.` and a domain. Numbers alone are an address in disguise."""
+    last = word.rpartition(".")[2]
+    return _NAME.fullmatch(word) is not None and not last.isdigit() and not last.startswith("0x")
+
+
+class WorkerStore(Protocol):
+    """Where registrations are kept under their leases. Blocks for 2 s at most; raises RedisError or OSError."""
+
+    async def workers(self) -> list[wire.WorkerRegistration]:
+        """Those whose lease lasts."""
+
+    async def put_worker(self, worker: wire.WorkerRegistration) -> None:
+        """Begins its lease, or begins it anew."""
+
+    async def drop_worker(self, uid: str) -> bool:
+        """Whether there was one."""
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A registered worker. `answers` None: not asked yet; `said` is why it is out."""
+
+    registration: wire.WorkerRegistration
+    watch: asyncio.Task[None] | None = None
+    answers: bool | None = None
+    said: str = ""
+
+    @property
+    def state(self) -> str:
+        return "probing" if self.answers is None else "ready" if self.answers else "failing"
+
+
+class Workers:
+    """All that are registered. `store` None: there are none, and none can be. `changed` is called when one comes or goes.
+
+    Make it and use it inside a running event loop.
+    """
+
+    def __init__(self, hosts: WorkerHosts | None = None, probe_period_s: float = PROBE_PERIOD_S) -> None:
+        self.hosts = hosts or WorkerHosts()
+        self.store: WorkerStore | None = None
+        self.changed: Callable[[], None] = lambda: None
+        self.fleet: wire.Fleet | None = None
+        self._period_s = probe_period_s
+        self._known: dict[str, Worker] = {}
+        self._left_out: set[str] = set()
+        self._session: aiohttp.ClientSession | None = None
+
+    def known(self) -> Iterable[Worker]:
+        return self._known.values()
+
+    def get(self, uid: str) -> Worker | None:
+        return self._known.get(uid)
+
+    async def states(self, fleet: wire.Fleet) -> dict[str, wire.AgentState]:
+        """Reads who is registered; gives those that answer, as an agent would report them. Raises what the store does."""
+        self.fleet = fleet
+        if self.store is None:
+            return {}
+        self._take_over(await self.store.workers())
+        ready = [self._instance(worker.registration, fleet) for worker in self._known.values() if worker.answers]
+        instances = [instance for instance in ready if instance is not None]
+        return {NO_NODE: wire.AgentState(NO_NODE, NO_NODE, time.time(), None, instances)}
+
+    async def close(self) -> None:
+        watches = [worker.watch for worker in self._known.values() if worker.watch is not None]
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    def _take_over(self, registrations: Iterable[wire.WorkerRegistration]) -> None:
+        listed = {r.uid: r for r in registrations if self._may_be(r)}
+        for uid in set(self._known) - set(listed):
+            watch = self._known.pop(uid).watch
+            if watch is not None:
+                watch.cancel()
+        for uid, registration in listed.items():
+            worker = self._known.get(uid)
+            if worker is None:
+                worker = self._known[uid] = Worker(registration)
+                worker.watch = asyncio.get_running_loop().create_task(self._watch(worker), name=f"worker {uid}")
+            worker.registration = registration
+
+    def _may_be(self, registration: wire.WorkerRegistration) -> bool:
+        """Every gateway looks for itself: another one may be configured otherwise."""
+        if self.hosts.allow(urlsplit(registration.url).hostname or ""):
+            return True
+        self._complain(registration, f"the worker at {registration.url} is not where workers may be")
+        return False
+
+    def _instance(self, worker: wire.WorkerRegistration, fleet: wire.Fleet) -> wire.InstanceState | None:
+        """None: the fleet has changed since it registered, and has no place for it."""
+        service = next((s for s in fleet.services if s.name == worker.service), None)
+        pools = [] if service is None else pools_of(service, worker.request_class, worker.site)
+        if service is None or not pools:
+            self._complain(worker, f"the worker at {worker.url} gets no requests: '{worker.service}' has no pool for it")
+            return None
+        self._left_out.discard(worker.uid)
+        gpu = engine_params.GPUS[worker.gpu_type]
+        return wire.InstanceState(
+            uid=worker.uid,
+            pool_id=pools[0].id,
+            url=worker.url,
+            state="ready",
+            model=worker.model or service.model,
+            engine=worker.engine or service.engine,
+            gpu_type=worker.gpu_type,
+            tp=worker.tp,
+            sm_clock_mhz=None,  # nobody here sets it: taken to be the top clock
+            min_mhz=gpu.f_min,
+            max_mhz=gpu.f_max,
+        )
+
+    def _complain(self, worker: wire.WorkerRegistration, what: str) -> None:
+        if worker.uid not in self._left_out:
+            self._left_out.add(worker.uid)
+            log.warning("%s", what)
+
+    async def _watch(self, worker: Worker) -> None:
+        """Asks at once, and then every few seconds, until it is cancelled."""
+        while True:
+            said = await self._ask(worker.registration.url)
+            answers = not said
+            if answers != worker.answers:
+                log.info("worker %s %s", worker.registration.url, "is admitted" if answers else f"is out: {said}")
+                worker.answers, worker.said = answers, said
+                self.changed()
+            await asyncio.sleep(self._period_s)
+
+    async def _ask(self, url: str) -> str:
+        """Why it is not to get requests; empty: it is well."""
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
+            self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(force_close=True))
+        try:
+            async with self._session.get(f"{url}/health", allow_redirects=False) as response:
+                return "" if response.status == 200 else f"/health answers {response.status}"
+        except TimeoutError:
+            return f"/health does not answer within {PROBE_TIMEOUT_S:g} s"
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return f"/health cannot be asked: {error or type(error).__name__}"
+
+
+def class_of(service: wire.FleetService, request_class: str | None) -> str | None:
+    """The class a worker is for: its own, or where it names none or one that is no more, the largest."""
+    if any(c.name == request_class for c in service.classes):
+        return request_class
+    return max(service.classes, key=lambda c: c.rank).name if service.classes else None
+
+
+def pools_of(service: wire.FleetService, request_class: str | None, site: str | None) -> list[wire.FleetPool]:
+    """The service's pools that a worker may belong to, by id."""
+    name = class_of(service, request_class)
+    pools = [pool for pool in service.pools if pool.request_class == name and site in (None, pool.site)]
+    return sorted(pools, key=lambda pool: pool.id)
