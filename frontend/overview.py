@@ -71,7 +71,9 @@ class Summary:
     @property
     def loops_words(self) -> str:
         wrong = [
-            f"{loop.kind} {loop.state}" for loop in self.health.loops if loop.state not in ("on time", "no instance", "rests")
+            f"{loop.kind} {loop.state}"
+            for loop in self.health.loops
+            if loop.state not in ("on time", "no instance", "rests")
         ]
         return "loops on time" if not wrong else f"loops: {', '.join(wrong)}"
 

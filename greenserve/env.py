@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from scheduler.gateway.worker_hosts import PRIVATE, WorkerHosts
+
 ROOT = Path(__file__).resolve().parent.parent
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+LEAST_TOKEN = 16  # characters
 T = TypeVar("T")
 
 
@@ -32,6 +35,8 @@ class Env:
     gateway_port: int
     picker_host: str
     picker_port: int | None  # None: no endpoint picker
+    worker_token: str | None  # with which workers register themselves; None: they cannot
+    worker_hosts: str  # where they may be
     demo: bool
     demo_speedup: float
     demo_rps: float  # mean rate of the demo's own traffic; 0: none
@@ -74,6 +79,13 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         gateway_port=get("GREENSERVE_GATEWAY_PORT", 8080, _port, "give a port between 1 and 65535"),
         picker_host=get("GREENSERVE_PICKER_HOST", "127.0.0.1", str, "give an address to listen on"),
         picker_port=get("GREENSERVE_PICKER_PORT", None, _port, "give a port between 1 and 65535"),
+        worker_token=get("GREENSERVE_WORKER_TOKEN", None, _token, ""),
+        worker_hosts=get(
+            "GREENSERVE_WORKER_HOSTS",
+            PRIVATE,
+            _hosts,
+            "give addresses, networks, names, *.domains or 'private', with commas between",
+        ),
         demo=get("GREENSERVE_DEMO", True, _flag, "write 1 or 0"),
         demo_speedup=get("GREENSERVE_DEMO_SPEEDUP", 30.0, _number(1, 1000), "give a number between 1 and 1000"),
         demo_rps=get("GREENSERVE_DEMO_RPS", 3.0, _number(0, 1000), "give requests per second between 0 and 1000"),
@@ -101,6 +113,15 @@ def for_child(**extra: str) -> dict[str, str]:
     """
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     return {**threads, **os.environ, **extra}
+
+
+def keep_secret(path: Path, secret: str) -> Path:
+    """Writes a secret where its owner alone can read it: a command line can be read by all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secret)
+    return draft.replace(path)
 
 
 def find_program(name: str) -> Path | None:
@@ -133,6 +154,19 @@ def _number(least: float, most: float) -> Callable[[str], float]:
         return number
 
     return parse
+
+
+def _token(raw: str) -> str:
+    if len(raw) < LEAST_TOKEN or not raw.isascii() or not raw.isprintable() or " " in raw:
+        raise BadEnvironment(  # which does not repeat it: it is nearly a secret
+            f"greenserve: GREENSERVE_WORKER_TOKEN cannot be used: give at least {LEAST_TOKEN} letters and digits"
+        )
+    return raw
+
+
+def _hosts(raw: str) -> str:
+    WorkerHosts(raw)
+    return raw
 
 
 def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:

@@ -6,6 +6,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 
 from greenserve import embedded, env
 from greenserve.prepare import NodePlan, Plan
@@ -31,6 +32,10 @@ def web(config: env.Env) -> Spec:
     )
 
 
+def worker_token_file(config: env.Env) -> Path:
+    return config.var_dir / "worker-token"
+
+
 def gateway(config: env.Env) -> Spec:
     listen = ("--host", config.gateway_host, "--port", str(config.gateway_port))
     spool = str(config.var_dir / "spool")
@@ -40,6 +45,8 @@ def gateway(config: env.Env) -> Spec:
         "gateway",
         *("-m", "scheduler.gateway", *listen, "--redis-url", redis_url(config), "--spool", spool),
         *("--web-url", env.local_url(config.web_host, config.web_port)),
+        *(() if config.worker_token is None else ("--worker-token-file", str(worker_token_file(config)))),
+        *("--worker-hosts", config.worker_hosts),
         rank=2,
         stop_timeout_s=12.0,
     )
@@ -53,6 +60,7 @@ def picker(config: env.Env, port: int) -> Spec:
         config,
         "picker",
         *("-m", "scheduler.gateway.picker", *listen, "--redis-url", redis_url(config), "--spool", spool),
+        *("--worker-hosts", config.worker_hosts),
         rank=2,
         stop_timeout_s=12.0,
         GRPC_ENABLE_FORK_SUPPORT="0",  # it only ever starts programs

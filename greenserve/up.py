@@ -66,6 +66,8 @@ def run(config: env.Env, report: Callable[[str], None], announce: Callable[[], N
 def _start(config: env.Env, supervisor: Supervisor, report: Callable[[str], None]) -> Plan:
     start_servers(config, supervisor, report)
     report("database: migrating" + (" and loading the demo fleet" if config.demo else ""))
+    if config.worker_token is not None:
+        env.keep_secret(processes.worker_token_file(config), config.worker_token)
     gateway = supervisor.start(processes.gateway(config))
     plan = prepare(config, supervisor)
     web = supervisor.start(processes.web(config))

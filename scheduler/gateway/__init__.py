@@ -7,6 +7,7 @@ validation.py what a body may hold
 routing.py    the class and the instance of a call
 relay.py      one call from dispatch to record: attempts, relaying, the ending
 upstream.py   connections to engines, pooled
+turn.py       what is done once for all events of a turn of the loop: writes, records, timers
 web.py        files and batches, relayed to the web process
 sse.py        what a stream tells while it passes: tokens, gaps, usage
 records.py    the row of a call

@@ -16,6 +16,7 @@ import uvloop
 from .protocol import HttpLimits
 from .relay import Timeouts
 from .server import Config, GatewayServer
+from .worker_hosts import WorkerHosts
 
 BROKEN_EXIT = 1
 CANNOT_START_EXIT = 2
@@ -67,6 +68,7 @@ def _config(arguments: list[str] | None) -> Config:
     parser.add_argument("--name", default="gateway", help="of the process, in records and heartbeats")
     parser.add_argument("--max-body-bytes", type=int, default=limits.max_body_bytes)
     parser.add_argument("--first-byte-timeout-s", type=float, default=timeouts.first_byte_s)
+    parser.add_argument("--whole-response-timeout-s", type=float, default=timeouts.whole_response_s)
     parser.add_argument("--idle-timeout-s", type=float, default=timeouts.idle_s)
     parser.add_argument(
         "--tokenizer",
@@ -76,6 +78,18 @@ def _config(arguments: list[str] | None) -> Config:
         metavar="SERVICE=FILE",
         help="a service's tokenizer.json, to count prompts near a border of classes (needs greenserve[tokenizers])",
     )
+    parser.add_argument(
+        "--worker-token-file",
+        dest="worker_token",
+        type=_secret,
+        help="file with the token that workers register with; without it they cannot",
+    )
+    parser.add_argument(
+        "--worker-hosts",
+        type=_hosts,
+        default=WorkerHosts(),
+        help="where they may be: addresses, networks, names, *.domains, 'private' (the default); with commas between",
+    )
     given = parser.parse_args(arguments)
     return Config(
         host=given.host,
@@ -84,9 +98,11 @@ def _config(arguments: list[str] | None) -> Config:
         name=given.name,
         redis_url=given.redis_url,
         web_url=given.web_url,
+        worker_token=given.worker_token,
+        worker_hosts=given.worker_hosts,
         tokenizers=dict(given.tokenizer),
         limits=HttpLimits(max_body_bytes=given.max_body_bytes),
-        timeouts=Timeouts(first_byte_s=given.first_byte_timeout_s, idle_s=given.idle_timeout_s),
+        timeouts=Timeouts(given.first_byte_timeout_s, given.whole_response_timeout_s, given.idle_timeout_s),
     )
 
 
@@ -95,6 +111,23 @@ def _tokenizer(given: str) -> tuple[str, Path]:
     if not separator or not Path(path).is_file():
         raise argparse.ArgumentTypeError(f"write SERVICE=FILE with a file that is there, not '{given}'")
     return service, Path(path)
+
+
+def _secret(path: str) -> str:
+    try:
+        found = Path(path).read_text().strip()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be read: {error.strerror}") from None
+    if not found:
+        raise argparse.ArgumentTypeError(f"{path} is empty: write a long random token into it")
+    return found
+
+
+def _hosts(words: str) -> WorkerHosts:
+    try:
+        return WorkerHosts(words)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 if __name__ == "__main__":

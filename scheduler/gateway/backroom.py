@@ -28,6 +28,8 @@ from .length_trainer import LengthTrainer
 from .metrics import Metrics
 from .prompt_tokens import HuggingFaceTokenizer, TokenizerThread
 from .routing import Router
+from .worker_hosts import WorkerHosts
+from .workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class BackroomConfig:
     learns: bool = True  # trees of output lengths, in a process of their own once there are records enough
     tokenizers: Mapping[str, Path] = field(default_factory=dict)  # by service: Hugging Face's tokenizer.json
     redis_url: str | None = None  # None: no snapshot, no shipping (tests put a snapshot in force themselves)
+    worker_hosts: WorkerHosts = field(default_factory=WorkerHosts)  # where workers may be that register themselves
 
 
 class Backroom:
@@ -66,6 +69,7 @@ class Backroom:
         self._link: live.RedisLink | None = None
         self._shipper: Shipper | None = None
         self.broken = False
+        self.workers = Workers(config.worker_hosts)
         boosted = BoostedLengthPredictor()
         self.fleet = FleetView()
         self.metrics = Metrics()
@@ -94,8 +98,10 @@ class Backroom:
             return
         link = self._link = live.RedisLink(config.redis_url)
         self._shipper = Shipper(self.journal, link)
+        self.workers.store = link
         refreshing = live.Repeated("reading the fleet snapshot", live.REFRESH_PERIOD_S)
-        self.begin(live.keep_refreshing(live.Refresher(self.fleet, link), refreshing), "snapshot")
+        self.workers.changed = refreshing.wake.set
+        self.begin(live.keep_refreshing(live.Refresher(self.fleet, link, self.workers), refreshing), "snapshot")
         self.begin(live.keep_listening(link, refreshing), "fleet channel")
         self.begin(live.keep_shipping(self._shipper), "shipper")
         asks: asyncio.Queue[Ask] = asyncio.Queue()
@@ -121,6 +127,7 @@ class Backroom:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.workers.close()
         if self._shipper is not None:
             try:
                 await self._shipper.ship()

@@ -53,7 +53,8 @@ class Slot:
     """A place at an instance, counted from the moment it is given. `end` gives it back; more than once does no harm."""
 
     __slots__ = (
-        *("_dispatcher", "_held", "_tick", "_ticket", "_tokens", "begun_s", "call", "choice", "instance", "meter", "owner"),
+        *("_dispatcher", "_held", "_tick", "_ticket", "_tokens"),
+        *("begun_s", "call", "choice", "instance", "meter", "owner"),
     )
 
     def __init__(self, dispatcher: Dispatcher, call: Call, routed: Routed) -> None:

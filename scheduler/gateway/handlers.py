@@ -28,6 +28,7 @@ from .story import can_continue
 from .turn import EndOfTurn
 from .upstream import UpstreamPool
 from .web import WebProcess, is_web_path
+from .worker_desk import WorkerDesk
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class Gateway:
     timeouts: Timeouts = field(default_factory=Timeouts)
     pool: UpstreamPool = field(default_factory=UpstreamPool)
     web: WebProcess | None = None  # None: no files, no batches
+    workers: WorkerDesk | None = None  # None: workers cannot register themselves
     draining: bool = False
     shipped_rows: Callable[[], int] = lambda: 0
     connections: set[ClientConnection] = field(default_factory=set)
@@ -88,13 +90,14 @@ class Gateway:
         try:
             self._dispatch(request, connection)
         except ApiError as error:
-            self.refused(error)
-            respond_error(request, connection, error)
+            self._refuse(request, connection, error)
         except Exception:
             log.exception("a request to %r failed inside the gateway", request.path)
-            fault = ApiError(500, "Internal error.", kind=SERVER_ERROR)
-            self.refused(fault)
-            respond_error(request, connection, fault)
+            self._refuse(request, connection, ApiError(500, "Internal error.", kind=SERVER_ERROR))
+
+    def _refuse(self, request: Request, connection: ClientConnection, error: ApiError) -> None:
+        self.refused(error)
+        respond_error(request, connection, error)
 
     def _dispatch(self, request: Request, connection: ClientConnection) -> None:
         path = request.path.partition(b"?")[0]
@@ -102,6 +105,9 @@ class Gateway:
         if found is None:
             if self.web is not None and is_web_path(request.path):
                 self._relay_to_web(request, connection, self.web)
+                return
+            if self.workers is not None and self.workers.takes(path):
+                self.workers.serve(request, connection, self._refuse)
                 return
             raise ApiError(404, f"There is nothing at {path[:100].decode(errors='replace')}.", code="not_found")
         method, route = found

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 import redis.asyncio as redis
+from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from pools import wire
@@ -28,6 +29,7 @@ REFRESH_PERIOD_S = 0.5
 SHIP_PERIOD_S = 0.3
 HEARTBEAT_PERIOD_S = 2.0
 REDIS_TIMEOUT_S = 2.0
+DEAF_S = 3.0  # a longer time without a read is the source's silence, and not the agents'
 STALE_WORKER_S = 60.0  # past its lease: it is forgotten
 
 
@@ -66,15 +68,15 @@ class RedisLink:
 
     async def workers(self) -> list[wire.WorkerRegistration]:
         """Those whose lease lasts."""
-        uids = await self._redis.zrange(wire.WORKERS_KEY, 0, -1)
-        values = await self._redis.mget([wire.worker_key(uid.decode()) for uid in uids]) if uids else []
+        uids = [uid.decode() for uid in await self._redis.zrange(wire.WORKERS_KEY, 0, -1)]  # type: ignore[union-attr]
+        values = await self._redis.mget([wire.worker_key(uid) for uid in uids]) if uids else []
         found = []
         for uid, value in zip(uids, values, strict=True):
             try:
                 if value is not None:
                     found.append(wire.decode(value, wire.WorkerRegistration))
             except msgspec.DecodeError as error:
-                log.error("the registration of worker %s cannot be read: %s", uid.decode(), error)
+                log.error("the registration of worker %s cannot be read: %s", uid, error)
         return found
 
     async def put_worker(self, worker: wire.WorkerRegistration) -> None:
@@ -138,13 +140,18 @@ class RedisLink:
 
 
 class Refresher:
-    """Keeps the view in step with its source. An agent that went silent keeps its last state until it is stale."""
+    """Keeps the view in step with its source. An agent that went silent keeps its last state until it is stale.
+
+    While the source was away no agent could be heard: when it is back, that time does not count as their silence, or
+    all instances would be gone until the agents have found it again, too.
+    """
 
     def __init__(self, view: FleetView, source: FleetSource, workers: Workers | None = None) -> None:
         self._view = view
         self._source = source
         self._workers = workers
         self._states: dict[str, wire.AgentState] = {}
+        self._read_at_s = time.monotonic()
 
     async def refresh(self) -> None:
         """Reads and applies a snapshot. Raises whatever the source raises; the view is then unchanged."""
@@ -153,6 +160,10 @@ class Refresher:
             return
         fleet, states = found
         known = {node: state for node, state in self._states.items() if node in fleet.nodes}
+        now_s = time.monotonic()
+        deaf_s, self._read_at_s = now_s - self._read_at_s, now_s
+        if deaf_s > DEAF_S:
+            known = {node: replace(state, at_s=state.at_s + deaf_s) for node, state in known.items()}
         self._states = known | dict(states)
         states = self._states
         if self._workers is not None:

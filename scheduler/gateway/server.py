@@ -15,6 +15,8 @@ from .handlers import Gateway
 from .protocol import ClientConnection, HttpLimits
 from .relay import Timeouts
 from .web import WebProcess
+from .worker_desk import WorkerDesk
+from .worker_hosts import WorkerHosts
 
 CHECK_PERIOD_S = 0.5
 BACKLOG = 2048
@@ -30,6 +32,8 @@ class Config:
     tokenizers: Mapping[str, Path] = field(default_factory=dict)  # by service, for prompts near a border of classes
     learns: bool = True  # trees of output lengths, in a process of their own once there are records enough
     redis_url: str | None = None  # None: no snapshot, no shipping (tests put a snapshot in force themselves)
+    worker_token: str | None = None  # None: workers cannot register themselves
+    worker_hosts: WorkerHosts = field(default_factory=WorkerHosts)
     web_url: str | None = None  # of the process that has files and batches; None: there are none
     grace_s: float = 10.0
     limits: HttpLimits = field(default_factory=HttpLimits)
@@ -44,7 +48,8 @@ class GatewayServer:
         self._config = config
         self.room = room = Backroom(
             BackroomConfig(
-                config.spool, config.name, config.rng, config.learns, config.tokenizers, config.redis_url
+                *(config.spool, config.name, config.rng, config.learns, config.tokenizers),
+                *(config.redis_url, config.worker_hosts),
             ),
             when_broken,
         )
@@ -61,6 +66,7 @@ class GatewayServer:
             loop=asyncio.get_running_loop(),
             timeouts=config.timeouts,
             web=WebProcess(config.web_url) if config.web_url else None,
+            workers=WorkerDesk(config.worker_token, room.workers) if config.worker_token else None,
         )
         self._server: asyncio.Server | None = None
         self._port = config.port
@@ -104,6 +110,8 @@ class GatewayServer:
         for exchange in list(gateway.exchanges):
             exchange.stop()
         await self._wait_until_idle(1.0)
+        if gateway.workers is not None:
+            await gateway.workers.close()
         await self.room.stop()
         gateway.splitter.close()
         gateway.pool.close()

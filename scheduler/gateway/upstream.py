@@ -15,6 +15,7 @@ from .turn import EndOfTurn
 
 CONNECT_TIMEOUT_S = 2.0
 MAX_IDLE_PER_ENGINE = 256
+MAX_HEAD_BYTES = 256 << 10  # of a response
 # vLLM's server closes a connection that idles for 5 s; one near that age may die under the next request.
 MAX_IDLE_S = 4.0
 _TLS_ROUND_TRIPS = 2  # TCP's, and that of TLS 1.3
@@ -64,7 +65,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.on_body = self._pieces.append  # the parser's callback: there is nothing else to do for a piece
         self._parser = httptools.HttpResponseParser(self)
         self._keep_alive = True
-        self.on_message_begin()
+        self._reset()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -113,8 +114,16 @@ class UpstreamConnection(asyncio.Protocol):
                 receiver.lost(f"the engine sent no proper HTTP: {error}")
             self.abort()
             return
+        if self._in_head:  # a header without an end is seen by no callback
+            self._check_head(receiver, len(data))
         if self._pieces:
             self._pass_on()
+
+    def _check_head(self, receiver: Receiver, more_bytes: int) -> None:
+        self._head_bytes += more_bytes
+        if self._head_bytes > MAX_HEAD_BYTES and self._receiver is not None:
+            self.abort()
+            receiver.lost(f"the head of the engine's response exceeds {MAX_HEAD_BYTES} bytes")
 
     def _pass_on(self) -> None:
         if self._receiver is not None:
@@ -134,6 +143,14 @@ class UpstreamConnection(asyncio.Protocol):
     # -- parser's callbacks ------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        if self._receiver is None:  # behind a response one that nobody asked for: the next request would get it
+            self.abort()
+        self._reset()
+        self._in_head = True
+
+    def _reset(self) -> None:
+        self._in_head = False
+        self._head_bytes = 0
         self._headers: list[bytes] = []
         self._framed = False
         self._ends_with_connection = False
@@ -147,6 +164,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._headers.append(b"%b: %b\r\n" % (name, value))
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
         status = self._parser.get_status_code()
         self._interim = status < 200
         if self._interim or self._receiver is None:

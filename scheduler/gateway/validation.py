@@ -29,7 +29,7 @@ DEFAULT_COMPLETION_TOKENS = 16
 ESTIMATE_MARGIN = 2.0
 TIERS = ("auto", "default", "flex", "scale", "priority")
 
-_PARAM = re.compile(r"`\$\.([A-Za-z_]+)")
+_PARAM, _FIELD = re.compile(r"`\$\.([A-Za-z_]+)"), re.compile(r"field `([A-Za-z_]+)`")
 NOTHING = msgspec.Raw(b"")
 _INCLUDE_USAGE = b'"stream_options":{"include_usage":true},'
 
@@ -98,13 +98,18 @@ def decode(body: bytes, endpoint: Endpoint) -> CompletionBody | ChatBody:
         if not body.isascii():
             body.decode()  # the decoder does not look into members that it has no field for
         return endpoint.read(body)
-    except msgspec.ValidationError as error:
-        found = _PARAM.search(str(error))
-        raise ApiError(400, f"Invalid body: {error}", param=found.group(1) if found else None) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ApiError(400, f"The body is not valid JSON: {error}", code="invalid_json") from None
-    except RecursionError:
-        raise ApiError(400, "The body is nested too deeply.", code="invalid_json") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise bad_body(error) from None
+
+
+def bad_body(error: Exception) -> ApiError:
+    """What a decoder's error is to the client."""
+    if isinstance(error, msgspec.ValidationError):
+        found = _PARAM.search(str(error)) or _FIELD.search(str(error))
+        return ApiError(400, f"Invalid body: {error}", param=found.group(1) if found else None)
+    if isinstance(error, RecursionError):
+        return ApiError(400, "The body is nested too deeply.", code="invalid_json")
+    return ApiError(400, f"The body is not valid JSON: {error}", code="invalid_json")
 
 
 def model_of(body: bytes) -> str | None:

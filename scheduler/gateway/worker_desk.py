@@ -21,7 +21,7 @@ from scheduler.core.engine_model import UnknownConfiguration, engine_model
 from .errors import SERVER_ERROR, ApiError, unavailable
 from .protocol import ClientConnection, Request
 from .validation import bad_body
-from .workers import MOST_WORKERS, Worker, Workers, is_name, pools_of
+from .workers import MOST_WORKERS, Worker, Workers, pools_of
 
 log = logging.getLogger(__name__)
 
@@ -88,13 +88,11 @@ class WorkerDesk:
     def _check_token(self, request: Request) -> None:
         scheme, _, token = request.headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
-            raise ApiError(401, "Send the worker token as 'Authorization: Bearer <token>'.", code="invalid_worker_token")
+            raise ApiError(401, "Send the worker token as 'Authorization: Bearer <token>'.", code="invalid_token")
 
     # -- errands -----------------------------------------------------------------------------------
 
-    def _later(
-        self, request: Request, connection: ClientConnection, refuse: Refuse, work: Awaitable[Answer]
-    ) -> None:
+    def _later(self, request: Request, connection: ClientConnection, refuse: Refuse, work: Awaitable[Answer]) -> None:
         connection.listener = _Silent()
         task = asyncio.get_running_loop().create_task(self._run(request, connection, refuse, work))
         self._errands.add(task)
@@ -179,7 +177,7 @@ class WorkerDesk:
             raise _bad("url", example)
         if parts.path not in ("", "/") or parts.query or parts.fragment:
             raise _bad("url", f"{example}, without a path")
-        if not self._workers.hosts.allow(host) or not (":" in host or host[0].isdigit() or is_name(host)):
+        if not self._workers.hosts.allow(host):
             raise _bad("url", f"names '{host[:100]}', where workers may not be: --worker-hosts says where they may")
         return f"{parts.scheme}://[{host}]:{port}" if ":" in host else f"{parts.scheme}://{host}:{port}"
 

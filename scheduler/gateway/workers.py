@@ -1,16 +1,14 @@
-"""Workers that registered themselves: engines that no agent runs. What the gateway knows of them, and whether they answer.
+"""Workers that registered themselves: engines that no agent runs. Who they are, and whether they answer.
 
-A registration lies in Redis under a lease (`wire.WorkerRegistration`), so that all gateways have it. Each admits a worker
-once its `/health` has answered 200, and looks again every few seconds; while it does not, it gets no requests. To the
-rest of the gateway admitted ones are instances of an agent without a node.
+A registration lies in Redis under a lease (`wire.WorkerRegistration`), so that all gateways have it. Each admits a
+worker once its `/health` has answered 200, and looks again every few seconds; while it does not, it gets no requests.
+To the rest of the gateway admitted ones are instances of an agent without a node.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,62 +21,13 @@ from pools import wire
 from scheduler.core import engine_params
 
 from .instance import NO_NODE
+from .worker_hosts import WorkerHosts
 
 log = logging.getLogger(__name__)
 
 PROBE_PERIOD_S = 5.0
 PROBE_TIMEOUT_S = 2.0
 MOST_WORKERS = 500
-PRIVATE = "private"
-
-_HERE_ONLY = ("127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
-_NAME = re.compile(r"(\*\.)?[a-z0-9]([a-z0-9_-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9_-]*[a-z0-9])?)*")
-
-
-class WorkerHosts:
-    """Where workers may be, so that nobody's prompts go to places that the operator has not thought of.
-
-    Words, with commas between: `private` (private and loopback addresses, and `localhost`), an address, a network
-    (`100.64.0.0/10`), a name, or `*.` and a domain. Names are not looked up: only those that are listed are allowed.
-    """
-
-    def __init__(self, words: str = PRIVATE) -> None:
-        """Raises ValueError naming the word that is none of these."""
-        self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
-        self._names: set[str] = set()
-        self._domains: list[str] = []
-        for word in filter(None, (part.strip().lower() for part in words.split(","))):
-            self._allow(word)
-
-    def _allow(self, word: str) -> None:
-        if word == PRIVATE:
-            self._networks += [ipaddress.ip_network(network) for network in _HERE_ONLY]
-            self._names.add("localhost")
-            return
-        try:
-            self._networks.append(ipaddress.ip_network(word, strict=False))
-        except ValueError:
-            if not is_name(word):
-                raise ValueError(f"'{word}' is no address, network or name") from None
-            if word.startswith("*."):
-                self._domains.append(word[1:])
-            else:
-                self._names.add(word)
-
-    def allow(self, host: str) -> bool:
-        """Whether a host, as it stands in a URL, is one of these."""
-        host = host.lower()
-        try:
-            address = ipaddress.ip_address(host)
-        except ValueError:
-            return host in self._names or any(host.endswith(domain) for domain in self._domains)
-        return any(address in network for network in self._networks)
-
-
-def is_name(word: str) -> bool:
-    """Whether it may be a host's name, or `*.` and a domain. Numbers alone are an address in disguise."""
-    last = word.rpartition(".")[2]
-    return _NAME.fullmatch(word) is not None and not last.isdigit() and not last.startswith("0x")
 
 
 class WorkerStore(Protocol):
@@ -109,17 +58,17 @@ class Worker:
 
 
 class Workers:
-    """All that are registered. `store` None: there are none, and none can be. `changed` is called when one comes or goes.
+    """All that are registered. Make and use it inside a running event loop.
 
-    Make it and use it inside a running event loop.
+    `store` None: there are none, and none can be. `changed` is called when one comes or goes.
     """
 
-    def __init__(self, hosts: WorkerHosts | None = None, probe_period_s: float = PROBE_PERIOD_S) -> None:
+    def __init__(self, hosts: WorkerHosts | None = None) -> None:
         self.hosts = hosts or WorkerHosts()
+        self.probe_period_s = PROBE_PERIOD_S
         self.store: WorkerStore | None = None
         self.changed: Callable[[], None] = lambda: None
         self.fleet: wire.Fleet | None = None
-        self._period_s = probe_period_s
         self._known: dict[str, Worker] = {}
         self._left_out: set[str] = set()
         self._session: aiohttp.ClientSession | None = None
@@ -131,7 +80,7 @@ class Workers:
         return self._known.get(uid)
 
     async def states(self, fleet: wire.Fleet) -> dict[str, wire.AgentState]:
-        """Reads who is registered; gives those that answer, as an agent would report them. Raises what the store does."""
+        """Reads who is registered; gives those that answer, as an agent would. Raises what the store does."""
         self.fleet = fleet
         if self.store is None:
             return {}
@@ -173,7 +122,9 @@ class Workers:
         service = next((s for s in fleet.services if s.name == worker.service), None)
         pools = [] if service is None else pools_of(service, worker.request_class, worker.site)
         if service is None or not pools:
-            self._complain(worker, f"the worker at {worker.url} gets no requests: '{worker.service}' has no pool for it")
+            self._complain(
+                worker, f"the worker at {worker.url} gets no requests: '{worker.service}' has no pool for it"
+            )
             return None
         self._left_out.discard(worker.uid)
         gpu = engine_params.GPUS[worker.gpu_type]
@@ -205,7 +156,7 @@ class Workers:
                 log.info("worker %s %s", worker.registration.url, "is admitted" if answers else f"is out: {said}")
                 worker.answers, worker.said = answers, said
                 self.changed()
-            await asyncio.sleep(self._period_s)
+            await asyncio.sleep(self.probe_period_s)
 
     async def _ask(self, url: str) -> str:
         """Why it is not to get requests; empty: it is well."""

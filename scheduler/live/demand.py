@@ -110,8 +110,10 @@ def arrivals(service: Service, now: datetime, period_s: float) -> Arrivals:
     found = []
     for started_at, prompt_tokens, output_tokens, predicted, status in rows:
         whole = status == RequestRecord.Status.OK and output_tokens is not None
-        length = (whole and output_tokens) or predicted or output_tokens or OUTPUT_UNKNOWN_TOKENS
-        found.append(Arrival(started_at.timestamp(), prompt_tokens or 0, predicted or length, length))
+        lengths = (output_tokens if whole else None, predicted, output_tokens, OUTPUT_UNKNOWN_TOKENS)
+        length = next(tokens for tokens in lengths if tokens is not None)  # an embedding's is 0
+        guess = length if predicted is None else predicted
+        found.append(Arrival(started_at.timestamp(), prompt_tokens or 0, guess, length))
     start = now - timedelta(seconds=window_s)
     return Arrivals(now.timestamp(), window_s, found, _declared(service, start))
 

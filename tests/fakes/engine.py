@@ -35,6 +35,7 @@ class FakeEngine:
         silent_after: stops sending after so many tokens without closing.
         pieces: how a stream's bytes are cut for the wire: "events", "bytes" (7 at a time), or "joined" (all at once).
         filler: bytes of text in each token, to make streams heavy.
+        held: while there is one and it is not set, responses wait for it.
     """
 
     tokens: int = 5
@@ -47,6 +48,7 @@ class FakeEngine:
     pieces: str = "events"
     filler: int = 0
     close_when_idle: bool = False
+    held: asyncio.Event | None = None
     received: list[Received] = field(default_factory=list)
     aborted: int = 0
     finished: int = 0
@@ -105,12 +107,17 @@ class FakeEngine:
 
     async def _respond(self, request: Received, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(self.head_delay_s)
+        if self.held is not None:
+            await self.held.wait()
         if self.die == "before":
             _reset(writer)
             return False
         if self.status != 200:
             error = {"message": "engine says no", "type": "error", "param": None, "code": self.status}
             await self._whole(writer, self.status, {"error": error})
+            return True
+        if request.path in ("/health", "/v1/embeddings"):
+            await self._whole(writer, 200, {} if request.path == "/health" else _embeddings(request))
             return True
         body = request.body
         count = (body.get("vllm_xargs") or {}).get("sim_output_tokens", self.tokens)
@@ -125,6 +132,9 @@ class FakeEngine:
             return await self._stream(request, writer, count, usage)
         await asyncio.sleep(self.pace_s * count)
         text = "tok " * count
+        if request.path == "/v1/responses":
+            await self._whole(writer, 200, _response(request, text, count))
+            return True
         choice = (
             {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "length"}
             if "chat" in request.path
@@ -153,6 +163,8 @@ class FakeEngine:
             b"transfer-encoding: chunked\r\n\r\n"
         )
         joined = []
+        if request.path == "/v1/responses":
+            await self._write(writer, _named("response.created", response=_response(request, "", None)))
         for n in range(count):
             if n == self.silent_after:
                 await asyncio.sleep(3600)
@@ -170,7 +182,11 @@ class FakeEngine:
         tail = b""
         if options.get("include_usage"):
             tail += b"data: " + json.dumps(_chunk(request) | {"choices": [], "usage": usage}).encode() + b"\n\n"
-        await self._write(writer, b"".join(joined) + tail + b"data: [DONE]\n\n")
+        if request.path == "/v1/responses":
+            tail = _named("response.completed", response=_response(request, "tok " * count, count))
+        else:
+            tail += b"data: [DONE]\n\n"
+        await self._write(writer, b"".join(joined) + tail)
         writer.write(b"0\r\n\r\n")
         await writer.drain()
         self.finished += 1
@@ -220,6 +236,8 @@ def _chunk(request: Received) -> dict[str, Any]:
 
 def _event(request: Received, n: int, last: bool, filler: int) -> bytes:
     text = f"tok{n} " + "x" * filler
+    if request.path == "/v1/responses":
+        return _named("response.output_text.delta", item_id="msg-1", output_index=0, content_index=0, delta=text)
     finish = "length" if last else None
     choice = (
         {"index": 0, "delta": {"content": text}, "finish_reason": finish}
@@ -227,6 +245,39 @@ def _event(request: Received, n: int, last: bool, filler: int) -> bytes:
         else {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}
     )
     return b"data: " + json.dumps(_chunk(request) | {"choices": [choice]}, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _named(name: str, **fields: Any) -> bytes:
+    """An event of /v1/responses."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), json.dumps({"type": name, **fields}).encode())
+
+
+def _response(request: Received, text: str, count: int | None) -> dict[str, Any]:
+    """`count` None: nothing is generated yet."""
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    message = {"type": "message", "id": "msg-1", "role": "assistant", "status": "completed", "content": content}
+    details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+    usage = {"input_tokens": 7, "output_tokens": count, "total_tokens": 7 + (count or 0), **details}
+    return {
+        "id": "resp-1",
+        "object": "response",
+        "created_at": 1,
+        "status": "in_progress" if count is None else "completed",
+        "model": request.body["model"],
+        "output": [] if count is None else [message],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": None if count is None else usage,
+    }
+
+
+def _embeddings(request: Received) -> dict[str, Any]:
+    given = request.body.get("input")
+    texts = given if isinstance(given, list) and given and not isinstance(given[0], int) else [given]
+    data = [{"object": "embedding", "index": n, "embedding": [0.5, -0.25]} for n, _ in enumerate(texts)]
+    usage = {"prompt_tokens": 7 * len(texts), "total_tokens": 7 * len(texts)}
+    return {"id": "embd-1", "object": "list", "model": request.body["model"], "data": data, "usage": usage}
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

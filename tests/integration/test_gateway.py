@@ -49,11 +49,12 @@ class Process:
     redis_url: str
     port: int = 0
     log: list[str] = field(default_factory=list)
+    more: tuple[str, ...] = ()  # arguments
 
     async def start(self) -> None:
         self.process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "scheduler.gateway", "--host", "127.0.0.1", "--port", str(self.port)),
-            *("--redis-url", self.redis_url, "--spool", str(self.spool)),
+            *("--redis-url", self.redis_url, "--spool", str(self.spool), *self.more),
             stderr=asyncio.subprocess.PIPE,
         )
         assert self.process.stderr is not None

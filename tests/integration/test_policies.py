@@ -12,11 +12,12 @@ from pools.services import ensure_partition, ensure_pools
 from scheduler import selectors, tasks
 from scheduler.core.presets import PRESETS, knobs
 from scheduler.core.types import Loop, Mode, PoolKey
-from scheduler.live import dynamo, epochs, policy, snapshot
+from scheduler.live import dynamo, epochs, policy, snapshot, throttle
+from scheduler.live.demand import arrivals
 from scheduler.models import ControllerState, Decision, Epoch
 from telemetry.carbon import refresh_feed
 from telemetry.models import CarbonFeed
-from tests.fakes.house import report_all, requests_came, start_instance
+from tests.fakes.house import moment, report_all, requests_came, start_instance
 
 pytestmark = pytest.mark.django_db
 LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
@@ -407,17 +408,35 @@ def test_forecasts_are_remembered_when_dynamo_scales(service, redis_client, now)
 
 
 def test_step_has_its_turn_before_its_next_epoch_when_it_asks_for_it(service, redis_client, now):
+    at = moment(now.timestamp() // 60 * 60 + 5.0)  # well within an epoch
+    report_all(redis_client, at=at)
+    refresh(at)
     set_policy(service, "dynamollm")
-    run_all(service, now)
+    run_all(service, at)
     state = ControllerState.objects.get(kind="scale", service=service)
-    state.value["_"]["next_tick_s"] = now.timestamp() + 1
+    state.value["_"]["next_tick_s"] = at.timestamp() + 1
     state.save()
-    at = later(redis_client, now, 2)
-    if int(at.timestamp() // 60) != int(now.timestamp() // 60):
-        pytest.skip("an epoch began meanwhile")
+    at = later(redis_client, at, 2)
     epoch = epochs.run(service, Loop.SCALE, at)
-    assert epoch.index == -round(1000 * (now.timestamp() + 1))
+    assert epoch.index == -round(1000 * (at.timestamp() - 1))
     assert epochs.run(service, Loop.SCALE, at) is None
+
+
+def test_requests_that_came_are_those_that_ended_and_those_under_way_more(service, redis_client, now):
+    before = {"under_way": {"ALL": 4}, "at_s": now.timestamp() - 10}
+    turn = epochs.Turn(service, knobs("throttllem"), now, set(), before, False)
+    assert throttle._growth_rps(turn, {"ALL": 24}, "ALL") == pytest.approx(2.0)
+    assert throttle._growth_rps(turn, {}, "ALL") == 0.0
+    requests_came(now - timedelta(seconds=7), count=30, over_s=10)
+    classes = {
+        own.cell.name: own
+        for own in snapshot.classes_now(
+            service, turn.knobs, Partition.objects.get(name="whole"), arrivals(service, now, 300), 1
+        )
+    }
+    rates = throttle._rates(turn, classes, {"ALL": 24}, False)
+    assert 2.0 < rates["ALL"] < 5.5
+    assert throttle._rates(turn, classes, {"ALL": 24}, True)["ALL"] >= 5.0  # declared
 
 
 def test_measured_times_replace_published_ones_when_instances_have_started(service, redis_client, now):

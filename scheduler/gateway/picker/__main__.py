@@ -11,6 +11,8 @@ from pathlib import Path
 
 import uvloop
 
+from ..worker_hosts import WorkerHosts
+
 BROKEN_EXIT = 1
 CANNOT_START_EXIT = 2
 MISSING = "the packages of the extra 'picker' are not installed: pip install 'greenserve[picker]'"
@@ -38,7 +40,7 @@ async def _serve(given: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     tls = Tls(given.tls_certificate.read_bytes(), given.tls_key.read_bytes()) if given.tls_certificate else None
-    room = BackroomConfig(given.spool, given.name, redis_url=given.redis_url)
+    room = BackroomConfig(given.spool, given.name, redis_url=given.redis_url, worker_hosts=given.worker_hosts)
     server = PickerServer(PickerConfig(given.host, given.port, room, tls, given.max_body_bytes), stop.set)
     await server.start()
     logging.getLogger(__name__).info("listening on %s:%d", given.host, server.port)
@@ -62,10 +64,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--redis-url", required=True, help="where snapshots come from and records go")
     parser.add_argument("--spool", type=Path, required=True, help="folder for request rows, of this process alone")
     parser.add_argument("--name", default="picker", help="of the process, in records and heartbeats")
+    parser.add_argument(
+        "--worker-hosts", type=_hosts, default=WorkerHosts(), help="where workers may be that register themselves"
+    )
     parser.add_argument("--max-body-bytes", type=int, default=8 << 20)
     parser.add_argument("--tls-certificate", type=Path, help="PEM file; without it Envoy is spoken to in the clear")
     parser.add_argument("--tls-key", type=Path, help="PEM file of its key")
     return parser
+
+
+def _hosts(words: str) -> WorkerHosts:
+    try:
+        return WorkerHosts(words)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 if __name__ == "__main__":

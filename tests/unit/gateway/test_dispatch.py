@@ -22,6 +22,14 @@ async def bench_with(start: Start, engines: int = 1, delay_s: float = 0.15, **po
     return bench
 
 
+def hold(bench: Bench) -> asyncio.Event:
+    """Engines answer once it is set."""
+    held = asyncio.Event()
+    for engine in bench.engines:
+        engine.held = held
+    return held
+
+
 def prompts(bench: Bench) -> list[int]:
     return [request.body["prompt"][0] for engine in bench.engines for request in engine.received]
 
@@ -37,11 +45,13 @@ async def sent(bench: Bench, name: int, prompt_tokens: int = 300, secret: str | 
 
 async def in_order(bench: Bench, *requests: dict[str, Any]) -> list[int]:
     """Sends one that occupies the engine, then the others, and says in which order the engine got them."""
+    held = hold(bench)
     tasks = [asyncio.create_task(sent(bench, 0))]
     await until(lambda: len(prompts(bench)) == 1)
     for name, request in enumerate(requests, start=1):
         tasks.append(asyncio.create_task(sent(bench, name, **request)))
         await until(lambda name=name: bench.server.gateway.dispatcher.waiting == name)
+    held.set()
     statuses = [status for status, _ in await asyncio.gather(*tasks)]
     assert statuses == [200] * len(tasks)
     assert bench.server.gateway.dispatcher.waiting == 0
@@ -86,22 +96,26 @@ async def test_priority_goes_to_the_engine_when_the_policy_says_so(start: Start)
 
 async def test_request_is_refused_when_the_line_is_full(start: Start) -> None:
     bench = await bench_with(start, max_queued_requests=1)
+    held = hold(bench)
     tasks = [asyncio.create_task(sent(bench, n)) for n in range(2)]
     await until(lambda: bench.server.gateway.dispatcher.waiting == 1)
     async with bench.post(completion()) as response:
         assert response.status == 429
         assert 1 <= int(response.headers["Retry-After"]) <= 60
         assert (await response.json())["error"]["code"] == "queue_full"
+    held.set()
     assert [status for status, _ in await asyncio.gather(*tasks)] == [200, 200]
     assert sorted(row.status for row in bench.rows()) == ["ok", "ok", "rejected"]
 
 
 async def test_line_is_bounded_by_tokens_too(start: Start) -> None:
     bench = await bench_with(start, max_queued_tokens=1000)
+    held = hold(bench)
     tasks = [asyncio.create_task(sent(bench, n)) for n in range(3)]
     await until(lambda: bench.server.gateway.dispatcher.waiting == 2)
     async with bench.post(completion(prompt=[1] * 800)) as response:
         assert response.status == 429
+    held.set()
     await asyncio.gather(*tasks)
 
 
@@ -118,6 +132,7 @@ async def test_request_that_waits_too_long_is_told_when_to_come_again(start: Sta
 
 async def test_place_goes_to_the_next_when_a_client_leaves_the_line(start: Start) -> None:
     bench = await bench_with(start)
+    held = hold(bench)
     first = asyncio.create_task(sent(bench, 0))
     await until(lambda: len(prompts(bench)) == 1)
     leaver = asyncio.create_task(sent(bench, 1))
@@ -126,6 +141,7 @@ async def test_place_goes_to_the_next_when_a_client_leaves_the_line(start: Start
     await until(lambda: bench.server.gateway.dispatcher.waiting == 2)
     leaver.cancel()
     await until(lambda: bench.server.gateway.dispatcher.waiting == 1)
+    held.set()
     assert [(await task)[0] for task in (first, stayer)] == [200, 200]
     assert prompts(bench) == [0, 2]
     assert sorted(row.status for row in bench.rows()) == ["client_gone", "ok", "ok"]

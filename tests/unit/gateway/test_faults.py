@@ -15,6 +15,7 @@ import pytest
 
 from scheduler.gateway.protocol import HttpLimits
 from scheduler.gateway.relay import Timeouts
+from scheduler.gateway.upstream import Address
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import SECRET
 from tests.unit.gateway.conftest import Bench, Start, completion, raw_post, until
@@ -174,7 +175,7 @@ async def test_engine_is_told_at_once_when_the_client_leaves(bench: Bench, strea
     row = await bench.row()
     assert (row.status, row.http_status) == ("client_gone", 200 if stream else 499)
     assert row.output_tokens == (None if not stream else pytest.approx(3, abs=2))
-    assert bench.server.gateway.pool.take(("127.0.0.1", bench.engine.port)) is None
+    assert bench.server.gateway.pool.take(Address("127.0.0.1", bench.engine.port)) is None
     assert all(i.in_flight == 0 for i in bench.server.fleet.instances())
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 import pytest
 
+from scheduler.gateway import live
 from scheduler.gateway.fleet import FleetView
 from scheduler.gateway.instance import Health
 from scheduler.gateway.live import Refresher, Repeated, keep_refreshing
@@ -166,6 +169,36 @@ async def test_agent_keeps_its_last_state_until_stale_when_its_key_has_expired()
     fake.nodes = []
     await refresher.refresh()
     assert view.ready_instances == 0, "the node has left the fleet"
+
+
+@dataclass
+class Clock:
+    """Stands for the module `time`, and can be turned on."""
+
+    ahead_s: float = 0.0
+
+    def time(self) -> float:
+        return time.time() + self.ahead_s
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+
+@pytest.mark.parametrize(("reads_s", "usable"), [((60.0,), 1), ((60.0, 1.0, 1.0), 1), ((60.0, *[2.0] * 8), 0)])
+async def test_agents_are_not_taken_to_be_silent_when_nobody_could_be_heard(
+    monkeypatch: pytest.MonkeyPatch, reads_s: Sequence[float], usable: int
+) -> None:
+    """Redis was gone for a minute and is back without the agents' states, whose keys have expired."""
+    clock = Clock()
+    monkeypatch.setattr(live, "time", clock)
+    fake, view = FakeFleet(["http://127.0.0.1:1"]), FleetView()
+    refresher = Refresher(view, fake)
+    await refresher.refresh()
+    fake.states = dict  # type: ignore[method-assign]
+    for gap_s in reads_s:
+        clock.ahead_s += gap_s
+        await refresher.refresh()
+    assert view.ready_instances == usable, "from then on their silence counts"
 
 
 async def test_ready_says_why_when_it_is_not(bench: Bench) -> None:

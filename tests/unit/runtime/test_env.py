@@ -29,6 +29,7 @@ def test_defaults_are_the_documented_ones_when_nothing_is_set(tmp_path: Path) ->
         ("GREENSERVE_WEB_PORT", "0", "port between 1 and 65535"),
         ("GREENSERVE_GATEWAY_PORT", "65536", "port between 1 and 65535"),
         ("GREENSERVE_PICKER_PORT", "0", "port between 1 and 65535"),
+        ("GREENSERVE_WORKER_HOSTS", "private,10.0.0.0/99", "networks"),
         ("GREENSERVE_DEMO", "perhaps", "1 or 0"),
         ("GREENSERVE_DEBUG", "2", "1 or 0"),
         ("GREENSERVE_DEMO_SPEEDUP", "0.5", "between 1 and 1000"),
@@ -92,3 +93,19 @@ def test_no_other_module_reads_the_environment() -> None:
 )
 def test_broker_is_the_same_database_when_named_in_celerys_words(redis_url: str, broker_url: str) -> None:
     assert env.broker_url(redis_url) == broker_url
+
+
+def test_worker_token_is_not_repeated_when_it_is_bad(tmp_path: Path) -> None:
+    with pytest.raises(env.BadEnvironment) as caught:
+        read(tmp_path, GREENSERVE_WORKER_TOKEN="short one")
+    assert "GREENSERVE_WORKER_TOKEN" in str(caught.value)
+    assert "short one" not in str(caught.value)
+
+
+def test_secret_is_private_when_it_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "var" / "worker-token"
+    for secret in ("first-secret-of-all", "second-secret"):
+        env.keep_secret(path, secret)
+        assert path.read_text() == secret
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(path.parent.iterdir()) == [path]
