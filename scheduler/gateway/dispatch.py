@@ -157,6 +157,7 @@ class Line:
     """The line of one class of a service, and how fast it moves."""
 
     waiters: WaitingLine[Waiter]
+    weights: dict[str, float] | None  # of tenants, as the line has them
     gap_s: float | None = None  # mean time between departures
     left_at_s: float = field(default_factory=time.monotonic)
 
@@ -335,16 +336,18 @@ class Dispatcher:
 
     def _line(self, service: Service, class_name: str | None) -> Line:
         key = (service.name, class_name)
-        config = order_config(service)
+        config, weights = order_config(service), service.policy.tenant_weights
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = Line(WaitingLine(config, service.policy.tenant_weights))
-        elif line.waiters.config != config:  # the policy has changed: those that wait keep waiting, in the new order
-            fresh = WaitingLine[Waiter](config, service.policy.tenant_weights)
+            line = self._lines[key] = Line(WaitingLine(config, weights), weights)
+        elif (
+            line.waiters.config != config or line.weights != weights
+        ):  # the policy has changed: those that wait keep waiting, in the new order
+            fresh = WaitingLine[Waiter](config, weights)
             for waiter in sorted(line.waiters.items(), key=lambda w: w.row.arrival_s):
                 waiter.row = self.row_of(service, waiter.call, config)
                 fresh.push(waiter, waiter.row)
-            line.waiters = fresh
+            line.waiters, line.weights = fresh, weights
         return line
 
     def row_of(self, service: Service, call: Call, config: OrderConfig) -> Waiting:

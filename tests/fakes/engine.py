@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,15 +56,16 @@ class FakeEngine:
     connections: int = 0
     sent_bytes: int = 0
 
-    async def start(self, port: int = 0) -> FakeEngine:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+    async def start(self, port: int = 0, tls: ssl.SSLContext | None = None) -> FakeEngine:
+        self._scheme = "http" if tls is None else "https"
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, ssl=tls)
         self.port: int = self._server.sockets[0].getsockname()[1]
         self._tasks: set[asyncio.Task[Any]] = set()
         return self
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self._scheme}://127.0.0.1:{self.port}"
 
     async def stop(self) -> None:
         self._server.close()

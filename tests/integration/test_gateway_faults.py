@@ -74,6 +74,8 @@ class Load:
                     text += piece.decode()
         except aiohttp.ClientConnectorError:
             return "refused"
+        except TimeoutError:
+            return "hung"
         except (aiohttp.ClientError, ConnectionError):
             if not answered:
                 return "closed before an answer"
@@ -284,10 +286,8 @@ async def test_every_record_is_in_the_database_once_when_postgresql_was_gone_for
     database = started(postgres_server.spec(var_dir, durable=True), var_dir)
     gateway, agents = Process(var_dir / "spool", url), Agents(url, FakeFleet([engine.url]))
     await gateway.start()
-    ingester, reporting = (
-        Child(Spec(name="ingester", argv=(*manage, "ingest"), env=variables, cwd=env.ROOT), var_dir / "i"),
-        None,
-    )
+    ingester = Child(Spec(name="ingester", argv=(*manage, "ingest"), env=variables, cwd=env.ROOT), var_dir / "ingester")
+    reporting = None
     try:
         migrating = await asyncio.create_subprocess_exec(*manage, "migrate", "-v", "0", env=variables)
         assert await asyncio.wait_for(migrating.wait(), 120) == 0

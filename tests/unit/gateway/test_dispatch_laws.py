@@ -449,6 +449,20 @@ async def test_tenants_get_their_shares_to_one_request_each_while_they_wait(
     await house.clear()
 
 
+async def test_new_weights_hold_for_those_that_wait_when_the_policy_changes() -> None:
+    """A line under steady load never drains: it cannot be waited for."""
+    house = House(1, engine_queue=1, tenant_weights={})
+    occupant = await house.come(house.call(tenant=9))
+    for number in range(16):
+        await house.come(house.call(number * 0.1, tenant=1 + number % 2))
+    house.fake.policy = msgspec.structs.replace(house.fake.policy, tenant_weights={"tenant-2": 3.0})
+    house.publish()
+    await house.come(house.call(2.0, tenant=1))
+    first = [guest.call.key.tenant for guest in (await served(house, occupant))[:8]]
+    assert first.count("tenant-2") == 6
+    await house.clear()
+
+
 def _tokens(call: Call) -> int:
     return (call.prompt_tokens or 0) + (call.predicted_tokens or 0)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import re
 import time
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pools import wire
+from scheduler.gateway import fleet as fleet_module
 from scheduler.gateway import server as server_module
 from scheduler.gateway.endpoint import BY_PATH
 from scheduler.gateway.protocol import HttpLimits
@@ -115,6 +117,7 @@ async def fuzzed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> AsyncIterator[Bench]:
     monkeypatch.setattr(server_module, "CHECK_PERIOD_S", 0.02)
+    monkeypatch.setattr(fleet_module, "FRESH_S", math.inf)  # nobody confirms the snapshot here
     engine = await StrictEngine().start()
     limits = HttpLimits(max_body_bytes=1 << 20, max_head_bytes=2 << 10, read_timeout_s=READ_TIMEOUT_S, linger_s=0.01)
     server = GatewayServer(Config("127.0.0.1", 0, tmp_path / "spool", limits=limits, learns=False))
