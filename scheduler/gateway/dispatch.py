@@ -340,9 +340,8 @@ class Dispatcher:
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = Line(WaitingLine(config, weights), weights)
-        elif (
-            line.waiters.config != config or line.weights != weights
-        ):  # the policy has changed: those that wait keep waiting, in the new order
+        elif (line.waiters.config, line.weights) != (config, weights):
+            # The policy has changed: those that wait keep waiting, in the new order.
             fresh = WaitingLine[Waiter](config, weights)
             for waiter in sorted(line.waiters.items(), key=lambda w: w.row.arrival_s):
                 waiter.row = self.row_of(service, waiter.call, config)

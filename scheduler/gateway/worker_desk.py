@@ -8,7 +8,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -31,18 +31,19 @@ _FIELDS = {"gpu": "gpu_type"}  # what the engine model calls otherwise
 
 Refuse = Callable[[Request, ClientConnection, ApiError], None]
 Answer = tuple[int, bytes]
+_Word = Annotated[str, msgspec.Meta(max_length=200)]
 
 
 class _Body(msgspec.Struct, forbid_unknown_fields=True):
-    url: str
-    service: str
-    gpu_type: str
-    tp: int
+    url: _Word
+    service: _Word
+    gpu_type: _Word
+    tp: Annotated[int, msgspec.Meta(ge=1, le=64)]
     lease_s: float
-    request_class: str | None = None
-    site: str | None = None
-    model: str | None = None
-    engine: str | None = None
+    request_class: _Word | None = None
+    site: _Word | None = None
+    model: _Word | None = None
+    engine: _Word | None = None
 
 
 _BODY = msgspec.json.Decoder(_Body)

@@ -60,11 +60,9 @@ def test_freesh_orders_by_laxity_and_moves_clocks(demo: Product) -> None:
     assert any("MHz" in summary for _, summary in moves)
 
 
-def test_throttllem_asks_for_clocks_at_admissions_and_starts_shadows(demo: Product) -> None:
+def test_throttllem_asks_for_clocks_at_admissions(demo: Product) -> None:
     since = follow(demo, "throttllem")
     seen(demo, "a clock set at an admission", CLOCKS + " AND reason IN ('within_limits', 'lost', 'at_limit')", since)
-    seen(demo, "an instance that replaces others",
-         "SELECT uid FROM pools_instance WHERE created_at > %s AND replaces <> '[]'::jsonb", since)  # fmt: skip
     seen(demo, "requests served", SERVED, since, 20)
 
 

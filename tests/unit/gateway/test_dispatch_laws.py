@@ -149,7 +149,9 @@ DEEDS = st.lists(
     COMING
     | COMING
     | st.tuples(
-        st.sampled_from(["begin", "end", "end", "leave", "retry", "fail", "report", "drain", "squash", "reorder"]),
+        st.sampled_from(
+            ["begin", "end", "end", "leave", "retry", "fail", "report", "drain", "squash", "reorder", "cross", "cross"]
+        ),
         st.integers(0, 30),
     )
     | st.tuples(st.just("order"), st.sampled_from(["fcfs", "sjf", "srtf", "edf", "llf"])),
@@ -180,6 +182,11 @@ async def do(house: House, what: str, n: Any, number: int) -> None:
         guest = waiting[n % len(waiting)]
         guest.left = True
         guest.task.cancel()
+    elif what == "cross" and held and waiting:  # a client leaves in the very moment in which its place is given
+        guest = min(waiting, key=lambda guest: guest.call.request.started_at_s)
+        guest.left = True
+        for deed in (guest.task.cancel, held[n % len(held)].slot.end)[:: 1 if n % 2 else -1]:  # type: ignore[union-attr]
+            deed()
     elif what == "squash":
         for name in NAMES:
             for waiter in house.dispatcher.waiters(MODEL, name)[: n % 3]:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pools import wire
+from scheduler.gateway.errors import ApiError
 from scheduler.gateway.live import Refresher, Repeated, keep_refreshing
 from scheduler.gateway.server import Config, GatewayServer
+from scheduler.gateway.worker_desk import WorkerDesk
 from scheduler.gateway.worker_hosts import WorkerHosts
 from scheduler.gateway.workers import Workers, pools_of
 from tests.fakes.engine import FakeEngine
@@ -187,6 +193,8 @@ async def test_worker_goes_when_it_leaves_and_what_runs_there_ends(desk: WorkerB
         ({"gpu_type": "Z80"}, "gpu_type", "A100-80GB"),
         ({"gpu_type": "A100-80GB", "tp": 0}, "tp", "tp"),
         ({"tp": 1}, "tp", "do not hold the model"),
+        ({"tp": 10**30}, "tp", "64"),
+        ({"url": "http://10.0.0.1/" + "x" * 500}, "url", "200"),
         ({"model": "Nobody-7B"}, "model", "known"),
         ({"engine": "steam"}, "engine", "known"),
         ({"lease_s": 1}, "lease_s", "between 5 and 3600"),
@@ -207,6 +215,28 @@ async def test_registration_is_refused_when_fields_are_missing_or_no_json(desk: 
     for raw, param in ((b"{}", "url"), (b"{", None), (b"\xff", None), (b"[" * 10_000, None)):
         status, answer = await desk.ask("POST", data=raw)
         assert (status, answer["error"]["param"]) == (400, param)
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+FIELDS = ("url", "service", "gpu_type", "tp", "lease_s", "request_class", "site", "model", "engine")
+GOOD = {"url": "http://127.0.0.1:1", "service": MODEL, "gpu_type": "A100-80GB", "tp": 4, "lease_s": 60}
+
+
+@given(fields=st.dictionaries(st.sampled_from(FIELDS), VALUES))
+@settings(max_examples=150, deadline=None)
+def test_registration_is_taken_or_refused_with_400_when_fuzzed(fields: dict[str, Any]) -> None:
+    workers = Workers()
+    workers.fleet = FakeFleet([]).fleet()
+    desk = WorkerDesk(TOKEN, workers)
+    refusal: ApiError | None = None
+    try:
+        worker = desk._checked(json.dumps(GOOD | fields).encode())
+    except ApiError as error:
+        refusal = error
+    if refusal is None:
+        assert workers.hosts.allow(urlsplit(worker.url).hostname or "")
+    else:
+        assert (refusal.status, refusal.param in FIELDS) == (400, True)
 
 
 async def test_only_holders_of_the_token_get_in(desk: WorkerBench) -> None:
