@@ -266,13 +266,14 @@ async def drive(order: Order, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-async def _watch(args: argparse.Namespace, since_s: float) -> list[tuple[float, float]]:
-    """Sleeps through the window; where asked for, takes (seconds, memory in MB) now and then."""
-    samples: list[tuple[float, float]] = []
+async def _watch(args: argparse.Namespace, since_s: float) -> list[tuple[float, float, float]]:
+    """Sleeps through the window; where asked for, takes (seconds, MB of the process, MB of its tree) now and then."""
+    samples: list[tuple[float, float, float]] = []
     while (left_s := since_s + args.seconds - time.monotonic()) > 0:
         await asyncio.sleep(min(left_s, args.sample_s) if args.sample_s else left_s)
         if args.sample_s:
-            samples.append((round(time.monotonic() - since_s, 1), tree_usage(args.pid).rss_bytes / 1e6))
+            own_mb = int((_stat(args.pid) or ["0"] * 22)[21]) * PAGE_BYTES / 1e6
+            samples.append((round(time.monotonic() - since_s, 1), own_mb, tree_usage(args.pid).rss_bytes / 1e6))
     return samples
 
 

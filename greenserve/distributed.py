@@ -32,7 +32,7 @@ def run_on_workers(jobs: Sequence[SimulationJob]) -> list[dict[str, Any]]:
     runs = [str(uuid.uuid4()) for _ in jobs]
     try:
         client.ping()
-        with Celery(broker=processes.broker_url(config)) as app:
+        with Celery(broker=processes.broker_url(config), set_as_current=False) as app:
             for run, job in zip(runs, jobs, strict=True):
                 app.send_task("scheduler.tasks.simulate", (run, asdict(job)), queue=wire.SIMULATIONS_QUEUE)
     except (redis.RedisError, OperationalError) as error:

@@ -42,8 +42,8 @@ class StartSteps:
 class SleepSteps:
     """vLLM's sleep mode: to wake takes a constant and the time of the weights of one GPU.
 
-    The straight line through what vLLM published for two models on an A100, TP 1 (blog, "Zero-Reload Model Switching with
-    vLLM Sleep Mode", October 2025): Qwen3-0.6B (1.19 GB) 0.26 s from level 1 and 0.85 s from level 2, Phi-3-vision
+    The straight line through what vLLM published for two models on an A100, TP 1 (blog, "Zero-Reload Model Switching
+    with vLLM Sleep Mode", October 2025): Qwen3-0.6B (1.19 GB) 0.26 s from level 1 and 0.85 s from level 2, Phi-3-vision
     (8.3 GB) 0.82 s and 2.58 s. Its "3-6 s for large models" from level 1 lies on it (60 GB a GPU: 4.9 s). Falling
     asleep is not published: at level 1 the weights go the same way back, at level 2 nothing is moved.
     """
@@ -99,7 +99,7 @@ def cold_start_s(
 
 
 def wake_s(overheads: Overheads, level: int, model_name: str, tp: int) -> float:
-    """From the call to the first iteration of an engine that sleeps at `level` (1 or 2). Raises UnknownConfiguration."""
+    """From the call to the first iteration of an engine asleep at `level` (1 or 2). Raises UnknownConfiguration."""
     steps = overheads.sleep
     return steps.wake_s[level - 1] + weight_bytes(model_name) / tp / steps.bytes_per_s[level - 1]
 

@@ -269,7 +269,7 @@ def test_agent_looks_at_once_when_it_is_nudged(bench: Bench) -> None:
         bench.wait(lambda: len(bench.batches()) > seen + 1, "the look after it")
         return min(gaps()) < 0.95
 
-    with Celery(broker=bench.broker) as sender:
+    with Celery(broker=bench.broker, set_as_current=False) as sender:
         bench.wait(nudged_soon_after_a_look, "a look ahead of its second")
     assert "nudged by decision 42" in bench.agent.log()
 
@@ -330,7 +330,7 @@ def test_samples_arrive_without_a_gap_when_redis_was_away(tmp_path: Path) -> Non
         batches = bench.batches()
         assert sorted({batch.seq for batch in batches}) == list(range(1, batches[-1].seq + 1))
         assert len([batch for batch in batches if sent_s < batch.sent_at_s < sent_s + 4.0]) >= 3
-        with Celery(broker=bench.broker) as sender:  # its worker has found the broker again
+        with Celery(broker=bench.broker, set_as_current=False) as sender:  # its worker has found the broker again
             sender.send_task("pools.agent.tasks.reconcile", kwargs={"decision_id": 7}, queue=wire.node_queue(NODE))
         bench.wait(lambda: "nudged by decision 7" in bench.agent.log(), "nudge after the absence", 30.0)
     finally:
