@@ -14,6 +14,7 @@ COMMANDS = {
     "status": ("greenserve.commands.run", "Show which processes run, and where to look."),
     "logs": ("greenserve.commands.run", "Show a process's log."),
     "down": ("greenserve.commands.run", "Stop what `up` started."),
+    "decisions": ("greenserve.commands.decisions", "Take recorded decisions again, and compare."),
     "policy": ("greenserve.commands.policy", "Show or set a service's policy: which paper's system it runs."),
     "replay": ("greenserve.commands.traffic", "Send a trace's requests through the gateway."),
     "trace": ("greenserve.commands.traffic", "Fetch public traces."),

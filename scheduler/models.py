@@ -50,6 +50,9 @@ class Epoch(models.Model):
     status = models.CharField(max_length=12, choices=Status)
     solve_s = models.FloatField(null=True, blank=True)
     error = models.TextField(blank=True)
+    recording = models.JSONField(
+        null=True, help_text="What its steps were told and answered: scheduler.live.recordings."
+    )
 
     class Meta:
         ordering = ["-due_at"]

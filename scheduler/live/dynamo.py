@@ -35,7 +35,7 @@ from scheduler.core.overheads import Overheads, cold_start_s, weight_bytes
 from scheduler.core.predictors import load_template
 from scheduler.core.predictors.load_template import STRETCH_S, LoadHistory, TemplateConfig
 from scheduler.core.types import Effects, Limits, Loop, Mode, PoolKey, ReshardNode, ScaleTo, SetTpDegrees
-from scheduler.live import snapshot
+from scheduler.live import recordings, snapshot
 from scheduler.live.demand import MAX_WINDOW_S, Arrivals, arrivals
 from scheduler.live.profiles import SPARE_DEVIATIONS, Lengths
 from scheduler.live.serial import pool_key, workers_from_json
@@ -82,7 +82,7 @@ def scale(turn: Turn) -> Result:
         hand_down=turn.knobs.hand_down,
         proactive=turn.knobs.proactive,
     )
-    state, effects = scale_dynamo.step(_scale_state(turn.state), obs, config)
+    state, effects = recordings.step(scale_dynamo.step, _scale_state(turn.state), obs, config)
     wanted = {key.request_class: count for key, count in obs.nodes.items()}
     for command in effects.commands:
         if isinstance(command, ScaleTo):
@@ -270,7 +270,7 @@ def shard(turn: Turn) -> Result:
     config = shard_dynamo.ShardDynamoConfig(
         epoch_s=period_s(Loop.SHARD, turn.knobs), alpha=(1.0 + alpha(Loop.SHARD, turn.knobs)) / 2.0
     )
-    state, effects = shard_dynamo.step(before, obs, config)
+    state, effects = recordings.step(shard_dynamo.step, before, obs, config)
     commands: list[SetTpDegrees | ReshardNode] = []
     decisions = []
     for key in sorted({command.pool for command in effects.commands if isinstance(command, ReshardNode)}):

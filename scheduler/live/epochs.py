@@ -24,7 +24,7 @@ from django.utils import timezone
 
 from pools.models import Service
 from scheduler.core.types import Effects, Loop, Reason
-from scheduler.live import agents, apply, decisions, dynamo, policy, publish, steps, throttle
+from scheduler.live import agents, apply, decisions, dynamo, policy, publish, recordings, steps, throttle
 from scheduler.live.steps import Result, Turn, carbon_plan, period_s
 from scheduler.models import ControllerState, Epoch
 
@@ -128,18 +128,20 @@ def _decide_and_apply(service: Service, loop: Loop, index: int, now: datetime) -
     client = agents.connect()
     reporting = agents.reporting(client, now)
     started_at, clock = timezone.now(), time.monotonic()
-    state, result, fresh = _decide(service, loop, index, now, reporting)
     touched: frozenset[str] = frozenset()
-    with transaction.atomic():
-        if result.rests and not fresh and not result.effects.commands:
+    with recordings.noting() as notes:
+        state, result, fresh = _decide(service, loop, index, now, reporting)
+        with transaction.atomic():
+            if result.rests and not fresh and not result.effects.commands:
+                _swap(state, result.state)
+                return None
+            epoch = _epoch(service, loop, index, started_at, clock, _status(result.effects), now)
+            apply.lock()
             _swap(state, result.state)
-            return None
-        epoch = _epoch(service, loop, index, started_at, clock, _status(result.effects), now)
-        apply.lock()
-        _swap(state, result.state)
-        made = _apply(service, loop, epoch, result, now, reporting)
-        if result.effects.commands:
-            touched = apply.apply_placement(service, reporting, made).nodes
+            made = _apply(service, loop, epoch, result, now, reporting)
+            if result.effects.commands:
+                touched = apply.apply_placement(service, reporting, made).nodes
+            recordings.keep(epoch, notes, now)
     if result.effects.commands:
         publish.publish(client, timezone.now())
         publish.nudge(touched, decision_id=next(iter(made.values()), None))

@@ -26,7 +26,7 @@ from scheduler.core.types import (
     Reason,
     ScaleTo,
 )
-from scheduler.live import groups, policy, snapshot
+from scheduler.live import groups, policy, recordings, snapshot
 from scheduler.live.serial import plan_from_json, plan_to_json, to_json, workers_from_json
 from scheduler.models import ControllerState
 
@@ -94,7 +94,7 @@ def freesh_step(turn: Turn) -> Result:
         policy.provide(turn.service)
     obs, told = snapshot.carbon(turn.service, turn.knobs, turn.now, turn.reporting)
     present, own = plan_from_json(turn.state), config(Loop.CARBON, turn.knobs, carbon.CarbonConfig)
-    plan, effects = carbon.step(present, obs, own)
+    plan, effects = recordings.step(carbon.step, present, obs, own)
     plan, effects = best_effort(plan, effects, obs, own)
     if plan == present:
         effects = replace(effects, commands=())
@@ -119,7 +119,7 @@ def shared_out_step(turn: Turn) -> Result:
         whole_sites=knobs.scale in ("dynamo", "throttle"),
     )
     present = plan_from_json(turn.state)
-    plan, effects = shared_out.step(None if turn.fresh else present, obs, own)
+    plan, effects = recordings.step(shared_out.step, None if turn.fresh else present, obs, own)
     plan = plan or present
     option = obs.partition if plan and plan.partition == obs.partition.name else None
     rests = effects.rationale.reason is Reason.POLICY
@@ -162,7 +162,7 @@ def fleet_step(turn: Turn) -> Result:
     if not observation.pools:
         return nothing_to_do()
     own = config(Loop.SCALE, turn.knobs, PoolLoopConfig)
-    state, effects = scale.step(None, observation, own)
+    state, effects = recordings.step(scale.step, None, observation, own)
     changing = {command.pool for command in effects.commands if hasattr(command, "pool")}
     per_pool = tuple(scale.step_pool(pool, own) for pool in observation.pools if pool.key in changing)
     return Result(effects, to_json(state), per_pool)
@@ -204,7 +204,7 @@ def mix_step(turn: Turn) -> Result:
     if not observation.pools:
         return nothing_to_do()
     own = config(Loop.SHARD, turn.knobs, PoolLoopConfig)
-    found, effects = shard.step(None, observation, own)
+    found, effects = recordings.step(shard.step, None, observation, own)
     changing = {command.pool for command in effects.commands if hasattr(command, "pool")}
     per_pool = tuple(
         shard.step_pool(pool, observation.epoch_s, observation.transition_s, own)

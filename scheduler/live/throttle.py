@@ -37,7 +37,7 @@ from scheduler.core.types import (
     ScaleTo,
     StartShadow,
 )
-from scheduler.live import agents, dynamo, snapshot
+from scheduler.live import agents, dynamo, recordings, snapshot
 from scheduler.live.demand import arrivals
 from scheduler.live.snapshot import ClassNow
 from scheduler.live.steps import Result, Turn, carbon_plan, nothing_to_do, period_s, planned_workers
@@ -218,7 +218,7 @@ def _look_at(turn: Turn, engine: Engine, own: Sequence[EngineSize], rps: float) 
     before = AutoscaleState(Mode.parse(stored["mode"]), stored["grace_until_s"]) if stored else None
     obs = AutoscaleObservation(turn.now.timestamp(), engine.uid, engine.mode, engine.shadow, rps)
     config = AutoscaleConfig(tuple(own), period_s(Loop.SCALE, turn.knobs))
-    state, effects = autoscale.step(before, obs, config)
+    state, effects = recordings.step(autoscale.step, before, obs, config)
     why = effects.rationale
     effects = replace(effects, rationale=replace(why, summary=why.summary.replace(engine.uid, engine.uid[:8])))
     return effects, {"mode": state.mode.name, "grace_until_s": state.grace_until_s}

@@ -14,6 +14,7 @@ from scheduler.core.presets import PRESETS, knobs
 from scheduler.core.types import Loop, Mode, PoolKey
 from scheduler.live import dynamo, epochs, policy, snapshot, throttle
 from scheduler.live.demand import arrivals
+from scheduler.live.recordings import replay
 from scheduler.models import ControllerState, Decision, Epoch
 from telemetry.carbon import refresh_feed
 from telemetry.models import CarbonFeed
@@ -102,6 +103,10 @@ def test_every_loop_runs_when_a_policy_is_in_force(service, redis_client, now, n
     assert len(held) == len(set(held)) == sum(instance.tp for instance in live)
     assert max(instance.tp for instance in live) <= own.tp
     assert set(desired(redis_client)) == {str(instance.uid) for instance in live}
+    # Taken again, on what they were told, the steps decide the same.
+    again = [step for epoch in Epoch.objects.all() for step in replay(epoch)]
+    assert [step for step in again if not step.same] == []
+    assert again
 
 
 @pytest.mark.parametrize("name", PRESETS)
