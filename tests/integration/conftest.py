@@ -10,7 +10,11 @@ from django.conf import settings
 
 from greenserve.celery import app
 
-app.set_current()  # as in the workers: tasks that are sent go to the tests' Redis
+
+@pytest.fixture(autouse=True)
+def own_celery() -> None:
+    """As in the workers: tasks that are sent go to the tests' Redis. Any other application that is made takes over."""
+    app.set_current()
 
 
 @pytest.fixture
