@@ -3,6 +3,7 @@
 .PHONY: help install install-dev up down check test test-slow lock clean
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -q
+QUICK := -m "not slow and not gpu and not vllm"
 # Missing migrations are found without a database; that its history was not looked at is no news.
 NO_DATABASE := $(BIN)/python -W ignore::RuntimeWarning:django.core.management.commands.makemigrations
 
@@ -38,7 +39,10 @@ check: install-dev
 test: install-dev
 	@scripts/browser
 	@mkdir -p test-artifacts
-	$(PYTEST) -m "not slow and not gpu and not vllm" --junit-xml=test-artifacts/test.xml
+# Those with databases and processes mostly wait: the unit tests run beside them, and are told of afterwards.
+	@$(PYTEST) tests/unit $(QUICK) --junit-xml=test-artifacts/unit.xml >test-artifacts/unit.log 2>&1 & unit=$$!; \
+	  $(PYTEST) tests/contracts tests/e2e tests/integration $(QUICK) --durations=40 --junit-xml=test-artifacts/test.xml; \
+	  rest=$$?; wait $$unit; units=$$?; cat test-artifacts/unit.log; exit $$((rest || units))
 
 # pytest ends with 5 where there is no slow test to run.
 test-slow: install-dev
