@@ -1,6 +1,6 @@
 # `make up` runs the product, `make test` its tests; each installs what it needs first.
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev up down check test test-slow lock clean
+.PHONY: help install install-dev up down lint check test test-slow lock clean
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -q
 QUICK := -m "not slow and not gpu and not vllm"
@@ -12,7 +12,8 @@ help:
 	@echo "make down       stop a GreenServe that runs in the background or another terminal"
 	@echo "make test       all tests but the slow ones (needs no running services)"
 	@echo "make test-slow  the slow tests: the whole product, processes killed in turn"
-	@echo "make check      format, lint, types, import rule, Django checks, migrations, unit tests"
+	@echo "make lint       format, lint, types, import rule, Django checks, migrations"
+	@echo "make check      make lint, then the unit tests"
 	@echo "make install    only install; make lock  renew the locks; make clean  remove what make made, but no data"
 
 install:
@@ -27,14 +28,16 @@ up: install
 down: install
 	@$(BIN)/greenserve down
 
-check: install-dev
+lint: install-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --no-error-summary .
 	$(BIN)/lint-imports
 	$(BIN)/python manage.py check --fail-level WARNING
 	$(NO_DATABASE) manage.py makemigrations --check --dry-run
-	$(PYTEST) tests/unit
+
+check: lint
+	$(PYTEST) tests/unit $(QUICK)
 
 test: install-dev
 	@scripts/browser

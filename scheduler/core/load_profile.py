@@ -7,7 +7,7 @@ them, as in the paper. A profile holds for one model, GPU, TP degree, engine and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scheduler.core.engine_model import EngineModel
 from scheduler.core.engine_params import GpuParams
 from scheduler.core.engine_vector import iterations
-from scheduler.core.steady_state import IterationCosts, batch_point, largest_batch
+from scheduler.core.steady_state import SPARE_DEVIATIONS, IterationCosts, batch_point, largest_batch
 from scheduler.core.types import Limits, Source
 
 Floats = NDArray[np.float64]
@@ -104,6 +104,20 @@ def modelled(
     watts = ((1.0 - q) * decode.energy_j + q * mixed.energy_j) / tpot_s
     idle_w = np.array([worker.idle_watts(float(one)) for one in mhz])
     return _profile(mhz, batch, out, mixed.t_s, tpot_s, watts, idle_w, Source.MODELLED)
+
+
+def servable(worker: EngineModel, prompt_tokens: float, output_tokens: float) -> LoadProfile | None:
+    """`modelled` at the profiled clocks, each up to the load at which the KV cache has room at 99 of 100 moments."""
+    found = modelled(worker, prompt_tokens, output_tokens, clocks(worker.gpu_params))
+    if found is None:
+        return None
+    most = [worker.max_rps(prompt_tokens, output_tokens, mhz, Limits(), SPARE_DEVIATIONS) for mhz in found.mhz.tolist()]
+    loads = np.minimum(found.rps, np.array(most)[:, None])
+
+    def cut(values: Floats) -> Floats:
+        return np.array([np.interp(x, old, y) for x, old, y in zip(loads, found.rps, values, strict=True)])
+
+    return replace(found, rps=loads, ttft_s=cut(found.ttft_s), tpot_s=cut(found.tpot_s), watts=cut(found.watts))
 
 
 def from_costs(

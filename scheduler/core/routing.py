@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from scheduler.core.algorithms.queueing import WINDOW_FACTOR
 from scheduler.core.engine_model import MAX_SEQUENCES
 from scheduler.core.step_tables import StepTable, round_up, step_table
 from scheduler.core.types import Limits
 
-WINDOW_FACTOR = 1.4  # W = 1.4 x Lat (FREESH C.2)
 # Instances whose cost differs by less are as good as equal: the model is not more exact. Among them the prefix cache,
 # then the load decides.
 NEAR = 0.01

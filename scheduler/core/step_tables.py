@@ -13,7 +13,8 @@ from scheduler.core.engine_model import MAX_SEQUENCES, EngineModel, UnknownConfi
 # Mean prompt (1155) plus half of the mean output (211) of the Azure conversation trace of 2023 (AzurePublicDataset,
 # CC-BY).
 TYPICAL_CONTEXT_TOKENS = 1260.0
-CLOCK_STEP_MHZ = 15.0  # tables are kept per step of this width: the granularity of NVIDIA's locked clocks
+# The granularity of NVIDIA's locked clocks (of the A100: throttLL'eM IV-C1), and so of the tables.
+CLOCK_STEP_MHZ = 15.0
 
 
 class StepTable:

@@ -16,7 +16,7 @@ import uvloop
 from .protocol import HttpLimits
 from .relay import Timeouts
 from .server import Config, GatewayServer
-from .worker_hosts import WorkerHosts
+from .worker_hosts import WorkerHosts, from_argument
 
 BROKEN_EXIT = 1
 CANNOT_START_EXIT = 2
@@ -86,7 +86,7 @@ def _config(arguments: list[str] | None) -> Config:
     )
     parser.add_argument(
         "--worker-hosts",
-        type=_hosts,
+        type=from_argument,
         default=WorkerHosts(),
         help="where they may be: addresses, networks, names, *.domains, 'private' (the default); with commas between",
     )
@@ -121,13 +121,6 @@ def _secret(path: str) -> str:
     if not found:
         raise argparse.ArgumentTypeError(f"{path} is empty: write a long random token into it")
     return found
-
-
-def _hosts(words: str) -> WorkerHosts:
-    try:
-        return WorkerHosts(words)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from scheduler.core.predictors.boosted_lengths import BoostedLengthPredictor
 from scheduler.core.predictors.output_length import PRIOR_OUTPUT_TOKENS, HistoryQuantilePredictor
 from scheduler.core.predictors.seen_prompts import SeenPrompts
 
+from .allowance import Allowance
 from .length_trainer import LengthTrainer
 from .prompt_tokens import PromptEstimator, TokenizerThread, TokenRange
 
@@ -132,25 +133,6 @@ class PredictionCounts:
                 f"Sum of how far {kind} lengths were off, in tokens.",
                 [(labels, miss.tokens) for labels, miss in misses],
             )
-
-
-class Allowance:
-    """So many a second, and some at once after a pause (a token bucket)."""
-
-    __slots__ = ("_at_s", "_left", "_most", "_per_s")
-
-    def __init__(self, per_s: float, most: float) -> None:
-        self._per_s, self._most, self._left = per_s, most, most
-        self._at_s: float | None = None
-
-    def take(self, now_s: float) -> bool:
-        if self._at_s is not None:
-            self._left = min(self._most, self._left + self._per_s * (now_s - self._at_s))
-        self._at_s = now_s
-        if self._left < 1.0:
-            return False
-        self._left -= 1.0
-        return True
 
 
 class Classifier:

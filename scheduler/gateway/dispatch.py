@@ -18,6 +18,7 @@ from scheduler.core.algorithms.queueing import Order, OrderConfig
 from scheduler.core.algorithms.waiting_line import Waiting, WaitingLine, due_s, priority
 from scheduler.core.routing import RouteRequest
 
+from .allowance import Allowance
 from .classify import Classifier
 from .errors import ApiError, squashed
 from .fleet import FleetView, Service
@@ -134,22 +135,15 @@ class RetryBudget:
     MOST = 100.0
 
     def __init__(self) -> None:
-        self._tokens = self.MOST
-        self._at_s = 0.0
+        self._left = Allowance(self.PER_S, self.MOST)
 
     def earn(self) -> None:
         """A new request has come."""
-        self._tokens = min(self.MOST, self._tokens + self.SHARE)
+        self._left.give(self.SHARE)
 
     def spend(self, now_s: float) -> bool:
         """Whether there is one for a retry."""
-        if self._at_s:
-            self._tokens = min(self.MOST, self._tokens + self.PER_S * (now_s - self._at_s))
-        self._at_s = now_s
-        if self._tokens < 1.0:
-            return False
-        self._tokens -= 1.0
-        return True
+        return self._left.take(now_s)
 
 
 @dataclass(slots=True)

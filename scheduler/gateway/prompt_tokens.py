@@ -200,7 +200,7 @@ class TokenizerThread:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             began_s = time.monotonic()
-            if began_s >= job.deadline_s or job.answer.cancelled():
+            if began_s >= job.deadline_s or job.answer.done():  # timers may fire a little early
                 continue
             tokens = self._counted(job)
             if tokens is not None:

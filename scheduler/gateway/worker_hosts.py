@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ipaddress
 import re
 
@@ -56,3 +57,11 @@ def _is_name(word: str) -> bool:
     """Whether it may be a host's name. What ends in a number is an address in disguise."""
     last = word.rpartition(".")[2]
     return _NAME.fullmatch(word) is not None and not last.isdigit() and not last.startswith("0x")
+
+
+def from_argument(words: str) -> WorkerHosts:
+    """For a command line: what is wrong becomes argparse's own error."""
+    try:
+        return WorkerHosts(words)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -28,8 +28,8 @@ from scheduler.core.controllers import scale_dynamo, shard_dynamo
 from scheduler.core.controllers.explain import workers_text
 from scheduler.core.controllers.pool_loop import PoolDecision, pool_name
 from scheduler.core.dynamo_classes import strictest
-from scheduler.core.engine_model import UnknownConfiguration, engine_model, gpu
-from scheduler.core.load_profile import Floats, LoadProfile, clocks, modelled
+from scheduler.core.engine_model import UnknownConfiguration, engine_model
+from scheduler.core.load_profile import LoadProfile, servable
 from scheduler.core.overhead_table import OverheadTable, reshard_key, start_key
 from scheduler.core.overheads import Overheads, cold_start_s, weight_bytes
 from scheduler.core.predictors import load_template
@@ -37,7 +37,7 @@ from scheduler.core.predictors.load_template import STRETCH_S, LoadHistory, Temp
 from scheduler.core.types import Effects, Limits, Loop, Mode, PoolKey, ReshardNode, ScaleTo, SetTpDegrees
 from scheduler.live import recordings, snapshot
 from scheduler.live.demand import MAX_WINDOW_S, Arrivals, arrivals
-from scheduler.live.profiles import SPARE_DEVIATIONS, Lengths
+from scheduler.live.profiles import Lengths
 from scheduler.live.serial import pool_key, workers_from_json
 from scheduler.live.snapshot import ClassNow, Servers, servers
 from scheduler.live.steps import Result, Turn, alpha, nothing_to_do, period_s
@@ -378,20 +378,10 @@ def load_profile(model: str, engine: str, mode: Mode, lengths: Lengths) -> LoadP
     """Of one instance, up to the load at which its KV cache has room for 99 of 100 moments at each clock; None where
     the engine model does not know it, or not even one request fits."""
     try:
-        worker, of_gpu = engine_model(model, mode.gpu, mode.tp, engine), gpu(mode.gpu)
+        worker = engine_model(model, mode.gpu, mode.tp, engine)
     except UnknownConfiguration:
         return None
-    prompt, output = lengths.prompt_tokens, lengths.output_tokens
-    found = modelled(worker, prompt, output, clocks(of_gpu))
-    if found is None:
-        return None
-    most = [worker.max_rps(prompt, output, mhz, Limits(), SPARE_DEVIATIONS) for mhz in found.mhz.tolist()]
-    loads = np.minimum(found.rps, np.array(most)[:, None])
-
-    def cut(values: Floats) -> Floats:
-        return np.array([np.interp(x, old, y) for x, old, y in zip(loads, found.rps, values, strict=True)])
-
-    return replace(found, rps=loads, ttft_s=cut(found.ttft_s), tpot_s=cut(found.tpot_s), watts=cut(found.watts))
+    return servable(worker, lengths.prompt_tokens, lengths.output_tokens)
 
 
 # -- what changes took -----------------------------------------------------------------------------

@@ -11,10 +11,9 @@ from django.db.models import Count
 from pools.models import Node, Profile, RequestClass, Service
 from scheduler.core.controllers.shared_out import TP_DEGREES
 from scheduler.core.engine_model import UnknownConfiguration, engine_model, gpu
+from scheduler.core.steady_state import SPARE_DEVIATIONS
 from scheduler.core.types import Limits, Mode, ModeProfile, Source
 
-# Objectives are for 99 of 100 requests: a rate that fills the KV cache on the mean leaves half of them waiting.
-SPARE_DEVIATIONS = 2.33
 # Of a class that nobody has asked for yet: open bounds are taken at twice their beginning, or at these.
 OPEN_PROMPT_TOKENS, OPEN_OUTPUT_TOKENS = 1024, 256
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from scheduler.core.algorithms.queueing import WINDOW_FACTOR
 from scheduler.core.overheads import clock_switch_s
 from scheduler.simulator import kernel
 from scheduler.simulator.arrivals import Arrivals
@@ -27,7 +28,6 @@ from scheduler.simulator.tables import ParquetSink, Tee
 from scheduler.simulator.workload import Tally, Workload, merge, stream
 from scheduler.simulator.worlds import cost_row
 
-WINDOW_FACTOR = 1.4  # W = 1.4 x Lat (FREESH C.2)
 AT_HAND = 1_000_000  # requests that are read before a run begins; the rest are streamed
 
 

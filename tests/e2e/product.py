@@ -11,7 +11,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -121,6 +122,18 @@ class Product:
         """Runs a query in the product's own database."""
         with psycopg.connect(embedded.database_url(self.var_dir), connect_timeout=5) as connection:
             return connection.execute(statement, parameters or None).fetchall()  # type: ignore[arg-type]
+
+
+@contextmanager
+def running(var_dir: Path, traffic_rps: float) -> Iterator[Product]:
+    """A product that serves, and is taken down again."""
+    product = Product(var_dir, traffic_rps=traffic_rps)
+    try:
+        product.up()
+        product.wait_until_serving()
+        yield product
+    finally:
+        product.down()
 
 
 def alive(pid: int) -> bool:

@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from scheduler.simulator.workload import read_azure_trace
-from tests.e2e.product import Product, wait_for
+from tests.e2e.product import Product, running, wait_for
 
 MODEL = "llama3-70b"
 
@@ -25,13 +25,8 @@ MODEL = "llama3-70b"
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     """The product without the demo's own traffic, so that every record is a test's."""
-    product = Product(tmp_path_factory.mktemp("quiet"), traffic_rps=0)
-    try:
-        product.up()
-        product.wait_until_serving()
+    with running(tmp_path_factory.mktemp("quiet"), traffic_rps=0) as product:
         yield product
-    finally:
-        product.down()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.product import GREENSERVE, ROOT, Product, alive, kill, wait_for
+from tests.e2e.product import GREENSERVE, ROOT, Product, alive, kill, running, wait_for
 
 pytestmark = pytest.mark.slow
 BACK_WITHIN_S = 10.0
@@ -18,13 +18,8 @@ BACK_WITHIN_S = 10.0
 
 @pytest.fixture(scope="module")
 def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
-    product = Product(tmp_path_factory.mktemp("kill"), traffic_rps=1.0)
-    try:
-        product.up()
-        product.wait_until_serving()
+    with running(tmp_path_factory.mktemp("kill"), traffic_rps=1.0) as product:
         yield product
-    finally:
-        product.down()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.product import Product, wait_for
+from tests.e2e.product import Product, running, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -18,13 +18,8 @@ PATIENCE_S = 150.0
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
-    product = Product(tmp_path_factory.mktemp("policies"), traffic_rps=6)
-    try:
-        product.up()
-        product.wait_until_serving()
+    with running(tmp_path_factory.mktemp("policies"), traffic_rps=6) as product:
         yield product
-    finally:
-        product.down()
 
 
 def follow(product: Product, *words: str) -> datetime:

@@ -26,6 +26,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
+WINDOW_FACTOR = 1.4  # alpha_LLF: W = 1.4 x Lat (FREESH C.2)
 _DONE = 1e-9  # tokens: less than this is rounding
 
 
@@ -57,7 +58,7 @@ class OrderConfig:
     """`margin_s`: what a waiting request must be ahead by to take the place of a running one, since that costs work."""
 
     order: Order = Order.LLF
-    window_factor: float = 1.4  # alpha_LLF
+    window_factor: float = WINDOW_FACTOR
     aging_tokens_per_s: float = 20.0
     margin_s: float = 0.0
 

@@ -9,8 +9,8 @@ import numpy as np
 from scheduler.core.algorithms.speed_table import EngineShape, SpeedTable, speed_table
 from scheduler.core.engine_model import gpu as gpu_params
 from scheduler.core.predictors.ips import BoostedIps, EngineIps
+from scheduler.core.step_tables import CLOCK_STEP_MHZ
 
-CLOCK_STEP_MHZ = 15.0  # of the A100 (throttLL'eM IV-C1), and of the H100 as well
 # What the trees learn from: throttLL'eM IV-C1.
 _PROFILED_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _PROFILED_CLOCK_STEP_MHZ, _PROFILED_LEVELS = 60.0, 16

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import uvloop
 
-from ..worker_hosts import WorkerHosts
+from ..worker_hosts import WorkerHosts, from_argument
 
 BROKEN_EXIT = 1
 CANNOT_START_EXIT = 2
@@ -65,19 +65,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spool", type=Path, required=True, help="folder for request rows, of this process alone")
     parser.add_argument("--name", default="picker", help="of the process, in records and heartbeats")
     parser.add_argument(
-        "--worker-hosts", type=_hosts, default=WorkerHosts(), help="where workers may be that register themselves"
+        "--worker-hosts",
+        type=from_argument,
+        default=WorkerHosts(),
+        help="where workers may be that register themselves",
     )
     parser.add_argument("--max-body-bytes", type=int, default=8 << 20)
     parser.add_argument("--tls-certificate", type=Path, help="PEM file; without it Envoy is spoken to in the clear")
     parser.add_argument("--tls-key", type=Path, help="PEM file of its key")
     return parser
-
-
-def _hosts(words: str) -> WorkerHosts:
-    try:
-        return WorkerHosts(words)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 if __name__ == "__main__":

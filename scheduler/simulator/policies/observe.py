@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from scheduler.core.algorithms.fleet import mode_failure
 from scheduler.core.engine_model import engine_model
+from scheduler.core.steady_state import SPARE_DEVIATIONS
 from scheduler.core.types import ClassDemand, Limits, Mode, ModeProfile, Source
 from scheduler.simulator.commands import STRETCH_S, FleetView
 from scheduler.simulator.policies.world import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, World
 
-# Objectives are for 99 of 100 requests: a rate that fills the KV cache on the mean leaves half of them waiting.
-SPARE_DEVIATIONS = 2.33
 MIN_WINDOW_S, MAX_WINDOW_S = 300.0, 3_600.0
 _ENOUGH = 64  # requests whose mean lengths are trusted over declared ones
 

@@ -62,7 +62,9 @@ async def test_far_instance_serves_only_what_has_time_for_the_way(start: Start) 
     assert await ask(bench, 150) == NEAR
     assert await ask(bench, 2000) == FAR
     (known,) = (i for i in bench.server.fleet.instances() if i.pool_id == cheap.id)
-    assert WAY_S <= known.rtt_s < WAY_S + 0.1
+    assert WAY_S - 0.001 <= known.rtt_s < WAY_S + 0.5, (
+        "whole milliseconds, rounded down, of a sleep that may wake early"
+    )
     bench.publish()
     assert await ask(bench, 150) == NEAR, "a new snapshot changes nothing of it"
 

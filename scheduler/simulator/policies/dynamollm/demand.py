@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -13,14 +12,15 @@ from scheduler.core.algorithms.hand_down import ClassLoad
 from scheduler.core.classify import classify
 from scheduler.core.controllers.scale_dynamo import node_max_load
 from scheduler.core.dynamo_classes import PUBLISHED_FACTOR, RequestClass, strictest
-from scheduler.core.engine_model import engine_model, gpu
-from scheduler.core.load_profile import Floats, LoadProfile, clocks, modelled
+from scheduler.core.engine_model import engine_model
+from scheduler.core.load_profile import LoadProfile, servable
 from scheduler.core.predictors.load_template import DAY_S, Forecast, LoadHistory, TemplateConfig, forecast, observe
+from scheduler.core.steady_state import SPARE_DEVIATIONS
 from scheduler.core.types import Limits, Mode, PoolKey
 from scheduler.simulator.commands import STRETCH_S, FleetView
 from scheduler.simulator.fleet import SimulationError
 from scheduler.simulator.policies.dynamollm.config import DynamollmConfig
-from scheduler.simulator.policies.observe import SPARE_DEVIATIONS, Lengths, cells_of, recent
+from scheduler.simulator.policies.observe import Lengths, cells_of, recent
 from scheduler.simulator.policies.world import World
 
 # Time 0 is taken as a Monday's midnight, where the generated weeks begin too; Unix time began on a Thursday.
@@ -33,17 +33,7 @@ _PRESENT = 0.01  # a class is present in a pool that takes this part of it
 def load_profile(model: str, engine: str, mode: Mode, lengths: Lengths) -> LoadProfile | None:
     """Of one instance, up to the load at which its KV cache has room for 99 of 100 moments at each clock."""
     worker = engine_model(model, mode.gpu, mode.tp, engine)
-    prompt, output = lengths.prompt_tokens, lengths.output_tokens
-    found = modelled(worker, prompt, output, clocks(gpu(mode.gpu)))
-    if found is None:
-        return None
-    most = [worker.max_rps(prompt, output, mhz, Limits(), SPARE_DEVIATIONS) for mhz in found.mhz.tolist()]
-    loads = np.minimum(found.rps, np.array(most)[:, None])
-
-    def cut(values: Floats) -> Floats:
-        return np.array([np.interp(x, old, y) for x, old, y in zip(loads, found.rps, values, strict=True)])
-
-    return replace(found, rps=loads, ttft_s=cut(found.ttft_s), tpot_s=cut(found.tpot_s), watts=cut(found.watts))
+    return servable(worker, lengths.prompt_tokens, lengths.output_tokens)
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,27 @@
+"""A token bucket."""
+
+from __future__ import annotations
+
+
+class Allowance:
+    """So many a second, and some at once after a pause."""
+
+    __slots__ = ("_at_s", "_left", "_most", "_per_s")
+
+    def __init__(self, per_s: float, most: float) -> None:
+        self._per_s, self._most, self._left = per_s, most, most
+        self._at_s: float | None = None
+
+    def give(self, amount: float) -> None:
+        """Besides what time brings."""
+        self._left = min(self._most, self._left + amount)
+
+    def take(self, now_s: float) -> bool:
+        """Whether there is one, which is then taken."""
+        if self._at_s is not None:
+            self.give(self._per_s * (now_s - self._at_s))
+        self._at_s = now_s
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
