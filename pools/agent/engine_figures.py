@@ -13,11 +13,11 @@ from scheduler.core import load_profile
 from scheduler.core.algorithms.partitions import weighted_mean
 from scheduler.core.algorithms.sensitivity import operators
 from scheduler.core.engine_model import UnknownConfiguration, engine_model, gpu
+from scheduler.core.iteration import Totals
 from scheduler.core.load_profile import LoadProfile
 from scheduler.core.ports import EngineReading
 from scheduler.core.profiled_engine import ProfiledEngine
 from scheduler.core.profiles import Profile
-from scheduler.core.steady_state import Totals
 
 LENGTHS_MEMORY_S = 300.0
 LOAD_MEMORY_S = 60.0  # a lull of one period is no smaller load: the mean of about so long counts as well

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from scheduler.core.engine_model import Iteration
+from scheduler.core.iteration import Iteration
 from scheduler.core.ports import EngineLimits, EngineOptions
 
 from .generation import Generation

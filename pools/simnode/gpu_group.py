@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from scheduler.core.engine_model import EngineModel, Iteration, engine_model
+from scheduler.core.engine_model import EngineModel, engine_model
+from scheduler.core.iteration import Iteration
 from scheduler.core.ports import InstanceSpec
 
 from .gpus import SimGpu

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scheduler.core.steady_state import IterationCosts, steady_state
+from scheduler.core.iteration import IterationCosts
+from scheduler.core.steady_state import steady_state
 from scheduler.core.types import Limits
 
 # Upper bounds, exclusive, None: open. Input is "at most 8192" tokens there; longer prompts are long ones too.

@@ -28,8 +28,9 @@ from scheduler.core.engine_params import (
     gpu,
     model,
 )
-from scheduler.core.steady_state import MAX_SEQUENCES, SteadyState, Totals, max_rps, steady_state
-from scheduler.core.types import Limits, Source
+from scheduler.core.iteration import Iteration, Totals
+from scheduler.core.steady_state import MAX_SEQUENCES, SteadyState, max_rps, steady_state
+from scheduler.core.types import Limits
 
 __all__ = [
     "ENGINES",
@@ -39,9 +40,7 @@ __all__ = [
     "Constants",
     "EngineModel",
     "GpuParams",
-    "Iteration",
     "SteadyState",
-    "Totals",
     "UnknownConfiguration",
     "engine",
     "engine_model",
@@ -53,18 +52,6 @@ _THROTTLE_BISECTIONS = 20
 _KV_BLOCK_TOKENS = 16  # vLLM's: the least that a sequence can hold
 _MEMORY_SHARE = 0.9  # of the GPU's memory that the engine may fill
 _MEMORY_RESERVE_BYTES = 2e9  # activations and workspace of each GPU
-
-
-@dataclass(frozen=True, slots=True)
-class Iteration:
-    """One engine iteration. `watts` of the instance, `gpu_watts` of each GPU (at most the TDP), both means over it."""
-
-    t_s: float
-    watts: float
-    gpu_watts: float
-    f_eff_mhz: float  # below the clock asked for when the GPU throttles at its TDP
-    energy_j: float
-    source: Source = Source.MODELLED
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from scheduler.core.engine_model import EngineModel
 from scheduler.core.engine_params import GpuParams
 from scheduler.core.engine_vector import iterations
-from scheduler.core.steady_state import SPARE_DEVIATIONS, IterationCosts, batch_point, largest_batch
+from scheduler.core.iteration import IterationCosts
+from scheduler.core.steady_state import SPARE_DEVIATIONS, batch_point, largest_batch
 from scheduler.core.types import Limits, Source
 
 Floats = NDArray[np.float64]

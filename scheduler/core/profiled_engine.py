@@ -25,9 +25,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduler.core.engine_model import EngineModel, Iteration, engine_model
+from scheduler.core.engine_model import EngineModel, engine_model
+from scheduler.core.iteration import Iteration, Totals
 from scheduler.core.profiles import Margins, Point, Profile, modelled_margins
-from scheduler.core.steady_state import SteadyState, Totals, max_rps, steady_state
+from scheduler.core.steady_state import SteadyState, max_rps, steady_state
 from scheduler.core.types import Limits, Source
 
 # Leaving one batch size of the published measurements out, interpolation missed it by 2.9 % in time, 1.2 % in power.

@@ -12,46 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
+from scheduler.core.iteration import IterationCosts, Totals
 from scheduler.core.types import Limits
-
-if TYPE_CHECKING:
-    from scheduler.core.engine_model import Iteration
 
 MAX_SEQUENCES = 256  # in one iteration: vLLM's default max_num_seqs
 # Objectives are for 99 of 100 requests: a rate that fills the KV cache on the mean leaves half of them waiting.
 SPARE_DEVIATIONS = 2.33
 _BATCH_BISECTIONS = 40
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What an iteration has to do, over its prefills and its decoding sequences; means over many need not be whole."""
-
-    new_tokens: float = 0.0  # of all prefills
-    cached_tokens: float = 0.0  # that they already have in the KV cache
-    pairs: float = 0.0  # sum over prefills of new (cached + new / 2): token pairs of their attention
-    prefills: float = 0.0
-    decodes: float = 0.0  # B
-    context_tokens: float = 0.0  # K, the sum of their contexts
-
-    @classmethod
-    def plain(cls, prefill_tokens: float, decodes: float, context_tokens: float) -> Totals:
-        """One prefill without cached tokens (0: none) beside decoding sequences."""
-        pairs = prefill_tokens * prefill_tokens / 2.0
-        return cls(prefill_tokens, 0.0, pairs, 1.0 if prefill_tokens else 0.0, decodes, context_tokens)
-
-
-class IterationCosts(Protocol):
-    """What a steady state needs to know of an instance."""
-
-    @property
-    def kv_capacity_tokens(self) -> float: ...
-
-    def idle_watts(self, mhz: float) -> float: ...
-
-    def iteration_of(self, mhz: float, totals: Totals) -> Iteration: ...
 
 
 @dataclass(frozen=True, slots=True)

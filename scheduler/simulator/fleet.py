@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scheduler.core.engine_model import Iteration, engine_model
+from scheduler.core.engine_model import engine_model
+from scheduler.core.iteration import Iteration
 
 TOKENS_PER_ITERATION = 2048  # vLLM's long-standing default of max_num_batched_tokens with chunked prefill
 MAX_SEQUENCES = 256  # vLLM's max_num_seqs

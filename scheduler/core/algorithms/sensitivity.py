@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from scheduler.core.engine_model import EngineModel, Totals
+from scheduler.core.engine_model import EngineModel
+from scheduler.core.iteration import Totals
 
 INSENSITIVE_BELOW = 1.0
 

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.core.algorithms.hand_down import ClassLoad, Rule, Sizing, size, within
-from scheduler.core.steady_state import IterationCosts, max_rps
+from scheduler.core.iteration import IterationCosts
+from scheduler.core.steady_state import max_rps
 from scheduler.core.types import Effects, ForwardLoad, Limits, Mode, PoolKey, Rationale, Reason, ScaleTo
 
 _EPS = 1e-9

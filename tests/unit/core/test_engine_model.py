@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.engine_model import GPUS, MODELS, EngineModel, Totals, UnknownConfiguration, engine_model, gpu
+from scheduler.core.engine_model import GPUS, MODELS, EngineModel, UnknownConfiguration, engine_model, gpu
+from scheduler.core.iteration import Totals
 from scheduler.core.types import Limits, Source
 
 A100_TP4 = engine_model("Llama3-70B", "A100-80GB", 4)

@@ -19,7 +19,8 @@ from scheduler.core.algorithms.placement import (
     select_models,
 )
 from scheduler.core.algorithms.sensitivity import Kind, Operator, operators
-from scheduler.core.engine_model import Totals, engine_model
+from scheduler.core.engine_model import engine_model
+from scheduler.core.iteration import Totals
 
 
 def part(model: str, score: float, memory: float = 1.0, name: str = "", latency_s: float = 1.0) -> Partition:

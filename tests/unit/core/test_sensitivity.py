@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from scheduler.core.algorithms.partitions import Partition, clusters, stages, weighted_mean
 from scheduler.core.algorithms.sensitivity import Kind, Operator, operators, profiled, sensitivity
-from scheduler.core.engine_model import Totals, engine_model
+from scheduler.core.engine_model import engine_model
+from scheduler.core.iteration import Totals
 
 PREFILL = Totals.plain(2048, 0, 0)
 DECODE = Totals(decodes=16, context_tokens=16 * 500)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pools.simnode.batching import Batcher
 from pools.simnode.generation import Generation
-from scheduler.core.engine_model import Iteration
+from scheduler.core.iteration import Iteration
 from scheduler.core.ports import EngineLimits, EngineOptions
 
 STEP_S = 0.02

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from scheduler.core.algorithms.partitions import weighted_mean
 from scheduler.core.algorithms.sensitivity import Operator, operators
 from scheduler.core.engine_model import EngineModel, engine_model
-from scheduler.core.steady_state import Totals, batch_point, largest_batch
+from scheduler.core.iteration import Totals
+from scheduler.core.steady_state import batch_point, largest_batch
 from scheduler.simulator.fleet import InstanceSpec
 from scheduler.simulator.policies.muserve.guide import Needs
 
