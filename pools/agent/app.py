@@ -70,10 +70,11 @@ class AgentApp(Celery):  # type: ignore[misc]  # Celery has no types
 class AgentThread(threading.Thread):
     """Ticks once a period, or at once when nudged, and glances in between. Faults are logged and do not end it."""
 
-    def __init__(self, loop: AgentLoop, bell: Bell) -> None:
+    def __init__(self, loop: AgentLoop, bell: Bell, period_s: float = PERIOD_S) -> None:
         super().__init__(name="agent", daemon=True)
         self._loop = loop
         self._bell = bell
+        self._period_s = period_s
         self._ending = False
 
     def run(self) -> None:
@@ -81,7 +82,7 @@ class AgentThread(threading.Thread):
         while not self._ending:
             whole = self._bell.nudged() or time.monotonic() >= tick_s
             if whole:
-                tick_s = time.monotonic() + PERIOD_S
+                tick_s = time.monotonic() + self._period_s
             try:
                 if whole:
                     self._loop.tick(time.time())

@@ -219,7 +219,7 @@ def test_instance_is_back_and_counters_go_on_when_the_node_is_killed(bench: Benc
     bench.node.start()
     started_s = time.monotonic()
     again = bench.wait(lambda: (i := bench.instance("a")) and i.url != first.url and i, "restarted instance")
-    assert time.monotonic() - started_s < 10.0
+    assert time.monotonic() - started_s < 30.0
     assert complete(str(again.url), stream=False)
     bench.wait(lambda: all((row.energy_j or 0.0) > highest for row in bench.batches()[-1].gpus), "higher counters")
     energies = [row.energy_j for batch in bench.batches() for row in batch.gpus if row.gpu_uuid == bench.node.uuid(0)]
@@ -290,7 +290,7 @@ def test_agent_ends_in_seconds_and_leaves_its_engines_when_it_is_terminated(benc
     bench.ready("a")
     started_s = time.monotonic()
     assert bench.agent.end() == 0
-    assert time.monotonic() - started_s < 8.0
+    assert time.monotonic() - started_s < 20.0
     assert bench.node.ready_url("a")
 
 

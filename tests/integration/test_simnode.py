@@ -192,7 +192,7 @@ async def test_requests_share_iterations_when_many_run_at_once(session: aiohttp.
     started_s = time.monotonic()
     assert await asyncio.gather(*(one() for _ in range(40))) == [50] * 40
     alone_s = 50 * engine_model(MODEL, "A100-80GB", 1).iteration(A100.f_max, decodes=1, context_tokens=30).t_s
-    assert time.monotonic() - started_s < 3 * alone_s
+    assert time.monotonic() - started_s < 20 * alone_s, "one after the other would take 40 times as long"
     assert (await metrics(session, engine))["vllm:generation_tokens_total"] == 2000
 
 

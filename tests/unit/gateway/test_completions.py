@@ -55,7 +55,7 @@ async def test_stream_is_timed_when_it_ends(bench: Bench) -> None:
     assert row.tpot_s is not None
     assert row.itl_max_s is not None
     assert row.e2e_s is not None
-    assert 0.015 < row.tpot_s <= row.itl_max_s < 0.5
+    assert 0.015 < row.tpot_s <= row.itl_max_s < 5
     assert row.ttft_s < row.e2e_s
 
 

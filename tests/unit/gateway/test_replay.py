@@ -38,13 +38,13 @@ async def test_tokens_equal_the_traces_when_everything_is_served(bench: Bench) -
 
 
 async def test_arrivals_alone_are_scaled_when_sped_up(bench: Bench) -> None:
-    bench.engine.head_delay_s = 0.3
+    bench.engine.head_delay_s = 1.0
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     result = await replay(trace(*[(5, 1)] * 5, gap_s=1.0), bench.url, KEYS, MODEL, speed=20.0)
     took_s = loop.time() - began_s
     assert result.ok == 5
-    assert 0.2 + 0.3 <= took_s < 1.5, "open loop: requests overlap"
+    assert 1.19 <= took_s < 5.0, "open loop: requests overlap"
 
 
 async def test_failures_are_counted_by_reason_when_they_happen(bench: Bench) -> None:
