@@ -10,9 +10,9 @@ import numpy as np
 
 from pools.models import RequestClass, Service
 from scheduler.core.classify import classify
+from scheduler.core.mode_profile import Lengths
 from scheduler.core.predictors.load import peak_rates
 from scheduler.core.types import ClassDemand, Limits
-from scheduler.live.profiles import Lengths
 from telemetry.models import RequestRecord
 
 MIN_WINDOW_S = 300.0

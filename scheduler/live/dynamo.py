@@ -30,6 +30,7 @@ from scheduler.core.controllers.pool_loop import PoolDecision, pool_name
 from scheduler.core.dynamo_classes import strictest
 from scheduler.core.engine_model import UnknownConfiguration, engine_model
 from scheduler.core.load_profile import LoadProfile, servable
+from scheduler.core.mode_profile import Lengths
 from scheduler.core.overhead_table import OverheadTable, reshard_key, start_key
 from scheduler.core.overheads import Overheads, cold_start_s, weight_bytes
 from scheduler.core.predictors import load_template
@@ -37,7 +38,6 @@ from scheduler.core.predictors.load_template import STRETCH_S, LoadHistory, Temp
 from scheduler.core.types import Effects, Limits, Loop, Mode, PoolKey, ReshardNode, ScaleTo, SetTpDegrees
 from scheduler.live import recordings, snapshot
 from scheduler.live.demand import MAX_WINDOW_S, Arrivals, arrivals
-from scheduler.live.profiles import Lengths
 from scheduler.live.serial import pool_key, workers_from_json
 from scheduler.live.snapshot import ClassNow, Servers, servers
 from scheduler.live.steps import Result, Turn, alpha, nothing_to_do, period_s

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
 
 from django.db.models import Count
 
 from pools.models import Node, Profile, RequestClass, Service
 from scheduler.core.controllers.shared_out import TP_DEGREES
-from scheduler.core.engine_model import UnknownConfiguration, engine_model, gpu
-from scheduler.core.steady_state import SPARE_DEVIATIONS
+from scheduler.core.engine_model import UnknownConfiguration
+from scheduler.core.mode_profile import Lengths, mode_profile
 from scheduler.core.types import Limits, Mode, ModeProfile, Source
 
 # Of a class that nobody has asked for yet: open bounds are taken at twice their beginning, or at these.
 OPEN_PROMPT_TOKENS, OPEN_OUTPUT_TOKENS = 1024, 256
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Mean lengths of the requests now seen, in tokens."""
-
-    prompt_tokens: float
-    output_tokens: float
-
-    @property
-    def rounded(self) -> Lengths:
-        """To about 3 %: the engine model is asked again when traffic changes, not at every request."""
-        return Lengths(_round(self.prompt_tokens), _round(self.output_tokens))
 
 
 def typical(service: Service, cell: RequestClass) -> Lengths:
@@ -47,11 +32,6 @@ def _middle(least: int, most: int | None, unbounded: int) -> float:
     if most is None:
         return 2.0 * least if least else float(unbounded)
     return max(1.0, (least + most) / 2.0)
-
-
-def _round(tokens: float) -> float:
-    step = 2.0 ** max(0, int(tokens).bit_length() - 5)
-    return max(1.0, round(tokens / step) * step)
 
 
 def mode_profiles(
@@ -81,11 +61,10 @@ def mode_profiles(
         )
         found[pk, mode] = _bounded(profile, service, mode, lengths.get(pk), limits[pk])
     bare = classes.keys() - {pk for pk, _ in found}
-    card = service.model_card
     for mode in offered_modes(service) if bare else ():
         for pk in bare:
             own = lengths.get(pk) or typical(service, classes[pk])
-            modelled = _modelled(card.name, card.engine, mode, own.rounded, limits[pk])
+            modelled = _modelled(service, mode, own, limits[pk])
             if modelled is not None:
                 found[pk, mode] = modelled
     return found
@@ -103,33 +82,22 @@ def offered_modes(service: Service) -> list[Mode]:
 
 def without_limits(service: Service, profiles: Mapping[Mode, ModeProfile], lengths: Lengths) -> dict[Mode, ModeProfile]:
     """The same modes when no latency limit holds: what to plan with for a class whose limits none can keep."""
-    card = service.model_card
-    return {
-        mode: _modelled(card.name, card.engine, mode, lengths.rounded, Limits()) or profile
-        for mode, profile in profiles.items()
-    }
+    return {mode: _modelled(service, mode, lengths, Limits()) or profile for mode, profile in profiles.items()}
 
 
 def _bounded(
     profile: ModeProfile, service: Service, mode: Mode, lengths: Lengths | None, limits: Limits
 ) -> ModeProfile:
-    card = service.model_card
     if lengths is None or profile.max_rps <= 0:
         return profile
-    modelled = _modelled(card.name, card.engine, mode, lengths.rounded, limits)
+    modelled = _modelled(service, mode, lengths, limits)
     return profile if modelled is None or modelled.max_rps >= profile.max_rps else modelled
 
 
-@lru_cache(maxsize=4096)
-def _modelled(model: str, engine: str, mode: Mode, lengths: Lengths, limits: Limits) -> ModeProfile | None:
+def _modelled(service: Service, mode: Mode, lengths: Lengths, limits: Limits) -> ModeProfile | None:
     """The engine model's answer at the top clock; None where it does not know the configuration."""
+    card = service.model_card
     try:
-        worker, top_mhz = engine_model(model, mode.gpu, mode.tp, engine), gpu(mode.gpu).f_max
+        return mode_profile(card.name, card.engine, mode, lengths.rounded, limits)
     except UnknownConfiguration:
         return None
-    rate = worker.max_rps(lengths.prompt_tokens, lengths.output_tokens, top_mhz, limits, SPARE_DEVIATIONS)
-    if rate <= 0:
-        power_w = worker.idle_gpu_watts(top_mhz) * mode.tp
-        return ModeProfile(0.0, power_w, None, None, None, Source.MODELLED)
-    steady = worker.steady_state(rate, lengths.prompt_tokens, lengths.output_tokens, top_mhz)
-    return ModeProfile(rate, steady.power_w, steady.ttft_s, steady.tpot_s, steady.e2e_s, Source.MODELLED)

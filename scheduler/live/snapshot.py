@@ -16,6 +16,7 @@ from pools.models import Gpu, Partition, Pool, RequestClass, Service, Site
 from scheduler.core.algorithms.fleet import mode_failure
 from scheduler.core.controllers.shared_out import NodeView, SharedOutObservation
 from scheduler.core.dynamo_classes import strictest
+from scheduler.core.mode_profile import Lengths
 from scheduler.core.presets import Knobs
 from scheduler.core.types import (
     CarbonObservation,
@@ -33,7 +34,7 @@ from scheduler.core.types import (
     SiteView,
 )
 from scheduler.live.demand import Arrivals, arrivals
-from scheduler.live.profiles import Lengths, mode_profiles, typical, without_limits
+from scheduler.live.profiles import mode_profiles, typical, without_limits
 from telemetry.carbon import intensity_steps
 
 # Old and new instance both draw power while the new one sets up its engine (18 s) and loads weights from the host's

@@ -8,50 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.core.algorithms.fleet import mode_failure
-from scheduler.core.engine_model import engine_model
-from scheduler.core.steady_state import SPARE_DEVIATIONS
-from scheduler.core.types import ClassDemand, Limits, Mode, ModeProfile, Source
+from scheduler.core.mode_profile import Lengths, mode_profile
+from scheduler.core.types import ClassDemand, Limits, Mode, ModeProfile
 from scheduler.simulator.commands import STRETCH_S, FleetView
 from scheduler.simulator.policies.world import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, World
 
 MIN_WINDOW_S, MAX_WINDOW_S = 300.0, 3_600.0
 _ENOUGH = 64  # requests whose mean lengths are trusted over declared ones
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Mean lengths in tokens."""
-
-    prompt_tokens: float
-    output_tokens: float
-
-    @property
-    def rounded(self) -> Lengths:
-        """To about 3 %: the engine model is asked again when traffic changes, not at every epoch."""
-        return Lengths(_round(self.prompt_tokens), _round(self.output_tokens))
-
-
-def _round(tokens: float) -> float:
-    step = 2.0 ** max(0, int(tokens).bit_length() - 5)
-    return max(1.0, round(tokens / step) * step)
-
-
-@lru_cache(maxsize=65_536)
-def mode_profile(model: str, engine: str, mode: Mode, lengths: Lengths, limits: Limits) -> ModeProfile:
-    """What an instance carries at its top clock with room for bursts, and its power and latencies then."""
-    worker = engine_model(model, mode.gpu, mode.tp, engine)
-    top_mhz = worker.gpu_params.f_max
-    rate = worker.max_rps(lengths.prompt_tokens, lengths.output_tokens, top_mhz, limits, SPARE_DEVIATIONS)
-    if rate <= 0.0:
-        return ModeProfile(0.0, worker.idle_gpu_watts(top_mhz) * mode.tp, None, None, None, Source.MODELLED)
-    steady = worker.steady_state(rate, lengths.prompt_tokens, lengths.output_tokens, top_mhz)
-    return ModeProfile(rate, steady.power_w, steady.ttft_s, steady.tpot_s, steady.e2e_s, Source.MODELLED)
 
 
 @dataclass(frozen=True, slots=True)
