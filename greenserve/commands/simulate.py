@@ -51,6 +51,7 @@ FIGURES = {
     "goodput_tokens_s": ("goodput", "tokens/s"),
     "jain": ("Jain index of timely tokens", ""),
     "preemptions": ("preemptions", ""),
+    "retries": ("retries", ""),
     "wall_s": ("computed in", "s"),
     "simulated_rps": ("requests simulated", "per s"),
 }

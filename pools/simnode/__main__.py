@@ -21,7 +21,7 @@ from aiohttp import web
 
 from .control import Control
 from .gpus import CounterFileError, GpuBank, parse_gpu_group
-from .kv import KvLink
+from .hand_over import KvLink
 from .node import SimNode
 from .side_channel import KvLinks
 

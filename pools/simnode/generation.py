@@ -6,7 +6,7 @@ from bisect import insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .kv import Arriving, HandOver
+from .hand_over import Arriving, HandOver
 
 
 @dataclass(slots=True, eq=False)

@@ -17,7 +17,7 @@ from .batching import Batcher
 from .generation import Generation
 from .gpu_group import GpuGroup
 from .gpus import SimGpu
-from .kv import Arriving, HandOver
+from .hand_over import Arriving, HandOver
 from .metrics import EngineGauges, render
 from .requests import Ask, RequestError
 from .side_channel import KvNetwork, KvOffer, LoadFailed

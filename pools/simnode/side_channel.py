@@ -16,7 +16,7 @@ import msgspec
 
 from scheduler.core.overheads import Overheads
 
-from .kv import KvLink
+from .hand_over import KvLink
 
 logger = logging.getLogger(__name__)
 

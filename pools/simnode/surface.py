@@ -14,7 +14,7 @@ from aiohttp import HttpVersion11, web
 
 from . import frames, language
 from .generation import Generation
-from .kv import Arriving, HandOver
+from .hand_over import Arriving, HandOver
 from .requests import Ask, RequestError, read_chat, read_completion
 from .side_channel import KvOffer
 

@@ -1,5 +1,10 @@
 """What a controller of the simulated fleet sees, and what it can ask for. Values only; `run.py` carries them out.
 
+`ReorderQueue`, `ResteerRequests` and `SquashRequests` are the core's; requests go by their numbers. A waiting request
+that has no token yet may be squashed: what was done for it is lost and it comes again later, to the router or its pool;
+its latencies count from its first arrival. One that has nothing in the cache may be re-steered. Only queues that are
+first come first served are reordered. What cannot be done any more is counted as refused.
+
 A request has a `cell`, the finest class that any partition knows it by (from its prompt and its predicted output).
 Which pool serves a cell is what `Assign` changes: a partition is a mapping of cells to pools.
 """
@@ -13,7 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.core.types import SetSmClock
+from scheduler.core.types import ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
 from scheduler.simulator.fleet import InstanceSpec
 
 Floats = NDArray[np.float64]
@@ -138,7 +143,7 @@ class SetWeight:
     weight: float
 
 
-SimCommand = SetSmClock | Start | Drain | Reshard | Assign | SetWeight
+SimCommand = SetSmClock | Start | Drain | Reshard | Assign | SetWeight | ReorderQueue | ResteerRequests | SquashRequests
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ class Figures:
         self._labels = labels
         self._judge = Judge(labels.slos)
         classes, services, tenants = len(labels.classes), len(labels.services), len(labels.tenants)
-        self._requests, self._done, self._rejected, self._preemptions = 0, 0, 0, 0
+        self._requests, self._done, self._rejected = 0, 0, 0
+        self._preemptions, self._retries = 0, 0
         self._met, self._met_tokens, self._late, self._windowed = 0, 0, 0, 0
         self._class_counted = np.zeros(classes, np.int64)
         self._class_kept = np.zeros((len(KINDS), classes), np.int64)
@@ -59,6 +60,7 @@ class Figures:
         self._done += int(np.count_nonzero(done))
         self._rejected += int(np.count_nonzero(found.rejected))
         self._preemptions += int(rows["preemptions"].sum())
+        self._retries += int(rows["retries"].sum())
         self._met += int(np.count_nonzero(found.met))
         self._met_tokens += int(output[found.met].sum())
         windowed = counted & ~np.isnan(rows["lat_s"])
@@ -100,6 +102,7 @@ class Figures:
             "rejected": self._rejected,
             "in_flight": self._requests - counted,
             "preemptions": self._preemptions,
+            "retries": self._retries,
             "partial": outcome.partial,
             "simulated_s": end_s,
             "energy_wh": j_to_wh(math.fsum(spent_j.values())),

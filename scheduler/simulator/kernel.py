@@ -102,6 +102,7 @@ REQUEST = np.dtype(
         ("chunk", np.int64),  # tokens it prefills in the iteration in flight
         ("kv", np.int64),
         ("preemptions", np.int64),
+        ("retries", np.int64),  # how often it was given back and came again
         ("timely", np.int64),
         ("next", np.int64),  # in the queue, among the held, or among those handed over
         ("row", np.int64),  # its row of `own`
@@ -112,7 +113,7 @@ REQUEST = np.dtype(
         ("lands_s", np.float64),
         ("heir", np.int64),  # the instance it lands on; NONE: one of the pool `pool`
         ("first_token_s", np.float64),
-        ("last_token_s", np.float64),
+        ("last_token_s", np.float64),  # before the pause that it is in; NaN: it is in none
         ("finish_s", np.float64),
         ("itl_max_s", np.float64),
         ("itl_p50_s", np.float64),
@@ -140,6 +141,7 @@ INSTANCE = np.dtype(
         ("mhz", np.float64),
         ("running", np.int64),
         ("waiting", np.int64),
+        ("landed", np.int64),  # of those that wait: with their cache, to go on decoding
         ("queue_head", np.int64),
         ("queue_tail", np.int64),
         ("kv_used", np.int64),
@@ -157,6 +159,7 @@ INSTANCE = np.dtype(
         # the segment in flight: equal iterations, `steps` of them; 0: idle
         ("steps", np.int64),
         ("decodes", np.int64),
+        ("resumed", np.int64),  # of these: the first time on this instance
         ("prefills", np.int64),
         ("prefill_tokens", np.int64),
         ("start_s", np.float64),
@@ -485,8 +488,16 @@ def next_waiting(s: State, i: int) -> int:
 
 
 @compiled
+def goes_on(s: State, r: int) -> bool:
+    """Whether one that waits has landed with the cache of all but its last token: it has only to decode."""
+    return bool(s.req[r].generated > 0 and s.req[r].to_prefill == 1 and s.req[r].computed > s.req[r].cached)
+
+
+@compiled
 def take_out(s: State, i: int, r: int) -> None:
     """Removes a request from the queue."""
+    if s.eng[i].landed > 0:
+        s.eng[i].landed -= goes_on(s, r)
     if s.eng[i].queue_head == r:
         s.eng[i].queue_head = s.req[r].next
         before = NONE
@@ -560,6 +571,31 @@ def give_way(s: State, i: int, decodes: int, now_s: float) -> int:
 
 
 @compiled
+def resume(s: State, i: int, decodes: int, now_s: float) -> int:
+    """Those that landed to go on decoding join the batch while there is a place and room for their next token.
+
+    Returns how many decode after that.
+    """
+    r = s.eng[i].queue_head
+    while s.eng[i].landed > 0 and s.eng[i].running < s.eng[i].max_sequences and r != NONE:
+        after = s.req[r].next
+        if goes_on(s, r):
+            if s.eng[i].kv_used + decodes + s.req[r].computed + 1 > s.eng[i].capacity:
+                return decodes
+            take_out(s, i, r)
+            s.active[i, s.eng[i].running] = r
+            s.eng[i].running += 1
+            s.eng[i].resumed += 1
+            decodes += 1
+            s.req[r].kv = s.req[r].computed
+            s.eng[i].kv_used += s.req[r].kv
+            s.req[r].to_prefill = 0
+            note(s, ADMITTED, r, i, now_s)
+        r = after
+    return decodes
+
+
+@compiled
 def admit(s: State, i: int, decodes: int, budget: int, now_s: float) -> None:
     """Takes requests from the queue in order, while a token of budget, a place and room for the whole prompt remain."""
     while s.eng[i].waiting > 0 and budget > 0 and s.eng[i].running < s.eng[i].max_sequences:
@@ -619,6 +655,9 @@ def begin(s: State, i: int, now_s: float) -> None:
         if preempt(s, i, last_running(s, i), now_s):
             decodes -= 1
         preempted = True
+    s.eng[i].resumed = 0
+    if s.eng[i].landed > 0 and not preempted:
+        decodes = resume(s, i, decodes, now_s)
     context, shortest = 0, 0
     for p in range(s.eng[i].running):
         r = s.active[i, p]
@@ -654,7 +693,8 @@ def begin(s: State, i: int, now_s: float) -> None:
         one_iteration(s, i, float(new), float(cached), pairs, float(prefills), float(decodes), float(context))
         return
     steps = min(shortest, (s.eng[i].capacity - s.eng[i].kv_used) // decodes)
-    many_iterations(s, i, 1 if preempted or s.walk else steps, decodes, context)
+    single = preempted or s.walk or s.eng[i].resumed > 0  # the gap before a resumed one's token is its own
+    many_iterations(s, i, 1 if single else steps, decodes, context)
     if s.eng[i].preempts_s > 0.0 and s.eng[i].waiting > 0:  # look again with the first iteration of the next stretch
         cut(s, i, s.eng[i].preempts_s * (s.eng[i].looked + 1) - 2.0 * TIE_S)
 
@@ -726,7 +766,9 @@ def complete(s: State, i: int) -> None:
     s.eng[i].iterations += m
     spread(s, i, s.eng[i].start_s, end_s, energy_j)
     if s.eng[i].decodes > 0:
-        count_gaps(s.gaps, GAP_MIN_S, GAP_BINS_PER_E, s.eng[i].first_s, s.eng[i].slope_s, m, s.eng[i].decodes)
+        resumed = s.eng[i].resumed
+        steady = s.eng[i].decodes - resumed
+        count_gaps(s.gaps, GAP_MIN_S, GAP_BINS_PER_E, s.eng[i].first_s, s.eng[i].slope_s, m, steady)
         count_gaps(s.tally[i], OWN_MIN_S, OWN_BINS_PER_E, s.eng[i].first_s, s.eng[i].slope_s, m, 1)
         longest_s = s.eng[i].first_s + s.eng[i].slope_s * (m - 1)
         share_j = decode_j / s.eng[i].decodes
@@ -737,7 +779,10 @@ def complete(s: State, i: int) -> None:
             s.req[r].kv += m
             s.req[r].generated += m
             s.req[r].energy_j += share_j
-            s.req[r].itl_max_s = max(s.req[r].itl_max_s, longest_s)
+            if resumed > 0 and not math.isnan(s.req[r].last_token_s):
+                pause_ends(s, i, r, end_s)
+            else:
+                s.req[r].itl_max_s = max(s.req[r].itl_max_s, longest_s)
             if end_s <= s.req[r].deadline_s + TIE_S:
                 s.req[r].timely += m
             elif s.eng[i].start_s < s.req[r].deadline_s:
@@ -787,11 +832,8 @@ def prefilled(s: State, i: int, r: int, at_s: float, per_token_j: float) -> None
         s.eng[i].worst_ttft_s = worse(s.eng[i].worst_ttft_s, at_s - s.req[r].arrival_s)
         itl_begins(s, i, r)
         note(s, FIRST_TOKEN, r, i, at_s)
-    else:  # computed again after a preemption, or taken over from another instance
-        gap_s = at_s - s.req[r].last_token_s
-        s.req[r].itl_max_s = max(s.req[r].itl_max_s, gap_s)
-        count_gaps(s.gaps, GAP_MIN_S, GAP_BINS_PER_E, gap_s, 0.0, 1, 1)
-        itl_resumes(s, i, r, gap_s)
+    else:  # computed again after a preemption
+        pause_ends(s, i, r, at_s)
     s.req[r].generated += 1
     if at_s <= s.req[r].deadline_s + TIE_S:
         s.req[r].timely += 1
@@ -799,6 +841,16 @@ def prefilled(s: State, i: int, r: int, at_s: float, per_token_j: float) -> None
         finish(s, r, i, at_s)
     elif s.req[r].split > 0 and s.req[r].kv >= s.req[r].split:
         hand_over(s, r, i, at_s)
+
+
+@compiled
+def pause_ends(s: State, i: int, r: int, at_s: float) -> None:
+    """The next token after a preemption, or on another instance. The tally has this iteration already."""
+    gap_s = at_s - s.req[r].last_token_s
+    s.req[r].last_token_s = math.nan
+    s.req[r].itl_max_s = max(s.req[r].itl_max_s, gap_s)
+    count_gaps(s.gaps, GAP_MIN_S, GAP_BINS_PER_E, gap_s, 0.0, 1, 1)
+    itl_resumes(s, i, r, gap_s)
 
 
 @compiled
@@ -907,7 +959,7 @@ def leave(s: State, i: int, now_s: float) -> None:
         count += 1
         r = after
     s.counts[COUPLED] += count - 1
-    s.eng[i].running = s.eng[i].waiting = s.eng[i].kv_used = s.eng[i].heirs = s.eng[i].steps = 0
+    s.eng[i].running = s.eng[i].waiting = s.eng[i].landed = s.eng[i].kv_used = s.eng[i].heirs = s.eng[i].steps = 0
     s.eng[i].queue_head = s.eng[i].queue_tail = NONE
     s.eng[i].idle_since_s = now_s
     if now_s < s.eng[i].heirs_ready_s:
@@ -1131,19 +1183,38 @@ def reject_held(s: State) -> None:
 
 @compiled
 def enqueue(s: State, r: int, i: int, now_s: float) -> None:
+    """At the end of the queue; one whose cache has landed here before all that have none."""
     advance(s, i, now_s)
-    s.req[r].next = NONE
-    alone = s.eng[i].waiting == 0
-    if alone:
+    landed = s.req[r].computed > s.req[r].cached
+    before, after = s.eng[i].queue_tail, NONE
+    if landed:
+        before, after = NONE, s.eng[i].queue_head
+        while after != NONE and s.req[after].computed > s.req[after].cached:
+            before, after = after, s.req[after].next
+        s.eng[i].landed += goes_on(s, r)
+    s.req[r].next = after
+    if before == NONE:
         s.eng[i].queue_head = r
     else:
-        s.req[s.eng[i].queue_tail].next = r
-    s.eng[i].queue_tail = r
+        s.req[before].next = r
+    if after == NONE:
+        s.eng[i].queue_tail = r
     s.eng[i].waiting += 1
+    # Behind one that cannot be admitted before the jump ends, nothing changes.
     if s.eng[i].steps == 0:
         settle_idle(s, i, now_s)
         begin(s, i, now_s)
-    elif alone or s.eng[i].order != FCFS:  # behind one that cannot be admitted before the jump ends, nothing changes
+    elif before == NONE or landed or s.eng[i].order != FCFS:
+        cut(s, i, now_s)
+
+
+@compiled
+def stir(s: State, i: int, now_s: float) -> None:
+    """A queue has changed: what comes of it begins with the next iteration, at once when idle."""
+    if s.eng[i].steps == 0:
+        settle_idle(s, i, now_s)
+        begin(s, i, now_s)
+    else:
         cut(s, i, now_s)
 
 
@@ -1173,13 +1244,20 @@ def split_at(s: State, r: int, tokens: int) -> None:
 @compiled
 def arrive(s: State, r: int) -> None:
     receive(s, r)
+    if s.pool[s.req[r].pool].split != WHOLE:
+        split_by_pool(s, r)
+    dispatch(s, r, s.req[r].arrival_s)
+
+
+@compiled
+def split_by_pool(s: State, r: int) -> None:
+    """Where its pool hands requests over."""
     pool = s.req[r].pool
     if s.pool[pool].split == AT_PROMPT:
         split_at(s, r, s.req[r].prompt)
     elif s.pool[pool].split == AT_RATIO:
         share = int(s.pool[pool].split_ratio * (s.req[r].prompt + s.req[r].predicted))
         split_at(s, r, max(s.req[r].cached + 1, share))
-    dispatch(s, r, s.req[r].arrival_s)
 
 
 @compiled
@@ -1190,6 +1268,57 @@ def place(s: State, r: int, i: int, tokens: int, second: int, now_s: float) -> N
         s.req[r].heir = second
         split_at(s, r, max(s.req[r].cached + 1, tokens))
     enqueue(s, r, i, now_s)
+
+
+# -- emergencies: the driver calls these for requests that wait, when all instances have been advanced to now --
+
+
+@compiled
+def line_up(s: State, i: int, rows: Ints, now_s: float) -> None:
+    """Gives a queue that is served first come first served another order: `rows` are all that wait."""
+    s.eng[i].queue_head, s.eng[i].queue_tail = rows[0], rows[-1]
+    for k in range(rows.size):
+        s.req[rows[k]].next = rows[k + 1] if k + 1 < rows.size else NONE
+    stir(s, i, now_s)
+
+
+@compiled
+def call_back(s: State, r: int, now_s: float) -> None:
+    """Takes a request out of the queue that it waits in."""
+    i = s.req[r].instance
+    take_out(s, i, r)
+    s.req[r].instance = NONE
+    stir(s, i, now_s)
+
+
+@compiled
+def resteer(s: State, r: int, i: int, pool: int, now_s: float) -> None:
+    """To the end of the queue of another instance, which is in `pool`."""
+    call_back(s, r, now_s)
+    s.req[r].pool = pool
+    s.req[r].instance = i
+    enqueue(s, r, i, now_s)
+
+
+@compiled
+def squash(s: State, r: int, now_s: float) -> None:
+    """Gives a request that has no token yet back to who asked: what was done for it is lost. It is nowhere now."""
+    call_back(s, r, now_s)
+    if s.req[r].split > 0:
+        s.counts[COUPLED] -= 1
+    s.req[r].split = s.req[r].sent = 0
+    s.req[r].sent_s = 0.0
+    s.req[r].heir = NONE
+    s.req[r].computed = s.req[r].cached
+    s.req[r].to_prefill = to_compute(s, r)
+    s.req[r].retries += 1
+
+
+@compiled
+def enter(s: State, r: int, now_s: float) -> None:
+    """A squashed request comes again, to its pool."""
+    split_by_pool(s, r)
+    dispatch(s, r, now_s)
 
 
 @compiled

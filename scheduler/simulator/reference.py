@@ -11,7 +11,8 @@ with chunked prefill; the simulated node does the same in real time):
 3. A request that arrives meanwhile waits for the next iteration.
 
 4. A request that is to be handed over leaves when its cache holds `split` tokens, and lands elsewhere when they have
-   been sent; there it is queued like any other, with those tokens computed.
+   been sent, with those tokens computed: it comes before all that wait without a cache. If nothing but its last token
+   is left to compute, it goes on decoding: it needs a place and room, but no token of budget is kept from it.
 
 Energy: the decoding sequences of an iteration share equally what it would have cost without its prefills; the prefills
 pay the rest in proportion to their new tokens.
@@ -32,7 +33,7 @@ from scheduler.simulator.commands import DRAINING, OFF, SERVING, STARTING, STRET
 from scheduler.simulator.fleet import FleetSpec, InstanceSpec, Load
 from scheduler.simulator.kernel import ADMITTED, FINISHED, FIRST_TOKEN, HANDED_OVER, NONE, PREEMPTED, TIE_S
 from scheduler.simulator.outcome import Floats, Ints, Outcome, Sink
-from scheduler.simulator.worlds import request_rows
+from scheduler.simulator.worlds import KNOWN, lined_up, request_rows
 
 _GIVEN = ("number", "arrival_s", "prompt", "output", "cached", "deadline_s", "due_s", "predicted")
 Log = Callable[[int, int, int, float], None]  # kind, request, instance, time
@@ -59,6 +60,7 @@ class Request:
     to_prefill: int = 0
     kv: int = 0
     preemptions: int = 0
+    retries: int = 0
     timely: int = 0
     split: int = 0
     handed: int = 0
@@ -75,11 +77,22 @@ class Request:
             return self.split - self.computed
         return self.prompt + self.generated - self.computed
 
+    @property
+    def landed(self) -> bool:
+        """Of one that waits: whether it has its cache here."""
+        return self.computed > self.cached
+
+    @property
+    def goes_on(self) -> bool:
+        """Of one that waits: whether it has only to decode."""
+        return self.landed and self.generated > 0 and self.to_prefill == 1
+
     def row(self) -> Any:
         """As the kernel would hand it to a sink."""
         row = self.given.copy()
-        for name in ("status", "pool", "instance", "generated", "preemptions", "timely", "handed", "energy_j"):
+        for name in ("status", "pool", "instance", "generated", "preemptions", "retries", "timely", "handed"):
             row[name] = getattr(self, name)
+        row["energy_j"] = self.energy_j
         gaps = np.diff(self.token_s)
         if self.token_s:
             row["first_token_s"] = self.token_s[0]
@@ -133,10 +146,23 @@ class ReferenceInstance:
 
     def enqueue(self, request: Request, now_s: float) -> None:
         request.instance = self.index
-        self.queue.append(request)
+        place = len(self.queue)
+        if request.landed:  # before all that have no cache
+            place = next((n for n, other in enumerate(self.queue) if not other.landed), place)
+        self.queue.insert(place, request)
+        self.stir(now_s)
+
+    def stir(self, now_s: float) -> None:
+        """The queue has changed."""
         if self.in_flight is None:
             self.settle_idle(now_s)
             self.begin(now_s)
+
+    def call_back(self, request: Request, now_s: float) -> None:
+        """Takes a request out of the queue."""
+        self.queue.remove(request)
+        request.instance = NONE
+        self.stir(now_s)
 
     def step(self) -> None:
         """Ends the iteration in flight and begins the next."""
@@ -174,6 +200,8 @@ class ReferenceInstance:
             self._preempt(victim, now_s)
             decodes = [request for request in decodes if request is not victim]
             preempted = True
+        if not preempted:
+            decodes += self._resume(len(decodes), now_s)
         for request in decodes:
             request.kv += 1
         budget = self._budget(decodes)
@@ -199,6 +227,20 @@ class ReferenceInstance:
         self.idle_since_s = now_s
         if self.state == DRAINING and not self.queue:
             self.switch_off(now_s)
+
+    def _resume(self, decodes: int, now_s: float) -> list[Request]:
+        """Those that go on decoding, in order of landing, while there is a place and room for their next token."""
+        resumed: list[Request] = []
+        for request in [request for request in self.queue if request.goes_on]:
+            need = decodes + len(resumed) + request.computed + 1
+            if len(self.active) == self.spec.max_sequences or self.kv_used + need > self.capacity:
+                break
+            self.queue.remove(request)
+            self.active.append(request)
+            request.kv, request.to_prefill = request.computed, 0
+            resumed.append(request)
+            self._fleet.log(ADMITTED, request.number, self.index, now_s)
+        return resumed
 
     def _rank(self, request: Request) -> float:
         rules = self.spec.scheduling
@@ -461,13 +503,16 @@ class ReferenceWorld:
 
     def _arrive(self, request: Request) -> None:
         self._receive(request)
+        self._enter(request, request.arrival_s)
+
+    def _enter(self, request: Request, now_s: float) -> None:
         handover = self.fleet.pools[request.pool].handover
         if handover is not None and handover.at == "prompt":
             self._split(request, request.prompt)
         elif handover is not None and not isinstance(handover.at, str):
             share = int(handover.at * (request.prompt + request.predicted))
             self._split(request, max(request.cached + 1, share))
-        self._dispatch(request, request.arrival_s)
+        self._dispatch(request, now_s)
 
     @property
     def next_arrival_s(self) -> float:
@@ -478,8 +523,7 @@ class ReferenceWorld:
         request = self.requests[self._next]
         self._next += 1
         self._receive(request)
-        known = ("number", "arrival_s", "prompt", "cached", "predicted", "due_s", "cell", "service", "tenant")
-        return RequestView(*(request.given[name].item() for name in known))
+        return _view_of(request)
 
     def place(self, number: int, i: int, split: int, second: int, now_s: float) -> None:
         request = self.requests[number]
@@ -493,6 +537,56 @@ class ReferenceWorld:
 
     def refuse(self, number: int) -> None:
         self.requests[number].status = kernel.REJECTED
+
+    # -- emergencies -------------------------------------------------------------------------------
+
+    def reorder(self, i: int, numbers: Sequence[int], now_s: float) -> bool:
+        instance = self.instances[i]
+        waiting = {request.number: request for request in instance.queue}
+        if instance.spec.scheduling.order != "fcfs" or waiting.keys().isdisjoint(numbers):
+            return False
+        instance.queue = deque(waiting[number] for number in lined_up(list(waiting), numbers))
+        instance.stir(now_s)
+        return True
+
+    def resteer(self, number: int, i: int, to: int, now_s: float) -> bool:
+        request, target = self._waiting(number, i), self.instances[to]
+        if request is None or request.landed or request.generated > 0 or to == i:
+            return False
+        pool = self._pool[to]
+        if target.state != SERVING or pool == NONE or not self._fits(to, request):
+            return False
+        if request.split and pool != request.pool:
+            return False
+        self.instances[i].call_back(request, now_s)
+        request.pool = pool
+        target.enqueue(request, now_s)
+        return True
+
+    def squash(self, number: int, i: int, now_s: float) -> bool:
+        request = self._waiting(number, i)
+        if request is None or request.generated > 0:
+            return False
+        self.instances[i].call_back(request, now_s)
+        request.split, request.sent, request.sent_s, request.heir = 0, 0, 0.0, NONE
+        request.computed = request.cached
+        request.to_prefill = request.to_compute
+        request.retries += 1
+        return True
+
+    def come_again(self, number: int) -> RequestView:
+        request = self.requests[number]
+        request.pool = self._cell_pool[int(request.given["cell"])]
+        return _view_of(request)
+
+    def enter(self, number: int, now_s: float) -> None:
+        self._enter(self.requests[number], now_s)
+
+    def _waiting(self, number: int, i: int) -> Request | None:
+        """A request, if it waits in the queue of that instance."""
+        return next((request for request in self.instances[i].queue if request.number == number), None)
+
+    # -- pools -------------------------------------------------------------------------------------
 
     def _dispatch(self, request: Request, now_s: float) -> None:
         if not self._members[request.pool]:
@@ -674,6 +768,10 @@ class ReferenceWorld:
             partial=partial,
             events=tuple(self.events),
         )
+
+
+def _view_of(request: Request) -> RequestView:
+    return RequestView(*(request.given[name].item() for name in KNOWN))
 
 
 def _lands_before(a: Request, b: Request) -> bool:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from scheduler.core.types import SetSmClock
+from scheduler.core.types import ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
 from scheduler.simulator.commands import (
     OFF,
     SERVING,
@@ -110,6 +110,26 @@ class World(Protocol):
     def place(self, number: int, i: int, split: int, second: int, now_s: float) -> None: ...
 
     def refuse(self, number: int) -> None: ...
+
+    def reorder(self, i: int, numbers: Sequence[int], now_s: float) -> bool:
+        """What waits at `i` in this order. False: nothing of it waits there, or its queue has an order of its own."""
+        ...
+
+    def resteer(self, number: int, i: int, to: int, now_s: float) -> bool:
+        """A request that waits at `i` and has nothing in the cache. False: it does not, or `to` cannot take it."""
+        ...
+
+    def squash(self, number: int, i: int, now_s: float) -> bool:
+        """A request that waits at `i` and has no token yet leaves, until it comes again. False: there is no such."""
+        ...
+
+    def come_again(self, number: int) -> RequestView:
+        """A squashed request arrives again, and is to be placed, refused or entered."""
+        ...
+
+    def enter(self, number: int, now_s: float) -> None:
+        """It goes where its pool sends it."""
+        ...
 
     @property
     def arrived(self) -> int: ...
@@ -322,6 +342,15 @@ class _Driver:
                 self._world.assign(cell, self._fleet.pool_number(pool))
         elif isinstance(command, SetWeight):
             self._world.set_weight(self._instance(command.instance), command.weight)
+        elif isinstance(command, ReorderQueue):
+            numbers = [_number(name) for name in command.requests]
+            self._refused += not self._world.reorder(self._instance(command.instance), numbers, now_s)
+        elif isinstance(command, ResteerRequests):
+            i = self._instance(command.instance)
+            for name, to in command.moves:
+                self._refused += not self._world.resteer(_number(name), i, self._instance(to), now_s)
+        elif isinstance(command, SquashRequests):
+            self._squash(command, now_s)
 
     def _instance(self, name: str) -> int:
         if name not in self._number:
@@ -335,6 +364,22 @@ class _Driver:
             self._world.set_clock(i, command.mhz, now_s)
         else:
             self._at(now_s + delay_s, lambda at_s: self._world.set_clock(i, command.mhz, at_s))
+
+    def _squash(self, command: SquashRequests, now_s: float) -> None:
+        i = self._instance(command.instance)
+        gone = [n for n in map(_number, command.requests) if self._world.squash(n, i, now_s)]
+        self._refused += len(command.requests) - len(gone)
+
+        def try_again(at_s: float) -> None:
+            for number in gone:
+                request = self._world.come_again(number)
+                if self._router is None:
+                    self._world.enter(number, at_s)
+                else:
+                    self._offer(self._router, request, self._world.view(at_s))
+
+        if gone:
+            self._at(now_s + command.retry_after_s, try_again)
 
     def _slot(self, spec: InstanceSpec) -> int:
         """An instance that is off and of the same kind, or a new one with a name of its own."""
@@ -405,6 +450,12 @@ class _Driver:
             self._changing.difference_update(old, new)
 
         self._at(now_s + command.transfer_s, halt)
+
+
+def _number(request: str) -> int:
+    if not request.isdecimal():
+        raise SimulationError(f"a controller named the request '{request}': requests are named by their numbers")
+    return int(request)
 
 
 def _checked(fleet: FleetSpec, blocks: Iterator[Load], controlled: bool) -> Iterator[Load]:

@@ -112,6 +112,7 @@ class ParquetSink:
             "longest_wait_s": found.longest_wait_s,
             "alone_s": rows["lat_s"],
             "preemptions": rows["preemptions"],
+            "retries": rows["retries"],
             "timely_tokens": rows["timely"],
             "slo_met": polars.Series(found.met).set(polars.Series(~ended), None),
             "energy_j": rows["energy_j"],

@@ -17,7 +17,7 @@ from scheduler.simulator.fleet import ORDERS, ROUTINGS, FixedCosts, FleetSpec, I
 from scheduler.simulator.outcome import Floats, Outcome, Sink
 
 KINDS = ("prefill", "decode", "idle", "transition")
-_KNOWN = ("number", "arrival_s", "prompt", "cached", "predicted", "due_s", "cell", "service", "tenant")
+KNOWN = ("number", "arrival_s", "prompt", "cached", "predicted", "due_s", "cell", "service", "tenant")
 _ROWS = 1024  # of `own` to begin with; more when needed
 
 
@@ -84,6 +84,14 @@ def _instance_rows(specs: Sequence[InstanceSpec]) -> NDArray[np.void]:
     for name in ("worst_ttft_s", "worst_tpot_s", "worst_e2e_s"):
         rows[name] = np.nan
     return rows
+
+
+def lined_up(waiting: Sequence[int], named: Sequence[int]) -> list[int]:
+    """A queue in which those named take, in their order, the places that they have between them; others keep theirs."""
+    own = set(waiting)
+    coming = iter(number for number in dict.fromkeys(named) if number in own)
+    moved = own.intersection(named)
+    return [next(coming) if number in moved else number for number in waiting]
 
 
 def _widened(array: NDArray[Any], size: int, axis: int) -> NDArray[Any]:
@@ -345,7 +353,7 @@ class CompiledWorld:
         r = int(s.counts[kernel.NEXT_ARRIVAL])
         s.counts[kernel.NEXT_ARRIVAL] = r + 1
         kernel.receive(s, r)
-        return RequestView(*(s.req[name][r].item() for name in _KNOWN))
+        return self._view_of(r)
 
     def place(self, number: int, i: int, split: int, second: int, now_s: float) -> None:
         row = self._row(number)
@@ -360,6 +368,62 @@ class CompiledWorld:
 
     def _row(self, number: int) -> int:
         return int(np.searchsorted(self._state.req["number"], number))
+
+    def _view_of(self, r: int) -> RequestView:
+        return RequestView(*(self._state.req[name][r].item() for name in KNOWN))
+
+    # -- emergencies -------------------------------------------------------------------------------
+
+    def reorder(self, i: int, numbers: Sequence[int], now_s: float) -> bool:
+        s = self._state
+        if s.eng["order"][i] != kernel.FCFS:
+            return False
+        rows = kernel.sequences(s, i, now_s)[int(s.eng["running"][i]) :, 0]
+        waiting = dict(zip(s.req["number"][rows].tolist(), rows.tolist(), strict=True))
+        if waiting.keys().isdisjoint(numbers):
+            return False
+        order = [waiting[number] for number in lined_up(list(waiting), numbers)]
+        kernel.line_up(s, i, np.array(order, np.int64), now_s)
+        return True
+
+    def resteer(self, number: int, i: int, to: int, now_s: float) -> bool:
+        s, row = self._state, self._waiting_row(number, i)
+        if row is None or to == i:
+            return False
+        request, pool = s.req[row], self._pool[to]
+        if request["generated"] > 0 or request["computed"] > request["cached"]:
+            return False
+        if s.eng["state"][to] != kernel.SERVING or pool == kernel.NONE:
+            return False
+        fits = request["prompt"] + request["output"] <= s.eng["whole"][to]
+        if not fits or (request["split"] > 0 and request["pool"] != pool):
+            return False
+        kernel.resteer(s, row, to, pool, now_s)
+        return True
+
+    def squash(self, number: int, i: int, now_s: float) -> bool:
+        row = self._waiting_row(number, i)
+        if row is None or self._state.req["generated"][row] > 0:
+            return False
+        kernel.squash(self._state, row, now_s)
+        return True
+
+    def come_again(self, number: int) -> RequestView:
+        row = self._row(number)
+        self._state.req["pool"][row] = self._state.cell_pool[self._state.req["cell"][row]]
+        return self._view_of(row)
+
+    def enter(self, number: int, now_s: float) -> None:
+        kernel.enter(self._state, self._row(number), now_s)
+
+    def _waiting_row(self, number: int, i: int) -> int | None:
+        """Where a request is, if it waits in the queue of that instance."""
+        s, row = self._state, self._row(number)
+        if row >= s.req.size or s.req["number"][row] != number:
+            return None
+        here = s.req["status"][row] == kernel.IN_FLIGHT and s.req["instance"][row] == i
+        running = here and (s.active[i, : s.eng["running"][i]] == row).any()
+        return row if here and not running else None
 
     def forget_worst(self) -> None:
         for name in ("worst_ttft_s", "worst_tpot_s", "worst_e2e_s"):

@@ -80,24 +80,24 @@ class Program:
 @dataclass(frozen=True, slots=True, eq=False)
 class Relaxed:
     """The optimum without wholeness: `cost`, which no whole solution undercuts, the values of its columns, and what one
-    more of each would add to the cost (reduced costs)."""
+    more of each row's limit would add to the cost (dual values)."""
 
     cost: float
     values: Floats
-    reduced: Floats
+    prices: Floats
 
 
 def relaxed(program: Program) -> Relaxed | None:
     """None: not even without wholeness is there a solution."""
     if not len(program.cost):
-        return Relaxed(0.0, np.zeros(0), np.zeros(0)) if _nothing_is_feasible(program) else None
+        return Relaxed(0.0, np.zeros(0), np.zeros(len(program.lower))) if _nothing_is_feasible(program) else None
     solver = _solver(program, whole=False)
     solver.run()
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
     found = solver.getSolution()
     return Relaxed(
-        float(solver.getInfo().objective_function_value), np.asarray(found.col_value), np.asarray(found.col_dual)
+        float(solver.getInfo().objective_function_value), np.asarray(found.col_value), np.asarray(found.row_dual)
     )
 
 

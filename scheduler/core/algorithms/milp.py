@@ -14,7 +14,8 @@ of most demand. As printed, (1b) asks every class of every partition to be serve
 chosen one's. Printed (1e) multiplies the latency by the number of workers: meant is whether there are any.
 
 Once the partition is fixed the rest is one integer program (q leaves it). Each is bounded by its linear relaxation
-first; they are searched from the lowest bound up, and one whose bound is above the best plan found is not searched on.
+first, and in large fleets by patterns, which give a plan as well (`fleet_patterns`); they are searched from the lowest
+bound up, and one whose bound is above the best plan found is not searched on.
 A program has, beside n, the sums N_cm of n_lcm over sites, in whose terms (1b) is written: sites differ little in cost,
 so that branching on one n only moves workers to another site, while branching on N settles how a class is covered.
 """
@@ -42,6 +43,7 @@ from scheduler.core.algorithms.fleet import (
 )
 from scheduler.core.algorithms.fleet import options as options_of
 from scheduler.core.algorithms.fleet_greedy import greedy_fleet
+from scheduler.core.algorithms.fleet_patterns import priced
 from scheduler.core.algorithms.highs import Ints, Status
 from scheduler.core.types import CarbonPlan, PartitionOption
 
@@ -57,7 +59,8 @@ __all__ = [
 ]
 
 _COST, _MOST_COST = 1e3, 1e6  # of a plan in the solver, and of a worker there at most
-_PROMISING, _LOOK_S = 200, 1.0  # workers of large fleets to look at first, and for how long
+_LARGE = 400  # options, from which on patterns are worth their time
+_PATTERNS = 0.8  # of the time, at most, shared by the partitions
 _ROUNDING = 1e-9  # relative: what two ways to add up the same cost may differ by
 
 
@@ -81,13 +84,21 @@ def solve_fleet(
     search = _Search(started, time_limit_s, gap, patience_s)
     tasks = [_Task(problem, partition) for partition in problem.partitions]
     plans: dict[str, FleetPlan] = {}
-    searched = sorted((task for task in tasks if task.bound is not None), key=lambda task: task.bound or 0.0)
+    searched = sorted((task for task in tasks if task.bound is not None), key=_bound)
+    for position, task in enumerate(searched):
+        if len(task.choices) > _LARGE:
+            task.look(search, len(searched) - position)
+    searched.sort(key=_bound)
     for position, task in enumerate(searched):
         plan = _partition_plan(task, search, warm, len(searched) - position)
         search.told(plan)
         plans[task.partition.name] = plan
     plans = {task.partition.name: plans.get(task.partition.name) or _infeasible(task) for task in tasks}
     return replace(_best_of(problem, plans, gap), solve_s=time.perf_counter() - started, by_partition=plans)
+
+
+def _bound(task: _Task) -> float:
+    return -math.inf if task.bound is None else task.bound
 
 
 def _best_of(problem: FleetProblem, plans: dict[str, FleetPlan], gap: float) -> FleetPlan:
@@ -134,7 +145,11 @@ class _Search:
 
     def cannot_win(self, bound: float) -> bool:
         """No plan above the bound undercuts the best one by more than the gap. Equal cost may yet win by its power."""
-        return bound > self.best - self.gap * abs(self.best)
+        return bound > self.cutoff
+
+    @property
+    def cutoff(self) -> float:
+        return self.best - self.gap * abs(self.best) if math.isfinite(self.best) else math.inf
 
     def share_s(self, total_s: float, partitions: int) -> float:
         """The next partition's share of what is left of `total_s`: all but a tenth for each of the others.
@@ -152,23 +167,43 @@ class _Task:
         self.choices = options_of(problem, partition)
         self.scale = max((abs(option.cost) for option in self.choices), default=0.0) or 1.0
         self.program = _program(problem, partition, self.choices, [option.cost / self.scale for option in self.choices])
-        self.relaxed = highs.relaxed(self.program)
-        bound = None if self.relaxed is None else self.relaxed.cost
+        relaxed = highs.relaxed(self.program)
+        bound = None if relaxed is None else relaxed.cost
         self.bound = None if bound is None else bound * self.scale
         # The solver's tolerances are absolute. What a plan costs is scaled to about a thousand, for they could hide a
         # difference between cheap workers where the dearest is far dearer.
         grow = min(_COST / max(abs(bound or _COST), _COST / _MOST_COST), _MOST_COST)
         self.scale /= grow
         self.program = replace(self.program, cost=self.program.cost * grow)
+        self.relaxed = (
+            None if relaxed is None else replace(relaxed, cost=relaxed.cost * grow, prices=relaxed.prices * grow)
+        )
+        self.counts: Ints | None = None  # of a plan that is at hand
+
+    def look(self, search: _Search, left: int) -> None:
+        """A tighter bound, and a plan unless the bound says that it cannot win."""
+        assert self.relaxed is not None
+        time_limit_s = search.share_s(_PATTERNS * search.time_limit_s, left)
+        cutoff = search.cutoff / self.scale
+        found = priced(self.program, self.relaxed, len(self.partition.classes), time_limit_s, search.gap, cutoff)
+        self.bound, self.counts = max(_bound(self), found.bound * self.scale), found.counts
+        if found.counts is not None and search.patience_s <= 0.0:
+            search.best = min(search.best, float(self.program.cost[: len(self.choices)] @ found.counts) * self.scale)
 
     def begin_from(self, warm: CarbonPlan | None) -> list[float] | None:
-        """The last plan as the program's columns, where it is of this partition and still keeps the constraints."""
+        """A plan as the program's columns: the one at hand or, if it is better, the last one."""
+        found = [counts for counts in (self._known(warm), self.counts) if counts is not None]
+        costs = self.program.cost[: len(self.choices)]
+        best = min(found, key=lambda counts: float(costs @ counts), default=None)
+        return None if best is None else [*best.astype(float).tolist(), *_sums(self.choices, best.tolist())]
+
+    def _known(self, warm: CarbonPlan | None) -> Ints | None:
+        """The last plan, where it is of this partition and still keeps the constraints."""
         if warm is None or warm.partition != self.partition.name:
             return None
         if why_not(self.problem, warm.workers, self.partition) is not None:
             return None
-        counts = [float(warm.workers.get(option.worker, 0)) for option in self.choices]
-        return [*counts, *_sums(self.choices, counts)]
+        return np.array([warm.workers.get(option.worker, 0) for option in self.choices], dtype=np.int64)
 
 
 def _infeasible(task: _Task) -> FleetPlan:
@@ -177,16 +212,19 @@ def _infeasible(task: _Task) -> FleetPlan:
 
 
 def _partition_plan(task: _Task, search: _Search, warm: CarbonPlan | None, left: int) -> FleetPlan:
-    """The best plan of a partition; one that cannot win gets a greedy plan and its bound."""
+    """The best plan of a partition; where a search could not win, the plan at hand or a greedy one, and its bound."""
     started = time.perf_counter()
     assert task.bound is not None
     bound = task.bound
-    counts: Ints | None = None
+    counts = task.counts
     if not search.cannot_win(bound):
         counts, outcome = _search_task(task, search, warm, left)
         if outcome.status is Status.INFEASIBLE:
             return replace(_infeasible(task), solve_s=time.perf_counter() - started)
         bound = bound if outcome.bound is None else max(bound, outcome.bound * task.scale)
+        counts = task.counts if counts is None else counts
+    if counts is not None and any(option.cost == 0.0 for option in task.choices):
+        counts = _thriftiest(task, counts, max(0.1, search.share_s(search.time_limit_s, left)), search.gap)
     if counts is None:
         plan = greedy_fleet(task.problem, task.partition, task.choices)
         if plan.objective is None:  # greed can miss plans that exist
@@ -215,34 +253,7 @@ def _search_task(task: _Task, search: _Search, warm: CarbonPlan | None, left: in
         return cost - bound <= search.gap * abs(cost)
 
     gap = 0.0 if search.patience_s > 0.0 else search.gap
-    first = task.begin_from(warm)
-    if first is None and len(task.choices) > 2 * _PROMISING:
-        first = _promising(task, min(_LOOK_S, 0.3 * time_limit_s), search.gap)
-    counts, outcome = highs.search(task.program, time_limit_s, gap, first, enough)
-    if counts is not None and any(option.cost == 0.0 for option in task.choices):
-        counts = _thriftiest(task, counts, max(0.1, search.share_s(search.time_limit_s, left)), search.gap)
-    return counts, outcome
-
-
-def _promising(task: _Task, time_limit_s: float, gap: float) -> list[float] | None:
-    """A plan to begin from, of the workers alone that the relaxed optimum has or would soonest take.
-
-    In large fleets the solver's own heuristics come late. Few plans need the other workers, and a good plan in hand
-    lets the search leave most of them out by their reduced costs.
-    """
-    assert task.relaxed is not None
-    count = len(task.choices)
-    soonest = np.argsort(task.relaxed.reduced[:count], kind="stable")[:_PROMISING]
-    kept = np.union1d(soonest, np.flatnonzero(task.relaxed.values[:count] > 1e-9)).tolist()
-    costs = task.program.cost[kept].tolist()
-    program = _program(task.problem, task.partition, [task.choices[number] for number in kept], costs)
-    found, _ = highs.search(program, time_limit_s, gap / 2.0)
-    if found is None:
-        return None
-    counts = [0.0] * count
-    for number, own in zip(kept, found.tolist(), strict=False):  # the sums come after the workers
-        counts[number] = float(own)
-    return [*counts, *_sums(task.choices, counts)]
+    return highs.search(task.program, time_limit_s, gap, task.begin_from(warm), enough)
 
 
 def _thriftiest(task: _Task, counts: Ints, time_limit_s: float, gap: float) -> Ints:

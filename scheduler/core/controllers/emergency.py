@@ -90,15 +90,20 @@ class EmergencyObservation:
 
 @dataclass(frozen=True, slots=True)
 class EmergencyConfig:
+    """`highest`: no rung above it is climbed; that it is not enough is then told as AT_LIMIT."""
+
     period_s: float = 1.0
     patience_s: float = 2.0
     calm_s: float = 5.0
     squash_after_s: float = 10.0
     most_moves: int = 64
+    highest: Rung = Rung.SQUASH
 
     def __post_init__(self) -> None:
         if min(self.period_s, self.patience_s, self.calm_s, self.squash_after_s) <= 0.0 or self.most_moves < 1:
             raise ValueError("every time is longer than nothing, and at least one request may move")
+        if self.highest is Rung.CALM:
+            raise ValueError("a ladder has at least one rung: highest is above CALM")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +160,12 @@ def _climb(
 ) -> tuple[EmergencyState, list[Command]]:
     commands: list[Command] = []
     in_time, late = _order(obs, top=False)
-    if not late and state.rung < Rung.RAMP:
-        return _at(state, Rung.REORDER, obs, 0), _reorder(obs, in_time)
+    if config.highest is Rung.REORDER or (not late and state.rung < Rung.RAMP):
+        return _at(state, Rung.REORDER, obs, 0), _reorder(obs, in_time + late)
     if obs.mhz < obs.top_mhz:
         commands.append(SetSmClock(obs.instance, obs.top_mhz))
     in_time, late = _order(obs, top=True)
-    if state.rung < Rung.RAMP or not late:
+    if state.rung < Rung.RAMP or not late or config.highest is Rung.RAMP:
         return _at(state, max(state.rung, Rung.RAMP), obs, len(late)), commands + _reorder(obs, in_time + late)
     waited = obs.now_s - state.since_s >= config.patience_s - _EPS_S
     if state.rung is Rung.RAMP and not waited and len(late) <= state.late:
@@ -171,7 +176,11 @@ def _climb(
     gone = {request for request, _ in moves}
     stuck = [own for own in late if own.request not in gone]
     rung = max(state.rung, Rung.RESTEER)
-    if stuck and (state.rung is Rung.SQUASH or (state.rung is Rung.RESTEER and waited)):
+    if (
+        stuck
+        and config.highest is Rung.SQUASH
+        and (state.rung is Rung.SQUASH or (state.rung is Rung.RESTEER and waited))
+    ):
         squashed = [own for own in stuck if obs.now_s - own.arrival_s > config.squash_after_s]
         if squashed:
             rung = Rung.SQUASH

@@ -178,3 +178,28 @@ def test_every_request_is_somewhere_when_stepped(queue, rung, now_s, mate_free):
 def test_configuration_is_refused_when_it_makes_no_sense(wrong):
     with pytest.raises(ValueError, match="longer than nothing"):
         EmergencyConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("highest", "kinds"),
+    [
+        (Rung.REORDER, {ReorderQueue}),
+        (Rung.RAMP, {ReorderQueue, SetSmClock}),
+        (Rung.RESTEER, {ReorderQueue, SetSmClock, ResteerRequests}),
+        (Rung.SQUASH, {ReorderQueue, SetSmClock, ResteerRequests, SquashRequests}),
+    ],
+)
+def test_no_rung_above_the_highest_is_climbed(highest, kinds):
+    config, state, seen = EmergencyConfig(highest=highest), None, set()
+    for now_s in range(20):
+        queue = (request("lost", 0.2), request("b", now_s + 3.0, 2.0, 2.0), request("a", now_s + 2.5, 2.0, 2.0))
+        obs = observe(*queue, now_s=float(now_s), mates=(Mate("i2", 0.0),))
+        state, effects = step(state, obs, config)
+        seen |= {type(command) for command in effects.commands}
+        assert state.rung <= highest
+    assert seen == kinds
+
+
+def test_ladder_without_a_rung_is_refused():
+    with pytest.raises(ValueError, match="at least one rung"):
+        EmergencyConfig(highest=Rung.CALM)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from scheduler.core.engine_model import GPUS
-from scheduler.core.types import SetSmClock
+from scheduler.core.types import ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
 from scheduler.simulator.commands import (
     Answer,
     Assign,
@@ -136,7 +136,7 @@ class Schedule:
 
 @st.composite
 def schedules(draw: st.DrawFn, fleet: FleetSpec) -> Schedule:
-    """Clocks, starts, drains, re-shards, routes, at multiples of 0.7 s. Names of instances to come may not exist."""
+    """Clocks, starts, drains, re-shards, routes, emergencies, at multiples of 0.7 s."""
     names = st.sampled_from([spec.name for spec in fleet.instances])
     pools = st.sampled_from([pool.name for pool in fleet.pools])
     delays = st.sampled_from([0.0, 0.3, 2.0])
@@ -155,7 +155,19 @@ def schedules(draw: st.DrawFn, fleet: FleetSpec) -> Schedule:
         st.builds(lambda cell, pool: Assign({cell: pool}), st.integers(0, 1), pools),
         st.builds(SetWeight, names, st.sampled_from([0.5, 2.0])),
     )
+    commands = st.one_of(commands, emergencies(names))
     return Schedule(tuple(draw(st.lists(st.tuples(st.integers(0, 20), commands), max_size=8))))
+
+
+def emergencies(names: st.SearchStrategy[str]) -> st.SearchStrategy[SimCommand]:
+    """For requests that may wait there, or not."""
+    numbers = st.integers(0, 24).map(str)
+    several = st.lists(numbers, min_size=1, max_size=25, unique=True)
+    return st.one_of(
+        st.builds(ReorderQueue, names, several.map(tuple)),
+        st.builds(ResteerRequests, names, st.lists(st.tuples(numbers, names), min_size=1, max_size=25).map(tuple)),
+        st.builds(SquashRequests, names, several.map(tuple), st.sampled_from([0.0, 0.4, 5.0])),
+    )
 
 
 class Turns:

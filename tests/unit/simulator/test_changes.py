@@ -76,7 +76,40 @@ def test_second_instance_ends_the_prompt_when_the_split_lies_within_it(mode: str
 def test_second_instance_takes_the_last_tokens_when_the_split_lies_within_the_output(mode: str) -> None:
     out = run(mode, stages(Handover("second", 0.75)), [(0.0, 10, 10)])  # 15 of 20: six tokens come from the first
     assert out.rows["finish_s"].tolist() == [10.0]
-    assert out.spent_j["decode"].tolist() == [500.0, 300.0]  # token 7 is computed as the prefill of one token
+    assert out.spent_j["decode"].tolist() == [500.0, 400.0]
+    assert out.spent_j["prefill"].tolist() == [100.0, 0.0]
+
+
+@MODES
+def test_landed_request_goes_on_decoding_when_a_whole_prompt_has_all_the_budget(mode: str) -> None:
+    pools = (PoolSpec("first", (0,), handover=Handover("second", latency_s=0.5)), PoolSpec("second", (1,)))
+    fleet = FleetSpec((spec("i0"), spec("i1", budget=4)), pools, (0, 1))
+    requests = load([0.0, 0.0, 0.0], [10, 40, 40], [3, 1, 1], request_class=[0, 1, 1])
+    out = simulate(fleet, requests, mode=mode)
+    # It lands at 1.5 s. From 2 to 4 s it takes a token of each iteration's budget; the prompts need 80 more.
+    assert out.rows["finish_s"].tolist() == [4.0, 11.0, 21.0]
+    assert out.rows["itl_max_s"][0] == 2.0
+    assert out.spent_j["decode"].tolist() == [0.0, 200.0]
+
+
+@MODES
+def test_landed_prompt_is_ended_before_others_begin_when_it_was_cut(mode: str) -> None:
+    pools = (PoolSpec("first", (0,), handover=Handover("second", 0.5)), PoolSpec("second", (1,)))
+    fleet = FleetSpec((spec("i0"), spec("i1", budget=4)), pools, (0, 1))
+    requests = load([0.0] * 4, [22, 12, 12, 12], [2, 1, 1, 1], request_class=[0, 1, 1, 1])
+    out = simulate(fleet, requests, mode=mode)
+    # 12 of its 24 tokens are there at 1 s, when the first whole prompt is under way; it goes before the other two.
+    assert out.rows["finish_s"].tolist() == [7.0, 3.0, 9.0, 12.0]
+
+
+@MODES
+def test_landed_request_waits_when_there_is_no_room_for_its_next_token(mode: str) -> None:
+    pools = (PoolSpec("first", (0,), handover=Handover("second")), PoolSpec("second", (1,)))
+    small = replace(spec("i1"), kv_capacity_tokens=20)
+    fleet = FleetSpec((spec("i0"), small), pools, (0, 1))
+    requests = load([0.0, 0.0], [10, 10], [3, 6], request_class=[0, 1])
+    out = simulate(fleet, requests, mode=mode)
+    assert out.rows["finish_s"].tolist() == [8.0, 6.0]
 
 
 @MODES

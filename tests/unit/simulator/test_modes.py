@@ -25,7 +25,7 @@ from scheduler.simulator.kernel import (
 )
 from scheduler.simulator.outcome import Outcome
 from scheduler.simulator.run import simulate
-from tests.unit.simulator.scenarios import Schedule, Turns, fleets, loads, schedules
+from tests.unit.simulator.scenarios import Schedule, Turns, emergencies, fleets, loads, schedules
 
 # 100 random scenarios each; `make test-slow` takes 400 (profile `thorough`).
 LAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -72,7 +72,7 @@ def test_macro_mode_equals_the_reference_when_scenarios_are_random(data: st.Data
         return
     assert len(macro.events) < EVENTS
     assert by_instance(macro) == by_instance(reference)
-    for name in ("number", "status", "pool", "instance", "generated", "preemptions", "timely", "handed"):
+    for name in ("number", "status", "pool", "instance", "generated", "preemptions", "retries", "timely", "handed"):
         np.testing.assert_array_equal(macro.rows[name], reference.rows[name], name)
     for name in ("first_token_s", "finish_s", "itl_max_s", "energy_j"):
         np.testing.assert_allclose(macro.rows[name], reference.rows[name], rtol=1e-9, atol=1e-12, err_msg=name)
@@ -164,8 +164,11 @@ def test_modes_agree_and_show_the_same_when_a_router_places_requests(data: st.Da
     fleet = replace(fleet, pools=pools)
     split, most = data.draw(st.booleans()), data.draw(st.sampled_from([1, 3, 100]))
     routers = [Turns(split, most) for _ in range(2)]
+    names = st.sampled_from([spec.name for spec in fleet.instances])
+    drawn = st.lists(st.tuples(st.integers(0, 20), emergencies(names)), max_size=8)
+    control = Schedule(tuple(data.draw(drawn)))
     macro, reference = (
-        run(fleet, load, mode, Schedule(()), router=router)
+        run(fleet, load, mode, control, router=router)
         for mode, router in zip(("macro", "reference"), routers, strict=True)
     )
     assert (macro is None) == (reference is None)

@@ -201,10 +201,13 @@ def test_scenario_of_the_repository_is_valid(path: Path) -> None:
 
 def test_partial_result_is_left_when_interrupted(small: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    more = ["--set", "workload.requests=20000", "--mode", "reference", "--json", str(out)]
+    more = ["--set", "workload.requests=20000", "--mode", "reference", "--json", str(out), "--parquet", str(tmp_path)]
     command = [sys.executable, "-c", "from greenserve.cli import main; main()", "simulate", str(small), *more]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        time.sleep(6.0)
+        until = time.monotonic() + 120.0
+        while not (tmp_path / "requests.parquet").is_dir() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.1)
+        time.sleep(5.0)  # it has begun; now some requests are to end
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors

@@ -9,6 +9,7 @@ from scheduler.simulator.fields import Section
 from scheduler.simulator.fleet import ORDERS
 from scheduler.simulator.policies.config import Starting
 
+RUNGS = ("reorder", "ramp", "resteer", "squash")
 LOOPS = ("scale", "shard", "clock")  # slowest first
 ROUTINGS = ("energy", "least_loaded")
 CLOCKS = ("top", "all")
@@ -22,7 +23,8 @@ class DynamollmConfig:
     of a TTFT limit that the mean iteration with a prompt may take, since a request also waits for the one under way;
     `margin`: part of any limit that a predicted latency may take. `headroom` is on the forecast, `alpha` on the load of
     a shard epoch. `hand_down`, `proactive`, `warm_pool`, `down_after`, `wave`, `clocks`, `min_saving`: see
-    `ScaleDynamoConfig` and `ShardDynamoConfig`. `order`: of every instance's queue. `emergency`: the ladder of IV-D.
+    `ScaleDynamoConfig` and `ShardDynamoConfig`. `order`: of every instance's queue; the ladder reorders only those that
+    are first come first served. `emergency`: the ladder of IV-D, up to the rung `emergency_up_to`.
     """
 
     name: str = "dynamollm"
@@ -44,6 +46,7 @@ class DynamollmConfig:
     routing: str = "energy"
     order: str = "fcfs"
     emergency: bool = True
+    emergency_up_to: str = RUNGS[-1]
     emergency_period_s: float = 1.0
     starting: Starting = field(default_factory=Starting)
 
@@ -93,6 +96,7 @@ def read_dynamollm(section: Section) -> DynamollmConfig:
         routing=section.choice("routing", ROUTINGS, d.routing),
         order=section.choice("order", ORDERS, d.order),
         emergency=section.flag("emergency", d.emergency),
+        emergency_up_to=section.choice("emergency_up_to", RUNGS, d.emergency_up_to),
         emergency_period_s=number("emergency_period_s", above=0.0),
         starting=_starting(section, d.starting),
     )

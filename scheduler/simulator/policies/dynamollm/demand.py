@@ -14,13 +14,14 @@ from scheduler.core.controllers.scale_dynamo import node_max_load
 from scheduler.core.dynamo_classes import PUBLISHED_FACTOR, RequestClass, strictest
 from scheduler.core.engine_model import engine_model
 from scheduler.core.load_profile import LoadProfile, servable
+from scheduler.core.mode_profile import Lengths
 from scheduler.core.predictors.load_template import DAY_S, Forecast, LoadHistory, TemplateConfig, forecast, observe
 from scheduler.core.steady_state import SPARE_DEVIATIONS
 from scheduler.core.types import Limits, Mode, PoolKey
 from scheduler.simulator.commands import STRETCH_S, FleetView
 from scheduler.simulator.fleet import SimulationError
 from scheduler.simulator.policies.dynamollm.config import DynamollmConfig
-from scheduler.simulator.policies.observe import Lengths, cells_of, recent
+from scheduler.simulator.policies.observe import cells_of, recent
 from scheduler.simulator.policies.world import World
 
 # Time 0 is taken as a Monday's midnight, where the generated weeks begin too; Unix time began on a Thursday.

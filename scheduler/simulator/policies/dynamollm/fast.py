@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from scheduler.core.controllers import clock_profile, emergency
 from scheduler.core.controllers.clock_profile import InstanceLoad
 from scheduler.core.engine_model import engine_model, gpu
 from scheduler.core.load_profile import LOWEST_MHZ
-from scheduler.core.types import Limits, Loop, Reason, ResteerRequests, SetSmClock, SquashRequests
+from scheduler.core.types import Limits, Loop, Reason, ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
 from scheduler.simulator.commands import FleetView, SimCommand
 from scheduler.simulator.fleet import InstanceSpec
 from scheduler.simulator.policies import loops
+from scheduler.simulator.policies.dynamollm.config import DynamollmConfig
+from scheduler.simulator.policies.dynamollm.demand import Demand
+from scheduler.simulator.policies.dynamollm.nodes import Nodes
+from scheduler.simulator.policies.dynamollm.pool_profiles import PoolProfiles
+from scheduler.simulator.policies.dynamollm.router import DynamoRouter
 from scheduler.simulator.policies.loops import Told
-
-if TYPE_CHECKING:
-    from scheduler.simulator.policies.dynamollm.loops import Dynamollm
 
 _CHUNK_TOKENS = 2048  # what a prompt token takes is reckoned with a full iteration
 _MEMORY_S = 60.0  # a lull of one period is no smaller load: the mean of about so long counts as well
@@ -37,29 +38,33 @@ def prefill_token_s(spec: InstanceSpec, mhz: float) -> float:
 class FastLoops:
     """State of the two loops, by place in the view."""
 
-    def __init__(self, policy: Dynamollm) -> None:
-        self._policy = policy
-        config = policy.config
+    def __init__(
+        self, config: DynamollmConfig, demand: Demand, nodes: Nodes, router: DynamoRouter, profiles: PoolProfiles
+    ) -> None:
+        self._config, self._demand, self._nodes = config, demand, nodes
+        self._router, self._profiles = router, profiles
         self._clock_config = clock_profile.ProfileClockConfig(config.clock_period_s, margin=1.0)
-        self._emergency_config = emergency.EmergencyConfig(config.emergency_period_s)
+        self._emergency_config = emergency.EmergencyConfig(
+            config.emergency_period_s, highest=emergency.Rung[config.emergency_up_to.upper()]
+        )
         self._mean_rps: dict[int, float] = {}
         self._worst: dict[int, tuple[float, float]] = {}  # TTFT and TPOT since the last clock epoch
         self._clock_s = -1.0
         self._rungs: dict[int, emergency.EmergencyState] = {}
+        self._again_s: dict[str, float] = {}  # when a squashed request came again, or will
 
     # -- clock -----------------------------------------------------------------------------------------
 
     def clock(self, view: FleetView, told: Told) -> list[SimCommand]:
         """The present clocks are the state: nothing else is to be remembered from epoch to epoch."""
-        policy = self._policy
-        policy.nodes.sync(view)
-        policy.renew_if_old(view)
+        self._nodes.sync(view)
+        self._profiles.renew_if_old(view)
         self._note_worst(view)
         loads, profiles = [], {}
-        placed, policy.router.placed = policy.router.placed, {}
-        for pool, own in enumerate(policy.profiles):
-            limits = policy.limits(pool)
-            for slot in policy.nodes.serving(pool, view):
+        placed, self._router.placed = self._router.placed, {}
+        for pool, own in enumerate(self._profiles.of):
+            limits = self._profiles.limits(pool)
+            for slot in self._nodes.serving(pool, view):
                 spec = view.instances[slot]
                 if spec.tp in own:
                     name = f"{pool}/TP{spec.tp}"
@@ -77,7 +82,7 @@ class FastLoops:
 
     def _load(self, slot: int, profile: str, limits: Limits, placed: int, view: FleetView) -> tuple[int, InstanceLoad]:
         """Latencies seen have the wait in them that the limits leave room for: they are held against whole limits."""
-        spec, config = view.instances[slot], self._policy.config
+        spec, config = view.instances[slot], self._config
         rps = placed / config.clock_period_s
         share = min(1.0, config.clock_period_s / _MEMORY_S)
         mean = self._mean_rps[slot] = self._mean_rps.get(slot, rps) + share * (rps - self._mean_rps.get(slot, rps))
@@ -107,70 +112,96 @@ class FastLoops:
     # -- emergencies -----------------------------------------------------------------------------------
 
     def ladder(self, view: FleetView, told: Told) -> list[SimCommand]:
-        policy = self._policy
-        policy.nodes.sync(view)
+        self._nodes.sync(view)
         self._note_worst(view)
+        pools = [self._nodes.serving(pool, view) for pool in range(len(self._demand.classes))]
+        pressed = {slot for pool in pools for slot in pool if view.waiting[slot] > 0 or slot in self._rungs}
+        free_at_s = {slot: self._free_at_s(slot, view) for pool in pools for slot in pool if pressed}
         commands: list[SimCommand] = []
         seen: Counter[Reason] = Counter()
-        stuck = 0
-        for pool in range(len(policy.demand.classes)):
-            mine = policy.nodes.serving(pool, view)
-            pressed = [slot for slot in mine if view.waiting[slot] > 0 or slot in self._rungs]
-            for slot in pressed:
-                obs = self._pressed(slot, mine, view)
+        for pool, mine in enumerate(pools):
+            others = [slot for own in pools[pool:] for slot in own]  # larger classes' pools can serve them too
+            for slot in [slot for slot in mine if slot in pressed]:
+                obs = self._observation(slot, [other for other in others if other != slot], free_at_s, view)
                 state, effects = emergency.step(self._rungs.get(slot), obs, self._emergency_config)
                 self._rungs[slot] = state
                 if state.rung is emergency.Rung.CALM:
                     del self._rungs[slot]
                 seen[effects.rationale.reason] += 1
                 for command in effects.commands:
-                    if isinstance(command, SetSmClock):
-                        commands.append(command)
-                    elif isinstance(command, ResteerRequests):
-                        stuck += len(command.moves)
+                    if isinstance(command, ResteerRequests):
+                        _book(command, obs, free_at_s, view)
                     elif isinstance(command, SquashRequests):
-                        stuck += len(command.requests)
-        policy.router.pressed = {slot for slot, state in self._rungs.items() if state.rung >= emergency.Rung.RESTEER}
+                        again_s = view.now_s + command.retry_after_s
+                        self._again_s |= dict.fromkeys(command.requests, again_s)
+                    if isinstance(command, (SetSmClock, ReorderQueue, ResteerRequests, SquashRequests)):
+                        commands.append(command)
+        self._router.pressed = {slot for slot, state in self._rungs.items() if state.rung >= emergency.Rung.RESTEER}
         worst = next((reason for reason in _RUNGS if seen[reason]), None)
-        if worst is not None and (commands or stuck):
+        if worst is not None and commands:
             words = ", ".join(f"{seen[reason]} {reason.value}" for reason in _RUNGS if seen[reason])
-            kept = f" {stuck} requests stay in their queues: the simulator moves none." if stuck else ""
-            told.append(loops.decision(view, Loop.CLOCK, worst, f"Emergency of instances: {words}.{kept}"))
+            told.append(
+                loops.decision(view, Loop.CLOCK, worst, f"Emergency of instances: {words}.{_counted(commands)}")
+            )
         return commands
 
-    def _pressed(self, slot: int, mates: list[int], view: FleetView) -> emergency.EmergencyObservation:
+    def _observation(
+        self, slot: int, mates: list[int], free_at_s: dict[int, float], view: FleetView
+    ) -> emergency.EmergencyObservation:
+        """Who waits without a token. A request that was squashed counts as a new one, as its client's retry does."""
         spec = view.instances[slot]
         found = view.sequences(slot)
         mhz, top = float(view.mhz[slot]), gpu(spec.gpu).f_max
         token_s, top_s = prefill_token_s(spec, mhz), prefill_token_s(spec, top)
         first = found.running
-        rows = zip(
-            found.number[first:].tolist(),
-            found.arrival_s[first:].tolist(),
-            found.to_prefill_tokens[first:].tolist(),
-            found.predicted_tokens[first:].tolist(),
-            found.due_s[first:].tolist(),
-            strict=True,
-        )
-        ttft_s = self._policy.demand.ttft_s
-        ordered = sorted(rows, key=lambda row: row[4]) if self._policy.config.order == "edf" else list(rows)
+        columns = (found.number, found.arrival_s, found.to_prefill_tokens, found.predicted_tokens, found.due_s)
+        rows = [
+            row
+            for row, begun in zip(
+                zip(*(column[first:].tolist() for column in columns), strict=True),
+                found.generated_tokens[first:].tolist(),
+                strict=True,
+            )
+            if not begun
+        ]
+        if self._config.order == "edf":
+            rows.sort(key=lambda row: row[4])
+        queue = []
+        for number, arrival_s, tokens, predicted, _ in rows:
+            name = str(number)
+            at_s = self._again_s.get(name, arrival_s)
+            deadline_s = at_s + self._demand.ttft_s(tokens, predicted)
+            queue.append(emergency.Waiting(name, at_s, deadline_s, tokens * token_s, tokens * top_s))
         return emergency.EmergencyObservation(
             now_s=view.now_s,
             instance=spec.name,
-            queue=tuple(
-                emergency.Waiting(str(number), at_s, at_s + ttft_s(tokens, predicted), tokens * token_s, tokens * top_s)
-                for number, at_s, tokens, predicted, _ in ordered
-            ),
+            queue=tuple(queue),
             free_at_s=view.now_s + float(found.to_prefill_tokens[:first].sum()) * token_s,
             mhz=mhz,
             top_mhz=top,
-            mates=tuple(self._mate(other, view) for other in mates if other != slot),
+            mates=tuple(emergency.Mate(view.instances[other].name, free_at_s[other]) for other in mates),
         )
 
-    def _mate(self, slot: int, view: FleetView) -> emergency.Mate:
-        spec = view.instances[slot]
-        tokens = float(view.sequences(slot).to_prefill_tokens.sum()) if view.waiting[slot] else 0.0
-        return emergency.Mate(spec.name, view.now_s + tokens * prefill_token_s(spec, float(view.mhz[slot])))
+    def _free_at_s(self, slot: int, view: FleetView) -> float:
+        """When an instance has prefilled all prompts that it has."""
+        tokens = float(view.sequences(slot).to_prefill_tokens.sum())
+        return view.now_s + tokens * prefill_token_s(view.instances[slot], float(view.mhz[slot]))
+
+
+def _book(
+    command: ResteerRequests, obs: emergency.EmergencyObservation, free_at_s: dict[int, float], view: FleetView
+) -> None:
+    """What is re-steered to an instance is before what the next one would send there."""
+    takes_s = {own.request: own.service_s for own in obs.queue}
+    slots = {view.instances[slot].name: slot for slot in free_at_s}
+    for request, to in command.moves:
+        free_at_s[slots[to]] += takes_s[request]
+
+
+def _counted(commands: list[SimCommand]) -> str:
+    moved = sum(len(command.moves) for command in commands if isinstance(command, ResteerRequests))
+    gone = sum(len(command.requests) for command in commands if isinstance(command, SquashRequests))
+    return (f" {moved} requests re-steered." if moved else "") + (f" {gone} squashed." if gone else "")
 
 
 def _worse(old: float, new: float) -> float:

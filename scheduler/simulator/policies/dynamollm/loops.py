@@ -3,11 +3,7 @@
 Every decision is the core's: `scale_dynamo.step` (30 min, and ahead of the next epoch), `shard_dynamo.step` (5 min,
 and between epochs the next wave), `clock_profile.step` (5 s), `emergency.step` (1 s), `routing.choose` (each request).
 Here observations are built, and commands become those of the simulator. The baselines of section V-A are settings of
-the same knobs: see `dynamollm_config`.
-
-Where the simulator has no such command: queues are not reordered when the ladder says so (`order: edf` keeps them by
-deadline at all times, but by that of the last token); its re-steering keeps new requests away from an instance, while
-those in its queue stay there; and nobody is squashed.
+the same knobs: see `config`.
 """
 
 from __future__ import annotations
@@ -18,10 +14,9 @@ from dataclasses import dataclass, replace
 
 from scheduler.core.controllers import scale_dynamo, shard_dynamo
 from scheduler.core.engine_model import engine_model
-from scheduler.core.load_profile import LoadProfile
 from scheduler.core.overhead_table import OverheadTable
 from scheduler.core.overheads import cold_start_s, weight_bytes
-from scheduler.core.types import Effects, Limits, Loop, ReshardNode, ScaleTo
+from scheduler.core.types import Effects, Loop, ReshardNode, ScaleTo
 from scheduler.simulator.commands import Answer, Decision, FleetView, SimCommand
 from scheduler.simulator.fleet import InstanceSpec, Scheduling, SimulationError
 from scheduler.simulator.policies import loops
@@ -29,6 +24,7 @@ from scheduler.simulator.policies.dynamollm.config import DynamollmConfig
 from scheduler.simulator.policies.dynamollm.demand import TEMPLATE, Demand
 from scheduler.simulator.policies.dynamollm.fast import FastLoops
 from scheduler.simulator.policies.dynamollm.nodes import Nodes
+from scheduler.simulator.policies.dynamollm.pool_profiles import PoolProfiles
 from scheduler.simulator.policies.dynamollm.router import DynamoRouter
 from scheduler.simulator.policies.loops import Told
 from scheduler.simulator.policies.observe import first_view
@@ -72,9 +68,8 @@ class Dynamollm:
         warm = WarmServers(world.overheads, config.starting)
         self.nodes = Nodes(count, self.demand.service.name, templates, warm)
         self.router = DynamoRouter(self.demand, self.nodes, config.routing)
-        self.fast = FastLoops(self)
-        self.profiles: list[dict[int, LoadProfile]] = []
-        self._renew_s = 0.0
+        self.profiles = PoolProfiles(self.demand, self.router, config.shard_period_s)
+        self.fast = FastLoops(config, self.demand, self.nodes, self.router, self.profiles)
         self._scale: scale_dynamo.ScaleDynamoState | None = None
         self._begun: Decision | None = None  # the first one, taken before time began
         self._scale_s = self._shard_s = 0.0  # when they are next due
@@ -124,7 +119,7 @@ class Dynamollm:
             controls.append(PlainControl("emergency", c.emergency_period_s, self.fast.ladder))
         if not controls:
             raise SimulationError(f"{c.name}: no loop runs; take policy multi_pool for a fleet that nothing changes")
-        self.renew(view)
+        self.profiles.renew(view)
         return Plan(
             members,
             (PoolPlan(pool, "least_loaded"),),
@@ -148,27 +143,6 @@ class Dynamollm:
         demand.shares[:] = [float(count == 0) for count in counts]
         return counts
 
-    def renew(self, view: FleetView) -> None:
-        """Profiles at the lengths now seen, and with them the largest load of each kind of instance."""
-        self._renew_s = view.now_s + self.config.shard_period_s
-        self.profiles = [self.demand.profiles(pool, view.now_s) for pool in range(len(self.demand.classes))]
-        most: dict[tuple[int, int], float] = {}
-        for pool, own in enumerate(self.profiles):
-            limits = self.limits(pool)
-            prompt = self.router.mean_prompt[pool] = self.demand.pool_lengths(pool, view.now_s).prompt_tokens
-            for tp, profile in own.items():
-                most[pool, tp] = prompt * max(0.0, float(profile.top().within(limits)[0]))
-        self.router.most = most
-
-    def renew_if_old(self, view: FleetView) -> None:
-        if view.now_s >= self._renew_s - _EPS:
-            self.demand.look(view)
-            self.renew(view)
-
-    def limits(self, pool: int) -> Limits:
-        """What mean latencies in a pool are to keep."""
-        return self.demand.planned(self.demand.pool_limits(pool))
-
     # -- scale -----------------------------------------------------------------------------------------
 
     def scale(self, view: FleetView, told: Told) -> list[SimCommand]:
@@ -184,7 +158,7 @@ class Dynamollm:
                 if isinstance(command, ScaleTo):
                     self.nodes.wanted[self.demand.keys.index(command.pool)] = sum(command.workers.values())
             if effects.commands:
-                self.renew(view)
+                self.profiles.renew(view)
             if effects.commands or state.epoch != epoch:
                 why = effects.rationale
                 told.append(loops.decision(view, Loop.SCALE, why.reason, why.summary))
@@ -223,7 +197,7 @@ class Dynamollm:
         if view.now_s < self._shard_s - _EPS:
             return []
         before = self._shard.epoch if self._shard is not None else -1
-        self.renew_if_old(view)
+        self.profiles.renew_if_old(view)
         self._shard, effects = shard_dynamo.step(self._shard, self._shard_observation(view), self._shard_config)
         self._shard_s = effects.next_tick_s or math.inf
         commands: list[SimCommand] = []
@@ -249,8 +223,8 @@ class Dynamollm:
                         gpu=self.demand.gpu,
                         nodes=layouts,
                         demand_rps=(self.demand.pool_rps(n, view.now_s),),
-                        limits=self.limits(n),
-                        profiles=self.profiles[n],
+                        limits=self.profiles.limits(n),
+                        profiles=self.profiles.of[n],
                         weight_bytes=weights,
                         room_bytes=(best.kv_capacity_tokens * best.constants.kv_bytes + weights) / best.tp,
                         start_s=self._start_s(warm=True),

@@ -13,13 +13,13 @@ from scheduler.core.algorithms.speed_table import SpeedTable
 from scheduler.core.controllers import admission, retail, throttle
 from scheduler.core.controllers.admission import AdmissionConfig, AdmissionObservation, AdmissionState, Requests
 from scheduler.core.controllers.admission import RequestView as Asked
-from scheduler.core.controllers.retail import RetailConfig, RetailObservation
+from scheduler.core.controllers.retail import RetailConfig
 from scheduler.core.controllers.throttle import ThrottleConfig, ThrottleObservation, ThrottleState
+from scheduler.core.mode_profile import Lengths
 from scheduler.core.predictors.engine_speed import engine_speed
 from scheduler.core.types import Admit, Effects, Loop, Rationale, Reason, SetSmClock
 from scheduler.simulator.commands import SERVING, Decision, FleetView, Placement, RequestView
 from scheduler.simulator.fleet import InstanceSpec
-from scheduler.simulator.policies.observe import Lengths
 from scheduler.simulator.policies.racks import Kind, kind_of
 from scheduler.simulator.policies.throttllem.config import ThrottllemConfig
 
@@ -159,7 +159,10 @@ class ThrottleRouter:
         if not self._config.clock:
             return ()
         if self._config.name == "retail":
-            seen = self._as_retail_sees(obs, float(view.kv_used_tokens[slot]))
+            blocks = float(view.kv_used_tokens[slot]) / obs.speed.shape.block_tokens
+            seen = retail.observe(
+                obs.now_s, obs.instance, blocks, (obs.running, obs.waiting), self._config.predictor_error
+            )
             desk.clock, effects = retail.step(
                 desk.clock, seen, self._regression(view.instances[slot], obs.speed, served)
             )
@@ -171,17 +174,6 @@ class ThrottleRouter:
         commands = tuple(command for command in effects.commands if isinstance(command, SetSmClock))
         self._note_clock(effects.rationale.reason, commands, float(view.mhz[slot]))
         return commands
-
-    def _as_retail_sees(self, obs: AdmissionObservation, kv_tokens: float) -> RetailObservation:
-        both = (obs.running, obs.waiting)
-        prompt, predicted, made, deadline_s = (
-            np.concatenate([getattr(part, name) for part in both]).astype(np.float64)
-            for name in ("prompt_tokens", "predicted_tokens", "generated_tokens", "deadline_s")
-        )
-        output = np.maximum(1.0, predicted * (1.0 + self._config.predictor_error))
-        output = np.where(made >= output, np.maximum(made + 1.0, self._config.max_tokens), output)
-        blocks = kv_tokens / obs.speed.shape.block_tokens
-        return RetailObservation(obs.now_s, obs.instance, blocks, prompt, output, 1.0 - made / output, deadline_s)
 
     def _regression(self, spec: InstanceSpec, speed: SpeedTable, served: Served) -> RetailConfig:
         key = (_engine_key(spec), served.number)

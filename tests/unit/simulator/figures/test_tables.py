@@ -17,7 +17,7 @@ from .rows import LABELS, outcome, rows
 
 OLD_COLUMNS = {
     *("arrival_s", "prompt_tokens", "output_tokens", "request_class", "instance", "status", "generated_tokens"),
-    *("ttft_s", "tpot_s", "itl_p50_s", "itl_p99_s", "itl_max_s", "e2e_s", "preemptions", "timely_tokens"),
+    *("ttft_s", "tpot_s", "itl_p50_s", "itl_p99_s", "itl_max_s", "e2e_s", "preemptions", "retries", "timely_tokens"),
     *("slo_met", "energy_j"),
 }
 

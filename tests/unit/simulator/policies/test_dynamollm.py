@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from scheduler.core.engine_model import gpu
 from scheduler.core.overheads import clock_switch_s
 from scheduler.core.predictors.load_template import WEEK_S, LoadHistory, observe
-from scheduler.core.types import Limits, ReshardNode, SetSmClock
+from scheduler.core.types import Limits, ReorderQueue, ReshardNode, ResteerRequests, SetSmClock, SquashRequests
 from scheduler.simulator import kernel
 from scheduler.simulator.commands import OFF, SERVING, STRETCH_S, Reshard, Start
 from scheduler.simulator.fields import ScenarioError
@@ -207,6 +208,52 @@ def test_clock_is_ramped_when_requests_would_be_late():
     assert any(decision.reason == "clock_ramped" for decision in outcome.decisions)
     without = run(replace(config, loops=("clock",), emergency=False), slow, came)[0].decisions
     assert not any(decision.reason == "clock_ramped" for decision in without)
+
+
+@pytest.fixture(scope="module")
+def spike():
+    """Twenty seconds of more short answers than their pool's server can carry."""
+    came = requests([2.0, 70.0, 2.0], seconds=20.0)
+    return load(came.arrival_s, came.prompt_tokens, came.output_tokens % 99 + 1)
+
+
+@pytest.mark.parametrize(
+    ("up_to", "kinds"),
+    [
+        ("reorder", {ReorderQueue}),
+        ("ramp", {ReorderQueue, SetSmClock}),
+        ("resteer", {ReorderQueue, SetSmClock, ResteerRequests}),
+        ("squash", {ReorderQueue, SetSmClock, ResteerRequests, SquashRequests}),
+    ],
+)
+def test_ladder_climbs_as_far_as_it_may_when_load_spikes(up_to, kinds, spike):
+    """No other loop: servers were left at a low clock."""
+    found = world(2, rps=(1.0, 1.0))
+    slow = replace(found, templates=tuple(replace(spec, mhz=1200.0) for spec in found.templates))
+    config = DynamollmConfig(loops=(), routing="least_loaded", emergency_up_to=up_to)
+    outcome, log, _ = run(config, slow, spike)
+    assert {type(command) for _, command in log} == kinds
+    moved = [move for _, command in of(log, ResteerRequests) for move in command.moves]
+    squashed = sum(len(command.requests) for _, command in of(log, SquashRequests))
+    assert outcome.rows["retries"].sum() == squashed
+    assert bool(moved) == (up_to in ("resteer", "squash"))
+    assert bool(squashed) == (up_to == "squash")
+
+
+def test_retry_is_a_new_request_to_the_ladder_when_one_was_squashed(spike):
+    """Its wait begins anew, so that it is not squashed again at once; its latency is that of its first arrival."""
+    outcome, log, _ = run(DynamollmConfig(loops=()), world(1, rps=(1.0, 1.0)), spike)
+    when = {}
+    for at_s, command in of(log, SquashRequests):
+        for name in command.requests:
+            when.setdefault(int(name), []).append(at_s + command.retry_after_s)
+    assert when
+    for number, again_s in when.items():
+        row = outcome.rows[number]
+        assert row["retries"] == len(again_s)
+        assert all(later - earlier > 10.0 for earlier, later in pairwise(again_s))
+        assert row["first_token_s"] >= again_s[-1]
+        assert row["arrival_s"] == spike.arrival_s[number]
 
 
 def test_old_instances_serve_on_when_gpus_have_room_for_both():
