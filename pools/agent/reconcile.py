@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_S = 1.0
 LONGEST_BACKOFF_S = 30.0
+# An engine refuses requests as soon as it drains: gateways, which look each half second, hear of it first.
+NOTICE_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,9 @@ def spec_of(desired: DesiredInstance) -> InstanceSpec:
 class Reconciler:
     """Starts what is missing, drains what is to drain, stops what is not listed. Failed starts back off.
 
+    What serves and is to drain is reported as draining for `NOTICE_S` before its engine hears of it, so that no request
+    is on its way to an engine that refuses it.
+
     What runs is sent to sleep, woken and given other limits through `control`, on nodes that have it.
     """
 
@@ -55,6 +60,7 @@ class Reconciler:
         self._runtime = runtime
         self._control = control
         self._troubles: dict[str, Trouble] = {}
+        self._leaving: dict[str, float] = {}  # since when an engine that still serves is known to be about to drain
         self.errors: list[str] = []  # of the last pass
 
     def trouble(self, uid: str) -> Trouble | None:
@@ -67,17 +73,24 @@ class Reconciler:
         wanted = {item.uid: item for item in desired}
         self._troubles = {uid: trouble for uid, trouble in self._troubles.items() if uid in wanted}
         acted = False
+        self._leaving = {
+            status.uid: self._leaving.get(status.uid, now_s)
+            for status in actual
+            if status.state == "ready" and status.uid in wanted and wanted[status.uid].state == "draining"
+        }
         for status in actual:
-            acted |= self._end(status, wanted.get(status.uid))
+            acted |= self._end(now_s, status, wanted.get(status.uid))
         for item in desired:
             if item.state in ("running", "sleeping"):
                 acted |= self._run(now_s, item, statuses.get(item.uid))
                 acted |= self._adjust(item, statuses.get(item.uid))
         return acted
 
-    def _end(self, status: InstanceStatus, wanted: DesiredInstance | None) -> bool:
+    def _end(self, now_s: float, status: InstanceStatus, wanted: DesiredInstance | None) -> bool:
         if wanted is None or (wanted.state == "draining" and status.state == "failed"):
             return self._try(status.uid, "stop", lambda: self._runtime.stop(status.uid))
+        if now_s - self._leaving.get(status.uid, -NOTICE_S) < NOTICE_S:
+            return False
         if wanted.state == "draining" and status.state in ("starting", "ready", "sleeping"):
             return self._try(status.uid, "drain", lambda: self._runtime.drain(status.uid))
         return False

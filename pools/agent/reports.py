@@ -42,7 +42,8 @@ def instance_state(
     gpus = [known_gpus[uuid] for uuid in item.gpu_uuids if uuid in known_gpus]
     powers = [gpu.power_w for gpu in gpus if gpu.power_w is not None] if view.gpus else []
     if status is not None:
-        state, url, detail = status.state, status.url, status.detail
+        leaving = item.state == "draining" and status.state == "ready"  # gateways are to know before the engine does
+        state, url, detail = "draining" if leaving else status.state, status.url, status.detail
     else:
         state, url, detail = (trouble.state if trouble else "starting"), None, ""
     if trouble is not None:

@@ -84,6 +84,7 @@ class Knobs:
     itl_limit_s: float | None = _knob(
         None, "engines compose batches that keep this gap between tokens (DynaServe 4.2: 100 ms)", above=0.0
     )
+    max_num_seqs: int | None = _knob(None, "requests that an engine runs at once; none: vLLM's own 256", least=1)
 
     route: str = _knob(
         "least_energy",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -13,10 +14,13 @@ from scheduler.core.classify import classify
 from scheduler.core.mode_profile import Lengths
 from scheduler.core.predictors.load import peak_rates
 from scheduler.core.types import ClassDemand, Limits
+from telemetry.forecasts import load
+from telemetry.forecasts.series import load_step_s
 from telemetry.models import RequestRecord
 
 MIN_WINDOW_S = 300.0
 MAX_WINDOW_S = 3_600.0
+MOST_RISE = 4.0  # a forecast may not multiply what was seen by more
 OUTPUT_UNKNOWN_TOKENS = 129  # median of the Azure conversation trace (AzurePublicDataset, CC-BY)
 
 
@@ -37,15 +41,23 @@ class Declared:
     rps: float
     lengths: Lengths
 
+    def class_name(self, classes: Sequence[RequestClass]) -> str:
+        """Of its mean lengths: all of it counts there, their spread is not known yet."""
+        return classify(classes, round(self.lengths.prompt_tokens), round(self.lengths.output_tokens))
+
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """The arrivals of a window that ends at `now`; `declared`: the least to plan for, where the window is not full."""
+    """The arrivals of a window that ends at `now`; `declared`: the least to plan for, where the window is not full.
+
+    `rise`: by what factor the load of each coming step is foreseen to lie above that of the window; beyond it 1.
+    """
 
     now_s: float
     window_s: float
     rows: Sequence[Arrival]
     declared: Declared | None = None
+    rise: tuple[float, ...] = ()
 
     def by_class(self, classes: Sequence[RequestClass]) -> Mapping[str, list[Arrival]]:
         """As the gateway sends them: a pool must carry what is predicted to be of its class, whatever comes out."""
@@ -67,6 +79,8 @@ class Arrivals:
     ) -> tuple[ClassDemand, Lengths | None]:
         times = np.array([row.at_s for row in rows], dtype=np.float64)
         rates = peak_rates(times, self.now_s, self.window_s, steps=steps)
+        rise = (*self.rise[:steps], *(1.0,) * (steps - len(self.rise)))
+        rates = tuple(rate * factor for rate, factor in zip(rates, rise, strict=True))
         if not rows:
             return ClassDemand(name, rates, limits), None
         prompt = float(np.mean([row.prompt_tokens for row in rows]))
@@ -74,11 +88,27 @@ class Arrivals:
         return ClassDemand(name, rates, limits, prompt, output), Lengths(prompt, output)
 
 
+def foreseen(seen: Arrivals, service: Service, now: datetime, step_s: float, steps: int) -> Arrivals:
+    """With the rise that the best load model sees coming, once it has a record; what was seen lately stays the least.
+
+    The service's load as a whole is forecast, and each class follows it: a partition that is not in force has no
+    history of its own.
+    """
+    times = np.array([row.at_s for row in seen.rows], dtype=np.float64)
+    (lately,) = peak_rates(times, seen.now_s, seen.window_s, steps=1)
+    if lately <= 0.0 or not math.isclose(step_s, load_step_s()):
+        return seen
+    ahead = load.expected(service.name, "", now, steps)
+    if not any(row.chosen for row in ahead.record):
+        return seen
+    rise = tuple(1.0 if rate is None else min(MOST_RISE, max(1.0, rate / lately)) for rate in ahead.rates_rps)
+    return replace(seen, rise=rise)
+
+
 def _at_least(
     declared: Declared, seen: dict[int, tuple[ClassDemand, Lengths | None]], classes: Sequence[RequestClass]
 ) -> dict[int, tuple[ClassDemand, Lengths | None]]:
-    """All of the declared load in the class of its mean lengths: their spread is not known yet."""
-    name = classify(classes, round(declared.lengths.prompt_tokens), round(declared.lengths.output_tokens))
+    name = declared.class_name(classes)
     key = next(cell.pk for cell in classes if cell.name == name)
     demand, lengths = seen[key]
     lengths = lengths or declared.lengths

@@ -6,7 +6,8 @@ The rules, in order:
 3. New ones are placed largest first, each on the node with the fewest free GPUs that still fits (best fit).
    One that has to wait for a drain reserves its room, so that a smaller one does not take it.
 4. The last ready instance of a class (a bridge) is drained only once another one of the class is ready, unless its
-   GPUs are all that a new instance could stand on.
+   GPUs are all that a new instance of the class could stand on. While others of its class come up, what waits for its
+   GPUs waits on.
 5. Where free GPUs suffice but lie on several nodes, small instances make room for a large one.
 6. In a pool with shadows a new instance on free GPUs replaces a surplus one, which serves until the new one is ready.
    Where a new one finds no free GPUs it waits for a drain, as it does elsewhere.
@@ -82,7 +83,7 @@ class Placement:
     waiting: tuple[tuple[int, Mode], ...] = ()
     unplaceable: tuple[tuple[int, Mode], ...] = ()
     bridges: tuple[int, ...] = ()  # surplus that serves until others do: of rules 4 and 6
-    last: tuple[int, ...] = ()  # a bridge that is all that serves, while others come up
+    last: tuple[int, ...] = ()  # bridges that are all that serves of a class, or at all, while others come up
 
     @property
     def changes(self) -> bool:
@@ -97,21 +98,36 @@ def place(wanted: Sequence[Wanted], standing: Sequence[Standing], nodes: Sequenc
     given_up: set[int] = set()
     displaced: set[int] = set()
     best: Placement | None = None
+
+    def soon_free(bridge: Standing, plan: Placement) -> bool:
+        """Whether others of its class are coming up, who would not be kept from it by giving the bridge up now."""
+        if bridge.id not in plan.last:
+            return False
+        without = _attempt(wanted, standing, nodes, given_up | {bridge.id}, displaced)
+        return not Counter(without.unplaceable) - Counter(plan.unplaceable)
+
     while True:
         plan = _attempt(wanted, standing, nodes, given_up, displaced)
         if best is None or len(plan.unplaceable) < len(best.unplaceable):
             best = plan
-        if not plan.unplaceable or plan.last:
-            return plan  # what the last one stands on is free once another serves
+        if not plan.unplaceable:
+            return plan
         short = {(sites[pool_id], mode.gpu) for pool_id, mode in plan.unplaceable}
         in_the_way = [s for s in standing if s.id in plan.bridges and (s.site_id, s.mode.gpu) in short]
         if in_the_way:
-            given_up.add(min(in_the_way, key=lambda s: (s.mode.tp, s.id)).id)
+            gone = next((s.id for s in sorted(in_the_way, key=_size) if not soon_free(s, plan)), None)
+            if gone is None:
+                return plan
+            given_up.add(gone)
             continue
         room = _make_room(plan, standing, nodes, sites, displaced)
         if not room:
             return best
         displaced |= room
+
+
+def _size(s: Standing) -> tuple[int, int]:
+    return s.mode.tp, s.id
 
 
 def _attempt(
@@ -129,8 +145,8 @@ def _attempt(
     kept = bridges | shadowed
     free_to_move = [s for s in running if s.id not in kept]
     missing = _reuse(wanted, free_to_move, missing, staying, same_class=False)
-    last = set() if kept else _last_ready(wanted, running, staying, given_up)
-    kept |= last
+    alone = set() if kept else _last_ready(wanted, running, staying, given_up)
+    kept |= alone
     drains = [s for s in standing if s.running and s.id not in staying and s.id not in kept]
     going = [*drains, *(s for s in standing if not s.running)]
     sites = {w.pool_id: w.site_id for w in wanted}
@@ -140,6 +156,10 @@ def _attempt(
     starts = _as_shadows(wanted, starts, surplus, short)
     waited_for = {old for start in starts for old in start.replaces}
     drains = [s for s in drains if s.id not in waited_for]
+    pools = {*(start.pool_id for start in starts), *(pool_id for pool_id, _ in waiting), *staying.values()}
+    coming = {w.request_class for w in wanted if w.pool_id in pools}
+    last = {s.id for s in running if s.id in bridges and s.request_class in coming}
+    last |= alone if starts or staying else set()
     return Placement(
         moves={s.id: staying[s.id] for s in running if s.id in staying and staying[s.id] != s.pool_id},
         starts=tuple(starts),
@@ -147,7 +167,7 @@ def _attempt(
         waiting=tuple(waiting),
         unplaceable=tuple(unplaceable),
         bridges=tuple(sorted(kept | waited_for)),
-        last=tuple(last) if starts or any(s.id in staying for s in running) else (),
+        last=tuple(sorted(last)),
     )
 
 

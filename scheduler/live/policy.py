@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -19,7 +20,8 @@ from scheduler.core.types import Loop
 from scheduler.models import ControllerState
 
 KIND = "policy"  # of the ControllerState that says which policy the loops have taken up
-_REQUEST_KNOBS = [name for name in wire.RequestPolicy.__struct_fields__ if name != "throttle"]
+_CLOCK_FLAGS = ("throttle", "retail")  # clock rules that live at the gateway
+_REQUEST_KNOBS = [name for name in wire.RequestPolicy.__struct_fields__ if name not in _CLOCK_FLAGS]
 # Every engine is started so that it goes by priority: requests that bring none are served as they come, and a policy
 # that sends priorities needs no engine to be restarted.
 ENGINE_OPTIONS = EngineOptions("priority", preempt_for_waiting=True)
@@ -75,7 +77,8 @@ def _state(service: Service) -> ControllerState:
 def request_policy(knobs: Knobs) -> wire.RequestPolicy:
     """Knobs and fields have the same names; a clock rule that lives at the gateway is a flag there."""
     own: dict[str, Any] = {name: getattr(knobs, name) for name in _REQUEST_KNOBS}
-    return wire.RequestPolicy(**own, throttle=knobs.clock == "throttle")
+    own |= {name: knobs.clock == name for name in _CLOCK_FLAGS}
+    return wire.RequestPolicy(**own)
 
 
 def clock_rule(knobs: Knobs) -> wire.ClockPolicy:
@@ -90,4 +93,5 @@ def clock_rule(knobs: Knobs) -> wire.ClockPolicy:
 
 
 def engine_limits(knobs: Knobs) -> EngineLimits:
-    return EngineLimits(itl_limit_s=knobs.itl_limit_s)
+    limits = EngineLimits(itl_limit_s=knobs.itl_limit_s)
+    return limits if knobs.max_num_seqs is None else replace(limits, max_num_seqs=knobs.max_num_seqs)

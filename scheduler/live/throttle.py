@@ -38,7 +38,7 @@ from scheduler.core.types import (
     StartShadow,
 )
 from scheduler.live import agents, dynamo, recordings, snapshot
-from scheduler.live.demand import arrivals
+from scheduler.live.demand import Declared, arrivals
 from scheduler.live.snapshot import ClassNow
 from scheduler.live.steps import Result, Turn, carbon_plan, nothing_to_do, period_s, planned_workers
 from telemetry.models import RequestRecord
@@ -73,7 +73,7 @@ def scale(turn: Turn) -> Result:
     for key, (now, planned) in present.items():
         workers[key] = _as_many(now, planned, [size.mode for size in table.get(key.request_class, ())])
     under_way = _under_way(turn)
-    rates = _rates(turn, classes, under_way, seen.declared is not None)
+    rates = _rates(turn, classes, under_way, seen.declared)
     told: dict[PoolKey, list[Effects]] = defaultdict(list)
     states: dict[str, Any] = {}
     for engine in engines:
@@ -165,7 +165,9 @@ def _under_way(turn: Turn) -> dict[str, int]:
     return dict(found)
 
 
-def _rates(turn: Turn, classes: Mapping[str, ClassNow], under_way: Mapping[str, int], new: bool) -> dict[str, float]:
+def _rates(
+    turn: Turn, classes: Mapping[str, ClassNow], under_way: Mapping[str, int], declared: Declared | None
+) -> dict[str, float]:
     """Requests a second of each class that came in the last period; of a new service no less than was declared."""
     window_s = period_s(Loop.SCALE, turn.knobs)
     until = turn.now - timedelta(seconds=UNDER_WAY_S)
@@ -188,10 +190,12 @@ def _rates(turn: Turn, classes: Mapping[str, ClassNow], under_way: Mapping[str, 
     counts = Counter(rows.values_list("request_class", flat=True))
     only = next(iter(classes)) if len(classes) == 1 else None  # whatever it was called under another partition
     found = {}
-    for name, own in classes.items():
+    for name in classes:
         count = sum(counts.values()) if name == only else counts[name]
-        declared = max(own.demand.demand_rps, default=0.0) if new else 0.0
-        found[name] = max(max(0.0, count / window_s + _growth_rps(turn, under_way, name)), declared)
+        found[name] = max(0.0, count / window_s + _growth_rps(turn, under_way, name))
+    if declared is not None:
+        name = declared.class_name([own.cell for own in classes.values()])
+        found[name] = max(found[name], declared.rps)
     return found
 
 

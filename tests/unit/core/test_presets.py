@@ -49,7 +49,7 @@ def test_baselines_differ_in_the_knob_that_their_paper_names():
 
 def test_request_policy_has_a_knob_for_each_field():
     names = {item.name for item in fields(Knobs)}
-    assert {name for name in wire.RequestPolicy.__struct_fields__ if name not in names} == {"throttle"}
+    assert {name for name in wire.RequestPolicy.__struct_fields__ if name not in names} == {"throttle", "retail"}
     assert all(
         getattr(Knobs(), name) == getattr(wire.RequestPolicy(), name)
         for name in wire.RequestPolicy.__struct_fields__

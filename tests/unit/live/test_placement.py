@@ -95,6 +95,16 @@ def test_last_ready_one_goes_when_its_gpus_are_all_there_is():
     assert plan.waiting == ((1, A8),)
 
 
+def test_last_ready_one_stays_when_some_of_those_that_replace_it_can_come_up_without_its_gpus():
+    wants, old = [wanted(1, {A2: 4})], standing(1, 1, A4)
+    plan = place(wants, [old], [room(1, 4)])
+    assert (len(plan.starts), plan.drains, plan.unplaceable) == (2, (), ((1, A2), (1, A2)))
+    news = [standing(n, 1, A2, state="starting") for n in (2, 3)]
+    assert not place(wants, [old, *news], [room(1, 0)]).changes
+    plan = place(wants, [old, *(standing(n, 1, A2) for n in (2, 3))], [room(1, 0)])
+    assert (plan.drains, plan.waiting) == ((1,), ((1, A2), (1, A2)))
+
+
 def test_last_ready_one_goes_when_its_class_is_not_wanted_any_more():
     assert place([wanted(1, {A4: 0})], [standing(1, 1, A4)], [room(1, 0)]).drains == (1,)
 

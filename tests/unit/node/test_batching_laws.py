@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pools.simnode.generation import Generation
-from pools.simnode.kv import Arriving, HandOver, KvLink
+from pools.simnode.hand_over import Arriving, HandOver, KvLink
 from scheduler.core.ports import EngineLimits, EngineOptions
 from tests.unit.node.bench import Bench
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pools.simnode.generation import Generation
-from pools.simnode.kv import LEASE_S, Arriving, HandOver, KvLink
+from pools.simnode.hand_over import Arriving, HandOver, KvLink
+from pools.simnode.kv import LEASE_S
 from scheduler.core.algorithms.kv_transfer import Link, exposure
 from tests.unit.node.bench import PREFILL_S_PER_TOKEN, STEP_S, Bench
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from pools import wire
-from pools.agent.reconcile import LONGEST_BACKOFF_S, Reconciler, spec_of
+from pools.agent.reconcile import LONGEST_BACKOFF_S, NOTICE_S, Reconciler, spec_of
 from scheduler.core.ports import EngineLimits, EngineOptions, PermanentError, RetryableError
 from tests.fakes.node import FakeEngineControl, FakeInstanceRuntime, desired_instance
 
@@ -44,11 +44,31 @@ def test_instance_is_drained_once_and_never_started_again_when_it_is_to_drain() 
     bench.act(desired_instance("a"))
     bench.runtime.become("a", "ready")
     draining = desired_instance("a", state="draining")
-    bench.act(draining)
-    bench.act(draining)
+    for _ in range(4):
+        bench.act(draining)
     bench.runtime.stop("a")  # its last request has ended
     bench.act(draining)
     assert bench.runtime.calls == [("start", "a"), ("drain", "a"), ("stop", "a")]
+
+
+def test_engine_hears_of_its_drain_after_gateways_did_when_it_serves() -> None:
+    bench = Bench()
+    bench.act(desired_instance("a"))
+    bench.runtime.become("a", "ready")
+    draining = desired_instance("a", state="draining")
+    assert not bench.act(draining)
+    assert not bench.act(desired_instance("a"))  # called off: the next notice begins anew
+    assert not bench.act(draining, after_s=NOTICE_S)
+    assert not bench.act(draining, after_s=0.9 * NOTICE_S)
+    assert bench.act(draining, after_s=0.2 * NOTICE_S)
+    assert bench.runtime.calls == [("start", "a"), ("drain", "a")]
+
+
+def test_engine_drains_at_once_when_it_does_not_serve_yet() -> None:
+    bench = Bench()
+    bench.act(desired_instance("a"))
+    assert bench.act(desired_instance("a", state="draining"))
+    assert bench.runtime.calls == [("start", "a"), ("drain", "a")]
 
 
 def test_endings_come_before_starts_when_gpus_change_hands() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from pools.simnode.gpu_group import GpuGroup
 from pools.simnode.gpus import SimGpu
-from pools.simnode.kv import Arriving, HandOver, KvLink
+from pools.simnode.hand_over import Arriving, HandOver, KvLink
 from pools.simnode.transitions import Durations
 from scheduler.core.engine_model import engine_model, gpu
 from scheduler.core.overheads import Overheads, cold_start_s, fall_asleep_s, wake_s, weight_bytes

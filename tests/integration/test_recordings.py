@@ -1,0 +1,94 @@
+"""Recorded epochs, taken again by the command: the same decisions, and a difference where a recording was altered."""
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+from django.utils import timezone
+
+from greenserve.commands.decisions import decisions
+from pools import demo
+from scheduler.core.types import Loop
+from scheduler.live import epochs, policy
+from scheduler.models import Epoch
+from telemetry.feeds import refresh_feed
+from telemetry.models import CarbonFeed
+from tests.fakes.house import report_all, requests_came
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def recorded(redis_client):
+    """The first epochs of DynamoLLM's loops, each of which decides something."""
+    now, service = timezone.now(), demo.load()
+    report_all(redis_client)
+    for feed in CarbonFeed.objects.select_related("site"):
+        refresh_feed(feed, now)
+    policy.change(service, "dynamollm", {})
+    requests_came(now, count=300, over_s=100)
+    for loop in (Loop.CARBON, Loop.SCALE, Loop.SHARD):
+        epochs.run(service, loop, now)
+    return {epoch.kind: epoch for epoch in Epoch.objects.all()}
+
+
+def replayed(*words):
+    done = CliRunner().invoke(decisions, [*words, "--json"])
+    return done.exit_code, json.loads(done.output)
+
+
+def test_steps_decide_the_same_when_they_are_taken_again(recorded):
+    code, found = replayed("--service", "llama3-70b")
+    assert (code, found["differ"]) == (0, [])
+    assert found["steps"] >= len(recorded) == 3
+
+
+def another_number(notes):
+    """A command gives one GPU more."""
+    text = json.dumps(notes[0]["commands"])
+    altered = re.sub(r'\["A100-80GB", (\d+)\]', lambda found: f'["A100-80GB", {int(found[1]) + 1}]', text, count=1)
+    assert altered != text
+    notes[0]["commands"] = json.loads(altered)
+    return notes
+
+
+def one_command_less(notes):
+    notes[0]["commands"]["$tuple"].pop()
+    return notes
+
+
+def another_reason(notes):
+    notes[0]["reason"] = "emergency"
+    return notes
+
+
+def another_question(notes):
+    """The same answer, but no class had a server."""
+    nodes = notes[0]["told"]["$tuple"][1]["fields"]["nodes"]
+    assert any(count for _, count in nodes["$map"])
+    nodes["$map"] = [[key, 0] for key, _ in nodes["$map"]]
+    return notes
+
+
+@pytest.mark.parametrize(
+    ("kind", "alter"),
+    [
+        ("carbon", one_command_less),
+        ("carbon", another_number),
+        ("carbon", another_reason),
+        ("scale", another_reason),
+        ("scale", another_question),
+        ("shard", another_reason),
+    ],
+)
+def test_difference_is_told_when_a_recording_was_altered(recorded, kind, alter):
+    epoch = recorded[kind]
+    Epoch.objects.filter(pk=epoch.pk).update(recording=alter(epoch.recording))
+    code, found = replayed()
+    assert code == 1
+    assert [(row["epoch_id"], row["kind"]) for row in found["differ"]] == [(epoch.pk, kind)]
+    assert found["differ"][0]["then"] != found["differ"][0]["now"]
+    in_words = CliRunner().invoke(decisions, [])
+    assert in_words.exit_code == 1
+    assert f"epoch {epoch.pk} ({kind}" in in_words.output
