@@ -1,4 +1,4 @@
-"""Compares our gateway with nginx and vllm-router: `python benchmarks/gateway.py [--vllm-router PATH]`.
+"""Compares our gateway with nginx and vllm-router: `python -m benchmarks.gateway [--vllm-router PATH]`.
 
 One run, the same engines (gateway_mock.py) and load (gateway_load.py) for all; the proxies share a core that is theirs,
 one is loaded at a time, by turns (A B C A B C), and medians are given. CPU seconds of a proxy's process tree are what
@@ -8,6 +8,7 @@ least of the turns beside the median. nginx is left out where it is not on the P
 
     --only requests chunks    some scenarios      --proxies greenserve    some proxies
     --soak 300                1,000 streams at 100 ms a token for so long, on ours alone
+    --python /usr/bin/python3 ours on another build of Python: one with profile-guided optimisation takes less
     --profile FILE            ours under cProfile, for pstats (its figures are then its own, not to be compared)
 """
 
@@ -29,10 +30,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gateway_proxies as proxies
-from gateway_load import Order, tree_usage
-from gateway_proxies import KEY, MODEL, RENAMED, Target
-
+from benchmarks import gateway_proxies as proxies
+from benchmarks.gateway_load import Order, tree_usage
+from benchmarks.gateway_proxies import KEY, MODEL, RENAMED, Target
 from greenserve import env
 
 LOAD = Path(__file__).with_name("gateway_load.py")
@@ -226,7 +226,7 @@ def _start(stack: contextlib.ExitStack, var_dir: Path, args: argparse.Namespace)
     if "vllm-router" in wanted and (router := args.vllm_router or env.find_program("vllm-router")):
         targets.append(stack.enter_context(proxies.vllm_router(router, urls, var_dir, core, args.vllm_router_policy)))
     if "greenserve" in wanted:
-        ours = proxies.greenserve(urls, var_dir, core, args.client_core, args.profile)
+        ours = proxies.greenserve(urls, var_dir, core, args.client_core, args.python, args.profile)
         targets.append(stack.enter_context(ours))
         print(f"greenserve: pid {targets[-1].pid}, {targets[-1].url}", file=sys.stderr)
     return targets
@@ -301,6 +301,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--head", choices=("openai", "plain"), default="openai", help="the requests' headers")
     parser.add_argument("--soak", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--profile", type=Path)
+    parser.add_argument("--python", default=sys.executable, help="the interpreter of ours, of the same minor version")
     parser.add_argument("--nice", type=int, default=0, help="of all that runs, e.g. -10 on a busy machine (root)")
     parser.add_argument("--proxy-core", type=int)
     parser.add_argument("--client-core", type=int)

@@ -1,4 +1,4 @@
-"""Times the gateway's classification: `python benchmarks/gateway_classify.py [TRACE]`. Prints JSON.
+"""Times the gateway's classification: `python -m benchmarks.gateway_classify [TRACE]`. Prints JSON.
 
 All that a request costs before routing, from its parsed body on: features, digest, prompt tokens, output tokens, class.
 Bodies are chats of 4.6 KB in four messages and of 300 bytes in one, each of them seen for the first time (boosted) or

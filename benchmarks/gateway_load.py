@@ -1,6 +1,6 @@
 """A load client for timing proxies: closed loop, raw protocol. Prints one JSON object.
 
-`python benchmarks/gateway_load.py URL --connections 50 --seconds 3 [--tokens 200 --pace-ms 10] --pid PROXY`
+`python -m benchmarks.gateway_load URL --connections 50 --seconds 3 [--tokens 200 --pace-ms 10] --pid PROXY`
 
 It says what came of the requests in a window after a warm-up, and how much CPU the proxy's process tree used meanwhile
 (from /proc). Every stream is held to be wrong unless all its events, the end marker and the last chunk are there.

@@ -1,4 +1,4 @@
-"""A vLLM-shaped engine for timing proxies: `python benchmarks/gateway_mock.py PORT [PORT ...]`.
+"""A vLLM-shaped engine for timing proxies: `python -m benchmarks.gateway_mock PORT [PORT ...]`.
 
 Raw protocol, no framework, so that it costs less than what is timed. The prompt says what to answer, since every proxy
 hands it on: `[tokens=200 pace=10 first=0]`, pace and first in milliseconds. pace=0 floods until the socket is full.

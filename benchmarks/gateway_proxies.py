@@ -10,6 +10,7 @@ import hashlib
 import os
 import socket
 import sys
+import sysconfig
 import threading
 import time
 import urllib.request
@@ -126,17 +127,17 @@ def engines(count: int, var_dir: Path, core: int) -> Iterator[tuple[Target, list
 
 @contextlib.contextmanager
 def greenserve(
-    urls: list[str], var_dir: Path, core: int, other_core: int, profile: Path | None = None
+    urls: list[str], var_dir: Path, core: int, other_core: int, python: str, profile: Path | None = None
 ) -> Iterator[Target]:
-    """`python -m scheduler.gateway`, with Redis on the other core."""
+    """`python -m scheduler.gateway`, with Redis on the other core. Any interpreter finds the packages of this one."""
     (port,) = free_ports(1)
     listen = ("--host", "127.0.0.1", "--port", str(port))
     where = ("--redis-url", embedded.redis_url(var_dir), "--spool", str(var_dir / "spool"))
     profiler = () if profile is None else ("-m", "cProfile", "-o", str(profile))
     spec = Spec(
         name="greenserve",
-        argv=(sys.executable, *profiler, "-m", "scheduler.gateway", *listen, *where),
-        env=env.for_child(),
+        argv=(python, *profiler, "-m", "scheduler.gateway", *listen, *where),
+        env=env.for_child(PYTHONPATH=sysconfig.get_path("purelib")),
         cwd=env.ROOT,
         stop_timeout_s=15.0,
         ready=answers_200(f"http://127.0.0.1:{port}/ready"),

@@ -16,6 +16,7 @@ unknown fields are ignored, so one side can be upgraded before the other. Times 
 | `greenserve:processes` | string with expiry, ProcessTable | supervisor, each second | health page |
 | `greenserve:gateways` | sorted set, name by time of its last sign of life | gateways | gateways: how many they are |
 | `greenserve:alive:<process>` | string with expiry, Heartbeat | every process | health page |
+| `greenserve:tasks` | hash, sums by `<task>|<outcome>` and `<task>|seconds` | Celery workers | web's `/metrics` |
 | `greenserve:simulation:<id>` | list with expiry, SimulationUpdate | a `simulations` worker | who asked for the run |
 | `greenserve:simulation:<id>:stop` | string with expiry | who asked for the run | that worker, now and then |
 """
@@ -35,6 +36,7 @@ REQUEST_STREAM = "greenserve:requests"
 GATEWAYS_KEY = "greenserve:gateways"
 WORKERS_KEY = "greenserve:workers"
 PROCESSES_KEY = "greenserve:processes"
+TASKS_KEY = "greenserve:tasks"
 INGEST_GROUP = "ingest"
 AGENT_STATE_TTL_S = 10
 HEARTBEAT_TTL_S = 60
@@ -209,6 +211,7 @@ class AgentState(Message, frozen=True):
     desired_version: int | None
     instances: list[InstanceState]
     error: str = ""
+    metrics_url: str | None = None  # where the agent shows its metrics; None: it does not
 
 
 # -- fleet snapshot: scheduler -> gateway ----------------------------------------------------------
@@ -249,6 +252,7 @@ class RequestPolicy(Message, frozen=True):
         max_queued_requests: Beyond this, or `max_queued_tokens`, a class's requests are refused with 429.
         admission: none | projection (throttLL'eM IV-C2).
         throttle: With projections, ask for the lowest feasible clock at each admission (throttLL'eM IV-E).
+        retail: Ask for a clock at each arrival, by ReTail's rule (throttLL'eM V-F3).
         emergencies: Climb DynamoLLM's ladder (IV-D) when requests are about to be late.
         split: none | prompt (prefill and decode apart) | any (DynaServe).
     """
@@ -266,12 +270,19 @@ class RequestPolicy(Message, frozen=True):
     admission: str = "none"
     predictor_error: float = 0.3
     throttle: bool = False
+    retail: bool = False
     emergencies: bool = False
     split: str = "none"
 
 
 class FleetService(Message, frozen=True):
-    """What the gateway serves under the name `model`; objectives are the service's SLO."""
+    """What the gateway serves under the name `model`; objectives are the service's SLO.
+
+    Attributes:
+        expected_prompt_tokens, expected_output_tokens: Mean lengths that its operator expects; None: not declared.
+        hugging_face_id: Of the model, where clients may find its tokenizer; empty: not known.
+        tokenizer: The model's tokenizer.json, a file on the gateways' machines; empty: none.
+    """
 
     name: str
     model: str
@@ -282,6 +293,10 @@ class FleetService(Message, frozen=True):
     classes: list[FleetClass]
     pools: list[FleetPool]
     policy: RequestPolicy = RequestPolicy()
+    expected_prompt_tokens: int | None = None
+    expected_output_tokens: int | None = None
+    hugging_face_id: str = ""
+    tokenizer: str = ""
 
 
 class FleetKey(Message, frozen=True):
@@ -328,7 +343,7 @@ class WorkerRegistration(Message, frozen=True):
 # -- samples: agent -> ingester --------------------------------------------------------------------
 
 
-class GpuSampleRow(Message, frozen=True):
+class GpuSampleRow(Message, frozen=True, gc=False):
     at_s: float
     gpu_uuid: str
     energy_j: float | None  # cumulative counter
@@ -342,7 +357,7 @@ class GpuSampleRow(Message, frozen=True):
     running: int | None  # its running requests: busy or idle
 
 
-class InstanceSampleRow(Message, frozen=True):
+class InstanceSampleRow(Message, frozen=True, gc=False):
     at_s: float
     instance_uid: str
     state: str
@@ -446,6 +461,8 @@ class ProcessRow(Message, frozen=True):
     restarts: int
     log: str  # path of its log file
     last_exit: str = ""
+    cpu_s: float | None = None  # of this process and all it started, since it started
+    rss_bytes: int | None = None
 
 
 class ProcessTable(Message, frozen=True):

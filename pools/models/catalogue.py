@@ -13,6 +13,11 @@ class ModelCard(models.Model):
     hugging_face_id = models.CharField(max_length=200, blank=True)
     max_model_len = models.PositiveIntegerField(help_text="Longest prompt plus output, in tokens.")
     engine = models.CharField(max_length=40, default="vllm-v1", help_text="Engine parameters of the engine model.")
+    tokenizer = models.CharField(
+        max_length=300,
+        blank=True,
+        help_text="The model's tokenizer.json, a file on the gateways' machines; empty: prompts are estimated.",
+    )
 
     class Meta:
         ordering = ["name"]

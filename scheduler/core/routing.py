@@ -135,6 +135,9 @@ class Verdict(NamedTuple):
     meets_slo: bool
 
 
+_made = tuple.__new__  # a third of what a call of the class costs
+
+
 def choose(
     candidates: Sequence[Candidate],
     request: RouteRequest,
@@ -195,18 +198,20 @@ def judge(candidates: Sequence[Candidate], request: RouteRequest) -> list[Verdic
     ttft_limit_s = math.inf if limits.ttft_s is None else limits.ttft_s
     tpot_limit_s = math.inf if limits.tpot_s is None else limits.tpot_s
     e2e_limit_s = math.inf if limits.e2e_s is None else limits.e2e_s
-    found = []
+    found: list[Verdict] = []
     for c in candidates:
-        if c.table is None:
+        table = c.table
+        if table is None:
             continue
-        prefill_s, prefill_j = c.table.prefill(prompt, c.batch_bits)
+        prefill_s, prefill_j = table.prefill(prompt, c.batch_bits)
         tpot_s = c.tpot_s
         ttft_s = prefill_s + c.queue_s
         if prompt_tokens > c.kv_room_tokens:
             ttft_s += (prompt_tokens - c.kv_room_tokens) * max(1, output) * c.kv_wait_s
         e2e_s = ttft_s + output * tpot_s
         keeps = ttft_s <= ttft_limit_s and tpot_s <= tpot_limit_s and e2e_s <= e2e_limit_s
-        found.append(Verdict(c, (prefill_j + output * c.token_j) * c.pue, ttft_s, e2e_s, keeps))
+        energy_j = (prefill_j + output * c.token_j) * c.pue
+        found.append(_made(Verdict, (c, energy_j, ttft_s, e2e_s, keeps)))
     return found
 
 
@@ -233,10 +238,13 @@ def _best(
     if len(near) == 1:
         return near[0]
 
-    def order(v: Verdict) -> tuple[bool, int, float, float, str]:
-        return v[0].uid != warm_uid, v[0].load, v.e2e_s, _draw(rng_tiebreak), v[0].uid
-
-    return min(near, key=order)
+    if warm_uid is not None:
+        for v in near:
+            if v[0].uid == warm_uid:
+                return v
+    least_load = min([v[0].load for v in near])
+    near = [v for v in near if v[0].load == least_load]
+    return near[0] if len(near) == 1 else min(near, key=lambda v: (v[3], _draw(rng_tiebreak), v[0].uid))
 
 
 def _fastest(verdicts: list[Verdict], rng_tiebreak: Callable[[], float] | None) -> Verdict:
@@ -248,9 +256,9 @@ def _draw(rng_tiebreak: Callable[[], float] | None) -> float:
 
 
 def chosen(v: Verdict, reason: str) -> Choice:
-    window_s = WINDOW_FACTOR * v.e2e_s
-    c = v.candidate
-    return Choice(c.uid, v.energy_j, v.ttft_s, c.tpot_s, v.e2e_s, window_s, v.meets_slo, reason, c.token_j * c.pue)
+    c, energy_j, ttft_s, e2e_s, meets_slo = v
+    window_s = WINDOW_FACTOR * e2e_s
+    return Choice(c.uid, energy_j, ttft_s, c.tpot_s, e2e_s, window_s, meets_slo, reason, c.token_j * c.pue)
 
 
 def _least_loaded(candidates: Sequence[Candidate]) -> Choice | None:

@@ -15,6 +15,9 @@ responses.py  the same of a stream of /v1/responses, whose events have names
 records.py    the row of a call
 backroom.py   the fleet's picture, the decision, the records and their tasks: behind every front door
 picker/       the other front door: the same decision for fleets whose bytes flow through Envoy
+siblings.py   gateways that share a port: one page of metrics for all
+learned.py    what was learned, over restarts
+model_tokenizers.py tokenizers, each in a process of its own
 journal.py    rows on disk before the client sees the end; shipped to Redis later
 fleet.py      what the gateway knows of the fleet, in memory
 live.py       the background tasks that talk to Redis

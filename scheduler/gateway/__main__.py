@@ -16,6 +16,7 @@ import uvloop
 from .protocol import HttpLimits
 from .relay import Timeouts
 from .server import Config, GatewayServer
+from .siblings import PortShare
 from .worker_hosts import WorkerHosts, from_argument
 
 BROKEN_EXIT = 1
@@ -64,8 +65,15 @@ def _config(arguments: list[str] | None) -> Config:
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--redis-url", required=True, help="where snapshots come from and records go")
     parser.add_argument("--spool", type=Path, required=True, help="folder for request rows until Redis has them")
+    parser.add_argument("--state", type=Path, help="folder for what it learns; without it a restart begins anew")
     parser.add_argument("--web-url", help="of the process that has files and batches; without it there are none")
     parser.add_argument("--name", default="gateway", help="of the process, in records and heartbeats")
+    parser.add_argument(
+        "--share",
+        type=_share,
+        metavar="N/OF",
+        help="this is gateway N of OF that listen on the port together, each a process; its name is then NAME.N",
+    )
     parser.add_argument("--max-body-bytes", type=int, default=limits.max_body_bytes)
     parser.add_argument("--first-byte-timeout-s", type=float, default=timeouts.first_byte_s)
     parser.add_argument("--whole-response-timeout-s", type=float, default=timeouts.whole_response_s)
@@ -91,11 +99,15 @@ def _config(arguments: list[str] | None) -> Config:
         help="where they may be: addresses, networks, names, *.domains, 'private' (the default); with commas between",
     )
     given = parser.parse_args(arguments)
+    if given.share is not None and not given.port:
+        parser.error("--share needs a --port that all of them know")
     return Config(
         host=given.host,
         port=given.port,
         spool=given.spool,
         name=given.name,
+        share=given.share,
+        state=given.state,
         redis_url=given.redis_url,
         web_url=given.web_url,
         worker_token=given.worker_token,
@@ -111,6 +123,14 @@ def _tokenizer(given: str) -> tuple[str, Path]:
     if not separator or not Path(path).is_file():
         raise argparse.ArgumentTypeError(f"write SERVICE=FILE with a file that is there, not '{given}'")
     return service, Path(path)
+
+
+def _share(given: str) -> PortShare:
+    number, _, of = given.partition("/")
+    try:
+        return PortShare(int(number), int(of))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"write N/OF, like 1/4, not '{given}'") from None
 
 
 def _secret(path: str) -> str:

@@ -1,6 +1,7 @@
 """throttLL'eM at the gateway: projections decide who joins a batch, and at each admission the lowest clock that holds.
 
-For services whose policy says `admission: projection`; the judging is in `projections`.
+For services whose policy says `admission: projection`, or whose clock goes by ReTail's rule; the judging is in
+`projections`.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from scheduler.core.engine_model import UnknownConfiguration
 
@@ -20,11 +21,14 @@ from .instance import Instance
 from .records import Call
 
 if TYPE_CHECKING:
+    from scheduler.core.types import Rationale
+
     from .projections import Desk
 
 log = logging.getLogger(__name__)
 
 PROJECTION = "projection"
+T = TypeVar("T")
 _Configuration = tuple[str, str, int, str]
 
 
@@ -40,12 +44,16 @@ class AdmissionGate:
         self._loader = loader
         self._models: dict[_Configuration, Desk | None] = {}  # None: loading, or not to be had
         self._desks: dict[str, Desk] = {}
+        self._asking: set[str] = set()  # instances that a clock was asked for
         self.unjudged = 0
         self.held = 0  # times that a request was told to wait
 
+    def narrows(self, service: Service, call: Call) -> bool:
+        return service.policy.admission == PROJECTION
+
     def narrow(self, service: Service, choosable: Sequence[Instance], call: Call) -> Sequence[Instance]:
         """The least loaded instance that admits the request, alone; none: it must wait."""
-        if service.policy.admission != PROJECTION:
+        if not self.narrows(service, call):
             return choosable
         too_small: list[Instance] = []
         for instance in sorted(choosable, key=lambda i: (i.candidate().load, i.uid)):
@@ -62,20 +70,35 @@ class AdmissionGate:
         return []
 
     def placed(self, service: Service, instance: Instance) -> None:
-        """After an admission: asks for the lowest clock at which all that run keep their limits."""
-        if service.policy.admission != PROJECTION or not service.policy.throttle:
-            return
-        desk = self._desks.get(instance.uid)
-        found = None if desk is None else desk.lowest_clock(service)
+        """A request has just been given its place: asks for the clock that the service's rule now wants."""
+        found = self._clock(service, instance)
         if found is not None:
             mhz, why = found
+            self._asking.add(instance.uid)
             self._clocks.ask(instance, mhz, str(why.reason), why.summary, time.monotonic())
 
-    def keep(self, uids: Iterable[str]) -> None:
-        """Forgets instances that are no more."""
+    def _clock(self, service: Service, instance: Instance) -> tuple[float, Rationale] | None:
+        """None: the rule is not the gateway's, or the clock asked for last stays."""
+        policy = service.policy
+        if policy.retail:
+            desk = self._desk(instance)
+            if desk is not None and not desk.fitted(service):
+                self._later(desk.fit, service)
+            return desk.retail_clock(service, instance) if desk is not None and desk.fitted(service) else None
+        if policy.throttle and policy.admission == PROJECTION:
+            desk = self._desks.get(instance.uid)
+            return None if desk is None else desk.lowest_clock(service)
+        return None
+
+    def keep(self, uids: Collection[str], services: Iterable[Service]) -> None:
+        """Forgets instances that are no more, and takes back what was asked for under a policy that is no more."""
         gone = set(self._desks) - set(uids)
+        for service in services:
+            if not (service.policy.throttle or service.policy.retail):
+                gone |= self._asking & service.uids.keys()
         for uid in gone:
-            del self._desks[uid]
+            self._desks.pop(uid, None)
+            self._asking.discard(uid)
             self._clocks.drop(uid)
 
     def _desk(self, instance: Instance) -> Desk | None:
@@ -86,13 +109,17 @@ class AdmissionGate:
         key = (state.model, state.gpu_type, state.tp, state.engine)
         if key not in self._models:
             self._models[key] = None
-            self._loader = self._loader or ThreadPoolExecutor(1, "projections")
-            self._loader.submit(self._load, key)
+            self._later(self._load, key)
         model = self._models[key]
         if model is None:
             return None
         desk = self._desks[instance.uid] = model.fresh()
         return desk
+
+    def _later(self, work: Callable[[T], None], argument: T) -> None:
+        """Beside the event loop."""
+        self._loader = self._loader or ThreadPoolExecutor(1, "projections")
+        self._loader.submit(work, argument)
 
     def _load(self, key: _Configuration) -> None:
         what = f"{key[0]} on {key[2]} x {key[1]}"

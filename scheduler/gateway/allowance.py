@@ -18,10 +18,12 @@ class Allowance:
 
     def take(self, now_s: float) -> bool:
         """Whether there is one, which is then taken."""
+        left = self._left
         if self._at_s is not None:
-            self.give(self._per_s * (now_s - self._at_s))
+            left = min(self._most, left + self._per_s * (now_s - self._at_s))
         self._at_s = now_s
-        if self._left < 1.0:
+        if left < 1.0:
+            self._left = left
             return False
-        self._left -= 1.0
+        self._left = left - 1.0
         return True

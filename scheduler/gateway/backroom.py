@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -24,9 +25,11 @@ from .emergency import Emergencies
 from .fleet import FleetView
 from .intake import Intake
 from .journal import Journal, Shipper
+from .learned import Learned
 from .length_trainer import LengthTrainer
-from .metrics import Metrics
-from .prompt_tokens import HuggingFaceTokenizer, TokenizerThread
+from .metrics import Labels, Metrics
+from .model_tokenizers import ModelTokenizers
+from .prompt_tokens import TokenizerThread
 from .routing import Router
 from .worker_hosts import WorkerHosts
 from .workers import Workers
@@ -41,8 +44,9 @@ class BackroomConfig:
     spool: Path
     name: str = "gateway"
     rng: random.Random = field(default_factory=random.Random)  # breaks ties among instances
+    state: Path | None = None  # folder for what it learns, over restarts; None: that is lost
     learns: bool = True  # trees of output lengths, in a process of their own once there are records enough
-    tokenizers: Mapping[str, Path] = field(default_factory=dict)  # by service: Hugging Face's tokenizer.json
+    tokenizers: Mapping[str, Path] = field(default_factory=dict)  # by service; before the model cards'
     redis_url: str | None = None  # None: no snapshot, no shipping (tests put a snapshot in force themselves)
     worker_hosts: WorkerHosts = field(default_factory=WorkerHosts)  # where workers may be that register themselves
 
@@ -74,12 +78,14 @@ class Backroom:
         self.fleet = FleetView()
         self.metrics = Metrics()
         self.journal = Journal(config.spool, config.name, uuid.uuid4().hex[:16])
-        tokenizers = {service: HuggingFaceTokenizer(path) for service, path in config.tokenizers.items()}
+        counting = TokenizerThread({})
+        self.tokenizers = ModelTokenizers(config.tokenizers, counting)
         self.classifier = Classifier(
             boosted=boosted,
             trainer=LengthTrainer(boosted) if config.learns else None,
-            tokenizers=TokenizerThread(tokenizers) if tokenizers else None,
+            tokenizers=counting,
         )
+        self.learned = None if config.state is None else Learned(config.state, config.name, self.classifier)
         self.clocks = ClockAsks()
         self.gate = AdmissionGate(self.clocks)
         router = Router(self.metrics.routing_s, config.rng)
@@ -87,13 +93,34 @@ class Backroom:
         self.emergencies = Emergencies(self.dispatcher, self.clocks)
         self.intake = Intake(self.fleet, self.classifier, self.journal, self.metrics)
 
-    @property
-    def shipped_rows(self) -> int:
-        return 0 if self._shipper is None else self._shipper.shipped_rows
+    def metrics_page(self, in_flight: int, connections: int, everywhere: Labels = ()) -> bytes:
+        """`/metrics`. `everywhere`: labels of every sample."""
+        fresh_at_s = self.fleet.fresh_at_s
+        age_s = float("nan") if fresh_at_s is None else time.monotonic() - fresh_at_s
+        gauges: dict[str, tuple[str, float]] = {
+            "requests_in_flight": ("Requests being served.", in_flight),
+            "client_connections": ("Open client connections.", connections),
+            "requests_waiting": ("Requests in line at the gateway.", self.dispatcher.waiting),
+            "instances_ready": ("Instances that take requests.", self.fleet.ready_instances),
+            "snapshot_age_seconds": ("Since the fleet snapshot was confirmed.", age_s),
+        }
+        shipped = 0 if self._shipper is None else self._shipper.shipped_rows
+        counters: dict[str, tuple[str, float]] = {
+            "journal_lost_rows_total": ("Request rows that could not be written to disk.", self.journal.lost_rows),
+            "journal_shipped_rows_total": ("Request rows confirmed by Redis.", shipped),
+        }
+        return self.metrics.text(gauges, counters, self.classifier.counts.families(), everywhere)
+
+    def recall(self) -> None:
+        """Takes in what was learned in an earlier life. Blocks: before anybody is served."""
+        if self.learned is not None:
+            self.learned.recall()
 
     def start(self) -> None:
-        """Begins the tasks that talk to Redis."""
+        """Begins the tasks that talk to Redis, and those that keep what is learned."""
         config = self._config
+        if self.learned is not None:
+            self.begin(self.learned.keep(), "learned")
         if config.redis_url is None:
             return
         link = self._link = live.RedisLink(config.redis_url)
@@ -119,8 +146,9 @@ class Backroom:
         """Acts on what has changed: snapshots, policies, emergencies. `now_s` is monotonic."""
         self.dispatcher.look_around()
         self.emergencies.look(self.fleet.services.values(), now_s)
-        self.gate.keep(instance.uid for instance in self.fleet.instances())
+        self.gate.keep({instance.uid for instance in self.fleet.instances()}, self.fleet.services.values())
         self.clocks.renew(now_s)
+        self.tokenizers.keep({service.name: service.tokenizer for service in self.fleet.services.values()})
 
     async def stop(self) -> None:
         """Once no request is left: ends the tasks, ships what can be shipped."""
@@ -133,10 +161,13 @@ class Backroom:
                 await self._shipper.ship()
             except (RedisError, OSError) as error:
                 log.warning("request rows stay on disk for the next one of this name: %s", error)
+        if self.learned is not None:
+            await self.learned.save()
         if self._link is not None:
             await self._link.close()
         self.journal.close()
         self.gate.close()
+        self.tokenizers.close()
         self.classifier.close()
 
     def _ended(self, task: asyncio.Task[None]) -> None:

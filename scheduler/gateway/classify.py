@@ -28,7 +28,7 @@ from scheduler.core.predictors.seen_prompts import SeenPrompts
 
 from .allowance import Allowance
 from .length_trainer import LengthTrainer
-from .prompt_tokens import PromptEstimator, TokenizerThread, TokenRange
+from .prompt_tokens import PromptEstimator, TokenizerThread
 
 # Where a prediction comes from. PRIOR: nothing is known of the service yet. BOUND: the request may not generate as much
 # as would be expected, so what it may is what is expected.
@@ -57,7 +57,7 @@ class Classified:
     """Lengths are totals over a request's answers. `class_name` None: the service has no classes (yet).
 
     `exact`: the prompt's tokens were counted, not estimated. `near_border`: the estimate may well lie in another class
-    than the true count.
+    than the true count, which can be had.
     """
 
     prompt_tokens: int
@@ -89,11 +89,13 @@ class PredictionCounts:
             key = (row.service, classified.class_name, row.actual_class, source)
             self.classes[key] = self.classes.get(key, 0) + 1
         if row.output_tokens is not None:
-            miss = self.outputs.setdefault((row.service, source), _Miss())
+            by = row.service, source
+            miss = self.outputs.get(by) or self.outputs.setdefault(by, _Miss())
             miss.count += 1
             miss.tokens += abs(classified.predicted_tokens - row.output_tokens)
         if row.prompt_tokens is not None:
-            miss = self.prompts.setdefault((row.service, classified.exact), _Miss())
+            of = row.service, classified.exact
+            miss = self.prompts.get(of) or self.prompts.setdefault(of, _Miss())
             miss.count += 1
             miss.tokens += abs(classified.prompt_tokens - row.prompt_tokens)
 
@@ -163,6 +165,10 @@ class Classifier:
         self._lessons = Allowance(LESSONS_PER_S, LESSONS_AT_ONCE)
         self._grids: dict[str, ClassGrid] = {}
 
+    @property
+    def history(self) -> HistoryQuantilePredictor:
+        return self._history
+
     def wants_details(self, service: str, now_s: float) -> bool:
         """Whether to look at all of a request's features: trees ask for them, or the request is to be learned from.
 
@@ -171,21 +177,19 @@ class Classifier:
         learns = self._lessons.take(now_s)
         return learns or self.boosted.trees(service) is not None
 
-    def prompt_tokens(self, service: ServiceView, features: RequestFeatures, ids: int = 0) -> tuple[TokenRange, bool]:
-        """A prompt's tokens, and whether they were counted rather than estimated. `ids`: those it came with."""
+    def classify(self, service: ServiceView, features: RequestFeatures, ids: int = 0) -> Classified:
+        """Never waits, never fails. `ids`: tokens that the prompt came as; 0: it came as text."""
         if ids:
-            return TokenRange(ids, ids, ids), True
+            return self._classified(service, features, ids, True, False)
         known = self._seen.get(features.digest)
         if known is not None:
-            tokens = known.prompt_tokens
-            return TokenRange(tokens, tokens, tokens), True
-        return self.estimator.estimate(service.name, features.chat, features.text_bytes, features.messages), False
-
-    def classify(self, service: ServiceView, features: RequestFeatures, ids: int = 0) -> Classified:
-        """Never waits, never fails. `ids` as for `prompt_tokens`."""
-        counted, exact = self.prompt_tokens(service, features, ids)
-        near = not exact and bool(service.classes) and self._grid(service).has_border(counted.low, counted.high)
-        return self._classified(service, features, counted.tokens, exact, near)
+            return self._classified(service, features, known.prompt_tokens, True, False)
+        what = service.name, features.chat, features.text_bytes, features.messages
+        if self.tokenizers is None or not service.classes or not self.tokenizers.serves(service.name):
+            return self._classified(service, features, self.estimator.tokens(*what), False, False)
+        tokens, low, high = self.estimator.estimate(*what)
+        near = self._grid(service).has_border(low, high)
+        return self._classified(service, features, tokens, False, near)
 
     def can_refine(self, service: ServiceView, classified: Classified) -> bool:
         """Whether `refine` may change anything."""
@@ -248,23 +252,20 @@ class Classifier:
     def _classified(
         self, service: ServiceView, features: RequestFeatures, prompt_tokens: int, exact: bool, near: bool
     ) -> Classified:
-        room = max(1, service.max_model_len - prompt_tokens)
-        bound = room if features.max_tokens is None else min(room, features.max_tokens)
-        expected, source = self._expected(service.name, prompt_tokens, features)
-        if expected > bound:
-            expected, source = bound, BOUND
-        predicted = expected * features.sequences
-        # Classes are of a single answer's length: the engine generates several side by side.
-        return Classified(
-            prompt_tokens, exact, predicted, source, self.class_of(service, prompt_tokens, expected), near
-        )
-
-    def _expected(self, service: str, prompt_tokens: int, features: RequestFeatures) -> tuple[int, str]:
-        for source, predictor in self._sources:
-            found = predictor.predict(service, prompt_tokens, None, features)
+        expected, source = PRIOR_OUTPUT_TOKENS, PRIOR
+        for trusted, predictor in self._sources:
+            found = predictor.predict(service.name, prompt_tokens, None, features)
             if found is not None:
-                return found, source
-        return PRIOR_OUTPUT_TOKENS, PRIOR
+                expected, source = found, trusted
+                break
+        most = features.max_tokens
+        if most is not None and expected > most:
+            expected, source = most, BOUND
+        if expected + prompt_tokens > service.max_model_len and expected > 1:
+            expected, source = max(1, service.max_model_len - prompt_tokens), BOUND
+        # Classes are of a single answer's length: the engine generates several side by side.
+        name = self._grid(service).name(prompt_tokens, expected) if service.classes else None
+        return Classified(prompt_tokens, exact, expected * features.sequences, source, name, near)
 
     def _grid(self, service: ServiceView) -> ClassGrid:
         grid = self._grids.get(service.name)

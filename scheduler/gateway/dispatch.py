@@ -39,6 +39,9 @@ RATE_WEIGHT = 0.1  # of the newest gap between departures in a line's mean
 class Gate(Protocol):
     """Says which instances may take a request now, and hears which one did."""
 
+    def narrows(self, service: Service, call: Call) -> bool:
+        """Whether `narrow` may leave any out."""
+
     def narrow(self, service: Service, choosable: Sequence[Instance], call: Call) -> Sequence[Instance]: ...
 
     def placed(self, service: Service, instance: Instance) -> None: ...
@@ -68,9 +71,11 @@ class Slot:
         self.meter: Meter | None = None
         self.begun_s: float | None = None
         self.instance, self.choice = routed
-        self.instance.health.chosen()
-        self.instance.slots[self] = None
-        self._ticket: int | None = self.instance.dispatched(self._tokens, call.stream)
+        instance = self.instance
+        if instance.health.ejections:
+            instance.health.chosen()
+        instance.slots[self] = None
+        self._ticket: int | None = instance.dispatched(self._tokens, call.stream)
         if not call.stream and self.choice.ttft_s is not None:  # its first byte comes with its last: so by prediction
             self._tick = dispatcher.ticks.call_later(self.choice.ttft_s, self.started)
 
@@ -81,14 +86,15 @@ class Slot:
             self._ticket = None
             if self._tick is not None:
                 self._dispatcher.ticks.cancel(self._tick, self.started)
-            if self._held:
+            if self._held:  # else it is over, which makes room in any case
                 self.begun_s = time.monotonic()
                 self._dispatcher.room(self.call.service.name)
 
     def end(self) -> None:
         if self._held:
             self._held = False
-            self.started()
+            if self._ticket is not None:
+                self.started()
             self.instance.slots.pop(self, None)
             self.instance.ended()
             self._dispatcher.room(self.call.service.name)
@@ -136,13 +142,16 @@ class RetryBudget:
 
     def __init__(self) -> None:
         self._left = Allowance(self.PER_S, self.MOST)
+        self._earned = 0  # new requests since the last retry
 
     def earn(self) -> None:
         """A new request has come."""
-        self._left.give(self.SHARE)
+        self._earned += 1
 
     def spend(self, now_s: float) -> bool:
         """Whether there is one for a retry."""
+        self._left.give(self.SHARE * self._earned)
+        self._earned = 0
         return self._left.take(now_s)
 
 
@@ -209,10 +218,9 @@ class Dispatcher:
         call.engine_priority = self.engine_priority(service, call)
         line = self._lines.get((service.name, call.class_name))
         if tried or line is None or not len(line.waiters):
-            choosable = service.choosable(tried, time.monotonic())
-            if not choosable:
+            if not service.choosable(tried, time.monotonic()):
                 return None
-            slot = self._try(service, call, choosable)
+            slot = self._try(service, call, tried)
             if slot is not None:
                 return slot
         return await self._wait(service, call)
@@ -222,12 +230,12 @@ class Dispatcher:
         if call.texts:
             return None
         service = self._current(call)
-        line = self._lines.get((service.name, call.class_name))
-        if line is not None and len(line.waiters):
-            return None
+        if self._lines:
+            line = self._lines.get((service.name, call.class_name))
+            if line is not None and len(line.waiters):
+                return None
         call.engine_priority = self.engine_priority(service, call)
-        choosable = service.choosable((), time.monotonic())
-        return self._try(service, call, choosable) if choosable else None
+        return self._try(service, call)
 
     def take(self, call: Call, routed: Routed) -> Slot:
         """A place at an instance that somebody else has chosen."""
@@ -248,12 +256,12 @@ class Dispatcher:
             self.room(name)
 
     def request_of(self, service: Service, call: Call) -> RouteRequest:
-        return RouteRequest(
-            prompt_tokens=call.prompt_tokens or 0,
-            predicted_output_tokens=1 if call.predicted_tokens is None else call.predicted_tokens,
-            class_rank=service.ranks.get(call.class_name or "", 0),
-            limits=call.limits or service.limits,
-        )
+        limits = call.limits or service.limits
+        known = call.classified
+        if known is None:
+            return RouteRequest(0, 1, 0, limits)
+        rank = service.ranks.get(known.class_name, 0) if known.class_name else 0
+        return RouteRequest(known.prompt_tokens, known.predicted_tokens, rank, limits)
 
     async def _refine(self, service: Service, call: Call) -> None:
         """The prompt's tokens lie near a border of classes: they are counted, where a tokenizer is there to do it."""
@@ -265,22 +273,33 @@ class Dispatcher:
 
     def _current(self, call: Call) -> Service:
         """The call's service as it is now: snapshots are replaced while calls wait."""
-        return self._fleet.services.get(call.service.name, call.service)
+        service = call.service
+        return self._fleet.services.get(service.name, service)
 
-    def _try(self, service: Service, call: Call, choosable: Sequence[Instance]) -> Slot | None:
-        """A place now, or None: every instance has as much as it should have."""
-        most = service.policy.engine_queue
-        open_ones = [i for i in choosable if i.unstarted < most]
-        if self._gate is not None and open_ones:
-            open_ones = list(self._gate.narrow(service, open_ones, call))
-        if not open_ones:
-            return None
-        routed = self._router.route(service, open_ones, self.request_of(service, call), call.prefixes)
+    def _try(self, service: Service, call: Call, tried: Collection[str] = ()) -> Slot | None:
+        """A place now, or None: every instance has as much as it should have, or there is none."""
+        now_s, most, gate = time.monotonic(), service.engine_queue, self._gate
+        request = self.request_of(service, call)
+
+        def everybody() -> Sequence[Instance]:
+            return [i for i in service.choosable(tried, now_s) if i.unstarted < most]
+
+        if gate is not None and gate.narrows(service, call):
+            choosable = everybody()
+            open_ones = gate.narrow(service, choosable, call) if choosable else choosable
+            routed = self._router.route(service, open_ones, request, call.prompt_start) if open_ones else None
+        else:  # mostly one of the request's own class takes it: the others need not be looked at
+            own = [
+                i
+                for i in service.of_rank(request.class_rank)
+                if i.unstarted < most and (not i.health.ejections or i.health.usable(now_s)) and i.uid not in tried
+            ]
+            routed = self._router.route(service, own, request, call.prompt_start, everybody)
         if routed is None:
             return None
         slot = Slot(self, call, routed)
-        if self._gate is not None:
-            self._gate.placed(service, slot.instance)
+        if gate is not None:
+            gate.placed(service, slot.instance)
         return slot
 
     def _serve(self, service: Service, lines: list[Line]) -> None:
@@ -288,8 +307,7 @@ class Dispatcher:
         while lines:
             line = min(lines, key=lambda own: own.waiters.urgency())
             waiter = line.waiters.peek()
-            choosable = service.choosable((), time.monotonic())
-            slot = self._try(service, waiter.call, choosable) if choosable and waiter is not None else None
+            slot = self._try(service, waiter.call) if waiter is not None else None
             if slot is None or waiter is None:
                 lines.remove(line)
                 continue

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from . import sse
 from .errors import ApiError
 from .responses import ResponsesMeter, error_event, usage_of
-from .sse import SseMeter, Usage, parse_usage
+from .sse import SseMeter, Usage
 from .validation import NOTHING, ChatBody, ChatMessage, CompletionBody, ContentPart, StreamOptions
 
 Body = CompletionBody | ChatBody
@@ -47,7 +48,7 @@ class Endpoint:
     chat: bool = False
     continues: bool = False  # elsewhere, should its engine die: see `story`
     output_field: str = "completion_tokens"
-    usage_of: Callable[[bytes], Usage | None] = lambda body: parse_usage(body)[0]
+    usage_of: Callable[[bytes], Usage | None] = sse.usage_of
     meter: type[SseMeter] = SseMeter
     error_event: Callable[[ApiError], bytes] = lambda error: b"data: %b\n\n" % error.body()
     optional: bool = False

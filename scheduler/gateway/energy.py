@@ -7,18 +7,20 @@ metered is known minutes later and stands in the records.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from scheduler.core.units import J_PER_KWH
 
 from .records import Call, Ending
 
-ASKED = b"x-greenserve-energy"
+HEADER = b"x-greenserve-energy"
 METHOD = "modelled increment (engine model, PUE included)"
 
 
-def asked(call: Call) -> bool:
-    return call.request.headers.get(ASKED, b"").lower() in (b"true", b"1")
+def asked(headers: Mapping[bytes, bytes]) -> bool:
+    return headers.get(HEADER, b"").lower() in (b"true", b"1")
 
 
 def energy_of(call: Call, ending: Ending, output_tokens: int | None) -> dict[str, float | str | None]:

@@ -155,10 +155,9 @@ def _digest(body: CompletionBody | ChatBody, prompt: Prompt, service: str, outpu
     if prompt.text_bytes > MAX_DIGEST_BYTES or prompt.tokens > _MAX_DIGEST_IDS:
         return None
     if isinstance(body, ChatBody):
-        said = tuple(
-            (m.role, m.content) if isinstance(m.content, str) else (m.role, *_texts(m)) for m in body.messages or ()
-        )
-        return hash((service, output_bound, bytes(body.n), said, bytes(body.tools)))
+        messages = body.messages or ()
+        said = [(m.role, m.content) if isinstance(m.content, str) else (m.role, *_texts(m)) for m in messages]
+        return hash((service, output_bound, bytes(body.n), *said, bytes(body.tools)))
     if prompt.text_bytes == 0:
         return _digest_of_ids(body.prompt, f"{service}\0{output_bound}\0{bytes(body.n)!r}\0")
     return hash((service, output_bound, bytes(body.n), tuple(texts_of(body))))

@@ -24,9 +24,12 @@ STALE_STATE_S = 15.0  # an agent that said nothing for so long is not trusted; c
 class Service:
     """A service with its instances that are ready."""
 
-    __slots__ = ("classes", "limits", "max_model_len", "model", "name", "policy", "ranks", "ready", "shares", "uids")
+    __slots__ = (
+        *("_by_rank", "classes", "engine_queue", "expected_lengths", "limits", "max_model_len", "model", "name"),
+        *("policy", "ranks", "ready", "root", "shares", "tokenizer", "uids"),
+    )
 
-    def __init__(self, entry: wire.FleetService) -> None:
+    def __init__(self, entry: wire.FleetService, gateways: int = 1) -> None:
         self.name = entry.name
         self.model = entry.model
         self.max_model_len = entry.max_model_len
@@ -34,10 +37,23 @@ class Service:
         self.limits = Limits(ttft_s=slo.ttft_s, tpot_s=slo.tpot_s, e2e_s=slo.e2e_s)
         self.classes = entry.classes
         self.policy = entry.policy
+        # What may wait inside an engine is shared out among those that send there, as none sees the others' at once.
+        self.engine_queue = max(1, entry.policy.engine_queue // gateways)
+        self.expected_lengths = entry.expected_prompt_tokens, entry.expected_output_tokens  # means, as declared
+        self.root = entry.hugging_face_id or entry.model  # what clients load a tokenizer by
+        self.tokenizer = entry.tokenizer
         self.ranks = {c.name: c.rank for c in entry.classes}
         self.shares = {pool.id: pool.share for pool in entry.pools}
         self.ready: list[Instance] = []
+        self._by_rank: dict[int, list[Instance]] = {}
         self.uids: dict[str, Instance] = {}  # the same
+
+    def of_rank(self, rank: int) -> list[Instance]:
+        """Those of `ready` that serve the class of this rank. Asked for once all are there."""
+        if not self._by_rank:
+            for instance in self.ready:
+                self._by_rank.setdefault(instance.rank, []).append(instance)
+        return self._by_rank.get(rank, [])
 
     def choosable(self, tried: Collection[str], now_s: float) -> list[Instance]:
         """Instances to choose from: not tried yet, and rather none that fails at present."""
@@ -59,6 +75,7 @@ class FleetView:
         self._keys: dict[str, wire.FleetKey] = {}
         self._secrets: dict[bytes, wire.FleetKey] = {}  # those seen since the last snapshot
         self._instances: dict[str, Instance] = {}
+        self._pools: dict[int, tuple[str, wire.FleetPool]] = {}  # every pool there was, with its service
         self._complained: set[str] = set()
 
     @property
@@ -94,19 +111,18 @@ class FleetView:
         self, fleet: wire.Fleet, states: Mapping[str, wire.AgentState], now_unix_s: float, fresh_at_s: float
     ) -> None:
         """Puts a new snapshot in force. States older than `STALE_STATE_S` count as silent agents."""
-        services = {entry.name: Service(entry) for entry in fleet.services}
-        by_pool = {
-            pool.id: (services[entry.name], pool) for entry in fleet.services for pool in entry.pools
-        }  # a pool belongs to one service
+        services = {entry.name: Service(entry, self.gateways) for entry in fleet.services}
+        # An agent that has not heard yet that its instance was moved reports it in a pool that may be gone.
+        self._pools |= {pool.id: (entry.name, pool) for entry in fleet.services for pool in entry.pools}
         instances: dict[str, Instance] = {}
         for state in states.values():
             if now_unix_s - state.at_s > STALE_STATE_S:
                 continue
             for reported in state.instances:
-                place = by_pool.get(reported.pool_id)
-                if reported.state != "ready" or place is None:
+                name, pool = self._pools.get(reported.pool_id, ("", None))
+                service = services.get(name)
+                if reported.state != "ready" or service is None or pool is None:
                     continue
-                service, pool = place
                 rank = service.ranks.get(pool.request_class, len(service.ranks))
                 instance = self._refreshed(reported, pool, rank, state)
                 if instance is not None:

@@ -18,10 +18,11 @@ from .fleet import FleetView
 from .intake import Intake, Refused
 from .journal import Journal
 from .legs import LegsExchange
-from .metrics import Metrics
+from .metrics import CONTENT_TYPE, Metrics
 from .protocol import ClientConnection, Request
 from .records import Call, Ending
-from .relay import Context, Departure, Exchange, Timeouts
+from .relay import Context, Exchange, Timeouts
+from .siblings import Siblings
 from .splitter import NONE as NO_SPLIT
 from .splitter import Splitter
 from .story import can_continue
@@ -31,8 +32,6 @@ from .web import WebProcess, is_web_path
 from .worker_desk import WorkerDesk
 
 log = logging.getLogger(__name__)
-
-_PLAIN = b"text/plain; version=0.0.4; charset=utf-8"
 
 Route = Callable[[Request, ClientConnection], None]
 
@@ -53,15 +52,17 @@ class Gateway:
     web: WebProcess | None = None  # None: no files, no batches
     workers: WorkerDesk | None = None  # None: workers cannot register themselves
     draining: bool = False
-    shipped_rows: Callable[[], int] = lambda: 0
+    metrics_page: Callable[[int, int], bytes] = lambda in_flight, connections: b""
+    siblings: Siblings | None = None  # None: nobody else listens on this port
     connections: set[ClientConnection] = field(default_factory=set)
     exchanges: set[Exchange] = field(default_factory=set)
     idle: asyncio.Event = field(default_factory=asyncio.Event)  # set while no request is served
 
     def __post_init__(self) -> None:
         self._started_at_s = int(time.time())
+        self._errands: set[asyncio.Task[None]] = set()
         self.idle.set()
-        departures = EndOfTurn[Departure](self._see_off)
+        departures = EndOfTurn[Exchange](self._see_off)
         self.splitter = Splitter(self.fleet, self.dispatcher)
         self._context = Context(self.loop, self.dispatcher, self.pool, self.timeouts, departures)
         self._routes: dict[bytes, tuple[bytes, Route]] = {
@@ -69,6 +70,7 @@ class Gateway:
             b"/v1/models": (b"GET", self._models),
             b"/live": (b"GET", self._live),
             b"/ready": (b"GET", self._ready),
+            b"/health": (b"GET", self._ready),  # as clients of vLLM's call it
             b"/metrics": (b"GET", self._metrics_page),
         }
 
@@ -100,8 +102,10 @@ class Gateway:
         respond_error(request, connection, error)
 
     def _dispatch(self, request: Request, connection: ClientConnection) -> None:
-        path = request.path.partition(b"?")[0]
-        found = self._routes.get(path)
+        found = self._routes.get(request.path)
+        if found is None:
+            path = request.path.partition(b"?")[0]
+            found = self._routes.get(path)
         if found is None:
             if self.web is not None and is_web_path(request.path):
                 self._relay_to_web(request, connection, self.web)
@@ -119,7 +123,8 @@ class Gateway:
 
     def _relay(self, request: Request, connection: ClientConnection) -> None:
         try:
-            call = self.intake.call(request, BY_PATH[request.path.partition(b"?")[0]])
+            endpoint = BY_PATH.get(request.path) or BY_PATH[request.path.partition(b"?")[0]]
+            call = self.intake.call(request, endpoint)
         except Refused as refused:
             self._refuse_call(refused.call, connection, refused.error)
             return
@@ -137,15 +142,16 @@ class Gateway:
             return LegsExchange(call, connection, self._context, self.splitter if splits else None)
         return Exchange(call, connection, self._context)
 
-    def _see_off(self, departures: list[Departure]) -> None:
+    def _see_off(self, over: list[Exchange]) -> None:
         """Records calls that are over, and only then sends the last bytes to their clients."""
-        self.intake.record_all([(departure.call, departure.ending) for departure in departures])
-        for exchange, call, _, last_words in departures:
+        self.intake.record_all([(exchange.call, exchange.ending) for exchange in over])
+        for exchange in over:
+            last_words, exchange.last_words = exchange.last_words, None
             try:
                 if last_words is not None:
                     last_words()
             except Exception:
-                log.exception("the last bytes of request %s cannot be sent", call.request_id)
+                log.exception("the last bytes of request %s cannot be sent", exchange.call.request_id)
             self.exchanges.discard(exchange)
         if not self.exchanges:
             self.idle.set()
@@ -183,21 +189,33 @@ class Gateway:
             return "the gateway is shutting down"
         return self.fleet.not_ready(time.monotonic())
 
+    def own_metrics(self) -> bytes:
+        return self.metrics_page(len(self.exchanges), len(self.connections))
+
     def _metrics_page(self, request: Request, connection: ClientConnection) -> None:
-        fresh_at_s = self.fleet.fresh_at_s
-        age_s = float("nan") if fresh_at_s is None else time.monotonic() - fresh_at_s
-        gauges: dict[str, tuple[str, float]] = {
-            "requests_in_flight": ("Requests being served.", len(self.exchanges)),
-            "client_connections": ("Open client connections.", len(self.connections)),
-            "requests_waiting": ("Requests in line at the gateway.", self.dispatcher.waiting),
-            "instances_ready": ("Instances that take requests.", self.fleet.ready_instances),
-            "snapshot_age_seconds": ("Since the fleet snapshot was confirmed.", age_s),
-        }
-        counters: dict[str, tuple[str, float]] = {
-            "journal_lost_rows_total": ("Request rows that could not be written to disk.", self.journal.lost_rows),
-            "journal_shipped_rows_total": ("Request rows confirmed by Redis.", self.shipped_rows()),
-        }
-        connection.respond(200, self.metrics.text(gauges, counters, self.classifier.counts.families()), _PLAIN)
+        if self.siblings is None:
+            connection.respond(200, self.own_metrics(), CONTENT_TYPE)
+            return
+        connection.listener = _Patient()
+        task = self.loop.create_task(self._all_metrics(connection, self.siblings))
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    async def _all_metrics(self, connection: ClientConnection, siblings: Siblings) -> None:
+        try:
+            page = await siblings.page()
+        except Exception:
+            log.exception("the pages of this port's gateways cannot be joined: one is shown")
+            page = self.own_metrics()
+        connection.respond(200, page, CONTENT_TYPE)
+
+
+class _Patient:
+    """The listener of an answer that is there within a second, whether or not its client waits for it."""
+
+    def client_gone(self) -> None: ...
+
+    def client_paused(self, paused: bool) -> None: ...
 
 
 def respond_error(

@@ -203,6 +203,7 @@ class Instance:
             self._candidate = None
 
     def ended(self) -> None:
+        """A request that was counted in, and has its first byte or gets none, is over."""
         self.in_flight -= 1
         self._stale = True
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from pools import wire
 
@@ -23,6 +25,8 @@ from .records import Call, Ending, counts, row_of
 from .routing import WarmPrefixes
 
 log = logging.getLogger(__name__)
+
+_OWN_WISHES = frozenset({*validation.LIMIT_HEADERS, validation.CONTINUE_HEADER, energy.HEADER})
 
 
 class Refused(Exception):
@@ -84,28 +88,40 @@ class Intake:
         detailed = self.classifier.wants_details(service.name, request.received_s)
         features = features_of(parsed, prompt, service.name, request.started_at_s, call.key.tenant_id, bound, detailed)
         classified = self.classifier.classify(service, features, prompt.tokens)
-        if not validation.cuts_prompt(parsed):
+        most_tokens = classified.prompt_tokens + (call.max_tokens or 0)
+        if most_tokens >= service.max_model_len and not validation.cuts_prompt(parsed):
             validation.check_length(prompt, classified.prompt_tokens, call.max_tokens, service.max_model_len, endpoint)
         call.features, call.classified = features, classified
-        if self.classifier.can_refine(service, classified):
+        if classified.near_border and self.classifier.can_refine(service, classified):
             call.texts = texts_of(parsed)
-        call.limits = validation.own_limits(request.headers, service.limits)
-        call.priority = validation.own_priority(parsed)
-        call.tier = validation.own_tier(parsed)
-        call.continues = endpoint.continues and validation.own_continuation(request.headers, parsed)
-        call.prefixes = _prefixes(request.body, service.name, endpoint)
+        if parsed.priority is not UNSET:
+            call.priority = validation.own_priority(parsed)
+        if parsed.service_tier is not UNSET:
+            call.tier = validation.own_tier(parsed)
+        if not _OWN_WISHES.isdisjoint(request.headers):
+            call.limits = validation.own_limits(request.headers, service.limits)
+            call.continues = endpoint.continues and validation.own_continuation(request.headers, parsed)
+            call.tells_energy = energy.asked(request.headers)
+        if len(request.body) > WarmPrefixes.BLOCK_BYTES and endpoint.generates:
+            call.prompt_start = _prompt_start(request.body, endpoint)
         call.body, call.strip_usage = validation.relayed_body(request.body, parsed, service.model)
-        call.strip_usage = call.strip_usage and not energy.asked(call)
+        call.strip_usage = call.strip_usage and not call.tells_energy
 
     def models(self, request: Request, created_at_s: int) -> bytes:
-        """The list of models that the caller may use, in OpenAI's shape. Raises ApiError 401."""
+        """The list of models that the caller may use, in OpenAI's shape with vLLM's members. Raises ApiError 401.
+
+        Benchmarks of vLLM's take the tokenizer by `root`.
+        """
         key = self.key(request)
-        models = [
+        models: list[dict[str, Any]] = [
             {
                 "id": service.name,
                 "object": "model",
                 "created": created_at_s,
                 "owned_by": "greenserve",
+                "root": service.root,
+                "parent": None,
+                "permission": [],
                 "max_model_len": service.max_model_len,
             }
             for service in self.fleet.services.values()
@@ -129,13 +145,13 @@ class Intake:
 
     def _row(self, call: Call, ending: Ending) -> wire.RequestRow:
         """A call's row, counted and learned from."""
-        prompt_tokens, output_tokens, source = counts(call, ending)
+        counted = prompt_tokens, output_tokens, source = counts(call, ending)
         actual = None
         features, classified = call.features, call.classified
         told = source == "usage" and ending.status == "ok"
         if told and prompt_tokens and output_tokens is not None and features is not None:
             actual = self.classifier.actual_class(call.service, features, prompt_tokens, output_tokens)
-        row = row_of(call, ending, actual)
+        row = row_of(call, ending, actual, counted)
         self.metrics.count(row)
         if features is not None and classified is not None:
             self.classifier.learn(row, features, classified)
@@ -146,9 +162,7 @@ def _may_use(key: wire.FleetKey, service: Service) -> bool:
     return not key.services or service.name in key.services
 
 
-def _prefixes(body: bytes, service: str, endpoint: Endpoint) -> list[bytes]:
-    """Of the prompt as it stands in the body: equal beginnings of the bytes are equal beginnings of the prompt."""
-    if len(body) < WarmPrefixes.BLOCK_BYTES or not endpoint.generates:
-        return []
+def _prompt_start(body: bytes, endpoint: Endpoint) -> bytes | memoryview:
+    """The prompt as it stands in the body: equal beginnings of the bytes are equal beginnings of the prompt."""
     begins = body.find(endpoint.prompt_key)
-    return WarmPrefixes.of(service.encode(), body[begins:]) if begins >= 0 else []
+    return memoryview(body)[begins : begins + WarmPrefixes.MAX_BYTES] if begins >= 0 else b""

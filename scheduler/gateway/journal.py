@@ -4,6 +4,9 @@ A row is one JSON line. Rows of requests that end together are written by one `o
 that they outlive `kill -9`. The file in use is locked; once closed it never changes, and it is deleted only after Redis
 has confirmed all its rows. Rows may be shipped twice (a kill between confirmation and deletion) and never not at all:
 the batches of a file always carry the same numbers, and the ingester ignores numbers that it has seen.
+
+Several gateways may share a folder: whoever ships a file locks it meanwhile, so that what a killed one has left goes
+out once, by whichever of the others comes first.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 
@@ -44,6 +48,8 @@ class Journal:
         self._number = 0
         self._torn = False
         self._size = 0
+        self._sound_files: set[Path] = set()
+        self._fd = -1  # of the file in use
         self.lost_rows = 0
         self._open()
 
@@ -57,6 +63,7 @@ class Journal:
             kept = lines.count(b"\n", 0, max(0, written - torn))
             self._torn = kept < len(rows)
             if self._torn:
+                self._sound = False
                 raise OSError(f"only {written} of {len(lines)} bytes were written")
         except OSError as error:
             self.lost_rows += len(rows) - kept
@@ -74,7 +81,18 @@ class Journal:
     def rotate(self) -> None:
         """Closes the file in use, which makes it ready to ship, and opens the next."""
         os.close(self._fd)
+        if self._sound:
+            self._sound_files.add(self._path(self._number))
         self._open()
+
+    def is_sound(self, path: Path) -> bool:
+        """Whether this process has written the file, each row as a whole."""
+        return path in self._sound_files
+
+    def shipped(self, path: Path) -> None:
+        """Deletes a file whose rows have all been confirmed."""
+        path.unlink(missing_ok=True)
+        self._sound_files.discard(path)
 
     def close(self) -> None:
         """Closes the file in use; an empty one is removed."""
@@ -85,33 +103,68 @@ class Journal:
     def closed_files(self) -> list[Path]:
         """Files to ship, oldest first: our own closed ones, and those that dead gateways have left."""
         mine = self._path(self._number)
-        found = [path for path in self._spool.glob("requests.*" + _SUFFIX) if path != mine and not _in_use(path)]
-        return sorted(found, key=lambda path: (path.stat().st_mtime, path.name))
+        found = [path for path in self._spool.glob("requests.*" + _SUFFIX) if path != mine]
+        self._sound_files.intersection_update(found)  # others may have shipped some
+        return sorted((path for path in found if not _in_use(path)), key=_age)
 
     def _open(self) -> None:
         self._number += 1
         self._size = 0
         self._torn = False
+        self._sound = True  # no write to the file in use was torn
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._fd = os.open(self._path(self._number), flags, 0o600)
+        path = self._path(self._number)
+        draft = path.with_suffix(".new")  # until it is locked: others would take it for one that was left behind
+        self._fd = os.open(draft, flags, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        draft.rename(path)
 
     def _path(self, number: int) -> Path:
         return self._spool / f"requests.{self._gateway}.{self._boot}.{number:08d}{_SUFFIX}"
 
 
 def _in_use(path: Path) -> bool:
-    """Whether a living gateway still writes to the file."""
-    with path.open("rb") as file:
+    """Whether a living gateway writes to the file, or ships it; or has just shipped it."""
+    with _claim(path) as mine:
+        return not mine
+
+
+@contextmanager
+def _claim(path: Path) -> Iterator[bool]:
+    """Whether the file is there, and nobody else's while the context lasts."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        yield False
+        return
+    with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return True
-    return False
+            yield False
+        else:
+            yield os.fstat(file.fileno()).st_nlink > 0  # else it was shipped before the lock was had
 
 
-def batches(path: Path) -> Iterator[wire.RequestBatch]:
-    """The rows of a closed file in batches whose numbers depend on nothing but the file. Torn lines are skipped."""
+def _age(path: Path) -> tuple[float, str]:
+    return _stat(path)[0], path.name
+
+
+def _stat(path: Path) -> tuple[float, int]:
+    """When it was changed, and its size in bytes; zeros when another gateway has shipped it meanwhile."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return 0.0, 0
+    return found.st_mtime, found.st_size
+
+
+def batches(path: Path, sound: bool = False) -> Iterator[wire.RequestBatch]:
+    """The rows of a closed file in batches whose numbers depend on nothing but the file. Torn lines are skipped.
+
+    Args:
+        sound: There are none, so that rows need not be read to be shipped: they are `msgspec.Raw` in their batch.
+    """
     gateway, boot, number = _name_parts(path)
     rows: list[wire.RequestRow] = []
     seq = number * BATCHES_PER_FILE
@@ -119,7 +172,7 @@ def batches(path: Path) -> Iterator[wire.RequestBatch]:
         if not line:
             continue
         try:
-            rows.append(_ROW.decode(line))
+            rows.append(cast(wire.RequestRow, msgspec.Raw(line)) if sound else _ROW.decode(line))
         except msgspec.DecodeError as error:
             log.warning("%s holds a broken row, skipped: %s", path.name, error)
             continue
@@ -137,7 +190,7 @@ def _name_parts(path: Path) -> tuple[str, str, int]:
 
 
 class BatchStream(Protocol):
-    """Where batches go. Blocks for at most its time-out; raises any exception when a batch is not confirmed."""
+    """Where encoded batches go. Blocks for at most its time-out; raises any exception when one is not confirmed."""
 
     async def add(self, batch: wire.RequestBatch) -> None: ...
 
@@ -163,13 +216,16 @@ class Shipper:
             waiting = self._journal.closed_files()
         self._watch_backlog(waiting)
         for path in waiting:
-            for batch in batches(path):
-                await self._stream.add(batch)
-                self.shipped_rows += len(batch.rows)
-            path.unlink(missing_ok=True)
+            with _claim(path) as mine:
+                if not mine:
+                    continue
+                for batch in batches(path, self._journal.is_sound(path)):
+                    await self._stream.add(batch)
+                    self.shipped_rows += len(batch.rows)
+                self._journal.shipped(path)
 
     def _watch_backlog(self, waiting: list[Path]) -> None:
-        self.backlog_bytes = sum(path.stat().st_size for path in waiting)
+        self.backlog_bytes = sum(_stat(path)[1] for path in waiting)
         now_s = time.monotonic()
         if self.backlog_bytes > WARN_BACKLOG_BYTES and now_s - self._warned_at_s > _WARN_EVERY_S:
             self._warned_at_s = now_s

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 
-from . import energy
 from .dispatch import Slot
 from .errors import ApiError, unavailable
 from .protocol import ClientConnection
@@ -16,8 +15,6 @@ from .records import Call
 from .relay import MAX_ATTEMPTS, Context, Exchange, Fate, LastWords
 from .splitter import CHUNK_TOKENS, SplitPlan, Splitter
 from .story import Story, StoryMeter
-
-CONTINUE = b"x-greenserve-continue"
 
 
 class LegsExchange(Exchange):
@@ -54,9 +51,9 @@ class LegsExchange(Exchange):
                 self._slot.meter = self._meter
 
     async def _serve(self, fate: Fate | None) -> LastWords:
-        rewrite = self._with_energy if energy.asked(self._call) else None
-        self._meter = StoryMeter(self._story, 0.0, self._call.strip_usage, rewrite)
-        plan = None if self._splitter is None else self._splitter.plan(self._call)
+        rewrite = self._with_energy if self.call.tells_energy else None
+        self._meter = StoryMeter(self._story, 0.0, self.call.strip_usage, rewrite)
+        plan = None if self._splitter is None else self._splitter.plan(self.call)
         try:
             return await self._tell(self._meter, plan)
         finally:
@@ -66,7 +63,7 @@ class LegsExchange(Exchange):
 
     async def _tell(self, meter: StoryMeter, plan: SplitPlan | None) -> LastWords:
         """Engine after engine until the story is told."""
-        call, story = self._call, self._story
+        call, story = self.call, self._story
         next_slot: Slot | None = None if plan is None else plan.first
         params = None
         while True:
@@ -104,7 +101,7 @@ class LegsExchange(Exchange):
             if self.ending.attempts >= MAX_ATTEMPTS or not self._context.dispatcher.retries.spend(time.monotonic()):
                 break
         if self._answer is not None and not self._started:
-            return self._pass_on(self._answer)
+            return self._pass_on(*self._answer)
         if self.ending.attempts:
             return self._fail("upstream_error", self._broken_upstream())
         return self._fail("rejected", unavailable(f"No instance of '{call.service.name}' is ready."))

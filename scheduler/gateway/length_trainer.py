@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import resource
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,6 +24,7 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_S = 120.0
 _NICENESS = 15  # requests come first
+REST = 100.0  # of what learning took in processor time: it may have a hundredth of a core
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class LengthTrainer:
         self._thread: threading.Thread | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
+        self._rests_until_s = 0.0  # monotonic
 
     @property
     def busy(self) -> bool:
@@ -53,7 +57,7 @@ class LengthTrainer:
 
     def consider(self, service: str, quantile: float) -> None:
         """Begins to learn when that is due and nothing is being learned. Returns at once."""
-        if self._closed or not self._predictor.due(service) or self.busy:
+        if self._closed or time.monotonic() < self._rests_until_s or not self._predictor.due(service) or self.busy:
             return
         records = self._predictor.records(service)
         self._thread = threading.Thread(
@@ -75,12 +79,15 @@ class LengthTrainer:
         self.join(1.0)
 
     def _learn(self, service: str, quantile: float, records: bytes) -> None:
+        before_s = _children_s()
         try:
             self._install(service, self._run(quantile, records))
         except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
             self.failures += 1
             if not self._closed:
                 log.warning("output lengths of %s could not be learned: %s", service, error)
+        finally:
+            self._rests_until_s = time.monotonic() + REST * (_children_s() - before_s)
 
     def _run(self, quantile: float, records: bytes) -> dict[str, Any]:
         command = [sys.executable, "-m", __name__, repr(quantile)]
@@ -112,6 +119,12 @@ class LengthTrainer:
             lesson.history_mae_tokens,
             "boosting" if lesson.kept else "history",
         )
+
+
+def _children_s() -> float:
+    """Processor time of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> None:

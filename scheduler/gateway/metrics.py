@@ -11,6 +11,9 @@ from pools import wire
 LATENCY_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 30.0, 60.0, 120.0)
 ROUTING_BOUNDS_S = (25e-6, 50e-6, 100e-6, 200e-6, 300e-6, 500e-6, 1e-3, 5e-3)
 
+PREFIX = "greenserve_gateway_"
+CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -69,13 +72,15 @@ class Metrics:
         gauges: dict[str, tuple[str, float]],
         counters: dict[str, tuple[str, float]],
         families: Iterable[tuple[str, str, list[tuple[Labels, float]]]] = (),
+        everywhere: Labels = (),
     ) -> bytes:
         """The page. `gauges` and `counters` map a name without prefix to (help, value).
 
         Args:
             families: Counters with labels: name, help, samples.
+            everywhere: Labels of every sample.
         """
-        page = _Page()
+        page = _Page(everywhere)
         page.family("requests_total", "counter", "Requests that reached a service, by how they ended.")
         for (service, endpoint, status), n in sorted(self.requests.items()):
             page.sample("requests_total", (("service", service), ("endpoint", endpoint), ("status", status)), n)
@@ -94,7 +99,7 @@ class Metrics:
         page.histograms("time_to_first_token_seconds", "Streams: arrival to the first token relayed.", self.ttft_s)
         page.histograms("request_duration_seconds", "Finished requests: arrival to the last byte.", self.e2e_s)
         page.family("routing_seconds", "histogram", "Choosing an instance.")
-        page.lines += self.routing_s.lines(_Page.prefix + "routing_seconds", ())
+        page.lines += self.routing_s.lines(PREFIX + "routing_seconds", everywhere)
         for name, text, samples in families:
             page.family(name, "counter", text)
             for labels, value in samples:
@@ -107,21 +112,20 @@ class Metrics:
 
 
 class _Page:
-    prefix = "greenserve_gateway_"
-
-    def __init__(self) -> None:
+    def __init__(self, everywhere: Labels) -> None:
         self.lines: list[str] = []
+        self._everywhere = everywhere
 
     def family(self, name: str, kind: str, text: str) -> None:
-        self.lines += [f"# HELP {self.prefix}{name} {text}", f"# TYPE {self.prefix}{name} {kind}"]
+        self.lines += [f"# HELP {PREFIX}{name} {text}", f"# TYPE {PREFIX}{name} {kind}"]
 
     def sample(self, name: str, labels: Labels, value: float) -> None:
-        self.lines.append(f"{self.prefix}{name}{_braces(labels)} {value!r}")
+        self.lines.append(f"{PREFIX}{name}{_braces((*self._everywhere, *labels))} {value!r}")
 
     def histograms(self, name: str, text: str, by_service: dict[str, Histogram]) -> None:
         self.family(name, "histogram", text)
         for service, histogram in sorted(by_service.items()):
-            self.lines += histogram.lines(self.prefix + name, (("service", service),))
+            self.lines += histogram.lines(PREFIX + name, (*self._everywhere, ("service", service)))
 
 
 def _braces(labels: Labels) -> str:

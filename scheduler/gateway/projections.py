@@ -7,8 +7,9 @@ import time
 
 import numpy as np
 
-from scheduler.core.controllers import admission, throttle
+from scheduler.core.controllers import admission, retail, throttle
 from scheduler.core.controllers.admission import AdmissionConfig, AdmissionObservation, AdmissionState, Requests
+from scheduler.core.controllers.retail import RetailConfig
 from scheduler.core.controllers.throttle import ThrottleConfig, ThrottleObservation, ThrottleState
 from scheduler.core.engine_model import engine_model
 from scheduler.core.predictors.engine_speed import engine_speed
@@ -17,6 +18,9 @@ from scheduler.core.types import Admit, Effects, Rationale, Reason, SetSmClock
 from .fleet import Service
 from .instance import Instance
 from .records import Call
+
+# Mean prompt and answer of Azure's conversation trace of 2023 (AzurePublicDataset, CC-BY): where no load is declared.
+_TYPICAL_TOKENS = (1155, 211)
 
 
 class Desk:
@@ -29,11 +33,12 @@ class Desk:
         self._admission: AdmissionState | None = None
         self._clock: ThrottleState | None = None
         self._judged: tuple[AdmissionObservation, Effects] | None = None
+        self._regressions: dict[tuple[int, int], RetailConfig] = {}  # by typical lengths; of all alike instances
 
     def fresh(self) -> Desk:
         """A desk for another instance of the same configuration."""
         other = object.__new__(Desk)
-        other._speed = self._speed
+        other._speed, other._regressions = self._speed, self._regressions
         other._admission = other._clock = other._judged = None
         return other
 
@@ -44,6 +49,15 @@ class Desk:
         state, effects = admission.step(None, obs, AdmissionConfig())
         board = admission.board_after(state, obs, AdmissionConfig(), effects)
         throttle.step(None, ThrottleObservation(0.0, "warm-up", board, self._speed), ThrottleConfig())
+
+    def fit(self, service: Service) -> None:
+        """Makes ReTail's regression for the lengths that are typical of the service. Takes 10 to 20 ms."""
+        lengths = _typical_tokens(service)
+        if lengths not in self._regressions:
+            self._regressions[lengths] = RetailConfig(self._speed.clocks_mhz, retail.fit(self._speed, *lengths))
+
+    def fitted(self, service: Service) -> bool:
+        return _typical_tokens(service) in self._regressions
 
     def admits(self, service: Service, instance: Instance, call: Call) -> bool | None:
         """Whether the call may join the batch now (IV-C2); None: it never could. Marks it when it is lost already."""
@@ -72,10 +86,32 @@ class Desk:
         board = admission.board_after(self._admission, obs, _config(service), admitted)
         looked = ThrottleObservation(obs.now_s, obs.instance, board, self._speed)
         self._clock, effects = throttle.step(self._clock, looked, ThrottleConfig(_config(service).tbt_s))
-        for command in effects.commands:
-            if isinstance(command, SetSmClock):
-                return command.mhz, effects.rationale
-        return None
+        return _asked(effects)
+
+    def retail_clock(self, service: Service, instance: Instance) -> tuple[float, Rationale] | None:
+        """ReTail's clock for all that runs, what was just placed included; None: the one asked for last stays.
+
+        Only once it is `fitted` for the service.
+        """
+        running = _running(service, instance)
+        shape, reported = self._speed.shape, instance.state.kv_usage or 0.0  # what other gateways sent is only seen so
+        blocks = max(float(running.computed_tokens.sum()) / shape.block_tokens, reported * shape.kv_blocks)
+        error = service.policy.predictor_error
+        seen = retail.observe(time.monotonic(), instance.uid, blocks, (running,), error)
+        self._clock, effects = retail.step(self._clock, seen, self._regressions[_typical_tokens(service)])
+        return _asked(effects)
+
+
+def _asked(effects: Effects) -> tuple[float, Rationale] | None:
+    for command in effects.commands:
+        if isinstance(command, SetSmClock):
+            return command.mhz, effects.rationale
+    return None
+
+
+def _typical_tokens(service: Service) -> tuple[int, int]:
+    prompt, output = service.expected_lengths
+    return prompt or _TYPICAL_TOKENS[0], output or _TYPICAL_TOKENS[1]
 
 
 def _config(service: Service) -> AdmissionConfig:

@@ -16,6 +16,7 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -42,6 +43,20 @@ class TokenRange(NamedTuple):
     tokens: int
     low: int
     high: int
+
+
+@dataclass(frozen=True, slots=True)
+class LineState:
+    """A line as it can be kept: see `PromptEstimator`."""
+
+    ratio: float
+    overhead: float
+    mean_x: float
+    mean_y: float
+    variance_x: float
+    covariance: float
+    variance_y: float
+    count: int
 
 
 class _Line:
@@ -84,13 +99,16 @@ class PromptEstimator:
         self._lines: dict[tuple[str, bool], _Line] = {}
 
     def estimate(self, service: str, chat: bool, text_bytes: int, messages: int) -> TokenRange:
-        line = self._lines.get((service, chat))
-        if line is None:
-            line = self._lines[service, chat] = _Line(START_OVERHEAD if chat else 0.0)
+        line = self._line(service, chat)
         middle = text_bytes * line.ratio + messages * line.overhead
         error = _SPREAD * text_bytes * math.sqrt(line.variance_y)
         tokens = max(1, round(middle))
         return TokenRange(tokens, max(1, min(tokens, int(middle - error))), max(tokens, math.ceil(middle + error)))
+
+    def tokens(self, service: str, chat: bool, text_bytes: int, messages: int) -> int:
+        """The estimate alone."""
+        line = self._line(service, chat)
+        return max(1, round(text_bytes * line.ratio + messages * line.overhead))
 
     def overhead(self, service: str, chat: bool) -> float:
         """Tokens that a message adds to its text's own."""
@@ -98,17 +116,33 @@ class PromptEstimator:
         return line.overhead if line is not None else START_OVERHEAD if chat else 0.0
 
     def observe(self, service: str, chat: bool, text_bytes: int, messages: int, prompt_tokens: int) -> None:
+        self._line(service, chat).observe(text_bytes, messages, prompt_tokens, chat)
+
+    def _line(self, service: str, chat: bool) -> _Line:
         line = self._lines.get((service, chat))
         if line is None:
             line = self._lines[service, chat] = _Line(START_OVERHEAD if chat else 0.0)
-        line.observe(text_bytes, messages, prompt_tokens, chat)
+        return line
+
+    def lines(self) -> dict[tuple[str, bool], LineState]:
+        """All that was learned, by service and whether it is of chats."""
+        names = [field.name for field in fields(LineState)]
+        return {key: LineState(*(getattr(line, name) for name in names)) for key, line in self._lines.items()}
+
+    def restore(self, service: str, chat: bool, state: LineState) -> None:
+        """Takes in what `lines` gave. Raises ValueError for what no line can be."""
+        if state.ratio < 0.0 or not 0.0 <= state.overhead <= _MAX_OVERHEAD or state.variance_y < 0.0 or state.count < 0:
+            raise ValueError(f"no line of tokens by bytes: {state}")
+        line = self._lines[service, chat] = _Line(state.overhead)
+        for name, value in asdict(state).items():
+            setattr(line, name, value)
 
 
 class HuggingFaceTokenizer:
     """A `tokenizer.json` read by Hugging Face's tokenizers (optional). Fills the port TextTokenizer."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the file: a second for a large vocabulary, with Python's lock held, so before serving begins.
+        """Reads the file: a second for a large vocabulary, with Python's lock held. See `model_tokenizers`.
 
         Raises PermanentError when the package or the file is missing, or the file is no tokenizer.
         """
@@ -149,12 +183,22 @@ class TokenizerThread:
     def __init__(self, tokenizers: Mapping[str, TextTokenizer], deadline_s: float = 0.005, max_queue: int = 32) -> None:
         self.deadline_s = deadline_s
         self.answered = self.refused = self.late = self.failed = 0
-        self._tokenizers = dict(tokenizers)
+        self._tokenizers: dict[str, TextTokenizer] = {}
         self._max_queue = max_queue
         self._bytes_per_s = 1.0e6  # until seen
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        if self._tokenizers:
+        self._closed = False
+        for service, tokenizer in tokenizers.items():
+            self.serve(service, tokenizer)
+
+    def serve(self, service: str, tokenizer: TextTokenizer | None) -> None:
+        """From now on a service's texts are counted by this one; None: they are not. From any thread."""
+        if tokenizer is None:
+            self._tokenizers.pop(service, None)
+            return
+        self._tokenizers[service] = tokenizer
+        if self._thread is None and not self._closed:
             self._thread = threading.Thread(target=self._work, name="tokenizer", daemon=True)
             self._thread.start()
 
@@ -192,6 +236,7 @@ class TokenizerThread:
 
     def close(self) -> None:
         """Ends the thread after what it is counting now."""
+        self._closed = True
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(timeout=1.0)

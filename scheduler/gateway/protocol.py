@@ -19,6 +19,7 @@ from typing import Protocol, cast
 import httptools
 
 from .errors import ApiError
+from .known_heads import KnownHead
 
 JSON = b"application/json"
 CLOSE_TIMEOUT_S = 10.0
@@ -126,9 +127,12 @@ class ClientConnection(asyncio.Protocol):
         self._reading_paused = False
         self._deaf = False  # after a refusal of framing or size nothing more is understood
         self._thrown_away = 0
+        self._known_head: KnownHead[tuple[bytes, bytes, dict[bytes, bytes]]] | None = None
+        self._newest: Request | None = None  # of those that llhttp made of what is being read
         self._deadline_s = time.monotonic() + limits.read_timeout_s
         self.listener: ClientListener | None = None
         self.paused = False
+        self.held: list[bytes] = []  # of a stream: chunks in their frames, to be sent at the end of the turn
         self.on_message_begin()
         self._phase = _IDLE
 
@@ -172,6 +176,20 @@ class ClientConnection(asyncio.Protocol):
             if self._thrown_away > self._limits.linger_bytes:
                 self._transport.abort()
             return
+        fresh = self._phase is _IDLE and self._serving is None and not self._waiting
+        if fresh and (known := self._known_head) is not None:
+            body = known.body_of(data)
+            if body is not None and len(body) <= self._limits.max_body_bytes:
+                method, path, headers = known.meaning
+                self._serve(Request(method, path, headers, body, True))
+                return
+        self._feed(data)
+        newest, self._newest = self._newest, None
+        if fresh and newest is not None and newest.keep_alive and newest.chunked_reply and not self._expects_continue:
+            meaning = newest.method, newest.path, newest.headers
+            self._known_head = KnownHead.of(data, len(newest.body), meaning)
+
+    def _feed(self, data: bytes) -> None:
         was_in_head = self._phase is _HEAD
         try:
             self._parser.feed_data(data)
@@ -288,7 +306,8 @@ class ClientConnection(asyncio.Protocol):
             return
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body = []
-        self._waiting.append(self._request(body))
+        self._newest = self._request(body)
+        self._waiting.append(self._newest)
         if self._serving is None:
             self._next()
 
@@ -330,8 +349,11 @@ class ClientConnection(asyncio.Protocol):
         if isinstance(item, ApiError):
             self._last_words(item)
             return
-        self._serving = item
-        self._application.handle(item, self)
+        self._serve(item)
+
+    def _serve(self, request: Request) -> None:
+        self._serving = request
+        self._application.handle(request, self)
 
     def _last_words(self, error: ApiError) -> None:
         """Sends a refusal and half-closes; input is thrown away for a moment so that no reset swallows the refusal."""
@@ -354,7 +376,7 @@ class ClientConnection(asyncio.Protocol):
         """A whole response at once. `headers` are complete lines."""
         if (request := self._serving) is None or self._transport.is_closing():
             return
-        keep_alive = self._keeps_alive(request)
+        keep_alive = request.keep_alive and not self._application.draining
         head = response_head(status, content_type, len(body), keep_alive, headers)
         self._transport.write(head if request.method == b"HEAD" else head + body)
         self._finished(keep_alive)
@@ -371,11 +393,22 @@ class ClientConnection(asyncio.Protocol):
         self._transport.write(head)
 
     def send(self, data: bytes) -> None:
+        if self.held:
+            self.send_held()
         if (request := self._serving) is not None and data and not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if request.chunked_reply else data)
 
+    def send_held(self) -> None:
+        """Sends the chunks in `held`; whatever is to be sent behind them does so first."""
+        data = self.held[0] if len(self.held) == 1 else b"".join(self.held)
+        self.held.clear()
+        if self._serving is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
     def finish(self, data: bytes = b"") -> None:
         """Ends a stream, with its last bytes."""
+        if self.held:
+            self.send_held()
         if (request := self._serving) is None or self._transport.is_closing():
             return
         keep_alive = self._keeps_alive(request)
@@ -426,16 +459,13 @@ def response_head(
     status: int, content_type: bytes | None, length: int | None, keep_alive: bool, headers: bytes = b""
 ) -> bytes:
     """A response's head. `length` None: chunked; -1: until the connection ends. `headers` are complete lines."""
-    parts = [b"HTTP/1.1 %d %b\r\n" % (status, _REASONS.get(status, b"Unknown"))]
-    if content_type is not None:
-        parts.append(b"content-type: %b\r\n" % content_type)
     if length is None:
-        parts.append(b"transfer-encoding: chunked\r\n")
-    elif length >= 0:
-        parts.append(b"content-length: %d\r\n" % length)
-    parts.append(headers)
-    parts.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
-    return b"".join(parts)
+        framing = b"transfer-encoding: chunked\r\n"
+    else:
+        framing = b"content-length: %d\r\n" % length if length >= 0 else b""
+    kind = b"" if content_type is None else b"content-type: %b\r\n" % content_type
+    end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
+    return b"HTTP/1.1 %d %b\r\n%b%b%b%b" % (status, _REASONS.get(status, b"Unknown"), kind, framing, headers, end)
 
 
 def _head_too_large(limits: HttpLimits) -> ApiError:

@@ -43,13 +43,14 @@ class Call:
     limits: Limits | None = None  # the request's own, in place of the service's
     priority: int = 0  # its own hint, lower first
     tier: str | None = None  # OpenAI's service_tier
-    prefixes: Sequence[bytes] = ()  # see WarmPrefixes
+    prompt_start: bytes | memoryview = b""  # as it stands in the body, see WarmPrefixes; empty: too short
     endpoints: Collection[str] | None = None  # `ip:port`s that a proxy allows it; None: all
     engine_priority: int | None = None
     queue_s: float | None = None  # in a line at the gateway
     lost: bool = False
     body: bytes = b""  # as the engine gets it
     strip_usage: bool = False
+    tells_energy: bool = False  # to its client, in its usage
     continues: bool = False  # elsewhere, should its engine die: its client asked for it
 
     @property
@@ -80,51 +81,57 @@ class Ending:
     meter: Meter | None = None
 
 
-def row_of(call: Call, ending: Ending, actual_class: str | None = None) -> wire.RequestRow:
-    """Puts a row together. Latencies count from when the whole request was here."""
-    meter, choice, instance = ending.meter, ending.choice, ending.instance
-    began_s = call.request.received_s
-    prompt_tokens, output_tokens, source = counts(call, ending)
+Counted = tuple[int | None, int | None, str | None]
+
+
+def row_of(
+    call: Call, ending: Ending, actual_class: str | None = None, counted: Counted | None = None
+) -> wire.RequestRow:
+    """Puts a row together. Latencies count from when the whole request was here. `counted`: what `counts` said."""
+    meter, choice, instance, request = ending.meter, ending.choice, ending.instance, call.request
+    known, limits, began_s = call.classified, call.limits, request.received_s
+    prompt_tokens, output_tokens, source = counts(call, ending) if counted is None else counted
     e2e_s = None if ending.ended_s is None else ending.ended_s - began_s
-    streamed = meter is not None and meter.first_s is not None
+    first_s = None if meter is None else meter.first_s
+    # By position, in the order of RequestRow's fields: names would cost as much as all else here.
     return wire.RequestRow(
-        request_id=call.request_id,
-        started_at_s=call.request.started_at_s,
-        service=call.service.name,
-        tenant_id=call.key.tenant_id,
-        key_id=call.key.key_id,
-        endpoint=call.endpoint.name,
-        stream=call.stream,
-        status=ending.status,
-        http_status=ending.http_status,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        tokens_source=source,
-        predicted_output_tokens=call.predicted_tokens,
-        prediction_source=None if call.classified is None else call.classified.source,
-        max_tokens=call.max_tokens,
-        request_class=call.class_name,
-        actual_class=actual_class,
-        pool_id=None if instance is None else instance.pool_id,
-        instance_uid=None if instance is None else instance.uid,
-        ttft_s=meter.first_s - began_s if streamed and meter and meter.first_s is not None else None,
-        tpot_s=_tpot_s(meter, output_tokens),
-        itl_max_s=None if meter is None else meter.gap_max_s,
-        e2e_s=e2e_s,
-        window_s=None if choice is None else choice.window_s,
-        timely_tokens=_timely_tokens(ending, output_tokens, e2e_s),
-        predicted_energy_j=None if choice is None else choice.predicted_energy_j,
-        queue_s=call.queue_s,
-        lost=call.lost,
-        own_ttft_s=None if call.limits is None else call.limits.ttft_s,
-        own_tpot_s=None if call.limits is None else call.limits.tpot_s,
-        attempts=ending.attempts,
-        route_reason="" if choice is None else choice.reason[:MAX_REASON_CHARACTERS],
-        error=ending.error[:MAX_ERROR_CHARACTERS],
+        call.request_id,
+        request.started_at_s,
+        call.service.name,
+        call.key.tenant_id,
+        call.key.key_id,
+        call.endpoint.name,
+        call.stream,
+        ending.status,
+        ending.http_status,
+        prompt_tokens,
+        output_tokens,
+        source,
+        None if known is None else known.predicted_tokens,
+        None if known is None else known.source,
+        call.max_tokens,
+        None if known is None else known.class_name,
+        actual_class,
+        None if instance is None else instance.pool_id,
+        None if instance is None else instance.uid,
+        None if first_s is None else first_s - began_s,  # ttft_s
+        None if meter is None else _tpot_s(meter, output_tokens),
+        None if meter is None else meter.gap_max_s,
+        e2e_s,
+        None if choice is None else choice.window_s,
+        _timely_tokens(ending, output_tokens, e2e_s),
+        None if choice is None else choice.predicted_energy_j,
+        call.queue_s,
+        call.lost,
+        None if limits is None else limits.ttft_s,
+        None if limits is None else limits.tpot_s,
+        ending.attempts,
+        "" if choice is None else choice.reason[:MAX_REASON_CHARACTERS],
+        ending.error[:MAX_ERROR_CHARACTERS],
     )
 
 
-def counts(call: Call, ending: Ending) -> tuple[int | None, int | None, str | None]:
+def counts(call: Call, ending: Ending) -> Counted:
     """Prompt tokens, output tokens and where they come from: the engine's usage, the chunks seen, or an estimate."""
     usage, meter = ending.usage, ending.meter
     if usage is not None and usage.prompt_tokens is not None and usage.completion_tokens is not None:
@@ -134,9 +141,9 @@ def counts(call: Call, ending: Ending) -> tuple[int | None, int | None, str | No
     return call.prompt_tokens, None, None if call.prompt_tokens is None else "estimate"
 
 
-def _tpot_s(meter: Meter | None, output_tokens: int | None) -> float | None:
+def _tpot_s(meter: Meter, output_tokens: int | None) -> float | None:
     """Mean time of a token after the first; None where there is no second."""
-    if meter is None or meter.first_s is None or meter.last_s is None or not output_tokens or output_tokens < 2:
+    if meter.first_s is None or meter.last_s is None or not output_tokens or output_tokens < 2:
         return None
     return (meter.last_s - meter.first_s) / (output_tokens - 1)
 

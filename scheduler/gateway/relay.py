@@ -12,9 +12,8 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import NamedTuple
 
 from . import energy
 from .dispatch import Dispatcher, Slot
@@ -22,6 +21,7 @@ from .endpoint import NOT_OFFERED
 from .errors import SERVER_ERROR, ApiError, squashed, unavailable
 from .protocol import ClientConnection
 from .records import Call, Ending
+from .sse import SseMeter
 from .turn import EndOfTurn
 from .upstream import UpstreamConnection, UpstreamPool
 from .validation import with_priority
@@ -33,6 +33,8 @@ MAX_WHOLE_BYTES = 16 << 20  # of a response that is no stream, held until it is 
 BUSY = frozenset({429, 502, 503, 504})  # an engine says: not now
 CLIENT_FAULTS = frozenset({400, 413, 422})  # any other refusal by an engine is no fault of the client's
 CLIENT_CLOSED = 499  # nginx's code for a client that left before there was a response
+
+_TRACE = (b"traceparent", b"tracestate")
 
 LastWords = Callable[[], None]
 
@@ -57,24 +59,6 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A whole response of an engine."""
-
-    status: int
-    headers: bytes
-    body: bytes
-
-
-class Departure(NamedTuple):
-    """An exchange that is over but for its record, and the last bytes to its client after that."""
-
-    exchange: Exchange
-    call: Call
-    ending: Ending
-    last_words: LastWords | None
-
-
-@dataclass(frozen=True, slots=True)
 class Context:
     """What all exchanges of a gateway share. Each departs once."""
 
@@ -82,7 +66,13 @@ class Context:
     dispatcher: Dispatcher
     pool: UpstreamPool
     timeouts: Timeouts
-    departures: EndOfTurn[Departure]
+    departures: EndOfTurn[Exchange]  # those that are over but for their record, and their last words after that
+    outbox: EndOfTurn[ClientConnection] = field(default_factory=lambda: EndOfTurn(_send_held))
+
+
+def _send_held(clients: list[ClientConnection]) -> None:
+    for client in clients:
+        client.send_held()
 
 
 class Exchange:
@@ -94,7 +84,6 @@ class Exchange:
 
     __slots__ = (
         "_answer",
-        "_call",
         "_client",
         "_client_paused",
         "_connection",
@@ -111,22 +100,26 @@ class Exchange:
         "_started",
         "_status",
         "_task",
+        "_token_meter",
         "_tried",
         "_window_end_s",
+        "call",
         "deadline_s",
         "ending",
+        "last_words",
     )
 
     def __init__(self, call: Call, client: ClientConnection, context: Context) -> None:
-        self._call = call
+        self.call = call
         self._client = client
         self._context = context
         self._connection: UpstreamConnection | None = None
         self._task: asyncio.Task[None] | None = None
         self._fate: asyncio.Future[Fate] | None = None  # what the task waits for; None: there is no task, or not yet
-        self._answer: Answer | None = None  # the last "not now"
+        self._answer: tuple[int, bytes, bytes] | None = None  # the last "not now": status, headers, body
         self._tried: list[str] = []
         self._started = False  # bytes have gone to the client
+        self._token_meter: SseMeter | None = None  # of a stream whose chunks may pass in the frames they came in
         self._client_paused = False
         self._gone = False
         self._ended = False
@@ -134,6 +127,7 @@ class Exchange:
         self._slot: Slot | None = None
         self._squashed_for_s: float | None = None
         self.deadline_s = math.inf
+        self.last_words: LastWords | None = None  # to the client, once the call is on record
         self.ending = Ending()
         self._reset(math.inf)
 
@@ -152,7 +146,7 @@ class Exchange:
         """Sends the call on at once, if it can be; else a task does so later. Never raises."""
         slot = connection = None
         try:
-            slot = self._context.dispatcher.place_now(self._call)
+            slot = self._context.dispatcher.place_now(self.call)
             if slot is not None:
                 self._begin(slot)
                 connection = self._context.pool.take(slot.instance.address)
@@ -160,7 +154,7 @@ class Exchange:
                     self._send(connection, slot)
                     return
         except Exception:
-            log.exception("request %s failed inside the gateway", self._call.request_id)
+            log.exception("request %s failed inside the gateway", self.call.request_id)
             self._leave(None)
             self._end(self._fail("upstream_error", ApiError(500, "Internal error.", kind=SERVER_ERROR)))
             return
@@ -180,7 +174,7 @@ class Exchange:
         except asyncio.CancelledError:
             last_words = self._cut_short()
         except Exception:
-            log.exception("request %s failed inside the gateway", self._call.request_id)
+            log.exception("request %s failed inside the gateway", self.call.request_id)
             last_words = self._fail("upstream_error", ApiError(500, "Internal error.", kind=SERVER_ERROR))
         finally:
             self._leave(None)
@@ -204,7 +198,8 @@ class Exchange:
         ending.ended_s = time.monotonic()
         if ending.usage is None and ending.meter is not None:
             ending.usage = ending.meter.usage()
-        self._context.departures.add(Departure(self, self._call, ending, last_words))
+        self.last_words = last_words
+        self._context.departures.add(self)
 
     async def _serve(self, fate: Fate | None) -> LastWords:
         """Attempts until one gives the client an answer, after the one that ended with `fate`, if any."""
@@ -212,7 +207,7 @@ class Exchange:
             if fate is None:
                 if self._slot is None:
                     try:
-                        slot = await self._context.dispatcher.place(self._call, self._tried)
+                        slot = await self._context.dispatcher.place(self.call, self._tried)
                     except ApiError as error:
                         return self._fail("rejected", error)
                     if slot is None:
@@ -228,10 +223,10 @@ class Exchange:
                 break
             fate = None
         if self._answer is not None:
-            return self._pass_on(self._answer)
+            return self._pass_on(*self._answer)
         if self.ending.attempts:
             return self._fail("upstream_error", self._broken_upstream())
-        return self._fail("rejected", unavailable(f"No instance of '{self._call.service.name}' is ready."))
+        return self._fail("rejected", unavailable(f"No instance of '{self.call.service.name}' is ready."))
 
     def _begin(self, slot: Slot) -> None:
         """An attempt at a place that was found."""
@@ -242,7 +237,7 @@ class Exchange:
         ending.attempts += 1
         self._tried.append(slot.instance.uid)
         window_s = slot.choice.window_s
-        self._reset(math.inf if window_s is None else self._call.request.received_s + window_s)
+        self._reset(math.inf if window_s is None else self.call.request.received_s + window_s)
 
     def _judge(self, fate: Fate) -> LastWords | None:
         """What an attempt's end means for the client; None: it is tried again elsewhere."""
@@ -253,7 +248,7 @@ class Exchange:
             ending.attempts -= 1  # no fault of the request's or the engine's
             return None if self._squashed_for_s is None else self._fail("rejected", squashed(self._squashed_for_s))
         if fate is Fate.COMPLETE:
-            self._answer = Answer(self._status, self._headers, b"".join(self._pieces))
+            self._answer = self._status, self._headers, b"".join(self._pieces)
             return None
         if fate is Fate.TIMEOUT:
             return self._fail("timeout", ApiError(504, self._error, kind=SERVER_ERROR, code="upstream_timeout"))
@@ -303,7 +298,7 @@ class Exchange:
     def _send(self, connection: UpstreamConnection, slot: Slot) -> None:
         timeouts = self._context.timeouts
         self._connection = connection
-        self.deadline_s = time.monotonic() + (timeouts.first_byte_s if self._call.stream else timeouts.whole_response_s)
+        self.deadline_s = time.monotonic() + (timeouts.first_byte_s if self.call.stream else timeouts.whole_response_s)
         self._context.pool.send(connection, self._request_bytes(slot), self)
 
     def _hang_up(self, fate: Fate | None) -> None:
@@ -326,7 +321,7 @@ class Exchange:
             return
         slot.end()
         health = slot.instance.health
-        if fate is Fate.COMPLETE and (self._status < 500 or is_not_offered(self._status, self._call)):
+        if fate is Fate.COMPLETE and (self._status < 500 or is_not_offered(self._status, self.call)):
             health.worked()
         elif fate in (Fate.COMPLETE, Fate.LOST, Fate.TIMEOUT):
             health.failed(time.monotonic())
@@ -344,7 +339,7 @@ class Exchange:
         if connection is None or self._ended:
             return
         self._hang_up(fate)
-        if self._is_void(fate, connection):
+        if fate is Fate.LOST and self._is_void(fate, connection):
             self._go_on(None)  # at the same place, over a new connection
             return
         self._leave(fate)
@@ -354,12 +349,9 @@ class Exchange:
             self._go_on(fate)
 
     def _request_bytes(self, slot: Slot) -> bytes:
-        call = self._call
+        call = self.call
         headers = call.request.headers
-        trace = b""
-        for name in (b"traceparent", b"tracestate"):
-            if name in headers:
-                trace += b"%b: %b\r\n" % (name, headers[name])
+        trace = b"".join([b"%b: %b\r\n" % (name, headers[name]) for name in _TRACE if name in headers])
         path = call.endpoint.path
         body = call.body if call.engine_priority is None else with_priority(call.body, call.engine_priority)
         return (
@@ -370,7 +362,7 @@ class Exchange:
 
     @property
     def _id_header(self) -> bytes:
-        call = self._call
+        call = self.call
         return b"x-request-id: %b\r\n" % (call.request.client_id() or call.request_id.encode())
 
     # -- endings -----------------------------------------------------------------------------------
@@ -388,27 +380,28 @@ class Exchange:
             return lambda: self._client.finish(rest)
         body = b"".join(self._pieces)
         if self._started:  # too large to be held: unread
-            ending.status = status_for(self._status, self._call)
+            ending.status = status_for(self._status, self.call)
             return lambda: self._client.finish(body)
-        return self._pass_on(Answer(self._status, self._headers, body))
+        return self._pass_on(self._status, self._headers, body)
 
-    def _pass_on(self, answer: Answer) -> LastWords:
-        ending = self.ending
-        ending.http_status = answer.status
-        ending.status = status_for(answer.status, self._call)
-        headers = answer.headers + self._id_header
+    def _pass_on(self, status: int, headers: bytes, body: bytes) -> LastWords:
+        """A whole response of an engine."""
+        ending, call = self.ending, self.call
+        ending.http_status = status
+        ending.status = status_for(status, call)
+        headers += self._id_header
         if ending.status == "ok":
-            ending.usage = self._call.endpoint.usage_of(answer.body)
-            if energy.asked(self._call):
-                answer = replace(answer, body=self._with_energy(answer.body))
+            ending.usage = call.endpoint.usage_of(body)
+            if call.tells_energy:
+                body = self._with_energy(body)
         else:
-            ending.error = f"the engine answered {answer.status}: {answer.body[:300].decode(errors='replace')}"
+            ending.error = f"the engine answered {status}: {body[:300].decode(errors='replace')}"
             if ending.status == "rejected" and b"retry-after:" not in headers.lower():
                 headers += b"retry-after: 1\r\n"
-        return lambda: self._client.respond(answer.status, answer.body, None, headers)
+        return lambda: self._client.respond(status, body, None, headers)
 
     def _with_energy(self, json: bytes) -> bytes:
-        return energy.with_energy(json, self._call, self.ending)
+        return energy.with_energy(json, self.call, self.ending)
 
     def _fail(self, status: str, error: ApiError) -> LastWords:
         """An error of ours: a response of its own, or where one has begun, an error event and a cut."""
@@ -416,7 +409,7 @@ class Exchange:
         ending.status, ending.error = status, error.message
         if self._started:
             ending.http_status = self._status
-            event = self._call.endpoint.error_event(error) if ending.meter is not None else b""
+            event = self.call.endpoint.error_event(error) if ending.meter is not None else b""
             return lambda: self._client.cut(event)
         ending.http_status = error.status
         headers = self._id_header
@@ -431,9 +424,9 @@ class Exchange:
 
     def head(self, status: int, headers: bytes) -> None:
         self._status, self._headers = status, headers
-        if self._call.stream and status == 200 and b"text/event-stream" in headers.lower():
-            rewrite = self._with_energy if energy.asked(self._call) else None
-            self.ending.meter = self._call.endpoint.meter(self._window_end_s, self._call.strip_usage, rewrite)
+        if self.call.stream and status == 200 and b"text/event-stream" in headers.lower():
+            rewrite = self._with_energy if self.call.tells_energy else None
+            self.ending.meter = self.call.endpoint.meter(self._window_end_s, self.call.strip_usage, rewrite)
             if self._slot is not None:
                 self._slot.meter = self.ending.meter
 
@@ -441,7 +434,7 @@ class Exchange:
         now_s = time.monotonic()
         self.deadline_s = now_s + self._context.timeouts.idle_s
         slot = self._slot
-        if slot is not None and slot.begun_s is None:
+        if slot is not None and slot.begun_s is None and self.call.stream:  # else it is over as soon as it has begun
             slot.started()
         meter = self.ending.meter
         if meter is None:
@@ -453,6 +446,16 @@ class Exchange:
             out = b"".join([meter.feed(piece, now_s) for piece in pieces])
         if out:
             self._relay(out)
+
+    def chunk(self, data: bytes, start: int) -> None:
+        meter = self._token_meter
+        if meter is not None and meter.takes(data, start, len(data) - 2, time.monotonic()):
+            client = self._client
+            if not client.held:
+                self._context.outbox.add(client)
+            client.held.append(data)
+        else:
+            self.body([data[start:-2]])
 
     def _hold(self, pieces: list[bytes]) -> None:
         """Of a response that is no stream."""
@@ -468,6 +471,8 @@ class Exchange:
         if not self._started:
             self._started = True
             self._client.start_stream(self._status, self._headers + self._id_header)
+            if type(self.ending.meter) is SseMeter and self.call.request.chunked_reply:
+                self._token_meter = self.ending.meter
         self._client.send(data)
         if self._client.paused and not self._client_paused:
             self.client_paused(True)
@@ -517,6 +522,9 @@ class Exchange:
 
     def check(self, now_s: float) -> None:
         """Called now and then: ends a call that waits too long."""
+        meter = self._token_meter
+        if meter is not None and meter.last_s is not None:
+            self.deadline_s = max(self.deadline_s, meter.last_s + self._context.timeouts.idle_s)
         if now_s <= self.deadline_s:
             return
         if self._client_paused:

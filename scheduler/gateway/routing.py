@@ -5,9 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
-from hashlib import blake2b
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 
 from scheduler.core import routing
 from scheduler.core.routing import Choice, Route, RouteRequest
@@ -35,31 +33,43 @@ class Router:
         self.warm = WarmPrefixes()
 
     def route(
-        self, service: Service, choosable: Sequence[Instance], request: RouteRequest, prefixes: Sequence[bytes] = ()
+        self,
+        service: Service,
+        choosable: Sequence[Instance],
+        request: RouteRequest,
+        prompt: bytes | memoryview = b"",
+        everybody: Callable[[], Sequence[Instance]] | None = None,
     ) -> Routed | None:
-        """The instance to send to; None: there is none."""
+        """The instance to send to; None: there is none.
+
+        Args:
+            prompt: As it stands in the body, from its beginning: see WarmPrefixes. Empty: too short to matter.
+            everybody: Given when `choosable` are only those of the request's class: tells all, should they be needed.
+        """
         begun_s = time.perf_counter()
-        policy = service.policy
+        policy, rank = service.policy, request.class_rank
+        if everybody is not None and (not choosable or policy.route == WEIGHTED_ROUND_ROBIN):
+            choosable = everybody()
+        warm_uid, beginnings = self.warm.find(service.name, prompt) if prompt else (None, [])
         if policy.route == WEIGHTED_ROUND_ROBIN:
             choice = self._by_turns(service, [i.candidate() for i in choosable], request)
         else:
-            rank = request.class_rank
             own: Sequence[routing.Candidate] = [i.candidate() for i in choosable if i.rank == rank]
             if policy.by_share:
                 own = self._at_the_site_in_turn(service, own, request)
             choice = routing.choose_of(
                 own,
-                lambda: [i.candidate() for i in choosable],
+                lambda: [i.candidate() for i in (choosable if everybody is None else everybody())],
                 request,
                 self._draw,
                 _ROUTES[policy.route],
-                self.warm.find(prefixes) if prefixes else None,
+                warm_uid,
             )
         self._duration_s.observe(time.perf_counter() - begun_s)
         if choice is None:
             return None
-        if prefixes:
-            self.warm.note(prefixes, choice.uid)
+        if beginnings:
+            self.warm.note(beginnings, choice.uid)
         return service.uids[choice.uid], choice
 
     def alone(self, service: Service, request: RouteRequest) -> tuple[float, float] | None:
@@ -126,35 +136,38 @@ class Turns:
 
 
 class WarmPrefixes:
-    """Where the beginnings of prompts were last sent: an engine may still have them in its prefix cache."""
+    """Where the beginnings of prompts were last sent: an engine may still have them in its prefix cache.
+
+    A beginning is a number of whole blocks; it is known by the hash of its last block, chained to those before. One is
+    noted when the next shorter one was known: prompts that share nothing take one entry each, and one hash, and those
+    that come again are known to a greater length each time.
+    """
 
     BLOCK_BYTES = 1024
-    MAX_BLOCKS = 8
+    MAX_BYTES = 8 * BLOCK_BYTES
     KEPT = 50_000
 
     def __init__(self) -> None:
-        self._where: OrderedDict[bytes, str] = OrderedDict()
+        self._where: OrderedDict[int, str] = OrderedDict()
 
-    @classmethod
-    def of(cls, scope: bytes, text: bytes) -> list[bytes]:
-        """Chained hashes of a prompt's whole blocks, longest last; shorter prompts have none."""
-        ends = range(0, min(len(text) // cls.BLOCK_BYTES, cls.MAX_BLOCKS) * cls.BLOCK_BYTES + 1, cls.BLOCK_BYTES)
-        found, state = [], blake2b(scope, digest_size=16)
-        for start, end in pairwise(ends):
-            state.update(text[start:end])
-            found.append(state.digest())
-        return found
+    def find(self, scope: str, prompt: bytes | memoryview) -> tuple[str | None, list[int]]:
+        """The instance that has seen the longest known beginning, and which beginnings to `note`."""
+        block, where = self.BLOCK_BYTES, self._where
+        uid, chain, beginnings = None, hash(scope), []
+        for end in range(block, min(len(prompt), self.MAX_BYTES) + 1, block):
+            chain = hash((chain, prompt[end - block : end]))
+            beginnings.append(chain)
+            known = where.get(chain)
+            if known is None:
+                break
+            uid = known
+        return uid, beginnings
 
-    def find(self, prefixes: Sequence[bytes]) -> str | None:
-        """The instance that has seen the longest beginning."""
-        for prefix in reversed(prefixes):
-            if (uid := self._where.get(prefix)) is not None:
-                return uid
-        return None
-
-    def note(self, prefixes: Sequence[bytes], uid: str) -> None:
-        for prefix in prefixes:
-            self._where[prefix] = uid
-            self._where.move_to_end(prefix)
-        while len(self._where) > self.KEPT:
-            self._where.popitem(last=False)
+    def note(self, beginnings: Sequence[int], uid: str) -> None:
+        """They are sent to this instance now."""
+        where = self._where
+        for beginning in beginnings:
+            where[beginning] = uid
+            where.move_to_end(beginning)
+        while len(where) > self.KEPT:
+            where.popitem(last=False)

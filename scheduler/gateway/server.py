@@ -14,6 +14,7 @@ from .backroom import Backroom, BackroomConfig
 from .handlers import Gateway
 from .protocol import ClientConnection, HttpLimits
 from .relay import Timeouts
+from .siblings import PortShare, Siblings
 from .web import WebProcess
 from .worker_desk import WorkerDesk
 from .worker_hosts import WorkerHosts
@@ -28,8 +29,10 @@ class Config:
     port: int
     spool: Path
     name: str = "gateway"
+    share: PortShare | None = None  # of the port, with other gateways; None: it is this one's alone
     rng: random.Random = field(default_factory=random.Random)  # breaks ties among instances
     tokenizers: Mapping[str, Path] = field(default_factory=dict)  # by service, for prompts near a border of classes
+    state: Path | None = None  # folder for what it learns, over restarts; None: that is lost
     learns: bool = True  # trees of output lengths, in a process of their own once there are records enough
     redis_url: str | None = None  # None: no snapshot, no shipping (tests put a snapshot in force themselves)
     worker_token: str | None = None  # None: workers cannot register themselves
@@ -38,6 +41,11 @@ class Config:
     grace_s: float = 10.0
     limits: HttpLimits = field(default_factory=HttpLimits)
     timeouts: Timeouts = field(default_factory=Timeouts)
+
+    @property
+    def process(self) -> str:
+        """The name in records and heartbeats."""
+        return self.name if self.share is None else self.share.name(self.name)
 
 
 class GatewayServer:
@@ -48,7 +56,7 @@ class GatewayServer:
         self._config = config
         self.room = room = Backroom(
             BackroomConfig(
-                *(config.spool, config.name, config.rng, config.learns, config.tokenizers),
+                *(config.spool, config.process, config.rng, config.state, config.learns, config.tokenizers),
                 *(config.redis_url, config.worker_hosts),
             ),
             when_broken,
@@ -62,7 +70,7 @@ class GatewayServer:
             journal=room.journal,
             metrics=room.metrics,
             intake=room.intake,
-            shipped_rows=lambda: room.shipped_rows,
+            metrics_page=self._own_metrics,
             loop=asyncio.get_running_loop(),
             timeouts=config.timeouts,
             web=WebProcess(config.web_url) if config.web_url else None,
@@ -82,11 +90,19 @@ class GatewayServer:
 
     async def start(self) -> None:
         """Listens and begins the background tasks. Raises OSError when the port is taken."""
-        config = self._config
+        config, share = self._config, self._config.share
         loop = asyncio.get_running_loop()
+        self.room.recall()
         try:
+            if share is not None:
+                siblings = Siblings(share, config.name, config.host, config.port, self.gateway.own_metrics)
+                await siblings.start()
+                self.gateway.siblings = siblings
             self._server = await loop.create_server(
-                lambda: ClientConnection(self.gateway, config.limits), config.host, config.port, backlog=BACKLOG
+                lambda: ClientConnection(self.gateway, config.limits),
+                *(config.host, config.port),
+                backlog=BACKLOG,
+                reuse_port=share is not None,
             )
         except OSError:
             self.journal.close()
@@ -112,11 +128,17 @@ class GatewayServer:
         await self._wait_until_idle(1.0)
         if gateway.workers is not None:
             await gateway.workers.close()
+        if gateway.siblings is not None:
+            await gateway.siblings.close()
         await self.room.stop()
         gateway.splitter.close()
         gateway.pool.close()
         for connection in list(gateway.connections):
             connection.close_if_idle()
+
+    def _own_metrics(self, in_flight: int, connections: int) -> bytes:
+        own = () if self._config.share is None else (("gateway", self._config.process),)
+        return self.room.metrics_page(in_flight, connections, own)
 
     async def _wait_until_idle(self, most_s: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -57,7 +57,7 @@ class Splitter:
             return None
         found = None
         usable = service.choosable((), time.monotonic())
-        open_ones = [i for i in usable if i.unstarted < service.policy.engine_queue]
+        open_ones = [i for i in usable if i.unstarted < service.engine_queue]
         own = [i for i in open_ones if i.request_class == call.class_name] or open_ones
         if len(own) >= 2 and self._load(own, call):
             assert self._plans is not None

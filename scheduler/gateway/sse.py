@@ -44,6 +44,11 @@ def parse_usage(json: bytes) -> tuple[Usage | None, bool]:
     return holder.usage, bool(holder.choices)
 
 
+def usage_of(json: bytes) -> Usage | None:
+    """The usage that a whole response carries."""
+    return parse_usage(json)[0]
+
+
 class Meter(Protocol):
     """What is seen of a stream while it passes. Times are monotonic; `events` have choices: tokens, nearly."""
 
@@ -108,16 +113,29 @@ class SseMeter:
 
     def feed(self, data: bytes, now_s: float) -> bytes:
         """Takes bytes as they came; returns those to relay now."""
+        return data if self.takes(data, 0, len(data), now_s) else self._scan(data, now_s)
+
+    def takes(self, data: bytes, start: int, end: int, now_s: float) -> bool:
+        """Whether data[start:end] is a token's event and nothing else. It is then counted, and may pass as it is."""
         if (
-            data.startswith(_TOKEN_START)
-            and data.find(b"\n\n") == len(data) - 2
-            and not self._partial
-            and not self.done
-            and (_USAGE_KEY not in data or _USAGE_NULL in data)
+            not data.startswith(_TOKEN_START, start)
+            or data.find(b"\n\n", start) != end - 2
+            or self._partial
+            or self.done
+            or (_USAGE_KEY in data and _USAGE_NULL not in data)
         ):
+            return False
+        gap_max_s, last_s = self.gap_max_s, self.last_s
+        if gap_max_s is None or last_s is None:  # of the first two
             self._count(now_s)
-            return data
-        return self._scan(data, now_s)
+            return True
+        if now_s - last_s > gap_max_s:
+            self.gap_max_s = now_s - last_s
+        self.last_s = now_s
+        self.events += 1
+        if now_s <= self._window_end_s:
+            self.timely_events += 1
+        return True
 
     def ending(self) -> bytes:
         """What was held back: the end marker, and anything behind it."""

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol, cast
 
 import httptools
 
+from .known_heads import KnownHead
 from .turn import EndOfTurn
 
 CONNECT_TIMEOUT_S = 2.0
@@ -19,6 +20,9 @@ MAX_HEAD_BYTES = 256 << 10  # of a response
 # vLLM's server closes a connection that idles for 5 s; one near that age may die under the next request.
 MAX_IDLE_S = 4.0
 _TLS_ROUND_TRIPS = 2  # TCP's, and that of TLS 1.3
+
+# How a chunk begins that has so many bytes with its frame. Larger ones are left to the parser.
+_CHUNK_HEADS = {len(b"%x\r\n\r\n" % size) + size: b"%x\r\n" % size for size in range(1, 2048)}
 
 _DROPPED_HEADERS = frozenset(
     {
@@ -45,6 +49,9 @@ class Receiver(Protocol):
     def body(self, pieces: list[bytes]) -> None:
         """What came of the body with one read, one piece at least. The list is the connection's."""
 
+    def chunk(self, data: bytes, start: int) -> None:
+        """In place of `body` when a read brought just one chunk: the piece is data[start:-2], the rest its frame."""
+
     def complete(self) -> None: ...
 
     def lost(self, error: str) -> None:
@@ -65,6 +72,10 @@ class UpstreamConnection(asyncio.Protocol):
         self.on_body = self._pieces.append  # the parser's callback: there is nothing else to do for a piece
         self._parser = httptools.HttpResponseParser(self)
         self._keep_alive = True
+        self._between = True  # messages: the parser waits for a head
+        self._behind_chunk = False  # the parser has come to the end of a chunk, and no further
+        self._known_head: KnownHead[tuple[int, bytes]] | None = None
+        self._told: tuple[int, bytes] | None = None  # by the head of the response in progress
         self._reset()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -106,6 +117,29 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()
             return
         self.silent = False
+        if self._behind_chunk:
+            head = _CHUNK_HEADS.get(len(data))
+            if head is not None and data.startswith(head) and data.endswith(b"\r\n"):
+                receiver.chunk(data, len(head))
+                return
+        elif self._between and (known := self._known_head) is not None:
+            body = known.body_of(data)
+            if body is not None:
+                self._answer(receiver, known.meaning, body)
+                return
+        self._feed(receiver, data)
+
+    def _answer(self, receiver: Receiver, told: tuple[int, bytes], body: bytes) -> None:
+        """A whole response has come, with a head like the one before."""
+        receiver.head(*told)
+        if self._receiver is receiver:
+            receiver.body([body])
+        if self._receiver is receiver:
+            self._receiver = None
+            receiver.complete()
+
+    def _feed(self, receiver: Receiver, data: bytes) -> None:
+        fresh, self._told, self._behind_chunk = self._between, None, False
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -118,6 +152,10 @@ class UpstreamConnection(asyncio.Protocol):
             self._check_head(receiver, len(data))
         if self._pieces:
             self._pass_on()
+        if not data.endswith(b"\n"):  # something stands behind the chunk: not a whole line, or it would have been told
+            self._behind_chunk = False
+        if fresh and self._between and self._told is not None and self._keep_alive:
+            self._known_head = KnownHead.of(data, self._body_bytes, self._told)
 
     def _check_head(self, receiver: Receiver, more_bytes: int) -> None:
         self._head_bytes += more_bytes
@@ -146,11 +184,11 @@ class UpstreamConnection(asyncio.Protocol):
         if self._receiver is None:  # behind a response one that nobody asked for: the next request would get it
             self.abort()
         self._reset()
-        self._in_head = True
+        self._in_head, self._between = True, False
 
     def _reset(self) -> None:
         self._in_head = False
-        self._head_bytes = 0
+        self._head_bytes = self._body_bytes = 0
         self._headers: list[bytes] = []
         self._framed = False
         self._ends_with_connection = False
@@ -170,11 +208,20 @@ class UpstreamConnection(asyncio.Protocol):
         if self._interim or self._receiver is None:
             return
         self._ends_with_connection = not self._framed
-        self._receiver.head(status, b"".join(self._headers))
+        self._told = status, b"".join(self._headers)
+        self._receiver.head(*self._told)
+
+    def on_chunk_header(self) -> None:
+        self._behind_chunk = False
+
+    def on_chunk_complete(self) -> None:
+        self._behind_chunk = True
 
     def on_message_complete(self) -> None:
+        self._between, self._behind_chunk = True, False
         if self._interim:
             return
+        self._body_bytes = len(self._pieces[0]) if len(self._pieces) == 1 else 0
         self._keep_alive = self._parser.should_keep_alive()
         if self._pieces:
             self._pass_on()
@@ -226,7 +273,9 @@ class UpstreamPool:
 
     def put_back(self, connection: UpstreamConnection) -> None:
         """Keeps a connection for the next request, or drops it when it cannot be used again."""
-        idle = self._idle.setdefault(connection.address, deque())
+        idle = self._idle.get(connection.address)
+        if idle is None:
+            idle = self._idle[connection.address] = deque()
         if not connection.reusable or len(idle) >= MAX_IDLE_PER_ENGINE:
             connection.abort()
             return

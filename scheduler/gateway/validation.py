@@ -27,6 +27,8 @@ DEFAULT_COMPLETION_TOKENS = 16
 # A text's tokens are estimated; only what would be too long at half the estimate is refused here. The engine,
 # which has the tokenizer, decides the rest.
 ESTIMATE_MARGIN = 2.0
+LIMIT_HEADERS = b"x-slo-ttft-ms", b"x-slo-tpot-ms"
+CONTINUE_HEADER = b"x-greenserve-continue"
 TIERS = ("auto", "default", "flex", "scale", "priority")
 
 _PARAM, _FIELD = re.compile(r"`\$\.([A-Za-z_]+)"), re.compile(r"field `([A-Za-z_]+)`")
@@ -176,9 +178,10 @@ def max_tokens(body: CompletionBody | ChatBody) -> int | None:
     """The limit that the client set, if any. Raises ApiError 400 unless it is positive."""
     limit = None if body.max_tokens is UNSET else body.max_tokens
     newer = body.max_completion_tokens if isinstance(body, ChatBody) else None
-    for name, value in (("max_completion_tokens", newer), ("max_tokens", limit)):
-        if value is not None and value < 1:
-            raise ApiError(400, f"'{name}' must be at least 1, not {value}.", param=name)
+    if newer is not None and newer < 1:
+        raise ApiError(400, f"'max_completion_tokens' must be at least 1, not {newer}.", param="max_completion_tokens")
+    if limit is not None and limit < 1:
+        raise ApiError(400, f"'max_tokens' must be at least 1, not {limit}.", param="max_tokens")
     return limit if newer is None else newer
 
 
@@ -230,7 +233,7 @@ def own_limits(headers: Mapping[bytes, bytes], limits: Limits) -> Limits | None:
     Raises ApiError 400 naming the header.
     """
     found = limits
-    for header, name in ((b"x-slo-ttft-ms", "ttft_s"), (b"x-slo-tpot-ms", "tpot_s")):
+    for header, name in zip(LIMIT_HEADERS, ("ttft_s", "tpot_s"), strict=True):
         if header in headers:
             found = replace(found, **{name: _milliseconds(header, headers[header]) / 1000.0})
     return None if found is limits else found
@@ -256,7 +259,7 @@ def own_continuation(headers: Mapping[bytes, bytes], body: CompletionBody | Chat
 
     Raises ApiError 400 when another engine would not write the same.
     """
-    if headers.get(b"x-greenserve-continue", b"").lower() not in (b"true", b"1"):
+    if headers.get(CONTINUE_HEADER, b"").lower() not in (b"true", b"1"):
         return False
     if bytes(body.temperature) not in (b"0", b"0.0"):
         raise ApiError(

@@ -179,6 +179,10 @@ def _service(service: Service, intensity: dict[int, float | None]) -> wire.Fleet
             for pool in pools.select_related("site", "request_class")
         ],
         policy=policy.request_policy(policy.of(service)),
+        expected_prompt_tokens=service.expected_prompt_tokens,
+        expected_output_tokens=service.expected_output_tokens,
+        hugging_face_id=service.model_card.hugging_face_id,
+        tokenizer=service.model_card.tokenizer,
     )
 
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -33,9 +33,9 @@ from scheduler.core.types import (
     ShardObservation,
     SiteView,
 )
-from scheduler.live.demand import Arrivals, arrivals
+from scheduler.live.demand import Arrivals, arrivals, foreseen
 from scheduler.live.profiles import mode_profiles, typical, without_limits
-from telemetry.carbon import intensity_steps
+from telemetry.carbon import for_decisions, price_steps
 
 # Old and new instance both draw power while the new one sets up its engine (18 s) and loads weights from the host's
 # memory (15 s): DynamoLLM (arXiv 2408.00741), table V.
@@ -134,16 +134,19 @@ def carbon(
 ) -> tuple[CarbonObservation, tuple[str, ...]]:
     """Every site and every partition the service may use, over the carbon loop's steps; and what is amiss, in words."""
     steps = steps_of("carbon")
-    seen = arrivals(service, now, steps.period_s)
+    seen = foreseen(arrivals(service, now, steps.period_s), service, now, steps.step_s, steps.count)
     offered = _offered_gpus(service, reporting)
+    places = list(Site.objects.filter(pools__service=service).distinct())
+    curves = for_decisions(places, now, now + timedelta(seconds=steps.step_s * steps.count))
     sites = tuple(
         SiteView(
             name=site.name,
             gpus=dict(offered.get(site.pk, {})),
             pue=site.pue,
-            intensity_g_per_kwh=intensity_steps(site, now, steps.step_s, steps.count),
+            intensity_g_per_kwh=curves.steps(site, now, steps.step_s, steps.count),
+            price_usd_per_kwh=price_steps(site, now, steps.step_s, steps.count, "USD"),
         )
-        for site in Site.objects.filter(pools__service=service).distinct()
+        for site in places
     )
     named = Partition.objects.filter(name=knobs.partition) if knobs.partition else service.partitions.order_by("name")
     options, told = [], []
@@ -151,7 +154,7 @@ def carbon(
         classes = classes_now(service, knobs, partition, seen, steps.count)
         options.append(_option(partition.name, classes))
         told += [f"{partition.name} {own.told}" for own in classes if own.told]
-    return CarbonObservation(now.timestamp(), steps.step_s, sites, tuple(options)), tuple(told)
+    return CarbonObservation(now.timestamp(), steps.step_s, sites, tuple(options), curves.signal), tuple(told)
 
 
 def shared_out(
@@ -260,7 +263,7 @@ def pool_views(
     service: Service, knobs: Knobs, now: datetime, plan: CarbonPlan | None, steps: int
 ) -> tuple[PoolView, ...]:
     """The pools of the partition in force that have a budget, each with its share of its class's demand."""
-    seen: Arrivals = arrivals(service, now, look_back_s())
+    seen = foreseen(arrivals(service, now, look_back_s()), service, now, steps_of("scale").step_s, steps)
     classes = {own.cell.pk: own for own in classes_now(service, knobs, service.partition, seen, steps)}
     pools = [p for p in service.pools.filter(request_class__in=classes).select_related("site") if p.gpu_budget]
     weights = {pool.pk: _capacity_rps(pool, classes[pool.request_class_id], plan) for pool in pools}

@@ -172,7 +172,8 @@ def scoreboard(
 ) -> Scoreboard:
     """The rows of requests, with their predictions raised by the error, and to the maximum where they have outgrown it.
 
-    A request whose cache lacks more than the token it generated last, new or preempted, has those tokens to take in.
+    A request whose cache lacks more than the token it generated last, new or preempted, has those tokens to take in;
+    one that has generated none, whatever it lacks, and be it a prompt of one token.
     """
     most = np.minimum(requests.max_tokens, shape.kv_tokens - requests.prompt_tokens)
     raised = np.minimum(np.ceil(requests.predicted_tokens * (1.0 + predictor_error) - 1e-9), most).astype(np.int64)
@@ -183,7 +184,7 @@ def scoreboard(
         marked = np.array([name in lost for name in requests.ids], dtype=np.bool_)
     return Scoreboard(
         requests.computed_tokens,
-        np.where(missing > 1, missing, 0),
+        np.where(missing > np.minimum(requests.generated_tokens, 1), missing, 0),
         np.maximum(1, expected - requests.generated_tokens),
         requests.deadline_s,
         marked,

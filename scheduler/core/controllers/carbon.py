@@ -245,6 +245,7 @@ def _inputs(
         "alpha": config.alpha,
         "objective": str(config.objective),
         "negative_intensity": str(config.negative_intensity),
+        "intensity_signal": obs.intensity_signal,
         "floor_rps": config.floor_rps,
         "sites": [
             {

@@ -10,6 +10,7 @@ generated. The regression is fitted to points over the whole range of the engine
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.core.algorithms.speed_table import SpeedTable
+from scheduler.core.controllers.admission import Requests
 from scheduler.core.controllers.throttle import ThrottleState
 from scheduler.core.types import Effects, Rationale, Reason, SetSmClock
 
@@ -78,6 +80,22 @@ class RetailObservation:
     output_tokens: Floats
     share_left: Floats
     deadline_s: Floats
+
+
+def observe(
+    now_s: float, instance: str, kv_blocks: float, requests: Sequence[Requests], predictor_error: float
+) -> RetailObservation:
+    """What the rule sees of an engine's requests. Predictions are raised by the error, the share of them.
+
+    One that has outgrown its own is taken to run to its maximum, as with throttLL'eM's projection (IV-F).
+    """
+    prompt, predicted, most, made, deadline_s = (
+        np.concatenate([getattr(part, name) for part in requests]).astype(np.float64)
+        for name in ("prompt_tokens", "predicted_tokens", "max_tokens", "generated_tokens", "deadline_s")
+    )
+    output = np.maximum(1.0, predicted * (1.0 + predictor_error))
+    output = np.where(made >= output, np.maximum(made + 1.0, most), output)
+    return RetailObservation(now_s, instance, kv_blocks, prompt, output, 1.0 - made / output, deadline_s)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -181,6 +181,16 @@ class LengthRecords:
         """Native doubles, `COLUMNS` a row, oldest row first. A copy: a millisecond."""
         return (self._rows[self._at :] + self._rows[: self._at]).tobytes()
 
+    @classmethod
+    def from_bytes(cls, rows: bytes) -> LengthRecords:
+        """Inverse of `to_bytes`. Raises ValueError when these are no rows, or too many."""
+        found = cls()
+        found._rows.frombytes(rows)  # ValueError when it is no whole number of doubles
+        if len(found._rows) % COLUMNS or len(found) > RECORDS:
+            raise ValueError(f"{len(rows)} bytes are no records of {COLUMNS} columns")
+        found.seen = len(found)
+        return found
+
 
 class BoostedLengthPredictor:
     """Fills the port OutputLengthPredictor with trees for each service that has some; keeps records to learn from.
@@ -237,3 +247,21 @@ class BoostedLengthPredictor:
 
     def trees(self, service: str) -> LengthTrees | None:
         return self._trees.get(service)
+
+    def services(self) -> list[str]:
+        """Those with records."""
+        return list(self._records)
+
+    def kept(self, service: str) -> tuple[bytes, int | None]:
+        """A service's records as LengthRecords.to_bytes, and how many came since trees were learned; None: never."""
+        records = self._records.get(service)
+        if records is None:
+            return b"", None
+        last = self._learned_at.get(service)
+        return records.to_bytes(), None if last is None else records.seen - last
+
+    def restore(self, service: str, rows: bytes, since: int | None) -> None:
+        """Takes in what `kept` gave. Raises ValueError when it is no such thing."""
+        records = self._records[service] = LengthRecords.from_bytes(rows)
+        if since is not None:
+            self._learned_at[service] = records.seen - since

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from scheduler.core.ports import RequestFeatures
 
@@ -19,15 +19,18 @@ TENANT_BUCKETS = 2048
 # before the long ones, so that a younger history would predict too little.
 WARM_UP = 64
 
+# Whose outputs a bucket holds: service, tenant (None: all) and octave of the prompt's length (None: all).
+Bucket = tuple[str, int | None, int | None]
+
 
 class _Reservoir:
     """The newest `RESERVOIR` values, kept in order so that a quantile is one look-up."""
 
     __slots__ = ("_arrival", "_ordered")
 
-    def __init__(self) -> None:
-        self._arrival: deque[int] = deque()
-        self._ordered: list[int] = []
+    def __init__(self, values: Iterable[int] = ()) -> None:
+        self._arrival = deque(values)
+        self._ordered = sorted(self._arrival)
 
     def __len__(self) -> int:
         return len(self._ordered)
@@ -38,6 +41,9 @@ class _Reservoir:
             del self._ordered[bisect_left(self._ordered, oldest)]
         self._arrival.append(value)
         insort(self._ordered, value)
+
+    def by_arrival(self) -> list[int]:
+        return list(self._arrival)
 
     def quantile(self, share: float) -> int:
         return self._ordered[min(len(self._ordered) - 1, int(share * len(self._ordered)))]
@@ -75,6 +81,7 @@ class HistoryQuantilePredictor:
         self._prior = prior_tokens
         self._history: dict[tuple[str, int | None], _Reservoir] = {}
         self._tenants: OrderedDict[tuple[str, int, int], _Reservoir] = OrderedDict()
+        self._said: dict[tuple[str, int, int | None], int] = {}  # predictions since the last observation
 
     def quantile(self, service: str) -> float:
         """The quantile that is predicted for a service."""
@@ -84,17 +91,21 @@ class HistoryQuantilePredictor:
         self, service: str, prompt_tokens: int, max_tokens: int | None, features: RequestFeatures | None = None
     ) -> int | None:
         """Output tokens to expect, at least 1 and at most `max_tokens`; None without history and prior."""
-        whole = self._history.get((service, None))
-        predicted: int | None
-        if whole is None or len(whole) < WARM_UP:
-            predicted = self._prior
-        else:
-            predicted = self._like(service, prompt_tokens.bit_length(), features, whole).quantile(
-                self._quantiles.get(service, self._quantile)
-            )
+        key = service, prompt_tokens.bit_length(), None if features is None else features.tenant_id
+        predicted = self._said.get(key)
         if predicted is None:
-            return None
-        return max(1, predicted if max_tokens is None else min(predicted, max_tokens))
+            predicted = self._quantile_like(service, key[1], features)
+            if predicted is None:
+                return None
+            self._said[key] = predicted
+        return predicted if max_tokens is None else max(1, min(predicted, max_tokens))
+
+    def _quantile_like(self, service: str, octave: int, features: RequestFeatures | None) -> int | None:
+        whole = self._history.get((service, None))
+        if whole is None or len(whole) < WARM_UP:
+            return None if self._prior is None else max(1, self._prior)
+        like = self._like(service, octave, features, whole)
+        return max(1, like.quantile(self._quantiles.get(service, self._quantile)))
 
     def _like(self, service: str, octave: int, features: RequestFeatures | None, whole: _Reservoir) -> _Reservoir:
         if features is not None and features.tenant_id is not None:
@@ -108,6 +119,7 @@ class HistoryQuantilePredictor:
         self, service: str, prompt_tokens: int, output_tokens: int, features: RequestFeatures | None = None
     ) -> None:
         """Learn from a request that ended well with `output_tokens`."""
+        self._said.clear()
         octave = prompt_tokens.bit_length()
         for bucket in (octave, None):
             self._history.setdefault((service, bucket), _Reservoir()).add(output_tokens)
@@ -118,3 +130,37 @@ class HistoryQuantilePredictor:
         self._tenants.move_to_end(key)
         if len(self._tenants) > TENANT_BUCKETS:
             self._tenants.popitem(last=False)
+
+    def buckets(self) -> list[Bucket]:
+        """All that hold outputs; of tenants the one longest unseen first."""
+        services: list[Bucket] = [(service, None, octave) for service, octave in self._history]
+        return services + [(service, tenant, octave) for service, tenant, octave in self._tenants]
+
+    def outputs(self, bucket: Bucket) -> list[int]:
+        """The outputs of a bucket, oldest first; none: it has been forgotten meanwhile."""
+        found = self._reservoir(bucket)
+        return [] if found is None else found.by_arrival()
+
+    def restore(self, bucket: Bucket, outputs: Iterable[int]) -> None:
+        """Takes in outputs that `outputs` gave, in place of what the bucket holds.
+
+        Raises ValueError for what cannot be a bucket's.
+        """
+        service, tenant, octave = bucket
+        kept = list(outputs)[-RESERVOIR:]
+        if min(kept, default=1) < 1 or (tenant is not None and octave is None):
+            raise ValueError(f"no outputs of requests: {bucket}")
+        self._said.clear()
+        fresh = _Reservoir(kept)
+        if tenant is None or octave is None:
+            self._history[service, octave] = fresh
+            return
+        self._tenants[service, tenant, octave] = fresh
+        if len(self._tenants) > TENANT_BUCKETS:
+            self._tenants.popitem(last=False)
+
+    def _reservoir(self, bucket: Bucket) -> _Reservoir | None:
+        service, tenant, octave = bucket
+        if tenant is None or octave is None:
+            return self._history.get((service, octave))
+        return self._tenants.get((service, tenant, octave))

@@ -40,8 +40,11 @@ async def _serve(given: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     tls = Tls(given.tls_certificate.read_bytes(), given.tls_key.read_bytes()) if given.tls_certificate else None
-    room = BackroomConfig(given.spool, given.name, redis_url=given.redis_url, worker_hosts=given.worker_hosts)
-    server = PickerServer(PickerConfig(given.host, given.port, room, tls, given.max_body_bytes), stop.set)
+    room = BackroomConfig(
+        given.spool, given.name, state=given.state, redis_url=given.redis_url, worker_hosts=given.worker_hosts
+    )
+    config = PickerConfig(given.host, given.port, room, tls, given.max_body_bytes, given.metrics_port)
+    server = PickerServer(config, stop.set)
     await server.start()
     logging.getLogger(__name__).info("listening on %s:%d", given.host, server.port)
     await stop.wait()
@@ -63,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=9002)
     parser.add_argument("--redis-url", required=True, help="where snapshots come from and records go")
     parser.add_argument("--spool", type=Path, required=True, help="folder for request rows, of this process alone")
+    parser.add_argument("--state", type=Path, help="folder for what it learns; without it a restart begins anew")
+    parser.add_argument("--metrics-port", type=int, help="of /metrics, /live and /ready; without it: none")
     parser.add_argument("--name", default="picker", help="of the process, in records and heartbeats")
     parser.add_argument(
         "--worker-hosts",

@@ -77,6 +77,9 @@ class AllowedOnly:
         self._endpoints = endpoints
         self._behind = behind
 
+    def narrows(self, service: Service, call: Call) -> bool:
+        return call.endpoints is not None or self._behind.narrows(service, call)
+
     def narrow(self, service: Service, choosable: Sequence[Instance], call: Call) -> Sequence[Instance]:
         allowed = self._endpoints.allowed(choosable, call)
         return self._behind.narrow(service, allowed, call) if allowed else allowed

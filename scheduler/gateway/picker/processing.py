@@ -210,14 +210,14 @@ class Processing:
         if call.stream and self._status == 200 and streams:
             window_s = None if ending.choice is None else ending.choice.window_s
             until_s = math.inf if window_s is None else call.request.received_s + window_s
-            rewrite = self._with_energy if energy.asked(call) else None
+            rewrite = self._with_energy if call.tells_energy else None
             ending.meter = call.endpoint.meter(until_s, call.strip_usage, rewrite)
             if self._slot is not None:
                 self._slot.meter = ending.meter
         elif self._modes.response in (BodyMode.FULL_DUPLEX, BodyMode.BUFFERED):
             if self._by_envoy:
                 self._rewrites = _failed_upstream
-            elif energy.asked(call) and status_for(self._status, call) == "ok":
+            elif call.tells_energy and status_for(self._status, call) == "ok":
                 self._rewrites = self._with_energy
         if message.response_headers.end_of_stream:
             self._end(complete=True)

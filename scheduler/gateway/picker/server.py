@@ -15,6 +15,7 @@ from ..backroom import Backroom, BackroomConfig
 from . import messages
 from .endpoints import AllowedOnly, Endpoints
 from .processing import Desk, Processing
+from .site import Site
 
 CHECK_PERIOD_S = 0.5
 HEALTH = "grpc.health.v1.Health", "Check"
@@ -35,6 +36,7 @@ class PickerConfig:
     backroom: BackroomConfig
     tls: Tls | None = None  # None: in the clear
     max_body_bytes: int = 8 << 20
+    metrics_port: int | None = None  # on the same address; None: nobody can ask for metrics
     grace_s: float = 10.0
 
 
@@ -51,6 +53,8 @@ class PickerServer:
         self._endpoints = Endpoints()
         self.room = Backroom(config.backroom, when_broken, lambda gate: AllowedOnly(self._endpoints, gate))
         self.desk = Desk(self.room, self._endpoints, config.max_body_bytes, int(time.time()))
+        self._streams = 0
+        self.site = Site(self.room, lambda: self._streams)
         self._draining = False
         self._port = config.port
         # A message is at most a body and its head.
@@ -72,14 +76,21 @@ class PickerServer:
         """Listens and begins the background tasks. Raises OSError when the port cannot be had."""
         config = self._config
         where = f"[{config.host}]:{config.port}" if ":" in config.host else f"{config.host}:{config.port}"
+        self.room.recall()
         try:
+            if config.metrics_port is not None:
+                await self.site.start(config.host, config.metrics_port)
             if config.tls is None:
                 self._port = self._grpc.add_insecure_port(where)
             else:
                 pairs = ((config.tls.key, config.tls.certificate),)
                 self._port = self._grpc.add_secure_port(where, grpc.ssl_server_credentials(pairs))
+        except OSError:
+            self.room.journal.close()
+            raise
         except RuntimeError as error:
             self.room.journal.close()
+            self.site.close()
             raise OSError(f"cannot listen on {where}: {error}") from error
         await self._grpc.start()
         self.room.start()
@@ -90,16 +101,20 @@ class PickerServer:
         if not self._draining:
             self._draining = True
             await self._grpc.stop(self._config.grace_s)
+            self.site.close()
             await self.room.stop()
 
     async def _process(self, stream: Any, context: Any) -> None:
         async def receive() -> pb.ProcessingRequest | None:
             return await anext(stream, None)
 
+        self._streams += 1
         try:
             await Processing(self.desk, receive, context.write).run()
         except messages.ProtocolError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        finally:
+            self._streams -= 1
 
     async def _check(self, _: bytes, context: Any) -> bytes:
         ready = not self._draining and not self.room.fleet.not_ready(time.monotonic())
@@ -108,7 +123,9 @@ class PickerServer:
     async def _keep_checking(self) -> None:
         while True:
             await asyncio.sleep(CHECK_PERIOD_S)
-            self.room.look_around(time.monotonic())
+            now_s = time.monotonic()
+            self.room.look_around(now_s)
+            self.site.check(now_s)
             self._endpoints.keep(self.room.fleet.instances())
 
 

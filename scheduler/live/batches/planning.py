@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import pairwise
 from typing import Any
 
 from django.db.models import Count, F, Q
@@ -17,7 +16,7 @@ from scheduler.core.types import Effects, RunDeferred, SiteView
 from scheduler.live.batches.files import limits
 from scheduler.live.serial import to_json
 from scheduler.models import Batch, ControllerState, Decision
-from telemetry.carbon import MIN_KNOWN_SHARE, IntensityCurve
+from telemetry.carbon import for_decisions
 from telemetry.models import RequestRecord
 
 KIND = Decision.Kind.DEFERRAL.value
@@ -99,7 +98,7 @@ def _sites(service: Service, now: datetime, backlogs: Sequence[Backlog]) -> tupl
         return ()
     step_s, now_s = limits()["step_s"], now.timestamp()
     horizon_s = min(limits()["horizon_s"], max(backlog.deadline_s for backlog in backlogs) - now_s)
-    edges = [now_s + step_s * i for i in range(int(horizon_s / step_s) + 2)]
+    steps = int(horizon_s / step_s) + 1
     gpus: dict[int, dict[str, int]] = {}
     sites = {}
     for pool in Pool.objects.filter(service=service).select_related("site"):
@@ -107,12 +106,10 @@ def _sites(service: Service, now: datetime, backlogs: Sequence[Backlog]) -> tupl
         held = gpus.setdefault(pool.site_id, {})
         for gpu_type, count in pool.gpu_budget.items():
             held[gpu_type] = held.get(gpu_type, 0) + count
-    found = []
-    for pk, site in sites.items():
-        curve = IntensityCurve(site, now, now + timedelta(seconds=edges[-1] - now_s))
-        values = tuple(curve.mean(a, b, MIN_KNOWN_SHARE) for a, b in pairwise(edges))
-        found.append(SiteView(site.name, gpus[pk], site.pue, values))
-    return tuple(found)
+    curves = for_decisions(list(sites.values()), now, now + timedelta(seconds=steps * step_s))
+    return tuple(
+        SiteView(site.name, gpus[pk], site.pue, curves.steps(site, now, step_s, steps)) for pk, site in sites.items()
+    )
 
 
 def _energy_j(service: Service, now: datetime) -> float | None:

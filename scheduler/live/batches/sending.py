@@ -19,7 +19,7 @@ WHOLE_S = 900.0  # of one line: the wait in the gateway's line and the longest r
 CONNECT_S = 5.0
 PROBE_S = 2.0
 MAX_RETRY_AFTER_S = 600.0
-WAITING = "greenserve_gateway_requests_waiting "
+WAITING = "greenserve_gateway_requests_waiting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +165,9 @@ class GatewaySender:
 
 
 def _gauge(page: str, name: str) -> int | None:
-    for line in page.splitlines():
-        if line.startswith(name):
-            return int(float(line[len(name) :]))
-    return None
+    """The sum of its samples: each of several gateways has its own. None: there is none."""
+    found = [line.rpartition(" ")[2] for line in page.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
+    return sum(int(float(value)) for value in found) if found else None
 
 
 def _seconds(header: str | None) -> float | None:

@@ -110,12 +110,21 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     benches: list[Bench] = []
 
     async def begin(
-        engines: int = 1, timeouts: Timeouts | None = None, limits: HttpLimits = LIMITS, grace_s: float = 0.5
+        engines: int = 1,
+        timeouts: Timeouts | None = None,
+        limits: HttpLimits = LIMITS,
+        grace_s: float = 0.5,
+        state: Path | None = None,
     ) -> Bench:
         running = [await FakeEngine().start() for _ in range(engines)]
         spool = tmp_path / "spool"
         config = Config(
-            "127.0.0.1", 0, spool, limits=limits, timeouts=timeouts or Timeouts(), grace_s=grace_s, rng=FirstOfEquals()
+            *("127.0.0.1", 0, spool),
+            limits=limits,
+            timeouts=timeouts or Timeouts(),
+            grace_s=grace_s,
+            rng=FirstOfEquals(),
+            state=state,
         )
         server = GatewayServer(config)
         await server.start()

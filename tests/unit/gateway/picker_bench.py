@@ -53,7 +53,7 @@ class Picker:
 @asynccontextmanager
 async def running(spool: Path, urls: list[str]) -> AsyncIterator[Picker]:
     room = BackroomConfig(spool, "picker", FirstOfEquals(), learns=False)
-    server = PickerServer(PickerConfig("127.0.0.1", 0, room, max_body_bytes=1 << 20, grace_s=0.2))
+    server = PickerServer(PickerConfig("127.0.0.1", 0, room, max_body_bytes=1 << 20, metrics_port=0, grace_s=0.2))
     await server.start()
     bench = Picker(server, spool, FakeFleet(urls))
     bench.publish()

@@ -12,7 +12,13 @@ import msgspec
 import pytest
 
 from pools import wire
+from scheduler.core.controllers import retail
+from scheduler.core.controllers.admission import Requests, RequestView
+from scheduler.core.controllers.retail import RetailConfig
+from scheduler.core.engine_model import engine_model
+from scheduler.core.predictors.engine_speed import engine_speed
 from scheduler.core.step_tables import round_up
+from scheduler.core.types import SetSmClock
 from scheduler.gateway.admission import AdmissionGate
 from scheduler.gateway.clocks import LEASE_S, RENEW_S, Ask, ClockAsks
 from scheduler.gateway.emergency import Emergencies
@@ -33,7 +39,7 @@ class Here:
 
 async def judged(start: Start, engines: int = 1, **policy: Any) -> tuple[Bench, list[Ask]]:
     bench = await start(engines)
-    bench.fleet.policy = wire.RequestPolicy(admission="projection", **policy)
+    bench.fleet.policy = wire.RequestPolicy(**{"admission": "projection", **policy})
     bench.publish()
     asks: list[Ask] = []
     bench.server.clocks.send = asks.append
@@ -96,6 +102,55 @@ async def test_lowest_clock_is_asked_for_at_admission_when_there_is_time(start: 
     limited(bench, tpot_s=0.2, e2e_s=0.6)
     assert await stream(bench) == 200
     assert asks[-1].mhz > first.mhz
+
+
+async def test_retail_asks_for_a_clock_at_each_arrival_and_holds_nobody_back(start: Start) -> None:
+    """As the simulator's policy `retail`: no admission, and the lowest clock by the regression."""
+    bench, asks = await judged(start, admission="none", retail=True)
+    limited(bench, tpot_s=0.15, e2e_s=500.0)
+    assert await stream(bench) == 200
+    (first,) = asks
+    assert (first.mhz, first.reason) == (210.0, "within_limits"), "there is all the time in the world"
+    limited(bench, tpot_s=0.15, e2e_s=1e-6)
+    bench.engine.head_delay_s = 0.3
+    statuses = await asyncio.gather(*(stream(bench, prompt=[n] * 300, max_tokens=400) for n in range(3)))
+    assert statuses == [200] * 3
+    assert (asks[-1].mhz, asks[-1].reason) == (1410.0, "at_limit")
+    assert not any(row.lost or row.queue_s for row in bench.rows())
+
+
+async def test_retail_decides_as_the_simulator_does_when_it_sees_the_same(start: Start) -> None:
+    bench, asks = await judged(start, admission="none", retail=True)
+    limited(bench, tpot_s=0.15, e2e_s=8.0)
+    bench.engine.head_delay_s = 0.3
+    await asyncio.gather(*(stream(bench, max_tokens=150) for _ in range(4)))
+    speed = engine_speed("Llama3-70B", "A100-80GB", 4, "vllm-v1", _kv_tokens())
+    config = RetailConfig(speed.clocks_mhz, retail.fit(speed, 1155, 211))
+    asked = []
+    state = None
+    for n in range(1, 5):  # four that came at once, each with its whole answer to come
+        waiting = Requests.of([RequestView(m, 300, 129, 150, 8.0) for m in range(n)])
+        state, effects = retail.step(state, retail.observe(0.0, "i", 0.0, (waiting,), 0.3), config)
+        asked += [c.mhz for c in effects.commands if isinstance(c, SetSmClock)]
+    assert [ask.mhz for ask in asks] == asked
+    assert 210.0 < asked[-1] < 1410.0, "or it would say nothing"
+
+
+def _kv_tokens() -> int:
+    return int(engine_model("Llama3-70B", "A100-80GB", 4, "vllm-v1").kv_capacity_tokens)
+
+
+async def test_clocks_are_taken_back_when_the_rule_is_no_longer_the_gateways(start: Start) -> None:
+    bench, asks = await judged(start, admission="none", retail=True)
+    assert await stream(bench) == 200
+    uid = asks[-1].uid
+    bench.server.room.look_around(time.monotonic())
+    assert bench.server.clocks.asked(uid) is not None
+    bench.fleet.policy = wire.RequestPolicy()
+    bench.publish()
+    bench.server.room.look_around(time.monotonic())
+    assert bench.server.clocks.asked(uid) is None
+    assert asks[-1].lease_s == 0.0
 
 
 async def test_nothing_is_asked_for_when_clocks_are_not_the_gateways(start: Start) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from pools import wire
 from scheduler.core.ports import PermanentError, RequestFeatures
-from scheduler.core.predictors.boosted_lengths import BoostedLengthPredictor, LengthTrees
+from scheduler.core.predictors.boosted_lengths import RETRAIN_AFTER, BoostedLengthPredictor, LengthTrees
 from scheduler.core.predictors.output_length import PRIOR_OUTPUT_TOKENS, WARM_UP
 from scheduler.gateway.classify import Classified, Classifier
 from scheduler.gateway.length_trainer import LengthTrainer
@@ -175,7 +175,7 @@ def test_the_range_holds_nine_in_ten_when_texts_vary() -> None:
 
 
 def test_a_border_is_near_when_it_lies_within_the_estimates_error() -> None:
-    classifier = Classifier()
+    classifier = Classifier(tokenizers=TokenizerThread({"chat": FakeTokenizer()}))
     for _ in range(300):
         classifier.estimator.observe("chat", True, 2000, 1, 510)
         classifier.estimator.observe("chat", True, 1000, 1, 245)
@@ -187,6 +187,11 @@ def test_a_border_is_near_when_it_lies_within_the_estimates_error() -> None:
     assert not classifier.classify(SERVICE, replace(ASKED, text_bytes=900)).near_border
     moved = [replace_bounds(cell, 150) for cell in CLASSES]
     assert classifier.classify(View(classes=moved), replace(ASKED, text_bytes=600)).near_border
+    classifier.close()
+
+
+def test_no_border_is_near_when_nobody_can_count() -> None:
+    assert not Classifier().classify(SERVICE, replace(ASKED, text_bytes=740)).near_border
 
 
 def replace_bounds(cell: wire.FleetClass, border: int) -> wire.FleetClass:
@@ -342,6 +347,19 @@ def test_trees_are_in_force_when_another_process_has_learned_them() -> None:
     trainer.consider("chat", 0.5)  # not due again
     assert not trainer.busy
     classifier.close()
+
+
+def test_learning_rests_when_it_has_just_taken_long() -> None:
+    predictor = taught()
+    trainer = LengthTrainer(predictor)
+    trainer.consider("chat", 0.5)
+    trainer.join(PATIENCE_S)
+    for number in range(RETRAIN_AFTER):
+        predictor.observe("chat", 500, 40 + number % 7, ASKED)
+    assert predictor.due("chat")
+    trainer.consider("chat", 0.5)
+    assert not trainer.busy
+    trainer.close()
 
 
 def test_what_was_learned_stays_when_learning_fails(caplog: pytest.LogCaptureFixture) -> None:

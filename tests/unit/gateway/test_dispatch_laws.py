@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pools import wire
@@ -529,6 +529,7 @@ class FakeMeter:
     rows=st.lists(st.tuples(st.integers(1, 120), st.integers(1, 60), st.integers(0, 40)), min_size=1, max_size=14),
     steps=st.lists(st.tuples(st.sampled_from(["token", "token", "end"]), st.integers(0, 10)), max_size=25),
 )
+@example(rows=[(77, 41, 12), (1, 41, 12), (1, 41, 12)], steps=[])  # prompts of one token wait for room in a chunk, too
 @LAW
 async def test_cache_is_never_overfilled_when_requests_are_admitted_by_projection(
     rows: list[tuple[int, int, int]], steps: list[tuple[str, int]]

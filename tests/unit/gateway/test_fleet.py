@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
+from pools import wire
 from scheduler.gateway import live
 from scheduler.gateway.fleet import FleetView
 from scheduler.gateway.instance import Health
@@ -95,6 +96,22 @@ def test_counts_survive_when_an_instance_drains_and_comes_back() -> None:
         view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
     assert view.services[MODEL].ready == [instance]
     assert instance.in_flight == 1
+
+
+def test_instance_serves_on_when_its_agent_has_not_heard_yet_of_its_move_to_another_partition() -> None:
+    fake = FakeFleet(["http://127.0.0.1:1"])
+    view = view_of(fake)
+    (instance,) = view.services[MODEL].ready
+    (service, other), whole = fake.fleet().services, wire.FleetClass("ALL", 0, 0, None, 0, None)
+    service = msgspec.structs.replace(
+        service, partition="whole", classes=[whole], pools=[wire.FleetPool(9, "location-1", "ALL", 1.2)]
+    )
+    moved = msgspec.structs.replace(fake.fleet(), services=[service, other])
+    view.apply(moved, fake.states(), time.time(), time.monotonic())
+    assert view.services[MODEL].ready == [instance]
+    gone = msgspec.structs.replace(moved, services=[other])
+    view.apply(gone, fake.states(), time.time(), time.monotonic())
+    assert view.ready_instances == 0
 
 
 def test_instance_that_refused_is_passed_over_unless_it_is_the_last() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -25,7 +26,7 @@ class FakeStream:
             raise ConnectionError("Redis is away")
         if self.fail_after is not None:
             self.fail_after -= 1
-        self.taken.append(batch)
+        self.taken.append(wire.decode(wire.encode(batch), wire.RequestBatch))  # as it comes out at the other end
 
     def ids(self) -> list[str]:
         return [row.request_id for batch in self.taken for row in batch.rows]
@@ -170,3 +171,61 @@ def test_all_rows_are_counted_as_lost_when_nothing_can_be_written(
     journal.append()
     (path,) = tmp_path.iterdir()
     assert path.read_bytes().count(b"\n") == 1
+
+
+async def test_what_a_killed_gateway_left_is_shipped_once_when_several_share_a_folder(tmp_path: Path) -> None:
+    killed = Journal(tmp_path, "gw.1", "boot-1")
+    killed.append(*(row(n) for n in range(1200)))
+    others = [Journal(tmp_path, f"gw.{n}", "boot") for n in (2, 3)]
+    streams = [FakeStream(), FakeStream()]
+    shippers = [Shipper(*pair) for pair in zip(others, streams, strict=True)]
+    await asyncio.gather(*(shipper.ship() for shipper in shippers))
+    assert not streams[0].taken, "it still writes"
+    assert not streams[1].taken
+    os.close(killed._fd)  # as the kernel does for the dead
+    await asyncio.gather(*(shipper.ship() for shipper in shippers))
+    ids = streams[0].ids() + streams[1].ids()
+    assert sorted(ids) == sorted(f"id-{n}" for n in range(1200)), "each once"
+    for journal in others:
+        journal.close()
+    assert not os.listdir(tmp_path)
+
+
+async def test_file_that_another_gateway_ships_is_let_be(tmp_path: Path, stream: FakeStream) -> None:
+    (left := Journal(tmp_path, "gw.1", "boot-1")).append(row(0))
+    left.rotate()
+    other = Journal(tmp_path, "gw.2", "boot")
+    shipper = Shipper(other, stream)
+    (waiting,) = other.closed_files()
+    with module._claim(waiting) as mine:
+        assert mine
+        assert not other.closed_files()
+        await shipper.ship()
+    assert not stream.taken
+    await shipper.ship()
+    assert stream.ids() == ["id-0"]
+    with module._claim(waiting) as mine:
+        assert not mine, "it is gone"
+    other.close()
+    left.close()
+
+
+def test_new_file_is_nobodys_prey_before_it_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its making and its lock another gateway may look around."""
+    seen: list[list[Path]] = []
+    other = Journal(tmp_path, "gw.2", "boot")
+    lock = module.fcntl.flock
+
+    def look_then_lock(file: object, how: int) -> None:
+        if isinstance(file, int):
+            seen.append(list(tmp_path.glob("requests.gw.1.*.jsonl")))
+        lock(file, how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module.fcntl, "flock", look_then_lock)
+    journal = Journal(tmp_path, "gw.1", "boot")
+    assert seen == [[]]
+    assert not other.closed_files()
+    journal.append(row(0))
+    assert len(list(tmp_path.glob("requests.gw.1.*.jsonl"))) == 1
+    journal.close()
+    other.close()

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from pools import wire
@@ -457,3 +458,35 @@ async def test_health_follows_the_fleet(picker: Picker) -> None:
     picker.fleet.state = "draining"
     picker.publish()
     assert not await picker.envoy().serving()
+
+
+# -- metrics ---------------------------------------------------------------------------------------
+
+
+async def test_metrics_and_readiness_are_shown_when_asked_over_http(picker: Picker) -> None:
+    url = f"http://127.0.0.1:{picker.server.site.port}"
+    async with picker.envoy().stream() as stream:
+        sent = await asked(stream)
+        assert sent.endpoint == HERE
+        async with aiohttp.ClientSession() as http, http.get(f"{url}/metrics") as response:
+            assert "greenserve_gateway_requests_in_flight 1\n" in await response.text()
+        await stream.answer([WHOLE], content_type="application/json")
+    await picker.row()
+    async with aiohttp.ClientSession() as http:
+        async with http.get(f"{url}/metrics") as response:
+            page = await response.text()
+        labels = f'service="{MODEL}",endpoint="completions",status="ok"'
+        assert f"greenserve_gateway_requests_total{{{labels}}} 1\n" in page
+        assert "greenserve_gateway_instances_ready 2\n" in page
+        answers = {}
+        for path in ("/live", "/ready", "/elsewhere"):
+            async with http.get(url + path) as response:
+                answers[path] = response.status
+        async with http.post(url + "/metrics") as response:
+            answers["POST"] = response.status
+        assert answers == {"/live": 200, "/ready": 200, "/elsewhere": 404, "POST": 405}
+        picker.fleet.urls = []
+        picker.publish()
+        async with http.get(f"{url}/ready") as response:
+            assert response.status == 503
+            assert (await response.json())["reason"] == "no instance is ready"

@@ -1,0 +1,42 @@
+"""What alert rules judge of the epochs; `telemetry.alerts` finds it by its name in the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from pools.models import Service
+from scheduler.models import Epoch
+from telemetry.alerts.life import Level, Reading
+from telemetry.alerts.sources import Rules, Source
+
+LOOKED_AT = 10  # epochs back
+NOT_WELL = (Epoch.Status.FAILED, Epoch.Status.INFEASIBLE)
+
+
+def _epochs(now: datetime, rules: Rules) -> Iterator[Reading]:
+    """Epochs of each loop and service that failed one after the other, the newest included."""
+    for service in Service.objects.all():
+        for kind in Epoch.Kind.values:
+            newest = list(
+                Epoch.objects.filter(service=service, kind=kind, due_at__lte=now)
+                .order_by("-due_at", "-pk")
+                .only("status", "error")[:LOOKED_AT]
+            )
+            if newest:
+                yield _reading(f"{service.name}/{kind}", newest)
+
+
+def _reading(subject: str, newest: list[Epoch]) -> Reading:
+    in_a_row = next((n for n, epoch in enumerate(newest) if epoch.status not in NOT_WELL), len(newest))
+    service, _, kind = subject.rpartition("/")
+    failed = newest[0].status == Epoch.Status.FAILED
+    what = "failed" if failed else "found no plan that meets all constraints"
+    words = f"The {kind} epoch of {service} {what}, {in_a_row} in a row. {newest[0].error}".strip()[:500]
+    step = "" if failed else "Look at the decision: it names what cannot be met"
+    level = Level.BAD if failed else Level.WARN
+    decision = newest[0].decisions.order_by("pk").values_list("pk", flat=True).first() if in_a_row else None
+    return Reading("epoch_failed", subject, float(in_a_row), words, level, step, decision)
+
+
+EPOCHS = Source(("epoch_failed",), _epochs)
