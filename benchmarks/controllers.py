@@ -1,4 +1,4 @@
-"""How long the controllers take to decide, all papers, one run: `python benchmarks/controllers.py [--json]`.
+"""How long the controllers take to decide, all papers, one run: `python -m benchmarks.controllers [--json]`.
 
 Milliseconds. What is asked is what this product wants of itself; the papers' own figures are on their machines.
 """
@@ -9,10 +9,7 @@ import argparse
 import json
 from typing import Any
 
-import controllers_dynamollm
-import controllers_freesh
-import controllers_muserve_dynaserve
-import controllers_throttllem
+from benchmarks import controllers_dynamollm, controllers_freesh, controllers_muserve_dynaserve, controllers_throttllem
 
 # What -> (figure in the parts' results, asked at most in ms, the paper's own figure)
 ASKED = {

@@ -1,4 +1,4 @@
-"""Times the controllers of DynamoLLM: `python benchmarks/controllers_dynamollm.py`. Prints JSON, in milliseconds.
+"""Times the controllers of DynamoLLM: `python -m benchmarks.controllers_dynamollm`. Prints JSON, in milliseconds.
 
 The paper solves its shard problem in hundreds of milliseconds (section IV-A) on hardware that it does not name.
 """

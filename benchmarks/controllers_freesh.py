@@ -1,8 +1,8 @@
-"""Times FREESH's controllers: `python benchmarks/controllers_freesh.py`. Prints JSON.
+"""Times FREESH's controllers: `python -m benchmarks.controllers_freesh`. Prints JSON.
 
 The carbon epoch on FREESH's own fleet, to a proven optimum, and on 20 sites, to a gap of 0.1 %; a tick of the queue's
 order with 10,000 waiting; the clocks of 1,000 GPUs. Large fleets are drawn from seeds. Crowded ones, whose demand takes
-a third of all GPUs or more, keep a gap for long: what it is after two seconds is told.
+a third of all GPUs or more, are the harder ones: the gap within two seconds is told.
 """
 
 from __future__ import annotations

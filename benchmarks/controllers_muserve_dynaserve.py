@@ -1,4 +1,4 @@
-"""Times mu-Serve's and DynaServe's decisions: `python benchmarks/controllers_muserve_dynaserve.py`. Prints JSON."""
+"""Times mu-Serve's and DynaServe's decisions: `python -m benchmarks.controllers_muserve_dynaserve`. Prints JSON."""
 
 from __future__ import annotations
 

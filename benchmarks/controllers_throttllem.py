@@ -1,4 +1,4 @@
-"""Times throttLL'eM's admission and clock search: `python benchmarks/controllers_throttllem.py`. Prints JSON.
+"""Times throttLL'eM's admission and clock search: `python -m benchmarks.controllers_throttllem`. Prints JSON.
 
 Batch 256, 1,000 future iterations, 50 clocks: one round is what an arrival costs, the batch turned into a scoreboard,
 the newcomer judged, and the clock searched. It also scores the model of iterations a second on both of the paper's

@@ -1,4 +1,4 @@
-"""Times the simulator: `python benchmarks/simulator.py [TRACE.csv] [--week]`. Prints medians and ratios of this run.
+"""Times the simulator: `python -m benchmarks.simulator [TRACE.csv] [--week]`. Prints medians and ratios of this run.
 
 Without the Azure conversation trace (`greenserve trace fetch azure-2023-conv`) it takes generated requests like it.
 With --week it adds the generated week of 27.3 million requests under a policy with three loops (some minutes).
