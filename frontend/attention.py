@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from telemetry.frames import SloFrame
@@ -27,12 +27,50 @@ class Item:
     text: str
     step: str
     decision_id: int | None = None
+    alert_id: int | None = None
+    acknowledged: bool = False
 
 
-def items(health: Health, slo: SloFrame) -> tuple[Item, ...]:
-    """Everything that an operator should look at; empty when all is well."""
-    found = (*_plumbing(health), *_loops(health), *_nodes(health), *_feeds(health), *_slo(slo))
-    return tuple(sorted(found, key=lambda item: item.level != "bad"))
+@dataclass(frozen=True, slots=True)
+class OpenAlert:
+    """An alert that has not ended. `place`: what the site in its subject is called; empty: there is none."""
+
+    pk: int
+    rule: str
+    subject: str
+    place: str
+    level: str
+    text: str
+    step: str
+    decision_id: int | None = None
+    acknowledged: bool = False
+
+
+def items(health: Health, slo: SloFrame, alerts: Sequence[OpenAlert] = ()) -> tuple[Item, ...]:
+    """Everything that an operator should look at; empty when all is well.
+
+    What an alert says is not said a second time by what is seen just now.
+    """
+    said = {_about(alert) for alert in alerts}
+    raised = (Item(a.level, a.text, a.step, a.decision_id, a.pk, a.acknowledged) for a in alerts)
+    found = (
+        *raised,
+        *_plumbing(health),
+        *_loops(health, said),
+        *_nodes(health, said),
+        *_feeds(health, said),
+        *_slo(slo, said),
+    )
+    return tuple(sorted(found, key=lambda item: (item.acknowledged, item.level != "bad")))
+
+
+def _about(alert: OpenAlert) -> tuple[str, str]:
+    """What it is about, in the words of what is seen."""
+    if alert.rule == "feed_stale":
+        return "feed", f"{alert.place}/{alert.subject.rpartition('/')[2]}"
+    if alert.rule.startswith("slo_burn_"):
+        return "slo", alert.subject
+    return alert.rule, alert.subject
 
 
 def _plumbing(health: Health) -> Iterator[Item]:
@@ -57,7 +95,7 @@ def _plumbing(health: Health) -> Iterator[Item]:
         )
 
 
-def _loops(health: Health) -> Iterator[Item]:
+def _loops(health: Health, said: Set[tuple[str, str]]) -> Iterator[Item]:
     never = list(dict.fromkeys(loop.kind for loop in health.loops if loop.state == "never ran"))
     if never:
         text = f"No decision yet of: {', '.join(never)}"
@@ -67,6 +105,8 @@ def _loops(health: Health) -> Iterator[Item]:
         where = (
             "`greenserve logs epochs`" if loop.kind != "clock" else "the log of a node: `greenserve logs node.<name>`"
         )
+        if loop.state in ("infeasible", "failed") and ("epoch_failed", f"{loop.service}/{loop.kind}") in said:
+            continue
         if loop.state == "infeasible":
             text = f"{name} found no plan that meets all constraints, and does what it can. {loop.error}".strip()
             yield Item("bad", text, "Look at the decision: it names what cannot be met", loop.decision_id)
@@ -76,10 +116,10 @@ def _loops(health: Health) -> Iterator[Item]:
             yield Item("bad", f"{name} is late: it runs each {formats.seconds(loop.period_s)}", where)
 
 
-def _nodes(health: Health) -> Iterator[Item]:
+def _nodes(health: Health, said: Set[tuple[str, str]]) -> Iterator[Item]:
     if health.redis_error:
         return  # Redis carries the agents' reports: without it nothing is known of any node
-    silent = [node.name for node in health.nodes if node.state == "silent"]
+    silent = [n.name for n in health.nodes if n.state == "silent" and ("node_silent", n.name) not in said]
     if silent:
         text = (
             f"Node {silent[0]} is silent"
@@ -94,7 +134,7 @@ def _nodes(health: Health) -> Iterator[Item]:
             yield Item("bad", f"An instance failed on {node.name}: {failed}", f"`greenserve logs simnode.{node.name}`")
 
 
-def _feeds(health: Health) -> Iterator[Item]:
+def _feeds(health: Health, said: Set[tuple[str, str]]) -> Iterator[Item]:
     words = {
         "stale": "has not answered for {age}",
         "failing": "fails: {error}",
@@ -102,15 +142,17 @@ def _feeds(health: Health) -> Iterator[Item]:
         "never": "has never answered",
     }
     for row in health.feeds:
-        if row.state in words:
-            feed = row.feed
+        feed = row.feed
+        if row.state in words and ("feed", f"{feed.site_label}/{feed.signal}") not in said:
             age = formats.seconds(health.at_s - feed.last_ok_s if feed.last_ok_s is not None else None)
             text = words[row.state].format(age=age, error=feed.last_error)
             yield Item("warn", f"The carbon feed of {feed.site_label} {text}", "`greenserve logs epochs`")
 
 
-def _slo(slo: SloFrame) -> Iterator[Item]:
+def _slo(slo: SloFrame, said: Set[tuple[str, str]]) -> Iterator[Item]:
     for series in slo.series:
+        if ("slo", f"{series.service}/{series.kind}") in said:
+            continue
         if series.overall is not None and series.overall < series.target:
             yield Item(
                 "warn",

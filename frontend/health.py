@@ -30,7 +30,7 @@ START_S = 30.0  # what a process may take before its first heartbeat
 LOOP_LATE_PERIODS = 2.0
 AGENT_SILENT_S = float(wire.AGENT_STATE_TTL_S)
 CLOCK_QUIET_S = 90.0  # the agents report each half minute at least while an instance is ready
-BEATING = frozenset({"gateway", "picker", "ingester", "beat", "epochs"})  # and every agent, node.<name>
+BEATING = frozenset({"gateway", "picker", "ingester", "beat", "epochs"})  # and node.<name>, gateway.<number>
 M = TypeVar("M", bound=wire.Message)
 
 
@@ -47,6 +47,8 @@ class ProcessHealth:
     heartbeat_period_s: float | None
     detail: str
     log: str
+    cpu_s: float | None = None
+    rss_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,13 +239,15 @@ def _judge_process(row: wire.ProcessRow, beat: wire.Heartbeat | None, now_s: flo
         heartbeat_period_s=beat.period_s if beat else None,
         detail=(beat.detail if beat else "") or row.last_exit,
         log=row.log,
+        cpu_s=row.cpu_s,
+        rss_bytes=row.rss_bytes,
     )
 
 
 def _is_late(row: wire.ProcessRow, beat: wire.Heartbeat | None, now_s: float) -> bool:
     if beat is not None:
         return now_s - beat.at_s > LATE_PERIODS * beat.period_s
-    must_beat = row.name in BEATING or row.name.startswith("node.")
+    must_beat = row.name in BEATING or row.name.startswith(("node.", "gateway."))
     return must_beat and now_s - (row.started_at_s or 0.0) > START_S
 
 

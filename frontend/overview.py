@@ -14,7 +14,7 @@ from scheduler import selectors as scheduler_selectors
 from telemetry import selectors
 from telemetry.frames import CELL_S, DecisionTick, SiteNow, SloFrame, Totals, Window
 
-from . import attention, exports, figures, health, reader
+from . import alerts, attention, exports, figures, health, reader
 from .plot_style import Look
 
 CHARTS = ("power", "carbon", "slo", "jain")
@@ -88,7 +88,7 @@ def summary(window: Window) -> Summary:
         slo=slo,
         jain=selectors.tenant_fairness(window),
         health=state,
-        items=attention.items(state, slo),
+        items=attention.items(state, slo, alerts.open_alerts()),
     )
 
 

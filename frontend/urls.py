@@ -1,7 +1,7 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from . import views
+from . import alert_views, reports, views
 
 urlpatterns = [
     path("", views.overview, name="overview"),
@@ -12,6 +12,14 @@ urlpatterns = [
     path("overview/<slug:chart>.csv", views.chart_csv, name="chart-csv"),
     path("decisions/", views.decision_list, name="decisions"),
     path("decisions/<int:decision_id>/", views.decision, name="decision"),
+    path("reports/", reports.reports, name="reports"),
+    path("reports/<int:report_id>/files/<slug:kind>/", reports.report_file, name="report-file"),
+    path("reports/<int:report_id>/sign/", reports.report_sign, name="report-sign"),
+    path("reports/<int:report_id>/cancel/", reports.report_cancel, name="report-cancel"),
+    path("alerts/", alert_views.alerts, name="alerts"),
+    path("alerts/<int:alert_id>/acknowledge/", alert_views.acknowledge, name="acknowledge-alert"),
+    path("alerts/silences/", alert_views.silence, name="silence-alerts"),
+    path("alerts/silences/<int:silence_id>/end/", alert_views.end_silence, name="end-silence"),
     path("health/", views.health, name="health"),
     path("health.json", views.health_json, name="health-json"),
     path("healthz", views.healthz, name="healthz"),

@@ -13,6 +13,7 @@ from celery import Celery
 from celery.schedules import schedule
 from celery.signals import worker_process_init
 
+from greenserve import task_counts  # noqa: F401 - counts each task
 from greenserve.process import set_leash
 from pools import wire
 
@@ -49,11 +50,22 @@ def _beat(sender: Celery, **_: Any) -> None:
         ("publish fleet", "scheduler.tasks.publish", 5.0),
         ("realise decisions", "scheduler.tasks.realise_decisions", 20.0),
         ("post ledger", "telemetry.tasks.post_ledger", 5.0),
-        ("refresh carbon feeds", "telemetry.tasks.refresh_carbon_feeds", settings.GREENSERVE_CARBON_REFRESH_S),
+        ("roll up samples", "telemetry.tasks.roll_up_samples", 15.0),
+        ("settle ledger", "telemetry.tasks.settle_ledger", 60.0),
+        ("restate ledger", "telemetry.tasks.restate_ledger", 3600.0),
+        ("refresh carbon feeds", "telemetry.tasks.refresh_carbon_feeds", settings.GREENSERVE_CARBON_TICK_S),
+        ("record load", "telemetry.tasks.record_load", 60.0),
+        ("score forecasts", "telemetry.tasks.score_forecasts", 120.0),
         ("keep partitions", "telemetry.tasks.keep_partitions", 3600.0),
+        ("judge alerts", "telemetry.tasks.judge_alerts", settings.GREENSERVE_ALERTS["period_s"]),
+        ("tidy alerts", "telemetry.tasks.tidy_alerts", 3600.0),
+        ("make scheduled reports", "telemetry.reports.tasks.make_scheduled_reports", 3600.0),
         ("beat heartbeat", "scheduler.tasks.heartbeat", 5.0),
     ):
         sender.add_periodic_task(schedule(period_s), sender.signature(task), name=name, expires=period_s)
+    if settings.GREENSERVE_OTLP_URL is not None:
+        export = sender.signature("telemetry.tasks.export_traces")
+        sender.add_periodic_task(schedule(10.0), export, name="export traces", expires=10.0)
     tick_s = settings.GREENSERVE_BATCHES["tick_s"]
     sender.add_periodic_task(
         schedule(tick_s),

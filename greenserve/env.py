@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
+from greenserve import mail
 from scheduler.gateway.worker_hosts import PRIVATE, WorkerHosts
+from telemetry.providers.secrets import Secret, SecretsError, gather
 
 ROOT = Path(__file__).resolve().parent.parent
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -33,14 +37,28 @@ class Env:
     web_port: int
     gateway_host: str
     gateway_port: int
+    gateway_processes: int  # that share the port
     picker_host: str
     picker_port: int | None  # None: no endpoint picker
+    picker_metrics_port: int | None  # None: nobody can ask for its metrics
     worker_token: str | None  # with which workers register themselves; None: they cannot
     worker_hosts: str  # where they may be
     demo: bool
     demo_speedup: float
     demo_rps: float  # mean rate of the demo's own traffic; 0: none
     log_level: str
+    carbon_hosts: frozenset[str] = frozenset()  # mirrors of carbon providers that feeds may name
+    carbon_secrets: Mapping[str, Secret] = field(default_factory=dict)  # by variable
+    mail_server: mail.MailServer | None = None  # None: nothing is mailed
+    mail_from: str = "greenserve@localhost"
+    alert_emails: tuple[str, ...] = ()  # who is told of alerts
+    alert_webhook_url: Secret | None = None  # its path may be one
+    alert_webhook_secret: Secret | None = None
+    alert_webhook_private: bool = False  # it may lie at a private address
+    metrics_token: Secret | None = None  # None: metrics are for this machine alone
+    metrics_host: str = "127.0.0.1"  # where agents listen for Prometheus
+    otlp_url: str | None = None  # None: no traces
+    organisation: str = "GreenServe"  # who issues reports
 
 
 def read(source: Mapping[str, str] | None = None) -> Env:
@@ -77,8 +95,10 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         web_port=get("GREENSERVE_WEB_PORT", 8000, _port, "give a port between 1 and 65535"),
         gateway_host=get("GREENSERVE_GATEWAY_HOST", "127.0.0.1", str, "give an address to listen on"),
         gateway_port=get("GREENSERVE_GATEWAY_PORT", 8080, _port, "give a port between 1 and 65535"),
+        gateway_processes=get("GREENSERVE_GATEWAY_PROCESSES", 1, _count(64), "give a number between 1 and 64"),
         picker_host=get("GREENSERVE_PICKER_HOST", "127.0.0.1", str, "give an address to listen on"),
         picker_port=get("GREENSERVE_PICKER_PORT", None, _port, "give a port between 1 and 65535"),
+        picker_metrics_port=get("GREENSERVE_PICKER_METRICS_PORT", None, _port, "give a port between 1 and 65535"),
         worker_token=get("GREENSERVE_WORKER_TOKEN", None, _token, ""),
         worker_hosts=get(
             "GREENSERVE_WORKER_HOSTS",
@@ -90,6 +110,29 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         demo_speedup=get("GREENSERVE_DEMO_SPEEDUP", 30.0, _number(1, 1000), "give a number between 1 and 1000"),
         demo_rps=get("GREENSERVE_DEMO_RPS", 3.0, _number(0, 1000), "give requests per second between 0 and 1000"),
         log_level=get("GREENSERVE_LOG_LEVEL", "INFO", _one_of(LOG_LEVELS), f"write one of {', '.join(LOG_LEVELS)}"),
+        carbon_hosts=get("GREENSERVE_CARBON_HOSTS", frozenset(), _names, "give names of hosts with commas between"),
+        carbon_secrets=_carbon_secrets(values),
+        mail_server=_hidden(values, "GREENSERVE_EMAIL_URL", mail.parse, mail.REMEDY),
+        mail_from=get("GREENSERVE_EMAIL_FROM", "greenserve@localhost", _email, "give one e-mail address"),
+        alert_emails=get("GREENSERVE_ALERT_EMAILS", (), _emails, "give e-mail addresses with commas between"),
+        alert_webhook_url=_hidden(
+            values,
+            "GREENSERVE_ALERT_WEBHOOK_URL",
+            _secret_url,
+            "write https://host/path; plain http only with GREENSERVE_ALERT_WEBHOOK_PRIVATE=1",
+        ),
+        alert_webhook_secret=_hidden(
+            values, "GREENSERVE_ALERT_WEBHOOK_SECRET", _secret, f"give at least {LEAST_TOKEN} letters and digits"
+        ),
+        alert_webhook_private=get("GREENSERVE_ALERT_WEBHOOK_PRIVATE", False, _flag, "write 1 or 0"),
+        metrics_token=_hidden(
+            values, "GREENSERVE_METRICS_TOKEN", _secret, f"give at least {LEAST_TOKEN} letters and digits"
+        ),
+        metrics_host=get("GREENSERVE_METRICS_HOST", "127.0.0.1", str, "give an address to listen on"),
+        organisation=get("GREENSERVE_ORGANISATION", "GreenServe", _line(100), "give a name of at most 100 letters"),
+        otlp_url=get(
+            "GREENSERVE_OTLP_URL", None, _url("http://", "https://"), "write http://host:4318 (OTLP over HTTP)"
+        ),
     )
 
 
@@ -140,6 +183,16 @@ def _port(raw: str) -> int:
     return number
 
 
+def _count(most: int) -> Callable[[str], int]:
+    def parse(raw: str) -> int:
+        number = int(raw)
+        if not 1 <= number <= most:
+            raise ValueError
+        return number
+
+    return parse
+
+
 def _flag(raw: str) -> bool:
     if raw.lower() not in FLAGS:
         raise ValueError
@@ -162,6 +215,63 @@ def _token(raw: str) -> str:
             f"greenserve: GREENSERVE_WORKER_TOKEN cannot be used: give at least {LEAST_TOKEN} letters and digits"
         )
     return raw
+
+
+def _carbon_secrets(values: Mapping[str, str]) -> dict[str, Secret]:
+    """Keys of carbon providers, from the environment and the file that GREENSERVE_SECRETS_FILE names."""
+    file = values.get("GREENSERVE_SECRETS_FILE", "").strip()
+    try:
+        return gather(values, Path(file) if file else None)
+    except SecretsError as error:
+        raise BadEnvironment(f"greenserve: carbon providers' keys cannot be used: {error}") from None
+
+
+def _hidden(values: Mapping[str, str], name: str, parse: Callable[[str], T], remedy: str) -> T | None:
+    """Like `get` of `read`, for what must not be repeated in an error."""
+    raw = values.get(name, "").strip()
+    try:
+        return parse(raw) if raw else None
+    except ValueError:
+        raise BadEnvironment(f"greenserve: {name} cannot be used: {remedy}") from None
+
+
+def _secret(raw: str) -> Secret:
+    if len(raw) < LEAST_TOKEN or not raw.isascii() or not raw.isprintable() or " " in raw:
+        raise ValueError
+    return Secret(raw)
+
+
+def _secret_url(raw: str) -> Secret:
+    parts = urlsplit(raw)
+    if parts.scheme not in ("https", "http") or not parts.hostname:
+        raise ValueError
+    return Secret(raw)
+
+
+def _email(raw: str) -> str:
+    if not re.fullmatch(r"[^@\s,<>]+@[^@\s,<>]+", raw):
+        raise ValueError
+    return raw
+
+
+def _line(most: int) -> Callable[[str], str]:
+    def parse(raw: str) -> str:
+        if len(raw) > most or not raw.isprintable():
+            raise ValueError
+        return raw
+
+    return parse
+
+
+def _emails(raw: str) -> tuple[str, ...]:
+    return tuple(_email(word.strip()) for word in raw.split(",") if word.strip())
+
+
+def _names(raw: str) -> frozenset[str]:
+    names = frozenset(name.strip().lower() for name in raw.split(",") if name.strip())
+    if not all(re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", name) and not name[-1].isdigit() for name in names):
+        raise ValueError
+    return names
 
 
 def _hosts(raw: str) -> str:

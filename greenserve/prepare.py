@@ -31,8 +31,12 @@ def prepare() -> Plan:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "greenserve.settings")
     django.setup()
     from django.conf import settings
+    from django.core import checks
     from django.core.management import call_command
 
+    wrong = [message for message in checks.run_checks() if message.is_serious()]
+    if wrong:
+        raise SystemExit("greenserve: " + "; ".join(message.msg for message in wrong))
     call_command("migrate", verbosity=0, interactive=False)
     credentials = None
     if settings.DEMO:

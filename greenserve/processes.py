@@ -36,14 +36,22 @@ def worker_token_file(config: env.Env) -> Path:
     return config.var_dir / "worker-token"
 
 
-def gateway(config: env.Env) -> Spec:
+def gateways(config: env.Env) -> list[Spec]:
+    """One process, or several that share the port: `gateway.1` and so on."""
+    if config.gateway_processes == 1:
+        return [_gateway(config, "gateway")]
+    of = config.gateway_processes
+    return [_gateway(config, f"gateway.{n}", "--share", f"{n}/{of}") for n in range(1, of + 1)]
+
+
+def _gateway(config: env.Env, name: str, *share: str) -> Spec:
     listen = ("--host", config.gateway_host, "--port", str(config.gateway_port))
-    spool = str(config.var_dir / "spool")
     # It outlives the instances when all is stopped: requests that run may end, and are recorded.
     return _python(
         config,
-        "gateway",
-        *("-m", "scheduler.gateway", *listen, "--redis-url", redis_url(config), "--spool", spool),
+        name,
+        *("-m", "scheduler.gateway", *listen, *share, "--redis-url", redis_url(config)),
+        *("--spool", str(config.var_dir / "spool"), "--state", str(config.var_dir / "learned")),
         *("--web-url", env.local_url(config.web_host, config.web_port)),
         *(() if config.worker_token is None else ("--worker-token-file", str(worker_token_file(config)))),
         *("--worker-hosts", config.worker_hosts),
@@ -55,12 +63,14 @@ def gateway(config: env.Env) -> Spec:
 def picker(config: env.Env, port: int) -> Spec:
     """The endpoint picker for Envoy; rows of its own, in a folder of its own."""
     listen = ("--host", config.picker_host, "--port", str(port))
-    spool = str(config.var_dir / "spool" / "picker")
+    metrics = config.picker_metrics_port
     return _python(
         config,
         "picker",
-        *("-m", "scheduler.gateway.picker", *listen, "--redis-url", redis_url(config), "--spool", spool),
+        *("-m", "scheduler.gateway.picker", *listen, "--redis-url", redis_url(config)),
+        *("--spool", str(config.var_dir / "spool" / "picker"), "--state", str(config.var_dir / "learned")),
         *("--worker-hosts", config.worker_hosts),
+        *(() if metrics is None else ("--metrics-port", str(metrics))),
         rank=2,
         stop_timeout_s=12.0,
         GRPC_ENABLE_FORK_SUPPORT="0",  # it only ever starts programs
@@ -97,7 +107,8 @@ def simulated_node(config: env.Env, node: NodePlan, port: int) -> Spec:
 def agent(config: env.Env, node: str, port: int) -> Spec:
     worker = ("worker", "-P", "solo", "-Q", f"node.{node}", "-n", f"node.{node}@%h", "--loglevel", config.log_level)
     quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
-    ours = ("--node", node, "--control", f"http://127.0.0.1:{port}")
+    # Any free port: Prometheus hears of it from the web process, which the agent tells.
+    ours = ("--node", node, "--control", f"http://127.0.0.1:{port}", "--metrics", f"{config.metrics_host}:0")
     celery = ("-m", "celery", "-A", "pools.agent.app", "-b", broker_url(config))
     return _python(config, f"node.{node}", *celery, *worker, *quiet, *ours)
 

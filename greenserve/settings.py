@@ -126,6 +126,16 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 300, "socket_timeout": 
 CELERY_BEAT_SCHEDULE_FILENAME = str(ENV.var_dir / "beat-schedule")
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 
+# Mail: none is sent without GREENSERVE_EMAIL_URL, and what wanted to send some says so.
+EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+EMAIL_TIMEOUT = 15
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = ENV.mail_from
+MAIL_SERVER = ENV.mail_server
+if MAIL_SERVER is not None:
+    EMAIL_HOST, EMAIL_PORT, EMAIL_HOST_USER = MAIL_SERVER.host, MAIL_SERVER.port, MAIL_SERVER.user
+    EMAIL_HOST_PASSWORD = MAIL_SERVER.password.reveal() if MAIL_SERVER.password is not None else ""
+    EMAIL_USE_TLS, EMAIL_USE_SSL = MAIL_SERVER.scheme == "smtp", MAIL_SERVER.scheme == "smtps"
+
 # -- GreenServe ------------------------------------------------------------------------------------
 
 DEMO = ENV.demo
@@ -140,10 +150,27 @@ GREENSERVE_LOOPS: dict[str, dict[str, Any]] = {
 }
 # Transition times (cold start, TP switch) of simulated nodes are divided by this.
 GREENSERVE_TRANSITION_SPEEDUP = DEMO_SPEEDUP
-GREENSERVE_CARBON_REFRESH_S = 5.0 if DEMO else 300.0
-GREENSERVE_CARBON_PROVIDERS = {"static_csv": "telemetry.providers.static_csv.StaticCsvProvider"}
+GREENSERVE_CARBON_REFRESH_S = 5.0 if DEMO else 300.0  # of a feed that does not say otherwise
+GREENSERVE_CARBON_TICK_S = min(60.0, GREENSERVE_CARBON_REFRESH_S)  # so often beat looks which feeds are due
+GREENSERVE_CARBON_PROVIDERS = {
+    "electricity_maps": "telemetry.providers.electricity_maps.ElectricityMapsProvider",
+    "watttime": "telemetry.providers.watttime.WattTimeProvider",
+    "gb_carbon_intensity": "telemetry.providers.gb_carbon_intensity.GbCarbonIntensityProvider",
+    "pjm": "telemetry.providers.pjm.PjmProvider",
+    "entsoe": "telemetry.providers.entsoe.EntsoeProvider",
+    "eia": "telemetry.providers.eia.EiaProvider",
+    "static_csv": "telemetry.providers.static_csv.StaticCsvProvider",
+}
+GREENSERVE_CARBON_HOSTS = ENV.carbon_hosts
+GREENSERVE_CARBON_SECRETS = ENV.carbon_secrets  # each shows itself as ***
+GREENSERVE_FORECAST_SCORE_S = 600.0 if DEMO else 6 * 3600.0
+GREENSERVE_FORECAST_RETENTION_DAYS = 90  # forecasts of carbon and prices; what was measured is kept
 GREENSERVE_CLOCK_DECISION_SINK = "scheduler.live.clock.store"
-GREENSERVE_SAMPLE_RETENTION_DAYS = 14
+GREENSERVE_SAMPLE_RETENTION_DAYS = 14  # a batch that comes later than that is refused
+GREENSERVE_MINUTE_RETENTION_DAYS = 62  # roll-ups to minutes; hours and days are kept
+# A window of the ledger is settled when the longest request that ran in it has ended and its record is in.
+GREENSERVE_SETTLE_AFTER_S = 960.0
+GREENSERVE_RESTATE_DAYS = 35  # how far back revised points and tariffs are looked for; below the minutes' retention
 # Batches (scheduler.live.batches). How far ahead they look for clean time, and so how far forecasts are kept; each plan
 # holds for an epoch. Their lines go through the gateway, so many at a time at most.
 GREENSERVE_GATEWAY_URL = env.local_url(ENV.gateway_host, ENV.gateway_port)
@@ -163,3 +190,27 @@ GREENSERVE_BATCHES: dict[str, Any] = {
     "lines": 50_000,
     "open_batches": 100,
 }
+# Alerts (telemetry.alerts). `rules` sets numbers of rules otherwise, by name: {"node_silent": {"threshold": 60}}.
+GREENSERVE_ALERTS: dict[str, Any] = {
+    "period_s": 15.0,
+    "rules": {},
+    "sources": (
+        "telemetry.alerts.sources.SLO_BURN",
+        "telemetry.alerts.sources.FEEDS",
+        "telemetry.alerts.sources.NODES",
+        "telemetry.alerts.sources.LEDGER",
+        "telemetry.alerts.sources.POWER",
+        "telemetry.alerts.sources.QUEUES",
+        "telemetry.alerts.sources.CRASHES",
+        "scheduler.live.alert_sources.EPOCHS",
+    ),
+    "emails": ENV.alert_emails,
+    "webhook_url": ENV.alert_webhook_url,
+    "webhook_secret": ENV.alert_webhook_secret,
+    "webhook_private": ENV.alert_webhook_private,
+}
+GREENSERVE_METRICS_TOKEN = ENV.metrics_token
+GREENSERVE_OTLP_URL = ENV.otlp_url  # of an OpenTelemetry collector; None: no traces
+# Reports (telemetry.reports): who issues them, and where their files are kept.
+GREENSERVE_ORGANISATION = ENV.organisation
+GREENSERVE_REPORTS_DIR = ENV.var_dir / "reports"

@@ -16,6 +16,7 @@ from types import FrameType
 
 import msgspec
 
+from greenserve import usage
 from greenserve.process import Child, Identity, Spec, StartError, end, exit_reason
 from pools import wire
 
@@ -46,6 +47,7 @@ class Slot:
     def row(self, stopping: bool) -> wire.ProcessRow:
         running = self.due_mono_s is None and self.child.pid is not None
         state = "stopped" if stopping and not running else "running" if running else "restarting"
+        used = usage.of(self.child.pid) if running and self.child.pid is not None else None
         return wire.ProcessRow(
             name=self.child.spec.name,
             pid=self.child.pid if running else None,
@@ -54,6 +56,8 @@ class Slot:
             restarts=self.restarts,
             log=str(self.child.log),
             last_exit=self.last_exit,
+            cpu_s=used.cpu_s if used else None,
+            rss_bytes=used.rss_bytes if used else None,
         )
 
 

@@ -17,7 +17,7 @@ from greenserve.process import Child, StartError, last_words, leash, tail
 from greenserve.supervisor import Supervisor
 from pools import wire
 
-ANSWER_WITHIN_S = 60.0
+ANSWER_WITHIN_S = 120.0
 SERVER_WITHIN_S = 60.0  # a crash recovery may take its time
 PREPARE_WITHIN_S = 300.0
 TABLE_TTL_S = 10
@@ -44,6 +44,9 @@ def run(config: env.Env, report: Callable[[str], None], announce: Callable[[], N
         if config.picker_port is not None:
             preflight.check_extra("picker", "grpc", "the endpoint picker", "GREENSERVE_PICKER_PORT")
             preflight.check_port(config.picker_host, config.picker_port, "the picker", "GREENSERVE_PICKER_PORT")
+            if config.picker_metrics_port is not None:
+                where = (config.picker_host, config.picker_metrics_port)
+                preflight.check_port(*where, "the picker's metrics", "GREENSERVE_PICKER_METRICS_PORT")
         try:
             plan = _start(config, supervisor, report)
             preflight.write_state(config.var_dir, "ready", model=plan.model)
@@ -68,13 +71,13 @@ def _start(config: env.Env, supervisor: Supervisor, report: Callable[[str], None
     report("database: migrating" + (" and loading the demo fleet" if config.demo else ""))
     if config.worker_token is not None:
         env.keep_secret(processes.worker_token_file(config), config.worker_token)
-    gateway = supervisor.start(processes.gateway(config))
+    gateways = [supervisor.start(spec) for spec in processes.gateways(config)]
     plan = prepare(config, supervisor)
     web = supervisor.start(processes.web(config))
     ports = preflight.control_ports(config.var_dir, [node.name for node in plan.nodes])
     for spec in processes.fleet(config, plan, ports):
         supervisor.start(spec)
-    _wait(supervisor, gateway, f"http://{config.gateway_host}:{config.gateway_port}/live")
+    _wait(supervisor, gateways[0], f"http://{config.gateway_host}:{config.gateway_port}/live")
     _wait(supervisor, web, f"http://{config.web_host}:{config.web_port}/login/")
     return plan
 

@@ -1,7 +1,11 @@
 from django.urls import include, path
 
+from frontend.metrics import views as metrics
+
 urlpatterns = [
     path("api/v1/", include("scheduler.api.urls")),
     path("v1/", include("scheduler.api.openai_urls")),
+    path("metrics", metrics.metrics, name="metrics"),
+    path("metrics/targets", metrics.targets, name="metrics-targets"),
     path("", include("frontend.urls")),
 ]

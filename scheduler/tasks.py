@@ -19,8 +19,7 @@ from scheduler.live import publish as publishing
 from scheduler.live.batches import runner as batches
 from scheduler.live.batches.sending import GatewaySender
 from scheduler.live.epochs import EPOCH_LOOPS
-from telemetry import carbon
-from telemetry.models import CarbonFeed
+from telemetry import feeds
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +66,7 @@ def bootstrap(self: Any, attempt: int = 0) -> None:
     if not present:
         log.warning("no node reports: there is nothing to plan with")
         return
-    for feed in CarbonFeed.objects.select_related("site"):
-        carbon.refresh_feed(feed, timezone.now())  # beat has not come round to it yet
+    feeds.poll(timezone.now(), patience_s=feeds.RUN_S)  # beat has not come round to it yet
     for loop in EPOCH_LOOPS:
         for service in services:
             epochs.run(service, loop, timezone.now())

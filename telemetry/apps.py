@@ -3,3 +3,6 @@ from django.apps import AppConfig
 
 class TelemetryConfig(AppConfig):
     name = "telemetry"
+
+    def ready(self) -> None:
+        from telemetry.alerts import config  # noqa: F401 - registers its check of the settings

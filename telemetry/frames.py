@@ -22,8 +22,12 @@ class Window:
 
     @classmethod
     def last(cls, range_s: float, now_s: float) -> Window:
-        """The last `range_s` seconds in at most about `POINTS` buckets of whole ledger cells."""
-        bucket_s = CELL_S * max(1, math.ceil(range_s / POINTS / CELL_S))
+        """The last `range_s` seconds in at most about `POINTS` buckets of whole ledger cells.
+
+        Wider ones are of whole minutes, hours or days, so that sums over these can be read instead.
+        """
+        step_s = next((step_s for step_s in (86_400.0, 3_600.0, 600.0, 60.0) if range_s / POINTS > step_s / 2), CELL_S)
+        bucket_s = step_s * max(1, math.ceil(range_s / POINTS / step_s))
         return cls(math.floor((now_s - range_s) / bucket_s) * bucket_s, now_s, bucket_s)
 
     @property
@@ -192,6 +196,32 @@ class FeedState:
     last_error: str
     last_error_s: float | None
     known_until_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFrame:
+    """One GPU over time. `missing_s`: how much of each bucket its meter was silent; a gap is not bridged."""
+
+    window: Window
+    gpu: str
+    power_w: Values
+    power_max_w: Values
+    sm_clock_mhz: Values
+    temperature_max_c: Values
+    missing_s: tuple[float, ...]
+    gaps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MeterGaps:
+    """A GPU's meter over a span of time: how long it was heard and how often it fell silent."""
+
+    gpu: str
+    node: str
+    site_label: str
+    heard_s: float
+    missing_s: float
+    gaps: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from threading import Event
@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import redis
+from django.conf import settings
 from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, connection, transaction
 
 from pools import wire
@@ -29,11 +30,12 @@ log = logging.getLogger(__name__)
 DEAD_STREAM = "greenserve:dead"
 DEAD_KEPT = 1_000
 CONSUMER = "ingester"  # one, under a fixed name: a restarted one finds what the last one had read
-READ_COUNT = 200
+READ_COUNT = 1_000
 BLOCK_MS = 1_000
 GATHER_S = 0.2  # a breath between reads, so that one commit carries several batches
 HEARTBEAT_S = 2.0
 BACK_OFF_S = (0.5, 1.0, 2.0, 5.0)
+DAY_S = 86_400
 MAX_LATE_DAYS = 60
 MAX_EARLY_S = 3_600.0
 STATUSES = set(RequestRecord.Status.values)
@@ -59,12 +61,7 @@ class Message:
     entry: Entry
     body: wire.AgentBatch | wire.RequestBatch
 
-    @property
-    def times_s(self) -> list[float]:
-        if isinstance(self.body, wire.RequestBatch):
-            return [row.started_at_s for row in self.body.rows]
-        body = self.body
-        return [*(r.at_s for r in body.gpus), *(r.at_s for r in body.instances), *(r.at_s for r in body.clocks)]
+    days: frozenset[int]  # those of its rows, counted from 1970
 
 
 class Ingester:
@@ -156,7 +153,8 @@ class Ingester:
             requests.insert(rows, self._objectives)
 
     def _ensure_partitions(self, messages: list[Message]) -> None:
-        found = {datetime.fromtimestamp(at_s, UTC).date() for message in messages for at_s in message.times_s}
+        numbers = {day for message in messages for day in message.days}
+        found = {datetime.fromtimestamp(day * DAY_S, UTC).date() for day in numbers}
         if found - self._days:
             partitions.ensure(found - self._days)
             self._days |= found
@@ -202,12 +200,22 @@ def _decode(entry: Entry) -> Message:
                 _check(row)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(str(error)) from error
-    message = Message(entry, body)
     now_s = time.time()
-    for at_s in message.times_s:
-        if not now_s - MAX_LATE_DAYS * 86_400 < at_s < now_s + MAX_EARLY_S:
-            raise Malformed(f"time {at_s!r} is not of the last {MAX_LATE_DAYS} days: is a clock wrong?")
-    return message
+    days = MAX_LATE_DAYS
+    if isinstance(body, wire.AgentBatch):  # what its samples would be rolled up with is gone
+        days = min(days, settings.GREENSERVE_SAMPLE_RETENTION_DAYS)
+    times_s = _times_s(body)
+    for at_s in (min(times_s), max(times_s)) if times_s else ():
+        if not now_s - days * DAY_S < at_s < now_s + MAX_EARLY_S:
+            raise Malformed(f"time {at_s!r} is not of the last {days} days: is a clock wrong?")
+    return Message(entry, body, frozenset(int(at_s // DAY_S) for at_s in times_s))
+
+
+def _times_s(body: wire.AgentBatch | wire.RequestBatch) -> list[float]:
+    if isinstance(body, wire.RequestBatch):
+        return [row.started_at_s for row in body.rows]
+    rows: tuple[Sequence[Any], ...] = (body.gpus, body.instances, body.clocks)
+    return [row.at_s for part in rows for row in part]
 
 
 def _check(row: wire.RequestRow) -> None:

@@ -3,226 +3,204 @@
 A posting reads the samples after a GPU's mark up to the last closed cell, splits the counter's deltas, and moves the
 mark by compare-and-swap in the transaction that inserts the entries: two postings at once enter nothing twice, and a
 posting that dies leaves nothing half done. The mark stands on a cell's border, where the counter is interpolated.
+All of it is in whole microjoules, so that entries and counter balance exactly.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-from bisect import bisect_left, bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 
+import numpy as np
 from django.db import transaction
 from django.db.models import Sum
 
-from pools.models import Gpu, Instance, Site
-from scheduler.core.accounting import EnergySlice, MeterPoint, split_intervals
-from scheduler.core.units import gco2e
-from telemetry.carbon import IntensityCurve
-from telemetry.models import EnergyEntry, GpuSample, MeterMark
+from pools.models import Gpu
+from scheduler.core import accounting
+from scheduler.core.accounting import MeterTrace, Slices
+from scheduler.core.units import UJ_PER_J, US_PER_S
+from telemetry import energy_entries, meters
+from telemetry.energy_entries import CELL_S as CELL_S
+from telemetry.models import EnergyEntry, MeterMark
 
 log = logging.getLogger(__name__)
 
-CELL_S = 10.0
 MAX_GAP_S = 5.0
 SETTLE_S = 2.0  # samples younger than this may still be on their way
 RECENT_S = 60.0
 CATCH_UP_S = 3_600.0  # a GPU that lags is caught up by at most this much in one posting
+READINGS_AT_ONCE = 1_000_000  # bounds the memory of a posting that catches up
+MOST_TDP = 2.0  # no counter rises faster than this many times the GPU's TDP
+CELL_US = round(CELL_S * US_PER_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Posting:
     """What is to be entered for one GPU, and how its mark moves."""
 
-    gpu_id: int
     mark: MeterMark
-    slices: Sequence[EnergySlice]
-    border_s: float
-    counter_j: float
-    forgotten_j: float  # what resets took off the counter since the mark
+    slices: Slices
+    border_us: int
+    counter_uj: int
+    forgotten_uj: int  # what resets took off the counter since the mark
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Entries against the meter. `difference_j` is zero up to the rounding of floating point."""
+    """Entries against the meter, in whole microjoules. The difference is zero."""
 
-    entries_j: float
-    metered_j: float
+    entries_uj: int
+    metered_uj: int
 
     @property
-    def difference_j(self) -> float:
-        return self.entries_j - self.metered_j
+    def difference_uj(self) -> int:
+        return self.entries_uj - self.metered_uj
+
+    @property
+    def entries_j(self) -> float:
+        return self.entries_uj / UJ_PER_J
+
+    @property
+    def metered_j(self) -> float:
+        return self.metered_uj / UJ_PER_J
 
 
 def post(now: datetime) -> int:
     """Enters what is complete and returns the number of entries made. GPUs that are silent wait until they speak."""
-    closed_s = math.floor((now.timestamp() - SETTLE_S) / CELL_S) * CELL_S
-    recent = _samples(since=now - timedelta(seconds=RECENT_S), until=now)
+    closed_us = _floor(micros(now) - round(SETTLE_S * US_PER_S))
+    recent = meters.readings(now - timedelta(seconds=RECENT_S), now)
     if not recent:
         return 0
     marks = {mark.gpu_id: mark for mark in MeterMark.objects.filter(gpu_id__in=recent)}
-    for gpu_id in recent.keys() - marks.keys():
-        opened = _open(gpu_id)
-        if opened:
-            marks[gpu_id] = opened
-    postings = []
+    marks |= _open([gpu_id for gpu_id in recent if gpu_id not in marks], now)
+    most_w = {pk: tdp_w * MOST_TDP for pk, tdp_w in Gpu.objects.filter(pk__in=marks).values_list("pk", "tdp_w")}
+    lag, entered = [], 0
+    near: dict[int, MeterTrace] = {}
     for gpu_id, mark in marks.items():
-        points = recent[gpu_id]
-        if mark.at.timestamp() < points[0].at_s and mark.at.timestamp() < now.timestamp() - RECENT_S:
-            points = _lagging(gpu_id, mark)
-        posting = _posting(mark, points, closed_s)
-        if posting:
-            postings.append(posting)
-    return _enter(postings) if postings else 0
+        seen_us = min(int(recent[gpu_id].at_us[0]), micros(now) - round(RECENT_S * US_PER_S))
+        if micros(mark.at) < seen_us:
+            lag.append(mark)
+        else:
+            near[gpu_id] = recent[gpu_id]
+    entered += _post(marks, near, most_w, closed_us)
+    while lag:
+        turn, lag, traces = _lagging(lag, now)
+        entered += _post({mark.gpu_id: mark for mark in turn}, traces, most_w, closed_us)
+    return entered
 
 
 def balance(gpu: Gpu | int) -> Balance:
     """What the ledger holds of a GPU, and what its counter moved between its first sample and its mark."""
     mark = MeterMark.objects.filter(gpu=gpu).first()
-    entered = EnergyEntry.objects.filter(gpu=gpu).aggregate(total=Sum("energy_j"))["total"] or 0.0
-    return Balance(entered, mark.energy_j - mark.opened_energy_j if mark else 0.0)
+    entered = EnergyEntry.objects.filter(gpu=gpu).aggregate(total=Sum("energy_uj"))["total"] or 0
+    return Balance(int(entered), mark.energy_uj - mark.opened_energy_uj if mark else 0)
 
 
-def _samples(since: datetime, until: datetime, gpu_id: int | None = None) -> dict[int, list[MeterPoint]]:
-    """Readings of the counter by GPU, in order of time; a sample without a reading tells the meter nothing."""
-    rows = GpuSample.objects.filter(at__gte=since, at__lte=until, energy_j__isnull=False)
-    if gpu_id is not None:
-        rows = rows.filter(gpu_id=gpu_id)
-    columns = ("gpu_id", "at", "energy_j", "instance_id", "instance_state", "running")
-    values = list(rows.order_by("gpu_id", "at").values_list(*columns))
-    pools = dict(Instance.objects.filter(pk__in={v[3] for v in values if v[3]}).values_list("pk", "pool_id"))
-    found: dict[int, list[MeterPoint]] = defaultdict(list)
-    for gpu, at, energy_j, instance_id, state, running in values:
-        points = found[gpu]
-        if not points or points[-1].at_s < at.timestamp():
-            points.append(MeterPoint(at.timestamp(), energy_j, instance_id, pools.get(instance_id), state, running))
-    return found
+def micros(at: datetime) -> int:
+    return round(at.timestamp() * US_PER_S)
 
 
-def _open(gpu_id: int) -> MeterMark | None:
-    """The mark of a GPU seen for the first time: its counter at its first sample is where the ledger begins."""
-    first = GpuSample.objects.filter(gpu_id=gpu_id, energy_j__isnull=False).order_by("at").first()
-    if first is None or first.energy_j is None or not Gpu.objects.filter(pk=gpu_id).exists():
-        return None
-    mark, _ = MeterMark.objects.get_or_create(
-        gpu_id=gpu_id,
-        defaults={
-            "at": first.at,
-            "energy_j": first.energy_j,
-            "opened_at": first.at,
-            "opened_energy_j": first.energy_j,
-        },
-    )
-    return mark
+def moment(at_us: int) -> datetime:
+    return datetime.fromtimestamp(at_us // US_PER_S, UTC) + timedelta(microseconds=at_us % US_PER_S)
 
 
-def _lagging(gpu_id: int, mark: MeterMark) -> list[MeterPoint]:
-    """The samples of the hour after the mark, with the last one before it and the first one after the hour."""
-    before = timedelta(seconds=RECENT_S)
-    end = mark.at + timedelta(seconds=CATCH_UP_S + CELL_S)
-    points = _samples(mark.at - before, end, gpu_id).get(gpu_id, [])
-    after = GpuSample.objects.filter(gpu_id=gpu_id, at__gt=end, energy_j__isnull=False).order_by("at").first()
-    if after is not None:
-        points += _samples(after.at, after.at, gpu_id)[gpu_id]
-    return points
+def _floor(at_us: int) -> int:
+    return at_us // CELL_US * CELL_US
 
 
-def _posting(mark: MeterMark, points: list[MeterPoint], closed_s: float) -> Posting | None:
+def _open(gpu_ids: list[int], now: datetime) -> dict[int, MeterMark]:
+    """The marks of GPUs seen for the first time: a counter at its first sample is where the ledger begins."""
+    if not gpu_ids:
+        return {}
+    known = set(Gpu.objects.filter(pk__in=gpu_ids).values_list("pk", flat=True))
+    marks = {}
+    for gpu_id, first in meters.first_after(datetime.fromtimestamp(0, UTC), now, known).items():
+        at, energy_uj = moment(int(first.at_us[0])), int(first.energy_uj[0])
+        opening = {"at": at, "energy_uj": energy_uj, "opened_at": at, "opened_energy_uj": energy_uj}
+        marks[gpu_id], _ = MeterMark.objects.get_or_create(gpu_id=gpu_id, defaults=opening)
+    return marks
+
+
+def _lagging(
+    marks: list[MeterMark], now: datetime
+) -> tuple[list[MeterMark], list[MeterMark], Mapping[int, MeterTrace]]:
+    """Those furthest behind that can be read together, the others, and the former's readings.
+
+    They are those of the hour after the mark, with the last one before it and the first one after the hour.
+    """
+    marks = sorted(marks, key=lambda mark: mark.at)
+    span = timedelta(seconds=max(RECENT_S, min(CATCH_UP_S, READINGS_AT_ONCE / len(marks))))
+    end = marks[0].at + span + timedelta(seconds=CELL_S)
+    turn = [mark for mark in marks if mark.at < marks[0].at + span]
+    gpus = [mark.gpu_id for mark in turn]
+    traces = meters.readings(marks[0].at - timedelta(seconds=RECENT_S), min(end, now), gpus)
+    reached = micros(end) - CELL_US
+    short = [gpu for gpu in gpus if gpu not in traces or traces[gpu].at_us[-1] < reached]
+    for gpu_id, after in (meters.first_after(end, now, short) if short else {}).items():
+        traces[gpu_id] = traces[gpu_id].joined(after) if gpu_id in traces else after
+    return turn, marks[len(turn) :], traces
+
+
+def _post(
+    marks: Mapping[int, MeterMark], traces: Mapping[int, MeterTrace], most_w: Mapping[int, float], closed_us: int
+) -> int:
+    made = (_posting(marks[gpu], traces[gpu], closed_us, most_w[gpu]) for gpu in sorted(traces) if gpu in most_w)
+    postings = [posting for posting in made if posting]
+    if not postings:
+        return 0
+    values = energy_entries.Values([p.mark.gpu_id for p in postings], [p.slices for p in postings])
+    with transaction.atomic():
+        moved = []
+        for posting in postings:  # in one order, so that two postings cannot deadlock
+            moved.append(_move_mark(posting))
+            if not moved[-1]:
+                log.info("GPU %s was posted by another process", posting.mark.gpu_id)
+        return values.enter(moved)
+
+
+def _posting(mark: MeterMark, trace: MeterTrace, closed_us: int, most_w: float) -> Posting | None:
     """Whole cells between the mark and the last border that a sample has passed; None when there is none yet."""
-    mark_s = mark.at.timestamp()
-    points = _from_mark(mark, points)
-    times = [point.at_s for point in points]
-    reach_s = min(closed_s, math.floor(times[-1] / CELL_S) * CELL_S, math.floor(mark_s / CELL_S) * CELL_S + CATCH_UP_S)
-    if reach_s <= mark_s:
+    mark_us, mark_uj = micros(mark.at), mark.energy_uj
+    trace = _from_mark(mark_us, mark_uj, trace.pick(accounting.plausible(trace, most_w)))
+    trace = trace.pick(accounting.plausible(trace, most_w))
+    reach_us = min(closed_us, _floor(int(trace.at_us[-1])), _floor(mark_us) + round(CATCH_UP_S * US_PER_S))
+    if reach_us <= mark_us:
         return None
-    used = points[: bisect_left(times, reach_s) + 1]
-    slices = [s for s in split_intervals(used, CELL_S, MAX_GAP_S) if s.start_s >= mark_s and s.end_s <= reach_s]
-    counter_j, forgotten_j = _counter_at(used[-2], used[-1], reach_s), 0.0
-    if any(after.energy_j < before.energy_j for before, after in pairwise(used)):
-        forgotten_j = math.fsum(s.energy_j for s in slices) + mark.energy_j - counter_j
-    return Posting(mark.gpu_id, mark, slices, reach_s, counter_j, forgotten_j)
+    used = trace.pick(slice(0, int(np.searchsorted(trace.at_us, reach_us)) + 1))
+    slices = accounting.split(used, CELL_S, MAX_GAP_S)
+    slices = slices.pick((slices.start_us >= mark_us) & (slices.end_us <= reach_us))
+    counter_uj = accounting.counter_at(used.at(-2), used.at(-1), reach_us)
+    forgotten_uj = int(slices.energy_uj.sum()) + mark_uj - counter_uj
+    if forgotten_uj and not np.any(np.diff(used.energy_uj) < 0):
+        log.error("GPU %s: %d uJ would be entered that its meter does not have", mark.gpu_id, forgotten_uj)
+        return None
+    return Posting(mark, slices, reach_us, counter_uj, forgotten_uj)
 
 
-def _from_mark(mark: MeterMark, points: list[MeterPoint]) -> list[MeterPoint]:
-    """The points from the one before the mark on, so that a gap across the mark is seen in its full length.
+def _from_mark(mark_us: int, mark_uj: int, trace: MeterTrace) -> MeterTrace:
+    """The readings from the one before the mark on, so that a gap across the mark is seen in its full length.
 
     When that one is gone (retention), or a sample came in late behind our back and bends the line on which the mark
     lies, the mark itself takes its place, and what the counter showed below it is passed over: it is entered already.
     """
-    mark_s = mark.at.timestamp()
-    first = bisect_right(points, mark_s, key=lambda point: point.at_s) - 1
+    first = int(np.searchsorted(trace.at_us, mark_us, side="right")) - 1
     if first >= 0:
-        found = points[first:]
-        if len(found) == 1 or math.isclose(_counter_at(found[0], found[1], mark_s), mark.energy_j, rel_tol=1e-9):
+        found = trace.pick(slice(first, None))
+        if len(found) == 1 or accounting.counter_at(found.at(0), found.at(1), mark_us) == mark_uj:
             return found
-        before_j = found[0].energy_j
-        points = [p for p in found[1:] if p.energy_j >= mark.energy_j or p.energy_j < before_j]
-    return [MeterPoint(mark_s, mark.energy_j, None, None, None, None), *points]
-
-
-def _counter_at(before: MeterPoint, after: MeterPoint, at_s: float) -> float:
-    """The counter at a border, as `split_intervals` interpolates it; after a reset it counts from nothing."""
-    base_j = 0.0 if after.energy_j < before.energy_j else before.energy_j
-    share = (at_s - before.at_s) / (after.at_s - before.at_s)
-    return min(base_j + (after.energy_j - base_j) * share, after.energy_j)
-
-
-def _enter(postings: Iterable[Posting]) -> int:
-    postings = list(postings)
-    sites = {
-        gpu.pk: gpu.node.cluster.site
-        for gpu in Gpu.objects.filter(pk__in=[p.gpu_id for p in postings]).select_related("node__cluster__site")
-    }
-    curves = _curves(postings, sites)
-    entered = 0
-    with transaction.atomic():
-        for posting in sorted(postings, key=lambda p: p.gpu_id):  # in one order, so that two postings cannot deadlock
-            if not _move_mark(posting):
-                log.info("GPU %s was posted by another process", posting.gpu_id)
-                continue
-            site = sites[posting.gpu_id]
-            rows = [_entry(posting.gpu_id, site, curves[site.pk], part) for part in posting.slices]
-            EnergyEntry.objects.bulk_create(rows, batch_size=2_000)
-            entered += len(rows)
-    return entered
-
-
-def _curves(postings: Sequence[Posting], sites: Mapping[int, Site]) -> dict[int, IntensityCurve]:
-    """One reading of each site's intensity for the whole posting."""
-    spans: dict[int, tuple[datetime, datetime]] = {}
-    for posting in postings:
-        site, end = sites[posting.gpu_id].pk, datetime.fromtimestamp(posting.border_s, UTC)
-        start, until = spans.get(site, (posting.mark.at, end))
-        spans[site] = (min(start, posting.mark.at), max(until, end))
-    return {site: IntensityCurve(site, *span) for site, span in spans.items()}
+        trace = found.pick(slice(1, None))
+        trace = trace.pick((trace.energy_uj >= mark_uj) | (trace.energy_uj < found.energy_uj[0]))
+    return trace.after(mark_us, mark_uj)
 
 
 def _move_mark(posting: Posting) -> bool:
     """Compare-and-swap. A reset lowers the opening by what the counter forgot, so that the balance still holds."""
     mark = posting.mark
-    moved = MeterMark.objects.filter(gpu_id=posting.gpu_id, at=mark.at, energy_j=mark.energy_j).update(
-        at=datetime.fromtimestamp(posting.border_s, UTC),
-        energy_j=posting.counter_j,
-        opened_energy_j=mark.opened_energy_j - posting.forgotten_j,
+    moved = MeterMark.objects.filter(gpu_id=mark.gpu_id, at=mark.at, energy_uj=mark.energy_uj).update(
+        at=moment(posting.border_us),
+        energy_uj=posting.counter_uj,
+        opened_energy_uj=mark.opened_energy_uj - posting.forgotten_uj,
     )
     return moved == 1
-
-
-def _entry(gpu_id: int, site: Site, curve: IntensityCurve, part: EnergySlice) -> EnergyEntry:
-    intensity = curve.mean(part.start_s, part.end_s)
-    return EnergyEntry(
-        gpu_id=gpu_id,
-        site=site,
-        pool_id=part.pool_id,
-        instance_id=part.instance_id,
-        start_at=datetime.fromtimestamp(part.start_s, UTC),
-        end_at=datetime.fromtimestamp(part.end_s, UTC),
-        kind=part.kind.value,
-        energy_j=part.energy_j,
-        intensity_g_per_kwh=intensity,
-        carbon_gco2e=None if intensity is None else gco2e(part.energy_j, intensity, site.pue),
-    )

@@ -7,7 +7,8 @@ from datetime import UTC, date, datetime, timedelta
 
 from django.db import connection
 
-TABLES = ("telemetry_gpusample", "telemetry_instancesample", "telemetry_requestrecord")
+SAMPLES = ("telemetry_gpusample", "telemetry_instancesample")
+TABLES = (*SAMPLES, "telemetry_requestrecord", "telemetry_gpuminute", "telemetry_requestshare")
 
 
 def ensure(days: Iterable[date], tables: Iterable[str] = TABLES) -> None:
@@ -34,14 +35,19 @@ def ensure(days: Iterable[date], tables: Iterable[str] = TABLES) -> None:
 def keep(retention_days: int, now: datetime | None = None) -> list[str]:
     """Makes today's to the day after tomorrow's partitions and drops samples past retention. Returns what it dropped.
 
-    Request records are kept: reports need them.
+    Request records and shares are kept: reports need them.
     """
     today = (now or datetime.now(UTC)).date()
     ensure(today + timedelta(days=offset) for offset in range(-1, 3))
     oldest = today - timedelta(days=retention_days)
+    return drop_before(SAMPLES, oldest)
+
+
+def drop_before(tables: Iterable[str], oldest: date) -> list[str]:
+    """Drops the days before `oldest`. Returns the partitions that are gone."""
     dropped = []
     with connection.cursor() as cursor:
-        for table in ("telemetry_gpusample", "telemetry_instancesample"):
+        for table in tables:
             cursor.execute(
                 "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
                 "WHERE i.inhparent = %s::regclass",

@@ -1,18 +1,25 @@
-"""What beat asks of telemetry: the ledger, the carbon feeds, the partitions."""
+"""What beat asks of telemetry: the ledger, carbon and price feeds, forecasts, the partitions."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
+import redis
 from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from telemetry import carbon, ledger, partitions
-from telemetry.models import CarbonFeed, IngestBatch
+from telemetry import feeds, ledger, partitions, rollups, settlement, tracing
+from telemetry.alerts import notices as alert_notices
+from telemetry.alerts import rounds as alert_rounds
+from telemetry.forecasts import carbon, load
+from telemetry.models import IngestBatch
+from telemetry.reports.tasks import make_report as make_report
+from telemetry.reports.tasks import make_scheduled_reports as make_scheduled_reports
 
 # A batch can come again only while it is in the stream; two days is far beyond that.
 BATCH_MEMORY = timedelta(days=2)
+SCORING_S = 10.0  # of a run, for feeds and for load each
 
 
 @shared_task  # type: ignore[untyped-decorator]
@@ -21,13 +28,77 @@ def post_ledger() -> int:
 
 
 @shared_task  # type: ignore[untyped-decorator]
+def roll_up_samples() -> int:
+    """Until nothing is due: after an outage of the ingester there is more than one turn's worth."""
+    done = 0
+    while made := rollups.roll_up(timezone.now()):
+        done += made
+    return done
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def settle_ledger() -> int:
+    return settlement.settle(timezone.now())
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def restate_ledger() -> int:
+    return settlement.restate(timezone.now())
+
+
+@shared_task  # type: ignore[untyped-decorator]
 def refresh_carbon_feeds() -> int:
+    """Asks the feeds whose time has come, and makes the forecasts that their providers do not."""
     now = timezone.now()
-    return sum(carbon.refresh_feed(feed, now) for feed in CarbonFeed.objects.select_related("site"))
+    asked = feeds.poll(now)
+    for feed in asked:
+        carbon.extend(feed, now)
+    return len(asked)
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def record_load() -> int:
+    return load.record_load(timezone.now())
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def score_forecasts() -> int:
+    """Back-tests what was not back-tested for a period, for a limited time at once."""
+    now, period_s = timezone.now(), settings.GREENSERVE_FORECAST_SCORE_S
+    return carbon.score_due(now, period_s, SCORING_S) + load.score_due(now, period_s, SCORING_S)
 
 
 @shared_task  # type: ignore[untyped-decorator]
 def keep_partitions() -> list[str]:
     now = timezone.now()
     IngestBatch.objects.filter(received_at__lt=now - BATCH_MEMORY).delete()
-    return partitions.keep(settings.GREENSERVE_SAMPLE_RETENTION_DAYS, now)
+    feeds.forget(now - timedelta(days=settings.GREENSERVE_FORECAST_RETENTION_DAYS))
+    dropped = partitions.keep(settings.GREENSERVE_SAMPLE_RETENTION_DAYS, now)
+    return dropped + rollups.drop_old(settings.GREENSERVE_MINUTE_RETENTION_DAYS, now)
+
+
+@shared_task(acks_late=False)  # type: ignore[untyped-decorator]
+def judge_alerts() -> int:
+    """One round; what it finds to tell is sent by a task of its own, which may take its time."""
+    steps = alert_rounds.run(timezone.now())
+    send_alert_notices.delay()
+    return len(steps)
+
+
+@shared_task(acks_late=False)  # type: ignore[untyped-decorator]
+def send_alert_notices() -> int:
+    return alert_notices.deliver(timezone.now())
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def tidy_alerts() -> int:
+    return alert_rounds.tidy(timezone.now())
+
+
+@shared_task(acks_late=False)  # type: ignore[untyped-decorator]
+def export_traces() -> int:
+    """Beat asks for it only where a collector is named."""
+    if settings.GREENSERVE_OTLP_URL is None:
+        return 0
+    with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5) as client:
+        return tracing.export(client, settings.GREENSERVE_OTLP_URL, timezone.now())

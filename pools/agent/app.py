@@ -12,6 +12,7 @@ import logging
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from .engine_figures import Figures
 from .http import HttpClient
 from .link import RedisLink, redis_url
 from .loop import PERIOD_S, AgentLoop
+from .metrics import Board, serve
 from .sim import TIMEOUT_S, SimEngineControl, SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
 from .vllm_metrics import VllmMetrics
 
@@ -113,12 +115,15 @@ class AgentStep(bootsteps.StartStopStep):  # type: ignore[misc]
         node: str | None = None,
         control: str | None = None,
         profiles: str | None = None,
+        metrics: str | None = None,
         **options: Any,
     ) -> None:
         super().__init__(worker, **options)
         self._node = node
         self._control = control
         self._profiles = profiles
+        self._metrics = metrics
+        self._end_metrics: Callable[[], None] = lambda: None
         self._threads: tuple[AgentThread | ClockListener, ...] = ()
         self.enabled = node is not None
 
@@ -132,6 +137,9 @@ class AgentStep(bootsteps.StartStopStep):  # type: ignore[misc]
         client = HttpClient(self._control, TIMEOUT_S)
         url = redis_url(worker.app.conf.broker_url)
         requests = ClockRequests()
+        board = Board(self._node)
+        if self._metrics is not None:
+            self._end_metrics = _serve_metrics(board, self._metrics)
         loop = AgentLoop(
             self._node,
             secrets.token_hex(8),
@@ -144,6 +152,7 @@ class AgentStep(bootsteps.StartStopStep):  # type: ignore[misc]
             sampler=VllmMetrics(),
             requests=requests,
             figures=Figures(_read_profiles(self._profiles)),
+            board=board,
         )
         bell = worker.app.bell
         self._threads = AgentThread(loop, bell), ClockListener(url, self._node, requests, bell.ring)
@@ -153,8 +162,17 @@ class AgentStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def stop(self, worker: Any) -> None:
         for thread in self._threads:
             thread.end(timeout_s=5.0)
+        self._end_metrics()
 
     terminate = stop
+
+
+def _serve_metrics(board: Board, where: str) -> Callable[[], None]:
+    host, _, port = where.rpartition(":")
+    try:
+        return serve(board, host.strip("[]") or "127.0.0.1", int(port))
+    except (OSError, OverflowError, ValueError) as error:
+        raise click.UsageError(f"--metrics {where}: {error}; give HOST:PORT, port 0 for any free one") from error
 
 
 def _read_profiles(path: str | None) -> tuple[Profile, ...]:
@@ -181,4 +199,5 @@ app.user_options["worker"].add(click.Option(["--control"], help="Control API of 
 app.user_options["worker"].add(
     click.Option(["--profiles"], help="Measured profiles of engines, .csv or .json: see `greenserve engine import`.")
 )
+app.user_options["worker"].add(click.Option(["--metrics"], help="Where to listen for Prometheus, HOST:PORT."))
 app.steps["worker"].add(AgentStep)

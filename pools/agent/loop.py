@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 
 from pools.wire import (
     AgentState,
     ClockDecision,
     DesiredInstance,
     DesiredNode,
+    GpuSampleRow,
     Heartbeat,
     InstanceState,
     node_queue,
@@ -30,6 +32,7 @@ from .clock_rules import EngineView, look_period_s
 from .clocks import ClockLoop
 from .engine_figures import Figures
 from .link import BadDesired, Link, LinkError
+from .metrics import Board, Picture
 from .outbox import Outbox
 from .reconcile import Reconciler
 from .reports import View, gpu_rows, instance_rows, instance_state, slowest, unreachable
@@ -64,6 +67,7 @@ class AgentLoop:
         sampler: EngineMetrics | None = None,
         requests: ClockRequests | None = None,
         figures: Figures | None = None,
+        board: Board | None = None,
     ) -> None:
         self._node = node
         self._boot = boot
@@ -81,10 +85,12 @@ class AgentLoop:
         self._gpus: dict[str, GpuReading] = {}  # last known, by uuid
         self._reported: dict[str, InstanceState] = {}
         self._link_down = False
+        self._board = board  # where scrapes find what the last tick saw
+        self._ticks = 0
 
     def tick(self, now_s: float) -> AgentState:
         """One round. `now_s`: Unix seconds. Returns the state that it reported, or tried to."""
-        view = View(now_s)
+        view, began_s = View(now_s), time.monotonic()
         reachable = self._read_desired(view)
         self._read_node(view)
         if self._desired is not None and view.statuses is not None:
@@ -97,8 +103,11 @@ class AgentLoop:
             view.errors += self._clocks.errors
         instances = self._instance_states(view)
         clock_rows, self._clock_rows = self._clock_rows, []
-        self._outbox.add(now_s, gpu_rows(view), instance_rows(view, instances), clock_rows)
-        return self._report(view, instances, reachable)
+        rows = gpu_rows(view)
+        self._outbox.add(now_s, rows, instance_rows(view, instances), clock_rows)
+        state = self._report(view, instances, reachable)
+        self._show(view, state, rows, began_s)
+        return state
 
     def glance(self, now_s: float) -> None:
         """Only clocks, and only what cannot wait for the next tick: samples that are due, and what gateways ask for."""
@@ -232,6 +241,7 @@ class AgentLoop:
             desired_version=None if self._desired is None else self._desired.version,
             instances=instances,
             error="; ".join(view.errors),
+            metrics_url=None if self._board is None else self._board.url,
         )
         if not reachable:  # one time-out a tick is enough
             return state
@@ -247,6 +257,23 @@ class AgentLoop:
             self._link_down = False
             logger.info("Redis is back")
         return state
+
+    def _show(self, view: View, state: AgentState, rows: list[GpuSampleRow], began_s: float) -> None:
+        self._ticks += 1
+        if self._board is None:
+            return
+        self._board.picture = Picture(
+            at_s=view.now_s,
+            took_s=time.monotonic() - began_s,
+            ticks=self._ticks,
+            gpus=view.gpus,
+            instances=state.instances,
+            held={row.gpu_uuid: row.instance_uid for row in rows if row.instance_uid is not None},
+            waiting_batches=self._outbox.waiting,
+            dropped_batches=self._outbox.dropped,
+            link_up=not self._link_down,
+            troubled=bool(view.errors),
+        )
 
     def _note_link(self, message: str) -> None:
         if not self._link_down:

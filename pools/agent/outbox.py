@@ -39,6 +39,11 @@ class Outbox:
         self._seq += 1
         self._batches.append(AgentBatch(self._agent, self._boot, self._seq, now_s, gpus, instances, clocks))
 
+    @property
+    def waiting(self) -> int:
+        """Batches that have not arrived."""
+        return len(self._batches)
+
     def pending(self, most: int) -> list[AgentBatch]:
         return list(islice(self._batches, most))
 

@@ -261,9 +261,21 @@ class TextTokenizer(Protocol):
     def count(self, texts: Sequence[str]) -> int: ...
 
 
+class CoolDownError(RetryableError):
+    """The other side wants to be left alone (429, Retry-After). `wait_s`: for so long, None where it did not say."""
+
+    def __init__(self, message: str, wait_s: float | None = None) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
+
+
 @dataclass(frozen=True, slots=True)
 class IntensityPoint:
-    """Carbon intensity of one interval [start_s, end_s) in Unix seconds. `value_g_per_kwh` None: the feed has none."""
+    """Carbon intensity, or the price, of one interval [start_s, end_s) in Unix seconds.
+
+    `value_g_per_kwh` None: the feed has none, or tells prices; then `price_per_kwh` in `currency` (ISO 4217) is set.
+    Negative is legal for marginal rates and prices. `updated_at_s`: when the provider last changed it, if it says.
+    """
 
     zone: str
     start_s: float
@@ -272,15 +284,39 @@ class IntensityPoint:
     raw_value: float | None
     raw_unit: str
     signal: str  # average | marginal | price
-    factor: str  # direct | lifecycle
+    factor: str  # direct | lifecycle; "" of prices
     estimated: bool
     issued_at_s: float
     forecast: bool
     provider: str
+    updated_at_s: float | None = None
+    price_per_kwh: float | None = None
+    currency: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedCapabilities:
+    """What a source can tell. `horizon_s`: how far its own forecast reaches, 0 where it has none.
+
+    `lag_s`: how long after an interval its value comes, usually: newer than that it is not missing.
+    """
+
+    signals: tuple[str, ...]
+    factors: tuple[str, ...]
+    actuals: bool
+    horizon_s: float
+    step_s: float
+    lag_s: float = 0.0
 
 
 class CarbonProvider(Protocol):
-    """One source of carbon intensity. Blocks for at most its time-out; raises AdapterError."""
+    """One source of carbon intensity or price, for one signal. Blocks for at most its time-out; raises AdapterError.
+
+    A value that the source has not is None or no point at all, never a number.
+    """
+
+    @property
+    def capabilities(self) -> FeedCapabilities: ...
 
     def actuals(self, zone: str, start_s: float, end_s: float) -> tuple[IntensityPoint, ...]: ...
 

@@ -340,12 +340,16 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class CarbonObservation:
-    """Input of the carbon epoch (FREESH eq. 1). All tuples over steps have the same length."""
+    """Input of the carbon epoch (FREESH eq. 1). All tuples over steps have the same length.
+
+    `intensity_signal`: what the intensities of all sites are, average or marginal rates.
+    """
 
     now_s: float
     step_s: float
     sites: tuple[SiteView, ...]
     partitions: tuple[PartitionOption, ...]
+    intensity_signal: str = "average"
 
 
 @dataclass(frozen=True, slots=True)

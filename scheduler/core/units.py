@@ -4,6 +4,8 @@ kWh, milliseconds and lb/MWh exist only at the edges (forms, feeds, exports), an
 that turns one into the other.
 """
 
+US_PER_S = 1_000_000
+UJ_PER_J = 1_000_000
 J_PER_WH = 3_600.0
 J_PER_KWH = 3_600_000.0
 G_PER_LB = 453.59237
@@ -32,3 +34,18 @@ def ms_to_s(duration_ms: float) -> float:
 
 def s_to_ms(duration_s: float) -> float:
     return duration_s * 1_000.0
+
+
+def ug_per_uj(intensity_g_per_kwh: float, pue: float = 1.0) -> float:
+    """Micrograms emitted by each microjoule metered at the GPU: the ledger's whole units, see `gco2e`."""
+    return intensity_g_per_kwh * pue / J_PER_KWH
+
+
+def nano_per_uj(price_per_kwh: float, pue: float = 1.0) -> float:
+    """Billionths of a currency unit for each microjoule metered at the GPU."""
+    return price_per_kwh * pue / J_PER_KWH * 1_000.0
+
+
+def nano_per_gpu_us(rate_per_gpu_hour: float) -> float:
+    """Billionths of a currency unit for each microsecond of one GPU."""
+    return rate_per_gpu_hour / 3.6

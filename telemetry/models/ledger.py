@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, FloatField, Q, Value
+from django.db.models.functions import Cast
 
 from pools.models import Gpu, Pool, Site
 
 
+def _joules(column: str) -> models.GeneratedField:
+    """The same in joules, for people and charts; sums that must be exact are of the whole microjoules."""
+    return models.GeneratedField(
+        expression=Cast(column, FloatField()) / Value(1_000_000.0), output_field=FloatField(), db_persist=True
+    )
+
+
 class MeterMark(models.Model):
-    """How far a GPU's counter has been entered: compare-and-swap on (at, energy_j) makes posting exactly-once."""
+    """How far a GPU's counter has been entered: compare-and-swap on (at, energy_uj) makes posting exactly-once."""
 
     gpu = models.OneToOneField(Gpu, on_delete=models.CASCADE, related_name="meter_mark")
     at = models.DateTimeField()
-    energy_j = models.FloatField()
+    energy_uj = models.BigIntegerField()
+    energy_j = _joules("energy_uj")
     opened_at = models.DateTimeField()
-    opened_energy_j = models.FloatField(help_text="The counter at the first sample ever entered.")
+    opened_energy_uj = models.BigIntegerField(
+        help_text="The counter at the first sample ever entered, lowered by what resets took off it since."
+    )
+    opened_energy_j = _joules("opened_energy_uj")
 
     def __str__(self) -> str:
         return f"{self.gpu} {self.energy_j:.1f} J"
@@ -25,7 +37,8 @@ class EnergyEntry(models.Model):
     """Energy of one GPU over [start_at, end_at), by what it was doing.
 
     Per GPU the entries add up to the counter's deltas: serving + idle + transition + unattributed, exactly.
-    Carbon is location-based: energy x PUE x the feed's average intensity; null where the feed had no value.
+    Carbon is location-based: energy x PUE x the feed's average intensity, as known when it was posted; null where the
+    feed had no value then. What holds by later revisions stands in the settled lines (`settlement.StatementLine`).
     """
 
     class Kind(models.TextChoices):
@@ -41,14 +54,16 @@ class EnergyEntry(models.Model):
     start_at = models.DateTimeField()
     end_at = models.DateTimeField()
     kind = models.CharField(max_length=12, choices=Kind)
-    energy_j = models.FloatField()
+    energy_uj = models.BigIntegerField()
+    energy_j = _joules("energy_uj")
+    gpu_us = models.BigIntegerField(default=0, help_text="How long the GPU was at it.")
     intensity_g_per_kwh = models.FloatField(null=True)
     carbon_gco2e = models.FloatField(null=True)
     posted_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         constraints = [
-            models.CheckConstraint(condition=Q(energy_j__gte=0), name="energy_entry_not_negative"),
+            models.CheckConstraint(condition=Q(energy_uj__gte=0), name="energy_entry_not_negative"),
             models.CheckConstraint(condition=Q(end_at__gt=F("start_at")), name="energy_entry_interval"),
             models.UniqueConstraint(
                 fields=["gpu", "start_at", "kind", "instance_id"], nulls_distinct=False, name="energy_entry_once"

@@ -1,6 +1,7 @@
-"""Carbon intensity from a CSV file: the embedded default, and all that a machine with no network needs.
+"""Carbon intensity or price from a CSV file: the embedded default, and all that a machine with no network needs.
 
-Columns: `zone,start_utc,end_utc,signal,value,unit,factor,source`. An empty value is null: the feed has none.
+Columns: `zone,start_utc,end_utc,signal,value,unit,factor,source`. An empty value is null: the feed has none. Prices
+have units such as EUR/MWh or USD/kWh, and no factor.
 """
 
 from __future__ import annotations
@@ -8,26 +9,21 @@ from __future__ import annotations
 import csv
 import importlib.resources
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
-from scheduler.core.ports import IntensityPoint, PermanentError
-from scheduler.core.units import lb_per_mwh_to_g_per_kwh
+from scheduler.core.ports import FeedCapabilities, IntensityPoint, PermanentError
 
+from .http import Outside
+from .parsing import DAY_S, FACTORS, PRICE_UNIT, SIGNALS, Series
+
+NAME = "static_csv"
 COLUMNS = ("zone", "start_utc", "end_utc", "signal", "value", "unit", "factor", "source")
-SIGNALS = ("average", "marginal")
-FACTORS = ("direct", "lifecycle")
-DAY_S = 86_400.0
-# kg/MWh and g/kWh are the same number.
-UNITS: Mapping[str, Callable[[float], float]] = {
-    "gCO2e/kWh": float,
-    "kgCO2e/MWh": float,
-    "lb/MWh": lb_per_mwh_to_g_per_kwh,
-}
+UNITS = ("gCO2e/kWh", "kgCO2e/MWh", "lb/MWh")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +35,6 @@ class _Row:
     raw_value: float | None
     raw_unit: str
     factor: str
-
-    @property
-    def value_g_per_kwh(self) -> float | None:
-        return None if self.raw_value is None else UNITS[self.raw_unit](self.raw_value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +58,7 @@ class StaticCsvProvider:
         PermanentError: a bad configuration or file; the text names file, line and field.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], outside: Outside | None = None) -> None:
         self._name = _text(config, "file")
         self._zone = _text(config, "zone")
         self._signal = str(config.get("signal", "average"))
@@ -83,6 +75,12 @@ class StaticCsvProvider:
             raise PermanentError("carbon feed: speedup needs repeat: day, else the file's times would be wrong")
         self._rows = self._read()
 
+    @property
+    def capabilities(self) -> FeedCapabilities:
+        """A file that does not repeat reaches as far as its last row; how far that is depends on when it is asked."""
+        steps = [(row.end_s - row.start_s) / self._speedup for row in self._rows]
+        return FeedCapabilities(SIGNALS, FACTORS, True, math.inf, max(steps))
+
     def actuals(self, zone: str, start_s: float, end_s: float) -> tuple[IntensityPoint, ...]:
         """Points of [start_s, end_s), the one under way at `end_s` included. Does not block: the file is in memory."""
         return tuple(self._point(zone, s, s.start_s, False) for s in self._spells(start_s, end_s))
@@ -95,19 +93,8 @@ class StaticCsvProvider:
 
     def _point(self, zone: str, spell: _Spell, issued_at_s: float, forecast: bool) -> IntensityPoint:
         row = spell.row
-        return IntensityPoint(
-            zone=zone,
-            start_s=spell.start_s,
-            end_s=spell.end_s,
-            value_g_per_kwh=row.value_g_per_kwh,
-            raw_value=row.raw_value,
-            raw_unit=row.raw_unit,
-            signal=self._signal,
-            factor=row.factor,
-            estimated=False,
-            issued_at_s=issued_at_s,
-            forecast=forecast,
-            provider="static_csv",
+        return Series(NAME, zone, self._signal, row.factor, row.raw_unit).point(
+            spell.start_s, spell.end_s, row.raw_value, issued_at_s=issued_at_s, forecast=forecast
         )
 
     def _spells(self, start_s: float, end_s: float) -> Iterator[_Spell]:
@@ -165,9 +152,13 @@ class StaticCsvProvider:
         start_s, end_s = (self._moment(line, column, fields[column]) for column in ("start_utc", "end_utc"))
         if end_s <= start_s:
             self._refuse(line, "end_utc", "must be after start_utc")
-        self._one_of(line, "unit", fields["unit"], UNITS)
-        self._one_of(line, "factor", fields["factor"], FACTORS)
         self._one_of(line, "signal", fields["signal"], SIGNALS)
+        if fields["signal"] == "price":
+            if not PRICE_UNIT.fullmatch(fields["unit"]):
+                self._refuse(line, "unit", f"{fields['unit']!r} is no unit of price; write EUR/MWh or USD/kWh")
+        else:
+            self._one_of(line, "unit", fields["unit"], UNITS)
+            self._one_of(line, "factor", fields["factor"], FACTORS)
         value: float | None = None
         if fields["value"]:
             try:

@@ -8,7 +8,6 @@ from typing import Any
 
 from pools.models import Site
 from telemetry.frames import (
-    CELL_S,
     CarbonFrame,
     FeedState,
     IntensityStep,
@@ -19,6 +18,7 @@ from telemetry.frames import (
     Totals,
     Window,
 )
+from telemetry.models.rollups import STEPS_S
 
 from ._sql import at, bucket, rows, span
 
@@ -28,24 +28,24 @@ METERED_SHARE = 0.9
 SILENT_SHARE = 0.5
 FORECAST_SHARE = 1 / 8  # of the range, drawn to the right of now
 
-# First each GPU's cell, then the bucket: so the cells are counted without sorting every entry.
-ENERGY_SQL = f"""
-WITH cells AS (
-    SELECT site_id, gpu_id, floor(extract(epoch FROM start_at) / {CELL_S}) AS cell,
-           sum(energy_j) AS energy_j,
-           sum(energy_j) FILTER (WHERE kind = 'idle') AS idle_j,
-           sum(energy_j) FILTER (WHERE kind = 'unattributed') AS unseen_j,
-           sum(carbon_gco2e) AS carbon_g,
-           bool_or(carbon_gco2e IS NULL) AS carbon_unknown,
-           max(end_at) AS until
-    FROM telemetry_energyentry WHERE start_at >= %(start)s AND start_at < %(end)s GROUP BY 1, 2, 3
-)
-SELECT site_id, floor((cell * {CELL_S} - extract(epoch FROM %(start)s)) / %(bucket_s)s)::int AS i,
-       sum(energy_j) AS energy_j, sum(idle_j) AS idle_j, sum(unseen_j) AS unseen_j,
-       sum(carbon_g) AS carbon_g, bool_or(carbon_unknown) AS carbon_unknown,
-       count(*) AS gpu_cells, extract(epoch FROM max(until)) AS until_s
-FROM cells GROUP BY 1, 2
+# Alike over entries and over their sums: what is read is the coarsest whose borders the buckets' fall on.
+ENERGY_SQL = """
+SELECT site_id, floor(extract(epoch FROM start_at - %(start)s) / %(bucket_s)s)::int AS i,
+       sum(energy_uj)::float8 / 1e6 AS energy_j,
+       (sum(energy_uj) FILTER (WHERE kind = 'idle'))::float8 / 1e6 AS idle_j,
+       (sum(energy_uj) FILTER (WHERE kind = 'unattributed'))::float8 / 1e6 AS unseen_j,
+       sum(carbon_gco2e) AS carbon_g, {unknown} AS carbon_unknown,
+       sum(gpu_us)::float8 / 1e6 AS gpu_s, extract(epoch FROM max({until})) AS until_s
+FROM {source} start_at >= %(start)s AND start_at < %(end)s GROUP BY 1, 2
 """
+ENTRIES_SQL = ENERGY_SQL.format(
+    unknown="bool_or(carbon_gco2e IS NULL)", until="end_at", source="telemetry_energyentry WHERE"
+)
+ROLLUP_SQL = ENERGY_SQL.format(
+    unknown="sum(unknown_uj) > 0",
+    until="until",
+    source="telemetry_energyrollup WHERE step_s = %(step_s)s AND",
+)
 
 METERS_SQL = """
 SELECT c.site_id, extract(epoch FROM m.opened_at) AS opened_s
@@ -59,7 +59,7 @@ WITH newest AS (
     FROM telemetry_carbonpoint p JOIN telemetry_carbonfeed f ON f.id = p.feed_id AND f.signal = 'average'
     WHERE CASE WHEN p.forecast THEN p.end_at > %(end)s AND p.start_at < %(horizon)s
                ELSE p.start_at >= %(start)s AND p.start_at < %(end)s END
-    ORDER BY p.feed_id, p.forecast, p.start_at, p.issued_at DESC
+    ORDER BY p.feed_id, p.forecast, p.start_at, (p.model = f.forecast_model) DESC, p.issued_at DESC
 )
 SELECT site_id, forecast, {bucket("start_at")} AS i,
        extract(epoch FROM min(start_at)) AS start_s, extract(epoch FROM max(end_at)) AS end_s,
@@ -75,7 +75,8 @@ def energy(window: Window) -> tuple[PowerFrame, CarbonFrame]:
     """Power and carbon rate of every site in each bucket of `window`, and the intensity beside it. Five queries."""
     sites = list(Site.objects.all())
     by_site: dict[int, dict[int, Any]] = defaultdict(dict)
-    for row in rows(ENERGY_SQL, span(window)):
+    step_s = rollup_step_s(window)
+    for row in rows(ROLLUP_SQL if step_s else ENTRIES_SQL, {**span(window), "step_s": step_s}):
         by_site[row.site_id][row.i] = row
     opened: dict[int, list[float]] = defaultdict(list)
     for row in rows(METERS_SQL, {}):
@@ -125,12 +126,19 @@ def energy(window: Window) -> tuple[PowerFrame, CarbonFrame]:
     )
 
 
+def rollup_step_s(window: Window) -> int:
+    """The longest step of the sums over time that `window` is made of whole ones of; 0: of none."""
+    return next(
+        (step_s for step_s in reversed(STEPS_S) if not (window.bucket_s % step_s or window.start_s % step_s)), 0
+    )
+
+
 def _mean(row: Any | None, gpus: int, bucket_s: float) -> dict[str, float | bool | None]:
     """A site's mean power and carbon rate over one bucket; all None unless nearly all its meters were heard."""
     nothing: dict[str, float | bool | None] = {"in_use_w": None, "idle_w": None, "rate_g_per_h": None}
     if row is None or gpus == 0:
         return {**nothing, "silent": gpus > 0}
-    metered = float(row.gpu_cells) * CELL_S / (gpus * bucket_s)
+    metered = float(row.gpu_s) / (gpus * bucket_s)
     if metered < METERED_SHARE:
         return {**nothing, "silent": True}
     metered_s = bucket_s * min(1.0, metered)
@@ -191,9 +199,9 @@ ORDER BY f.site_id, p.start_at DESC, p.issued_at DESC
 """
 
 TOTALS_SQL = """
-SELECT sum(energy_j) AS energy_j, sum(carbon_gco2e) AS carbon_g,
-       sum(energy_j) FILTER (WHERE carbon_gco2e IS NULL) AS unknown_j
-FROM telemetry_energyentry WHERE start_at >= %(since)s
+SELECT sum(energy_uj)::float8 / 1e6 AS energy_j, sum(carbon_gco2e) AS carbon_g,
+       sum(unknown_uj)::float8 / 1e6 AS unknown_j
+FROM telemetry_energyrollup WHERE step_s = %(step_s)s AND start_at >= %(since)s
 """
 
 
@@ -217,17 +225,19 @@ def sites_now(now_s: float) -> tuple[SiteNow, ...]:
 
 
 def totals(since_s: float) -> Totals:
-    """Energy and carbon since a moment, for example midnight. One query."""
-    (row,) = rows(TOTALS_SQL, {"since": at(since_s)})
+    """Energy and carbon since the minute of a moment, for example midnight. One query."""
+    since_s -= since_s % STEPS_S[0]
+    step_s = next(step_s for step_s in reversed(STEPS_S) if not since_s % step_s)
+    (row,) = rows(TOTALS_SQL, {"since": at(since_s), "step_s": step_s})
     unknown = (row.unknown_j or 0.0) / row.energy_j if row.energy_j else None
-    return Totals(since_s, row.energy_j, row.carbon_g, unknown)
+    return Totals(since_s, row.energy_j, None if unknown == 1.0 else row.carbon_g, unknown)
 
 
 FEEDS_SQL = """
 SELECT s.label, s.name, f.signal, f.provider, f.source, f.last_error,
        extract(epoch FROM f.last_ok_at) AS last_ok_s, extract(epoch FROM f.last_error_at) AS last_error_s,
        (SELECT extract(epoch FROM p.end_at) FROM telemetry_carbonpoint p
-        WHERE p.feed_id = f.id AND NOT p.forecast AND p.value_g_per_kwh IS NOT NULL
+        WHERE p.feed_id = f.id AND NOT p.forecast AND coalesce(p.value_g_per_kwh, p.price_per_kwh) IS NOT NULL
           AND p.start_at > %(since)s ORDER BY p.start_at DESC LIMIT 1) AS known_until_s
 FROM telemetry_carbonfeed f JOIN pools_site s ON s.id = f.site_id ORDER BY s.rank, s.name, f.signal
 """

@@ -32,7 +32,7 @@ from pools.models import (
     Tenant,
 )
 from scheduler.models import Decision, Epoch
-from telemetry import partitions
+from telemetry import energy_entries, partitions
 from telemetry.models import (
     CarbonFeed,
     CarbonPoint,
@@ -238,15 +238,19 @@ def _ledger(seeded: Seeded, start: datetime, rng: random.Random) -> None:
                         start_at=at,
                         end_at=at + timedelta(seconds=10),
                         kind=kind,
-                        energy_j=energy_j,
+                        energy_uj=round(energy_j * 1e6),
+                        gpu_us=round(energy_j / sum(parts.values()) * 10e6),
                         intensity_g_per_kwh=intensity,
                         carbon_gco2e=energy_j / 3.6e6 * site.pue * intensity,
                     )
                 )
                 counter_j += energy_j
             at += timedelta(seconds=10)
-        MeterMark.objects.create(gpu=gpu, at=until, energy_j=counter_j, opened_at=start, opened_energy_j=0.0)
+        MeterMark.objects.create(
+            gpu=gpu, at=until, energy_uj=round(counter_j * 1e6), opened_at=start, opened_energy_uj=0
+        )
     EnergyEntry.objects.bulk_create(entries, batch_size=2_000)
+    energy_entries.roll_up_again()
 
 
 def _samples(seeded: Seeded, rng: random.Random) -> None:

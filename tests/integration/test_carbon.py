@@ -7,7 +7,8 @@ import pytest
 from pools import demo
 from pools.models import Site
 from telemetry import tasks
-from telemetry.carbon import forecast_horizon_s, intensity_at, intensity_steps, refresh_feed
+from telemetry.carbon import intensity_at, intensity_steps
+from telemetry.feeds import forecast_horizon_s, refresh_feed
 from telemetry.models import CarbonFeed, CarbonPoint
 from tests.fakes.house import moment
 
@@ -78,7 +79,7 @@ def test_revision_is_a_new_row_when_a_value_changes(feed, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"provider": "crystal_ball"}, "unknown carbon provider 'crystal_ball'; known are static_csv"),
+        ({"provider": "crystal_ball"}, "unknown carbon provider 'crystal_ball'; known are eia, electricity_maps"),
         ({"config": {"file": "/nowhere.csv", "zone": "Z"}}, "/nowhere.csv: cannot be read"),
         ({"config": {"zone": "Z"}}, "file is missing"),
         ({"config": {"file": "pools.demo:carbon_day.csv", "zone": "Atlantis"}}, "no average row of zone 'Atlantis'"),

@@ -13,7 +13,7 @@ from pools.models import Gpu, Pool
 from scheduler import selectors as scheduler_selectors
 from scheduler.core.fairness import freesh_timely_jain, jain
 from scheduler.models import Decision
-from telemetry import partitions, selectors
+from telemetry import energy_entries, partitions, selectors
 from telemetry.frames import Window
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuSample, MeterMark, RequestRecord
 from tests.fakes import seed
@@ -36,7 +36,8 @@ def entry(gpu: Gpu, at: datetime, energy_j: float, kind: str = "serving", **more
         "start_at": at,
         "end_at": at + timedelta(seconds=10),
         "kind": kind,
-        "energy_j": energy_j,
+        "energy_uj": round(energy_j * 1e6),
+        "gpu_us": 0 if kind == "idle" else 10_000_000,
         "carbon_gco2e": energy_j / 1_000.0,
     }
     return EnergyEntry.objects.create(**(values | more))
@@ -44,7 +45,9 @@ def entry(gpu: Gpu, at: datetime, energy_j: float, kind: str = "serving", **more
 
 def meter(gpus: list[Gpu]) -> None:
     for gpu in gpus:
-        MeterMark.objects.create(gpu=gpu, at=NOW, energy_j=1.0, opened_at=NOW - timedelta(hours=1), opened_energy_j=0.0)
+        MeterMark.objects.create(
+            gpu=gpu, at=NOW, energy_uj=1_000_000, opened_at=NOW - timedelta(hours=1), opened_energy_uj=0
+        )
 
 
 def record(seeded: seed.Seeded, n: int, ended: datetime, **more: object) -> RequestRecord:
@@ -119,6 +122,7 @@ def test_carbon_rate_is_unknown_when_an_entry_has_no_intensity(fleet):
     entry(gpus[0], at, 1_000.0, carbon_gco2e=None)
     _, carbon = selectors.energy(WINDOW)
     assert carbon.sites[0].rate_g_per_h[WINDOW.starts_s.index(at.timestamp())] is None
+    energy_entries.roll_up_again()
     totals = selectors.totals((NOW - timedelta(hours=1)).timestamp())
     assert totals.energy_j == 4_000.0
     assert totals.carbon_gco2e == 3.0

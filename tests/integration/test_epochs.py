@@ -14,7 +14,7 @@ from scheduler.core.controllers import carbon
 from scheduler.core.types import Loop
 from scheduler.live import clock, epochs, publish, realise
 from scheduler.models import ControllerState, Decision, Epoch
-from telemetry.carbon import refresh_feed
+from telemetry.feeds import refresh_feed
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry
 from tests.fakes.house import moment, report, report_all, requests_came, start_instance
 
@@ -367,7 +367,7 @@ def test_decisions_are_joined_with_what_happened_when_their_horizon_has_passed(s
             start_at=at + timedelta(seconds=10 * cell),
             end_at=at + timedelta(seconds=10 * cell + 10),
             kind="serving",
-            energy_j=1000.0,
+            energy_uj=1_000_000_000,
             carbon_gco2e=0.5,
         )
     requests_came(at + timedelta(seconds=60), count=30, over_s=60)
@@ -395,7 +395,7 @@ def test_carbon_stays_unknown_when_a_part_of_it_is(service, redis_client, now):
             start_at=at,
             end_at=at + timedelta(seconds=10),
             kind="serving",
-            energy_j=1000.0,
+            energy_uj=1_000_000_000,
             carbon_gco2e=grams,
         )
     assert realise.outcome(decision, at, at + timedelta(seconds=60))["carbon_gco2e"] is None

@@ -170,7 +170,7 @@ def test_known_rows_are_kept_when_others_are_unknown(ingester, instance, redis_c
 BAD = [
     (wire.BATCH_STREAM, b"{", "truncated"),
     (wire.BATCH_STREAM, b'{"agent": 3}', r"\$.agent"),
-    (wire.BATCH_STREAM, wire.encode(batch(1, [gpu_row(GPU, 0.0)])), "not of the last 60 days"),
+    (wire.BATCH_STREAM, wire.encode(batch(1, [gpu_row(GPU, 0.0)])), "not of the last 14 days"),
     (wire.BATCH_STREAM, wire.encode(batch(1, [gpu_row(GPU, 9e9)])), "is a clock wrong"),
     (wire.BATCH_STREAM, wire.encode(batch(10**30, [])), ""),
     (wire.REQUEST_STREAM, b'{"gateway": "g", "boot": "b", "seq": 1, "rows": [{}]}', "missing required field"),

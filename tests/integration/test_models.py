@@ -123,12 +123,12 @@ def test_change_is_refused_when_a_table_is_append_only(service):
         start_at=NOW,
         end_at=NOW + timedelta(seconds=10),
         kind="idle",
-        energy_j=1.0,
+        energy_uj=1_000_000,
     )
-    for row, values in ((point, {"value_g_per_kwh": 0.0}), (entry, {"energy_j": 2.0}), (entry, {"kind": "serving"})):
+    for row, values in ((point, {"value_g_per_kwh": 0.0}), (entry, {"energy_uj": 2}), (entry, {"kind": "serving"})):
         with pytest.raises(DatabaseError, match="append-only"), transaction.atomic():
             type(row).objects.filter(pk=row.pk).update(**values)
-    refused("energy_entry_not_negative", lambda: _copy(entry, energy_j=-1.0))
+    refused("energy_entry_not_negative", lambda: _copy(entry, energy_uj=-1))
     refused("energy_entry_once", lambda: _copy(entry))
     refused("carbon_point_interval", lambda: _copy(point, end_at=NOW))
 

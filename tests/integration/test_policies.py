@@ -1,5 +1,6 @@
 """Every policy on the demo's fleet: its loops run, its rules are published, and a change of policy takes effect."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,13 +11,15 @@ from pools import demo, wire
 from pools.models import Instance, InstanceGpu, Node, Partition, Pool, Profile, RequestClass
 from pools.services import ensure_partition, ensure_pools
 from scheduler import selectors, tasks
+from scheduler.core.mode_profile import Lengths
+from scheduler.core.ports import EngineLimits
 from scheduler.core.presets import PRESETS, knobs
 from scheduler.core.types import Loop, Mode, PoolKey
 from scheduler.live import dynamo, epochs, policy, snapshot, throttle
-from scheduler.live.demand import arrivals
+from scheduler.live.demand import Declared, arrivals
 from scheduler.live.recordings import replay
 from scheduler.models import ControllerState, Decision, Epoch
-from telemetry.carbon import refresh_feed
+from telemetry.feeds import refresh_feed
 from telemetry.models import CarbonFeed
 from tests.fakes.house import moment, report_all, requests_came, start_instance
 
@@ -135,14 +138,34 @@ def test_gateways_and_agents_are_told_when_a_policy_is_in_force(service, redis_c
     assert (told.route, told.order, told.split, told.admission) == (own.route, own.order, own.split, own.admission)
     assert (told.by_share, told.engine_priority) == (own.by_share, own.engine_priority)
     assert told.emergencies == own.emergencies
-    assert told.throttle == (own.clock == "throttle")
+    assert (told.throttle, told.retail) == (own.clock == "throttle", own.clock == "retail")
     instances = desired(redis_client).values()
     assert instances
     assert {item.clock.policy for item in instances} == {own.clock}
     assert {item.clock.period_s for item in instances} == {own.clock_period_s or 1.0}
-    assert {item.engine_limits.itl_limit_s for item in instances} == {own.itl_limit_s}
+    assert {item.engine_limits for item in instances} == {EngineLimits(itl_limit_s=own.itl_limit_s)}
     assert all(item.options.by_priority for item in instances)
     assert all(item.limits.tpot_s for item in instances)
+
+
+def test_engines_are_told_how_many_requests_to_run_when_the_policy_says_so(service, redis_client, now):
+    set_policy(service, "dynaserve", max_num_seqs=4)
+    run_all(service, now)
+    tasks.publish()
+    assert {item.engine_limits for item in desired(redis_client).values()} == {
+        EngineLimits(max_num_seqs=4, itl_limit_s=0.1)
+    }
+
+
+def test_gateways_are_told_what_the_model_card_and_the_operator_say_of_a_service(service, redis_client, now):
+    card = service.model_card
+    card.tokenizer, card.hugging_face_id = "/models/llama3/tokenizer.json", "meta-llama/Meta-Llama-3-70B-Instruct"
+    card.save()
+    tasks.publish()
+    told = fleet(redis_client)
+    assert (told.tokenizer, told.hugging_face_id) == (card.tokenizer, card.hugging_face_id)
+    lengths = (service.expected_prompt_tokens, service.expected_output_tokens)
+    assert (told.expected_prompt_tokens, told.expected_output_tokens) == lengths
 
 
 def test_shares_of_a_class_add_up_when_a_plan_is_published(service, redis_client, now):
@@ -439,9 +462,11 @@ def test_requests_that_came_are_those_that_ended_and_those_under_way_more(servic
             service, turn.knobs, Partition.objects.get(name="whole"), arrivals(service, now, 300), 1
         )
     }
-    rates = throttle._rates(turn, classes, {"ALL": 24}, False)
+    rates = throttle._rates(turn, classes, {"ALL": 24}, None)
     assert 2.0 < rates["ALL"] < 5.5
-    assert throttle._rates(turn, classes, {"ALL": 24}, True)["ALL"] >= 5.0  # declared
+    declared = Declared(6.5, Lengths(1155.0, 211.0))
+    assert throttle._rates(turn, classes, {"ALL": 24}, declared) == {"ALL": 6.5}
+    assert throttle._rates(turn, classes, {"ALL": 24}, replace(declared, rps=1.0)) == rates
 
 
 def test_measured_times_replace_published_ones_when_instances_have_started(service, redis_client, now):

@@ -17,7 +17,7 @@ from aiohttp.test_utils import TestServer
 from pools.agent.reports import View, gpu_rows
 from pools.simnode.control import Control
 from pools.simnode.gpus import GpuBank
-from pools.simnode.kv import KvLink
+from pools.simnode.hand_over import KvLink
 from pools.simnode.node import SimNode
 from pools.simnode.side_channel import KvLinks
 from scheduler.core.accounting import EnergyKind, MeterPoint, split_intervals

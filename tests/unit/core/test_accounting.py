@@ -1,11 +1,22 @@
-import math
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.accounting import EnergyKind, EnergySlice, MeterPoint, split_intervals
+from scheduler.core.accounting import (
+    EnergyKind,
+    EnergySlice,
+    MeterPoint,
+    MeterTrace,
+    counter_at,
+    plausible,
+    split,
+    split_intervals,
+    state_code,
+    trace_of,
+)
 
 
 def point(at_s: float, energy_j: float, state: str | None = None, running: int | None = None) -> MeterPoint:
@@ -79,40 +90,104 @@ def test_samples_are_refused_when_out_of_order() -> None:
         split_intervals([point(2.0, 0.0), point(1.0, 5.0)])
 
 
+def trace(*readings: tuple[float, float]) -> MeterTrace:
+    """Of (seconds, joules)."""
+    return trace_of([point(at_s, energy_j) for at_s, energy_j in readings])
+
+
+def test_gpu_time_is_divided_with_the_energy_when_a_cell_saw_two_kinds() -> None:
+    found = split_intervals([point(100.0, 0.0), point(103.0, 30.0, "ready", 1), point(110.0, 100.0, "ready", 0)])
+    assert {piece.kind: piece.gpu_us for piece in found} == {
+        EnergyKind.SERVING: 3_000_000,
+        EnergyKind.UNATTRIBUTED: 7_000_000,
+    }
+
+
+def test_readings_are_passed_over_when_a_clock_was_set_back() -> None:
+    """From 30 s on the clock is 20 s slow: its samples fall between those of before."""
+    right = [(float(second), 5e6 + 300.0 * second) for second in range(31)]
+    late = [(second + 0.5, 5e6 + 300.0 * (second + 20)) for second in range(11, 40)]
+    seen = trace(*sorted(right + late))
+    kept = seen.pick(plausible(seen, 800.0))
+    assert int(split(kept).energy_uj.sum()) == round(300.0 * 59 * 1e6)
+
+
+def test_low_reading_is_no_reset_when_the_counter_goes_on_from_where_it_was() -> None:
+    seen = trace((0.0, 900_000.0), (1.0, 900_300.0), (2.0, 12.0), (3.0, 900_900.0))
+    assert plausible(seen, 800.0).tolist() == [True, True, False, True]
+
+
+def test_counter_starts_again_when_the_new_value_could_have_been_counted_since() -> None:
+    seen = trace((0.0, 900_000.0), (1.0, 900_300.0), (60.0, 9_000.0), (61.0, 9_300.0))
+    assert plausible(seen, 800.0).all()
+    assert int(split(seen).energy_uj.sum()) == 9_600_000_000
+
+
 STATES = st.sampled_from([(None, None), ("ready", 0), ("ready", 4), ("starting", None), ("draining", 1)])
 STEPS = st.lists(
-    st.tuples(st.floats(0.01, 30.0), st.floats(0.0, 50_000.0), STATES, st.booleans()), min_size=1, max_size=40
+    st.tuples(st.integers(1, 30_000_000), st.integers(0, 50_000_000_000), STATES, st.booleans()),
+    min_size=1,
+    max_size=40,
 )
+Steps = list[tuple[int, int, tuple[str | None, int | None], bool]]
 
 
-@given(st.floats(0.0, 2e9), st.floats(0.0, 1e9), STEPS)
-def test_no_joule_is_lost_when_split(
-    at_s: float, energy_j: float, steps: list[tuple[float, float, tuple[str | None, int | None], bool]]
+def walk(at_us: int, energy_uj: int, steps: Steps, resets: bool) -> MeterTrace:
+    rows = [(at_us, energy_uj, 0, 0, -1)]
+    for length_us, delta_uj, (state, running), reset in steps:
+        at_us += length_us
+        energy_uj = delta_uj if reset and resets else energy_uj + delta_uj
+        rows.append((at_us, energy_uj, 7 if state else 0, state_code(state), -1 if running is None else running))
+    return MeterTrace(*(np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)))
+
+
+@given(st.integers(0, 2 * 10**15), st.integers(0, 10**17), STEPS)
+def test_not_a_microjoule_is_lost_when_split(at_us: int, energy_uj: int, steps: Steps) -> None:
+    meter = walk(at_us, energy_uj, steps, resets=True)
+    found = split(meter)
+    energies = meter.energy_uj.tolist()
+    assert int(found.energy_uj.sum()) == sum(b if b < a else b - a for a, b in pairwise(energies))
+    assert int(found.gpu_us.sum()) == int(meter.at_us[-1] - meter.at_us[0])
+    assert (found.energy_uj >= 0).all()
+    assert (found.end_us > found.start_us).all()
+    assert (found.start_us // 10**7 == found.cell).all()
+    assert ((found.end_us - 1) // 10**7 == found.cell).all()
+    keys = list(zip(found.cell.tolist(), found.kind.tolist(), found.instance.tolist(), strict=True))
+    assert len(set(keys)) == len(keys)
+
+
+@given(st.integers(0, 10**17), STEPS)
+def test_each_cell_is_the_counters_difference_at_its_borders_when_there_is_no_reset(
+    energy_uj: int, steps: Steps
 ) -> None:
-    points = [point(at_s, energy_j)]
-    for length_s, delta_j, (state, running), reset in steps:
-        at_s += length_s
-        energy_j = delta_j if reset else energy_j + delta_j
-        points.append(point(at_s, energy_j, state, running))
-    slices = split_intervals(points)
-    metered = math.fsum(b.energy_j - (0.0 if b.energy_j < a.energy_j else a.energy_j) for a, b in pairwise(points))
-    largest = max(p.energy_j for p in points)
-    assert math.fsum(piece.energy_j for piece in slices) == pytest.approx(metered, rel=1e-9, abs=1e-9 * largest)
-    for piece in slices:
-        assert piece.energy_j >= 0.0
-        assert piece.end_s > piece.start_s
-        assert math.floor(piece.start_s / 10.0) >= math.floor(piece.end_s / 10.0) - 1
-    assert len({(piece.start_s, piece.kind, piece.instance_id) for piece in slices}) == len(slices)
+    meter = walk(1_700_000_000_000_000, energy_uj, steps, resets=False)
+    found = split(meter)
+    for cell in np.unique(found.cell).tolist():
+        borders = [max(int(meter.at_us[0]), cell * 10**7), min(int(meter.at_us[-1]), (cell + 1) * 10**7)]
+        counters = []
+        for border_us in borders:
+            after = min(max(1, int(np.searchsorted(meter.at_us, border_us))), len(meter) - 1)
+            counters.append(counter_at(meter.at(after - 1), meter.at(after), border_us))
+        assert int(found.energy_uj[found.cell == cell].sum()) == counters[1] - counters[0]
 
 
-@given(STEPS)
-def test_slices_add_up_to_the_counter_when_it_never_resets(
-    steps: list[tuple[float, float, tuple[str | None, int | None], bool]],
+@given(
+    st.lists(st.tuples(st.integers(200_000, 3_000_000), st.floats(0.0, 700.0)), min_size=4, max_size=60),
+    st.integers(0, 59),
+    st.integers(-40_000_000, 40_000_000),
+)
+def test_clock_steps_neither_make_nor_lose_energy_when_readings_are_sorted(
+    steps: list[tuple[int, float]], at: int, jump_us: int
 ) -> None:
-    at_s, energy_j = 1_700_000_000.0, 5e6
-    points = [point(at_s, energy_j)]
-    for length_s, delta_j, (state, running), _ in steps:
-        at_s, energy_j = at_s + length_s, energy_j + delta_j
-        points.append(point(at_s, energy_j, state, running))
-    total = math.fsum(piece.energy_j for piece in split_intervals(points))
-    assert total == pytest.approx(points[-1].energy_j - points[0].energy_j, rel=1e-9, abs=1e-6)
+    """From some sample on the node's clock is off: sorted by it, readings may interleave or leave a gap."""
+    rows, at_us, energy_uj = [], 1_700_000_000_000_000, 10**13
+    for number, (length_us, watts) in enumerate(steps):
+        at_us += length_us
+        energy_uj += round(watts * length_us)
+        rows.append((at_us + (jump_us if number >= at else 0), energy_uj))
+    rows = sorted(dict(reversed(rows)).items())
+    seen = MeterTrace(*(np.array(c) for c in zip(*rows, strict=True)), *(np.zeros((3, len(rows)), dtype=np.int64)))
+    kept = seen.pick(plausible(seen, 800.0))
+    counters = kept.energy_uj.tolist()
+    assert counters == sorted(counters)
+    assert int(split(kept).energy_uj.sum()) == counters[-1] - counters[0]

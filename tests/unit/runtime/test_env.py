@@ -26,9 +26,13 @@ def test_defaults_are_the_documented_ones_when_nothing_is_set(tmp_path: Path) ->
     ("name", "value", "remedy"),
     [
         ("GREENSERVE_WEB_PORT", "eighty", "port between 1 and 65535"),
+        ("GREENSERVE_ORGANISATION", "x" * 101, "at most 100 letters"),
         ("GREENSERVE_WEB_PORT", "0", "port between 1 and 65535"),
         ("GREENSERVE_GATEWAY_PORT", "65536", "port between 1 and 65535"),
+        ("GREENSERVE_GATEWAY_PROCESSES", "0", "between 1 and 64"),
+        ("GREENSERVE_GATEWAY_PROCESSES", "two", "between 1 and 64"),
         ("GREENSERVE_PICKER_PORT", "0", "port between 1 and 65535"),
+        ("GREENSERVE_PICKER_METRICS_PORT", "70000", "port between 1 and 65535"),
         ("GREENSERVE_WORKER_HOSTS", "private,10.0.0.0/99", "networks"),
         ("GREENSERVE_DEMO", "perhaps", "1 or 0"),
         ("GREENSERVE_DEBUG", "2", "1 or 0"),
@@ -36,6 +40,8 @@ def test_defaults_are_the_documented_ones_when_nothing_is_set(tmp_path: Path) ->
         ("GREENSERVE_DEMO_SPEEDUP", "nan", "between 1 and 1000"),
         ("GREENSERVE_DEMO_RPS", "-1", "between 0 and 1000"),
         ("GREENSERVE_LOG_LEVEL", "LOUD", "DEBUG, INFO, WARNING, ERROR"),
+        ("GREENSERVE_CARBON_HOSTS", "mirror.example,10.0.0.1", "names of hosts"),
+        ("GREENSERVE_CARBON_HOSTS", "https://mirror.example", "names of hosts"),
         ("DATABASE_URL", "sqlite:///db", "postgresql://"),
         ("REDIS_URL", "localhost:6379", "redis://"),
     ],
@@ -50,6 +56,25 @@ def test_one_line_names_variable_and_remedy_when_a_value_is_bad(
     assert repr(value) in message
     assert remedy in message
     assert "\n" not in message
+
+
+def test_keys_of_providers_are_not_seen_when_they_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("GREENSERVE_PJM_KEY=hush-from-file\n")
+    file.chmod(0o600)
+    found = read(
+        tmp_path,
+        GREENSERVE_EIA_KEY="hush-from-environment",
+        GREENSERVE_SECRETS_FILE=str(file),
+        GREENSERVE_CARBON_HOSTS=" Mirror.example ,other.example",
+    )
+    assert set(found.carbon_secrets) == {"GREENSERVE_EIA_KEY", "GREENSERVE_PJM_KEY"}
+    assert "hush" not in repr(found)
+    assert found.carbon_hosts == {"mirror.example", "other.example"}
+    file.chmod(0o644)
+    with pytest.raises(env.BadEnvironment, match="chmod 600") as caught:
+        read(tmp_path, GREENSERVE_SECRETS_FILE=str(file))
+    assert "hush" not in str(caught.value)
 
 
 def test_secret_key_is_kept_and_private_when_read_again(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ TOKEN = "a-token-for-workers"
 
 
 def words(tmp_path: Path, **values: str) -> tuple[str, ...]:
-    return processes.gateway(env.read({"GREENSERVE_VAR": str(tmp_path), **values})).argv
+    (spec,) = processes.gateways(env.read({"GREENSERVE_VAR": str(tmp_path), **values}))
+    return spec.argv
 
 
 def test_gateway_is_told_where_the_worker_token_is_and_not_what(tmp_path: Path) -> None:
@@ -20,3 +21,13 @@ def test_gateway_is_told_where_the_worker_token_is_and_not_what(tmp_path: Path) 
 
 def test_gateway_has_no_worker_token_when_none_is_given(tmp_path: Path) -> None:
     assert "--worker-token-file" not in words(tmp_path)
+
+
+def test_gateways_share_a_port_and_a_spool_folder_when_there_are_several(tmp_path: Path) -> None:
+    specs = processes.gateways(env.read({"GREENSERVE_VAR": str(tmp_path), "GREENSERVE_GATEWAY_PROCESSES": "3"}))
+    assert [spec.name for spec in specs] == ["gateway.1", "gateway.2", "gateway.3"]
+    shares = [spec.argv[spec.argv.index("--share") + 1] for spec in specs]
+    assert shares == ["1/3", "2/3", "3/3"]
+    for option in ("--port", "--spool", "--state"):
+        assert len({spec.argv[spec.argv.index(option) + 1] for spec in specs}) == 1
+    assert "--share" not in words(tmp_path)

@@ -1,0 +1,74 @@
+"""The page of alerts, and what people do there."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.contrib.auth.models import User
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+
+from telemetry.alerts import rounds
+
+from . import alerts as page_of_alerts
+
+
+@never_cache
+@require_safe
+def alerts(request: HttpRequest) -> HttpResponse:
+    """Open ones and silences, or (`?state=resolved`) those that have ended."""
+    now = datetime.now(UTC)
+    rule = request.GET.get("rule", "")
+    choices = page_of_alerts.choices()
+    rule = rule if rule in dict(choices) else ""
+    context: dict[str, Any] = {"rules": choices, "rule": rule, "lengths": page_of_alerts.SILENCE_LENGTHS}
+    if request.GET.get("state") == "resolved":
+        page, rows = page_of_alerts.ended(request.GET.get("page"), rule)
+        kept = urlencode({"state": "resolved", **({"rule": rule} if rule else {})})
+        return render(request, "frontend/alerts.html", {**context, "page": page, "rows": rows, "keep": kept})
+    context |= {
+        "rows": page_of_alerts.current(now),
+        "silences": page_of_alerts.silences(now),
+        "channels": page_of_alerts.channel_words(),
+        "subject": request.GET.get("subject", "")[:200],
+    }
+    template = "frontend/parts/open_alerts.html" if request.GET.get("part") else "frontend/alerts.html"
+    return render(request, template, context)
+
+
+@require_POST
+def acknowledge(request: HttpRequest, alert_id: int) -> HttpResponse:
+    if not rounds.acknowledge(alert_id, _user(request), datetime.now(UTC)):
+        messages.warning(request, f"Alert {alert_id} is not open: somebody was first, or it is over.")
+    return redirect("alerts")
+
+
+@require_POST
+def silence(request: HttpRequest) -> HttpResponse:
+    """A mistake comes back as a sentence that names the field."""
+    given = {name: request.POST.get(name, "").strip() for name in ("rule", "subject", "for_s", "reason")}
+    try:
+        length_s = float(given["for_s"])
+    except ValueError:
+        length_s = float("nan")
+    try:
+        rounds.silence(given["rule"], given["subject"], length_s, given["reason"], _user(request), datetime.now(UTC))
+    except ValueError as error:
+        messages.error(request, f"Not silenced. {error}")
+    return redirect("alerts")
+
+
+@require_POST
+def end_silence(request: HttpRequest, silence_id: int) -> HttpResponse:
+    if not rounds.end_silence(silence_id, datetime.now(UTC)):
+        raise Http404("no such silence, or it is over")
+    return redirect("alerts")
+
+
+def _user(request: HttpRequest) -> User | None:
+    return request.user if isinstance(request.user, User) else None

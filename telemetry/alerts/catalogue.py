@@ -1,0 +1,127 @@
+"""The rules that there are, with their usual thresholds; settings may change numbers, not meanings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+
+from .burn import WINDOWS, BurnWindow
+from .life import Level, Rule
+
+LATE_PERIODS = 3.0  # of a feed's refresh, as the health page has it
+ADJUSTABLE = {"threshold", "clear", "for_s", "resolve_s", "level"}
+_BURN_TITLES = {
+    "slo_burn_fast": "Error budget burns fast",
+    "slo_burn_slow": "Error budget burns",
+    "slo_burn_steady": "Error budget will not last",
+}
+
+
+def rules(feed_refresh_s: float, changes: Mapping[str, Mapping[str, object]] | None = None) -> dict[str, Rule]:
+    """All rules by name.
+
+    Args:
+        feed_refresh_s: How often carbon feeds are asked.
+        changes: By rule, fields to set otherwise.
+
+    Raises:
+        ValueError: A change names a rule or field that there is not, or makes no sense.
+    """
+    found = {rule.name: rule for rule in (*map(_burn, WINDOWS), *_plant(feed_refresh_s), *_service())}
+    for name, change in (changes or {}).items():
+        if name not in found:
+            raise ValueError(f"there is no alert rule '{name}'; known are {', '.join(sorted(found))}")
+        found[name] = _changed(found[name], change)
+    return found
+
+
+def _changed(rule: Rule, change: Mapping[str, object]) -> Rule:
+    values: dict[str, object] = {}
+    for field, value in change.items():
+        if field not in ADJUSTABLE:
+            raise ValueError(f"{rule.name}: '{field}' cannot be set; these can: {', '.join(sorted(ADJUSTABLE))}")
+        if field == "level":
+            values[field] = Level(str(value))
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            values[field] = float(value)
+        else:
+            raise ValueError(f"{rule.name}: {field} must be a number, not {value!r}")
+    assert values.keys() <= {field.name for field in fields(Rule)}
+    return replace(rule, **values)  # type: ignore[arg-type]  # checked above
+
+
+def _burn(window: BurnWindow) -> Rule:
+    return Rule(
+        name=window.rule,
+        title=_BURN_TITLES[window.rule],
+        level=Level.WARN if window.factor <= 1.0 else Level.BAD,
+        threshold=window.factor,
+        clear=0.9 * window.factor,
+        unit="times",
+        for_s=0.0,  # the windows themselves wait until it matters
+        resolve_s=120.0,
+        step="See which pool waits in the Overview's table of pools, and what the last decisions were",
+    )
+
+
+def _plant(feed_refresh_s: float) -> Iterable[Rule]:
+    """Of what stands in the data centres, and what is metered there."""
+    feed = LATE_PERIODS * feed_refresh_s + 5.0
+    yield Rule(
+        *("feed_stale", "Carbon feed is stale", Level.WARN, feed, feed / 2.0 + 2.5, "s"),
+        for_s=0.0,  # an age needs no waiting
+        resolve_s=feed_refresh_s,
+        step="`greenserve logs epochs`: what the provider answered; decisions go on without its site's intensity",
+    )
+    yield Rule(
+        *("node_silent", "Node is silent", Level.BAD, 30.0, 15.0, "s"),
+        for_s=30.0,
+        resolve_s=30.0,
+        step="`greenserve logs node.{subject}`",
+    )
+    yield Rule(
+        *("ledger_imbalance", "Ledger does not balance", Level.BAD, 0.01, 0.005, "share"),
+        for_s=60.0,
+        resolve_s=60.0,
+        step="Sign no report of this site; `greenserve logs epochs` for what the postings say",
+    )
+    yield Rule(
+        *("energy_unattributed", "Energy is nobody's", Level.WARN, 0.05, 0.03, "share"),
+        for_s=300.0,
+        resolve_s=300.0,
+        step="Samples are missing: `greenserve logs ingester`, and the nodes' agents",
+    )
+    yield Rule(
+        *("power_near_cap", "Power is near the cap", Level.WARN, 0.9, 0.85, "share"),
+        for_s=60.0,
+        resolve_s=120.0,
+        step="Lower the load or the clocks of this site; the carbon plan moves work elsewhere if it has room",
+    )
+    yield Rule(
+        *("node_power_near_limit", "Node draws nearly all it can", Level.WARN, 0.98, 0.95, "share"),
+        for_s=300.0,
+        resolve_s=300.0,
+        step="Look at the pools that run on it: more instances at a lower clock take less",
+    )
+
+
+def _service() -> Iterable[Rule]:
+    """Of serving, and of those who decide about it."""
+    yield Rule(
+        *("queue_growing", "Queue grows", Level.WARN, 20.0, 5.0, ""),
+        for_s=60.0,
+        resolve_s=120.0,
+        step="See whether the scale loop has answered: the last decisions; else raise the pool's GPU budget",
+    )
+    yield Rule(
+        *("epoch_failed", "Epoch failed", Level.BAD, 1.0, 1.0, ""),
+        for_s=0.0,
+        resolve_s=60.0,
+        step="`greenserve logs epochs`; the last plan stays in force",
+    )
+    yield Rule(
+        *("crash_loop", "Instance falls over again and again", Level.BAD, 3.0, 1.0, ""),
+        for_s=0.0,
+        resolve_s=300.0,
+        step="Read its last words on the Health page, and its node's log",
+    )

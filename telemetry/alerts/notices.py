@@ -1,0 +1,186 @@
+"""Sends the notices that rounds have written: each once, again after a while when it could not be sent.
+
+A notice is claimed before it is sent, by moving its due time: a second sender, or one that comes back after a kill,
+leaves it alone for as long as a try may take. A try that was cut off in the middle may so be made twice; receivers know
+a notice by `X-GreenServe-Delivery`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import smtplib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.core.mail import EmailMessage
+from django.db import connection, transaction
+from django.db.models import Exists, OuterRef
+
+from scheduler.core.ports import PermanentError, RetryableError
+from telemetry.models import Alert, AlertNotice
+
+from . import config, webhook
+
+log = logging.getLogger(__name__)
+
+TRIES = 8
+FIRST_WAIT_S, LONGEST_WAIT_S = 10.0, 1_800.0
+CLAIM = timedelta(seconds=120)  # longer than any try
+BUDGET_S = 30.0  # of one run; a try that has begun may take its own time-out more
+LOCK = 7_203_002  # of PostgreSQL's advisory locks
+FORMAT = 1  # of the webhook's body
+
+
+def wait_s(attempts: int) -> float:
+    """Until the next try, after so many."""
+    return min(LONGEST_WAIT_S, FIRST_WAIT_S * 3.0 ** (attempts - 1))
+
+
+def deliver(now: datetime) -> int:
+    """Sends what is due; returns how many arrived.
+
+    One sender at a time, and for so long at most: a receiver that hangs must not hold up the workers, who have epochs
+    to run. On a channel that has just failed nothing more is tried this time.
+    """
+    with _alone() as mine:
+        return _deliver(now) if mine else 0
+
+
+def _deliver(now: datetime) -> int:
+    sent, deadline_s, failed = 0, time.monotonic() + BUDGET_S, set[str]()
+    while time.monotonic() < deadline_s and (notice := _claim(now, failed)) is not None:
+        try:
+            SENDERS[notice.channel](notice, config.channels())
+        except (PermanentError, RetryableError) as error:
+            _failed(notice, now, error)
+            if isinstance(error, RetryableError):
+                failed.add(notice.channel)
+            continue
+        AlertNotice.objects.filter(pk=notice.pk).update(state=AlertNotice.State.SENT, sent_at=now, error="")
+        sent += 1
+    return sent
+
+
+@contextmanager
+def _alone() -> Iterator[bool]:
+    """Whether no other process sends just now. The lock is this connection's, and goes with it."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
+        (mine,) = cursor.fetchone() or (False,)
+    try:
+        yield bool(mine)
+    finally:
+        if mine:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
+
+
+@transaction.atomic
+def _claim(now: datetime, failed: Collection[str]) -> AlertNotice | None:
+    """The next that is due, as they were written; of the end of an alert nobody hears before its beginning."""
+    before = AlertNotice.objects.filter(
+        alert=OuterRef("alert"),
+        channel=OuterRef("channel"),
+        event=AlertNotice.Event.RAISED,
+        state=AlertNotice.State.PENDING,
+    )
+    due = AlertNotice.objects.filter(state=AlertNotice.State.PENDING, due_at__lte=now).exclude(channel__in=failed)
+    due = due.exclude(Exists(before), event=AlertNotice.Event.RESOLVED)
+    notice = due.select_for_update(skip_locked=True, of=("self",)).select_related("alert").first()
+    if notice is not None:
+        notice.attempts += 1
+        notice.due_at = now + CLAIM
+        notice.save(update_fields=["attempts", "due_at"])
+    return notice
+
+
+def _failed(notice: AlertNotice, now: datetime, error: Exception) -> None:
+    final = isinstance(error, PermanentError) or notice.attempts >= TRIES
+    log.log(
+        logging.ERROR if final else logging.WARNING,
+        "notice of alert %d by %s, try %d: %s",
+        *(notice.alert_id, notice.channel, notice.attempts, error),
+    )
+    AlertNotice.objects.filter(pk=notice.pk).update(
+        state=AlertNotice.State.FAILED if final else AlertNotice.State.PENDING,
+        due_at=now + timedelta(seconds=wait_s(notice.attempts)),
+        error=str(error)[:200],
+    )
+
+
+def message(notice: AlertNotice) -> Mapping[str, Any]:
+    """The webhook's body: names and units as in the REST API."""
+    alert = notice.alert
+    return {
+        "format": FORMAT,
+        "id": str(notice.uid),
+        "event": notice.event,
+        "alert": {
+            "id": alert.pk,
+            "rule": alert.rule,
+            "subject": alert.subject,
+            "level": alert.level,
+            "state": Alert.State.RESOLVED if notice.event == AlertNotice.Event.RESOLVED else Alert.State.OPEN,
+            "summary": alert.summary,
+            "step": alert.step,
+            "value": alert.value,
+            "threshold": alert.threshold,
+            "unit": alert.unit,
+            "since": alert.since.isoformat(),
+            "opened_at": alert.opened_at.isoformat(),
+            "resolved_at": alert.resolved_at.isoformat() if alert.resolved_at else None,
+        },
+    }
+
+
+def _by_webhook(notice: AlertNotice, channels: config.Channels) -> None:
+    if channels.webhook_url is None:
+        raise PermanentError("webhook: GREENSERVE_ALERT_WEBHOOK_URL is not set any more")
+    try:
+        to = webhook.target(channels.webhook_url.reveal(), channels.webhook_private)
+    except ValueError as error:
+        raise PermanentError(f"webhook: GREENSERVE_ALERT_WEBHOOK_URL: {error}") from None
+    body = json.dumps(message(notice), allow_nan=False, separators=(",", ":")).encode()
+    headers = {"User-Agent": "greenserve", "X-GreenServe-Delivery": str(notice.uid)}
+    webhook.post(to, channels.webhook_secret, body, headers)
+
+
+def _by_email(notice: AlertNotice, channels: config.Channels) -> None:
+    if not channels.emails:
+        raise PermanentError("e-mail: GREENSERVE_ALERT_EMAILS is not set any more")
+    alert, over = notice.alert, notice.event == AlertNotice.Event.RESOLVED
+    subject = f"[GreenServe] {'over' if over else 'alert'}: {' '.join(alert.summary.split())}"[:200]
+    lines = [
+        alert.summary,
+        "",
+        f"Since {alert.since:%Y-%m-%d %H:%M:%S} UTC" + (f", over {alert.resolved_at:%H:%M:%S} UTC" if over else ""),
+        *(() if over else (f"Next: {alert.step.replace('`', '')}",)),
+        f"Rule: {alert.rule} {alert.subject}",
+    ]
+    mail = EmailMessage(
+        subject,
+        "\n".join(lines),
+        settings.DEFAULT_FROM_EMAIL,
+        list(channels.emails),
+        headers={"Message-ID": f"<{notice.uid}@greenserve>", "Auto-Submitted": "auto-generated"},
+    )
+    try:
+        mail.send()
+    except smtplib.SMTPResponseException as error:
+        kind = PermanentError if 500 <= error.smtp_code < 600 else RetryableError
+        raise kind(f"e-mail: the server answered {error.smtp_code}") from None
+    except smtplib.SMTPRecipientsRefused:
+        raise PermanentError("e-mail: the server takes none of GREENSERVE_ALERT_EMAILS") from None
+    except (smtplib.SMTPException, OSError) as error:
+        raise RetryableError(f"e-mail: {type(error).__name__}; check GREENSERVE_EMAIL_URL") from None
+
+
+SENDERS: Mapping[str, Callable[[AlertNotice, config.Channels], None]] = {
+    AlertNotice.Channel.EMAIL: _by_email,
+    AlertNotice.Channel.WEBHOOK: _by_webhook,
+}

@@ -1,0 +1,140 @@
+"""Webhooks: an alert as JSON, posted to one address of the operator's, signed.
+
+- https; every address that the name resolves to must be public, and the connection goes to the one that was looked at,
+  so that a name cannot change in between. Where the operator allows private addresses, those may be reached too, and
+  they alone by plain http.
+- Redirects are not followed; connecting and the whole have time limits; of the answer only the status is read.
+- The header `X-GreenServe-Signature: t=<unix seconds>,v1=<hex>` is HMAC-SHA256 over `<t>.<body>` under the shared
+  secret: who checks it knows who sent this, that it is whole, and that it is not an old one sent again.
+- No error or log holds the path, the query or the secret: paths of chat services are secrets themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import ipaddress
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from scheduler.core.ports import PermanentError, RetryableError
+from telemetry.providers.secrets import Secret
+
+TIMEOUT_S = 10.0
+SIGNATURE_HEADER = "X-GreenServe-Signature"
+TOLERANCE_S = 300.0
+AGAIN = {408, 425, 429}  # and 5xx: a later try may do
+
+
+def signature(secret: Secret, body: bytes, at_s: int) -> str:
+    """The header's value."""
+    digest = hmac.new(secret.reveal().encode(), b"%d." % at_s + body, hashlib.sha256).hexdigest()
+    return f"t={at_s},v1={digest}"
+
+
+def verified(secret: Secret, header: str, body: bytes, now_s: float, tolerance_s: float = TOLERANCE_S) -> bool:
+    """What a receiver does: whether the signature is ours, of this body, and not old."""
+    parts = dict(part.partition("=")[::2] for part in header.split(","))
+    if not parts.get("t", "").isdecimal() or abs(now_s - int(parts["t"])) > tolerance_s:
+        return False
+    return hmac.compare_digest(signature(secret, body, int(parts["t"])), header)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where webhooks go, checked. `private`: private addresses are allowed, and plain http to them."""
+
+    host: str
+    port: int
+    path: str = field(repr=False)
+    tls: bool = True
+    private: bool = False
+
+    def __str__(self) -> str:
+        return self.host
+
+
+def target(url: str, private: bool) -> Target:
+    """Raises ValueError, which does not repeat the URL: parts of it may be secret."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ValueError("it is no URL") from None
+    if parts.scheme != "https" and not (private and parts.scheme == "http"):
+        raise ValueError("it must begin with https://")
+    if not parts.hostname or parts.username or parts.password or parts.fragment:
+        raise ValueError("write https://host/path without user, password or fragment")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if not path.isascii() or not path.isprintable() or " " in path:
+        raise ValueError("its path has letters that a URL cannot have")
+    tls = parts.scheme == "https"
+    return Target(parts.hostname, port or (443 if tls else 80), path, tls, private)
+
+
+def post(
+    to: Target, secret: Secret | None, body: bytes, headers: Mapping[str, str], timeout_s: float = TIMEOUT_S
+) -> None:
+    """Sends `body`. Blocks; raises RetryableError or PermanentError, which name the host and the status, no more."""
+    signed = {} if secret is None else {SIGNATURE_HEADER: signature(secret, body, int(time.time()))}
+    deadline = time.monotonic() + timeout_s
+    address = _address(to, timeout_s / 2)
+    connection = _Pinned(to, address, max(0.5, deadline - time.monotonic()))
+    try:
+        connection.request("POST", to.path, body, {"Content-Type": "application/json", **headers, **signed})
+        status = connection.getresponse().status
+    except TimeoutError:
+        raise RetryableError(f"webhook: {to} did not answer within {timeout_s:.0f} s") from None
+    except (OSError, http.client.HTTPException, ssl.SSLError) as error:
+        raise RetryableError(f"webhook: {to}: {type(error).__name__}") from None
+    finally:
+        connection.close()
+    if 200 <= status < 300:
+        return
+    if status >= 500 or status in AGAIN:
+        raise RetryableError(f"webhook: {to} answered {status}")
+    raise PermanentError(f"webhook: {to} answered {status}; check GREENSERVE_ALERT_WEBHOOK_URL and the receiver")
+
+
+def _address(to: Target, timeout_s: float) -> str:
+    """The address to connect to, once all that the name resolves to have been looked at."""
+    from telemetry.providers.http import is_public, resolve  # brings an HTTP client that only senders need
+
+    found = [one["host"] for one in resolve(to.host, to.port, timeout_s)]
+    for address in found:
+        private = _is_private(address)
+        if not is_public(address) and not (to.private and private):
+            raise PermanentError(
+                f"webhook: {to} leads to {address}, which is no public address; "
+                "GREENSERVE_ALERT_WEBHOOK_PRIVATE=1 allows private ones"
+            )
+        if not to.tls and not private:
+            raise PermanentError(f"webhook: {to} leads to {address}: plain http is for private addresses only")
+    return found[0]
+
+
+def _is_private(address: str) -> bool:
+    """A machine of one's own network or this one; never the link-local ones, where clouds keep their metadata."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    return (found.is_private or found.is_loopback) and not (
+        found.is_link_local or found.is_multicast or found.is_unspecified or found.is_reserved
+    )
+
+
+class _Pinned(http.client.HTTPConnection):
+    """Connects to the address that was looked at; certificate and Host are the name's."""
+
+    def __init__(self, to: Target, address: str, timeout_s: float) -> None:
+        super().__init__(to.host, to.port, timeout=timeout_s)
+        self._to, self._address = to, address
+
+    def connect(self) -> None:
+        self.sock = socket.create_connection((self._address, self._to.port), self.timeout)
+        if self._to.tls:
+            context = ssl.create_default_context()
+            self.sock = context.wrap_socket(self.sock, server_hostname=self._to.host)

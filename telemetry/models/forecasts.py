@@ -1,0 +1,73 @@
+"""What forecasts are made from, and how good they were."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from .carbon import CarbonFeed
+
+
+class LoadPoint(models.Model):
+    """The load of one step: the highest rate in any 5 seconds of it, as FREESH plans for. A roll-up of request records.
+
+    `request_class` blank: all of the service's requests together. A step in which nothing came is a point of 0 where
+    GreenServe ran; where it did not there is none.
+    """
+
+    service = models.CharField(max_length=100)
+    request_class = models.CharField(max_length=20, blank=True)
+    start_at = models.DateTimeField()
+    step_s = models.FloatField()
+    peak_rps = models.FloatField()
+    requests = models.PositiveIntegerField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["service", "step_s", "request_class", "start_at"], name="load_point_once"),
+            models.CheckConstraint(condition=Q(peak_rps__gte=0.0, step_s__gt=0.0), name="load_point_not_negative"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.service} {self.request_class} {self.start_at:%Y-%m-%d %H:%M} {self.peak_rps:g}/s"
+
+
+class ForecastScore(models.Model):
+    """How a model did in a back-test with rolling origin: of a feed's carbon, or of a service's load by class.
+
+    `pinball` is the mean pinball loss at `quantile`, in the unit of what is forecast (g/kWh, requests a second); `mape`
+    a share, of the median, null where the truth was always 0. `chosen`: the least loss of its run, whose forecasts are
+    used until the next run.
+    """
+
+    feed = models.ForeignKey(CarbonFeed, on_delete=models.CASCADE, null=True, related_name="forecast_scores")
+    service = models.CharField(max_length=100, blank=True)
+    request_class = models.CharField(max_length=20, blank=True)
+    model = models.CharField(max_length=40)
+    scored_at = models.DateTimeField()
+    step_s = models.FloatField()
+    steps = models.PositiveIntegerField(help_text="How far ahead each origin looked.")
+    origins = models.PositiveIntegerField()
+    samples = models.PositiveIntegerField()
+    quantile = models.FloatField()
+    pinball = models.FloatField()
+    mape = models.FloatField(null=True)
+    chosen = models.BooleanField()
+
+    class Meta:
+        ordering = ["-scored_at", "pinball"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["feed", "service", "request_class", "model", "scored_at"],
+                nulls_distinct=False,
+                name="forecast_score_once",
+            ),
+            models.CheckConstraint(
+                condition=Q(feed__isnull=False, service="") | (Q(feed__isnull=True) & ~Q(service="")),
+                name="forecast_score_of_one_thing",
+            ),
+        ]
+        indexes = [models.Index(fields=["service", "request_class", "-scored_at"])]
+
+    def __str__(self) -> str:
+        return f"{self.model}: {self.pinball:.3g}"

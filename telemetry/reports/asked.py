@@ -1,0 +1,98 @@
+"""What somebody asks of a report. Read in one place, for REST, the command line, the page and schedules alike."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+
+from .errors import BadReport
+from .lines import DIMENSIONS
+from .period import Period, parse_period
+
+FORMATS = ("focus-csv", "focus-parquet", "csv", "xlsx", "pdf")
+USUAL_FORMATS = ("csv", "xlsx", "pdf")
+USUAL_GROUPS = ("site", "service")
+SITE_ZONE = "site"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A report as it was asked for. `sites`: only these; empty: all. `baseline`: replay the requests to compare."""
+
+    period: str
+    zone: str = "UTC"
+    by: tuple[str, ...] = USUAL_GROUPS
+    formats: tuple[str, ...] = USUAL_FORMATS
+    sites: tuple[str, ...] = ()
+    baseline: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, stored: Any) -> Asked:
+        """What `as_json` gave: read already, so not held against the sites that there are by now."""
+        return msgspec.convert(stored, cls)
+
+    def span(self) -> Period:
+        return parse_period(self.period, self.zone)
+
+
+def read(given: Mapping[str, Any], zones: Mapping[str, str]) -> Asked:
+    """Checks every field.
+
+    Args:
+        given: `period`, and what else `Asked` has; lists may be texts with commas between.
+        zones: Site name -> IANA zone of each site there is.
+
+    Raises:
+        BadReport: A field cannot be used; it is named with the remedy.
+    """
+    known = Asked.__dataclass_fields__.keys()
+    if strange := sorted(set(given) - set(known)):
+        raise BadReport(strange[0], f"is no field of a report; there are {', '.join(known)}")
+    period = given.get("period")
+    if not isinstance(period, str) or not period.strip():
+        raise BadReport("period", "is missing; name a period such as 2026-10")
+    sites = _names(given, "sites", zones, ())
+    zone = given.get("zone") or "UTC"
+    if not isinstance(zone, str):
+        raise BadReport("zone", "must be a text such as UTC")
+    if zone == SITE_ZONE:
+        if len(sites or zones) != 1:
+            raise BadReport("zone", "'site' is the zone of one site: name that site in sites, or write UTC")
+        zone = zones[next(iter(sites or zones))]
+    baseline = given.get("baseline", False)
+    if not isinstance(baseline, bool):
+        raise BadReport("baseline", "must be true or false")
+    formats = _names(given, "formats", FORMATS, USUAL_FORMATS)
+    if not formats:
+        raise BadReport("formats", f"name at least one of {', '.join(FORMATS)}")
+    asked = Asked(
+        period=period.strip(),
+        zone=zone,
+        by=_names(given, "by", DIMENSIONS, USUAL_GROUPS),
+        formats=formats,
+        sites=sites,
+        baseline=baseline,
+    )
+    asked.span()
+    return asked
+
+
+def _names(given: Mapping[str, Any], field: str, known: Collection[str], usual: tuple[str, ...]) -> tuple[str, ...]:
+    """A list of known names, each once, in the order in which they are known."""
+    value = given.get(field)
+    if value is None:
+        return usual
+    items: Iterable[Any] = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+        raise BadReport(field, f"must be a list of: {', '.join(known)}")
+    wanted = {item for item in items if item}
+    if strange := sorted(wanted - set(known)):
+        choice = ", ".join(known) or "nothing: there is none"
+        raise BadReport(field, f"'{strange[0]}' is not known; choose from {choice}")
+    return tuple(name for name in known if name in wanted)

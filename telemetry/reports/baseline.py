@@ -1,0 +1,194 @@
+"""What the same requests would have taken otherwise: replayed in the simulator under single_pool. Modelled.
+
+The baseline is a fleet that is always on: every GPU of the sites that is metered, in instances as large as their nodes
+allow (at most eight GPUs), one pool by turns, first come first served, clocks at the top. Its energy has the idle time
+of the whole span in it, as the meters' has. Its carbon is at each site's own mean intensity of the period.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from django.db import connection
+
+from pools.models import Gpu, Service
+from scheduler.core.engine_model import UnknownConfiguration, engine_model
+from scheduler.core.units import J_PER_WH, UJ_PER_J
+from scheduler.simulator.fields import ScenarioError
+from scheduler.simulator.fleet import SimulationError
+from scheduler.simulator.runner import requests_of, run_scenario, warm_up
+from scheduler.simulator.scenario import Scenario, parse_scenario
+from scheduler.simulator.workload.trace import TraceError
+
+from .basis import Baseline
+from .errors import BadReport
+
+POLICY = "single_pool"
+MOST_REQUESTS = 5_000_000
+SIZES = (8, 4, 2, 1)  # GPUs of an instance
+
+COUNT_SQL = """
+SELECT service, count(*) FILTER (WHERE {usable}), count(*) FILTER (WHERE NOT ({usable})),
+       sum(output_tokens) FILTER (WHERE {usable})
+FROM telemetry_requestrecord r LEFT JOIN pools_pool p ON p.id = r.pool_id
+WHERE r.started_at >= %(start)s AND r.started_at < %(end)s AND p.site_id = ANY(%(sites)s) GROUP BY 1 ORDER BY 1
+"""
+USABLE = "status = 'ok' AND prompt_tokens > 0 AND output_tokens > 0"
+TRACE_SQL = f"""
+COPY (SELECT to_char(started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') AS "TIMESTAMP",
+             prompt_tokens AS "ContextTokens", output_tokens AS "GeneratedTokens"
+      FROM telemetry_requestrecord r JOIN pools_pool p ON p.id = r.pool_id
+      WHERE r.started_at >= %(start)s AND r.started_at < %(end)s AND p.site_id = ANY(%(sites)s)
+        AND service = %(service)s AND {USABLE}
+      ORDER BY started_at, request_id) TO STDOUT (FORMAT csv, HEADER)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Instances of one kind at one site."""
+
+    site: str
+    service: str
+    model: str
+    engine: str
+    gpu_type: str
+    tp: int
+    count: int
+
+
+def replayed(
+    site_ids: Sequence[int], start_s: int, end_s: int, intensity_ug_per_uj: Mapping[str, float | None]
+) -> Baseline:
+    """Replays what began in [start_s, end_s) at these sites.
+
+    Args:
+        intensity_ug_per_uj: By site, location-based micrograms for each microjoule at the GPUs; None: not known.
+
+    Raises:
+        BadReport: There is nothing to replay, too much of it, or a model or GPU that the engine model does not know.
+    """
+    params: dict[str, Any] = {
+        "start": datetime.fromtimestamp(start_s, UTC),
+        "end": datetime.fromtimestamp(end_s, UTC),
+        "sites": list(site_ids),
+    }
+    counts = _counts(params)
+    requests = sum(count for count, _, _ in counts.values())
+    if not requests:
+        raise BadReport("baseline", "no request of the period has both its tokens counted: leave the baseline out")
+    if requests > MOST_REQUESTS:
+        raise BadReport("baseline", f"{requests} requests are more than {MOST_REQUESTS}: ask for a shorter period")
+    try:
+        blocks = _fleet(site_ids, {service: tokens for service, (count, _, tokens) in counts.items() if count})
+        with tempfile.TemporaryDirectory(prefix="greenserve-baseline-") as folder:
+            scenario = _scenario(blocks, params, Path(folder))
+            warm_up(scenario)
+            figures = run_scenario(scenario, requests_of(scenario), POLICY).figures
+    except (UnknownConfiguration, ScenarioError, SimulationError, TraceError) as error:
+        raise BadReport("baseline", f"cannot be modelled: {error}") from error
+    by_site = _energy_j(figures, blocks, max(0.0, end_s - start_s - float(figures["simulated_s"])))
+    carbon = [_times(intensity_ug_per_uj.get(site), energy_j) for site, energy_j in by_site.items()]
+    return Baseline(
+        policy=POLICY,
+        energy_uj=round(sum(by_site.values()) * UJ_PER_J),
+        location_ug=None if None in carbon else round(sum(ug for ug in carbon if ug is not None)),
+        requests=requests,
+        left_out=sum(left_out for _, left_out, _ in counts.values()) + int(figures["rejected"]),
+        how=f"There, {sum(b.count * b.tp for b in blocks)} GPUs are always on at their top clocks. Modelled.",
+    )
+
+
+def _times(intensity_ug_per_uj: float | None, energy_j: float) -> float | None:
+    return None if intensity_ug_per_uj is None else intensity_ug_per_uj * energy_j * UJ_PER_J
+
+
+def _counts(params: Mapping[str, Any]) -> dict[str, tuple[int, int, int]]:
+    """Service -> requests that can be replayed, those that cannot, and output tokens of the former."""
+    with connection.cursor() as cursor:
+        cursor.execute(COUNT_SQL.format(usable=USABLE), params)
+        return {service: (count, left, int(tokens or 0)) for service, count, left, tokens in cursor.fetchall()}
+
+
+def _fleet(site_ids: Sequence[int], tokens: Mapping[str, int]) -> list[Block]:
+    """All metered GPUs of the sites in instances; several services have parts by output tokens, one at least."""
+    services = {s.name: s for s in Service.objects.filter(name__in=tokens).select_related("model_card")}
+    held: dict[tuple[str, str, str], int] = defaultdict(int)
+    gpus = Gpu.objects.filter(node__cluster__site__in=site_ids, meter_mark__isnull=False).select_related(
+        "node__cluster__site"
+    )
+    for gpu in gpus.order_by("pk"):
+        held[gpu.node.cluster.site.name, gpu.node.name, gpu.gpu_type] += 1
+    most: dict[tuple[str, str, int], int] = defaultdict(int)
+    for (site, _, gpu_type), count in sorted(held.items()):
+        size = next(size for size in SIZES if size <= count)
+        most[site, gpu_type, size] += count // size
+    blocks = []
+    for name in sorted(services):
+        card = services[name].model_card
+        share = tokens[name] / sum(tokens.values())
+        own = []
+        for (site, gpu_type, size), count in sorted(most.items()):
+            if engine_model(card.name, gpu_type, size, card.engine).fits:
+                part = count if len(services) == 1 else round(count * share)
+                own.append(Block(site, name, card.name, card.engine, gpu_type, size, part))
+        if own and not any(block.count for block in own):
+            first = own[0]
+            own[0] = Block(first.site, name, card.name, card.engine, first.gpu_type, first.tp, 1)
+        blocks += [block for block in own if block.count]
+    if not blocks:
+        raise BadReport("baseline", "no instance of these models fits on the sites' GPUs: leave the baseline out")
+    return blocks
+
+
+def _scenario(blocks: Sequence[Block], params: Mapping[str, Any], folder: Path) -> Scenario:
+    services: dict[str, Any] = {}
+    for name in sorted({block.service for block in blocks}):
+        trace = f"{len(services)}.csv"
+        with (
+            (folder / trace).open("wb") as file,
+            connection.cursor() as cursor,
+            cursor.copy(TRACE_SQL, {**params, "service": name}) as copy,
+        ):
+            for part in copy:
+                file.write(part)
+        model = next(block.model for block in blocks if block.service == name)
+        services[name] = {"model": model, "workload": {"trace": trace}}
+    fleet = [
+        {
+            "name": f"group{i}",
+            "count": block.count,
+            "model": block.model,
+            "gpu": block.gpu_type,
+            "tp": block.tp,
+            "engine": block.engine,
+            "site": block.site,
+            "services": [block.service],
+        }
+        for i, block in enumerate(blocks)
+    ]
+    document = {
+        "name": "baseline",
+        "policy": POLICY,
+        "overload": "allow",
+        "fleet": fleet,
+        "services": services,
+        "sites": {site: {} for site in sorted({block.site for block in blocks})},
+    }
+    return parse_scenario(document, folder / "baseline.yaml")
+
+
+def _energy_j(figures: Mapping[str, Any], blocks: Sequence[Block], idle_s: float) -> dict[str, float]:
+    """By site: what was simulated, and the loaded idle power of the time that it did not reach."""
+    found = {site: float(part["energy_wh"]) * J_PER_WH for site, part in figures["by_site"].items()}
+    for block in blocks:
+        model = engine_model(block.model, block.gpu_type, block.tp, block.engine)
+        idle_w = model.idle_watts(model.gpu_params.f_max) * block.count
+        found[block.site] = found.get(block.site, 0.0) + idle_w * idle_s
+    return dict(sorted(found.items()))

@@ -1,0 +1,111 @@
+"""What a report holds besides the ledger's lines, kept with it, so that it can be made again byte for byte.
+
+Names change, contracts are entered late, meters go on: the report has them as they were when it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from .lines import SloCount
+from .market import Contract
+
+
+@dataclass(frozen=True, slots=True)
+class SiteBasis:
+    """`rented`: some GPU-hour of the site has a rate in the period; if not, its cost is electricity only."""
+
+    pk: int
+    label: str
+    currency: str
+    rank: int
+    rented: bool
+    facility_uj: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolBasis:
+    name: str
+    site: str
+    service: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class MeterBasis:
+    """One GPU: what its counter had moved when the report was made, and what the ledger has of it by then.
+
+    The counter is counted from `opened_s` to `mark_s`; `entered_uj` is the sum of the ledger's entries for that time
+    and `period_uj` for the report's period. Resets are in the opening (see MeterMark).
+    """
+
+    gpu: str
+    site: str
+    opened_s: int
+    mark_s: int
+    metered_uj: int
+    entered_uj: int
+    period_uj: int
+
+
+@dataclass(frozen=True, slots=True)
+class DemandCharge:
+    """What a site's tariff charges for a local month's highest quarter of an hour. No row has a part of it."""
+
+    site: str
+    month: str  # 2026-10
+    start_s: int
+    end_s: int
+    peak_w: float  # at the site's meter
+    charge_nano: int | None  # None: no tariff was in force
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What the same requests would have taken under another policy: modelled, never metered."""
+
+    policy: str
+    energy_uj: int
+    location_ug: int | None
+    requests: int
+    left_out: int  # requests that could not be replayed
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """As of when, who issues it, and everything by its name."""
+
+    number: int
+    revision: int
+    ledger_version: int
+    made_s: int
+    organisation: str
+    product: str
+    settled_until_s: int  # how far into the period every site is settled
+    sites: Mapping[str, SiteBasis]
+    pools: Mapping[str, PoolBasis]  # by id
+    tenants: Mapping[str, tuple[str, str]]  # by id: name, label
+    contracts: tuple[Contract, ...]
+    slo: tuple[SloCount, ...]
+    meters: tuple[MeterBasis, ...]
+    demand: tuple[DemandCharge, ...] = ()
+    baseline: Baseline | None = None
+
+    @property
+    def version(self) -> str:
+        """Report number, its revision, and the version of the ledger it was made from."""
+        return f"R{self.number}.{self.revision}-L{self.ledger_version}"
+
+    def as_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+    @classmethod
+    def from_json(cls, stored: Any) -> Basis:
+        return msgspec.convert(stored, cls)

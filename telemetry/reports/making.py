@@ -1,0 +1,230 @@
+"""Reports from being asked for to lying on disk; and made again, to see that they still come out the same."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from pools.models import Job, Site
+from telemetry.models import Report, ReportFile, Settlement
+
+from . import source
+from .asked import Asked
+from .asking import folder_of, number, reports_folder
+from .basis import Baseline, Basis, SiteBasis
+from .errors import BadReport
+from .files import make_files
+from .lines import ReportLine
+from .period import Period
+from .reconcile import MadeFile
+from .source import Scope
+from .statement import Statement
+
+log = logging.getLogger(__name__)
+
+TELL_EVERY_S = 1.0
+MOST_CHANGES = 1_000  # intervals that are listed; the first one says how many more there are
+
+
+class Cancelled(Exception):
+    """Somebody asked for the job to be stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A file that came out otherwise than when the report was made. `now` is None: it does not come out at all."""
+
+    name: str
+    then: str
+    now: str | None
+
+
+def make(report_id: int) -> bool:
+    """Makes a report whose job is queued. What goes wrong stands on the job. Returns whether it is done."""
+    report = Report.objects.select_related("job", "revises").get(pk=report_id)
+    if not Job.objects.filter(pk=report.job_id, state=Job.State.QUEUED).update(
+        state=Job.State.RUNNING, started_at=timezone.now()
+    ):
+        log.info("report %s is not queued: another worker has it, or it was cancelled", report_id)
+        return False
+    state, error = Job.State.DONE, ""
+    try:
+        _make(report)
+    except Cancelled:
+        state = Job.State.CANCELLED
+    except BadReport as bad:
+        state, error = Job.State.FAILED, str(bad)
+    except Exception as failure:
+        log.exception("report %s failed", report_id)
+        state, error = Job.State.FAILED, f"the report failed: {failure}; see the log of the worker"
+    done = {"progress": 1.0} if state == Job.State.DONE else {}
+    Job.objects.filter(pk=report.job_id).update(state=state, error=error, finished_at=timezone.now(), **done)
+    return state == Job.State.DONE
+
+
+def _make(report: Report) -> None:
+    asked = Asked.from_json(report.asked)
+    version = source.newest_version()
+    if version is None:
+        raise BadReport("period", "the ledger has settled nothing yet")
+    scope = _scope(asked, version)
+    basis = _basis(report, asked, scope)
+    tell = _Teller(report.job_id, scope.period)
+    with tempfile.TemporaryDirectory(dir=reports_folder(), prefix="making-") as draft:
+        folder = Path(draft)
+        statement, files = make_files(asked, basis, tell.watch(source.lines(scope, basis)), folder)
+        changes = _changes(report, scope)
+        with transaction.atomic():
+            ReportFile.objects.bulk_create(_row(report, file) for file in files)
+            Report.objects.filter(pk=report.pk).update(
+                ledger_version=version, basis=basis.as_json(), summary=_summary(statement), changes=changes
+            )
+            folder.chmod(0o755)
+            shutil.copytree(folder, folder_of(report), dirs_exist_ok=True)
+
+
+def _scope(asked: Asked, version: int) -> Scope:
+    sites = Site.objects.filter(name__in=asked.sites) if asked.sites else Site.objects.all()
+    return Scope(asked.span(), version, tuple(sites.order_by("pk").values_list("pk", flat=True)))
+
+
+def _basis(report: Report, asked: Asked, scope: Scope) -> Basis:
+    sites = source.site_bases(scope)
+    pools, tenants = source.pool_bases(scope.site_ids), source.tenant_bases()
+    settled_until_s = source.settled_until_s(scope)
+    return Basis(
+        number=number(report),
+        revision=report.revision,
+        ledger_version=scope.version,
+        made_s=int(report.created_at.timestamp()),
+        organisation=settings.GREENSERVE_ORGANISATION,
+        product=f"GreenServe {importlib.metadata.version('greenserve')}",
+        settled_until_s=settled_until_s,
+        sites=sites,
+        pools=pools,
+        tenants=tenants,
+        contracts=source.contracts(scope),
+        slo=source.slo_counts(scope, pools, tenants, every=not asked.sites),
+        meters=source.meters(scope),
+        demand=source.demand_charges(scope),
+        baseline=_baseline(scope, sites, settled_until_s) if asked.baseline else None,
+    )
+
+
+def _baseline(scope: Scope, sites: Mapping[str, SiteBasis], settled_until_s: int) -> Baseline:
+    """Of the sites that were metered, in the span that was: from the first GPU's opening to where all is settled."""
+    from . import baseline  # brings the simulator, which most reports do without
+
+    opened = source.first_reading_s(scope)
+    intensities = source.intensities_ug_per_uj(scope)
+    site_ids = tuple(site.pk for site in sites.values())
+    return baseline.replayed(site_ids, max(scope.period.start_s, opened), settled_until_s, intensities)
+
+
+def _row(report: Report, file: MadeFile) -> ReportFile:
+    return ReportFile(
+        report=report,
+        format=file.format,
+        name=file.name,
+        sha256=file.sha256,
+        size_bytes=file.size_bytes,
+        rows=file.rows,
+    )
+
+
+def _summary(statement: Statement) -> dict[str, Any]:
+    """What lists show, in base units; None is not known."""
+    total = statement.total
+    return {
+        "version": statement.basis.version,
+        "provisional": statement.provisional,
+        "energy_j": None if total.metered_uj is None else total.metered_uj / 1e6,
+        "location_gco2e": None if total.location is None else total.location / 1e6,
+        "market_gco2e": None if total.market is None else total.market / 1e6,
+        "cost": {
+            currency: None if totals.cost_nano is None else totals.cost_nano / 1e9
+            for currency, totals in statement.totals_by_currency.items()
+            if currency is not None
+        },
+        "output_tokens": total.output_tokens,
+        "lines": total.lines,
+    }
+
+
+def _changes(report: Report, scope: Scope) -> list[dict[str, Any]]:
+    """Intervals that were settled, or settled again, since the revision before; neighbours of one cause together."""
+    before = report.revises
+    if before is None or before.ledger_version is None:
+        return []
+    rows = Settlement.objects.filter(
+        pk__gt=before.ledger_version,
+        pk__lte=scope.version,
+        site__in=scope.site_ids,
+        start_at__gte=scope.period.start,
+        start_at__lt=scope.period.end,
+    )
+    found: list[dict[str, Any]] = []
+    for site, start, end, revision, cause in rows.order_by("site__name", "start_at", "revision").values_list(
+        "site__name", "start_at", "end_at", "revision", "cause"
+    ):
+        what = cause if revision else "settled for the first time"
+        last = found[-1] if found else None
+        if last and (last["site"], last["cause"]) == (site, what) and last["end"] in (_text(start), _text(end)):
+            last["end"] = _text(end)
+        else:
+            found.append({"site": site, "start": _text(start), "end": _text(end), "cause": what})
+    if len(found) > MOST_CHANGES:
+        found[MOST_CHANGES - 1 :] = [{"more": len(found) - MOST_CHANGES + 1}]
+    return found
+
+
+def _text(at: datetime) -> str:
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
+
+
+class _Teller:
+    """Keeps a job's progress, and stops where somebody asks for it."""
+
+    def __init__(self, job_id: int, period: Period) -> None:
+        self._job_id, self._period = job_id, period
+        self._told_s = time.monotonic()
+
+    def watch(self, lines: Iterable[ReportLine]) -> Iterator[ReportLine]:
+        for line in lines:
+            if time.monotonic() - self._told_s >= TELL_EVERY_S:
+                self._tell(line.start_s)
+            yield line
+
+    def _tell(self, at_s: int) -> None:
+        self._told_s = time.monotonic()
+        share = (at_s - self._period.start_s) / (self._period.end_s - self._period.start_s)
+        Job.objects.filter(pk=self._job_id).update(progress=min(0.99, max(0.0, share)))
+        if Job.objects.filter(pk=self._job_id, cancel_requested=True).exists():
+            raise Cancelled
+
+
+# -- made ------------------------------------------------------------------------------------------
+
+
+def reproduce(report: Report) -> list[Difference]:
+    """Makes a finished report's files again from the ledger as of its version; returns those that differ."""
+    asked = Asked.from_json(report.asked)
+    basis = Basis.from_json(report.basis)
+    scope = Scope(asked.span(), basis.ledger_version, tuple(site.pk for site in basis.sites.values()))
+    with tempfile.TemporaryDirectory(dir=reports_folder(), prefix="again-") as draft:
+        _, files = make_files(asked, basis, source.lines(scope, basis), Path(draft))
+    now = {file.name: file.sha256 for file in files}
+    then = {file.name: file.sha256 for file in report.files.all()}
+    return [Difference(name, then[name], now.get(name)) for name in sorted(then) if now.get(name) != then[name]]

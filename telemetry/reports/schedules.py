@@ -1,0 +1,93 @@
+"""Reports that are made by themselves when a week or a month is over, and the mail that carries them."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.core.mail import EmailMessage
+
+from pools.models import Site
+from telemetry.models import Report, ReportSchedule
+
+from . import asking, source
+from .asked import SITE_ZONE, Asked
+from .errors import BadReport
+from .period import last_period, parse_period
+from .source import Scope
+
+log = logging.getLogger(__name__)
+
+PATIENCE = timedelta(hours=48)  # after the period's end the report is made even if the ledger is behind: provisional
+MOST_MAIL_BYTES = 10 << 20  # of attachments; larger files are fetched, not mailed
+ATTACHED = ("pdf", "xlsx", "reconciliation")
+NO_MAIL = "mail is not set up: set GREENSERVE_EMAIL_URL, and GREENSERVE_EMAIL_FROM"
+
+
+def due(now: datetime) -> list[Report]:
+    """Asks for the reports of all schedules whose last period is over. What is in the way stands on the schedule."""
+    asked = []
+    for schedule in ReportSchedule.objects.filter(enabled=True):
+        try:
+            report = _ask(schedule, now)
+            words = ""
+        except BadReport as error:
+            report, words = None, str(error)
+        if report is not None:
+            asked.append(report)
+            schedule.last_period = report.asked["period"]
+        if report is not None or schedule.last_error != words:
+            schedule.last_error = words[:500]
+            schedule.save(update_fields=["last_period", "last_error"])
+    return asked
+
+
+def _ask(schedule: ReportSchedule, now: datetime) -> Report | None:
+    zone = schedule.asked.get("zone") or "UTC"
+    if zone == SITE_ZONE:
+        zone = Site.objects.filter(name__in=schedule.asked.get("sites", [])).values_list("time_zone", flat=True).first()
+    period = last_period(schedule.cadence, zone or "UTC", now)
+    if period == schedule.last_period:
+        return None
+    span = parse_period(period, zone or "UTC")
+    if now < span.end + PATIENCE:
+        sites = tuple(Site.objects.order_by("pk").values_list("pk", flat=True))
+        until_s = source.settled_until_s(Scope(span, source.newest_version() or 0, sites))
+        if until_s < span.end_s:
+            return None  # the ledger is on its way
+    return asking.ask({**schedule.asked, "period": period}, schedule=schedule)
+
+
+def mail(report: Report) -> str:
+    """Sends a finished report to its schedule's recipients; returns what was in the way, nothing if nothing was."""
+    schedule = report.schedule
+    if schedule is None or not schedule.recipients:
+        return ""
+    if settings.MAIL_SERVER is None:
+        return NO_MAIL
+    summary = report.summary or {}
+    asked = Asked.from_json(report.asked)
+    lines = [
+        f"{schedule.name}, {asked.span().words}, version {summary.get('version')}.",
+        "It is provisional: part of the period is not settled yet." if summary.get("provisional") else "",
+        "",
+        "Files and their SHA-256:",
+        *(f"{file.sha256}  {file.name}" for file in report.files.all()),
+    ]
+    message = EmailMessage(
+        subject=f"{schedule.name}: {asked.span().words}",
+        body="\n".join(lines) + "\n",
+        to=list(schedule.recipients),
+    )
+    room = MOST_MAIL_BYTES
+    for file in report.files.filter(format__in=ATTACHED).order_by("id"):
+        if file.size_bytes <= room:
+            room -= file.size_bytes
+            message.attach(file.name, asking.path_of(file).read_bytes(), "application/octet-stream")
+    try:
+        message.send()
+    except OSError as error:  # smtplib's errors are
+        log.warning("report %s could not be mailed: %s", report.pk, error)
+        return f"the mail could not be sent: {error}"
+    return ""

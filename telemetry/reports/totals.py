@@ -1,0 +1,222 @@
+"""Adds lines up by group, and works out the ratios. Whole numbers throughout; money by currency only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from typing import TypeVar
+
+from .lines import ReportLine, SloCount
+from .market import SiteMarket
+
+IDLE_KINDS = ("idle", "transition")
+NOBODYS = frozenset({"tenant"})  # idle energy has none: groups by these cannot say what share is idle
+Key = tuple[str | None, ...]
+K = TypeVar("K")
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over some lines and the requests that go with them. `..._missing_...`: that for which it is not known."""
+
+    lines: int = 0
+    energy_uj: int = 0
+    idle_uj: int = 0
+    facility_uj: int = 0
+    gpu_us: int = 0
+    location_ug: int = 0
+    location_missing_uj: int = 0
+    market_ug: int = 0
+    market_missing_uj: int = 0
+    embodied_ug: int = 0
+    embodied_missing_us: int = 0
+    electricity_nano: int = 0
+    electricity_missing_uj: int = 0
+    rental_nano: int = 0
+    rental_missing_us: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    requests: int = 0
+    judged: int = 0
+    met: int = 0
+    without_tokens: int = 0
+
+    def add_line(self, line: ReportLine, market_ug: int | None) -> None:
+        self.lines += 1
+        self.energy_uj += line.energy_uj
+        if line.kind in IDLE_KINDS:
+            self.idle_uj += line.energy_uj
+        self.facility_uj += line.facility_uj
+        self.gpu_us += line.gpu_us
+        self.location_ug += line.location_ug
+        self.location_missing_uj += line.location_missing_uj
+        if market_ug is None:
+            self.market_missing_uj += line.facility_uj
+        else:
+            self.market_ug += market_ug
+        self.embodied_ug += line.embodied_ug
+        self.embodied_missing_us += line.embodied_missing_us
+        self.electricity_nano += line.electricity_nano
+        self.electricity_missing_uj += line.electricity_missing_uj
+        self.rental_nano += line.rental_nano
+        self.rental_missing_us += line.rental_missing_us
+        self.prompt_tokens += line.prompt_tokens
+        self.output_tokens += line.output_tokens
+
+    def add_slo(self, count: SloCount) -> None:
+        self.requests += count.requests
+        self.judged += count.judged
+        self.met += count.met
+        self.without_tokens += count.without_tokens
+
+    def __iadd__(self, other: Totals) -> Totals:
+        for item in fields(self):
+            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
+        return self
+
+    # What follows is None where it is not whole, and where there was nothing to measure.
+
+    @property
+    def metered_uj(self) -> int | None:
+        return self.energy_uj if self.lines else None
+
+    @property
+    def location(self) -> int | None:
+        return self.location_ug if self.lines and not self.location_missing_uj else None
+
+    @property
+    def market(self) -> int | None:
+        return self.market_ug if self.lines and not self.market_missing_uj else None
+
+    @property
+    def embodied(self) -> int | None:
+        return self.embodied_ug if self.lines and not self.embodied_missing_us else None
+
+    @property
+    def cost_nano(self) -> int | None:
+        missing = self.electricity_missing_uj or self.rental_missing_us
+        return self.electricity_nano + self.rental_nano if self.lines and not missing else None
+
+    @property
+    def attainment(self) -> Fraction | None:
+        return Fraction(self.met, self.judged) if self.judged else None
+
+    @property
+    def idle_share(self) -> Fraction | None:
+        return Fraction(self.idle_uj, self.energy_uj) if self.energy_uj else None
+
+    @property
+    def j_per_token(self) -> Fraction | None:
+        """Per output token, as on the dashboard."""
+        return self._per_token(self.metered_uj, 1_000_000)
+
+    @property
+    def g_per_1k_tokens(self) -> Fraction | None:
+        """Location-based, operational; per thousand output tokens."""
+        return self._per_token(self.location, 1_000)
+
+    @property
+    def sci_g_per_token(self) -> Fraction | None:
+        """SCI 1.1: (E x I + M) / R with R an output token. E is all energy of the group, idle included."""
+        if self.location is None or self.embodied is None:
+            return None
+        return self._per_token(self.location + self.embodied, 1_000_000)
+
+    def _per_token(self, amount: int | None, unit: int) -> Fraction | None:
+        """Unknown where some of the requests' tokens were not counted: the ratio would come out too high."""
+        if amount is None or not self.output_tokens or self.without_tokens:
+            return None
+        return Fraction(amount, unit * self.output_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One row of a report. `key` has a value for each dimension of it; `currency` parts what cannot be added up."""
+
+    key: Key
+    currency: str | None
+    totals: Totals
+    idle_known: bool
+
+    @property
+    def idle_share(self) -> Fraction | None:
+        return self.totals.idle_share if self.idle_known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A bar of the charts: one site's local day."""
+
+    date: str
+    site: str
+    totals: Totals
+
+
+@dataclass(slots=True)
+class Book:
+    """What a report says: rows by group, and by day and site; all of them sums of the same lines."""
+
+    by: tuple[str, ...]
+    markets: Mapping[str, SiteMarket]
+    days: Sequence[tuple[str, int, int]]
+    groups: dict[tuple[Key, str | None], Totals] = field(default_factory=dict)
+    daily: dict[tuple[str, str], Totals] = field(default_factory=dict)
+    _day_of: dict[int, str] = field(default_factory=dict)
+
+    def market_ug(self, line: ReportLine) -> int | None:
+        """A line's market-based Scope 2."""
+        market = self.markets.get(line.site)
+        return market.emitted_ug(line.facility_uj) if market else None
+
+    def add(self, line: ReportLine, market_ug: int | None) -> None:
+        key: Key = tuple([getattr(line, name) for name in self.by])
+        _at(self.groups, (key, line.currency)).add_line(line, market_ug)
+        _at(self.daily, (self._day(line.start_s), line.site)).add_line(line, market_ug)
+
+    def add_slo(self, counts: Iterable[SloCount], currencies: Mapping[str, str]) -> None:
+        """After the lines. `currencies`: site -> currency, so that requests come to the row of their site's money."""
+        for count in counts:
+            key: Key = tuple(getattr(count, name) for name in self.by)
+            currency = currencies.get(count.site or "")
+            if (key, currency) not in self.groups:
+                currency = next((c for k, c in sorted(self.groups, key=str) if k == key), currency)
+            _at(self.groups, (key, currency)).add_slo(count)
+
+    def rows(self) -> list[Group]:
+        """In the order of their names; what is nobody's comes last."""
+        known = not NOBODYS & set(self.by)
+        order = sorted(self.groups, key=lambda k: (*((v is None, v or "") for v in k[0]), k[1] is None, k[1] or ""))
+        return [Group(key, currency, self.groups[key, currency], known) for key, currency in order]
+
+    def days_and_sites(self) -> list[Day]:
+        return [Day(date, site, self.daily[date, site]) for date, site in sorted(self.daily)]
+
+    def total(self) -> Totals:
+        """Of all groups. Its money means something only where there is one currency: see `by_currency`."""
+        found = Totals()
+        for totals in self.groups.values():
+            found += totals
+        return found
+
+    def by_currency(self) -> dict[str | None, Totals]:
+        """The totals by currency, which are never added to each other."""
+        found: dict[str | None, Totals] = {}
+        for (_, currency), totals in sorted(self.groups.items(), key=lambda item: str(item[0])):
+            one = found.setdefault(currency, Totals())
+            one += totals
+        return {currency: found[currency] for currency in sorted(found, key=lambda c: c or "~")}
+
+    def _day(self, at_s: int) -> str:
+        found = self._day_of.get(at_s)
+        if found is None:
+            found = next((name for name, start_s, end_s in self.days if start_s <= at_s < end_s), self.days[0][0])
+            self._day_of[at_s] = found
+        return found
+
+
+def _at(table: dict[K, Totals], key: K) -> Totals:
+    found = table.get(key)
+    if found is None:
+        found = table[key] = Totals()
+    return found

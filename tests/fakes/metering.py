@@ -1,0 +1,100 @@
+"""A few minutes of one instance's meters and requests, and the rates that value them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from pools.models import Gpu, Instance, Site, Tenant
+from telemetry import ledger, partitions
+from telemetry.models import CarbonFeed, CarbonPoint, GpuRate, GpuSample, Pue, RequestRecord, Tariff
+
+from .house import moment
+
+START = 1_767_225_600.0  # 2026-01-01 00:00 UTC
+
+
+def meters(
+    instance: Instance,
+    until_s: float,
+    power_w: Callable[[float], float] = lambda at_s: 300.0,
+    running: Callable[[float], int] = lambda at_s: 1,
+    since_s: float = START,
+) -> list[Gpu]:
+    """Samples of the instance's GPUs each second, entered into the ledger."""
+    partitions.ensure({moment(since_s).date(), moment(until_s).date()})
+    gpus = [hold.gpu for hold in instance.gpu_holds.select_related("gpu").order_by("gpu")]
+    rows, counter_j = [], {gpu.pk: 1e6 for gpu in gpus}
+    at_s = since_s
+    while at_s <= until_s:
+        for gpu in gpus:
+            rows.append(
+                GpuSample(
+                    at=moment(at_s),
+                    gpu=gpu,
+                    energy_j=counter_j[gpu.pk],
+                    power_w=power_w(at_s),
+                    instance=instance,
+                    instance_state="ready",
+                    running=running(at_s),
+                )
+            )
+            counter_j[gpu.pk] += power_w(at_s)
+        at_s += 1.0
+    GpuSample.objects.bulk_create(rows, batch_size=2_000)
+    ledger.post(moment(until_s + 3))
+    return gpus
+
+
+def request(
+    instance: Instance, at_s: float, name: str, tenant: Tenant | None = None, **values: object
+) -> RequestRecord:
+    usual = {
+        "started_at": moment(at_s),
+        "request_id": name,
+        "service": instance.pool.service.name,
+        "tenant": tenant,
+        "endpoint": "chat",
+        "stream": True,
+        "status": "ok",
+        "http_status": 200,
+        "prompt_tokens": 1_000,
+        "output_tokens": 100,
+        "pool": instance.pool,
+        "instance_uid": instance.uid,
+        "ttft_s": 0.5,
+        "e2e_s": 8.0,
+        "attempts": 1,
+        "route_reason": "",
+        "error": "",
+        "slo_failed": "",
+        "predicted_energy_j": 123.0,
+    }
+    return RequestRecord.objects.create(**{**usual, **values})
+
+
+def intensity(site: Site, start_s: float, length_s: float, g_per_kwh: float | None, issued_s: float = START) -> None:
+    feed, _ = CarbonFeed.objects.get_or_create(
+        site=site, signal="average", defaults={"provider": "static_csv", "source": "a test"}
+    )
+    CarbonPoint.objects.create(
+        feed=feed,
+        start_at=moment(start_s),
+        end_at=moment(start_s + length_s),
+        value_g_per_kwh=g_per_kwh,
+        raw_unit="gCO2e/kWh",
+        forecast=False,
+        issued_at=moment(issued_s),
+    )
+
+
+def rates(site: Site, price_per_kwh: float = 0.2, **values: object) -> Tariff:
+    """A tariff, a rate for an hour of each of the site's GPU types, and a PUE, from a day before START on."""
+    since = moment(START) - timedelta(days=1)
+    named = {"valid_from": since, "source": "a test", "version": "1"}
+    Pue.objects.create(site=site, value=1.2, **named)
+    for gpu_type in Gpu.objects.filter(node__cluster__site=site).values_list("gpu_type", flat=True).distinct():
+        GpuRate.objects.create(site=site, gpu_type=gpu_type, currency=site.currency, rate_per_gpu_hour=1.8, **named)
+    return Tariff.objects.create(
+        site=site, currency=site.currency, **{"price_per_kwh": price_per_kwh, **named, **values}
+    )

@@ -1,0 +1,480 @@
+"""Alerts from what is stored to who is told: raised once, told once, ended once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core import mail
+from django.db import IntegrityError, transaction
+
+from greenserve.mail import parse
+from pools import wire
+from pools.models import Node, Pool, Site
+from scheduler.models import Epoch
+from telemetry import partitions
+from telemetry.alerts import notices, rounds, slo_minutes, webhook
+from telemetry.models import (
+    Alert,
+    AlertNotice,
+    AlertSilence,
+    AlertWatch,
+    CarbonFeed,
+    EnergyRollup,
+    GpuSample,
+    InstanceSample,
+    MeterMark,
+    RequestRecord,
+    SloMinute,
+)
+from telemetry.providers.secrets import Secret
+from tests.fakes import seed
+from tests.fakes.sink import Sink, receiving
+
+pytestmark = pytest.mark.django_db
+SECRET = Secret("a-shared-secret-of-ours")
+PERIOD = timedelta(seconds=15)
+
+
+@pytest.fixture(autouse=True)
+def _redis(redis_client) -> None:
+    """Without our keys before and after."""
+
+
+@pytest.fixture
+def sink(settings):
+    with receiving() as found:
+        settings.GREENSERVE_ALERTS = {
+            **settings.GREENSERVE_ALERTS,
+            "webhook_url": Secret(f"{found.url}/hook?token=hidden"),
+            "webhook_secret": SECRET,
+            "webhook_private": True,
+        }
+        yield found
+
+
+@dataclass
+class Desk:
+    """A fleet whose clock the test moves."""
+
+    seeded: seed.Seeded
+    now: datetime
+
+    def rounds(self, count: int = 1, before: Callable[[], object] = lambda: None) -> None:
+        for _ in range(count):
+            self.now += PERIOD
+            before()
+            rounds.run(self.now)
+            notices.deliver(self.now)
+
+    def of(self, rule: str) -> list[Alert]:
+        return list(Alert.objects.filter(rule=rule))
+
+    def feeds_answer(self) -> None:
+        CarbonFeed.objects.update(last_ok_at=self.now)
+
+
+@pytest.fixture
+def desk(settings) -> Desk:
+    """Nodes are left out: these tests have no agents."""
+    seeded = seed.fleet(datetime.now(UTC).replace(microsecond=0))
+    partitions.ensure([(seeded.now + timedelta(days=day)).date() for day in range(-4, 2)])
+    seed.feeds(seeded, seeded.now)
+    sources = [path for path in settings.GREENSERVE_ALERTS["sources"] if not path.endswith("NODES")]
+    settings.GREENSERVE_ALERTS = {**settings.GREENSERVE_ALERTS, "sources": sources}
+    settings.GREENSERVE_CARBON_REFRESH_S = 20.0
+    return Desk(seeded, seeded.now)
+
+
+@pytest.fixture
+def stale(desk: Desk) -> Desk:
+    """One feed has not answered for ten minutes; the others do."""
+    desk.seeded.now = desk.now
+    CarbonFeed.objects.filter(site=desk.seeded.sites[0]).update(
+        last_ok_at=desk.now - timedelta(minutes=10), last_error="gone"
+    )
+    return desk
+
+
+def told(sink: Sink) -> list[tuple[str, str]]:
+    found = [json.loads(one.body) for one in sink.received]
+    return [(one["event"], one["alert"]["rule"]) for one in found]
+
+
+def test_stale_feed_raises_tells_once_and_ends(stale, sink):
+    stale.rounds(4)
+    (alert,) = Alert.objects.all()
+    assert (alert.rule, alert.subject, alert.state) == ("feed_stale", "location-1/average", "open")
+    assert "has not answered for" in alert.summary
+    assert "gone" in alert.summary
+    assert alert.value > 600
+    assert told(sink) == [("raised", "feed_stale")]
+    stale.rounds(3, stale.feeds_answer)
+    alert.refresh_from_db()
+    assert alert.state == "resolved"
+    assert alert.resolved_at == stale.now or alert.resolved_at < stale.now
+    assert told(sink) == [("raised", "feed_stale"), ("resolved", "feed_stale")]
+    assert not AlertWatch.objects.exists()
+
+
+def test_webhook_is_signed_and_carries_its_delivery(stale, sink):
+    stale.rounds()
+    (one,) = sink.received
+    assert one.path == "/hook?token=hidden"
+    header = one.headers[webhook.SIGNATURE_HEADER]
+    at_s = int(header.split(",")[0].removeprefix("t="))
+    assert webhook.verified(SECRET, header, one.body, at_s)
+    assert not webhook.verified(SECRET, header, one.body + b" ", at_s)
+    assert not webhook.verified(SECRET, header, one.body, at_s + 301)
+    assert not webhook.verified(Secret("another-secret-altogether"), header, one.body, at_s)
+    (notice,) = AlertNotice.objects.all()
+    assert one.headers["X-GreenServe-Delivery"] == str(notice.uid) == json.loads(one.body)["id"]
+    assert (notice.state, notice.attempts) == ("sent", 1)
+
+
+def test_nothing_doubles_when_a_round_is_run_again_or_late(stale, sink):
+    stale.rounds()
+    for at in (stale.now, stale.now - timedelta(seconds=40), stale.now):
+        rounds.run(at)
+        notices.deliver(stale.now)
+    assert len(Alert.objects.all()) == 1
+    assert told(sink) == [("raised", "feed_stale")]
+
+
+def test_database_refuses_a_second_open_alert_of_the_same(stale):
+    stale.rounds()
+    alert = Alert.objects.get()
+    alert.pk = None
+    with pytest.raises(IntegrityError), transaction.atomic():
+        alert.save(force_insert=True)
+
+
+def test_notice_is_sent_again_after_a_while_when_the_receiver_fails(stale, sink, caplog):
+    sink.statuses = [503, 204]
+    stale.rounds()
+    notice = AlertNotice.objects.get()
+    assert (notice.state, notice.attempts, notice.error) == ("pending", 1, "webhook: 127.0.0.1 answered 503")
+    stale.rounds()
+    notice.refresh_from_db()
+    assert (notice.state, notice.attempts) == ("sent", 2)
+    assert told(sink) == [("raised", "feed_stale")] * 2
+    assert len({json.loads(one.body)["id"] for one in sink.received}) == 1
+    assert "hidden" not in caplog.text
+    assert SECRET.reveal() not in caplog.text
+
+
+def test_notice_is_given_up_when_the_receiver_refuses(stale, sink):
+    sink.statuses = [404]
+    stale.rounds(3)
+    assert AlertNotice.objects.get().state == "failed"
+    assert len(sink.received) == 1
+
+
+def test_redirect_is_not_followed(stale, sink):
+    sink.statuses = [307]
+    sink.headers = {"Location": f"{sink.url}/elsewhere"}
+    stale.rounds()
+    assert [one.path for one in sink.received] == ["/hook?token=hidden"]
+    assert AlertNotice.objects.get().state == "failed"
+
+
+def test_private_address_is_refused_unless_allowed(stale, sink, settings):
+    settings.GREENSERVE_ALERTS = {
+        **settings.GREENSERVE_ALERTS,
+        "webhook_private": False,
+        "webhook_url": Secret("https://127.0.0.1/hook"),
+    }
+    stale.rounds()
+    notice = AlertNotice.objects.get()
+    assert (notice.state, sink.received) == ("failed", [])
+    assert "no public address" in notice.error
+
+
+def test_nobody_is_told_while_silenced_but_all_can_see_it(stale, sink):
+    rounds.silence("feed_stale", "", 60.0, "maintenance", None, stale.now)
+    stale.rounds(3)
+    assert Alert.objects.get().state == "open"
+    assert sink.received == []
+    stale.rounds()
+    assert told(sink) == [("raised", "feed_stale")]
+
+
+def test_silence_of_another_subject_keeps_nobody_quiet_and_can_be_ended(stale, sink):
+    other = rounds.silence("feed_stale", "location-9/average", 600.0, "", None, stale.now)
+    stale.rounds()
+    assert told(sink) == [("raised", "feed_stale")]
+    assert rounds.end_silence(other.pk, stale.now)
+    assert not rounds.end_silence(other.pk, stale.now)
+
+
+def test_end_of_an_alert_that_nobody_heard_of_is_not_told(stale, sink):
+    rounds.silence("feed_stale", "", 3_600.0, "", None, stale.now)
+    stale.rounds()
+    stale.rounds(4, stale.feeds_answer)
+    assert Alert.objects.get().state == "resolved"
+    assert sink.received == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "length_s", "words"),
+    [("no_such", 600.0, "rule: there is none"), ("feed_stale", 1.0, "for_s"), ("feed_stale", float("nan"), "for_s")],
+)
+def test_bad_silence_is_refused_by_name(desk, rule, length_s, words):
+    with pytest.raises(ValueError, match=words):
+        rounds.silence(rule, "", length_s, "", None, desk.now)
+    assert not AlertSilence.objects.exists()
+
+
+def test_alert_can_be_acknowledged_once(stale):
+    user = get_user_model().objects.create_user("operator")
+    stale.rounds()
+    alert = Alert.objects.get()
+    assert rounds.acknowledge(alert.pk, user, stale.now)
+    assert not rounds.acknowledge(alert.pk, user, stale.now)
+    stale.rounds()
+    alert.refresh_from_db()
+    assert (alert.state, alert.acknowledged_by) == ("acknowledged", user)
+
+
+def test_mail_says_what_and_what_next(stale, settings):
+    settings.MAIL_SERVER = parse("smtp+plain://localhost")
+    settings.GREENSERVE_ALERTS = {**settings.GREENSERVE_ALERTS, "emails": ("ops@example.org",)}
+    stale.rounds(2)
+    stale.rounds(4, stale.feeds_answer)
+    raised, over = mail.outbox
+    assert raised.to == ["ops@example.org"]
+    assert raised.subject.startswith("[GreenServe] alert: The average carbon feed of Location 1")
+    assert "Next: greenserve logs epochs" in raised.body
+    assert over.subject.startswith("[GreenServe] over: ")
+
+
+def test_burn_of_the_error_budget_raises_and_ends_with_its_cause(desk, sink):
+    def requests(at: datetime, count: int, met: bool) -> None:
+        RequestRecord.objects.bulk_create(
+            RequestRecord(
+                started_at=at + timedelta(milliseconds=n), request_id=f"{at.timestamp()}-{n}", service="llama3-70b",
+                endpoint="chat", stream=True, status="ok", http_status=200, ttft_s=1.0, e2e_s=1.0, attempts=1,
+                slo_met=met, slo_failed="" if met else "ttft",
+            )
+            for n in range(count)
+        )  # fmt: skip
+
+    for minute in range(58, 0, -2):
+        requests(desk.now - timedelta(minutes=minute), 10, met=minute > 20)
+    desk.feeds_answer()
+    desk.rounds()
+    (alert,) = desk.of("slo_burn_fast")
+    assert alert.subject == "llama3-70b/ttft"
+    assert 14.4 <= alert.value <= 100.0
+    assert {one.subject for one in desk.of("slo_burn_slow")} == {"llama3-70b/ttft"}
+    for _ in range(36):  # ten minutes of good answers
+        desk.feeds_answer()
+        requests(desk.now, 10, met=True)
+        desk.rounds()
+    alert.refresh_from_db()
+    assert alert.state == "resolved"
+
+
+def test_minutes_are_the_same_however_often_they_are_counted_and_late_records_count(desk):
+    def record(n: int, at: datetime, met: bool = True, status: str = "ok") -> None:
+        RequestRecord.objects.create(
+            started_at=at, request_id=str(n), service="llama3-70b", endpoint="chat", stream=True, status=status,
+            http_status=200, ttft_s=0.5 if status == "ok" else None, e2e_s=30.0, attempts=1, slo_met=met,
+            slo_failed="" if met else "e2e,tpot,ttft",
+        )  # fmt: skip
+
+    for n in range(6):
+        record(n, desk.now - timedelta(minutes=n), met=n != 3)
+    slo_minutes.refresh(desk.now)
+    before = list(SloMinute.objects.order_by("pk").values_list("kind", "start_at", "judged", "within"))
+    assert slo_minutes.refresh(desk.now) == 0
+    assert list(SloMinute.objects.order_by("pk").values_list("kind", "start_at", "judged", "within")) == before
+    record(99, desk.now - timedelta(minutes=10), met=False, status="upstream_error")
+    assert slo_minutes.refresh(desk.now) == 3
+    total = {kind: (j, w) for kind, j, w in _totals()}
+    assert total == {"ttft": (7, 5), "e2e": (7, 5), "tpot": (1, 0)}
+
+
+def _totals() -> list[tuple[str, int, int]]:
+    from django.db.models import Sum
+
+    return list(SloMinute.objects.values_list("kind").annotate(Sum("judged"), Sum("within")).order_by("kind"))
+
+
+def test_silent_node_raises_by_its_last_sample_and_ends_when_its_agent_speaks(desk, settings, redis_client):
+    settings.GREENSERVE_ALERTS = {
+        **settings.GREENSERVE_ALERTS, "sources": ["telemetry.alerts.sources.NODES"],
+    }  # fmt: skip
+    names = list(Node.objects.values_list("name", flat=True))
+
+    def speak(names: list[str]) -> None:
+        for name in names:
+            state = wire.AgentState(name, "boot", desk.now.timestamp(), 1, [])
+            redis_client.set(wire.agent_key(name), wire.encode(state), ex=60)
+
+    GpuSample.objects.create(at=desk.now - timedelta(seconds=90), gpu=desk.seeded.gpus[0], power_w=1.0)
+    silent = desk.seeded.gpus[0].node.name
+    desk.rounds(4, lambda: speak([name for name in names if name != silent]))
+    (alert,) = Alert.objects.all()
+    assert alert.subject == silent
+    assert alert.value == pytest.approx(150.0)
+    assert alert.step == f"`greenserve logs node.{silent}`"
+    desk.rounds(4, lambda: speak(names))
+    alert.refresh_from_db()
+    assert alert.state == "resolved"
+
+
+def test_nothing_changes_when_redis_is_away(desk, settings):
+    settings.GREENSERVE_ALERTS = {
+        **settings.GREENSERVE_ALERTS, "sources": ["telemetry.alerts.sources.NODES"],
+    }  # fmt: skip
+    desk.rounds(4)
+    assert Alert.objects.exclude(state="resolved").count() == Node.objects.count()
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    desk.rounds(8)
+    assert Alert.objects.exclude(state="resolved").count() == Node.objects.count()
+
+
+def rollup(site: Site, at: datetime, step_s: int, kind: str, energy_uj: int) -> None:
+    EnergyRollup.objects.create(
+        step_s=step_s, start_at=at, site=site, kind=kind, energy_uj=energy_uj, gpu_us=0, carbon_gco2e=0.0,
+        unknown_uj=0, until=at,
+    )  # fmt: skip
+
+
+def test_ledger_that_does_not_balance_raises_and_one_that_does_stays_quiet(desk):
+    site, other = desk.seeded.sites[:2]
+    today = desk.now.replace(hour=0, minute=0, second=0)
+    for which, booked in ((site, 98_000_000), (other, 100_000_000)):
+        gpu = next(gpu for gpu in desk.seeded.gpus if gpu.node.cluster.site_id == which.pk)
+        MeterMark.objects.create(gpu=gpu, at=desk.now, energy_uj=100_000_000, opened_at=today, opened_energy_uj=0)
+        rollup(which, today, 86_400, "serving", booked)
+    desk.rounds(6, desk.feeds_answer)
+    (alert,) = desk.of("ledger_imbalance")
+    assert (alert.subject, alert.level) == (site.name, "bad")
+    assert alert.value == pytest.approx(2 / 98)
+
+
+def test_unattributed_energy_raises(desk):
+    site = desk.seeded.sites[0]
+    for _ in range(24):
+        desk.feeds_answer()
+        at = desk.now
+        rollup(site, at, 60, "serving", 90_000_000)
+        rollup(site, at, 60, "unattributed", 10_000_000)
+        desk.rounds()
+    assert [alert.value for alert in desk.of("energy_unattributed")] == [pytest.approx(0.1)]
+
+
+def test_power_near_the_cap_raises_a_warning_and_above_it_something_worse(desk):
+    site = desk.seeded.sites[0]
+    gpus = [gpu for gpu in desk.seeded.gpus if gpu.node.cluster.site_id == site.pk]
+    Site.objects.filter(pk=site.pk).update(power_cap_w=1_000.0 * len(gpus))
+    for share, level in ((0.95, "warn"), (1.01, "bad")):
+        for _ in range(6):
+            desk.feeds_answer()
+            at = desk.now + PERIOD
+            GpuSample.objects.bulk_create(GpuSample(at=at, gpu=gpu, power_w=1_000.0 * share) for gpu in gpus)
+            desk.rounds()
+        (alert,) = desk.of("power_near_cap")
+        assert (alert.subject, alert.level) == (site.name, level)
+        assert alert.value == pytest.approx(share)
+
+
+def test_site_that_is_partly_unheard_can_raise_but_not_end(desk):
+    site = desk.seeded.sites[0]
+    gpus = [gpu for gpu in desk.seeded.gpus if gpu.node.cluster.site_id == site.pk]
+    Site.objects.filter(pk=site.pk).update(power_cap_w=1_000.0)
+    for heard in (gpus[:1], gpus[:1]):
+        for _ in range(6):
+            desk.feeds_answer()
+            at = desk.now + PERIOD
+            power_w = 950.0 if not desk.of("power_near_cap") else 10.0
+            GpuSample.objects.bulk_create(GpuSample(at=at, gpu=gpu, power_w=power_w) for gpu in heard)
+            desk.rounds()
+    assert [alert.state for alert in desk.of("power_near_cap")] == ["open"]
+
+
+def test_growing_queue_raises_and_a_shrinking_one_does_not(desk):
+    one, two = desk.seeded.instances[:2]
+    for n in range(30):
+        desk.feeds_answer()
+        at = desk.now + PERIOD
+        InstanceSample.objects.create(at=at, instance=one, state="ready", waiting=3 * n)
+        InstanceSample.objects.create(at=at, instance=two, state="ready", waiting=90 - 3 * n)
+        desk.rounds()
+    (alert,) = desk.of("queue_growing")
+    pool = Pool.objects.get(pk=one.pool_id)
+    assert alert.subject == f"llama3-70b/{pool.site.name}/{pool.request_class.name}"
+
+
+def test_failed_epoch_raises_with_its_decision_and_ends_with_the_next_that_is_well(desk):
+    def epoch(index: int, status: str) -> None:
+        at = desk.now
+        Epoch.objects.create(
+            kind="carbon", service=desk.seeded.service, index=index, period_s=60.0, due_at=at, started_at=at,
+            finished_at=at, status=status, error="the solver died" if status == "failed" else "",
+        )  # fmt: skip
+
+    epoch(1, "failed")
+    desk.feeds_answer()
+    desk.rounds()
+    (alert,) = desk.of("epoch_failed")
+    assert (alert.subject, alert.level, alert.value) == ("llama3-70b/carbon", "bad", 1.0)
+    assert "the solver died" in alert.summary
+    epoch(2, "applied")
+    desk.rounds(6, desk.feeds_answer)
+    alert.refresh_from_db()
+    assert alert.state == "resolved"
+
+
+def test_instance_that_falls_over_again_and_again_raises(desk):
+    instance, other = desk.seeded.instances[:2]
+    type(instance).objects.filter(pk=instance.pk).update(state="failed", detail="out of memory")
+    for n in range(60):
+        state = "failed" if n % 10 < 4 else "starting"
+        at = desk.now - timedelta(seconds=10 * n)
+        InstanceSample.objects.create(at=at, instance=instance, state=state)
+        InstanceSample.objects.create(at=at, instance=other, state="ready")
+    desk.feeds_answer()
+    desk.rounds()
+    (alert,) = desk.of("crash_loop")
+    assert alert.subject == str(instance.uid)
+    assert alert.value == 6.0
+    assert "out of memory" in alert.summary
+
+
+def test_alert_of_a_rule_that_is_gone_ends(stale):
+    stale.rounds()
+    Alert.objects.update(rule="of_old")
+    rounds.tidy(stale.now)
+    assert Alert.objects.get().state == "resolved"
+
+
+def test_channel_that_fails_is_left_alone_until_the_next_time(stale, sink):
+    sink.statuses = [503]
+    CarbonFeed.objects.update(last_ok_at=stale.now - timedelta(minutes=10))
+    stale.rounds()
+    assert Alert.objects.count() == 3
+    assert len(sink.received) == 1
+    assert sorted(AlertNotice.objects.values_list("attempts", flat=True)) == [0, 0, 1]
+    sink.statuses = [204]
+    stale.rounds(2)
+    assert set(AlertNotice.objects.values_list("state", flat=True)) == {"sent"}
+
+
+def test_end_is_told_after_the_beginning(stale, sink):
+    sink.statuses = [503]
+    stale.rounds()
+    sink.statuses = [204]
+    AlertNotice.objects.update(due_at=stale.now + timedelta(hours=1))
+    stale.rounds(4, stale.feeds_answer)
+    assert Alert.objects.get().state == "resolved"
+    assert told(sink) == [("raised", "feed_stale")]
+    stale.now += timedelta(hours=1)
+    notices.deliver(stale.now)
+    assert told(sink)[1:] == [("raised", "feed_stale"), ("resolved", "feed_stale")]

@@ -1,0 +1,471 @@
+"""Reports from the settled ledger: made, restated, made again byte for byte, fetched, signed, scheduled and mailed."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+from click.testing import CliRunner
+from django.contrib.auth import get_user_model
+from django.core import mail
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from kombu.exceptions import OperationalError
+
+from greenserve.cli import cli
+from pools import demo
+from pools.models import Job, Node, Tenant
+from scheduler.core.engine_model import engine_model
+from telemetry import settlement
+from telemetry.models import EnergyEntry, Instrument, MeterMark, Report, ReportSchedule
+from telemetry.reports import asking, making, schedules
+from telemetry.reports.errors import BadReport
+from telemetry.reports.tasks import make_report
+from tests.fakes import metering
+from tests.fakes.house import moment, start_instance
+from tests.fakes.metering import START
+
+pytestmark = pytest.mark.django_db
+END = START + 900.0
+LATER = END + 2_000.0
+DAY = f"{moment(START):%Y-%m-%d}"
+MONTH = f"{moment(START):%Y-%m}"
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(settings, tmp_path) -> None:
+    settings.GREENSERVE_REPORTS_DIR = tmp_path / "reports"
+
+
+@pytest.fixture
+def instance():
+    service = demo.load()
+    return start_instance(service.pools.first(), Node.objects.get(name="loc1-a100"), tp=4)
+
+
+@pytest.fixture
+def site(instance):
+    return instance.node.cluster.site
+
+
+@pytest.fixture
+def metered(instance, site):
+    """Fifteen minutes that nobody has settled: the first two thirds serve two tenants, the last is idle."""
+    metering.intensity(site, START, 300.0, 400.0)
+    metering.intensity(site, START + 300, 600.0, 200.0)
+    metering.rates(site)
+    metering.meters(instance, END + 2, running=lambda at_s: 1 if at_s < START + 600 else 0)
+    tenants = [Tenant.objects.get_or_create(name=f"tenant-{n}")[0] for n in range(2)]
+    for n in range(60):
+        metering.request(instance, START + 3 + 9.7 * n, f"r{n}", tenants[n % 2], ttft_s=0.4 + 0.01 * n)
+    return site
+
+
+@pytest.fixture
+def settled(metered):
+    assert settlement.settle(moment(LATER)) == 3
+    return metered
+
+
+@pytest.fixture
+def operator() -> Client:
+    client = Client()
+    client.force_login(get_user_model().objects.create_user("operator", password="secret"))
+    return client
+
+
+def made(**given) -> Report:
+    report = asking.ask({"period": DAY, **given})
+    assert making.make(report.pk), Job.objects.get(pk=report.job_id).error
+    return Report.objects.select_related("job", "revises").get(pk=report.pk)
+
+
+def contents(report: Report) -> dict[str, bytes]:
+    return {file.format: asking.path_of(file).read_bytes() for file in report.files.all()}
+
+
+def table(report: Report, kind: str = "csv") -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(contents(report)[kind].decode())))
+
+
+def supplier(site, factor: str = "300", **values) -> Instrument:
+    whole = {"valid_from": moment(START) - timedelta(days=40), "valid_to": moment(START) + timedelta(days=400)}
+    return Instrument.objects.create(
+        **{"site": site, "kind": "supplier", "factor_g_per_kwh": factor, "source": "disclosure", **whole, **values}
+    )
+
+
+# -- made ------------------------------------------------------------------------------------------
+
+
+def test_every_export_adds_up_to_the_meters_when_made(settled):
+    report = made(by="site,tenant,service,pool,model", formats="focus-csv,focus-parquet,csv,xlsx,pdf")
+    found = json.loads(contents(report)["reconciliation"])
+    assert found["adds_up"] is True
+    entered_uj = sum(EnergyEntry.objects.filter(start_at__lt=moment(END)).values_list("energy_uj", flat=True))
+    assert Decimal(found["total"]["meters_j"]) * 10**6 == entered_uj > 0
+    for mark in MeterMark.objects.select_related("gpu"):
+        (meter,) = (meter for meter in found["meters"] if meter["gpu"] == mark.gpu.uuid)
+        assert meter["difference_j"] == "0"
+        assert Decimal(meter["counter_moved_j"]) * 10**6 == mark.energy_uj - mark.opened_energy_uj
+    for kind, content in contents(report).items():
+        assert hashlib.sha256(content).hexdigest() == report.files.get(format=kind).sha256
+    for kind in ("csv", "focus-csv"):
+        column = "energy_j" if kind == "csv" else "x_EnergyJ"
+        assert sum(Decimal(row[column]) for row in table(report, kind)) * 10**6 == entered_uj
+
+
+def test_figures_are_those_of_the_ledger_when_made(settled):
+    (row,) = table(made(by="site"))
+    energy_kwh = float(row["energy_kwh"])
+    assert float(row["facility_kwh"]) == pytest.approx(energy_kwh * 1.2)  # the PUE of `metering.rates`
+    assert int(row["output_tokens"]) == 6_000
+    assert float(row["j_per_output_token"]) == pytest.approx(float(row["energy_j"]) / 6_000)
+    assert float(row["gpu_hours"]) == pytest.approx(4 * 0.25)
+    assert 200 <= float(row["scope2_location_kgco2e"]) * 1e3 / float(row["facility_kwh"]) <= 400
+    assert float(row["cost"]) == pytest.approx(float(row["electricity_cost"]) + float(row["gpu_hour_cost"]))
+    assert 0 < float(row["idle_share"]) < 1
+    assert row["scope2_market_kgco2e"] == ""  # there is no contract: unknown, not nothing
+    assert float(row["without_contract_kwh"]) == pytest.approx(float(row["facility_kwh"]))
+
+
+def test_market_is_known_when_contracts_cover_the_site(settled):
+    supplier(settled)
+    (row,) = table(made(by="site"))
+    assert float(row["scope2_market_kgco2e"]) == pytest.approx(float(row["facility_kwh"]) * 0.3)
+    old = Instrument.objects.get()
+    supplier(settled, "100", replaces=old)
+    (row,) = table(made(by="site"))
+    assert float(row["scope2_market_kgco2e"]) == pytest.approx(float(row["facility_kwh"]) * 0.1)
+
+
+def test_carbon_and_cost_are_unknown_and_not_nothing_when_no_feed_or_tariff_has_them(instance):
+    metering.meters(instance, START + 302)
+    settlement.settle(moment(LATER))
+    (row,) = table(made(by="site"))
+    assert (row["scope2_location_kgco2e"], row["cost"], row["sci_g_per_output_token"]) == ("", "", "")
+    assert float(row["without_intensity_kwh"]) == pytest.approx(float(row["energy_kwh"]))
+    refused = asking.ask({"period": DAY, "formats": "focus-csv"})
+    assert not making.make(refused.pk)
+    job = Job.objects.get(pk=refused.job_id)
+    assert job.state == "failed"
+    assert "formats: FOCUS has no place for an unknown cost" in job.error
+    assert "electricity tariff" in job.error
+    assert not refused.files.exists()
+
+
+def test_report_is_provisional_when_its_period_is_not_settled(settled):
+    report = made(by="site")
+    assert report.summary["provisional"] is True
+    (row,) = table(report)
+    assert Decimal(row["energy_j"]) > 0
+
+
+def test_saving_is_modelled_and_said_to_be_when_the_requests_are_replayed(settled):
+    report = made(by="site", baseline=True, formats="csv,pdf")
+    baseline = report.basis["baseline"]
+    assert (baseline["policy"], baseline["requests"], baseline["left_out"]) == ("single_pool", 60, 0)
+    # A fleet that is always on draws at least its loaded idle power for the quarter of an hour that was metered.
+    model = engine_model("Llama3-70B", "A100-80GB", 4)
+    assert baseline["energy_uj"] / 1e6 > model.idle_watts(model.gpu_params.f_max) * 900
+    assert baseline["location_ug"] > 0
+    assert making.reproduce(report) == []  # what was modelled is kept with the report, not modelled again
+
+
+def test_baseline_is_refused_when_there_is_nothing_to_replay(instance):
+    metering.meters(instance, START + 302)
+    settlement.settle(moment(LATER))
+    report = asking.ask({"period": DAY, "baseline": True, "formats": "csv"})
+    assert not making.make(report.pk)
+    assert "baseline: no request of the period" in Job.objects.get(pk=report.job_id).error
+
+
+# -- made again ------------------------------------------------------------------------------------
+
+
+def test_bytes_are_the_same_when_the_world_has_gone_on(settled):
+    supplier(settled)
+    report = made(by="site,tenant,pool", formats="focus-csv,focus-parquet,csv,xlsx,pdf")
+    before = contents(report)
+    settled.label, settled.pue = "Elsewhere", 1.9
+    settled.save()
+    Tenant.objects.update(label="Renamed")
+    Tenant.objects.filter(name="tenant-0").update(name="renamed")
+    supplier(settled, "5", kind="certificate", volume_kwh=1_000)
+    metering.intensity(settled, START, 300.0, 900.0, issued_s=START + 5_000)
+    assert settlement.restate(moment(LATER), moment(START)) > 0
+    assert making.reproduce(report) == []
+    assert contents(report) == before
+    other = made(by="site,tenant,pool", formats="focus-csv,focus-parquet,csv,xlsx,pdf")
+    assert {kind for kind in before if contents(other)[kind] == before[kind]} == set()
+
+
+def test_difference_is_told_when_a_file_does_not_come_out_the_same(settled):
+    report = made()
+    report.files.filter(format="csv").update(sha256="0" * 64)
+    (difference,) = making.reproduce(report)
+    assert (difference.name, difference.then) == (report.files.get(format="csv").name, "0" * 64)
+    assert difference.now == hashlib.sha256(contents(report)["csv"]).hexdigest()
+
+
+def test_restated_feed_changes_exactly_its_intervals_when_the_report_is_made_anew(settled):
+    asked = {"by": "site,tenant", "formats": "focus-csv,csv"}
+    first = made(**asked)
+    metering.intensity(settled, START + 300, 300.0, 250.0, issued_s=START + 5_000)
+    assert settlement.restate(moment(LATER), moment(START)) == 1
+    second = made(**asked)
+    assert (second.revision, second.revises) == (2, first)
+    assert second.summary["version"].startswith(f"R{first.pk}.2-L")
+    start, end = (f"{moment(START + s):%Y-%m-%dT%H:%M:%SZ}" for s in (300, 600))
+    assert second.changes == [{"site": settled.name, "start": start, "end": end, "cause": "carbon"}]
+    carbon = {"scope2_location_kgco2e", "scope2_location_known_kgco2e", "g_per_1k_output_tokens"}
+    for was, now in zip(table(first), table(second), strict=True):
+        differ = {name for name in was if was[name] != now[name]} - {"report_version", "sci_g_per_output_token"}
+        assert differ <= carbon
+    assert making.reproduce(first) == []
+
+
+# -- asked for wrongly -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "words"),
+    [
+        ({"period": "2999-01"}, "period", "has not begun"),
+        ({"period": "2001-01"}, "period", "the ledger reaches from"),
+        ({"period": DAY, "sites": "atlantis"}, "sites", "atlantis"),
+    ],
+)
+def test_report_is_refused_when_there_can_be_nothing_in_it(settled, given, field, words):
+    with pytest.raises(BadReport, match=words) as error:
+        asking.ask(given)
+    assert error.value.field == field
+    assert not Report.objects.exists()
+
+
+def test_report_is_refused_when_nothing_was_ever_settled(instance):
+    with pytest.raises(BadReport, match="settled nothing yet"):
+        asking.ask({"period": DAY})
+
+
+# -- REST ------------------------------------------------------------------------------------------
+
+
+def post(client: Client, path: str = "", **body):
+    return client.post(f"/api/v1/reports/{path}", json.dumps(body), content_type="application/json")
+
+
+def test_report_is_made_by_a_worker_and_fetched_when_asked_for_by_rest(settled, operator):
+    answer = post(operator, period=DAY, by=["site"], formats=["csv", "pdf"])
+    assert answer.status_code == 202, answer.content
+    body = answer.json()
+    assert (body["state"], body["files"], body["summary"]) == ("queued", [], None)
+    assert make_report(body["id"]) is True
+    found = operator.get(answer.headers["Location"]).json()
+    assert (found["state"], found["progress"], found["error"]) == ("done", 1.0, "")
+    assert {file["format"] for file in found["files"]} == {"csv", "pdf", "reconciliation"}
+    for file in found["files"]:
+        got = operator.get(f"/api/v1/reports/{body['id']}/files/{file['format']}/")
+        assert hashlib.sha256(b"".join(got.streaming_content)).hexdigest() == file["sha256"]
+        assert file["name"] in got.headers["Content-Disposition"]
+    assert operator.get(f"/api/v1/reports/{body['id']}/files/xlsx/").status_code == 404
+    (row,) = operator.get("/api/v1/reports/", {"state": "done"}).json()["results"]
+    assert row["id"] == body["id"]
+
+
+def test_list_makes_few_queries_however_many_reports_there_are(settled, operator):
+    for _ in range(4):
+        asking.ask({"period": DAY})
+    with CaptureQueriesContext(connection) as queries:
+        assert len(operator.get("/api/v1/reports/").json()["results"]) == 4
+    assert len(queries) <= 2 + 2
+
+
+def test_rest_names_the_field_when_it_is_wrong(settled, operator, client):
+    answer = post(operator, period=DAY, by=["colour"])
+    assert answer.status_code == 400
+    assert "colour" in answer.json()["by"]
+    assert post(operator, period=DAY, frmats=["pdf"]).json()["frmats"]
+    assert operator.post("/api/v1/reports/", "[]", content_type="application/json").status_code == 400
+    assert operator.post("/api/v1/reports/", "{", content_type="application/json").status_code == 400
+    assert operator.get("/api/v1/reports/", {"state": "flying"}).status_code == 400
+    assert client.get("/api/v1/reports/").status_code == 403
+    assert post(client, period=DAY).status_code == 403
+
+
+def test_report_is_signed_once_when_it_is_finished(settled, operator):
+    queued = asking.ask({"period": DAY})
+    assert post(operator, f"{queued.pk}/sign/").status_code == 409
+    making.make(queued.pk)
+    assert post(operator, f"{queued.pk}/sign/").json()["signed_by"] == "operator"
+    assert post(operator, f"{queued.pk}/sign/").status_code == 409
+    assert making.reproduce(Report.objects.get(pk=queued.pk)) == []
+
+
+def test_report_is_not_made_when_it_was_cancelled(settled, operator):
+    queued = asking.ask({"period": DAY})
+    assert post(operator, f"{queued.pk}/cancel/").json()["state"] == "cancelled"
+    assert making.make(queued.pk) is False
+    assert post(operator, f"{queued.pk}/cancel/").status_code == 409
+
+
+def test_report_stops_when_it_is_cancelled_on_its_way(settled, monkeypatch):
+    monkeypatch.setattr(making, "TELL_EVERY_S", 0.0)
+    report = asking.ask({"period": DAY})
+    Job.objects.filter(pk=report.job_id).update(cancel_requested=True)
+    assert making.make(report.pk) is False
+    assert Job.objects.get(pk=report.job_id).state == "cancelled"
+    assert not report.files.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_job_fails_and_says_so_when_redis_does_not_answer(settled, operator, monkeypatch):
+    def refuse(*_, **__):
+        raise OperationalError("Connection refused")
+
+    monkeypatch.setattr(make_report, "apply_async", refuse)
+    body = post(operator, period=DAY).json()
+    job = Job.objects.get(uid=body["job"])
+    assert (job.state, "Redis does not answer" in job.error) == ("failed", True)
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def test_page_lists_what_is_made_and_offers_its_files(settled, operator):
+    report = made(formats="csv,pdf")
+    page = operator.get("/reports/").content.decode()
+    assert report.summary["version"] in page
+    assert f"/reports/{report.pk}/files/pdf/" in page
+    got = operator.get(f"/reports/{report.pk}/files/csv/")
+    assert b"".join(got.streaming_content) == contents(report)["csv"]
+    assert operator.post(f"/reports/{report.pk}/sign/").status_code == 302
+    assert "operator" in operator.get("/reports/?part=1").content.decode()
+
+
+def test_form_keeps_what_was_typed_when_a_field_is_wrong(settled, operator):
+    answer = operator.post("/reports/", {"period": "Octember", "by": ["tenant"], "formats": ["pdf"]})
+    assert answer.status_code == 400
+    page = answer.content.decode()
+    assert 'value="Octember"' in page
+    assert "is not understood" in page
+    assert 'name="by" value="tenant" checked' in page
+    assert 'name="by" value="site" checked' not in page
+
+
+def test_page_asks_for_a_report_when_the_form_is_sent(settled, operator):
+    answer = operator.post("/reports/", {"period": DAY, "by": ["site"], "formats": ["pdf"], "zone": "UTC", "site": ""})
+    assert (answer.status_code, answer.url) == (302, "/reports/")
+    assert Report.objects.get().asked["formats"] == ["pdf"]
+    assert "queued" in operator.get("/reports/").content.decode()
+
+
+@pytest.mark.parametrize("path", ["/reports/", "/reports/1/files/pdf/"])
+def test_page_leads_to_the_sign_in_when_nobody_is_signed_in(client, path):
+    assert client.get(path).status_code == 302
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(cli, ["report", *arguments])
+
+
+def test_command_makes_lists_fetches_and_verifies(settled, tmp_path):
+    done = run("make", DAY, "--by", "site", "--format", "csv,pdf", "--out", str(tmp_path / "out"), "--json")
+    assert done.exit_code == 0, done.output
+    row = json.loads(done.output)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {file["name"] for file in row["files"]}
+    assert json.loads(run("list", "--json").output)[0]["version"] == row["version"]
+    assert run("fetch", str(row["id"]), "--out", str(tmp_path / "again")).exit_code == 0
+    same = run("verify", str(row["id"]))
+    assert (same.exit_code, "3 files: all as they were" in same.output) == (0, True)
+    report = Report.objects.get(pk=row["id"])
+    asking.path_of(report.files.get(format="csv")).write_text("altered")
+    other = run("verify", str(row["id"]))
+    assert (other.exit_code, "1 differ" in other.output) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("make", "Octember"), "period: 'Octember' is not understood"),
+        (("make", DAY, "--by", "colour"), "by: 'colour' is not known"),
+        (("make", DAY, "--format", "docx"), "formats: 'docx' is not known"),
+        (("make", DAY, "--sites", "atlantis"), "sites: 'atlantis' is not known"),
+        (("make", DAY, "--zone", "Mars"), "zone: 'Mars' is no time zone"),
+        (("verify", "99"), "there is no report 99"),
+    ],
+)
+def test_command_says_what_is_wrong_in_one_line_when_it_fails(settled, arguments, words):
+    found = run(*arguments)
+    assert found.exit_code == 2
+    assert words in found.output
+    assert len(found.output.strip().splitlines()) == 1
+
+
+# -- schedules and mail ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def monthly(settled) -> ReportSchedule:
+    schedule = ReportSchedule(
+        name="Finance", cadence="monthly", asked={"formats": ["pdf", "csv"]}, recipients=["finance@example.com"]
+    )
+    schedule.full_clean()
+    schedule.save()
+    return schedule
+
+
+def after_the_month():
+    return (moment(START).replace(day=1) + timedelta(days=32)).replace(day=1, hour=1, minute=0)
+
+
+def test_scheduled_report_waits_for_the_ledger_when_the_month_is_over(monthly):
+    assert schedules.due(after_the_month()) == []
+    (report,) = schedules.due(after_the_month() + schedules.PATIENCE)
+    assert report.asked["period"] == MONTH
+    assert report.schedule == monthly
+    assert schedules.due(after_the_month() + schedules.PATIENCE) == []
+    monthly.refresh_from_db()
+    assert (monthly.last_period, monthly.last_error) == (MONTH, "")
+
+
+def test_report_is_mailed_with_its_files_when_mail_is_set_up(monthly, settings):
+    settings.MAIL_SERVER = object()
+    (report,) = schedules.due(after_the_month() + schedules.PATIENCE)
+    assert make_report(report.pk)
+    (sent,) = mail.outbox
+    assert sent.to == ["finance@example.com"]
+    assert sent.subject.startswith("Finance: ")
+    assert "provisional" in sent.body
+    report.refresh_from_db()
+    attached = {attachment[0]: attachment[1] for attachment in sent.attachments}
+    for file in report.files.filter(format__in=("pdf", "reconciliation")):
+        assert hashlib.sha256(attached[file.name]).hexdigest() == file.sha256
+        assert file.sha256 in sent.body
+    monthly.refresh_from_db()
+    assert monthly.last_error == ""
+
+
+def test_schedule_says_so_when_mail_is_not_set_up(monthly, settings):
+    settings.MAIL_SERVER = None
+    (report,) = schedules.due(after_the_month() + schedules.PATIENCE)
+    assert make_report(report.pk)
+    monthly.refresh_from_db()
+    assert "GREENSERVE_EMAIL_URL" in monthly.last_error
+    assert not mail.outbox
+
+
+def test_schedule_says_what_is_wrong_when_its_report_cannot_be_asked_for(monthly):
+    ReportSchedule.objects.update(asked={"by": ["colour"]})
+    assert schedules.due(after_the_month() + schedules.PATIENCE) == []
+    monthly.refresh_from_db()
+    assert "'colour' is not known" in monthly.last_error
