@@ -168,8 +168,9 @@ GREENSERVE_FORECAST_RETENTION_DAYS = 90  # forecasts of carbon and prices; what 
 GREENSERVE_CLOCK_DECISION_SINK = "scheduler.live.clock.store"
 GREENSERVE_SAMPLE_RETENTION_DAYS = 14  # a batch that comes later than that is refused
 GREENSERVE_MINUTE_RETENTION_DAYS = 62  # roll-ups to minutes; hours and days are kept
-# A window of the ledger is settled when the longest request that ran in it has ended and its record is in.
-GREENSERVE_SETTLE_AFTER_S = 960.0
+# A window of the ledger is settled when the longest request that ran in it has ended and its record is in; in the demo
+# when most have: what comes later restates it.
+GREENSERVE_SETTLE_AFTER_S = 120.0 if DEMO else 960.0
 GREENSERVE_RESTATE_DAYS = 35  # how far back revised points and tariffs are looked for; below the minutes' retention
 # Batches (scheduler.live.batches). How far ahead they look for clean time, and so how far forecasts are kept; each plan
 # holds for an epoch. Their lines go through the gateway, so many at a time at most.

@@ -11,7 +11,8 @@ STEPS_S = (MINUTE_S, 10 * MINUTE_S, HOUR_S, DAY_S)  # of energy entries; those o
 class EnergyRollup(models.Model):
     """Energy entries of a site by pool and kind over [start_at, start_at + step_s), kept up by each posting.
 
-    Carbon is by what is known now; `unknown_uj` is the energy without an intensity, whose carbon is not in the sum.
+    Carbon is by what was known at posting (settlements restate, roll-ups do not); `unknown_uj` is the energy without an
+    intensity, whose carbon is not in the sum.
     """
 
     step_s = models.IntegerField()
