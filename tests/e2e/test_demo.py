@@ -47,7 +47,7 @@ def test_charts_and_decisions_are_there_when_three_minutes_have_passed(demo: Pro
             assert time.monotonic() - start < WITHIN_S, f"points drawn after {WITHIN_S:g} s: {drawn}"
             page.wait_for_timeout(1000)
         print(f"four charts and four loops after {time.monotonic() - start:.0f} s")
-        page.wait_for_timeout(max(0.0, 90 - (time.monotonic() - start)) * 1000)  # something to look at
+        page.wait_for_timeout(max(0.0, 40 - (time.monotonic() - start)) * 1000)  # something to look at
         chrome.screenshot(page, artifacts, "demo-overview")
         page.goto(f"{demo.web}/decisions/?kind=carbon")
         page.locator("main a[href^='/decisions/']").filter(has_text="Partition").last.click()

@@ -27,7 +27,7 @@ from scheduler.simulator.outcome import Outcome
 from scheduler.simulator.run import simulate
 from tests.unit.simulator.scenarios import Schedule, Turns, emergencies, fleets, loads, schedules
 
-# 100 random scenarios each; `make test-slow` takes 400 (profile `thorough`).
+# 100 random scenarios each; `make test-slow` takes 200 (profile `thorough`).
 LAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 EVENTS = 20_000
 
