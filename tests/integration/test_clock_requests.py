@@ -125,6 +125,10 @@ def test_later_requests_are_heard_when_one_cannot_be_read(
     assert len([record for record in caplog.records if "cannot be used" in record.message]) == 2
 
 
+def unheard(caplog: pytest.LogCaptureFixture) -> int:
+    return len([one for one in caplog.records if one.message.startswith("no clock requests are heard")])
+
+
 def test_requests_are_heard_again_when_redis_was_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     socket = tmp_path / "r.sock"
     command = [redis_server(), "--port", "0", "--unixsocket", str(socket), "--dir", str(tmp_path), "--save", ""]
@@ -137,6 +141,7 @@ def test_requests_are_heard_again_when_redis_was_away(tmp_path: Path, caplog: py
 
     with caplog.at_level(logging.INFO, "pools.agent.clock_requests"):
         agent = Agent(f"unix://{socket}?db=0")  # before Redis is there
+        eventually(lambda: unheard(caplog) == 1, 10.0, "first complaint")
         server = start()
         try:
             eventually(lambda: heard(client), 10.0, "listener")
@@ -145,6 +150,7 @@ def test_requests_are_heard_again_when_redis_was_away(tmp_path: Path, caplog: py
             server.kill()
             server.wait(5)
             eventually(lambda: agent.actuator.calls[-1] == ("reset", ("G0",)), 5.0, "top clock")  # the lease is over
+            eventually(lambda: unheard(caplog) == 2, 10.0, "second complaint")
             socket.unlink(missing_ok=True)
             server = start()
             eventually(lambda: heard(client), 10.0, "listener")
@@ -155,6 +161,5 @@ def test_requests_are_heard_again_when_redis_was_away(tmp_path: Path, caplog: py
             client.close()
             server.terminate()
             server.wait(10)
-    said = [record.message for record in caplog.records]
-    assert len([text for text in said if text.startswith("no clock requests are heard")]) == 2  # once each time
-    assert "clock requests are heard again" in said
+    assert unheard(caplog) == 2, "once each time"
+    assert "clock requests are heard again" in [record.message for record in caplog.records]
