@@ -2,5 +2,6 @@
 
 from .credentials import credentials_path, ensure_demo_credentials
 from .fleet import load
+from .rates import load_rates
 
-__all__ = ["credentials_path", "ensure_demo_credentials", "load"]
+__all__ = ["credentials_path", "ensure_demo_credentials", "load", "load_rates"]

@@ -1,15 +1,17 @@
 import json
 import stat
+from io import StringIO
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.core.management import call_command
 
 from pools import demo, services
 from pools.demo import carbon_curve
 from pools.demo.credentials import CredentialsError
 from pools.demo.fleet import profile_rows
 from pools.models import ApiKey, Gpu, Node, Pool, Profile, RequestClass, Service, Site, Slo, Tenant
-from telemetry.models import CarbonFeed
+from telemetry.models import CarbonFeed, GpuRate, Tariff
 
 pytestmark = pytest.mark.django_db
 TABLES = (ApiKey, Gpu, Node, Pool, Profile, RequestClass, Service, Site, Slo, Tenant, CarbonFeed)
@@ -52,6 +54,16 @@ def test_nothing_is_added_and_edits_are_kept_when_demo_is_loaded_twice():
     assert (site.label, site.pue) == ("Chicago", 1.2)
     assert Profile.objects.filter(max_rps=1.5).count() == 8
     assert Slo.objects.get(kind="ttft").objective_s == 1.0
+
+
+def test_invented_prices_say_so_and_are_not_added_twice():
+    call_command("load_demo", stdout=StringIO())
+    call_command("load_demo", stdout=StringIO())
+    assert sorted(Tariff.objects.values_list("site__name", flat=True)) == ["location-1", "location-2", "location-3"]
+    assert sorted(GpuRate.objects.values_list("gpu_type", flat=True)) == ["A100-80GB", "H100-SXM-80GB"]
+    for row in (*Tariff.objects.all(), *GpuRate.objects.all()):
+        row.full_clean()
+        assert "Synthetic" in row.source
 
 
 def test_figure_is_empty_with_a_note_when_the_source_is_impossible():
