@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import cycle
 from typing import Any
 
 import openai
@@ -147,10 +149,15 @@ def crowd(demo: Operator) -> Iterator[Crowd]:
 
 SERVED = "SELECT request_id FROM telemetry_requestrecord WHERE started_at > %s AND status = 'ok'"
 FAILED = "SELECT request_id, status, error FROM telemetry_requestrecord WHERE started_at > %s AND status <> 'ok'"
-OTHERS = (
-    "SELECT i.uid FROM pools_instance i JOIN pools_pool p ON p.id = i.pool_id "
-    "JOIN pools_requestclass c ON c.id = p.request_class_id WHERE c.name <> 'ALL' AND i.state <> 'stopped'"
+SHADOWS = (
+    "SELECT new.uid::text, old.uid::text, new.created_at, new.ready_at, old.stopped_at FROM pools_instance new "
+    "JOIN pools_instance old ON new.replaces ? old.uid::text WHERE new.created_at > %s AND new.ready_at IS NOT NULL"
 )
+SERVED_FOR_THE_OLD = (
+    " AND old.state = 'stopped' AND EXISTS (SELECT 1 FROM telemetry_requestrecord r "
+    "WHERE r.instance_uid::text = new.uid::text AND r.status = 'ok') ORDER BY new.id"
+)
+RESIZED_WITHIN_S = 40.0
 CLOCKS = "SELECT reason, summary FROM scheduler_decision WHERE at > %s AND kind = 'clock'"
 DECIDED = "SELECT summary, commands FROM scheduler_decision WHERE at > %s AND kind = %s"
 COMMANDED = DECIDED + " AND commands @> %s::jsonb"
@@ -160,27 +167,20 @@ def test_throttllem_sets_clocks_at_admissions_and_resizes_engines_by_shadows(dem
     since = demo.follow("throttllem")
     demo.seen("a clock set at an admission", CLOCKS + " AND reason IN ('within_limits', 'lost', 'at_limit')", since)
     wait_for("an engine of one pool", lambda: demo.engines("ALL"), PATIENCE_S)
-    # Shadows need room of their own: where an engine waits for GPUs, what would go there does not wait for it.
-    wait_for("the end of other pools' engines", lambda: not demo.rows(OTHERS), PATIENCE_S)
-    lowered = demo.declare(rps=0.3)  # for which an engine of TP2 would do
-    (started, *_) = demo.seen(
-        "a shadow that serves",
-        "SELECT uid::text, replaces, created_at, ready_at FROM pools_instance "
-        "WHERE created_at > %s AND replaces <> '[]' AND ready_at IS NOT NULL ORDER BY id",
-        lowered,
-    )
-    new, (old, *_), created_at, ready_at = started
-    demo.seen(
-        "the decision to start it", COMMANDED + " AND reason = 'slack'", lowered, "scale", '[{"type": "ScaleTo"}]'
-    )
-    stopped = "SELECT stopped_at FROM pools_instance WHERE state = 'stopped' AND uid::text = %s"
-    ((stopped_at,),) = demo.seen("the end of the one that it replaces", stopped, old)
+    loads = cycle((0.3, 8.0))  # for which smaller and larger engines would do, whichever they are now
+    declared_at = -RESIZED_WITHIN_S
+
+    def resized() -> list[tuple[Any, ...]]:
+        nonlocal declared_at
+        if not demo.rows(SHADOWS, since) and time.monotonic() - declared_at > RESIZED_WITHIN_S:
+            declared_at = time.monotonic()
+            demo.declare(next(loads))
+        return demo.rows(SHADOWS + SERVED_FOR_THE_OLD, since)
+
+    (new, old, created_at, ready_at, stopped_at), *_ = wait_for("a shadow that took over", resized, 2 * PATIENCE_S)
     assert stopped_at > ready_at
-    demo.seen(
-        "requests that the shadow served",
-        "SELECT request_id FROM telemetry_requestrecord WHERE status = 'ok' AND instance_uid::text = %s",
-        new,
-    )
+    started = COMMANDED + " AND reason IN ('slack', 'congested')"
+    demo.seen("the decision to start it", started, since, "scale", '[{"type": "ScaleTo"}]')
     states = (
         "SELECT DISTINCT s.instance_state FROM telemetry_gpusample s JOIN pools_instance i ON i.id = s.instance_id "
         "WHERE i.uid::text = %s AND s.at BETWEEN %s AND %s"
