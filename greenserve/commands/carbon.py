@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from greenserve.cli import fail
 
-F = TypeVar("F", bound=Callable[..., Any])
+from .database import database
+
 PATIENCE_S = 40.0  # a run of beat takes at most 30
 RUN_S = 600.0
 SIGNALS = click.Choice(["average", "marginal", "price"])
@@ -30,34 +28,9 @@ def carbon() -> None:
     """
 
 
-def with_database(command: F) -> F:
-    """Django is set up when the command runs, and a database that does not answer is one clear line."""
-
-    @wraps(command)
-    def wrapped(*args: Any, **options: Any) -> Any:
-        with _database():
-            return command(*args, **options)
-
-    return wrapped  # type: ignore[return-value]
-
-
-@contextmanager
-def _database() -> Iterator[None]:
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "greenserve.settings")
-    import django
-
-    django.setup()
-    from django.db import DatabaseError
-
-    try:
-        yield
-    except DatabaseError as error:
-        fail(f"the database does not answer or has no tables yet: start GreenServe first (`greenserve up`): {error}")
-
-
 @carbon.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@with_database
+@database()
 def feeds(as_json: bool) -> None:
     """Show every feed: how fresh it is, its last error, its forecast, its gaps of the last day.
 
@@ -103,7 +76,7 @@ def _at(at_s: float | None) -> str:
 @click.option("--signal", type=SIGNALS, help="Only of this signal.")
 @click.option("--from", "start", help="With --to: the actuals of a stretch of the past, such as 2026-05-01T00:00Z.")
 @click.option("--to", "end", help="Where that ends.")
-@with_database
+@database()
 def fetch(site: str | None, signal: str | None, start: str | None, end: str | None) -> None:
     """Ask the providers now: what is new, or with --from and --to what was. Asking again stores nothing twice.
 
@@ -177,7 +150,7 @@ def _site(name: str) -> Any:
 @click.option("--site", required=True, help="Whose feed it is for.")
 @click.option("--signal", type=SIGNALS, default="average", show_default=True)
 @click.option("--zone", help="The file's zone; the site's own where it is left out.")
-@with_database
+@database()
 def import_file(file: str, site: str, signal: str, zone: str | None) -> None:
     """Store what a CSV FILE says was measured (zone,start_utc,end_utc,signal,value,unit,factor,source).
 
@@ -214,7 +187,7 @@ def import_file(file: str, site: str, signal: str, zone: str | None) -> None:
 @click.option("--factor", type=click.Choice(["direct", "lifecycle"]), help="The provider's usual one if left out.")
 @click.option("--refresh", "refresh_s", type=click.FloatRange(1.0), help="Seconds between two calls.")
 @click.option("--source", default="", help="Shown under every figure drawn from it.")
-@with_database
+@database()
 def set_feed(
     site: str,
     settings: tuple[str, ...],

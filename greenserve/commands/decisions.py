@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 
 import click
 
 from greenserve.cli import fail
+
+from .database import database
 
 
 @click.command()
@@ -21,25 +22,19 @@ def decisions(service: str | None, last: int, as_json: bool) -> None:
     Without clock, database or nodes, as in the simulator: a difference means that the code decides otherwise now than
     it did (exit status 1). Recordings are kept for two days.
     """
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "greenserve.settings")
-    import django
-
-    django.setup()
-    from django.db import DatabaseError
-
     from scheduler.core.recording import RecordingError
-    from scheduler.live.recordings import replay
-    from scheduler.models import Epoch
 
-    epochs = Epoch.objects.filter(recording__isnull=False).order_by("-started_at")
-    if service is not None:
-        epochs = epochs.filter(service__name=service)
-    try:
-        found = [step for epoch in epochs[:last] for step in replay(epoch)]
-    except DatabaseError as error:
-        fail(f"the database does not answer or has no tables yet: start GreenServe first (`greenserve up`): {error}")
-    except RecordingError as error:
-        fail(f"the recordings are of another version: {error}")
+    with database():
+        from scheduler.live.recordings import replay
+        from scheduler.models import Epoch
+
+        epochs = Epoch.objects.filter(recording__isnull=False).order_by("-started_at")
+        if service is not None:
+            epochs = epochs.filter(service__name=service)
+        try:
+            found = [step for epoch in epochs[:last] for step in replay(epoch)]
+        except RecordingError as error:
+            fail(f"the recordings are of another version: {error}")
     differ = [step for step in found if not step.same]
     if as_json:
         click.echo(json.dumps({"steps": len(found), "differ": [asdict(step) for step in differ]}))

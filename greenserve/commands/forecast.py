@@ -11,7 +11,7 @@ import click
 
 from greenserve.cli import fail
 
-from .carbon import with_database
+from .database import database
 
 
 @click.command()
@@ -19,7 +19,7 @@ from .carbon import with_database
 @click.option("--site", help="Only the carbon of this site.")
 @click.option("--score", is_flag=True, help="Back-test all models now, rather than when it is time.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@with_database
+@database()
 def forecast(service: str | None, site: str | None, score: bool, as_json: bool) -> None:
     """Show forecasts of load by class (the peak 5-second rates of the next six steps) and of carbon intensity, with the
     record of each model: mean pinball loss and MAPE of a back-test with rolling origin. `*` marks the one in use.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import click
 
 from greenserve.cli import fail
+
+from .database import database
 
 
 @click.command()
@@ -40,13 +41,8 @@ def policy(service: str | None, name: str | None, knobs: tuple[str, ...], as_jso
             presets.knobs(name, given)
     except ValueError as error:
         fail(f"{error}; see `greenserve policy --list`", 2)
-    _django()
-    from django.db import DatabaseError
-
-    try:
+    with database():
         rows = _change(service, name, given) if service and name else _shown(service)
-    except DatabaseError as error:
-        fail(f"the database does not answer or has no tables yet: start GreenServe first (`greenserve up`): {error}")
     if as_json:
         click.echo(json.dumps(rows[0] if service else rows))
         return
@@ -80,13 +76,6 @@ def _list(as_json: bool) -> None:
     click.echo("Knobs:")
     for key, words in documented().items():
         click.echo(f"  {key}: {words}")
-
-
-def _django() -> None:
-    import django
-
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "greenserve.settings")
-    django.setup()
 
 
 def _shown(name: str | None) -> list[dict[str, Any]]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
 from greenserve.cli import fail
+
+from .database import database
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -58,7 +57,7 @@ def make(
     2026-10-05/2026-10-12.
     """
     given = {"period": period, "zone": zone, "by": by, "formats": formats, "sites": sites, "baseline": baseline}
-    with _database():
+    with database():
         from telemetry.models import Report
         from telemetry.reports import asking, making
         from telemetry.reports.errors import BadReport
@@ -81,7 +80,7 @@ def make(
 @JSON
 def listing(last: int, as_json: bool) -> None:
     """List reports, the newest first."""
-    with _database():
+    with database():
         from telemetry.models import Report
 
         rows = [_row(found) for found in Report.objects.select_related("job").prefetch_related("files")[:last]]
@@ -101,7 +100,7 @@ def listing(last: int, as_json: bool) -> None:
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="To this folder.")
 def fetch(number: int, out: Path) -> None:
     """Copy a report's files here, or to another folder."""
-    with _database():
+    with database():
         for path in _copy(_find(number), out):
             click.echo(path)
 
@@ -116,7 +115,7 @@ def verify(number: int, as_json: bool) -> None:
     """
     import hashlib
 
-    with _database():
+    with database():
         from telemetry.reports import asking, making
 
         found = _find(number)
@@ -134,20 +133,6 @@ def verify(number: int, as_json: bool) -> None:
             click.echo(f"{one['file']}: {one}")
         click.echo(f"{count} files: {'all as they were' if not differ else f'{len(differ)} differ'}")
     raise SystemExit(1 if differ else 0)
-
-
-@contextmanager
-def _database() -> Iterator[None]:
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "greenserve.settings")
-    import django
-
-    django.setup()
-    from django.db import DatabaseError
-
-    try:
-        yield
-    except DatabaseError as error:
-        fail(f"the database does not answer or has no tables yet: start GreenServe first (`greenserve up`): {error}")
 
 
 def _find(number: int) -> Any:

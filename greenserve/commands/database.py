@@ -1,0 +1,24 @@
+"""Commands that look into the database."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from greenserve.cli import fail
+
+
+@contextmanager
+def database() -> Iterator[None]:
+    """Django is set up within, and a database that does not answer is one clear line. Decorates functions too."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "greenserve.settings")
+    import django
+
+    django.setup()
+    from django.db import DatabaseError
+
+    try:
+        yield
+    except DatabaseError as error:
+        fail(f"the database does not answer or has no tables yet: start GreenServe first (`greenserve up`): {error}")
