@@ -6,8 +6,8 @@ import contextlib
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+
+from .loopback import QuietHandler, listening
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Sink:
 def receiving() -> Iterator[Sink]:
     sink = Sink()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             sink.received.append(Received(self.path, dict(self.headers), body))
@@ -46,19 +46,9 @@ def receiving() -> Iterator[Sink]:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    sink.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
-        yield sink
-    finally:
-        if sink.hold is not None:
-            sink.hold.set()
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=10)
+    with listening(Handler) as sink.url:
+        try:
+            yield sink
+        finally:
+            if sink.hold is not None:
+                sink.hold.set()

@@ -6,9 +6,9 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from .loopback import QuietHandler, listening
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Web:
 def serving() -> Iterator[Web]:
     web = Web()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
             answer = web.answer(Asked(parts.path, parse_qs(parts.query), dict(self.headers)))
@@ -80,21 +80,11 @@ def serving() -> Iterator[Web]:
                 self.wfile.write(bytes([byte]))
                 self.wfile.flush()
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    web.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
-        yield web
-    finally:
-        web.closing.set()
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=10)
+    with listening(Handler) as web.url:
+        try:
+            yield web
+        finally:
+            web.closing.set()
 
 
 class Clock:
