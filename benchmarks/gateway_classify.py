@@ -31,8 +31,8 @@ from pools import wire
 from scheduler.core.ports import RequestFeatures
 from scheduler.core.predictors import length_training
 from scheduler.core.predictors.boosted_lengths import record_of
-from scheduler.gateway import endpoint, features, validation
-from scheduler.gateway.classify import Classified, Classifier
+from scheduler.gateway.classify.classifier import Classified, Classifier
+from scheduler.gateway.requests import endpoint, features, validation
 
 ROUNDS, WARM_UP, LEARNED = 4000, 500, 2000
 OUTPUT_BORDERS = {"freesh_a": (444,), "freesh_b": (232,), "dynamollm": (100, 350)}

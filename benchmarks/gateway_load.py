@@ -46,6 +46,7 @@ class Usage:
     user_s: float
     system_s: float
     rss_bytes: int
+    processes: int = 1
 
 
 def tree_usage(root: int) -> Usage:
@@ -54,7 +55,7 @@ def tree_usage(root: int) -> Usage:
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (found := _stat(int(entry))):
             children.setdefault(int(found[1]), []).append(int(entry))
-    user = system = rss = 0
+    user = system = rss = processes = 0
     queue = [root]
     while queue:
         pid = queue.pop()
@@ -63,7 +64,8 @@ def tree_usage(root: int) -> Usage:
             user += int(found[11]) + int(found[13])
             system += int(found[12]) + int(found[14])
             rss += int(found[21]) * PAGE_BYTES
-    return Usage(user / TICKS_PER_S, system / TICKS_PER_S, rss)
+            processes += 1
+    return Usage(user / TICKS_PER_S, system / TICKS_PER_S, rss, processes)
 
 
 def _stat(pid: int) -> list[str]:

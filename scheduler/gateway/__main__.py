@@ -13,11 +13,12 @@ from pathlib import Path
 
 import uvloop
 
-from .protocol import HttpLimits
-from .relay import Timeouts
+from pools.worker_hosts import WorkerHosts, from_argument
+
+from .http.request import HttpLimits
+from .relay.exchange import Timeouts
 from .server import Config, GatewayServer
 from .siblings import PortShare
-from .worker_hosts import WorkerHosts, from_argument
 
 BROKEN_EXIT = 1
 CANNOT_START_EXIT = 2

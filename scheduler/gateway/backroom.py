@@ -14,25 +14,25 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from pools.worker_hosts import WorkerHosts
 from scheduler.core.predictors.boosted_lengths import BoostedLengthPredictor
 
 from . import live
-from .admission import AdmissionGate
-from .classify import Classifier
-from .clocks import Ask, ClockAsks
-from .dispatch import Dispatcher, Gate
-from .emergency import Emergencies
-from .fleet import FleetView
+from .accounts.journal import Journal, Shipper
+from .accounts.metrics import Labels, Metrics
+from .classify.classifier import Classifier
+from .classify.learned import Learned
+from .classify.length_trainer import LengthTrainer
+from .classify.model_tokenizers import ModelTokenizers
+from .classify.prompt_tokens import TokenizerThread
+from .fleet.view import FleetView
+from .fleet.workers import Workers
 from .intake import Intake
-from .journal import Journal, Shipper
-from .learned import Learned
-from .length_trainer import LengthTrainer
-from .metrics import Labels, Metrics
-from .model_tokenizers import ModelTokenizers
-from .prompt_tokens import TokenizerThread
-from .routing import Router
-from .worker_hosts import WorkerHosts
-from .workers import Workers
+from .placing.admission import AdmissionGate
+from .placing.clocks import Ask, ClockAsks
+from .placing.dispatch import Dispatcher, Gate
+from .placing.emergency import Emergencies
+from .placing.routing import Router
 
 log = logging.getLogger(__name__)
 

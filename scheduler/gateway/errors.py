@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
+
+_PARAM, _FIELD = re.compile(r"`\$\.([A-Za-z_]+)"), re.compile(r"field `([A-Za-z_]+)`")
 
 
 class ApiError(Exception):
@@ -33,6 +37,16 @@ class ApiError(Exception):
         """The JSON object that goes to the client, also as an event of a stream that breaks."""
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return msgspec.json.encode({"error": error})
+
+
+def bad_body(error: Exception) -> ApiError:
+    """What a decoder's error is to the client."""
+    if isinstance(error, msgspec.ValidationError):
+        found = _PARAM.search(str(error)) or _FIELD.search(str(error))
+        return ApiError(400, f"Invalid body: {error}", param=found.group(1) if found else None)
+    if isinstance(error, RecursionError):
+        return ApiError(400, "The body is nested too deeply.", code="invalid_json")
+    return ApiError(400, f"The body is not valid JSON: {error}", code="invalid_json")
 
 
 def invalid_key() -> ApiError:

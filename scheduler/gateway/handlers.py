@@ -10,26 +10,27 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from .classify import Classifier
-from .dispatch import Dispatcher
-from .endpoint import BY_PATH
+from .accounts.journal import Journal
+from .accounts.metrics import CONTENT_TYPE, Metrics
+from .classify.classifier import Classifier
 from .errors import SERVER_ERROR, ApiError
-from .fleet import FleetView
+from .fleet.view import FleetView
+from .fleet.worker_desk import WorkerDesk
+from .http.protocol import ClientConnection
+from .http.request import Request
+from .http.turn import EndOfTurn
+from .http.upstream import UpstreamPool
 from .intake import Intake, Refused
-from .journal import Journal
-from .legs import LegsExchange
-from .metrics import CONTENT_TYPE, Metrics
-from .protocol import ClientConnection, Request
-from .records import Call, Ending
-from .relay import Context, Exchange, Timeouts
+from .placing.dispatch import Dispatcher
+from .placing.splitter import NONE as NO_SPLIT
+from .placing.splitter import Splitter
+from .relay.exchange import Context, Exchange, Timeouts
+from .relay.legs import LegsExchange
+from .relay.story import can_continue
+from .relay.web import WebProcess, is_web_path
+from .requests.call import Call, Ending
+from .requests.endpoint import BY_PATH
 from .siblings import Siblings
-from .splitter import NONE as NO_SPLIT
-from .splitter import Splitter
-from .story import can_continue
-from .turn import EndOfTurn
-from .upstream import UpstreamPool
-from .web import WebProcess, is_web_path
-from .worker_desk import WorkerDesk
 
 log = logging.getLogger(__name__)
 

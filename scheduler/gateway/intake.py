@@ -12,17 +12,20 @@ from msgspec import UNSET
 
 from pools import wire
 
-from . import energy, validation
-from .classify import Classifier
-from .endpoint import Endpoint
+from .accounts import energy
+from .accounts.journal import Journal
+from .accounts.metrics import Metrics
+from .accounts.records import counts, row_of
+from .classify.classifier import Classifier
 from .errors import ApiError, expired_key, invalid_key, model_not_found, unavailable
-from .features import features_of, texts_of
-from .fleet import FleetView, Service
-from .journal import Journal
-from .metrics import Metrics
-from .protocol import Request
-from .records import Call, Ending, counts, row_of
-from .routing import WarmPrefixes
+from .fleet.view import FleetView, Service
+from .http.request import Request
+from .placing.routing import WarmPrefixes
+from .requests import validation
+from .requests.bodies import ChatBody, CompletionBody
+from .requests.call import Call, Ending
+from .requests.endpoint import Endpoint
+from .requests.features import features_of, texts_of
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +82,7 @@ class Intake:
             raise Refused(call, error) from None
         return call
 
-    def _prepare(self, call: Call, parsed: validation.CompletionBody | validation.ChatBody) -> None:
+    def _prepare(self, call: Call, parsed: CompletionBody | ChatBody) -> None:
         """Checks the body and fills in what routing needs. Raises ApiError."""
         service, request, endpoint = call.service, call.request, call.endpoint
         prompt = validation.measure_prompt(parsed, endpoint.prompt_field)

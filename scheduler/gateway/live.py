@@ -18,10 +18,10 @@ from redis.exceptions import RedisError
 
 from pools import wire
 
-from .clocks import Ask
-from .fleet import FleetView
-from .journal import Shipper
-from .workers import Workers
+from .accounts.journal import Shipper
+from .fleet.view import FleetView
+from .fleet.workers import Workers
+from .placing.clocks import Ask
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +95,15 @@ class RedisLink:
             pipe.zrem(wire.WORKERS_KEY, uid)
             found = await pipe.execute()
         return bool(found[0])
+
+    async def measured_workers(self) -> wire.AgentState | None:
+        """What the ingester measured of them last; None: nothing lately."""
+        value = await self._redis.get(wire.MEASURED_WORKERS_KEY)
+        try:
+            return None if value is None else wire.decode(value, wire.AgentState)
+        except msgspec.DecodeError as error:
+            log.error("what was measured of workers cannot be read: %s", error)
+            return None
 
     async def add(self, batch: wire.RequestBatch) -> None:
         await self._redis.xadd(wire.REQUEST_STREAM, {"b": wire.encode(batch)})

@@ -10,14 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pools.worker_hosts import WorkerHosts
+
 from .backroom import Backroom, BackroomConfig
+from .fleet.worker_desk import WorkerDesk
 from .handlers import Gateway
-from .protocol import ClientConnection, HttpLimits
-from .relay import Timeouts
+from .http.protocol import ClientConnection
+from .http.request import HttpLimits
+from .relay.exchange import Timeouts
+from .relay.web import WebProcess
 from .siblings import PortShare, Siblings
-from .web import WebProcess
-from .worker_desk import WorkerDesk
-from .worker_hosts import WorkerHosts
 
 CHECK_PERIOD_S = 0.5
 BACKLOG = 2048

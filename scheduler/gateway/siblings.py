@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from .metrics import PREFIX
+from .accounts.metrics import PREFIX
 
 log = logging.getLogger(__name__)
 

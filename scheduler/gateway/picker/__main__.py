@@ -11,7 +11,7 @@ from pathlib import Path
 
 import uvloop
 
-from ..worker_hosts import WorkerHosts, from_argument
+from pools.worker_hosts import WorkerHosts, from_argument
 
 BROKEN_EXIT = 1
 CANNOT_START_EXIT = 2

@@ -8,12 +8,12 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 
-from ..dispatch import Gate
 from ..errors import unavailable
-from ..fleet import Service
-from ..instance import Instance
-from ..records import Call
-from ..upstream import Address
+from ..fleet.instance import Instance
+from ..fleet.view import Service
+from ..http.upstream import Address
+from ..placing.dispatch import Gate
+from ..requests.call import Call
 from . import messages
 
 KEPT_S = 30.0

@@ -14,7 +14,7 @@ from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from google.protobuf import struct_pb2
 
-from ..protocol import Request
+from ..http.request import Request
 
 METHOD = "envoy.service.ext_proc.v3.ExternalProcessor", "Process"
 DESTINATION = "x-gateway-destination-endpoint"

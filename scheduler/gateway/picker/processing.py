@@ -13,17 +13,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .. import energy
+from ..accounts import energy
 from ..backroom import Backroom
-from ..dispatch import Slot
-from ..endpoint import BY_PATH
 from ..errors import SERVER_ERROR, ApiError, unavailable
-from ..instance import Instance
+from ..fleet.instance import Instance
+from ..http.request import Request
 from ..intake import Refused
-from ..protocol import Request
-from ..records import Call, Ending
-from ..relay import CLIENT_CLOSED, MAX_WHOLE_BYTES, is_not_offered, status_for
-from ..validation import with_priority
+from ..placing.slot import Slot
+from ..relay.exchange import CLIENT_CLOSED, MAX_WHOLE_BYTES, is_not_offered, status_for
+from ..requests.call import Call, Ending
+from ..requests.endpoint import BY_PATH
+from ..requests.engine_order import engine_body
 from . import messages
 from .endpoints import Endpoints
 from .messages import BodyMode, ProtocolError
@@ -105,7 +105,8 @@ class Processing:
         except ApiError as error:
             await self._refuse(head, error, "rejected")
             return False
-        body = call.body if call.engine_priority is None else with_priority(call.body, call.engine_priority)
+        laxity = self._slot is not None and self._slot.instance.state.laxity
+        body = engine_body(call.body, call.engine_priority, call.engine_work, laxity, time.time())
         headers = {"content-type": b"application/json", "x-request-id": call.request_id.encode()}
         decided = messages.decision(self._modes.request, where, headers, _NOT_FOR_ENGINES, body, not self._trailers)
         for reply in decided:
@@ -281,7 +282,7 @@ class Processing:
     def _move(self, slot: Slot, instance: Instance) -> None:
         slot.instance.health.unknown()
         slot.end()
-        self._slot = Slot(self._desk.room.dispatcher, slot.call, (instance, slot.choice))
+        self._slot = self._desk.room.dispatcher.take(slot.call, (instance, slot.choice))
         self._ending.instance = instance
 
     def _with_energy(self, json: bytes) -> bytes:

@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from ..accounts.metrics import CONTENT_TYPE
 from ..backroom import Backroom
 from ..errors import ApiError
-from ..metrics import CONTENT_TYPE
-from ..protocol import ClientConnection, HttpLimits, Request
+from ..http.protocol import ClientConnection
+from ..http.request import HttpLimits, Request
 
 _LIMITS = HttpLimits(max_body_bytes=1 << 10, max_head_bytes=8 << 10, max_pipelined=4)
 

@@ -16,8 +16,8 @@ import pytest
 import uvloop
 
 from pools import wire
-from scheduler.gateway.protocol import HttpLimits
-from scheduler.gateway.relay import Timeouts
+from scheduler.gateway.http.request import HttpLimits
+from scheduler.gateway.relay.exchange import Timeouts
 from scheduler.gateway.server import Config, GatewayServer
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import MODEL, SECRET, FakeFleet

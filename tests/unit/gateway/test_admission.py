@@ -19,10 +19,10 @@ from scheduler.core.engine_model import engine_model
 from scheduler.core.predictors.engine_speed import engine_speed
 from scheduler.core.step_tables import round_up
 from scheduler.core.types import SetSmClock
-from scheduler.gateway.admission import AdmissionGate
-from scheduler.gateway.clocks import LEASE_S, RENEW_S, Ask, ClockAsks
-from scheduler.gateway.emergency import Emergencies
-from scheduler.gateway.fleet import Service
+from scheduler.gateway.fleet.view import Service
+from scheduler.gateway.placing.admission import AdmissionGate
+from scheduler.gateway.placing.clocks import LEASE_S, RENEW_S, Ask, ClockAsks
+from scheduler.gateway.placing.emergency import Emergencies
 from tests.fakes.fleet import MODEL, FakeFleet
 from tests.unit.gateway.conftest import Bench, Start, completion, until
 from tests.unit.gateway.test_fleet import view_of

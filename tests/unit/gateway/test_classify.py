@@ -15,9 +15,9 @@ from pools import wire
 from scheduler.core.ports import PermanentError, RequestFeatures
 from scheduler.core.predictors.boosted_lengths import RETRAIN_AFTER, BoostedLengthPredictor, LengthTrees
 from scheduler.core.predictors.output_length import PRIOR_OUTPUT_TOKENS, WARM_UP
-from scheduler.gateway.classify import Classified, Classifier
-from scheduler.gateway.length_trainer import LengthTrainer
-from scheduler.gateway.prompt_tokens import HuggingFaceTokenizer, PromptEstimator, TokenizerThread
+from scheduler.gateway.classify.classifier import Classified, Classifier
+from scheduler.gateway.classify.length_trainer import LengthTrainer
+from scheduler.gateway.classify.prompt_tokens import HuggingFaceTokenizer, PromptEstimator, TokenizerThread
 
 from .conftest import until
 

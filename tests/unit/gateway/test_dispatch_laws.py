@@ -16,19 +16,20 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pools import wire
-from scheduler.gateway.admission import AdmissionGate
-from scheduler.gateway.classify import Classified
-from scheduler.gateway.clocks import ClockAsks
-from scheduler.gateway.dispatch import Dispatcher, RetryBudget, Slot
-from scheduler.gateway.endpoint import COMPLETIONS
+from scheduler.gateway.accounts.metrics import Metrics
+from scheduler.gateway.classify.classifier import Classified
 from scheduler.gateway.errors import ApiError
-from scheduler.gateway.fleet import FleetView
-from scheduler.gateway.instance import Instance
-from scheduler.gateway.metrics import Metrics
-from scheduler.gateway.projections import Desk
-from scheduler.gateway.protocol import Request
-from scheduler.gateway.records import Call
-from scheduler.gateway.routing import Router
+from scheduler.gateway.fleet.instance import Instance
+from scheduler.gateway.fleet.view import FleetView
+from scheduler.gateway.http.request import Request
+from scheduler.gateway.placing.admission import AdmissionGate
+from scheduler.gateway.placing.clocks import ClockAsks
+from scheduler.gateway.placing.dispatch import Dispatcher, RetryBudget
+from scheduler.gateway.placing.projections import Desk
+from scheduler.gateway.placing.routing import Router
+from scheduler.gateway.placing.slot import Slot
+from scheduler.gateway.requests.call import Call
+from scheduler.gateway.requests.endpoint import COMPLETIONS
 from tests.fakes.fleet import MODEL, FakeFleet, key
 from tests.unit.core.boards import Row, table, walk
 

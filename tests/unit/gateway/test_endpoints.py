@@ -10,10 +10,10 @@ import aiohttp
 import openai
 import pytest
 
-from scheduler.gateway.endpoint import EMBEDDINGS, RESPONSES
 from scheduler.gateway.errors import ApiError
-from scheduler.gateway.responses import ResponsesMeter, usage_of
-from scheduler.gateway.sse import Usage
+from scheduler.gateway.requests.endpoint import EMBEDDINGS, RESPONSES
+from scheduler.gateway.requests.responses import ResponsesMeter, usage_of
+from scheduler.gateway.requests.sse import Usage
 from tests.fakes.fleet import ENGINE_MODEL, MODEL, SECRET
 from tests.unit.gateway.conftest import Bench, Start, until
 

@@ -12,9 +12,9 @@ import struct
 import aiohttp
 import pytest
 
-from scheduler.gateway.protocol import HttpLimits
-from scheduler.gateway.relay import Timeouts
-from scheduler.gateway.upstream import Address
+from scheduler.gateway.http.request import HttpLimits
+from scheduler.gateway.http.upstream import Address
+from scheduler.gateway.relay.exchange import Timeouts
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import SECRET
 from tests.unit.gateway.conftest import Bench, Start, completion, raw_post, until

@@ -12,8 +12,8 @@ import pytest
 
 from pools import wire
 from scheduler.gateway import live
-from scheduler.gateway.fleet import FleetView
-from scheduler.gateway.instance import Health
+from scheduler.gateway.fleet.instance import Health
+from scheduler.gateway.fleet.view import FleetView
 from scheduler.gateway.live import Refresher, Repeated, keep_refreshing
 from tests.fakes.fleet import MODEL, OTHER_SECRET, SECRET, FakeFleet
 from tests.unit.gateway.conftest import Bench, until

@@ -22,10 +22,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pools import wire
-from scheduler.gateway import fleet as fleet_module
 from scheduler.gateway import server as server_module
-from scheduler.gateway.endpoint import BY_PATH
-from scheduler.gateway.protocol import HttpLimits
+from scheduler.gateway.fleet import view as fleet_module
+from scheduler.gateway.http.request import HttpLimits
+from scheduler.gateway.requests.endpoint import BY_PATH
 from scheduler.gateway.server import Config, GatewayServer
 from tests.fakes.fleet import EXPIRED_SECRET, MODEL, SECRET, FakeFleet
 from tests.fakes.strict_engine import StrictEngine

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.gateway.errors import ApiError
-from scheduler.gateway.known_heads import MAX_BYTES, KnownHead
-from scheduler.gateway.protocol import ClientConnection, HttpLimits, Request
-from scheduler.gateway.sse import SseMeter
-from scheduler.gateway.upstream import Address, UpstreamConnection
+from scheduler.gateway.http.known_heads import MAX_BYTES, KnownHead
+from scheduler.gateway.http.protocol import ClientConnection
+from scheduler.gateway.http.request import HttpLimits, Request
+from scheduler.gateway.http.upstream import Address, UpstreamConnection
+from scheduler.gateway.requests.sse import SseMeter
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\nAuthorization: Bearer k\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\ndate: now\r\ncontent-length: %d\r\ncontent-type: application/json\r\n\r\n"

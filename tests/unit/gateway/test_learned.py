@@ -14,8 +14,8 @@ import pytest
 
 from scheduler.core.predictors.boosted_lengths import FEATURES, RECORDS, LengthRecords, LengthTrees
 from scheduler.core.predictors.output_length import TENANT_BUCKETS
-from scheduler.gateway.classify import Classifier
-from scheduler.gateway.learned import VERSION, Learned
+from scheduler.gateway.classify.classifier import Classifier
+from scheduler.gateway.classify.learned import VERSION, Learned
 
 from .conftest import Start, completion, until
 from .test_classify import ASKED, SERVICE, ended

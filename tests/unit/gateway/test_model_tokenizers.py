@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from scheduler.core.ports import AdapterError, PermanentError
-from scheduler.gateway.model_tokenizers import ModelTokenizers, TokenizerProcess
-from scheduler.gateway.prompt_tokens import TokenizerThread
+from scheduler.gateway.classify.model_tokenizers import ModelTokenizers, TokenizerProcess
+from scheduler.gateway.classify.prompt_tokens import TokenizerThread
 from tests.fakes.fleet import MODEL
 
 from .conftest import Start, completion, until

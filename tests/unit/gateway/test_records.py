@@ -5,26 +5,30 @@ from __future__ import annotations
 import random
 from typing import cast
 
+import pytest
+
 from pools import wire
 from scheduler.core.routing import Choice
 from scheduler.core.types import Limits
-from scheduler.gateway.classify import Classified
-from scheduler.gateway.endpoint import CHAT
-from scheduler.gateway.fleet import Service
-from scheduler.gateway.instance import Instance
-from scheduler.gateway.protocol import Request
-from scheduler.gateway.records import Call, Ending, row_of
-from scheduler.gateway.routing import WarmPrefixes
-from scheduler.gateway.sse import SseMeter, Usage
+from scheduler.gateway.accounts.records import row_of
+from scheduler.gateway.classify.classifier import Classified
+from scheduler.gateway.fleet.instance import Instance
+from scheduler.gateway.fleet.view import Service
+from scheduler.gateway.http.request import Request
+from scheduler.gateway.placing.routing import WarmPrefixes
+from scheduler.gateway.requests.call import Call, Ending
+from scheduler.gateway.requests.endpoint import CHAT
+from scheduler.gateway.requests.sse import SseMeter, Usage
 from tests.fakes.fleet import FakeFleet
 
 FLEET = FakeFleet(["http://127.0.0.1:1"])
+TRACEPARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def ended() -> tuple[Call, Ending]:
     """A call of which every figure is another one."""
     (entry, *_), (key, *_) = FLEET.fleet().services, FLEET.fleet().keys
-    request = Request(b"POST", CHAT.path, {}, b"{}", True)
+    request = Request(b"POST", CHAT.path, {b"traceparent": TRACEPARENT}, b"{}", True)
     request.received_s, request.started_at_s = 100.0, 1_700_000_000.0
     call = Call(request, Service(entry), key, CHAT, stream=True, lost=True, queue_s=0.25, max_tokens=77)
     call.classified = Classified(301, False, 55, "history", "LS")
@@ -76,7 +80,15 @@ def test_row_has_each_figure_in_its_place() -> None:
         attempts=2,
         route_reason="least energy",
         error="none to speak of",
+        traceparent=TRACEPARENT.decode(),
     )
+
+
+@pytest.mark.parametrize("sent", [b"00-" + b"\xff" * 52, b"00-0af7-b7ad-01", b""])
+def test_row_has_no_traceparent_when_what_was_sent_cannot_be_one(sent) -> None:
+    call, ending = ended()
+    call.request.headers[b"traceparent"] = sent
+    assert row_of(call, ending).traceparent is None
 
 
 def test_row_leaves_open_what_is_not_known() -> None:

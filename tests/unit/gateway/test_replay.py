@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from greenserve.replay import ReplayProgress, replay
+from pools.replay import ReplayProgress, Seen, replay
 from scheduler.gateway.server import Config, GatewayServer
 from scheduler.simulator.workload import TraceRequest
 from tests.fakes.engine import FakeEngine
@@ -94,6 +94,30 @@ async def test_replay_ends_early_when_told_to_stop_or_cancelled(bench: Bench) ->
     with pytest.raises(asyncio.CancelledError):
         await running
     await until(lambda: bench.engine.aborted == 2)
+
+
+async def test_requests_take_turns_when_the_loop_is_closed(bench: Bench) -> None:
+    steps: list[ReplayProgress] = []
+    bench.engine.pace_s = 0.01
+    result = await replay(
+        trace(*[(5, 3)] * 8, gap_s=0.0), bench.url, KEYS, MODEL, on_progress=steps.append, concurrency=2
+    )
+    assert result.ok == 8
+    assert max(step.in_flight for step in steps) == 2
+
+
+async def test_each_request_asks_for_its_own_length_when_lengths_are_exact(bench: Bench) -> None:
+    seen: list[Seen] = []
+    bench.engine.tokens = 4
+    result = await replay(
+        trace((300, 4), (40, 9)), bench.url, KEYS, MODEL, max_tokens=77, exact=True, on_seen=seen.append
+    )
+    assert result.ok == 2
+    assert {row.max_tokens for row in bench.rows()} == {4, 9}
+    assert sorted((one.prompt_tokens, one.output_tokens) for one in seen) == [(40, 4), (300, 4)]
+    for one in seen:
+        assert one.tpot_s is not None
+        assert one.tpot_s * 3 == pytest.approx(one.e2e_s - one.ttft_s)
 
 
 @pytest.mark.parametrize(("speed", "keys"), [(0.0, KEYS), (-1.0, KEYS), (float("nan"), KEYS), (1.0, {})])

@@ -19,8 +19,8 @@ from pools import wire
 from scheduler.core.routing import RouteRequest
 from scheduler.core.types import Limits
 from scheduler.gateway.__main__ import _config
-from scheduler.gateway.metrics import ROUTING_BOUNDS_S, Histogram
-from scheduler.gateway.routing import Router
+from scheduler.gateway.accounts.metrics import ROUTING_BOUNDS_S, Histogram
+from scheduler.gateway.placing.routing import Router
 from scheduler.gateway.server import Config, GatewayServer
 from scheduler.gateway.siblings import PortShare, Siblings, joined
 from tests.fakes.fleet import MODEL, FakeFleet

@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 from aiohttp import web as aioweb
 
-from scheduler.gateway.protocol import HttpLimits
+from scheduler.gateway.http.request import HttpLimits
+from scheduler.gateway.relay.web import WebTimeouts, is_web_path
 from scheduler.gateway.server import Config, GatewayServer
-from scheduler.gateway.web import WebTimeouts, is_web_path
 from tests.fakes.fleet import OTHER_SECRET, SECRET, FakeFleet
 
 from .conftest import until

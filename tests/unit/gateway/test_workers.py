@@ -15,14 +15,16 @@ import aiohttp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pools import wire
+from pools.registered import pools_of
+from pools.worker_hosts import WorkerHosts
 from scheduler.gateway.errors import ApiError
+from scheduler.gateway.fleet.worker_desk import WorkerDesk
+from scheduler.gateway.fleet.workers import Workers
 from scheduler.gateway.live import Refresher, Repeated, keep_refreshing
 from scheduler.gateway.server import Config, GatewayServer
-from scheduler.gateway.worker_desk import WorkerDesk
-from scheduler.gateway.worker_hosts import WorkerHosts
-from scheduler.gateway.workers import Workers, pools_of
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import MODEL, FakeFleet
 from tests.unit.gateway.conftest import Bench, FirstOfEquals, completion, until
@@ -37,6 +39,7 @@ class FakeStore:
     kept: dict[str, wire.WorkerRegistration] = field(default_factory=dict)
     until_s: dict[str, float] = field(default_factory=dict)
     fails: bool = False
+    measured: wire.AgentState | None = None
 
     async def workers(self) -> list[wire.WorkerRegistration]:
         self._answer()
@@ -50,6 +53,10 @@ class FakeStore:
     async def drop_worker(self, uid: str) -> bool:
         self._answer()
         return self.kept.pop(uid, None) is not None
+
+    async def measured_workers(self) -> wire.AgentState | None:
+        self._answer()
+        return self.measured
 
     def _answer(self) -> None:
         if self.fails:
@@ -119,6 +126,25 @@ async def test_worker_is_of_the_largest_class_when_it_names_none(desk: WorkerBen
     await until(lambda: desk.ready() == 1)
     (instance,) = desk.bench.server.fleet.instances()
     assert (instance.request_class, instance.state.model, instance.state.max_mhz) == ("LL", "Llama3-70B", 1410.0)
+
+
+async def test_worker_is_as_busy_as_its_engine_says_while_that_is_news(desk: WorkerBench) -> None:
+    def load() -> tuple[int | None, int | None, float | None]:
+        (instance,) = desk.bench.server.fleet.instances()
+        return instance.state.running, instance.state.waiting, instance.state.kv_usage
+
+    await desk.register(desk.bench.engine.url)
+    await until(lambda: desk.ready() == 1)
+    assert load() == (None, None, None)
+    (instance,) = desk.bench.server.fleet.instances()
+    seen = replace(instance.state, state="failed", running=9, waiting=4, kv_usage=0.5)
+    desk.store.measured = wire.AgentState("registered", "b", time.time(), None, [seen])
+    await until(lambda: load() == (9, 4, 0.5))
+    assert desk.ready() == 1, "whether it gets requests is for its health check to say"
+    assert instance.candidate().running == 9
+    desk.store.measured = replace(desk.store.measured, at_s=time.time() - 60.0)
+    await until(lambda: load() == (None, None, None))
+    assert desk.ready() == 1
 
 
 async def test_worker_is_left_out_until_its_health_check_succeeds(desk: WorkerBench) -> None:

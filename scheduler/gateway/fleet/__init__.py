@@ -1,0 +1,1 @@
+"""What the gateway knows of the fleet, in memory: services, keys, instances; and workers that register themselves."""

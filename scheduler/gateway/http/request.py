@@ -1,0 +1,47 @@
+"""A request as it came over HTTP, and how much a client may send."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+
+_SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """Bounds on what a client may send, in bytes and seconds."""
+
+    max_body_bytes: int = 8 << 20
+    max_upload_bytes: int = 208 << 20  # of a body that is passed on as it comes
+    max_head_bytes: int = 64 << 10
+    max_pipelined: int = 16
+    read_timeout_s: float = 60.0  # a request's head and body must be here by then
+    idle_timeout_s: float = 75.0  # a connection without a request
+    linger_s: float = 1.0  # how long input is thrown away after a refusal, so that the client gets to read it
+    linger_bytes: int = 16 << 20
+
+
+class Request:
+    """One request as it came. `received_s` is monotonic, when its last byte was here; `started_at_s` is Unix time."""
+
+    __slots__ = (
+        *("body", "chunked_reply", "headers", "incoming", "keep_alive", "method", "path", "received_s", "started_at_s"),
+    )
+
+    def __init__(self, method: bytes, path: bytes, headers: dict[bytes, bytes], body: bytes, keep_alive: bool) -> None:
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.body = body
+        self.keep_alive = keep_alive
+        self.chunked_reply = True
+        self.incoming = 0  # bytes of a body that is yet to come
+        self.received_s = time.monotonic()
+        self.started_at_s = time.time()
+
+    def client_id(self) -> bytes | None:
+        """The client's X-Request-Id, unless it is missing or something that should not be echoed."""
+        sent = self.headers.get(b"x-request-id")
+        return sent if sent is not None and _SANE_ID.fullmatch(sent) else None

@@ -1,0 +1,264 @@
+"""One stream told by several engines: what each is to be asked, and how their events become one story.
+
+For requests that are split over two instances (DynaServe), and for those that go on elsewhere when their engine dies.
+An engine that goes on gets the prompt and what was written so far; with the `kv_transfer_params` of the engine before
+(vLLM's) it need not compute it again. Streams of a single answer only: see `can_continue`.
+
+Simulated engines stop anywhere and send their parameters with the stream. A vLLM computes its prompt in whole and sends
+none, so real engines hand over through a store of blocks (docs/plugin.md) that needs none. They are asked for token
+ids, so that the one that goes on gets the same tokens, and not the text cut into others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ..requests.sse import Usage
+
+SIMULATED, BLOCKS = "simulated", "blocks"  # kv_connector of instances
+_FIELDS = dict[str, msgspec.Raw]
+_ONE_ANSWER = (b"", b"null", b"1")
+# What a second engine cannot tell as the first one would have.
+_WHOLE_ONLY = ("logprobs", "top_logprobs", "prompt_logprobs", "echo", "best_of", "suffix", "tools", "response_format")
+_WELL_BEFORE_THE_END = 0.8  # of the prompt
+_NOTHING = (b"null", b"false", b"0", b"[]", b'""')
+
+
+def can_continue(body: bytes, chat: bool) -> bool:
+    """Whether another engine can go on with what a first one has written: a stream of one answer, in plain text."""
+    fields = msgspec.json.decode(body, type=_FIELDS)
+    if bytes(fields.get("n", b"null")) not in _ONE_ANSWER or bytes(fields.get("stream", b"null")) != b"true":
+        return False
+    if any(bytes(fields[name]) not in _NOTHING for name in _WHOLE_ONLY if name in fields):
+        return False
+    if chat:
+        return True
+    prompt = bytes(fields.get("prompt", b"null"))
+    return prompt[:1] == b'"' or _is_ids(prompt)
+
+
+def _is_ids(prompt: bytes) -> bool:
+    return prompt[:1] == b"[" and prompt[1:].lstrip()[:1].isdigit()
+
+
+class Story:
+    """What was asked, and what has been written so far."""
+
+    def __init__(self, body: bytes, chat: bool, max_tokens: int | None) -> None:
+        """`body`: as a single engine would get it."""
+        self._fields: _FIELDS = msgspec.json.decode(body, type=_FIELDS)
+        self._chat = chat
+        self._ids_prompt = not chat and _is_ids(bytes(self._fields["prompt"]))
+        self._max_tokens = max_tokens
+        self._exact = self._ids_prompt  # token ids are asked for
+        self.tells_ids = bytes(self._fields.get("return_token_ids", b"null")) == b"true"  # to the client
+        self.prompt_ids: list[int] = []  # as an engine told them
+        self.text = ""
+        self.ids: list[int] = []
+        self.tokens = 0
+
+    def first(self, cut_tokens: int, prompt_tokens: int, chunk_tokens: int | None, connector: str) -> bytes:
+        """The body for the engine that does the first `cut_tokens` tokens of prompt and output.
+
+        A cut near the prompt's end is one at its end, since the prompt's tokens may be only an estimate; the engine
+        then writes the first token.
+        """
+        params: dict[str, Any] = {"do_remote_decode": True}
+        if connector == SIMULATED:
+            if chunk_tokens is not None:
+                params["chunk_tokens"] = chunk_tokens
+            if cut_tokens < _WELL_BEFORE_THE_END * prompt_tokens:
+                params["prefill_tokens"] = cut_tokens
+        else:
+            self._exact = True
+        limit = max(1, cut_tokens - prompt_tokens)
+        return self._body({"kv_transfer_params": params, "max_tokens": limit})
+
+    def next(self, params: dict[str, Any] | None) -> bytes:
+        """The body for the engine that goes on. `params`: of the engine before; None: it computes all again."""
+        changed: dict[str, Any] = {}
+        if self._max_tokens is not None:
+            changed["max_tokens"] = max(1, self._max_tokens - self.tokens)
+        if self.tokens:
+            changed |= self._continued()
+            if self._chat and self.prompt_ids:
+                params = {**(params or {}), "prompt_token_ids": self.prompt_ids + self.ids}
+        if params is not None:
+            changed["kv_transfer_params"] = params
+        return self._body(changed)
+
+    @property
+    def complete(self) -> bool:
+        """All that was asked for is written."""
+        return self._max_tokens is not None and self.tokens >= self._max_tokens
+
+    def _continued(self) -> dict[str, Any]:
+        if self._chat and self.prompt_ids:  # vLLM takes them, with what was written, in place of the messages
+            return {}
+        if self._chat:
+            messages = msgspec.json.decode(self._fields["messages"], type=list[msgspec.Raw])
+            written = msgspec.Raw(msgspec.json.encode({"role": "assistant", "content": self.text}))
+            return {
+                "messages": [*messages, written],
+                "add_generation_prompt": False,
+                "continue_final_message": True,
+            }
+        if self.prompt_ids:
+            return {"prompt": self.prompt_ids + self.ids}
+        if self._ids_prompt:
+            return {"prompt": msgspec.json.decode(self._fields["prompt"], type=list[int]) + self.ids}
+        return {"prompt": msgspec.json.decode(self._fields["prompt"], type=str) + self.text}
+
+    def _body(self, changed: dict[str, Any]) -> bytes:
+        fields: dict[str, Any] = {**self._fields, **changed}
+        if "max_tokens" in changed:
+            fields.pop("max_completion_tokens", None)
+        if self._exact:
+            fields["return_token_ids"] = True
+        fields["stream_options"] = {"include_usage": True}
+        return msgspec.json.encode(fields)
+
+
+class StoryMeter:
+    """Reads the streams of a story's engines as one. It has what `SseMeter` has for those who look at a stream.
+
+    The last event of an engine that was only to do a part is not its end for the client: its text is passed on, and who
+    goes on is asked with its `kv_transfer_params`. Chunks of later engines carry the first one's id.
+    """
+
+    def __init__(
+        self,
+        story: Story,
+        window_end_s: float,
+        strip_usage: bool,
+        rewrite_usage: Callable[[bytes], bytes] | None = None,
+    ) -> None:
+        self._story = story
+        self.window_end_s = window_end_s
+        self._strip_usage = strip_usage
+        self._rewrite_usage = rewrite_usage
+        self._partial = b""
+        self._id: Any = None
+        self._created: Any = None
+        self._legs = 0
+        self._part_only = False
+        self._written_before = 0  # tokens, before the engine that tells now
+        self._usage: dict[str, Any] | None = None  # the first engine's
+        self._ended: dict[str, Any] | None = None  # the event that ends the story, and its usage after it
+        self.params: dict[str, Any] | None = None
+        self.finished = False  # an engine has come to the story's end
+        self.events = 0
+        self.timely_events = 0
+        self.first_s: float | None = None
+        self.last_s: float | None = None
+        self.gap_max_s: float | None = None
+        self.done = False
+        self.failed = False
+
+    def begin(self, part_only: bool) -> None:
+        """Another engine tells from here."""
+        self._legs += 1
+        self._part_only = part_only
+        self._written_before = self._story.tokens
+        self._partial = b""
+        self.params = None
+        self.failed = False
+
+    def feed(self, data: bytes, now_s: float) -> bytes:
+        """Takes bytes as they came; returns those to relay now."""
+        *events, self._partial = (self._partial + data).replace(b"\r\n", b"\n").split(b"\n\n")
+        return b"".join(self._event(event[5:].strip(), now_s) for event in events if event.startswith(b"data:"))
+
+    def ending(self) -> bytes:
+        """The usage of the whole story, when the client asked for it, and the end marker."""
+        if not self.finished:
+            return b""
+        usage = self._total()
+        last = b""
+        if not self._strip_usage and usage is not None and self._ended is not None:
+            json = msgspec.json.encode({**self._ended, "choices": [], "usage": usage})
+            last = b"data: %b\n\n" % (json if self._rewrite_usage is None else self._rewrite_usage(json))
+        return last + b"data: [DONE]\n\n"
+
+    def usage(self) -> Usage | None:
+        total = self._total()
+        return None if total is None else Usage(total["prompt_tokens"], total["completion_tokens"])
+
+    def _total(self) -> dict[str, Any] | None:
+        """The first engine's usage, with the tokens that all have written."""
+        if self._usage is None:
+            return None
+        prompt, written = self._usage["prompt_tokens"], self._story.tokens
+        return {**self._usage, "total_tokens": prompt + written, "completion_tokens": written}
+
+    def _event(self, json: bytes, now_s: float) -> bytes:
+        if json == b"[DONE]":
+            return b""
+        try:
+            event = msgspec.json.decode(json, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return b""
+        if "error" in event:
+            self.failed = True
+            return b""
+        self._note_usage(event.pop("usage", None))
+        params = event.pop("kv_transfer_params", None)
+        if isinstance(params, dict):
+            self.params = params
+        if self._id is None:
+            self._id, self._created = event.get("id"), event.get("created")
+        event["id"], event["created"] = self._id, self._created
+        if not event.get("choices"):
+            return b""
+        return self._choice(event, event["choices"][0], now_s)
+
+    def _note_usage(self, usage: Any) -> None:
+        if self._usage is None and isinstance(usage, dict) and isinstance(usage.get("prompt_tokens"), int):
+            # To an engine that went on, what was written before was part of its prompt.
+            self._usage = {**usage, "prompt_tokens": usage["prompt_tokens"] - self._written_before}
+
+    def _choice(self, event: dict[str, Any], choice: dict[str, Any], now_s: float) -> bytes:
+        story = self._story
+        delta = choice.get("delta")
+        text = (delta.get("content") if isinstance(delta, dict) else choice.get("text")) or ""
+        ids = choice.get("token_ids") or []
+        prompt_ids = event.get("prompt_token_ids") or choice.get("prompt_token_ids")
+        if not story.prompt_ids and isinstance(prompt_ids, list):
+            story.prompt_ids = prompt_ids
+        if not story.tells_ids or self._legs > 1:
+            event.pop("prompt_token_ids", None)
+            choice.pop("prompt_token_ids", None)
+        if not story.tells_ids:
+            choice.pop("token_ids", None)
+        tokens = len(ids) if ids else int(bool(text))
+        story.text += text
+        story.ids += ids
+        story.tokens += tokens
+        if tokens:
+            self._count(now_s)
+        finish = choice.get("finish_reason")
+        if finish is not None:
+            # A part that was cut off is not the end; nor is what a first engine says when it was to write nothing.
+            if self._part_only and finish in ("length", "remote_decode") and not story.complete:
+                choice["finish_reason"] = None
+                if not text:
+                    return b""
+            else:
+                self.finished = True
+                self._ended = {key: value for key, value in event.items() if key != "choices"}
+        elif not text and self._legs > 1:  # the opening of another engine: the client has had one
+            return b""
+        return b"data: %b\n\n" % msgspec.json.encode(event)
+
+    def _count(self, now_s: float) -> None:
+        self.events += 1
+        if now_s <= self.window_end_s:
+            self.timely_events += 1
+        if self.last_s is None:
+            self.first_s = now_s
+        else:
+            self.gap_max_s = max(self.gap_max_s or 0.0, now_s - self.last_s)
+        self.last_s = now_s

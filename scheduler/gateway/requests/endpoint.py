@@ -1,0 +1,228 @@
+"""What sets the endpoints apart that are relayed to engines: path, body, what their usage is called, how streams end.
+
+Routing, limits, lines, retries and records are the same for all. They know two kinds of bodies, a chat's and a text's;
+the other endpoints' bodies are read as one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from ..errors import ApiError
+from . import sse
+from .bodies import NOTHING, ChatBody, ChatMessage, CompletionBody, ContentPart, StreamOptions
+from .responses import ResponsesMeter, error_event, usage_of
+from .sse import SseMeter, Usage
+
+Body = CompletionBody | ChatBody
+
+# An engine that was started without an endpoint says so in one of these ways: no fault of the engine's.
+NOT_OFFERED = frozenset({404, 405, 501})
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One of OpenAI's endpoints.
+
+    Attributes:
+        name: In records and metrics.
+        read: Parses a body. Raises msgspec's errors, and ApiError 400 naming the field.
+        prompt_field: What the body calls its prompt.
+        limit_field: What it calls the most tokens to generate; None: nothing is generated.
+        output_field: What usage calls the tokens that were generated.
+        usage_of: The usage of a whole response.
+        meter: Reads its streams.
+        error_event: An error in the midst of a stream.
+        optional: Not all engines have it.
+    """
+
+    name: str
+    path: bytes
+    read: Callable[[bytes], Body]
+    prompt_field: str
+    limit_field: str | None
+    chat: bool = False
+    continues: bool = False  # elsewhere, should its engine die: see `story`
+    output_field: str = "completion_tokens"
+    usage_of: Callable[[bytes], Usage | None] = sse.usage_of
+    meter: type[SseMeter] = SseMeter
+    error_event: Callable[[ApiError], bytes] = lambda error: b"data: %b\n\n" % error.body()
+    optional: bool = False
+
+    @property
+    def generates(self) -> bool:
+        return self.limit_field is not None
+
+    @property
+    def prompt_key(self) -> bytes:
+        """Where a body's prompt begins."""
+        return b'"%b"' % self.prompt_field.encode()
+
+
+# -- embeddings ------------------------------------------------------------------------------------
+
+
+class EmbeddingBody(msgspec.Struct):
+    """`messages` is vLLM's own: a chat to embed."""
+
+    model: str | None = None
+    input: str | list[int | str | list[int]] | None = None
+    messages: list[ChatMessage] | None = None
+    priority: int | UnsetType | None = UNSET
+    service_tier: str | UnsetType | None = UNSET
+    truncate_prompt_tokens: msgspec.Raw = NOTHING
+
+
+class _EmbeddingUsage(msgspec.Struct):
+    prompt_tokens: int | None = None
+
+
+class _EmbeddingAnswer(msgspec.Struct):
+    usage: _EmbeddingUsage | None = None
+
+
+_EMBEDDING = msgspec.json.Decoder(EmbeddingBody)
+_EMBEDDING_ANSWER = msgspec.json.Decoder(_EmbeddingAnswer)
+
+
+def _read_embedding(body: bytes) -> Body:
+    """As a text, or a chat, that is read and not answered."""
+    given = _EMBEDDING.decode(body)
+    if given.messages is not None and given.input is None:
+        found: Body = ChatBody(messages=given.messages)
+    else:
+        found = CompletionBody(prompt=given.input)
+    found.model, found.priority, found.service_tier = given.model, given.priority, given.service_tier
+    found.truncate_prompt_tokens = given.truncate_prompt_tokens
+    return found
+
+
+def _embedding_usage(body: bytes) -> Usage | None:
+    try:
+        usage = _EMBEDDING_ANSWER.decode(body).usage
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return None if usage is None else Usage(usage.prompt_tokens, 0)
+
+
+# -- responses -------------------------------------------------------------------------------------
+
+
+class InputItem(msgspec.Struct):
+    """A message, or what a tool was asked and said, or a thought."""
+
+    role: str | None = None
+    content: str | list[ContentPart | str] | None = None
+    arguments: msgspec.Raw = NOTHING
+    output: msgspec.Raw = NOTHING
+
+
+class ResponsesBody(msgspec.Struct):
+    model: str | None = None
+    input: str | list[InputItem] | None = None
+    instructions: str | None = None
+    stream: bool | None = None
+    max_output_tokens: int | None = None
+    background: bool | None = None
+    previous_response_id: str | None = None
+    conversation: msgspec.Raw = NOTHING
+    priority: int | UnsetType | None = UNSET
+    service_tier: str | UnsetType | None = UNSET
+    temperature: msgspec.Raw = NOTHING
+    text: msgspec.Raw = NOTHING
+    tools: msgspec.Raw = NOTHING
+    truncate_prompt_tokens: msgspec.Raw = NOTHING
+
+
+_RESPONSES = msgspec.json.Decoder(ResponsesBody)
+
+
+def _read_responses(body: bytes) -> Body:
+    """As a chat whose stream tells its usage unasked."""
+    given = _RESPONSES.decode(body)
+    _check_stateless(given)
+    if not given.input:
+        raise ApiError(400, "'input' is missing or empty.", param="input")
+    limit = given.max_output_tokens
+    if limit is not None and limit < 1:
+        raise ApiError(400, f"'max_output_tokens' must be at least 1, not {limit}.", param="max_output_tokens")
+    messages = [ChatMessage("system", given.instructions)] if given.instructions else []
+    if isinstance(given.input, str):
+        messages.append(ChatMessage("user", given.input))
+    else:
+        messages += [_message(item) for item in given.input]
+    return ChatBody(
+        model=given.model,
+        stream=given.stream,
+        stream_options=StreamOptions(include_usage=True),
+        priority=given.priority,
+        service_tier=given.service_tier,
+        temperature=given.temperature,
+        response_format=given.text,
+        truncate_prompt_tokens=given.truncate_prompt_tokens,
+        messages=messages,
+        max_completion_tokens=limit,
+        tools=given.tools,
+    )
+
+
+def _message(item: InputItem) -> ChatMessage:
+    if item.content is not None:
+        return ChatMessage(item.role or "assistant", item.content)
+    said = bytes(item.arguments) or bytes(item.output)
+    return ChatMessage(item.role or "tool", said.decode(errors="replace"))
+
+
+def _check_stateless(given: ResponsesBody) -> None:
+    """Raises ApiError 400 on what only the engine that gave an earlier response could serve, and only while it runs."""
+    if given.previous_response_id is not None or bytes(given.conversation) not in (b"", b"null"):
+        field = "conversation" if given.previous_response_id is None else "previous_response_id"
+        raise ApiError(
+            400, f"'{field}' is not kept here: send the conversation so far in 'input'.", param=field, code="not_kept"
+        )
+    if given.background:
+        raise ApiError(
+            400, "'background' responses are not kept here: leave it out, or use /v1/batches.", param="background"
+        )
+
+
+# -- all -------------------------------------------------------------------------------------------
+
+COMPLETIONS = Endpoint(
+    "completions",
+    b"/v1/completions",
+    msgspec.json.Decoder(CompletionBody).decode,
+    "prompt",
+    "max_tokens",
+    continues=True,
+)
+CHAT = Endpoint(
+    "chat",
+    b"/v1/chat/completions",
+    msgspec.json.Decoder(ChatBody).decode,
+    "messages",
+    "max_tokens",
+    chat=True,
+    continues=True,
+)
+EMBEDDINGS = Endpoint(
+    "embeddings", b"/v1/embeddings", _read_embedding, "input", None, usage_of=_embedding_usage, optional=True
+)
+RESPONSES = Endpoint(
+    "responses",
+    b"/v1/responses",
+    _read_responses,
+    "input",
+    "max_output_tokens",
+    chat=True,
+    output_field="output_tokens",
+    usage_of=usage_of,
+    meter=ResponsesMeter,
+    error_event=error_event,
+    optional=True,
+)
+BY_PATH = {endpoint.path: endpoint for endpoint in (COMPLETIONS, CHAT, EMBEDDINGS, RESPONSES)}

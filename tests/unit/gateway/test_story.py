@@ -1,0 +1,105 @@
+"""What engines that tell one story are asked, and how their events become one stream."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scheduler.gateway.placing.splitter import of_one_connector
+from scheduler.gateway.relay.story import BLOCKS, SIMULATED, Story, StoryMeter
+
+COMPLETION = {"model": "m", "prompt": "a b c", "stream": True, "max_tokens": 10}
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "a b c"}], "stream": True, "max_tokens": 10}
+
+
+def story_of(body: dict[str, Any]) -> Story:
+    return Story(json.dumps(body).encode(), "messages" in body, body["max_tokens"])
+
+
+def event(chat: bool, text: str, finish: str | None = None, **fields: Any) -> bytes:
+    choice: dict[str, Any] = {"index": 0, "finish_reason": finish, "token_ids": fields.pop("ids", None)}
+    choice |= {"delta": {"content": text}} if chat else {"text": text}
+    if not chat and "prompt_token_ids" in fields:
+        choice["prompt_token_ids"] = fields.pop("prompt_token_ids")
+    return b"data: " + json.dumps({"id": "x", "created": 1, "choices": [choice], **fields}).encode() + b"\n\n"
+
+
+def first_part(body: dict[str, Any], **fields: Any) -> tuple[Story, StoryMeter, list[dict[str, Any]]]:
+    """After a first engine that was to write two tokens."""
+    chat = "messages" in body
+    story = story_of(body)
+    meter = StoryMeter(story, 0.0, False)
+    meter.begin(part_only=True)
+    sent = meter.feed(event(chat, " d", ids=[7], prompt_token_ids=[1, 2, 3]), 0.0)
+    sent += meter.feed(event(chat, " e", "length", ids=[8]), 0.1)
+    return story, meter, [json.loads(line[6:]) for line in sent.split(b"\n\n") if line]
+
+
+@pytest.mark.parametrize("body", [COMPLETION, CHAT])
+def test_real_engine_is_asked_for_ids_and_nothing_it_does_not_know(body: dict[str, Any]) -> None:
+    asked = json.loads(story_of(body).first(5, 3, 512, BLOCKS))
+    assert asked["kv_transfer_params"] == {"do_remote_decode": True}
+    assert (asked["max_tokens"], asked["return_token_ids"]) == (2, True)
+    assert json.loads(story_of(body).first(1, 3, 512, BLOCKS))["max_tokens"] == 1
+    simulated = json.loads(story_of(body).first(1, 3, 512, SIMULATED))
+    assert simulated["kv_transfer_params"] == {"do_remote_decode": True, "chunk_tokens": 512, "prefill_tokens": 1}
+    assert "return_token_ids" not in simulated
+
+
+def test_second_engine_gets_the_same_tokens_when_the_first_told_them() -> None:
+    story = story_of(COMPLETION)
+    story.first(5, 3, None, BLOCKS)
+    story.prompt_ids, story.ids, story.tokens, story.text = [1, 2, 3], [7, 8], 2, " d e"
+    asked = json.loads(story.next({"do_remote_prefill": True}))
+    assert asked["prompt"] == [1, 2, 3, 7, 8]
+    assert (asked["max_tokens"], asked["kv_transfer_params"]) == (8, {"do_remote_prefill": True})
+
+
+def test_second_engine_of_a_chat_gets_them_beside_the_messages() -> None:
+    story, _, _ = first_part(CHAT)
+    for params in ({"do_remote_prefill": True}, None):
+        asked = json.loads(story.next(params))
+        assert asked["messages"] == CHAT["messages"]
+        assert asked["kv_transfer_params"] == {**(params or {}), "prompt_token_ids": [1, 2, 3, 7, 8]}
+        assert "continue_final_message" not in asked
+
+
+def test_chat_goes_on_by_its_text_when_no_ids_were_told() -> None:
+    story = story_of(CHAT)
+    story.tokens, story.text = 2, " d e"
+    asked = json.loads(story.next(None))
+    assert asked["messages"][-1] == {"role": "assistant", "content": " d e"}
+    assert asked["continue_final_message"]
+
+
+@pytest.mark.parametrize("body", [COMPLETION, CHAT])
+def test_client_sees_no_ids_unless_it_asked_for_them(body: dict[str, Any]) -> None:
+    _, _, plain = first_part(body)
+    assert "token_ids" not in json.dumps(plain)
+    _, _, asked = first_part(body | {"return_token_ids": True})
+    assert [e["choices"][0]["token_ids"] for e in asked] == [[7], [8]]
+    assert json.dumps(asked).count("prompt_token_ids") == 1
+
+
+def test_prompt_is_counted_without_what_was_written_when_the_first_engine_died() -> None:
+    story, meter, _ = first_part(COMPLETION)
+    meter.begin(part_only=False)
+    meter.feed(event(False, " f", "length", ids=[9]), 0.2)
+    meter.feed(b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6}}\n\n', 0.2)
+    usage = meter.usage()
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens) == (3, 3)
+    assert story.text == " d e f"
+
+
+def instance(uid: str, connector: str) -> Any:
+    return SimpleNamespace(uid=uid, state=SimpleNamespace(kv_connector=connector))
+
+
+def test_only_engines_of_one_connector_share_a_request() -> None:
+    mixed = [instance("a", SIMULATED), instance("b", BLOCKS), instance("c", ""), instance("d", BLOCKS)]
+    assert [i.uid for i in of_one_connector(mixed)] == ["b", "d"]
+    assert of_one_connector([instance("a", "")]) == []
