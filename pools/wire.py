@@ -1,4 +1,6 @@
-"""What processes tell each other through Redis: key names and message types, encoded as JSON by msgspec.
+"""What processes tell each other through Redis: key names and message types, encoded by msgspec.
+
+As JSON, but for agents' batches, which are MessagePack: they are what there is most of.
 
 No Django here: the agent and the gateway import this module without a database. Messages are tolerant readers:
 unknown fields are ignored, so one side can be upgraded before the other. Times are Unix seconds.
@@ -8,8 +10,9 @@ unknown fields are ignored, so one side can be upgraded before the other. Times 
 | `greenserve:desired:<node>` | string, DesiredNode | scheduler.live | that node's agent, each second |
 | `greenserve:agent:<node>` | string with expiry, AgentState | the agent, each second | gateway, snapshot |
 | `greenserve:fleet` | string, Fleet; changes announced on channel `greenserve:fleet` | scheduler.live | gateways |
-| `greenserve:worker:<uid>` | string with expiry, WorkerRegistration | gateways, for workers | gateways |
-| `greenserve:workers` | sorted set, uid by the end of its lease | gateways, for workers | gateways |
+| `greenserve:worker:<uid>` | string with expiry, WorkerRegistration | gateways, for workers | gateways, ingester |
+| `greenserve:workers` | sorted set, uid by the end of its lease | gateways, for workers | gateways, ingester |
+| `greenserve:workers:measured` | string with expiry, AgentState of no node | the ingester, each second | gateways |
 | `greenserve:clock:<node>` | channel, ClockRequest | gateways, as they decide | that node's agent, at once |
 | `greenserve:batches` | stream, field `b` = AgentBatch | agents | telemetry ingester |
 | `greenserve:requests` | stream, field `b` = RequestBatch | gateways | telemetry ingester |
@@ -23,10 +26,15 @@ unknown fields are ignored, so one side can be upgraded before the other. Times 
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import math
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
+from scheduler.core.engine_launch import EngineLaunch
 from scheduler.core.ports import EngineLimits, EngineOptions
 
 FLEET_KEY = "greenserve:fleet"
@@ -35,6 +43,7 @@ BATCH_STREAM = "greenserve:batches"
 REQUEST_STREAM = "greenserve:requests"
 GATEWAYS_KEY = "greenserve:gateways"
 WORKERS_KEY = "greenserve:workers"
+MEASURED_WORKERS_KEY = "greenserve:workers:measured"
 PROCESSES_KEY = "greenserve:processes"
 TASKS_KEY = "greenserve:tasks"
 INGEST_GROUP = "ingest"
@@ -76,7 +85,9 @@ def node_queue(node: str) -> str:
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=False):
-    """Base of all messages."""
+    """Base of all messages. `packed`: they travel as MessagePack."""
+
+    packed: ClassVar[bool] = False
 
 
 class LatencyLimits(Message, frozen=True):
@@ -102,6 +113,9 @@ class ClockPolicy(Message, frozen=True):
         full_at, sensitivity, power_exponent, beta, urgency: Of primal_dual, see PrimalDualConfig.
         margin, min_saving: Of profile, see ProfileClockConfig.
         reserve: Of slack, the share of a latency's target that is kept free.
+        fixed_mhz: A person holds the clock there, whatever the rule; None: nobody does.
+        advise: Nothing below the top is set: what the rule would set is told as advice.
+        floor_mhz: As far down as a person lets the rule go; what it would set below is told as advice. None: anywhere.
     """
 
     policy: str = "miad"
@@ -120,13 +134,17 @@ class ClockPolicy(Message, frozen=True):
     margin: float | None = None
     min_saving: float | None = None
     reserve: float | None = None
+    fixed_mhz: float | None = None
+    advise: bool = False
+    floor_mhz: float | None = None
 
 
 class DesiredInstance(Message, frozen=True):
     """An instance that the node is to run, or (`state: draining`) to let finish and stop. Absent means stopped.
 
     `sleeping`: to be kept with its weights off the GPUs. `options` hold from its start, `engine_limits` are changed
-    live. `shadow_of`: the instance that it is to replace. `clock`: its service's rule; None: the node's.
+    live. `shadow_of`: the instance that it is to replace. `clock`: its service's rule; None: the node's. `launch`: what
+    the model card says of its weights and arguments.
     """
 
     uid: str
@@ -142,16 +160,18 @@ class DesiredInstance(Message, frozen=True):
     engine_limits: EngineLimits = EngineLimits()
     shadow_of: str = ""
     clock: ClockPolicy | None = None
+    launch: EngineLaunch = EngineLaunch()
 
 
 class DesiredNode(Message, frozen=True):
-    """`clock` is the rule of instances that bring none of their own."""
+    """`clock` is the rule of instances that bring none of their own. `launches`: what may be started here later."""
 
     node: str
     version: int
     published_at_s: float
     instances: list[DesiredInstance]
     clock: ClockPolicy
+    launches: list[EngineLaunch] = []
 
 
 class ClockRequest(Message, frozen=True):
@@ -202,6 +222,8 @@ class InstanceState(Message, frozen=True):
     progress: float | None = None  # of a start or a waking, 0 to 1
     engine_limits: EngineLimits | None = None  # in force
     shadow_of: str = ""
+    laxity: bool = False  # it reads hints for an order by laxity (docs/plugin.md)
+    kv_connector: str = ""  # through which it hands caches to engines of the same one; empty: it cannot
 
 
 class AgentState(Message, frozen=True):
@@ -212,6 +234,8 @@ class AgentState(Message, frozen=True):
     instances: list[InstanceState]
     error: str = ""
     metrics_url: str | None = None  # where the agent shows its metrics; None: it does not
+    measure_only: str = ""  # why no clock can be set on this node; empty: clocks can be set
+    notices: list[str] = []  # what its meters lack or disagree about; nothing that stops it
 
 
 # -- fleet snapshot: scheduler -> gateway ----------------------------------------------------------
@@ -229,7 +253,14 @@ class FleetClass(Message, frozen=True):
 
 
 class FleetPool(Message, frozen=True):
-    """`share`: what the carbon plan sends here of its class's requests; None: no plan says."""
+    """A pool as gateways know it.
+
+    Attributes:
+        intensity_g_per_kwh: The average one, of the inventory: what a client is told of its request.
+        share: What the carbon plan sends here of its class's requests; None: no plan says.
+        marginal_g_per_kwh: What routing reckons with in place of the average: known only where it is for all the
+            service's sites. A negative one counts as 0, as in the carbon epoch.
+    """
 
     id: int
     site: str
@@ -237,6 +268,7 @@ class FleetPool(Message, frozen=True):
     pue: float
     intensity_g_per_kwh: float | None = None
     share: float | None = None
+    marginal_g_per_kwh: float | None = None
 
 
 class RequestPolicy(Message, frozen=True):
@@ -318,7 +350,7 @@ class Fleet(Message, frozen=True):
     nodes: list[str]
 
 
-# -- workers that register themselves: gateway -> gateways ------------------------------------------
+# -- workers that register themselves: gateway -> gateways, ingester --------------------------------
 
 
 class WorkerRegistration(Message, frozen=True):
@@ -357,6 +389,84 @@ class GpuSampleRow(Message, frozen=True, gc=False):
     running: int | None  # its running requests: busy or idle
 
 
+class GpuLabels(Message, frozen=True, eq=False):
+    """What rows of GPU samples are of, by column. One like another is another still, so that it can be a key."""
+
+    gpu_uuids: list[str] = []
+    instance_uids: list[str | None] = []  # which instance held the GPU
+    instance_states: list[str | None] = []
+
+    def __post_init__(self) -> None:
+        rows = len(self.gpu_uuids)
+        for name in ("instance_uids", "instance_states"):
+            if len(getattr(self, name)) != rows:
+                raise ValueError(f"{name} has {len(getattr(self, name))} values for {rows} GPUs")
+
+
+GPU_NUMBERS = (
+    *("at_s", "energy_j", "power_w", "sm_clock_mhz", "utilisation", "memory_used_bytes", "temperature_c", "running"),
+)
+NUMBER_BYTES = 8
+
+
+class GpuSamples(Message, frozen=True):
+    """Rows of GPU samples, packed: who reads thousands of them makes no object for each.
+
+    Attributes:
+        labels: GpuLabels in MessagePack. They seldom change, and a reader knows them again by their bytes.
+        numbers: Of each row GPU_NUMBERS, as float64 in little-endian order; NaN: unknown. Integers are exact up to
+            2**53. Later versions may append to them: what one does not know it passes over, what it misses is unknown.
+    """
+
+    labels: bytes = b""
+    numbers: bytes = b""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where the numbers are not of all the rows, or the labels cannot be read."""
+        rows = self.rows
+        if len(self.numbers) % (NUMBER_BYTES * rows or 1) or bool(rows) != bool(self.numbers):
+            raise ValueError(f"{len(self.numbers)} bytes are not the numbers of {rows} GPUs")
+
+    @property
+    def of_what(self) -> GpuLabels:
+        return _labels(self.labels)
+
+    @property
+    def rows(self) -> int:
+        return len(_labels(self.labels).gpu_uuids)
+
+    @classmethod
+    def pack(cls, rows: Sequence[GpuSampleRow]) -> GpuSamples:
+        """What is not finite is unknown."""
+        if not rows:
+            return cls()
+        labels = GpuLabels(
+            [row.gpu_uuid for row in rows], [row.instance_uid for row in rows], [row.instance_state for row in rows]
+        )
+        values = [getattr(row, name) for row in rows for name in GPU_NUMBERS]
+        finite = [math.nan if value is None or not math.isfinite(value) else value for value in values]
+        return cls(msgspec.msgpack.encode(labels), struct.pack(f"<{len(finite)}d", *finite))
+
+    def unpack(self) -> list[GpuSampleRow]:
+        if not self.numbers:
+            return []
+        of, width = self.of_what, len(self.numbers) // (NUMBER_BYTES * self.rows or 1)
+        labels = zip(of.gpu_uuids, of.instance_uids, of.instance_states, strict=True)
+        found = []
+        for (uuid, holder, state), numbers in zip(labels, struct.iter_unpack(f"<{width}d", self.numbers), strict=True):
+            known = [None if math.isnan(number) else number for number in numbers]
+            values: dict[str, Any] = {**dict.fromkeys(GPU_NUMBERS), **dict(zip(GPU_NUMBERS, known, strict=False))}
+            for name in ("memory_used_bytes", "running"):
+                values[name] = None if values[name] is None else int(values[name])
+            found.append(GpuSampleRow(gpu_uuid=uuid, instance_uid=holder, instance_state=state, **values))
+        return found
+
+
+@lru_cache(maxsize=8_192)
+def _labels(data: bytes) -> GpuLabels:
+    return msgspec.msgpack.decode(data, type=GpuLabels) if data else GpuLabels()
+
+
 class InstanceSampleRow(Message, frozen=True, gc=False):
     at_s: float
     instance_uid: str
@@ -389,6 +499,20 @@ class ClockDecision(Message, frozen=True):
 class AgentBatch(Message, frozen=True):
     """Rows of one agent, numbered without gaps by (agent, boot, seq): ingesting one twice changes nothing."""
 
+    packed: ClassVar[bool] = True
+
+    agent: str
+    boot: str
+    seq: int
+    sent_at_s: float
+    gpus: GpuSamples = GpuSamples()
+    instances: list[InstanceSampleRow] = []
+    clocks: list[ClockDecision] = []
+
+
+class RowBatch(Message, frozen=True):
+    """An AgentBatch as agents sent it before its columns: still in the stream, perhaps, when the ingester is new."""
+
     agent: str
     boot: str
     seq: int
@@ -396,6 +520,10 @@ class AgentBatch(Message, frozen=True):
     gpus: list[GpuSampleRow] = []
     instances: list[InstanceSampleRow] = []
     clocks: list[ClockDecision] = []
+
+    def by_column(self) -> AgentBatch:
+        gpus = GpuSamples.pack(self.gpus)
+        return AgentBatch(self.agent, self.boot, self.seq, self.sent_at_s, gpus, self.instances, self.clocks)
 
 
 # -- request records: gateway -> ingester ----------------------------------------------------------
@@ -441,6 +569,7 @@ class RequestRow(Message, frozen=True):
     attempts: int = 1
     route_reason: str = ""
     error: str = ""
+    traceparent: str | None = None  # W3C Trace Context, as the client sent it
 
 
 class RequestBatch(Message, frozen=True):
@@ -511,9 +640,15 @@ M = TypeVar("M", bound=Message)
 
 
 def encode(message: Message) -> bytes:
-    return msgspec.json.encode(message)
+    return msgspec.msgpack.encode(message) if message.packed else msgspec.json.encode(message)
 
 
 def decode(data: bytes | str, kind: type[M]) -> M:
-    """Raises msgspec.ValidationError (naming the field) when `data` is not a `kind`."""
-    return msgspec.json.decode(data, type=kind)
+    """Raises msgspec.DecodeError (ValidationError names the field) when `data` is not a `kind`."""
+    if not kind.packed:
+        return msgspec.json.decode(data, type=kind)
+    if isinstance(data, str):
+        raise msgspec.DecodeError("MessagePack is bytes, not text")
+    if data.startswith(b"{") and kind is AgentBatch:  # in MessagePack no batch begins with it
+        return msgspec.json.decode(data, type=RowBatch).by_column()  # type: ignore[return-value]
+    return msgspec.msgpack.decode(data, type=kind)

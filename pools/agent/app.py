@@ -1,6 +1,8 @@
 """The agent's Celery application: a worker of one node, with the agent's loop beside it.
 
     celery -A pools.agent.app -b BROKER worker -P solo -Q node.NAME -n node.NAME@%h --node NAME --control URL
+    celery -A pools.agent.app -b BROKER worker -P solo -Q node.NAME -n node.NAME@%h --node NAME --gpus nvml --vllm PATH
+    celery -A pools.agent.app -b BROKER worker -P solo -Q node.NAME -n node.NAME@%h --node NAME --gpus cpu --vllm PATH
 
 The loop runs only when `--node` is given. Samples and the desired state go through the broker's Redis. Nothing is read
 from the environment here.
@@ -19,15 +21,21 @@ from typing import Any
 import click
 from celery import Celery, bootsteps
 
+from pools.actuator.protocol import DEFAULT_SOCKET
+from scheduler.core.ports import PermanentError
 from scheduler.core.profiles import Profile, ProfileError, load_profiles
 
 from .clock_requests import ClockListener, ClockRequests
+from .dcgm import DEFAULT_URL
+from .declared import Declaration
 from .engine_figures import Figures
 from .http import HttpClient
 from .link import RedisLink, redis_url
 from .loop import PERIOD_S, AgentLoop
 from .metrics import Board, serve
+from .real_node import RealNode, dcgm_node, declared_node, nvml_node
 from .sim import TIMEOUT_S, SimEngineControl, SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
+from .vllm.options import click_options, vllm_options
 from .vllm_metrics import VllmMetrics
 
 logger = logging.getLogger(__name__)
@@ -116,14 +124,25 @@ class AgentStep(bootsteps.StartStopStep):  # type: ignore[misc]
         control: str | None = None,
         profiles: str | None = None,
         metrics: str | None = None,
+        gpus: str = "sim",
+        actuator: str = str(DEFAULT_SOCKET),
+        dcgm: str = DEFAULT_URL,
+        devices: str = "CPU:1",
+        power: str = "20:65",
         **options: Any,
     ) -> None:
         super().__init__(worker, **options)
+        self._options = options
+        self._dcgm = dcgm
+        self._devices = devices, power
+        self._gpus = gpus
+        self._actuator = actuator
         self._node = node
         self._control = control
         self._profiles = profiles
         self._metrics = metrics
         self._end_metrics: Callable[[], None] = lambda: None
+        self._end_adapters: Callable[[], None] = lambda: None
         self._threads: tuple[AgentThread | ClockListener, ...] = ()
         self.enabled = node is not None
 
@@ -132,9 +151,7 @@ class AgentStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, worker: Any) -> None:
         assert self._node is not None
-        if self._control is None:
-            raise click.UsageError("--node needs --control, the URL of the simulated node's control API")
-        client = HttpClient(self._control, TIMEOUT_S)
+        adapters, self._end_adapters = self._adapters()
         url = redis_url(worker.app.conf.broker_url)
         requests = ClockRequests()
         board = Board(self._node)
@@ -143,12 +160,9 @@ class AgentStep(bootsteps.StartStopStep):  # type: ignore[misc]
         loop = AgentLoop(
             self._node,
             secrets.token_hex(8),
-            meter=SimGpuMeter(client),
-            actuator=SimFrequencyActuator(client),
-            runtime=SimInstanceRuntime(client),
+            **adapters,
             metrics=VllmMetrics(),
             link=RedisLink(url, self._node),
-            control=SimEngineControl(client),
             sampler=VllmMetrics(),
             requests=requests,
             figures=Figures(_read_profiles(self._profiles)),
@@ -163,8 +177,37 @@ class AgentStep(bootsteps.StartStopStep):  # type: ignore[misc]
         for thread in self._threads:
             thread.end(timeout_s=5.0)
         self._end_metrics()
+        self._end_adapters()
 
     terminate = stop
+
+    def _adapters(self) -> tuple[dict[str, Any], Callable[[], None]]:
+        """The node's own arguments of AgentLoop, and what closes them."""
+        if self._gpus != "sim":
+            node = self._real_node()
+            parts = {"meter": node.meter, "actuator": node.actuator, "runtime": node.runtime, "report": node}
+            return {**parts, "control": node.engines}, node.close
+        if self._control is None:
+            raise click.UsageError("--node needs --control, a simulated node's control API, or --gpus nvml")
+        client = HttpClient(self._control, TIMEOUT_S)
+        return {
+            "meter": SimGpuMeter(client),
+            "actuator": SimFrequencyActuator(client),
+            "runtime": SimInstanceRuntime(client),
+            "control": SimEngineControl(client),
+        }, client.close
+
+    def _real_node(self) -> RealNode:
+        assert self._node is not None
+        engines = vllm_options(self._options, by_uuid=self._gpus != "cpu")
+        try:
+            if self._gpus == "nvml":
+                return nvml_node(Path(self._actuator), engines)
+            if self._gpus == "dcgm":
+                return dcgm_node(self._dcgm, Path(self._actuator), engines)
+            return declared_node(self._node, Declaration.read(*self._devices), engines)
+        except (PermanentError, ValueError) as error:
+            raise click.UsageError(str(error)) from error
 
 
 def _serve_metrics(board: Board, where: str) -> Callable[[], None]:
@@ -184,7 +227,8 @@ def _read_profiles(path: str | None) -> tuple[Profile, ...]:
         raise click.UsageError(f"--profiles {path}: {error}") from error
 
 
-app = AgentApp("greenserve-agent", include=["pools.agent.tasks"])
+# No fixups: where DJANGO_SETTINGS_MODULE is set, Celery would otherwise load all of Django into the agent.
+app = AgentApp("greenserve-agent", include=["pools.agent.tasks"], fixups=set())
 app.conf.update(
     task_ignore_result=True,
     task_default_queue="node",
@@ -200,4 +244,28 @@ app.user_options["worker"].add(
     click.Option(["--profiles"], help="Measured profiles of engines, .csv or .json: see `greenserve engine import`.")
 )
 app.user_options["worker"].add(click.Option(["--metrics"], help="Where to listen for Prometheus, HOST:PORT."))
+app.user_options["worker"].add(
+    click.Option(
+        ["--gpus"],
+        type=click.Choice(["sim", "nvml", "dcgm", "cpu"]),
+        default="sim",
+        help="What is metered: the simulated node behind --control, NVIDIA's GPUs by its driver or by the DCGM "
+        "exporter, or a machine without (--devices).",
+    )
+)
+app.user_options["worker"].add(
+    click.Option(["--actuator"], default=str(DEFAULT_SOCKET), help="Socket of the node's clock actuator (nvml only).")
+)
+app.user_options["worker"].add(
+    click.Option(
+        ["--devices"], default="CPU:1", help="What stands for GPUs where there are none, TYPE:COUNT (cpu only)."
+    )
+)
+app.user_options["worker"].add(
+    click.Option(
+        ["--power"], default="20:65", help="Watts of the machine, idle and busy: IDLE:FULL, declared (cpu only)."
+    )
+)
+for option in click_options():
+    app.user_options["worker"].add(option)
 app.steps["worker"].add(AgentStep)

@@ -208,7 +208,7 @@ def rule_of(policy: ClockPolicy, figures: Figures) -> Rule | None:
     """
     if policy.lease_s <= 0.0:
         raise ValueError("lease_s must be above 0")
-    if policy.paused or policy.policy == "fixed" or policy.policy in BY_REQUEST:
+    if policy.fixed_mhz is not None or policy.paused or policy.policy == "fixed" or policy.policy in BY_REQUEST:
         return None
     if policy.policy == "miad":
         return FrequencyRule(_config(MiadConfig, policy))
@@ -223,7 +223,7 @@ def rule_of(policy: ClockPolicy, figures: Figures) -> Rule | None:
 
 def look_period_s(policy: ClockPolicy) -> float | None:
     """How often the rule wants a reading; None: not at all."""
-    if policy.policy == "fixed" or policy.policy in BY_REQUEST:
+    if policy.fixed_mhz is not None or policy.policy == "fixed" or policy.policy in BY_REQUEST:
         return None
     return min(policy.sample_s, policy.period_s) if policy.policy == "slack" else policy.period_s
 

@@ -41,7 +41,24 @@ class _Clock:
 
     @property
     def by_request(self) -> bool:
-        return self.policy is not None and self.policy.policy in BY_REQUEST and not (self.policy.paused or self.fault)
+        policy = self.policy
+        if policy is None or policy.fixed_mhz is not None:
+            return False
+        return policy.policy in BY_REQUEST and not (policy.paused or self.fault)
+
+    @property
+    def floor_mhz(self) -> float:
+        """Below it nothing is set, for want of a person's word."""
+        policy, engine = self.policy, self.engine
+        if policy is None or policy.advise:
+            return engine.max_mhz
+        return engine.min_mhz if policy.floor_mhz is None else engine.within(policy.floor_mhz)
+
+    @property
+    def rest_mhz(self) -> float:
+        """Where it stands when nothing decides on it: at the top, or where a person holds it."""
+        fixed_mhz = None if self.policy is None or self.fault else self.policy.fixed_mhz
+        return self.engine.max_mhz if fixed_mhz is None else self.engine.within(fixed_mhz)
 
 
 class ClockLoop:
@@ -132,15 +149,17 @@ class ClockLoop:
             clock.rule = rule_of(policy, self._figures)
         except ValueError as error:
             clock.rule, clock.fault = None, str(error)
-        same = before is not None and (before.policy, before.paused) == (policy.policy, policy.paused)
-        if before is None or (same and not clock.fault):
+        same = before is not None and _kept(before) == _kept(policy)
+        if (before is None and policy.fixed_mhz is None) or (same and not clock.fault):
             return []
         clock.state, clock.asked, clock.due_s, clock.seen = None, None, 0.0, Seen()
         why = "the clock loop is paused" if policy.paused else f"the clock policy is {policy.policy}"
-        from_mhz, clock.mhz = _mhz(clock), clock.engine.max_mhz
+        from_mhz, clock.mhz = _mhz(clock), clock.rest_mhz
         if from_mhz == clock.mhz:
             return []
-        found = Why(Reason.POLICY.value, f"Back to the top clock: {why}.", {})
+        held = policy.fixed_mhz is not None and not clock.fault
+        words = f"Held at {clock.mhz:.0f} MHz by hand." if held else f"Back to the top clock: {why}."
+        found = Why(Reason.POLICY.value, words, {})
         return self._log(now_s, clock, from_mhz, found)
 
     def _look(self, now_s: float, clock: _Clock) -> list[ClockDecision]:
@@ -164,10 +183,13 @@ class ClockLoop:
         ask = None if clock.rule is None and not clock.by_request else self._requests.highest(engine.uid, now_s)
         news, clock.asked = ask != clock.asked, ask
         if clock.rule is None:
-            clock.mhz = engine.within(ask.mhz) if ask else engine.max_mhz
+            clock.mhz = max(engine.within(ask.mhz), clock.floor_mhz) if ask else clock.rest_mhz
             if not clock.by_request or not news:
                 return []
-            return self._log(now_s, clock, from_mhz, _by_request(ask) if ask else _NOBODY)
+            why = _by_request(ask) if ask else _NOBODY
+            if ask and engine.within(ask.mhz) < clock.mhz:
+                why = _advice(why, engine.within(ask.mhz), clock.mhz)
+            return self._log(now_s, clock, from_mhz, why)
         own_mhz = clock.rule.asked_mhz(clock.state, engine)
         if own_mhz is None and ask is None:
             return []  # it is left to lapse
@@ -176,6 +198,10 @@ class ClockLoop:
             clock.mhz = engine.within(ask.mhz)
             clock.state = clock.rule.follow(clock.state, clock.mhz, engine)
             why = _by_request(ask, f" The rule by itself would set {own_mhz:.0f} MHz.")
+        if (advised_mhz := clock.mhz) < clock.floor_mhz:
+            clock.mhz = clock.floor_mhz
+            clock.state = clock.rule.follow(clock.state, clock.mhz, engine)
+            why = why and _advice(why, advised_mhz, clock.mhz)
         return [] if why is None else self._log(now_s, clock, from_mhz, why)
 
     def _blind(self, now_s: float, clock: _Clock, missing: str) -> list[ClockDecision]:
@@ -222,8 +248,19 @@ class ClockLoop:
 _NOBODY = Why(Reason.NO_DATA.value, "No gateway asks for a clock: it is at its top.", {})
 
 
+def _kept(policy: ClockPolicy) -> tuple[str, bool, float | None]:
+    """What of a policy may not change in passing."""
+    return policy.policy, policy.paused, policy.fixed_mhz
+
+
 def _by_request(ask: Ask, more: str = "") -> Why:
     return Why(ask.reason, ask.summary + more, {"gateway": ask.gateway, "asked_mhz": ask.mhz})
+
+
+def _advice(why: Why, advised_mhz: float, set_mhz: float) -> Why:
+    """A decision that may not be carried out: it stays where it may stand."""
+    words = f"Advice, not carried out: {advised_mhz:.0f} MHz; it stays at {set_mhz:.0f} MHz. {why.summary}"
+    return Why(why.reason, words, {**why.inputs, "advised_mhz": advised_mhz})
 
 
 def _mhz(clock: _Clock) -> float:

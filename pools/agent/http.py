@@ -1,4 +1,4 @@
-"""A small blocking HTTP client for loopback APIs: one kept connection, a time-out, and translated errors."""
+"""A small blocking HTTP client for engines and loopback APIs: one kept connection, a time-out, translated errors."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from urllib.parse import urlsplit
 
 from scheduler.core.ports import PermanentError, RetryableError
 
+LONGEST_BYTES = 16 << 20
+
 
 class HttpClient:
     """Not thread-safe: the agent's loop has one thread. Blocks for at most two time-outs, connecting included."""
 
     def __init__(self, base_url: str, timeout_s: float) -> None:
         parts = urlsplit(base_url)
-        if parts.scheme != "http" or not parts.hostname or not parts.port:
-            raise ValueError(f"'{base_url}' is not of the form http://HOST:PORT")
+        if parts.scheme not in ("http", "https") or not parts.hostname or not parts.port:
+            raise ValueError(f"'{base_url}' is not of the form http://HOST:PORT or https://HOST:PORT")
         self._where = f"{parts.hostname}:{parts.port}"
-        self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
+        kind = http.client.HTTPConnection if parts.scheme == "http" else http.client.HTTPSConnection
+        self._connection = kind(parts.hostname, parts.port, timeout=timeout_s)
 
     def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
         """The body of a 2xx answer.
@@ -51,9 +54,14 @@ class HttpClient:
 
     def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         try:
-            self._connection.request(method, path, body)
+            self._connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
             response = self._connection.getresponse()
-            return response.status, response.read()
+            data = response.read(LONGEST_BYTES + 1)
+            if len(data) > LONGEST_BYTES:
+                raise http.client.HTTPException(f"an answer of more than {LONGEST_BYTES >> 20} MiB")
+            if response.length:  # of which `read` says nothing when it is asked for so many at most
+                raise http.client.IncompleteRead(data, response.length)
+            return response.status, data
         except BaseException:
             self._connection.close()  # half an exchange is in it
             raise

@@ -35,7 +35,7 @@ from .link import BadDesired, Link, LinkError
 from .metrics import Board, Picture
 from .outbox import Outbox
 from .reconcile import Reconciler
-from .reports import View, gpu_rows, instance_rows, instance_state, slowest, unreachable
+from .reports import NodeReport, View, gpu_rows, instance_rows, instance_state, slowest, unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class AgentLoop:
         requests: ClockRequests | None = None,
         figures: Figures | None = None,
         board: Board | None = None,
+        report: NodeReport | None = None,
     ) -> None:
         self._node = node
         self._boot = boot
@@ -80,11 +81,14 @@ class AgentLoop:
         self._clocks = ClockLoop(actuator, requests, figures, PERIOD_S)
         self._clock_rows: list[ClockDecision] = []  # not yet in a batch
         self._urls: dict[str, str] = {}  # of engines that are up, at the last tick
+        self._busy: set[str] = set()  # instances in which requests ran or waited then
         self._outbox = Outbox(node, boot)
         self._desired: DesiredNode | None = None
         self._gpus: dict[str, GpuReading] = {}  # last known, by uuid
         self._reported: dict[str, InstanceState] = {}
         self._link_down = False
+        self._report_of_node = report
+        self._measure_only = ""  # at the last tick
         self._board = board  # where scrapes find what the last tick saw
         self._ticks = 0
 
@@ -94,12 +98,17 @@ class AgentLoop:
         reachable = self._read_desired(view)
         self._read_node(view)
         if self._desired is not None and view.statuses is not None:
-            if self._reconciler.act(now_s, self._desired.instances, view.statuses):
+            if self._reconciler.act(now_s, self._desired.instances, view.statuses, self._busy):
                 self._list(view)
             view.errors += self._reconciler.errors
         self._scrape(view)
+        self._measure_only = self._report_of_node.measure_only() if self._report_of_node else ""
         if self._desired is not None:
-            self._clock_rows += self._clocks.tick(now_s, self._desired.clock, self._engine_views(view))
+            if self._report_of_node is not None:
+                self._report_of_node.prepare(self._desired.launches)
+            # None where clocks cannot be set; none without Redis either: leases lapse, as if the agent had gone.
+            engines = self._engine_views(view) if reachable and not self._measure_only else []
+            self._clock_rows += self._clocks.tick(now_s, self._desired.clock, engines)
             view.errors += self._clocks.errors
         instances = self._instance_states(view)
         clock_rows, self._clock_rows = self._clock_rows, []
@@ -171,6 +180,7 @@ class AgentLoop:
                 view.errors.append(f"cannot measure instance {status.uid}: {error}")
                 # That may have taken its whole time-out: what gateways asked for meanwhile has waited for long enough.
                 self._clock_rows += self._clocks.glance(view.now_s, {})
+        self._busy = {uid for uid, engine in view.engines.items() if engine.running or engine.waiting}
 
     def _sampled(self, view: View, item: DesiredInstance) -> EngineReading | None:
         """What the clock rule of an instance goes by: the tick's own reading, unless the rule is faster than ticks."""
@@ -190,12 +200,16 @@ class AgentLoop:
         """The engines that the clock loop is to hold: those that serve."""
         assert self._desired is not None
         wanted = {item.uid: item for item in self._desired.instances}
-        views = []
-        for status in view.statuses or ():
+        views: list[EngineView] = []
+        held: set[str] = set()  # of two on one GPU the one that is ready has its clock
+        for status in sorted(view.statuses or (), key=lambda one: one.state != "ready"):
             item = wanted.get(status.uid)
             gpus = [self._gpus[uuid] for uuid in status.gpu_uuids if uuid in self._gpus]
             if item is None or status.state not in ("ready", "draining") or len(gpus) < len(status.gpu_uuids):
                 continue
+            if not held.isdisjoint(status.gpu_uuids):
+                continue
+            held.update(status.gpu_uuids)
             views.append(
                 EngineView(
                     uid=status.uid,
@@ -242,11 +256,13 @@ class AgentLoop:
             instances=instances,
             error="; ".join(view.errors),
             metrics_url=None if self._board is None else self._board.url,
+            measure_only=self._measure_only,
+            notices=list(self._report_of_node.notices()) if self._report_of_node else [],
         )
         if not reachable:  # one time-out a tick is enough
             return state
         batches = self._outbox.pending(_BATCHES_A_TICK)
-        heartbeat = Heartbeat(node_queue(self._node), view.now_s, PERIOD_S, detail=state.error)
+        heartbeat = Heartbeat(node_queue(self._node), view.now_s, PERIOD_S, detail=_detail(state))
         try:
             self._link.send(state, heartbeat, batches)
         except LinkError as error:
@@ -279,3 +295,9 @@ class AgentLoop:
         if not self._link_down:
             self._link_down = True
             logger.warning("%s; samples are kept and sent later", message)
+
+
+def _detail(state: AgentState) -> str:
+    """What health pages say of the agent."""
+    only = f"measure only: {state.measure_only}" if state.measure_only else ""
+    return "; ".join(filter(None, (state.error, only)))

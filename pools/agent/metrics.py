@@ -87,6 +87,9 @@ def _gpus(picture: Picture | None, node: str) -> Iterator[Metric]:
         ("gpu_utilisation_ratio", "Share of time in which a kernel ran.", [(g, g.utilisation) for g in gpus]),
         ("gpu_memory_used_bytes", "Memory in use.", [(g, g.memory_used_bytes) for g in gpus]),
         ("gpu_temperature_celsius", "Temperature.", [(g, g.temperature_c) for g in gpus]),
+        ("gpu_memory_clock_hertz", "Memory clock.", [(g, _times(g.memory_clock_mhz, HZ_PER_MHZ)) for g in gpus]),
+        ("gpu_ecc_errors", "Uncorrected memory errors since the driver was loaded.", [(g, g.ecc_errors) for g in gpus]),
+        ("gpu_throttled", "Whether heat or power hold its clock down.", [(g, _throttled(g)) for g in gpus]),
     )
     for name, text, values in columns:
         yield _filled(_gauge(name, text, "gpu", "gpu_type"), node, (((g.uuid, g.gpu_type), v) for g, v in values))
@@ -155,3 +158,7 @@ def _filled(family: F, node: str, samples: Iterable[tuple[Labels, float | None]]
 
 def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
+
+
+def _throttled(gpu: GpuReading) -> float | None:
+    return None if gpu.throttle_reasons is None else float(bool(gpu.throttle_reasons))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from pools.wire import AgentBatch, ClockDecision, GpuSampleRow, InstanceSampleRow
+from pools.wire import AgentBatch, ClockDecision, GpuSampleRow, GpuSamples, InstanceSampleRow
 
 LIMIT = 600  # batches; ten minutes at one a second
 
@@ -37,7 +37,8 @@ class Outbox:
             self._batches.popleft()
             self.dropped += 1
         self._seq += 1
-        self._batches.append(AgentBatch(self._agent, self._boot, self._seq, now_s, gpus, instances, clocks))
+        samples = GpuSamples.pack(gpus)
+        self._batches.append(AgentBatch(self._agent, self._boot, self._seq, now_s, samples, instances, clocks))
 
     @property
     def waiting(self) -> int:

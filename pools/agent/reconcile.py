@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from pools.wire import DesiredInstance
@@ -44,6 +44,7 @@ def spec_of(desired: DesiredInstance) -> InstanceSpec:
         options=desired.options,
         limits=desired.engine_limits,
         shadow_of=desired.shadow_of,
+        launch=desired.launch,
     )
 
 
@@ -51,7 +52,8 @@ class Reconciler:
     """Starts what is missing, drains what is to drain, stops what is not listed. Failed starts back off.
 
     What serves and is to drain is reported as draining for `NOTICE_S` before its engine hears of it, so that no request
-    is on its way to an engine that refuses it.
+    is on its way to an engine that refuses it. So is what is to sleep; it has to be idle besides, or its requests would
+    be cut off. Where engines cannot sleep, it stays loaded and gets no requests all the same.
 
     What runs is sent to sleep, woken and given other limits through `control`, on nodes that have it.
     """
@@ -60,14 +62,24 @@ class Reconciler:
         self._runtime = runtime
         self._control = control
         self._troubles: dict[str, Trouble] = {}
-        self._leaving: dict[str, float] = {}  # since when an engine that still serves is known to be about to drain
+        self._leaving: dict[str, float] = {}  # since when an engine that still serves is known to be about to stop that
+        self._sleepless: set[str] = set()  # engines that are to sleep and cannot
         self.errors: list[str] = []  # of the last pass
 
     def trouble(self, uid: str) -> Trouble | None:
         return self._troubles.get(uid)
 
-    def act(self, now_s: float, desired: Sequence[DesiredInstance], actual: Sequence[InstanceStatus]) -> bool:
-        """One pass; says whether anything was done. Endings come before starts: they free GPUs."""
+    def act(
+        self,
+        now_s: float,
+        desired: Sequence[DesiredInstance],
+        actual: Sequence[InstanceStatus],
+        busy: Collection[str] = (),
+    ) -> bool:
+        """One pass; says whether anything was done. Endings come before starts: they free GPUs.
+
+        `busy`: instances in which requests run or wait.
+        """
         self.errors = []
         statuses = {status.uid: status for status in actual}
         wanted = {item.uid: item for item in desired}
@@ -76,14 +88,15 @@ class Reconciler:
         self._leaving = {
             status.uid: self._leaving.get(status.uid, now_s)
             for status in actual
-            if status.state == "ready" and status.uid in wanted and wanted[status.uid].state == "draining"
+            if status.state == "ready" and status.uid in wanted and wanted[status.uid].state in ("draining", "sleeping")
         }
+        self._sleepless &= {item.uid for item in desired if item.state == "sleeping"}
         for status in actual:
             acted |= self._end(now_s, status, wanted.get(status.uid))
         for item in desired:
             if item.state in ("running", "sleeping"):
                 acted |= self._run(now_s, item, statuses.get(item.uid))
-                acted |= self._adjust(item, statuses.get(item.uid))
+                acted |= self._adjust(now_s, item, statuses.get(item.uid), busy)
         return acted
 
     def _end(self, now_s: float, status: InstanceStatus, wanted: DesiredInstance | None) -> bool:
@@ -109,23 +122,41 @@ class Reconciler:
             return False
         return self._start(now_s, item, status is not None)
 
-    def _adjust(self, item: DesiredInstance, status: InstanceStatus | None) -> bool:
+    def _adjust(
+        self, now_s: float, item: DesiredInstance, status: InstanceStatus | None, busy: Collection[str]
+    ) -> bool:
         """Sleep, waking and limits of an engine that is up."""
         if status is None or status.state not in ("ready", "sleeping"):
             return False
-        to_sleep = item.state == "sleeping" and status.state == "ready"
+        if item.state == "sleeping" and status.state == "ready":
+            told = now_s - self._leaving.get(item.uid, now_s) >= NOTICE_S
+            return told and item.uid not in busy and self._put_to_sleep(item.uid)
         to_wake = item.state == "running" and status.state == "sleeping"
         to_tune = status.state == "ready" and status.limits not in (None, item.engine_limits)
-        if not (to_sleep or to_wake or to_tune):
+        if not (to_wake or to_tune):
             return False
         if (control := self._control) is None:
             self.errors.append(f"this node cannot change how instance {item.uid} works while it runs")
             return False
-        if to_sleep:
-            return self._try(item.uid, "put to sleep", lambda: control.sleep(item.uid))
         if to_wake:
             return self._try(item.uid, "wake", lambda: control.wake(item.uid))
         return self._try(item.uid, "tune", lambda: control.tune(item.uid, item.engine_limits))
+
+    def _put_to_sleep(self, uid: str) -> bool:
+        """Says whether it was. What cannot sleep at all is asked once."""
+        if (control := self._control) is None or uid in self._sleepless:
+            return False
+        try:
+            control.sleep(uid)
+        except PermanentError as error:
+            self._sleepless.add(uid)
+            logger.info("instance %s stays loaded: %s", uid, error)
+            return False
+        except AdapterError as error:
+            self.errors.append(f"cannot put to sleep instance {uid}: {error}")
+            return False
+        logger.info("instance %s: put to sleep", uid)
+        return True
 
     def _start(self, now_s: float, item: DesiredInstance, remains: bool) -> bool:
         logger.info("starting instance %s: %s on %s", item.uid, item.model, ", ".join(item.gpu_uuids))

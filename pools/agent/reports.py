@@ -4,13 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
 from pools.wire import DesiredInstance, GpuSampleRow, InstanceSampleRow, InstanceState
+from scheduler.core.engine_launch import EngineLaunch
 from scheduler.core.ports import EngineReading, GpuReading, InstanceStatus
 
 from .reconcile import Trouble
+
+
+class NodeReport(Protocol):
+    """What a node has to say of itself; asked once a tick. Blocks for at most its time-out, raises nothing."""
+
+    def measure_only(self) -> str:
+        """Why no clock can be set, in words; empty: clocks can be set."""
+        ...
+
+    def notices(self) -> tuple[str, ...]:
+        """What an operator should know of the node's meters."""
+        ...
+
+    def prepare(self, launches: Sequence[EngineLaunch]) -> None:
+        """What engines here may be started with; returns at once."""
+        ...
+
+
+# Of two engines on one GPU what it draws cannot be told apart: it is the first one's of these.
+_BOOKED = {"ready": 0, "sleeping": 1, "draining": 2, "starting": 3}
 
 
 @dataclass(slots=True)
@@ -42,8 +64,8 @@ def instance_state(
     gpus = [known_gpus[uuid] for uuid in item.gpu_uuids if uuid in known_gpus]
     powers = [gpu.power_w for gpu in gpus if gpu.power_w is not None] if view.gpus else []
     if status is not None:
-        leaving = item.state == "draining" and status.state == "ready"  # gateways are to know before the engine does
-        state, url, detail = "draining" if leaving else status.state, status.url, status.detail
+        leaving = item.state in ("draining", "sleeping") and status.state == "ready"  # gateways know before the engine
+        state, url, detail = item.state if leaving else status.state, status.url, status.detail
     else:
         state, url, detail = (trouble.state if trouble else "starting"), None, ""
     if trouble is not None:
@@ -72,6 +94,8 @@ def instance_state(
         progress=status.progress if status is not None else None,
         engine_limits=status.limits if status is not None else None,
         shadow_of=item.shadow_of,
+        laxity=status is not None and status.laxity,
+        kv_connector="" if status is None else status.kv_connector,
     )
 
 
@@ -95,12 +119,11 @@ def unreachable(state: InstanceState) -> InstanceState:
 
 
 def gpu_rows(view: View) -> list[GpuSampleRow]:
-    holders: Mapping[str, InstanceStatus] = {
-        uuid: status
-        for status in view.statuses or ()
-        if status.state != "failed"  # a failed engine has let go of its GPUs
-        for uuid in status.gpu_uuids
-    }
+    holders: dict[str, InstanceStatus] = {}
+    for status in sorted(view.statuses or (), key=lambda one: _BOOKED.get(one.state, len(_BOOKED))):
+        if status.state != "failed":  # a failed engine has let go of its GPUs
+            for uuid in status.gpu_uuids:
+                holders.setdefault(uuid, status)
     rows = []
     for gpu in view.gpus:
         holder = holders.get(gpu.uuid)

@@ -76,6 +76,11 @@ def parse(text: str) -> Samples:
     return Samples(totals, counts)
 
 
+def parse_reading(page: bytes) -> EngineReading:
+    """One look at a page of metrics; means, which are over two, are None."""
+    return _reading(time.time(), parse(page.decode(errors="replace")), {})
+
+
 class VllmMetrics:
     """`ports.EngineMetrics` for vLLM and for what speaks like it. Blocks for at most its time-out."""
 

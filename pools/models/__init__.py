@@ -2,15 +2,22 @@ from .access import ApiKey, Tenant
 from .catalogue import ModelCard, Partition, Profile, RequestClass
 from .fleet import Cluster, Gpu, Node, Site
 from .jobs import Job
+from .joining import JoinToken
+from .people import AccessToken, AuditEntry, Membership, MembershipSite
 from .serving import Instance, InstanceGpu, Pool, Service, Slo
 
 __all__ = [
+    "AccessToken",
     "ApiKey",
+    "AuditEntry",
     "Cluster",
     "Gpu",
     "Instance",
     "InstanceGpu",
     "Job",
+    "JoinToken",
+    "Membership",
+    "MembershipSite",
     "ModelCard",
     "Node",
     "Partition",

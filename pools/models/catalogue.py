@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import F, Q
+
+from scheduler.core.engine_launch import DTYPES, EngineLaunch
 
 
 class ModelCard(models.Model):
@@ -18,6 +21,21 @@ class ModelCard(models.Model):
         blank=True,
         help_text="The model's tokenizer.json, a file on the gateways' machines; empty: prompts are estimated.",
     )
+    weights = models.CharField(
+        max_length=300, blank=True, help_text="Folder on the nodes with the weights; empty: the Hugging Face id."
+    )
+    dtype = models.CharField(
+        max_length=10,
+        default="auto",
+        choices=[(name, name) for name in DTYPES],
+        help_text="Number format that engines compute in; auto: that of the weights.",
+    )
+    engine_arguments = models.JSONField(
+        default=list, blank=True, help_text='vLLM\'s arguments, word by word: ["--kv-cache-dtype", "fp8"].'
+    )
+    engine_environment = models.JSONField(
+        default=dict, blank=True, help_text='Variables of engines: {"VLLM_ATTENTION_BACKEND": "FLASHINFER"}.'
+    )
 
     class Meta:
         ordering = ["name"]
@@ -27,6 +45,25 @@ class ModelCard(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """Raises ValidationError: an argument or a variable that may not be set here."""
+        super().clean()
+        if not isinstance(self.engine_arguments, list):
+            raise ValidationError({"engine_arguments": 'Write a list of words: ["--kv-cache-dtype", "fp8"].'})
+        if not isinstance(self.engine_environment, dict):
+            raise ValidationError({"engine_environment": "Write an object of names and values."})
+        fields = {"arguments": "engine_arguments", "environment": "engine_environment"}
+        try:
+            self.launch().check()
+        except ValueError as error:
+            where, _, why = str(error).partition(": ")
+            raise ValidationError({fields.get(where, where): why}) from None
+
+    def launch(self) -> EngineLaunch:
+        """How a real engine of this card is started."""
+        weights = self.weights or self.hugging_face_id
+        return EngineLaunch(weights, self.dtype, tuple(self.engine_arguments), dict(self.engine_environment))
 
 
 class Partition(models.Model):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
+
+PUE_MOST = 10.0  # above it is a slip of the keyboard: the worst that are reported are about 3
 
 
 class Site(models.Model):
@@ -16,7 +18,7 @@ class Site(models.Model):
     time_zone = models.CharField(max_length=60, default="UTC", help_text="IANA name, for example Europe/Berlin.")
     pue = models.FloatField(
         default=1.54,
-        validators=[MinValueValidator(1.0)],
+        validators=[MinValueValidator(1.0), MaxValueValidator(PUE_MOST)],
         help_text="Power usage effectiveness; the default is Uptime Institute's mean of 2025.",
     )
     currency = models.CharField(max_length=3, default="USD")

@@ -111,6 +111,9 @@ class Pool(models.Model):
     request_class = models.ForeignKey(RequestClass, on_delete=models.PROTECT, related_name="pools")
     gpu_budget = models.JSONField(default=dict, blank=True)
     workers = models.JSONField(default=dict, blank=True)
+    warm = models.PositiveSmallIntegerField(
+        default=0, help_text="Engines kept warm beside those that are wanted: asleep, or loaded, without requests."
+    )
 
     class Meta:
         ordering = ["service", "request_class__rank", "site"]
@@ -121,10 +124,14 @@ class Pool(models.Model):
 
 
 class Instance(models.Model):
-    """A model replica on GPUs of one node. `desired` is ours, `state` is what the agent last reported."""
+    """A model replica on GPUs of one node. `desired` is ours, `state` is what the agent last reported.
+
+    One without a node registered itself: somebody else runs it, and its GPUs are not metered (telemetry/registered.py).
+    """
 
     class Desired(models.TextChoices):
         RUNNING = "running"
+        SLEEPING = "sleeping"
         DRAINING = "draining"
         STOPPED = "stopped"
 
@@ -132,13 +139,16 @@ class Instance(models.Model):
         PENDING = "pending"
         STARTING = "starting"
         READY = "ready"
+        SLEEPING = "sleeping"
         DRAINING = "draining"
         FAILED = "failed"
         STOPPED = "stopped"
 
     uid = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="instances")
-    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="instances")
+    node = models.ForeignKey(
+        Node, null=True, on_delete=models.PROTECT, related_name="instances", help_text="Null: it registered itself."
+    )
     model_card = models.ForeignKey(ModelCard, on_delete=models.PROTECT, related_name="instances")
     gpu_type = models.CharField(max_length=40)
     tp = models.PositiveSmallIntegerField()
@@ -167,15 +177,18 @@ class Instance(models.Model):
 
 
 class InstanceGpu(models.Model):
-    """A GPU held by an instance. The database keeps two live instances off one GPU."""
+    """A GPU held by an instance. The database keeps two live instances off one GPU, but for one beside another."""
 
     instance = models.ForeignKey(Instance, on_delete=models.CASCADE, related_name="gpu_holds")
     gpu = models.ForeignKey(Gpu, on_delete=models.PROTECT, related_name="holds")
     released_at = models.DateTimeField(null=True, blank=True)
+    beside = models.BooleanField(default=False, help_text="Until the one that it replaces has gone from there.")
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["gpu"], condition=Q(released_at__isnull=True), name="gpu_held_once"),
+            models.UniqueConstraint(
+                fields=["gpu", "beside"], condition=Q(released_at__isnull=True), name="gpu_held_once"
+            ),
             models.UniqueConstraint(fields=["instance", "gpu"], name="instance_gpu_once"),
         ]
 

@@ -130,6 +130,7 @@ class SimInstance:
             None if self._transition is None else self._transition.progress(now_s),
             self.limits,
             self.spec.shadow_of,
+            kv_connector="simulated",
         )
 
     def tune(self, limits: EngineLimits) -> None:

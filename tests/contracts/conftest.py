@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.actuator import ActuatorProcess
+from tests.fakes.nvml import Boards, library
 from tests.fakes.simnode import SimnodeProcess
 
 
@@ -17,3 +19,20 @@ def simnode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimnodeProcess
     node = SimnodeProcess(folder, "contract", ("A100-80GB:3", "H100-SXM-80GB:1"), speedup=330.0).start()
     yield node
     assert node.stop() == 0, node.log()
+
+
+@pytest.fixture(scope="module")
+def boards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boards]:
+    """Four GPUs behind the NVML stand-in, which this process sees."""
+    folder: Path = tmp_path_factory.mktemp("nvml")
+    found = Boards(library(folder), folder / "boards")
+    with found.use():
+        yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def actuator(tmp_path_factory: pytest.TempPathFactory, boards: Boards) -> Iterator[ActuatorProcess]:
+    process = ActuatorProcess(tmp_path_factory.mktemp("actuator"), boards).start()
+    yield process
+    assert process.stop() == 0, process.log()

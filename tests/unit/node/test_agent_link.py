@@ -121,7 +121,7 @@ def test_call_is_retryable_when_nothing_listens() -> None:
         HttpClient(f"http://127.0.0.1:{free_port()}", 1.0).call("GET", "/")
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:80", "https://127.0.0.1:1", "http://127.0.0.1", "http://:5"])
+@pytest.mark.parametrize("url", ["127.0.0.1:80", "ftp://127.0.0.1:1", "http://127.0.0.1", "http://:5"])
 def test_url_is_refused_when_it_is_no_host_and_port(url: str) -> None:
     with pytest.raises(ValueError, match="not of the form"):
         HttpClient(url, 1.0)

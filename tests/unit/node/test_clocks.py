@@ -180,3 +180,47 @@ def test_clocks_of_one_engine_do_not_depend_on_another_when_both_run() -> None:
         bench.loop.tick(2000.0 + second, MIAD, engines)
     assert bench.locks() == [1310.0, 1210.0, 1110.0, 1010.0, 910.0]
     assert bench.actuator.calls.count(("reset", ("G2",))) == 1
+
+
+def test_nothing_is_set_and_what_would_be_is_told_when_decisions_only_advise() -> None:
+    bench = Bench()
+    advise = ClockPolicy(advise=True)
+    (row,) = bench.tick(view(), advise)
+    assert (row.from_mhz, row.to_mhz, row.inputs["advised_mhz"]) == (TOP_MHZ, TOP_MHZ, 1310.0)
+    assert row.summary.startswith("Advice, not carried out: 1310 MHz; it stays at 1410 MHz.")
+    assert bench.tick(view(), advise) == []  # the same again: held
+    assert bench.locks() == []
+    bench.tick(view())
+    assert bench.locks() == [1310.0]  # it acts again, from where it stands
+
+
+def test_clock_goes_down_to_the_floor_and_no_further_when_a_person_has_approved_one() -> None:
+    bench = Bench()
+    approved = ClockPolicy(floor_mhz=1200.0, lease_s=10.0)
+    for _ in range(4):
+        bench.tick(view(), approved)
+    assert bench.locks() == [1310.0, 1210.0, 1200.0, 1200.0]
+    assert "Advice, not carried out: 1100 MHz; it stays at 1200 MHz." in bench.rows[-1].summary
+    (row,) = bench.tick(view(), ClockPolicy(advise=True, lease_s=10.0))[-1:]  # it has ended: at once at the top
+    assert (row.from_mhz, row.to_mhz) == (1200.0, TOP_MHZ)
+    assert bench.actuator.calls[-1] == ("reset", ("G0", "G1"))
+
+
+def test_clock_stays_where_a_person_holds_it_when_decisions_only_advise() -> None:
+    bench = Bench()
+    bench.tick(view(), ClockPolicy(fixed_mhz=900.0, advise=True))
+    assert bench.locks() == [900.0]
+
+
+def test_clock_stays_where_a_person_holds_it_when_it_is_fixed() -> None:
+    bench = Bench()
+    bench.tick(view())
+    (row,) = bench.tick(view(), ClockPolicy(fixed_mhz=900.0))
+    assert (row.to_mhz, row.summary) == (900.0, "Held at 900 MHz by hand.")
+    assert bench.tick(view(engine_reading(waiting=9)), ClockPolicy(fixed_mhz=900.0)) == []
+    assert bench.locks()[-2:] == [900.0, 900.0]  # renewed, whatever the load
+    row, *_ = bench.tick(view(), MIAD)
+    assert row.to_mhz == TOP_MHZ  # the rule starts from there again
+    fresh = Bench()
+    (row,) = fresh.tick(view(), ClockPolicy(policy="throttle", fixed_mhz=100.0))
+    assert row.to_mhz == BOTTOM_MHZ

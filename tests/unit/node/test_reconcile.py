@@ -18,9 +18,9 @@ class Bench:
         self.reconciler = Reconciler(self.runtime, self.control)
         self.now_s = 0.0
 
-    def act(self, *desired: wire.DesiredInstance, after_s: float = 1.0) -> bool:
+    def act(self, *desired: wire.DesiredInstance, after_s: float = 1.0, busy: frozenset[str] = frozenset()) -> bool:
         self.now_s += after_s
-        return self.reconciler.act(self.now_s, desired, self.runtime.list())
+        return self.reconciler.act(self.now_s, desired, self.runtime.list(), busy)
 
 
 def test_missing_instance_is_started_once_when_it_is_wanted() -> None:
@@ -148,6 +148,11 @@ def test_engine_sleeps_and_wakes_when_the_desired_state_says_so() -> None:
     assert bench.runtime.calls == [("start", "a")]  # it must be up first
     bench.act(desired_instance("a", state="sleeping"))
     bench.runtime.become("a", "ready")
+    assert not bench.act(desired_instance("a", state="sleeping"))  # gateways are to hear of it first
+    bench.now_s += NOTICE_S
+    assert not bench.act(
+        desired_instance("a", state="sleeping"), busy=frozenset({"a"})
+    )  # its requests would be cut off
     assert bench.act(desired_instance("a", state="sleeping"))
     bench.runtime.become("a", "sleeping")
     assert not bench.act(desired_instance("a", state="sleeping"))
@@ -158,6 +163,21 @@ def test_engine_sleeps_and_wakes_when_the_desired_state_says_so() -> None:
     bench.runtime.become("a", "sleeping")
     bench.act(desired_instance("a", state="draining"))
     assert bench.runtime.calls[-1] == ("drain", "a")
+
+
+def test_engine_stays_loaded_and_is_asked_once_when_it_cannot_sleep() -> None:
+    bench = Bench()
+    bench.act(desired_instance("a", state="sleeping"))
+    bench.runtime.become("a", "ready")
+    bench.control.error = PermanentError("the agent needs --vllm-sleep")
+    for _ in range(5):
+        assert not bench.act(desired_instance("a", state="sleeping"), after_s=NOTICE_S)
+    assert bench.control.calls == []
+    assert bench.reconciler.errors == []
+    bench.control.error = None
+    bench.act(desired_instance("a"))  # it serves again, and is asked again the next time
+    assert not bench.act(desired_instance("a", state="sleeping"), after_s=NOTICE_S)
+    assert bench.act(desired_instance("a", state="sleeping"), after_s=NOTICE_S)
 
 
 def test_limits_are_changed_once_when_they_differ_from_those_in_force() -> None:
@@ -178,7 +198,8 @@ def test_fault_is_reported_and_tried_again_when_an_engine_cannot_be_changed_now(
     bench.act(desired_instance("a"))
     bench.runtime.become("a", "ready")
     bench.control.error = RetryableError("it wakes")
-    assert not bench.act(desired_instance("a", state="sleeping"))
+    bench.act(desired_instance("a", state="sleeping"))
+    assert not bench.act(desired_instance("a", state="sleeping"), after_s=NOTICE_S)
     assert bench.reconciler.errors == ["cannot put to sleep instance a: it wakes"]
     bench.control.error = None
     assert bench.act(desired_instance("a", state="sleeping"))
@@ -189,7 +210,8 @@ def test_node_says_so_when_it_cannot_change_what_runs() -> None:
     reconciler = Reconciler(runtime)
     reconciler.act(0.0, [desired_instance("a")], runtime.list())
     runtime.become("a", "ready")
-    assert not reconciler.act(1.0, [desired_instance("a", state="sleeping")], runtime.list())
+    runtime.statuses["a"] = replace(runtime.statuses["a"], limits=EngineLimits())
+    assert not reconciler.act(1.0, [desired_instance("a", engine_limits=EngineLimits(512, 64))], runtime.list())
     assert "cannot change how instance a works" in reconciler.errors[0]
 
 

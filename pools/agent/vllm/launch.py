@@ -1,0 +1,122 @@
+"""What is run for an instance: vLLM's command line and environment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+from pools.agent import vllm_control
+from pools.vllm_scheduler import SCHEDULER_CLS
+from scheduler.core.ports import InstanceSpec, PermanentError
+
+# Of the agent's own environment only this reaches an engine: the agent's has the broker's password in it.
+_PASSED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+_PASSED_PREFIXES = ("HF_", "VLLM_", "NCCL_", "CUDA_", "NVIDIA_", "UCX_", "TORCH_")
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy")
+
+
+@dataclass(frozen=True, slots=True)
+class VllmOptions:
+    """How a node runs vLLM; its operator's words, so nothing of it is checked against the card's allowances.
+
+    Attributes:
+        program: The `vllm` of the environment that it is installed in.
+        folder: Of the agent: logs, records of what runs, weights (HF_HOME).
+        host: Where engines listen, which gateways must reach; engines ask nobody who he is.
+        ports: First and last of those that engines may listen at.
+        arguments, environment: For every engine, after the card's.
+        by_uuid: GPUs are chosen by CUDA_VISIBLE_DEVICES; False on a machine without them.
+        offline: Weights must be on the node already; else they are fetched at the first start and kept.
+        sleep: Engines can sleep: that opens vLLM's endpoints for development on the engine's port.
+        plugin: Engines run GreenServe's scheduler, whose limits can be changed live.
+        kv_store: A folder, best in memory, through which engines of this node hand requests to each other; None: they
+            do not, and no request is split here.
+        start_within_s: Until the first token, the fetching of weights included.
+        drain_within_s: For requests that run when an engine is to end; then they are cut off.
+        stop_within_s: Between SIGTERM and SIGKILL.
+        keep_free_bytes: Of the disk, when weights are fetched ahead of need.
+    """
+
+    program: Path
+    folder: Path
+    host: str = "127.0.0.1"
+    ports: tuple[int, int] = (18400, 18499)
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    by_uuid: bool = True
+    offline: bool = False
+    sleep: bool = False
+    plugin: bool = False
+    kv_store: Path | None = None
+    start_within_s: float = 3600.0
+    drain_within_s: float = 900.0
+    stop_within_s: float = 20.0
+    keep_free_bytes: float = 50e9
+
+    def socket(self, uid: str) -> Path:
+        """Where the plug-in of an engine listens."""
+        return self.folder / "s" / quote(uid, safe="")[:36]
+
+    def log(self, uid: str) -> Path:
+        return self.folder / "logs" / f"{quote(uid, safe='')}.log"
+
+
+def command(spec: InstanceSpec, options: VllmOptions, port: int) -> list[str]:
+    """`vllm serve` for an instance. Raises PermanentError: the card says too little, or asks for what it may not."""
+    launch = spec.launch
+    try:
+        launch.check()
+    except ValueError as error:
+        raise PermanentError(f"the model card of {spec.model}: {error}") from None
+    if not launch.weights:
+        raise PermanentError(f"the model card of {spec.model} names no weights: set its Hugging Face id, or a folder")
+    words = [str(options.program), "serve", launch.weights, "--host", options.host, "--port", str(port)]
+    words += ["--served-model-name", spec.model, "--dtype", launch.dtype]
+    words += ["--max-model-len", str(spec.max_model_len), "--tensor-parallel-size", str(spec.tp)]
+    words += ["--scheduling-policy", spec.options.scheduling_policy]
+    words += ["--max-num-batched-tokens", str(spec.limits.max_num_batched_tokens)]
+    words += ["--max-num-seqs", str(spec.limits.max_num_seqs)]
+    # Without a time-out of its own, an engine that is told to end while a request runs never does.
+    words += ["--shutdown-timeout", str(max(1, round(options.stop_within_s)))]
+    words.append("--disable-uvicorn-access-log")  # the agent asks each second; gateways keep the record of requests
+    if options.sleep and options.by_uuid:
+        words.append("--enable-sleep-mode")
+    if options.plugin:
+        words += ["--scheduler-cls", SCHEDULER_CLS]
+    if options.kv_store is not None:
+        words += [
+            "--disable-hybrid-kv-cache-manager",
+            "--kv-transfer-config",
+            json.dumps(vllm_control.kv_transfer(options.kv_store)),
+        ]
+    return [*words, *launch.arguments, *options.arguments]
+
+
+def environment(spec: InstanceSpec, options: VllmOptions, own: Mapping[str, str]) -> dict[str, str]:
+    """The engine's. `own`: the agent's, of which the engine gets what it needs."""
+    set_here = {"VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
+    if options.offline:
+        set_here["HF_HUB_OFFLINE"] = "1"
+    if options.by_uuid:
+        set_here["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpu_uuids)
+    if options.sleep:
+        set_here["VLLM_SERVER_DEV_MODE"] = "1"
+    if options.plugin:
+        by_laxity = spec.options.preempt_for_waiting
+        set_here |= vllm_control.environment(options.folder, options.socket(spec.uid), by_laxity, spec.limits)
+    elif options.kv_store is not None:
+        set_here["PYTHONPATH"] = str(vllm_control.import_root(options.folder))
+    return {**cache_environment(options, own), **set_here, **spec.launch.environment, **options.environment}
+
+
+def cache_environment(options: VllmOptions, own: Mapping[str, str]) -> dict[str, str]:
+    """Of what uses the node's weights: what it needs of the agent's, and where they are."""
+    passed = {
+        name: value
+        for name, value in own.items()
+        if name in _PASSED or name.lower() in _PROXIES or name.startswith(_PASSED_PREFIXES)
+    }
+    return {**passed, "HF_HOME": str(options.folder / "weights")}

@@ -1,0 +1,91 @@
+"""The agent's command line for engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .launch import VllmOptions
+
+DEFAULT_FOLDER = "var/engines"
+
+
+def click_options() -> list[click.Option]:
+    return [
+        click.Option(["--vllm"], help="The program `vllm` that starts engines here; without it GPUs are only metered."),
+        click.Option(["--engines"], default=DEFAULT_FOLDER, help="Folder for engines' logs, records and weights."),
+        click.Option(
+            ["--engine-host"], default="127.0.0.1", help="Where engines listen: an address that gateways alone reach."
+        ),
+        click.Option(["--engine-ports"], default="18400-18499", help="Ports that engines may listen at, FIRST-LAST."),
+        click.Option(
+            ["--vllm-argument"], multiple=True, help="For every engine, a word each: --vllm-argument=--seed=1."
+        ),
+        click.Option(["--vllm-env"], multiple=True, help="Variable of every engine, NAME=VALUE; may be repeated."),
+        click.Option(
+            ["--weights-keep-free-gb"],
+            type=click.FloatRange(0.0),
+            default=50.0,
+            help="Of the disk, when weights are fetched ahead of need.",
+        ),
+        click.Option(["--vllm-offline"], is_flag=True, help="Fetch nothing: weights are in the folder, or in a cache."),
+        click.Option(
+            ["--vllm-sleep"], is_flag=True, help="Let engines sleep; opens vLLM's development endpoints on their ports."
+        ),
+        click.Option(
+            ["--vllm-scheduler"],
+            type=click.Choice(["vllm", "greenserve"]),
+            default="vllm",
+            help="greenserve: its scheduler inside vLLM, whose limits can be changed live (docs/plugin.md).",
+        ),
+        click.Option(
+            ["--vllm-kv-store"], help="Folder, as /dev/shm/greenserve, through which engines here serve split requests."
+        ),
+        click.Option(
+            ["--engine-start-s"], type=click.FloatRange(1.0), default=3600.0, help="Longest start of an engine."
+        ),
+        click.Option(
+            ["--engine-drain-s"], type=click.FloatRange(0.0), default=900.0, help="Longest drain of an engine."
+        ),
+    ]
+
+
+def vllm_options(values: dict[str, Any], by_uuid: bool) -> VllmOptions | None:
+    """None: the node starts no engines. Raises click.UsageError."""
+    if not values.get("vllm"):
+        return None
+    variables = {}
+    for item in values.get("vllm_env") or ():
+        name, sign, value = item.partition("=")
+        if not sign or not name:
+            raise click.UsageError(f"--vllm-env {item}: write it as NAME=VALUE")
+        variables[name] = value
+    return VllmOptions(
+        program=Path(values["vllm"]).absolute(),
+        folder=Path(values.get("engines") or DEFAULT_FOLDER).absolute(),
+        host=values.get("engine_host") or "127.0.0.1",
+        ports=_ports(values.get("engine_ports") or "18400-18499"),
+        arguments=tuple(values.get("vllm_argument") or ()),
+        environment=variables,
+        by_uuid=by_uuid,
+        offline=bool(values.get("vllm_offline")),
+        sleep=bool(values.get("vllm_sleep")),
+        plugin=values.get("vllm_scheduler") == "greenserve",
+        kv_store=Path(values["vllm_kv_store"]).absolute() if values.get("vllm_kv_store") else None,
+        start_within_s=float(values.get("engine_start_s") or 3600.0),
+        keep_free_bytes=1e9 * float(50.0 if (gb := values.get("weights_keep_free_gb")) is None else gb),
+        drain_within_s=float(900.0 if values.get("engine_drain_s") is None else values["engine_drain_s"]),
+    )
+
+
+def _ports(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    try:
+        found = int(first), int(last or first)
+    except ValueError:
+        found = (0, 0)
+    if not 1 <= found[0] <= found[1] <= 65535:
+        raise click.UsageError(f"--engine-ports {text}: write it as FIRST-LAST, from 1 to 65535")
+    return found

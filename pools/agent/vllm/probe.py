@@ -1,0 +1,81 @@
+"""What an agent asks an engine: is it up, does it answer, how much is left; and what it tells it to do."""
+
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+
+from scheduler.core.ports import AdapterError, EngineReading, RetryableError
+
+from ..http import HttpClient
+from ..vllm_metrics import parse_reading
+
+_LOOK_S = 2.0
+_ANSWER_S = 120.0  # a first request may compile
+_SLEEP_S = 120.0  # weights go to the machine's memory
+_PROMPT_TOKENS = (64, 512)  # of warm-up requests
+
+
+class Probe:
+    """Of one engine, by one thread. Every method raises AdapterError."""
+
+    def __init__(self, url: str, model: str, max_model_len: int) -> None:
+        self._url = url
+        self._model = model
+        self._max_model_len = max_model_len
+
+    def healthy(self) -> bool:
+        with self._client(_LOOK_S) as client:
+            try:
+                client.call("GET", "/health")
+            except AdapterError:
+                return False
+        return True
+
+    def version(self) -> str:
+        with self._client(_LOOK_S) as client:
+            return str(msgspec.json.decode(client.call("GET", "/version")).get("version", ""))
+
+    def answer(self) -> None:
+        """One token of a real completion: an engine that is up and cannot do that is not ready."""
+        self._complete("Are you there?", 1)
+
+    def warm_up(self) -> None:
+        """Prompts of a few lengths: what is compiled or allocated at first use is done before clients come."""
+        for tokens in _PROMPT_TOKENS:
+            if tokens + 8 < self._max_model_len:
+                self._complete([5 + i % 50 for i in range(tokens)], 8)  # low token ids are in any vocabulary
+
+    def left(self) -> int:
+        """Requests that run or wait."""
+        reading = self.reading()
+        if reading.running is None or reading.waiting is None:
+            raise RetryableError("the engine does not say how many requests it has")
+        return reading.running + reading.waiting
+
+    def reading(self) -> EngineReading:
+        with self._client(_LOOK_S) as client:
+            return parse_reading(client.call("GET", "/metrics"))
+
+    def asleep(self) -> bool:
+        with self._client(_LOOK_S) as client:
+            return bool(msgspec.json.decode(client.call("GET", "/is_sleeping"))["is_sleeping"])
+
+    def sleep(self, level: int) -> None:
+        with self._client(_SLEEP_S) as client:
+            client.call("POST", f"/sleep?level={level}&mode=abort")
+
+    def wake(self) -> None:
+        with self._client(_SLEEP_S) as client:
+            client.call("POST", "/wake_up")
+
+    def _complete(self, prompt: str | list[int], tokens: int) -> None:
+        body = {"model": self._model, "prompt": prompt, "max_tokens": tokens, "temperature": 0.0, "ignore_eos": True}
+        with self._client(_ANSWER_S) as client:
+            answer = msgspec.json.decode(client.call("POST", "/v1/completions", msgspec.json.encode(body)))
+        if answer.get("usage", {}).get("completion_tokens") != tokens:
+            raise RetryableError(f"the engine was asked for {tokens} tokens and answered {str(answer)[:200]}")
+
+    def _client(self, timeout_s: float) -> contextlib.closing[HttpClient]:
+        return contextlib.closing(HttpClient(self._url, timeout_s))

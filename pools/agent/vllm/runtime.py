@@ -1,0 +1,173 @@
+"""The engines of one node: `ports.InstanceRuntime` and `ports.EngineControl` over vLLM processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection
+
+from scheduler.core.ports import EngineLimits, InstanceSpec, InstanceStatus, PermanentError, RetryableError
+
+from .engine import Engine
+from .launch import VllmOptions, command
+from .records import EngineRecord, Records
+
+logger = logging.getLogger(__name__)
+
+
+class VllmRuntime:
+    """Every method returns at once: what it asks for is done by the engine's own thread, and `list` tells of it.
+
+    Made anew, it takes over the engines that the folder's records tell of and that still run. `gpus`: those that the
+    node has now; None: not known.
+    """
+
+    def __init__(self, options: VllmOptions, gpus: Callable[[], Collection[str] | None]) -> None:
+        """Raises PermanentError: the options cannot work on this machine."""
+        if not os.access(options.program, os.X_OK):
+            raise PermanentError(
+                f"--vllm {options.program}: no such program; give the path of `vllm` where it is installed"
+            )
+        if options.plugin and len(os.fsencode(options.socket("x" * 36))) > 107:
+            raise PermanentError(f"--engines {options.folder}: too long for sockets; give a shorter folder")
+        self._options = options
+        self._gpus = gpus
+        self._records = Records(options.folder / "engines")
+        self._engines: dict[str, Engine] = {}
+        self._lock = threading.Lock()
+        for record in self._records.all():
+            self._add(record)
+
+    # -- InstanceRuntime ---------------------------------------------------------------------------
+
+    def list(self) -> tuple[InstanceStatus, ...]:
+        with self._lock:
+            return tuple(engine.status() for engine in self._engines.values())
+
+    def start(self, spec: InstanceSpec) -> None:
+        with self._lock:
+            known = self._engines.get(spec.uid)
+        if known is not None and known.status().state != "failed":
+            if known.status().state == "draining":
+                raise RetryableError(f"instance {spec.uid} still ends")
+            return
+        self._must_fit(spec)
+        port = self._free_port()
+        command(spec, self._options, port)  # what cannot be run is refused here, for good
+        self._add(EngineRecord(spec, 0, 0, "", port, time.time()))
+        logger.info("instance %s starts: %s on %s, port %d", spec.uid, spec.model, ", ".join(spec.gpu_uuids), port)
+
+    def drain(self, uid: str) -> None:
+        self._order(uid, Engine.drain)
+
+    def stop(self, uid: str) -> None:
+        self._order(uid, Engine.stop)
+
+    # -- EngineControl -----------------------------------------------------------------------------
+
+    def tune(self, uid: str, limits: EngineLimits) -> None:
+        """With the scheduler plug-in; without it, limits are those of the engine's start."""
+        engine = self._serving(uid)
+        if not self._options.plugin:
+            raise PermanentError(
+                "vLLM's limits are fixed when it starts; --vllm-scheduler greenserve can change them live"
+            )
+        engine.tune(limits)
+
+    def sleep(self, uid: str, level: int = 1) -> None:
+        engine = self._serving(uid)
+        if not self._options.sleep:
+            raise PermanentError("engines of this node cannot sleep; its agent needs --vllm-sleep")
+        if level != 1:
+            raise PermanentError("vLLM does not load weights again by itself: only level 1 can be woken")
+        engine.sleep(level)
+
+    def wake(self, uid: str) -> None:
+        self._serving(uid).wake()
+
+    # ----------------------------------------------------------------------------------------------
+
+    def versions(self) -> tuple[str, ...]:
+        """Of the engines that are up."""
+        with self._lock:
+            return tuple(sorted({engine.version for engine in self._engines.values() if engine.version}))
+
+    def end_all(self, timeout_s: float) -> None:
+        """For tests and for tools that own the node; an agent that ends leaves its engines running."""
+        with self._lock:
+            engines = list(self._engines.values())
+        for engine in engines:
+            engine.stop()
+        deadline_s = time.monotonic() + timeout_s
+        for engine in engines:
+            engine.wait(max(0.0, deadline_s - time.monotonic()))
+
+    def _add(self, record: EngineRecord) -> None:
+        engine = Engine(record, self._options, self._records, self._forget)
+        with self._lock:
+            self._engines[record.spec.uid] = engine
+        engine.begin()
+
+    def _forget(self, uid: str) -> None:
+        with self._lock:
+            self._engines.pop(uid, None)
+
+    def _order(self, uid: str, order: Callable[[Engine], None]) -> None:
+        """To one that is not there, nothing is to be done; one that has failed is taken off the list."""
+        with self._lock:
+            engine = self._engines.get(uid)
+            if engine is None:
+                return
+            if engine.status().state == "failed":
+                del self._engines[uid]
+                return
+        order(engine)
+
+    def _serving(self, uid: str) -> Engine:
+        with self._lock:
+            engine = self._engines.get(uid)
+        if engine is None:
+            raise PermanentError(f"this node runs no instance {uid}")
+        if engine.status().state not in ("ready", "sleeping") and not engine.resting:
+            raise RetryableError(f"instance {uid} is {engine.status().state}")
+        return engine
+
+    def _must_fit(self, spec: InstanceSpec) -> None:
+        if not spec.uid or not spec.gpu_uuids or spec.max_model_len < 1:
+            raise PermanentError("an instance needs a uid, a GPU, and a max_model_len of at least 1")
+        present = self._gpus()
+        if present is None:
+            raise RetryableError("the node's GPUs are not known yet")
+        if unknown := [uuid for uuid in spec.gpu_uuids if uuid not in present]:
+            raise PermanentError(f"this node has no GPU {', '.join(unknown)}")
+        for status in self.list():
+            if status.uid in (spec.uid, spec.shadow_of) or status.state == "failed":
+                continue  # a shadow beside the one that it replaces was planned with the memory of both
+            if held := set(status.gpu_uuids) & set(spec.gpu_uuids):
+                raise RetryableError(f"{', '.join(sorted(held))} is held by instance {status.uid}")
+
+    def _free_port(self) -> int:
+        """Any of them: vLLM listens with SO_REUSEPORT, so two that another agent and this one start at the same moment
+        would share the first, and each would get requests of the other.
+        """
+        with self._lock:
+            taken = {engine.port for engine in self._engines.values()}
+        first, last = self._options.ports
+        for port in random.sample(range(first, last + 1), last - first + 1):
+            if port not in taken and _can_listen(self._options.host, port):
+                return port
+        raise RetryableError(f"no port from {first} to {last} is free at {self._options.host}")
+
+
+def _can_listen(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

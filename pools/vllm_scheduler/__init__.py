@@ -1,0 +1,34 @@
+"""GreenServe's scheduler for vLLM: least laxity first, and batches that keep an ITL limit. See docs/plugin.md.
+
+And a KV connector, `block_store`, through which two engines serve one request. It runs inside vLLM's own process, so
+it needs nothing but Python and vLLM, and only `scheduler` and `block_store` need vLLM: an import contract holds it to
+that.
+Without `--scheduler-cls pools.vllm_scheduler.GreenServeScheduler` vLLM is untouched.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+SUPPORTED_VLLM = "0.32.0"
+SCHEDULER_CLS = "pools.vllm_scheduler.GreenServeScheduler"
+SOCKET_VARIABLE = "GREENSERVE_SCHEDULER_SOCKET"  # where to be spoken to; unset: nowhere
+SETTINGS_VARIABLE = "GREENSERVE_SCHEDULER"  # what to begin with: the fields of a `set` as JSON
+
+
+def require(version: str) -> None:
+    """Raises ImportError, with what to do, where vLLM is another than the one that this is made for."""
+    if version.partition("+")[0] != SUPPORTED_VLLM:
+        raise ImportError(
+            f"GreenServe's plug-in is made for vLLM {SUPPORTED_VLLM}, and this is vLLM {version}: install "
+            f"vllm=={SUPPORTED_VLLM}, or start the engine without --scheduler-cls and --kv-transfer-config."
+        )
+
+
+def __getattr__(name: str) -> Any:
+    """The scheduler's class, by the name that vLLM asks for: imported only then, since it imports vLLM."""
+    if name == "GreenServeScheduler":
+        from .scheduler import GreenServeScheduler
+
+        return GreenServeScheduler
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

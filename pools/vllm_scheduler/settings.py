@@ -1,0 +1,74 @@
+"""What can be set of the scheduler while it runs, and messages that set it. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+ORDERS = ("vllm", "llf")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to schedule. The defaults are vLLM's own decisions.
+
+    Attributes:
+        order: vllm (its `--scheduling-policy`) | llf (least laxity first, preemptive).
+        itl_limit_s: A step with decodes takes on no more of prompts than keeps it within; None: no limit.
+        max_num_batched_tokens, max_num_seqs: Up to what the engine was started with; None: that.
+        margin_s: What a waiting request must be ahead by, besides the work lost, to take a running one's place.
+        default_window_s: When a request that brings neither hints nor a priority is due after its arrival.
+    """
+
+    order: str = "vllm"
+    itl_limit_s: float | None = None
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    margin_s: float = 0.1
+    default_window_s: float = 30.0
+
+    @property
+    def by_laxity(self) -> bool:
+        return self.order == "llf"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """What the engine was started with."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+
+
+def changed(settings: Settings, fields: Mapping[str, Any], most: Most) -> Settings:
+    """Raises ValueError, naming the field and what it may be; then nothing is to change."""
+    known = settings.to_json()
+    for name, value in fields.items():
+        if name not in known:
+            raise ValueError(f"{name} is no setting: they are {', '.join(known)}")
+        if name == "order":
+            if value not in ORDERS:
+                raise ValueError(f"order is one of {', '.join(ORDERS)}, not {value!r}")
+        elif name in ("max_num_batched_tokens", "max_num_seqs"):
+            highest = getattr(most, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (whole and 1 <= value <= highest):
+                raise ValueError(
+                    f"{name} is a whole number from 1 to the {highest} that the engine was started with, or null for "
+                    f"that, not {value!r}"
+                )
+        elif name == "itl_limit_s":
+            if value is not None and not (_number(value) and value > 0.0):
+                raise ValueError(f"itl_limit_s is a number of seconds above 0, or null for no limit, not {value!r}")
+        elif not (_number(value) and value >= 0.0):
+            raise ValueError(f"{name} is a number of seconds from 0, not {value!r}")
+    return replace(settings, **fields)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

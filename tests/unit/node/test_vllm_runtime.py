@@ -1,0 +1,360 @@
+"""Engines of a node, with a program in vLLM's place: what the agent does, in seconds. tests/vllm has the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pools.agent.vllm.launch import VllmOptions, command, environment
+from pools.agent.vllm.processes import EngineProcess, began_ticks, last_lines, rotate
+from pools.agent.vllm.records import Records
+from pools.agent.vllm.runtime import VllmRuntime
+from scheduler.core.engine_launch import EngineLaunch
+from scheduler.core.ports import InstanceSpec, InstanceStatus, PermanentError, RetryableError
+from tests.fakes.simnode import eventually
+from tests.fakes.vllm_program import program
+
+WITHIN_S = 30.0  # on a machine that does much else
+GPUS = ("G0", "G1")
+PORTS = (20_000, 21_999)  # below those that connections take
+
+
+def spec(uid: str = "engine", weights: str = "fake/good", gpus: tuple[str, ...] = ("G0",)) -> InstanceSpec:
+    return InstanceSpec(uid, "Llama3-8B", "vllm-v1", gpus, 4096, launch=EngineLaunch(weights))
+
+
+class Node:
+    def __init__(self, folder: Path) -> None:
+        self.options = VllmOptions(program(folder), folder / "engines", ports=PORTS, stop_within_s=5.0)
+        self.runtimes: list[VllmRuntime] = []
+
+    def agent(self, **changes: Any) -> VllmRuntime:
+        """Another agent's view of the same folder: as after its end and a new start."""
+        self.runtimes.append(VllmRuntime(replace(self.options, **changes), lambda: GPUS))
+        return self.runtimes[-1]
+
+    @property
+    def pid(self) -> int:
+        (record,) = Records(self.options.folder / "engines").all()
+        return record.pid
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path)
+    yield made
+    for runtime in made.runtimes:
+        runtime.end_all(15.0)
+
+
+def status(runtime: VllmRuntime, uid: str = "engine") -> InstanceStatus | None:
+    return next((found for found in runtime.list() if found.uid == uid), None)
+
+
+def reach(runtime: VllmRuntime, state: str, uid: str = "engine") -> InstanceStatus:
+    found = eventually(lambda: (s := status(runtime, uid)) and s.state == state and s, WITHIN_S, f"{uid} {state}")
+    assert isinstance(found, InstanceStatus)
+    return found
+
+
+def gone(runtime: VllmRuntime, uid: str = "engine") -> None:
+    eventually(lambda: status(runtime, uid) is None, WITHIN_S, f"end of {uid}")
+
+
+def group_is_empty(pid: int) -> bool:
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def fetch(url: str, body: object = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"} if body is not None else {})
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.loads(response.read())
+
+
+def test_engine_is_ready_when_it_has_answered_a_real_request(node: Node) -> None:
+    runtime = node.agent()
+    runtime.start(spec())
+    assert status(runtime).state == "starting"  # type: ignore[union-attr]
+    found = reach(runtime, "ready")
+    assert found.url is not None
+    assert "POST /v1/completions" in node.options.log("engine").read_text()
+    assert runtime.versions() == ("9.9.9",)
+
+
+def test_engine_sees_only_its_gpus_and_no_secret_when_it_is_started(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKER_URL", "redis://:secret@host")
+    runtime = node.agent(arguments=("--seed", "3"), environment={"MINE": "yes"})
+    runtime.start(spec(gpus=GPUS))
+    url = reach(runtime, "ready").url
+    variables, words = fetch(f"{url}/environment"), fetch(f"{url}/arguments")
+    assert variables["CUDA_VISIBLE_DEVICES"] == "G0,G1"
+    assert variables["HF_HOME"] == str(node.options.folder / "weights")
+    assert variables["MINE"] == "yes"
+    assert "BROKER_URL" not in variables
+    assert words[words.index("--tensor-parallel-size") + 1] == "2"
+    assert words[-2:] == ["--seed", "3"]
+
+
+def test_last_error_is_told_and_the_instance_can_be_tried_again_when_it_crashes_at_its_start(node: Node) -> None:
+    runtime = node.agent()
+    runtime.start(spec(weights="fake/crash"))
+    detail = reach(runtime, "failed").detail
+    assert "ended with 3" in detail
+    assert "no room for the KV cache" in detail
+    runtime.stop("engine")
+    assert runtime.list() == ()
+    runtime.start(spec())
+    reach(runtime, "ready")
+
+
+def test_instance_fails_and_leaves_no_worker_when_a_serving_engine_dies(node: Node) -> None:
+    runtime = node.agent()
+    runtime.start(spec())
+    url, pid = reach(runtime, "ready").url, node.pid
+    with pytest.raises(OSError, match="Remote end closed"):
+        fetch(f"{url}/crash", {})
+    assert "the engine core has died" in reach(runtime, "failed").detail
+    eventually(lambda: group_is_empty(pid), WITHIN_S, "end of its workers")
+
+
+def test_start_is_given_up_when_it_takes_too_long(node: Node) -> None:
+    runtime = node.agent(start_within_s=0.5)
+    runtime.start(spec(weights="fake/mute"))
+    assert "not up within 0.5 s" in reach(runtime, "failed").detail
+
+
+def test_running_request_is_finished_when_the_engine_drains(node: Node) -> None:
+    runtime = node.agent()
+    runtime.start(spec())
+    url = reach(runtime, "ready").url
+    answers: list[Any] = []
+    body = {"model": "Llama3-8B", "prompt": "x", "max_tokens": 150}
+    request = threading.Thread(target=lambda: answers.append(fetch(f"{url}/v1/completions", body)))
+    request.start()
+    eventually(lambda: b"running 1" in urllib.request.urlopen(f"{url}/metrics", timeout=5).read(), WITHIN_S, "request")
+    runtime.drain("engine")
+    assert reach(runtime, "draining").url == url
+    request.join(WITHIN_S)
+    assert answers[0]["usage"]["completion_tokens"] == 150
+    gone(runtime)
+
+
+def test_requests_are_cut_off_when_the_drain_takes_too_long(node: Node) -> None:
+    runtime = node.agent(drain_within_s=0.3)
+    runtime.start(spec())
+    url = reach(runtime, "ready").url
+    body = {"model": "Llama3-8B", "prompt": "x", "max_tokens": 3000}
+    failed = threading.Event()
+
+    def ask() -> None:
+        try:
+            fetch(f"{url}/v1/completions", body)
+        except OSError:
+            failed.set()
+
+    request = threading.Thread(target=ask)
+    request.start()
+    eventually(lambda: b"running 1" in urllib.request.urlopen(f"{url}/metrics", timeout=5).read(), WITHIN_S, "request")
+    runtime.drain("engine")
+    gone(runtime)
+    request.join(WITHIN_S)
+    assert failed.is_set()
+
+
+def test_engine_is_killed_when_it_does_not_heed(node: Node) -> None:
+    runtime = node.agent(stop_within_s=0.3)
+    runtime.start(spec(weights="fake/stubborn"))
+    reach(runtime, "ready")
+    pid = node.pid
+    runtime.stop("engine")
+    gone(runtime)
+    assert group_is_empty(pid)
+
+
+def test_engine_is_taken_over_when_the_agent_starts_again(node: Node) -> None:
+    before = node.agent()
+    before.start(spec())
+    url, pid = reach(before, "ready").url, node.pid
+    node.runtimes.clear()  # the first agent is gone, its threads do nothing any more for the engine
+    after = node.agent()
+    assert reach(after, "ready").url == url
+    assert node.pid == pid
+    after.start(spec())  # what is wanted is there
+    assert len(after.list()) == 1
+    after.stop("engine")
+    gone(after)
+    assert group_is_empty(pid)
+
+
+def test_instance_is_failed_and_its_workers_end_when_the_engine_died_meanwhile(node: Node) -> None:
+    before = node.agent()
+    before.start(spec())
+    reach(before, "ready")
+    pid = node.pid
+    (record,) = Records(node.options.folder / "engines").all()
+    os.kill(pid, signal.SIGKILL)
+    reach(before, "failed")
+    Records(node.options.folder / "engines").write(record)  # as an agent that was killed first would have left it
+    after = node.agent()
+    assert "while no agent ran" in reach(after, "failed").detail
+    assert group_is_empty(pid)
+
+
+def test_another_process_is_left_alone_when_it_has_the_pid_of_a_record(node: Node) -> None:
+    before = node.agent()
+    before.start(spec())
+    reach(before, "ready")
+    (record,) = Records(node.options.folder / "engines").all()
+    before.stop("engine")
+    gone(before)
+    mine = os.getpid()
+    values = {name: getattr(record, name) for name in record.__struct_fields__}
+    Records(node.options.folder / "engines").write(type(record)(**{**values, "pid": mine}))
+    after = node.agent()
+    reach(after, "failed")
+    assert began_ticks(mine) is not None
+
+
+def test_shadow_may_stand_on_the_gpu_of_the_one_that_it_replaces(node: Node) -> None:
+    runtime = node.agent()
+    runtime.start(spec())
+    runtime.start(replace(spec("shadow"), shadow_of="engine"))
+    assert {reach(runtime, "ready", uid).gpu_uuids for uid in ("engine", "shadow")} == {("G0",)}
+
+
+def test_start_is_refused_when_it_cannot_be_done(node: Node) -> None:
+    runtime = node.agent()
+    runtime.start(spec())
+    with pytest.raises(RetryableError, match="G0 is held by instance engine"):
+        runtime.start(spec("other"))
+    with pytest.raises(PermanentError, match="no GPU nowhere"):
+        runtime.start(spec("other", gpus=("nowhere",)))
+    with pytest.raises(PermanentError, match="names no weights"):
+        runtime.start(spec("other", weights="", gpus=("G1",)))
+    asked = replace(spec("other", gpus=("G1",)), launch=EngineLaunch("a/b", arguments=("--port", "1")))
+    with pytest.raises(PermanentError, match="--port cannot be set"):
+        runtime.start(asked)
+
+
+def test_engine_sleeps_and_wakes_when_it_may(node: Node) -> None:
+    runtime = node.agent(sleep=True)
+    runtime.start(spec())
+    reach(runtime, "ready")
+    for _ in range(2):
+        runtime.sleep("engine")
+    reach(runtime, "sleeping")
+    runtime.wake("engine")
+    reach(runtime, "ready")
+    with pytest.raises(PermanentError, match="only level 1"):
+        runtime.sleep("engine", 2)
+    with pytest.raises(PermanentError, match="fixed when it starts"):
+        runtime.tune("engine", spec().limits)
+
+
+def test_sleep_is_refused_when_the_node_does_not_offer_it(node: Node) -> None:
+    runtime = node.agent()
+    runtime.start(spec())
+    reach(runtime, "ready")
+    with pytest.raises(PermanentError, match="--vllm-sleep"):
+        runtime.sleep("engine")
+
+
+def test_options_are_refused_when_there_is_no_such_program(tmp_path: Path) -> None:
+    with pytest.raises(PermanentError, match="no such program"):
+        VllmRuntime(VllmOptions(tmp_path / "none", tmp_path), lambda: GPUS)
+
+
+def test_log_is_copied_and_cut_off_when_it_grows(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text("x" * 100)
+    rotate(log, 50)
+    assert log.read_text() == ""
+    assert (tmp_path / "engine.log.1").read_text() == "x" * 100
+
+
+def test_errors_come_first_when_the_last_lines_are_told(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    warned, told = "(APIServer pid=7) WARNING it may end in an OSError", "(EngineCore pid=8) ERROR no space"
+    log.write_text(
+        f"\n--- then vllm serve\nTypeError: old\n\n--- now vllm serve\n{warned}\n{told}\nOSError: x\nINFO b\n"
+    )
+    assert last_lines(log) == f"{told} | OSError: x"
+    assert last_lines(tmp_path / "none") == ""
+
+
+def test_names_of_files_stay_in_the_folder_when_a_uid_is_odd(tmp_path: Path) -> None:
+    options = VllmOptions(tmp_path / "vllm", tmp_path)
+    assert options.log("../../etc/x").parent == tmp_path / "logs"
+    assert options.socket("../x").parent == tmp_path / "s"
+
+
+def test_plugin_and_sleep_are_on_the_command_line_when_the_node_offers_them(tmp_path: Path) -> None:
+    options = VllmOptions(tmp_path / "vllm", tmp_path, sleep=True, plugin=True)
+    words = command(spec(), options, 1234)
+    assert "--enable-sleep-mode" in words
+    assert words[words.index("--scheduler-cls") + 1] == "pools.vllm_scheduler.GreenServeScheduler"
+    variables = environment(spec(), options, {"PATH": "/bin", "HF_TOKEN": "t", "OTHER": "x"})
+    assert variables["VLLM_SERVER_DEV_MODE"] == "1"
+    assert variables["HF_TOKEN"] == "t"
+    assert "OTHER" not in variables
+
+
+def test_engines_hand_requests_to_each_other_when_the_node_has_a_store(node: Node) -> None:
+    store = node.options.folder / "kv"
+    runtime = node.agent(kv_store=store)
+    runtime.start(spec())
+    found = reach(runtime, "ready")
+    assert (found.kv_connector, found.laxity) == ("blocks", False)
+    words = fetch(f"{found.url}/arguments")
+    config = json.loads(words[words.index("--kv-transfer-config") + 1])
+    assert config["kv_connector_extra_config"] == {"folder": str(store)}
+    root = Path(fetch(f"{found.url}/environment")["PYTHONPATH"])
+    assert (root / "pools" / "vllm_scheduler" / "block_store.py").exists()
+
+
+def test_process_is_known_again_when_pid_and_beginning_agree() -> None:
+    me = os.getpid()
+    began = began_ticks(me)
+    assert began is not None
+    found = EngineProcess.known_again(me, began)
+    assert found is not None
+    assert found.alive
+    assert EngineProcess.known_again(me, began - 1) is None
+
+
+def test_launch_is_checked_when_it_comes_from_a_card() -> None:
+    def refused(match: str) -> Callable[..., None]:
+        def check(**fields: Any) -> None:
+            with pytest.raises(ValueError, match=match):
+                EngineLaunch(**fields).check()
+
+        return check
+
+    EngineLaunch(
+        "meta-llama/Llama-3.1-8B", "bfloat16", ("--kv-cache-dtype", "fp8", "--no-enable-prefix-caching")
+    ).check()
+    EngineLaunch("/models/mine", environment={"NCCL_DEBUG": "INFO"}).check()
+    refused("neither owner/name nor")(weights="--help")
+    refused("neither owner/name nor")(weights="/models/../etc")
+    refused("dtype")(dtype="int3")
+    refused("cannot be set on a model card")(arguments=("--trust-remote-code",))
+    refused("needs a value")(arguments=("--seed", "--enforce-eager"))
+    refused("takes no value")(arguments=("--enforce-eager=yes",))
+    refused("stands where a name")(arguments=("fp8",))
+    refused("LD_PRELOAD cannot be set")(environment={"LD_PRELOAD": "/x.so"})

@@ -1,0 +1,74 @@
+"""Real engines for tests: `make test-vllm` runs them, with what `scripts/install vllm` made.
+
+Without that environment the tests are skipped with a word, but fail where CI is "true": there it must be supplied.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.simnode import ROOT
+
+from .server import PYTHON, VLLM, VllmServer
+
+FOLDER = Path(__file__).parent
+MODELS = ROOT / "build" / "vllm"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(FOLDER):
+            item.add_marker(pytest.mark.vllm)
+
+
+@pytest.fixture(scope="session")
+def vllm() -> Path:
+    """The program `vllm` of the CPU environment."""
+    if not VLLM.exists():
+        why = "no vLLM for CPUs: `scripts/install vllm` makes .venv-vllm, and says what it lacks"
+        if os.environ.get("CI") == "true":
+            pytest.fail(why)
+        pytest.skip(why)
+    return VLLM
+
+
+@pytest.fixture(scope="session")
+def tiny_model(vllm: Path) -> Path:
+    """A folder with a model of 1.6 MB: made once, in ten seconds, and kept in build/."""
+    script = FOLDER / "tiny_model.py"
+    folder = MODELS / "tiny"
+    made_by = folder / "made_by"  # the script that made it: another one makes it again
+    if made_by.exists() and made_by.read_bytes() == script.read_bytes():
+        return folder
+    draft = MODELS / f"draft-{os.getpid()}"
+    subprocess.run(
+        [str(PYTHON), str(script), str(draft)],
+        check=True,
+        timeout=180,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    shutil.copy(script, draft / made_by.name)
+    shutil.rmtree(folder, ignore_errors=True)
+    draft.rename(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def vllm_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., VllmServer]]:
+    """Makes servers of the tiny model, which end with the module: `vllm_server(max_model_len=512).start()`."""
+    made: list[VllmServer] = []
+
+    def make(**arguments: object) -> VllmServer:
+        made.append(VllmServer(tiny_model, tmp_path_factory.mktemp("vllm"), **arguments))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.stop()

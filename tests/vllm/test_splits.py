@@ -1,0 +1,225 @@
+"""Requests that two real engines serve as one, through the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import pytest
+
+from pools import wire
+from pools.agent import vllm_control
+from scheduler.gateway.server import Config, GatewayServer
+from tests.fakes.fleet import MODEL, SECRET, FakeFleet
+
+from .server import VllmServer
+
+AUTH = {"Authorization": f"Bearer {SECRET}"}
+BLOCK = 32
+PROMPT_IDS = [random.Random(3).randrange(10, 2000) for _ in range(200)]
+TEXT = "tell me all about the weather in the north " * 20
+PROMPTS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/completions", {"prompt": PROMPT_IDS}),
+    ("/v1/completions", {"prompt": TEXT}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": TEXT}]}),
+]
+
+
+@dataclass
+class Engines:
+    """Two engines with one store of blocks; `start` makes another in the place of one that has died."""
+
+    make: Callable[..., VllmServer]
+    folder: Path
+    servers: list[VllmServer]
+
+    def begin(self) -> VllmServer:
+        return self.make(
+            env={"PYTHONPATH": str(vllm_control.import_root(self.folder))},
+            kv_transfer_config=vllm_control.kv_transfer(self.folder / "blocks"),
+            disable_hybrid_kv_cache_manager=True,
+            block_size=BLOCK,
+            no_enable_prefix_caching=True,
+        ).begin()
+
+
+@pytest.fixture(scope="module")
+def engines(vllm_server: Callable[..., VllmServer], tmp_path_factory: pytest.TempPathFactory) -> Engines:
+    engines = Engines(vllm_server, tmp_path_factory.mktemp("splits"), [])
+    engines.servers = [engines.begin(), engines.begin()]
+    for server in engines.servers:
+        server.start()
+    return engines
+
+
+@dataclass
+class Front:
+    """A gateway before them, which cuts requests where it is told to."""
+
+    server: GatewayServer
+    engines: Engines
+    http: aiohttp.ClientSession
+    spool: Path
+    cut: int | None = None  # in output tokens; None: whole
+
+    def follow(self, cut: int | None) -> None:
+        self.cut = cut
+        fleet = FakeFleet([s.url for s in self.engines.servers], engine_model="tiny", kv_connector="blocks")
+        fleet.policy = wire.RequestPolicy(split="none" if cut is None else "any")
+        self.server.fleet.apply(fleet.fleet(), fleet.states(), time.time(), time.monotonic())
+
+    def best_cut(self, first: Any, second: Any, call: Any, split: str) -> tuple[Any, Any, int, int]:
+        assert self.cut is not None
+        return first[0], second[0], call.prompt_tokens + self.cut, call.prompt_tokens + call.max_tokens
+
+    async def told(self, path: str, body: dict[str, Any], seen: list[str] | None = None) -> list[dict[str, Any]]:
+        """The events of a stream; `seen` gets the text so far."""
+        whole = {
+            "model": MODEL,
+            "stream": True,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "stream_options": {"include_usage": True},
+            **body,
+        }
+        events = []
+        async with self.http.post(f"http://127.0.0.1:{self.server.port}{path}", json=whole, headers=AUTH) as response:
+            assert response.status == 200, await response.text()
+            async for line in response.content:
+                if line.startswith(b"data: {"):
+                    events.append(json.loads(line[6:]))
+                    if seen is not None:
+                        seen.append(written(events[-1:]))
+                        await asyncio.sleep(0)  # lines that have come already would be read in one go
+        return events
+
+    def row(self) -> wire.RequestRow:
+        lines = [line for path in sorted(self.spool.glob("*.jsonl")) for line in path.read_bytes().splitlines()]
+        return wire.decode(lines[-1], wire.RequestRow)
+
+
+@pytest.fixture
+async def front(engines: Engines, tmp_path: Path) -> AsyncIterator[Front]:
+    async with AsyncExitStack() as stack:
+        server = GatewayServer(Config("127.0.0.1", 0, tmp_path / "spool", learns=False))
+        await server.start()
+        stack.push_async_callback(server.stop)
+        http = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)))
+        front = Front(server, engines, http, tmp_path / "spool")
+        server.gateway.splitter._plans = SimpleNamespace(best_cut=front.best_cut)  # type: ignore[assignment]
+        yield front
+
+
+def written(events: list[dict[str, Any]]) -> str:
+    choices = [event["choices"][0] for event in events if event["choices"]]
+    return "".join(c.get("text") or (c.get("delta") or {}).get("content") or "" for c in choices)
+
+
+def check(events: list[dict[str, Any]], tokens: int) -> None:
+    """One stream by one engine could not look otherwise."""
+    assert len({event["id"] for event in events}) == 1
+    assert not any("token_ids" in json.dumps(event) or "kv_transfer" in json.dumps(event) for event in events)
+    ends = [event["choices"][0]["finish_reason"] for event in events if event["choices"]]
+    assert ends[-1] == "length"
+    assert set(ends[:-1]) <= {None}
+    assert events[-1]["usage"]["completion_tokens"] == tokens
+
+
+def by_source(server: VllmServer) -> dict[str, float]:
+    lines = [line for line in server.metrics().splitlines() if line.startswith("vllm:prompt_tokens_by_source_total")]
+    return {line.split('source="')[1].split('"')[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+@pytest.mark.parametrize("cut", [1, 50])
+@pytest.mark.parametrize(("path", "prompt"), PROMPTS)
+async def test_split_request_reads_as_one_engine_would_have_told_it(
+    front: Front, cut: int, path: str, prompt: dict[str, Any]
+) -> None:
+    front.follow(None)
+    body = prompt | {"max_tokens": 120}
+    whole = await front.told(path, body)
+    before = [by_source(server) for server in front.engines.servers]
+    front.follow(cut)
+    parts = await front.told(path, body)
+    after = [by_source(server) for server in front.engines.servers]
+    assert written(parts) == written(whole)
+    check(parts, 120)
+    assert parts[-1]["usage"] == whole[-1]["usage"]
+    row = front.row()
+    assert (row.status, row.output_tokens, row.attempts) == ("ok", 120, 1)
+    assert row.route_reason.startswith("split at token")
+    prompt_tokens = whole[-1]["usage"]["prompt_tokens"]
+    handed = after[1]["external_kv_transfer"] - before[1]["external_kv_transfer"]
+    computed = after[1]["local_compute"] - before[1]["local_compute"]
+    print(f"{path}, {prompt_tokens} tokens, cut after {cut}: {handed:.0f} handed over, {computed:.0f} computed again")
+    assert handed >= prompt_tokens + cut - 2 * BLOCK
+    assert computed <= 2 * BLOCK
+
+
+async def test_story_goes_on_when_the_second_engine_dies(front: Front) -> None:
+    await goes_on(front, dies=1)
+
+
+async def test_story_goes_on_when_the_first_engine_dies(front: Front) -> None:
+    if front.engines.servers[1].process is None or front.engines.servers[1].process.poll() is not None:
+        front.engines.servers[1] = front.engines.begin().start()
+    await goes_on(front, dies=0)
+
+
+@contextmanager
+def held_back(group: int) -> Iterator[None]:
+    """An engine that runs for about a tenth of the time: else it may be through before anybody reads what it says."""
+    enough = threading.Event()
+
+    def beat() -> None:
+        while not enough.wait(0.002):
+            os.killpg(group, signal.SIGSTOP)
+            enough.wait(0.02)
+            os.killpg(group, signal.SIGCONT)
+
+    beating = threading.Thread(target=beat)
+    beating.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        beating.join()
+
+
+async def goes_on(front: Front, dies: int) -> None:
+    """An engine is killed while it tells its part; the client gets the same tokens all the same."""
+    path, body = "/v1/completions", {"prompt": PROMPT_IDS, "max_tokens": 1800}
+    front.follow(None)
+    whole = await front.told(path, body)
+    cut = 5 if dies else 1700
+    front.follow(cut)
+    seen: list[str] = []
+    process = front.engines.servers[dies].process
+    assert process is not None
+    with held_back(process.pid):
+        telling = asyncio.create_task(front.told(path, body, seen))
+        while len(seen) < 20:
+            assert not telling.done(), telling
+            await asyncio.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    after = len(seen)
+    process.wait(10)
+    events = await telling
+    print(f"engine {dies} died after {after} of {len(events)} events")
+    assert written(events) == written(whole)
+    check(events, 1800)
+    assert events[-1]["usage"] == whole[-1]["usage"]
+    assert front.row().status == "ok"
+    assert front.row().attempts == 2
