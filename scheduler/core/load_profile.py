@@ -56,6 +56,15 @@ class LoadProfile:
                 most = np.minimum(most, [_crossing(x, y, limit) for x, y in zip(self.rps, values, strict=True)])
         return most
 
+    def up_to(self, most_rps: Floats) -> LoadProfile:
+        """The same with no load beyond `most_rps`, one for each clock."""
+        loads = np.minimum(self.rps, most_rps[:, None])
+
+        def cut(values: Floats) -> Floats:
+            return np.array([np.interp(x, old, y) for x, old, y in zip(loads, self.rps, values, strict=True)])
+
+        return replace(self, rps=loads, ttft_s=cut(self.ttft_s), tpot_s=cut(self.tpot_s), watts=cut(self.watts))
+
     def top(self) -> LoadProfile:
         """Only the top clock: eq. 1 simplified (DynamoLLM IV-B)."""
         last = slice(-1, None)
@@ -87,9 +96,19 @@ def clocks(gpu: GpuParams, step_mhz: float = CLOCK_STEP_MHZ, lowest_mhz: float =
 
 
 def modelled(
-    worker: EngineModel, prompt_tokens: float, output_tokens: float, mhz: Floats, levels: int = LEVELS
+    worker: EngineModel,
+    prompt_tokens: float,
+    output_tokens: float,
+    mhz: Floats,
+    levels: int = LEVELS,
+    chunk_tokens: float | None = None,
 ) -> LoadProfile | None:
-    """From the engine model, all clocks and levels at once; None when not even one such request fits its KV cache."""
+    """From the engine model, all clocks and levels at once; None when not even one such request fits its KV cache.
+
+    Args:
+        chunk_tokens: TTFT is that of an iteration filled with so many prompt tokens, others' among them, instead of
+            one with the request's own: what the unlucky ones see.
+    """
     batch = _batches(worker, prompt_tokens, output_tokens, levels)
     if batch is None:
         return None
@@ -104,21 +123,23 @@ def modelled(
     tpot_s = (1.0 - q) * decode.t_s + q * mixed.t_s
     watts = ((1.0 - q) * decode.energy_j + q * mixed.energy_j) / tpot_s
     idle_w = np.array([worker.idle_watts(float(one)) for one in mhz])
-    return _profile(mhz, batch, out, mixed.t_s, tpot_s, watts, idle_w, Source.MODELLED)
+    found = _profile(mhz, batch, out, mixed.t_s, tpot_s, watts, idle_w, Source.MODELLED)
+    if chunk_tokens is None:
+        return found
+    full = iterations(worker, clock, prefill_tokens=chunk_tokens, decodes=batch, context_tokens=context)
+    return replace(found, ttft_s=np.hstack([full.t_s[:, :1], full.t_s]))
 
 
 def servable(worker: EngineModel, prompt_tokens: float, output_tokens: float) -> LoadProfile | None:
     """`modelled` at the profiled clocks, each up to the load at which the KV cache has room at 99 of 100 moments."""
     found = modelled(worker, prompt_tokens, output_tokens, clocks(worker.gpu_params))
-    if found is None:
-        return None
+    return None if found is None else with_room(found, worker, prompt_tokens, output_tokens)
+
+
+def with_room(found: LoadProfile, worker: EngineModel, prompt_tokens: float, output_tokens: float) -> LoadProfile:
+    """Each clock up to the load at which the KV cache has room at 99 of 100 moments."""
     most = [worker.max_rps(prompt_tokens, output_tokens, mhz, Limits(), SPARE_DEVIATIONS) for mhz in found.mhz.tolist()]
-    loads = np.minimum(found.rps, np.array(most)[:, None])
-
-    def cut(values: Floats) -> Floats:
-        return np.array([np.interp(x, old, y) for x, old, y in zip(loads, found.rps, values, strict=True)])
-
-    return replace(found, rps=loads, ttft_s=cut(found.ttft_s), tpot_s=cut(found.tpot_s), watts=cut(found.watts))
+    return found.up_to(np.array(most))
 
 
 def from_costs(

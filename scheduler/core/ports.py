@@ -6,8 +6,10 @@ Errors are translated once, at the adapter: `PermanentError` will fail again, `R
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from .engine_launch import EngineLaunch
 
 
 class AdapterError(Exception):
@@ -38,6 +40,9 @@ class GpuReading:
     temperature_c: float | None
     min_mhz: float
     max_mhz: float
+    memory_clock_mhz: float | None = None
+    throttle_reasons: tuple[str, ...] | None = None  # why the clock is lower than asked for; empty: it is not
+    ecc_errors: int | None = None  # uncorrected, since the driver was loaded
 
 
 SCHEDULING_POLICIES = ("fcfs", "priority")
@@ -86,7 +91,10 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True)
 class InstanceSpec:
-    """What an instance is to be. `max_model_len` in tokens. `shadow_of`: the instance that it is to replace."""
+    """What an instance is to be. `max_model_len` in tokens. `shadow_of`: the instance that it is to replace.
+
+    `launch`: how a real engine is started; simulated ones need none of it.
+    """
 
     uid: str
     model: str
@@ -96,6 +104,7 @@ class InstanceSpec:
     options: EngineOptions = EngineOptions()
     limits: EngineLimits = EngineLimits()
     shadow_of: str = ""
+    launch: EngineLaunch = field(default_factory=EngineLaunch)
 
     @property
     def tp(self) -> int:
@@ -107,6 +116,8 @@ class InstanceStatus:
     """An instance on its node. `state`: starting | ready | sleeping | draining | failed; one that wakes is starting.
 
     `progress`: of a start or a waking, 0 to 1. `limits`: those in force. None: not known, or nothing goes on.
+    `laxity`: it can order by laxity, and reads what it needs for that in `vllm_xargs` (docs/plugin.md). `kv_connector`:
+    through which it hands caches to engines of the same one; empty: it cannot.
     """
 
     uid: str
@@ -118,6 +129,8 @@ class InstanceStatus:
     progress: float | None = None
     limits: EngineLimits | None = None
     shadow_of: str = ""
+    laxity: bool = False
+    kv_connector: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +172,8 @@ class FrequencyActuator(Protocol):
 class InstanceRuntime(Protocol):
     """Starts and ends engines on one node. Idempotent by uid. `start` returns at once; `list` tells progress.
 
-    `drain` refuses new requests and stops the engine when the last one ends; `stop` aborts what runs.
+    `drain` stops the engine when its last request has ended, and lets it refuse new ones where it can; gateways are
+    told beforehand (`agent.reconcile`). `stop` aborts what runs.
     Blocks for at most its time-out; raises AdapterError.
     """
 

@@ -57,10 +57,14 @@ class Knobs:
     scale: str = _knob(
         "fleet",
         "static: the plan's instances; fleet: FREESH's program in each budget; dynamo: by forecast (DynamoLLM IV-B); "
-        "throttle: an engine's size by its load (throttLL'eM IV-D); placement: models to groups of GPUs (mu-Serve 3.2)",
-        ("static", "fleet", "dynamo", "throttle", "placement"),
+        "throttle: an engine's size by its load (throttLL'eM IV-D); placement: models to groups of GPUs (mu-Serve "
+        "3.2); right_size: sites, counts and TP degrees of each class at once, each few seconds (GreenServe)",
+        ("static", "fleet", "dynamo", "throttle", "placement", "right_size"),
     )
-    scale_period_s: float | None = _knob(None, "throttLL'eM's autoscaler: 10 s", least=1.0)
+    scale_period_s: float | None = _knob(None, "throttLL'eM's autoscaler and right_size: 10 s", least=1.0)
+    changes_per_hour: int | None = _knob(
+        None, "of right_size: most starts and stops of a site in any hour; none: as many as pay", least=1
+    )
     hand_down: bool = _knob(True, "DynamoLLM IV-B: one instance fewer a class, the rest to the next larger class")
     proactive: bool = _knob(True, "DynamoLLM IV-C: instances start a cold start ahead of the epoch that needs them")
     shard: str = _knob(
@@ -145,6 +149,16 @@ _PAIRS = replace(_PLAIN, tp=4)  # DynaServe's two groups need several instances 
 PRESETS: Mapping[str, Knobs] = types.MappingProxyType(
     {
         DEFAULT: Knobs(),
+        "right_size": replace(
+            _PLAIN,
+            scale="right_size",
+            scale_period_s=10.0,
+            shadow=True,
+            clock="profile",
+            clock_period_s=1.0,
+            route="least_loaded",
+            order="sjf",
+        ),
         "freesh": _FREESH,
         # FREESH 4.1: "without the request classifier nor any of the proposed control knobs"
         "freesh_baseline": replace(_PLAIN, route="weighted_round_robin"),
@@ -288,9 +302,9 @@ def _check_together(found: Knobs) -> None:
     """Knobs that contradict each other."""
     if found.carbon == "off" and not found.partition:
         raise ValueError(f"carbon=off keeps one partition: name it, for example partition={WHOLE}")
-    if found.carbon == "freesh" and found.scale in ("dynamo", "throttle", "placement"):
+    if found.carbon == "freesh" and found.scale in ("dynamo", "throttle", "placement", "right_size"):
         raise ValueError(f"scale={found.scale} shares out GPUs by itself: it needs carbon=off and a partition")
-    if found.scale == "throttle" and found.shard != "off":
-        raise ValueError("scale=throttle sets TP degrees by itself: it needs shard=off")
+    if found.scale in ("throttle", "right_size") and found.shard != "off":
+        raise ValueError(f"scale={found.scale} sets TP degrees by itself: it needs shard=off")
     if found.shard == "dynamo" and found.carbon != "off":
         raise ValueError("shard=dynamo changes whole servers, as carbon=off gives them: set carbon=off and a partition")

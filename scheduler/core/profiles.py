@@ -43,6 +43,7 @@ COLUMNS = (
 _NAMES = ("model", "gpu", "engine")
 _COUNTS = ("tp", "prefill_tokens", "batch", "iterations")
 _OPTIONAL = ("watts", "t_spread", "watts_spread")
+UNCATALOGUED = "CPU"  # a machine without a GPU: no closed form knows it, and its profile stands by itself
 _MOST = 1e9  # of anything: tokens, MHz, seconds, watts
 _POSITIVE = ("tp", "mhz", "t_s", "watts", "energy_j", "iterations")
 
@@ -156,9 +157,9 @@ def read_rows(path: Path) -> Iterable[Mapping[str, Any]]:
     return rows
 
 
-def write_profile(path: Path, profile: Profile) -> None:
+def write_profile(path: Path, *profiles: Profile) -> None:
     """Writes what `load_profiles` reads: JSON when the name ends so, else CSV. Raises OSError."""
-    rows = list(profile.rows())
+    rows = [row for profile in profiles for row in profile.rows()]
     if path.suffix.lower() == ".json":
         lines = ",\n".join(
             json.dumps({name: value for name, value in row.items() if value is not None}) for row in rows
@@ -217,18 +218,23 @@ def profiles_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Profile, ...]:
 def read_shape(number: int, row: Mapping[str, Any], key: tuple[str, str, int, str]) -> Shape:
     """What a row says that was run on a configuration, checked. Raises ProfileError."""
     values = {name: read_number(number, row, name) for name in ("mhz", "prefill_tokens", "batch", "context_tokens")}
-    try:
-        gpu = engine_model(*key).gpu_params
-    except UnknownConfiguration as error:
-        raise ProfileError(number, error.field_name, str(error)) from None
-    if gpu.clamp_mhz(values["mhz"]) != values["mhz"]:
-        reason = f"{values['mhz']:g} is outside the {gpu.name}'s {gpu.f_min:g} to {gpu.f_max:g} MHz"
-        raise ProfileError(number, "mhz", reason)
+    if key[1] != UNCATALOGUED:
+        _check_clock(number, values["mhz"], key)
     if values["prefill_tokens"] == 0 and values["batch"] == 0:
         raise ProfileError(number, "batch", "neither a prefill nor a decoding sequence")
     if values["batch"] == 0 and values["context_tokens"] > 0.0:
         raise ProfileError(number, "context_tokens", "contexts without a decoding sequence")
     return Shape(int(values["prefill_tokens"]), values["mhz"], int(values["batch"]), values["context_tokens"])
+
+
+def _check_clock(number: int, mhz: float, key: tuple[str, str, int, str]) -> None:
+    try:
+        gpu = engine_model(*key).gpu_params
+    except UnknownConfiguration as error:
+        raise ProfileError(number, error.field_name, str(error)) from None
+    if gpu.clamp_mhz(mhz) != mhz:
+        reason = f"{mhz:g} is outside the {gpu.name}'s {gpu.f_min:g} to {gpu.f_max:g} MHz"
+        raise ProfileError(number, "mhz", reason)
 
 
 def given(row: Mapping[str, Any], name: str) -> bool:

@@ -8,6 +8,7 @@ instances is then a few multiplications each.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -234,25 +235,27 @@ def _best(
         costs = [v[1] for v in keeping]
     least = min(costs)
     bound = least + NEAR * abs(least)
-    near = [v for v, cost in zip(keeping, costs, strict=True) if cost <= bound]
-    if len(near) == 1:
-        return near[0]
-
-    if warm_uid is not None:
-        for v in near:
-            if v[0].uid == warm_uid:
+    near: list[Verdict] = []  # enough, and of these the least loaded
+    least_load = sys.maxsize
+    for v, cost in zip(keeping, costs, strict=True):
+        if cost <= bound:
+            candidate = v[0]
+            if candidate.uid == warm_uid:
                 return v
-    least_load = min([v[0].load for v in near])
-    near = [v for v in near if v[0].load == least_load]
-    return near[0] if len(near) == 1 else min(near, key=lambda v: (v[3], _draw(rng_tiebreak), v[0].uid))
+            if candidate.load < least_load:
+                least_load, near = candidate.load, [v]
+            elif candidate.load == least_load:
+                near.append(v)
+    return near[0] if len(near) == 1 else _fastest(near, rng_tiebreak)
 
 
 def _fastest(verdicts: list[Verdict], rng_tiebreak: Callable[[], float] | None) -> Verdict:
-    return min(verdicts, key=lambda v: (v[3], _draw(rng_tiebreak), v[0].uid))
+    draw = rng_tiebreak or _no_draw
+    return verdicts[min([(v[3], draw(), v[0].uid, n) for n, v in enumerate(verdicts)])[3]]
 
 
-def _draw(rng_tiebreak: Callable[[], float] | None) -> float:
-    return 0.0 if rng_tiebreak is None else rng_tiebreak()
+def _no_draw() -> float:
+    return 0.0
 
 
 def chosen(v: Verdict, reason: str) -> Choice:

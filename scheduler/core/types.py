@@ -126,13 +126,17 @@ class ClassDemand:
 
 @dataclass(frozen=True, slots=True)
 class SiteView:
-    """A site as the epochs see it. Intensity and price have one entry a step, None where the feed has none."""
+    """A site as the epochs see it. Intensity and price have one entry a step, None where the feed has none.
+
+    `closed`: classes that are to get no workers here from a plan: somebody has set those by hand.
+    """
 
     name: str
     gpus: Mapping[str, int]  # GPU type -> GPUs that healthy nodes offer
     pue: float
     intensity_g_per_kwh: tuple[float | None, ...]
     price_usd_per_kwh: tuple[float | None, ...] = ()
+    closed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -28,6 +28,7 @@ Ints = NDArray[np.int64]
 
 VIOLATION_FACTOR = 5.0  # a request whose E2E exceeds 5 x Lat is violated (FREESH eq. 10)
 ENERGY_KINDS = ("prefill", "decode", "idle", "transition")
+POWER_BIN_S = 60.0
 _ROWS = 8192  # at a time: their columns stay in the processor's cache
 
 
@@ -96,6 +97,7 @@ class Figures:
         spent_j |= {kind: float(spent.sum()) for kind, spent in outcome.spent_j.items()}
         counted, end_s = self._done + self._rejected, outcome.end_s
         has_slo = any(slo.any for slo in self._labels.slos)
+        gap_limits_s = [slo.itl_p99_s for slo in self._labels.slos if slo.itl_p99_s is not None]
         return {
             "requests": self._requests,
             "finished": self._done,
@@ -105,15 +107,18 @@ class Figures:
             "retries": self._retries,
             "partial": outcome.partial,
             "simulated_s": end_s,
+            "iterations": outcome.iterations,
             "energy_wh": j_to_wh(math.fsum(spent_j.values())),
             "energy_wh_by": {kind: j_to_wh(energy_j) for kind, energy_j in spent_j.items()},
             "mean_power_w": _ratio(math.fsum(spent_j.values()), end_s),
+            "power_w": power_quantiles(outcome),
             **total(by_site.values()).figures(),
             "slo_attainment": _ratio(self._met, counted) if has_slo else None,
             "slo_attainment_by": self._attainment(),
             "ttft_s": self._ttft.summary(),
             "tpot_s": self._tpot.summary(),
             "itl_s": gap_quantiles(outcome.gaps),
+            "itl_in_time": gaps_within(outcome.gaps, min(gap_limits_s)) if gap_limits_s else None,
             "e2e_s": self._e2e.summary(),
             "longest_wait_s": self._wait.summary(),
             "goodput_rps": _ratio(self._met, end_s),
@@ -188,6 +193,22 @@ def gap_quantiles(gaps: Ints) -> dict[str, float | None]:
     reached = np.cumsum(gaps)
     points = {name: float(middle_s[np.searchsorted(reached, math.ceil(q * count))]) for name, q in NAMED.items()}
     return {**points, "mean": float((gaps * middle_s).sum() / count)}
+
+
+def power_quantiles(outcome: Outcome) -> dict[str, float | None]:
+    """Of the fleet's mean power over the whole stretches of the energy series, which is a minute's at most."""
+    whole = int(outcome.end_s / outcome.bin_s + 1e-9)
+    if outcome.bin_s > POWER_BIN_S or not whole:
+        return dict.fromkeys(NAMED)
+    watts = outcome.series_j[:, :whole].sum(axis=0) / outcome.bin_s
+    return {name: float(np.quantile(watts, q)) for name, q in NAMED.items()}
+
+
+def gaps_within(gaps: Ints, limit_s: float) -> float | None:
+    """Share of the gaps between tokens that are at most so long, to the width of the kernel's bins."""
+    count = int(gaps.sum())
+    bins = kernel.GAP_BINS_PER_E * math.log(limit_s / kernel.GAP_MIN_S)
+    return float(gaps[: max(0, math.ceil(bins - 0.5))].sum() / count) if count else None
 
 
 def _reasons(decisions: tuple[Decision, ...]) -> dict[str, dict[str, int]]:

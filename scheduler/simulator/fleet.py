@@ -69,6 +69,8 @@ class Scheduling:
     many seconds running requests that come later than waiting ones, by more than `margin`, give way and are computed
     again.
     `itl_limit_s`: iterations with decodes take no more prefill tokens than keeps them within it (DynaServe).
+    `chunk_tokens`: an iteration takes no more tokens of one prompt, so that short ones need not wait for a long one
+    to be done (vLLM's long_prefill_token_threshold); 0: as many as it has room for.
     """
 
     order: str = "fcfs"
@@ -78,11 +80,12 @@ class Scheduling:
     preempts_s: float = 0.0
     margin: float = 0.0
     itl_limit_s: float = 0.0
+    chunk_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise SimulationError(f"scheduling: unknown order '{self.order}'; known: {', '.join(ORDERS)}")
-        for name in ("aging", "token_s", "prefill_token_s", "preempts_s", "margin", "itl_limit_s"):
+        for name in ("aging", "token_s", "prefill_token_s", "preempts_s", "margin", "itl_limit_s", "chunk_tokens"):
             if not 0.0 <= getattr(self, name) < np.inf:
                 raise SimulationError(f"scheduling: {name} must be a number from 0, not {getattr(self, name)}")
         if self.preempts_s > 0.0 and self.order == "fcfs":
@@ -137,6 +140,11 @@ class InstanceSpec:
         if self.kv_capacity_tokens is not None:
             return self.kv_capacity_tokens
         return int(self.engine_costs.kv_capacity_tokens)
+
+    @property
+    def chunk_tokens(self) -> int:
+        """The most that one prompt gets of an iteration."""
+        return min(self.scheduling.chunk_tokens or self.tokens_per_iteration, self.tokens_per_iteration)
 
     @property
     def engine_costs(self) -> Costs:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scheduler.simulator.figures import POWER_BIN_S
 from scheduler.simulator.runner import requests_of, run_scenario, warm_up
 from scheduler.simulator.scenario import read_scenario
 
@@ -25,4 +26,4 @@ class SimulationJob:
         scenario = read_scenario(Path(self.scenario), self.settings)
         warm_up(scenario)
         requests = requests_of(scenario, None if self.trace is None else Path(self.trace))
-        return run_scenario(scenario, requests, self.policy, progress=progress).figures
+        return run_scenario(scenario, requests, self.policy, progress=progress, most_bin_s=POWER_BIN_S).figures

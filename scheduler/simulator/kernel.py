@@ -128,6 +128,7 @@ INSTANCE = np.dtype(
         ("capacity", np.int64),  # of which may be used now
         ("max_sequences", np.int64),
         ("budget", np.int64),  # tokens of one iteration
+        ("chunk_tokens", np.int64),  # of these, for one prompt at the most
         ("weight", np.float64),
         ("order", np.int64),
         ("aging", np.float64),  # tokens a second, of SJF
@@ -458,14 +459,26 @@ def to_compute(s: State, r: int) -> int:
 @compiled
 def rank(s: State, i: int, r: int) -> float:
     """What the queue is ordered by, the smallest first. What is common to all is left out."""
+    return rank_with(s, i, r, int(s.req[r].to_prefill))
+
+
+@compiled
+def rank_with(s: State, i: int, r: int, to_prefill: int) -> float:
+    """Its rank if so many tokens were left to prefill."""
     order = s.eng[i].order
     if order == EDF:
         return float(s.req[r].due_s)
     if order == SJF:  # predicted - aging x wait
         return float(s.req[r].predicted + s.eng[i].aging * s.req[r].arrival_s)
     left = max(1, s.req[r].predicted - s.req[r].generated)
-    work_s = left * s.eng[i].token_s + s.req[r].to_prefill * s.eng[i].prefill_token_s
+    work_s = left * s.eng[i].token_s + to_prefill * s.eng[i].prefill_token_s
     return float(s.req[r].due_s - work_s) if order == LLF else work_s
+
+
+@compiled
+def rank_displaced(s: State, i: int, r: int) -> float:
+    """The rank of a running request once it has lost its cache: what it would be waiting with."""
+    return rank_with(s, i, r, to_compute(s, r) + int(s.req[r].computed - s.req[r].cached))
 
 
 @compiled
@@ -552,6 +565,9 @@ def preempt(s: State, i: int, place: int, now_s: float) -> bool:
 def give_way(s: State, i: int, decodes: int, now_s: float) -> int:
     """Once in each stretch of `preempts_s`: running requests make room for waiting ones that come well before them.
 
+    They must do so with what their own work would cost again as well: under LLF that makes them urgent, and two might
+    take the place from each other for ever. So a place only ever goes to a smaller rank until a token is generated.
+
     Returns how many decode after that.
     """
     stretch = int((now_s + TIE_S) / s.eng[i].preempts_s)
@@ -564,7 +580,8 @@ def give_way(s: State, i: int, decodes: int, now_s: float) -> int:
         seat = s.eng[i].running < s.eng[i].max_sequences
         if seat and s.eng[i].kv_used + decodes + need <= s.eng[i].capacity:
             break
-        if rank(s, i, first) + s.eng[i].margin >= rank(s, i, s.active[i, place]):
+        last = s.active[i, place]
+        if rank(s, i, first) + s.eng[i].margin >= min(rank(s, i, last), rank_displaced(s, i, last)):
             break
         decodes -= preempt(s, i, place, now_s)
     return decodes
@@ -608,7 +625,7 @@ def admit(s: State, i: int, decodes: int, budget: int, now_s: float) -> None:
         s.eng[i].running += 1
         s.req[r].kv = need
         s.eng[i].kv_used += need
-        s.req[r].chunk = min(budget, s.req[r].to_prefill)
+        s.req[r].chunk = min(budget, s.eng[i].chunk_tokens, s.req[r].to_prefill)
         budget -= s.req[r].chunk
         note(s, ADMITTED, r, i, now_s)
 
@@ -673,7 +690,7 @@ def begin(s: State, i: int, now_s: float) -> None:
     for p in range(s.eng[i].running):
         r = s.active[i, p]
         if s.req[r].to_prefill > 0:
-            s.req[r].chunk = min(max(budget, 0), s.req[r].to_prefill)
+            s.req[r].chunk = min(max(budget, 0), s.eng[i].chunk_tokens, s.req[r].to_prefill)
             budget -= s.req[r].chunk
     if not preempted:  # the cache is short: admitting now would only preempt again
         admit(s, i, decodes, budget, now_s)

@@ -269,19 +269,7 @@ def dynamic_fleet(scenario: Scenario, config: PolicyConfig, traffic: Traffic) ->
     Raises:
         SimulationError: The policy cannot serve such a scenario.
     """
-    services, first_cell = [], 0
-    for service in scenario.services:
-        services.append(_service_info(scenario, service, first_cell))
-        first_cell += len(service.cells)
-    world = World(
-        sites=_site_infos(scenario),
-        services=tuple(services),
-        templates=_templates(scenario),
-        cells=first_cell,
-        declared=traffic.declared,
-        overheads=scenario.overheads,
-        intensity=lambda site, from_s, to_s, step_s: _site(scenario, site).intensities(from_s, to_s, step_s),
-    )
+    world = world_of(scenario, traffic.declared)
     plan = build(config, world)
     names = [pool.name for pool in plan.pools]
     pools = tuple(
@@ -300,6 +288,23 @@ def dynamic_fleet(scenario: Scenario, config: PolicyConfig, traffic: Traffic) ->
         tuple(member.weight for member in plan.members),
     )
     return Layout(fleet, _labels(scenario, names), plan.controls, plan.router)
+
+
+def world_of(scenario: Scenario, declared: tuple[CellLoad | None, ...] = ()) -> World:
+    """What policies start from."""
+    services, first_cell = [], 0
+    for service in scenario.services:
+        services.append(_service_info(scenario, service, first_cell))
+        first_cell += len(service.cells)
+    return World(
+        sites=_site_infos(scenario),
+        services=tuple(services),
+        templates=_templates(scenario),
+        cells=first_cell,
+        declared=declared,
+        overheads=scenario.overheads,
+        intensity=lambda site, from_s, to_s, step_s: _site(scenario, site).intensities(from_s, to_s, step_s),
+    )
 
 
 def _service_info(scenario: Scenario, service: Service, first_cell: int) -> ServiceInfo:
@@ -347,7 +352,8 @@ def _site_infos(scenario: Scenario) -> tuple[SiteInfo, ...]:
     infos = []
     for name, gpus in held.items():
         fleet = scenario.site_fleets.get(name, SiteFleet())
-        infos.append(SiteInfo(name, fleet.gpus or gpus, _site(scenario, name).pue, fleet.gpus_per_node))
+        site = _site(scenario, name)
+        infos.append(SiteInfo(name, fleet.gpus or gpus, site.pue, fleet.gpus_per_node, site.power_cap_w))
     return tuple(infos)
 
 

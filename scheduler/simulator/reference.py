@@ -208,7 +208,7 @@ class ReferenceInstance:
         prefills: list[tuple[Request, int]] = []
         for request in self.active:
             if request.to_prefill and budget > 0:
-                prefills.append((request, min(budget, request.to_prefill)))
+                prefills.append((request, min(budget, self.spec.chunk_tokens, request.to_prefill)))
                 budget -= prefills[-1][1]
         while not preempted and self.queue and budget > 0 and len(self.active) < self.spec.max_sequences:
             request = self._next_waiting()
@@ -218,7 +218,7 @@ class ReferenceInstance:
             self.queue.remove(request)
             request.kv = need
             self.active.append(request)
-            prefills.append((request, min(budget, request.to_prefill)))
+            prefills.append((request, min(budget, self.spec.chunk_tokens, request.to_prefill)))
             budget -= prefills[-1][1]
             self._fleet.log(ADMITTED, request.number, self.index, now_s)
         if decodes or prefills:
@@ -243,13 +243,20 @@ class ReferenceInstance:
         return resumed
 
     def _rank(self, request: Request) -> float:
+        return self._rank_with(request, request.to_prefill)
+
+    def _rank_displaced(self, request: Request) -> float:
+        """The rank of a running request once it has lost its cache."""
+        return self._rank_with(request, request.to_compute + request.computed - request.cached)
+
+    def _rank_with(self, request: Request, to_prefill: int) -> float:
         rules = self.spec.scheduling
         if rules.order == "edf":
             return request.due_s
         if rules.order == "sjf":
             return request.predicted + rules.aging * request.arrival_s
         left = max(1, request.predicted - request.generated)
-        work_s = left * rules.token_s + request.to_prefill * rules.prefill_token_s
+        work_s = left * rules.token_s + to_prefill * rules.prefill_token_s
         return request.due_s - work_s if rules.order == "llf" else work_s
 
     def _next_waiting(self) -> Request:
@@ -277,7 +284,7 @@ class ReferenceInstance:
             seat = len(self.active) < self.spec.max_sequences
             if seat and self.kv_used + decodes + first.to_prefill + first.computed <= self.capacity:
                 return
-            if self._rank(first) + rules.margin >= self._rank(last):
+            if self._rank(first) + rules.margin >= min(self._rank(last), self._rank_displaced(last)):
                 return
             self._preempt(last, now_s)
 

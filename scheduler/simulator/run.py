@@ -162,6 +162,7 @@ def simulate(
     bin_s: float = 3600.0,
     keep_events: int = 0,
     keep_segments: int = 0,
+    slice_s: float = _SLICE_S,
 ) -> Outcome:
     """Runs every request to its end.
 
@@ -175,6 +176,7 @@ def simulate(
         progress: Called now and then with the number of requests that arrived, and the simulated time.
         bin_s: Width of the energy series.
         keep_events, keep_segments: How many entries of the logs to keep (the first ones).
+        slice_s: Simulated time after which progress is told, at the latest.
 
     A KeyboardInterrupt (Ctrl-C) out of `progress` ends the run early: the outcome is `partial`.
 
@@ -196,7 +198,7 @@ def simulate(
         world = CompiledWorld(fleet, blocks, taker, bin_s, mode == "walk", keep_events, keep_segments)
     span_s = float(load.arrival_s[-1]) if isinstance(load, Load) else math.inf
     driver = _Driver(fleet, world, controls, router, clock_switch_s)
-    outcome = driver.run(max(1.0, min(_SLICE_S, span_s / _SLICES)), progress)
+    outcome = driver.run(max(1.0, min(slice_s, span_s / _SLICES)), progress)
     return replace(outcome, rows=kept.rows()) if kept is not None else outcome
 
 
@@ -385,7 +387,7 @@ class _Driver:
         """An instance that is off and of the same kind, or a new one with a name of its own."""
         for i, own in enumerate(self._specs):
             idle = self._world.state_of(i) == OFF and i not in self._changing
-            if idle and replace(own, name=spec.name, mhz=spec.mhz) == spec:
+            if idle and own.gpu == spec.gpu and replace(own, name=spec.name, mhz=spec.mhz) == spec:
                 return i
         name, count = spec.name, 1
         while name in self._number:

@@ -16,6 +16,7 @@ from scheduler.core.algorithms.queueing import WINDOW_FACTOR
 from scheduler.core.overheads import clock_switch_s
 from scheduler.simulator import kernel
 from scheduler.simulator.arrivals import Arrivals
+from scheduler.simulator.commands import Control
 from scheduler.simulator.figures import Figures
 from scheduler.simulator.fleet import FleetSpec, InstanceSpec, Load, load
 from scheduler.simulator.layout import Layout, Traffic, check_load, dynamic_fleet, static_fleet
@@ -155,6 +156,9 @@ def run_scenario(
     progress: Callable[[float | None, float], None] | None = None,
     parquet: Path | None = None,
     keep_segments: int = 0,
+    most_bin_s: float = math.inf,
+    slice_s: float = 600.0,
+    probes: Sequence[Control] = (),
 ) -> Run:
     """Simulates the scenario under its own policy, or another one as `policy_of` reads it.
 
@@ -164,6 +168,9 @@ def run_scenario(
     Args:
         progress: Called with the share done (None: unknown) and the simulated time.
         parquet: A folder for tables, written as requests end.
+        most_bin_s: The energy series is at least so fine, and in whole seconds; at least 1.
+        slice_s: Simulated time after which progress is told, at the latest.
+        probes: Controls beside the policy's, which only look.
     """
     began = time.perf_counter()
     config = policy_of(scenario, policy)
@@ -189,13 +196,14 @@ def run_scenario(
         layout.fleet,
         blocks,
         mode=mode,
-        controls=layout.controls,
+        controls=(*layout.controls, *probes),
         router=layout.router,
         clock_switch_s=switch_s,
         sink=sink,
         progress=told,
-        bin_s=bin_s(scenario.sites.values()),
+        bin_s=bin_s(scenario.sites.values(), most_bin_s),
         keep_segments=keep_segments,
+        slice_s=slice_s,
     )
     if tables is not None:
         tables.close(outcome)

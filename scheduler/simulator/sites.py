@@ -91,7 +91,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where instances stand. Energy is metered at the GPUs; what it costs and emits is that times PUE."""
+    """Where instances stand. Energy is metered at the GPUs; what it costs and emits is that times PUE.
+
+    `power_cap_w`: most that policies with sites may have it draw, PUE included; None: there is no cap.
+    """
 
     name: str
     pue: float = 1.0
@@ -99,6 +102,7 @@ class Site:
     carbon_g_per_kwh: Series | None = None
     usd_per_kwh: Series | None = None
     usd_per_gpu_hour: float | None = None
+    power_cap_w: float | None = None
 
     @property
     def grid_s(self) -> int:
@@ -126,9 +130,11 @@ class Site:
         return tuple(_known(value) for value in self.carbon_g_per_kwh.means(from_s, to_s, step_s).tolist())
 
 
-def bin_s(sites: Iterable[Site]) -> float:
-    """How fine an energy series must be for these sites: the widest bins that divide every step of theirs."""
-    return float(math.gcd(HOUR_S, *(site.grid_s for site in sites)))
+def bin_s(sites: Iterable[Site], most_s: float = math.inf) -> float:
+    """How fine an energy series must be for these sites: the widest bins, at most `most_s`, that divide every step of
+    theirs."""
+    grid = math.gcd(HOUR_S, *(site.grid_s for site in sites))
+    return float(next((grid // parts for parts in range(1, grid) if grid % parts == 0 and grid // parts <= most_s), 1))
 
 
 def _one(series: Series | None, t_s: float) -> float | None:
@@ -173,6 +179,7 @@ def read_site(section: Section, folder: Path, start: datetime = DEFAULT_START, n
         carbon_g_per_kwh=_series(section, "carbon_g_per_kwh", folder, start, zone),
         usd_per_kwh=_series(section, "usd_per_kwh", folder, start, zone),
         usd_per_gpu_hour=section.number("usd_per_gpu_hour", None, least=0.0),
+        power_cap_w=section.number("power_cap_w", None, least=0.0),
     )
     section.finish()
     return found

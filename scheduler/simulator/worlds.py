@@ -74,6 +74,7 @@ def _instance_rows(specs: Sequence[InstanceSpec]) -> NDArray[np.void]:
     rows["whole"] = rows["capacity"] = [spec.kv_capacity for spec in specs]
     rows["max_sequences"] = [spec.max_sequences for spec in specs]
     rows["budget"] = [spec.tokens_per_iteration for spec in specs]
+    rows["chunk_tokens"] = [spec.chunk_tokens for spec in specs]
     rows["mhz"] = [spec.mhz for spec in specs]
     rows["weight"] = 1.0
     rows["looked"] = -1

@@ -183,7 +183,7 @@ def why_not(problem: FleetProblem, workers: Mapping[Worker, int], partition: Par
     for (site, name, mode), count in workers.items():
         if not count:
             continue
-        if site not in sites or (name, mode) not in profiles:
+        if site not in sites or (name, mode) not in profiles or name in sites[site].closed:
             return f"{mode.name} at {site} cannot serve {name} now"
         if problem.weight(sites[site]) is None:
             return f"{site} has no {'price' if problem.objective == Objective.COST else 'intensity'} for every step"
@@ -222,7 +222,7 @@ def options(problem: FleetProblem, partition: PartitionOption) -> list[Option]:
         for site in problem.sites
         if (weight := problem.weight(site)) is not None
         for name, mode, profile, gpus in profiles
-        if all(site.gpus.get(gpu, 0) >= each for gpu, each in gpus.items())
+        if name not in site.closed and all(site.gpus.get(gpu, 0) >= each for gpu, each in gpus.items())
     ]
 
 

@@ -70,6 +70,10 @@ _SEVERITY = (
     Reason.FEASIBLE,
     Reason.HEURISTIC,
     Reason.NO_DATA,
+    Reason.GRACE,
+    Reason.SLACK,
+    Reason.CONGESTED,
+    Reason.AT_LIMIT,
     Reason.INFEASIBLE,
 )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from scheduler.simulator.fields import ScenarioError, Section
-from scheduler.simulator.policies import dynamollm, dynaserve, muserve, throttllem
+from scheduler.simulator.policies import dynamollm, dynaserve, greenserve, muserve, throttllem
 from scheduler.simulator.policies.config import FREESH, STATIC, StaticConfig, read_freesh, read_threshold
 from scheduler.simulator.policies.freesh import Freesh
 from scheduler.simulator.policies.threshold import Threshold
@@ -23,18 +23,35 @@ class PolicyConfig(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`read` takes what the section says (`read_policy` refuses the keys it did not ask for); `begin` makes a plan."""
+    """`read` takes what the section says (`read_policy` refuses the keys it did not ask for); `begin` makes a plan.
+
+    `check` raises SimulationError for a world that the policy is not for, at no cost.
+    """
 
     read: Callable[[Section], PolicyConfig]
     begin: Callable[[Any, World], Plan]
+    check: Callable[[Any, World], None] = lambda config, world: None
+
+
+def _of_one(config: PolicyConfig, world: World) -> None:
+    world.require_one(config.name)
+
+
+def _of_one_site(config: PolicyConfig, world: World) -> None:
+    world.require_one(config.name, gpu_types=False)
+
+
+def _of_one_service(config: PolicyConfig, world: World) -> None:
+    world.require_one(config.name, gpu_types=False, sites=False)
 
 
 DYNAMIC: dict[str, Kind] = {
     "threshold": Kind(read_threshold, lambda config, world: Threshold(config, world).begin()),
     **{name: Kind(read_freesh, lambda config, world: Freesh(config, world).begin()) for name in FREESH},
-    **{name: Kind(dynamollm.read_dynamollm, dynamollm.begin) for name in dynamollm.NAMES},
+    **{name: Kind(dynamollm.read_dynamollm, dynamollm.begin, _of_one) for name in dynamollm.NAMES},
     **{name: Kind(throttllem.read_throttllem, throttllem.begin) for name in throttllem.NAMES},
-    **{name: Kind(dynaserve.read_dynaserve, dynaserve.begin) for name in dynaserve.NAMES},
+    **{name: Kind(dynaserve.read_dynaserve, dynaserve.begin, _of_one_site) for name in dynaserve.NAMES},
+    **{name: Kind(greenserve.read_greenserve, greenserve.begin, _of_one_service) for name in greenserve.NAMES},
     **{name: Kind(muserve.read_muserve, muserve.begin) for name in muserve.NAMES},
 }
 POLICIES = (*STATIC, *DYNAMIC)
@@ -53,6 +70,12 @@ def read_policy(keys: Mapping[str, Any]) -> PolicyConfig:
     found = StaticConfig(name) if name in STATIC else DYNAMIC[name].read(section)
     section.finish()
     return found
+
+
+def check(config: PolicyConfig, world: World) -> None:
+    """Raises SimulationError for a policy that cannot serve such a world, as `build` would, without making a plan."""
+    if config.name in DYNAMIC:
+        DYNAMIC[config.name].check(config, world)
 
 
 def build(config: PolicyConfig, world: World) -> Plan:

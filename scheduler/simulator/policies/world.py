@@ -25,12 +25,16 @@ Intensity = Callable[[str, float, float, float], tuple[float | None, ...]]
 
 @dataclass(frozen=True, slots=True)
 class SiteInfo:
-    """A site: its GPUs by type, on nodes of `gpus_per_node` (the last one of a type may be smaller)."""
+    """A site: its GPUs by type, on nodes of `gpus_per_node` (the last one of a type may be smaller).
+
+    `power_cap_w`: most that it may draw, PUE included; None: there is no cap.
+    """
 
     name: str
     gpus: Mapping[str, int]
     pue: float = 1.0
     gpus_per_node: int = GPUS_PER_NODE
+    power_cap_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,24 @@ class World:
         for service in self.services:
             if not any(spec.model == service.model for spec in self.templates):
                 raise SimulationError(f"service {service.name}: no fleet group runs its model {service.model}")
+
+    def require_one(self, policy: str, gpu_types: bool = True, sites: bool = True) -> None:
+        """For policies that are of one service at one site, and of one type of GPU.
+
+        Raises:
+            SimulationError: There are several: which, and what to do.
+        """
+        kinds = {
+            "services": [service.name or "the only one" for service in self.services],
+            "sites": [site.name for site in self.sites] if sites else [],
+            "types of GPU": sorted({spec.gpu for spec in self.templates}) if gpu_types else [],
+        }
+        if several := [f"{len(own)} {kind} ({', '.join(own)})" for kind, own in kinds.items() if len(own) > 1]:
+            most = "one service" + (" at one site" if sites else "") + (" on one type of GPU" if gpu_types else "")
+            raise SimulationError(
+                f"{policy} serves {most}, and the scenario has {' and '.join(several)}; leave one of each (GPUs of the "
+                "others: 0), or take another policy"
+            )
 
     def template(self, service: ServiceInfo, site: str, mode: Mode) -> InstanceSpec | None:
         for spec in self.templates:

@@ -178,12 +178,14 @@ def test_the_hour_is_learned_only_when_records_span_days() -> None:
     assert found == pytest.approx([500.0, 50.0], rel=0.05)
 
 
-def test_trees_are_kept_when_all_answers_are_alike() -> None:
+def test_trees_are_right_but_not_kept_when_all_answers_are_alike() -> None:
+    """History is as right, and takes less."""
     records = synthetic(random.Random(7), 300)
     records[:, -1] = 16.0
-    trees = length_training.learn(records).trees
-    assert trees is not None
-    assert (length_training.predict(trees, records) == 16.0).all()
+    assert (length_training.predict(length_training.fit(records), records) == 16.0).all()
+    learned = length_training.learn(records)
+    assert learned.boosted.pinball == learned.history.pinball == 0.0
+    assert learned.trees is None
 
 
 def test_a_new_tenant_is_typical_when_trees_know_others() -> None:

@@ -24,14 +24,17 @@ def differ(one, other):
     return {name for name, value in asdict(PRESETS[one]).items() if value != asdict(PRESETS[other])[name]}
 
 
+OWN = {DEFAULT, "right_size"}
+
+
 def test_every_policy_and_baseline_of_the_papers_is_there():
-    assert set(PRESETS) == {DEFAULT, *BASELINES, *(name for names in BASELINES.values() for name in names)}
+    assert set(PRESETS) == {*OWN, *BASELINES, *(name for names in BASELINES.values() for name in names)}
     assert all(knobs(name) == found for name, found in PRESETS.items())
 
 
 def test_names_are_the_simulators_where_it_has_the_policy():
     missing = set(PRESETS) - set(POLICIES)
-    assert missing <= {DEFAULT, "freesh_baseline"}
+    assert missing <= {*OWN, "freesh_baseline"}
 
 
 def test_baselines_differ_in_the_knob_that_their_paper_names():

@@ -46,6 +46,7 @@ def schedulings(draw: st.DrawFn) -> Scheduling:
         preempts_s=0.0 if order == "fcfs" else draw(st.sampled_from([0.0, 0.1, 1.0])),
         margin=draw(st.sampled_from([0.0, 0.5])),
         itl_limit_s=draw(st.sampled_from([0.0, 0.0, 0.03, 0.6])),
+        chunk_tokens=draw(st.sampled_from([0, 0, 1, 64])),
     )
 
 

@@ -148,6 +148,14 @@ def test_an_off_instance_of_the_same_kind_is_used_again_when_one_is_started(mode
     assert out.on_s.tolist() == [10.0, 1.0 + 7.0]
 
 
+def test_a_gpu_with_a_higher_top_clock_starts_when_another_is_off() -> None:
+    slow = InstanceSpec("slow", "Llama3-8B", "A100-80GB", 1, 1410.0)
+    fast = InstanceSpec("fast", "Llama3-8B", "H100-SXM-80GB", 1, 1980.0)
+    two = FleetSpec((slow, replace(slow, name="other")), (PoolSpec("all", (0, 1)),))
+    out = run("macro", two, [(9.0, 10, 1)], (1, Drain("other")), (3, Start(fast, "all", 1.0)))
+    assert [s.gpu for s in out.instances] == ["A100-80GB", "A100-80GB", "H100-SXM-80GB"]
+
+
 @MODES
 def test_requests_go_on_with_their_cache_when_their_gpus_are_resharded(mode: str) -> None:
     reshard = Reshard(("i0",), (spec("a"), spec("b")), transfer_s=1.5, sync_s=1.5)

@@ -19,7 +19,6 @@ from scheduler.core.predictors.load_template import DAY_S, Forecast, LoadHistory
 from scheduler.core.steady_state import SPARE_DEVIATIONS
 from scheduler.core.types import Limits, Mode, PoolKey
 from scheduler.simulator.commands import STRETCH_S, FleetView
-from scheduler.simulator.fleet import SimulationError
 from scheduler.simulator.policies.dynamollm.config import DynamollmConfig
 from scheduler.simulator.policies.observe import cells_of, recent
 from scheduler.simulator.policies.world import World
@@ -53,12 +52,8 @@ class Demand:
     """
 
     def __init__(self, config: DynamollmConfig, world: World) -> None:
+        world.require_one(config.name)
         gpus = {spec.gpu for spec in world.templates}
-        if len(world.services) != 1 or len(world.sites) != 1 or len(gpus) != 1:
-            raise SimulationError(
-                f"{config.name} serves one service at one site on one type of GPU, not "
-                f"{len(world.services)}, {len(world.sites)} and {len(gpus)}; split the scenario"
-            )
         self.config, self.world = config, world
         self.service, self.site, self.gpu = world.services[0], world.sites[0], gpus.pop()
         partition = self.service.partitions[0]

@@ -118,8 +118,7 @@ def begin(config: DynaserveConfig, world: World) -> Plan:
     Raises:
         SimulationError: Several services or sites, or too few instances.
     """
-    if len(world.services) != 1 or len(world.sites) != 1:
-        raise SimulationError(f"{config.name}: pairs of instances share a link and a model: give one service, one site")
+    world.require_one(config.name, gpu_types=False)  # pairs of instances share a link and a model
     service, site = world.services[0], world.sites[0]
     limits = [c.limits.tpot_s for c in service.partitions[0].classes if c.limits.tpot_s is not None]
     itl_s = config.itl_limit_s if config.itl_limit_s is not None else min(limits, default=_ITL_S)

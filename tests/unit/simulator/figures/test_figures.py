@@ -166,6 +166,14 @@ def test_energy_is_told_by_kind_and_is_json() -> None:
     json.dumps(found, allow_nan=False)
 
 
+def test_power_is_that_of_whole_stretches_and_unknown_when_the_series_is_coarse() -> None:
+    joules = [[60.0 * watts for watts in (1.0, 2.0, 3.0, 9.0)], [60.0] * 4]
+    found = Figures(LABELS).summary(outcome(joules, bin_s=60.0, end_s=200.0), {})["power_w"]
+    assert found["p50"] == pytest.approx(3.0)  # of 2, 3 and 4 W: the last stretch was cut short
+    assert found["p99"] == pytest.approx(3.98)
+    assert summary(rows(5, 30))["power_w"] == {"p50": None, "p90": None, "p99": None}
+
+
 def test_figures_are_unknown_when_no_request_has_ended_and_no_time_has_passed() -> None:
     found = Figures(LABELS).summary(outcome([[0.0]], end_s=0.0), {})
     for key in ("slo_attainment", "goodput_rps", "violation_rate", "jain", "jain_tenants", "mean_power_w"):

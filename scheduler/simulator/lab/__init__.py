@@ -1,0 +1,1 @@
+"""The laboratory: what papers published against what their systems do in the simulator, and a bound for all of them."""

@@ -1,0 +1,231 @@
+"""The fleet loop: the least power that carries what is ahead, and no change that does not last."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.core.algorithms.site_mix import Offer, SiteRule, any_keeps, best_mix
+from scheduler.core.controllers.right_size import RightSizeConfig, RightSizeObservation, step
+from scheduler.core.engine_model import engine_model
+from scheduler.core.load_profile import clocks, modelled
+from scheduler.core.types import Limits, Mode, PoolKey, Reason, ScaleTo
+
+LIMITS = Limits(ttft_s=0.125, tpot_s=0.09)
+POOL = PoolKey("east", "chat")
+CONFIG = RightSizeConfig()
+
+
+def offer(tp: int, room: int, chunk_tokens: float | None = 2048.0) -> Offer:
+    worker = engine_model("Llama2-70B", "H100-SXM-80GB", tp)
+    profile = modelled(worker, 1155.0, 211.0, clocks(worker.gpu_params, 60.0, 1330.0), chunk_tokens=chunk_tokens)
+    assert profile is not None
+    return Offer(Mode("H100-SXM-80GB", tp), profile, room)
+
+
+OFFERS = (offer(4, 24), offer(8, 12))
+TP8, TP8_PROFILE = OFFERS[1].mode, OFFERS[1].profile
+TP8_MOST = TP8_PROFILE.top().within(LIMITS)[0]
+
+
+def decide(state, *rates, now_s=0.0, limits=LIMITS, config=CONFIG, offers=OFFERS):
+    return step(state, RightSizeObservation(now_s, POOL, rates, offers, limits), config)
+
+
+def test_fleet_is_the_one_of_least_power_among_all_counts_and_clocks():
+    state, effects = decide(None, 40.0, 40.0, offers=OFFERS[1:])
+    own, need = OFFERS[1].profile, 44.0
+    most = float(own.top().within(LIMITS)[0])
+    watts = {
+        (count, float(mhz)): count * float(w)
+        for count in range(1, 13)
+        for mhz, ttft_s, tpot_s, w in zip(
+            own.mhz, *(values[:, 0] for values in own.at(np.array([40.0 / count]))), strict=True
+        )
+        if count * most >= need and ttft_s <= LIMITS.ttft_s and tpot_s <= LIMITS.tpot_s
+    }
+    (count, mhz), least = min(watts.items(), key=lambda item: item[1])
+    assert effects.commands == (ScaleTo(POOL, {TP8: count}),)
+    assert state.workers == {("", TP8): count}
+    (chosen,) = [one for one in effects.rationale.alternatives if one.chosen]
+    assert chosen.power_w == pytest.approx(least)
+    assert chosen.label.endswith(f"at {mhz:.0f} MHz")
+    json.dumps(effects.rationale.inputs, allow_nan=False)
+
+
+def test_degree_needs_a_higher_clock_when_a_prompt_may_share_its_iteration():
+    alone, shared = (best_mix([offer(4, 24, tokens)], 40.0, 44.0, LIMITS).parts[0] for tokens in (None, 2048.0))
+    assert shared.mhz > alone.mhz
+    assert not any_keeps(OFFERS[:1], Limits(0.05, 0.09))  # at no clock
+
+
+def carries(state, offers=OFFERS, limits=LIMITS):
+    most = {own.kind: float(own.profile.top().within(limits)[0]) for own in offers}
+    return sum(count * most[kind] for kind, count in state.workers.items())
+
+
+def test_more_is_asked_for_at_once_when_the_load_rises():
+    state, _ = decide(None, 20.0, 20.0)
+    after, effects = decide(state, 20.0, 60.0, now_s=10.0)
+    assert effects.rationale.reason is Reason.CONGESTED
+    assert all(after.workers[kind] >= count for kind, count in state.workers.items())
+    # 60 now and 20 before: 100 is what is ahead, with headroom
+    assert carries(after) >= 110.0
+
+
+def test_less_is_asked_for_only_when_it_would_have_done_for_a_while():
+    state, _ = decide(None, 80.0, 80.0)
+    reasons = []
+    for now_s in range(10, 90, 10):
+        state, effects = decide(state, 20.0, 20.0, now_s=float(now_s))
+        reasons.append(effects.rationale.reason)
+    assert reasons == [Reason.GRACE] * 6 + [Reason.SLACK, Reason.NO_CHANGE]
+
+
+def test_wait_for_a_smaller_fleet_begins_anew_when_the_load_comes_back():
+    state, _ = decide(None, 80.0, 80.0)
+    state, _ = decide(state, 20.0, 20.0, now_s=10.0)
+    assert state.better_since_s == 10.0
+    state, _ = decide(state, 80.0, 80.0, now_s=20.0)
+    assert state.better_since_s is None
+
+
+def test_all_there_is_room_for_is_taken_when_nothing_carries_the_load():
+    state, effects = decide(None, 5000.0, 5000.0)
+    assert effects.rationale.reason is Reason.AT_LIMIT
+    assert effects.commands == (ScaleTo(POOL, {TP8: 12}),)
+    _, again = decide(state, 5000.0, 5000.0)
+    assert again.commands == ()
+
+
+def test_nothing_is_decided_before_any_load_was_seen():
+    state, effects = decide(None)
+    assert state is None
+    assert effects.rationale.reason is Reason.NO_DATA
+
+
+def test_one_instance_stays_when_there_is_no_traffic():
+    state, effects = decide(None, 0.0, 0.0)
+    ((_, mode),) = state.workers
+    assert effects.commands == (ScaleTo(POOL, {mode: 1}),)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(0.0, 120.0), min_size=1, max_size=12))
+def test_fleet_carries_what_is_needed_whenever_there_is_room(rates):
+    state, effects = decide(None, *rates)
+    if effects.rationale.reason is not Reason.AT_LIMIT:
+        assert carries(state) >= max(rates) - 1e-6
+
+
+def test_more_is_asked_for_when_requests_wait():
+    state, _ = decide(None, 20.0, 20.0)
+    obs = RightSizeObservation(10.0, POOL, (20.0, 20.0), OFFERS, LIMITS, waiting=900)
+    after, effects = step(state, obs, CONFIG)
+    assert effects.rationale.reason is Reason.CONGESTED
+    assert carries(after) >= 20.0 + 900 / CONFIG.catch_up_s
+
+
+# -- sites -----------------------------------------------------------------------------------------------------------
+
+EAST, WEST = (replace(own, site=site, room=4) for own, site in ((OFFERS[1], "east"), (OFFERS[1], "west")))
+
+
+def at_sites(state, *rates, now_s=0.0, config=CONFIG, west_g=100.0, **more):
+    offers = (replace(EAST, per_watt=300.0), replace(WEST, per_watt=west_g))
+    return step(state, RightSizeObservation(now_s, POOL, rates, offers, LIMITS, **more), config)
+
+
+def test_dirtier_site_takes_only_what_the_cleaner_has_no_room_for():
+    one = float(TP8_MOST)
+    state, effects = at_sites(None, 5.5 * one / CONFIG.headroom)
+    assert state.workers == {("west", TP8): 4, ("east", TP8): 2}
+    assert {command.pool.site: dict(command.workers) for command in effects.commands} == {
+        "west": {TP8: 4},
+        "east": {TP8: 2},
+    }
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.floats(0.0, 400.0), min_size=1, max_size=6), st.integers(0, 4))
+def test_site_never_draws_more_than_its_cap_whatever_the_load(rates, fit):
+    """Each instance reckoned at the most that it draws at any clock, those on their way out included."""
+    highest_w = float(TP8_PROFILE.watts.max())
+    cap_w = (fit + 0.5) * highest_w
+    state, standing = None, {}
+    for n, rate in enumerate(rates):
+        state, _ = at_sites(state, rate, now_s=10.0 * n, caps_w={"west": cap_w}, standing=standing)
+        asked = {} if state is None else state.workers
+        both = {kind: max(asked.get(kind, 0), standing.get(kind, 0)) for kind in {*asked, *standing}}
+        assert both.get(("west", TP8), 0) * highest_w <= cap_w
+        standing = both
+
+
+def test_what_stands_beyond_a_cap_that_fell_is_taken_away():
+    highest_w = float(TP8_PROFILE.watts.max())
+    state, _ = at_sites(None, 60.0)
+    assert state.workers[("west", TP8)] > 1
+    after, _ = at_sites(state, 60.0, now_s=10.0, caps_w={"west": 1.5 * highest_w}, standing=state.workers)
+    assert after.workers[("west", TP8)] == 1
+    assert after.workers[("east", TP8)] >= 1
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.sampled_from((1.0, 40.0, 120.0)), min_size=40, max_size=40), st.integers(1, 6))
+def test_site_has_no_more_starts_and_stops_in_an_hour_than_its_budget(rates, budget):
+    config = replace(CONFIG, changes_per_hour=budget)
+    state, _ = at_sites(None, rates[0], config=config)
+    changes = []
+    for n, rate in enumerate(rates):
+        now_s, before = 180.0 * n, state.workers
+        state, _ = at_sites(state, rate, now_s=now_s, config=config, west_g=100.0 + 500.0 * (n % 2))
+        for site in ("east", "west"):
+            count = abs(state.workers.get((site, TP8), 0) - before.get((site, TP8), 0))
+            changes.append((now_s, site, count))
+            last_hour = sum(own for at_s, where, own in changes if where == site and at_s > now_s - 3600.0)
+            assert last_hour <= budget
+
+
+def test_half_of_the_changes_are_left_for_what_the_load_asks_for():
+    config = replace(CONFIG, changes_per_hour=4, hold_s=0.0)
+    state, _ = at_sites(None, 100.0, config=config)
+    before = sum(state.workers.values())
+    for n in range(1, 20):
+        state, _ = at_sites(state, 1.0, now_s=10.0 * n, config=config)
+    assert sum(state.workers.values()) >= before - 4  # of two sites, two each
+    grown, effects = at_sites(state, 100.0, now_s=210.0, config=config)
+    assert effects.rationale.reason in (Reason.CONGESTED, Reason.AT_LIMIT)
+    assert sum(grown.workers.values()) > sum(state.workers.values())
+
+
+def test_kinds_are_mixed_when_a_small_one_carries_the_rest_for_less():
+    """Eight GPUs of one type: a TP8 and nothing else, or TP4 and two of TP2."""
+    both = [replace(OFFERS[0], room=3), replace(OFFERS[1], room=1)]
+    most = [float(own.profile.top().within(LIMITS)[0]) for own in both]
+    mixed = best_mix(both, most[1] + 0.9 * most[0], most[1] + 0.9 * most[0], LIMITS)
+    assert mixed.workers == {both[0].kind: 1, both[1].kind: 1}
+    alone = best_mix(both[:1], most[1] + 0.9 * most[0], most[1] + 0.9 * most[0], LIMITS)
+    assert alone.short or alone.cost > mixed.cost
+
+
+def test_what_runs_stays_among_the_choices_when_a_site_is_too_large_to_try_all():
+    large = (replace(OFFERS[0], room=4000), replace(OFFERS[1], room=2000))
+    state, effects = decide(None, 3001.0, offers=large)
+    assert effects.rationale.reason is Reason.OPTIMAL
+    assert carries(state) >= 3001.0
+    state = replace(state, mix=best_mix(large, 3001.0, 3333.0, LIMITS, {"": SiteRule(least={TP8: 401})}))
+    _, again = decide(state, 3001.0, now_s=10.0, offers=large)
+    assert again.rationale.reason is not Reason.CONGESTED
+
+
+def test_site_without_a_use_is_left_empty_and_no_site_when_nothing_may_run():
+    state, _ = at_sites(None, 1.0)
+    assert {site for site, _ in state.workers} == {"west"}
+    none, effects = at_sites(None, 1.0, caps_w={"east": 1.0, "west": 1.0})
+    assert none is None
+    assert effects.rationale.reason is Reason.AT_LIMIT

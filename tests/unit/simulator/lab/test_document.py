@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from scheduler.simulator.figures import ENERGY_KINDS
+from scheduler.simulator.lab.bound import Bound
+from scheduler.simulator.lab.document import section
+from scheduler.simulator.lab.experiment import Bar, Chart, Experiment, Found, Row, Run, Table, change, saving, times
+from scheduler.simulator.lab.experiments import EXPERIMENTS
+from scheduler.simulator.lab.picture import chart_of, svg
+from scheduler.simulator.policies import POLICIES
+
+
+def figures(energy_wh: float, ttft_s: float = 0.2):
+    return {
+        "energy_wh": energy_wh, "carbon_g": None, "slo_attainment": 0.99, "gpu_hours": 8.0,
+        "ttft_s": {"p99": ttft_s, "p50": 0.1, "mean": 0.1}, "tpot_s": {"p99": None, "p50": 0.02},
+        "e2e_s": {"p50": 4.0, "p99": 9.0, "mean": 5.0},
+    }  # fmt: skip
+
+
+RESULTS = {"before": figures(200.0), "after": figures(120.0, 0.3)}
+ROWS = (
+    Row("saving", "fig. 1", "%", 38.0, saving("after", "before")),
+    Row("more", "fig. 2", "times", 2.5, times("after", "before"), "the engine is another"),
+    Row("first tokens", "fig. 3", "%", 10.0, change("after", "before", "ttft_s", "p99")),
+)
+ONE = Experiment("one", "One <experiment>", "none", (Run("before", "a"), Run("after", "b")), ROWS)
+
+
+def test_published_stands_beside_simulated_and_what_is_off_is_explained_or_said_to_be_open():
+    table = Table("Apart.", ("part", "Wh"), (("idle", "5"),))
+    text = section(ONE, Found(RESULTS, bound=Bound(100.0, 4.0, (), 0), tables=(table,)), "pictures/one.svg")
+    assert "| saving | 38 % | fig. 1 | 40 % | 1.05 |" in text
+    assert "| more | 2.5 times | fig. 2 | 1.67 times | 0.67 |" in text
+    assert "- more: the engine is another" in text
+    assert "- first tokens: off, and not explained yet." in text
+    assert "- saving" not in text
+    assert "| after | 120 | 0.600 | 0.99 | 0.3 | - | 5 | 8.0 |" in text
+    assert "| *clairvoyant bound* | 100 | 0.500 |" in text
+    assert "Apart.\n\n| part | Wh |\n|---|---|\n| idle | 5 |\n" in text
+
+
+def test_runs_that_could_not_be_done_are_named_and_the_others_stand_when_a_fleet_is_too_small():
+    found = Found({"after": RESULTS["after"]}, {"before": "fleet: too small"}, notes=("On other.csv.",))
+    text = section(ONE, found, "pictures/one.svg")
+    assert "On other.csv." in text
+    assert "| saving | 38 % | fig. 1 | - | - |" in text
+    assert "- before could not be run: fleet: too small" in text
+    assert "not explained" not in text
+    assert "| after | 120 | 1.000 |" in text
+
+
+def test_section_says_why_when_no_run_could_be_done():
+    text = section(ONE, Found({}, {"before": "no room", "after": "no room"}), "pictures/one.svg")
+    assert "pictures/one.svg" not in text
+    assert "- after could not be run: no room" in text
+
+
+def words(picture: str) -> set[str | None]:
+    return {item.text for item in ElementTree.fromstring(picture).iter() if item.text}
+
+
+def test_picture_is_well_formed_and_has_a_bar_for_each_run_and_the_bound():
+    drawn = svg(ONE.title, chart_of(ONE, RESULTS), Bound(100.0, 4.0, (), 0))
+    assert {"before", "after", "0.20", "0.12", "clairvoyant bound 0.10"} <= words(drawn)
+
+
+def test_bars_have_whiskers_and_go_left_of_nought_when_they_are_below_it():
+    drawn = svg("shares", Chart("share, %", (Bar("more", 40.0, 2.0), Bar("less", -10.0, 1.0))))
+    assert {"more", "40.0 ± 2.0", "less", "-10.0 ± 1.0", "share, %"} <= words(drawn)
+    bars = [item for item in ElementTree.fromstring(drawn).iter() if item.get("y") and item.tag.endswith("rect")]
+    right, left = (float(bar.get("width", "")) for bar in bars)
+    assert right == pytest.approx(4.0 * left, rel=0.01)
+    assert float(bars[1].get("x", "")) < float(bars[0].get("x", ""))
+
+
+def test_every_experiment_names_runs_that_there_are():
+    for experiment in EXPERIMENTS.values():
+        labels = [run.label for run in experiment.runs]
+        assert len(set(labels)) == len(labels)
+        assert {run.policy.partition("{")[0].strip() for run in experiment.runs} <= set(POLICIES)
+        more = {
+            "itl_s": {"p50": 0.1, "p99": 0.2},
+            "itl_in_time": 0.9,
+            "goodput_tokens_s": 9.0,
+            "finished": 9,
+            "simulated_s": 3.0,
+            "iterations": 9,
+            "jain": 0.9,
+            "violation_rate": 0.1,
+            "carbon_g": 9.0,
+            "power_w": {"p50": 9.0, "p99": 9.0},
+            "energy_wh_by": dict.fromkeys(ENERGY_KINDS, 1.0),
+        }
+        results = {label: RESULTS["before"] | more | {"energy_wh": 200.0 - n} for n, label in enumerate(labels)}
+        for row in experiment.rows:
+            row.ours(results)
+        assert chart_of(experiment, results).bars
+        assert experiment.table is None or experiment.table(results).rows

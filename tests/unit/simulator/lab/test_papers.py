@@ -1,0 +1,63 @@
+"""What the laboratory reckons without a run, and that its settings are ones that scenarios have."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.simulator import shipped
+from scheduler.simulator.lab.experiments import EXPERIMENTS
+from scheduler.simulator.lab.papers import dynamollm_week
+from scheduler.simulator.lab.papers.dynamollm_week import TUESDAY, reckon
+from scheduler.simulator.scenario import policy_of, read_scenario
+
+
+def ours(experiment: str, label: str) -> float | None:
+    return next(row for row in EXPERIMENTS[experiment].rows if row.label == label).ours({})
+
+
+@pytest.fixture
+def day():
+    return reckon("conversation", 11, TUESDAY)
+
+
+def test_a_day_saves_energy_carbon_and_servers_when_the_load_has_valleys(day):
+    assert 0.0 < day.servers_saved < 1.0
+    assert day.servers_saved < day.energy_saved < 1.0  # fewer servers, and slower clocks on those
+    assert day.short_steps <= 3
+    assert 0.0 < day.carbon_saved < 1.0
+
+
+def test_deeper_valleys_save_more_when_a_service_is_used_at_work_only(day):
+    assert reckon("coding", 11, TUESDAY).servers_saved > day.servers_saved
+
+
+def test_nothing_is_saved_when_the_load_stands_at_its_peak(monkeypatch):
+    flat = type("Flat", (), {"rates": (1.0,) * 12})()
+    monkeypatch.setattr(dynamollm_week, "week_curve", lambda _: flat)
+    found = dynamollm_week.reckon.__wrapped__("conversation", 11)
+    assert found.servers_saved == pytest.approx(0.0, abs=0.1)
+
+
+def test_chunks_hide_nearly_all_of_the_transfer_when_tokens_take_longer_than_their_way():
+    removed = ours("dynaserve", "exposed transfer that chunks remove")
+    assert removed is not None
+    assert 85.0 < removed < 100.0
+
+
+def test_speed_is_learned_worse_when_fewer_points_are_known():
+    many, few = (
+        ours("throttllem", f"error of predicted speed, learned from {share} of the points") for share in ("90%", "10%")
+    )
+    assert many is not None
+    assert few is not None
+    assert 0.0 < many < few < 10.0
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "dynaserve"])
+def test_settings_and_policies_are_understood_when_the_scenario_reads_them(name):
+    experiment = EXPERIMENTS[name]
+    for settings in {run.settings for run in experiment.runs}:
+        scenario = read_scenario(shipped.folder() / f"{experiment.scenario}.yaml", settings)
+        for run in experiment.runs:
+            if run.settings == settings:
+                policy_of(scenario, run.policy)
