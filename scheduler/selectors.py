@@ -27,8 +27,10 @@ class LoopRun:
     rests: bool = False
 
 
-def decisions(kind: str | None = None, text: str = "", epoch_id: int | None = None) -> QuerySet[Decision]:
-    """Newest first, with what a list shows; of one kind, of one epoch, with `text` in the summary if given.
+def decisions(
+    kind: str | None = None, text: str = "", epoch_id: int | None = None, pool_id: int | None = None
+) -> QuerySet[Decision]:
+    """Newest first, with what a list shows; of one kind, epoch or pool, with `text` in the summary if given.
 
     The heavy JSON columns stay in the database.
     """
@@ -39,12 +41,18 @@ def decisions(kind: str | None = None, text: str = "", epoch_id: int | None = No
         found = found.filter(kind=kind)
     if epoch_id is not None:
         found = found.filter(epoch_id=epoch_id)
+    if pool_id is not None:
+        found = found.filter(pool_id=pool_id)
     return found.filter(summary__icontains=text) if text else found
 
 
-def recent_decisions(per_loop: int) -> list[Decision]:
-    """The newest few of each loop, newest first: else the clock loop's would crowd out all others. One query a loop."""
-    found = [decision for kind in Decision.Kind.values for decision in decisions(kind)[:per_loop]]
+def recent_decisions(per_loop: int, rows: QuerySet[Decision] | None = None) -> list[Decision]:
+    """The newest few of each loop, newest first: else the clock loop's would crowd out all others. One query a loop.
+
+    `rows`: those of `decisions` that are looked at, where it is not all of them.
+    """
+    rows = decisions() if rows is None else rows
+    found = [decision for kind in Decision.Kind.values for decision in rows.filter(kind=kind)[:per_loop]]
     return sorted(found, key=lambda d: (d.at, d.pk), reverse=True)
 
 
@@ -57,13 +65,14 @@ def decision(decision_id: int) -> Decision | None:
     )
 
 
-def ticks(start: datetime, end: datetime) -> list[Decision]:
+def ticks(start: datetime, end: datetime, rows: QuerySet[Decision] | None = None) -> list[Decision]:
     """Decisions of the slow loops that changed or refused something: the newest ones, oldest first.
 
     The clock loop decides each second on each instance, and a hold changes nothing: both would hide the rest.
+    `rows`: those of `decisions` that are looked at, where it is not all of them.
     """
     found = (
-        decisions()
+        (decisions() if rows is None else rows)
         .filter(at__gte=start, at__lte=end)
         .exclude(kind=Decision.Kind.CLOCK)
         .exclude(reason__in=[Reason.NO_CHANGE, Reason.NOT_WORTH_IT])

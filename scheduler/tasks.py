@@ -14,11 +14,14 @@ from django.utils import timezone
 from pools import wire
 from pools.models import Service
 from scheduler.core.types import Loop
-from scheduler.live import agents, epochs, policy, realise, simulations
+from scheduler.live import agents, epochs, policy, realise, simulations, webhooks
 from scheduler.live import publish as publishing
 from scheduler.live.batches import runner as batches
 from scheduler.live.batches.sending import GatewaySender
 from scheduler.live.epochs import EPOCH_LOOPS
+from scheduler.live.whatif.tasks import mind_studies as mind_studies
+from scheduler.live.whatif.tasks import run_study as run_study
+from scheduler.models import IdempotentAnswer
 from telemetry import feeds
 
 log = logging.getLogger(__name__)
@@ -116,6 +119,23 @@ def simulate(run: str, job: dict[str, Any]) -> None:
 def run_batches() -> None:
     """Batches go on from wherever the last run came to; beat asks again."""
     batches.work(lambda: GatewaySender(settings.GREENSERVE_GATEWAY_URL))
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def tell_webhooks() -> int:
+    """Finds what subscribers are to be told, and tells them."""
+    now = timezone.now()
+    webhooks.collect(now)
+    return webhooks.deliver(now)
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def tidy_outside() -> int:
+    """Forgets old deliveries of webhooks, and answers whose keys are good for nothing any more."""
+    now = timezone.now()
+    return (
+        webhooks.forget(now) + IdempotentAnswer.objects.filter(created_at__lt=now - IdempotentAnswer.KEPT).delete()[0]
+    )
 
 
 @shared_task  # type: ignore[untyped-decorator]

@@ -5,22 +5,26 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.db.models import QuerySet
 from django.utils import timezone
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.exceptions import NotFound, ValidationError
-from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.status import HTTP_201_CREATED, HTTP_204_NO_CONTENT, HTTP_409_CONFLICT
+from rest_framework.status import HTTP_201_CREATED, HTTP_204_NO_CONTENT
 
+from scheduler.live import reach
 from telemetry.alerts import rounds
 from telemetry.models import Alert, AlertSilence
 
-from .views import NewestFirst, ReadOnly
+from .base import ReadOnly
+from .filters import filterset
+from .idempotency import idempotent
+from .problems import Conflict
 
 
 class AlertSerializer(serializers.ModelSerializer):
@@ -55,43 +59,59 @@ class NewSilence(serializers.Serializer):
 
 
 class AlertViewSet(ReadOnly):
+    """Alerts, the newest first."""
+
     queryset = Alert.objects.select_related("acknowledged_by")
     serializer_class = AlertSerializer
-    filters = {
-        "state": ("state", list(Alert.State.values)),
-        "level": ("level", list(Alert.Level.values)),
-        "rule": ("rule", None),
-        "subject": ("subject", None),
-    }
+    ordering = ("-opened_at", "-id")
+    ordering_fields = ("opened_at", "last_seen_at")
+    filterset_class = filterset(
+        Alert,
+        state="state",
+        level="level",
+        rule="rule",
+        subject="subject",
+        opened_after="opened_at__gt",
+        opened_before="opened_at__lt",
+    )
 
-    class pagination_class(NewestFirst):
-        ordering = ("-opened_at", "-id")
+    def get_queryset(self) -> QuerySet[Any]:
+        """Without those of others' sites, where one's role is for some."""
+        return reach.alerts(self.request.user, super().get_queryset())
 
-    @action(detail=True, methods=["post"], parser_classes=[JSONParser])  # type: ignore[untyped-decorator]
+    @extend_schema(request=None)
+    @action(detail=True, methods=["post"])  # type: ignore[untyped-decorator]
+    @idempotent
     def acknowledge(self, request: Request, pk: str) -> Response:
-        """409 where it is not open: somebody was first, or it is over."""
+        """Says that somebody looks after it. 409 where it is not open: somebody was first, or it is over."""
         alert = self.get_object()
-        changed = rounds.acknowledge(alert.pk, request.user, timezone.now())
+        reach.require_subject(request.user, alert.subject)
+        if not rounds.acknowledge(alert.pk, request.user, timezone.now()):
+            raise Conflict(f"The alert is {alert.state}, not open.")
         alert.refresh_from_db()
-        return Response(self.get_serializer(alert).data, status=200 if changed else HTTP_409_CONFLICT)
+        return Response(self.get_serializer(alert).data)
 
 
 class SilenceViewSet(ReadOnly):
-    """Those in force. POST makes one, DELETE ends one."""
+    """Silences in force: nobody is told of their rules' alerts. POST makes one, DELETE ends one."""
 
-    queryset = AlertSilence.objects.select_related("created_by").order_by("expires_at", "id")
+    queryset = AlertSilence.objects.select_related("created_by")
     serializer_class = SilenceSerializer
-    parser_classes: ClassVar = [JSONParser]
-    filters = {"rule": ("rule", None)}
+    ordering = ("expires_at", "id")
+    ordering_fields = ("expires_at", "created_at")
+    filterset_class = filterset(AlertSilence, rule="rule", subject="subject")
 
     def get_queryset(self) -> QuerySet[Any]:
-        found: QuerySet[Any] = super().get_queryset()
-        return found.filter(expires_at__gt=timezone.now())
+        return reach.alerts(self.request.user, super().get_queryset().filter(expires_at__gt=timezone.now()))
 
+    @extend_schema(request=NewSilence, responses={201: SilenceSerializer})
+    @idempotent
     def create(self, request: Request) -> Response:
+        """Keeps a rule quiet for a while, of one subject or of all."""
         asked = NewSilence(data=request.data)
         asked.is_valid(raise_exception=True)
         given = asked.validated_data
+        reach.require_subject(request.user, given["subject"])
         try:
             made = rounds.silence(
                 *(given["rule"], given["subject"], given["for_s"], given["reason"]), request.user, timezone.now()
@@ -99,9 +119,12 @@ class SilenceViewSet(ReadOnly):
         except ValueError as error:
             field, _, words = str(error).partition(": ")
             raise ValidationError({field: words}) from None
-        return Response(SilenceSerializer(made).data, status=HTTP_201_CREATED)
+        location = f"{request.path}{made.pk}/"
+        return Response(SilenceSerializer(made).data, status=HTTP_201_CREATED, headers={"Location": location})
 
     def destroy(self, request: Request, pk: str) -> Response:
-        if not (pk.isdecimal() and len(pk) < 19 and rounds.end_silence(int(pk), timezone.now())):
+        """Ends it now."""
+        reach.require_subject(request.user, self.get_object().subject)
+        if not rounds.end_silence(int(pk), timezone.now()):
             raise NotFound
         return Response(status=HTTP_204_NO_CONTENT)

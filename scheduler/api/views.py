@@ -1,8 +1,4 @@
-"""Read-only lists and details under /api/v1/, for those who are signed in.
-
-What grows with time (decisions, epochs, requests) is paged by cursor, newest first: counting millions of rows to
-number the pages would cost more than the page. The rest is paged by limit and offset.
-"""
+"""What happens in the fleet, to be read: instances, epochs, decisions, requests, the audit trail."""
 
 # mypy: allow-subclassing-any
 # DRF brings no types of its own.
@@ -12,124 +8,136 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from django.db.models import QuerySet
-from rest_framework.exceptions import ValidationError
-from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
-from rest_framework.pagination import CursorPagination, LimitOffsetPagination
-from rest_framework.renderers import JSONRenderer
-from rest_framework.viewsets import GenericViewSet
 
-from pools.models import Instance, Node, Pool, Service, Site
+from pools.models import AuditEntry, Instance
+from pools.rights import Right
+from scheduler.live import reach
 from scheduler.models import Decision, Epoch
 from telemetry.models import RequestRecord
 
 from . import serializers
-
-PAGE_SIZE, MAX_PAGE_SIZE = 50, 500
-
-
-class Pages(LimitOffsetPagination):
-    default_limit = PAGE_SIZE
-    max_limit = MAX_PAGE_SIZE
-
-
-class NewestFirst(CursorPagination):
-    page_size = PAGE_SIZE
-    max_page_size = MAX_PAGE_SIZE
-    page_size_query_param = "limit"
-
-
-class ReadOnlyList(ListModelMixin, GenericViewSet):
-    """JSON only: DRF's browsable pages need inline scripts, which our policy forbids.
-
-    `filters` maps a query parameter to the column it must equal, and to the values it may have (None: any text).
-    """
-
-    renderer_classes: ClassVar = [JSONRenderer]
-    pagination_class: ClassVar[Any] = Pages
-    filters: ClassVar[dict[str, tuple[str, list[str] | None]]] = {}
-
-    def filter_queryset(self, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        found: QuerySet[Any] = super().filter_queryset(queryset)
-        for name, (column, allowed) in self.filters.items():
-            value = self.request.query_params.get(name)
-            if value is None:
-                continue
-            if "\0" in value or (allowed is not None and value not in allowed):
-                raise ValidationError({name: f"give one of: {', '.join(allowed)}" if allowed else "not a text"})
-            found = found.filter(**{column: value})
-        return found
-
-
-class ReadOnly(RetrieveModelMixin, ReadOnlyList):
-    """A list, and each of its rows by its key."""
-
-
-class SiteViewSet(ReadOnly):
-    queryset = Site.objects.order_by("rank", "name")
-    serializer_class = serializers.SiteSerializer
-    lookup_field = "name"
-
-
-class NodeViewSet(ReadOnly):
-    queryset = Node.objects.select_related("cluster__site").prefetch_related("gpus").order_by("name")
-    serializer_class = serializers.NodeSerializer
-    lookup_field = "name"
-    filters = {"site": ("cluster__site__name", None)}
-
-
-class ServiceViewSet(ReadOnly):
-    queryset = Service.objects.select_related("model_card", "partition").order_by("name")
-    serializer_class = serializers.ServiceSerializer
-    lookup_field = "name"
-    lookup_value_regex = "[^/]+"
-
-
-class PoolViewSet(ReadOnly):
-    queryset = Pool.objects.select_related("service", "site", "request_class__partition").order_by("pk")
-    serializer_class = serializers.PoolSerializer
-    filters = {"site": ("site__name", None), "service": ("service__name", None)}
+from .base import Lists, ReadOnly
+from .filters import filterset
 
 
 class InstanceViewSet(ReadOnly):
-    queryset = Instance.objects.select_related("node", "model_card").order_by("-created_at", "-pk")
+    """Replicas of models on GPUs: what is wanted of each, and what was last reported of it. The newest first.
+
+    Those without a node registered themselves with a gateway.
+    """
+
+    queryset = Instance.objects.select_related("node", "model_card")
     serializer_class = serializers.InstanceSerializer
     lookup_field = "uid"
     lookup_value_regex = "[0-9a-f-]{36}"
-    filters = {"state": ("state", list(Instance.State.values)), "node": ("node__name", None)}
+    site_path = "pool__site"
+    ordering = ("-created_at", "-pk")
+    ordering_fields = ("created_at", "gpu_type", "tp", "state", "desired")
+    filterset_class = filterset(
+        Instance,
+        state="state",
+        desired="desired",
+        gpu_type="gpu_type",
+        tp="tp",
+        pool="pool",
+        node="node__name",
+        site="pool__site__name",
+        service="pool__service__name",
+        model="model_card__name",
+    )
 
 
 class EpochViewSet(ReadOnly):
-    queryset = Epoch.objects.select_related("service")
-    serializer_class = serializers.EpochSerializer
-    filters = {"kind": ("kind", list(Epoch.Kind.values)), "status": ("status", list(Epoch.Status.values))}
+    """Runs of the slow loops, the newest first. Of a service they are for who may see all of its sites."""
 
-    class pagination_class(NewestFirst):
-        ordering = ("-due_at", "-id")
+    queryset = Epoch.objects.select_related("service").defer("recording")
+    serializer_class = serializers.EpochSerializer
+    ordering = ("-due_at", "-id")
+    ordering_fields = ("due_at", "finished_at", "period_s")
+    filterset_class = filterset(
+        Epoch,
+        kind="kind",
+        status="status",
+        service="service__name",
+        due_after="due_at__gt",
+        due_before="due_at__lt",
+    )
+
+    def get_queryset(self) -> QuerySet[Any]:
+        return reach.of_services(self.request.user, super().get_queryset())
 
 
 class DecisionViewSet(ReadOnly):
-    queryset = Decision.objects.select_related("service")
-    filters = {"kind": ("kind", list(Decision.Kind.values))}
+    """What the loops decided, the newest first. A single one has its inputs, alternatives, and what came of it."""
 
-    class pagination_class(NewestFirst):
-        ordering = ("-at", "-id")
+    queryset = Decision.objects.select_related("service")
+    ordering = ("-at", "-id")
+    ordering_fields = ("at",)
+    filterset_class = filterset(
+        Decision,
+        kind="kind",
+        reason="reason",
+        service="service__name",
+        epoch="epoch",
+        pool="pool",
+        instance_uid="instance_uid",
+        at_after="at__gt",
+        at_before="at__lt",
+        text="summary__icontains",
+    )
 
     def get_serializer_class(self) -> type:
         return serializers.DecisionSerializer if self.action == "list" else serializers.DecisionDetailSerializer
 
     def get_queryset(self) -> QuerySet[Any]:
-        found: QuerySet[Any] = super().get_queryset()
+        """Of a pool those whose role is for its site may know, of a whole service those who may see all its sites."""
+        found = reach.decisions(self.request.user, super().get_queryset())
         if self.action == "list":
             return found.defer("inputs", "alternatives", "commands", "predicted", "realised")
         return found
 
 
-class RequestViewSet(ReadOnlyList):
-    """A list only: records are kept by time, and to find one by its id alone every day would have to be read."""
+class RequestViewSet(Lists):
+    """Requests that clients made, the newest first.
+
+    A list only: records are kept by time, and to find one by its id alone every day would have to be read.
+    """
 
     queryset = RequestRecord.objects.select_related("tenant")
     serializer_class = serializers.RequestSerializer
-    filters = {"status": ("status", list(RequestRecord.Status.values)), "tenant": ("tenant__name", None)}
+    site_path = "pool__site"
+    ordering = ("-started_at", "-request_id")
+    filterset_class = filterset(
+        RequestRecord,
+        status="status",
+        tenant="tenant__name",
+        service="service",
+        pool="pool",
+        site="pool__site__name",
+        request_class="request_class",
+        instance_uid="instance_uid",
+        request_id="request_id",
+        slo_met="slo_met",
+        started_after="started_at__gt",
+        started_before="started_at__lt",
+    )
 
-    class pagination_class(NewestFirst):
-        ordering = ("-started_at", "-request_id")
+
+class AuditViewSet(ReadOnly):
+    """Who changed what, when, from where, before and after; the newest first. For administrators."""
+
+    queryset = AuditEntry.objects.all()
+    serializer_class = serializers.AuditSerializer
+    reads: ClassVar[Right] = Right.ADMINISTER
+    ordering = ("-at", "-id")
+    filterset_class = filterset(
+        AuditEntry,
+        who="who",
+        channel="channel",
+        action="action",
+        kind="kind",
+        object_key="object_key",
+        request_id="request_id",
+        at_after="at__gt",
+        at_before="at__lt",
+    )

@@ -53,6 +53,7 @@ def failed(epoch: Epoch, now: datetime, error: str) -> Decision:
 def latest_by_pool(service: Service) -> dict[int, int]:
     """The decision that each pool's workers follow from."""
     rows = Decision.objects.filter(service=service, pool__isnull=False, kind__in=(Loop.SCALE, Loop.SHARD))
+    rows = rows.exclude(epoch__status__in=(Epoch.Status.ADVISED, Epoch.Status.WAITING))
     return dict(rows.values_list("pool").annotate(newest=Max("id")).values_list("pool", "newest"))
 
 

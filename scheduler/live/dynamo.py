@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +19,7 @@ import numpy as np
 from django.conf import settings
 from django.db.models import F
 
-from pools.models import Instance, Pool
+from pools.models import Pool
 from scheduler.core.algorithms.hand_down import ClassLoad
 from scheduler.core.algorithms.node_layouts import Layout, arrange
 from scheduler.core.classify import classify
@@ -31,24 +30,22 @@ from scheduler.core.dynamo_classes import strictest
 from scheduler.core.engine_model import UnknownConfiguration, engine_model
 from scheduler.core.load_profile import LoadProfile, servable
 from scheduler.core.mode_profile import Lengths
-from scheduler.core.overhead_table import OverheadTable, reshard_key, start_key
-from scheduler.core.overheads import Overheads, cold_start_s, weight_bytes
+from scheduler.core.overhead_table import start_key
+from scheduler.core.overheads import Overheads, weight_bytes
 from scheduler.core.predictors import load_template
 from scheduler.core.predictors.load_template import STRETCH_S, LoadHistory, TemplateConfig
 from scheduler.core.types import Effects, Limits, Loop, Mode, PoolKey, ReshardNode, ScaleTo, SetTpDegrees
-from scheduler.live import recordings, snapshot
+from scheduler.live import overheads, recordings, snapshot
 from scheduler.live.demand import MAX_WINDOW_S, Arrivals, arrivals
 from scheduler.live.serial import pool_key, workers_from_json
 from scheduler.live.snapshot import ClassNow, Servers, servers
 from scheduler.live.steps import Result, Turn, alpha, nothing_to_do, period_s
-from scheduler.models import ControllerState, Decision
+from scheduler.models import ControllerState
 
 CLUSTER = "cluster"  # the site of keys that stand for a class over all sites
 LOADS = "loads"  # kind of the ControllerState that holds the templates of load
 TEMPLATE = TemplateConfig()
 TICK_S = 10.0  # how often beat asks whether a step wants its turn
-MEASURED_FOR = timedelta(days=7)
-_MEASURED_AT_MOST = 200
 
 
 # -- scale -----------------------------------------------------------------------------------------
@@ -182,22 +179,14 @@ def _decisions(
 
 def _starts_s(turn: Turn, mode: Mode) -> tuple[float, float]:
     """From the decision to the first request, from the warm pool and from nothing; beat's ticks are in it."""
-    table = overheads(turn)
+    table = overheads.table(turn.service, turn.now)
     card = turn.service.model_card
     found = []
     for warm in (True, False):
-        published_s = _published_start_s(card.name, warm=warm)
+        published_s = overheads.published_start_s(card.name, warm=warm)
         key = start_key(card.name, mode.gpu, mode.tp, warm=warm)
         found.append(TICK_S + table.get(key, published_s))
     return found[0], found[1]
-
-
-def _published_start_s(model: str, *, warm: bool) -> float:
-    try:
-        took_s = cold_start_s(Overheads(), warm=warm, weights_cached=warm, model_name=model)
-    except UnknownConfiguration:
-        took_s = cold_start_s(Overheads(), warm=warm, weights_cached=warm)
-    return took_s / float(settings.GREENSERVE_TRANSITION_SPEEDUP)
 
 
 # -- forecasts -------------------------------------------------------------------------------------
@@ -262,7 +251,7 @@ def shard(turn: Turn) -> Result:
     obs = shard_dynamo.ShardDynamoObservation(
         turn.now.timestamp(),
         _shard_pools(turn, cluster, named),
-        overheads(turn),
+        overheads.table(turn.service, turn.now),
         Overheads().sync_s / settings.GREENSERVE_TRANSITION_SPEEDUP,
         Overheads().link_bytes_per_s * settings.GREENSERVE_TRANSITION_SPEEDUP,
     )
@@ -343,7 +332,7 @@ def _shard_pools(
                 profiles=profiles,
                 weight_bytes=weights,
                 room_bytes=(worker.kv_capacity_tokens * worker.constants.kv_bytes + weights) / worker.tp,
-                start_s=_published_start_s(card.name, warm=True),
+                start_s=overheads.published_start_s(card.name, warm=True),
                 gpus_per_node=cluster.size,
             )
         )
@@ -382,35 +371,6 @@ def load_profile(model: str, engine: str, mode: Mode, lengths: Lengths) -> LoadP
     except UnknownConfiguration:
         return None
     return servable(worker, lengths.prompt_tokens, lengths.output_tokens)
-
-
-# -- what changes took -----------------------------------------------------------------------------
-
-
-def overheads(turn: Turn) -> OverheadTable:
-    """The Overhead Table of the last week: what starts took, and re-shards from the decision to the last instance."""
-    since = turn.now - MEASURED_FOR
-    table = OverheadTable()
-    ready = Instance.objects.filter(ready_at__gte=since, pool__service=turn.service).order_by("-ready_at")
-    rows = ready.values_list("model_card__name", "gpu_type", "tp", "created_at", "ready_at")[:_MEASURED_AT_MOST]
-    for model, gpu_type, tp, created_at, ready_at in reversed(rows):
-        took_s = max(0.0, (ready_at - created_at).total_seconds()) if ready_at else 0.0
-        table = table.measured(start_key(model, gpu_type, tp, warm=True), took_s)
-    decided = Decision.objects.filter(kind=Loop.SHARD, service=turn.service, at__gte=since).exclude(commands=[])
-    for decision in reversed(decided.order_by("-at")[:_MEASURED_AT_MOST]):
-        table = _with_reshard(table, turn, decision)
-    return table
-
-
-def _with_reshard(table: OverheadTable, turn: Turn, decision: Decision) -> OverheadTable:
-    """Only of decisions that changed one server: of several it cannot be told whose instance was whose."""
-    changes = [c for c in decision.commands if c.get("type") == "ReshardNode" and c["source"] and c["target"]]
-    times = list(Instance.objects.filter(decision_id=decision.pk).values_list("ready_at", flat=True))
-    if len(changes) != 1 or not times or None in times:
-        return table
-    took_s = max((at - decision.at).total_seconds() for at in times if at is not None)
-    change, model = changes[0], turn.service.model_card.name
-    return table.measured(reshard_key(model, change["gpu"], change["source"], change["target"]), max(0.0, took_s))
 
 
 # -- state as JSON ---------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -23,12 +23,26 @@ from django.db import DatabaseError, IntegrityError, transaction
 from django.utils import timezone
 
 from pools.models import Service
-from scheduler.core.types import Effects, Loop, Reason
-from scheduler.live import agents, apply, decisions, dynamo, policy, publish, recordings, steps, throttle
+from scheduler.core.types import Command, Effects, Loop, Reason
+from scheduler.live import (
+    agents,
+    apply,
+    approvals,
+    control,
+    decisions,
+    dynamo,
+    policy,
+    publish,
+    recordings,
+    right_size,
+    steps,
+    throttle,
+)
+from scheduler.live.serial import commands_from_json
 from scheduler.live.steps import Result, Turn, carbon_plan, period_s
-from scheduler.models import ControllerState, Epoch
+from scheduler.models import Approval, ControllerState, Epoch, ServiceMode
 
-__all__ = ["carbon_plan", "has_plan", "run", "run_now", "settle"]
+__all__ = ["carbon_plan", "carry_out", "has_plan", "run", "run_now", "settle"]
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +56,7 @@ STEPS: Mapping[tuple[Loop, str], Callable[[Turn], Result]] = {
     (Loop.SCALE, "placement"): steps.static_step,
     (Loop.SCALE, "dynamo"): dynamo.scale,
     (Loop.SCALE, "throttle"): throttle.scale,
+    (Loop.SCALE, "right_size"): right_size.scale,
     (Loop.SHARD, "mix"): steps.mix_step,
     (Loop.SHARD, "dynamo"): dynamo.shard,
     (Loop.SHARD, "off"): steps.off_step,
@@ -79,6 +94,8 @@ def run_now(service: Service, now: datetime) -> list[Epoch]:
 def _run(service: Service, loop: Loop, index: int, now: datetime) -> Epoch | None:
     for _ in range(ATTEMPTS):
         service.refresh_from_db()  # another loop may have changed its partition, an operator its policy
+        if control.is_paused(service, loop):
+            return None  # which the pause itself has put on record
         if _rows(service, loop, period_s(loop, policy.of(service)), index).exists():
             return None
         try:
@@ -137,14 +154,19 @@ def _decide_and_apply(service: Service, loop: Loop, index: int, now: datetime) -
                 return None
             epoch = _epoch(service, loop, index, started_at, clock, _status(result.effects), now)
             apply.lock()
+            if control.is_paused(service, loop):
+                raise Stale  # somebody paused it while it computed
+            recordings.keep(epoch, notes, now)
+            mode = control.mode_of(service)
+            if result.effects.commands and mode.mode != mode.Mode.ACT:
+                return _only_tell(epoch, state, result, mode, now)
             _swap(state, result.state)
+            approvals.supersede(service, loop.value, "The loop has decided anew.", now)
             made = _apply(service, loop, epoch, result, now, reporting)
             if result.effects.commands:
                 touched = apply.apply_placement(service, reporting, made).nodes
-            recordings.keep(epoch, notes, now)
     if result.effects.commands:
-        publish.publish(client, timezone.now())
-        publish.nudge(touched, decision_id=next(iter(made.values()), None))
+        _tell(client, touched, made)
     return epoch
 
 
@@ -162,7 +184,7 @@ def _decide(
     meta = state.value.get(META, {})
     fresh = meta.get("policy") != signature
     known = state.value if loop is Loop.CARBON or meta.get("step") == name else {}
-    result = STEPS[loop, name](Turn(service, knobs, now, reporting, known, fresh))
+    result = _around_pins(service, STEPS[loop, name](Turn(service, knobs, now, reporting, known, fresh)))
     mine = {
         "step": name,
         "policy": meta.get("policy") if index is None else signature,
@@ -172,6 +194,63 @@ def _decide(
     return state, replace(result, state={**result.state, META: mine}), fresh
 
 
+def _around_pins(service: Service, result: Result) -> Result:
+    """The answer without what it says of pools that a person has pinned."""
+    keys = {pin.key for pin in control.pins(service)}
+    if not keys:
+        return result
+    commands = tuple(own for own in result.effects.commands if getattr(own, "pool", None) not in keys)
+    per_pool = tuple(own for own in result.per_pool if own.pool not in keys)
+    return replace(result, effects=replace(result.effects, commands=commands), per_pool=per_pool)
+
+
+def _only_tell(epoch: Epoch, state: ControllerState, result: Result, mode: ServiceMode, now: datetime) -> Epoch:
+    """Puts a decision on record that is not carried out, or not before somebody approves it."""
+    asks = mode.mode == mode.Mode.APPROVE
+    epoch.status = Epoch.Status.WAITING if asks else Epoch.Status.ADVISED
+    epoch.save(update_fields=["status"])
+    if asks and approvals.still_waits(epoch.service, state, epoch.kind, result):
+        return epoch
+    if epoch.kind == Loop.CARBON:
+        decisions.of_service(epoch, result.effects, now)
+    else:
+        decisions.of_pools(epoch, result.effects, result.per_pool, now)
+    if asks:
+        approvals.offer(epoch, state, result, mode, now)
+    return epoch
+
+
+def carry_out(approval: Approval, now: datetime) -> bool:
+    """Carries out exactly what was approved, inside the caller's transaction and under its `apply.lock`.
+
+    False: what the plan was made on has moved; nothing is changed. Of a carbon plan the workers follow at once, as they
+    do when it acts by itself.
+    """
+    service, state = approval.service, approval.controller
+    service.refresh_from_db()
+    state.refresh_from_db()
+    if approvals.basis(service, state) != approval.basis:
+        return False
+    client = agents.connect()
+    reporting = agents.reporting(client, now)
+    _swap(state, approval.state)
+    commands = commands_from_json(approval.commands)
+    if approval.loop == Loop.CARBON:
+        made = _apply_plan(service, approval.epoch, commands, now, reporting)
+    else:
+        apply.apply_workers(service, commands)
+        made = dict(approval.epoch.decisions.exclude(pool=None).values_list("pool_id", "pk"))
+    touched = apply.apply_placement(service, reporting, made).nodes
+    Epoch.objects.filter(pk=approval.epoch_id).update(status=Epoch.Status.APPLIED)
+    transaction.on_commit(lambda: _tell(client, touched, made))
+    return True
+
+
+def _tell(client: redis.Redis, touched: frozenset[str], made: dict[int, int]) -> None:
+    publish.publish(client, timezone.now())
+    publish.nudge(touched, decision_id=next(iter(made.values()), None))
+
+
 def settle(client: redis.Redis, now: datetime) -> frozenset[str]:
     """Finishes what placements wait for: drains that ended, starts that had no GPU. Returns the nodes concerned."""
     states = agents.states(client, agents.nodes())
@@ -179,6 +258,7 @@ def settle(client: redis.Redis, now: datetime) -> frozenset[str]:
     touched: frozenset[str] = frozenset()
     with transaction.atomic():
         apply.lock()
+        approvals.lapse(now)
         touched |= apply.finish_drains(states, now)
         for service in Service.objects.all():
             touched |= apply.apply_placement(service, reporting, decisions.latest_by_pool(service)).nodes
@@ -195,13 +275,21 @@ def _apply(
     decision = decisions.of_service(epoch, result.effects, now)
     if not result.effects.commands:
         return {}
-    apply.apply_budgets(service, result.effects.commands)
+    return {pool.pk: decision.pk for pool in service.pools.all()} | _apply_plan(
+        service, epoch, result.effects.commands, now, reporting
+    )
+
+
+def _apply_plan(
+    service: Service, epoch: Epoch, commands: Iterable[Command], now: datetime, reporting: set[str]
+) -> dict[int, int]:
+    """A carbon plan: its budgets, and the workers that follow from them."""
+    apply.apply_budgets(service, commands)
     # Pools that lost or gained GPUs get their workers at once rather than at the next scale epoch.
     state, follow_up, _ = _decide(service, Loop.SCALE, None, now, reporting)
     _swap(state, follow_up.state)
     apply.apply_workers(service, follow_up.effects.commands)
-    made = decisions.of_pools(epoch, follow_up.effects, follow_up.per_pool, now, kind=Loop.SCALE)
-    return {pool.pk: decision.pk for pool in service.pools.all()} | made
+    return decisions.of_pools(epoch, follow_up.effects, follow_up.per_pool, now, kind=Loop.SCALE)
 
 
 def _swap(state: ControllerState, value: dict[str, Any]) -> None:

@@ -9,8 +9,10 @@ The rules, in order:
    GPUs are all that a new instance of the class could stand on. While others of its class come up, what waits for its
    GPUs waits on.
 5. Where free GPUs suffice but lie on several nodes, small instances make room for a large one.
-6. In a pool with shadows a new instance on free GPUs replaces a surplus one, which serves until the new one is ready.
-   Where a new one finds no free GPUs it waits for a drain, as it does elsewhere.
+6. In a pool with shadows a new instance on free GPUs replaces a surplus one of its class, of the same pool if there is
+   one, which serves until the new one is ready. Where a new one finds no free GPUs it starts beside a surplus one
+   of its pool, on that one's GPUs, if their memory holds both; else it waits for a drain, as elsewhere. One that failed
+   beside another gets these GPUs to itself.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from scheduler.core.types import Mode
 
-READY = "ready"
+READY, FAILED = "ready", "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,9 @@ class Standing:
     gpu_ids: tuple[int, ...]
     order: int = 0
     replaces: tuple[int, ...] = ()
+    warm: bool = False  # it is of the warm pool: to sleep, until it is wanted
+    roomy: bool = False  # its GPUs have memory for another one of its service
+    beside: bool = False  # it was started on GPUs of one that it replaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class Start:
     mode: Mode
     gpu_ids: tuple[int, ...]
     replaces: tuple[int, ...] = ()
+    beside: bool = False  # on GPUs of the one that it replaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,7 @@ def place(wanted: Sequence[Wanted], standing: Sequence[Standing], nodes: Sequenc
     usable = {node.id for node in nodes}
     standing = [s for s in standing if s.node_id in usable]  # a silent node's instances are left alone
     sites = {w.pool_id: w.site_id for w in wanted}
-    given_up: set[int] = set()
+    given_up = {old for s in standing if s.beside and s.state == FAILED for old in s.replaces}
     displaced: set[int] = set()
     best: Placement | None = None
 
@@ -154,6 +160,8 @@ def _attempt(
     short = {(sites[pool_id], mode.gpu) for pool_id, mode in (*waiting, *unplaceable)}
     surplus = [s for s in standing if s.running and s.id not in staying and s.id not in shadowed]
     starts = _as_shadows(wanted, starts, surplus, short)
+    beside, waiting = _beside(wanted, waiting, [s for s in drains if s.state == READY and s.roomy])
+    starts += beside
     waited_for = {old for start in starts for old in start.replaces}
     drains = [s for s in drains if s.id not in waited_for]
     pools = {*(start.pool_id for start in starts), *(pool_id for pool_id, _ in waiting), *staying.values()}
@@ -177,6 +185,24 @@ def _shadowed(running: Sequence[Standing], staying: Mapping[int, int]) -> set[in
     return {s.id for s in running if s.id in waited_for and s.id not in staying}
 
 
+def _beside(
+    wanted: Sequence[Wanted], waiting: Sequence[tuple[int, Mode]], surplus: Sequence[Standing]
+) -> tuple[list[Start], list[tuple[int, Mode]]]:
+    """Rule 6: (those of `waiting` that start on GPUs of a surplus one of their pool, those that wait on)."""
+    shadowing = {w.pool_id for w in wanted if w.shadow}
+    left = {s.id: s for s in sorted(surplus, key=lambda s: (s.order, s.id))}
+    starts, waiting_on = [], []
+    for pool_id, mode in waiting:
+        fits = (s for s in left.values() if s.pool_id == pool_id and s.mode.gpu == mode.gpu and s.mode.tp >= mode.tp)
+        old = next(fits, None) if pool_id in shadowing else None
+        if old is None:
+            waiting_on.append((pool_id, mode))
+            continue
+        del left[old.id]
+        starts.append(Start(pool_id, old.node_id, mode, old.gpu_ids[: mode.tp], (old.id,), beside=True))
+    return starts, waiting_on
+
+
 def _as_shadows(
     wanted: Sequence[Wanted], starts: Sequence[Start], surplus: Sequence[Standing], short: set[tuple[int, str]]
 ) -> list[Start]:
@@ -185,17 +211,19 @@ def _as_shadows(
     `short`: sites and GPU types for which others wait: what would go there does.
     """
     shadowing = {w.pool_id for w in wanted if w.shadow}
-    going: dict[int, list[Standing]] = defaultdict(list)
+    class_of = {w.pool_id: w.request_class for w in wanted}
+    going: dict[str, list[Standing]] = defaultdict(list)
     for s in sorted(surplus, key=lambda s: (s.order, s.id)):
         if s.pool_id in shadowing and s.state == READY and (s.site_id, s.mode.gpu) not in short:
-            going[s.pool_id].append(s)
-    left = Counter(start.pool_id for start in starts)
+            going[s.request_class].append(s)
+    left = Counter(class_of[start.pool_id] for start in starts)
     found = []
     for start in starts:
-        left[start.pool_id] -= 1
-        mine = going[start.pool_id]
-        olds = mine[:1] if left[start.pool_id] else mine
-        going[start.pool_id] = mine[len(olds) :]
+        name = class_of[start.pool_id]
+        left[name] -= 1
+        mine = sorted(going[name], key=lambda s: s.pool_id != start.pool_id)
+        olds = mine[:1] if left[name] else mine
+        going[name] = mine[len(olds) :]
         found.append(replace(start, replaces=tuple(s.id for s in olds)))
     return found
 

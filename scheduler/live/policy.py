@@ -17,6 +17,7 @@ from pools.services import ensure_partition, ensure_pools
 from scheduler.core.ports import EngineLimits, EngineOptions
 from scheduler.core.presets import Knobs
 from scheduler.core.types import Loop
+from scheduler.live import control
 from scheduler.models import ControllerState
 
 KIND = "policy"  # of the ControllerState that says which policy the loops have taken up
@@ -28,11 +29,16 @@ ENGINE_OPTIONS = EngineOptions("priority", preempt_for_waiting=True)
 
 
 def of(service: Service) -> Knobs:
-    return service.policy_knobs()
+    """What the policy sets, within what a person holds for now."""
+    own, name = service.policy_knobs(), control.partition_of(control.planned_around(service))
+    return own if name is None else replace(own, partition=name)
 
 
 def signature(service: Service) -> str:
-    return json.dumps([service.policy, service.knobs], sort_keys=True)
+    """Changes with whatever the loops are to decide anew for: the policy, and the overrides that are in force."""
+    overrides = [item.pk for item in control.planned_around(service)]
+    own = [service.policy, service.knobs]
+    return json.dumps([*own, overrides] if overrides else own, sort_keys=True)
 
 
 @transaction.atomic
@@ -42,7 +48,7 @@ def change(service: Service, name: str, overrides: Mapping[str, Any]) -> Knobs:
     Raises:
         ValidationError: The name or a knob makes no sense; nothing is changed.
     """
-    _state(service)
+    ensure_state(service)
     service.policy, service.knobs = name, dict(overrides)
     service.clean()
     service.save(update_fields=["policy", "knobs"])
@@ -58,7 +64,7 @@ def provide(service: Service) -> None:
 
 def taken_up(service: Service, now: datetime) -> bool:
     """Whether a change of policy was found by this call, and by no other process: its epochs are to be run now."""
-    state, own = _state(service), signature(service)
+    state, own = ensure_state(service), signature(service)
     if state.value.get("signature") == own:
         return False
     value = {"signature": own, "at": now.isoformat()}
@@ -66,7 +72,7 @@ def taken_up(service: Service, now: datetime) -> bool:
     return rows.update(version=state.version + 1, value=value) == 1
 
 
-def _state(service: Service) -> ControllerState:
+def ensure_state(service: Service) -> ControllerState:
     value = {"signature": signature(service)}
     return ControllerState.objects.get_or_create(kind=KIND, service=service, defaults={"value": value})[0]
 
@@ -81,13 +87,15 @@ def request_policy(knobs: Knobs) -> wire.RequestPolicy:
     return wire.RequestPolicy(**own)
 
 
-def clock_rule(knobs: Knobs) -> wire.ClockPolicy:
-    """The service's rule, with the figures that settings give for all."""
+def clock_rule(knobs: Knobs, paused: bool = False, advise: bool = False) -> wire.ClockPolicy:
+    """The service's rule, with the figures that settings give for all. `advise`: it is told, not set."""
     loop: Any = settings.GREENSERVE_LOOPS["clock"]
     own = {
         "policy": knobs.clock,
         "period_s": knobs.period_s(Loop.CLOCK, loop["period_s"]),
         "predictor_error": knobs.predictor_error,
+        "paused": paused,
+        "advise": advise,
     }
     return wire.ClockPolicy(**{**loop, **own})
 

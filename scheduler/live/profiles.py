@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from django.db.models import Count
+from django.db.models import Count, Q
 
 from pools.models import Node, Profile, RequestClass, Service
 from scheduler.core.controllers.shared_out import TP_DEGREES
@@ -39,12 +39,13 @@ def mode_profiles(
     classes: Mapping[int, RequestClass],
     lengths: Mapping[int, Lengths | None],
     limits: Mapping[int, Limits],
+    anywhere: bool = False,
 ) -> dict[tuple[int, Mode], ModeProfile]:
     """Profiles by (request class id, mode). Of several rows for one mode the most trusted, then the newest, counts.
 
     A published rate holds for the authors' mix of lengths. Where requests now are longer, the engine model's rate at
     their mean lengths is lower, and it counts: a plan on the published rate would fall short. A class without any row
-    has the engine model's figures for every mode that its sites' nodes can hold.
+    has the engine model's figures for every mode that its sites' nodes can hold (`anywhere`: that any node can).
     """
     trust = {Profile.Kind.MEASURED: 2, Profile.Kind.PUBLISHED: 1, Profile.Kind.MODELLED: 0}
     rows = Profile.objects.filter(model_card=service.model_card, request_class__in=classes)
@@ -61,7 +62,7 @@ def mode_profiles(
         )
         found[pk, mode] = _bounded(profile, service, mode, lengths.get(pk), limits[pk])
     bare = classes.keys() - {pk for pk, _ in found}
-    for mode in offered_modes(service) if bare else ():
+    for mode in offered_modes(service, anywhere) if bare else ():
         for pk in bare:
             own = lengths.get(pk) or typical(service, classes[pk])
             modelled = _modelled(service, mode, own, limits[pk])
@@ -70,10 +71,11 @@ def mode_profiles(
     return found
 
 
-def offered_modes(service: Service) -> list[Mode]:
-    """Every TP degree that some node at the service's sites can hold, by GPU type."""
+def offered_modes(service: Service, anywhere: bool = False) -> list[Mode]:
+    """Every TP degree that some node at the service's sites (or anywhere) can hold, by GPU type."""
     largest: dict[str, int] = {}
-    nodes = Node.objects.filter(cluster__site__pools__service=service, schedulable=True).order_by()
+    here = Q() if anywhere else Q(cluster__site__pools__service=service)
+    nodes = Node.objects.filter(here, schedulable=True).order_by()
     counts = nodes.values_list("pk", "gpus__gpu_type").annotate(Count("gpus", distinct=True))
     for _, gpu_type, count in counts.exclude(gpus=None):
         largest[gpu_type] = max(largest.get(gpu_type, 0), count)

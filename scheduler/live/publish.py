@@ -6,10 +6,11 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import redis
 from celery import current_app
 from django.conf import settings
@@ -18,12 +19,13 @@ from kombu.exceptions import OperationalError
 
 from pools import wire
 from pools.models import Instance, Node, Pool, RequestClass, Service, Site
+from scheduler.core.engine_launch import EngineLaunch
 from scheduler.core.ports import EngineLimits
 from scheduler.core.types import Loop
-from scheduler.live import policy
+from scheduler.live import control, policy
 from scheduler.live.batches import credentials
-from scheduler.models import ControllerState
-from telemetry.carbon import intensity_at
+from scheduler.models import ControllerState, ServiceMode
+from telemetry.carbon import intensity_at, marginal_at
 
 log = logging.getLogger(__name__)
 
@@ -66,9 +68,10 @@ def clock_policy() -> wire.ClockPolicy:
 def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
     """One message a node, nodes without instances included: an empty list means stop what runs."""
     clock = clock_policy()
-    by_node: dict[int, list[wire.DesiredInstance]] = defaultdict(list)
+    by_node: dict[int | None, list[wire.DesiredInstance]] = defaultdict(list)
     live = (
-        Instance.objects.exclude(state=Instance.State.STOPPED)
+        Instance.objects.filter(node__isnull=False)
+        .exclude(state=Instance.State.STOPPED)
         .exclude(desired=Instance.Desired.STOPPED)
         .select_related("pool__request_class", "model_card")
         .prefetch_related("gpu_holds__gpu")
@@ -76,11 +79,33 @@ def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
     )
     services = {service.pk: _Told.of(service) for service in Service.objects.prefetch_related("slos")}
     uids = {str(instance.uid) for instance in live}
+    of_instance, of_pool = control.fixed_clocks()
+    floors = control.clock_floors()
     for instance in live:
-        by_node[instance.node_id].append(_desired(instance, services[instance.pool.service_id], uids))
+        told = services[instance.pool.service_id]
+        fixed_mhz = of_instance.get(str(instance.uid), of_pool.get(instance.pool_id))
+        if fixed_mhz is not None:
+            told = replace(told, clock=msgspec.structs.replace(told.clock, fixed_mhz=fixed_mhz))
+        elif (floor_mhz := floors.get(instance.pool_id)) is not None:
+            told = told.down_to(floor_mhz)
+        by_node[instance.node_id].append(_desired(instance, told, uids))
+    launches = _launches()
     return [
-        wire.DesiredNode(node.name, version, now.timestamp(), by_node[node.pk], clock) for node in Node.objects.all()
+        wire.DesiredNode(
+            *(node.name, version, now.timestamp(), by_node[node.pk], clock),
+            launches=launches[node.cluster.site_id] if node.schedulable else [],
+        )
+        for node in Node.objects.select_related("cluster")
     ]
+
+
+def _launches() -> dict[int, list[EngineLaunch]]:
+    """By site, what engines of its pools are started with, each model once."""
+    found: dict[int, dict[int, EngineLaunch]] = defaultdict(dict)
+    for pool in Pool.objects.select_related("service__model_card").order_by("service__pk"):
+        card = pool.service.model_card
+        found[pool.site_id].setdefault(card.pk, card.launch())
+    return defaultdict(list, {site: list(launches.values()) for site, launches in found.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +115,20 @@ class _Told:
     clock: wire.ClockPolicy
     engine_limits: EngineLimits
     objectives: wire.LatencyLimits
+    mode: str
 
     @classmethod
     def of(cls, service: Service) -> _Told:
-        knobs = policy.of(service)
-        return cls(policy.clock_rule(knobs), policy.engine_limits(knobs), _objectives(service))
+        knobs, mode = policy.of(service), control.mode_of(service).mode
+        paused, advise = control.is_paused(service, Loop.CLOCK), mode != ServiceMode.Mode.ACT
+        rule = policy.clock_rule(knobs, paused, advise)
+        return cls(rule, policy.engine_limits(knobs), _objectives(service), mode)
+
+    def down_to(self, floor_mhz: float) -> _Told:
+        """Where clocks wait for approval, a floor is what has been approved; where they only advise it changes
+        nothing."""
+        advise = self.mode == ServiceMode.Mode.ADVISE
+        return replace(self, clock=msgspec.structs.replace(self.clock, advise=advise, floor_mhz=floor_mhz))
 
 
 def _objectives(service: Service) -> wire.LatencyLimits:
@@ -124,17 +158,19 @@ def _desired(instance: Instance, told: _Told, uids: set[str]) -> wire.DesiredIns
         engine_limits=told.engine_limits,
         shadow_of=next((uid for uid in instance.replaces if uid in uids), ""),
         clock=told.clock,
+        launch=instance.model_card.launch(),
     )
 
 
 def fleet_snapshot(now: datetime, version: int) -> wire.Fleet:
     intensity = {site.pk: intensity_at(site, now) for site in Site.objects.all()}
+    marginal = marginal_at(now)
     services = Service.objects.select_related("model_card", "partition").prefetch_related("slos")
     live_keys = credentials.live_keys(now)
     return wire.Fleet(
         version=version,
         at_s=now.timestamp(),
-        services=[_service(service, intensity) for service in services],
+        services=[_service(service, intensity, marginal) for service in services],
         keys=[
             wire.FleetKey(
                 key_hash=key.key_hash,
@@ -150,11 +186,16 @@ def fleet_snapshot(now: datetime, version: int) -> wire.Fleet:
     )
 
 
-def _service(service: Service, intensity: dict[int, float | None]) -> wire.FleetService:
+def _service(
+    service: Service, intensity: dict[int, float | None], marginal: dict[int, float | None]
+) -> wire.FleetService:
+    """`intensity` (average) and `marginal`, by site; a service has the latter where all of its sites do."""
     in_force = Q(request_class__partition=service.partition_id)
     # An instance of the partition before may still be serving until its replacement is ready.
     still_serving = Q(instances__state=Instance.State.READY)
     pools = Pool.objects.filter(in_force | still_serving, service=service).distinct()
+    pools = pools.select_related("site", "request_class")
+    compared = all(marginal.get(pool.site_id) is not None for pool in pools)
     shares = {(row["site"], row["request_class"]): row["share"] for row in carbon_state(service).get("shares", ())}
     partition = service.partition_id
     return wire.FleetService(
@@ -175,8 +216,9 @@ def _service(service: Service, intensity: dict[int, float | None]) -> wire.Fleet
                 share=shares.get((pool.site.name, pool.request_class.name))
                 if pool.request_class.partition_id == partition
                 else None,
+                marginal_g_per_kwh=max(0.0, marginal[pool.site_id] or 0.0) if compared else None,
             )
-            for pool in pools.select_related("site", "request_class")
+            for pool in pools
         ],
         policy=policy.request_policy(policy.of(service)),
         expected_prompt_tokens=service.expected_prompt_tokens,

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db.models import Count, Q, Sum
 
+from scheduler.live.approvals import NOT_CARRIED_OUT
 from scheduler.models import Decision
 from telemetry.ledger import CELL_S
 from telemetry.models import EnergyEntry, RequestRecord
@@ -20,6 +21,7 @@ def realise(now: datetime) -> int:
     """Fills `realised` of the epochs' decisions whose horizon has passed; returns how many."""
     waiting = (
         Decision.objects.filter(realised__isnull=True, epoch__isnull=False, at__gte=now - OLDEST)
+        .exclude(epoch__status__in=NOT_CARRIED_OUT)
         .select_related("epoch", "service")
         .order_by("at")
     )

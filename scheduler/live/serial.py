@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from scheduler.core.types import CarbonPlan, Mode, PoolKey
+from scheduler.core.types import (
+    CarbonPlan,
+    ChoosePartition,
+    Command,
+    Mode,
+    PoolKey,
+    ScaleTo,
+    SetGpuBudget,
+    SetTpDegrees,
+)
 
 
 def to_json(value: Any) -> Any:
@@ -72,3 +81,17 @@ def plan_from_json(value: Mapping[str, Any]) -> CarbonPlan | None:
         return None
     workers = {(w["site"], w["request_class"], Mode.parse(w["mode"])): int(w["count"]) for w in value["workers"]}
     return CarbonPlan(partition=value["partition"], workers=workers)
+
+
+def commands_from_json(rows: Iterable[Mapping[str, Any]]) -> tuple[Command, ...]:
+    """Those that plans and placements are made of; others, which agents and gateways carry out, are left out."""
+    found: list[Command] = []
+    for row in rows:
+        if row["type"] == "ChoosePartition":
+            found.append(ChoosePartition(row["partition"]))
+        elif row["type"] == "SetGpuBudget":
+            found.append(SetGpuBudget(pool_key(row["pool"]), dict(row["gpus"])))
+        elif row["type"] in ("ScaleTo", "SetTpDegrees"):
+            kind = ScaleTo if row["type"] == "ScaleTo" else SetTpDegrees
+            found.append(kind(pool_key(row["pool"]), workers_from_json(row["workers"])))
+    return tuple(found)

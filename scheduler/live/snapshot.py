@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Count
+from django.db.models import Count, QuerySet
 
 from pools.models import Gpu, Partition, Pool, RequestClass, Service, Site
 from scheduler.core.algorithms.fleet import mode_failure
@@ -33,6 +33,7 @@ from scheduler.core.types import (
     ShardObservation,
     SiteView,
 )
+from scheduler.live import control
 from scheduler.live.demand import Arrivals, arrivals, foreseen
 from scheduler.live.profiles import mode_profiles, typical, without_limits
 from telemetry.carbon import for_decisions, price_steps
@@ -149,11 +150,13 @@ def carbon(
         for site in places
     )
     named = Partition.objects.filter(name=knobs.partition) if knobs.partition else service.partitions.order_by("name")
+    pinned = control.pins(service)
     options, told = [], []
     for partition in named:
         classes = classes_now(service, knobs, partition, seen, steps.count)
-        options.append(_option(partition.name, classes))
+        options.append(control.relieved(_option(partition.name, classes), pinned))
         told += [f"{partition.name} {own.told}" for own in classes if own.told]
+    sites = control.closed(sites, pinned)
     return CarbonObservation(now.timestamp(), steps.step_s, sites, tuple(options), curves.signal), tuple(told)
 
 
@@ -164,7 +167,8 @@ def shared_out(
     steps = steps_of("carbon")
     seen = arrivals(service, now, steps.period_s)
     classes = classes_now(service, knobs, Partition.objects.get(name=knobs.partition), seen, 1)
-    observation = SharedOutObservation(now.timestamp(), steps.period_s, nodes, _option(knobs.partition, classes))
+    option = control.relieved(_option(knobs.partition, classes), control.pins(service))
+    observation = SharedOutObservation(now.timestamp(), steps.period_s, nodes, option)
     return observation, tuple(own.told for own in classes if own.told)
 
 
@@ -191,7 +195,7 @@ def look_back_s() -> float:
 def _offered_gpus(service: Service, reporting: set[str]) -> Mapping[int, Counter[str]]:
     """Site -> GPU type -> GPUs of reporting, schedulable nodes, less what other services' plans may use."""
     found: dict[int, Counter[str]] = {}
-    rows = Gpu.objects.filter(node__schedulable=True, node__name__in=reporting)
+    rows = _usable(reporting)
     for site_id, gpu_type in rows.values_list("node__cluster__site_id", "gpu_type"):
         found.setdefault(site_id, Counter())[gpu_type] += 1
     for (site_id, gpu_type), count in _taken([service]).items():
@@ -200,9 +204,15 @@ def _offered_gpus(service: Service, reporting: set[str]) -> Mapping[int, Counter
     return found
 
 
+def _usable(reporting: set[str]) -> QuerySet[Gpu]:
+    """GPUs of reporting, schedulable nodes, at sites that are not being drained."""
+    rows = Gpu.objects.filter(node__schedulable=True, node__name__in=reporting)
+    return rows.exclude(node__cluster__site__in=control.drained_sites())
+
+
 def _taken(services: Collection[Service]) -> Counter[tuple[int, str]]:
-    """(site, GPU type) -> GPUs that the plans of other services than these may use."""
-    taken: Counter[tuple[int, str]] = Counter()
+    """(site, GPU type) -> GPUs that the plans of other services than these may use, and of their own pinned pools."""
+    taken = control.pinned_gpus(services)
     for pool in Pool.objects.exclude(service__in=services).exclude(gpu_budget={}):
         for gpu_type, count in pool.gpu_budget.items():
             taken[pool.site_id, gpu_type] += count
@@ -214,9 +224,7 @@ def offered_nodes(service: Service, reporting: set[str], sharing: Collection[Ser
 
     `sharing`: services whose plans do not count, since they are made together with this one's.
     """
-    rows = Gpu.objects.filter(
-        node__schedulable=True, node__name__in=reporting, node__cluster__site__pools__service=service
-    )
+    rows = _usable(reporting).filter(node__cluster__site__pools__service=service)
     keys = ("node__cluster__site_id", "node__cluster__site__name", "node__name", "gpu_type")
     counts = rows.values_list(*keys).annotate(count=Count("pk", distinct=True)).order_by("count", "node__name")
     taken = _taken([service, *sharing])
@@ -270,8 +278,11 @@ def pool_views(
     totals: dict[int, float] = {}
     for pool in pools:
         totals[pool.request_class_id] = totals.get(pool.request_class_id, 0.0) + weights[pool.pk]
+    pinned = {pin.pool_id for pin in control.pins(service)}
     views = []
     for pool in pools:
+        if pool.pk in pinned:
+            continue  # there is nothing to decide
         own, total = classes[pool.request_class_id], totals[pool.request_class_id]
         views.append(
             PoolView(

@@ -26,7 +26,7 @@ from scheduler.core.types import (
     Reason,
     ScaleTo,
 )
-from scheduler.live import groups, policy, recordings, snapshot
+from scheduler.live import control, groups, policy, recordings, snapshot
 from scheduler.live.serial import plan_from_json, plan_to_json, to_json, workers_from_json
 from scheduler.models import ControllerState
 
@@ -93,12 +93,16 @@ def freesh_step(turn: Turn) -> Result:
     if turn.fresh:
         policy.provide(turn.service)
     obs, told = snapshot.carbon(turn.service, turn.knobs, turn.now, turn.reporting)
-    present, own = plan_from_json(turn.state), config(Loop.CARBON, turn.knobs, carbon.CarbonConfig)
+    pinned, own = control.pins(turn.service), config(Loop.CARBON, turn.knobs, carbon.CarbonConfig)
+    present = control.without_pins(plan_from_json(turn.state), pinned)
     plan, effects = recordings.step(carbon.step, present, obs, own)
     plan, effects = best_effort(plan, effects, obs, own)
     if plan == present:
         effects = replace(effects, commands=())
-    option = next((found for found in obs.partitions if plan and found.name == plan.partition), None)
+    plan = control.with_pins(plan, pinned)
+    if plan is None:
+        return _unplanned(turn, _amiss(effects, told))
+    option = next((found for found in obs.partitions if found.name == plan.partition), None)
     return Result(_amiss(effects, told), _plan_state(plan, option, turn.state))
 
 
@@ -116,12 +120,15 @@ def shared_out_step(turn: Turn) -> Result:
         tp=_largest_tp(turn),
         fill=knobs.fill,
         alpha=alpha(Loop.CARBON, knobs),
-        whole_sites=knobs.scale in ("dynamo", "throttle"),
+        whole_sites=knobs.scale in ("dynamo", "throttle", "right_size"),
     )
-    present = plan_from_json(turn.state)
+    pinned = control.pins(turn.service)
+    present = control.without_pins(plan_from_json(turn.state), pinned)
     plan, effects = recordings.step(shared_out.step, None if turn.fresh else present, obs, own)
-    plan = plan or present
-    option = obs.partition if plan and plan.partition == obs.partition.name else None
+    plan = control.with_pins(plan or present, pinned)
+    if plan is None:
+        return _unplanned(turn, _amiss(effects, told))
+    option = obs.partition if plan.partition == obs.partition.name else None
     rests = effects.rationale.reason is Reason.POLICY
     return Result(_amiss(effects, told), _plan_state(plan, option, turn.state), rests=rests)
 
@@ -143,10 +150,19 @@ def _amiss(effects: Effects, told: tuple[str, ...]) -> Effects:
     return replace(effects, rationale=replace(why, reason=reason, summary=" ".join([why.summary, *told])))
 
 
-def _plan_state(plan: CarbonPlan | None, option: PartitionOption | None, before: Mapping[str, Any]) -> dict[str, Any]:
+def _unplanned(turn: Turn, effects: Effects) -> Result:
+    """There is no plan in force yet. What is missing, a feed or a node, may come at any moment and a whole period would
+    be long to wait for it: it wants its turn whenever it is asked, and what stays the same is told once.
+    """
+    why = effects.rationale.summary
+    asked_s = turn.now.timestamp()
+    return Result(effects, {"waits": why}, rests=turn.state.get("waits") == why, next_tick_s=asked_s)
+
+
+def _plan_state(plan: CarbonPlan, option: PartitionOption | None, before: Mapping[str, Any]) -> dict[str, Any]:
     """The plan, and each pool's share of its class for the gateways."""
-    if plan is None or option is None:
-        return {**plan_to_json(plan), "shares": before.get("shares", [])} if plan else {}
+    if option is None:
+        return {**plan_to_json(plan), "shares": before.get("shares", [])}
     shares = [
         {"site": key.site, "request_class": key.request_class, "share": share}
         for key, share in sorted(snapshot.shares(plan, option).items())

@@ -1,8 +1,7 @@
 """throttLL'eM's autoscaler on the live fleet (IV-D): the size of every engine follows the load, by shadow instances.
 
 The paper has one engine. Here the plan says how many a pool has; each is looked at by itself, with its share of the
-load of its class: they share it in proportion to what they carry. Requests are on record when they end; those that came
-in a period are those that ended in it, and as many as there are more under way at its end than at its beginning.
+load of its class (`lately`): they share it in proportion to what they carry.
 """
 
 from __future__ import annotations
@@ -10,12 +9,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, FloatField, Value
-from django.db.models.functions import Cast, Coalesce
 
 from pools.models import Instance
 from scheduler.core.algorithms.fleet import mode_failure
@@ -37,14 +33,10 @@ from scheduler.core.types import (
     ScaleTo,
     StartShadow,
 )
-from scheduler.live import agents, dynamo, recordings, snapshot
-from scheduler.live.demand import Declared, arrivals
+from scheduler.live import lately, overheads, recordings, snapshot
+from scheduler.live.demand import arrivals
 from scheduler.live.snapshot import ClassNow
 from scheduler.live.steps import Result, Turn, carbon_plan, nothing_to_do, period_s, planned_workers
-from telemetry.models import RequestRecord
-
-LONGEST_S = 600.0  # requests that run longer are not looked for
-UNDER_WAY_S = 2.0  # that records take from the gateway to the database
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +64,7 @@ def scale(turn: Turn) -> Result:
     present = planned_workers(turn.service, plan)
     for key, (now, planned) in present.items():
         workers[key] = _as_many(now, planned, [size.mode for size in table.get(key.request_class, ())])
-    under_way = _under_way(turn)
-    rates = _rates(turn, classes, under_way, seen.declared)
+    load = lately.look(turn, classes, seen.declared)
     told: dict[PoolKey, list[Effects]] = defaultdict(list)
     states: dict[str, Any] = {}
     for engine in engines:
@@ -82,15 +73,15 @@ def scale(turn: Turn) -> Result:
         own = [size for size in table.get(engine.pool.request_class, ()) if size.mode.gpu == engine.mode.gpu]
         if not any(size.mode == engine.mode for size in own):
             continue
-        effects, states[engine.uid] = _look_at(turn, engine, own, _share(engine, engines, table, rates))
+        effects, states[engine.uid] = _look_at(turn, engine, own, _share(engine, engines, table, load.rates_rps))
         told[engine.pool].append(effects)
-    stored = {"engines": states, "under_way": under_way, "at_s": turn.now.timestamp()}
+    stored = {"engines": states, lately.MEMORY: load.memory}
     return replace(_answer(present, workers, engines, told), state=stored)
 
 
 def sizes(turn: Turn, classes: Mapping[str, ClassNow]) -> dict[str, list[EngineSize]]:
     """The engine sizes for each class: ascending in what they carry, those that keep the limits."""
-    table = dynamo.overheads(turn)
+    table = overheads.table(turn.service, turn.now)
     card = turn.service.model_card
     published_s = cold_start_s(Overheads()) / settings.GREENSERVE_TRANSITION_SPEEDUP
     found: dict[str, list[EngineSize]] = {}
@@ -123,7 +114,7 @@ def _as_many(present: Mapping[Mode, int], planned: Mapping[Mode, int], known: Se
 
 
 def _engines(turn: Turn) -> list[Engine]:
-    rows = Instance.objects.filter(pool__service=turn.service, desired=Instance.Desired.RUNNING)
+    rows = Instance.objects.filter(pool__service=turn.service, desired=Instance.Desired.RUNNING, node__isnull=False)
     live = list(
         rows.filter(pool__request_class__partition=turn.service.partition_id)
         .exclude(state=Instance.State.STOPPED)
@@ -151,61 +142,6 @@ def _engines(turn: Turn) -> list[Engine]:
         beside = None if shadow is None else Mode(shadow.gpu_type, shadow.tp)
         found.append(Engine(uid, key, Mode(row.gpu_type, row.tp), beside))
     return found
-
-
-def _under_way(turn: Turn) -> dict[str, int]:
-    """Requests at the engines of each class, as their agents say now; a class without a report is not in it."""
-    rows = Instance.objects.filter(pool__service=turn.service).exclude(state=Instance.State.STOPPED)
-    class_of = {str(uid): name for uid, name in rows.values_list("uid", "pool__request_class__name")}
-    found: Counter[str] = Counter()
-    for agent in agents.states(agents.connect(), turn.reporting).values():
-        for seen in agent.instances:
-            if seen.uid in class_of and seen.running is not None and seen.waiting is not None:
-                found[class_of[seen.uid]] += seen.running + seen.waiting
-    return dict(found)
-
-
-def _rates(
-    turn: Turn, classes: Mapping[str, ClassNow], under_way: Mapping[str, int], declared: Declared | None
-) -> dict[str, float]:
-    """Requests a second of each class that came in the last period; of a new service no less than was declared."""
-    window_s = period_s(Loop.SCALE, turn.knobs)
-    until = turn.now - timedelta(seconds=UNDER_WAY_S)
-    since = until - timedelta(seconds=window_s)
-    took = ExpressionWrapper(
-        Cast(Coalesce(F("e2e_s"), 0.0), FloatField()) * Value(timedelta(seconds=1), DurationField()),
-        output_field=DurationField(),
-    )
-    ended = ExpressionWrapper(F("started_at") + took, output_field=DateTimeField())
-    rows = (
-        RequestRecord.objects.filter(
-            service=turn.service.name,
-            started_at__gt=since - timedelta(seconds=LONGEST_S),
-            started_at__lte=until,
-        )
-        .exclude(status=RequestRecord.Status.CLIENT_ERROR)
-        .annotate(ended_at=ended)
-        .filter(ended_at__gt=since, ended_at__lte=until)
-    )
-    counts = Counter(rows.values_list("request_class", flat=True))
-    only = next(iter(classes)) if len(classes) == 1 else None  # whatever it was called under another partition
-    found = {}
-    for name in classes:
-        count = sum(counts.values()) if name == only else counts[name]
-        found[name] = max(0.0, count / window_s + _growth_rps(turn, under_way, name))
-    if declared is not None:
-        name = declared.class_name([own.cell for own in classes.values()])
-        found[name] = max(found[name], declared.rps)
-    return found
-
-
-def _growth_rps(turn: Turn, under_way: Mapping[str, int], name: str) -> float:
-    """How fast those under way grew since the last turn; 0 where either number is not known."""
-    before = turn.state.get("under_way", {})
-    since_s = turn.now.timestamp() - turn.state.get("at_s", turn.now.timestamp())
-    if since_s <= 0.0 or name not in before or name not in under_way:
-        return 0.0
-    return float((under_way[name] - before[name]) / since_s)
 
 
 def _share(
@@ -256,23 +192,22 @@ def _answer(
             continue
         text = f"{pool_name(key)}: " + (" ".join(why.summary for why in whys) or "as many engines as the plan has.")
         rationale = Rationale(
-            _gravest(whys), text, _inputs(whys), tuple(row for why in whys for row in why.alternatives)
+            gravest(why.reason for why in whys),
+            text,
+            _inputs(whys),
+            tuple(row for why in whys for row in why.alternatives),
         )
         decisions.append(PoolDecision(key, wanted, True, rationale))
         commands += [ScaleTo(key, wanted), *own]
     whys = [effects.rationale for many in told.values() for effects in many]
     text = " ".join(why.summary for why in whys) or "No engine serves yet."
-    summary = Rationale(_gravest(whys), text, _inputs(whys))
+    summary = Rationale(_reason(whys), text, _inputs(whys))
     return Result(Effects(tuple(commands), None, summary), {}, tuple(decisions))
 
 
-def _gravest(whys: Sequence[Rationale]) -> Reason:
-    """The autoscaler's own reasons first, those of a change before those of none."""
-    reasons = {why.reason for why in whys}
-    for reason in (Reason.AT_LIMIT, Reason.CONGESTED, Reason.SLACK, Reason.GRACE):
-        if reason in reasons:
-            return reason
-    return gravest(reasons) if reasons else Reason.POLICY
+def _reason(whys: Sequence[Rationale]) -> Reason:
+    """Where no engine was looked at, it is the plan's doing."""
+    return gravest(why.reason for why in whys) if whys else Reason.POLICY
 
 
 def _inputs(whys: Sequence[Rationale]) -> dict[str, Any]:

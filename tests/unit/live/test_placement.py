@@ -1,5 +1,6 @@
 """Which instance stands where: each rule by itself, and the laws that hold for any fleet."""
 
+from dataclasses import replace
 from itertools import count
 
 from hypothesis import given, settings
@@ -278,6 +279,14 @@ def test_every_old_one_waits_for_its_own_when_several_are_replaced():
     assert [start.replaces for start in starts] == [(1,), (2, 3)]
 
 
+def test_old_one_serves_until_its_shadow_at_another_site_is_ready():
+    wants = [shadowing(1, {}), Wanted(2, OTHER_SITE, "SS", {A4: 1}, shadow=True)]
+    plan = place(wants, [standing(1, 1, A2), standing(2, 1, A2)], [room(1, 0), room(9, 4, site=OTHER_SITE)])
+    (start,) = plan.starts
+    assert (start.pool_id, start.node_id, start.replaces) == (2, 9, (1, 2))
+    assert plan.drains == ()
+
+
 def test_shadow_goes_when_the_old_one_is_wanted_again():
     new = Standing(2, 1, SITE, 1, "SS", A2, True, "starting", (100, 101), 2, replaces=(1,))
     plan = place([shadowing(1, {A4: 1})], [standing(1, 1, A4), new], [room(1, 2)])
@@ -305,3 +314,37 @@ def test_one_goes_on_serving_when_another_partition_has_nobody_yet():
     assert full.bridges == (1,)  # the second TP8 waits for the first to serve
     alone = place(wants, [standing(1, 1, A4, cls="SS")], [room(1, 4)])
     assert alone.drains == (1,)  # nothing else could come up
+
+
+def roomy(id_, pool, mode, **values):
+    return replace(standing(id_, pool, mode, **values), roomy=True)
+
+
+def test_shadow_starts_beside_the_old_one_when_no_gpu_is_free_and_memory_holds_both():
+    """Rule 6, and what follows: the old one serves until the new one is ready, and only then drains."""
+    want = replace(wanted(1, {A2: 1}), shadow=True)
+    old = roomy(1, 1, A4)
+    plan = place([want], [old], [room(1, 0)])
+    assert plan.starts == (Start(1, 1, A2, old.gpu_ids[:2], (1,), beside=True),)
+    assert (plan.drains, plan.waiting, plan.unplaceable) == ((), (), ())
+    new = replace(standing(2, 1, A2, state="starting"), gpu_ids=old.gpu_ids[:2], replaces=(1,), beside=True)
+    assert not place([want], [old, new], [room(1, 0)]).changes
+    assert place([want], [old, replace(new, state="ready")], [room(1, 0)]).drains == (1,)
+    assert place([want], [old, replace(new, state="failed")], [room(1, 0)]).drains == (1,), "it gets the memory"
+
+
+def test_shadow_goes_by_free_gpus_first_and_waits_when_the_old_ones_memory_is_full_or_too_few():
+    want = replace(wanted(1, {A2: 1}), shadow=True)
+    (start,) = place([want], [roomy(1, 1, A4)], [room(1, 2)]).starts
+    assert (start.gpu_ids, start.replaces, start.beside) == ((100, 101), (1,), False)
+    for workers, old in (({A2: 1}, standing(1, 1, A4)), ({A8: 1}, roomy(1, 1, A4))):
+        plan = place([replace(wanted(1, workers), shadow=True)], [old], [room(1, 4)] if A8 in workers else [room(1, 0)])
+        assert not plan.starts
+        assert plan.waiting
+    assert not place([wanted(1, {A2: 1})], [roomy(1, 1, A4)], [room(1, 0)]).starts, "not in a pool without shadows"
+
+
+def test_only_one_starts_beside_an_old_one():
+    plan = place([replace(wanted(1, {A2: 2}), shadow=True)], [roomy(1, 1, A4)], [room(1, 0)])
+    assert [(start.beside, start.replaces) for start in plan.starts] == [(True, (1,))]
+    assert plan.waiting == ((1, A2),)

@@ -1,0 +1,51 @@
+"""What an answer shows of a resource: the fields that were asked for, and the ETag of the whole."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.utils.encoders import JSONEncoder
+
+from .problems import PreconditionFailed, PreconditionRequired
+
+TAG = re.compile(r'(?:W/)?"[^"]*"')
+encoder = JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
+def etag(representation: Mapping[str, Any]) -> str:
+    """Of all fields, whichever of them are shown: it changes when anything that one can read has changed."""
+    return f'"{hashlib.sha256(encoder.encode(representation).encode()).hexdigest()[:32]}"'
+
+
+def unchanged(request: Request, tag: str) -> bool:
+    """Whether the client has it as it is (If-None-Match)."""
+    given = request.headers.get("If-None-Match", "")
+    return given.strip() == "*" or tag in [one.removeprefix("W/") for one in TAG.findall(given)]
+
+
+def check_match(given: str | None, tag: str) -> None:
+    """Raises PreconditionRequired without If-Match, PreconditionFailed when it names another state."""
+    if not given:
+        raise PreconditionRequired
+    if given.strip() != "*" and tag not in TAG.findall(given):
+        raise PreconditionFailed
+
+
+def chosen(request: Request, known: Sequence[str]) -> list[str] | None:
+    """The names in `fields`, in the order of the resource; None: all. Raises ValidationError for an unknown one."""
+    asked = request.query_params.get("fields")
+    if asked is None:
+        return None
+    names = asked.split(",")
+    if strange := [name for name in names if name not in known]:
+        raise ValidationError({"fields": f"there is no field '{strange[0][:40]}'; known are {', '.join(known)}"})
+    return [name for name in known if name in names]
+
+
+def only(representation: Mapping[str, Any], names: Sequence[str] | None) -> Mapping[str, Any]:
+    return representation if names is None else {name: representation[name] for name in names}

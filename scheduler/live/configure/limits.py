@@ -1,0 +1,74 @@
+"""What a row's limits are, in words and by field: the database's own words are names of constraints."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db.models import CheckConstraint, F, Model, Q
+
+_LOOKUPS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "gt": (operator.gt, "above"),
+    "gte": (operator.ge, "at least"),
+    "lte": (operator.le, "at most"),
+}
+_CURRENCY = "^[A-Z]{3}$"
+
+
+def broken(row: Model, leave_out: Collection[str] = ()) -> dict[str, list[str]]:
+    """Words by field (empty: of several together) for each check constraint that the row would break.
+
+    Args:
+        leave_out: Fields that are not to be judged; constraints that name one are passed over.
+    """
+    found: dict[str, list[str]] = {}
+    for constraint in row._meta.constraints:
+        if not isinstance(constraint, CheckConstraint):
+            continue
+        try:
+            constraint.validate(type(row), row, exclude=set(leave_out))
+        except ValidationError:
+            for name, words in _told(row, constraint):
+                found.setdefault(name, []).append(words)
+    return found
+
+
+def _told(row: Model, constraint: CheckConstraint) -> Iterator[tuple[str, str]]:
+    condition = constraint.condition
+    leaves = list(_leaves(condition)) if isinstance(condition, Q) else []
+    told = {name: words for name, lookup, limit in leaves if (words := _words(row, name, lookup, limit))}
+    if told:
+        yield from told.items()
+        return
+    names = ", ".join(dict.fromkeys(name for name, _, _ in leaves)) or constraint.name
+    yield "", f"{names} do not go together"
+
+
+def _leaves(condition: Q) -> Iterator[tuple[str, str, Any]]:
+    """Field, lookup and limit of each comparison; a condition that turns on a choice has none to tell."""
+    for child in condition.children:
+        if isinstance(child, Q):
+            yield from _leaves(child)
+        elif isinstance(child, tuple):
+            name, _, lookup = str(child[0]).partition("__")
+            yield name, lookup or "exact", child[1]
+
+
+def _words(row: Model, name: str, lookup: str, limit: Any) -> str:
+    """What the field must be, where that is what it is not; else empty."""
+    value = getattr(row, name, None)
+    if lookup == "regex":
+        wrong = re.search(limit, str(value)) is None
+        shape = "three capital letters, such as EUR (ISO 4217)" if limit == _CURRENCY else f"like {limit}"
+        return f"must be {shape}" if wrong else ""
+    if lookup not in _LOOKUPS:
+        return ""
+    holds, words = _LOOKUPS[lookup]
+    shown = str(limit.deconstruct()[1][0]) if isinstance(limit, F) else f"{limit:g}"  # of F: the other field
+    other = getattr(row, shown, None) if isinstance(limit, F) else limit
+    if other is None or (value is not None and holds(value, other)):
+        return ""
+    return f"is needed here: {words} {shown}" if value is None else f"must be {words} {shown}"

@@ -1,0 +1,114 @@
+"""What came of a study: figures side by side, ratios to the first run, which runs no other one beats. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A row of the comparison. `path`: where it stands in a run's figures; `better`: less, more, or neither ("")."""
+
+    key: str
+    label: str
+    unit: str
+    path: tuple[str, ...]
+    better: str = "less"
+
+    def of(self, figures: Mapping[str, Any] | None) -> float | None:
+        value: Any = figures
+        for key in self.path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        found: float | None = value
+        return found
+
+
+FIGURES = (
+    Figure("energy_wh", "Energy", "Wh", ("energy_wh",)),
+    Figure("carbon_g", "Carbon", "gCO₂e", ("carbon_g",)),
+    Figure("cost", "Cost", "", ("cost_usd",)),
+    Figure("gpu_hours", "GPU time", "h", ("gpu_hours",)),
+    Figure("slo_attainment", "SLO attainment", "share", ("slo_attainment",), "more"),
+    Figure("ttft_p99_s", "TTFT p99", "s", ("ttft_s", "p99")),
+    Figure("tpot_p99_s", "TPOT p99", "s", ("tpot_s", "p99")),
+    Figure("e2e_p99_s", "E2E p99", "s", ("e2e_s", "p99")),
+    Figure("goodput_rps", "Goodput", "requests/s", ("goodput_rps",), "more"),
+    Figure("jain", "Jain index", "", ("jain",), "more"),
+    Figure("rejected", "Rejected", "requests", ("rejected",)),
+)
+AGAINST = {"energy": FIGURES[0], "carbon": FIGURES[1], "cost": FIGURES[2]}  # of the Pareto plot
+ATTAINMENT = FIGURES[4]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A run among others: its figures in the order of FIGURES, and their ratios to the first run's."""
+
+    index: int
+    label: str
+    values: tuple[float | None, ...]
+    ratios: tuple[float | None, ...]
+
+
+def compared(runs: Sequence[tuple[int, str, Mapping[str, Any]]]) -> list[Compared]:
+    """Of (index, label, figures) of the runs that are done, in order; ratios are to the first of them."""
+    found: list[Compared] = []
+    for index, label, figures in runs:
+        values = tuple(figure.of(figures) for figure in FIGURES)
+        first = found[0].values if found else values
+        found.append(Compared(index, label, values, tuple(_ratio(a, b) for a, b in zip(values, first, strict=True))))
+    return found
+
+
+def unbeaten(points: Sequence[tuple[float, float]]) -> list[bool]:
+    """Of (what it takes, what it attains): whether no other point takes less or as much and attains more or as much."""
+    return [
+        not any(x <= own_x and y >= own_y and (x, y) != (own_x, own_y) for x, y in points) for own_x, own_y in points
+    ]
+
+
+def as_json(runs: Sequence[tuple[int, str, Mapping[str, Any]]], currency: str) -> dict[str, Any]:
+    rows = compared(runs)
+    return {
+        "currency": currency,
+        "ratios_to": rows[0].label if rows else None,
+        "figures": {figure.key: {"label": figure.label, "unit": unit_of(figure, currency)} for figure in FIGURES},
+        "runs": [
+            {
+                "index": row.index,
+                "label": row.label,
+                "values": {figure.key: value for figure, value in zip(FIGURES, row.values, strict=True)},
+                "ratios": {figure.key: ratio for figure, ratio in zip(FIGURES, row.ratios, strict=True)},
+            }
+            for row in rows
+        ],
+    }
+
+
+def as_csv(runs: Sequence[tuple[int, str, Mapping[str, Any]]], currency: str) -> str:
+    """A row for each run; empty: not known."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    units = [f"{figure.key} ({unit})" if (unit := unit_of(figure, currency)) else figure.key for figure in FIGURES]
+    writer.writerow(["run", *units, *(f"{figure.key} ratio to the first" for figure in FIGURES)])
+    for row in compared(runs):
+        # a leading sign would make a formula of a label in a spreadsheet
+        label = f"'{row.label}" if row.label[:1] in "=+-@\t\r" else row.label
+        writer.writerow([label, *(_cell(value) for value in row.values), *(_cell(ratio) for ratio in row.ratios)])
+    return out.getvalue()
+
+
+def unit_of(figure: Figure, currency: str) -> str:
+    return currency if figure.key == "cost" else figure.unit
+
+
+def _cell(value: float | None) -> float | str:
+    return "" if value is None else value
+
+
+def _ratio(value: float | None, first: float | None) -> float | None:
+    return None if value is None or not first else value / first

@@ -1,0 +1,49 @@
+"""Studies' tasks. Celery finds them through `scheduler.tasks`."""
+
+from __future__ import annotations
+
+import logging
+
+from celery import shared_task
+from django.db import transaction
+from django.utils import timezone
+from kombu.exceptions import OperationalError
+
+from pools import wire
+from pools.models import Job
+from scheduler.models import Study, StudyRun
+
+from . import running
+from .studies import stop_runs
+
+log = logging.getLogger(__name__)
+
+
+@shared_task(acks_late=False, time_limit=running.LIMIT_S + 600)  # type: ignore[untyped-decorator]
+def run_study(study_id: int) -> bool:
+    """All runs of a study. When this worker is lost, `mind_studies` sees to it."""
+    return running.run(study_id)
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def mind_studies() -> int:
+    return running.mind(timezone.now(), _send)
+
+
+def send(study: Study) -> None:
+    """Gives a study to the worker for long runs, once it is stored. Without Redis its job fails, and says so."""
+    transaction.on_commit(lambda: _send(study))
+
+
+def _send(study: Study) -> None:
+    try:
+        run_study.apply_async(
+            (study.pk,), queue=wire.SIMULATIONS_QUEUE, retry=False, expires=running.SEND_AGAIN.total_seconds()
+        )
+    except (OperationalError, OSError) as error:
+        log.warning("study %s could not be given to a worker: %s", study.pk, error)
+        words, now = f"Redis does not answer ({error}): ask again when it does", timezone.now()
+        if Job.objects.filter(pk=study.job_id, state=Job.State.QUEUED).update(
+            state=Job.State.FAILED, error=words, finished_at=now
+        ):
+            stop_runs(study.pk, StudyRun.State.FAILED, now, words)

@@ -1,0 +1,25 @@
+from .batches import Batch, BatchLine, File, FileChunk
+from .control import Approval, LoopPause, Override, ServiceMode
+from .decisions import ControllerState, Decision, Epoch
+from .outside import IdempotentAnswer, WebhookDelivery, WebhookSubscription
+from .studies import Study, StudyFile, StudyRun
+
+__all__ = [
+    "Approval",
+    "Batch",
+    "BatchLine",
+    "ControllerState",
+    "Decision",
+    "Epoch",
+    "File",
+    "FileChunk",
+    "IdempotentAnswer",
+    "LoopPause",
+    "Override",
+    "ServiceMode",
+    "Study",
+    "StudyFile",
+    "StudyRun",
+    "WebhookDelivery",
+    "WebhookSubscription",
+]

@@ -1,0 +1,168 @@
+"""What people hold in their hands: pauses of loops, a service's mode, approvals, and overrides with an end."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q
+
+from pools.models import Pool, Service, Site
+
+from .decisions import ControllerState, Decision, Epoch
+
+
+class ServiceMode(models.Model):
+    """What becomes of the decisions of a service's slow loops; without a row they act."""
+
+    class Mode(models.TextChoices):
+        ACT = "act", "act: decisions are carried out"
+        ADVISE = "advise", "advise: decisions are made and shown, and not carried out"
+        APPROVE = "approve", "approve: decisions wait until a person approves them"
+
+    service = models.OneToOneField(Service, on_delete=models.CASCADE, related_name="mode")
+    mode = models.CharField(max_length=8, choices=Mode, default=Mode.ACT)
+    approve_within_s = models.FloatField(default=900.0, help_text="A decision that nobody approved by then lapses.")
+    changed_at = models.DateTimeField(auto_now=True)
+    changed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(approve_within_s__gt=0), name="service_mode_time_positive")]
+
+    def __str__(self) -> str:
+        return f"{self.service}: {self.mode}"
+
+
+class Hold(models.Model):
+    """What pauses and overrides have in common. In force until `ended_at` or `expires_at`, whichever comes first."""
+
+    reason = models.CharField(max_length=300, help_text="Why, for those who wonder later.")
+    created_at = models.DateTimeField()
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="Ended by hand; empty: it was not.")
+    ended_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+
+    class Meta:
+        abstract = True
+        ordering: ClassVar[list[str]] = ["-created_at", "-id"]
+
+
+class LoopPause(Hold):
+    """A loop of a service that decides nothing: what it set last stays, but that clocks go to their top."""
+
+    class Loop(models.TextChoices):
+        CARBON = "carbon"
+        SCALE = "scale"
+        SHARD = "shard"
+        CLOCK = "clock"
+
+    service = models.ForeignKey(Service, on_delete=models.CASCADE, related_name="pauses")
+    loop = models.CharField(max_length=10, choices=Loop)
+    expires_at = models.DateTimeField(null=True, blank=True, help_text="Empty: until somebody resumes it.")
+
+    class Meta(Hold.Meta):
+        constraints = [
+            models.UniqueConstraint(
+                fields=["service", "loop"], condition=Q(ended_at__isnull=True), name="loop_paused_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.loop} of {self.service} paused"
+
+
+class Override(Hold):
+    """A person's word against the controllers', for a while. `value` by kind:
+
+    workers: mode name -> instances of the pool. clock: {"mhz": MHz} of the instance, or of all of the pool's; or
+    {"floor_mhz": MHz} that the pool's clocks may go down to.
+    partition: {"partition": name}. drain: {}, of the site: no new workers there, and plans without it.
+    """
+
+    class Kind(models.TextChoices):
+        WORKERS = "workers", "workers of a pool"
+        CLOCK = "clock", "clock"
+        PARTITION = "partition", "partition of a service"
+        DRAIN = "drain", "drain of a site"
+
+    kind = models.CharField(max_length=10, choices=Kind)
+    service = models.ForeignKey(Service, on_delete=models.CASCADE, null=True, blank=True, related_name="overrides")
+    site = models.ForeignKey(Site, on_delete=models.CASCADE, null=True, blank=True, related_name="overrides")
+    pool = models.ForeignKey(Pool, on_delete=models.CASCADE, null=True, blank=True, related_name="overrides")
+    instance_uid = models.UUIDField(null=True, blank=True)
+    value = models.JSONField(default=dict, blank=True)
+    expires_at = models.DateTimeField()
+    decision = models.ForeignKey(
+        Decision,
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="undone_by",
+        help_text="That it undoes.",
+    )
+
+    class Meta(Hold.Meta):
+        constraints = [
+            models.CheckConstraint(condition=Q(expires_at__gt=F("created_at")), name="override_ends"),
+            models.CheckConstraint(
+                condition=(Q(kind="drain", site__isnull=False, service__isnull=True))
+                | (Q(kind="partition", service__isnull=False))
+                | (Q(kind__in=["workers", "clock"], pool__isnull=False, service__isnull=False)),
+                name="override_of_something",
+            ),
+        ]
+        indexes = [models.Index(fields=["expires_at"], condition=Q(ended_at__isnull=True), name="override_open")]
+
+    def __str__(self) -> str:
+        return f"{self.get_kind_display()} {self.pool or self.site or self.service}"
+
+
+class Approval(models.Model):
+    """A plan that waits for a person. `basis` is what it was made on: when that has moved, it is out of date.
+
+    Approved, exactly `commands` are carried out and `state` becomes the loop's: by compare-and-swap.
+    """
+
+    class Status(models.TextChoices):
+        PENDING = "pending"
+        APPROVED = "approved"
+        REJECTED = "rejected"
+        EXPIRED = "expired"
+        OUTDATED = "outdated", "out of date"
+
+    epoch = models.OneToOneField(Epoch, on_delete=models.CASCADE, related_name="approval")
+    service = models.ForeignKey(Service, on_delete=models.CASCADE, related_name="approvals")
+    controller = models.ForeignKey(ControllerState, on_delete=models.CASCADE, related_name="approvals")
+    loop = models.CharField(max_length=10)
+    commands = models.JSONField(default=list)
+    state = models.JSONField(default=dict)
+    basis = models.CharField(max_length=64)
+    status = models.CharField(max_length=10, choices=Status, default=Status.PENDING)
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    decided_at = models.DateTimeField(null=True, blank=True)
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    note = models.CharField(max_length=300, blank=True)
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["service", "loop"], condition=Q(status="pending"), name="approval_pending_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.loop} of {self.service}: {self.status}"
+
+    def decisions(self) -> Any:
+        return self.epoch.decisions.order_by("pk")

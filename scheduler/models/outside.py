@@ -1,0 +1,87 @@
+"""What programs outside were answered and are told: answers by idempotency key, webhooks and their deliveries."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+
+class IdempotentAnswer(models.Model):
+    """What a POST with an Idempotency-Key was answered: the same again for a day. Kept with its effect, or not at all.
+
+    `body_hash` is of the method, the path and the body: the key with another one is a mistake.
+    """
+
+    KEPT = timedelta(hours=24)
+
+    actor = models.CharField(max_length=80)
+    key = models.CharField(max_length=255)
+    body_hash = models.CharField(max_length=64)
+    status = models.PositiveSmallIntegerField(default=0)
+    headers = models.JSONField(default=dict)
+    body = models.JSONField(null=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["actor", "key"], name="idempotent_answer_once")]
+        indexes = [models.Index(fields=["created_at"], name="idempotent_answer_age")]
+
+    def __str__(self) -> str:
+        return f"{self.actor} {self.key}"
+
+
+class WebhookSubscription(models.Model):
+    """Who is told of events, each as JSON posted to `url` and signed with `secret`, which is shown once.
+
+    The secret is kept as it is, since signing needs it.
+    """
+
+    name = models.CharField(max_length=100, unique=True)
+    url = models.CharField(max_length=500, help_text="https, and at a public address; part of it may be secret.")
+    secret = models.CharField(max_length=100)
+    events = models.JSONField(default=list, help_text="Names of events: scheduler.live.webhooks.EVENTS.")
+    enabled = models.BooleanField(default=True)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class WebhookDelivery(models.Model):
+    """An event for one subscriber: written once (`subject` is what it is about), sent afterwards, and kept as a log."""
+
+    class State(models.TextChoices):
+        PENDING = "pending"
+        SENT = "sent"
+        FAILED = "failed"
+
+    uid = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
+    subscription = models.ForeignKey(WebhookSubscription, on_delete=models.CASCADE, related_name="deliveries")
+    event = models.CharField(max_length=40)
+    subject = models.CharField(max_length=80)
+    body = models.JSONField()
+    state = models.CharField(max_length=8, choices=State, default=State.PENDING)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    due_at = models.DateTimeField(help_text="When it is to be sent, or tried again.")
+    sent_at = models.DateTimeField(null=True)
+    error = models.CharField(max_length=200, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        constraints = [models.UniqueConstraint(fields=["subscription", "event", "subject"], name="webhook_once")]
+        indexes = [
+            models.Index(fields=["due_at"], name="webhook_delivery_due", condition=Q(state="pending")),
+            models.Index(fields=["-created_at", "-id"], name="webhook_delivery_newest"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.event} {self.subject}: {self.state}"

@@ -1,0 +1,119 @@
+"""Scenarios changed, and runs compared: what needs no database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from frontend.plot_style import THEMES, Look
+from frontend.whatif import plots
+from scheduler.live.whatif import changes, comparing, documents, presets
+from scheduler.live.whatif.changes import Changes
+from scheduler.live.whatif.documents import RunSpec
+from scheduler.live.whatif.errors import BadStudy
+from scheduler.simulator.scenario import parse_scenario
+from scheduler.simulator.sites import Site, bin_s
+from tests.fakes.studies import tiny
+
+CSV = b"start,value\n2026-01-01T00:00:00+00:00,300\n2026-01-01T00:05:00+00:00,\n2026-01-01T00:10:00+00:00,-10\n"
+
+
+def figures(energy_wh: float, attainment: float | None, carbon_g: float | None = None) -> dict[str, Any]:
+    return {"energy_wh": energy_wh, "slo_attainment": attainment, "carbon_g": carbon_g, "ttft_s": {"p99": 1.0}}
+
+
+def test_changes_are_put_over_a_scenario_and_leave_it_as_it_was() -> None:
+    document = tiny(
+        sites={"site": {"carbon_g_per_kwh": {"csv": "c.csv"}, "usd_per_kwh": [0.1, 0.2], "gpus": {"A100-80GB": 2}}},
+        classes=[{"name": "all", "slo": {"ttft_s": 0.1, "tpot_s": 0.01}}],
+    )
+    document["fleet"][0]["site"] = "site"
+    otherwise = Changes(
+        rate_scale=2.0,
+        duration_s=10.0,
+        gpus={"site": {"A100-80GB": 6}},
+        carbon_scales={"site": 0.5},
+        price_scales={"site": 3.0},
+        pues={"site": 1.4},
+        slo={"ttft_s": 2.0},
+    )
+
+    found, files = changes.put(document, {"c.csv": CSV}, otherwise)
+
+    assert found["workload"]["rate_scale"] == 2.0
+    assert found["workload"]["duration_s"] == 10.0
+    assert found["fleet"][0]["count"] == 6
+    assert found["sites"]["site"]["usd_per_kwh"] == pytest.approx([0.3, 0.6])
+    assert found["sites"]["site"]["pue"] == 1.4
+    assert files["c.csv"].decode().splitlines()[1:] == [
+        "2026-01-01T00:00:00+00:00,150.0",
+        "2026-01-01T00:05:00+00:00,",
+        "2026-01-01T00:10:00+00:00,-5.0",
+    ]
+    assert found["classes"][0]["slo"] == {"ttft_s": 2.0, "tpot_s": 0.01}
+    assert document["fleet"][0]["count"] == 2
+    assert "pue" not in document["sites"]["site"]
+
+
+def test_a_runs_policy_keeps_the_scenarios_keys_when_it_has_its_name() -> None:
+    document = tiny(policy={"name": "freesh", "alpha": 1.3})
+
+    own = documents.for_run(document, RunSpec("freesh", {"order": "fcfs"}, ("fleet.count=5",)))
+    other = documents.for_run(document, RunSpec("single_pool"))
+
+    assert own["policy"] == {"name": "freesh", "alpha": 1.3, "order": "fcfs"}
+    assert own["fleet"][0]["count"] == 5
+    assert other["policy"] == {"name": "single_pool"}
+    for line in ("freesh {order: fcfs, loops: [scale]}", "freesh {order: fcfs} fleet.count=8", "freesh seed=2"):
+        assert documents.run_spec(line).title == line
+    with pytest.raises(BadStudy, match="write NAME, NAME"):
+        documents.run_spec("freesh {order: fcfs} fleet.count")
+
+
+@pytest.mark.parametrize("text", ["a: .inf", "a: 1.0e+300", "a: [" * 40 + "]" * 40, "- 1", "a: b: c", "\x00"])
+def test_a_text_is_refused_when_it_is_no_scenario_that_can_be_stored(text: str) -> None:
+    with pytest.raises(BadStudy, match="scenario"):
+        documents.read_text(text)
+
+
+def test_every_preset_is_a_scenario() -> None:
+    names = [preset.name for preset in presets.available()]
+
+    assert "dynamollm-70b-h100" in names
+    for name in names:
+        parse_scenario(presets.load(name), presets.folder() / f"{name}.yaml")
+
+
+def test_ratios_are_to_the_first_run_and_unknown_stays_unknown() -> None:
+    rows = comparing.compared([(0, "a", figures(10.0, 0.9)), (2, "b", figures(5.0, None, 3.0))])
+
+    assert rows[1].ratios[0] == 0.5
+    assert rows[1].values[1] == 3.0
+    assert rows[1].ratios[1] is None
+    assert rows[1].ratios[4] is None
+
+
+def test_a_run_is_unbeaten_when_no_other_takes_less_and_attains_more() -> None:
+    assert comparing.unbeaten([(1.0, 0.9), (2.0, 0.9), (2.0, 0.99), (3.0, 0.95)]) == [True, False, True, False]
+
+
+def test_each_dot_of_the_pareto_plot_opens_its_run() -> None:
+    look = Look(THEMES["dark"], None, "UTC")  # type: ignore[arg-type]
+    runs = [
+        plots.Shown(0, "one <b>", figures(1_500.0, 0.99), {}, "/what-if/1/runs/0/"),
+        plots.Shown(1, "two", figures(900.0, None), {}, "/what-if/1/runs/1/"),
+    ]
+
+    found = plots.pareto(runs, "energy", "EUR", look)
+
+    dots = [trace for trace in found["data"] if "customdata" in trace]
+    assert [(dot["x"], dot["y"], dot["customdata"]) for dot in dots] == [([1.5], [99.0], ["/what-if/1/runs/0/"])]
+    assert "<b>" not in dots[0]["hovertemplate"]
+    assert found["layout"]["xaxis"]["title"]["text"] == "energy, kWh"
+    assert plots.pareto(runs, "cost", "EUR", look)["meta"]["empty"]
+
+
+@pytest.mark.parametrize(("most_s", "expected_s"), [(float("inf"), 3600.0), (1000.0, 900.0), (7.0, 6.0), (0.2, 1.0)])
+def test_bins_are_as_fine_as_asked_for_and_divide_the_hour(most_s: float, expected_s: float) -> None:
+    assert bin_s([Site("a")], most_s) == expected_s
