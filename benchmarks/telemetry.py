@@ -1,7 +1,7 @@
 """Times samples, roll-ups, charts and the ledger against their budgets: `python -m benchmarks.telemetry [PART ...]`.
 
-Parts: ingest, rate, charts, ledger; all of them without arguments. Prints JSON, then a small table. PostgreSQL and
-Redis are its own, started in a throw-away folder with the product's settings, durable; nothing else is touched.
+Parts: ingest, rate, charts, ledger, alerts; all of them without arguments. Prints JSON, then a small table. PostgreSQL
+and Redis are its own, started in a throw-away folder with the product's settings, durable; nothing else is touched.
 
 - ingest: agents' encoded batches into tables, as the ingester commits them (decoded, claimed, copied, minutes noted),
   against one binary COPY of the same rows into one table without an index, taken in turns: by the driver from Python
@@ -12,6 +12,9 @@ Redis are its own, started in a throw-away folder with the product's settings, d
 - charts: thirty days of a thousand GPUs as roll-ups (2.6 billion samples' worth), and what each chart's query takes.
 - ledger: a day of a hundred GPUs (8.6 million readings) and three million requests: entered and settled, then held
   against the meters. In processor seconds of a process of its own and of its backend; its peak memory is the figure.
+- alerts: rounds of all rules over a thousand GPUs in 125 instances: a quarter of an hour of samples, a day of a million
+  requests, three nodes silent, a site at its cap, instances that came up lately. One round is due each 15 s; the
+  figure is processor seconds, its process's and its backend's, for each second of that.
 """
 
 from __future__ import annotations
@@ -23,7 +26,6 @@ import os
 import resource
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -33,6 +35,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks.own_servers import own_servers
 
 sys.path[0] = str(Path(__file__).parents[1])  # this file has the name of the package that it is about
 GPUS_PER_NODE = 8
@@ -44,6 +48,7 @@ BUDGETS = {
     "ledger_s": (180.0, "below"),
     "ledger_peak_mb": (1_000.0, "below"),
     "ledger_imbalance_uj": (0, "exactly"),
+    "alerts_cores": (0.05, "below"),
 }
 TYPES = ["timestamptz", "int8", *["float8"] * 4, "int8", "float8", "int8", "varchar", "int4"]
 MINUTE_DAYS = 2  # no chart of more than a day reads minutes
@@ -96,7 +101,8 @@ def encoded_batches(gpus: list[Any], start_s: float, seconds: int, boot: str) ->
                 )
                 for gpu in own
             ]
-            found.append(wire.encode(wire.AgentBatch(f"node-{node}", boot, second, start_s + second, rows)))
+            samples = wire.GpuSamples.pack(rows)
+            found.append(wire.encode(wire.AgentBatch(f"node-{node}", boot, second, start_s + second, samples)))
     return found
 
 
@@ -117,6 +123,7 @@ def ingest(rounds: int = 5, seconds: int = 100) -> dict[str, Any]:
     rows_s: list[Spent] = []
     ours_s: list[Spent] = []
     rows = seconds * len(gpus)
+    a_commit = ingesting.READ_COUNT + ingesting.READ_AHEAD  # of a backlog
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         backend = cursor.fetchone()[0]
@@ -124,8 +131,8 @@ def ingest(rounds: int = 5, seconds: int = 100) -> dict[str, Any]:
             sent = encoded_batches(gpus, start_s + turn * seconds, seconds, f"boot-{turn}")
             entries = [ingesting.Entry(wire.BATCH_STREAM, b"1-0", {b"b": body}) for body in sent]
             with Spending(backend) as ours:
-                for at in range(0, len(entries), ingesting.READ_COUNT):
-                    ingester._commit([ingesting._decode(e) for e in entries[at : at + ingesting.READ_COUNT]])
+                for at in range(0, len(entries), a_commit):
+                    ingester.write(entries[at : at + a_commit])
             prepared = exported(start_s + turn * seconds, seconds)
             cursor.execute("CREATE TABLE raw (LIKE telemetry_gpusample)")
             with Spending(backend) as raw, cursor.copy("COPY raw FROM STDIN (FORMAT BINARY)") as copy:
@@ -163,7 +170,7 @@ def as_values(sent: list[bytes], ids: dict[str, int]) -> list[tuple[Any, ...]]:
 
     found = []
     for body in sent:
-        for r in wire.decode(body, wire.AgentBatch).gpus:
+        for r in wire.decode(body, wire.AgentBatch).gpus.unpack():
             at = datetime.fromtimestamp(r.at_s, UTC)
             values = (r.energy_j, r.power_w, r.sm_clock_mhz, r.utilisation, r.memory_used_bytes, r.temperature_c)
             found.append((at, ids[r.gpu_uuid], *values, None, r.instance_state, r.running))
@@ -287,17 +294,7 @@ def charts(days: int = 30, rounds: int = 40) -> dict[str, Any]:
             counts[table] = cursor.rowcount
         for step_s in STEPS_S:
             since = max(start, now - timedelta(days=MINUTE_DAYS)) if step_s == 60 else start
-            first = datetime.fromtimestamp(since.timestamp() // step_s * step_s, UTC)
-            cursor.execute(
-                "INSERT INTO telemetry_energyrollup (step_s, start_at, site_id, pool_id, kind, energy_uj, gpu_us, "
-                "carbon_gco2e, unknown_uj, until) "
-                "SELECT %s, t, p.site_id, p.id, kind, 250e6 * %s, 250e6 * %s / 4, %s * 25.0, 0, t "
-                "FROM generate_series(%s::timestamptz, %s, make_interval(secs => %s)) t "
-                "CROSS JOIN pools_pool p CROSS JOIN unnest(ARRAY['serving','idle','transition','unattributed']) kind "
-                "WHERE p.site_id IN (SELECT id FROM pools_site WHERE name LIKE 'bench-%%')",
-                [step_s, step_s, step_s, step_s, first, now, step_s],
-            )
-            counts[f"energy of {step_s} s"] = cursor.rowcount
+            counts[f"energy of {step_s} s"] = energy_sums(step_s, since, now)
         connection.connection.autocommit = True
         cursor.execute("VACUUM ANALYZE")
     now_s, one = now.timestamp(), gpus[500]
@@ -358,6 +355,88 @@ def day_of_samples(gpus: list[Any], start: datetime, seconds: int = 86_400 + 30)
                 copying.Column("running", copying.INTEGER, np.where(busy, 9, 0)[keep]),
             ],
         )
+
+
+def energy_sums(step_s: int, since: datetime, now: datetime) -> int:
+    """Roll-ups of one step for all pools. Returns how many."""
+    from django.db import connection
+
+    first = datetime.fromtimestamp(since.timestamp() // step_s * step_s, UTC)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO telemetry_energyrollup (step_s, start_at, site_id, pool_id, kind, energy_uj, gpu_us, "
+            "carbon_gco2e, unknown_uj, until) "
+            "SELECT %s, t, p.site_id, p.id, kind, 250e6 * %s, 250e6 * %s / 4, %s * 25.0, 0, t "
+            "FROM generate_series(%s::timestamptz, %s, make_interval(secs => %s)) t "
+            "CROSS JOIN pools_pool p CROSS JOIN unnest(ARRAY['serving','idle','transition','unattributed']) kind "
+            "WHERE p.site_id IN (SELECT id FROM pools_site WHERE name LIKE 'bench-%%')",
+            [step_s, step_s, step_s, step_s, first, now, step_s],
+        )
+        return int(cursor.rowcount)
+
+
+def alerts(rounds: int = 40) -> dict[str, Any]:
+    import redis
+    from django.conf import settings
+    from django.db import connection
+
+    from pools import wire
+    from pools.models import Instance, Node, Site
+    from telemetry import partitions
+    from telemetry.alerts import rounds as alert_rounds
+    from telemetry.models import Alert, MeterMark
+
+    gpus = fleet(1_000, GPUS_PER_NODE)
+    now = datetime.now(UTC).replace(microsecond=0)
+    partitions.ensure({(now + timedelta(days=n)).date() for n in range(-2, 2)})
+    MeterMark.objects.bulk_create(
+        MeterMark(gpu=gpu, at=now, energy_uj=10**12, opened_at=now, opened_energy_uj=0) for gpu in gpus
+    )
+    Site.objects.filter(name="bench-0").update(power_cap_w=250 * 75.0)
+    up = Instance.objects.filter(gpu_type="A100-80GB")
+    up.update(state=Instance.State.READY, desired=Instance.State.READY, ready_at=now - timedelta(days=1))
+    Instance.objects.filter(pk__in=up.order_by("pk")[:25]).update(ready_at=now - timedelta(minutes=5))
+    for step_s in (60, 86_400):
+        energy_sums(step_s, now - timedelta(days=2), now)
+    day_of_requests(now - timedelta(days=1), 1_000_000)
+    with connection.cursor() as cursor:
+        span = {"start": now - timedelta(minutes=15), "end": now}
+        cursor.execute(
+            "INSERT INTO telemetry_gpusample (at, gpu_id, energy_j, power_w) SELECT t, g.id, 1e6, 250 "
+            "FROM generate_series(%(start)s::timestamptz, %(end)s, '1 second') t "
+            "CROSS JOIN pools_gpu g WHERE g.uuid LIKE 'B-%%'",
+            span,
+        )
+        cursor.execute(
+            "INSERT INTO telemetry_instancesample (at, instance_id, state, running, waiting) "
+            "SELECT t, i.id, 'ready', 20, i.id %% 7 "
+            "FROM generate_series(%(start)s::timestamptz, %(end)s, '1 second') t "
+            "CROSS JOIN pools_instance i WHERE i.gpu_type = 'A100-80GB'",
+            span,
+        )
+        connection.connection.autocommit = True
+        cursor.execute("VACUUM ANALYZE")
+        cursor.execute("SELECT pg_backend_pid()")
+        backend = cursor.fetchone()[0]
+    names = list(Node.objects.values_list("name", flat=True))
+    with redis.Redis.from_url(settings.REDIS_URL) as client:
+        for name in names[3:]:
+            state = wire.AgentState(name, "boot", now.timestamp(), 1, [])
+            client.set(wire.agent_key(name), wire.encode(state), ex=600)
+    spent = []
+    for turn in range(rounds):
+        with Spending(backend) as one:
+            alert_rounds.run(now - timedelta(milliseconds=10 * (rounds - turn)))
+        spent.append(one.spent)
+    return {
+        "gpus": len(gpus),
+        "nodes": len(names),
+        "alerts_open": Alert.objects.filter(state=Alert.State.OPEN).count(),
+        "alerts_first_round_ms": round(spent[0].wall_s * 1e3, 1),
+        "alerts_round_p50_ms": round(float(np.percentile([one.wall_s for one in spent[1:]], 50)) * 1e3, 1),
+        "alerts_round_p95_ms": round(float(np.percentile([one.wall_s for one in spent[1:]], 95)) * 1e3, 1),
+        "alerts_cores": round(sum(one.cpu_s for one in spent[1:]) / (15.0 * (rounds - 1)), 4),
+    }
 
 
 def day_of_requests(start: datetime, count: int) -> None:
@@ -448,33 +527,19 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024.0
 
 
-PARTS: dict[str, Callable[[], dict[str, Any]]] = {"ingest": ingest, "rate": rate, "charts": charts, "ledger": ledger}
+PARTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "ingest": ingest,
+    "rate": rate,
+    "charts": charts,
+    "ledger": ledger,
+    "alerts": alerts,
+}
 
 
 def run(part: str) -> dict[str, Any]:
     """In a database of its own."""
-    from greenserve import embedded
-
-    with tempfile.TemporaryDirectory(prefix="greenserve-bench-") as folder:
-        var_dir = Path(folder)
-        os.environ |= {
-            "GREENSERVE_VAR": folder,
-            "DATABASE_URL": embedded.database_url(var_dir),
-            "REDIS_URL": embedded.redis_url(var_dir),
-            "DJANGO_SETTINGS_MODULE": "greenserve.settings",
-        }
-        try:
-            with embedded.running(var_dir):
-                import django
-                from django.core.management import call_command
-
-                django.setup()
-                call_command("migrate", verbosity=0)
-                found = PARTS[part]()
-                django.db.connections.close_all()
-                return found
-        finally:
-            embedded.remove(var_dir)
+    with own_servers():
+        return PARTS[part]()
 
 
 def main() -> None:

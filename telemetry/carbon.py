@@ -123,9 +123,15 @@ def intensity_steps(site: Site, start: datetime, step_s: float, n: int) -> tuple
     return DecisionCurves(Signal.AVERAGE.value, {site.pk: curve}).steps(site, start, step_s, n)
 
 
-def intensity_at(site: Site | int, at: datetime) -> float | None:
-    """Average intensity in g/kWh around `at`, our own forecasts included, for routing; None when nothing is known."""
-    return IntensityCurve(site, at, at + timedelta(microseconds=1), modelled=True).at(at.timestamp())
+def intensity_at(site: Site | int, at: datetime, signal: str = Signal.AVERAGE) -> float | None:
+    """Intensity in g/kWh around `at`, our own forecasts included, for routing; None when nothing is known."""
+    return IntensityCurve(site, at, at + timedelta(microseconds=1), signal, modelled=True).at(at.timestamp())
+
+
+def marginal_at(at: datetime) -> dict[int, float | None]:
+    """The marginal intensity in g/kWh around `at` of each site that has a feed of it."""
+    with_feed = CarbonFeed.objects.filter(signal=Signal.MARGINAL).values_list("site", flat=True)
+    return {site: intensity_at(site, at, Signal.MARGINAL) for site in with_feed}
 
 
 def price_steps(site: Site, start: datetime, step_s: float, n: int, currency: str) -> tuple[float | None, ...]:

@@ -40,15 +40,19 @@ class Column:
     null: NDArray[np.bool_] | None = None
     texts: tuple[bytes, ...] = ()
 
-    def pick(self, which: NDArray[np.bool_]) -> Column:
+    def pick(self, which: NDArray[Any] | slice) -> Column:
         null = None if self.null is None else self.null[which]
         return Column(self.name, self.kind, self.values[which], null, self.texts)
 
 
-def floats(name: str, values: Sequence[float | None], kind: str = DOUBLE) -> Column:
-    """Of numbers or None. Integers are exact up to 2**53. Raises DataError when one does not fit its column."""
-    found = np.array(values, dtype=np.float64)
-    null = np.isnan(found)
+def floats(name: str, values: Sequence[float | None] | NDArray[np.float64], kind: str = DOUBLE) -> Column:
+    """Of numbers; None, and what is not finite, is null. Integers are exact up to 2**53.
+
+    Raises:
+        DataError: One does not fit its column.
+    """
+    found = np.asarray(values, dtype=np.float64)
+    null = ~np.isfinite(found)
     if kind != DOUBLE:
         found = np.where(null, 0.0, found)
         if len(found) and np.abs(found).max() >= _LIMITS[kind]:
@@ -96,13 +100,23 @@ def write(table: str, columns: Sequence[Column]) -> None:
 def write_by_day(table: str, at_us: NDArray[np.int64], columns: Sequence[Column]) -> None:
     """`write` straight into the days' partitions: the database need not look for each row's."""
     days = at_us // _DAY_US
-    for day in np.unique(days).tolist():
+    found = distinct(days)
+    for day in found:
         which = days == day
-        whole = bool(which.all())
         write(
             f"{table}_{date.fromordinal(_EPOCH_DAY + day):%Y%m%d}",
-            columns if whole else [column.pick(which) for column in columns],
+            columns if len(found) == 1 else [column.pick(which) for column in columns],
         )
+
+
+def distinct(values: NDArray[np.int64]) -> list[int]:
+    """The different values, in order. Of thousands most are equal here, and sorting them would be a waste."""
+    found = []
+    while len(values):
+        least = int(values.min())
+        found.append(least)
+        values = values[values > least]
+    return found
 
 
 def encode(columns: Sequence[Column]) -> bytes:
@@ -114,31 +128,39 @@ def encode(columns: Sequence[Column]) -> bytes:
             code = column.values
         elif column.kind == "text":
             code = np.char.str_len(column.values)
+        elif column.null is None:
+            continue
         span = int(np.max(code)) + 2
         shape = shape * span + (code if column.null is None else np.where(column.null, span - 1, code))
-    parts = [_HEADER]
-    for one in np.unique(shape):
-        which = np.flatnonzero(shape == one)
-        parts.append(_laid_out(columns, which, int(which[0])))
+    parts: list[bytes | bytearray] = [_HEADER]
+    found = distinct(shape)
+    for one in found:
+        which = slice(None) if len(found) == 1 else np.flatnonzero(shape == one)
+        parts.append(_laid_out([column.pick(which) for column in columns]))
     return b"".join([*parts, _TRAILER])
 
 
-def _laid_out(columns: Sequence[Column], which: NDArray[np.int64], example: int) -> bytes:
+def _laid_out(columns: Sequence[Column]) -> bytearray:
+    """Rows that all have the shape of the first: a row without values as often as there are rows, then the values."""
     kinds = []
     for column in columns:
-        if column.null is not None and column.null[example]:
+        if column.null is not None and column.null[0]:
             kinds.append("")
         elif column.kind == "text":
-            kinds.append(f"S{len(column.values[example])}")
+            kinds.append(f"S{len(column.values[0])}")
         else:
-            kinds.append(f"S{len(column.texts[int(column.values[example])])}" if column.texts else column.kind)
-    rows = np.zeros(len(which), dtype=_layout(tuple(kinds)))
-    rows["fields"] = len(columns)
+            kinds.append(f"S{len(column.texts[int(column.values[0])])}" if column.texts else column.kind)
+    layout = _layout(tuple(kinds))
+    one = np.zeros(1, dtype=layout)
+    one["fields"] = len(columns)
+    for i, kind in enumerate(kinds):
+        one[f"length{i}"] = np.dtype(kind).itemsize if kind else -1
+    data = bytearray(one.tobytes() * len(columns[0].values))
+    rows = np.frombuffer(data, dtype=layout)
     for i, (column, kind) in enumerate(zip(columns, kinds, strict=True)):
-        rows[f"length{i}"] = np.dtype(kind).itemsize if kind else -1
         if kind and kind != "S0":
-            rows[f"value{i}"] = column.texts[int(column.values[example])] if column.texts else column.values[which]
-    return rows.tobytes()
+            rows[f"value{i}"] = column.texts[int(column.values[0])] if column.texts else column.values
+    return data
 
 
 @lru_cache(maxsize=256)

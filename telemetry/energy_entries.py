@@ -18,9 +18,10 @@ from scheduler.core.grouping import Groups
 from scheduler.core.units import US_PER_S, ug_per_uj
 from telemetry import copying
 from telemetry.carbon import IntensityCurve
-from telemetry.models import EnergyRollup
+from telemetry.models import EnergyRollup, GpuEnergy, SiteEnergy
 from telemetry.models.rollups import STEPS_S
 from telemetry.rates import Rates
+from telemetry.sql import gpu_energy
 from telemetry.sql.ledger import ROLL_UP_ENTRIES
 
 CELL_S = 10.0
@@ -150,9 +151,16 @@ def _moment(at_us: int) -> datetime:
 
 
 def roll_up_again() -> None:
-    """Makes the sums over minutes, hours and days again from all entries, for when they are in doubt."""
+    """Makes all sums of entries again from the entries, for when they are in doubt.
+
+    Their carbon is by what was known at posting then; of windows that are restated later it follows again.
+    """
+    # In the order in which a posting comes to them: what sites add up to follows what their pools do.
+    sums = [model._meta.db_table for model in (GpuEnergy, EnergyRollup, SiteEnergy)]
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(f"LOCK TABLE {EnergyRollup._meta.db_table} IN SHARE ROW EXCLUSIVE MODE")
-        cursor.execute(f"DELETE FROM {EnergyRollup._meta.db_table}")
+        cursor.execute(f"LOCK TABLE {', '.join(sums)} IN SHARE ROW EXCLUSIVE MODE")
+        for table in sums:
+            cursor.execute(f"DELETE FROM {table}")
         for step_s in STEPS_S:
             cursor.execute(ROLL_UP_ENTRIES.format(step_s=step_s))
+        cursor.execute(gpu_energy.FILL)

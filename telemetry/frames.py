@@ -21,14 +21,19 @@ class Window:
     bucket_s: float
 
     @classmethod
-    def last(cls, range_s: float, now_s: float) -> Window:
-        """The last `range_s` seconds in at most about `POINTS` buckets of whole ledger cells.
+    def last(cls, range_s: float, now_s: float, points: int = POINTS) -> Window:
+        """The last `range_s` seconds in at most about `points` buckets of whole ledger cells.
 
         Wider ones are of whole minutes, hours or days, so that sums over these can be read instead.
         """
-        step_s = next((step_s for step_s in (86_400.0, 3_600.0, 600.0, 60.0) if range_s / POINTS > step_s / 2), CELL_S)
-        bucket_s = step_s * max(1, math.ceil(range_s / POINTS / step_s))
+        step_s = next((step_s for step_s in (86_400.0, 3_600.0, 600.0, 60.0) if range_s / points > step_s / 2), CELL_S)
+        bucket_s = step_s * max(1, math.ceil(range_s / points / step_s))
         return cls(math.floor((now_s - range_s) / bucket_s) * bucket_s, now_s, bucket_s)
+
+    def coarser(self, step_s: float) -> Window:
+        """The same span in buckets that are whole multiples of `step_s`, at least as wide as now."""
+        bucket_s = step_s * math.ceil(self.bucket_s / step_s)
+        return Window(math.floor(self.start_s / bucket_s) * bucket_s, self.end_s, bucket_s)
 
     @property
     def count(self) -> int:
@@ -56,14 +61,16 @@ class SitePower:
 
     `in_use_w` is serving, starting and draining, and what nobody saw the purpose of; `idle_w` is powered with nothing
     to do. `silent` marks buckets whose samples were missing: nothing metered, or only a counter's jump across a gap.
+    `rank` None: the `together` sites that the others are added up to.
     """
 
     site: str
     label: str
-    rank: int
+    rank: int | None
     in_use_w: Values
     idle_w: Values
     silent: tuple[bool, ...]
+    together: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +92,33 @@ class IntensityStep:
 
 
 @dataclass(frozen=True, slots=True)
+class SiteIntensity:
+    """What a site's grid emits, by its feed: before now, and as foreseen after it."""
+
+    site: str
+    source: str
+    actual: tuple[IntensityStep, ...]
+    forecast: tuple[IntensityStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SiteCarbon:
-    """What a site emits (location-based, PUE included) and the intensity of its grid."""
+    """What a site emits (location-based, PUE included) and the intensity of its grid.
+
+    Of several sites together (`rank` None) the rates are added up, and `partial` marks buckets in which some of them
+    are not known; an intensity they have none, since their grids differ.
+    """
 
     site: str
     label: str
-    rank: int
+    rank: int | None
     rate_g_per_h: Values
     actual: tuple[IntensityStep, ...] = ()
     forecast: tuple[IntensityStep, ...] = ()
     source: str = ""
     known_until_s: float | None = None
+    partial: tuple[bool, ...] = ()
+    together: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +209,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class FeedState:
-    """A carbon feed: when it last answered, and until when its values are known."""
+    """A carbon feed: when it last answered, until when its values are known. `refresh_s` None: asked as the others."""
 
     site_label: str
     signal: str
@@ -196,6 +219,8 @@ class FeedState:
     last_error: str
     last_error_s: float | None
     known_until_s: float | None
+    refresh_s: float | None = None
+    site: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +251,10 @@ class MeterGaps:
 
 @dataclass(frozen=True, slots=True)
 class PoolRow:
-    """A line of the pool table. None: unknown, or nothing to measure in the last minutes."""
+    """A line of the pool table. None: unknown, or nothing to measure in the last minutes.
+
+    What is metered, and the objectives beside it, are None until they are asked for (`selectors.measured`).
+    """
 
     id: int
     state: str
@@ -242,18 +270,18 @@ class PoolRow:
     ready: int
     gpus: int
     clock_mhz: float | None
-    clock_min_mhz: float | None
-    clock_max_mhz: float | None
-    power_w: float | None
     running: int | None
     waiting: int | None
     kv_usage: float | None
-    ttft_p99_s: float | None
-    ttft_objective_s: float | None
-    tpot_p99_s: float | None
-    tpot_objective_s: float | None
-    energy_per_token_j: float | None
-    carbon_per_1k_tokens_g: float | None
+    clock_min_mhz: float | None = None
+    clock_max_mhz: float | None = None
+    power_w: float | None = None
+    ttft_p99_s: float | None = None
+    ttft_objective_s: float | None = None
+    tpot_p99_s: float | None = None
+    tpot_objective_s: float | None = None
+    energy_per_token_j: float | None = None
+    carbon_per_1k_tokens_g: float | None = None
 
     @property
     def clock_share(self) -> float | None:

@@ -11,19 +11,22 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from threading import Event
 from typing import Any
 
 import msgspec
+import numpy as np
 import redis
 from django.conf import settings
 from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, connection, transaction
+from django.utils import timezone
+from numpy.typing import NDArray
 
 from pools import wire
-from telemetry import partitions, requests
+from telemetry import copying, partitions, requests, summaries
 from telemetry.models import RequestRecord
-from telemetry.samples import ClockSink, SampleWriter
+from telemetry.samples import ClockSink, SampleWriter, numbers
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +34,13 @@ DEAD_STREAM = "greenserve:dead"
 DEAD_KEPT = 1_000
 CONSUMER = "ingester"  # one, under a fixed name: a restarted one finds what the last one had read
 READ_COUNT = 1_000
+READ_AHEAD = 3_000  # more batches for the same commit when there are many: what a commit costs is then shared by more
 BLOCK_MS = 1_000
 GATHER_S = 0.2  # a breath between reads, so that one commit carries several batches
 HEARTBEAT_S = 2.0
 BACK_OFF_S = (0.5, 1.0, 2.0, 5.0)
 DAY_S = 86_400
+EPOCH = date(1970, 1, 1).toordinal()
 MAX_LATE_DAYS = 60
 MAX_EARLY_S = 3_600.0
 STATUSES = set(RequestRecord.Status.values)
@@ -54,14 +59,12 @@ class Entry:
     fields: Mapping[bytes, bytes] | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Message:
     """An entry, decoded."""
 
     entry: Entry
     body: wire.AgentBatch | wire.RequestBatch
-
-    days: frozenset[int]  # those of its rows, counted from 1970
 
 
 class Ingester:
@@ -71,6 +74,7 @@ class Ingester:
         self._redis = client
         self._samples = SampleWriter(clock_sink)
         self._objectives = requests.Objectives()
+        self._summaries = summaries.Summaries()
         self._days: set[date] = set()
         self._pending = True  # read what an earlier run left unacknowledged before anything new
         self._beat_at = 0.0
@@ -105,14 +109,7 @@ class Ingester:
     def step(self, block_ms: int = BLOCK_MS) -> int:
         """One read and what follows from it. Returns the number of entries handled."""
         entries = self._read(block_ms)
-        messages: list[Message] = []
-        dead: list[tuple[Entry, str]] = []
-        for entry in entries:
-            try:
-                messages.append(_decode(entry))
-            except Malformed as error:
-                dead.append((entry, str(error)))
-        written = self._write(messages, dead)
+        written, dead = self.write(entries)
         self._acknowledge(written, dead)
         if self._pending and not entries:
             self._pending = False
@@ -128,36 +125,53 @@ class Ingester:
             count=READ_COUNT,
             block=None if self._pending else block_ms,
         )
-        return [
+        entries = [
             Entry(stream.decode(), entry_id, fields) for stream, found in answer or () for entry_id, fields in found
         ]
+        if not self._pending and sum(entry.stream == wire.BATCH_STREAM for entry in entries) == READ_COUNT:
+            entries += self._more()
+        return entries
 
-    def _write(self, messages: list[Message], dead: list[tuple[Entry, str]]) -> list[Entry]:
+    def _more(self) -> list[Entry]:
+        """Of the agents' batches only: a batch of requests may have hundreds of rows."""
+        answer: Any = self._redis.xreadgroup(
+            wire.INGEST_GROUP, CONSUMER, {wire.BATCH_STREAM: ">"}, count=READ_AHEAD, block=None
+        )
+        return [Entry(wire.BATCH_STREAM, entry_id, fields) for _, found in answer or () for entry_id, fields in found]
+
+    def write(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[tuple[Entry, str]]]:
+        """Commits their rows. Returns the entries that are in now, and those that never can be, with why."""
+        messages: list[Message] = []
+        dead: list[tuple[Entry, str]] = []
+        for entry in entries:
+            try:
+                messages.append(_decode(entry))
+            except Malformed as error:
+                dead.append((entry, str(error)))
+        timely, days = _timely(messages, dead)
+        return self._write(timely, days, dead), dead
+
+    def _write(self, messages: list[Message], days: set[date], dead: list[tuple[Entry, str]]) -> list[Entry]:
         """All in one transaction; if the database refuses a value, one by one, to single out the message at fault."""
         try:
             if messages:
-                self._commit(messages)
+                self._commit(messages, days)
         except (DataError, IntegrityError) as error:
             self._days.clear()  # perhaps a partition was dropped since
             if len(messages) == 1:
                 dead.append((messages[0].entry, str(error).strip()))
                 return []
-            return [entry for message in messages for entry in self._write([message], dead)]
+            return [entry for message in messages for entry in self._write([message], days, dead)]
         return [message.entry for message in messages]
 
-    def _commit(self, messages: list[Message]) -> None:
-        self._ensure_partitions(messages)
+    def _commit(self, messages: list[Message], days: set[date]) -> None:
+        if days - self._days:
+            partitions.ensure(days - self._days)
+            self._days |= days
         with transaction.atomic():
             self._samples.write(m.body for m in messages if isinstance(m.body, wire.AgentBatch))
             rows = [row for m in messages if isinstance(m.body, wire.RequestBatch) for row in m.body.rows]
             requests.insert(rows, self._objectives)
-
-    def _ensure_partitions(self, messages: list[Message]) -> None:
-        numbers = {day for message in messages for day in message.days}
-        found = {datetime.fromtimestamp(day * DAY_S, UTC).date() for day in numbers}
-        if found - self._days:
-            partitions.ensure(found - self._days)
-            self._days |= found
 
     def _acknowledge(self, written: list[Entry], dead: list[tuple[Entry, str]]) -> None:
         if not written and not dead:
@@ -170,15 +184,19 @@ class Ingester:
                 body = entry.fields.get(b"b", b"")
                 aside: Any = {"stream": entry.stream, "id": entry.id, "error": why, "b": body}
                 pipe.xadd(DEAD_STREAM, aside, maxlen=DEAD_KEPT)
+            handled: dict[str, list[bytes]] = {}
             for entry in (*written, *(entry for entry, _ in dead)):
-                pipe.xack(entry.stream, wire.INGEST_GROUP, entry.id)
-                pipe.xdel(entry.stream, entry.id)
+                handled.setdefault(entry.stream, []).append(entry.id)
+            for stream, ids in handled.items():
+                pipe.xack(stream, wire.INGEST_GROUP, *ids)
+                pipe.xdel(stream, *ids)
             pipe.execute()
 
     def _beat(self, handled: int) -> None:
         now = time.time()
         if now - self._beat_at < HEARTBEAT_S:
             return
+        self._summaries.keep_up(timezone.now())
         backlog = self._redis.xlen(wire.BATCH_STREAM) + self._redis.xlen(wire.REQUEST_STREAM)
         beat = wire.Heartbeat("ingester", now, HEARTBEAT_S, f"{backlog} messages waiting, {handled} in the last read")
         self._redis.set(wire.alive_key("ingester"), wire.encode(beat), ex=wire.HEARTBEAT_TTL_S)
@@ -200,22 +218,47 @@ def _decode(entry: Entry) -> Message:
                 _check(row)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(str(error)) from error
-    now_s = time.time()
-    days = MAX_LATE_DAYS
-    if isinstance(body, wire.AgentBatch):  # what its samples would be rolled up with is gone
-        days = min(days, settings.GREENSERVE_SAMPLE_RETENTION_DAYS)
-    times_s = _times_s(body)
-    for at_s in (min(times_s), max(times_s)) if times_s else ():
-        if not now_s - days * DAY_S < at_s < now_s + MAX_EARLY_S:
-            raise Malformed(f"time {at_s!r} is not of the last {days} days: is a clock wrong?")
-    return Message(entry, body, frozenset(int(at_s // DAY_S) for at_s in times_s))
+    return Message(entry, body)
 
 
-def _times_s(body: wire.AgentBatch | wire.RequestBatch) -> list[float]:
-    if isinstance(body, wire.RequestBatch):
-        return [row.started_at_s for row in body.rows]
-    rows: tuple[Sequence[Any], ...] = (body.gpus, body.instances, body.clocks)
-    return [row.at_s for part in rows for row in part]
+def _timely(messages: Sequence[Message], dead: list[tuple[Entry, str]]) -> tuple[list[Message], set[date]]:
+    """Those whose rows are all of the time that is kept, and their days; the others go to `dead`."""
+    now_s, kept, found = time.time(), [], set()
+    for kind, days in (
+        (wire.AgentBatch, min(MAX_LATE_DAYS, settings.GREENSERVE_SAMPLE_RETENTION_DAYS)),  # older ones have no roll-ups
+        (wire.RequestBatch, MAX_LATE_DAYS),
+    ):
+        of_kind = [message for message in messages if isinstance(message.body, kind)]
+        times_s = _times_s(of_kind)  # all are looked at together, and one by one only when one is wrong
+        if _strange(times_s, now_s, days) is not None:
+            wrong = [_strange(_times_s([message]), now_s, days) for message in of_kind]
+            for message, at_s in zip(of_kind, wrong, strict=True):
+                if at_s is not None:
+                    why = f"time {at_s!r} is not of the last {days} days: is a clock wrong?"
+                    dead.append((message.entry, why))
+            of_kind = [message for message, at_s in zip(of_kind, wrong, strict=True) if at_s is None]
+            times_s = _times_s(of_kind)
+        kept += of_kind
+        found |= {date.fromordinal(EPOCH + day) for day in copying.distinct((times_s // DAY_S).astype(np.int64))}
+    return kept, found
+
+
+def _strange(times_s: NDArray[np.float64], now_s: float, days: int) -> float | None:
+    """A time that is too old, not yet, or not a number; None: there is none."""
+    fine = (times_s > now_s - days * DAY_S) & (times_s < now_s + MAX_EARLY_S)
+    return None if fine.all() else float(times_s[~fine][0])
+
+
+def _times_s(messages: Sequence[Message]) -> NDArray[np.float64]:
+    """Of all rows."""
+    batches = [message.body for message in messages if isinstance(message.body, wire.AgentBatch)]
+    others = [row.at_s for batch in batches for row in batch.instances]
+    others += [row.at_s for batch in batches for row in batch.clocks]
+    for message in messages:
+        if isinstance(message.body, wire.RequestBatch):
+            others += [row.started_at_s for row in message.body.rows]
+    of_gpus = numbers([batch.gpus for batch in batches if batch.gpus.numbers])[:, wire.GPU_NUMBERS.index("at_s")]
+    return np.concatenate([of_gpus, np.array(others, dtype=np.float64)])
 
 
 def _check(row: wire.RequestRow) -> None:

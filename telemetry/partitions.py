@@ -8,7 +8,8 @@ from datetime import UTC, date, datetime, timedelta
 from django.db import connection
 
 SAMPLES = ("telemetry_gpusample", "telemetry_instancesample")
-TABLES = (*SAMPLES, "telemetry_requestrecord", "telemetry_gpuminute", "telemetry_requestshare")
+MINUTES = ("telemetry_gpuminute", "telemetry_engineminute")
+TABLES = (*SAMPLES, *MINUTES, "telemetry_requestrecord", "telemetry_requestshare")
 
 
 def ensure(days: Iterable[date], tables: Iterable[str] = TABLES) -> None:

@@ -24,12 +24,11 @@ COLUMNS = (
     *("prompt_tokens", "output_tokens", "tokens_source", "predicted_output_tokens", "max_tokens"),
     *("request_class", "actual_class", "pool_id", "instance_uid", "ttft_s", "tpot_s", "itl_max_s", "e2e_s"),
     *("window_s", "timely_tokens", "predicted_energy_j", "prediction_source", "queue_s", "lost"),
-    *("own_ttft_s", "own_tpot_s", "attempts", "route_reason", "error", "slo_met", "slo_failed"),
+    *("own_ttft_s", "own_tpot_s", "attempts", "route_reason", "error", "slo_met", "slo_failed", "traceparent"),
 )
-INSERT = (
-    f"INSERT INTO telemetry_requestrecord ({', '.join(COLUMNS)}) "
-    f"VALUES ({', '.join(['%s'] * len(COLUMNS))}) ON CONFLICT DO NOTHING"
-)
+ROW = f"({', '.join(['%s'] * len(COLUMNS))})"
+INSERT = f"INSERT INTO telemetry_requestrecord ({', '.join(COLUMNS)}) VALUES {{rows}} ON CONFLICT DO NOTHING"
+AT_ONCE = 500  # rows of a statement: what it costs to keep the sums of records up is then shared by so many
 
 
 class Objectives:
@@ -70,9 +69,10 @@ def judge(row: RequestRow, objectives: Mapping[str, float]) -> tuple[bool | None
 def insert(rows: Iterable[RequestRow], objectives: Objectives) -> None:
     """Inserts what is not there yet: a record is one by (started_at, request_id), however often it is shipped."""
     values = [_values(row, *judge(row, objectives.of(row.service))) for row in rows]
-    if values:
-        with connection.cursor() as cursor:
-            cursor.executemany(INSERT, values)
+    with connection.cursor() as cursor:
+        for start in range(0, len(values), AT_ONCE):
+            part = values[start : start + AT_ONCE]
+            cursor.execute(INSERT.format(rows=", ".join([ROW] * len(part))), [value for row in part for value in row])
 
 
 def _values(row: RequestRow, met: bool | None, failed: str) -> tuple[Any, ...]:
@@ -112,6 +112,7 @@ def _values(row: RequestRow, met: bool | None, failed: str) -> tuple[Any, ...]:
         _text(row.error, 500),
         met,
         failed,
+        _text(row.traceparent, 55),
     )
 
 

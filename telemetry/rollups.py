@@ -1,4 +1,4 @@
-"""Rolls GPU samples up to minutes, hours and days: each cell made again, whole, when something in it is new.
+"""Rolls samples up to minutes, those of GPUs to hours and days too: each cell made anew, whole, when it got something.
 
 Whoever writes samples appends the minutes they fall in to a list, in the same transaction. A roll-up takes what is on
 the list and makes these minutes again from the samples, then their hours from the minutes and their days from the
@@ -17,8 +17,9 @@ from django.db import connection, transaction
 from numpy.typing import NDArray
 
 from scheduler.core.units import US_PER_S
-from telemetry import partitions
+from telemetry import copying, partitions
 from telemetry.models.rollups import DAY_S, HOUR_S, MINUTE_S, RollupDue
+from telemetry.sql import engine_minutes
 
 MAX_GAP_S = 5.0  # readings further apart than this are a gap, as in the ledger
 SETTLE_S = 2.0
@@ -70,8 +71,11 @@ FROM {source} WHERE start_at >= %(start)s AND start_at < %(end)s GROUP BY 1, 2
 def touched_minutes(at_us: NDArray[np.int64]) -> list[int]:
     """The minutes (Unix seconds) that samples of these moments change: their own, and one whose gap they may close."""
     gap_us = round(MAX_GAP_S * US_PER_S)
-    near = np.concatenate([at_us, at_us - gap_us, at_us + gap_us])
-    return [int(minute) * MINUTE_S for minute in np.unique(near // (MINUTE_S * US_PER_S))]
+    minute_us = MINUTE_S * US_PER_S
+    found = {
+        minute for shift_us in (-gap_us, 0, gap_us) for minute in copying.distinct((at_us + shift_us) // minute_us)
+    }
+    return [minute * MINUTE_S for minute in sorted(found)]
 
 
 def roll_up(now: datetime) -> int:
@@ -91,7 +95,7 @@ def roll_up(now: datetime) -> int:
         if len(minutes) > MINUTES_AT_ONCE:
             later, minutes = minutes[MINUTES_AT_ONCE:], minutes[:MINUTES_AT_ONCE]
             RollupDue.objects.bulk_create([RollupDue(start_at=start) for start in later])
-        partitions.ensure({start.date() for start in minutes}, ("telemetry_gpuminute",))
+        partitions.ensure({start.date() for start in minutes}, partitions.MINUTES)
         for run in _runs(minutes):
             params: dict[str, Any] = {
                 "start": run[0],
@@ -100,6 +104,7 @@ def roll_up(now: datetime) -> int:
                 "cells": run,
             }
             cursor.execute(f"INSERT INTO telemetry_gpuminute {_UPSERT.format(query=MINUTES_SQL)}", params)
+            cursor.execute(engine_minutes.FILL, params)
         for unit, step_s, source, target in (
             ("hour", HOUR_S, "telemetry_gpuminute", "telemetry_gpuhour"),
             ("day", DAY_S, "telemetry_gpuhour", "telemetry_gpuday"),
@@ -113,7 +118,7 @@ def roll_up(now: datetime) -> int:
 
 def drop_old(minute_days: int, now: datetime) -> list[str]:
     """Drops the minutes' partitions past retention; hours and days are kept. Returns what it dropped."""
-    return partitions.drop_before(("telemetry_gpuminute",), (now - timedelta(days=minute_days)).date())
+    return partitions.drop_before(partitions.MINUTES, (now - timedelta(days=minute_days)).date())
 
 
 def _runs(minutes: Iterable[datetime]) -> list[list[datetime]]:

@@ -5,33 +5,40 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from django.db import IntegrityError, connection, transaction
+from django.db import connection
 from django.utils import timezone
 from numpy.typing import NDArray
 
 from pools.models import Gpu, Instance
-from pools.wire import AgentBatch, ClockDecision, GpuSampleRow, InstanceSampleRow
+from pools.wire import GPU_NUMBERS, NUMBER_BYTES, AgentBatch, ClockDecision, GpuLabels, GpuSamples, InstanceSampleRow
 from scheduler.core.units import US_PER_S
 from telemetry import copying, rollups
-from telemetry.models import IngestBatch, RollupDue
+from telemetry.models import IngestedBatches, RollupDue
 
 log = logging.getLogger(__name__)
 
-R = TypeVar("R", GpuSampleRow, InstanceSampleRow)
+Source = tuple[str, str]  # agent and boot: what numbers batches
 ClockSink = Callable[[Sequence[ClockDecision], str, str, int], None]
 
+# In one order, so that two ingesters cannot deadlock.
 CLAIM_SQL = f"""
-INSERT INTO {IngestBatch._meta.db_table} (agent, boot, seq, rows, received_at)
-SELECT *, %s FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::int[])
-ON CONFLICT DO NOTHING RETURNING agent, boot, seq
+INSERT INTO {IngestedBatches._meta.db_table} AS known (agent, boot, seqs, received_at)
+SELECT *, %s FROM unnest(%s::text[], %s::text[], %s::int8multirange[])
+ON CONFLICT (agent, boot) DO UPDATE SET seqs = known.seqs + excluded.seqs, received_at = excluded.received_at
+WHERE NOT known.seqs && excluded.seqs RETURNING agent, boot
+"""
+UNKNOWN_SQL = f"""
+SELECT agent, boot, seq FROM unnest(%s::text[], %s::text[], %s::bigint[]) AS asked (agent, boot, seq)
+JOIN {IngestedBatches._meta.db_table} USING (agent, boot) WHERE NOT seqs @> seq
 """
 DUE_SQL = f"INSERT INTO {RollupDue._meta.db_table} (start_at) SELECT unnest(%s::timestamptz[])"
 LOOKUP_RETRY_S = 5.0
+LABELS_KEPT = 8_192
 
 
 class Ids:
@@ -71,6 +78,11 @@ def _instance_ids() -> dict[str, int]:
     return {str(uid): pk for uid, pk in recent.values_list("uid", "id")}
 
 
+def _roll_up_later(at_us: NDArray[np.int64]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(DUE_SQL, [[_moment(start_s) for start_s in rollups.touched_minutes(at_us)]])
+
+
 class SampleWriter:
     """Writes batches inside the caller's transaction; `unknown` counts rows whose GPU or instance nobody knows."""
 
@@ -78,13 +90,17 @@ class SampleWriter:
         self._clock_sink = clock_sink
         self._gpus = Ids(_gpu_ids)
         self._instances = Ids(_instance_ids)
+        self._held: dict[GpuLabels, tuple[bytes, bytes, bytes]] = {}
+        self._states: dict[bytes, int] = {b"": 0}
         self._newest: dict[int, float] = {}  # instance -> time of the state applied last
         self.unknown: Counter[str] = Counter()
 
     def write(self, batches: Iterable[AgentBatch]) -> int:
         """Writes what has not been ingested yet and returns the number of batches that were new."""
         fresh = _claim(list(batches))
-        self._write_gpus([row for batch in fresh for row in batch.gpus])
+        if not fresh:
+            return 0
+        self._write_gpus([batch.gpus for batch in fresh if batch.gpus.numbers])
         self._write_instances([row for batch in fresh for row in batch.instances])
         self._apply_states(row for batch in fresh for row in batch.instances)
         for batch in fresh:
@@ -92,46 +108,69 @@ class SampleWriter:
                 self._clock_sink(batch.clocks, batch.agent, batch.boot, batch.seq)
         return len(fresh)
 
-    def _write_gpus(self, rows: list[GpuSampleRow]) -> None:
+    def _write_gpus(self, parts: list[GpuSamples]) -> None:
         """By column, since at a thousand rows a second what Python does for each counts."""
-        rows, gpu = self._known("GPU", self._gpus, rows, [row.gpu_uuid for row in rows])
-        if not rows:
+        if not parts:
             return
-        at_us = _micros([row.at_s for row in rows])
-        instance = np.array(self._instances.of([row.instance_uid for row in rows]), dtype=np.int64)
+        if len(self._held) >= LABELS_KEPT:  # never in between: places of states are those of all parts
+            self._held.clear()
+            self._states = {b"": 0}
+        held = [self._holding(part.of_what) for part in parts]
+        gpu, instance, state = (np.frombuffer(b"".join(ids), dtype=np.int64) for ids in zip(*held, strict=True))
+        if not gpu.any():
+            return
+        values = dict(zip(GPU_NUMBERS, np.ascontiguousarray(numbers(parts).T), strict=True))
+        at_us = _micros(values["at_s"])
         columns = [
             copying.moments("at", at_us),
             copying.Column("gpu_id", copying.BIGINT, gpu),
-            copying.floats("energy_j", [row.energy_j for row in rows]),
-            copying.floats("power_w", [row.power_w for row in rows]),
-            copying.floats("sm_clock_mhz", [row.sm_clock_mhz for row in rows]),
-            copying.floats("utilisation", [row.utilisation for row in rows]),
-            copying.floats("memory_used_bytes", [row.memory_used_bytes for row in rows], copying.BIGINT),
-            copying.floats("temperature_c", [row.temperature_c for row in rows]),
+            copying.floats("energy_j", values["energy_j"]),
+            copying.floats("power_w", values["power_w"]),
+            copying.floats("sm_clock_mhz", values["sm_clock_mhz"]),
+            copying.floats("utilisation", values["utilisation"]),
+            copying.floats("memory_used_bytes", values["memory_used_bytes"], copying.BIGINT),
+            copying.floats("temperature_c", values["temperature_c"]),
             copying.Column("instance_id", copying.BIGINT, instance, instance == 0),
-            copying.words("instance_state", [row.instance_state for row in rows]),
-            copying.floats("running", [row.running for row in rows], copying.INTEGER),
+            copying.Column("instance_state", "", state, state == 0, tuple(self._states)),
+            copying.floats("running", values["running"], copying.INTEGER),
         ]
+        if not gpu.all():
+            known = gpu > 0
+            at_us, columns = at_us[known], [column.pick(known) for column in columns]
         copying.write_by_day("telemetry_gpusample", at_us, columns)
-        with connection.cursor() as cursor:
-            cursor.execute(DUE_SQL, [[_moment(start_s) for start_s in rollups.touched_minutes(at_us)]])
+        _roll_up_later(at_us)
 
-    def _known(self, what: str, ids: Ids, rows: list[R], names: list[str]) -> tuple[list[R], NDArray[np.int64]]:
-        """The rows whose GPU or instance is known, and its id."""
+    def _holding(self, labels: GpuLabels) -> tuple[bytes, bytes, bytes]:
+        """Of each row the ids of GPU and instance (0: none, or not known) and the place of its state, as int64."""
+        if found := self._held.get(labels):
+            return found
+        gpus = self._ids("GPU", self._gpus, labels.gpu_uuids)
+        instances = np.array(self._instances.of(labels.instance_uids), dtype=np.int64)
+        places = [
+            self._states.setdefault((state or "").encode(), len(self._states)) for state in labels.instance_states
+        ]
+        found = gpus.tobytes(), instances.tobytes(), np.array(places, dtype=np.int64).tobytes()
+        nameless = sum(uid is None for uid in labels.instance_uids)
+        if gpus.all() and np.count_nonzero(instances == 0) == nameless:  # else it may be known the next time
+            self._held[labels] = found
+        return found
+
+    def _ids(self, what: str, ids: Ids, names: Sequence[str]) -> NDArray[np.int64]:
+        """The id of each, 0 where it is not known; these are counted."""
         found = np.array(ids.of(names), dtype=np.int64)
-        if found.all():
-            return rows, found
-        for name, known in zip(names, found.tolist(), strict=True):
-            if not known:
-                self._skip(what, name)
-        return [row for row, known in zip(rows, found.tolist(), strict=True) if known], found[found > 0]
+        for at in np.flatnonzero(found == 0).tolist():
+            self._skip(what, names[at])
+        return found
 
     def _write_instances(self, rows: list[InstanceSampleRow]) -> None:
-        rows, instance = self._known("instance", self._instances, rows, [row.instance_uid for row in rows])
+        found = self._ids("instance", self._instances, [row.instance_uid for row in rows])
+        instance = found[found > 0]
+        rows = [row for row, known in zip(rows, found.tolist(), strict=True) if known]
         if not rows:
             return
+        at_us = _micros(np.array([row.at_s for row in rows]))
         columns = [
-            copying.moments("at", _micros([row.at_s for row in rows])),
+            copying.moments("at", at_us),
             copying.Column("instance_id", copying.BIGINT, instance),
             copying.words("state", [row.state for row in rows]),
             copying.floats("running", [row.running for row in rows], copying.INTEGER),
@@ -144,6 +183,7 @@ class SampleWriter:
             copying.floats("sm_clock_mhz", [row.sm_clock_mhz for row in rows]),
         ]
         copying.write("telemetry_instancesample", columns)
+        _roll_up_later(at_us)
 
     def _apply_states(self, rows: Iterable[InstanceSampleRow]) -> None:
         """Brings `Instance` up to the newest row of each; an older batch that comes late changes nothing."""
@@ -163,7 +203,7 @@ class SampleWriter:
             }
             live = Instance.objects.filter(pk=instance_id).exclude(state=Instance.State.STOPPED)
             live.exclude(**fields).update(**fields)
-            if row.state == Instance.State.READY:
+            if row.state in (Instance.State.READY, Instance.State.SLEEPING):  # one of the warm pool serves later
                 live.filter(ready_at__isnull=True).update(ready_at=_moment(row.at_s))
 
     def _skip(self, what: str, name: str) -> None:
@@ -173,38 +213,70 @@ class SampleWriter:
             log.warning("%d rows of unknown %ss skipped so far, now of %r", self.unknown[what], what, name)
 
 
-def _claim(batches: list[AgentBatch]) -> list[AgentBatch]:
-    """Those that are new: their rows in the table of batches are what makes ingestion idempotent.
+def _claim(batches: Sequence[AgentBatch]) -> list[AgentBatch]:
+    """Those that are new, each once: the numbers kept by agent and boot are what makes ingestion idempotent.
 
-    Almost always all are, and a COPY is cheapest; that fails as a whole when one is not, and then each is asked for.
+    One statement claims for each agent all of its numbers, or none where one of them is known. Of the latter, whose
+    rows it has locked, those that are new are looked for and claimed by themselves.
     """
-    single = {(batch.agent, batch.boot, batch.seq): batch for batch in reversed(batches)}
-    if not single:
+    by_source: dict[Source, dict[int, AgentBatch]] = {}
+    for batch in batches:
+        by_source.setdefault((batch.agent, batch.boot), {}).setdefault(batch.seq, batch)
+    if not by_source:
         return []
-    order = list(dict.fromkeys((batch.agent, batch.boot, batch.seq) for batch in batches))
-    keys = sorted(single)  # in one order, so that two ingesters cannot deadlock
-    agents, boots, seqs = (list(column) for column in zip(*keys, strict=True))
-    counts = [len(batch.gpus) + len(batch.instances) + len(batch.clocks) for batch in map(single.__getitem__, keys)]
-    try:
-        with transaction.atomic():
-            columns = [
-                copying.text("agent", agents),
-                copying.text("boot", boots),
-                copying.integers("seq", seqs),
-                copying.integers("rows", counts, copying.INTEGER),
-                copying.moments("received_at", _micros([time.time()] * len(keys))),
-            ]
-            copying.write(IngestBatch._meta.db_table, columns)
-            return [single[key] for key in order]
-    except IntegrityError:
-        with connection.cursor() as cursor:
-            cursor.execute(CLAIM_SQL, [timezone.now(), agents, boots, seqs, counts])
-            new = set(cursor.fetchall())
-    return [single[key] for key in order if key in new]
+    with connection.cursor() as cursor:
+        refused = by_source.keys() - _claim_all(cursor, by_source)
+        if refused:
+            asked = [(*source, seq) for source in refused for seq in by_source[source]]
+            cursor.execute(UNKNOWN_SQL, [list(column) for column in zip(*asked, strict=True)])
+            new: dict[Source, dict[int, AgentBatch]] = {}
+            for agent, boot, seq in cursor.fetchall():
+                new.setdefault((agent, boot), {})[seq] = by_source[agent, boot][seq]
+            if new:
+                _claim_all(cursor, new)
+            by_source = {
+                source: new.get(source, {}) if source in refused else by_source[source] for source in by_source
+            }
+    return [batch for own in by_source.values() for batch in own.values()]
 
 
-def _micros(at_s: list[float]) -> NDArray[np.int64]:
-    return np.rint(np.array(at_s, dtype=np.float64) * US_PER_S).astype(np.int64)
+def _claim_all(cursor: Any, by_source: Mapping[Source, Iterable[int]]) -> set[Source]:
+    """The sources whose numbers are claimed now: of these none was known."""
+    sources = sorted(by_source)
+    agents, boots = (list(column) for column in zip(*sources, strict=True))
+    cursor.execute(CLAIM_SQL, [timezone.now(), agents, boots, [_ranges(by_source[source]) for source in sources]])
+    return set(cursor.fetchall())
+
+
+def _ranges(seqs: Iterable[int]) -> str:
+    """As PostgreSQL writes a multirange."""
+    first, *others = sorted(seqs)
+    runs = [[first, first]]
+    for seq in others:
+        if seq == runs[-1][1] + 1:
+            runs[-1][1] = seq
+        else:
+            runs.append([seq, seq])
+    return "{" + ",".join(f"[{low},{high}]" for low, high in runs) + "}"
+
+
+def numbers(parts: Sequence[GpuSamples]) -> NDArray[np.float64]:
+    """Of all rows of `parts` wire.GPU_NUMBERS, rows by columns; NaN: unknown."""
+    width = len(GPU_NUMBERS)
+    whole = all(len(part.numbers) == NUMBER_BYTES * width * part.rows for part in parts)
+    if whole:
+        return np.frombuffer(b"".join([part.numbers for part in parts]), dtype="<f8").reshape(-1, width)
+    found = np.full((sum(part.rows for part in parts), width), np.nan)
+    at = 0
+    for part in parts:  # of agents of other versions
+        own = np.frombuffer(part.numbers, dtype="<f8").reshape(part.rows, -1)[:, :width]
+        found[at : at + part.rows, : own.shape[1]] = own
+        at += part.rows
+    return found
+
+
+def _micros(at_s: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.rint(at_s * US_PER_S).astype(np.int64)
 
 
 def _moment(at_s: float) -> datetime:

@@ -15,7 +15,7 @@ from scheduler.core.accounting import KINDS, SERVING, UNATTRIBUTED
 from scheduler.core.allocation import PREFILL, Pieces, pieces, share_out
 from scheduler.core.grouping import Groups
 from scheduler.core.units import US_PER_S, ug_per_uj
-from telemetry import copying
+from telemetry import copying, rollup_carbon
 from telemetry.energy_entries import CELL_S
 from telemetry.served_requests import Served, served
 from telemetry.window_sources import CELLS, WINDOW_S, Basis
@@ -71,6 +71,7 @@ class Window:
     start: datetime
     lines: Sequence[Line]
     shares: Shares
+    emitted: Mapping[rollup_carbon.Key, rollup_carbon.Emitted]  # of its entries, by minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +113,13 @@ def windows(site: Site, starts: Sequence[datetime], found: Mapping[datetime, Bas
     ]
     lines = _lines(parts, requests.whose)
     shares = _shares(found_pieces, requests, cell, shared)
+    emitted: dict[int, dict[rollup_carbon.Key, rollup_carbon.Emitted]] = {}
+    carbon = amounts["carbon_ug"], amounts["carbon_unknown_uj"]
+    minutes = rollup_carbon.by_minute(entries["cell"] * CELL_US, entries["pool"], entries["kind"], *carbon)
+    for key, value in minutes.items():
+        emitted.setdefault(key[0] // round(WINDOW_S), {})[key] = value
     return [
-        Window(at, lines.get(number, ()), shares.get(number, _none()))
+        Window(at, lines.get(number, ()), shares.get(number, _none()), emitted.get(number, {}))
         for at, number in zip(starts, numbers.tolist(), strict=True)
     ]
 

@@ -19,7 +19,7 @@ from django.db import connection, transaction
 
 from pools.models import Site
 from scheduler.core.units import US_PER_S
-from telemetry import copying, partitions
+from telemetry import copying, partitions, rollup_carbon
 from telemetry.models import Settlement, StatementLine
 from telemetry.settled_window import Line, Window, windows
 from telemetry.window_sources import WINDOW_S, Basis, basis
@@ -97,6 +97,7 @@ def _settle(site: Site, start: datetime, end: datetime, *, first: bool) -> int:
         partitions.ensure({at.date() for at in causes}, ("telemetry_requestshare",))
         for window in made:
             _write(site, window, found[window.start], latest.get(window.start), causes[window.start])
+        rollup_carbon.follow(site, {key: value for window in made for key, value in window.emitted.items()})
         if not first:
             log.info("restated %d windows of %s from %s on", len(made), site, made[0].start)
         return len(made)

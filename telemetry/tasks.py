@@ -13,11 +13,11 @@ from telemetry import feeds, ledger, partitions, rollups, settlement, tracing
 from telemetry.alerts import notices as alert_notices
 from telemetry.alerts import rounds as alert_rounds
 from telemetry.forecasts import carbon, load
-from telemetry.models import IngestBatch
+from telemetry.models import IngestedBatches
 from telemetry.reports.tasks import make_report as make_report
 from telemetry.reports.tasks import make_scheduled_reports as make_scheduled_reports
 
-# A batch can come again only while it is in the stream; two days is far beyond that.
+# A batch can come again only while it is in the stream; two days after the agent's last one is far beyond that.
 BATCH_MEMORY = timedelta(days=2)
 SCORING_S = 10.0  # of a run, for feeds and for load each
 
@@ -71,7 +71,7 @@ def score_forecasts() -> int:
 @shared_task  # type: ignore[untyped-decorator]
 def keep_partitions() -> list[str]:
     now = timezone.now()
-    IngestBatch.objects.filter(received_at__lt=now - BATCH_MEMORY).delete()
+    IngestedBatches.objects.filter(received_at__lt=now - BATCH_MEMORY).delete()
     feeds.forget(now - timedelta(days=settings.GREENSERVE_FORECAST_RETENTION_DAYS))
     dropped = partitions.keep(settings.GREENSERVE_SAMPLE_RETENTION_DAYS, now)
     return dropped + rollups.drop_old(settings.GREENSERVE_MINUTE_RETENTION_DAYS, now)

@@ -1,8 +1,10 @@
 """Spans of finished requests, made from their records and sent to an OpenTelemetry collector; nothing is on their path.
 
-A record becomes a trace: `gateway`, and inside it `queue` (if it stood in line) and `engine` (if an instance was
-chosen), with the first token as an event. Ids follow from the request's id: one that is sent twice is the same. The
-wire format is OTLP 1.x over HTTP as JSON (opentelemetry.io/docs/specs/otlp): no library is needed to write it.
+A record becomes `gateway`, and inside it `queue` (if it stood in line) and `engine` (if an instance was chosen), with
+the first token as an event: in the client's trace where it sent a `traceparent` (W3C Trace Context, 3.2), below the
+span that it names, and nothing where that says that the trace is not sampled. Otherwise they are a trace of their own.
+Ids follow from the request's id: one that is sent twice is the same. The wire format is OTLP 1.x over HTTP as JSON
+(opentelemetry.io/docs/specs/otlp): no library is needed to write it.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -33,15 +37,21 @@ TIMEOUT_S = 10.0
 SERVER, CLIENT, INTERNAL = 2, 3, 1  # kinds of spans
 ERROR = 2
 OPERATIONS = {"completions": "text_completion", "chat": "chat", "responses": "chat", "embeddings": "embeddings"}
+# Version ff is none; later ones than 00 begin alike, and those of this length are read as they are.
+TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})")
+SAMPLED = 0x01
 Span = dict[str, Any]
 
 
 def spans(record: RequestRecord) -> list[Span]:
     """The record's spans, the outer one first. Attributes have OpenTelemetry's names for GenAI and HTTP, or ours."""
+    parent = _Parent.of(record)
+    if not parent.sampled:
+        return []
     start_s = record.started_at.timestamp()
     end_s = start_s + (record.e2e_s or 0.0)
     left_line_s = min(end_s, start_s + (record.queue_s or 0.0))
-    whole = _span(record, "gateway", SERVER, start_s, end_s)
+    whole = _span(record, "gateway", SERVER, start_s, end_s, parent.span)
     whole["attributes"] = _attributes(
         {
             "gen_ai.operation.name": OPERATIONS.get(record.endpoint, record.endpoint),
@@ -72,7 +82,23 @@ def spans(record: RequestRecord) -> list[Span]:
             {"greenserve.instance_uid": str(record.instance_uid), "greenserve.route_reason": record.route_reason}
         )
         found.append(engine)
-    return found
+    return [{**span, "traceId": parent.trace} for span in found] if parent.trace else found
+
+
+@dataclass(frozen=True, slots=True)
+class _Parent:
+    """What the client's `traceparent` says; empty and sampled when there is none that is valid."""
+
+    trace: str = ""
+    span: str = ""
+    sampled: bool = True
+
+    @classmethod
+    def of(cls, record: RequestRecord) -> _Parent:
+        found = TRACEPARENT.fullmatch(record.traceparent or "")
+        if found is None or not int(found["trace"], 16) or not int(found["span"], 16):
+            return cls()
+        return cls(found["trace"], found["span"], bool(int(found["flags"], 16) & SAMPLED))
 
 
 def message(records: Iterable[RequestRecord]) -> bytes:

@@ -64,9 +64,13 @@ def _burn(window: BurnWindow) -> Rule:
     )
 
 
+def feed_late_after_s(refresh_s: float) -> float:
+    return LATE_PERIODS * refresh_s + 5.0
+
+
 def _plant(feed_refresh_s: float) -> Iterable[Rule]:
     """Of what stands in the data centres, and what is metered there."""
-    feed = LATE_PERIODS * feed_refresh_s + 5.0
+    feed = feed_late_after_s(feed_refresh_s)
     yield Rule(
         *("feed_stale", "Carbon feed is stale", Level.WARN, feed, feed / 2.0 + 2.5, "s"),
         for_s=0.0,  # an age needs no waiting

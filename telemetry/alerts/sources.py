@@ -19,11 +19,13 @@ from redis.retry import Retry
 
 from pools import wire
 from pools.models import Instance, Node, Pool
+from telemetry import feeds
 from telemetry.models import CarbonFeed
 from telemetry.selectors import _sql as sql
 
 from . import slo_minutes
 from .burn import WINDOWS, burning
+from .catalogue import feed_late_after_s
 from .life import Level, Reading, Rule
 from .queues import PARTS, SPAN_S, growth
 
@@ -68,14 +70,19 @@ def _age(seconds: float) -> str:
 
 
 def _feeds(now: datetime, rules: Rules) -> Iterator[Reading]:
+    """The rule's seconds are those of a feed that is asked as often as most; one with a period of its own is late in
+    proportion: twice the period, half the age.
+    """
+    usual_s = feed_late_after_s(settings.GREENSERVE_CARBON_REFRESH_S)
     for feed in CarbonFeed.objects.select_related("site"):
         name = f"The {feed.signal} carbon feed of {feed.site} ({feed.provider})"
         why = f": {feed.last_error}" if feed.last_error else ""
         if feed.last_ok_at is None:
             value, words = rules["feed_stale"].threshold, f"{name} has never answered{why}"
         else:
-            value = (now - feed.last_ok_at).total_seconds()
-            words = f"{name} has not answered for {_age(value)}{why}"
+            age_s = (now - feed.last_ok_at).total_seconds()
+            value = age_s * usual_s / feed_late_after_s(feeds.refresh_s(feed))
+            words = f"{name} has not answered for {_age(age_s)}{why}"
         yield Reading("feed_stale", f"{feed.site.name}/{feed.signal}", value, words)
 
 
@@ -255,7 +262,8 @@ def _crashes(now: datetime, rules: Rules) -> Iterator[Reading]:
     falls = {row.instance_id: int(row.falls) for row in sql.rows(FALLS_SQL, params)}
     for pk, instance in suspects.items():
         times = falls.get(pk, 0)
-        words = f"Instance {instance} on {instance.node} fell over {times} times in {_span(CRASH_SPAN.total_seconds())}"
+        where, span = instance.node or instance.url, _span(CRASH_SPAN.total_seconds())
+        words = f"Instance {instance} on {where} fell over {times} times in {span}"
         said = f": {instance.detail}" if instance.detail else ""
         yield Reading("crash_loop", str(instance.uid), float(times), words + said)
 

@@ -70,6 +70,8 @@ def target(url: str, private: bool) -> Target:
         raise ValueError("it must begin with https://")
     if not parts.hostname or parts.username or parts.password or parts.fragment:
         raise ValueError("write https://host/path without user, password or fragment")
+    if not private and _is_literal(parts.hostname):
+        raise ValueError("it is an address of its own network; GREENSERVE_ALERT_WEBHOOK_PRIVATE=1 allows those")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if not path.isascii() or not path.isprintable() or " " in path:
         raise ValueError("its path has letters that a URL cannot have")
@@ -116,6 +118,14 @@ def _address(to: Target, timeout_s: float) -> str:
         if not to.tls and not private:
             raise PermanentError(f"webhook: {to} leads to {address}: plain http is for private addresses only")
     return found[0]
+
+
+def _is_literal(host: str) -> bool:
+    """Whether a private address stands there in figures; what a name leads to is looked at when something is sent."""
+    try:
+        return _is_private(host)
+    except ValueError:
+        return False
 
 
 def _is_private(address: str) -> bool:

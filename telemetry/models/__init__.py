@@ -1,13 +1,24 @@
 from .alerts import Alert, AlertNotice, AlertSilence, AlertWatch, SloMinute
 from .carbon import CarbonFeed, CarbonPoint
 from .forecasts import ForecastScore, LoadPoint
-from .ledger import EnergyEntry, MeterMark
+from .ledger import EnergyEntry, GpuEnergy, MeterMark
 from .rates import EmbodiedFactor, GpuRate, Pue, Tariff
 from .reports import Instrument, Report, ReportFile, ReportSchedule
 from .requests import RequestRecord
-from .rollups import EnergyRollup, GpuDay, GpuHour, GpuMinute, RollupDue
-from .samples import GpuSample, IngestBatch, InstanceSample
-from .settlement import RequestShare, Settlement, StatementLine
+from .rollups import (
+    EnergyRollup,
+    EngineMinute,
+    GpuDay,
+    GpuHour,
+    GpuMinute,
+    LengthRollup,
+    RollupDue,
+    SiteEnergy,
+    SloRollup,
+    TenantRollup,
+)
+from .samples import GpuSample, IngestedBatches, InstanceSample
+from .settlement import RequestShare, Settlement, StatementHour, StatementLine
 
 __all__ = [
     "Alert",
@@ -19,15 +30,18 @@ __all__ = [
     "EmbodiedFactor",
     "EnergyEntry",
     "EnergyRollup",
+    "EngineMinute",
     "ForecastScore",
     "GpuDay",
+    "GpuEnergy",
     "GpuHour",
     "GpuMinute",
     "GpuRate",
     "GpuSample",
-    "IngestBatch",
+    "IngestedBatches",
     "InstanceSample",
     "Instrument",
+    "LengthRollup",
     "LoadPoint",
     "MeterMark",
     "Pue",
@@ -38,7 +52,11 @@ __all__ = [
     "RequestShare",
     "RollupDue",
     "Settlement",
+    "SiteEnergy",
     "SloMinute",
+    "SloRollup",
+    "StatementHour",
     "StatementLine",
     "Tariff",
+    "TenantRollup",
 ]

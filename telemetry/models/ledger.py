@@ -73,3 +73,23 @@ class EnergyEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.gpu_id} {self.kind} {self.energy_j:.1f} J"
+
+
+class GpuEnergy(models.Model):
+    """What a GPU's entries of a UTC hour or day add up to, at one site. Kept by triggers, in the entries' transaction.
+
+    A report holds a month of every counter against the ledger; it adds up these in place of single entries.
+    """
+
+    pk = models.CompositePrimaryKey("step_s", "site_id", "start_at", "gpu_id")
+    step_s = models.IntegerField()
+    site = models.ForeignKey(Site, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="+")
+    start_at = models.DateTimeField()
+    gpu = models.ForeignKey(Gpu, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="+")
+    energy_uj = models.BigIntegerField()
+
+    class Meta:
+        db_table = "telemetry_gpuenergy"
+
+    def __str__(self) -> str:
+        return f"gpu {self.gpu_id} {self.energy_uj} uJ from {self.start_at}"

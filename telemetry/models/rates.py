@@ -13,7 +13,13 @@ from django.db import models
 from django.db.models import F, Q
 
 from pools.models import Site
+from pools.models.fleet import PUE_MOST
 from scheduler.core import tariffs
+
+
+def _at_least(least: float, value: object) -> bool:
+    """`clean` is called for what is no number, too: its field has said so by then."""
+    return isinstance(value, int | float) and least <= value < math.inf
 
 
 class Version(models.Model):
@@ -58,10 +64,12 @@ class Tariff(Version):
 
     def clean(self) -> None:
         super().clean()
-        if self.price_per_kwh is None or not math.isfinite(self.price_per_kwh):
+        if not isinstance(self.price_per_kwh, int | float) or not math.isfinite(self.price_per_kwh):
             raise ValidationError({"price_per_kwh": "a number in the tariff's currency"})
-        if not 0.0 <= self.demand_per_kw < math.inf:
+        if not _at_least(0.0, self.demand_per_kw):
             raise ValidationError({"demand_per_kw": "at least 0, in the tariff's currency for each kW and month"})
+        if self.site_id is None:
+            return  # the field says so
         if self.currency != self.site.currency:
             raise ValidationError({"currency": f"{self.site.currency}, which is the site's: sums need one currency"})
         try:
@@ -98,7 +106,7 @@ class GpuRate(Version):
 
     def clean(self) -> None:
         super().clean()
-        if self.rate_per_gpu_hour is None or not 0.0 <= self.rate_per_gpu_hour < math.inf:
+        if not _at_least(0.0, self.rate_per_gpu_hour):
             raise ValidationError({"rate_per_gpu_hour": "at least 0, in the rate's currency"})
         if self.site is not None and self.currency != self.site.currency:
             raise ValidationError({"currency": f"{self.site.currency}, which is the site's: sums need one currency"})
@@ -130,10 +138,9 @@ class EmbodiedFactor(Version):
     def clean(self) -> None:
         super().clean()
         for name, least in (("gpu_kg", 0.0), ("server_kg", 0.0), ("lifespan_years", 1e-3)):
-            value = getattr(self, name)
-            if value is None or not least <= value < math.inf:
+            if not _at_least(least, getattr(self, name)):
                 raise ValidationError({name: f"at least {least:g}"})
-        if not self.gpus_per_server:
+        if not _at_least(1, self.gpus_per_server):
             raise ValidationError({"gpus_per_server": "at least 1"})
 
     @property
@@ -161,5 +168,7 @@ class Pue(Version):
 
     def clean(self) -> None:
         super().clean()
-        if self.value is None or not 1.0 <= self.value < math.inf:
+        if not _at_least(1.0, self.value):
             raise ValidationError({"value": "at least 1: all of the site's energy over that of its machines"})
+        if self.value > PUE_MOST:
+            raise ValidationError({"value": f"at most {PUE_MOST:g}, as a site's own"})

@@ -12,6 +12,8 @@ from django.db import models
 from django.db.models import F, Q
 
 from pools.models import Job, Site
+from telemetry.reports.asked import read
+from telemetry.reports.errors import BadReport
 
 VOLUME_KINDS = ("ppa", "certificate")
 
@@ -64,12 +66,17 @@ class Instrument(models.Model):
     def clean(self) -> None:
         super().clean()
         volume = self.volume_kwh
-        if self.kind in VOLUME_KINDS and (volume is None or not 0 < volume < math.inf):
+        if self.kind in VOLUME_KINDS and not (isinstance(volume, int | float | Decimal) and 0 < volume < math.inf):
             raise ValidationError({"volume_kwh": "above 0: an agreement or certificate covers so many kWh"})
         if self.kind not in VOLUME_KINDS and volume is not None:
             raise ValidationError({"volume_kwh": "leave it empty: a supplier's factor and a residual mix have none"})
         if self.valid_from is not None and self.valid_to is not None and self.valid_to <= self.valid_from:
             raise ValidationError({"valid_to": "later than valid_from"})
+        before = self.replaces
+        if before is not None and before.site_id != self.site_id:
+            raise ValidationError({"replaces": f"it is an instrument of {before.site}: choose one of this site"})
+        if before is not None and before.replaced_by.exclude(pk=self.pk).exists():
+            raise ValidationError({"replaces": "it is replaced already: choose the one that holds now"})
 
 
 class ReportSchedule(models.Model):
@@ -103,6 +110,19 @@ class ReportSchedule(models.Model):
                 validate_email(address)
             except ValidationError:
                 raise ValidationError({"recipients": f"'{address}' is no mail address"}) from None
+        self._check_asked()
+
+    def _check_asked(self) -> None:
+        """By the rules of a report, for some period: the schedule's own comes later."""
+        if not isinstance(self.asked, dict):
+            raise ValidationError({"asked": 'an object with fields of a report, such as {"by": ["site"]}'})
+        if "period" in self.asked:
+            raise ValidationError({"asked": "leave the period out: it is the week or month that is over"})
+        zones = dict(Site.objects.order_by("rank", "name").values_list("name", "time_zone"))
+        try:
+            read({**self.asked, "period": "2026-01"}, zones)
+        except BadReport as error:
+            raise ValidationError({"asked": str(error)}) from None
 
 
 class Report(models.Model):

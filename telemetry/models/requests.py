@@ -56,6 +56,7 @@ class RequestRecord(models.Model):
     error = models.CharField(max_length=500)
     slo_met = models.BooleanField(null=True)
     slo_failed = models.CharField(max_length=40)  # kinds that failed, comma-separated
+    traceparent = models.CharField(max_length=55, null=True)  # noqa: DJ001 - W3C Trace Context, the client's
 
     class Meta:
         db_table = "telemetry_requestrecord"

@@ -6,27 +6,36 @@ from django.db import models
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3_600, 86_400
 STEPS_S = (MINUTE_S, 10 * MINUTE_S, HOUR_S, DAY_S)  # of energy entries; those of GPUs are without the second
+REQUEST_STEPS_S = (10, *STEPS_S)  # no chart's bucket is finer
 
 
-class EnergyRollup(models.Model):
-    """Energy entries of a site by pool and kind over [start_at, start_at + step_s), kept up by each posting.
+class EnergySums(models.Model):
+    """Energy of one kind over [start_at, start_at + step_s).
 
-    Carbon is by what was known at posting (settlements restate, roll-ups do not); `unknown_uj` is the energy without an
-    intensity, whose carbon is not in the sum.
+    Carbon is by what was known at posting until the window is settled, and as settled or restated from then on;
+    `unknown_uj` is the energy without an intensity, whose carbon is not in the sum.
     """
 
     step_s = models.IntegerField()
     start_at = models.DateTimeField()
-    site = models.ForeignKey("pools.Site", on_delete=models.PROTECT, related_name="+")
-    pool = models.ForeignKey(
-        "pools.Pool", on_delete=models.DO_NOTHING, db_constraint=False, null=True, related_name="+"
-    )
     kind = models.CharField(max_length=12)
     energy_uj = models.BigIntegerField()
     gpu_us = models.BigIntegerField()
     carbon_gco2e = models.FloatField()
     unknown_uj = models.BigIntegerField()
     until = models.DateTimeField()
+
+    class Meta:
+        abstract = True
+
+
+class EnergyRollup(EnergySums):
+    """Energy entries of a site by pool and kind, kept up by each posting."""
+
+    site = models.ForeignKey("pools.Site", on_delete=models.PROTECT, related_name="+")
+    pool = models.ForeignKey(
+        "pools.Pool", on_delete=models.DO_NOTHING, db_constraint=False, null=True, related_name="+"
+    )
 
     class Meta:
         constraints = [
@@ -37,6 +46,90 @@ class EnergyRollup(models.Model):
 
     def __str__(self) -> str:
         return f"{self.site_id} {self.start_at:%Y-%m-%d %H:%M} +{self.step_s} s {self.kind}"
+
+
+class SiteEnergy(EnergySums):
+    """Energy roll-ups of a site by kind, of all its pools together. The database adds what these are changed by."""
+
+    site = models.ForeignKey(
+        "pools.Site", on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="+"
+    )
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["step_s", "start_at", "site", "kind"], name="site_energy_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"site {self.site_id} {self.start_at:%Y-%m-%d %H:%M} +{self.step_s} s {self.kind}"
+
+
+class SloRollup(models.Model):
+    """Requests judged by one objective that ended in [start_at, start_at + step_s), and how many kept it.
+
+    `kind` as pools.Slo.Kind, or empty: by all objectives together. The database adds what records are written; should
+    some be deleted, the counts follow and `until` stays.
+    """
+
+    step_s = models.IntegerField()
+    start_at = models.DateTimeField()
+    service = models.CharField(max_length=100)
+    kind = models.CharField(max_length=8, blank=True)
+    judged = models.IntegerField()
+    within = models.IntegerField()
+    until = models.DateTimeField(help_text="When the last of them ended.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["step_s", "start_at", "service", "kind"], name="slo_rollup_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.service} {self.kind} {self.start_at:%Y-%m-%d %H:%M:%S} +{self.step_s} s"
+
+
+class TenantRollup(models.Model):
+    """Tokens that a tenant got, and those of them in time, in requests that ended in [start_at, start_at + step_s)."""
+
+    step_s = models.IntegerField()
+    start_at = models.DateTimeField()
+    tenant = models.ForeignKey(
+        "pools.Tenant", on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="+"
+    )
+    timely_tokens = models.BigIntegerField()
+    output_tokens = models.BigIntegerField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["step_s", "start_at", "tenant"], name="tenant_rollup_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"tenant {self.tenant_id} {self.start_at:%Y-%m-%d %H:%M:%S} +{self.step_s} s"
+
+
+class LengthRollup(models.Model):
+    """Answers of a class about as long as each other that ended in [start_at, start_at + step_s).
+
+    `length`: the number of the length's bin (`telemetry.sql.length_rollups.LENGTH`).
+    """
+
+    step_s = models.IntegerField()
+    start_at = models.DateTimeField()
+    request_class = models.CharField(max_length=20)
+    length = models.IntegerField()
+    requests = models.IntegerField()
+    timely_tokens = models.BigIntegerField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["step_s", "start_at", "request_class", "length"], name="length_rollup_once"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.request_class} {self.length} {self.start_at:%Y-%m-%d %H:%M:%S} +{self.step_s} s"
 
 
 class RollupDue(models.Model):
@@ -88,3 +181,22 @@ class GpuHour(GpuRollup):
 class GpuDay(GpuRollup):
     class Meta:
         db_table = "telemetry_gpuday"
+
+
+class EngineMinute(models.Model):
+    """Samples of one instance's engine over a minute: means of those that had a value. Partitioned by day."""
+
+    pk = models.CompositePrimaryKey("instance_id", "start_at")
+    instance = models.ForeignKey("pools.Instance", on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    start_at = models.DateTimeField()
+    samples = models.IntegerField()
+    running = models.FloatField(null=True)
+    waiting = models.FloatField(null=True)
+    kv_usage_max = models.FloatField(null=True)
+    sm_clock_mhz = models.FloatField(null=True)
+
+    class Meta:
+        db_table = "telemetry_engineminute"
+
+    def __str__(self) -> str:
+        return f"instance {self.instance_id} from {self.start_at}"

@@ -46,7 +46,30 @@ class Settlement(models.Model):
         return f"{self.site} {self.start_at:%Y-%m-%d %H:%M} revision {self.revision}"
 
 
-class StatementLine(models.Model):
+class Amounts(models.Model):
+    """Whole units, so that they add up exactly: see `StatementLine`."""
+
+    energy_uj = models.BigIntegerField()
+    prefill_uj = models.BigIntegerField(default=0)
+    facility_uj = models.BigIntegerField(default=0, help_text="The same at the site's own meter: x PUE.")
+    gpu_us = models.BigIntegerField(default=0)
+    carbon_ug = models.BigIntegerField(default=0)
+    carbon_unknown_uj = models.BigIntegerField(default=0)
+    cost_nano = models.BigIntegerField(default=0)
+    cost_unknown_uj = models.BigIntegerField(default=0)
+    rental_nano = models.BigIntegerField(default=0)
+    rental_unknown_us = models.BigIntegerField(default=0)
+    embodied_ug = models.BigIntegerField(default=0)
+    embodied_unknown_us = models.BigIntegerField(default=0)
+    requests = models.BigIntegerField(default=0)
+    prompt_tokens = models.BigIntegerField(default=0)
+    output_tokens = models.BigIntegerField(default=0)
+
+    class Meta:
+        abstract = True
+
+
+class StatementLine(Amounts):
     """What one tenant's requests of a service in a pool used in a settled window, or what nobody's did.
 
     Whole units, so that lines add up exactly: microjoules at the GPUs' meters, microseconds of one GPU, micrograms,
@@ -70,21 +93,6 @@ class StatementLine(models.Model):
     tenant = models.ForeignKey(
         "pools.Tenant", on_delete=models.DO_NOTHING, db_constraint=False, null=True, related_name="+"
     )
-    energy_uj = models.BigIntegerField()
-    prefill_uj = models.BigIntegerField(default=0)
-    facility_uj = models.BigIntegerField(default=0, help_text="The same at the site's own meter: x PUE.")
-    gpu_us = models.BigIntegerField(default=0)
-    carbon_ug = models.BigIntegerField(default=0)
-    carbon_unknown_uj = models.BigIntegerField(default=0)
-    cost_nano = models.BigIntegerField(default=0)
-    cost_unknown_uj = models.BigIntegerField(default=0)
-    rental_nano = models.BigIntegerField(default=0)
-    rental_unknown_us = models.BigIntegerField(default=0)
-    embodied_ug = models.BigIntegerField(default=0)
-    embodied_unknown_us = models.BigIntegerField(default=0)
-    requests = models.BigIntegerField(default=0)
-    prompt_tokens = models.BigIntegerField(default=0)
-    output_tokens = models.BigIntegerField(default=0)
 
     class Meta:
         constraints = [
@@ -97,6 +105,35 @@ class StatementLine(models.Model):
 
     def __str__(self) -> str:
         return f"{self.settlement_id} {self.entry} {self.kind} {self.energy_uj} uJ"
+
+
+class StatementHour(Amounts):
+    """What the lines of a site's UTC hour add up to as of its newest settlement: kept by a trigger, with the lines.
+
+    A report reads these in place of twelve windows' lines, wherever nothing newer than its version is in the hour.
+    `lines` counts originals and restated ones, less reversals: at 0 nothing of it holds any more.
+    """
+
+    site = models.ForeignKey(Site, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="+")
+    start_at = models.DateTimeField()
+    kind = models.CharField(max_length=12)
+    pool_id = models.BigIntegerField(null=True)
+    service = models.CharField(max_length=100, blank=True)
+    tenant_id = models.BigIntegerField(null=True)
+    currency = models.CharField(max_length=3)
+    lines = models.IntegerField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["start_at", "site", "pool_id", "kind", "service", "tenant_id", "currency"],
+                nulls_distinct=False,
+                name="statement_hour_once",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"site {self.site_id} {self.start_at:%Y-%m-%d %H:%M} {self.kind} {self.energy_uj} uJ"
 
 
 class RequestShare(models.Model):

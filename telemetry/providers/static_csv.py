@@ -139,7 +139,7 @@ class StaticCsvProvider:
                 reader = csv.DictReader(file)
                 missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
                 if missing:
-                    self._refuse(1, missing[0], "column is missing")
+                    self._refuse(1, ", ".join(missing), f"column is missing; the header is {','.join(COLUMNS)}")
                 for fields in reader:
                     for column in COLUMNS:
                         if fields[column] is None:

@@ -12,6 +12,8 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
+from pools import audit
+from pools.audit import Actor
 from pools.models import Job, Site
 from telemetry.models import Report, ReportFile, ReportSchedule
 
@@ -67,11 +69,17 @@ def number(report: Report) -> int:
     return report.pk
 
 
-def sign(report: Report, name: str, now: datetime) -> bool:
-    """Notes who has checked a finished report. Once: a signed report keeps its signature. False: it has one, or is not
-    finished."""
+@transaction.atomic
+def sign(report: Report, actor: Actor, now: datetime) -> bool:
+    """Notes who has checked a finished report, here and on the audit trail. Once: a signed report keeps its signature.
+    False: it has one, or is not finished."""
+    name = "" if actor.user is None else str(actor.user.get_username())
     signed = Report.objects.filter(pk=report.pk, signed_at__isnull=True, job__state=Job.State.DONE)
-    return bool(signed.update(signed_by=name, signed_at=now))
+    if not signed.update(signed_by=name, signed_at=now):
+        return False
+    after = {"signed_by": name, "signed_at": now, "files": dict(report.files.values_list("name", "sha256"))}
+    audit.record(actor, "signed", report, {"signed_by": "", "signed_at": None}, after)
+    return True
 
 
 def cancel(report: Report) -> bool:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from .asked import Asked
 from .basis import Basis
+from .blocks import Block
 from .document import write_document
 from .errors import BadReport
 from .focus import FocusWriter
-from .lines import ReportLine
 from .market import markets
 from .parquet import write_parquet
 from .period import Period
@@ -33,13 +33,11 @@ ENDINGS = {
 CHUNK_BYTES = 1 << 20
 
 
-def make_files(
-    asked: Asked, basis: Basis, lines: Iterable[ReportLine], folder: Path
-) -> tuple[Statement, list[MadeFile]]:
+def make_files(asked: Asked, basis: Basis, blocks: Iterable[Block], folder: Path) -> tuple[Statement, list[MadeFile]]:
     """Writes every format that was asked for, and the reconciliation, into `folder`, which must be there.
 
     Args:
-        lines: By hour, site and pool, each pool's together; read once.
+        blocks: Lines by hour, site and pool, each pool's together; read once.
 
     Raises:
         BadReport: There is nothing in the period, or FOCUS needs a cost that is not known.
@@ -47,9 +45,8 @@ def make_files(
     """
     period = asked.span()
     book = _book(asked, basis, period)
-    lines_uj: dict[str, int] = {}
     focus = folder / file_name(asked, basis, "focus-csv")
-    rows = _read(asked, basis, _taken(lines, book, lines_uj), focus)
+    rows = _read(asked, basis, (book.add(block) for block in blocks), focus)
     if not book.groups:
         raise BadReport("period", f"nothing was settled in {asked.period}: see from when to when the ledger reaches")
     book.add_slo(basis.slo, {name: site.currency for name, site in basis.sites.items()})
@@ -57,7 +54,7 @@ def make_files(
     made = [_write(kind, statement, folder, focus, rows) for kind in asked.formats]
     if "focus-csv" not in asked.formats:
         focus.unlink(missing_ok=True)
-    text = reconciliation(statement, lines_uj, made, folder)
+    text = reconciliation(statement, made, folder)
     target = folder / file_name(asked, basis, RECONCILIATION)
     target.write_text(text, encoding="utf-8")
     return statement, [*made, _made(target, RECONCILIATION, None)]
@@ -73,25 +70,15 @@ def _book(asked: Asked, basis: Basis, period: Period) -> Book:
     return Book(asked.by, contracts, tuple(period.days()))
 
 
-def _taken(
-    lines: Iterable[ReportLine], book: Book, lines_uj: dict[str, int]
-) -> Iterator[tuple[ReportLine, int | None]]:
-    for line in lines:
-        market_ug = book.market_ug(line)
-        book.add(line, market_ug)
-        lines_uj[line.site] = lines_uj.get(line.site, 0) + line.energy_uj
-        yield line, market_ug
-
-
-def _read(asked: Asked, basis: Basis, lines: Iterator[tuple[ReportLine, int | None]], focus: Path) -> int:
+def _read(asked: Asked, basis: Basis, blocks: Iterator[Block], focus: Path) -> int:
     """Takes all lines in, and writes them as FOCUS on the way where that is wanted. Returns the rows of it."""
     if not {"focus-csv", "focus-parquet"} & set(asked.formats):
-        for _ in lines:
+        for _ in blocks:
             pass
         return 0
     writer = FocusWriter(basis)
-    with focus.open("w", encoding="utf-8", newline="", buffering=CHUNK_BYTES) as out:
-        writer.write(lines, out)
+    with focus.open("wb") as out:
+        writer.write(blocks, out)
     return writer.rows
 
 

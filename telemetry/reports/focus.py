@@ -13,12 +13,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import groupby
 from typing import IO
 
+import polars
+
+from . import blocks
 from .basis import Basis, DemandCharge
+from .blocks import Block
 from .errors import BadReport
-from .lines import ReportLine
 
 METHOD_ID = "greenserve-energy-share-1"
 CARBON_METHOD_ID = "ghg-scope2-average-1"
@@ -57,46 +59,73 @@ COLUMNS = {
 }
 
 
+_OWNED = ("start_s", "end_s", "site", "pool", "currency")
+_HELD = ("site", "kind", "tenant", "service", "model")
+_DETAILS = '"{""Elements"":[{""AllocatedRatio"":', ',""UsageQuantity"":', ',""UsageUnit"":""Joules""}]}"'
+
+
 @dataclass(slots=True)
 class FocusWriter:
-    """Writes the rows of lines as they come, in their order: by hour, site and pool. Nothing is kept.
+    """Writes the rows of blocks as they come, in their order: by hour, site and pool. Nothing is kept.
 
     A million rows have to be written in half a minute: what many rows share is made once, as the text that it is in the
-    file, and a row is one piece of text.
+    file, and the rest by columns. Only ratios are worked out one by one, for they need more than 64 bits.
     """
 
     basis: Basis
     rows: int = 0
     _months: dict[int, str] = field(default_factory=dict)
     _owners: dict[tuple[str, str | None], tuple[str, str]] = field(default_factory=dict)
-    _parts: dict[tuple[str | None, ...], tuple[str, str]] = field(default_factory=dict)
 
-    def write(self, lines: Iterable[tuple[ReportLine, int | None]], out: IO[str]) -> None:
-        """`lines` come with their market-based micrograms. Raises BadReport where a cost is not known."""
-        out.write(",".join(COLUMNS) + "\n")
-        for _, group in groupby(lines, key=_origin):
-            out.write(self._charge(list(group)))
+    def write(self, blocks: Iterable[Block], out: IO[bytes]) -> None:
+        """`blocks` come with their market-based micrograms. Raises BadReport where a cost is not known."""
+        out.write((",".join(COLUMNS) + "\n").encode())
+        for block in blocks:
+            self._texts(block).write_csv(out, include_header=False, quote_style="never")
+            self.rows += block.height
         for charge in self.basis.demand:
             if charge.charge_nano:
-                out.write(self._demand(charge, charge.charge_nano))
+                out.write(self._demand(charge, charge.charge_nano).encode())
 
-    def _charge(self, parts: Sequence[tuple[ReportLine, int | None]]) -> str:
-        """The rows of one origin charge."""
-        first = parts[0][0]
-        costs = [_cost(line) for line, _ in parts]
-        ratios = shares(costs, [line.energy_uj for line, _ in parts])
-        start, end = _utc(first.start_s), _utc(first.end_s)
-        before, after = self._owner(first)
-        head = f"{before},{self._month(first.start_s)},{start},{end},{after},{first.currency}"
-        origin = _cell(f"{first.site}/{first.pool or NOBODY}/{start}")
-        tail = f"{origin},{fixed(sum(costs), 9)},{self.basis.version}\n"
-        self.rows += len(parts)
-        return "".join(
-            [
-                self._row(head, tail, line, market_ug, cost_nano, ratio)
-                for (line, market_ug), cost_nano, ratio in zip(parts, costs, ratios, strict=True)
-            ]
+    def _texts(self, block: Block) -> polars.DataFrame:
+        """A column of whole rows, each as it stands in the file."""
+        _check_costs(block)
+        block = block.with_columns(
+            (polars.col("electricity_nano") + polars.col("rental_nano")).alias("cost_nano"),
+            polars.struct("start_s", "site", "pool").rle_id().alias("charge"),
         )
+        held = block.select(_HELD).unique(maintain_order=True)
+        parts = [self._part(*key) for key in held.iter_rows()]
+        held = held.with_columns(
+            polars.Series("allocated", [part[0] for part in parts], polars.String),
+            polars.Series("custom", [part[1] for part in parts], polars.String),
+        )
+        return (
+            block.join(held, on=_HELD, how="left", nulls_equal=True, maintain_order="left")
+            .with_columns(self._charges(block))
+            .select(_row())
+        )
+
+    def _charges(self, block: Block) -> list[polars.Series]:
+        """By origin charges: what stands at the head and at the end of all of its rows, and each row's ratio."""
+        costs, energies = block["cost_nano"].to_list(), block["energy_uj"].to_list()
+        firsts = block.select(polars.col("charge").arg_unique().sort()).to_series().to_list()
+        heads, tails, ratios = [], [], []
+        for owned, at, end in zip(
+            block[firsts].select(_OWNED).iter_rows(), firsts, [*firsts[1:], block.height], strict=True
+        ):
+            start_s, end_s, site, pool, currency = owned
+            start = _utc(start_s)
+            before, after = self._owner(site, pool)
+            heads.append(f"{before},{self._month(start_s)},{start},{_utc(end_s)},{after},{currency}")
+            origin = _cell(f"{site}/{pool or NOBODY}/{start}")
+            tails.append(f"{origin},{fixed(sum(costs[at:end]), 9)},{self.basis.version}")
+            ratios += shares(costs[at:end], energies[at:end])
+        return [
+            polars.Series("head", heads, polars.String).gather(block["charge"]),
+            polars.Series("tail", tails, polars.String).gather(block["charge"]),
+            polars.Series("ratio", ratios, polars.Int64),
+        ]
 
     def _demand(self, charge: DemandCharge, cost_nano: int) -> str:
         """A row of its own, for a charge that nobody has a part of: it has no energy, and is not allocated."""
@@ -122,26 +151,6 @@ class FocusWriter:
         }
         return ",".join(_cell(values.get(name, "")) for name in COLUMNS) + "\n"
 
-    def _row(self, head: str, tail: str, line: ReportLine, market_ug: int | None, cost_nano: int, ratio: int) -> str:
-        cost, energy_j = fixed(cost_nano, 9), fixed(line.energy_uj, 6)
-        allocated, kind = self._part(line)
-        if line.kind == "unattributed":  # nobody knows what it served
-            consumed, own = ",,,", ","
-        else:
-            tokens = line.prompt_tokens + line.output_tokens
-            consumed = f"{tokens},{TOKENS},{fixed(tokens, 3)},{THOUSAND_TOKENS}"
-            own = f"{line.prompt_tokens},{line.output_tokens}"
-        location = "" if line.location_missing_uj else fixed(line.location_ug, 9)
-        market = "" if market_ug is None else fixed(market_ug, 9)
-        embodied = "" if line.embodied_missing_us else fixed(line.embodied_ug, 9)
-        return (
-            f"{head},{cost},{cost},{cost},{cost},{consumed},{allocated},"
-            f'"{{""Elements"":[{{""AllocatedRatio"":{fixed(ratio, RATIO_PLACES)},""UsageQuantity"":{energy_j},'
-            f'""UsageUnit"":""Joules""}}]}}",{energy_j},{fixed((line.energy_uj * 10 + 18) // 36, 12)},'
-            f"{fixed((line.facility_uj * 10 + 18) // 36, 12)},{fixed(line.gpu_us * 1_000 // 36, 11)},"
-            f"{location},{market},{embodied},{kind},{own},{tail}"
-        )
-
     def _month(self, start_s: int) -> str:
         """The ends of the UTC month, which is the billing period."""
         found = self._months.get(start_s)
@@ -152,44 +161,78 @@ class FocusWriter:
             found = self._months[start_s] = ends
         return found
 
-    def _owner(self, line: ReportLine) -> tuple[str, str]:
+    def _owner(self, site_name: str, pool_name: str | None) -> tuple[str, str]:
         """What an origin charge gives to all of its rows: the columns before those of time, and those after."""
-        found = self._owners.get((line.site, line.pool))
+        found = self._owners.get((site_name, pool_name))
         if found is None:
             house = self.basis.organisation
-            site = self.basis.sites[line.site]
-            pool = next((pool for pool in self.basis.pools.values() if pool.name == line.pool), None)
+            site = self.basis.sites[site_name]
+            pool = next((pool for pool in self.basis.pools.values() if pool.name == pool_name), None)
             model = (pool.model if pool else "") or NOBODY
             sku = f"gpu-time/{model}"
-            before = (_slug(house), house, line.site, site.label, house, house, house)
+            before = (_slug(house), house, site_name, site.label, house, house, house)
             after = (
-                *("Usage", "", "Usage-Based", f"GPU time of {f'pool {line.pool}' if line.pool else 'no pool'}"),
+                *("Usage", "", "Usage-Based", f"GPU time of {f'pool {pool_name}' if pool_name else 'no pool'}"),
                 *(CATEGORY, SUBCATEGORY, (pool.service if pool else "") or "LLM inference"),
-                *(line.site, site.label, line.pool or f"{line.site}/{NOBODY}"),
-                *(line.pool or f"GPUs at {site.label} without a pool", "GPU pool", sku, f"{sku}/{line.site}"),
-                json.dumps({"site": line.site}, separators=(",", ":")),
+                *(site_name, site.label, pool_name or f"{site_name}/{NOBODY}"),
+                *(pool_name or f"GPUs at {site.label} without a pool", "GPU pool", sku, f"{sku}/{site_name}"),
+                json.dumps({"site": site_name}, separators=(",", ":")),
             )
-            found = self._owners[line.site, line.pool] = ",".join(map(_cell, before)), ",".join(map(_cell, after))
+            found = ",".join(map(_cell, before)), ",".join(map(_cell, after))
+            self._owners[site_name, pool_name] = found
         return found
 
-    def _part(self, line: ReportLine) -> tuple[str, str]:
+    @staticmethod
+    def _part(site: str, kind: str, tenant: str | None, service: str | None, model: str | None) -> tuple[str, str]:
         """Who had this part of the origin charge: the Allocated columns, and the custom ones."""
-        key = (line.site, line.kind, line.tenant, line.service, line.model)
-        found = self._parts.get(key)
-        if found is None:
-            known = (("kind", line.kind), ("tenant", line.tenant), ("service", line.service), ("model", line.model))
-            tags = {"site": line.site, **{name: value for name, value in known if value is not None}}
-            whose = " ".join(word for word in (line.tenant, line.service) if word)
-            name = whose or line.kind if line.kind == "serving" else f"{line.kind} {whose}".strip()
-            allocated = (
-                METHOD_ID,
-                "/".join((line.kind, line.tenant or "-", line.service or "-")),
-                name,
-                json.dumps(tags, ensure_ascii=False, separators=(",", ":")),
-            )
-            custom = (CARBON_METHOD_ID, line.kind, line.tenant or "", line.service or "", line.model or "")
-            found = self._parts[key] = ",".join(map(_cell, allocated)), ",".join(map(_cell, custom))
-        return found
+        known = (("kind", kind), ("tenant", tenant), ("service", service), ("model", model))
+        tags = {"site": site, **{name: value for name, value in known if value is not None}}
+        whose = " ".join(word for word in (tenant, service) if word)
+        name = whose or kind if kind == "serving" else f"{kind} {whose}".strip()
+        allocated = (
+            METHOD_ID,
+            "/".join((kind, tenant or "-", service or "-")),
+            name,
+            json.dumps(tags, ensure_ascii=False, separators=(",", ":")),
+        )
+        custom = (CARBON_METHOD_ID, kind, tenant or "", service or "", model or "")
+        return ",".join(map(_cell, allocated)), ",".join(map(_cell, custom))
+
+
+def _row() -> polars.Expr:
+    """The columns of a row after each other, from the head to the end that it shares with others."""
+    unattributed = polars.col("kind") == "unattributed"  # nobody knows what it served
+    tokens = polars.col("prompt_tokens") + polars.col("output_tokens")
+    own = [polars.col(name).cast(polars.String) for name in ("prompt_tokens", "output_tokens")]
+    cost, energy_j = blocks.fixed(polars.col("cost_nano"), 9), blocks.fixed(polars.col("energy_uj"), 6)
+    consumed = polars.concat_str(
+        tokens.cast(polars.String), _text(f",{TOKENS},"), blocks.fixed(tokens, 3), _text(f",{THOUSAND_TOKENS}")
+    )
+    before, between, after = map(_text, _DETAILS)
+    details = polars.concat_str(before, blocks.fixed(polars.col("ratio"), RATIO_PLACES), between, energy_j, after)
+    return polars.concat_str(
+        *("head", cost, cost, cost, cost),
+        polars.when(unattributed).then(_text(",,,")).otherwise(consumed),
+        *("allocated", details, energy_j),
+        *(blocks.fixed((blocks.wide(name) * 10 + 18) // 36, 12) for name in ("energy_uj", "facility_uj")),
+        blocks.fixed(blocks.wide("gpu_us") * 1_000 // 36, 11),
+        _known("location_ug", polars.col("location_missing_uj") == 0),
+        _known(blocks.MARKET, polars.col(blocks.MARKET).is_not_null()),
+        _known("embodied_ug", polars.col("embodied_missing_us") == 0),
+        "custom",
+        polars.when(unattributed).then(_text(",")).otherwise(polars.concat_str(*own, separator=",")),
+        "tail",
+        separator=",",
+    )
+
+
+def _text(words: str) -> polars.Expr:
+    return polars.lit(words)
+
+
+def _known(name: str, where: polars.Expr) -> polars.Expr:
+    """Kilograms; an empty cell where it is not known."""
+    return polars.when(where).then(blocks.fixed(polars.col(name), 9)).otherwise(_text(""))
 
 
 def _month_of(charge: DemandCharge) -> tuple[str, str]:
@@ -197,11 +240,6 @@ def _month_of(charge: DemandCharge) -> tuple[str, str]:
     month = datetime.strptime(charge.month, "%Y-%m").replace(tzinfo=UTC)
     after = month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
     return _utc(round(month.timestamp())), _utc(round(after.timestamp()))
-
-
-def _origin(pair: tuple[ReportLine, int | None]) -> tuple[int, str, str | None]:
-    line = pair[0]
-    return line.start_s, line.site, line.pool
 
 
 def fixed(value: int, places: int) -> str:
@@ -233,25 +271,26 @@ def shares(costs: Sequence[int], energies_uj: Sequence[int]) -> list[int]:
     if len(weights) == 1:
         return [ONE]
     total = sum(weights)
-    found = [weight * ONE // total for weight in weights]
+    parts = [divmod(weight * ONE, total) for weight in weights]
+    found = [ratio for ratio, _ in parts]
     short = ONE - sum(found)
     if short:
-        by_remainder = sorted(range(len(weights)), key=lambda i: (-(weights[i] * ONE % total), i))
-        for i in by_remainder[:short]:
+        left = [remainder for _, remainder in parts]
+        for i in sorted(range(len(left)), key=left.__getitem__, reverse=True)[:short]:  # of equal ones the first
             found[i] += 1
     return found
 
 
-def _cost(line: ReportLine) -> int:
-    cost_nano = line.cost_nano
-    if cost_nano is None:
-        what = "electricity tariff" if line.electricity_missing_uj else "rate per GPU-hour"
+def _check_costs(block: Block) -> None:
+    unknown = block.filter((polars.col("electricity_missing_uj") != 0) | (polars.col("rental_missing_us") != 0))
+    if unknown.height:
+        line = unknown.row(0, named=True)
+        what = "electricity tariff" if line["electricity_missing_uj"] else "rate per GPU-hour"
         raise BadReport(
             "formats",
-            f"FOCUS has no place for an unknown cost, and site {line.site} has no {what} for all of the hour from "
-            f"{_utc(line.start_s)}: enter one that holds then, or leave the focus formats out",
+            f"FOCUS has no place for an unknown cost, and site {line['site']} has no {what} for all of the hour from "
+            f"{_utc(line['start_s'])}: enter one that holds then, or leave the focus formats out",
         )
-    return cost_nano
 
 
 @lru_cache(maxsize=4_096)

@@ -20,13 +20,13 @@ from django.utils import timezone
 from pools.models import Job, Site
 from telemetry.models import Report, ReportFile, Settlement
 
-from . import source
+from . import settled_lines, source
 from .asked import Asked
 from .asking import folder_of, number, reports_folder
 from .basis import Baseline, Basis, SiteBasis
+from .blocks import Block
 from .errors import BadReport
 from .files import make_files
-from .lines import ReportLine
 from .period import Period
 from .reconcile import MadeFile
 from .source import Scope
@@ -84,7 +84,7 @@ def _make(report: Report) -> None:
     tell = _Teller(report.job_id, scope.period)
     with tempfile.TemporaryDirectory(dir=reports_folder(), prefix="making-") as draft:
         folder = Path(draft)
-        statement, files = make_files(asked, basis, tell.watch(source.lines(scope, basis)), folder)
+        statement, files = make_files(asked, basis, tell.watch(settled_lines.blocks(scope, basis)), folder)
         changes = _changes(report, scope)
         with transaction.atomic():
             ReportFile.objects.bulk_create(_row(report, file) for file in files)
@@ -201,11 +201,11 @@ class _Teller:
         self._job_id, self._period = job_id, period
         self._told_s = time.monotonic()
 
-    def watch(self, lines: Iterable[ReportLine]) -> Iterator[ReportLine]:
-        for line in lines:
+    def watch(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        for block in blocks:
             if time.monotonic() - self._told_s >= TELL_EVERY_S:
-                self._tell(line.start_s)
-            yield line
+                self._tell(block["start_s"][0])
+            yield block
 
     def _tell(self, at_s: int) -> None:
         self._told_s = time.monotonic()
@@ -224,7 +224,7 @@ def reproduce(report: Report) -> list[Difference]:
     basis = Basis.from_json(report.basis)
     scope = Scope(asked.span(), basis.ledger_version, tuple(site.pk for site in basis.sites.values()))
     with tempfile.TemporaryDirectory(dir=reports_folder(), prefix="again-") as draft:
-        _, files = make_files(asked, basis, source.lines(scope, basis), Path(draft))
+        _, files = make_files(asked, basis, settled_lines.blocks(scope, basis), Path(draft))
     now = {file.name: file.sha256 for file in files}
     then = {file.name: file.sha256 for file in report.files.all()}
     return [Difference(name, then[name], now.get(name)) for name in sorted(then) if now.get(name) != then[name]]

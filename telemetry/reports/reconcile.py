@@ -36,13 +36,12 @@ class MadeFile:
     rows: int | None
 
 
-def reconciliation(statement: Statement, lines_uj: Mapping[str, int], files: Sequence[MadeFile], folder: Path) -> str:
-    """JSON: each GPU's counter, each site's lines, and each file's own sum, with what is between them.
-
-    Args:
-        lines_uj: Energy of the report's lines by site.
-    """
+def reconciliation(statement: Statement, files: Sequence[MadeFile], folder: Path) -> str:
+    """JSON: each GPU's counter, each site's lines, and each file's own sum, with what is between them."""
     basis = statement.basis
+    lines_uj: dict[str, int] = defaultdict(int)
+    for day in statement.days:
+        lines_uj[day.site] += day.totals.energy_uj
     period_uj: dict[str, int] = defaultdict(int)
     for meter in basis.meters:
         period_uj[meter.site] += meter.period_uj
@@ -128,12 +127,12 @@ def _summed(rows: polars.LazyFrame, column: str) -> Decimal:
 
 
 def _xlsx(path: Path) -> Decimal:
-    """The sum of the column `energy j` of the sheet of rows, read from the file's own XML."""
+    """The sum of the column `energy J` of the sheet of rows, read from the file's own XML."""
     with zipfile.ZipFile(path) as archive, archive.open("xl/worksheets/sheet2.xml") as sheet:
         letter, total = "", Decimal(0)
         for reference, text in _cells(sheet):
             column = re.sub(r"\d", "", reference)
-            if text == "energy j":
+            if text == "energy J":
                 letter = column
             elif column == letter and text:
                 total += Decimal(text)

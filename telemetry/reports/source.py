@@ -1,4 +1,4 @@
-"""The one reader of the ledger: settled windows as of a version, as a stream of lines; and the basis beside them.
+"""What a report rests on beside its lines (`settled_lines`): the ledger as of a version, and what it goes by now.
 
 As of version V a window's lines are those of its newest settlement up to V that are no reversals; what later
 settlements say is not seen. Windows lie within UTC hours, so lines of an hour are sums of whole windows.
@@ -6,11 +6,10 @@ settlements say is not seen. Windows lie within UTC hours, so lines of an hour a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 from django.db import connection
@@ -20,14 +19,14 @@ from pools.models import Pool, Site, Tenant
 from scheduler.core import tariffs
 from telemetry import statements
 from telemetry.models import Instrument, MeterMark, Settlement
+from telemetry.rates import Rates
 from telemetry.window_sources import WINDOW_S
 
-from .basis import Basis, DemandCharge, MeterBasis, PoolBasis, SiteBasis
-from .lines import ReportLine, SloCount
+from .basis import DemandCharge, MeterBasis, PoolBasis, SiteBasis
+from .lines import SloCount
 from .market import Contract
 from .period import Period
 
-CHUNK_ROWS = 5_000
 COVERED = 0.95  # of a month, from which on its demand charge is the report's
 
 NEWEST_SQL = """
@@ -38,33 +37,44 @@ newest AS MATERIALIZED (
 )
 """
 
-LINES_SQL = f"""
-WITH {NEWEST_SQL}
-SELECT extract(epoch FROM greatest(date_trunc('hour', n.start_at, 'UTC'), %(start)s))::bigint AS start_s,
-       extract(epoch FROM least(date_trunc('hour', n.start_at, 'UTC') + interval '1 hour', %(end)s))::bigint AS end_s,
-       n.site_id, l.kind, l.tenant_id, nullif(l.service, '') COLLATE "C" AS service, l.pool_id, n.currency,
-       sum(l.energy_uj)::bigint, sum(l.facility_uj)::bigint, sum(l.gpu_us)::bigint,
-       sum(l.carbon_ug)::bigint, sum(l.carbon_unknown_uj)::bigint,
-       sum(l.embodied_ug)::bigint, sum(l.embodied_unknown_us)::bigint,
-       sum(l.cost_nano)::bigint, sum(l.cost_unknown_uj)::bigint,
-       sum(l.rental_nano)::bigint, sum(l.rental_unknown_us)::bigint,
-       sum(l.requests)::bigint, sum(l.prompt_tokens)::bigint, sum(l.output_tokens)::bigint
-FROM newest n JOIN telemetry_statementline l ON l.settlement_id = n.id AND l.entry <> 'reversal'
-GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
-ORDER BY 1, n.site_id, l.pool_id NULLS LAST, l.kind, 6 NULLS LAST, l.tenant_id NULLS LAST, n.currency
+SUMMED = (
+    *("energy_uj", "facility_uj", "gpu_us", "carbon_ug", "carbon_unknown_uj", "embodied_ug", "embodied_unknown_us"),
+    *("cost_nano", "cost_unknown_uj", "rental_nano", "rental_unknown_us", "requests", "prompt_tokens", "output_tokens"),
+)
+# Hours that lie in the period as a whole, and of which nothing was settled after the version, have their sums already.
+HOURS_SQL = f"""
+{NEWEST_SQL},
+summed AS MATERIALIZED (
+    SELECT site_id, date_trunc('hour', start_at, 'UTC') AS start_at FROM telemetry_settlement
+    WHERE start_at >= %(start)s AND start_at < %(end)s AND site_id = ANY(%(sites)s) GROUP BY 1, 2
+    HAVING max(id) <= %(version)s AND date_trunc('hour', min(start_at), 'UTC') >= %(start)s
+       AND date_trunc('hour', min(start_at), 'UTC') + interval '1 hour' <= %(end)s
+),
+hours AS (
+    SELECT h.start_at, h.start_at + interval '1 hour' AS end_at, h.site_id, h.kind, h.tenant_id,
+           nullif(h.service, '') COLLATE "C" AS service, h.pool_id, h.currency,
+           {", ".join(f"h.{name}" for name in SUMMED)}
+    FROM summed s JOIN telemetry_statementhour h ON h.site_id = s.site_id AND h.start_at = s.start_at AND h.lines > 0
+    UNION ALL
+    SELECT greatest(date_trunc('hour', n.start_at, 'UTC'), %(start)s),
+           least(date_trunc('hour', n.start_at, 'UTC') + interval '1 hour', %(end)s), n.site_id, l.kind, l.tenant_id,
+           nullif(l.service, '') COLLATE "C", l.pool_id, n.currency,
+           {", ".join(f"sum(l.{name})::bigint" for name in SUMMED)}
+    FROM newest n JOIN telemetry_statementline l ON l.settlement_id = n.id AND l.entry <> 'reversal'
+    WHERE (n.site_id, date_trunc('hour', n.start_at, 'UTC')) NOT IN (SELECT site_id, start_at FROM summed)
+    GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
+)
 """
 
 SITES_SQL = f"""
-WITH {NEWEST_SQL}
-SELECT n.site_id, min(n.currency), max(n.currency), sum(l.facility_uj)::bigint,
-       bool_or(l.rental_unknown_us < l.gpu_us)
-FROM newest n JOIN telemetry_statementline l ON l.settlement_id = n.id AND l.entry <> 'reversal' GROUP BY 1
+WITH {HOURS_SQL}
+SELECT site_id, min(currency), max(currency), sum(facility_uj)::bigint, bool_or(rental_unknown_us < gpu_us)
+FROM hours GROUP BY 1
 """
 
 INTENSITY_SQL = f"""
-WITH {NEWEST_SQL}
-SELECT n.site_id, sum(l.carbon_ug), sum(l.energy_uj), sum(l.carbon_unknown_uj)
-FROM newest n JOIN telemetry_statementline l ON l.settlement_id = n.id AND l.entry <> 'reversal' GROUP BY 1
+WITH {HOURS_SQL}
+SELECT site_id, sum(carbon_ug), sum(energy_uj), sum(carbon_unknown_uj) FROM hours GROUP BY 1
 """
 
 SLO_SQL = """
@@ -77,22 +87,27 @@ GROUP BY 1, 2, 3 ORDER BY 1 NULLS LAST, 2 NULLS LAST, service COLLATE "C"
 METERS_SQL = f"""
 WITH {NEWEST_SQL},
 whole AS (
-    SELECT e.gpu_id, sum(e.energy_uj) AS energy_uj FROM telemetry_energyentry e
-    JOIN telemetry_metermark m ON m.gpu_id = e.gpu_id AND e.end_at <= m.at
-    WHERE e.site_id = ANY(%(sites)s) GROUP BY 1
+    SELECT gpu_id, sum(energy_uj) AS energy_uj FROM telemetry_gpuenergy
+    WHERE step_s = 86400 AND site_id = ANY(%(sites)s) GROUP BY 1
+),
+hours AS MATERIALIZED (
+    SELECT site_id, date_trunc('hour', start_at, 'UTC') AS start_at FROM newest
+    GROUP BY 1, 2 HAVING count(*) = {round(3_600 / WINDOW_S)}
 ),
 settled AS (
-    SELECT e.gpu_id, sum(e.energy_uj) AS energy_uj FROM telemetry_energyentry e
-    JOIN telemetry_metermark m ON m.gpu_id = e.gpu_id AND e.end_at <= m.at
-    JOIN newest n ON n.site_id = e.site_id
-         AND n.start_at = date_bin(make_interval(secs => {WINDOW_S}), e.start_at, to_timestamp(0))
-    WHERE e.start_at >= %(start)s AND e.start_at < %(end)s AND e.site_id = ANY(%(sites)s) GROUP BY 1
-)
+    SELECT e.gpu_id, e.energy_uj FROM hours h
+    JOIN telemetry_gpuenergy e ON e.step_s = 3600 AND e.site_id = h.site_id AND e.start_at = h.start_at
+    UNION ALL
+    SELECT e.gpu_id, e.energy_uj FROM newest n
+    JOIN telemetry_energyentry e ON e.site_id = n.site_id AND e.start_at >= n.start_at AND e.start_at < n.end_at
+    WHERE (n.site_id, date_trunc('hour', n.start_at, 'UTC')) NOT IN (SELECT site_id, start_at FROM hours)
+),
+period AS (SELECT gpu_id, sum(energy_uj) AS energy_uj FROM settled GROUP BY 1)
 SELECT g.uuid, c.site_id, extract(epoch FROM m.opened_at)::bigint, extract(epoch FROM m.at)::bigint,
-       m.energy_uj - m.opened_energy_uj, coalesce(w.energy_uj, 0)::bigint, coalesce(s.energy_uj, 0)::bigint
+       m.energy_uj - m.opened_energy_uj, coalesce(w.energy_uj, 0)::bigint, coalesce(p.energy_uj, 0)::bigint
 FROM telemetry_metermark m JOIN pools_gpu g ON g.id = m.gpu_id
 JOIN pools_node d ON d.id = g.node_id JOIN pools_cluster c ON c.id = d.cluster_id
-LEFT JOIN whole w ON w.gpu_id = g.id LEFT JOIN settled s ON s.gpu_id = g.id
+LEFT JOIN whole w ON w.gpu_id = g.id LEFT JOIN period p ON p.gpu_id = g.id
 WHERE c.site_id = ANY(%(sites)s) AND m.opened_at < %(end)s ORDER BY c.site_id, g.uuid
 """
 
@@ -122,42 +137,6 @@ def reach() -> tuple[datetime, datetime] | None:
     first = Settlement.objects.order_by("start_at").values_list("start_at", flat=True).first()
     last = Settlement.objects.order_by("-start_at").values_list("end_at", flat=True).first()
     return None if first is None or last is None else (first, last)
-
-
-def lines(scope: Scope, basis: Basis) -> Iterator[ReportLine]:
-    """By hour, site and pool. Streams from a cursor of the server: memory does not grow with the rows."""
-    names = _Names.of(basis)
-    for row in _stream(LINES_SQL, scope.params):
-        start_s, end_s, site_id, kind, tenant_id, service, pool_id, currency, *amounts = row
-        site = names.sites[site_id]
-        pool = names.pool(pool_id)
-        (energy, facility, gpu_us, carbon, no_carbon, embodied, no_embodied) = amounts[:7]
-        (electricity, no_tariff, rental, no_rental, requests, prompt, output) = amounts[7:]
-        yield ReportLine(
-            start_s=start_s,
-            end_s=end_s,
-            site=site,
-            kind=kind,
-            tenant=None if tenant_id is None else names.tenant(tenant_id),
-            service=service,
-            pool=None if pool is None else pool.name,
-            model=None if pool is None else pool.model or None,
-            currency=currency,
-            energy_uj=energy,
-            facility_uj=facility,
-            gpu_us=gpu_us,
-            location_ug=carbon,
-            location_missing_uj=no_carbon,
-            embodied_ug=embodied,
-            embodied_missing_us=no_embodied,
-            electricity_nano=electricity,
-            electricity_missing_uj=no_tariff,
-            rental_nano=rental,
-            rental_missing_us=no_rental if basis.sites[site].rented else 0,
-            requests=requests,
-            prompt_tokens=prompt,
-            output_tokens=output,
-        )
 
 
 def site_bases(scope: Scope) -> dict[str, SiteBasis]:
@@ -222,7 +201,11 @@ def slo_counts(
 
 
 def meters(scope: Scope) -> tuple[MeterBasis, ...]:
-    """Every GPU's counter and the ledger's entries of it. Takes its time: all entries of these GPUs are added up."""
+    """Every GPU's counter and the ledger's entries of it.
+
+    Entries are added up by the hour and day as they come (`GpuEnergy`); single ones are read only in hours of which
+    some windows are not settled.
+    """
     sites = {site.pk: site.name for site in Site.objects.filter(pk__in=scope.site_ids)}
     return tuple(
         MeterBasis(gpu, sites[site_id], opened_s, mark_s, metered_uj, entered_uj, period_uj)
@@ -246,6 +229,7 @@ def demand_charges(scope: Scope) -> tuple[DemandCharge, ...]:
     """Of the local months that the period covers, but for an hour or so where its zone is not the site's."""
     period, found = scope.period, []
     for site in Site.objects.filter(pk__in=scope.site_ids).order_by("name"):
+        rates = Rates.of(site)
         first = period.start.astimezone(ZoneInfo(site.time_zone)).date().replace(day=1)
         months = [first]
         while months[-1] <= period.end.date():
@@ -253,12 +237,20 @@ def demand_charges(scope: Scope) -> tuple[DemandCharge, ...]:
         for month in months:
             start_s, end_s = (round(at_s) for at_s in tariffs.month_s(site.time_zone, month))
             shared_s = min(end_s, period.end_s) - max(start_s, period.start_s)
-            peak = statements.peak(site, month, scope.version) if shared_s >= COVERED * (end_s - start_s) else None
+            if shared_s < COVERED * (end_s - start_s) or _free_of_demand(rates, start_s):
+                continue
+            peak = statements.peak(site, month, scope.version)
             if peak is not None and peak.charge != 0:
                 charge = None if peak.charge is None else round(peak.charge * 1e9)
                 words = f"{month:%Y-%m}"
                 found.append(DemandCharge(site.name, words, start_s, end_s, peak.power_w, charge, peak.currency))
     return tuple(found)
+
+
+def _free_of_demand(rates: Rates, start_s: int) -> bool:
+    """No tariff charges for peaks, and one holds in any case: the month's lines need not be added up by quarters."""
+    holds = any(row.valid_to is None and row.valid_from.timestamp() <= start_s for row in rates.tariffs)
+    return holds and not any(row.demand_per_kw for row in rates.tariffs)
 
 
 def first_reading_s(scope: Scope) -> int:
@@ -277,40 +269,8 @@ def intensities_ug_per_uj(scope: Scope) -> dict[str, float | None]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    sites: Mapping[int, str]
-    pools: Mapping[int, PoolBasis]
-    tenants: Mapping[int, str]
-
-    @classmethod
-    def of(cls, basis: Basis) -> _Names:
-        return cls(
-            {site.pk: name for name, site in basis.sites.items()},
-            {int(pk): pool for pk, pool in basis.pools.items()},
-            {int(pk): tenant[0] for pk, tenant in basis.tenants.items()},
-        )
-
-    def pool(self, pool_id: int | None) -> PoolBasis | None:
-        if pool_id is None:
-            return None
-        return self.pools.get(pool_id) or PoolBasis(f"pool-{pool_id}", "", "", "")
-
-    def tenant(self, tenant_id: int) -> str:
-        return self.tenants.get(tenant_id, f"tenant-{tenant_id}")
-
-
 def _rows(sql: str, params: Mapping[str, Any]) -> list[Any]:
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
         found: list[Any] = cursor.fetchall()
         return found
-
-
-def _stream(sql: str, params: Mapping[str, Any]) -> Iterator[Any]:
-    """Rows from a cursor that the server holds; it needs no transaction, so that progress is seen meanwhile."""
-    connection.ensure_connection()
-    with connection.connection.cursor(name=f"report_{uuid4().hex}", withhold=True) as cursor:
-        cursor.itersize = CHUNK_ROWS
-        cursor.execute(sql, params)
-        yield from cursor

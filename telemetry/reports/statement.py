@@ -12,6 +12,7 @@ from .basis import Basis, SiteBasis
 from .lines import joules
 from .market import SiteMarket
 from .period import Period
+from .scale import energy_words
 from .table import COLUMNS, NAMES, Cell, Column
 from .totals import Book, Day, Group, Totals
 
@@ -143,11 +144,11 @@ class Statement:
             for cover in market.covers:
                 contract = cover.contract
                 yield (
-                    f"{label}: {_kwh(cover.covered_uj)} kWh by {KIND_WORDS[contract.kind]} at "
+                    f"{label}: {energy_words(cover.covered_uj)} by {KIND_WORDS[contract.kind]} at "
                     f"{contract.factor_g_per_kwh} gCO2e/kWh ({contract.source})."
                 )
             if market.uncovered_uj:
-                yield f"{label}: {_kwh(market.uncovered_uj)} kWh have no contract; market-based Scope 2 is unknown."
+                yield f"{label}: {energy_words(market.uncovered_uj)} have no contract; market-based Scope 2 is unknown."
 
     @property
     def demand_by_currency(self) -> dict[str, int]:
@@ -174,11 +175,11 @@ class Statement:
             yield "Provisional: part of the period is not settled yet, and a later revision will have more in it."
         if total.location_missing_uj:
             yield (
-                f"{_kwh(total.location_missing_uj)} kWh were used while the carbon feed had no value. Known is "
+                f"{energy_words(total.location_missing_uj)} were used while the carbon feed had no value. Known is "
                 f"{total.location_ug / 1e9:,.3f} kgCO2e for the rest."
             )
         if total.electricity_missing_uj:
-            yield f"{_kwh(total.electricity_missing_uj)} kWh were used without a tariff: their cost is unknown."
+            yield f"{energy_words(total.electricity_missing_uj)} were used without a tariff: their cost is unknown."
         if total.without_tokens:
             yield f"{total.without_tokens:,} requests were served without anybody counting their tokens."
         unrented = [site.label for _, site in sorted(self.basis.sites.items()) if not site.rented]
@@ -192,8 +193,8 @@ class Statement:
         metered_uj = self.total.energy_uj
         yield (
             f"Saved (modelled): the same {baseline.requests:,} requests, replayed in the simulator under "
-            f"{baseline.policy}, take {_kwh(baseline.energy_uj)} kWh; metered here were {_kwh(metered_uj)} kWh, so "
-            f"{_kwh(baseline.energy_uj - metered_uj)} kWh were saved. {baseline.how}"
+            f"{baseline.policy}, take {energy_words(baseline.energy_uj)}; metered here were "
+            f"{energy_words(metered_uj)}, so {energy_words(baseline.energy_uj - metered_uj)} were saved. {baseline.how}"
         )
 
 
@@ -204,8 +205,3 @@ NOBODYS = {
     "pool": "(no pool)",
     "model": "(no model)",
 }
-
-
-def _kwh(energy_uj: int) -> str:
-    """As people read it in a sentence."""
-    return f"{energy_uj / 3.6e12:,.3f}"

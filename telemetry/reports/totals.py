@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from .lines import ReportLine, SloCount
+import polars
+
+from .blocks import AMOUNTS, MARKET, Block, wide
+from .lines import SloCount
 from .market import SiteMarket
 
 IDLE_KINDS = ("idle", "transition")
 NOBODYS = frozenset({"tenant"})  # idle energy has none: groups by these cannot say what share is idle
 Key = tuple[str | None, ...]
 K = TypeVar("K")
+SUMMED = tuple(name for name in AMOUNTS if name != "requests")  # those are counted where they began: `add_slo`
 
 
 @dataclass(slots=True)
@@ -41,28 +45,6 @@ class Totals:
     judged: int = 0
     met: int = 0
     without_tokens: int = 0
-
-    def add_line(self, line: ReportLine, market_ug: int | None) -> None:
-        self.lines += 1
-        self.energy_uj += line.energy_uj
-        if line.kind in IDLE_KINDS:
-            self.idle_uj += line.energy_uj
-        self.facility_uj += line.facility_uj
-        self.gpu_us += line.gpu_us
-        self.location_ug += line.location_ug
-        self.location_missing_uj += line.location_missing_uj
-        if market_ug is None:
-            self.market_missing_uj += line.facility_uj
-        else:
-            self.market_ug += market_ug
-        self.embodied_ug += line.embodied_ug
-        self.embodied_missing_us += line.embodied_missing_us
-        self.electricity_nano += line.electricity_nano
-        self.electricity_missing_uj += line.electricity_missing_uj
-        self.rental_nano += line.rental_nano
-        self.rental_missing_us += line.rental_missing_us
-        self.prompt_tokens += line.prompt_tokens
-        self.output_tokens += line.output_tokens
 
     def add_slo(self, count: SloCount) -> None:
         self.requests += count.requests
@@ -164,15 +146,26 @@ class Book:
     daily: dict[tuple[str, str], Totals] = field(default_factory=dict)
     _day_of: dict[int, str] = field(default_factory=dict)
 
-    def market_ug(self, line: ReportLine) -> int | None:
-        """A line's market-based Scope 2."""
-        market = self.markets.get(line.site)
-        return market.emitted_ug(line.facility_uj) if market else None
+    def add(self, block: Block) -> Block:
+        """Adds a block up, and returns it with the market-based Scope 2 of each line."""
+        block = block.with_columns(
+            self._market_ug(block),
+            polars.col("start_s").replace_strict(self._days_of(block), return_dtype=polars.String).alias("day"),
+        )
+        for *key, currency, totals in _sums(block, (*self.by, "currency")):
+            _at(self.groups, (tuple(key), currency)).__iadd__(totals)
+        for date, site, totals in _sums(block, ("day", "site")):
+            _at(self.daily, (date, site)).__iadd__(totals)
+        return block
 
-    def add(self, line: ReportLine, market_ug: int | None) -> None:
-        key: Key = tuple([getattr(line, name) for name in self.by])
-        _at(self.groups, (key, line.currency)).add_line(line, market_ug)
-        _at(self.daily, (self._day(line.start_s), line.site)).add_line(line, market_ug)
+    def _market_ug(self, block: Block) -> polars.Series:
+        """To the nearest microgram. A rate may have any number of digits, so this is Python's own arithmetic."""
+        pairs = zip(block["site"].to_list(), block["facility_uj"].to_list(), strict=True)
+        found = [market.emitted_ug(uj) if (market := self.markets.get(site)) else None for site, uj in pairs]
+        return polars.Series(MARKET, found, dtype=polars.Int64)
+
+    def _days_of(self, block: Block) -> dict[int, str]:
+        return {at_s: self._day(at_s) for at_s in block["start_s"].unique().to_list()}
 
     def add_slo(self, counts: Iterable[SloCount], currencies: Mapping[str, str]) -> None:
         """After the lines. `currencies`: site -> currency, so that requests come to the row of their site's money."""
@@ -213,6 +206,22 @@ class Book:
             found = next((name for name, start_s, end_s in self.days if start_s <= at_s < end_s), self.days[0][0])
             self._day_of[at_s] = found
         return found
+
+
+def _sums(block: Block, by: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """The values of `by` and the totals of each group."""
+    idle = polars.col("kind").is_in(IDLE_KINDS)
+    unknown = polars.col(MARKET).is_null()
+    sums = block.group_by(by, maintain_order=True).agg(
+        polars.len().alias("lines"),
+        *(wide(name).sum() for name in SUMMED),
+        wide("energy_uj").filter(idle).sum().alias("idle_uj"),
+        wide(MARKET).sum(),
+        wide("facility_uj").filter(unknown).sum().alias("market_missing_uj"),
+    )
+    names = sums.columns[len(by) :]
+    for row in sums.iter_rows():
+        yield *row[: len(by)], Totals(**dict(zip(names, row[len(by) :], strict=True)))
 
 
 def _at(table: dict[K, Totals], key: K) -> Totals:

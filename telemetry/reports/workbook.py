@@ -15,12 +15,14 @@ from xlsxwriter import Workbook
 from xlsxwriter.utility import xl_col_to_name
 
 from .basis import Basis
+from .scale import MOST_PLACES, places_for
 from .statement import Statement
 from .table import COLUMNS, Cell, Column
 
 ROWS_SHEET, DAYS_SHEET, FIRST_SHEET, METERS_SHEET, NOTES_SHEET = "Rows", "Days", "Summary", "Meters", "Notes"
 UNKNOWN = "unknown"
 NOTE_LETTERS = 95
+WORDS = {"j": "J", "kwh": "kWh", "kgco2e": "kgCO2e", "gpu": "GPU", "slo": "SLO"}
 MONEY = ("cost", "electricity_cost", "gpu_hour_cost")
 
 
@@ -51,11 +53,11 @@ def write_workbook(statement: Statement, target: Path) -> None:
 
 def _look(book: Workbook) -> _Look:
     base = {"font_name": "Calibri", "font_size": 10, "valign": "top"}
-    places = sorted({column.places for column in COLUMNS} | {6})
+    places = range(MOST_PLACES + 1)
     head = {**base, "bold": True, "bottom": 1, "text_wrap": True, "valign": "bottom"}
     base["align"] = "left"
     right = {**base, "align": "right"}
-    number = {n: book.add_format({**right, "num_format": "#,##0" + ("." + "0" * n if n else "")}) for n in places}
+    number = {n: book.add_format({**right, "num_format": _number_format(n)}) for n in places}
     return _Look(
         title=book.add_format({**base, "font_size": 14, "bold": True}),
         head=book.add_format(head),
@@ -64,6 +66,15 @@ def _look(book: Workbook) -> _Look:
         muted=book.add_format({**base, "font_color": "#5B626B"}),
         numbers=number,
     )
+
+
+def _number_format(places: int) -> str:
+    """Zero is zero; what would look like it and is not has an exponent."""
+    if not places:
+        return "#,##0"
+    fixed = "#,##0." + "0" * places
+    least = f"{5 * 10.0 ** -(places + 1):.{places + 1}f}"
+    return f"[>={least}]{fixed};[<=-{least}]-{fixed};General"
 
 
 # -- the sheets ------------------------------------------------------------------------------------
@@ -143,11 +154,12 @@ def _rows(book: Workbook, look: _Look, statement: Statement) -> None:
         sheet.set_column(i, i, 18 if i < texts else 14, look.text)
         sheet.write_string(0, i, _words(name), look.head_number if i >= texts else look.head)
     sheet.freeze_panes(1, texts)
+    places = {column: places_for(column.places, [column.cell(group) for group in statement.rows]) for column in COLUMNS}
     for at, group in enumerate(statement.rows, start=1):
         for i, text in enumerate([*statement.labels(group), group.currency]):
             _text(sheet, at, i, text, look)
-        for i, column in enumerate(COLUMNS, start=texts):
-            _number(sheet, at, i, column.cell(group), look, column.places)
+        for i, (column, own) in enumerate(places.items(), start=texts):
+            _number(sheet, at, i, column.cell(group), look, own)
     if statement.rows:
         sheet.autofilter(0, 0, len(statement.rows), len(names) - 1)
 
@@ -162,11 +174,15 @@ def _days(book: Workbook, look: _Look, statement: Statement) -> None:
     for i, name in enumerate(names):
         sheet.write_string(0, i, _words(name), look.head_number if i > 1 else look.head)
     sheet.freeze_panes(1, 0)
-    for at, (date, site, cells) in enumerate(statement.day_rows(), start=1):
+    days = list(statement.day_rows())
+    places = [
+        places_for(column.places, [cells[i] for _, _, cells in days]) for i, column in enumerate(statement.day_columns)
+    ]
+    for at, (date, site, cells) in enumerate(days, start=1):
         sheet.write_string(at, 0, date, look.text)
         sheet.write_string(at, 1, site, look.text)
-        for i, (column, cell) in enumerate(zip(statement.day_columns, cells, strict=True), start=2):
-            _number(sheet, at, i, cell, look, column.places)
+        for i, (own, cell) in enumerate(zip(places, cells, strict=True), start=2):
+            _number(sheet, at, i, cell, look, own)
 
 
 def _meters(book: Workbook, look: _Look, basis: Basis) -> None:
@@ -208,7 +224,7 @@ def _notes(book: Workbook, look: _Look, statement: Statement) -> None:
 
 
 def _words(name: str) -> str:
-    return name.replace("_", " ").replace("kgco2e", "kgCO2e").replace("kwh", "kWh").replace("slo ", "SLO ")
+    return " ".join(WORDS.get(word, word) for word in name.split("_"))
 
 
 # -- cells -----------------------------------------------------------------------------------------
@@ -235,4 +251,5 @@ def _number(sheet: Any, at: int, column: int, cell: Cell, look: _Look, places: i
 
 def _formula(sheet: Any, at: int, column: int, formula: str, value: Cell, look: _Look, of: Column) -> None:
     """With the value that it has, for readers that do not calculate."""
-    sheet.write_formula(at, column, formula, look.numbers[of.places], UNKNOWN if value is None else float(value))
+    style = look.numbers[places_for(of.places, [value])]
+    sheet.write_formula(at, column, formula, style, UNKNOWN if value is None else float(value))

@@ -1,18 +1,30 @@
 """The read side of telemetry: frames for charts, numbers and the pool table. Each says how many queries it makes."""
 
-from .energy import energy, feeds, newest_sample_s, sites_now, totals
+from .energy import energy, power, sites_now, totals
 from .gpus import gpu_series, meter_gaps
-from .pools import pool_table
+from .intensity import feeds, intensities
+from .newest import PowerNow, newest_sample_s, power_now
+from .pools import first_pools, measured, pool_rows, pool_table, powered
 from .service_level import fairness, slo, tenant_fairness
+from .steps import readable
 
 __all__ = [
+    "PowerNow",
     "energy",
     "fairness",
     "feeds",
+    "first_pools",
     "gpu_series",
+    "intensities",
+    "measured",
     "meter_gaps",
     "newest_sample_s",
+    "pool_rows",
     "pool_table",
+    "power",
+    "power_now",
+    "powered",
+    "readable",
     "sites_now",
     "slo",
     "tenant_fairness",

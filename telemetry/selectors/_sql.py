@@ -12,6 +12,10 @@ from django.db import connection
 
 from telemetry.frames import Window
 
+# Of a request: what served it has a meter. Engines that registered themselves have none, so that their tokens have no
+# energy to be divided by.
+METERED = "(instance_uid IN (SELECT uid FROM pools_instance WHERE node_id IS NULL)) IS NOT TRUE"
+
 
 def rows(sql: str, params: Mapping[str, Any]) -> list[Any]:
     """Runs one query with named parameters; rows are named tuples of its columns."""
@@ -31,11 +35,16 @@ def at(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
+def day_of(seconds: float) -> datetime:
+    """The UTC midnight before: a bound that names partitions, and leaves what is read of them to other conditions."""
+    return at(seconds // 86_400 * 86_400)
+
+
 def span(window: Window) -> dict[str, Any]:
     """The parameters that bucketing queries share."""
     return {"start": at(window.start_s), "end": at(window.end_s), "bucket_s": window.bucket_s, "last": window.count - 1}
 
 
 def bucket(column: str) -> str:
-    """SQL for the index of the bucket that `column` falls in."""
-    return f"floor(extract(epoch FROM {column} - %(start)s) / %(bucket_s)s)::int"
+    """SQL for the index of the bucket that `column` falls in. By floats: decimals take several times as long."""
+    return f"floor(extract(epoch FROM {column} - %(start)s)::float8 / %(bucket_s)s::float8)::int"

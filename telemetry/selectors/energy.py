@@ -2,41 +2,55 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pools.models import Site
 from telemetry.frames import (
     CarbonFrame,
-    FeedState,
-    IntensityStep,
     PowerFrame,
     SiteCarbon,
     SiteNow,
     SitePower,
     Totals,
+    Values,
     Window,
 )
 from telemetry.models.rollups import STEPS_S
 
+from . import intensity, largest
 from ._sql import at, bucket, rows, span
+from .newest import PowerNow, power_now
+from .steps import rollup_step_s
 
 # A bucket counts as metered from this share of its GPU cells upwards; the mean is over what was metered.
 METERED_SHARE = 0.9
 # A bucket filled mostly by a counter's jump across missing samples: the joules are right, their times are not.
 SILENT_SHARE = 0.5
-FORECAST_SHARE = 1 / 8  # of the range, drawn to the right of now
+Floats = NDArray[np.float64]
 
-# Alike over entries and over their sums: what is read is the coarsest whose borders the buckets' fall on.
-ENERGY_SQL = """
-SELECT site_id, floor(extract(epoch FROM start_at - %(start)s) / %(bucket_s)s)::int AS i,
-       sum(energy_uj)::float8 / 1e6 AS energy_j,
-       (sum(energy_uj) FILTER (WHERE kind = 'idle'))::float8 / 1e6 AS idle_j,
-       (sum(energy_uj) FILTER (WHERE kind = 'unattributed'))::float8 / 1e6 AS unseen_j,
-       sum(carbon_gco2e) AS carbon_g, {unknown} AS carbon_unknown,
-       sum(gpu_us)::float8 / 1e6 AS gpu_s, extract(epoch FROM max({until})) AS until_s
-FROM {source} start_at >= %(start)s AND start_at < %(end)s GROUP BY 1, 2
+
+# Alike over entries and over their sums: what is read is the coarsest whose borders the buckets' fall on. A site's
+# columns as arrays: some ten thousand values are read faster than as many rows.
+ENERGY_SQL = f"""
+SELECT site_id, array_agg(i) AS i, array_agg(energy_uj::float8) AS energy_uj,
+       array_agg(coalesce(idle_uj, 0)::float8) AS idle_uj, array_agg(coalesce(unseen_uj, 0)::float8) AS unseen_uj,
+       array_agg(CASE WHEN NOT carbon_unknown THEN carbon_g END) AS carbon_g, array_agg(gpu_us::float8) AS gpu_us,
+       extract(epoch FROM max(until))::float8 AS until_s
+FROM (
+    SELECT site_id, {bucket("start_at")} AS i, sum(energy_uj) AS energy_uj,
+           sum(energy_uj) FILTER (WHERE kind = 'idle') AS idle_uj,
+           sum(energy_uj) FILTER (WHERE kind = 'unattributed') AS unseen_uj,
+           sum(carbon_gco2e) AS carbon_g, {{unknown}} AS carbon_unknown, sum(gpu_us) AS gpu_us, max({{until}}) AS until
+    FROM {{source}} start_at >= %(start)s AND start_at < %(end)s AND (%(site)s::bigint IS NULL OR site_id = %(site)s)
+    GROUP BY 1, 2
+) buckets GROUP BY 1
 """
 ENTRIES_SQL = ENERGY_SQL.format(
     unknown="bool_or(carbon_gco2e IS NULL)", until="end_at", source="telemetry_energyentry WHERE"
@@ -44,228 +58,187 @@ ENTRIES_SQL = ENERGY_SQL.format(
 ROLLUP_SQL = ENERGY_SQL.format(
     unknown="sum(unknown_uj) > 0",
     until="until",
-    source="telemetry_energyrollup WHERE step_s = %(step_s)s AND",
+    source="telemetry_siteenergy WHERE step_s = %(step_s)s AND",
 )
 
-METERS_SQL = """
-SELECT c.site_id, extract(epoch FROM m.opened_at) AS opened_s
-FROM telemetry_metermark m JOIN pools_gpu g ON g.id = m.gpu_id
-JOIN pools_node n ON n.id = g.node_id JOIN pools_cluster c ON c.id = n.cluster_id
+# How many meters of a site began to be heard in each bucket; -1: before the first.
+METERS_SQL = f"""
+SELECT c.site_id, o.i, sum(o.meters)::int AS meters
+FROM (
+    SELECT g.node_id, CASE WHEN m.opened_at < %(start)s THEN -1 ELSE {bucket("m.opened_at")} END AS i,
+           count(*) AS meters
+    FROM telemetry_metermark m JOIN pools_gpu g ON g.id = m.gpu_id WHERE m.opened_at < %(end)s GROUP BY 1, 2
+) o JOIN pools_node n ON n.id = o.node_id JOIN pools_cluster c ON c.id = n.cluster_id
+WHERE %(site)s::bigint IS NULL OR c.site_id = %(site)s GROUP BY 1, 2
 """
 
-INTENSITY_SQL = f"""
-WITH newest AS (
-    SELECT DISTINCT ON (p.feed_id, p.forecast, p.start_at) f.site_id, p.*
-    FROM telemetry_carbonpoint p JOIN telemetry_carbonfeed f ON f.id = p.feed_id AND f.signal = 'average'
-    WHERE CASE WHEN p.forecast THEN p.end_at > %(end)s AND p.start_at < %(horizon)s
-               ELSE p.start_at >= %(start)s AND p.start_at < %(end)s END
-    ORDER BY p.feed_id, p.forecast, p.start_at, (p.model = f.forecast_model) DESC, p.issued_at DESC
-)
-SELECT site_id, forecast, {bucket("start_at")} AS i,
-       extract(epoch FROM min(start_at)) AS start_s, extract(epoch FROM max(end_at)) AS end_s,
-       CASE WHEN 2 * count(value_g_per_kwh) >= count(*) THEN avg(value_g_per_kwh) END AS g_per_kwh,
-       extract(epoch FROM max(issued_at)) AS issued_s
-FROM newest GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
-"""
 
-SOURCES_SQL = "SELECT site_id, source FROM telemetry_carbonfeed WHERE signal = 'average'"
-
-
-def energy(window: Window) -> tuple[PowerFrame, CarbonFrame]:
-    """Power and carbon rate of every site in each bucket of `window`, and the intensity beside it. Five queries."""
+def power(window: Window) -> PowerFrame:
+    """The mean power of every site in each bucket of `window`. Three queries."""
     sites = list(Site.objects.all())
-    by_site: dict[int, dict[int, Any]] = defaultdict(dict)
-    step_s = rollup_step_s(window)
-    for row in rows(ROLLUP_SQL if step_s else ENTRIES_SQL, {**span(window), "step_s": step_s}):
-        by_site[row.site_id][row.i] = row
-    opened: dict[int, list[float]] = defaultdict(list)
-    for row in rows(METERS_SQL, {}):
-        opened[row.site_id].append(float(row.opened_s))
-    steps = _intensity(window)
-    sources = {row.site_id: row.source for row in rows(SOURCES_SQL, {})}
+    buckets = _buckets(window, sites, None)
+    return PowerFrame(window, _powers(window, sites, buckets), _cap_w(sites), buckets.until_s)
 
-    powers, carbons = [], []
+
+def energy(
+    window: Window, *, site_id: int | None = None, most: int | None = None, named: Collection[str] | None = None
+) -> tuple[PowerFrame, CarbonFrame]:
+    """Power and carbon rate of every site in each bucket of `window`, and the intensity beside it. Five queries.
+
+    Args:
+        site_id: of this site only.
+        most: so many sites, those that used most energy in `window`, and all others together.
+        named: only these sites by themselves, and all others together.
+    """
+    sites = list(Site.objects.filter(**({} if site_id is None else {"pk": site_id})))
+    buckets = _buckets(window, sites, site_id)
+    powers = _powers(window, sites, buckets)
+    drawn = largest.names(powers, most, named)
+    sources = intensity.sources()
+    steps = intensity.steps(window, [site.pk for site in sites if site.name in drawn])
+    carbons = []
     for site in sites:
-        buckets = [
-            _mean(by_site[site.pk].get(i), sum(o < end_s for o in opened[site.pk]), window.bucket_s)
-            for i, end_s in enumerate(window.ends_s)
-        ]
-        label = site.label or site.name
-        powers.append(
-            SitePower(
-                site=site.name,
-                label=label,
-                rank=site.rank,
-                in_use_w=tuple(b["in_use_w"] for b in buckets),
-                idle_w=tuple(b["idle_w"] for b in buckets),
-                silent=_settled(tuple(bool(b["silent"]) for b in buckets), window, sites, by_site),
-            )
-        )
-        actual, forecast = steps[(site.pk, False)], steps[(site.pk, True)]
+        actual = steps[(site.pk, False)]
         carbons.append(
             SiteCarbon(
                 site=site.name,
-                label=label,
+                label=site.label or site.name,
                 rank=site.rank,
-                rate_g_per_h=tuple(b["rate_g_per_h"] for b in buckets),
+                rate_g_per_h=_values(buckets.of[site.pk].rate_g_per_h),
                 actual=tuple(actual),
-                forecast=tuple(forecast),
-                source=sources.get(site.pk, ""),
+                forecast=tuple(steps[(site.pk, True)]),
+                source=sources.get(site.pk, "") if site.name in drawn else "",
                 known_until_s=max((s.end_s for s in actual if s.g_per_kwh is not None), default=None),
             )
         )
-    caps = [site.power_cap_w for site in sites]
     return (
-        PowerFrame(
-            window=window,
-            sites=tuple(powers),
-            cap_w=sum(c for c in caps if c is not None) if caps and None not in caps else None,
-            metered_until_s=_until(by_site),
-        ),
-        CarbonFrame(window=window, sites=tuple(carbons)),
+        PowerFrame(window, largest.powers(powers, drawn), _cap_w(sites), buckets.until_s),
+        CarbonFrame(window, largest.carbons(carbons, drawn)),
     )
 
 
-def rollup_step_s(window: Window) -> int:
-    """The longest step of the sums over time that `window` is made of whole ones of; 0: of none."""
-    return next(
-        (step_s for step_s in reversed(STEPS_S) if not (window.bucket_s % step_s or window.start_s % step_s)), 0
-    )
-
-
-def _mean(row: Any | None, gpus: int, bucket_s: float) -> dict[str, float | bool | None]:
-    """A site's mean power and carbon rate over one bucket; all None unless nearly all its meters were heard."""
-    nothing: dict[str, float | bool | None] = {"in_use_w": None, "idle_w": None, "rate_g_per_h": None}
-    if row is None or gpus == 0:
-        return {**nothing, "silent": gpus > 0}
-    metered = float(row.gpu_s) / (gpus * bucket_s)
-    if metered < METERED_SHARE:
-        return {**nothing, "silent": True}
-    metered_s = bucket_s * min(1.0, metered)
-    return {
-        "in_use_w": max(0.0, row.energy_j - (row.idle_j or 0.0)) / metered_s,
-        "idle_w": (row.idle_j or 0.0) / metered_s,
-        "rate_g_per_h": None if row.carbon_unknown else row.carbon_g / metered_s * 3_600.0,
-        "silent": bool(row.energy_j) and (row.unseen_j or 0.0) / row.energy_j > SILENT_SHARE,
-    }
-
-
-def _until(by_site: dict[int, dict[int, Any]]) -> float | None:
-    return max((float(row.until_s) for buckets in by_site.values() for row in buckets.values()), default=None)
-
-
-def _settled(
-    silent: tuple[bool, ...], window: Window, sites: Sequence[Site], by_site: dict[int, dict[int, Any]]
-) -> tuple[bool, ...]:
-    """Buckets that the ledger has not reached yet are not silent: their entries are still to come."""
-    until_s = _until(by_site)
-    if until_s is None:
-        return (False,) * len(silent)
-    return tuple(s and end_s <= until_s for s, end_s in zip(silent, window.ends_s, strict=True))
-
-
-def _intensity(window: Window) -> dict[tuple[int, bool], list[IntensityStep]]:
-    """Newest revision of every step, thinned to the buckets: actual before now, forecast after it."""
-    params = span(window)
-    params["horizon"] = at(window.end_s + (window.end_s - window.start_s) * FORECAST_SHARE)
-    found: dict[tuple[int, bool], list[IntensityStep]] = defaultdict(list)
-    for row in rows(INTENSITY_SQL, params):
-        found[(row.site_id, row.forecast)].append(
-            IntensityStep(
-                start_s=float(row.start_s),
-                end_s=float(row.end_s),
-                g_per_kwh=row.g_per_kwh,
-                issued_at_s=float(row.issued_s) if row.forecast else None,
-            )
+def _powers(window: Window, sites: Collection[Site], buckets: _Buckets) -> tuple[SitePower, ...]:
+    return tuple(
+        SitePower(
+            site=site.name,
+            label=site.label or site.name,
+            rank=site.rank,
+            in_use_w=_values(buckets.of[site.pk].in_use_w),
+            idle_w=_values(buckets.of[site.pk].idle_w),
+            silent=buckets.silent(site.pk, window),
         )
-    return found
+        for site in sites
+    )
 
 
-NOW_SQL = """
-WITH newest AS (
-    SELECT DISTINCT ON (gpu_id) gpu_id, power_w FROM telemetry_gpusample
-    WHERE at > %(now)s - interval '15 seconds' AND at <= %(now)s ORDER BY gpu_id, at DESC
-)
-SELECT c.site_id, count(*) AS gpus, count(newest.power_w) AS reporting, sum(newest.power_w) AS power_w
-FROM pools_gpu g JOIN pools_node n ON n.id = g.node_id JOIN pools_cluster c ON c.id = n.cluster_id
-LEFT JOIN newest ON newest.gpu_id = g.id GROUP BY 1
-"""
+def _cap_w(sites: Collection[Site]) -> float | None:
+    """Of all sites together; None unless each has one."""
+    caps = [site.power_cap_w for site in sites]
+    return sum(cap for cap in caps if cap is not None) if caps and None not in caps else None
 
-INTENSITY_NOW_SQL = """
-SELECT DISTINCT ON (f.site_id) f.site_id, p.value_g_per_kwh AS g_per_kwh
-FROM telemetry_carbonfeed f JOIN telemetry_carbonpoint p ON p.feed_id = f.id
-WHERE f.signal = 'average' AND NOT p.forecast AND p.start_at <= %(now)s AND p.end_at > %(now)s - interval '15 seconds'
-ORDER BY f.site_id, p.start_at DESC, p.issued_at DESC
-"""
+
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """A site's means over each bucket; NaN where not nearly all its meters were heard."""
+
+    in_use_w: Floats
+    idle_w: Floats
+    rate_g_per_h: Floats
+    silent: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class _Buckets:
+    """Each site's, by key. `until_s`: how far the ledger has come."""
+
+    of: dict[int, _Means]
+    until_s: float | None
+
+    def silent(self, site_id: int, window: Window) -> tuple[bool, ...]:
+        """Buckets that the ledger has not reached yet are not silent: their entries are still to come."""
+        reached = np.array(window.ends_s) <= (-np.inf if self.until_s is None else self.until_s)
+        return tuple((self.of[site_id].silent & reached).tolist())
+
+
+def _buckets(window: Window, sites: Collection[Site], site_id: int | None) -> _Buckets:
+    step_s = rollup_step_s(window)
+    params = {**span(window), "site": site_id}
+    found = {row.site_id: row for row in rows(ROLLUP_SQL if step_s else ENTRIES_SQL, {**params, "step_s": step_s})}
+    opened: dict[int, Floats] = defaultdict(lambda: np.zeros(window.count + 1))
+    for row in rows(METERS_SQL, params):
+        opened[row.site_id][row.i + 1] += row.meters
+    means = {}
+    for site in sites:
+        meters = opened[site.pk].cumsum()[1:]
+        means[site.pk] = _means(found.get(site.pk), meters, window.bucket_s)
+    return _Buckets(means, max((row.until_s for row in found.values()), default=None))
+
+
+def _means(row: Any | None, meters: Floats, bucket_s: float) -> _Means:
+    """A site's mean power and carbon rate over each bucket, from what its meters said of it."""
+
+    def column(name: str) -> Floats:
+        values = np.full(len(meters), np.nan)
+        if row is not None:
+            values[row.i] = getattr(row, name)
+        return values
+
+    energy_j, idle_j, unseen_j = (column(name) / 1e6 for name in ("energy_uj", "idle_uj", "unseen_uj"))
+    with np.errstate(divide="ignore", invalid="ignore"):  # where there is no meter, or no energy
+        metered = column("gpu_us") / 1e6 / (meters * bucket_s)
+        heard = (meters > 0) & (metered >= METERED_SHARE)
+        metered_s = np.where(heard, bucket_s * np.minimum(1.0, metered), np.nan)
+        jumped = (energy_j > 0) & (unseen_j / energy_j > SILENT_SHARE)
+    return _Means(
+        in_use_w=np.maximum(0.0, energy_j - idle_j) / metered_s,
+        idle_w=idle_j / metered_s,
+        rate_g_per_h=column("carbon_g") / metered_s * 3_600.0,
+        silent=(meters > 0) & (~heard | jumped),
+    )
+
+
+def _values(means: Floats) -> Values:
+    return tuple(None if math.isnan(value) else value for value in means.tolist())
+
 
 TOTALS_SQL = """
 SELECT sum(energy_uj)::float8 / 1e6 AS energy_j, sum(carbon_gco2e) AS carbon_g,
        sum(unknown_uj)::float8 / 1e6 AS unknown_j
-FROM telemetry_energyrollup WHERE step_s = %(step_s)s AND start_at >= %(since)s
+FROM telemetry_siteenergy WHERE step_s = %(step_s)s AND start_at >= %(since)s
+  AND (%(until)s::timestamptz IS NULL OR start_at < %(until)s)
 """
 
 
-def sites_now(now_s: float) -> tuple[SiteNow, ...]:
-    """Each site's power by its newest samples (at most 15 s old) and its intensity now. Three queries."""
-    power = {row.site_id: row for row in rows(NOW_SQL, {"now": at(now_s)})}
-    intensity = {row.site_id: row.g_per_kwh for row in rows(INTENSITY_NOW_SQL, {"now": at(now_s)})}
+def sites_now(now_s: float, power: PowerNow | None = None) -> tuple[SiteNow, ...]:
+    """Each site's power by its newest samples (at most 15 s old) and its intensity now. Three queries.
+
+    Args:
+        power: What GPUs draw now, where it is known already: two queries then.
+    """
+    power = power or power_now(now_s)
+    g_per_kwh = intensity.now(now_s)
     found = []
     for site in Site.objects.all():
-        row = power.get(site.pk)
+        drawn = power.sites.get(site.pk)
         found.append(
             SiteNow(
                 label=site.label or site.name,
-                power_w=row.power_w if row else None,
-                gpus=row.gpus if row else 0,
-                reporting=row.reporting if row else 0,
-                intensity_g_per_kwh=intensity.get(site.pk),
+                power_w=drawn.power_w if drawn else None,
+                gpus=drawn.gpus if drawn else 0,
+                reporting=drawn.reporting if drawn else 0,
+                intensity_g_per_kwh=g_per_kwh.get(site.pk),
             )
         )
     return tuple(found)
 
 
-def totals(since_s: float) -> Totals:
-    """Energy and carbon since the minute of a moment, for example midnight. One query."""
+def totals(since_s: float, until_s: float | None = None) -> Totals:
+    """Energy and carbon since the minute of a moment, for example midnight, up to that of another. One query."""
     since_s -= since_s % STEPS_S[0]
-    step_s = next(step_s for step_s in reversed(STEPS_S) if not since_s % step_s)
-    (row,) = rows(TOTALS_SQL, {"since": at(since_s), "step_s": step_s})
+    if until_s is not None:
+        until_s -= until_s % STEPS_S[0]
+    step_s = next(step_s for step_s in reversed(STEPS_S) if not since_s % step_s and not (until_s or 0.0) % step_s)
+    until = None if until_s is None else at(until_s)
+    (row,) = rows(TOTALS_SQL, {"since": at(since_s), "until": until, "step_s": step_s})
     unknown = (row.unknown_j or 0.0) / row.energy_j if row.energy_j else None
     return Totals(since_s, row.energy_j, None if unknown == 1.0 else row.carbon_g, unknown)
-
-
-FEEDS_SQL = """
-SELECT s.label, s.name, f.signal, f.provider, f.source, f.last_error,
-       extract(epoch FROM f.last_ok_at) AS last_ok_s, extract(epoch FROM f.last_error_at) AS last_error_s,
-       (SELECT extract(epoch FROM p.end_at) FROM telemetry_carbonpoint p
-        WHERE p.feed_id = f.id AND NOT p.forecast AND coalesce(p.value_g_per_kwh, p.price_per_kwh) IS NOT NULL
-          AND p.start_at > %(since)s ORDER BY p.start_at DESC LIMIT 1) AS known_until_s
-FROM telemetry_carbonfeed f JOIN pools_site s ON s.id = f.site_id ORDER BY s.rank, s.name, f.signal
-"""
-
-
-def feeds(now_s: float) -> tuple[FeedState, ...]:
-    """Every carbon feed and how far its values reach (looking back two days). One query."""
-    return tuple(
-        FeedState(
-            site_label=row.label or row.name,
-            signal=row.signal,
-            provider=row.provider,
-            source=row.source,
-            last_ok_s=_float(row.last_ok_s),
-            last_error=row.last_error,
-            last_error_s=_float(row.last_error_s),
-            known_until_s=_float(row.known_until_s),
-        )
-        for row in rows(FEEDS_SQL, {"since": at(now_s - 172_800)})
-    )
-
-
-def newest_sample_s(now_s: float) -> float | None:
-    """When the newest GPU sample of the last hour was taken: how far behind the ingester is. One query."""
-    sql = "SELECT extract(epoch FROM max(at)) AS at_s FROM telemetry_gpusample WHERE at > %(since)s"
-    (row,) = rows(sql, {"since": at(now_s - 3_600)})
-    return _float(row.at_s)
-
-
-def _float(value: Any) -> float | None:
-    return None if value is None else float(value)

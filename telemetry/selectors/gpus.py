@@ -21,23 +21,23 @@ FROM {{table}} WHERE gpu_id = %(gpu)s AND start_at >= %(start)s AND start_at < %
 # Whole days from the days' sums, what is before and after them from the hours' and the minutes'.
 GAPS_SQL = """
 WITH heard AS (
-    SELECT gpu_id, heard_s, gaps FROM telemetry_gpuday WHERE start_at >= %(day0)s AND start_at < %(day1)s
-    UNION ALL
-    SELECT gpu_id, heard_s, gaps FROM telemetry_gpuhour
-    WHERE start_at >= %(hour0)s AND start_at < %(day0)s OR start_at >= %(day1)s AND start_at < %(hour1)s
-    UNION ALL
-    SELECT gpu_id, heard_s, gaps FROM telemetry_gpuminute
-    WHERE start_at >= %(start)s AND start_at < %(hour0)s OR start_at >= %(hour1)s AND start_at < %(end)s
-), meters AS (
-    SELECT gpu_id, greatest(0, extract(epoch FROM %(end)s - greatest(opened_at, %(start)s)))::float8 AS span_s
-    FROM telemetry_metermark
+    SELECT gpu_id, sum(heard_s) AS heard_s, sum(gaps)::int AS gaps FROM (
+        SELECT gpu_id, heard_s, gaps FROM telemetry_gpuday WHERE start_at >= %(day0)s AND start_at < %(day1)s
+        UNION ALL
+        SELECT gpu_id, heard_s, gaps FROM telemetry_gpuhour
+        WHERE start_at >= %(hour0)s AND start_at < %(day0)s OR start_at >= %(day1)s AND start_at < %(hour1)s
+        UNION ALL
+        SELECT gpu_id, heard_s, gaps FROM telemetry_gpuminute
+        WHERE start_at >= %(start)s AND start_at < %(hour0)s OR start_at >= %(hour1)s AND start_at < %(end)s
+    ) parts GROUP BY gpu_id
 )
-SELECT g.uuid, n.name AS node, coalesce(nullif(s.label, ''), s.name) AS site_label, m.span_s,
-       coalesce(sum(heard.heard_s), 0) AS heard_s, coalesce(sum(heard.gaps), 0)::int AS gaps
-FROM meters m JOIN pools_gpu g ON g.id = m.gpu_id JOIN pools_node n ON n.id = g.node_id
+SELECT g.uuid, n.name AS node, coalesce(nullif(s.label, ''), s.name) AS site_label,
+       greatest(0, extract(epoch FROM %(end)s - greatest(m.opened_at, %(start)s)))::float8 AS span_s,
+       coalesce(heard.heard_s, 0) AS heard_s, coalesce(heard.gaps, 0) AS gaps
+FROM telemetry_metermark m JOIN pools_gpu g ON g.id = m.gpu_id JOIN pools_node n ON n.id = g.node_id
 JOIN pools_cluster c ON c.id = n.cluster_id JOIN pools_site s ON s.id = c.site_id
 LEFT JOIN heard ON heard.gpu_id = m.gpu_id
-GROUP BY g.id, n.name, s.label, s.name, m.span_s ORDER BY n.name, g.index
+ORDER BY n.name, g.index
 """
 
 

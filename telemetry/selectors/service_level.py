@@ -1,4 +1,4 @@
-"""SLO attainment and fairness over time, from the request records.
+"""SLO attainment and fairness over time: from the sums of request records where a window is made of whole ones.
 
 A request belongs to the bucket in which it ended: one that still runs has no record yet, so buckets by arrival would
 show the newest ones better than they are (the quick requests end first).
@@ -10,30 +10,50 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scheduler.core.fairness import jain
 from telemetry.frames import JainFrame, SloFrame, SloSeries, Values, Window
+from telemetry.models.rollups import REQUEST_STEPS_S, STEPS_S
+from telemetry.sql.length_rollups import ANSWERED, LENGTH
+from telemetry.sql.request_rollups import ENDED as ENDED_AT
+from telemetry.sql.request_rollups import ENDED_UTC
 
-from ._sql import bucket, rows, span
+from ._sql import at, bucket, day_of, rows, span
 
 ROLLING_S = 120.0  # at three requests a second the least in which a p99 means anything
 QUARTILES = 4  # FREESH C.2: K = 4 groups by output length
 LONGEST_S = 900.0  # no request runs longer; it bounds the partitions that a query opens
+Table = NDArray[np.float64]
 
-# Requests by the time they ended, in this window or in the rolling one before its first bucket.
+# Requests by the time they ended, in this window or in the rolling one before its first bucket; by an index over it.
 ENDED = f"""
 ended AS (
-    SELECT r.*, {bucket("r.started_at + coalesce(r.e2e_s, 0) * interval '1 second'")} AS i
+    SELECT r.*, {bucket(ENDED_AT)} AS i
     FROM telemetry_requestrecord r
-    WHERE r.started_at >= %(start)s - make_interval(secs => %(before_s)s) AND r.started_at < %(end)s
+    WHERE r.started_at >= %(day)s AND r.started_at < %(until)s
+      AND {ENDED_UTC} >= %(since)s AT TIME ZONE 'UTC' AND {ENDED_UTC} < %(until)s AT TIME ZONE 'UTC'
 )"""
 
+# As telemetry.sql.request_rollups sums them up.
 SLO_SQL = f"""
 WITH {ENDED}
 SELECT r.service, k.kind, i, count(*) AS judged,
-       count(*) FILTER (WHERE r.status = 'ok' AND NOT k.kind = ANY (string_to_array(r.slo_failed, ','))) AS within
-FROM ended r CROSS JOIN LATERAL (VALUES ('ttft', r.ttft_s), ('tpot', r.tpot_s), ('e2e', r.e2e_s)) AS k (kind, value)
-WHERE r.slo_met IS NOT NULL AND (r.status <> 'ok' OR k.value IS NOT NULL) AND i BETWEEN -%(roll)s + 1 AND %(last)s
+       count(*) FILTER (WHERE CASE k.kind WHEN '' THEN r.slo_met
+           ELSE r.status = 'ok' AND NOT k.kind = ANY (string_to_array(r.slo_failed, ',')) END) AS within,
+       extract(epoch FROM max({ENDED_AT}))::float8 AS until_s
+FROM ended r
+CROSS JOIN LATERAL (VALUES ('', 0), ('ttft', r.ttft_s), ('tpot', r.tpot_s), ('e2e', r.e2e_s)) AS k (kind, value)
+WHERE r.slo_met IS NOT NULL AND (r.status <> 'ok' OR k.value IS NOT NULL)
 GROUP BY 1, 2, 3
+"""
+SLO_ROLLUP_SQL = f"""
+SELECT service, kind, {bucket("start_at")} AS i, sum(judged)::int AS judged, sum(within)::int AS within,
+       extract(epoch FROM max(until))::float8 AS until_s
+FROM telemetry_slorollup
+WHERE step_s = %(step_s)s AND start_at >= %(since)s AND start_at < %(until)s GROUP BY 1, 2, 3
+HAVING sum(judged) > 0
 """
 
 OBJECTIVES_SQL = """
@@ -41,42 +61,57 @@ SELECT s.name AS service, o.kind, o.objective_s, o.percentile
 FROM pools_slo o JOIN pools_service s ON s.id = o.service_id ORDER BY s.name, o.kind DESC
 """
 
-MET_SQL = f"""
-WITH {ENDED}
-SELECT count(*) AS judged, count(*) FILTER (WHERE slo_met) AS met,
-       extract(epoch FROM max(started_at + coalesce(e2e_s, 0) * interval '1 second')) AS last_end_s
-FROM ended WHERE slo_met IS NOT NULL AND i BETWEEN 0 AND %(last)s
-"""
-
 TENANTS_SQL = f"""
 WITH {ENDED}
 SELECT tenant_id, i, sum(timely_tokens) AS timely, sum(output_tokens) AS output
-FROM ended
-WHERE timely_tokens IS NOT NULL AND output_tokens > 0 AND tenant_id IS NOT NULL
-  AND i BETWEEN -%(roll)s + 1 AND %(last)s
+FROM ended WHERE timely_tokens IS NOT NULL AND output_tokens > 0 AND tenant_id IS NOT NULL
 GROUP BY 1, 2
 """
+TENANTS_ROLLUP_SQL = f"""
+SELECT tenant_id, {bucket("start_at")} AS i, sum(timely_tokens) AS timely, sum(output_tokens) AS output
+FROM telemetry_tenantrollup
+WHERE step_s = %(step_s)s AND start_at >= %(since)s AND start_at < %(until)s GROUP BY 1, 2
+HAVING sum(output_tokens) > 0
+"""
 
-# Each record stands in the `roll` windows that contain it; within each, a class is cut into quartiles of length.
-CLASSES_SQL = f"""
-WITH {ENDED},
-windowed AS (
-    SELECT r.request_class, r.i + ahead AS i, r.timely_tokens, r.output_tokens,
-           ntile({QUARTILES}) OVER (PARTITION BY r.request_class, r.i + ahead
-                                    ORDER BY r.output_tokens, r.request_id) AS quartile
-    FROM ended r CROSS JOIN generate_series(0, %(roll)s - 1) AS ahead
-    WHERE r.timely_tokens IS NOT NULL AND r.output_tokens > 0 AND r.request_class IS NOT NULL
-      AND r.i + ahead BETWEEN 0 AND %(last)s
-)
-SELECT request_class, i, quartile, sum(timely_tokens)::float AS timely
-FROM windowed GROUP BY 1, 2, 3
+# By length of the answer, so that each rolling window's quartiles of length can be cut from counts.
+LENGTHS_SQL = f"""
+WITH {ENDED}
+SELECT request_class, i, {LENGTH} AS length, count(*) AS requests, sum(timely_tokens) AS timely
+FROM ended WHERE {ANSWERED} GROUP BY 1, 2, 3
+"""
+LENGTHS_ROLLUP_SQL = f"""
+SELECT request_class, {bucket("start_at")} AS i, length, sum(requests) AS requests, sum(timely_tokens) AS timely
+FROM telemetry_lengthrollup
+WHERE step_s = %(step_s)s AND start_at >= %(since)s AND start_at < %(until)s GROUP BY 1, 2, 3
+HAVING sum(requests) > 0
+"""
+# A class's columns as arrays: some ten thousand values are read faster than as many rows.
+CLASSES_SQL = """
+SELECT request_class, array_agg(i) AS i, array_agg(length) AS length, array_agg(requests::int) AS requests,
+       array_agg(timely::float8) AS timely
+FROM ({lengths}) lengths GROUP BY 1 ORDER BY 1
 """
 
 
 def _rolling(window: Window) -> tuple[int, dict[str, object]]:
     """How many buckets a rolling window has, and the queries' parameters."""
     roll = max(1, math.ceil(ROLLING_S / window.bucket_s))
-    return roll, {**span(window), "roll": roll, "before_s": roll * window.bucket_s + LONGEST_S}
+    since_s = window.start_s - (roll - 1) * window.bucket_s
+    return roll, {
+        **span(window),
+        "roll": roll,
+        "since": at(since_s),
+        "day": day_of(since_s - LONGEST_S),
+        "until": at(window.start_s + window.count * window.bucket_s),
+        "step_s": _step_s(window),
+    }
+
+
+def _step_s(window: Window) -> int:
+    """The longest step of the sums that `window` is made of whole ones of; 0: of none, so the records are read."""
+    fits = (step_s for step_s in reversed(REQUEST_STEPS_S) if not (window.bucket_s % step_s or window.start_s % step_s))
+    return next(fits, 0)
 
 
 def _rolled(counts: dict[int, int], roll: int, count: int) -> list[int]:
@@ -90,13 +125,18 @@ def _rolled(counts: dict[int, int], roll: int, count: int) -> list[int]:
 
 
 def slo(window: Window) -> SloFrame:
-    """Attainment of each objective of each service. Failures count as missed. Three queries."""
+    """Attainment of each objective of each service. Failures count as missed. Two queries."""
     roll, params = _rolling(window)
     judged: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     within: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
-    for row in rows(SLO_SQL, params):
-        judged[(row.service, row.kind)][row.i] = row.judged
-        within[(row.service, row.kind)][row.i] = row.within
+    total = met = 0
+    last_end_s: float | None = None
+    for row in rows(SLO_ROLLUP_SQL if params["step_s"] else SLO_SQL, params):
+        if row.kind:
+            judged[(row.service, row.kind)][row.i] = row.judged
+            within[(row.service, row.kind)][row.i] = row.within
+        elif row.i >= 0:
+            total, met, last_end_s = total + row.judged, met + row.within, max(last_end_s or 0.0, row.until_s)
     series = []
     for row in rows(OBJECTIVES_SQL, {}):
         n, good = judged[(row.service, row.kind)], within[(row.service, row.kind)]
@@ -113,9 +153,7 @@ def slo(window: Window) -> SloFrame:
                 total_within=sum(c for i, c in good.items() if i >= 0),
             )
         )
-    (total,) = rows(MET_SQL, params)
-    last_end_s = float(total.last_end_s) if total.last_end_s is not None else None
-    return SloFrame(window, roll * window.bucket_s, tuple(series), total.judged, total.met, last_end_s)
+    return SloFrame(window, roll * window.bucket_s, tuple(series), total, met, last_end_s)
 
 
 def _tenant_index(shares: Iterable[tuple[int, int]]) -> float | None:
@@ -134,7 +172,7 @@ def fairness(window: Window) -> JainFrame:
     overall = _overall(timely, output)
     seen = [i for buckets in output.values() for i in buckets if i >= 0]
     last_end_s = window.start_s + (max(seen) + 1) * window.bucket_s if seen else None
-    return JainFrame(window, roll * window.bucket_s, tenants, overall, _classes(params, window.count), last_end_s)
+    return JainFrame(window, roll * window.bucket_s, tenants, overall, _classes(params, roll, window.count), last_end_s)
 
 
 def tenant_fairness(window: Window) -> float | None:
@@ -149,7 +187,7 @@ Counts = dict[int, dict[int, int]]  # tenant -> bucket -> tokens
 def _tenants(params: dict[str, object]) -> tuple[Counts, Counts]:
     timely: Counts = defaultdict(dict)
     output: Counts = defaultdict(dict)
-    for row in rows(TENANTS_SQL, params):
+    for row in rows(TENANTS_ROLLUP_SQL if params["step_s"] else TENANTS_SQL, params):
         timely[row.tenant_id][row.i] = int(row.timely)
         output[row.tenant_id][row.i] = int(row.output)
     return timely, output
@@ -163,13 +201,38 @@ def _total(counts: dict[int, int]) -> int:
     return sum(count for i, count in counts.items() if i >= 0)
 
 
-def _classes(params: dict[str, object], count: int) -> dict[str, Values]:
-    """As `core.fairness.freesh_timely_jain`, per class and bucket; None for fewer requests than quartiles."""
-    totals: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows(CLASSES_SQL, params):
-        totals[row.request_class][row.i].append(row.timely)
+def _classes(params: dict[str, object], roll: int, count: int) -> dict[str, Values]:
+    """As `core.fairness.freesh_timely_jain`, per class and bucket; None for fewer requests than quartiles.
 
-    def index(values: Sequence[float]) -> float | None:
-        return jain(values) if len(values) == QUARTILES else None
+    Where a quartile ends among answers of about one length, these count by their mean.
+    """
+    lengths = LENGTHS_ROLLUP_SQL if params["step_s"] in STEPS_S else LENGTHS_SQL
+    return {
+        row.request_class: _timely_jain(
+            _over(row.length, row.i, row.requests, roll, count), _over(row.length, row.i, row.timely, roll, count)
+        )
+        for row in rows(CLASSES_SQL.format(lengths=lengths), params)
+    }
 
-    return {name: tuple(index(totals[name].get(i, ())) for i in range(count)) for name in sorted(totals)}
+
+def _over(length: Sequence[int], i: Sequence[int], values: Sequence[float], roll: int, count: int) -> Table:
+    """Sums over rolling windows: a row for each of `count` buckets, a column for each length, the shortest first."""
+    found, column = np.unique(length, return_inverse=True)
+    table = np.zeros((roll + count, len(found)))
+    np.add.at(table, (np.asarray(i) + roll, column), values)
+    sums = table.cumsum(axis=0)
+    return np.asarray(sums[roll:] - sums[:count])
+
+
+def _timely_jain(requests: Table, timely: Table) -> Values:
+    """For each row, of counts of answers and their timely tokens by length."""
+    until, tokens = (np.pad(table.cumsum(axis=1), ((0, 0), (1, 0))) for table in (requests, timely))
+    found: list[float | None] = []
+    for counted, delivered in zip(until, tokens, strict=True):
+        least, more = divmod(int(counted[-1]), QUARTILES)
+        if not least:
+            found.append(None)
+            continue
+        ends = [k * least + min(k, more) for k in range(QUARTILES + 1)]  # the first ones have one more
+        found.append(jain(np.diff(np.interp(ends, counted, delivered))))
+    return tuple(found)

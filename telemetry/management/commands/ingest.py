@@ -3,7 +3,7 @@ from __future__ import annotations
 import gc
 import logging
 import signal
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import redis
@@ -11,7 +11,9 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from django.utils.module_loading import import_string
 
+from pools.worker_hosts import WorkerHosts
 from telemetry.ingest import Ingester
+from telemetry.registered import RegisteredEngines
 
 
 class Command(BaseCommand):
@@ -26,4 +28,11 @@ class Command(BaseCommand):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5)
-        Ingester(client, import_string(settings.GREENSERVE_CLOCK_DECISION_SINK)).run(stop)
+        registered = RegisteredEngines(client, WorkerHosts(settings.GREENSERVE_WORKER_HOSTS))
+        measuring = Thread(target=registered.run, args=(stop,), name="registered engines")
+        measuring.start()
+        try:
+            Ingester(client, import_string(settings.GREENSERVE_CLOCK_DECISION_SINK)).run(stop)
+        finally:
+            stop.set()
+            measuring.join(timeout=5.0)

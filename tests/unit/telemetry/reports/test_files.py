@@ -28,7 +28,7 @@ BASIS = fake.basis(ASKED, LINES)
 
 def make(folder: Path, found=LINES, basis: Basis = BASIS, asked: Asked = ASKED):
     folder.mkdir(exist_ok=True)
-    statement, files = make_files(asked, basis, found, folder)
+    statement, files = make_files(asked, basis, fake.blocks(found), folder)
     return statement, {file.format: folder / file.name for file in files}, files
 
 

@@ -13,11 +13,12 @@ import polars
 import pytest
 from focus_data_toolkit.model.validator import lint_focus_1_4_structure, load_model
 from focus_data_toolkit.validate.allocation import validate_split_allocation
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from telemetry.reports.asked import Asked
 from telemetry.reports.basis import DemandCharge
+from telemetry.reports.blocks import MARKET
 from telemetry.reports.errors import BadReport
 from telemetry.reports.focus import COLUMNS, ONE, FocusWriter, shares
 from telemetry.reports.parquet import write_parquet
@@ -28,10 +29,11 @@ LINES = tuple(fake.lines(ASKED, hours=26))
 
 
 def export(found, basis=None):
-    out = io.StringIO()
+    out = io.BytesIO()
     writer = FocusWriter(basis or fake.basis(ASKED, found))
-    writer.write(((line, 7 if line.site != "berlin" else None) for line in found), out)
-    return out.getvalue()
+    market_ug = polars.when(polars.col("site") != "berlin").then(7).alias(MARKET)
+    writer.write((block.with_columns(market_ug) for block in fake.blocks(found)), out)
+    return out.getvalue().decode()
 
 
 def rows(found, basis=None):
@@ -144,6 +146,7 @@ def test_parquet_says_the_same_when_it_is_read_back(tmp_path, table):
 
 
 @given(st.lists(st.tuples(st.integers(-(10**15), 10**15), st.integers(0, 10**15)), min_size=1, max_size=30))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_ratios_sum_to_one_and_lie_between_nothing_and_one(parts):
     found = shares([cost for cost, _ in parts], [energy for _, energy in parts])
     assert sum(found) == ONE

@@ -27,8 +27,8 @@ def book(found, by):
     period = asked.span()
     facility = {name: site.facility_uj for name, site in basis.sites.items()}
     made = Book(by, markets(facility, basis.contracts, period.start_s, period.end_s), tuple(period.days()))
-    for line in found:
-        made.add(line, made.market_ug(line))
+    for block in fake.blocks(found):
+        made.add(block)
     made.add_slo(basis.slo, {name: site.currency for name, site in basis.sites.items()})
     return made
 
@@ -83,8 +83,8 @@ def test_figure_is_unknown_when_a_part_of_one_line_is(missing, columns):
 def test_market_is_unknown_when_a_site_has_no_contract():
     found = book(LINES, ("site",))
     found = Book(("site",), {**found.markets, "berlin": replace(found.markets["berlin"], ug_per_uj=None)}, found.days)
-    for line in LINES:
-        found.add(line, found.market_ug(line))
+    for block in fake.blocks(LINES):
+        found.add(block)
     cells = {group.key[0]: CELL["scope2_market_kgco2e"](group) for group in found.rows()}
     assert cells["berlin"] is None
     assert cells["location-1"] is not None
