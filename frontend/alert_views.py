@@ -9,11 +9,15 @@ from urllib.parse import urlencode
 from django.contrib import messages
 from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
+from pools import rights
+from pools.rights import Right
+from scheduler.live import reach
 from telemetry.alerts import rounds
+from telemetry.models import Alert, AlertSilence
 
 from . import alerts as page_of_alerts
 
@@ -28,12 +32,12 @@ def alerts(request: HttpRequest) -> HttpResponse:
     rule = rule if rule in dict(choices) else ""
     context: dict[str, Any] = {"rules": choices, "rule": rule, "lengths": page_of_alerts.SILENCE_LENGTHS}
     if request.GET.get("state") == "resolved":
-        page, rows = page_of_alerts.ended(request.GET.get("page"), rule)
+        page, rows = page_of_alerts.ended(request.user, request.GET.get("page"), rule)
         kept = urlencode({"state": "resolved", **({"rule": rule} if rule else {})})
         return render(request, "frontend/alerts.html", {**context, "page": page, "rows": rows, "keep": kept})
     context |= {
-        "rows": page_of_alerts.current(now),
-        "silences": page_of_alerts.silences(now),
+        "rows": page_of_alerts.current(request.user, now),
+        "silences": page_of_alerts.silences(request.user, now),
         "channels": page_of_alerts.channel_words(),
         "subject": request.GET.get("subject", "")[:200],
     }
@@ -42,13 +46,17 @@ def alerts(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
+@rights.needs(Right.OPERATE)
 def acknowledge(request: HttpRequest, alert_id: int) -> HttpResponse:
+    alert = get_object_or_404(reach.alerts(request.user, Alert.objects.all()), pk=alert_id)
+    reach.require_subject(request.user, alert.subject)
     if not rounds.acknowledge(alert_id, _user(request), datetime.now(UTC)):
         messages.warning(request, f"Alert {alert_id} is not open: somebody was first, or it is over.")
     return redirect("alerts")
 
 
 @require_POST
+@rights.needs(Right.OPERATE)
 def silence(request: HttpRequest) -> HttpResponse:
     """A mistake comes back as a sentence that names the field."""
     given = {name: request.POST.get(name, "").strip() for name in ("rule", "subject", "for_s", "reason")}
@@ -56,6 +64,7 @@ def silence(request: HttpRequest) -> HttpResponse:
         length_s = float(given["for_s"])
     except ValueError:
         length_s = float("nan")
+    reach.require_subject(request.user, given["subject"])
     try:
         rounds.silence(given["rule"], given["subject"], length_s, given["reason"], _user(request), datetime.now(UTC))
     except ValueError as error:
@@ -64,7 +73,10 @@ def silence(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
+@rights.needs(Right.OPERATE)
 def end_silence(request: HttpRequest, silence_id: int) -> HttpResponse:
+    held = get_object_or_404(reach.alerts(request.user, AlertSilence.objects.all()), pk=silence_id)
+    reach.require_subject(request.user, held.subject)
     if not rounds.end_silence(silence_id, datetime.now(UTC)):
         raise Http404("no such silence, or it is over")
     return redirect("alerts")

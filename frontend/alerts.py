@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.core.paginator import Page, Paginator
 
 from pools.models import Site
+from scheduler.live import reach
 from telemetry.alerts import config, rounds
 from telemetry.alerts.life import Rule
 from telemetry.models import Alert, AlertNotice, AlertSilence
@@ -53,8 +55,8 @@ def quantity(value: float | None, unit: str) -> str:
     return formats.quantity(value, UNITS.get(unit, unit))
 
 
-def open_alerts() -> tuple[OpenAlert, ...]:
-    """For the attention list. Two queries."""
+def open_alerts(user: Any) -> tuple[OpenAlert, ...]:
+    """For the attention list, of what this person may know. Two queries."""
     labels = {site.name: site.label or site.name for site in Site.objects.all()}
     return tuple(
         OpenAlert(
@@ -68,25 +70,27 @@ def open_alerts() -> tuple[OpenAlert, ...]:
             decision_id=alert.decision_id,
             acknowledged=alert.state == Alert.State.ACKNOWLEDGED,
         )
-        for alert in rounds.open_alerts()
+        for alert in reach.alerts(user, rounds.open_alerts())
     )
 
 
-def current(now: datetime) -> list[Row]:
+def current(user: Any, now: datetime) -> list[Row]:
     """Those that have not ended, the bad ones first."""
-    return _rows(list(rounds.open_alerts()), rounds.active_silences(now))
+    return _rows(list(reach.alerts(user, rounds.open_alerts())), rounds.active_silences(now))
 
 
-def ended(number: str | None, rule: str) -> tuple[Page[Alert], list[Row]]:
+def ended(user: Any, number: str | None, rule: str) -> tuple[Page[Alert], list[Row]]:
     """A page of those that have, newest first."""
-    found = Alert.objects.filter(state=Alert.State.RESOLVED).select_related("acknowledged_by")
+    rows = Alert.objects.filter(state=Alert.State.RESOLVED).select_related("acknowledged_by")
+    found = reach.alerts(user, rows)
     page = Paginator(found.filter(rule=rule) if rule else found, PAGE).get_page(number)
     return page, _rows(list(page.object_list), [])
 
 
-def silences(now: datetime) -> list[Silence]:
+def silences(user: Any, now: datetime) -> list[Silence]:
     known = config.all_rules()
-    return [Silence(row, _title(known, row.rule)) for row in rounds.active_silences(now)]
+    rows = AlertSilence.objects.filter(expires_at__gt=now).select_related("created_by")
+    return [Silence(row, _title(known, row.rule)) for row in reach.alerts(user, rows)]
 
 
 def choices() -> list[tuple[str, str]]:

@@ -124,7 +124,7 @@ def _nodes(health: Health, said: Set[tuple[str, str]]) -> Iterator[Item]:
         text = (
             f"Node {silent[0]} is silent"
             if len(silent) == 1
-            else f"{len(silent)} nodes are silent: {', '.join(silent)}"
+            else f"{len(silent)} nodes are silent: {formats.few(silent)}"
         )
         yield Item("bad", text, f"`greenserve logs node.{silent[0]}`")
     for node in health.nodes:

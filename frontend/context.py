@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.functional import SimpleLazyObject
 
-from pools.models import Site
+from pools import rights
 
 from . import formats
 
@@ -17,26 +17,26 @@ from . import formats
 def page(request: HttpRequest) -> dict[str, Any]:
     """Context processor. The zones are looked up only by a page that lists them."""
     return {
-        "demo": demo_words() if settings.DEMO else None,
+        "demo": ("Demo: simulated nodes and GPUs, synthetic carbon curves.", _sped_up()) if settings.DEMO else None,
         "gateway_url": f"http://{settings.ENV.gateway_host}:{settings.ENV.gateway_port}/v1",
         "zone_name": timezone.get_current_timezone_name(),
-        "zones": SimpleLazyObject(_zones),
+        "zones": SimpleLazyObject(lambda: _zones(request.user)),
+        "may": SimpleLazyObject(lambda: {str(right): rights.has(request.user, right) for right in rights.Right}),
     }
 
 
-def demo_words() -> str:
-    """One sentence or two that say what in the demo is not as in real life."""
+def _sped_up() -> str:
+    """What else of the demo is not as in real life: its loops' periods."""
     period = {kind: formats.seconds(loop["period_s"]) for kind, loop in settings.GREENSERVE_LOOPS.items()}
     return (
-        f"Demo: nodes and GPUs are simulated and the carbon curves are synthetic. Loops are sped up: carbon and scale "
-        f"each {period['carbon']}, shard {period['shard']}, clock {period['clock']}; transition times divided by "
-        f"{settings.GREENSERVE_TRANSITION_SPEEDUP:g}."
+        f"Loops are sped up: carbon and scale each {period['carbon']}, shard {period['shard']}, clock "
+        f"{period['clock']}; transition times divided by {settings.GREENSERVE_TRANSITION_SPEEDUP:g}."
     )
 
 
-def _zones() -> list[tuple[str, str]]:
-    """UTC, then each zone with the sites in it."""
+def _zones(user: Any) -> list[tuple[str, str]]:
+    """UTC, then each zone with the sites in it that this person may know of."""
     sites: dict[str, list[str]] = {}
-    for site in Site.objects.exclude(time_zone="UTC"):
+    for site in rights.sites_of(user).exclude(time_zone="UTC"):
         sites.setdefault(site.time_zone, []).append(site.label or site.name)
     return [("UTC", "UTC"), *((zone, f"{zone} ({', '.join(names)})") for zone, names in sites.items())]

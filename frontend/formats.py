@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 UNKNOWN = "\u2013"
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
@@ -117,3 +118,10 @@ def quantity(value: float | None, unit: str) -> str:
     if unit == "gCO₂e":
         return si(value, "gCO₂e", floor=1e-3)
     return f"{plain(value)}\u00a0{unit}".rstrip("\u00a0")
+
+
+def few(names: Sequence[str], most: int = 5) -> str:
+    """Names in a sentence, of many the first ones and how many others there are."""
+    if len(names) <= most + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most:,} others"

@@ -29,6 +29,8 @@ LATE_PERIODS = 3.0  # a heartbeat is late after this many of its own periods
 START_S = 30.0  # what a process may take before its first heartbeat
 LOOP_LATE_PERIODS = 2.0
 AGENT_SILENT_S = float(wire.AGENT_STATE_TTL_S)
+NODES_SHOWN = 50
+NODE_STATES = ("reporting", "silent")
 CLOCK_QUIET_S = 90.0  # the agents report each half minute at least while an instance is ready
 BEATING = frozenset({"gateway", "picker", "ingester", "beat", "epochs"})  # and node.<name>, gateway.<number>
 M = TypeVar("M", bound=wire.Message)
@@ -68,7 +70,7 @@ class LoopHealth:
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """state: reporting | silent."""
+    """state: reporting | silent. `notes`: what it cannot do or measure, which is no fault."""
 
     name: str
     state: str
@@ -76,6 +78,11 @@ class NodeHealth:
     instances: dict[str, int]
     failed: tuple[str, ...]
     error: str
+    notes: str = ""
+
+    @property
+    def calm(self) -> bool:
+        return self.state == "reporting" and not self.error and not self.failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,11 @@ class Health:
     feeds: tuple[FeedHealth, ...] = ()
     ingest: Ingest = field(default_factory=lambda: Ingest(None, None, None))
     instances: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def nodes_first(self) -> tuple[NodeHealth, ...]:
+        """As many as a page shows, those with something the matter before the others."""
+        return tuple(sorted(self.nodes, key=lambda node: node.calm)[:NODES_SHOWN])
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -190,13 +202,13 @@ def gather(now: datetime) -> Health:
         loops=(*loops, clock),
         nodes=tuple(judge_node(name, messages.agents.get(name), now_s) for name in nodes),
         feeds=tuple(
-            FeedHealth(feed, judge_feed(feed, settings.GREENSERVE_CARBON_REFRESH_S, now_s))
+            FeedHealth(feed, judge_feed(feed, feed.refresh_s or settings.GREENSERVE_CARBON_REFRESH_S, now_s))
             for feed in selectors.feeds(now_s)
         ),
         ingest=Ingest(
             messages.waiting_batches,
             messages.waiting_requests,
-            now_s - newest_s if newest_s is not None else None,
+            max(0.0, now_s - newest_s) if newest_s is not None else None,
         ),
         instances=instances,
     )
@@ -310,7 +322,10 @@ def judge_node(name: str, agent: wire.AgentState | None, now_s: float) -> NodeHe
     for instance in agent.instances:
         states[instance.state] = states.get(instance.state, 0) + 1
     failed = tuple(f"{i.uid[:8]}: {i.detail or 'no detail'}" for i in agent.instances if i.state == "failed")
-    return NodeHealth(name, "silent" if age_s > AGENT_SILENT_S else "reporting", age_s, states, failed, agent.error)
+    only = f"measure only: {agent.measure_only}" if agent.measure_only else ""
+    notes = "; ".join(filter(None, (only, *agent.notices)))
+    state = "silent" if age_s > AGENT_SILENT_S else "reporting"
+    return NodeHealth(name, state, age_s, states, failed, agent.error, notes)
 
 
 def judge_feed(feed: FeedState, refresh_s: float, now_s: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -10,26 +10,66 @@ from typing import Any
 from django.core.cache import cache
 from django.urls import reverse
 
+from pools.models import Job
 from scheduler import selectors as scheduler_selectors
+from scheduler.live import reach
 from telemetry import selectors
-from telemetry.frames import CELL_S, DecisionTick, SiteNow, SloFrame, Totals, Window
+from telemetry.frames import CELL_S, CarbonFrame, DecisionTick, PowerFrame, SiteNow, SloFrame, Totals, Window
+from telemetry.models import Report
 
-from . import alerts, attention, exports, figures, health, reader
+from . import alerts, attention, exports, figures, formats, health, reader, told
+from .health import Health
 from .plot_style import Look
 
 CHARTS = ("power", "carbon", "slo", "jain")
+MOST_SITES = 5  # that a chart draws by themselves; with all others together as many as there are colours
+
+
+WEEK_S, HOUR_S = 7 * 86_400.0, 3_600.0
+TREND_KEPT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """Today's whole hours against the same hours of last week, as a share more or less; None: either is not known."""
+
+    until_s: float
+    energy: float | None
+    carbon: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a report says was saved against its baseline, which is modelled; None: not known."""
+
+    report_id: int
+    period: str
+    policy: str
+    energy_j: float
+    carbon_gco2e: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The line of state, the numbers, and what needs attention."""
+    """The line of state, the numbers, what needs attention. `health`: of everything; `told`: what is named of it."""
 
     sites: tuple[SiteNow, ...]
     today: Totals
     slo: SloFrame
     jain: float | None
-    health: health.Health
+    health: Health
+    told: Health
     items: tuple[attention.Item, ...]
+    trend: Trend | None = None
+    saved: Saved | None = None
+
+    @property
+    def burn(self) -> float | None:
+        """Of the worst objective: the share missed by the share that may be missed. Above 1: the budget runs out."""
+        worst = self.slo.worst
+        if worst is None or worst.overall is None or worst.target >= 1.0:
+            return None
+        return (1.0 - worst.overall) / (1.0 - worst.target)
 
     @property
     def gpus(self) -> int:
@@ -54,8 +94,10 @@ class Summary:
         return sum(power * intensity for power, intensity in known) / total if total else None
 
     @property
-    def unknown_intensity(self) -> tuple[str, ...]:
-        return tuple(site.label for site in self.sites if site.intensity_g_per_kwh is None)
+    def unknown_intensity(self) -> str:
+        """The sites without one, in words: by name where all of them may be known."""
+        unknown = [site.label for site in self.sites if site.intensity_g_per_kwh is None]
+        return formats.few(unknown) if self.told is self.health else f"{len(unknown)} of {len(self.sites)} sites"
 
     @property
     def nodes_reporting(self) -> int:
@@ -63,10 +105,10 @@ class Summary:
 
     @property
     def feeds_words(self) -> str:
-        late = [row.feed.site_label for row in self.health.feeds if row.state != "fresh"]
-        if not self.health.feeds:
+        late = [row.feed.site_label for row in self.told.feeds if row.state != "fresh"]
+        if not self.told.feeds:
             return "no carbon feed"
-        return "carbon feeds fresh" if not late else f"carbon feed of {', '.join(late)} not fresh"
+        return "carbon feeds fresh" if not late else f"carbon feed of {formats.few(late)} not fresh"
 
     @property
     def loops_words(self) -> str:
@@ -78,17 +120,60 @@ class Summary:
         return "loops on time" if not wrong else f"loops: {', '.join(wrong)}"
 
 
-def summary(window: Window) -> Summary:
+def summary(user: Any, window: Window, power: selectors.PowerNow | None = None) -> Summary:
+    """For this person. `power`: what GPUs draw at the end of `window`, where that is known already."""
     now = datetime.fromtimestamp(window.end_s, UTC)
     state = health.gather(now)
+    known = told.health(user, state)
     slo = selectors.slo(window)
     return Summary(
-        sites=selectors.sites_now(window.end_s),
+        sites=selectors.sites_now(window.end_s, power),
         today=_today(reader.midnight_s(window.end_s)),
         slo=slo,
         jain=selectors.tenant_fairness(window),
         health=state,
-        items=attention.items(state, slo, alerts.open_alerts()),
+        told=known,
+        items=attention.items(known, slo, alerts.open_alerts(user)),
+        trend=_trend(reader.midnight_s(window.end_s), window.end_s),
+        saved=_saved(user),
+    )
+
+
+def _trend(midnight_s: float, now_s: float) -> Trend | None:
+    """None in the first hour of a day. Two queries, once a minute."""
+    until_s = now_s // HOUR_S * HOUR_S
+    if until_s <= midnight_s:
+        return None
+    key = f"trend-{midnight_s:.0f}-{until_s:.0f}"
+    found: Trend | None = cache.get(key)
+    if found is None:
+        today = selectors.totals(midnight_s, until_s)
+        before = selectors.totals(midnight_s - WEEK_S, until_s - WEEK_S)
+        found = Trend(until_s, _more(today.energy_j, before.energy_j), _more(today.carbon_gco2e, before.carbon_gco2e))
+        cache.set(key, found, TREND_KEPT_S)
+    return found
+
+
+def _more(now: float | None, before: float | None) -> float | None:
+    return now / before - 1.0 if now is not None and before else None
+
+
+def _saved(user: Any) -> Saved | None:
+    """By the newest report of this person's with a baseline beside the metered figures. One query."""
+    reports = Report.objects.filter(job__state=Job.State.DONE, basis__baseline__policy__isnull=False)
+    report = reach.for_sites(user, reports).order_by("-pk").only("asked", "basis", "summary").first()
+    summary = (report.summary or {}) if report else {}
+    if report is None or report.basis is None or summary.get("energy_j") is None:
+        return None
+    baseline = report.basis["baseline"]
+    metered_g, modelled_ug = summary.get("location_gco2e"), baseline.get("location_ug")
+    known = metered_g is not None and modelled_ug is not None
+    return Saved(
+        report.pk,
+        report.asked["period"],
+        baseline["policy"],
+        baseline["energy_uj"] / 1e6 - summary["energy_j"],
+        modelled_ug / 1e6 - metered_g if known else None,
     )
 
 
@@ -102,31 +187,41 @@ def _today(since_s: float) -> Totals:
     return found
 
 
-def ticks(window: Window) -> tuple[DecisionTick, ...]:
+def ticks(user: Any, window: Window) -> tuple[DecisionTick, ...]:
+    """The decisions of `window` that this person may see. One query."""
     start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (window.start_s, window.end_s))
+    own = reach.decisions(user, scheduler_selectors.decisions())
     return tuple(
         DecisionTick(d.at.timestamp(), d.kind, d.reason, d.summary, reverse("decision", args=[d.pk]))
-        for d in scheduler_selectors.ticks(start, end)
+        for d in scheduler_selectors.ticks(start, end, own)
     )
 
 
-def charts(window: Window, look: Look) -> dict[str, Any]:
-    """All four figures. Eleven queries, whatever the range."""
-    power, carbon = selectors.energy(window)
-    marks: Sequence[DecisionTick] = ticks(window)
-    return {
-        "power": figures.power(power, look, marks),
-        "carbon": figures.carbon(carbon, look, marks),
-        "slo": figures.slo(selectors.slo(window), look, marks),
-        "jain": figures.jain(selectors.fairness(window), look, marks),
-    }
+def charts(user: Any, window: Window, look: Look, wanted: Collection[str] = CHARTS) -> dict[str, Any]:
+    """The figures that are asked for, of all four; sites that this person may not name are others.
+
+    At most ten queries, whatever the range.
+    """
+    found: dict[str, Any] = {}
+    if {"power", "carbon"} & set(wanted):
+        power, carbon = selectors.energy(window, most=MOST_SITES, named=told.site_names(user))
+        found |= {"power": figures.power(power, look), "carbon": figures.carbon(carbon, look)}
+    if "slo" in wanted:
+        found["slo"] = figures.slo(selectors.slo(window), look)
+    if "jain" in wanted:
+        found["jain"] = figures.jain(selectors.fairness(window), look)
+    return {name: figure for name, figure in found.items() if name in wanted}
 
 
-def table(chart: str, window: Window) -> str:
+def table(user: Any, chart: str, window: Window) -> str:
     """One chart's figures as CSV. Raises KeyError for a chart that is not there."""
+
+    def energy() -> tuple[PowerFrame, CarbonFrame]:
+        return selectors.energy(window, named=told.site_names(user))
+
     makers = {
-        "power": lambda: exports.power(selectors.energy(window)[0]),
-        "carbon": lambda: exports.carbon(selectors.energy(window)[1]),
+        "power": lambda: exports.power(energy()[0]),
+        "carbon": lambda: exports.carbon(energy()[1]),
         "slo": lambda: exports.slo(selectors.slo(window)),
         "jain": lambda: exports.jain(selectors.fairness(window)),
     }

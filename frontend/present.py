@@ -217,6 +217,40 @@ def alternatives(records: Sequence[Mapping[str, Any]]) -> Alternatives:
     return Alternatives(tuple(COLUMNS[name] for name in known), rows)
 
 
+COSTS = {"carbon": ("carbon_gco2e", "carbon"), "energy": ("energy_j", "energy"), "cost": ("cost_usd", "money")}
+
+
+def why_not_cheaper(records: Sequence[Mapping[str, Any]], objective: str = "") -> str:
+    """One sentence on the alternatives that would have taken less than the chosen one; empty: nothing to compare.
+
+    By the decision's objective where the chosen one's figure for it is known, else by carbon, energy or power.
+    """
+    chosen = next((record for record in records if record.get("chosen")), None)
+    others = [record for record in records if not record.get("chosen")]
+    if chosen is None or not others:
+        return ""
+    named = [COSTS[objective]] if objective in COSTS else []
+    for name, word in (*named, *COSTS.values(), ("power_w", "power")):
+        own = chosen.get(name)
+        known = [record for record in others if record.get(name) is not None]
+        if own and known:
+            return _weighed(chosen, known, name, word, float(own))
+    return ""
+
+
+def _weighed(chosen: Mapping[str, Any], known: Sequence[Mapping[str, Any]], name: str, word: str, own: float) -> str:
+    least = min(known, key=lambda record: float(record[name]))
+    label, share = least.get("label", "another"), float(least[name]) / own - 1.0
+    if share >= 0:
+        return (
+            f"Nothing that was weighed takes less {word}: the next best, {label}, takes {formats.percent(share)} more."
+        )
+    less = f"{label} would take {formats.percent(-share)} less {word}"
+    if not least.get("feasible", True):
+        return f"{less}, but it was ruled out: {least.get('failed') or 'the record does not say why'}."
+    return f"{less} and was feasible; the loop weighed something else higher (see the inputs)."
+
+
 def _verdict(record: Mapping[str, Any]) -> str:
     if record.get("chosen"):
         return "chosen"

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from urllib.parse import urlsplit, urlunsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.utils import timezone
 
-from telemetry.frames import Window
+from telemetry.frames import POINTS, Window
 
 from .plot_style import THEMES, Look
 
@@ -21,7 +22,11 @@ RANGES = {
     "1h": (3_600.0, "1 h"),
     "6h": (21_600.0, "6 h"),
     "24h": (86_400.0, "24 h"),
+    "7d": (604_800.0, "7 days"),
 }
+LEAST_S, MOST_S = 30.0, 90 * 86_400.0  # of a span that is asked for by its ends
+NARROWEST, WIDEST = 60, 360  # points of a line, whatever the width drawn
+PIXELS_A_POINT = 4
 DEFAULT_RANGE = "15m"
 SESSION_KEY = "time_zone"
 FASTEST_S, SLOWEST_S = 2.5, 60.0
@@ -29,29 +34,76 @@ FASTEST_S, SLOWEST_S = 2.5, 60.0
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
+    """A range, live or fixed: `fixed` is its two ends as the URL has them, None for one that ends now."""
+
     key: str
     label: str
     window: Window
+    fixed: tuple[str, str] | None = None
 
-    @property
-    def refresh_s(self) -> float:
-        """A chart changes with each bucket; looking more often than four times a bucket shows nothing new."""
-        return min(SLOWEST_S, max(FASTEST_S, self.window.bucket_s / 4))
+
+def refresh_s(window: Window) -> float:
+    """A chart changes with each bucket; looking more often than four times a bucket shows nothing new."""
+    return min(SLOWEST_S, max(FASTEST_S, window.bucket_s / 4))
 
 
 def chosen(query: QueryDict, now_s: float | None = None) -> Chosen:
-    """The range in the URL."""
+    """The range in the URL: `range` to now, or `from` and `to` in the reader's zone, in buckets fit for `width` px."""
+    now_s = time.time() if now_s is None else now_s
+    points = _points(query.get("width", ""))
     key = query.get("range", DEFAULT_RANGE)
     if key not in RANGES:
         key = DEFAULT_RANGE
+    from_s, to_s = _moment(query.get("from", "")), _moment(query.get("to", ""))
+    if from_s is not None and to_s is not None and LEAST_S <= to_s - from_s <= MOST_S:
+        label = f"{clock(from_s)} to {clock(to_s)}"
+        window = Window.last(to_s - from_s, to_s, points)
+        return Chosen(key, label, window, (_wall(from_s), _wall(to_s)))
     range_s, label = RANGES[key]
-    return Chosen(key, label, Window.last(range_s, time.time() if now_s is None else now_s))
+    return Chosen(key, label, Window.last(range_s, now_s, points))
+
+
+def _points(width: str) -> int:
+    return min(WIDEST, max(NARROWEST, int(width) // PIXELS_A_POINT)) if width.isdecimal() and len(width) < 6 else POINTS
+
+
+def _moment(text: str) -> float | None:
+    """Seconds of an ISO time, which without an offset is the clock on the reader's wall."""
+    try:
+        found = datetime.fromisoformat(text)
+        zoned = found if found.tzinfo else found.replace(tzinfo=timezone.get_current_timezone())
+        return zoned.timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _wall(at_s: float) -> str:
+    """A moment as a form's field has it, in the reader's zone."""
+    return datetime.fromtimestamp(at_s, timezone.get_current_timezone()).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def look(query: QueryDict) -> Look:
     """Theme of the URL, and the time zone that the middleware has activated."""
     zone = timezone.get_current_timezone()
-    return Look(THEMES.get(query.get("theme", ""), THEMES["light"]), zone, timezone.get_current_timezone_name())
+    fixed = chosen(query).fixed is not None
+    return Look(THEMES.get(query.get("theme", ""), THEMES["light"]), zone, timezone.get_current_timezone_name(), fixed)
+
+
+def in_zone(url: str, zone: str) -> str:
+    """A page's address with the same moments in another zone, where its zone and range stand in it."""
+    parts = urlsplit(url)
+    query = QueryDict(parts.query, mutable=True)
+    try:
+        before = ZoneInfo(str(query["zone"]))
+    except (KeyError, ZoneInfoNotFoundError, ValueError, OSError):
+        return url  # it has none, or one that was never heeded
+    for name in ("from", "to"):
+        with timezone.override(before):
+            at_s = _moment(query.get(name, ""))
+        if at_s is not None:
+            query[name] = datetime.fromtimestamp(at_s, ZoneInfo(zone)).strftime("%Y-%m-%dT%H:%M:%S")
+    query["zone"] = zone
+    return urlunsplit(parts._replace(query=query.urlencode()))
 
 
 def clock(at_s: float) -> str:
@@ -66,15 +118,15 @@ def midnight_s(now_s: float) -> float:
 
 
 class TimeZoneMiddleware:
-    """Shows all times of a page in the zone that its reader chose; UTC until then."""
+    """Shows all times of a page in the zone of its URL (`zone`), else in that its reader chose; UTC until then."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         try:
-            zone = ZoneInfo(request.session.get(SESSION_KEY, "UTC"))
-        except (ZoneInfoNotFoundError, ValueError):
+            zone = ZoneInfo(request.GET.get("zone") or request.session.get(SESSION_KEY, "UTC"))
+        except (ZoneInfoNotFoundError, ValueError, OSError):
             zone = ZoneInfo("UTC")
         with timezone.override(zone):
             return self.get_response(request)

@@ -1,19 +1,25 @@
-"""The page of reports: ask for one, see those that are made, download, sign."""
+"""The pages of reports: ask for one, see those that are made and what one rests on, download, sign."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.contrib import messages
 from django.contrib.auth.models import User
+from django.db.models import QuerySet
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from pools.models import Job, Site
+from pools import audit, rights
+from pools.models import Job
+from pools.rights import Right
 from scheduler.api.reports import download
+from scheduler.live import reach
 from telemetry.models import Report, ReportFile
 from telemetry.reports import asking
 from telemetry.reports.asked import FORMATS, SITE_ZONE, USUAL_FORMATS, USUAL_GROUPS
@@ -23,6 +29,8 @@ from telemetry.reports.period import last_period
 from telemetry.reports.tasks import send
 
 SHOWN = 50
+CHANGES_SHOWN = 40
+RECONCILIATION = "reconciliation"
 FORMAT_WORDS = {
     "pdf": "PDF",
     "xlsx": "XLSX",
@@ -72,7 +80,10 @@ class Form:
 @require_http_methods(["GET", "HEAD", "POST"])
 def reports(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
+        rights.require(request.user, Right.FINANCE)
         form = Form.of(request.POST)
+        if wrong := _out_of_reach(request, form):
+            return _page(request, Form.of(request.POST, {"sites": wrong}), status=400)
         try:
             report = asking.ask(form.asked(), request.user if isinstance(request.user, User) else None)
         except BadReport as error:
@@ -80,46 +91,106 @@ def reports(request: HttpRequest) -> HttpResponse:
         send(report)
         return redirect("reports")
     if request.GET.get("part"):
-        return render(request, "frontend/parts/reports.html", {"reports": _rows()})
+        return render(request, "frontend/parts/reports.html", {"reports": _rows(request)})
     return _page(request, Form(period=last_period("monthly", timezone.get_current_timezone_name(), timezone.now())))
 
 
 @never_cache
 @require_safe
+def report(request: HttpRequest, report_id: int) -> HttpResponse:
+    """What one says, what it rests on, whether it adds up, and what changed since the revision before."""
+    found = get_object_or_404(_visible(request).select_related("revises"), pk=report_id)
+    context = {
+        "r": _row(found),
+        "report": found,
+        "checks": _checks(found),
+        "changes": found.changes[:CHANGES_SHOWN],
+        "more_changes": max(0, len(found.changes) - CHANGES_SHOWN),
+        "newer": found.revised_by.filter(job__state=Job.State.DONE).order_by("-revision").first(),
+    }
+    part = "parts/report.html" if request.GET.get("part") else "report.html"
+    return render(request, f"frontend/{part}", context)
+
+
+@never_cache
+@require_safe
 def report_file(request: HttpRequest, report_id: int, kind: str) -> FileResponse:
-    found = ReportFile.objects.select_related("report").filter(report_id=report_id, format=kind).first()
+    seen = _visible(request).filter(pk=report_id)
+    found = ReportFile.objects.select_related("report").filter(report__in=seen, format=kind).first()
     if found is None:
         raise Http404("no such file")
     return download(found)
 
 
 @require_POST
+@rights.needs(Right.FINANCE)
 def report_sign(request: HttpRequest, report_id: int) -> HttpResponseRedirect:
-    asking.sign(get_object_or_404(Report, pk=report_id), request.user.get_username(), timezone.now())
-    return redirect("reports")
+    found = get_object_or_404(_visible(request), pk=report_id)
+    if asking.sign(found, audit.actor_of(request), timezone.now()):
+        messages.success(request, f"Signed by {request.user.get_username()}.")
+    else:
+        messages.error(request, "It is signed already, or not finished: nothing was changed.")
+    return redirect("report", report_id)
 
 
 @require_POST
+@rights.needs(Right.FINANCE)
 def report_cancel(request: HttpRequest, report_id: int) -> HttpResponseRedirect:
-    asking.cancel(get_object_or_404(Report, pk=report_id))
-    return redirect("reports")
+    if asking.cancel(get_object_or_404(_visible(request), pk=report_id)):
+        messages.success(request, "It is told to stop.")
+    else:
+        messages.error(request, "It is finished: there is nothing to stop.")
+    return redirect("report", report_id)
 
 
 def _page(request: HttpRequest, form: Form, status: int = 200) -> HttpResponse:
     context = {
         "form": form,
-        "sites": Site.objects.order_by("rank", "name"),
+        "sites": rights.sites_of(request.user).order_by("rank", "name"),
+        "everywhere": rights.everywhere(request.user),
         "dimensions": DIMENSIONS,
         "formats": [(name, FORMAT_WORDS[name]) for name in FORMATS],
-        "reports": _rows(),
+        "reports": _rows(request),
     }
     return render(request, "frontend/reports.html", context, status=status)
 
 
-def _rows() -> list[dict[str, Any]]:
+def _out_of_reach(request: HttpRequest, form: Form) -> str | None:
+    """What is wrong with the form's site for somebody whose role is for some sites."""
+    if rights.everywhere(request.user):
+        return None
+    own = list(rights.sites_of(request.user).values_list("name", flat=True))
+    return None if form.site in own else f"your role is for {', '.join(own) or 'no site'}: choose one of these"
+
+
+def _visible(request: HttpRequest) -> QuerySet[Report]:
+    """Those of sites that the reader may see."""
+    return reach.for_sites(request.user, Report.objects.select_related("job").prefetch_related("files").defer("basis"))
+
+
+def _rows(request: HttpRequest) -> list[dict[str, Any]]:
     """The newest reports as the table has them. Two queries."""
-    found = Report.objects.select_related("job").prefetch_related("files").defer("basis", "changes")
-    return [_row(report) for report in found[:SHOWN]]
+    return [_row(report) for report in _visible(request).defer("basis", "changes")[:SHOWN]]
+
+
+def _checks(report: Report) -> dict[str, Any] | None:
+    """The reconciliation's words for the page; None where its file is not there."""
+    file = next((file for file in report.files.all() if file.format == RECONCILIATION), None)
+    if file is None:
+        return None
+    try:
+        found = json.loads(asking.path_of(file).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    off = [meter for meter in found["meters"] if meter["difference_j"] != "0"]
+    return {
+        "adds_up": found["adds_up"],
+        "meters": len(found["meters"]),
+        "off": off[:SHOWN],
+        "sites": found["sites"],
+        "exports": [export for export in found["exports"] if "adds_up" in export],
+        "total_j": found["total"]["meters_j"],
+    }
 
 
 def _row(report: Report) -> dict[str, Any]:
@@ -144,5 +215,5 @@ def _row(report: Report) -> dict[str, Any]:
         "signable": job.state == Job.State.DONE and report.signed_at is None,
         "signed_by": report.signed_by,
         "signed_at": report.signed_at,
-        "files": [(file.format, FORMAT_WORDS[file.format], file.sha256) for file in report.files.all()],
+        "files": [(file.format, FORMAT_WORDS[file.format], file.sha256, file) for file in report.files.all()],
     }

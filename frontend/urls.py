@@ -1,5 +1,4 @@
-from django.contrib.auth.views import LoginView, LogoutView
-from django.urls import path
+from django.urls import include, path
 
 from . import alert_views, reports, views
 
@@ -12,7 +11,9 @@ urlpatterns = [
     path("overview/<slug:chart>.csv", views.chart_csv, name="chart-csv"),
     path("decisions/", views.decision_list, name="decisions"),
     path("decisions/<int:decision_id>/", views.decision, name="decision"),
+    path("decisions/<int:decision_id>/figures.json", views.decision_figures, name="decision-figures"),
     path("reports/", reports.reports, name="reports"),
+    path("reports/<int:report_id>/", reports.report, name="report"),
     path("reports/<int:report_id>/files/<slug:kind>/", reports.report_file, name="report-file"),
     path("reports/<int:report_id>/sign/", reports.report_sign, name="report-sign"),
     path("reports/<int:report_id>/cancel/", reports.report_cancel, name="report-cancel"),
@@ -24,10 +25,8 @@ urlpatterns = [
     path("health.json", views.health_json, name="health-json"),
     path("healthz", views.healthz, name="healthz"),
     path("preferences/time-zone/", views.time_zone, name="time-zone"),
-    path(
-        "sign-in/",
-        LoginView.as_view(template_name="frontend/sign_in.html", redirect_authenticated_user=True),
-        name="login",
-    ),
-    path("sign-out/", LogoutView.as_view(), name="logout"),
+    path("", include("frontend.people.urls")),
+    path("", include("frontend.configure.urls")),
+    path("", include("frontend.fleet.urls")),
+    path("what-if/", include("frontend.whatif.urls")),
 ]

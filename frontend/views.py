@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib.auth.decorators import login_not_required
@@ -12,22 +13,32 @@ from django.core.paginator import Paginator
 from django.db import DatabaseError, connection
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 from redis import RedisError
 
-from pools.models import Site
+from pools.models import Pool, Site
 from scheduler import selectors as scheduler_selectors
+from scheduler.live import reach
 from scheduler.models import Decision
 from telemetry import selectors
+from telemetry.frames import PoolRow
 
+from . import decision_page, present, reader, told
 from . import health as health_checks
 from . import overview as overview_page
-from . import present, reader
+from .fleet import chart_pages
 
 RECENT = 3  # of each loop
+POOLS_SHOWN = 25  # on the Overview: all of them are a list of their own
 PAGE = 50
+NOTE = (
+    "Ticks at the foot of each chart are decisions of the carbon, scale and shard loops that changed or refused "
+    "something: hover for what and why, click to open. Drag to zoom, double-click for the whole range."
+)
 
 
 @never_cache
@@ -35,14 +46,20 @@ PAGE = 50
 def overview(request: HttpRequest) -> HttpResponse:
     chosen = reader.chosen(request.GET)
     every = request.GET.get("pools") == "all"
+    power = selectors.power_now(chosen.window.end_s)
+    pools, count = _first_pools(request, chosen.window.end_s, power)
     context = {
         "chosen": chosen,
         "ranges": [(key, label) for key, (_, label) in reader.RANGES.items()],
         "charts": overview_page.CHARTS,
-        "summary": overview_page.summary(chosen.window),
+        "charts_url": reverse("figures"),
+        "charts_split": True,
+        "charts_note": NOTE,
+        "summary": overview_page.summary(request.user, chosen.window, power),
         "every": every,
-        "pools": selectors.pool_table(chosen.window.end_s, every=every),
-        "decisions": scheduler_selectors.recent_decisions(RECENT),
+        "pools": pools,
+        "pool_count": count,
+        "decisions": _recent_decisions(request),
     }
     return render(request, "frontend/overview.html", context)
 
@@ -51,33 +68,44 @@ def overview(request: HttpRequest) -> HttpResponse:
 @require_safe
 def summary(request: HttpRequest) -> HttpResponse:
     chosen = reader.chosen(request.GET)
-    context = {"chosen": chosen, "summary": overview_page.summary(chosen.window), "fragment": True}
+    context = {"chosen": chosen, "summary": overview_page.summary(request.user, chosen.window), "fragment": True}
     return render(request, "frontend/parts/summary.html", context)
 
 
 @never_cache
 @require_safe
 def pools(request: HttpRequest) -> HttpResponse:
+    return render(request, "frontend/parts/pools.html", {"pools": _first_pools(request, time.time())[0]})
+
+
+def _first_pools(
+    request: HttpRequest, now_s: float, power: selectors.PowerNow | None = None
+) -> tuple[tuple[PoolRow, ...], int]:
     every = request.GET.get("pools") == "all"
-    return render(request, "frontend/parts/pools.html", {"pools": selectors.pool_table(time.time(), every=every)})
+    own = told.pool_ids(request.user)
+    return selectors.first_pools(now_s, POOLS_SHOWN, every=every, power=power, pool_ids=own)
 
 
 @never_cache
 @require_safe
 def recent_decisions(request: HttpRequest) -> HttpResponse:
-    return render(request, "frontend/parts/decisions.html", {"decisions": scheduler_selectors.recent_decisions(RECENT)})
+    return render(request, "frontend/parts/decisions.html", {"decisions": _recent_decisions(request)})
+
+
+def _recent_decisions(request: HttpRequest) -> list[Decision]:
+    own = reach.decisions(request.user, scheduler_selectors.decisions())
+    return scheduler_selectors.recent_decisions(RECENT, own)
 
 
 @never_cache
 @require_safe
-def figures(request: HttpRequest) -> JsonResponse:
-    chosen = reader.chosen(request.GET)
-    answer = {
-        "range": chosen.key,
-        "refresh_s": chosen.refresh_s,
-        "figures": overview_page.charts(chosen.window, reader.look(request.GET)),
-    }
-    return JsonResponse(answer, json_dumps_params={"allow_nan": False, "separators": (",", ":")})
+def figures(request: HttpRequest) -> HttpResponse:
+    if "csv" in request.GET:
+        return chart_csv(request, request.GET["csv"])
+    wanted = set(request.GET.get("charts", ",".join(overview_page.CHARTS)).split(","))
+    window = selectors.readable(reader.chosen(request.GET).window)
+    drawn = overview_page.charts(request.user, window, reader.look(request.GET), wanted)
+    return chart_pages.drawn_json(request, drawn, overview_page.ticks(request.user, window), window)
 
 
 @never_cache
@@ -88,7 +116,7 @@ def chart_csv(request: HttpRequest, chart: str) -> HttpResponse:
     chosen = reader.chosen(request.GET)
     name = f"greenserve-{chart}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.csv"
     return HttpResponse(
-        overview_page.table(chart, chosen.window),
+        overview_page.table(request.user, chart, selectors.readable(chosen.window)),
         content_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )
@@ -101,20 +129,35 @@ def decision_list(request: HttpRequest) -> HttpResponse:
     text = request.GET.get("q", "").strip()[:100]
     epoch = request.GET.get("epoch", "")
     epoch_id = int(epoch) if epoch.isdecimal() and len(epoch) < 19 else None
-    found = scheduler_selectors.decisions(kind or None, text, epoch_id)
+    pool = request.GET.get("pool", "")
+    pool_id = int(pool) if pool.isdecimal() and len(pool) < 19 else None
+    found = reach.decisions(request.user, scheduler_selectors.decisions(kind or None, text, epoch_id, pool_id))
     page = Paginator(found, PAGE).get_page(request.GET.get("page"))
-    context = {"page": page, "decisions": page.object_list, "kind": kind, "kinds": Decision.Kind.values, "q": text}
-    context["keep"] = urlencode({k: v for k, v in (("kind", kind), ("q", text), ("epoch", epoch_id)) if v})
+    of_pool = Pool.objects.select_related("site", "request_class").filter(pk=pool_id).first() if pool_id else None
+    context: dict[str, Any] = {"pool": of_pool, "zone_name": timezone.get_current_timezone_name()}
+    context |= {"page": page, "decisions": page.object_list, "kind": kind, "kinds": Decision.Kind.values, "q": text}
+    context["keep"] = urlencode(
+        {k: v for k, v in (("kind", kind), ("q", text), ("epoch", epoch_id), ("pool", pool_id)) if v}
+    )
     return render(request, "frontend/decision_list.html", context)
+
+
+def _decision(request: HttpRequest, decision_id: int) -> Decision:
+    """Raises Http404: there is none that this person may see."""
+    found = scheduler_selectors.decision(decision_id)
+    if found is None or not reach.decisions(request.user, Decision.objects.filter(pk=decision_id)).exists():
+        raise Http404("no such decision")
+    return found
 
 
 @require_safe
 def decision(request: HttpRequest, decision_id: int) -> HttpResponse:
-    found = scheduler_selectors.decision(decision_id)
-    if found is None:
-        raise Http404("no such decision")
+    found = _decision(request, decision_id)
     context = {
         "decision": found,
+        "cheaper": present.why_not_cheaper(found.alternatives, str(found.inputs.get("objective", ""))),
+        "charts": ("power",),
+        "charts_url": reverse("decision-figures", args=[decision_id]),
         "why": present.REASONS.get(found.reason, ""),
         "inputs": present.readable(found.inputs, reader.clock),
         "alternatives": present.alternatives(found.alternatives),
@@ -130,15 +173,28 @@ def decision(request: HttpRequest, decision_id: int) -> HttpResponse:
 
 @never_cache
 @require_safe
+def decision_figures(request: HttpRequest, decision_id: int) -> HttpResponse:
+    found = _decision(request, decision_id)
+    chosen = reader.chosen(request.GET)
+    charts = decision_page.charts(found, chosen.window if chosen.fixed else None)
+    return chart_pages.answer(request, f"decision-{decision_id}", charts)
+
+
+@never_cache
+@require_safe
 def health(request: HttpRequest) -> HttpResponse:
     template = "frontend/parts/health.html" if request.GET.get("part") else "frontend/health.html"
-    return render(request, template, {"health": health_checks.gather(datetime.now(UTC))})
+    return render(request, template, {"health": _health(request)})
 
 
 @never_cache
 @require_safe
 def health_json(request: HttpRequest) -> JsonResponse:
-    return JsonResponse(health_checks.gather(datetime.now(UTC)).as_json())
+    return JsonResponse(_health(request).as_json())
+
+
+def _health(request: HttpRequest) -> health_checks.Health:
+    return told.health(request.user, health_checks.gather(datetime.now(UTC)))
 
 
 @login_not_required
@@ -166,4 +222,4 @@ def time_zone(request: HttpRequest) -> HttpResponse:
     safe = url_has_allowed_host_and_scheme(
         target, allowed_hosts={request.get_host()}, require_https=request.is_secure()
     )
-    return redirect(target if safe else "overview")
+    return redirect(reader.in_zone(target, zone) if safe else "overview")

@@ -58,3 +58,23 @@ def make_list_of(names: str) -> list[str]:
 def code(text: str) -> list[tuple[str, bool]]:
     """Splits at backticks: pieces with whether each is a command, for `{% for piece, is_code in text|code %}`."""
     return [(piece, bool(n % 2)) for n, piece in enumerate(text.split("`")) if piece]
+
+
+@register.filter
+def pairs(text: str) -> list[tuple[str, str]]:
+    """`Name:key,Other:` as pairs: headings of a table with the keys that they sort by."""
+    return [(label, key) for label, _, key in (part.partition(":") for part in text.split(","))]
+
+
+@register.filter
+def unlocalised(value: float) -> str:
+    """A number as HTML's attributes want it."""
+    return f"{value:.4g}"
+
+
+@register.filter
+def change(share: float | None) -> str:
+    """A share more or less than in the same hours of last week, in words."""
+    if share is None:
+        return formats.UNKNOWN
+    return f"{share * 100:+.1f}\u00a0% on last week\u2019s same hours"

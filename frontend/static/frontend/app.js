@@ -21,6 +21,12 @@
     form.addEventListener("change", () => form.requestSubmit());
   }
 
+  const menu = document.querySelector("[data-menu]");
+  menu?.addEventListener("click", () => {
+    const open = document.body.classList.toggle("menu-open");
+    menu.setAttribute("aria-expanded", String(open));
+  });
+
   // -- the server's silence ------------------------------------------------------------------------
   const offline = document.getElementById("offline");
   let silentSince = null;
@@ -49,7 +55,69 @@
       location.reload();
       return;
     }
-    if (event.detail.shouldSwap) answered();
+    if (!event.detail.shouldSwap) return;
+    answered();
+    const target = event.detail.target;
+    if (!target.matches("[data-merge]")) return;
+    event.detail.shouldSwap = false; // only what has changed is put in: focus, selection and scroll stay
+    merge(target, event.detail.serverResponse);
+  });
+
+  // -- live lists ----------------------------------------------------------------------------------
+  // Rows are known by their ids. An opened row's details (`data-of`) stay with it.
+  function merge(list, html) {
+    const template = document.createElement("template");
+    template.innerHTML = html;
+    const fresh = [...(template.content.querySelector("[data-merge]") ?? template.content).children];
+    const table = list.closest("table");
+    if (table?.classList.contains("cards")) label(table, fresh);
+    const details = new Map([...list.children].filter((row) => row.dataset.of).map((row) => [row.dataset.of, row]));
+    const known = new Map([...list.children].filter((row) => row.id).map((row) => [row.id, row]));
+    const wanted = [];
+    for (const row of fresh) {
+      const old = known.get(row.id);
+      if (old) update(old, row);
+      wanted.push(old ?? row);
+      if (details.has(row.id)) wanted.push(details.get(row.id));
+    }
+    const kept = new Set(wanted);
+    for (const row of [...list.children]) if (!kept.has(row)) row.remove();
+    const sorted = table?.matches("[data-sortable]") && Number(table.dataset.sortColumn ?? -1) >= 0;
+    wanted.forEach((row, n) => {
+      const isNew = !row.isConnected;
+      if (sorted ? isNew : list.children[n] !== row) list.insertBefore(row, sorted ? null : list.children[n] ?? null);
+      if (isNew) window.htmx?.process(row);
+    });
+    if (table) settled(table);
+  }
+  function update(old, fresh) {
+    for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    const opener = old.querySelector("[data-expand]");
+    if (opener) fresh.querySelector("[data-expand]")?.setAttribute("aria-expanded", opener.getAttribute("aria-expanded"));
+    const cells = [...fresh.children];
+    if (cells.length !== old.children.length) { old.replaceChildren(...cells); return; }
+    [...old.children].forEach((cell, n) => {
+      if (cell.outerHTML !== cells[n].outerHTML && !cell.contains(document.activeElement)) cell.replaceWith(cells[n]);
+    });
+  }
+
+  // A row's details are fetched when it is opened; a live list in them stays fresh, in the order it is sorted by.
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-expand]");
+    if (!button) return;
+    const row = button.closest("tr");
+    const opened = row.nextElementSibling?.dataset.of === row.id ? row.nextElementSibling : null;
+    button.setAttribute("aria-expanded", String(!opened));
+    if (opened) { opened.remove(); return; }
+    const details = row.parentElement.ownerDocument.createElement("tr");
+    details.dataset.of = row.id;
+    details.className = "details";
+    const cell = details.insertCell();
+    cell.colSpan = row.cells.length;
+    cell.setAttribute("hx-get", button.dataset.expand);
+    cell.setAttribute("hx-trigger", "load"); // the rows in it ask again by themselves
+    row.after(details);
+    window.htmx.process(details);
   });
 
   // -- tables --------------------------------------------------------------------------------------
@@ -66,7 +134,7 @@
     if (column < 0) return;
     const sign = table.dataset.sortDirection === "descending" ? -1 : 1;
     const body = table.tBodies[0];
-    const keyed = [...body.rows].map((row, n) => ({ row, n, value: cellValue(row, column) }));
+    const keyed = [...body.rows].filter((row) => !row.dataset.of).map((row, n) => ({ row, n, value: cellValue(row, column) }));
     keyed.sort((a, b) => {
       if (a.value === null || b.value === null) return (a.value === null) - (b.value === null) || a.n - b.n;
       const order = typeof a.value === "number" && typeof b.value === "number"
@@ -75,17 +143,17 @@
     });
     if (keyed.some((entry, n) => entry.n !== n)) body.append(...keyed.map((entry) => entry.row));
   }
-  for (const table of document.querySelectorAll("[data-sortable]")) {
-    const heads = [...table.tHead.rows[0].cells];
-    heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
-      const ascending = head.getAttribute("aria-sort") !== "ascending";
-      heads.forEach((other) => other.setAttribute("aria-sort", "none"));
-      head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
-      table.dataset.sortColumn = column;
-      table.dataset.sortDirection = ascending ? "ascending" : "descending";
-      sort(table);
-    }));
-  }
+  document.addEventListener("click", (event) => {
+    const head = event.target.closest("[data-sortable] > thead th button")?.closest("th");
+    if (!head) return;
+    const table = head.closest("table");
+    const ascending = head.getAttribute("aria-sort") !== "ascending";
+    for (const other of head.parentElement.cells) other.setAttribute("aria-sort", "none");
+    head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
+    table.dataset.sortColumn = head.cellIndex;
+    table.dataset.sortDirection = ascending ? "ascending" : "descending";
+    sort(table);
+  });
   function filter(input) {
     const table = document.querySelector(input.dataset.search);
     const wanted = input.value.trim().toLowerCase();
@@ -94,15 +162,33 @@
   const searches = [...document.querySelectorAll("[data-search]")];
   const filters = searches.filter((input) => input.dataset.search);
   filters.forEach((input) => input.addEventListener("input", () => filter(input)));
-  document.addEventListener("htmx:afterSwap", (event) => {
-    const table = event.target.closest("table");
-    if (!table) return;
+  function settled(table) {
     sort(table);
     filters.filter((input) => document.querySelector(input.dataset.search) === table).forEach(filter);
-  });
+  }
+
+  // A phone shows the rows of a wide table as cards, in which each figure says what it is.
+  const WIDE = 4; // columns that a phone has room for
+  function label(table, rows) {
+    const heads = [...table.tHead.rows[0].cells].map((head) => head.textContent.trim());
+    for (const row of rows) {
+      if (row.cells?.length !== heads.length) continue;
+      heads.forEach((head, n) => { if (head) row.cells[n].dataset.label = head; });
+    }
+  }
+  function makeCards(root) {
+    for (const table of root.querySelectorAll("table.dense:not(.stacked):not(.cards)")) {
+      if ((table.tHead?.rows[0]?.cells.length ?? 0) <= WIDE) continue;
+      table.classList.add("cards");
+      for (const body of table.tBodies) label(table, body.rows);
+    }
+  }
+  makeCards(document);
+  document.addEventListener("htmx:load", (event) => makeCards(event.target));
 
   // -- keyboard ------------------------------------------------------------------------------------
   const keys = document.getElementById("keys");
+  document.querySelector("[data-help]")?.addEventListener("click", () => keys.showModal());
   let pending = 0;
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
@@ -115,24 +201,17 @@
       pending = 0;
       const link = document.querySelector(`[data-go="${event.key}"]`);
       if (link) { event.preventDefault(); link.click(); }
-      if (event.key === "p") { event.preventDefault(); goToPools(); }
       return;
     }
     pending = event.key === "g" ? Date.now() : 0;
     if (event.key === "/" && searches.length) { event.preventDefault(); searches[0].focus(); }
-    if (event.key === "?") { event.preventDefault(); keys.showModal(); }
+    if (event.key === "?" && keys) { event.preventDefault(); keys.showModal(); }
     if (event.key === "ArrowDown" || event.key === "ArrowUp") moveRow(event);
   });
-  function goToPools() {
-    const title = document.getElementById("pools-title");
-    if (!title) { location.href = document.querySelector('[data-go="o"]').href + "#pools"; return; }
-    title.scrollIntoView();
-    title.focus();
-  }
   function moveRow(event) {
     const table = event.target.closest("table[data-keys]") || event.target.querySelector?.(":scope > table[data-keys]");
     if (!table) return;
-    const rows = [...table.tBodies[0].rows].filter((row) => !row.hidden);
+    const rows = [...table.tBodies[0].rows].filter((row) => !row.hidden && !row.dataset.of);
     const here = rows.indexOf(event.target.closest("tbody tr"));
     const next = rows[here < 0 ? 0 : here + (event.key === "ArrowDown" ? 1 : -1)];
     if (!next) return;

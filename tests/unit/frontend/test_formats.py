@@ -66,3 +66,10 @@ def test_prefixed_number_stays_between_one_and_a_thousand(value):
 @given(st.floats(min_value=0, max_value=1, exclude_max=True))
 def test_percent_says_100_only_when_all_met(share):
     assert "100" not in formats.percent(share)
+
+
+def test_few_says_how_many_others_there_are_when_names_are_many():
+    names = [f"n{n}" for n in range(2_000)]
+    assert formats.few(names[:3]) == "n0, n1, n2"
+    assert formats.few(names[:6]) == "n0, n1, n2, n3, n4, n5", "a single other one is named"
+    assert formats.few(names) == "n0, n1, n2, n3, n4 and 1,995 others"

@@ -98,6 +98,14 @@ def well(**changes: object) -> health.Health:
     return replace(health.Health(NOW_S, "", False, ingest=health.Ingest(0, 0, 1.0)), **changes)
 
 
+def test_nodes_with_something_the_matter_come_first_when_not_all_are_shown():
+    well = [health.NodeHealth(f"n{n:03}", "reporting", 0.0, {}, (), "") for n in range(health.NODES_SHOWN)]
+    silent = health.NodeHealth("z1", "silent", None, {}, (), "")
+    failed = health.NodeHealth("z2", "reporting", 0.0, {}, ("an instance",), "")
+    state = health.Health(0.0, "", False, nodes=(*well, silent, failed))
+    assert state.nodes_first == (silent, failed, *well[:-2])
+
+
 def test_nothing_needs_attention_when_all_is_well():
     assert attention.items(well(), frames.slo(target=0.9)) == ()
 

@@ -1,0 +1,269 @@
+"""What people hold: pauses, modes, approvals, overrides; and the button that undoes a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+
+from pools import audit, rights
+from pools.audit import Actor
+from pools.models import Partition, Pool, Service, Site
+from scheduler.live import control, holds, reach
+from scheduler.models import Approval, Decision, LoopPause, Override, ServiceMode
+
+LENGTHS = ((900, "15 min"), (3600, "1 h"), (4 * 3600, "4 h"), (24 * 3600, "1 day"), (7 * 24 * 3600, "1 week"))
+RECENT = 20
+ADVICE_SPAN = timedelta(minutes=10)  # of clocks: older advice is of another load
+LOOPS = {
+    "carbon": "which sites, partition and GPUs",
+    "scale": "how many instances",
+    "shard": "which TP degrees",
+    "clock": "SM clocks; paused: all at the top",
+}
+
+
+@never_cache
+@require_safe
+@rights.needs(rights.Right.VIEW)
+def page(request: HttpRequest) -> HttpResponse:
+    now = timezone.now()
+    open_pauses = {(row.service_id, row.loop): row for row in control.open_pauses().select_related("created_by")}
+    modes = {row.service_id: row for row in ServiceMode.objects.all()}
+    rows = [
+        {
+            "service": service,
+            "mode": modes.get(service.pk) or ServiceMode(service=service),
+            "loops": [(loop, open_pauses.get((service.pk, loop))) for loop in LOOPS],
+        }
+        for service in Service.objects.all()
+    ]
+    waiting = Approval.objects.filter(status=Approval.Status.PENDING, expires_at__gt=now).select_related(
+        "service", "epoch"
+    )
+    waiting = reach.of_services(request.user, waiting)
+    overrides = reach.overrides(request.user, control.open_overrides()).select_related(
+        "service", "site", "pool__site", "pool__request_class", "created_by"
+    )
+    over = (
+        reach.overrides(request.user, Override.objects.all())
+        .exclude(pk__in=overrides.values("pk"))
+        .select_related("service", "site", "pool__site", "pool__request_class", "created_by", "ended_by")
+    )
+    context = {
+        "rows": rows,
+        "loops": LOOPS,
+        "modes": ServiceMode.Mode.choices,
+        "lengths": LENGTHS,
+        "clocks": _clock_advice(request),
+        "waiting": [(row, list(row.decisions())) for row in waiting.prefetch_related("epoch__decisions")],
+        "overrides": [(row, described(row)) for row in overrides],
+        "over": [(row, described(row)) for row in over[:RECENT]],
+        "pools": Pool.objects.filter(site__in=rights.sites_of(request.user)).select_related(
+            "service", "site", "request_class__partition"
+        ),
+        "sites": rights.sites_of(request.user),
+        "partitions": Partition.objects.all(),
+        "services": [row["service"] for row in rows],
+        "may": rights.has(request.user, rights.Right.OPERATE),
+    }
+    return render(request, "frontend/configure/holds.html", context)
+
+
+def _clock_advice(request: HttpRequest) -> list[tuple[Decision, bool]]:
+    """What the clock loop would do in pools where it may not, the newest of each; and whether it can be approved."""
+    modes = dict(ServiceMode.objects.exclude(mode=ServiceMode.Mode.ACT).values_list("service_id", "mode"))
+    if not modes:
+        return []
+    since = timezone.now() - ADVICE_SPAN
+    found = Decision.objects.filter(kind=Decision.Kind.CLOCK, at__gt=since, service__in=list(modes))
+    found = reach.decisions(request.user, found.filter(inputs__has_key="advised_mhz"))
+    newest = found.order_by("pool_id", "-at").distinct("pool_id").select_related("pool__site", "pool__request_class")
+    approving = {service for service, mode in modes.items() if mode == ServiceMode.Mode.APPROVE}
+    return [(row, row.service_id in approving) for row in newest if row.pool is not None]
+
+
+def described(held: Override) -> str:
+    """What it holds, as a sentence."""
+    if held.kind == Override.Kind.WORKERS:
+        workers = ", ".join(f"{count} x {mode}" for mode, count in held.value.items()) or "no workers"
+        return f"{held.pool} of {held.service} has {workers}"
+    if "floor_mhz" in held.value:
+        return f"clocks of {held.pool} of {held.service} may go down to {held.value['floor_mhz']:.0f} MHz"
+    if held.kind == Override.Kind.CLOCK:
+        what = f"instance {str(held.instance_uid)[:8]} of {held.pool}" if held.instance_uid else f"all of {held.pool}"
+        return f"{what} at {held.value['mhz']:.0f} MHz"
+    if held.kind == Override.Kind.PARTITION:
+        return f"{held.service} keeps partition {held.value['partition']}"
+    return f"{held.site} gets no new workers, and plans do without it"
+
+
+def _done(request: HttpRequest, act: Callable[[Actor], str], back: str = "holds", *args: Any) -> HttpResponse:
+    """Runs one act, says what came of it, and goes back to the page."""
+    try:
+        messages.success(request, act(audit.actor_of(request)))
+    except ValidationError as error:
+        if hasattr(error, "error_dict"):
+            words = "; ".join(f"{name}: {' '.join(texts)}" for name, texts in error.message_dict.items())
+        else:
+            words = " ".join(error.messages)
+        messages.error(request, f"Nothing was changed. {words.removeprefix('__all__: ')}.")
+    return redirect(back, *args)
+
+
+def _until(request: HttpRequest, optional: bool = False) -> datetime | None:
+    """From `for_s`, seconds from now."""
+    text = request.POST.get("for_s", "")
+    if optional and not text:
+        return None
+    if not text.isdecimal() or not 0 < int(text) <= 30 * 24 * 3600:
+        raise ValidationError({"for": "a number of seconds, up to 30 days"})
+    return datetime.now(UTC) + timedelta(seconds=int(text))
+
+
+def _for(request: HttpRequest) -> datetime:
+    found = _until(request)
+    assert found is not None
+    return found
+
+
+@require_POST
+@rights.needs(rights.Right.OPERATE)
+def pause(request: HttpRequest) -> HttpResponse:
+    service = get_object_or_404(Service, pk=_number(request, "service"))
+
+    def act(actor: Actor) -> str:
+        made = holds.pause(
+            actor, service, request.POST.get("loop", ""), request.POST.get("reason", ""), _until(request, optional=True)
+        )
+        return f"The {made.loop} loop of {service} is paused."
+
+    return _done(request, act)
+
+
+@require_POST
+@rights.needs(rights.Right.OPERATE)
+def resume(request: HttpRequest, pk: int) -> HttpResponse:
+    held = get_object_or_404(LoopPause, pk=pk)
+
+    def act(actor: Actor) -> str:
+        holds.resume(actor, held)
+        return f"The {held.loop} loop of {held.service} runs again."
+
+    return _done(request, act)
+
+
+@require_POST
+@rights.needs(rights.Right.OPERATE)
+def mode(request: HttpRequest) -> HttpResponse:
+    service = get_object_or_404(Service, pk=_number(request, "service"))
+
+    def act(actor: Actor) -> str:
+        minutes = request.POST.get("approve_within_min", "")
+        if minutes and not minutes.isdecimal():
+            raise ValidationError({"approve within": "whole minutes"})
+        made = holds.set_mode(actor, service, request.POST.get("mode", ""), 60.0 * int(minutes) if minutes else None)
+        return f"{service}: {made.get_mode_display()}."
+
+    return _done(request, act)
+
+
+@require_POST
+@rights.needs(rights.Right.OPERATE)
+def answer(request: HttpRequest, pk: int, answer: str) -> HttpResponse:
+    if answer not in ("approve", "reject"):
+        raise Http404("approve or reject")
+    approval = get_object_or_404(reach.of_services(request.user, Approval.objects.all()), pk=pk)
+
+    def act(actor: Actor) -> str:
+        if answer == "reject":
+            holds.reject(actor, approval, request.POST.get("note", ""))
+            return f"The plan of the {approval.loop} loop is rejected."
+        found = holds.approve(actor, approval)
+        if found.status != Approval.Status.APPROVED:
+            raise ValidationError(f"The plan is {str(found.get_status_display()).lower()}. {found.note.rstrip('.')}")
+        return f"The plan of the {approval.loop} loop is approved and carried out."
+
+    return _done(request, act)
+
+
+@require_POST
+@rights.needs(rights.Right.OPERATE)
+def override(request: HttpRequest) -> HttpResponse:
+    def act(actor: Actor) -> str:
+        return f"In force: {described(_made(request, actor))}."
+
+    return _done(request, act)
+
+
+def _made(request: HttpRequest, actor: Actor) -> Override:
+    given, reason, until = request.POST, request.POST.get("reason", ""), _for(request)
+    kind = given.get("kind", "")
+    if kind == Override.Kind.DRAIN:
+        return holds.drain_site(actor, get_object_or_404(Site, pk=_number(request, "site")), until, reason)
+    if kind == Override.Kind.PARTITION:
+        service = get_object_or_404(Service, pk=_number(request, "service"))
+        partition = get_object_or_404(Partition, pk=_number(request, "partition"))
+        return holds.pin_partition(actor, service, partition, until, reason)
+    pool = get_object_or_404(Pool, pk=_number(request, "pool"))
+    if kind == Override.Kind.CLOCK:
+        name = "floor_mhz" if "floor_mhz" in given else "mhz"
+        try:
+            mhz = float(given.get(name, ""))
+        except ValueError:
+            raise ValidationError({name: "a number of MHz"}) from None
+        act = holds.let_clocks_down if name == "floor_mhz" else holds.fix_clock
+        return act(actor, pool, mhz, until, reason)
+    if kind == Override.Kind.WORKERS:
+        return holds.pin_workers(actor, pool, _workers(given.get("workers", "")), until, reason)
+    raise ValidationError({"kind": f"one of {', '.join(Override.Kind.values)}"})
+
+
+def _workers(text: str) -> dict[str, int]:
+    """`2 x A100-80GB/TP4, 1 x A100-80GB/TP8`; empty: none."""
+    found: dict[str, int] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        count, _, mode = part.partition(" x ")
+        if not count.strip().isdecimal() or not mode.strip():
+            raise ValidationError({"workers": f"written like 2 x A100-80GB/TP4, not '{part}'"})
+        found[mode.strip()] = found.get(mode.strip(), 0) + int(count)
+    return found
+
+
+@require_POST
+@rights.needs(rights.Right.OPERATE)
+def end(request: HttpRequest, pk: int) -> HttpResponse:
+    held = get_object_or_404(reach.overrides(request.user, Override.objects.all()), pk=pk)
+
+    def act(actor: Actor) -> str:
+        holds.end(actor, held)
+        return f"Ended: {described(held)}."
+
+    return _done(request, act)
+
+
+@require_POST
+@rights.needs(rights.Right.OPERATE)
+def undo(request: HttpRequest, pk: int) -> HttpResponse:
+    decision = get_object_or_404(reach.decisions(request.user, Decision.objects.all()), pk=pk)
+
+    def act(actor: Actor) -> str:
+        made = holds.undo(actor, decision, _for(request), request.POST.get("reason", ""))
+        return f"In force: {'; '.join(described(held) for held in made)}."
+
+    return _done(request, act, "decision", pk)
+
+
+def _number(request: HttpRequest, name: str) -> int:
+    text = request.POST.get(name, "")
+    if not text.isdecimal():
+        raise Http404(f"choose a {name}")
+    return int(text)

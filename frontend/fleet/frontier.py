@@ -1,0 +1,214 @@
+"""What a model's profiles and the engine model say of it: the energy-latency frontier, and energy over TP and clock.
+
+Pure figures with their tables; who calls passes values.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from frontend import formats
+from frontend.plot_style import FONT, SITE_COLOURS, Figure, Look
+from scheduler.core.engine_model import engine_model, gpu
+from scheduler.core.types import Limits
+
+SYMBOLS = {"measured": "circle", "published": "square", "modelled": "diamond-open"}
+CLOCKS = 9
+DEGREES = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A mode for a class: one profile. `energy_j` a request: the instance's power by its largest rate."""
+
+    label: str
+    request_class: str
+    gpu_type: str
+    kind: str
+    source: str
+    energy_j: float
+    latency_s: float
+    max_rps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """An instance of `tp` GPUs at a clock, at the largest rate that keeps the limits; None: there is no such rate."""
+
+    tp: int
+    mhz: float
+    energy_per_token_j: float | None
+    rps: float
+
+
+def on_frontier(points: Sequence[Point]) -> list[Point]:
+    """Those that no other beats in both energy and latency, by latency."""
+    best: list[Point] = []
+    for point in sorted(points, key=lambda p: (p.latency_s, p.energy_j)):
+        if not best or point.energy_j < best[-1].energy_j:
+            best.append(point)
+    return best
+
+
+def frontier(points: Sequence[Point], look: Look, latency: str, class_name: str) -> tuple[Figure, str]:
+    """Energy a request against latency, each mode a point, the frontier a line."""
+    types = sorted({point.gpu_type for point in points})
+    line = on_frontier(points)
+    traces: list[Figure] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "frontier",
+            "x": [p.latency_s for p in line],
+            "y": [p.energy_j for p in line],
+            "line": {"color": look.theme.muted, "width": 1.5, "dash": "dot", "shape": "hv"},
+            "hoverinfo": "skip",
+        }
+    ]
+    for n, kind in enumerate(types):
+        own = [p for p in points if p.gpu_type == kind]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers+text",
+                "name": kind,
+                "x": [p.latency_s for p in own],
+                "y": [p.energy_j for p in own],
+                "text": [p.label.rpartition("/")[2] for p in own],
+                "textposition": "top right",
+                "cliponaxis": False,
+                "textfont": {"size": 11, "color": look.theme.muted},
+                "marker": {
+                    "size": 10,
+                    "color": SITE_COLOURS[n % len(SITE_COLOURS)],
+                    "symbol": [SYMBOLS.get(p.kind, "circle") for p in own],
+                },
+                "customdata": [[p.label, p.kind, p.source[:80], p.max_rps] for p in own],
+                "hovertemplate": "%{customdata[0]}: %{y:.4~g} J/request, "
+                f"{latency} %{{x:.3~g}} s at %{{customdata[3]:.3~g}} req/s<br>%{{customdata[1]}}: %{{customdata[2]}}"
+                "<extra></extra>",
+            }
+        )
+    kinds = sorted({p.kind for p in points})
+    sources = "; ".join(sorted({p.source for p in points}))
+    figure = _figure(
+        look,
+        traces,
+        f"{latency}, s",
+        "energy, J/request",
+        question=f"Which mode serves {class_name} with least energy, and how fast?",
+        source=f"profiles ({', '.join(kinds)}) at each mode's largest rate and top clock. {sources}",
+        empty=not points,
+    )
+    figure["layout"]["xaxis"]["rangemode"] = figure["layout"]["yaxis"]["rangemode"] = "tozero"
+    header = ("mode", "class", "kind", "source", "energy_j_per_request", f"{latency.lower()}_s", "max_rps")
+    body = ((p.label, p.request_class, p.kind, p.source, p.energy_j, p.latency_s, p.max_rps) for p in points)
+    return figure, _csv(header, body)
+
+
+@lru_cache(maxsize=256)
+def grid(
+    model: str, gpu_type: str, engine: str, prompt_tokens: float, output_tokens: float, limits: Limits
+) -> tuple[Cell, ...]:
+    """Energy per output token over TP and clock, by the engine model. Raises UnknownConfiguration."""
+    params = gpu(gpu_type)
+    clocks = [params.f_min + (params.f_max - params.f_min) * n / (CLOCKS - 1) for n in range(CLOCKS)]
+    cells = []
+    for tp in DEGREES:
+        costs = engine_model(model, gpu_type, tp, engine)
+        for mhz in clocks:
+            rps = costs.max_rps(prompt_tokens, output_tokens, mhz, limits) if costs.fits else 0.0
+            # At the very edge rounding can make a rate unstable: just below it the instance is as full.
+            state = costs.steady_state(rps * 0.999, prompt_tokens, output_tokens, mhz) if rps > 0 else None
+            energy = state.power_w / (rps * 0.999 * output_tokens) if state and math.isfinite(state.e2e_s) else None
+            cells.append(Cell(tp, mhz, energy, rps))
+    return tuple(cells)
+
+
+def heat(cells: Sequence[Cell], look: Look, what: str, basis: str) -> tuple[Figure, str]:
+    """Energy per token as a field over TP degree and clock; blank where the limits cannot be kept."""
+    clocks = sorted({cell.mhz for cell in cells})
+    degrees = sorted({cell.tp for cell in cells})
+    by = {(cell.tp, cell.mhz): cell for cell in cells}
+    known = [cell for cell in cells if cell.energy_per_token_j is not None]
+    best = min(known, key=lambda c: c.energy_per_token_j or 0.0, default=None)
+    values = [[by[tp, mhz].energy_per_token_j for mhz in clocks] for tp in degrees]
+    trace: Figure = {
+        "type": "heatmap",
+        "x": [f"{mhz:.0f}" for mhz in clocks],
+        "y": [f"TP{tp}" for tp in degrees],
+        "z": [[None if v is None else float(f"{v:.4g}") for v in row] for row in values],
+        "text": [["" if v is None else formats.figures(v, 2) for v in row] for row in values],
+        "texttemplate": "%{text}",
+        "colorscale": [[0, "#cfe8f7"], [1, "#0a4a75"]],
+        "hoverongaps": False,
+        "xgap": 1,
+        "ygap": 1,
+        "colorbar": {"title": {"text": "J/token", "font": {"size": 12}}, "thickness": 12, "outlinewidth": 0},
+        "hovertemplate": "%{y} at %{x} MHz: %{z:.4~g} J/token<extra></extra>",
+    }
+    least = (
+        f" Least: TP{best.tp} at {best.mhz:.0f} MHz, {formats.figures(best.energy_per_token_j or 0.0)} J/token."
+        if best
+        else ""
+    )
+    figure = _figure(
+        look,
+        [trace],
+        "SM clock, MHz",
+        "",
+        question=f"How do TP degree and clock change the energy of a token on {what}?",
+        source=f"modelled by the engine model, {basis}, each at its largest rate; blank: no rate keeps the limits."
+        + least,
+        empty=not known,
+    )
+    figure["layout"]["xaxis"]["type"] = figure["layout"]["yaxis"]["type"] = "category"
+    header = ("tp", "sm_clock_mhz", "energy_j_per_token", "rps")
+    return figure, _csv(header, ((c.tp, c.mhz, c.energy_per_token_j, c.rps) for c in cells))
+
+
+def _figure(look: Look, traces: list[Figure], x: str, y: str, *, question: str, source: str, empty: bool) -> Figure:
+    theme = look.theme
+    axis = {
+        "gridcolor": theme.rule,
+        "zeroline": False,
+        "tickfont": {"color": theme.muted, "size": 12},
+        "fixedrange": True,
+        "automargin": True,
+    }
+    titled = {"standoff": 4, "font": {"size": 12, "color": theme.muted}}
+    return {
+        "data": traces,
+        "layout": {
+            "font": {"family": FONT, "size": 12, "color": theme.ink},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "margin": {"l": 56, "r": 12, "t": 6, "b": 40},
+            "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "font": {"size": 12}},
+            "hoverlabel": {"bgcolor": theme.paper, "bordercolor": theme.rule, "font": {"color": theme.ink}},
+            "xaxis": {**axis, "title": {"text": x, **titled}},
+            "yaxis": {**axis, "title": {"text": y, **titled}},
+            "annotations": [],
+        },
+        "meta": {
+            "question": question,
+            "source": source,
+            "until": None,
+            "empty": empty,
+            "stale": False,
+            "stale_what": "",
+        },
+    }
+
+
+def _csv(header: Sequence[str], body: Iterable[Sequence[object]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(header)
+    writer.writerows(["" if cell is None else cell for cell in row] for row in body)
+    return out.getvalue()

@@ -1,0 +1,206 @@
+"""Services: what clients ask for by name, how well its objectives are met, and which policy runs it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from frontend import exports, figures, formats, reader
+from frontend.fleet import chart_pages
+from pools import rights
+from pools.models import Service
+from scheduler import selectors as scheduler_selectors
+from scheduler.core import presets
+from telemetry import selectors
+from telemetry.frames import SloFrame, SloSeries, Window
+
+from .listing import Column, listing
+
+COLUMNS = (
+    Column("name", "Service"),
+    Column("model", "Model"),
+    Column("policy", "Policy"),
+    Column("changed", "Knobs changed", number=True, hint="Set otherwise than in the preset"),
+    Column("partition", "Partition"),
+    Column("judged", "Requests judged", number=True, hint="Of the last hour, by its most judged objective"),
+    Column("margin", "Worst objective", number=True, hint="Attainment of the last hour less the target"),
+    Column("burn", "Budget burn", number=True, hint="Share missed by the share that may be missed; above 1: too fast"),
+)
+HOUR_S, DAY_S = 3_600.0, 86_400.0
+DECISIONS_SHOWN, POOLS_SHOWN = 15, 50
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRow:
+    name: str
+    model_id: int
+    model: str
+    policy: str
+    changed: int
+    partition: str
+    judged: int
+    worst: SloSeries | None
+    description: str
+
+    @property
+    def margin(self) -> float | None:
+        return None if self.worst is None or self.worst.overall is None else self.worst.overall - self.worst.target
+
+    @property
+    def burn(self) -> float | None:
+        return None if self.worst is None else burn(self.worst)
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """An objective with what came of it in the last hour and day."""
+
+    hour: SloSeries
+    day: SloSeries | None
+
+    @property
+    def hour_burn(self) -> float | None:
+        return burn(self.hour)
+
+    @property
+    def day_burn(self) -> float | None:
+        return None if self.day is None else burn(self.day)
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.hour.overall is None else self.hour.overall >= self.hour.target
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    name: str
+    preset: str
+    here: str
+    doc: str
+    changed: bool
+
+
+def burn(series: SloSeries) -> float | None:
+    """How fast the error budget goes: the share missed by the share that may be. None: nothing judged, or no budget."""
+    if series.overall is None or series.target >= 1.0:
+        return None
+    return (1.0 - series.overall) / (1.0 - series.target)
+
+
+def attainment(range_s: float, now_s: float) -> dict[str, list[SloSeries]]:
+    """Each service's objectives over the last `range_s`. Three queries."""
+    found: dict[str, list[SloSeries]] = {}
+    for series in selectors.slo(Window.last(range_s, now_s)).series:
+        found.setdefault(series.service, []).append(series)
+    return found
+
+
+def worst(series: Sequence[SloSeries]) -> SloSeries | None:
+    known = [s for s in series if s.overall is not None]
+    return min(known, key=lambda s: (s.overall or 0.0) - s.target, default=None)
+
+
+@never_cache
+@require_safe
+def services(request: HttpRequest) -> HttpResponse:
+    by_name = attainment(HOUR_S, time.time())
+    rows = [
+        ServiceRow(
+            name=service.name,
+            model_id=service.model_card_id,
+            model=service.model_card.name,
+            policy=service.policy,
+            changed=len(service.knobs),
+            partition=service.partition.name,
+            judged=max((s.total_judged for s in by_name.get(service.name, ())), default=0),
+            worst=worst(by_name.get(service.name, ())),
+            description=service.description,
+        )
+        for service in Service.objects.select_related("model_card", "partition")
+    ]
+    context = {
+        "title": "Services",
+        "lead": "What clients ask for by name. Attainment is of the last hour.",
+        "listing": listing(
+            request,
+            rows,
+            COLUMNS,
+            search=lambda s: f"{s.name} {s.model} {s.description}",
+            filters={"policy": "Policy", "model": "Model"},
+        ),
+        "rows_template": "frontend/fleet/parts/service_rows.html",
+        "nothing": "No service yet. A service offers a model to clients under a name, with its objectives.",
+    }
+    return render(request, "frontend/fleet/list.html", context)
+
+
+def _find(name: str) -> Service:
+    found = Service.objects.select_related("model_card", "partition").filter(name=name).first()
+    if found is None:
+        raise Http404("no such service")
+    return found
+
+
+@never_cache
+@require_safe
+def service(request: HttpRequest, name: str) -> HttpResponse:
+    found, now_s = _find(name), time.time()
+    hour, day = attainment(HOUR_S, now_s).get(name, []), attainment(DAY_S, now_s).get(name, [])
+    knobs = _knobs(found.policy, found.knobs)
+    of_service = found.pools.filter(site__in=rights.sites_of(request.user)).values_list("pk", flat=True)
+    pools, pool_count = selectors.first_pools(now_s, POOLS_SHOWN, pool_ids=of_service)
+    context = chart_pages.context(request, reverse("service-figures", args=[name]), ("slo",)) | {
+        "service": found,
+        "partitions": found.partitions.all(),
+        "objectives": [Objective(s, next((d for d in day if d.kind == s.kind), None)) for s in hour],
+        "changed": [knob for knob in knobs if knob.changed],
+        "knobs": knobs,
+        "pools": pools,
+        "pool_count": pool_count,
+        "decisions": scheduler_selectors.decisions().filter(service=found).exclude(kind="clock")[:DECISIONS_SHOWN],
+    }
+    return render(request, "frontend/fleet/service.html", context)
+
+
+def _knobs(policy: str, overrides: Mapping[str, Any]) -> list[Knob]:
+    """Every knob: what the preset has, what holds here, what it is for."""
+    plain, docs = presets.knobs(policy), presets.documented()
+    return [
+        Knob(
+            name=item.name,
+            preset=_value(getattr(plain, item.name)),
+            here=_value(overrides.get(item.name, getattr(plain, item.name))),
+            doc=docs[item.name],
+            changed=item.name in overrides,
+        )
+        for item in fields(presets.Knobs)
+    ]
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "as settings have it"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        return formats.plain(float(value))
+    return str(value) or formats.UNKNOWN
+
+
+@never_cache
+@require_safe
+def service_figures(request: HttpRequest, name: str) -> HttpResponse:
+    window, look = selectors.readable(reader.chosen(request.GET).window), reader.look(request.GET)
+    frame = selectors.slo(window)
+    own: SloFrame = replace(frame, series=tuple(s for s in frame.series if s.service == _find(name).name))
+    return chart_pages.answer(
+        request, name, {}, others={"slo": (figures.slo(own, look), exports.slo(own))}, window=window
+    )

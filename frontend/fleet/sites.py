@@ -1,0 +1,227 @@
+"""Sites: tiles with the grid's intensity now and soon, and a page for each."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from django.db.models import Count
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from frontend import formats, reader
+from frontend.figures_lines import Line, LineChart
+from pools import rights
+from pools.models import Node, Site
+from telemetry import selectors
+from telemetry.frames import Values, Window
+from telemetry.models import CarbonFeed
+from telemetry.selectors import fleet
+
+from . import chart_pages
+from .listing import Column, listing
+
+BACK_S, AHEAD_S, STEP_S = 6 * 3_600.0, 6 * 3_600.0, 600.0
+SPARK_WIDTH, SPARK_HEIGHT = 240.0, 48.0
+COLUMNS = (
+    Column("label", "Name"),
+    Column("intensity_g_per_kwh", "Intensity", number=True),
+    Column("power_w", "Power", number=True),
+    Column("gpus", "GPUs", number=True),
+)
+CHARTS = ("power", "intensity", "carbon")
+NODES_SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """A small chart from zero to its largest value: points of polylines, in a box of 240 by 48."""
+
+    actual: tuple[str, ...]
+    forecast: tuple[str, ...]
+    now_x: float
+    words: str
+
+    @property
+    def known(self) -> bool:
+        return bool(self.actual or self.forecast)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRow:
+    name: str
+    label: str
+    grid_zone: str
+    pue: float
+    power_cap_w: float | None
+    power_w: float | None
+    gpus: int
+    reporting: int
+    nodes: int
+    intensity_g_per_kwh: float | None
+    forecast_age_s: float | None
+    spark: Spark
+
+    @property
+    def cap_share(self) -> float | None:
+        return self.power_w / self.power_cap_w if self.power_w is not None and self.power_cap_w else None
+
+
+def window(now_s: float) -> Window:
+    start_s = (now_s - BACK_S) // STEP_S * STEP_S
+    return Window(start_s, now_s + AHEAD_S, STEP_S)
+
+
+def spark(curve: fleet.Curve | None, span: Window, now_s: float) -> Spark:
+    now_x = round((now_s - span.start_s) / (span.end_s - span.start_s) * SPARK_WIDTH, 1)
+    if curve is None:
+        return Spark((), (), now_x, "")
+    known = [v for v in (*curve.actual, *curve.forecast) if v is not None]
+    if not known:
+        return Spark((), (), now_x, "")
+    top = max(max(known), 1.0)
+    words = f"{formats.plain(min(known))} to {formats.plain(max(known))} gCO₂e/kWh, 6 h back and 6 h ahead"
+    return Spark(_lines(curve.actual, top), _lines(curve.forecast, top), now_x, words)
+
+
+def _lines(values: Values, top: float) -> tuple[str, ...]:
+    """One polyline for each run of known values: a gap stays a gap."""
+    step = SPARK_WIDTH / max(1, len(values))
+    lines: list[list[str]] = [[]]
+    for i, value in enumerate(values):
+        if value is None:
+            lines.append([])
+            continue
+        y = SPARK_HEIGHT * (1 - max(0.0, value) / top * 0.96)
+        lines[-1] += [f"{i * step:.1f},{y:.1f}", f"{(i + 1) * step:.1f},{y:.1f}"]
+    return tuple(" ".join(line) for line in lines if line)
+
+
+def rows(request: HttpRequest, now_s: float) -> list[SiteRow]:
+    """The sites that this person may see. Four queries."""
+    live = fleet.sites_live(now_s)
+    span = window(now_s)
+    curves = fleet.intensity_curves(span, now_s)
+    found = []
+    for site in rights.sites_of(request.user).annotate(node_count=Count("clusters__nodes")).order_by("rank", "name"):
+        state, curve = live.get(site.pk), curves.get(site.pk)
+        found.append(
+            SiteRow(
+                name=site.name,
+                label=str(site),
+                grid_zone=site.grid_zone,
+                pue=site.pue,
+                power_cap_w=site.power_cap_w,
+                power_w=state.power_w if state else None,
+                gpus=state.gpus if state else 0,
+                reporting=state.reporting if state else 0,
+                nodes=site.node_count,
+                intensity_g_per_kwh=state.intensity_g_per_kwh if state else None,
+                forecast_age_s=max(0.0, now_s - curve.issued_s) if curve and curve.issued_s is not None else None,
+                spark=spark(curve, span, now_s),
+            )
+        )
+    return found
+
+
+@never_cache
+@require_safe
+def sites(request: HttpRequest) -> HttpResponse:
+    found = listing(
+        request, rows(request, time.time()), COLUMNS, search=lambda s: f"{s.label} {s.name} {s.grid_zone}", size=48
+    )
+    context = {
+        "title": "Sites",
+        "lead": "How clean each grid is, what each site draws, and how much of it is heard.",
+        "listing": found,
+        "nothing": "No site yet. A site is a data centre: one grid zone, one PUE, one currency.",
+        "note": "Line: intensity from six hours ago to now, from zero; dashed: the forecast. Power: newest samples, "
+        "metered at the GPUs.",
+    }
+    return render(request, "frontend/fleet/sites.html", context)
+
+
+def _find(request: HttpRequest, name: str) -> Site:
+    found: Site | None = rights.sites_of(request.user).filter(name=name).first()
+    if found is None:
+        raise Http404("no such site")
+    return found
+
+
+@never_cache
+@require_safe
+def site(request: HttpRequest, name: str) -> HttpResponse:
+    found = _find(request, name)
+    now_s = time.time()
+    power = selectors.power_now(now_s)
+    nodes = list(
+        Node.objects.filter(cluster__site=found)
+        .select_related("cluster")
+        .annotate(gpu_count=Count("gpus"))
+        .order_by("name")[: NODES_SHOWN + 1]
+    )
+    context = chart_pages.context(request, reverse("site-figures", args=[name]), CHARTS) | {
+        "site": found,
+        "pue": found.pue,
+        "live": fleet.sites_live(now_s, power).get(found.pk),
+        "nodes": nodes[:NODES_SHOWN],
+        "more_nodes": len(nodes) > NODES_SHOWN,
+        "feeds": CarbonFeed.objects.filter(site=found),
+        "pools": selectors.pool_table(now_s, power=power, pool_ids=found.pools.values_list("pk", flat=True)),
+    }
+    return render(request, "frontend/fleet/site.html", context)
+
+
+@never_cache
+@require_safe
+def site_figures(request: HttpRequest, name: str) -> HttpResponse:
+    window = selectors.readable(reader.chosen(request.GET).window)
+    return chart_pages.answer(request, name, charts(_find(request, name), window), window=window)
+
+
+def charts(site: Site, window: Window) -> dict[str, LineChart]:
+    """Power in and out of use, intensity with its forecast, and the carbon rate. Six queries."""
+    power, carbon = selectors.energy(window, site_id=site.pk)
+    (watts,), (grams,) = power.sites, carbon.sites
+    ahead = Window(window.start_s, window.end_s + (window.end_s - window.start_s) / 8, window.bucket_s)
+    curve = fleet.intensity_curves(ahead, window.end_s, site.pk).get(site.pk)
+    nothing: Values = (None,) * ahead.count
+    until_s = power.metered_until_s
+    return {
+        "power": LineChart(
+            "How much power does the site draw?",
+            "W",
+            "energy ledger, metered at the GPUs, without PUE",
+            window,
+            (Line("in use", watts.in_use_w, rank=site.rank), Line("idle", watts.idle_w, faint=True)),
+            prefixed=True,
+            silent=watts.silent,
+            level=(site.power_cap_w, f"cap {formats.si(site.power_cap_w, 'W')}") if site.power_cap_w else None,
+            until_s=until_s,
+        ),
+        "intensity": LineChart(
+            "How clean is its grid?",
+            "gCO₂e/kWh",
+            f"{grams.source or 'the site has no average feed'}; dashed: forecast",
+            ahead,
+            (
+                Line("grid average", curve.actual if curve else nothing, rank=site.rank),
+                Line("forecast", curve.forecast if curve else nothing, forecast=True, rank=site.rank),
+            ),
+            steps=True,
+            until_s=grams.known_until_s,
+            now_s=window.end_s,
+        ),
+        "carbon": LineChart(
+            "How much carbon does it emit?",
+            "gCO₂e/h",
+            "energy ledger x PUE x grid average, location-based",
+            window,
+            (Line("carbon rate", grams.rate_g_per_h, rank=site.rank),),
+            prefixed=True,
+            until_s=until_s,
+        ),
+    }

@@ -1,0 +1,29 @@
+from django.urls import path
+
+from . import feeds, jobs, models, nodes, pools, services, sites
+
+urlpatterns = [
+    path("sites/", sites.sites, name="sites"),
+    path("sites/<slug:name>/", sites.site, name="site"),
+    path("sites/<slug:name>/figures.json", sites.site_figures, name="site-figures"),
+    path("pools/", pools.pools, name="pools-page"),
+    path("pools/<int:pool_id>/", pools.pool, name="pool"),
+    path("pools/<int:pool_id>/figures.json", pools.pool_figures, name="pool-figures"),
+    path("nodes/", nodes.nodes, name="nodes"),
+    path("nodes/<slug:name>/", nodes.node, name="node"),
+    path("nodes/<slug:name>/gpus/", nodes.node_gpus, name="node-gpus"),
+    path("nodes/<slug:name>/figures.json", nodes.node_figures, name="node-figures"),
+    path("models/", models.models, name="models"),
+    path("models/<int:model_id>/", models.model, name="model"),
+    path("models/<int:model_id>/figures.json", models.model_figures, name="model-figures"),
+    # A service may be named as models are on Hugging Face, with a slash
+    path("services/", services.services, name="services"),
+    path("services/<path:name>/figures.json", services.service_figures, name="service-figures"),
+    path("services/<path:name>/", services.service, name="service"),
+    path("feeds/", feeds.feeds, name="feeds"),
+    path("feeds/<int:feed_id>/", feeds.feed, name="feed"),
+    path("feeds/<int:feed_id>/figures.json", feeds.feed_figures, name="feed-figures"),
+    path("jobs/", jobs.jobs, name="jobs"),
+    path("jobs/<uuid:uid>/", jobs.job, name="job"),
+    path("jobs/<uuid:uid>/cancel/", jobs.cancel, name="job-cancel"),
+]

@@ -1,0 +1,216 @@
+"""A person's own page: password, two-step sign-in, access tokens."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from allauth.mfa.adapter import get_adapter
+from allauth.mfa.models import Authenticator
+from allauth.mfa.recovery_codes.internal.auth import RecoveryCodes
+from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret, validate_totp_code
+from django.contrib import messages
+from django.contrib.auth import update_session_auth_hash
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.safestring import mark_safe
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from pools import audit, people, rights
+from pools.models import AccessToken, Site
+
+from . import throttle
+from .forms import PasswordForm, ProofForm, TokenForm, TwoStepForm, expiry
+from .sign_in import MUST_CHANGE
+
+SECRET = "two_step_secret"  # in the session, until it is confirmed
+
+
+@never_cache
+@require_safe
+def account(request: HttpRequest) -> HttpResponse:
+    return _page(request)
+
+
+@never_cache
+@require_POST
+@sensitive_post_parameters("current", "new", "again")
+def password(request: HttpRequest) -> HttpResponse:
+    user = _user(request)
+    form = PasswordForm(request.POST)
+    if not user.has_usable_password():
+        messages.error(request, "Your password is your identity provider's: change it there.")
+        return redirect("account")
+    if form.is_valid() and _proven(request, form):
+        try:
+            people.change_password(audit.actor_of(request), user, form.cleaned_data["new"], field="new")
+        except ValidationError as error:
+            form.take(error)
+    if not form.is_valid():
+        return _page(request, password_form=form, status=400)
+    update_session_auth_hash(request, user)
+    request.session.pop(MUST_CHANGE, None)
+    messages.success(request, "Your password is changed; where else you were signed in, you are no longer.")
+    return redirect("account")
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@sensitive_post_parameters("current", "code")
+def two_step(request: HttpRequest) -> HttpResponse:
+    """Set-up: the key as a picture and as text, a code that proves it arrived, then recovery codes, shown once."""
+    user = _user(request)
+    if _has_two_step(user):
+        messages.warning(request, "Two-step sign-in is on already.")
+        return redirect("account")
+    secret = request.session.get(SECRET)
+    if request.method != "POST" or not secret:
+        request.session[SECRET] = secret = generate_totp_secret()
+        return _two_step_page(request, secret, TwoStepForm(user.has_usable_password()))
+    form = TwoStepForm(user.has_usable_password(), request.POST)
+    if form.is_valid() and _proven(request, form) and not validate_totp_code(secret, form.cleaned_data["code"]):
+        form.add_error("code", "That is not the code of now. Look at your app, and at both clocks.")
+    if not form.is_valid():
+        return _two_step_page(request, secret, form, status=400)
+    with transaction.atomic():
+        TOTP.activate(user, secret)
+        audit.record(audit.actor_of(request), "set up two-step sign-in", user)
+    del request.session[SECRET]
+    return _show_codes(request, user)
+
+
+@never_cache
+@require_POST
+@sensitive_post_parameters("current")
+def two_step_off(request: HttpRequest) -> HttpResponse:
+    form = ProofForm(_user(request).has_usable_password(), request.POST)
+    if form.is_valid() and _proven(request, form):
+        people.reset_codes(audit.actor_of(request), _user(request))
+        messages.success(request, "Two-step sign-in is off.")
+        return redirect("account")
+    return _page(request, off_form=form, status=400)
+
+
+@never_cache
+@require_POST
+@sensitive_post_parameters("current")
+def recovery_codes(request: HttpRequest) -> HttpResponse:
+    """New ones; the old ones no longer count."""
+    user = _user(request)
+    form = ProofForm(user.has_usable_password(), request.POST)
+    if not _has_two_step(user):
+        return redirect("account")
+    if not (form.is_valid() and _proven(request, form)):
+        return _page(request, off_form=form, status=400)
+    with transaction.atomic():
+        audit.record(audit.actor_of(request), "make recovery codes", user)
+        Authenticator.objects.filter(user=user, type=Authenticator.Type.RECOVERY_CODES).delete()
+    return _show_codes(request, user)
+
+
+@never_cache
+@require_POST
+def new_token(request: HttpRequest) -> HttpResponse:
+    user = _user(request)
+    form = TokenForm(user, request.POST)
+    if form.is_valid():
+        given = form.cleaned_data
+        try:
+            token, secret = people.new_token(
+                *(audit.actor_of(request), user, given["label"], given["rights"], given["sites"]),
+                expiry(given["lifetime"]),
+            )
+        except ValidationError as error:
+            form.take(error)
+        else:
+            use = f"Authorization: Bearer {secret}"
+            return shown_once(request, f"Access token {token.label}", [("Token", secret), ("Header", use)], "account")
+    return _page(request, token_form=form, status=400)
+
+
+@require_POST
+def revoke_token(request: HttpRequest, token_id: int) -> HttpResponse:
+    token = get_object_or_404(AccessToken, pk=token_id, user=_user(request))
+    people.revoke_token(audit.actor_of(request), token)
+    messages.success(request, f"{token} is revoked.")
+    return redirect("account")
+
+
+def shown_once(request: HttpRequest, title: str, secrets: list[tuple[str, str]], back: str) -> HttpResponse:
+    """The page of a fresh secret. It is in no session and no log: who leaves the page has seen it."""
+    return render(request, "frontend/people/secret.html", {"title": title, "secrets": secrets, "back": back})
+
+
+def token_rows(tokens: Any) -> list[dict[str, Any]]:
+    """Tokens as tables have them. One query for the names of sites."""
+    tokens = list(tokens)
+    names = dict(Site.objects.filter(pk__in={pk for t in tokens for pk in t.site_ids}).values_list("pk", "name"))
+    return [
+        {"token": token, "sites": [names.get(pk, "a deleted site") for pk in token.site_ids] or ["all of theirs"]}
+        for token in tokens
+    ]
+
+
+def _page(request: HttpRequest, status: int = 200, **forms: Any) -> HttpResponse:
+    user = _user(request)
+    grant = rights.grant_of(user)
+    context = {
+        "role": people.role_of(user).label,
+        "rights": [str(right) for right in rights.Right if rights.has(user, right)],
+        "sites": None if grant.site_ids is None else list(rights.sites_of(user)),
+        "has_password": user.has_usable_password(),
+        "must_change": bool(request.session.get(MUST_CHANGE)),
+        "two_step": _has_two_step(user),
+        "tokens": token_rows(AccessToken.objects.filter(user=user)),
+        "password_form": PasswordForm(),
+        "token_form": TokenForm(user),
+        "off_form": ProofForm(user.has_usable_password()),
+    }
+    return render(request, "frontend/people/account.html", context | forms, status=status)
+
+
+def _two_step_page(request: HttpRequest, secret: str, form: TwoStepForm, status: int = 200) -> HttpResponse:
+    adapter = get_adapter()
+    svg = adapter.build_totp_svg(adapter.build_totp_url(_user(request), secret))
+    picture = mark_safe(svg[svg.index("<svg") :])
+    grouped = " ".join(secret[at : at + 4] for at in range(0, len(secret), 4))
+    context = {"picture": picture, "secret": grouped, "form": form}
+    return render(request, "frontend/people/two_step.html", context, status=status)
+
+
+def _show_codes(request: HttpRequest, user: User) -> HttpResponse:
+    codes = RecoveryCodes.activate(user)
+    codes.mark_as_viewed()
+    context = {"codes": codes.get_unused_codes()}
+    return render(request, "frontend/people/codes.html", context)
+
+
+def _proven(request: HttpRequest, form: ProofForm | PasswordForm) -> bool:
+    """Whether the password that was typed is theirs; each try counts like one to sign in. Adds the error if not."""
+    if "current" not in form.fields:
+        return True
+    user = _user(request)
+    key = throttle.name_key(user.get_username(), "proof")
+    try:
+        with throttle.attempt(key, audit.client_address(request)):
+            good: bool = user.check_password(form.cleaned_data["current"])
+            if not good:
+                throttle.failed(key, "password", user.get_username())
+    except ValidationError as error:
+        form.add_error("current", error)
+        return False
+    if not good:
+        form.add_error("current", "That is not your password.")
+    return good
+
+
+def _has_two_step(user: User) -> bool:
+    return bool(Authenticator.objects.filter(user=user, type=Authenticator.Type.TOTP).exists())
+
+
+def _user(request: HttpRequest) -> User:
+    return cast(User, request.user)

@@ -1,0 +1,138 @@
+"""What is typed on the pages of people and keys. Rules that hold elsewhere too are in `pools.people`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils import timezone
+
+from pools import rights
+from pools.models import Membership, Site, Tenant
+
+LIFETIMES = (("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("365", "1 year"), ("", "no end"))
+ROLE_WORDS = {
+    "viewer": "Viewer: sees everything of their sites",
+    "operator": "Operator: and changes what serves, and how",
+    "finance": "Finance: sees, makes and signs reports, sets prices and factors",
+    "administrator": "Administrator: all of that, people and keys",
+}
+RIGHT_WORDS = {
+    "view": "view: read everything",
+    "operate": "operate: change what serves, and how",
+    "finance": "finance: reports, prices and factors",
+    "administer": "administer: people and keys",
+}
+
+
+class Fields(forms.Form):
+    """A form whose fields say in HTML what describes them and whether they are right."""
+
+    def take(self, error: ValidationError) -> None:
+        """Errors of a service, at the fields that they name."""
+        found: Mapping[str, Any] = error.error_dict if hasattr(error, "error_dict") else {"": error.error_list}
+        for name, errors in found.items():
+            self.add_error(name if name in self.fields else None, errors)
+
+
+class RoleForm(Fields):
+    role = forms.ChoiceField(choices=list(ROLE_WORDS.items()), initial=Membership.Role.VIEWER)
+    sites = forms.ModelMultipleChoiceField(
+        Site.objects.all(),
+        to_field_name="name",
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text="None chosen: all sites.",
+    )
+
+
+class PersonForm(RoleForm):
+    username = forms.CharField(
+        label="User name",
+        max_length=150,
+        widget=forms.TextInput(attrs={"autocomplete": "off", "autocapitalize": "none"}),
+    )
+    email = forms.EmailField(label="E-mail", required=False)
+    field_order = ("username", "email", "role", "sites")
+
+
+class KeyForm(Fields):
+    tenant = forms.ModelChoiceField(Tenant.objects.all(), to_field_name="name", empty_label=None)
+    label = forms.CharField(label="What for", max_length=100)
+    lifetime = forms.ChoiceField(label="Valid for", choices=LIFETIMES, initial="90", required=False)
+
+
+class TokenForm(Fields):
+    """`person` chooses among their own rights and sites."""
+
+    label = forms.CharField(label="What for", max_length=100)
+    rights = forms.MultipleChoiceField(widget=forms.CheckboxSelectMultiple)
+    sites = forms.ModelMultipleChoiceField(
+        Site.objects.none(),
+        to_field_name="name",
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text="None chosen: all of yours.",
+    )
+    lifetime = forms.ChoiceField(label="Valid for", choices=LIFETIMES, initial="90", required=False)
+
+    def __init__(self, person: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        theirs = [right for right in rights.Right if rights.has(person, right)]
+        chosen, sites = self.fields["rights"], self.fields["sites"]
+        assert isinstance(chosen, forms.MultipleChoiceField)
+        assert isinstance(sites, forms.ModelMultipleChoiceField)
+        chosen.choices = [(str(right), RIGHT_WORDS[right]) for right in theirs]
+        chosen.initial = [str(rights.Right.VIEW)]
+        sites.queryset = rights.sites_of(person)
+
+
+class PasswordForm(Fields):
+    """The current one is asked for where there is one, and where it was not typed a moment ago to get in."""
+
+    current = forms.CharField(
+        label="Your password now", widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}), strip=False
+    )
+    new = forms.CharField(
+        label="New password",
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+        strip=False,
+        help_text="At least 12 characters; longer is better than stranger.",
+    )
+    again = forms.CharField(
+        label="New password again", widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}), strip=False
+    )
+
+    def clean(self) -> dict[str, Any] | None:
+        found = super().clean()
+        if found and "new" in found and "again" in found and found["new"] != found["again"]:
+            self.add_error("again", "Both must be the same.")
+        return found
+
+
+class ProofForm(Fields):
+    """The person themselves sits there: their password, or where they have none (an identity provider's), nothing."""
+
+    current = forms.CharField(
+        label="Your password", widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}), strip=False
+    )
+
+    def __init__(self, has_password: bool, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not has_password:
+            del self.fields["current"]
+
+
+class TwoStepForm(ProofForm):
+    code = forms.CharField(
+        label="Code of your app",
+        widget=forms.TextInput(attrs={"autocomplete": "one-time-code", "inputmode": "numeric"}),
+        max_length=10,
+    )
+
+
+def expiry(lifetime: str) -> datetime | None:
+    return timezone.now() + timedelta(days=int(lifetime)) if lifetime else None

@@ -1,0 +1,167 @@
+"""The audit trail as a page and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse, QueryDict, StreamingHttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.utils.dateparse import parse_date, parse_datetime
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from pools import audit, rights
+from pools.models import AuditEntry
+from pools.rights import Right
+
+PAGE = 50
+MOST_ROWS = 100_000  # of a download
+COLUMNS = (
+    "at_utc",
+    "who",
+    "key",
+    "channel",
+    "action",
+    "kind",
+    "object_key",
+    "label",
+    "changes",
+    "address",
+    "request_id",
+)
+RECENT = 2_000  # entries in which kinds are looked for
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The filter of the URL. Moments are in the reader's zone there; `wrong` names what could not be read."""
+
+    who: str = ""
+    kind: str = ""
+    object: str = ""
+    since: str = ""
+    until: str = ""
+    wrong: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, query: QueryDict) -> Chosen:
+        given = {name: query.get(name, "").strip()[:200] for name in ("who", "kind", "object", "since", "until")}
+        wrong = tuple(name for name in ("since", "until") if given[name] and _moment(given[name]) is None)
+        return cls(**given, wrong=wrong)
+
+    def entries(self) -> QuerySet[AuditEntry]:
+        found = AuditEntry.objects.order_by("-id")
+        if self.who:
+            found = found.filter(who=self.who)
+        if self.kind:
+            found = found.filter(kind=self.kind)
+        if self.object:
+            found = found.filter(Q(object_key=self.object) | Q(label__icontains=self.object))
+        if (since := _moment(self.since)) is not None:
+            found = found.filter(at__gte=since)
+        if (until := _moment(self.until)) is not None:
+            found = found.filter(at__lt=until)
+        return found
+
+    def query(self, **more: Any) -> str:
+        given = {name: getattr(self, name) for name in ("who", "kind", "object", "since", "until")}
+        return urlencode({name: value for name, value in (given | more).items() if value})
+
+
+@never_cache
+@require_safe
+@rights.needs(Right.ADMINISTER)
+def trail(request: HttpRequest) -> HttpResponse:
+    """Pages by cursor: `before` is the entry that the page before ended with."""
+    chosen = Chosen.of(request.GET)
+    before = request.GET.get("before", "")
+    found = chosen.entries()
+    if before.isdecimal() and len(before) < 19:
+        found = found.filter(pk__lt=int(before))
+    entries = list(found[: PAGE + 1])
+    more = len(entries) > PAGE
+    entries = entries[:PAGE]
+    recent = AuditEntry.objects.order_by("-id")[:RECENT]
+    kinds = sorted({*recent.values_list("kind", flat=True), chosen.kind} - {""})
+    context = {
+        "chosen": chosen,
+        "kinds": kinds,
+        "rows": [(entry, [_change(*row) for row in audit.changed(entry.before, entry.after)]) for entry in entries],
+        "older": chosen.query(before=entries[-1].pk) if more else None,
+        "first": chosen.query() if before else None,
+        "csv": chosen.query(),
+    }
+    return render(request, "frontend/people/audit.html", context, status=400 if chosen.wrong else 200)
+
+
+@never_cache
+@require_safe
+@rights.needs(Right.ADMINISTER)
+def trail_csv(request: HttpRequest) -> StreamingHttpResponse:
+    found = Chosen.of(request.GET).entries()[:MOST_ROWS]
+    name = f"greenserve-audit-{timezone.now():%Y%m%dT%H%M%SZ}.csv"
+    return StreamingHttpResponse(
+        _lines(found),
+        content_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )
+
+
+class _Line:
+    """What csv.writer writes to: it hands back the line."""
+
+    def write(self, line: str) -> str:
+        return line
+
+
+def _lines(found: QuerySet[AuditEntry]) -> Iterator[str]:
+    writer = csv.writer(_Line(), lineterminator="\n")
+    yield writer.writerow(COLUMNS)
+    for entry in found.iterator(chunk_size=1_000):
+        changes = {name: [old, new] for name, old, new in audit.changed(entry.before, entry.after)}
+        cells = (
+            *(f"{entry.at:%Y-%m-%dT%H:%M:%SZ}", entry.who, entry.key, entry.channel, entry.action, entry.kind),
+            *(
+                entry.object_key,
+                entry.label,
+                json.dumps(changes, sort_keys=True),
+                entry.address or "",
+                entry.request_id,
+            ),
+        )
+        yield writer.writerow([_harmless(cell) for cell in cells])
+
+
+def _harmless(cell: str) -> str:
+    """A spreadsheet takes what begins so for a formula."""
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+
+
+def _change(name: str, before: Any, after: Any) -> tuple[str, str, str]:
+    return name.replace("_", " "), _text(before), _text(after)
+
+
+def _text(value: Any) -> str:
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, list) and all(isinstance(part, (str, int, float)) for part in value):
+        return ", ".join(map(str, value)) or "none"
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def _moment(text: str) -> datetime | None:
+    """`2026-11-21` or `2026-11-21T14:30`, in the reader's zone."""
+    try:
+        day, moment = parse_date(text), parse_datetime(text)
+    except ValueError:  # well formed, but no such day
+        return None
+    found = moment or (datetime(day.year, day.month, day.day) if day is not None else None)
+    return timezone.make_aware(found) if found is not None and timezone.is_naive(found) else found

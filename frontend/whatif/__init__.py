@@ -1,0 +1,1 @@
+"""What-if: studies in the simulator, as pages."""

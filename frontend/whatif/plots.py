@@ -1,0 +1,267 @@
+"""Figures of studies and runs: values to Plotly's dictionaries and to CSV. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from frontend import formats
+from frontend.plot_style import DASHES, FONT, SITE_COLOURS, Figure, Look, axis
+from scheduler.live.whatif import comparing
+
+SOURCE = "the simulator: modelled, not measured"
+KEYS = {"power": "power_w", "carbon": "carbon_g_per_h"}
+_SAFE = str.maketrans("<>{}%", "\u2039\u203a()\uff05")
+UNITS = {"power": "W", "carbon": "gCO₂e/h"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A run that is done. `url` is its page."""
+
+    index: int
+    label: str
+    figures: Mapping[str, Any]
+    series: Mapping[str, Any]
+    url: str
+
+
+def colour(index: int) -> str:
+    return SITE_COLOURS[index % len(SITE_COLOURS)]
+
+
+def pareto(runs: Sequence[Shown], against: str, currency: str, look: Look) -> Figure:
+    """SLO attainment over what it took; each dot is a run and opens it. Filled: no other run beats it in both."""
+    figure = comparing.AGAINST[against]
+    known = [
+        (run, x, y)
+        for run in runs
+        if (x := figure.of(run.figures)) is not None and (y := comparing.ATTAINMENT.of(run.figures)) is not None
+    ]
+    best = comparing.unbeaten([(x, y) for _, x, y in known])
+    unit = comparing.unit_of(figure, currency)
+    divisor, prefix = formats.prefix(max((x for _, x, _ in known), default=1.0)) if against != "cost" else (1.0, "")
+    front = sorted((x / divisor, y * 100) for (_, x, y), good in zip(known, best, strict=True) if good)
+    data: list[Figure] = [
+        {
+            "type": "scatter",
+            "mode": "markers+text",
+            "name": run.label,
+            "x": [x / divisor],
+            "y": [y * 100],
+            "text": [run.label[:28]],
+            "textposition": "top center",
+            "textfont": {"size": 11, "color": look.theme.muted},
+            "customdata": [run.url],
+            "cliponaxis": False,
+            "showlegend": False,
+            "marker": {
+                "size": 12,
+                "color": colour(run.index) if good else look.theme.paper,
+                "line": {"width": 2, "color": colour(run.index)},
+            },
+            "hovertemplate": f"{_safe(run.label)}: %{{x:.4~g}} {prefix}{unit}, %{{y:.2f}} %<extra></extra>",
+        }
+        for (run, x, y), good in zip(known, best, strict=True)
+    ]
+    data.insert(
+        0,
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "not beaten",
+            "x": [x for x, _ in front],
+            "y": [y for _, y in front],
+            "line": {"color": look.theme.muted, "width": 1, "dash": "dot"},
+            "hoverinfo": "skip",
+            "showlegend": False,
+        },
+    )
+    lowest = min((y * 100 for _, _, y in known), default=0.0)
+    span = max(1.0, 100.0 - lowest)
+    layout = _layout(look, f"{figure.label.lower()}, {prefix}{unit}", "SLO attainment, %")
+    layout["yaxis"]["range"] = [max(0.0, lowest - 0.15 * span) if lowest > 0 else -3.0, 100.0 + 0.15 * span]
+    layout["xaxis"]["rangemode"] = "tozero"
+    if known:
+        layout["xaxis"]["range"] = [0.0, max(x for _, x, _ in known) / divisor * 1.15]
+    layout["hovermode"] = "closest"
+    question = f"Which policy keeps the objectives for the least {figure.label.lower()}?"
+    broken = "" if lowest <= 0 else f"; the attainment axis begins at {layout['yaxis']['range'][0]:.4g} %"
+    told = f"{SOURCE}. Filled: no other run beats it in both; click a dot to open its run{broken}"
+    return _figure(data, layout, question, told, not known)
+
+
+def energy(runs: Sequence[Shown], bound_wh: float | None, look: Look) -> Figure:
+    """A bar for each run of an experiment, and the clairvoyant bound as a line."""
+    known = [(run, wh) for run in runs if (wh := comparing.AGAINST["energy"].of(run.figures)) is not None]
+    divisor, prefix = formats.prefix(max((wh for _, wh in known), default=1.0))
+    data: list[Figure] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": [run.label for run, _ in known],
+            "x": [float(f"{wh / divisor:.5g}") for _, wh in known],
+            "text": [f"{wh / divisor:,.4g}" for _, wh in known],
+            "textposition": "outside",
+            "cliponaxis": False,
+            "showlegend": False,
+            "marker": {"color": colour(0)},
+            "hovertemplate": f"%{{y}}: %{{x:.4~g}} {prefix}Wh<extra></extra>",
+        }
+    ]
+    layout = _layout(look, f"energy, {prefix}Wh", "")
+    layout |= {"hovermode": "closest", "bargap": 0.3}
+    layout["xaxis"]["rangemode"] = "tozero"
+    layout["yaxis"] |= {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False}
+    source = SOURCE
+    if bound_wh is not None and known:
+        at = bound_wh / divisor
+        line = {"color": look.theme.muted, "width": 2, "dash": "dash"}
+        layout["shapes"] = [{"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1, "line": line}]
+        source += f"; dashed: the clairvoyant bound, {at:,.4g} {prefix}Wh"
+    return _figure(data, layout, "How much energy does each run take?", source, not known)
+
+
+def ratios(runs: Sequence[Shown], look: Look) -> Figure:
+    """Bars of energy, carbon and cost, each run's to the first's."""
+    rows = comparing.compared([(run.index, run.label, run.figures) for run in runs])
+    places = {key: comparing.FIGURES.index(figure) for key, figure in comparing.AGAINST.items()}
+    keys = [key for key in places if any(row.ratios[places[key]] is not None for row in rows)]
+    data: list[Figure] = [
+        {
+            "type": "bar",
+            "name": row.label,
+            "x": [comparing.AGAINST[key].label for key in keys],
+            "y": [row.ratios[places[key]] for key in keys],
+            "marker": {"color": colour(row.index), "pattern": {"shape": "/" if row.index >= len(SITE_COLOURS) else ""}},
+            "hovertemplate": f"{_safe(row.label)}: %{{y:.3f}} x<extra></extra>",
+        }
+        for row in rows
+    ]
+    layout = _layout(look, "", "ratio to the first run")
+    layout |= {"barmode": "group", "bargap": 0.3}
+    layout["xaxis"] |= {"type": "category", "showgrid": False}
+    layout["yaxis"]["rangemode"] = "tozero"
+    return _figure(data, layout, "How much less does each take than the first?", SOURCE, not keys or len(rows) < 2)
+
+
+def over_time(runs: Sequence[Shown], chart: str, look: Look) -> Figure:
+    """All sites together, a line for each run."""
+    lines = [(run.label, run.index, *_total(run.series, KEYS[chart])) for run in runs]
+    what = {"power": "How much power does each draw?", "carbon": "How much carbon does each emit?"}[chart]
+    told = {"power": f"{SOURCE}; at the GPUs, without PUE", "carbon": f"{SOURCE}; PUE included"}[chart]
+    return _lines(lines, UNITS[chart], what, told, look)
+
+
+def by_site(run: Shown, chart: str, look: Look) -> Figure:
+    """A run's sites, a line each."""
+    lines = [(name, n, *line) for n, (name, line) in enumerate(site_lines(run, chart).items())]
+    what = {"power": "Where does the power go?", "carbon": "Where is carbon emitted?"}[chart]
+    told = {"power": f"{SOURCE}; at the GPUs, without PUE", "carbon": f"{SOURCE}; PUE included"}[chart]
+    return _lines(lines, UNITS[chart], what, told, look)
+
+
+def site_lines(run: Shown, chart: str) -> dict[str, tuple[Sequence[float], Sequence[float | None]]]:
+    """Middles of the steps in seconds, and values, by site."""
+    step_s, end_s = run.series.get("step_s"), run.series.get("end_s")
+    sites = {name: own[KEYS[chart]] for name, own in (run.series.get("sites") or {}).items()}
+    return {name: (_middles(step_s, end_s, len(values)), values) for name, values in sites.items()}
+
+
+def table(lines: Mapping[str, tuple[Sequence[float], Sequence[float | None]]], unit: str) -> str:
+    """Series as CSV, a row for each step of each; empty: not known."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("series", "at_s", unit))
+    for name, (at_s, values) in lines.items():
+        safe = f"'{name}" if name[:1] in "=+-@" else name
+        writer.writerows((safe, at, "" if v is None else v) for at, v in zip(at_s, values, strict=True))
+    return out.getvalue()
+
+
+def totals(runs: Sequence[Shown], chart: str) -> dict[str, tuple[Sequence[float], Sequence[float | None]]]:
+    return {run.label: _total(run.series, KEYS[chart]) for run in runs}
+
+
+def _total(series: Mapping[str, Any], key: str) -> tuple[list[float], list[float | None]]:
+    """Middles of the steps in seconds, and sums over sites; None where any is not known."""
+    own = [site[key] for site in (series.get("sites") or {}).values()]
+    count = min((len(values) for values in own), default=0)
+    sums = [None if any(v[k] is None for v in own) else sum(v[k] for v in own) for k in range(count)]
+    return _middles(series.get("step_s"), series.get("end_s"), count), sums
+
+
+def _middles(step_s: float | None, end_s: float | None, count: int) -> list[float]:
+    if not step_s:
+        return [0.0] * count
+    ends = [min(step_s * (k + 1), end_s or step_s * (k + 1)) for k in range(count)]
+    return [(step_s * k + end) / 2.0 for k, end in enumerate(ends)]
+
+
+def _lines(
+    lines: Sequence[tuple[str, int, Sequence[float], Sequence[float | None]]],
+    unit: str,
+    question: str,
+    source: str,
+    look: Look,
+) -> Figure:
+    longest_s = max((at_s[-1] for _, _, at_s, _ in lines if at_s), default=1.0)
+    scale, name = next(
+        (s, n)
+        for s, n in ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
+        if longest_s >= 3 * s or s == 1.0
+    )
+    largest = max((abs(v) for _, _, _, values in lines for v in values if v is not None), default=1.0)
+    divisor, prefix = formats.prefix(largest or 1.0)
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": label,
+            "x": [at / scale for at in at_s],
+            "y": [None if v is None else float(f"{v / divisor:.5g}") for v in values],
+            "connectgaps": False,
+            "line": {
+                "color": colour(index),
+                "dash": DASHES[index // len(SITE_COLOURS) % len(DASHES)],
+                "width": 2,
+                "shape": "hvh",
+            },
+            "hovertemplate": f"{_safe(label)}: %{{y:.3~g}} {prefix}{unit}<extra></extra>",
+        }
+        for label, index, at_s, values in lines
+    ]
+    layout = _layout(look, f"since the scenario began, {name}", f"{prefix}{unit}")
+    layout["yaxis"]["rangemode"] = "tozero"
+    return _figure(data, layout, question, source, not any(v is not None for _, _, _, values in lines for v in values))
+
+
+def _safe(text: str) -> str:
+    """In a hover, braces and angle brackets would be taken for templates and tags."""
+    return text.translate(_SAFE)
+
+
+def _layout(look: Look, x_title: str, y_title: str) -> Figure:
+    theme = look.theme
+    return {
+        "font": {"family": FONT, "size": 12, "color": theme.ink},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "margin": {"l": 60, "r": 24, "t": 6, "b": 44},
+        "hovermode": "x unified",
+        "hoverlabel": {"bgcolor": theme.paper, "bordercolor": theme.rule, "font": {"color": theme.ink, "size": 12}},
+        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "font": {"size": 12}},
+        "dragmode": False,
+        "xaxis": axis(look, x_title, (0.0, 1.0), type="linear"),
+        "yaxis": axis(look, y_title, (0.0, 1.0)),
+        "annotations": [],
+        "shapes": [],
+    }
+
+
+def _figure(data: list[Figure], layout: Figure, question: str, source: str, empty: bool) -> Figure:
+    meta = {"question": question, "source": source, "until": None, "empty": empty, "stale": False, "stale_what": ""}
+    return {"data": data, "layout": layout, "meta": meta}

@@ -1,0 +1,151 @@
+"""The list of studies, the form of a new one, and what is done with them: cancel, apply."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.db.models import Prefetch
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from pools.audit import actor_of
+from pools.models import Service
+from pools.rights import Right, needs
+from scheduler.live.configure import consequences
+from scheduler.live.whatif import applying, asking, drafts, presets, studies, tasks
+from scheduler.live.whatif.documents import Document, RunSpec
+from scheduler.live.whatif.errors import BadStudy
+from scheduler.models import Study, StudyRun
+
+from . import present
+from .forms import StudyForm
+
+PAGE = 50
+
+
+@never_cache
+@require_safe
+@needs(Right.VIEW)
+def studies_page(request: HttpRequest) -> HttpResponse:
+    labels = Prefetch("runs", StudyRun.objects.only("study_id", "index", "label"))
+    found = studies.visible(request.user).prefetch_related(labels).defer("scenario", "notes")
+    page = Paginator(found, PAGE).get_page(request.GET.get("page"))
+    rows = [present.row(study) for study in page.object_list]
+    context = {"page": page, "studies": rows, "open": any(row["open"] for row in rows)}
+    part = "frontend/whatif/rows.html" if request.GET.get("part") else "frontend/whatif/list.html"
+    return render(request, part, context)
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Right.OPERATE)
+def new_study(request: HttpRequest) -> HttpResponse:
+    base = request.POST.get("base") or request.GET.get("base") or drafts.FLEET
+    try:
+        document, notes, ticked = _base(request, base[:120])
+    except BadStudy as error:
+        context = {"base": base, "presets": presets.available(), "trouble": error.message}
+        return render(request, "frontend/whatif/new.html", context)
+    names = list(Service.objects.order_by("name").values_list("name", flat=True))
+    if request.method != "POST":
+        return _form_page(request, StudyForm(base, document, names, initial=ticked), notes)
+    form = StudyForm(base, document, names, request.POST, request.FILES)
+    if not form.is_valid():
+        return _form_page(request, form, notes)
+    upload = form.cleaned_data["trace"]
+    try:
+        made = asking.ask(form.asked(), request.user, upload.read(drafts.MOST_TRACE_BYTES + 1) if upload else None)
+    except BadStudy as error:
+        form.take(error)
+        return _form_page(request, form, notes)
+    tasks.send(made)
+    return redirect("whatif-study", made.pk)
+
+
+def _base(request: HttpRequest, base: str) -> tuple[Document, list[str], dict[str, Any]]:
+    """The scenario that the form's fields follow, what is to be said of it, and what is filled in beforehand.
+
+    After an error the text that was typed is the scenario, if it can be read: else the base's own.
+    """
+    if base == drafts.FLEET:
+        made = drafts.draft_of_fleet(request.user, timezone.now())
+        return made.document, made.notes, {"run.single_pool": True, "run.freesh": True}
+    typed = request.POST.get("scenario")
+    try:
+        made = drafts.draft_of({"scenario": typed} if typed else {}, base, request.user)
+    except BadStudy:
+        if not typed:
+            raise
+        made = drafts.draft_of({}, base, request.user)
+    own = made.document.get("policy", "single_pool")
+    name = own.get("name") if isinstance(own, dict) else own
+    ticked: dict[str, Any] = {"run.single_pool": True, f"run.{name}": True}
+    if base.startswith("study:"):
+        before = studies.visible(request.user).get(pk=int(base.removeprefix("study:")))
+        ticked = {"name": f"{before.name}, changed"[:120]}
+        specs = [replace(studies.spec_of(run), label="") for run in before.runs.all()]
+        ticked["more_runs"] = "\n".join(spec.title for spec in specs)
+    return made.document, made.notes, ticked
+
+
+def _form_page(request: HttpRequest, form: StudyForm, notes: list[str]) -> HttpResponse:
+    context = {"form": form, "base": form.base, "presets": presets.available(), "notes": notes}
+    context["about"] = next((preset.about for preset in presets.available() if preset.name == form.base), "")
+    return render(request, "frontend/whatif/new.html", context)
+
+
+@require_POST
+@needs(Right.OPERATE)
+def cancel_study(request: HttpRequest, study_id: int) -> HttpResponseRedirect:
+    study = get_object_or_404(studies.visible(request.user), pk=study_id)
+    if not studies.cancel(study):
+        messages.warning(request, "It is finished already.")
+    return redirect("whatif-study", study.pk)
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Right.OPERATE)
+def apply_run(request: HttpRequest, study_id: int, index: int) -> HttpResponse:
+    """Asks whether a run's policy is to be a service's, and says what follows; a POST does it."""
+    run = done_run(request, study_id, index)
+    given = request.POST if request.method == "POST" else request.GET
+    service = get_object_or_404(Service, name=given.get("service", ""))
+    advise = request.method != "POST" or given.get("mode", "advise") == "advise"
+    trouble = ""
+    try:
+        found = applying.of(run)
+        if request.method == "POST":
+            applying.apply(actor_of(request), run, service, advise)
+            how = "It advises: decisions are made and shown, and not carried out." if advise else "It acts."
+            messages.success(request, f"{service.name} has the policy {found.policy} now. {how}")
+            return redirect("whatif-run", study_id, index)
+    except BadStudy as error:
+        found, trouble = None, error.message
+    context: dict[str, Any] = {"run": run, "study": run.study, "service": service, "found": found, "trouble": trouble}
+    if found is not None:
+        context["now"] = RunSpec(service.policy, service.knobs).line
+        context["then"] = RunSpec(found.policy, found.knobs).line
+        service.policy, service.knobs = found.policy, dict(found.knobs)
+        context["consequences"] = consequences.of(service)
+    return render(request, "frontend/whatif/apply.html", context)
+
+
+def done_run(request: HttpRequest, study_id: int, index: int) -> StudyRun:
+    """A run with its study, if this person may see it."""
+    visible = studies.visible(request.user).filter(pk=study_id)
+    run = StudyRun.objects.select_related("study__job").filter(study__in=visible, index=index).first()
+    if run is None:
+        raise Http404("no such run")
+    return run
+
+
+def visible_study(request: HttpRequest, study_id: int) -> Study:
+    found: Study = get_object_or_404(studies.visible(request.user), pk=study_id)
+    return found

@@ -1,0 +1,79 @@
+"""The pages of reports: one is asked for, made, looked at, downloaded and signed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from playwright.sync_api import Page
+
+from greenserve.celery import app
+from pools import demo
+from pools.models import Node
+from telemetry import settlement
+from telemetry.models import Report
+from telemetry.reports import making
+from tests.browser.conftest import SignIn
+from tests.fakes import metering
+from tests.fakes.house import moment, start_instance
+from tests.fakes.metering import LATER, START
+
+DAY = f"{moment(START):%Y-%m-%d}"
+
+
+@pytest.fixture(scope="module")
+def fleet(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """A quarter of an hour that is metered and settled, in the place of the seeded fleet: its ledger is no ledger."""
+    with django_db_blocker.unblock():
+        instance = start_instance(demo.load().pools.first(), Node.objects.get(name="loc1-a100"), tp=4)
+        metering.quarter_hour(instance)
+        settlement.settle(moment(LATER))
+        yield
+        call_command("flush", verbosity=0, interactive=False)
+
+
+@pytest.fixture(autouse=True)
+def _own_folder_and_celery(settings: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    app.set_default()  # for the server's threads
+    settings.GREENSERVE_REPORTS_DIR = tmp_path_factory.getbasetemp() / "browser-reports"
+
+
+def test_report_is_made_read_downloaded_and_signed_when_finance_asks(
+    signed_in: SignIn, accessible: Callable[[Page], None], picture: Callable[[Page, str], None]
+) -> None:
+    page = signed_in("finance")
+    page.goto("/reports/")
+    page.get_by_label("Period").fill(DAY)
+    page.get_by_label("tenant", exact=True).check()
+    page.get_by_role("button", name="Make the report").click()
+    page.locator("td", has_text="queued").wait_for()
+    page.get_by_role("link", name=DAY).first.click()
+    page.get_by_text("Waits for a worker").wait_for()
+    report = Report.objects.get()
+    assert making.make(report.pk)
+    page.get_by_text("adds up to the meters").wait_for()
+    accessible(page)
+    picture(page, "report")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV", exact=True).click()
+    sha256 = hashlib.sha256(Path(download.value.path()).read_bytes()).hexdigest()
+    assert sha256 in page.locator("#report").inner_text()
+    page.get_by_role("button", name="Sign this version").click()
+    page.get_by_text("Signed by finance.").wait_for()
+    page.get_by_role("link", name="All reports").click()
+    accessible(page)
+    picture(page, "reports")
+
+
+def test_viewer_reads_and_cannot_sign_when_a_report_is_made(signed_in: SignIn) -> None:
+    report = Report.objects.first()
+    assert report is not None
+    page = signed_in("viewer")
+    page.goto(f"/reports/{report.pk}/")
+    page.get_by_text("by nobody yet").or_(page.get_by_text("finance,")).first.wait_for()
+    assert page.get_by_role("button", name="Sign this version").count() == 0
+    assert page.request.post(f"/reports/{report.pk}/sign/").status == 403

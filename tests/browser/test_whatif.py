@@ -1,0 +1,156 @@
+"""What-if as a person uses it: a form that is wrong, a study, its Pareto plot, a run, its policy applied."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+from playwright.sync_api import Page, expect
+
+from pools.models import Service
+from scheduler.live.whatif import documents, running, tasks
+from scheduler.models import ServiceMode, Study
+from tests.fakes import lab, seed
+from tests.fakes.studies import tiny
+
+from .conftest import SignIn
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[threading.Thread]]:
+    """Runs what is sent in a thread, as the worker for simulations would."""
+    threads: list[threading.Thread] = []
+
+    def run(study_id: int) -> None:
+        try:
+            running.run(study_id)
+        finally:
+            connection.close()
+
+    def send(study: Study) -> None:
+        threads.append(threading.Thread(target=run, args=(study.pk,)))
+        threads[-1].start()
+
+    monkeypatch.setattr(tasks, "send", send)
+    yield threads
+    for thread in threads:
+        thread.join(300)
+
+
+def fill_in(page: Page, scenario: dict[str, Any]) -> None:
+    page.get_by_text("The whole scenario as YAML").click()
+    page.get_by_label("Scenario, YAML").fill(documents.text_of(scenario))
+
+
+def test_a_study_from_its_form_to_its_policy_applied(
+    fleet: seed.Seeded,
+    page: Page,
+    worker: list[threading.Thread],
+    accessible: Callable[[Page], None],
+    picture: Callable[[Page, str], None],
+) -> None:
+    page.goto("/what-if/")
+    accessible(page)
+    page.get_by_role("link", name="New study").click()
+    expect(page.get_by_role("heading", name="New study")).to_be_visible()
+    expect(page.get_by_label("PUE").first).to_be_visible()
+    picture(page, "whatif-fleet")
+    accessible(page)
+    page.get_by_role("link", name=re.compile("azure-conv-12xh100")).click()
+
+    # a broken scenario says which field, and nothing that was typed is lost
+    fill_in(page, tiny(workload={"generate": "poisson", "rate_rps": -3}))
+    page.get_by_label("Name", exact=True).fill("Two policies")
+    page.get_by_role("button", name="Start the study").click()
+    expect(page.get_by_text("workload.rate_rps: must be above 0")).to_be_visible()
+    expect(page.get_by_label("Name", exact=True)).to_have_value("Two policies")
+
+    page.get_by_label("Scenario, YAML").fill(documents.text_of(tiny()))
+    page.get_by_label("Times as many requests").fill("2")
+    page.get_by_role("checkbox", name="threshold", exact=True).check()
+    page.get_by_role("checkbox", name="freesh", exact=True).check()
+    page.get_by_label("Knobs of freesh", exact=True).fill("order: fcfs")
+    page.get_by_role("button", name="Start the study").click()
+
+    expect(page.get_by_role("heading", name="Two policies")).to_be_visible()
+    expect(page.locator("#runs .state")).to_contain_text("done", timeout=240_000)
+    expect(page.get_by_role("row", name=re.compile(r"freesh \{order: fcfs\}"))).to_contain_text("x")
+    page.reload()
+    expect(page.locator('[data-chart="pareto"] .scatterlayer .points path')).to_have_count(3)
+    picture(page, "whatif-study")
+    accessible(page)
+    page.get_by_role("link", name="Carbon", exact=True).click()
+    expect(page.locator('[data-chart="pareto"] h2')).to_contain_text("carbon")
+    with page.expect_download() as caught:
+        page.get_by_role("link", name="CSV", exact=True).first.click()
+    assert caught.value.suggested_filename.endswith(".csv")
+
+    # a dot opens its run
+    dot = page.locator('[data-chart="pareto"] .scatterlayer .points path').first
+    box = dot.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_url(re.compile(r"/runs/\d+/$"))
+    study = Study.objects.get(name="Two policies")
+    number = study.runs.get(policy="freesh").index
+    page.goto(f"/what-if/{study.pk}/runs/{number}/")
+    expect(page.locator('[data-chart="power"] .scatterlayer .lines path').first).to_be_attached()
+    picture(page, "whatif-run")
+    accessible(page)
+    with page.expect_download() as caught:
+        page.get_by_role("link", name="Scenario, YAML").click()
+    assert "order: fcfs" in caught.value.path().read_text()
+
+    page.get_by_label("Apply this policy to").select_option(fleet.service.name)
+    page.get_by_role("button", name="Look at what follows").click()
+    picture(page, "whatif-apply")
+    page.get_by_role("button", name="Apply the policy").click()
+    expect(page.get_by_text("has the policy freesh now")).to_be_visible()
+    assert Service.objects.get(pk=fleet.service.pk).knobs == {"order": "fcfs"}
+    assert ServiceMode.objects.get(service=fleet.service).mode == "advise"
+
+
+def test_an_experiment_from_the_list_to_its_figures(
+    fleet: seed.Seeded,
+    page: Page,
+    worker: list[threading.Thread],
+    tmp_path: Path,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    accessible: Callable[[Page], None],
+    picture: Callable[[Page, str], None],
+) -> None:
+    lab.install(tmp_path, monkeypatch)
+    settings.GREENSERVE_LAB_DIR = tmp_path / "lab"
+    page.goto("/what-if/")
+    page.get_by_role("link", name="Experiments").click()
+    accessible(page)
+    page.get_by_role("link", name="traced").click()
+    page.get_by_role("button", name="Start the experiment").click()
+    expect(page.get_by_text("missing: needed for these requests")).to_be_visible()
+    expect(page.get_by_text("greenserve trace fetch azure-2023-conv")).to_be_visible()
+    picture(page, "whatif-experiment")
+    accessible(page)
+    page.get_by_label("those that the scenario generates, in its place").check()
+    page.get_by_role("button", name="Start the experiment").click()
+    expect(page.get_by_role("heading", name="Paper, fig. 3: on a trace")).to_be_visible()
+    expect(page.locator("#runs .state")).to_contain_text("done", timeout=240_000)
+    expect(page.get_by_role("region", name="Published beside simulated")).to_contain_text("90 %")
+    page.reload()
+    expect(page.locator('[data-chart="energy"] .bars .point')).to_have_count(1)
+    expect(page.locator('[data-chart="energy"] [data-source]')).to_contain_text("the clairvoyant bound")
+    picture(page, "whatif-experiment-study")
+    accessible(page)
+
+
+def test_a_viewer_looks_and_starts_nothing(signed_in: SignIn) -> None:
+    page = signed_in("viewer")
+    page.goto("/what-if/")
+    expect(page.get_by_role("heading", name="What-if")).to_be_visible()
+    assert page.context.request.get("/what-if/new/").status == 403
