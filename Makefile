@@ -1,8 +1,9 @@
 # `make up` runs the product, `make test` its tests; each installs what it needs first.
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev up down lint check test test-slow lock clean
+.PHONY: help install install-dev up down lint check test test-slow test-vllm lock clean
 BIN := .venv/bin
-PYTEST := $(BIN)/pytest -q
+# Tests of real processes share few processors: one that fails is run a second time, and the summary tells of it (RERUN).
+PYTEST := $(BIN)/pytest -q -r aR --reruns 1 --reruns-delay 5
 QUICK := -m "not slow and not gpu and not vllm"
 # Missing migrations are found without a database; that its history was not looked at is no news.
 NO_DATABASE := $(BIN)/python -W ignore::RuntimeWarning:django.core.management.commands.makemigrations
@@ -12,6 +13,7 @@ help:
 	@echo "make down       stop a GreenServe that runs in the background or another terminal"
 	@echo "make test       all tests but the slow ones (needs no running services)"
 	@echo "make test-slow  the slow tests: the whole product, processes killed in turn"
+	@echo "make test-vllm  tests with a real vLLM on CPUs, in an environment of its own (2.5 GB)"
 	@echo "make lint       format, lint, types, import rule, Django checks, migrations"
 	@echo "make check      make lint, then the unit tests"
 	@echo "make install    only install; make lock  renew the locks; make clean  remove what make made, but no data"
@@ -42,18 +44,34 @@ check: lint
 test: install-dev
 	@scripts/browser
 	@mkdir -p test-artifacts
-# Two at a time, since those with databases and processes mostly wait; the second is told of when the first has ended.
-	@$(PYTEST) tests/integration $(QUICK) --durations=20 --junit-xml=test-artifacts/integration.xml \
-	    >test-artifacts/integration.log 2>&1 & integration=$$!; \
-	  $(PYTEST) tests/contracts tests/e2e tests/unit $(QUICK) --durations=20 --junit-xml=test-artifacts/test.xml; \
-	  rest=$$?; wait $$integration; integrated=$$?; cat test-artifacts/integration.log; exit $$((rest || integrated))
+# Four at a time, since those with databases, processes and browsers mostly wait; what the others said follows at the end.
+	@$(BIN)/python scripts/warm_up
+	@for part in a:integration/test_[a-f]*.py b:integration/test_[g-z]*.py "c:browser tests/e2e tests/unit/simulator"; do \
+	  name=$${part%%:*}; \
+	  { $(PYTEST) tests/$${part#*:} $(QUICK) --durations=20 --junit-xml=test-artifacts/$$name.xml \
+	      >test-artifacts/$$name.log 2>&1; echo $$? >test-artifacts/$$name.status; } & \
+	done; \
+	$(PYTEST) tests/contracts tests/unit --ignore tests/unit/simulator $(QUICK) --durations=20 --junit-xml=test-artifacts/test.xml; status=$$?; wait; \
+	for name in a b c; do \
+	  cat test-artifacts/$$name.log; ended=$$(cat test-artifacts/$$name.status); [ $$ended -eq 0 ] || status=$$ended; \
+	done; exit $$status
 
 # pytest ends with 5 where there is no slow test to run.
 test-slow: install-dev
+	@scripts/browser
 	@mkdir -p test-artifacts
 	$(PYTEST) -m "slow and not gpu and not vllm" --junit-xml=test-artifacts/test-slow.xml || [ $$? -eq 5 ]
 	$(PYTEST) tests/unit/simulator/test_modes.py --hypothesis-profile=thorough
 	$(PYTEST) tests/unit/gateway/test_fuzz.py --hypothesis-profile=fuzz
+
+# Where a vLLM for CPUs is not to be had (3), it is said what to supply, and what is skipped for that reason.
+test-vllm: install-dev
+	@mkdir -p test-artifacts
+	@scripts/install vllm; case $$? in \
+	  0) nice -n 5 $(PYTEST) tests/vllm -m vllm --durations=20 --junit-xml=test-artifacts/test-vllm.xml;; \
+	  3) echo "SKIPPED: tests/vllm (engines' life cycle, scheduler plug-in, splits, profiler, fidelity): no vLLM for CPUs, see above";; \
+	  *) exit 1;; \
+	esac
 
 lock: install-dev
 	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links \
@@ -62,5 +80,5 @@ lock: install-dev
 	  --no-header --python-version 3.11 requirements-dev.in -o requirements-dev.txt
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache test-artifacts
+	rm -rf .venv .venv-vllm build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache test-artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,6 +15,7 @@ COMMANDS = {
     "logs": ("greenserve.commands.run", "Show a process's log."),
     "down": ("greenserve.commands.run", "Stop what `up` started."),
     "decisions": ("greenserve.commands.decisions", "Take recorded decisions again, and compare."),
+    "user": ("greenserve.commands.user", "People, roles, passwords and access tokens."),
     "policy": ("greenserve.commands.policy", "Show or set a service's policy: which paper's system it runs."),
     "report": ("greenserve.commands.report", "Make, list, fetch and verify reports of energy, carbon and cost."),
     "carbon": ("greenserve.commands.carbon", "Feeds of carbon intensity and prices: show, ask, import, set."),
@@ -23,8 +24,10 @@ COMMANDS = {
     "trace": ("greenserve.commands.traffic", "Fetch public traces."),
     "engine": ("greenserve.commands.engine", "Ask the engine model, and see how it holds."),
     "simulate": ("greenserve.commands.simulate", "Run a scenario in the simulator."),
+    "lab": ("greenserve.commands.lab", "Reproduce the papers' experiments: published beside simulated."),
     "compare": ("greenserve.commands.simulate", "Run a scenario under several policies, side by side."),
     "plan": ("greenserve.commands.plan", "Solve carbon epochs: which partition, sites, modes and how many workers."),
+    "node": ("greenserve.commands.node", "Machines with GPUs: tokens, joining, inventory."),
     "doctor": ("greenserve.commands.doctor", "Check that this machine can run GreenServe."),
     "version": ("greenserve.commands.doctor", "Show the version."),
 }

@@ -8,11 +8,11 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from greenserve import mail
-from scheduler.gateway.worker_hosts import PRIVATE, WorkerHosts
+from greenserve import mail, oidc
+from pools.worker_hosts import PRIVATE, WorkerHosts
 from telemetry.providers.secrets import Secret, SecretsError, gather
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,6 +59,10 @@ class Env:
     metrics_host: str = "127.0.0.1"  # where agents listen for Prometheus
     otlp_url: str | None = None  # None: no traces
     organisation: str = "GreenServe"  # who issues reports
+    https: bool = False  # people come by https
+    proxies: int = 0  # of ours that stand before the web process and append to X-Forwarded-For
+    web_names: tuple[str, ...] = ()  # of the host, in people's browsers
+    oidc: oidc.OidcProvider | None = None  # None: people sign in by password alone
 
 
 def read(source: Mapping[str, str] | None = None) -> Env:
@@ -74,6 +78,7 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         except ValueError:
             raise BadEnvironment(f"greenserve: {name}={raw!r} cannot be used: {remedy}") from None
 
+    https, proxies = _https(get)
     var_dir = Path(get("GREENSERVE_VAR", str(ROOT / "var"), str, "give a folder")).absolute()
     return Env(
         var_dir=var_dir,
@@ -130,6 +135,10 @@ def read(source: Mapping[str, str] | None = None) -> Env:
         ),
         metrics_host=get("GREENSERVE_METRICS_HOST", "127.0.0.1", str, "give an address to listen on"),
         organisation=get("GREENSERVE_ORGANISATION", "GreenServe", _line(100), "give a name of at most 100 letters"),
+        https=https,
+        proxies=proxies,
+        web_names=get("GREENSERVE_WEB_NAMES", (), _web_names, "give names of this host with commas between"),
+        oidc=oidc.read(values, _hidden),
         otlp_url=get(
             "GREENSERVE_OTLP_URL", None, _url("http://", "https://"), "write http://host:4318 (OTLP over HTTP)"
         ),
@@ -207,6 +216,32 @@ def _number(least: float, most: float) -> Callable[[str], float]:
         return number
 
     return parse
+
+
+def _https(get: Callable[..., Any]) -> tuple[bool, int]:
+    """Whether people come by https, and through how many proxies; one of them then has the certificate."""
+    https = get("GREENSERVE_HTTPS", False, _flag, "write 1 or 0")
+    proxies = get("GREENSERVE_PROXIES", 0, _number_of_proxies, "give how many of yours stand in front, 0 to 9")
+    if https and not proxies:
+        raise BadEnvironment(
+            "greenserve: GREENSERVE_HTTPS=1 cannot be used alone: GreenServe speaks plain HTTP; put a proxy with TLS "
+            "before it, and set GREENSERVE_PROXIES=1"
+        )
+    return https, proxies
+
+
+def _number_of_proxies(raw: str) -> int:
+    number = int(raw)
+    if not 0 <= number <= 9:
+        raise ValueError
+    return number
+
+
+def _web_names(raw: str) -> tuple[str, ...]:
+    names = tuple(name.strip().lower() for name in raw.split(",") if name.strip())
+    if not all(re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", name) for name in names):
+        raise ValueError
+    return names
 
 
 def _token(raw: str) -> str:

@@ -23,7 +23,7 @@ def broker_url(config: env.Env) -> str:
 
 
 def web(config: env.Env) -> Spec:
-    listen = ("--host", config.web_host, "--port", str(config.web_port))
+    listen = ("--host", config.web_host, "--port", str(config.web_port), "--no-proxy-headers")  # see GREENSERVE_PROXIES
     return _python(
         config,
         "web",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 
 SECRET_KEY = ENV.secret_key
 DEBUG = ENV.debug
-ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", ENV.web_host]
+ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", ENV.web_host, *ENV.web_names]
 
 INSTALLED_APPS = [
     "django.contrib.auth",
@@ -27,15 +28,25 @@ INSTALLED_APPS = [
     "django_htmx",
     "csp",
     "rest_framework",
+    "django_filters",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
     "pools",
     "telemetry",
     "scheduler",
     "frontend",
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
 ]
 
 MIDDLEWARE = [
+    "pools.audit.OriginMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "servestatic.middleware.ServeStaticMiddleware",
+    "frontend.fragments.FragmentGzipMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -46,6 +57,8 @@ MIDDLEWARE = [
     "csp.middleware.CSPMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "frontend.reader.TimeZoneMiddleware",
+    "frontend.people.sign_in.PasswordMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
 ]
 
 ROOT_URLCONF = "greenserve.urls"
@@ -78,19 +91,72 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 
 STATIC_URL = "static/"
-STATICFILES_FINDERS = [
-    "django.contrib.staticfiles.finders.FileSystemFinder",
-    "django.contrib.staticfiles.finders.AppDirectoriesFinder",
-    "frontend.finders.PlotlyFinder",
-]
 SERVESTATIC_USE_FINDERS = True  # served from the packages: nothing is collected
+
+
+def keep_versions(headers: Any, path: str, url: str) -> None:
+    """A file that has its version in its name is kept by browsers for good."""
+    if re.search(r"-\d+\.\d+\.\d+\.min\.js$", url):
+        headers["Cache-Control"] = "max-age=31536000, public, immutable"
+
+
+SERVESTATIC_ADD_HEADERS_FUNCTION = keep_versions
 
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
+# People (docs/people.md). allauth has the second step and OIDC; tries are counted by frontend.people.throttle.
+ACCOUNT_ADAPTER = "frontend.people.adapters.AccountAdapter"
+ACCOUNT_LOGIN_METHODS = {"username"}
+ACCOUNT_RATE_LIMITS = False
+ACCOUNT_UNIQUE_EMAIL = False
+ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*", "password2*"]
+ACCOUNT_EMAIL_VERIFICATION = "none"
+AUTHENTICATION_BACKENDS = ["django.contrib.auth.backends.ModelBackend"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}", "OPTIONS": options}
+    for name, options in (
+        ("UserAttributeSimilarityValidator", {}),
+        ("MinimumLengthValidator", {"min_length": 12}),
+        ("CommonPasswordValidator", {}),
+        ("NumericPasswordValidator", {}),
+    )
+]
+MFA_ADAPTER = "frontend.people.adapters.MfaAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
+MFA_RECOVERY_CODES_SHOW_ONCE = True
+MFA_TOTP_ISSUER = "GreenServe"
+SOCIALACCOUNT_ADAPTER = "frontend.people.adapters.SocialAdapter"
+SOCIALACCOUNT_LOGIN_ON_GET = True  # a link: a form that is sent on to another host breaks form-action
+SOCIALACCOUNT_REQUESTS_TIMEOUT = 10
+SOCIALACCOUNT_PROVIDERS: dict[str, Any] = {}
+if ENV.oidc is not None:
+    SOCIALACCOUNT_PROVIDERS["openid_connect"] = {
+        "OAUTH_PKCE_ENABLED": True,
+        "APPS": [
+            {
+                "provider_id": "sso",
+                "name": ENV.oidc.name,
+                "client_id": ENV.oidc.client_id,
+                "secret": ENV.oidc.client_secret.reveal(),
+                "settings": {"server_url": ENV.oidc.url},
+            }
+        ],
+    }
+GREENSERVE_PROXIES = ENV.proxies
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 X_FRAME_OPTIONS = "DENY"
+SECURE_REFERRER_POLICY = "same-origin"
+if ENV.proxies:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+if ENV.https:
+    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = True
+    # Of this machine and its network, by http: probes, Prometheus, gateways that fetch files and batches.
+    SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^metrics", r"^v1/"]
+    SECURE_HSTS_SECONDS = 365 * 86_400
+    SECURE_HSTS_INCLUDE_SUBDOMAINS = True
+    SILENCED_SYSTEM_CHECKS = ["security.W021"]  # being on browsers' lists is for the domain's owner to ask for
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": [NONE],
@@ -106,10 +172,34 @@ CONTENT_SECURITY_POLICY = {
 }
 
 REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "scheduler.api.authentication.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
-    "DEFAULT_PAGINATION_CLASS": "rest_framework.pagination.LimitOffsetPagination",
-    "PAGE_SIZE": 50,
+    "DEFAULT_PAGINATION_CLASS": "scheduler.api.paging.Pages",
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_FILTER_BACKENDS": ["scheduler.api.filters.Filters"],
+    "DEFAULT_SCHEMA_CLASS": "scheduler.api.schema.Schema",
+    "DEFAULT_THROTTLE_CLASSES": ["scheduler.api.limits.ActorThrottle"],
+    "EXCEPTION_HANDLER": "scheduler.api.problems.handle",
+}
+# Requests a minute of each person or token; what changes something counts apart.
+GREENSERVE_API_LIMITS = {"reads": 1_200, "writes": 300}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "GreenServe",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
+    "SERVE_URLCONF": "scheduler.api.schema_urls",
+    "COMPONENT_SPLIT_REQUEST": True,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "validatorUrl": None, "docExpansion": "none"},
+    "POSTPROCESSING_HOOKS": ["scheduler.api.schema.finish"],
 }
 
 # Kombu's own spelling of a Redis socket and of its database number.
@@ -162,6 +252,7 @@ GREENSERVE_CARBON_PROVIDERS = {
     "static_csv": "telemetry.providers.static_csv.StaticCsvProvider",
 }
 GREENSERVE_CARBON_HOSTS = ENV.carbon_hosts
+GREENSERVE_WORKER_HOSTS = ENV.worker_hosts
 GREENSERVE_CARBON_SECRETS = ENV.carbon_secrets  # each shows itself as ***
 GREENSERVE_FORECAST_SCORE_S = 600.0 if DEMO else 6 * 3600.0
 GREENSERVE_FORECAST_RETENTION_DAYS = 90  # forecasts of carbon and prices; what was measured is kept
@@ -215,3 +306,4 @@ GREENSERVE_OTLP_URL = ENV.otlp_url  # of an OpenTelemetry collector; None: no tr
 # Reports (telemetry.reports): who issues them, and where their files are kept.
 GREENSERVE_ORGANISATION = ENV.organisation
 GREENSERVE_REPORTS_DIR = ENV.var_dir / "reports"
+GREENSERVE_LAB_DIR = ENV.var_dir / "lab"  # figures of the laboratory's runs, as `greenserve lab` keeps them

@@ -14,28 +14,39 @@ import click
 from greenserve import embedded, env, places, preflight, reach
 from greenserve.process import StartError
 
+from .database import database
+
 FREE_AT_LEAST_GB = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """`must`: without it GreenServe does not run; else it is a step that is still to be taken."""
+
     check: str
     ok: bool
     detail: str
+    must: bool = True
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def doctor(as_json: bool) -> None:
-    """Check Python, the data folder, PostgreSQL, Redis and the ports. Exit status 1 when something is wrong."""
-    found = list(examine(env.read()))
+    """Check Python, the data folder, PostgreSQL, Redis and the ports; and, where GreenServe runs, the way from empty to
+    serving. Exit status 1 when something is wrong; a step that is still to be taken is not.
+    """
+    config = env.read()
+    found = list(examine(config))
+    if all(finding.ok for finding in found):
+        found += fleet(config)
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in found], indent=2))
     else:
         for finding in found:
-            mark = click.style("ok  ", fg="green") if finding.ok else click.style("FAIL", fg="red")
+            wrong = click.style("FAIL", fg="red") if finding.must else click.style("todo", fg="yellow")
+            mark = click.style("ok  ", fg="green") if finding.ok else wrong
             click.echo(f"{mark} {finding.check}: {finding.detail}")
-    if not all(finding.ok for finding in found):
+    if not all(finding.ok for finding in found if finding.must):
         raise SystemExit(1)
 
 
@@ -69,6 +80,25 @@ def examine(config: env.Env) -> Iterator[Finding]:
         (config.gateway_host, config.gateway_port, "the gateway", "GREENSERVE_GATEWAY_PORT"),
     ):
         yield _port(host, port, what, variable, running)
+
+
+def fleet(config: env.Env) -> Iterator[Finding]:
+    """The steps of the first-run page; nothing where no database of ours is up."""
+    if not (config.database_url or preflight.Lock.of(config.var_dir).holder()):
+        return
+    with database():
+        import redis
+        from django.db import DatabaseError
+        from django.utils import timezone
+
+        from scheduler.live.configure import readiness
+
+        try:
+            for step in readiness.steps(timezone.now()):
+                yield Finding(step.name, step.done, step.words, must=False)
+        except (DatabaseError, redis.RedisError) as error:
+            words = f"cannot be looked at: {str(error).splitlines()[0]}; is GreenServe up?"
+            yield Finding("fleet", False, words, must=False)
 
 
 def _port(host: str, port: int, what: str, variable: str, running: int | None) -> Finding:

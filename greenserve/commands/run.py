@@ -227,7 +227,7 @@ def _announce(config: env.Env, found: dict[str, Any], *, as_json: bool, seconds:
     if sign_in:
         console.print(f"  Sign in    user [bold]{sign_in['user']}[/]  password [bold]{sign_in['password']}[/]")
     else:
-        console.print("  Sign in    make yourself a user: .venv/bin/python manage.py createsuperuser")
+        console.print("  Sign in    make yourself a user: greenserve user create NAME --role administrator")
     console.print(f"  Gateway    [bold]{found['gateway']}[/]  (OpenAI-compatible; {found['gateway'][:-3]}/ready)")
     for tenant, key in list(found["api_keys"].items())[:1]:
         body = json.dumps({"model": found["model"], "prompt": "Wind and sun", "max_tokens": 32, "stream": True})

@@ -21,34 +21,18 @@ import click
 from greenserve import env
 from greenserve.cli import fail
 from greenserve.commands.run import demo_credentials, summary
+from scheduler.simulator.public_traces import PUBLIC_TRACES, PublicTrace
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from greenserve.replay import ReplayProgress, ReplayResult
+    from pools.replay import ReplayProgress, ReplayResult
     from scheduler.simulator.workload import TraceRequest
 
 WAIT_EVERY_S = 1.0
 RATE = click.FloatRange(0.01, 1000)
 
 
-@dataclass(frozen=True, slots=True)
-class PublicTrace:
-    url: str
-    sha256: str
-    bytes: int
-    licence: str
-
-
-# The checksum is of the file as published in the repository (as of its commit 790921015d50).
-PUBLIC_TRACES = {
-    "azure-2023-conv": PublicTrace(
-        url="https://raw.githubusercontent.com/Azure/AzurePublicDataset/master/data/AzureLLMInferenceTrace_conv.csv",
-        sha256="2f1e5b666d4e3055fdbba98598ce2ec307767b9064e03e2fa46676dbcc7d0bf8",
-        bytes=719_188,
-        licence="CC-BY, Microsoft Azure; cite Splitwise (ISCA 2024)",
-    )
-}
 DOWNLOAD_LIMIT_BYTES = 64 * 2**20
 
 
@@ -161,7 +145,7 @@ def _send(
     total: int | None,
 ) -> ReplayResult:
     """Runs the replay. The first Ctrl-C lets what is under way end, the second does not."""
-    from greenserve.replay import replay as run_replay
+    from pools.replay import replay as run_replay
 
     async def run(advance: Callable[[ReplayProgress], None] | None) -> ReplayResult:
         stop, task = asyncio.Event(), asyncio.current_task()

@@ -1,4 +1,4 @@
-"""The five papers' systems on the demo fleet, one after another by one setting: each leaves its own traces.
+"""The five papers' systems and GreenServe's own on the demo fleet, one after another by one setting.
 
 throttLL'eM's comes first: it resizes engines by the load that the operator declares, which counts until there are five
 minutes of records. The last one takes all decisions of the others again.
@@ -285,6 +285,17 @@ def test_dynamollm_changes_tp_degrees_server_by_server(demo: Operator) -> None:
     """Its ablation ScaleShard, on one pool: where several servers share a load there is a mix to be chosen."""
     since = demo.follow("scale_shard", "partition=whole", "tp=4")
     demo.seen("a server with other TP degrees", COMMANDED, since, "shard", '[{"type": "ReshardNode"}]')
+
+
+@pytest.mark.usefixtures("rush")
+def test_right_size_gives_back_what_the_load_does_not_need_and_no_request_fails(demo: Operator) -> None:
+    """After a policy that fills every GPU."""
+    since = demo.follow("right_size")
+    demo.seen("a smaller fleet", COMMANDED + " AND reason = 'slack'", since, "scale", '[{"type": "ScaleTo"}]')
+    smaller = datetime.now(UTC)
+    demo.seen("a clock by profile", CLOCKS + " AND reason NOT IN ('no_data', 'policy')", since)
+    demo.seen("requests served", SERVED, smaller, least=20)
+    assert not demo.rows(FAILED, since)
 
 
 @pytest.mark.usefixtures("rush")

@@ -40,6 +40,7 @@ class FakeFleet:
     request_class: str = "LL"
     engine_model: str = ENGINE_MODEL
     fails: bool = False
+    kv_connector: str = "simulated"
     policy: wire.RequestPolicy = field(default_factory=wire.RequestPolicy)
     nodes: list[str] = field(default_factory=lambda: ["node-1"])
 
@@ -83,6 +84,7 @@ class FakeFleet:
             running=0,
             waiting=self.waiting,
             kv_usage=0.0,
+            kv_connector=self.kv_connector,
         )
 
     def states(self) -> dict[str, wire.AgentState]:

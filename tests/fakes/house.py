@@ -78,7 +78,8 @@ def batch(
     clocks: Iterable[wire.ClockDecision] = (),
     boot: str = "boot-1",
 ) -> wire.AgentBatch:
-    return wire.AgentBatch("loc1-a100", boot, seq, time.time(), list(gpus), list(instances), list(clocks))
+    samples = wire.GpuSamples.pack(list(gpus))
+    return wire.AgentBatch("loc1-a100", boot, seq, time.time(), samples, list(instances), list(clocks))
 
 
 def send(client: redis.Redis, stream: str, message: wire.Message) -> None:
@@ -103,9 +104,15 @@ def start_instance(pool: Pool, node: Node, tp: int, state: str = "ready", gpu_ty
 
 
 def report(
-    client: redis.Redis, node: str, instances: Iterable[Instance] = (), error: str = "", at: datetime | None = None
+    client: redis.Redis,
+    node: str,
+    instances: Iterable[Instance] = (),
+    error: str = "",
+    at: datetime | None = None,
+    running: int | None = None,
+    waiting: int | None = None,
 ) -> None:
-    """The agent of `node` says what it runs."""
+    """The agent of `node` says what it runs, and how many requests each instance has."""
     states = [
         wire.InstanceState(
             uid=str(instance.uid),
@@ -119,6 +126,8 @@ def report(
             sm_clock_mhz=1410.0,
             min_mhz=210.0,
             max_mhz=1410.0,
+            running=running,
+            waiting=waiting,
         )
         for instance in instances
     ]

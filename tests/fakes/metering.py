@@ -5,13 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
+import pytest
+from django.db.models import Max, Sum
+
 from pools.models import Gpu, Instance, Site, Tenant
 from telemetry import ledger, partitions
-from telemetry.models import CarbonFeed, CarbonPoint, GpuRate, GpuSample, Pue, RequestRecord, Tariff
+from telemetry.models import (
+    CarbonFeed,
+    CarbonPoint,
+    EnergyRollup,
+    GpuRate,
+    GpuSample,
+    Pue,
+    RequestRecord,
+    SiteEnergy,
+    Tariff,
+)
 
 from .house import moment
 
 START = 1_767_225_600.0  # 2026-01-01 00:00 UTC
+END = START + 900.0
+LATER = END + 2_000.0  # all of it is due to be settled
+
+
+def quarter_hour(instance: Instance) -> list[Tenant]:
+    """From START to END: two thirds serve two tenants' sixty requests, the last is idle. Priced, and unsettled."""
+    site = instance.node.cluster.site
+    intensity(site, START, 300.0, 400.0)
+    intensity(site, START + 300, 600.0, 200.0)
+    rates(site)
+    meters(instance, END + 2, running=lambda at_s: 1 if at_s < START + 600 else 0)
+    tenants = [Tenant.objects.get_or_create(name=f"tenant-{n}")[0] for n in range(2)]
+    for n in range(60):
+        request(instance, START + 3 + 9.7 * n, f"r{n}", tenants[n % 2], ttft_s=0.4 + 0.01 * n)
+    return tenants
 
 
 def meters(
@@ -98,3 +126,24 @@ def rates(site: Site, price_per_kwh: float = 0.2, **values: object) -> Tariff:
     return Tariff.objects.create(
         site=site, currency=site.currency, **{"price_per_kwh": price_per_kwh, **named, **values}
     )
+
+
+SITE_KEY = ("step_s", "start_at", "site_id", "kind")
+SITE_SUMS = ("energy_uj", "gpu_us", "unknown_uj", "carbon_gco2e")
+
+
+def assert_sites_are_their_pools() -> None:
+    """What the database keeps by site, against the roll-ups of its pools."""
+    sums = (
+        EnergyRollup.objects.order_by()
+        .values_list(*SITE_KEY)
+        .annotate(*(Sum(name) for name in SITE_SUMS), Max("until"))
+    )
+    expected = {row[:4]: row[4:] for row in sums}
+    held = {row[:4]: row[4:] for row in SiteEnergy.objects.values_list(*SITE_KEY, *SITE_SUMS, "until")}
+    assert expected
+    assert set(expected) <= set(held)
+    for key, (*counts, carbon_g, until) in held.items():
+        *exact, grams, latest = expected.get(key, (0, 0, 0, 0.0, until))
+        assert (counts, until >= latest) == (exact, True), key
+        assert carbon_g == pytest.approx(grams, abs=1e-6), key

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 
 from telemetry.reports.asked import Asked
 from telemetry.reports.basis import Basis, MeterBasis, PoolBasis, SiteBasis
+from telemetry.reports.blocks import SCHEMA, Block
 from telemetry.reports.lines import ReportLine, SloCount
 from telemetry.reports.market import Contract
 
@@ -36,6 +38,18 @@ def lines(
                     service = None if tenant is None else SERVICE
                     yield _line(rng, start_s, site, currency, intensity, kind, tenant, service, pool, MODEL)
             yield _line(rng, start_s, site, currency, intensity, "unattributed", None, None, None, None)
+
+
+def blocks(found: Sequence[ReportLine], rows: int = 1_000) -> Iterator[Block]:
+    """As they come from the ledger: whole hours, some of them together."""
+    block: list[ReportLine] = []
+    for line in found:
+        if len(block) >= rows and line.start_s != block[-1].start_s:
+            yield Block([astuple(each) for each in block], schema=SCHEMA, orient="row")
+            block = []
+        block.append(line)
+    if block:
+        yield Block([astuple(each) for each in block], schema=SCHEMA, orient="row")
 
 
 def _line(rng, start_s, site, currency, intensity, kind, tenant, service, pool, model) -> ReportLine:

@@ -21,10 +21,12 @@ from pools.models import (
     Gpu,
     Instance,
     InstanceGpu,
+    Job,
     ModelCard,
     Node,
     Partition,
     Pool,
+    Profile,
     RequestClass,
     Service,
     Site,
@@ -34,9 +36,12 @@ from pools.models import (
 from scheduler.models import Decision, Epoch
 from telemetry import energy_entries, partitions
 from telemetry.models import (
+    Alert,
     CarbonFeed,
     CarbonPoint,
     EnergyEntry,
+    ForecastScore,
+    GpuMinute,
     GpuSample,
     InstanceSample,
     MeterMark,
@@ -50,6 +55,7 @@ SITES = (
     ("location-3", "Location 3", "America/New_York", 620.0, (("n5", A100, 8),)),
 )
 CLASSES = (("SS", 1.0, 0.4), ("SL", 1.2, 3.0), ("LS", 1.6, 0.5), ("LL", 2.0, 3.2))  # name, prompt, output size
+IDLE_W = 70.0  # of a GPU that nobody uses
 TENANTS = ("acme", "birch", "cobalt", "dune")
 
 
@@ -134,21 +140,26 @@ def _instances(seeded: Seeded) -> None:
         seeded.instances.append(instance)
 
 
-def history(seeded: Seeded, *, minutes: int = 30, rps: float = 2.0, seed: int = 7) -> Seeded:
-    """The last `minutes`: ledger, samples, requests, carbon points, epochs and decisions; with one silent meter."""
+def history(
+    seeded: Seeded, *, minutes: int = 30, rps: float = 2.0, seed: int = 7, sampled: range = range(10)
+) -> Seeded:
+    """The last `minutes`: ledger, samples, requests, carbon points, epochs and decisions; with one silent meter.
+
+    `sampled`: how many seconds before `now` each GPU and instance was sampled.
+    """
     rng = random.Random(seed)
     start = seeded.now - timedelta(minutes=minutes)
     partitions.ensure([start.date(), seeded.now.date(), (seeded.now - timedelta(days=1)).date()])
     feeds(seeded, start)
     _ledger(seeded, start, rng)
-    _samples(seeded, rng)
+    _samples(seeded, rng, sampled)
     _requests(seeded, start, rps, rng)
     _decisions(seeded, start)
     return seeded
 
 
 def well(seeded: Seeded, now_s: float | None = None) -> None:
-    """All processes alive and all agents reporting, in Redis, as of `now_s`; good for some seconds."""
+    """All processes alive and all agents reporting, in Redis, as of `now_s`; good for two minutes."""
     now_s = seeded.now.timestamp() if now_s is None else now_s
     client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2)
     nodes = list(Node.objects.values_list("name", flat=True))
@@ -157,11 +168,11 @@ def well(seeded: Seeded, now_s: float | None = None) -> None:
         wire.ProcessRow(name, 4_000 + n, "running", now_s - 1_900, 0, f"var/log/{name}.log")
         for n, name in enumerate(names)
     ]
-    client.set(wire.PROCESSES_KEY, wire.encode(wire.ProcessTable(now_s, rows)), ex=30)
+    client.set(wire.PROCESSES_KEY, wire.encode(wire.ProcessTable(now_s, rows)), ex=120)
     for name in names[3:]:
-        client.set(wire.alive_key(name), wire.encode(wire.Heartbeat(name, now_s, 2.0)), ex=60)
+        client.set(wire.alive_key(name), wire.encode(wire.Heartbeat(name, now_s, 2.0)), ex=120)
     for node in nodes:
-        client.set(wire.agent_key(node), wire.encode(wire.AgentState(node, "boot", now_s, 1, [])), ex=30)
+        client.set(wire.agent_key(node), wire.encode(wire.AgentState(node, "boot", now_s, 1, [])), ex=120)
     client.close()
 
 
@@ -175,6 +186,11 @@ def _wave(at: datetime, period_s: float, phase: float) -> float:
 
 def _intensity(rank: int, at: datetime) -> float:
     return SITES[rank][3] * (0.75 + 0.5 * _wave(at, 2_400.0, float(rank)))
+
+
+def _power_w(site: Site, at: datetime, rng: random.Random) -> float:
+    """Of a GPU that serves."""
+    return IDLE_W + 230.0 * _wave(at, 1_500.0, site.rank * 1.7) + rng.uniform(-12, 12)
 
 
 def _tens(at: datetime) -> datetime:
@@ -224,8 +240,7 @@ def _ledger(seeded: Seeded, start: datetime, rng: random.Random) -> None:
             if site.rank == 2 and silent[0] <= at < silent[1]:
                 at += timedelta(seconds=10)
                 continue
-            load = _wave(at, 1_500.0, site.rank * 1.7)
-            power = 70.0 + (230.0 * load + rng.uniform(-12, 12) if instance else 0.0)
+            power = _power_w(site, at, rng) if instance else IDLE_W
             parts = {"serving": power * 10 * 0.8, "idle": power * 10 * 0.2} if instance else {"idle": power * 10}
             intensity = _intensity(site.rank, at)
             for kind, energy_j in parts.items():
@@ -253,11 +268,10 @@ def _ledger(seeded: Seeded, start: datetime, rng: random.Random) -> None:
     energy_entries.roll_up_again()
 
 
-def _samples(seeded: Seeded, rng: random.Random) -> None:
-    """The last ten seconds of every GPU and instance."""
+def _samples(seeded: Seeded, rng: random.Random, seconds: range) -> None:
     held = {h.gpu_id: h.instance for h in InstanceGpu.objects.select_related("instance")}
     gpus, instances = [], []
-    for second in range(10):
+    for second in seconds:
         at = seeded.now - timedelta(seconds=second)
         for gpu in seeded.gpus:
             instance = held.get(gpu.pk)
@@ -266,9 +280,10 @@ def _samples(seeded: Seeded, rng: random.Random) -> None:
                     at=at,
                     gpu=gpu,
                     energy_j=1e6 - second * 250,
-                    power_w=rng.uniform(200, 290) if instance else 70.0,
+                    power_w=_power_w(gpu.node.cluster.site, at, rng) if instance else IDLE_W,
                     sm_clock_mhz=1_110.0,
                     utilisation=0.8,
+                    temperature_c=52.0 + gpu.index,
                     instance=instance,
                     instance_state=instance.state if instance else None,
                     running=12 if instance else None,
@@ -444,3 +459,115 @@ def _decision(seeded: Seeded, kind: str, index: int, period_s: float, due: datet
         if due < seeded.now - timedelta(seconds=period_s)
         else None,
     )
+
+
+def more(seeded: Seeded) -> None:
+    """What pages beside the Overview show: profiles, jobs, an alert, a forecast's record, minutes of the GPUs."""
+    _profiles(seeded)
+    _minutes(seeded)
+    _foretold(seeded)
+    _jobs(seeded)
+    Alert.objects.create(
+        rule="power_cap",
+        subject=seeded.sites[0].name,
+        level="bad",
+        summary=f"{seeded.sites[0].label} draws 104 % of its cap",
+        step="See its pools; the next carbon epoch moves load",
+        value=104_000.0,
+        threshold=100_000.0,
+        unit="W",
+        since=seeded.now - timedelta(minutes=3),
+        opened_at=seeded.now - timedelta(minutes=2),
+        last_seen_at=seeded.now,
+    )
+
+
+def _profiles(seeded: Seeded) -> None:
+    modes = ((A100, 4, 2_900.0, 1.4), (A100, 8, 4_300.0, 1.1), (H100, 4, 3_900.0, 2.4), (H100, 8, 6_200.0, 2.0))
+    for n, pool in enumerate(seeded.pools[:4]):
+        for gpu_type, tp, power_w, speed in modes:
+            Profile.objects.create(
+                model_card=seeded.service.model_card,
+                request_class=pool.request_class,
+                gpu_type=gpu_type,
+                tp=tp,
+                max_rps=speed * tp / (2.0 + n),
+                power_w=power_w,
+                e2e_s=(6.0 + 4.0 * n) / (speed * tp / 4),
+                tpot_s=0.11 / (speed * tp / 4),
+                ttft_s=0.3 / speed,
+                kind="published" if gpu_type == A100 else "modelled",
+                source="made up for tests",
+            )
+
+
+def _minutes(seeded: Seeded) -> None:
+    whole = seeded.now.replace(second=0, microsecond=0)
+    held = {h.gpu_id for h in InstanceGpu.objects.all()}
+    GpuMinute.objects.bulk_create(
+        GpuMinute(
+            gpu=gpu,
+            start_at=whole - timedelta(minutes=n),
+            samples=60,
+            heard_s=60.0 if n != 9 else 20.0,
+            gaps=int(n == 9),
+            power_w=(240.0 + 40.0 * _wave(whole - timedelta(minutes=n), 1_500.0, gpu.index))
+            if gpu.pk in held
+            else 70.0,
+            power_max_w=310.0,
+            sm_clock_mhz=1_110.0,
+            utilisation=0.8,
+            memory_max_bytes=60 * 2**30,
+            temperature_max_c=54.0 + gpu.index,
+        )
+        for gpu in seeded.gpus
+        for n in range(1, 30)
+    )
+
+
+def _foretold(seeded: Seeded) -> None:
+    """What had been said of the last half hour ten minutes before, and two models' record."""
+    for feed in CarbonFeed.objects.select_related("site"):
+        start = _tens(seeded.now - timedelta(minutes=30))
+        CarbonPoint.objects.bulk_create(
+            CarbonPoint(
+                feed=feed,
+                start_at=(at := start + timedelta(seconds=10 * n)),
+                end_at=at + timedelta(seconds=10),
+                value_g_per_kwh=_intensity(feed.site.rank, at - timedelta(minutes=1)),
+                raw_unit="gCO2e/kWh",
+                forecast=True,
+                issued_at=at - timedelta(minutes=10),
+            )
+            for n in range(180)
+        )
+        for model, pinball in (("seasonal", 14.2), ("persistence", 21.7)):
+            ForecastScore.objects.create(
+                feed=feed,
+                model=model,
+                scored_at=seeded.now - timedelta(hours=2),
+                step_s=3_600.0,
+                steps=24,
+                origins=14,
+                samples=336,
+                quantile=0.5,
+                pinball=pinball,
+                mape=pinball / 300,
+                chosen=model == "seasonal",
+            )
+
+
+def _jobs(seeded: Seeded) -> None:
+    log = "".join(f"12:0{n}:00 step {n} of 5\n" for n in range(1, 4))
+    for state, progress in (("done", 1.0), ("running", 0.42), ("queued", 0.0), ("failed", 0.2)):
+        Job.objects.create(
+            kind="report" if state == "done" else "what_if",
+            state=state,
+            progress=progress,
+            parameters={"period": "2026-10", "by": ["site", "service"]},
+            result={"energy_j": 7.4e9} if state == "done" else None,
+            log="" if state == "queued" else log,
+            error="the scenario names no site" if state == "failed" else "",
+            started_at=None if state == "queued" else seeded.now - timedelta(minutes=4),
+            finished_at=seeded.now if state in ("done", "failed") else None,
+        )

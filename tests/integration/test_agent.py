@@ -128,10 +128,10 @@ def test_instance_serves_and_is_measured_when_it_is_desired(bench: Bench) -> Non
     assert [batch.seq for batch in batches] == list(range(1, len(batches) + 1))
     assert {(batch.agent, batch.boot) for batch in batches} == {(NODE, batches[0].boot)}
     for uuid in (bench.node.uuid(0), bench.node.uuid(1)):
-        energies = [row.energy_j for batch in batches for row in batch.gpus if row.gpu_uuid == uuid]
+        energies = [row.energy_j for batch in batches for row in batch.gpus.unpack() if row.gpu_uuid == uuid]
         assert len(energies) == len(batches)
         assert all(earlier < later for earlier, later in pairwise(energies))  # type: ignore[operator]
-    held = [row.instance_uid for row in batches[-1].gpus]
+    held = [row.instance_uid for row in batches[-1].gpus.unpack()]
     assert held == ["a", None]
     assert any(row.ttft_s is not None and row.tpot_s is not None for batch in batches for row in batch.instances)
 
@@ -212,7 +212,7 @@ def test_clock_returns_to_the_top_when_the_agent_is_killed(bench: Bench) -> None
 def test_instance_is_back_and_counters_go_on_when_the_node_is_killed(bench: Bench) -> None:
     bench.want(desired("a", [0, 1]))
     first = bench.ready("a")
-    highest = max(row.energy_j or 0.0 for row in bench.batches()[-1].gpus)
+    highest = max(row.energy_j or 0.0 for row in bench.batches()[-1].gpus.unpack())
     bench.node.kill()
     bench.wait(lambda: bench.instance("a", "failed"), "report of the failed instance")
     assert bench.instance("a", "failed").url is None  # type: ignore[union-attr]
@@ -221,8 +221,12 @@ def test_instance_is_back_and_counters_go_on_when_the_node_is_killed(bench: Benc
     again = bench.wait(lambda: (i := bench.instance("a")) and i.url != first.url and i, "restarted instance")
     assert time.monotonic() - started_s < 30.0
     assert complete(str(again.url), stream=False)
-    bench.wait(lambda: all((row.energy_j or 0.0) > highest for row in bench.batches()[-1].gpus), "higher counters")
-    energies = [row.energy_j for batch in bench.batches() for row in batch.gpus if row.gpu_uuid == bench.node.uuid(0)]
+    bench.wait(
+        lambda: all((row.energy_j or 0.0) > highest for row in bench.batches()[-1].gpus.unpack()), "higher counters"
+    )
+    energies = [
+        row.energy_j for batch in bench.batches() for row in batch.gpus.unpack() if row.gpu_uuid == bench.node.uuid(0)
+    ]
     assert energies == sorted(energies)  # type: ignore[type-var]
 
 
@@ -243,7 +247,7 @@ def test_instance_sleeps_wakes_and_keeps_other_limits_when_they_are_desired(benc
     bench.wait(lambda: bench.instance("a", "sleeping"), "sleeping instance")
 
     def asleep() -> tuple[object, ...]:
-        row = bench.batches()[-1].gpus[0]
+        row = bench.batches()[-1].gpus.unpack()[0]
         return row.instance_uid, row.instance_state, row.running, row.memory_used_bytes
 
     bench.wait(lambda: asleep() == ("a", "ready", 0, 0), "samples of its sleep")

@@ -121,6 +121,15 @@ def test_stale_feed_raises_tells_once_and_ends(stale, sink):
     assert not AlertWatch.objects.exists()
 
 
+def test_feed_that_is_asked_seldom_is_given_as_much_longer_before_it_is_stale(stale, sink):
+    CarbonFeed.objects.filter(last_error="gone").update(refresh_s=300.0)  # late after 905 s: ten minutes are fine
+    stale.rounds(2)
+    assert not Alert.objects.exists()
+    CarbonFeed.objects.filter(last_error="gone").update(refresh_s=190.0)  # after 575 s
+    stale.rounds(2)
+    assert "has not answered for" in Alert.objects.get().summary
+
+
 def test_webhook_is_signed_and_carries_its_delivery(stale, sink):
     stale.rounds()
     (one,) = sink.received
@@ -191,7 +200,7 @@ def test_private_address_is_refused_unless_allowed(stale, sink, settings):
     stale.rounds()
     notice = AlertNotice.objects.get()
     assert (notice.state, sink.received) == ("failed", [])
-    assert "no public address" in notice.error
+    assert "an address of its own network" in notice.error
 
 
 def test_nobody_is_told_while_silenced_but_all_can_see_it(stale, sink):

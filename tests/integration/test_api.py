@@ -1,4 +1,4 @@
-"""The read-only API: one declarative case for each list."""
+"""The REST API's lists: one declarative case for each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from scheduler.models import Decision
 from tests.fakes import seed
 
 pytestmark = pytest.mark.django_db
-SESSION_QUERIES = 2  # the session and its user
+SESSION_QUERIES = 3  # the session, its user, and the user's role
+
+
+@pytest.fixture(autouse=True)
+def _nothing_counted(redis_client) -> None:
+    """Rate limits begin anew with each test."""
 
 
 @pytest.fixture
@@ -25,7 +30,7 @@ def seeded() -> seed.Seeded:
 @pytest.fixture
 def api() -> Client:
     client = Client()
-    client.force_login(get_user_model().objects.create_user("operator", password="secret"))
+    client.force_login(get_user_model().objects.create_superuser("admin", password="secret"))
     return client
 
 
@@ -38,6 +43,7 @@ class ListCase:
     fields: ClassVar[set[str]]  # some that must be there
     filters: ClassVar[dict[str, str]] = {}  # a filter that leaves something
     refused: ClassVar[dict[str, str]] = {}
+    read_only: ClassVar[bool] = True
 
     def get(self, api: Client, **query: Any) -> list[dict[str, Any]]:
         answer = api.get(f"/api/v1/{self.path}/", query)
@@ -46,7 +52,9 @@ class ListCase:
         return results
 
     def test_list_is_refused_when_nobody_is_signed_in(self, client):
-        assert client.get(f"/api/v1/{self.path}/").status_code == 403
+        answer = client.get(f"/api/v1/{self.path}/")
+        assert answer.status_code == 401
+        assert answer.headers["Content-Type"] == "application/problem+json"
 
     def test_list_is_paged_with_its_fields(self, api, seeded):
         (row,) = self.get(api, limit=1)
@@ -62,12 +70,26 @@ class ListCase:
 
     def test_one_is_found_by_its_key(self, api, seeded):
         (row,) = self.get(api, limit=1)
-        found = api.get(f"/api/v1/{self.path}/{row[self.key]}/")
+        path = f"/api/v1/{self.path}/{row[self.key]}/" if self.read_only else row["url"]
+        found = api.get(path)
         assert found.status_code == 200
         assert row.items() <= found.json().items()
+        assert api.get(path, headers={"If-None-Match": found.headers["ETag"]}).status_code == 304
+        (field,) = api.get(path, {"fields": self.key}).json().items()
+        assert field == (self.key, row[self.key])
 
-    def test_writing_is_refused(self, api, seeded):
-        assert api.post(f"/api/v1/{self.path}/", {}).status_code == 405
+    def test_writing_is_refused_when_one_may_only_look(self, client, api):
+        if self.read_only:
+            assert api.post(f"/api/v1/{self.path}/", "{}", content_type="application/json").status_code in (400, 405)
+        client.force_login(get_user_model().objects.create_user("viewer", password="secret"))
+        answer = client.post(f"/api/v1/{self.path}/", "{}", content_type="application/json")
+        assert answer.status_code == 403
+        assert "viewer" in answer.json()["detail"]
+
+    def test_parameter_that_nobody_knows_is_an_error(self, api):
+        answer = api.get(f"/api/v1/{self.path}/", {"colour": "green"})
+        assert answer.status_code == 400
+        assert answer.json()["errors"][0]["field"] == "colour"
 
     def test_filters_keep_what_fits_and_refuse_what_cannot_be(self, api, seeded):
         for name, value in self.filters.items():
@@ -79,7 +101,7 @@ class ListCase:
 
 
 class TestSites(ListCase):
-    path, key, budget = "sites", "name", 2
+    path, key, budget, read_only = "sites", "name", 1, False
     fields = {"name", "grid_zone", "pue", "power_cap_w"}
 
     def test_list_is_paged_with_its_fields(self, api, seeded):
@@ -87,14 +109,14 @@ class TestSites(ListCase):
 
 
 class TestNodes(ListCase):
-    path, key, budget = "nodes", "name", 3
+    path, key, budget, read_only = "nodes", "name", 2, False
     fields = {"name", "site", "gpus", "schedulable"}
     filters = {"site": "location-2"}
     refused = {"site": "a\0b"}
 
 
 class TestPools(ListCase):
-    path, budget = "pools", 2
+    path, budget, read_only = "pools", 1, False
     fields = {"service", "site", "partition", "request_class", "gpu_budget", "workers"}
     filters = {"service": "llama3-70b"}
 

@@ -6,6 +6,7 @@ import pytest
 
 from pools import demo
 from pools.models import Site
+from scheduler.live import publish
 from telemetry import tasks
 from telemetry.carbon import intensity_at, intensity_steps
 from telemetry.feeds import forecast_horizon_s, refresh_feed
@@ -155,3 +156,22 @@ def test_price_of_marginal_carbon_is_not_mixed_in_when_a_site_has_both(feed):
 def test_another_sites_points_are_not_used_when_asked_for_one(feed):
     add(feed, START, 100.0)
     assert intensity_at(Site.objects.get(name="location-2"), NOW) is None
+
+
+def test_routing_goes_by_marginal_rates_when_all_sites_of_a_service_have_one(feed):
+    refresh_feed(feed, NOW)
+    sites = list(Site.objects.filter(pools__isnull=False).distinct())
+
+    def published():
+        pools = publish.fleet_snapshot(NOW, 1).services[0].pools
+        average = {pool.intensity_g_per_kwh for pool in pools if pool.site == feed.site.name}
+        return average, {pool.site: pool.marginal_g_per_kwh for pool in pools}
+
+    average, marginal = published()
+    assert marginal == dict.fromkeys([site.name for site in sites])
+    for n, site in enumerate(sites):
+        made = CarbonFeed.objects.create(site=site, signal="marginal", provider="static_csv", source="a test")
+        add(made, START, -5.0 if n == 0 else 100.0 * n)
+        wanted = {site.name: 100.0 * k for k, site in enumerate(sites)} if site is sites[-1] else {}
+        assert published() == (average, wanted or marginal)
+    assert None not in average

@@ -195,6 +195,20 @@ def test_due_epoch_waits_for_the_first_plan_when_there_is_none(service, redis_cl
     assert Epoch.objects.count() == 3
 
 
+def test_first_plan_is_made_when_the_feeds_answer_within_the_same_period(service, redis_client, now):
+    now = moment(int(now.timestamp()) // 60 * 60.0)  # a period's start: all of this is within one
+    feeds = CarbonPoint.objects.all()
+    kept = list(feeds)
+    feeds.delete()
+    assert epochs.run(service, Loop.CARBON, now).decisions.get().reason == "no_data"
+    assert epochs.run(service, Loop.CARBON, now + timedelta(seconds=10)) is None  # the same is told once
+    assert Epoch.objects.count() == 1
+    CarbonPoint.objects.bulk_create(kept)
+    assert epochs.run(service, Loop.CARBON, now + timedelta(seconds=20)).status == "applied"
+    assert epochs.has_plan(service)
+    assert epochs.run(service, Loop.CARBON, now + timedelta(seconds=30)) is None
+
+
 def test_start_is_put_off_when_no_node_reports(service, redis_client, monkeypatch):
     for node in Node.objects.all():
         redis_client.delete(wire.agent_key(node.name))

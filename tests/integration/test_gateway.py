@@ -77,7 +77,7 @@ class Process:
     async def end(self, number: int = signal.SIGTERM) -> int:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
-        code = await asyncio.wait_for(self.process.wait(), 15)
+        code = await asyncio.wait_for(self.process.wait(), 60)
         if hasattr(self, "_reading"):
             await self._reading
         return code

@@ -1,14 +1,19 @@
 """From the streams into the tables: each row once, whatever happens in between."""
 
+import math
+import struct
 import threading
 import time
 from datetime import timedelta
 
+import msgspec
 import psycopg
 import pytest
 import redis
 from django.db import DataError, OperationalError
 from django.utils import timezone
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pools import demo, wire
 from pools.models import Instance, Node, Slo
@@ -16,7 +21,8 @@ from scheduler.live import clock
 from scheduler.models import Decision
 from telemetry import ingest, requests
 from telemetry.ingest import DEAD_STREAM, Ingester
-from telemetry.models import GpuSample, IngestBatch, InstanceSample, RequestRecord
+from telemetry.models import GpuSample, IngestedBatches, InstanceSample, RequestRecord
+from telemetry.samples import SampleWriter
 from tests.fakes.house import batch, gpu_row, instance_row, request_row, send, start_instance
 
 pytestmark = pytest.mark.django_db
@@ -133,7 +139,7 @@ def test_nothing_is_lost_when_killed_before_the_commit(ingester, instance, redis
         patch.setattr(requests, "insert", lambda *_: (_ for _ in ()).throw(OperationalError("gone")))
         with pytest.raises(OperationalError):
             ingester.step(block_ms=1)
-    assert IngestBatch.objects.count() == 0
+    assert not IngestedBatches.objects.exists()
     drain(new_ingester(redis_client))
     assert GpuSample.objects.count() == 1
 
@@ -167,12 +173,48 @@ def test_known_rows_are_kept_when_others_are_unknown(ingester, instance, redis_c
     assert redis_client.xlen(DEAD_STREAM) == 0
 
 
+@given(reads=st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 12)), max_size=15), max_size=6))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_each_batch_is_in_once_when_reads_overlap_and_repeat_in_any_order(db, reads):
+    IngestedBatches.objects.all().delete()
+    writer, taken = SampleWriter(lambda *_: None), 0
+    for read in reads:
+        taken += writer.write(batch(seq, boot=boot) for boot, seq in read)
+    asked = {key for read in reads for key in read}
+    assert taken == len(asked)
+    kept = dict(IngestedBatches.objects.values_list("boot", "seqs"))
+    assert {(boot, n) for boot, found in kept.items() for one in found for n in range(one.lower, one.upper)} == asked
+
+
+def test_rows_are_stored_when_batches_are_of_agents_of_other_versions(ingester, redis_client):
+    now, of = time.time(), wire.GpuLabels([GPU], [None], [None])
+    by_row = wire.RowBatch("old", "b", 1, now, [gpu_row(GPU, now - 3, 1.5, running=2)])
+    redis_client.xadd(wire.BATCH_STREAM, {"b": msgspec.json.encode(by_row)})
+    for seq, numbers in ((2, (now - 2, 2.5)), (3, (now - 1, 3.5, *[math.nan] * 6, 42.0))):
+        samples = wire.GpuSamples(msgspec.msgpack.encode(of), struct.pack(f"<{len(numbers)}d", *numbers))
+        send(redis_client, wire.BATCH_STREAM, wire.AgentBatch("other", "b", seq, now, samples))
+    drain(ingester)
+    found = GpuSample.objects.order_by("at").values_list("energy_j", "power_w", "running")
+    assert list(found) == [(1.5, None, 2), (2.5, None, None), (3.5, None, None)]
+
+
+def samples(numbers, states=(None,)):
+    """A batch whose samples are as they should not be."""
+    labels = msgspec.msgpack.encode({"gpu_uuids": [GPU], "instance_uids": [None], "instance_states": list(states)})
+    made = {"agent": "a", "boot": "b", "seq": 1, "sent_at_s": 0.0, "gpus": {"labels": labels, "numbers": numbers}}
+    return msgspec.msgpack.encode(made)
+
+
 BAD = [
     (wire.BATCH_STREAM, b"{", "truncated"),
     (wire.BATCH_STREAM, b'{"agent": 3}', r"\$.agent"),
     (wire.BATCH_STREAM, wire.encode(batch(1, [gpu_row(GPU, 0.0)])), "not of the last 14 days"),
     (wire.BATCH_STREAM, wire.encode(batch(1, [gpu_row(GPU, 9e9)])), "is a clock wrong"),
-    (wire.BATCH_STREAM, wire.encode(batch(10**30, [])), ""),
+    (wire.BATCH_STREAM, wire.encode(batch(2**63, [])), ""),
+    (wire.BATCH_STREAM, samples(struct.pack("<2d", math.nan, 1.0)), "time nan"),
+    (wire.BATCH_STREAM, samples(bytes(12)), "12 bytes are not the numbers of 1 GPUs"),
+    (wire.BATCH_STREAM, samples(struct.pack("<2d", time.time(), 1.0), states=[]), "0 values for 1 GPUs"),
+    (wire.BATCH_STREAM, samples(struct.pack("<2d", time.time(), 1.0), states=["x" * 11]), "too long"),
     (wire.REQUEST_STREAM, b'{"gateway": "g", "boot": "b", "seq": 1, "rows": [{}]}', "missing required field"),
     (wire.REQUEST_STREAM, wire.encode(wire.RequestBatch("g", "b", 1, [request_row(status="fine")])), "unknown status"),
     (wire.REQUEST_STREAM, wire.encode(wire.RequestBatch("g", "b", 1, [request_row(request_id="")])), "request id"),
@@ -353,6 +395,8 @@ def test_batch_is_written_once_when_the_process_is_killed_again_and_again(redis_
         if process.poll() is None:
             process.kill()
             process.communicate(timeout=20)
-    assert GpuSample.objects.count() == seq == IngestBatch.objects.count()
+    assert GpuSample.objects.count() == seq
+    ((numbers,),) = IngestedBatches.objects.values_list("seqs")
+    assert [(one.lower, one.upper) for one in numbers] == [(1, seq + 1)]
     assert GpuSample.objects.values("at").distinct().count() == seq
     assert GpuSample.objects.filter(at__lte=timezone.now() + timedelta(days=1)).count() == seq

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pools import demo
 from pools.models import Gpu, Node
 from telemetry import ledger
-from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuSample, MeterMark
+from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuEnergy, GpuSample, MeterMark
 from tests.fakes.house import moment, sample, start_instance
 
 pytestmark = pytest.mark.django_db
@@ -48,7 +48,10 @@ def totals(gpu):
 
 
 def balanced(gpu):
-    return ledger.balance(gpu).difference_uj == 0
+    """The meter, its entries, and what the database adds up of them by hour and by day."""
+    found = ledger.balance(gpu)
+    sums = GpuEnergy.objects.filter(gpu=gpu).values_list("step_s").annotate(uj=Sum("energy_uj"))
+    return found.difference_uj == 0 and {found.entries_uj} >= {uj for _, uj in sums}
 
 
 def post(at_s):

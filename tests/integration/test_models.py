@@ -10,7 +10,7 @@ from pools import demo
 from pools.models import Gpu, Instance, InstanceGpu, Job, ModelCard, Node, Pool, Profile, RequestClass, Site, Slo
 from scheduler.models import Decision, Epoch
 from telemetry import partitions
-from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuSample, IngestBatch
+from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuSample
 from tests.fakes.house import start_instance
 
 pytestmark = pytest.mark.django_db
@@ -64,10 +64,8 @@ def test_second_row_is_refused_when_it_must_be_one(service):
     }
     Epoch.objects.create(**epoch)
     Decision.objects.create(kind="clock", at=NOW, reason="slack", summary="x", source_key="a/b/1/0")
-    IngestBatch.objects.create(agent="a", boot="b", seq=1, rows=0)
     refused("epoch_runs_once", lambda: Epoch.objects.create(**epoch))
     refused("source_key", lambda: Decision.objects.create(kind="clock", at=NOW, summary="y", source_key="a/b/1/0"))
-    refused("ingest_batch_once", lambda: IngestBatch.objects.create(agent="a", boot="b", seq=1, rows=3))
     refused("pool_once", lambda: Pool.objects.create(service=service, site=pool.site, request_class=pool.request_class))
     refused("gpu_index_per_node", lambda: _copy(gpu, uuid="other"))
     refused("uuid", lambda: _copy(gpu, index=99))

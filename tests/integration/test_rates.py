@@ -10,7 +10,7 @@ from django.db import DatabaseError, connection, transaction
 from pools import demo
 from pools.models import Site
 from telemetry import copying
-from telemetry.models import EmbodiedFactor, GpuRate, Pue, Tariff
+from telemetry.models import EmbodiedFactor, GpuRate, Instrument, Pue, ReportSchedule, Tariff
 from telemetry.rates import DEFAULT_EMBODIED, Rates
 from tests.fakes.house import moment
 
@@ -98,6 +98,7 @@ def test_sites_own_rate_and_the_types_own_factor_hold_when_there_are_several(sit
         (lambda s: EmbodiedFactor(gpu_kg=-1.0, lifespan_years=3.0, **NAMED), "gpu_kg", "at least 0"),
         (lambda s: EmbodiedFactor(gpu_kg=1.0, lifespan_years=0.0, **NAMED), "lifespan_years", "at least"),
         (lambda s: Pue(site=s, value=0.9, **NAMED), "value", "at least 1"),
+        (lambda s: Pue(site=s, value=1e30, **NAMED), "value", "at most 10"),
     ],
 )
 def test_value_is_refused_by_name_when_it_makes_no_sense(site, made, field, said):
@@ -137,3 +138,58 @@ def test_columns_come_back_as_they_were_when_copied():
     assert found["x"][1] == -1.0
     with pytest.raises(ValueError, match="null or not of eight bytes"):
         copying.read("SELECT n, at, x FROM copied", {}, kinds)
+
+
+INSTRUMENT = {"kind": "ppa", "factor_g_per_kwh": 11, "volume_kwh": 5, "valid_from": AT, "source": "a contract"}
+VERSIONS = (
+    (Tariff, {"currency": "USD", "price_per_kwh": 0.1, **NAMED}),
+    (GpuRate, {"currency": "USD", "gpu_type": "A", "rate_per_gpu_hour": 2.0, **NAMED}),
+    (EmbodiedFactor, {"gpu_type": "A", "gpu_kg": 300.0, "lifespan_years": 4.0, **NAMED}),
+    (Pue, {"value": 1.2, **NAMED}),
+    (Instrument, {**INSTRUMENT, "valid_to": AT + timedelta(days=30)}),
+)
+
+
+@pytest.mark.parametrize(("model", "values"), VERSIONS)
+def test_version_is_entered_whole_and_never_changed(site, model, values):
+    row = model(**values, **({} if model is EmbodiedFactor else {"site": site}))
+    row.full_clean()
+    row.save()
+    row.source = "another"
+    with pytest.raises(DatabaseError, match="append-only"), transaction.atomic():
+        row.save()
+
+
+@pytest.mark.parametrize(("model", "values"), VERSIONS)
+def test_every_field_is_named_when_all_are_missing_or_no_numbers(site, model, values):
+    given = {name: "much" if isinstance(value, int | float) else value for name, value in values.items()}
+    for fields in ({}, given):
+        with pytest.raises(ValidationError) as error:
+            model(**fields).full_clean()
+        assert set(error.value.message_dict) <= {field.name for field in model._meta.fields}
+
+
+def test_instrument_replaces_one_of_its_site_that_still_holds(site):
+    values = {**INSTRUMENT, "valid_to": AT + timedelta(days=30)}
+    first = Instrument.objects.create(site=site, **values)
+    other = Instrument(site=Site.objects.exclude(pk=site.pk).first(), replaces=first, **values)
+    with pytest.raises(ValidationError, match="of this site"):
+        other.full_clean()
+    Instrument.objects.create(site=site, replaces=first, **values)
+    with pytest.raises(ValidationError, match="replaced already"):
+        Instrument(site=site, replaces=first, **values).full_clean()
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "words"),
+    [
+        ({"asked": {"by": ["colour"]}}, "asked", "colour"),
+        ({"asked": {"period": "2026-01"}}, "asked", "leave the period out"),
+        ({"asked": ["site"]}, "asked", "an object"),
+        ({"recipients": ["nobody"]}, "recipients", "no mail address"),
+    ],
+)
+def test_schedule_is_refused_by_name_when_its_report_could_not_be_made(site, values, field, words):
+    with pytest.raises(ValidationError) as error:
+        ReportSchedule(name="monthly", cadence="monthly", **values).full_clean()
+    assert words in str(error.value.message_dict[field])

@@ -11,7 +11,6 @@ from decimal import Decimal
 
 import pytest
 from click.testing import CliRunner
-from django.contrib.auth import get_user_model
 from django.core import mail
 from django.db import connection
 from django.test import Client
@@ -20,7 +19,7 @@ from kombu.exceptions import OperationalError
 
 from greenserve.cli import cli
 from pools import demo
-from pools.models import Job, Node, Tenant
+from pools.models import AuditEntry, Job, Node, Tenant
 from scheduler.core.engine_model import engine_model
 from telemetry import settlement
 from telemetry.models import EnergyEntry, Instrument, MeterMark, Report, ReportSchedule
@@ -29,11 +28,10 @@ from telemetry.reports.errors import BadReport
 from telemetry.reports.tasks import make_report
 from tests.fakes import metering
 from tests.fakes.house import moment, start_instance
-from tests.fakes.metering import START
+from tests.fakes.metering import END, LATER, START
+from tests.fakes.people import person
 
 pytestmark = pytest.mark.django_db
-END = START + 900.0
-LATER = END + 2_000.0
 DAY = f"{moment(START):%Y-%m-%d}"
 MONTH = f"{moment(START):%Y-%m}"
 
@@ -56,14 +54,7 @@ def site(instance):
 
 @pytest.fixture
 def metered(instance, site):
-    """Fifteen minutes that nobody has settled: the first two thirds serve two tenants, the last is idle."""
-    metering.intensity(site, START, 300.0, 400.0)
-    metering.intensity(site, START + 300, 600.0, 200.0)
-    metering.rates(site)
-    metering.meters(instance, END + 2, running=lambda at_s: 1 if at_s < START + 600 else 0)
-    tenants = [Tenant.objects.get_or_create(name=f"tenant-{n}")[0] for n in range(2)]
-    for n in range(60):
-        metering.request(instance, START + 3 + 9.7 * n, f"r{n}", tenants[n % 2], ttft_s=0.4 + 0.01 * n)
+    metering.quarter_hour(instance)
     return site
 
 
@@ -76,7 +67,7 @@ def settled(metered):
 @pytest.fixture
 def operator() -> Client:
     client = Client()
-    client.force_login(get_user_model().objects.create_user("operator", password="secret"))
+    client.force_login(person("finance"))
     return client
 
 
@@ -284,27 +275,32 @@ def test_list_makes_few_queries_however_many_reports_there_are(settled, operator
         asking.ask({"period": DAY})
     with CaptureQueriesContext(connection) as queries:
         assert len(operator.get("/api/v1/reports/").json()["results"]) == 4
-    assert len(queries) <= 2 + 2
+    assert len(queries) <= 2 + 4  # session, user, role and its sites
 
 
 def test_rest_names_the_field_when_it_is_wrong(settled, operator, client):
     answer = post(operator, period=DAY, by=["colour"])
     assert answer.status_code == 400
-    assert "colour" in answer.json()["by"]
-    assert post(operator, period=DAY, frmats=["pdf"]).json()["frmats"]
+    (error,) = answer.json()["errors"]
+    assert error["field"] == "by"
+    assert "colour" in error["detail"]
+    assert post(operator, period=DAY, frmats=["pdf"]).json()["errors"][0]["field"] == "frmats"
     assert operator.post("/api/v1/reports/", "[]", content_type="application/json").status_code == 400
     assert operator.post("/api/v1/reports/", "{", content_type="application/json").status_code == 400
     assert operator.get("/api/v1/reports/", {"state": "flying"}).status_code == 400
-    assert client.get("/api/v1/reports/").status_code == 403
-    assert post(client, period=DAY).status_code == 403
+    assert client.get("/api/v1/reports/").status_code == 401
+    assert post(client, period=DAY).status_code == 401
 
 
 def test_report_is_signed_once_when_it_is_finished(settled, operator):
     queued = asking.ask({"period": DAY})
     assert post(operator, f"{queued.pk}/sign/").status_code == 409
     making.make(queued.pk)
-    assert post(operator, f"{queued.pk}/sign/").json()["signed_by"] == "operator"
+    assert post(operator, f"{queued.pk}/sign/").json()["signed_by"] == "finance"
     assert post(operator, f"{queued.pk}/sign/").status_code == 409
+    (entry,) = AuditEntry.objects.filter(kind="report")
+    assert (entry.who, entry.channel, entry.action, entry.after["signed_by"]) == ("finance", "api", "signed", "finance")
+    assert entry.after["files"] == dict(queued.files.values_list("name", "sha256"))
     assert making.reproduce(Report.objects.get(pk=queued.pk)) == []
 
 
@@ -346,7 +342,11 @@ def test_page_lists_what_is_made_and_offers_its_files(settled, operator):
     got = operator.get(f"/reports/{report.pk}/files/csv/")
     assert b"".join(got.streaming_content) == contents(report)["csv"]
     assert operator.post(f"/reports/{report.pk}/sign/").status_code == 302
-    assert "operator" in operator.get("/reports/?part=1").content.decode()
+    assert AuditEntry.objects.get(kind="report", action="signed").channel == "page"
+    assert "finance, " in operator.get("/reports/?part=1").content.decode()
+    page = operator.get(f"/reports/{report.pk}/").content.decode()
+    assert "adds up to the meters: 4 GPU counters" in page
+    assert all(file.sha256 in page for file in report.files.all())
 
 
 def test_form_keeps_what_was_typed_when_a_field_is_wrong(settled, operator):

@@ -1,18 +1,20 @@
 """Roll-ups: late batches change the right cells, duplicates change nothing, gaps are counted and never filled."""
 
 import random
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pools import demo, wire
-from pools.models import Gpu
+from pools.models import Gpu, Node, Service
 from telemetry import partitions, rollups, selectors
 from telemetry.frames import Window
-from telemetry.models import GpuDay, GpuHour, GpuMinute, GpuSample, IngestBatch, MeterMark, RollupDue
+from telemetry.models import GpuDay, GpuHour, GpuMinute, GpuSample, IngestedBatches, MeterMark, RollupDue
 from telemetry.samples import SampleWriter
-from tests.fakes.house import gpu_row, moment
+from telemetry.selectors import fleet
+from tests.fakes.house import gpu_row, moment, start_instance
 
 pytestmark = pytest.mark.django_db
 START = 1_767_225_600.0
@@ -35,7 +37,7 @@ def batches(times_s, each=10):
     """Batches of samples with 100 W in the first minute, 101 W in the second, and so on."""
     rows = [gpu_row(UUID, at_s, at_s - START, power_w=100.0 + (at_s - START) // 60) for at_s in times_s]
     return [
-        wire.AgentBatch("n", "boot", seq, START, rows[at : at + each])
+        wire.AgentBatch("n", "boot", seq, START, wire.GpuSamples.pack(rows[at : at + each]))
         for seq, at in enumerate(range(0, len(rows), each))
     ]
 
@@ -115,8 +117,7 @@ def test_old_minutes_are_dropped_and_hours_kept_when_retention_is_over(gpu, writ
     writer.write(batches(START + second for second in range(120)))
     roll_up()
     assert rollups.drop_old(2, moment(START + 3 * 86_400)) == [
-        "telemetry_gpuminute_20251231",
-        "telemetry_gpuminute_20260101",
+        f"{table}_{day}" for table in partitions.MINUTES for day in ("20251231", "20260101")
     ]
     assert (GpuMinute.objects.count(), GpuHour.objects.count()) == (0, 1)
 
@@ -135,7 +136,7 @@ def test_rollups_are_the_same_when_batches_come_late_twice_and_in_any_order(gpu,
     made = batches(times, each=4)
     outcomes = []
     for shuffled in (made, order.sample(made + made[::2], len(made) + len(made[::2]))):
-        for model in (GpuSample, GpuMinute, GpuHour, GpuDay, RollupDue, IngestBatch):
+        for model in (GpuSample, GpuMinute, GpuHour, GpuDay, RollupDue, IngestedBatches):
             model.objects.all().delete()
         writer = SampleWriter(lambda *_: None)
         for n, batch in enumerate(shuffled):
@@ -144,7 +145,10 @@ def test_rollups_are_the_same_when_batches_come_late_twice_and_in_any_order(gpu,
                 roll_up()
         roll_up()
         outcomes.append(
-            [[{**row, "power_w": round(row["power_w"], 6)} for row in table(m)] for m in (GpuMinute, GpuHour)]
+            [
+                [{**row, "power_w": round(row["power_w"], 6), "heard_s": round(row["heard_s"], 6)} for row in table(m)]
+                for m in (GpuMinute, GpuHour)
+            ]
         )
     assert outcomes[0] == outcomes[1]
     silence_s = sum(gap for gap in gaps[1:] if round(gap, 3) > 5.0)
@@ -157,6 +161,45 @@ def test_a_minute_is_not_lost_when_samples_are_written_while_it_is_rolled_up(gpu
     writer.write(batches(START + second for second in range(60)))
     roll_up()
     late = [gpu_row(UUID, START + 30.5, 30.5, power_w=400.0)]
-    writer.write([wire.AgentBatch("n", "boot", 99, START, late)])
+    writer.write([wire.AgentBatch("n", "boot", 99, START, wire.GpuSamples.pack(late))])
     assert roll_up() == 1
     assert GpuMinute.objects.get().samples == 61
+
+
+def test_minutes_of_engines_say_what_the_samples_say_when_some_come_late(db):
+    demo.load()
+    partitions.ensure({moment(START).date(), moment(START - 60).date()})
+    node = Node.objects.get(name="loc1-a100")
+    service = Service.objects.get()
+    instances = [start_instance(service.pools.first(), node, tp=2), start_instance(service.pools.first(), node, tp=2)]
+    rng, at_s = random.Random(1), [START + second for second in range(240)]
+    rows = [
+        wire.InstanceSampleRow(
+            at_s=s,
+            instance_uid=str(one.uid),
+            state="ready",
+            running=rng.randint(0, 9),
+            waiting=rng.randint(0, 3),
+            kv_usage=rng.random(),
+            prompt_tokens_total=None,
+            generation_tokens_total=None,
+            ttft_s=None,
+            tpot_s=None,
+            sm_clock_mhz=rng.choice([None, 1_110.0, 1_200.0]),
+        )
+        for one in instances
+        for s in at_s
+    ]
+    rng.shuffle(rows)
+    writer = SampleWriter(lambda *_: None)
+    window, ids = Window(START, START + 240, 60.0), [one.pk for one in instances]
+    for seq, part in enumerate((rows[:300], rows[300:])):
+        writer.write([wire.AgentBatch("n", "boot", seq, START, instances=part)])
+        roll_up()
+    minutes = fleet.pool_series(instances[0].pool_id, ids, window)
+    with patch.object(fleet, "rollup_step_s", return_value=0):
+        samples = fleet.pool_series(instances[0].pool_id, ids, window)
+    assert minutes.running == pytest.approx(samples.running)
+    assert minutes.waiting == pytest.approx(samples.waiting)
+    assert minutes.kv_usage == samples.kv_usage
+    assert None not in minutes.sm_clock_mhz

@@ -6,21 +6,28 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import DatabaseError, transaction
-from django.db.models import Sum
+from django.db.models import F, Sum
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pools import demo
-from pools.models import Node, Tenant
+from pools.models import Node
 from telemetry import settlement, statements, window_sources
-from telemetry.models import CarbonPoint, EnergyEntry, RequestRecord, RequestShare, Settlement, StatementLine
+from telemetry.models import (
+    CarbonPoint,
+    EnergyEntry,
+    EnergyRollup,
+    RequestRecord,
+    RequestShare,
+    Settlement,
+    StatementHour,
+    StatementLine,
+)
 from tests.fakes import metering
 from tests.fakes.house import moment, start_instance
-from tests.fakes.metering import START
+from tests.fakes.metering import END, LATER, START, assert_sites_are_their_pools
 
 pytestmark = pytest.mark.django_db
-END = START + 900.0
-LATER = END + 2_000.0
 
 
 @pytest.fixture
@@ -35,24 +42,36 @@ def site(instance):
 
 
 @pytest.fixture
-def tenants():
-    return [Tenant.objects.get_or_create(name=f"tenant-{n}")[0] for n in range(2)]
+def tenants(instance):
+    return metering.quarter_hour(instance)
 
 
 @pytest.fixture
-def house(instance, site, tenants):
-    """Fifteen minutes: the first two thirds serve, then the instance is idle."""
-    metering.intensity(site, START, 300.0, 400.0)
-    metering.intensity(site, START + 300, 600.0, 200.0)
-    metering.rates(site)
-    metering.meters(instance, END + 2, running=lambda at_s: 1 if at_s < START + 600 else 0)
-    for n in range(60):
-        metering.request(instance, START + 3 + 9.7 * n, f"r{n}", tenants[n % 2], ttft_s=0.4 + 0.01 * n)
+def house(instance, tenants):
     return instance
 
 
 def whole(by=(), as_of=None):
     return statements.totals(moment(START), moment(END), by, as_of)
+
+
+def assert_hours_are_their_lines():
+    """What the database keeps by the hour, against the lines of each window's newest revision."""
+    expected = {}
+    newest = Settlement.objects.order_by("site_id", "start_at", "-revision").distinct("site_id", "start_at")
+    for line in StatementLine.objects.filter(settlement__in=list(newest)).exclude(entry="reversal"):
+        hour = line.settlement.start_at.replace(minute=0)
+        key = (line.settlement.site_id, hour, line.kind, line.pool_id, line.service, line.tenant_id)
+        own = expected.setdefault((*key, line.settlement.currency), dict.fromkeys(settlement.AMOUNTS, 0))
+        for name in settlement.AMOUNTS:
+            own[name] += getattr(line, name)
+    found = {
+        (row.site_id, row.start_at, row.kind, row.pool_id, row.service, row.tenant_id, row.currency): {
+            name: getattr(row, name) for name in settlement.AMOUNTS
+        }
+        for row in StatementHour.objects.filter(lines__gt=0)
+    }
+    assert found == expected
 
 
 def entered(**values):
@@ -132,9 +151,46 @@ def test_restated_point_changes_exactly_its_intervals_when_revised(house, site):
         moment(START), moment(END), version
     )
     assert settlement.restate(moment(LATER), moment(START)) == 0
+    assert_hours_are_their_lines()
+
+
+def test_hours_are_in_the_new_currency_alone_when_a_site_changes_it(house, site):
+    settlement.settle(moment(LATER))
+    site.currency = "EUR"
+    site.save()
+    metering.rates(site)
+    assert settlement.restate(moment(LATER), moment(START)) == 3
+    assert set(StatementHour.objects.filter(lines__gt=0).values_list("currency", flat=True)) == {"EUR"}
+    assert_hours_are_their_lines()
 
 
 REVISIONS = st.dictionaries(st.integers(0, 14), st.none() | st.floats(1.0, 900.0), min_size=1, max_size=6)
+
+
+def test_rollups_have_the_carbon_of_the_settlement_when_it_is_made_and_restated(house, site):
+    def rolled_up():
+        sums = EnergyRollup.objects.values("step_s").annotate(g=Sum("carbon_gco2e"), uj=Sum("unknown_uj"))
+        return {row["step_s"]: (row["g"], row["uj"]) for row in sums.filter(start_at__lt=moment(END))}
+
+    def settled():
+        lines = StatementLine.objects.aggregate(ug=Sum("carbon_ug"), uj=Sum("carbon_unknown_uj"))
+        # of hours and days, energy after the last settled window too, of which nothing is known
+        return pytest.approx(lines["ug"] / 1e6, rel=1e-6), lines["uj"]
+
+    EnergyRollup.objects.update(carbon_gco2e=0.0, unknown_uj=F("energy_uj"))  # posted before the feed said anything
+    settlement.settle(moment(LATER))
+    first = rolled_up()
+    assert first[60] == settled()
+    assert first[600] == settled()
+    assert first[3_600][0] == first[86_400][0] == settled()[0]
+    metering.intensity(site, START, 300.0, None, issued_s=START + 5_000)
+    metering.intensity(site, START + 300, 300.0, 500.0, issued_s=START + 5_000)
+    assert settlement.restate(moment(LATER), moment(START)) == 2
+    after = rolled_up()
+    assert after[60] == settled() != first[60]
+    assert after[86_400][0] == settled()[0]
+    assert_sites_are_their_pools()
+    assert settlement.restate(moment(LATER), moment(START)) == 0
 
 
 @given(st.lists(REVISIONS, min_size=1, max_size=3))
@@ -164,6 +220,7 @@ def test_restated_points_change_exactly_their_intervals_when_any_are_revised(ins
             assert amounts["carbon_ug"] == pytest.approx(grams * 1e6, abs=100)
             assert amounts["carbon_unknown_uj"] == 36_000_000_000 * points.count(None)
         assert statements.checksum(moment(START), moment(END), version) == signed
+        assert_hours_are_their_lines()
 
 
 ISSUES = itertools.count(START + 5_000)

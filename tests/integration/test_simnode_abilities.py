@@ -390,6 +390,7 @@ async def test_energy_adds_up_and_has_a_cause_when_an_engine_works_sleeps_wakes_
             await asyncio.sleep(0.01)
 
     watching = asyncio.create_task(look_on())
+    there_s = time.monotonic()
     url = await node.start("a", 0)
     await node.complete(url, max_tokens=60)
     await node.call("POST", f"{url}/sleep?level=2")
@@ -399,6 +400,7 @@ async def test_energy_adds_up_and_has_a_cause_when_an_engine_works_sleeps_wakes_
     await node.call("POST", f"{url}/wake_up")
     await node.call("POST", "/instances/a/drain")
     await node.until(lambda: node.state("a") is None)
+    there_s = time.monotonic() - there_s
     await asyncio.sleep(0.05)
     watching.cancel()
     look()
@@ -409,6 +411,7 @@ async def test_energy_adds_up_and_has_a_cause_when_an_engine_works_sleeps_wakes_
     assert by_kind[EnergyKind.TRANSITION] > 0.0
     model = engine_model(MODEL, "A100-80GB", 1)
     assert by_kind[EnergyKind.SERVING] > 0.3 * model.iteration(A100.f_max, decodes=1, context_tokens=30).energy_j * 60
-    asleep_j = sum(s.energy_j for s in slices if s.kind is EnergyKind.IDLE and s.instance_id == 1)
-    assert asleep_j == pytest.approx(A100.idle_w * slept_s, rel=0.25)
+    idle_j = sum(s.energy_j for s in slices if s.kind is EnergyKind.IDLE and s.instance_id == 1)
+    # A busy machine also leaves it idle before it sleeps and after it woke.
+    assert 0.75 * A100.idle_w * slept_s < idle_j < 1.25 * A100.idle_w * there_s
     assert all(before.energy_j <= after.energy_j for before, after in pairwise(points))

@@ -65,6 +65,32 @@ def test_record_becomes_a_trace_of_nested_spans(now):
     assert "status" not in whole
 
 
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.mark.parametrize(
+    ("traceparent", "joined"),
+    [
+        (f"00-{TRACE}-{PARENT}-01", True),
+        (f"cc-{TRACE}-{PARENT}-03", True),  # of a later version, sampled and random
+        (f"ff-{TRACE}-{PARENT}-01", False),
+        (f"00-{TRACE.upper()}-{PARENT}-01", False),
+        (f"00-{'0' * 32}-{PARENT}-01", False),
+        (f"00-{TRACE}-{'0' * 16}-01", False),
+        (None, False),
+    ],
+)
+def test_spans_are_in_the_clients_trace_when_it_sent_a_valid_traceparent(now, traceparent, joined):
+    spans = tracing.spans(record(1, now, traceparent=traceparent))
+    assert {span["traceId"] == TRACE for span in spans} == {joined}
+    assert spans[0].get("parentSpanId") == (PARENT if joined else None)
+    assert {span["parentSpanId"] for span in spans[1:]} == {spans[0]["spanId"]}
+
+
+def test_no_spans_are_made_when_the_client_does_not_sample_its_trace(now):
+    assert tracing.spans(record(1, now, traceparent=f"00-{TRACE}-{PARENT}-00")) == []
+
+
 def test_failed_request_without_an_instance_has_its_error_and_no_engine(now):
     failed = record(
         2, now, status="rejected", http_status=429, instance_uid=None, queue_s=None, ttft_s=None, error="full"

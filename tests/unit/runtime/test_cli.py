@@ -133,7 +133,9 @@ def test_fetched_trace_is_kept_only_when_its_checksum_is_right(  # type: ignore[
 
     source = tmp_path / "source"
     source.write_bytes(content)
-    public = traffic.PublicTrace(source.as_uri(), hashlib.sha256(b"as published").hexdigest(), len(content), "none")
+    public = traffic.PublicTrace(
+        "a trace", source.as_uri(), hashlib.sha256(b"as published").hexdigest(), len(content), "none"
+    )
     monkeypatch.setitem(traffic.PUBLIC_TRACES, "azure-2023-conv", public)
     out = tmp_path / "out.csv"
     shown = run("trace", "fetch", "azure-2023-conv", "--out", str(out), "--json")
@@ -149,7 +151,7 @@ def test_fetch_says_so_in_one_line_when_there_is_no_network(  # type: ignore[no-
 ) -> None:
     from greenserve.commands import traffic
 
-    nowhere = traffic.PublicTrace("http://127.0.0.1:1/trace.csv", "", 0, "none")
+    nowhere = traffic.PublicTrace("a trace", "http://127.0.0.1:1/trace.csv", "", 0, "none")
     monkeypatch.setitem(traffic.PUBLIC_TRACES, "azure-2023-conv", nowhere)
     shown = run("trace", "fetch", "azure-2023-conv", "--out", str(tmp_path / "out.csv"))
     assert shown.exit_code == 1

@@ -1,0 +1,184 @@
+"""node: machines with GPUs that join the fleet."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import socket
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from greenserve.cli import fail
+
+from .database import database
+from .node_profile import profile
+
+if TYPE_CHECKING:
+    from pools.agent.nvml import Inventory
+
+CODE = Path(__file__).resolve().parents[2]
+
+
+@click.group()
+def node() -> None:
+    """Machines with GPUs: make a token where GreenServe runs, join with it on the machine. docs/nodes.md says more."""
+
+
+node.add_command(profile)
+
+
+@node.command()
+@click.option("--cluster", help="SITE/CLUSTER that the machine is to join; may be left out where there is only one.")
+@click.option("--hours", type=click.FloatRange(0.1, 720.0), default=24.0, show_default=True, help="How long it holds.")
+@database()
+def token(cluster: str | None, hours: float) -> None:
+    """Make a join token: good for one machine, once. It is shown only now."""
+    from pools import joining
+    from pools.audit import Actor
+
+    found = _cluster(cluster)
+    made, secret = joining.issue(Actor(channel="command"), found, timedelta(hours=hours))
+    click.echo(secret)
+    click.echo(f"Joins one machine to {found} until {made.expires_at:%Y-%m-%d %H:%M} UTC:", err=True)
+    click.echo(f"  greenserve node join URL-OF-THE-DASHBOARD {secret}", err=True)
+
+
+def _cluster(name: str | None) -> Any:
+    from pools.models import Cluster
+
+    rows = {f"{row.site.name}/{row.name}": row for row in Cluster.objects.select_related("site")}
+    known = ", ".join(sorted(rows)) or "none yet: make a site and a cluster first"
+    if name is None and len(rows) != 1:
+        fail(f"say which cluster, by --cluster SITE/CLUSTER; there are: {known}", 2)
+    if name is not None and name not in rows:
+        fail(f"there is no cluster '{name}'; there are: {known}", 2)
+    return rows[name] if name else next(iter(rows.values()))
+
+
+@node.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def inventory(as_json: bool) -> None:
+    """Show this machine's GPUs as the driver tells them. Needs no right, and changes nothing."""
+    found = _inventory()
+    if as_json:
+        import msgspec
+
+        click.echo(json.dumps(msgspec.to_builtins(found)))
+        return
+    _show(found)
+
+
+@node.command()
+@click.argument("url")
+@click.argument("token")
+@click.option("--name", help="The node's name; the machine's where it is left out.")
+@click.option("--user", help="Who runs the agent; you where it is left out.")
+@click.option("--keep", type=click.Path(path_type=Path), help="Folder for the agent's settings (GREENSERVE_VAR).")
+@click.option(
+    "--vllm",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The program `vllm` to start engines with.",
+)
+@click.option(
+    "--cpu", metavar="TYPE:COUNT", help="For a machine without GPUs: what stands for them, to try GreenServe on."
+)
+@click.option(
+    "--power", default="20:65", show_default=True, help="With --cpu: the machine's watts, IDLE:FULL, declared."
+)
+def join(
+    url: str,
+    token: str,
+    name: str | None,
+    user: str | None,
+    keep: Path | None,
+    vllm: Path | None,
+    cpu: str | None,
+    power: str,
+) -> None:
+    """Make this machine a node of the GreenServe whose dashboard is at URL, with a TOKEN made there.
+
+    Its GPUs are registered, the agent's settings written, and its systemd units printed. Nothing is started.
+    """
+    from greenserve import env
+    from pools.agent import joining
+    from scheduler.core.ports import AdapterError
+
+    account = _account(user)
+    called = name or re.sub(r"[^a-zA-Z0-9_-]+", "-", socket.gethostname().split(".")[0]).strip("-")
+    found = _inventory() if cpu is None else _declared(called, cpu, power)
+    _show(found)
+    try:
+        joined = joining.send(url, joining.offer(token, called, found))
+    except AdapterError as error:
+        fail(str(error))
+    settings = joining.keep(keep or env.read().var_dir, joined)
+    runs = "It runs engines when it is opened to planning" if vllm else "It is metered"
+    click.echo(f"Joined {joined.cluster} as node {joined.node}. {runs}; no plan reckons with it yet.")
+    click.echo(f"The agent's settings are in {settings}; only you can read them.")
+    if why := joining.unreachable(joined.broker_url):
+        click.echo(f"But {why}.")
+    more = joining.GPU_NODE if cpu is None else ("--gpus", "cpu", "--devices", cpu, "--power", power)
+    if vllm is not None:
+        more = (*more, "--vllm", str(vllm.absolute()), "--engines", str((settings.parent / "engines").absolute()))
+    if vllm is not None and cpu is not None:
+        more = (*more, *joining.CPU_ENGINES)
+    units = {"greenserve-agent.service": joining.agent_unit(joined.node, account.pw_name, settings, CODE, more)}
+    how_many = "A service, for systemd (as root: save it under this name, then `systemctl enable --now` it):"
+    if cpu is None:
+        units = {"greenserve-actuator.service": joining.actuator_unit(account.pw_uid, CODE), **units}
+        how_many = (
+            "Two services, for systemd (as root: save them under these names, then `systemctl enable --now` both):"
+        )
+    click.echo(how_many)
+    for unit, text in units.items():
+        click.echo(f"\n# /etc/systemd/system/{unit}\n{text}", nl=False)
+
+
+def _account(user: str | None) -> pwd.struct_passwd:
+    try:
+        return pwd.getpwuid(os.getuid()) if user is None else pwd.getpwnam(user)
+    except KeyError:
+        fail(f"there is no user '{user or os.getuid()}' on this machine", 2)
+
+
+def _declared(node: str, devices: str, power: str) -> Inventory:
+    from pools.agent.declared import Declaration, inventory
+
+    try:
+        return inventory(node, Declaration.read(devices, power))
+    except ValueError as error:
+        fail(f"--cpu {devices} --power {power}: {error}", 2)
+
+
+def _inventory() -> Inventory:
+    from pools.agent.nvml import NvmlGpuMeter
+    from scheduler.core.ports import AdapterError
+
+    meter = NvmlGpuMeter(timeout_s=30.0)  # waking GPUs takes a while
+    try:
+        return meter.inventory()
+    except AdapterError as error:
+        fail(str(error))
+    finally:
+        meter.close()
+
+
+def _show(found: Inventory) -> None:
+    click.echo(f"Driver {found.driver}, {len(found.gpus)} GPU{'' if len(found.gpus) == 1 else 's'}:")
+    for gpu in found.gpus:
+        clocks = f"{gpu.clocks_mhz[0]:.0f} to {gpu.clocks_mhz[-1]:.0f} MHz" if gpu.clocks_mhz else "clocks unknown"
+        parts = [
+            gpu.gpu_type + ("" if gpu.catalogued else " (not in the catalogue)"),
+            f"{gpu.memory_bytes / 1e9:.0f} GB",
+        ]
+        parts += [clocks, "TDP unknown" if gpu.tdp_w is None else f"{gpu.tdp_w:.0f} W"]
+        if gpu.nvlinks:
+            parts.append(f"{gpu.nvlinks} NVLinks")
+        if gpu.mig_slices is not None:
+            parts.append(f"MIG, {gpu.mig_slices} instances")
+        click.echo(f"  {gpu.index}  {', '.join(parts)}  {gpu.uuid}")

@@ -1,0 +1,48 @@
+"""A laboratory of two experiments that take a moment to run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scheduler.simulator import shipped
+from scheduler.simulator.lab import experiments
+from scheduler.simulator.lab.decomposition import energy_by_kind
+from scheduler.simulator.lab.experiment import CONVERSATION, Experiment, Row, Run, saving
+
+SCENARIO = """
+# Two instances for twenty seconds.
+fleet: {name: node, count: 2, model: Llama2-13B, gpu: A100-80GB, tp: 1}
+workload: {generate: poisson, prompt_tokens: 300, output_tokens: 30, rate_rps: 3, duration_s: 20, rate_scale: 1.5}
+sites: {site: {gpus: {A100-80GB: 2}}}
+slo: {ttft_s: 0.5, tpot_s: 0.03}
+"""
+RUNS = (Run("before", "single_pool"), Run("after", "least_loaded"), Run("fewer", "single_pool", ("fleet.count=1",)))
+ROWS = (
+    Row("saving of one", "fig. 1", "%", 40.0, saving("fewer", "before"), "one instance idles where two do"),
+    Row("saving of another router", "table 2", "%", 90.0, saving("after", "before")),
+)
+TINY = Experiment("tiny", "Paper, fig. 1 and table 2: two instances", "tiny", RUNS, ROWS, stands_in="All is ours.")
+TRACED = Experiment(
+    "traced",
+    "Paper, fig. 3: on a trace",
+    "tiny",
+    RUNS[:2],
+    ROWS[1:],
+    trace=CONVERSATION,
+    bound=True,
+    listed=("after",),
+    table=energy_by_kind,
+)
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of the papers' experiments and of the scenarios that come with the product."""
+    (folder / "tiny.yaml").write_text(SCENARIO, encoding="utf-8")
+    monkeypatch.setattr(shipped, "folder", lambda: folder)
+    monkeypatch.setattr("scheduler.live.whatif.presets.folder", lambda: folder)
+    for name in list(experiments.EXPERIMENTS):
+        monkeypatch.delitem(experiments.EXPERIMENTS, name)
+    for own in (TINY, TRACED):
+        monkeypatch.setitem(experiments.EXPERIMENTS, own.name, own)

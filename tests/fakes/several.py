@@ -1,0 +1,71 @@
+"""Several rows of everything that a page or the REST API lists."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pools import people
+from pools.audit import Actor
+from pools.models import Job, ModelCard, Partition, Profile, RequestClass, Service
+from scheduler.live import holds, webhooks
+from scheduler.models import Study, StudyRun
+from telemetry.models import (
+    Alert,
+    AlertSilence,
+    EmbodiedFactor,
+    GpuRate,
+    Instrument,
+    Pue,
+    Report,
+    ReportSchedule,
+    Tariff,
+)
+
+from . import seed
+
+
+def of_everything(actor: Actor) -> seed.Seeded:
+    seeded = seed.everything(minutes=3, rps=0.3)
+    now, soon = seeded.now, seeded.now + timedelta(hours=1)
+    asked = {"period": "2026-01", "zone": "UTC", "sites": [], "by": []}
+    version = {"valid_from": now, "source": "bill", "version": "1"}
+    for n, site in enumerate(seeded.sites):
+        Tariff.objects.create(site=site, currency="USD", price_per_kwh=0.1, **version)
+        GpuRate.objects.create(site=site, currency="USD", gpu_type=f"g{n}", rate_per_gpu_hour=1.0, **version)
+        Pue.objects.create(site=site, value=1.2, **version)
+        EmbodiedFactor.objects.create(gpu_type=f"g{n}", gpu_kg=1.0, lifespan_years=4.0, **version)
+        Instrument.objects.create(
+            site=site, kind="residual", factor_g_per_kwh=1, valid_from=now, valid_to=soon, source="x"
+        )
+        ReportSchedule.objects.create(name=f"s{n}", cadence="weekly")
+        job = Job.objects.create(kind="report", created_by=actor.user)
+        Report.objects.create(asked=asked, period_start=now, period_end=soon, job=job)
+        study = Study.objects.create(
+            name=f"s{n}", base="fleet", scenario={}, heard_at=now, job=Job.objects.create(kind="study")
+        )
+        StudyRun.objects.create(study=study, index=0, label="a", policy="greenserve")
+        moments = {"since": now, "opened_at": now, "last_seen_at": now, "acknowledged_by": actor.user}
+        Alert.objects.create(rule="r", subject=f"{n}", level="bad", summary="s", step="s", threshold=1.0, **moments)
+        AlertSilence.objects.create(rule="r", created_by=actor.user, created_at=now, expires_at=soon)
+        people.new_key(actor, seeded.tenants[n], "key")
+        webhooks.subscribe(actor, f"w{n}", "https://ops.example.org/", ["decision.made"])
+        loop = ("carbon", "scale", "shard")[n]
+        holds.pause(actor, seeded.service, loop, "works")
+        holds.drain_site(actor, site, soon, "works")
+        Profile.objects.create(
+            model_card=seeded.service.model_card,
+            request_class=seeded.pools[n].request_class,
+            gpu_type="A100-80GB",
+            tp=4,
+            max_rps=1.0,
+            power_w=1.0,
+            kind="modelled",
+            source="test",
+        )
+    other = Partition.objects.create(name="other")
+    RequestClass.objects.create(partition=other, name="ALL", rank=0)
+    card = ModelCard.objects.create(name="other", max_model_len=10)
+    Service.objects.create(name="other", model_card=card, partition=other).partitions.add(other)
+    webhooks.WebhookSubscription.objects.update(created_at=now - timedelta(hours=1))
+    webhooks.collect(now)
+    return seeded

@@ -1,0 +1,113 @@
+"""A program that takes vLLM's command line and answers as it does, within a tenth of a second.
+
+`program(folder)` makes it; what it does follows from the weights it is given: `fake/crash` ends with an error,
+`fake/mute` never comes up, `fake/stubborn` does not heed SIGTERM. `POST /crash` ends any of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+TOKEN_S = 0.01
+
+
+def program(folder: Path) -> Path:
+    """An executable in the folder, as `vllm` of a virtual environment is."""
+    path = folder / "vllm"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__)} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+class _Engine(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    lock = threading.Lock()
+    running: ClassVar[int] = 0
+    sleeping: ClassVar[bool] = False
+    served: ClassVar[str] = ""
+
+    def do_GET(self) -> None:
+        if self.path == "/version":
+            self._answer({"version": "9.9.9"})
+        elif self.path == "/is_sleeping":
+            self._answer({"is_sleeping": _Engine.sleeping})
+        elif self.path == "/environment":
+            self._answer(dict(os.environ))
+        elif self.path == "/arguments":
+            self._answer(sys.argv[1:])
+        elif self.path == "/metrics":
+            page = f"vllm:num_requests_running {_Engine.running}\nvllm:num_requests_waiting 0\n"
+            self._send(200, page.encode())
+        else:
+            self._send(200, b"")
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        path = self.path.partition("?")[0]
+        if path == "/crash":
+            sys.stderr.write("RuntimeError: the engine core has died\n")
+            sys.stderr.flush()
+            os._exit(1)
+        if path in ("/sleep", "/wake_up"):
+            _Engine.sleeping = path == "/sleep"
+            self._send(200, b"{}")
+            return
+        asked = json.loads(body)
+        if asked["model"] != _Engine.served or self.headers.get("Content-Type") != "application/json":
+            self._send(404, b"{}")
+            return
+        with _Engine.lock:
+            _Engine.running += 1
+        time.sleep(TOKEN_S * asked["max_tokens"])
+        with _Engine.lock:
+            _Engine.running -= 1
+        self._answer({"usage": {"completion_tokens": asked["max_tokens"]}})
+
+    def log_message(self, format: str, *args: object) -> None:
+        sys.stdout.write(format % args + "\n")
+        sys.stdout.flush()
+
+    def _answer(self, found: object) -> None:
+        self._send(200, json.dumps(found).encode())
+
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what")
+    parser.add_argument("weights")
+    parser.add_argument("--host")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--served-model-name")
+    known, _ = parser.parse_known_args()
+    if known.weights == "fake/crash":
+        sys.stderr.write("INFO it begins\nValueError: no room for the KV cache\n")
+        sys.exit(3)
+    if known.weights == "fake/stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    worker = subprocess.Popen(["sleep", "600"])  # engines have workers, which must not outlive them
+    if known.weights != "fake/stubborn":
+        signal.signal(signal.SIGTERM, lambda *_: (worker.kill(), os._exit(0)))
+    if known.weights == "fake/mute":
+        time.sleep(600)
+    _Engine.served = known.served_model_name
+    ThreadingHTTPServer((known.host, known.port), _Engine).serve_forever()
+
+
+if __name__ == "__main__":
+    _main()

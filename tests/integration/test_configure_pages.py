@@ -1,0 +1,144 @@
+"""The pages of configuration and control, without a browser: every kind, imports and exports, policies, holds."""
+
+import pytest
+from django.urls import reverse
+from django.utils import timezone
+
+from pools import demo
+from pools.models import Node, Service, Site
+from scheduler.live.configure import registry
+from scheduler.models import Decision, LoopPause, Override, ServiceMode
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def service(redis_client):
+    return demo.load()
+
+
+def test_every_kind_has_its_pages_when_an_administrator_looks(service, admin_client, django_assert_max_num_queries):
+    for page in ("configure", "holds", "setup"):
+        assert admin_client.get(reverse(page)).status_code == 200
+    for kind, owned in registry.OWNED.items():
+        with django_assert_max_num_queries(25):
+            assert admin_client.get(reverse("configure", args=[kind]), {"q": "a"}).status_code == 200
+        assert admin_client.get(reverse("configure-new", args=[kind])).status_code == 200
+        empty = admin_client.post(reverse("configure-consequences", args=[kind]), {})
+        assert empty.status_code == 200
+        assert admin_client.post(reverse("configure-new", args=[kind]), {}).context["form"].errors
+        row = owned.model._default_manager.first()
+        if row is not None:
+            page = admin_client.get(reverse("configure-edit", args=[kind, row.pk])).content.decode()
+            assert "What follows from it" in page or owned.one in page
+            assert admin_client.get(reverse("configure-new", args=[kind]), {"clone": row.pk}).status_code == 200
+            assert admin_client.get(reverse("configure-delete", args=[kind, row.pk])).status_code == 200
+
+
+@pytest.mark.parametrize("format", ["csv", "yaml"])
+def test_nothing_changes_when_an_export_is_imported(service, admin_client, format):
+    for kind in ("services", "sites", "clusters", "nodes", "gpus", "models", "classes", "profiles", "slos", "feeds"):
+        text = admin_client.get(reverse("configure-export", args=[kind, format])).content.decode()
+        answer = admin_client.post(reverse("configure-import", args=[kind]), {"text": text, "format": format})
+        whats = {(item.key, item.what, item.notes) for item in answer.context["outcomes"]}
+        assert {what for _, what, _ in whats} == {"unchanged"}, (kind, whats)
+
+
+def test_rows_are_all_stored_or_none_when_they_are_imported(service, admin_client):
+    url = reverse("configure-import", args=["nodes"])
+    cluster = Node.objects.first().cluster
+    good = f"- {{name: n-new, cluster: {cluster}, schedulable: false}}\n"
+    bad = good + "- name: n-other\n  cluster: nowhere/else\n"
+    answer = admin_client.post(url, {"text": bad, "format": "yaml", "apply": "1"})
+    assert [(item.line, item.what) for item in answer.context["outcomes"]] == [(1, "created"), (2, "refused")]
+    assert "there is no cluster 'nowhere/else'" in answer.context["outcomes"][1].notes[0]
+    assert not Node.objects.filter(name="n-new").exists()
+    admin_client.post(url, {"text": good, "format": "yaml"})
+    assert not Node.objects.filter(name="n-new").exists()  # only tried
+    assert admin_client.post(url, {"text": good, "format": "yaml", "apply": "1"}).status_code == 302
+    assert Node.objects.get(name="n-new").schedulable is False
+    answer = admin_client.post(url, {"text": "nonsense: [", "format": "yaml"})
+    assert "no YAML" in answer.context["wrong"]
+    answer = admin_client.post(url, {"text": "name,colour\nx,red\n", "format": "csv"})
+    assert "no such column: colour" in answer.context["wrong"]
+
+
+def test_a_warning_is_shown_first_when_a_row_is_stored(service, admin_client):
+    site = Site.objects.exclude(clusters=None).first()
+    url = reverse("configure-edit", args=["sites", site.pk])
+    form = admin_client.get(url).context["form"]
+    data = {name: form[name].value() for name in form.fields} | {"power_cap_w": "5"}
+    shown = admin_client.post(url, data)
+    assert "when idle" in shown.content.decode()
+    assert Site.objects.get(pk=site.pk).power_cap_w is None
+    assert admin_client.post(url, data | {"seen": shown.context["seen"]}).status_code == 302
+    assert Site.objects.get(pk=site.pk).power_cap_w == 5.0
+
+
+def test_several_rows_are_changed_when_they_are_ticked(service, admin_client):
+    ids = list(Node.objects.values_list("pk", flat=True)[:2])
+    url = reverse("configure-bulk", args=["nodes"])
+    assert admin_client.get(url, {"id": ids, "field": "schedulable"}).status_code == 200
+    assert admin_client.post(url, {"id": ids, "field": "schedulable"}).status_code == 302  # not ticked: off
+    assert Node.objects.filter(schedulable=False).count() == 2
+
+
+def test_what_follows_is_told_for_each_row_before_several_are_changed(service, admin_client):
+    ids = list(Site.objects.values_list("pk", flat=True)[:2])
+    url, data = reverse("configure-bulk", args=["sites"]), {"id": ids, "field": "power_cap_w", "power_cap_w": "5"}
+    fragment = admin_client.post(f"{url}?part=told", data).content.decode()
+    assert fragment.count("when idle") == 2
+    shown = admin_client.post(url, data)
+    assert shown.content.decode().count("when idle") == 2
+    assert "Change all of them all the same" in shown.content.decode()
+    assert not Site.objects.filter(power_cap_w=5.0).exists()
+    assert admin_client.post(url, data | {"seen": shown.context["seen"]}).status_code == 302
+    assert Site.objects.filter(power_cap_w=5.0).count() == 2
+    wrong = admin_client.post(url, {"id": ids, "field": "time_zone", "time_zone": "Mars/Olympus"})
+    assert wrong.status_code == 200
+    assert "Not possible" in wrong.content.decode()
+    assert not Site.objects.filter(time_zone="Mars/Olympus").exists()
+
+
+def test_only_what_differs_is_kept_when_a_policy_is_given(service, admin_client):
+    url = reverse("configure-policy", args=[service.pk])
+    page = admin_client.get(url, {"preset": "dynamollm"})
+    data = {f"knob-{knob.name}": knob.value for knob in page.context["knobs"]} | {"policy": "dynamollm"}
+    assert not any(knob.differs for knob in page.context["knobs"])
+    wrong = admin_client.post(url, data | {"knob-tp": "none"})
+    assert "tp" in {knob.name for knob in wrong.context["knobs"] if knob.error}
+    assert admin_client.post(url, data | {"knob-clock": "fixed"}).status_code == 302
+    found = Service.objects.get(pk=service.pk)
+    assert (found.policy, found.knobs) == ("dynamollm", {"clock": "fixed"})
+
+
+def test_clock_advice_can_be_approved_down_to_a_floor(service, admin_client):
+    pool = service.pools.first()
+    words = "Advice, not carried out: 1310 MHz; it stays at 1410 MHz."
+    told = {"service": service, "pool": pool, "reason": "slack", "summary": words, "inputs": {"advised_mhz": 1310.0}}
+    Decision.objects.create(kind="clock", at=timezone.now(), **told)
+    assert words not in admin_client.get(reverse("holds")).content.decode()  # it acts
+    ServiceMode.objects.update_or_create(service=service, defaults={"mode": "approve"})
+    page = admin_client.get(reverse("holds")).content.decode()
+    assert words in page
+    assert 'name="floor_mhz" type="number" min="1" required value="1310"' in page
+    data = {"kind": "clock", "pool": pool.pk, "floor_mhz": "1310", "for_s": "900", "reason": "a quiet night"}
+    page = admin_client.post(reverse("holds-override"), data, follow=True).content.decode()
+    assert "may go down to 1310 MHz" in page
+
+
+def test_words_are_shown_when_a_hold_makes_no_sense(service, admin_client):
+    data = {"service": service.pk, "loop": "carbon", "reason": " ", "for_s": "900"}
+    page = admin_client.post(reverse("holds-pause"), data, follow=True)
+    assert "say why" in page.content.decode()
+    pool = service.pools.first()
+    data = {"kind": "workers", "pool": pool.pk, "workers": "two", "for_s": "900", "reason": "a trial"}
+    page = admin_client.post(reverse("holds-override"), data, follow=True)
+    assert "written like 2 x A100-80GB/TP4" in page.content.decode()
+    assert not LoopPause.objects.exists()
+    assert not Override.objects.exists()
+
+
+def test_first_step_is_told_when_nothing_is_there(redis_client, db, admin_client):
+    page = admin_client.get(reverse("setup"))
+    assert page.context["following"].name == "site"

@@ -1,0 +1,148 @@
+"""A machine joins the fleet: the token, the address it goes to, and the command that does it over the NVML stand-in."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from django.conf import settings
+from django.test import Client
+from django.utils import timezone
+
+from greenserve.commands.node import node as node_command
+from pools import joining
+from pools.audit import Actor
+from pools.models import AuditEntry, Cluster, Gpu, JoinToken, Node, Site
+from pools.services import hash_secret
+from tests.fakes.nvml import Boards, library
+from tests.fakes.simnode import ROOT
+
+GPU = {
+    **{"uuid": "GPU-a", "index": 0, "name": "NVIDIA A100-SXM4-80GB", "gpu_type": "A100-80GB"},
+    **{"memory_bytes": 85_899_345_920, "min_mhz": 210.0, "max_mhz": 1410.0, "tdp_w": 400.0},
+}
+
+
+def cluster() -> Cluster:
+    site = Site.objects.create(name="oslo", label="Oslo", grid_zone="NO1")
+    return Cluster.objects.create(site=site, name="main")
+
+
+def post(secret: str, name: str = "box-1", gpus: Any = (GPU,)) -> Any:
+    body = {"token": secret, "name": name, "driver": "570.00.01", "gpus": list(gpus)}
+    return Client().post("/api/v1/nodes/join/", json.dumps(body), content_type="application/json")
+
+
+def wrong(answer: Any) -> dict[str, str]:
+    assert answer.status_code == 400, answer.content
+    return {item["field"]: item["detail"] for item in answer.json()["errors"]}
+
+
+@pytest.mark.django_db
+def test_machine_is_a_metered_node_when_it_brings_a_token(redis_client) -> None:
+    token, secret = joining.issue(Actor(), cluster())
+    assert secret not in str(vars(token))
+    answer = post(secret)
+    assert answer.status_code == 201, answer.content
+    assert answer.json() == {"node": "box-1", "cluster": "oslo/main", "broker_url": settings.CELERY_BROKER_URL}
+    assert answer.headers["Cache-Control"] == "no-store"
+    node = Node.objects.get()
+    assert (node.simulated, node.schedulable, str(node.cluster)) == (False, False, "oslo/main")
+    gpu = Gpu.objects.get()
+    assert (gpu.uuid, gpu.gpu_type, gpu.min_mhz, gpu.max_mhz, gpu.tdp_w) == ("GPU-a", "A100-80GB", 210, 1410, 400)
+    assert AuditEntry.objects.filter(action="join", label="box-1").exists()
+    assert secret not in str(list(AuditEntry.objects.values()))
+
+
+@pytest.mark.django_db
+def test_token_is_refused_when_it_was_used_has_expired_or_never_was(redis_client) -> None:
+    where = cluster()
+    _, secret = joining.issue(Actor(), where)
+    assert post(secret).status_code == 201
+    assert "was used" in wrong(post(secret, "box-2"))["token"]
+    late, expired = joining.issue(Actor(), where)
+    JoinToken.objects.filter(pk=late.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
+    assert "has expired" in wrong(post(expired, "box-2"))["token"]
+    assert "is not known" in wrong(post("gsj_guessed", "box-2"))["token"]
+    assert Node.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_token_stays_good_when_what_it_came_with_was_wrong(redis_client) -> None:
+    where = cluster()
+    Node.objects.create(cluster=where, name="simulated", simulated=True)
+    _, secret = joining.issue(Actor(), where)
+    assert "a simulated node" in wrong(post(secret, "simulated"))["name"]
+    assert "power limit" in wrong(post(secret, gpus=[{**GPU, "tdp_w": None}]))["gpus"]
+    assert "from 1 to 64" in wrong(post(secret, gpus=[]))["gpus"]
+    assert "gpus.0.memory_bytes" in wrong(post(secret, gpus=[{**GPU, "memory_bytes": 0}]))
+    assert not Gpu.objects.exists()
+    assert post(secret).status_code == 201
+    _, another = joining.issue(Actor(), where)
+    assert "belongs to node box-1" in wrong(post(another, "box-2"))["gpus"]
+    assert not Node.objects.filter(name="box-2").exists()
+    assert post(another, gpus=[GPU, {**GPU, "uuid": "GPU-b", "index": 1}]).status_code == 201  # joins again, with more
+    assert Gpu.objects.filter(node__name="box-1").count() == 2
+
+
+@pytest.mark.django_db
+def test_token_command_names_the_cluster_when_there_are_several() -> None:
+    where = cluster()
+    made = CliRunner().invoke(node_command, ["token", "--hours", "2"])
+    assert made.exit_code == 0, made.output
+    token = JoinToken.objects.get(token_hash=hash_secret(made.stdout.split()[0]))
+    assert token.cluster == where
+    assert token.expires_at - timezone.now() < timedelta(hours=2)
+    Cluster.objects.create(site=where.site, name="annexe")
+    refused = CliRunner().invoke(node_command, ["token"])
+    assert refused.exit_code == 2
+    assert "there are: oslo/annexe, oslo/main" in refused.output
+
+
+@pytest.fixture
+def boards(tmp_path: Path) -> Iterator[Boards]:
+    found = Boards(library(tmp_path), tmp_path / "boards", count=2)
+    yield found
+    found.close()
+
+
+def command(boards: Boards, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "greenserve", "node", *words],
+        cwd=ROOT,
+        env={**os.environ, **boards.environment},
+        capture_output=True,
+        text=True,
+        timeout=90.0,
+    )
+
+
+def test_command_joins_and_says_what_to_run(live_server, redis_client, boards: Boards, tmp_path: Path) -> None:
+    _, secret = joining.issue(Actor(), cluster())
+    boards[1].mig, boards[1].slices = 1, 2
+    done = command(boards, "join", live_server.url, secret, "--name", "box-1", "--keep", str(tmp_path / "var"))
+    assert done.returncode == 0, done.stderr
+    assert "Driver 570.00.01, 2 GPUs:" in done.stdout
+    assert "0  A100-80GB, 86 GB, 210 to 1410 MHz, 400 W, 12 NVLinks  GPU-00000000" in done.stdout
+    assert "MIG, 2 instances" in done.stdout
+    assert "Joined oslo/main as node box-1. It is metered; no plan reckons with it yet." in done.stdout
+    assert "But " not in done.stdout  # the tests' Redis is on this machine
+    assert f"--allow-uid {os.getuid()} " in done.stdout
+    kept = tmp_path / "var" / "node-box-1.env"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert kept.read_text().startswith(f"BROKER_URL={settings.CELERY_BROKER_URL}\n")
+    assert settings.CELERY_BROKER_URL not in done.stdout
+    assert sorted(Gpu.objects.values_list("uuid", flat=True)) == [boards.uuid(0), boards.uuid(1)]
+
+    again = command(boards, "join", live_server.url, secret, "--name", "box-2", "--keep", str(tmp_path / "var"))
+    assert again.returncode == 1
+    assert "token: The join token was used; make one with `greenserve node token`" in again.stderr

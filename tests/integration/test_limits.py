@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from pools.models import Gpu, Service, Site
+from scheduler.live.configure import limits
+from telemetry.models import Pue
+
+pytestmark = pytest.mark.django_db  # PostgreSQL judges them
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (Site(pue=1.2, currency="USD", power_cap_w=5.0), {}),
+        (Site(pue=1.2, currency="USD"), {}),
+        (Site(pue=1.2, currency="USD", power_cap_w=-5.0), {"power_cap_w": ["must be above 0"]}),
+        (Site(pue=0.2, currency="eu"), {"pue": ["must be at least 1"], "currency": ["must be three capital letters"]}),
+        (Gpu(min_mhz=500, max_mhz=200, memory_gb=80, tdp_w=700), {"max_mhz": ["must be at least min_mhz"]}),
+        (Service(expected_rps=1.0, expected_prompt_tokens=5), {"expected_output_tokens": ["is needed here: above 0"]}),
+        (
+            Pue(value=1.1, valid_from=datetime(2026, 2, 1, tzinfo=UTC), valid_to=datetime(2026, 1, 1, tzinfo=UTC)),
+            {"valid_to": ["must be above valid_from"]},
+        ),
+    ],
+)
+def test_a_broken_limit_is_told_in_words_at_its_field(row: Any, told: dict[str, list[str]]) -> None:
+    found = limits.broken(row)
+    assert found.keys() == told.keys()
+    for name, words in told.items():
+        assert found[name][0].startswith(words[0])
+
+
+def test_a_field_that_is_left_out_is_not_judged() -> None:
+    assert limits.broken(Site(pue=0.2, currency="USD"), ["pue"]) == {}

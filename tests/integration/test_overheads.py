@@ -1,0 +1,64 @@
+"""The Overhead Table as people and plans see it: what starts took, by their rows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from pools import demo
+from pools.models import Instance, Node
+from scheduler.live import overheads
+from tests.fakes.house import start_instance
+
+pytestmark = pytest.mark.django_db
+CHANGE = "warm start of Llama3-70B on A100-80GB/TP4"
+
+
+@pytest.fixture
+def service():
+    return demo.load()
+
+
+def started(pool, took_s, ago_s, node="loc1-a100"):
+    """A row of an instance that was ready so long ago, and took so long to be."""
+    ready_at = timezone.now() - timedelta(seconds=ago_s)
+    made = start_instance(pool, Node.objects.get(name=node), tp=4, state="ready")
+    Instance.objects.filter(pk=made.pk).update(ready_at=ready_at, created_at=ready_at - timedelta(seconds=took_s))
+    made.gpu_holds.all().delete()
+    return made
+
+
+def signed_in():
+    found = Client()
+    found.force_login(get_user_model().objects.create_user("viewer"))
+    return found
+
+
+def test_page_and_rest_show_what_starts_took(service):
+    pool = service.pools.first()
+    for took_s, ago_s in ((40.0, 300.0), (50.0, 200.0), (30.0, 100.0)):
+        started(pool, took_s, ago_s)
+    client = signed_in()
+    (row,) = client.get("/api/v1/overheads/", {"model": "Llama3-70B"}).json()["results"]
+    assert (row["change"], row["count"]) == (CHANGE, 3)
+    assert [row[name] for name in ("least_s", "most_s")] == pytest.approx([30.0, 50.0])
+    assert row["mean_s"] == pytest.approx(39.1)  # 40, then 0.3 x 10 s more, then 0.3 x 13 s less
+    assert overheads.table(service, timezone.now()).seconds[CHANGE] == pytest.approx(row["mean_s"])
+    assert row["published_s"] > 0.0
+    assert client.get("/api/v1/overheads/", {"model": "other"}).json()["results"] == []
+    page = client.get(reverse("model", args=[service.model_card_id])).content.decode()
+    assert CHANGE in page
+
+
+def test_what_others_run_and_what_is_long_ago_is_no_measurement(service):
+    pool = service.pools.first()
+    started(pool, 40.0, 8 * 86_400.0)
+    Instance.objects.filter(pk=started(pool, 5.0, 100.0).pk).update(node=None)
+    assert overheads.rows([service], timezone.now()) == []
+    page = signed_in().get(reverse("model", args=[service.model_card_id])).content.decode()
+    assert "No instance has become ready yet" in page

@@ -1,0 +1,444 @@
+"""People, rights, keys and the audit trail, as pages and as rules."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from allauth.mfa.models import Authenticator
+from allauth.mfa.totp.internal.auth import format_hotp_value, hotp_value, yield_hotp_counters_from_time
+from click.testing import CliRunner
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.core.cache import cache
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import DatabaseError, transaction
+from django.db.models import ProtectedError
+from django.test import Client
+from django.urls import get_resolver, reverse
+from django.utils import timezone
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.request import Request
+from rest_framework.test import APIRequestFactory
+
+from frontend.people import throttle
+from greenserve.cli import cli
+from pools import audit, people, rights
+from pools.models import AccessToken, ApiKey, AuditEntry, Membership, Site, Tenant
+from pools.rights import Right
+from scheduler.api.authentication import TokenAuthentication
+from tests.fakes.oidc import FakeOidc
+from tests.fakes.people import PASSWORD, ROLES, person
+
+pytestmark = pytest.mark.django_db
+SYSTEM = audit.Actor()
+PUBLIC = {"login", "account_login", "mfa_authenticate", "openid_connect_login", "openid_connect_callback", "healthz"}
+ADMINISTRATORS = {"people", "person", "keys", "audit", "audit-csv"}  # to look at
+OWN = {"account-password", "account-two-step", "account-two-step-off", "account-codes", "account-tokens", "time-zone"}
+OWN |= {"account-token-revoke", "login", "account_login", "logout", "mfa_authenticate"}
+FORMS = {"whatif-new", "whatif-apply", "whatif-experiment"}  # of operators
+NOBODYS = {"int": "999999", "uuid": "00000000-0000-0000-0000-000000000000"}
+WRITES = {
+    "acknowledge-alert": Right.OPERATE,
+    "silence-alerts": Right.OPERATE,
+    "end-silence": Right.OPERATE,
+    "reports": Right.FINANCE,
+    "report-sign": Right.FINANCE,
+    "report-cancel": Right.FINANCE,
+    "people": Right.ADMINISTER,
+    "person": Right.ADMINISTER,
+    "person-active": Right.ADMINISTER,
+    "person-password": Right.ADMINISTER,
+    "person-two-step-off": Right.ADMINISTER,
+    "keys": Right.ADMINISTER,
+    "key-revoke": Right.ADMINISTER,
+    "token-revoke": Right.ADMINISTER,
+}
+
+
+@pytest.fixture(autouse=True)
+def _fresh_cache(settings) -> None:
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # quick: it is not what is tested
+    cache.clear()
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site.objects.create(name="ashburn", label="Ashburn", grid_zone="US-PJM")
+
+
+def client_of(user) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def pages() -> dict[str, str]:
+    """Each named page with a path of it; numbers are of nothing that exists."""
+    found: dict[str, str] = {}
+
+    def walk(patterns, prefix: str) -> None:
+        for pattern in patterns:
+            route = prefix + str(pattern.pattern)
+            if hasattr(pattern, "url_patterns"):
+                walk(pattern.url_patterns, route)
+            elif pattern.name and not route.startswith(("api/", "v1/", "metrics")):
+                path = re.sub(r"<(\w+):\w+>", lambda m: NOBODYS.get(m[1], "nothing"), route)
+                found[pattern.name] = "/" + re.sub(r"<\w+>", "nothing", path)
+
+    walk(get_resolver().url_patterns, "")
+    return found
+
+
+def test_pages_answer_each_role_as_its_rights_say_when_looked_at():
+    clients = {role: client_of(person(role)) for role in ROLES}
+    for name, path in pages().items():
+        if name in PUBLIC:
+            continue
+        answer = Client().get(path)
+        assert (answer.status_code, answer.headers.get("Location", "").split("?")[0]) == (302, "/sign-in/"), name
+        if name in ADMINISTRATORS:
+            found = {role: client.get(path).status_code == 403 for role, client in clients.items()}
+            assert found == {role: role != "administrator" for role in ROLES}, name
+        else:
+            status = clients["viewer"].get(path).status_code
+            assert (status == 403) == (name in FORMS), (name, path)
+            assert status < 500, (name, path)
+
+
+def test_only_those_with_the_right_change_something():
+    clients = {role: client_of(person(role)) for role in ROLES}
+    paths = pages()
+    for name, right in WRITES.items():
+        assert Client().post(paths[name]).status_code == 302, name
+        for role, client in clients.items():
+            refused = client.post(paths[name]).status_code == 403
+            assert refused == (right not in rights.RIGHTS[role]), (name, role)
+    viewer = clients["viewer"]
+    for name, path in paths.items():
+        if name not in OWN:
+            assert viewer.post(path).status_code in (403, 404, 405), name
+
+
+def test_refusal_says_what_is_missing_and_whom_to_ask(site):
+    page = client_of(person("viewer")).get("/people/").content.decode()
+    assert "administer" in page
+    assert "Your role is viewer. Ask an administrator" in page
+    elsewhere = Site.objects.create(name="berlin", label="Berlin", grid_zone="DE")
+    scoped = person("operator", sites=[site])
+    with pytest.raises(PermissionDenied, match="Berlin is none of your sites"):
+        rights.require(scoped, Right.OPERATE, elsewhere)
+    assert rights.has(scoped, Right.OPERATE, site)
+    assert list(rights.sites_of(scoped)) == [site]
+    assert not rights.everywhere(scoped)
+    with pytest.raises(ProtectedError):  # with no site left the role would be for all
+        site.delete()
+
+
+def test_nobody_has_rights_when_not_in_use_or_not_signed_in(client):
+    out = person("administrator")
+    people.create(SYSTEM, "second", "administrator", password="a long enough phrase")
+    people.set_active(SYSTEM, out, False)
+    assert not rights.has(get_user_model().objects.get(pk=out.pk), Right.VIEW)
+    assert client.post("/sign-in/", {"username": "administrator", "password": PASSWORD}).status_code == 200
+
+
+def test_the_last_administrator_stays_one():
+    only = person("administrator")
+    for change in (lambda: people.set_active(SYSTEM, only, False), lambda: people.set_role(SYSTEM, only, "viewer")):
+        with pytest.raises(ValidationError, match="only administrator"):
+            change()
+    client = client_of(only)
+    answer = client.post(reverse("person", args=[only.pk]), {"role": "viewer"})
+    assert answer.status_code == 400
+    assert "only administrator" in answer.content.decode()
+
+
+# -- signing in ------------------------------------------------------------------------------------
+
+
+def sign_in(client: Client, password: str, name: str = "viewer", **extra):
+    return client.post("/sign-in/", {"username": name, "password": password}, **extra)
+
+
+def test_sign_in_is_refused_for_a_while_when_the_password_was_wrong_too_often(client):
+    person("viewer")
+    for _ in range(throttle.OF_NAME_AND_ADDRESS):
+        assert "Please enter a correct" in sign_in(client, "wrong").content.decode()
+    page = sign_in(client, PASSWORD).content.decode()
+    assert "Too many failed attempts. Try again in 15 min, at" in page
+    assert "_auth_user_id" not in client.session
+    assert sign_in(Client(), PASSWORD, REMOTE_ADDR="198.51.100.7").status_code == 302  # another address is not locked
+    for _ in range(throttle.OF_NAME_AND_ADDRESS):
+        sign_in(client, "wrong", name="nobody")
+    assert "Too many failed" in sign_in(client, "wrong", name="nobody").content.decode()  # as if they existed
+    kept = str(list(AuditEntry.objects.values()))
+    assert "nobody" not in kept  # what is typed there may be a password
+    assert "wrong" in kept
+    assert PASSWORD not in kept
+
+
+def test_addresses_are_limited_too_and_time_heals(client, monkeypatch):
+    monkeypatch.setattr(throttle, "OF_ADDRESS", 3)
+    for n in range(3):
+        sign_in(client, "wrong", name=f"guess-{n}")
+    assert "Too many failed" in sign_in(client, PASSWORD).content.decode()
+    later = timezone.now() + throttle.WINDOW + timedelta(seconds=1)
+    assert throttle.free_again_at(throttle.name_key("viewer"), "127.0.0.1", later) is None
+
+
+def test_client_address_is_the_proxys_word_only_when_proxies_are_ours(rf, settings):
+    request = rf.get("/", REMOTE_ADDR="10.0.0.1", HTTP_X_FORWARDED_FOR="203.0.113.9, 198.51.100.7")
+    assert audit.client_address(request) == "10.0.0.1"
+    settings.GREENSERVE_PROXIES = 1
+    assert audit.client_address(request) == "198.51.100.7"
+
+
+def test_one_time_password_must_be_changed_before_anything_else(client):
+    page = client_of(person("administrator")).post("/people/", {"username": "nora", "role": "operator"})
+    given = re.search(r"One-time password</dt><dd><code>([^<]+)", page.content.decode())
+    assert given
+    assert page.headers["Cache-Control"].count("no-store")
+    assert sign_in(client, given[1], "nora").status_code == 302
+    assert client.get("/decisions/").url == "/account/"
+    assert client.get("/api/v1/sites/").status_code == 403
+    short = client.post("/account/password/", {"current": given[1], "new": "short", "again": "short"})
+    assert "at least 12 characters" in short.content.decode()
+    new = {"current": given[1], "new": "a long enough phrase", "again": "a long enough phrase"}
+    assert client.post("/account/password/", new).status_code == 302
+    assert client.get("/decisions/").status_code == 200
+    assert not Membership.objects.get(user__username="nora").must_change_password
+    assert given[1] not in str(list(AuditEntry.objects.values()))
+
+
+def code_of(secret: str, offset: int = 0) -> str:
+    counters = list(yield_hotp_counters_from_time())
+    return format_hotp_value(hotp_value(secret, counters[len(counters) // 2] + offset))
+
+
+def test_two_step_sign_in_goes_round_with_code_and_recovery_code(client):
+    user = person("viewer")
+    client.force_login(user)
+    page = client.get("/account/two-step/").content.decode()
+    assert "<svg" in page
+    secret = re.search(r"Key: <code>([^<]+)", page)[1].replace(" ", "")
+    wrong = client.post("/account/two-step/", {"current": "not it", "code": code_of(secret)})
+    assert "not your password" in wrong.content.decode()
+    on = client.post("/account/two-step/", {"current": PASSWORD, "code": code_of(secret)})
+    codes = re.findall(r"<li><code>(\d+)", on.content.decode())
+    assert len(codes) == 10
+    assert secret not in str(list(Authenticator.objects.values("data")))  # encrypted
+
+    def begin() -> Client:
+        fresh = Client()
+        assert sign_in(fresh, PASSWORD).url == "/sign-in/code/"
+        assert fresh.get("/decisions/").status_code == 302  # half-way is not in
+        return fresh
+
+    fresh = begin()
+    assert "Incorrect code" in fresh.post("/sign-in/code/", {"code": "000000"}).content.decode()
+    assert fresh.post("/sign-in/code/", {"code": code_of(secret)}).status_code == 302
+    assert fresh.get("/decisions/").status_code == 200
+    fresh = begin()
+    assert fresh.post("/sign-in/code/", {"code": codes[0]}).status_code == 302
+    fresh = begin()
+    assert "Incorrect code" in fresh.post("/sign-in/code/", {"code": codes[0]}).content.decode()  # once
+    for _ in range(throttle.OF_NAME_AND_ADDRESS):
+        fresh.post("/sign-in/code/", {"code": "000000"})
+    assert "Too many failed" in fresh.post("/sign-in/code/", {"code": codes[1]}).content.decode()
+
+    assert client.post("/account/two-step/off/", {"current": PASSWORD}).status_code == 302
+    assert sign_in(Client(), PASSWORD).url == "/"
+
+
+def test_oidc_makes_a_viewer_and_groups_are_roles(settings, client):
+    person("administrator", "ada")
+    with FakeOidc(subject="s-1", username="ada", groups=["ops", "other"]) as provider:
+        settings.ENV = replace(settings.ENV, oidc=provider.settings({"ops": "operator"}))
+        settings.SOCIALACCOUNT_PROVIDERS = provider.allauth()
+        assert "Sign in with Fake SSO" in client.get("/sign-in/").content.decode()
+        answer = provider.follow(client, reverse("openid_connect_login", args=["sso"]))
+        assert (answer.status_code, answer.headers["Location"]) == (302, "/")
+        user = get_user_model().objects.get(pk=client.session["_auth_user_id"])
+        assert user.username != "ada"  # a name alone is nobody's account
+        assert people.role_of(user) == "operator"
+        provider.groups = []
+        again = Client()
+        provider.follow(again, reverse("openid_connect_login", args=["sso"]))
+        assert again.session["_auth_user_id"] == str(user.pk)
+        assert people.role_of(user) == "viewer"
+    refused = client_of(person("viewer", "vic")).get(reverse("openid_connect_login", args=["other"]))
+    assert refused.status_code == 404
+    silent = Client().get(reverse("openid_connect_login", args=["sso"]), follow=True)  # the provider is gone
+    assert "does not answer as it should" in silent.content.decode()
+
+
+# -- keys and tokens -------------------------------------------------------------------------------
+
+
+def authenticated(secret: str):
+    request = Request(APIRequestFactory().get("/", HTTP_AUTHORIZATION=f"Bearer {secret}"))
+    return TokenAuthentication().authenticate(request)
+
+
+def test_token_opens_the_api_within_its_rights_and_sites_until_it_ends(site):
+    user = person("operator")
+    other = Site.objects.create(name="berlin", label="Berlin", grid_zone="DE")
+    page = client_of(user).post(
+        "/account/tokens/", {"label": "nightly", "rights": ["view"], "sites": ["ashburn"], "lifetime": "7"}
+    )
+    secret = re.search(r"<code>(gs_[\w-]+)", page.content.decode())[1]
+    assert secret not in str(list(AccessToken.objects.values()) + list(AuditEntry.objects.values()))
+    found, token = authenticated(secret)
+    assert found == user
+    assert rights.has(found, Right.VIEW, site)
+    assert not rights.has(found, Right.VIEW, other)
+    assert not rights.has(found, Right.OPERATE)  # the person has it, the token does not
+    token.refresh_from_db()
+    assert token.last_used_at is not None
+    assert audit.actor_of(type("R", (), {"auth": token, "user": found})(), "api").key.startswith("nightly gs_")
+
+    for bad in ("gs_nothing", "", "two words"):
+        with pytest.raises(AuthenticationFailed):
+            authenticated(bad)
+    AccessToken.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    with pytest.raises(AuthenticationFailed):
+        authenticated(secret)
+    AccessToken.objects.update(expires_at=None)
+    assert authenticated(secret)
+    people.revoke_token(SYSTEM, token)
+    with pytest.raises(AuthenticationFailed):
+        authenticated(secret)
+
+
+def test_token_has_no_more_than_its_person_when_asked_for_more(site):
+    viewer = person("viewer", sites=[site])
+    berlin = Site.objects.create(name="berlin", label="Berlin", grid_zone="DE")
+    with pytest.raises(ValidationError) as refused:
+        people.new_token(SYSTEM, viewer, "", ["operate"], [berlin])
+    assert set(refused.value.error_dict) == {"label", "rights", "sites"}
+    token, secret = people.new_token(SYSTEM, person("operator"), "ci", ["view", "operate"])
+    people.set_role(SYSTEM, token.user, "viewer")
+    found, _ = authenticated(secret)
+    assert not rights.has(found, Right.OPERATE)  # it shrinks with its person
+    people.set_active(SYSTEM, token.user, False)
+    with pytest.raises(AuthenticationFailed):
+        authenticated(secret)
+
+
+def test_tenant_key_is_shown_once_and_revoked(django_capture_on_commit_callbacks, redis_client):
+    Tenant.objects.create(name="acme", label="Acme")
+    client = client_of(person("administrator"))
+    with django_capture_on_commit_callbacks(execute=True) as told:
+        page = client.post("/keys/", {"tenant": "acme", "label": "web", "lifetime": "30"}).content.decode()
+    assert len(told) == 1  # gateways
+    secret = re.search(r"<code>(gs-[\w-]+)", page)[1]
+    key = ApiKey.objects.get(label="web")
+    assert key.key_hash not in str(list(AuditEntry.objects.values()))
+    assert secret not in client.get("/keys/").content.decode()
+    client.post(reverse("key-revoke", args=[key.pk]))
+    key.refresh_from_db()
+    assert key.revoked_at is not None
+    assert "revoked" in client.get("/keys/").content.decode()
+
+
+# -- audit -----------------------------------------------------------------------------------------
+
+
+def test_audit_shows_who_changed_what_before_and_after(site, django_assert_max_num_queries):
+    admin = person("administrator")
+    client = client_of(admin)
+    before = audit.values(site)
+    site.pue = 1.2
+    audit.record(audit.Actor(admin, "ci gs_abc…", "api"), "update", site, before, audit.values(site))
+    audit.record(SYSTEM, "update", site, {"webhook_secret": "hush"}, {"nested": {"api_key": "hush2"}, "max_tokens": 5})
+    with django_assert_max_num_queries(8):
+        page = client.get("/audit/", {"kind": "site", "object": "ashburn"}).content.decode()
+    assert "<del>1.54</del> → " in page
+    assert "<ins>1.2</ins>" in page
+    assert "hush" not in page
+    assert "max tokens" in page
+    assert "Nothing of that kind" in client.get("/audit/?who=nobody").content.decode()
+    assert client.get("/audit/?since=2026-13-45").status_code == 400
+    assert "Nothing of that kind" in client.get("/audit/?since=2090-01-01T00:00").content.decode()
+    audit.note(SYSTEM, "update", "site", label="=cmd()")
+    text = b"".join(client.get("/audit.csv?kind=site").streaming_content).decode()
+    assert text.count("\n") == 4
+    assert ",'=cmd()," in text
+
+
+def test_audit_pages_by_cursor_and_refuses_changes(site):
+    client = client_of(person("administrator"))
+    for n in range(120):
+        audit.record(SYSTEM, "update", site, {"rank": n}, {"rank": n + 1})
+    seen, path = [], "/audit/?kind=site"
+    while path:
+        page = client.get(path).content.decode()
+        seen += re.findall(r"<del>(\d+)</del>", page)
+        older = re.search(r'href="(\?[^"]*before=\d+)" rel="next"', page)
+        path = older and "/audit/" + older[1].replace("&amp;", "&")
+    assert [int(n) for n in seen] == list(range(119, -1, -1))
+    for change in (lambda q: q.update(who="x"), lambda q: q.delete()):
+        with pytest.raises(DatabaseError, match="append-only"), transaction.atomic():
+            change(AuditEntry.objects.all())
+
+
+def test_requests_carry_their_id_into_the_trail(client):
+    person("viewer")
+    answer = sign_in(client, PASSWORD, headers={"x-request-id": "abc-123"})
+    assert answer.headers["X-Request-ID"] == "abc-123"
+    entry = AuditEntry.objects.get(action="sign-in")
+    assert (entry.request_id, entry.address, entry.who, entry.channel) == ("abc-123", "127.0.0.1", "viewer", "page")
+    assert sign_in(client, "x", headers={"x-request-id": "a b\n"}).headers["X-Request-ID"] != "a b\n"
+
+
+# -- production ------------------------------------------------------------------------------------
+
+
+def test_deploy_check_is_clean_with_the_production_settings(tmp_path):
+    names = {"GREENSERVE_DEMO": "0", "GREENSERVE_HTTPS": "1", "GREENSERVE_PROXIES": "1"}
+    names |= {"GREENSERVE_WEB_NAMES": "greenserve.example.org", "GREENSERVE_VAR": str(tmp_path)}
+    root = Path(settings.BASE_DIR)
+    command = [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "INFO"]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GREENSERVE_")}
+    done = subprocess.run(command, cwd=root, env=kept | names, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "no issues" in done.stdout
+
+
+def test_pages_allow_no_inline_script_and_nothing_from_elsewhere(client):
+    policy = client.get("/sign-in/").headers["Content-Security-Policy"]
+    scripts = next(part for part in policy.split(";") if part.strip().startswith("script-src")).split()[1:]
+    assert scripts == ["'self'"]
+    assert "default-src 'none'" in policy
+    assert "http" not in policy
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def test_command_makes_the_first_administrator_and_a_token(site, client):
+    run = CliRunner().invoke
+    made = run(cli, ["user", "create", "ada", "--role", "administrator"])
+    assert made.exit_code == 0, made.output
+    assert sign_in(client, made.output.split(": ")[-1].strip(), "ada").status_code == 302
+    refused = run(cli, ["user", "role", "ada", "viewer"])
+    assert (refused.exit_code, "only administrator" in refused.output) == (2, True)
+    assert run(cli, ["user", "create", "nora", "--role", "operator", "--site", "ashburn"]).exit_code == 0
+    assert "there is no site 'x'" in run(cli, ["user", "role", "nora", "operator", "--site", "x"]).output
+    made = run(cli, ["user", "token", "nora", "--label", "nightly", "--right", "view"])
+    found, _ = authenticated(made.output.strip())
+    assert found.get_username() == "nora"
+    assert (
+        "rights: A token has no right"
+        in run(cli, ["user", "token", "nora", "--label", "x", "--right", "finance"]).output
+    )
+    assert "nora: operator, ashburn" in run(cli, ["user", "list"]).output
+    assert run(cli, ["user", "password", "nobody"]).exit_code == 2
+    assert set(AuditEntry.objects.exclude(kind="sign-in").values_list("channel", flat=True)) == {"command"}

@@ -1,0 +1,126 @@
+"""The profiler against a simulated node, whose truth is known: the engine model itself."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pools.agent.http import HttpClient
+from pools.agent.sim import SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
+from pools.profiler.drive import Effort
+from pools.profiler.run import Progress
+from pools.profiler.session import Found, Node, Order, profile
+from scheduler.core.dynamo_classes import request_classes
+from scheduler.core.profiles import load_profiles
+from tests.fakes.simnode import ROOT, SimnodeProcess, eventually
+
+QUICK = Effort(repeats=1, window_s=2.0, bisections=0, prefills_s=0.2, idle_s=0.3)
+MODEL, GPU = "Llama3-8B", "A100-80GB"
+
+
+@pytest.fixture
+def simnode(tmp_path: Path) -> Iterator[SimnodeProcess]:
+    node = SimnodeProcess(tmp_path, "profiled", (f"{GPU}:2",)).start()
+    yield node
+    node.stop()
+
+
+def quick(out: Path, **changes: object) -> Order:
+    fields = {"batches": (8,), "prompts": (16, 128), "output_tokens": 128, "clocks_mhz": (1410.0,), "with_loads": False}
+    return Order(MODEL, out, effort=QUICK, **{**fields, **changes})  # type: ignore[arg-type]
+
+
+def run(order: Order, simnode: SimnodeProcess) -> tuple[list[Found], list[Progress]]:
+    client = HttpClient(simnode.url, 5.0)
+    told: list[Progress] = []
+    node = Node(SimGpuMeter(client), SimFrequencyActuator(client), SimInstanceRuntime(client))
+    try:
+        return asyncio.run(profile(order, node, told.append)), told
+    finally:
+        client.close()
+
+
+def test_the_profile_is_the_engine_model_when_the_engine_is_simulated(simnode: SimnodeProcess, tmp_path: Path) -> None:
+    order = quick(tmp_path / "p.csv")
+    ((found,), told) = run(order, simnode)
+    assert not found.missed
+    # Spans of half a second, on a machine that may do other things: they are within 1 % where it does not. Prompts
+    # take 15 ms, less than a busy client may need to send the next one.
+    for kind, bar in (("decode", 0.2), ("prefill", 0.5)):
+        errors = found.outcome.against[kind]
+        assert errors.time_mape < bar
+        assert errors.watts_mape is not None
+        assert errors.watts_mape < bar
+    assert (told[0].done, told[-1].done, told[-1].total) == (0, 5, 5)
+    assert load_profiles(order.out) == (found.outcome.profile,)
+    assert found.outcome.profile.origin.endswith("watts by the GPUs' counters")
+    assert order.beside(".svg").read_text().startswith("<svg ")
+    assert simnode.get("/instances") == [], "the engine it started is gone"
+    imports, again = [sys.executable, "-m", "greenserve", "engine", "import", "run"], tmp_path / "again.csv"
+    imported = subprocess.run(
+        [*imports, str(order.beside(".run.csv")), "--model", MODEL, "--gpu", GPU, "--tp", "1", "--out", str(again)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert imported.returncode == 0, imported.stderr
+    (read,) = load_profiles(again)
+    assert read.points == found.outcome.profile.points
+
+    done = order.beside(".journal").read_text()
+    ((again_found,), told) = run(order, simnode)
+    assert len(told) == 1, "all of it is in the journal"
+    assert again_found.outcome.profile == found.outcome.profile
+    assert order.beside(".journal").read_text() == done
+
+
+def test_clocks_are_given_back_when_it_is_interrupted(simnode: SimnodeProcess, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "greenserve", "node", "profile", "--model", MODEL, "--control", simnode.url]
+    command += ["--mhz", "900", "--batches", "1", "--no-loads", "--out", str(tmp_path / "p.csv")]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        eventually(lambda: simnode.get("/gpus")[0]["sm_clock_mhz"] == 900.0, 60.0, "lower clock")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    assert "the same command goes on from there" in said
+    assert simnode.get("/gpus")[0]["sm_clock_mhz"] == 1410.0
+    assert simnode.get("/instances") == []
+
+
+@pytest.mark.slow
+def test_rates_rise_until_saturation_when_classes_are_loaded(simnode: SimnodeProcess, tmp_path: Path) -> None:
+    order = quick(
+        tmp_path / "p.csv",
+        tps=(1, 2),
+        clocks_mhz=(900.0, 1410.0),
+        batches=(1, 32),
+        with_loads=True,
+        classes=request_classes()[:1],
+    )
+    found, _ = run(order, simnode)
+    assert [one.outcome.profile.tp for one in found] == [1, 2]
+    for one in found:
+        assert not one.missed
+        assert {point.mhz for point in one.outcome.profile.points} == {900.0, 1410.0}
+        for mhz in (900.0, 1410.0):
+            rows = [row for row in one.loads if row["mhz"] == mhz]
+            rates = [row["rate_rps"] for row in rows]
+            assert rates == sorted(rates)
+            assert [bool(row["saturated"]) for row in rows] == [False] * (len(rows) - 1) + [True]
+            # A machine that stalls makes any one of them longer.
+            assert min(row["e2e_s_p50"] for row in rows[:-1]) < rows[-1]["e2e_s_p50"]
+            assert rows[1]["watts"] < max(row["watts"] for row in rows)
+    assert {profile.tp for profile in load_profiles(order.out)} == {1, 2}
+    with order.beside(".loads.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == sum(len(one.loads) for one in found)

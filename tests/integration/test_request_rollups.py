@@ -1,0 +1,131 @@
+"""Sums of request records: the same figures as the records themselves give, whatever comes late or twice."""
+
+import random
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import pytest
+from django.db import connection
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pools import demo
+from pools.models import Service, Slo, Tenant
+from scheduler.core.fairness import freesh_timely_jain
+from telemetry import partitions, requests, selectors
+from telemetry.frames import Window
+from telemetry.models import LengthRollup, RequestRecord, SloRollup, TenantRollup
+from telemetry.selectors import service_level
+from telemetry.sql import length_rollups, request_rollups
+from tests.fakes.house import moment, request_row
+
+pytestmark = pytest.mark.django_db
+START = 1_767_225_600.0
+SPAN_S = 1_500.0
+
+
+@pytest.fixture
+def tenants(db):
+    demo.load()
+    partitions.ensure({moment(START).date(), moment(START - 86_400).date()})
+    return [*Tenant.objects.values_list("pk", flat=True)[:2], None]
+
+
+def made(rng, tenants, count):
+    """Requests of all kinds: failed ones, ones that nobody judges, ones without tokens or tenant."""
+    service, slo = Service.objects.first(), Slo.objects.filter(kind="ttft").first()
+    rows = []
+    for n in range(count):
+        output = rng.choice([None, 0, rng.randint(1, 400)])
+        rows.append(
+            request_row(
+                request_id=f"r{n}",
+                started_at_s=START + rng.uniform(-SPAN_S, 0.0),
+                service=rng.choice([service.name, "another"]),
+                tenant_id=rng.choice(tenants),
+                status=rng.choice(["ok", "ok", "ok", "upstream_error", "client_gone"]),
+                request_class=rng.choice(["SS", "LL", None]),
+                output_tokens=output,
+                timely_tokens=rng.choice([None, rng.randint(0, output or 0)]),
+                ttft_s=rng.choice([None, rng.uniform(0.0, 2.0 * slo.objective_s)]),
+                tpot_s=rng.choice([None, rng.uniform(0.0, 0.3)]),
+                e2e_s=rng.choice([None, rng.uniform(0.0, 200.0)]),
+            )
+        )
+    return rows
+
+
+@contextmanager
+def from_records():
+    """The selectors as they read where no sums fit."""
+    with patch.object(service_level, "_step_s", return_value=0):
+        yield
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), bucket_s=st.sampled_from([10.0, 60.0, 600.0]), parts=st.integers(1, 4))
+def test_sums_say_what_the_records_say_when_these_come_late_and_twice(tenants, seed, bucket_s, parts):
+    RequestRecord.objects.all().delete()
+    SloRollup.objects.all().delete()  # when the last one ended stays as it was
+    rng = random.Random(seed)
+    rows = made(rng, tenants, 60)
+    objectives = requests.Objectives()
+    for n in range(parts):
+        requests.insert(rows[n::parts] + rng.sample(rows[: n * 9], min(3, n * 9)), objectives)
+    assert RequestRecord.objects.count() == len(rows)
+    window = Window(START - 1_200.0, START, bucket_s)
+    assert service_level._step_s(window) == bucket_s
+    slo, jain, overall = selectors.slo(window), selectors.fairness(window), selectors.tenant_fairness(window)
+    with from_records():
+        assert selectors.slo(window) == slo
+        assert selectors.fairness(window) == jain
+        assert selectors.tenant_fairness(window) == overall
+    assert slo.judged, "some were judged"
+
+
+def test_sums_follow_when_records_are_taken_away(tenants):
+    requests.insert(made(random.Random(1), tenants, 40), requests.Objectives())
+    assert SloRollup.objects.filter(judged__gt=0).exists()
+    RequestRecord.objects.all().delete()
+    assert not SloRollup.objects.exclude(judged=0, within=0).exists()
+    assert not TenantRollup.objects.exclude(output_tokens=0, timely_tokens=0).exists()
+    assert not LengthRollup.objects.exclude(requests=0, timely_tokens=0).exists()
+    frame = selectors.slo(Window(START - 1_200.0, START, 60.0))
+    assert (frame.judged, frame.met, frame.last_end_s) == (0, 0, None)
+
+
+def test_sums_made_from_the_records_are_those_that_were_kept_up(tenants):
+    requests.insert(made(random.Random(2), tenants, 60), requests.Objectives())
+    kept = [sorted(map(str, model.objects.values_list(*columns))) for model, columns in COLUMNS.items()]
+    for model in COLUMNS:
+        model.objects.all().delete()
+    with connection.cursor() as cursor:
+        cursor.execute(request_rollups.FILL)
+        cursor.execute(length_rollups.FILL)
+    assert [sorted(map(str, model.objects.values_list(*columns))) for model, columns in COLUMNS.items()] == kept
+
+
+COLUMNS = {
+    SloRollup: ("step_s", "start_at", "service", "kind", "judged", "within", "until"),
+    TenantRollup: ("step_s", "start_at", "tenant_id", "timely_tokens", "output_tokens"),
+    LengthRollup: ("step_s", "start_at", "request_class", "length", "requests", "timely_tokens"),
+}
+
+
+def test_quartiles_of_a_rolling_window_are_those_of_its_requests(tenants):
+    rng = random.Random(3)
+    rows = [
+        request_row(
+            request_id=f"r{n}",
+            started_at_s=START - 100.0 + n,
+            request_class="LL",
+            output_tokens=length,
+            timely_tokens=rng.randint(0, length),
+            e2e_s=0.0,
+        )
+        for n, length in enumerate(rng.sample(range(1, 500), 90))
+    ]
+    requests.insert(rows, requests.Objectives())
+    frame = selectors.fairness(Window(START - 200.0, START, 10.0))
+    expected = freesh_timely_jain([r.output_tokens for r in rows], [r.timely_tokens for r in rows])
+    assert frame.classes["LL"][-1] == pytest.approx(expected, abs=0.005), "but for lengths that count as one"

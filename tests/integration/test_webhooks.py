@@ -1,0 +1,120 @@
+"""Webhooks of subscribers: each event once, signed, tried again, and no address that is not public."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+
+from pools.audit import Actor
+from pools.models import AuditEntry, Job
+from scheduler.live import webhooks
+from scheduler.models import WebhookDelivery
+from scheduler.tasks import tell_webhooks
+from telemetry.alerts import webhook
+from telemetry.providers.secrets import Secret
+from tests.fakes import seed
+from tests.fakes.sink import receiving
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _private(settings, redis_client) -> None:
+    """The receiver of these tests stands at the loopback."""
+    settings.GREENSERVE_ALERTS = {**settings.GREENSERVE_ALERTS, "webhook_private": True}
+
+
+@pytest.fixture
+def receiver():
+    with receiving() as found:
+        yield found
+
+
+def done(**changed) -> Job:
+    values = {"kind": "report", "state": "done", "finished_at": datetime.now(UTC) + timedelta(seconds=1), **changed}
+    return Job.objects.create(**values)
+
+
+def test_event_arrives_once_and_signed(receiver):
+    row = webhooks.subscribe(Actor(), "ops", receiver.url + "/hook", ["job.ended"])
+    job = done()
+    assert [tell_webhooks(), tell_webhooks()] == [1, 0]
+    (got,) = receiver.received
+    assert webhook.verified(
+        Secret(row.secret), got.headers["X-GreenServe-Signature"], got.body, datetime.now().timestamp()
+    )
+    body = json.loads(got.body)
+    assert (body["event"], body["data"]["uid"], body["data"]["state"]) == ("job.ended", str(job.uid), "done")
+    assert WebhookDelivery.objects.get().state == "sent"
+    assert row.secret not in json.dumps(list(AuditEntry.objects.values("before", "after")))
+    assert "/hook" not in json.dumps(list(AuditEntry.objects.values("before", "after")))
+
+
+def test_what_was_before_the_subscription_is_not_told(receiver):
+    done(finished_at=datetime.now(UTC) - timedelta(minutes=1))
+    webhooks.subscribe(Actor(), "ops", receiver.url, ["job.ended"])
+    assert webhooks.collect(datetime.now(UTC)) == 0
+
+
+def test_delivery_is_tried_again_and_given_up_and_sent_on_request(receiver):
+    receiver.statuses = [503]
+    webhooks.subscribe(Actor(), "ops", receiver.url, ["job.ended"])
+    done()
+    now = datetime.now(UTC)
+    webhooks.collect(now)
+    for _ in range(webhooks.TRIES):
+        assert webhooks.deliver(now) == 0
+        now += timedelta(seconds=webhooks.LONGEST_WAIT_S + 1)
+    row = WebhookDelivery.objects.get()
+    assert (row.state, row.attempts) == ("failed", webhooks.TRIES)
+    assert "503" in row.error
+    receiver.statuses = [200]
+    assert webhooks.again(row, now)
+    assert webhooks.deliver(now) == 1
+
+
+def test_all_kinds_of_events_are_found():
+    seeded = seed.everything(minutes=3, rps=0.2)
+    row = webhooks.subscribe(Actor(), "all", "https://ops.example.org/", list(webhooks.EVENTS))
+    type(row).objects.update(created_at=seeded.now - timedelta(hours=1))
+    made = webhooks.collect(datetime.now(UTC))
+    assert made == WebhookDelivery.objects.filter(event="decision.made").count() > 0
+    assert not WebhookDelivery.objects.filter(body__kind="clock").exists()
+
+
+def test_subscription_over_rest_shows_its_secret_once_and_refuses_private_addresses(settings):
+    settings.GREENSERVE_ALERTS = {**settings.GREENSERVE_ALERTS, "webhook_private": False}
+    client = Client()
+    client.force_login(get_user_model().objects.create_superuser("admin", password="secret"))
+
+    def post(**body):
+        return client.post("/api/v1/webhooks/", json.dumps(body), content_type="application/json")
+
+    asked = {"name": "ops", "url": "https://ops.example.org/hook", "events": ["alert.opened"]}
+    made = post(**asked)
+    assert made.status_code == 201, made.content
+    assert len(made.json()["secret"]) > 30
+    found = client.get(f"/api/v1/webhooks/{made.json()['id']}/")
+    assert "secret" not in found.json()
+    assert post(**{**asked, "name": "b", "url": "http://ops.example.org/"}).json()["errors"][0]["field"] == "url"
+    assert post(**{**asked, "name": "b", "events": ["moon.rises"]}).json()["errors"][0]["field"] == "events.0"
+    changed = client.patch(
+        found.wsgi_request.path,
+        json.dumps({"enabled": False}),
+        content_type="application/json",
+        headers={"If-Match": found.headers["ETag"]},
+    )
+    assert changed.json()["enabled"] is False
+    inside = post(**{**asked, "name": "inside", "url": "https://127.0.0.1/"}).json()["errors"][0]
+    assert inside["field"] == "url"
+    assert "GREENSERVE_ALERT_WEBHOOK_PRIVATE=1" in inside["detail"]
+    row = webhooks.subscribe(Actor(), "inside", "https://localhost/", ["job.ended"])  # only known when it is looked up
+    done()
+    assert tell_webhooks() == 0
+    delivery = WebhookDelivery.objects.get(subscription=row)
+    assert delivery.state == "failed"
+    assert "no public address" in delivery.error
