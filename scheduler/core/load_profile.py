@@ -16,7 +16,7 @@ from scheduler.core.engine_model import EngineModel
 from scheduler.core.engine_params import GpuParams
 from scheduler.core.engine_vector import iterations
 from scheduler.core.iteration import IterationCosts
-from scheduler.core.steady_state import SPARE_DEVIATIONS, batch_point, largest_batch
+from scheduler.core.steady_state import SPARE_DEVIATIONS, batch_point, largest_batch, with_spare
 from scheduler.core.types import Limits, Source
 
 Floats = NDArray[np.float64]
@@ -102,19 +102,24 @@ def modelled(
     mhz: Floats,
     levels: int = LEVELS,
     chunk_tokens: float | None = None,
+    context_tokens: float | None = None,
+    spare_deviations: float = 0.0,
 ) -> LoadProfile | None:
     """From the engine model, all clocks and levels at once; None when not even one such request fits its KV cache.
 
     Args:
         chunk_tokens: TTFT is that of an iteration filled with so many prompt tokens, others' among them, instead of
             one with the request's own: what the unlucky ones see.
+        context_tokens: Of a running sequence, on the mean; None: as if all answers were equally long.
+        spare_deviations: Of the batch, for which the KV cache is to have room as well (`steady_state.max_rps`).
     """
-    batch = _batches(worker, prompt_tokens, output_tokens, levels)
+    out = max(1.0, output_tokens)
+    context_each = prompt_tokens + out / 2.0 if context_tokens is None else context_tokens
+    batch = _batches(worker, prompt_tokens, output_tokens, levels, context_each, spare_deviations)
     if batch is None:
         return None
-    out = max(1.0, output_tokens)
     clock = mhz[:, None]
-    context = batch * (prompt_tokens + out / 2.0)
+    context = batch * context_each
     starts, q = np.maximum(1.0, batch / out), np.minimum(1.0, batch / out)
     decode = iterations(worker, clock, decodes=batch, context_tokens=context)
     mixed = iterations(
@@ -132,14 +137,8 @@ def modelled(
 
 def servable(worker: EngineModel, prompt_tokens: float, output_tokens: float) -> LoadProfile | None:
     """`modelled` at the profiled clocks, each up to the load at which the KV cache has room at 99 of 100 moments."""
-    found = modelled(worker, prompt_tokens, output_tokens, clocks(worker.gpu_params))
-    return None if found is None else with_room(found, worker, prompt_tokens, output_tokens)
-
-
-def with_room(found: LoadProfile, worker: EngineModel, prompt_tokens: float, output_tokens: float) -> LoadProfile:
-    """Each clock up to the load at which the KV cache has room at 99 of 100 moments."""
-    most = [worker.max_rps(prompt_tokens, output_tokens, mhz, Limits(), SPARE_DEVIATIONS) for mhz in found.mhz.tolist()]
-    return found.up_to(np.array(most))
+    mhz = clocks(worker.gpu_params)
+    return modelled(worker, prompt_tokens, output_tokens, mhz, spare_deviations=SPARE_DEVIATIONS)
 
 
 def from_costs(
@@ -163,9 +162,16 @@ def from_costs(
     return _profile(mhz, batch, out, ttft_s, tpot_s, watts, idle_w, source)
 
 
-def _batches(costs: IterationCosts, prompt_tokens: float, output_tokens: float, levels: int) -> Floats | None:
+def _batches(
+    costs: IterationCosts,
+    prompt_tokens: float,
+    output_tokens: float,
+    levels: int,
+    context_tokens: float | None = None,
+    spare_deviations: float = 0.0,
+) -> Floats | None:
     """Mean batches from a lone request to the largest, geometrically: what happens, happens at small ones."""
-    cap = largest_batch(costs, prompt_tokens, max(1.0, output_tokens))
+    cap = with_spare(largest_batch(costs, prompt_tokens, max(1.0, output_tokens), context_tokens), spare_deviations)
     return np.geomspace(1.0, cap, max(2, levels - 1)) if cap >= 1.0 else None
 
 

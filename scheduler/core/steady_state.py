@@ -91,8 +91,7 @@ def max_rps(
     z, B + z sqrt(B) sequences still find room in the KV cache. 2.33 keeps 99 % from waiting.
     """
     out = max(1.0, output_tokens)
-    cap = largest_batch(costs, prompt_tokens, out)
-    cap = ((math.sqrt(spare_deviations**2 + 4.0 * cap) - spare_deviations) / 2.0) ** 2
+    cap = with_spare(largest_batch(costs, prompt_tokens, out), spare_deviations)
 
     def within(batch: float) -> bool:
         point = batch_point(costs, mhz, batch, prompt_tokens, out)
@@ -108,12 +107,23 @@ def max_rps(
     return batch_point(costs, mhz, batch, prompt_tokens, out).rps(batch, out)
 
 
-def largest_batch(costs: IterationCosts, prompt_tokens: float, output_tokens: float) -> float:
-    """Sequences that KV cache (at their mean context) and engine allow; 0 when not even one fits whole."""
+def largest_batch(
+    costs: IterationCosts, prompt_tokens: float, output_tokens: float, context_tokens: float | None = None
+) -> float:
+    """Sequences that KV cache (at their mean context) and engine allow; 0 when not even one fits whole.
+
+    `context_tokens`: of a running sequence, on the mean; None: as if all answers were equally long.
+    """
     capacity = costs.kv_capacity_tokens
     if prompt_tokens + output_tokens > capacity:
         return 0.0
-    return min(float(MAX_SEQUENCES), capacity / (prompt_tokens + output_tokens / 2.0))
+    mean_tokens = prompt_tokens + output_tokens / 2.0 if context_tokens is None else context_tokens
+    return min(float(MAX_SEQUENCES), capacity / mean_tokens)
+
+
+def with_spare(batch: float, spare_deviations: float) -> float:
+    """The mean B of which B + z sqrt(B) is `batch`: see `max_rps`."""
+    return float(((math.sqrt(spare_deviations**2 + 4.0 * batch) - spare_deviations) / 2.0) ** 2)
 
 
 def batch_point(

@@ -36,8 +36,8 @@ class RightSizeConfig:
     """
 
     period_s: float = 10.0
-    headroom: float = 1.1
-    burst: float = 1.0
+    headroom: float = 1.02
+    burst: float = 0.9
     hold_s: float = 60.0
     min_saving: float = 0.03
     mode_saving: float = 0.1

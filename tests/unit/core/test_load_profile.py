@@ -7,6 +7,7 @@ import pytest
 
 from scheduler.core.engine_model import engine_model, gpu
 from scheduler.core.load_profile import clocks, from_costs, measured, modelled
+from scheduler.core.steady_state import SPARE_DEVIATIONS
 from scheduler.core.types import Limits, Source
 
 WORKER = engine_model("Llama2-70B", "H100-SXM-80GB", 4)
@@ -53,6 +54,18 @@ def test_no_load_is_within_limits_that_a_lone_request_breaks():
 
 def test_there_is_no_profile_when_a_request_does_not_fit():
     assert modelled(engine_model("Llama2-70B", "H100-SXM-80GB", 1), 640.0, 200.0, MHZ) is None
+
+
+def test_room_for_bursts_ends_the_loads_where_the_engine_model_does():
+    spare = modelled(WORKER, 640.0, 200.0, MHZ, spare_deviations=SPARE_DEVIATIONS)
+    expected = [WORKER.max_rps(640.0, 200.0, mhz, Limits(), SPARE_DEVIATIONS) for mhz in MHZ]
+    np.testing.assert_allclose(spare.rps[:, -1], expected, rtol=1e-6)
+
+
+def test_instance_with_little_room_carries_less_when_answers_differ():
+    narrow = engine_model("Llama3-70B", "A100-80GB", 2)
+    alike, spread = (modelled(narrow, 70.0, 300.0, MHZ, context_tokens=tokens) for tokens in (None, 2 * 220.0))
+    assert 0.5 < spread.max_rps / alike.max_rps < 0.7  # half the batch, and that is faster
 
 
 def test_top_is_the_top_clock():

@@ -34,7 +34,7 @@ class GreenserveConfig:
     look_s: float = 60.0
     margin: float = 0.45
     clock_margin: float = 0.75
-    wait_share: float = 0.42
+    wait_share: float = 0.7
     shortest_first: bool = True
     chunk_tokens: int = 512
     starting: Starting = field(default_factory=Starting)

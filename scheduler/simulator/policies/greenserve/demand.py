@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 
 from scheduler.core.algorithms.site_mix import Offer, in_time, worth_per_watt
 from scheduler.core.engine_model import engine_model
-from scheduler.core.load_profile import LoadProfile, clocks, modelled, with_room
+from scheduler.core.load_profile import LoadProfile, clocks, modelled
 from scheduler.core.mode_profile import Lengths
+from scheduler.core.steady_state import SPARE_DEVIATIONS
 from scheduler.core.types import Limits, Mode
 from scheduler.simulator.commands import STRETCH_S, FleetView
 from scheduler.simulator.fleet import TOKENS_PER_ITERATION
 from scheduler.simulator.policies.greenserve.config import GreenserveConfig
 from scheduler.simulator.policies.world import CellLoad, SiteInfo, World
+
+Floats = NDArray[np.float64]
 
 _AHEAD_S, _AHEAD_STEP_S = 1800.0, 300.0  # how far ahead carbon is weighed: a move should pay for longer than it takes
 _ENOUGH = 64  # requests whose mean lengths are trusted over those before
@@ -33,15 +36,21 @@ def _rounded(tokens: float) -> int:
 
 @lru_cache(maxsize=1024)
 def load_profile(
-    model: str, engine: str, mode: Mode, lengths: Lengths, step_mhz: float, full_tokens: int
+    model: str, engine: str, mode: Mode, lengths: Lengths, context_tokens: float, step_mhz: float, full_tokens: int
 ) -> LoadProfile | None:
     """Above the clock at which the GPU's voltage stops falling: slower than that a token costs more, not less."""
     worker = engine_model(model, mode.gpu, mode.tp, engine)
     floor = max(worker.gpu_params.f_v, worker.gpu_params.f_min)
     mhz = clocks(worker.gpu_params, step_mhz, floor)
-    tokens = lengths.prompt_tokens, lengths.output_tokens
-    found = modelled(worker, *tokens, mhz, chunk_tokens=full_tokens)
-    return None if found is None else with_room(found, worker, *tokens)
+    return modelled(
+        worker,
+        lengths.prompt_tokens,
+        lengths.output_tokens,
+        mhz,
+        chunk_tokens=full_tokens,
+        context_tokens=context_tokens,
+        spare_deviations=SPARE_DEVIATIONS,
+    )
 
 
 def _mean(loads: Sequence[CellLoad], otherwise: Lengths) -> Lengths:
@@ -58,6 +67,17 @@ def _lately(seen: NDArray[np.int64], otherwise: Lengths) -> Lengths:
     """Of requests by (cell, stretch, [requests, prompt tokens, output tokens]), when they are enough to go by."""
     requests, prompt, output = seen.sum(axis=(0, 1)).tolist()
     return Lengths(prompt / requests, max(1.0, output / requests)) if requests >= _ENOUGH else otherwise
+
+
+def _context(requests: Floats, prompt: Floats, output: Floats) -> float | None:
+    """Mean context of a running request, from cells' requests and their tokens in all; None: there are none.
+
+    Long answers run longer, so that it is more than a mean request's prompt and half its answer.
+    """
+    if not output.any():
+        return None
+    each = np.divide(prompt + output / 2.0, requests, out=np.zeros_like(output), where=requests > 0.0)
+    return float(output @ each / output.sum())
 
 
 class Demand:
@@ -81,6 +101,8 @@ class Demand:
         for k in range(len(self._classes)):
             self._seen[k] = _mean([own for c, own in declared.items() if self._class_of_cell[c] == k], self._seen[k])
         self.lengths = _mean(list(declared.values()), self._seen[0])
+        loads = [(own.rps, own.rps * own.prompt_tokens, own.rps * own.output_tokens) for own in declared.values()]
+        self._context_tokens = _context(*np.array(loads).reshape(-1, 3).T)
 
     def planned(self, margin: float, offers: Sequence[Offer]) -> Limits:
         """Limits for a profile's latencies, so that requests that wait as well keep the real ones.
@@ -121,6 +143,9 @@ class Demand:
             own = [n for n, c in enumerate(self.cells) if self._class_of_cell[c] == k]
             self._seen[k] = _lately(seen[own], self._seen[k])
         self.lengths = _lately(seen, self.lengths)
+        came = seen.sum(axis=1, dtype=float)
+        if came[:, 0].sum() >= _ENOUGH:
+            self._context_tokens = _context(*came.T)
         return np.asarray(seen[:, :, 0].sum(axis=0) / STRETCH_S)
 
     def lately_rps(self, view: FleetView, span_s: float) -> float | None:
@@ -136,7 +161,13 @@ class Demand:
     def profile(self, mode: Mode) -> LoadProfile | None:
         """None: not even one such request fits its KV cache."""
         of = (self.service.model, self.service.engine, mode, self.lengths.rounded)
-        return load_profile(*of, self.config.clock_step_mhz, self._full_tokens())
+        return load_profile(*of, self._running_tokens(), self.config.clock_step_mhz, self._full_tokens())
+
+    def _running_tokens(self) -> float:
+        """Mean context of a running request, rounded as lengths are."""
+        own = self.lengths
+        found = self._context_tokens or own.prompt_tokens + own.output_tokens / 2.0
+        return Lengths(found, 1.0).rounded.prompt_tokens
 
     def _full_tokens(self) -> int:
         """Prompt tokens of the iteration that gives a first token: the unlucky one's, or two chunks of mean prompts."""
