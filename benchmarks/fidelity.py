@@ -7,10 +7,12 @@ scaled, lengths by one factor so that the longest tenth still fits, the rate to 
 can take. Order, bursts and the mix of lengths stay.
 
 Two parts of the trace. The last requests tell, in closed loops, what the engine's iterations take under load
-(pools.profiler.under_load), and, sent at the pace of the run, what the first token takes beside them (HTTP, the front
-end: which the simulator does not have). The first are sent as the trace has them, and simulated with what was found.
-None is in both. The closed loops are run before and after; how far the two are apart is how much the machine itself
-changed meanwhile, and no figure can be better than that.
+(pools.profiler.under_load), and, sent at the pace of the run, how much more than there a prompt's tokens take, and what
+the first token takes beside them (HTTP, the front end: which the simulator does not have). The first are sent as the
+trace has them, and simulated with what was found. None is in both.
+
+The closed loops are run before and after; how far the two are apart is how much the machine itself changed meanwhile, and no
+figure can be better than that.
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ import argparse
 import asyncio
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import theilslopes
 
 from pools.profiler.drive import Engine, warm_up
 from pools.profiler.under_load import Fit, Stretch, fit, measure_under_load
@@ -39,7 +42,7 @@ LATENCY_BAR, THROUGHPUT_BAR = 0.15, 0.05
 _HELD_OUT = 2000  # of the trace's end
 _FULLEST = 0.9  # quantile of prompt + output that is to fit
 _FEWEST = 20  # requests that a rehearsal goes by
-_REHEARSED_LEVELS = 3.0  # how long it is, in closed loops' times
+_REHEARSED_LEVELS = 6.0  # how long it is, in closed loops' times
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,8 @@ class Comparison:
     failed: int
     rate_rps: float
     length_factor: float
-    fit: Fit
+    fit: Fit  # of the closed loops
+    costs: FixedCosts  # at the pace of the run
     stretches: int
     front_s: float
     drift: float  # of the engine over the run: how much longer the same work took after it than before
@@ -150,18 +154,33 @@ def simulated(
     ]
 
 
-def front_of(seen: Sequence[Seen], ours: Sequence[Seen]) -> float:
-    """What the first token of a request takes beside what the simulator has of it: the median over the same requests.
+def at_the_pace(
+    costs: FixedCosts, seen: Sequence[Seen], simulate_with: Callable[[FixedCosts], Sequence[Seen]]
+) -> tuple[FixedCosts, float]:
+    """Costs with what a prompt's tokens take at the pace of the run, and the seconds that a first token takes beside.
 
-    Measured at the pace of the run, since a request that comes alone, one straight after another, waits for its front
-    end to be done with the one before it. None can be missing, or the others would be held against the wrong ones.
+    A prompt takes longer, by its length, where the engine rests between requests than in closed loops (seen, not
+    explained). By how much is the slope of what the simulator lacks of the same requests' first tokens (Theil's, since
+    some of them waited for others); what is still missing then is the front end's: the median.
+
+    Args:
+        simulate_with: The simulator's answer to costs.
+
+    None can be missing, or the others would be held against the wrong ones.
     """
-    if len(seen) != len(ours) or len(seen) < _FEWEST:
-        raise ValueError(
-            f"{len(seen)} of {len(ours)} requests of the rehearsal ended; all must, and {_FEWEST} at least"
-        )
+
+    def missing_s(costs: FixedCosts) -> NDArray[np.float64]:
+        ours = simulate_with(costs)
+        if len(in_order) != len(ours) or len(ours) < _FEWEST:
+            raise ValueError(
+                f"{len(in_order)} of {len(ours)} requests of the rehearsal ended; all must, and {_FEWEST} at least"
+            )
+        return np.array([theirs.ttft_s - one.ttft_s for theirs, one in zip(in_order, ours, strict=True)])
+
     in_order = sorted(seen, key=lambda one: one.sent_s)
-    return max(0.0, median(theirs.ttft_s - one.ttft_s for theirs, one in zip(in_order, ours, strict=True)))
+    slope_s = float(theilslopes(missing_s(costs), [one.prompt_tokens for one in in_order]).slope)
+    paced_costs = replace(costs, prefill_token_s=costs.prefill_token_s + max(0.0, slope_s))
+    return paced_costs, max(0.0, median(missing_s(paced_costs)))
 
 
 def _quantiles(values: ArrayLike) -> tuple[float, ...]:
@@ -193,9 +212,11 @@ def compare(
     after = _under_load(engine, every, level_s)
     stretches = before + after
     line = fit(stretches)
-    front_s = front_of(rehearsed, simulated(line.costs, rehearsal, 0.0, kv_tokens, sequences))
+    costs, front_s = at_the_pace(
+        line.costs, rehearsed, lambda costs: simulated(costs, rehearsal, 0.0, kv_tokens, sequences)
+    )
     theirs = figures_of(seen)
-    ours = figures_of(simulated(line.costs, requests, front_s, kv_tokens, sequences))
+    ours = figures_of(simulated(costs, requests, front_s, kv_tokens, sequences))
     lines = [
         Line(f"{name} p{quantile * 100:g}", theirs_s, ours_s, LATENCY_BAR)
         for name, real_s, sim_s in (
@@ -213,6 +234,7 @@ def compare(
         rate_rps=len(requests) / (60.0 * minutes),
         length_factor=factor,
         fit=line,
+        costs=costs,
         stretches=len(stretches),
         front_s=front_s,
         drift=fit(after).span_s(stretches) / fit(before).span_s(stretches) - 1.0,
@@ -267,7 +289,8 @@ def main() -> None:
     print(table(found))
     print(
         f"\n{found.requests} requests at {found.rate_rps:.2f} a second ({found.failed} failed), lengths x "
-        f"{found.length_factor:.3f}; {found.fit.costs}, {found.fit.error:.1%} off on {found.stretches} stretches; "
+        f"{found.length_factor:.3f}; {found.costs}, "
+        f"the line of the closed loops {found.fit.error:.1%} off on {found.stretches} stretches; "
         f"{found.front_s * 1e3:.1f} ms a first token outside of iterations; the engine took {found.drift:+.1%} longer "
         f"afterwards; load averages of the machine {', '.join(f'{value:.1f}' for value in found.machine_load)}"
     )
