@@ -11,8 +11,8 @@ Two parts of the trace. The last requests tell, in closed loops, what the engine
 the first token takes beside them (HTTP, the front end: which the simulator does not have). The first are sent as the
 trace has them, and simulated with what was found. None is in both.
 
-The closed loops are run before and after; how far the two are apart is how much the machine itself changed meanwhile, and no
-figure can be better than that.
+The closed loops are run before and after; how far the two are apart is how much the machine itself changed meanwhile,
+and no figure can be better than that.
 """
 
 from __future__ import annotations
