@@ -123,14 +123,13 @@ async def _level(
     load = asyncio.create_task(
         replay(at_once, engine.url, keys, engine.model, exact=True, concurrency=concurrency, stop=stop)
     )
-    readings = []
     try:
         await asyncio.sleep(_SETTLE_S)
         until_s = time.monotonic() + level_s
+        readings = [await _read(client)]
         while time.monotonic() < until_s:
-            readings.append(await _read(client))
             await asyncio.sleep(_PERIOD_S)
-        readings.append(await _read(client))
+            readings.append(await _read(client))
         stop.set()
         result = await load
     finally:

@@ -19,8 +19,7 @@ class Lengths:
 
     @property
     def rounded(self) -> Lengths:
-        """To about 3 %: the engine model is asked again when traffic changes, not at every request or epoch."""
-        return Lengths(_round(self.prompt_tokens), _round(self.output_tokens))
+        return Lengths(rounded(self.prompt_tokens), rounded(self.output_tokens))
 
 
 @lru_cache(maxsize=65_536)
@@ -41,6 +40,7 @@ def mode_profile(model: str, engine: str, mode: Mode, lengths: Lengths, limits: 
     return ModeProfile(rate, steady.power_w, steady.ttft_s, steady.tpot_s, steady.e2e_s, Source.MODELLED)
 
 
-def _round(tokens: float) -> float:
+def rounded(tokens: float) -> float:
+    """To about 3 %: the engine model is asked again when traffic changes, not at every request or epoch."""
     step = 2.0 ** max(0, int(tokens).bit_length() - 5)
     return max(1.0, round(tokens / step) * step)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scheduler.core.algorithms.site_mix import Offer, in_time, worth_per_watt
 from scheduler.core.engine_model import engine_model
 from scheduler.core.load_profile import LoadProfile, clocks, modelled
-from scheduler.core.mode_profile import Lengths
+from scheduler.core.mode_profile import Lengths, rounded
 from scheduler.core.steady_state import SPARE_DEVIATIONS
 from scheduler.core.types import Limits, Mode
 from scheduler.simulator.commands import STRETCH_S, FleetView
@@ -166,8 +166,7 @@ class Demand:
     def _running_tokens(self) -> float:
         """Mean context of a running request, rounded as lengths are."""
         own = self.lengths
-        found = self._context_tokens or own.prompt_tokens + own.output_tokens / 2.0
-        return Lengths(found, 1.0).rounded.prompt_tokens
+        return rounded(self._context_tokens or own.prompt_tokens + own.output_tokens / 2.0)
 
     def _full_tokens(self) -> int:
         """Prompt tokens of the iteration that gives a first token: the unlucky one's, or two chunks of mean prompts."""
