@@ -3,7 +3,7 @@
 .PHONY: help install install-dev up down lint check test test-slow test-vllm lock clean
 BIN := .venv/bin
 # Tests of real processes share few processors: one that fails is run a second time, and the summary tells of it (RERUN).
-PYTEST := $(BIN)/pytest -q -r aR --reruns 1 --reruns-delay 5
+PYTEST := $(BIN)/pytest -q -r aR --reruns 1 --reruns-delay 5 --rerun-show-tracebacks
 QUICK := -m "not slow and not gpu and not vllm"
 # Missing migrations are found without a database; that its history was not looked at is no news.
 NO_DATABASE := $(BIN)/python -W ignore::RuntimeWarning:django.core.management.commands.makemigrations

@@ -62,9 +62,10 @@ class Joined:
             return None
 
 
-@pytest.fixture(scope="module")
-def joined(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Joined]:
-    folder = tmp_path_factory.mktemp("joined")
+@pytest.fixture
+def joined(vllm: Path, tmp_path: Path) -> Iterator[Joined]:
+    folder = tmp_path / "joined"
+    folder.mkdir()
     product = OwnProduct(folder / "var")
     agent: subprocess.Popen[bytes] | None = None
     try:

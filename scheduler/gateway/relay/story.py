@@ -6,7 +6,9 @@ An engine that goes on gets the prompt and what was written so far; with the `kv
 
 Simulated engines stop anywhere and send their parameters with the stream. A vLLM computes its prompt in whole and sends
 none, so real engines hand over through a store of blocks (docs/plugin.md) that needs none. They are asked for token
-ids, so that the one that goes on gets the same tokens, and not the text cut into others.
+ids, so that the one that goes on gets the same tokens, and not the text cut into others. But a character may be several
+tokens, and vLLM tells no text until it has all of one; begun with half a character, it would tell the whole prompt
+with the rest. So tokens at the end that have given no text yet are told again by the engine that goes on.
 """
 
 from __future__ import annotations
@@ -22,9 +24,15 @@ SIMULATED, BLOCKS = "simulated", "blocks"  # kv_connector of instances
 _FIELDS = dict[str, msgspec.Raw]
 _ONE_ANSWER = (b"", b"null", b"1")
 # What a second engine cannot tell as the first one would have.
-_WHOLE_ONLY = ("logprobs", "top_logprobs", "prompt_logprobs", "echo", "best_of", "suffix", "tools", "response_format")
+_WHOLE_ONLY = frozenset(
+    {
+        *("logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids"),
+        *("echo", "best_of", "suffix", "tools", "response_format"),
+    }
+)
 _WELL_BEFORE_THE_END = 0.8  # of the prompt
 _NOTHING = (b"null", b"false", b"0", b"[]", b'""')
+_LONG_TOKEN = 16  # characters; with more to a token, text is not an engine's own alone
 
 
 def can_continue(body: bytes, chat: bool) -> bool:
@@ -54,11 +62,27 @@ class Story:
         self._ids_prompt = not chat and _is_ids(bytes(self._fields["prompt"]))
         self._max_tokens = max_tokens
         self._exact = self._ids_prompt  # token ids are asked for
-        self.tells_ids = bytes(self._fields.get("return_token_ids", b"null")) == b"true"  # to the client
         self.prompt_ids: list[int] = []  # as an engine told them
         self.text = ""
         self.ids: list[int] = []
         self.tokens = 0
+        self._silent = 0  # of the ids, those at the end that have given no text yet
+
+    def write(self, text: str, ids: list[int], silent: bool) -> None:
+        """`text` without `ids` counts as one token. `silent`: the ids have given no text of any kind."""
+        self.text += text
+        self.ids += ids
+        self.tokens += len(ids) if ids else int(bool(text))
+        self._silent = self._silent + len(ids) if silent else 0
+
+    def unechoed(self, text: str, tokens: int) -> str:
+        """An engine's first text without what was told before.
+
+        Several tokens told at once may end with half a character, unseen beside the text of the others.
+        """
+        if self.text and len(text) > len(self.text) + _LONG_TOKEN * tokens and self.text in text:
+            return text.rpartition(self.text)[2]
+        return text
 
     def first(self, cut_tokens: int, prompt_tokens: int, chunk_tokens: int | None, connector: str) -> bytes:
         """The body for the engine that does the first `cut_tokens` tokens of prompt and output.
@@ -79,6 +103,10 @@ class Story:
 
     def next(self, params: dict[str, Any] | None) -> bytes:
         """The body for the engine that goes on. `params`: of the engine before; None: it computes all again."""
+        if self._silent:
+            del self.ids[-self._silent :]
+            self.tokens -= self._silent
+            self._silent = 0
         changed: dict[str, Any] = {}
         if self._max_tokens is not None:
             changed["max_tokens"] = max(1, self._max_tokens - self.tokens)
@@ -145,6 +173,7 @@ class StoryMeter:
         self._created: Any = None
         self._legs = 0
         self._part_only = False
+        self._opening = False  # an engine goes on, and has told no text yet
         self._written_before = 0  # tokens, before the engine that tells now
         self._usage: dict[str, Any] | None = None  # the first engine's
         self._ended: dict[str, Any] | None = None  # the event that ends the story, and its usage after it
@@ -162,6 +191,7 @@ class StoryMeter:
         """Another engine tells from here."""
         self._legs += 1
         self._part_only = part_only
+        self._opening = self._legs > 1
         self._written_before = self._story.tokens
         self._partial = b""
         self.params = None
@@ -223,21 +253,22 @@ class StoryMeter:
     def _choice(self, event: dict[str, Any], choice: dict[str, Any], now_s: float) -> bytes:
         story = self._story
         delta = choice.get("delta")
-        text = (delta.get("content") if isinstance(delta, dict) else choice.get("text")) or ""
-        ids = choice.get("token_ids") or []
-        prompt_ids = event.get("prompt_token_ids") or choice.get("prompt_token_ids")
-        if not story.prompt_ids and isinstance(prompt_ids, list):
-            story.prompt_ids = prompt_ids
-        if not story.tells_ids or self._legs > 1:
-            event.pop("prompt_token_ids", None)
-            choice.pop("prompt_token_ids", None)
-        if not story.tells_ids:
-            choice.pop("token_ids", None)
-        tokens = len(ids) if ids else int(bool(text))
-        story.text += text
-        story.ids += ids
-        story.tokens += tokens
-        if tokens:
+        told: dict[str, Any] = delta if isinstance(delta, dict) else choice
+        place = "text" if told is choice else "content"
+        text = told.get(place) or ""
+        ids = choice.pop("token_ids", None) or []
+        for place_of_ids in (event, choice):  # chats' and completions'
+            prompt_ids = place_of_ids.pop("prompt_token_ids", None)
+            if not story.prompt_ids and isinstance(prompt_ids, list):
+                story.prompt_ids = prompt_ids
+        if self._opening and text:
+            self._opening = False
+            if ids:
+                told[place] = text = story.unechoed(text, len(ids))
+        silent = bool(ids) and not (text or told.get("reasoning") or told.get("reasoning_content"))
+        tokens = story.tokens
+        story.write(text, ids, silent)
+        if story.tokens > tokens:
             self._count(now_s)
         finish = choice.get("finish_reason")
         if finish is not None:

@@ -76,12 +76,46 @@ def test_chat_goes_on_by_its_text_when_no_ids_were_told() -> None:
 
 
 @pytest.mark.parametrize("body", [COMPLETION, CHAT])
-def test_client_sees_no_ids_unless_it_asked_for_them(body: dict[str, Any]) -> None:
-    _, _, plain = first_part(body)
-    assert "token_ids" not in json.dumps(plain)
-    _, _, asked = first_part(body | {"return_token_ids": True})
-    assert [e["choices"][0]["token_ids"] for e in asked] == [[7], [8]]
-    assert json.dumps(asked).count("prompt_token_ids") == 1
+def test_client_sees_no_ids(body: dict[str, Any]) -> None:
+    _, _, told = first_part(body)
+    assert "token_ids" not in json.dumps(told)
+
+
+@pytest.mark.parametrize("body", [COMPLETION, CHAT])
+def test_half_a_character_is_written_anew_by_the_engine_that_goes_on(body: dict[str, Any]) -> None:
+    chat = "messages" in body
+    story, meter, _ = first_part(body)
+    meter.feed(event(chat, "", ids=[240]), 0.2)
+    meter.feed(event(chat, "", "length", ids=[159]), 0.3)
+    asked = json.loads(story.next(None))
+    assert (asked["kv_transfer_params"]["prompt_token_ids"] if chat else asked["prompt"]) == [1, 2, 3, 7, 8]
+    assert asked["max_tokens"] == 8
+    meter.begin(part_only=False)
+    meter.feed(event(chat, "\U0001f600", ids=[240, 159, 152, 128]), 0.4)
+    assert (story.text, story.tokens) == (" d e\U0001f600", 6)
+
+
+@pytest.mark.parametrize("kind", ["reasoning", "reasoning_content"])
+def test_thoughts_are_text_as_well(kind: str) -> None:
+    story, meter, _ = first_part(CHAT)
+    choice = {"index": 0, "finish_reason": None, "token_ids": [9], "delta": {kind: "hm"}}
+    meter.feed(b"data: " + json.dumps({"id": "x", "created": 1, "choices": [choice]}).encode() + b"\n\n", 0.2)
+    assert json.loads(story.next(None))["kv_transfer_params"]["prompt_token_ids"] == [1, 2, 3, 7, 8, 9]
+
+
+@pytest.mark.parametrize("body", [COMPLETION, CHAT])
+def test_prompt_is_not_told_when_half_a_character_hid_behind_other_text(body: dict[str, Any]) -> None:
+    chat = "messages" in body
+    story, meter, _ = first_part(body)
+    meter.feed(event(chat, " f", "length", ids=[9, 240]), 0.2)
+    story.next(None)
+    meter.begin(part_only=False)
+    echo = "the prompt, in whole and from its beginning: d e f d e f"
+    sent = meter.feed(event(chat, f"{echo}\U0001f600", ids=[159, 152]), 0.3)
+    assert "prompt" not in sent.decode()
+    assert story.text == " d e f\U0001f600"
+    meter.feed(event(chat, " and all that is in it: d e f, again and again: d e f g", ids=[11]), 0.3)
+    assert story.text.endswith("again: d e f g"), "only what comes first can be an echo"
 
 
 def test_prompt_is_counted_without_what_was_written_when_the_first_engine_died() -> None:
