@@ -105,6 +105,7 @@ REQUEST = np.dtype(
         ("retries", np.int64),  # how often it was given back and came again
         ("timely", np.int64),
         ("next", np.int64),  # in the queue, among the held, or among those handed over
+        ("before", np.int64),  # in the queue
         ("row", np.int64),  # its row of `own`
         ("split", np.int64),  # tokens in its cache at which it is handed over; 0: not any more
         ("handed", np.int64),  # it has been handed over, or will be
@@ -488,22 +489,31 @@ def comes_before(s: State, i: int, a: int, b: int) -> bool:
 
 
 @compiled
-def next_waiting(s: State, i: int) -> int:
-    """Who is to be admitted next."""
-    best = s.eng[i].queue_head
-    if s.eng[i].order != FCFS and best != NONE:
-        r = s.req[best].next
-        while r != NONE:
-            if comes_before(s, i, r, best):
-                best = r
-            r = s.req[r].next
-    return int(best)
-
-
-@compiled
 def goes_on(s: State, r: int) -> bool:
     """Whether one that waits has landed with the cache of all but its last token: it has only to decode."""
     return bool(s.req[r].generated > 0 and s.req[r].to_prefill == 1 and s.req[r].computed > s.req[r].cached)
+
+
+@compiled
+def place_in_line(s: State, i: int, r: int) -> int:
+    """Behind whom a request comes in the queue; NONE: it is the next. Seeks from both ends at once."""
+    front, back = int(s.eng[i].queue_head), int(s.eng[i].queue_tail)
+    while back != NONE:
+        if not comes_before(s, i, r, back):
+            return back
+        if comes_before(s, i, r, front):
+            return int(s.req[front].before)
+        front, back = int(s.req[front].next), int(s.req[back].before)
+    return NONE
+
+
+@compiled
+def put_in(s: State, i: int, r: int, before: int) -> None:
+    """Lets a request wait behind another, or as the next."""
+    after = s.eng[i].queue_head if before == NONE else s.req[before].next
+    link(s, i, before, r)
+    link(s, i, r, after)
+    s.eng[i].waiting += 1
 
 
 @compiled
@@ -511,17 +521,22 @@ def take_out(s: State, i: int, r: int) -> None:
     """Removes a request from the queue."""
     if s.eng[i].landed > 0:
         s.eng[i].landed -= goes_on(s, r)
-    if s.eng[i].queue_head == r:
-        s.eng[i].queue_head = s.req[r].next
-        before = NONE
-    else:
-        before = s.eng[i].queue_head
-        while s.req[before].next != r:
-            before = s.req[before].next
-        s.req[before].next = s.req[r].next
-    if s.eng[i].queue_tail == r:
-        s.eng[i].queue_tail = before
+    link(s, i, s.req[r].before, s.req[r].next)
+    s.req[r].before = NONE
     s.eng[i].waiting -= 1
+
+
+@compiled
+def link(s: State, i: int, before: int, after: int) -> None:
+    """Two neighbours in the queue; NONE: its end."""
+    if before == NONE:
+        s.eng[i].queue_head = after
+    else:
+        s.req[before].next = after
+    if after == NONE:
+        s.eng[i].queue_tail = before
+    else:
+        s.req[after].before = before
 
 
 @compiled
@@ -537,7 +552,10 @@ def last_running(s: State, i: int) -> int:
 
 @compiled
 def preempt(s: State, i: int, place: int, now_s: float) -> bool:
-    """Sends a sequence back to the head of the queue, to be computed again; whether it was decoding."""
+    """Sends a sequence back to its place in the queue, the head of one that has no order of its own, to be computed again.
+
+    Returns whether it was decoding.
+    """
     r = s.active[i, place]
     s.eng[i].running -= 1
     for p in range(place, s.eng[i].running):
@@ -552,11 +570,7 @@ def preempt(s: State, i: int, place: int, now_s: float) -> bool:
     s.req[r].to_prefill = to_compute(s, r)
     s.req[r].chunk = 0
     s.req[r].preemptions += 1
-    s.req[r].next = s.eng[i].queue_head
-    s.eng[i].queue_head = r
-    if s.eng[i].queue_tail == NONE:
-        s.eng[i].queue_tail = r
-    s.eng[i].waiting += 1
+    put_in(s, i, r, NONE if s.eng[i].order == FCFS else place_in_line(s, i, r))
     note(s, PREEMPTED, r, i, now_s)
     return bool(decoding)
 
@@ -575,7 +589,7 @@ def give_way(s: State, i: int, decodes: int, now_s: float) -> int:
         return decodes
     s.eng[i].looked = stretch
     while s.eng[i].waiting > 0 and s.eng[i].running > 0:
-        first, place = next_waiting(s, i), last_running(s, i)
+        first, place = s.eng[i].queue_head, last_running(s, i)
         need = s.req[first].to_prefill + s.req[first].computed
         seat = s.eng[i].running < s.eng[i].max_sequences
         if seat and s.eng[i].kv_used + decodes + need <= s.eng[i].capacity:
@@ -616,7 +630,7 @@ def resume(s: State, i: int, decodes: int, now_s: float) -> int:
 def admit(s: State, i: int, decodes: int, budget: int, now_s: float) -> None:
     """Takes requests from the queue in order, while a token of budget, a place and room for the whole prompt remain."""
     while s.eng[i].waiting > 0 and budget > 0 and s.eng[i].running < s.eng[i].max_sequences:
-        r = next_waiting(s, i)
+        r = s.eng[i].queue_head
         need = s.req[r].to_prefill + s.req[r].computed
         if s.eng[i].kv_used + decodes + need > s.eng[i].capacity:
             return
@@ -642,7 +656,7 @@ def within_limit(s: State, i: int, budget: int, decodes: int, context: int) -> i
             first = s.active[i, p]
             break
     if first == NONE:
-        first = next_waiting(s, i)
+        first = s.eng[i].queue_head
     if first == NONE or budget <= 0:
         return budget
     cached = float(s.req[first].computed)
@@ -972,6 +986,7 @@ def leave(s: State, i: int, now_s: float) -> None:
     r = s.eng[i].queue_head
     while r != NONE:
         after = s.req[r].next
+        s.req[r].before = NONE
         move(s, r, i, now_s, lands_s, s.heirs[i, count % s.eng[i].heirs])
         count += 1
         r = after
@@ -1200,28 +1215,24 @@ def reject_held(s: State) -> None:
 
 @compiled
 def enqueue(s: State, r: int, i: int, now_s: float) -> None:
-    """At the end of the queue; one whose cache has landed here before all that have none."""
+    """At its place in the queue: its end without an order; one whose cache has landed, before all that have none."""
     advance(s, i, now_s)
     landed = s.req[r].computed > s.req[r].cached
-    before, after = s.eng[i].queue_tail, NONE
-    if landed:
-        before, after = NONE, s.eng[i].queue_head
+    before = int(s.eng[i].queue_tail)
+    if s.eng[i].order != FCFS:
+        before = place_in_line(s, i, r)
+    elif landed:
+        before, after = NONE, int(s.eng[i].queue_head)
         while after != NONE and s.req[after].computed > s.req[after].cached:
-            before, after = after, s.req[after].next
+            before, after = after, int(s.req[after].next)
+    if landed:
         s.eng[i].landed += goes_on(s, r)
-    s.req[r].next = after
-    if before == NONE:
-        s.eng[i].queue_head = r
-    else:
-        s.req[before].next = r
-    if after == NONE:
-        s.eng[i].queue_tail = r
-    s.eng[i].waiting += 1
+    put_in(s, i, r, before)
     # Behind one that cannot be admitted before the jump ends, nothing changes.
     if s.eng[i].steps == 0:
         settle_idle(s, i, now_s)
         begin(s, i, now_s)
-    elif before == NONE or landed or s.eng[i].order != FCFS:
+    elif before == NONE or landed:
         cut(s, i, now_s)
 
 
@@ -1293,9 +1304,9 @@ def place(s: State, r: int, i: int, tokens: int, second: int, now_s: float) -> N
 @compiled
 def line_up(s: State, i: int, rows: Ints, now_s: float) -> None:
     """Gives a queue that is served first come first served another order: `rows` are all that wait."""
-    s.eng[i].queue_head, s.eng[i].queue_tail = rows[0], rows[-1]
+    link(s, i, NONE, rows[0])
     for k in range(rows.size):
-        s.req[rows[k]].next = rows[k + 1] if k + 1 < rows.size else NONE
+        link(s, i, rows[k], rows[k + 1] if k + 1 < rows.size else NONE)
     stir(s, i, now_s)
 
 

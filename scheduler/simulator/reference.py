@@ -21,6 +21,7 @@ pay the rest in proportion to their new tokens.
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -146,10 +147,12 @@ class ReferenceInstance:
 
     def enqueue(self, request: Request, now_s: float) -> None:
         request.instance = self.index
-        place = len(self.queue)
-        if request.landed:  # before all that have no cache
-            place = next((n for n, other in enumerate(self.queue) if not other.landed), place)
-        self.queue.insert(place, request)
+        if self.spec.scheduling.order != "fcfs":
+            insort(self.queue, request, key=self._place)
+        else:  # with a cache before all that have none
+            others = () if not request.landed else self.queue
+            place = next((n for n, other in enumerate(others) if not other.landed), len(self.queue))
+            self.queue.insert(place, request)
         self.stir(now_s)
 
     def stir(self, now_s: float) -> None:
@@ -211,7 +214,7 @@ class ReferenceInstance:
                 prefills.append((request, min(budget, self.spec.chunk_tokens, request.to_prefill)))
                 budget -= prefills[-1][1]
         while not preempted and self.queue and budget > 0 and len(self.active) < self.spec.max_sequences:
-            request = self._next_waiting()
+            request = self.queue[0]
             need = request.to_prefill + request.computed
             if self.kv_used + need > self.capacity:
                 break
@@ -229,7 +232,7 @@ class ReferenceInstance:
             self.switch_off(now_s)
 
     def _resume(self, decodes: int, now_s: float) -> list[Request]:
-        """Those that go on decoding, in order of landing, while there is a place and room for their next token."""
+        """Those that go on decoding, in the order of the queue, while there is a place and room for their next token."""
         resumed: list[Request] = []
         for request in [request for request in self.queue if request.goes_on]:
             need = decodes + len(resumed) + request.computed + 1
@@ -259,16 +262,15 @@ class ReferenceInstance:
         work_s = left * rules.token_s + to_prefill * rules.prefill_token_s
         return request.due_s - work_s if rules.order == "llf" else work_s
 
-    def _next_waiting(self) -> Request:
-        if self.spec.scheduling.order == "fcfs":
-            return self.queue[0]
-        return min(self.queue, key=lambda request: (self._rank(request), request.number))
+    def _place(self, request: Request) -> tuple[float, int]:
+        """In the queue, under an order."""
+        return self._rank(request), request.number
 
     def _last_running(self) -> Request:
         """Who is to give way first: the newest, or under an order that preempts the last in that order."""
         if not self.spec.scheduling.preempts_s:
             return self.active[-1]
-        return max(self.active, key=lambda request: (self._rank(request), request.number))
+        return max(self.active, key=self._place)
 
     def _give_way(self, now_s: float) -> None:
         rules = self.spec.scheduling
@@ -279,7 +281,7 @@ class ReferenceInstance:
             return
         self.looked = stretch
         while self.queue and self.active:
-            first, last = self._next_waiting(), self._last_running()
+            first, last = self.queue[0], self._last_running()
             decodes = sum(not request.to_prefill for request in self.active)
             seat = len(self.active) < self.spec.max_sequences
             if seat and self.kv_used + decodes + first.to_prefill + first.computed <= self.capacity:
@@ -292,9 +294,7 @@ class ReferenceInstance:
         """Tokens to prefill: as many as the token budget leaves, within the limit of an iteration with decodes."""
         budget = self.spec.tokens_per_iteration - len(decodes)
         limit_s = self.spec.scheduling.itl_limit_s
-        under_way = [request for request in self.active if request.to_prefill] or (
-            [self._next_waiting()] if self.queue else []
-        )
+        under_way = [request for request in self.active if request.to_prefill] or list(self.queue)[:1]
         if not limit_s or not decodes or not under_way or budget <= 0:
             return budget
         context, cached = float(sum(request.kv for request in decodes)), under_way[0].computed
@@ -333,7 +333,10 @@ class ReferenceInstance:
         victim.computed = victim.cached
         victim.to_prefill = victim.to_compute
         victim.preemptions += 1
-        self.queue.appendleft(victim)
+        if self.spec.scheduling.order == "fcfs":
+            self.queue.appendleft(victim)
+        else:
+            insort(self.queue, victim, key=self._place)
         self._fleet.log(PREEMPTED, victim.number, self.index, now_s)
 
     def _complete(self, ended: InFlight) -> None:

@@ -62,7 +62,7 @@ def request_rows(load: Load, first_number: int) -> NDArray[np.void]:
     rows["predicted"] = load.predicted_tokens
     for name in ("arrival_s", "deadline_s", "due_s", "lat_s", "request_class", "cell", "service", "tenant"):
         rows[name] = getattr(load, name)
-    for name in ("pool", "instance", "next", "row", "heir"):
+    for name in ("pool", "instance", "next", "before", "row", "heir"):
         rows[name] = kernel.NONE
     for name in ("first_token_s", "last_token_s", "finish_s"):
         rows[name] = np.nan
@@ -193,7 +193,8 @@ class CompiledWorld:
         moved = np.full(s.req.size + 1, kernel.NONE, np.int64)  # the last entry: NONE stays NONE
         moved[:-1][stays] = np.arange(np.count_nonzero(stays))
         window = np.concatenate([s.req[stays], rows])
-        window["next"] = moved[window["next"]]
+        for name in ("next", "before"):
+            window[name] = moved[window[name]]
         for i, running in enumerate(s.eng["running"].tolist()):
             s.active[i, :running] = moved[s.active[i, :running]]
         for name in ("queue_head", "queue_tail"):
