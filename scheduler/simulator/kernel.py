@@ -552,10 +552,7 @@ def last_running(s: State, i: int) -> int:
 
 @compiled
 def preempt(s: State, i: int, place: int, now_s: float) -> bool:
-    """Sends a sequence back to its place in the queue, the head of one that has no order of its own, to be computed again.
-
-    Returns whether it was decoding.
-    """
+    """Sends a sequence back to the queue (its head, without an order) to be computed again; whether it was decoding."""
     r = s.active[i, place]
     s.eng[i].running -= 1
     for p in range(place, s.eng[i].running):

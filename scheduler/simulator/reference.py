@@ -232,7 +232,7 @@ class ReferenceInstance:
             self.switch_off(now_s)
 
     def _resume(self, decodes: int, now_s: float) -> list[Request]:
-        """Those that go on decoding, in the order of the queue, while there is a place and room for their next token."""
+        """Those that go on decoding, in the queue's order, while there is a place and room for their next token."""
         resumed: list[Request] = []
         for request in [request for request in self.queue if request.goes_on]:
             need = decodes + len(resumed) + request.computed + 1
@@ -757,8 +757,9 @@ class ReferenceWorld:
         rows = np.array([request.row() for request in self.requests[: self._next]], kernel.REQUEST)
         if rows.size:
             self._sink.take(rows)
-        ends = [now_s] if partial else [now_s, *rows["arrival_s"], *rows["finish_s"][~np.isnan(rows["finish_s"])]]
-        end_s = float(max(ends))
+        finished = rows["finish_s"][~np.isnan(rows["finish_s"])]
+        rests = [instance.idle_since_s for instance in self.instances]
+        end_s = float(max([now_s] if partial else [now_s, *rows["arrival_s"], *finished, *rests]))
         for instance in self.instances:
             instance.settle_idle(end_s)
         spent = {kind: np.array([i.spent_j[kind] for i in self.instances]) for kind in ("prefill", "decode", "idle")}

@@ -435,7 +435,8 @@ class CompiledWorld:
         s = self._state
         arrived = self.arrived
         self._give(s.req[(s.req["status"] == kernel.DONE) | (s.req["status"] == kernel.REJECTED)])
-        end_s = now_s if partial else max(now_s, self._last_s)
+        # An instance may be the last to end: with an iteration after which nothing was left but to reject a request.
+        end_s = now_s if partial else max(now_s, self._last_s, float(s.eng["idle_since_s"].max()))
         flying = s.req[s.req["status"] == kernel.IN_FLIGHT]
         if flying.size:
             self._sink.take(flying)

@@ -40,7 +40,7 @@ def run(
     every_s: float = 1.0,
 ) -> Outcome:
     at, prompt, output = zip(*rows, strict=True)
-    controls = [Schedule(commands, 1.0)] if commands else []
+    controls = [Schedule(commands, every_s)] if commands else []
     return simulate(fleet, load(at, prompt, output), mode=mode, controls=controls)
 
 
@@ -168,6 +168,14 @@ def test_requests_go_on_with_their_cache_when_their_gpus_are_resharded(mode: str
     assert out.rows["preemptions"].tolist() == [0, 0]
     assert out.spent_j["transition"].tolist() == [10.0, 0.0, 0.0]
     assert out.on_s.tolist() == [4.0, 3.0, 3.0]
+
+
+@MODES
+def test_run_ends_with_the_last_iteration_when_that_leaves_nothing_but_a_rejection(mode: str) -> None:
+    small = replace(spec("a"), kv_capacity_tokens=12)
+    out = run(mode, ONE, [(0.0, 10, 5)], (1, Reshard(("i0",), (small,), transfer_s=0.0, sync_s=0.0)), every_s=0.7)
+    assert out.rows["status"].tolist() == [REJECTED]
+    assert (out.on_s[0], out.end_s) == (1.0, 1.0)
 
 
 @MODES
