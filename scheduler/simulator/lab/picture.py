@@ -7,7 +7,8 @@ from html import escape
 from scheduler.simulator.lab.bound import Bound
 from scheduler.simulator.lab.experiment import Bar, Chart, Experiment, Results
 
-_BAR, _LEFT, _WIDTH = 22, 290, 520
+_BAR, _WIDTH = 22, 520
+_LETTER, _LEAST_LEFT = 7, 160  # of labels' letters, wide ones too, as SVG has no way to measure text
 _INK, _MUTED, _FILL, _MARK = "#1f2933", "#52606d", "#0072b2", "#d55e00"
 _LEAST = 1e-9
 
@@ -25,14 +26,15 @@ def svg(title: str, chart: Chart, bound: Bound | None = None) -> str:
     ends = [end for bar in chart.bars for end in (bar.value - (bar.half or 0.0), bar.value + (bar.half or 0.0))]
     low, high = min([0.0, *ends]), max([0.0, *ends])
     scale = _WIDTH / max(high - low, _LEAST)
-    zero = _LEFT - low * scale
+    left = max([_LEAST_LEFT, *(16 + _LETTER * len(bar.label) for bar in chart.bars)])
+    zero = left - low * scale
     foot = 40 + _BAR * len(chart.bars)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 100} {foot + 40}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + _WIDTH + 100} {foot + 40}" '
         f'font-family="sans-serif" font-size="13" fill="{_INK}">',
         f'<rect width="100%" height="100%" fill="#ffffff"/><title>{escape(title)}</title>',
-        f'<text x="{_LEFT}" y="24" fill="{_MUTED}">{escape(chart.about)}</text>',
-        *(part for n, bar in enumerate(chart.bars) for part in _bar(bar, 40 + _BAR * n, zero, scale)),
+        f'<text x="{left}" y="24" fill="{_MUTED}">{escape(chart.about)}</text>',
+        *(part for n, bar in enumerate(chart.bars) for part in _bar(bar, 40 + _BAR * n, left, zero, scale)),
     ]
     if bound is not None:
         x = zero + bound.energy_wh / 1e3 * scale
@@ -44,12 +46,12 @@ def svg(title: str, chart: Chart, bound: Bound | None = None) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _bar(bar: Bar, y: int, zero: float, scale: float) -> list[str]:
+def _bar(bar: Bar, y: int, left: int, zero: float, scale: float) -> list[str]:
     width, half = abs(bar.value) * scale, (bar.half or 0.0) * scale
     tip = zero + bar.value * scale
     value = f"{bar.value:,.2f}" if bar.half is None else f"{bar.value:.1f} ± {bar.half:.1f}"
     parts = [
-        f'<text x="{_LEFT - 8}" y="{y + 12}" text-anchor="end">{escape(bar.label)}</text>',
+        f'<text x="{left - 8}" y="{y + 12}" text-anchor="end">{escape(bar.label)}</text>',
         f'<rect x="{min(zero, tip):.1f}" y="{y}" width="{width:.1f}" height="{_BAR - 6}" fill="{_FILL}"/>',
         f'<text x="{max(zero, tip) + half + 6:.1f}" y="{y + 12}">{value}</text>',
     ]
