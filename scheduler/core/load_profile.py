@@ -135,10 +135,18 @@ def modelled(
     return replace(found, ttft_s=np.hstack([full.t_s[:, :1], full.t_s]))
 
 
-def servable(worker: EngineModel, prompt_tokens: float, output_tokens: float) -> LoadProfile | None:
+def servable(
+    worker: EngineModel, prompt_tokens: float, output_tokens: float, context_tokens: float | None = None
+) -> LoadProfile | None:
     """`modelled` at the profiled clocks, each up to the load at which the KV cache has room at 99 of 100 moments."""
-    mhz = clocks(worker.gpu_params)
-    return modelled(worker, prompt_tokens, output_tokens, mhz, spare_deviations=SPARE_DEVIATIONS)
+    return modelled(
+        worker,
+        prompt_tokens,
+        output_tokens,
+        clocks(worker.gpu_params),
+        context_tokens=context_tokens,
+        spare_deviations=SPARE_DEVIATIONS,
+    )
 
 
 def from_costs(

@@ -11,7 +11,7 @@ import numpy as np
 
 from pools.models import RequestClass, Service
 from scheduler.core.classify import classify
-from scheduler.core.mode_profile import Lengths
+from scheduler.core.mode_profile import Lengths, mean_context
 from scheduler.core.predictors.load import peak_rates
 from scheduler.core.types import ClassDemand, Limits
 from telemetry.forecasts import load
@@ -83,9 +83,10 @@ class Arrivals:
         rates = tuple(rate * factor for rate, factor in zip(rates, rise, strict=True))
         if not rows:
             return ClassDemand(name, rates, limits), None
-        prompt = float(np.mean([row.prompt_tokens for row in rows]))
-        output = max(1.0, float(np.mean([row.output_tokens for row in rows])))
-        return ClassDemand(name, rates, limits, prompt, output), Lengths(prompt, output)
+        prompts, outputs = np.array([(row.prompt_tokens, row.output_tokens) for row in rows], dtype=np.float64).T
+        prompt, output = float(prompts.mean()), max(1.0, float(outputs.mean()))
+        lengths = Lengths(prompt, output, mean_context(np.ones(len(rows)), prompts, outputs))
+        return ClassDemand(name, rates, limits, prompt, output), lengths
 
 
 def foreseen(seen: Arrivals, service: Service, now: datetime, step_s: float, steps: int) -> Arrivals:

@@ -29,7 +29,7 @@ from scheduler.core.controllers.pool_loop import PoolDecision, pool_name
 from scheduler.core.dynamo_classes import strictest
 from scheduler.core.engine_model import UnknownConfiguration, engine_model
 from scheduler.core.load_profile import LoadProfile, servable
-from scheduler.core.mode_profile import Lengths
+from scheduler.core.mode_profile import Lengths, together
 from scheduler.core.overhead_table import start_key
 from scheduler.core.overheads import Overheads, weight_bytes
 from scheduler.core.predictors import load_template
@@ -353,10 +353,7 @@ def _reaching(turn: Turn, classes: Sequence[ClassNow]) -> dict[str, tuple[float,
         carried = [(rps * share, one) for rps, one in arriving if rps * share > 0.0]
         lengths = own.lengths
         if total > 0.0:
-            lengths = Lengths(
-                sum(rps * one.lengths.prompt_tokens for rps, one in arriving) / total,
-                sum(rps * one.lengths.output_tokens for rps, one in arriving) / total,
-            )
+            lengths = together([(rps, one.lengths) for rps, one in arriving])
         present = [one.demand.limits for rps, one in arriving if rps > 0.0] or [own.demand.limits]
         found[own.cell.name] = (total * (1.0 - share), lengths, strictest(present))
     return found
@@ -370,7 +367,7 @@ def load_profile(model: str, engine: str, mode: Mode, lengths: Lengths) -> LoadP
         worker = engine_model(model, mode.gpu, mode.tp, engine)
     except UnknownConfiguration:
         return None
-    return servable(worker, lengths.prompt_tokens, lengths.output_tokens)
+    return servable(worker, lengths.prompt_tokens, lengths.output_tokens, lengths.context_tokens)
 
 
 # -- state as JSON ---------------------------------------------------------------------------------

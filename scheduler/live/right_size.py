@@ -30,7 +30,7 @@ from telemetry.carbon import for_decisions
 LOOK_S = 60.0  # for the load and its trend
 AHEAD_S, AHEAD_STEPS = 1800.0, 6  # of carbon: a move should pay for longer than it takes
 # Parts of the limits that a profile's latencies may take, so that requests that wait keep the whole (docs/policies.md).
-# The simulator plans TTFT to more of it, since it knows what running requests hold of the KV cache.
+# The simulator plans TTFT to more of it: its profiles' TTFT is that of an iteration that others' prompts fill as well.
 WAIT_SHARE, TPOT_SHARE = 0.42, 0.45
 
 

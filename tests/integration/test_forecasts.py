@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pools import demo
-from pools.models import Service, Site
+from pools.models import RequestClass, Service, Site
 from scheduler.core.ports import IntensityPoint
 from scheduler.core.types import Limits
 from scheduler.live.demand import Arrival, Arrivals, foreseen
@@ -296,3 +296,11 @@ def test_demand_rises_when_the_best_model_foresees_it(service, peak, model, step
     totals = np.sum([demand.demand_rps for demand, _ in seen.demands(classes, Limits(), 6).values()], axis=0)
     assert totals / 2.0 == pytest.approx(rates)
     assert len(next(iter(seen.demands(classes, Limits(), 1).values()))[0].demand_rps) == 1
+
+
+def test_plans_know_what_running_requests_hold_when_answers_differ():
+    """One answer in ten is long: nine of ten tokens are its, so that whoever runs is mostly one of those."""
+    rows = [Arrival(NOW_S - 1.0, 100, 10, 810 if n % 10 == 0 else 10) for n in range(100)]
+    (seen,) = Arrivals(NOW_S, 1_800.0, rows).demands([RequestClass(pk=1, name="all", rank=0)], Limits(), 1).values()
+    lengths = seen[1]
+    assert (lengths.output_tokens, lengths.running_tokens) == (90.0, pytest.approx(465.0))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scheduler.core.algorithms.site_mix import Offer, in_time, worth_per_watt
 from scheduler.core.engine_model import engine_model
 from scheduler.core.load_profile import LoadProfile, clocks, modelled
-from scheduler.core.mode_profile import Lengths, rounded
+from scheduler.core.mode_profile import Lengths, mean_context, rounded
 from scheduler.core.steady_state import SPARE_DEVIATIONS
 from scheduler.core.types import Limits, Mode
 from scheduler.simulator.commands import STRETCH_S, FleetView
@@ -69,17 +69,6 @@ def _lately(seen: NDArray[np.int64], otherwise: Lengths) -> Lengths:
     return Lengths(prompt / requests, max(1.0, output / requests)) if requests >= _ENOUGH else otherwise
 
 
-def _context(requests: Floats, prompt: Floats, output: Floats) -> float | None:
-    """Mean context of a running request, from cells' requests and their tokens in all; None: there are none.
-
-    Long answers run longer, so that it is more than a mean request's prompt and half its answer.
-    """
-    if not output.any():
-        return None
-    each = np.divide(prompt + output / 2.0, requests, out=np.zeros_like(output), where=requests > 0.0)
-    return float(output @ each / output.sum())
-
-
 class Demand:
     """One service; all its classes share a pool, which keeps the limits of each.
 
@@ -102,7 +91,7 @@ class Demand:
             self._seen[k] = _mean([own for c, own in declared.items() if self._class_of_cell[c] == k], self._seen[k])
         self.lengths = _mean(list(declared.values()), self._seen[0])
         loads = [(own.rps, own.rps * own.prompt_tokens, own.rps * own.output_tokens) for own in declared.values()]
-        self._context_tokens = _context(*np.array(loads).reshape(-1, 3).T)
+        self._context_tokens = mean_context(*np.array(loads).reshape(-1, 3).T)
 
     def planned(self, margin: float, offers: Sequence[Offer]) -> Limits:
         """Limits for a profile's latencies, so that requests that wait as well keep the real ones.
@@ -145,7 +134,7 @@ class Demand:
         self.lengths = _lately(seen, self.lengths)
         came = seen.sum(axis=1, dtype=float)
         if came[:, 0].sum() >= _ENOUGH:
-            self._context_tokens = _context(*came.T)
+            self._context_tokens = mean_context(*came.T)
         return np.asarray(seen[:, :, 0].sum(axis=0) / STRETCH_S)
 
     def lately_rps(self, view: FleetView, span_s: float) -> float | None:
