@@ -45,6 +45,7 @@ FIGURES = {
     "carbon_g": ("carbon", "gCO2e"),
     "cost_usd": ("cost", "USD"),
     "gpu_hours": ("GPU time", "h"),
+    "clock_mhz": ("mean clock", "MHz"),
     "slo_attainment": ("SLO attainment", ""),
     "violation_rate": ("violation rate (E2E > 5 x Lat)", ""),
     "goodput_rps": ("goodput", "requests/s"),

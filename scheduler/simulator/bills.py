@@ -26,6 +26,7 @@ class Bill:
 
     energy_wh: float
     gpu_hours: float
+    mhz_hours: float  # of GPUs: their clock over that time
     carbon_g: float | None
     carbon_missing_wh: float
     electricity_usd: float | None
@@ -45,6 +46,7 @@ class Bill:
             "cost_usd_by": {"electricity": self.electricity_usd, "gpu": self.gpu_usd},
             "price_missing_wh": self.price_missing_wh,
             "gpu_hours": self.gpu_hours,
+            "clock_mhz": self.mhz_hours / self.gpu_hours if self.gpu_hours else None,
         }
 
 
@@ -67,6 +69,7 @@ def total(bills: Iterable[Bill]) -> Bill:
     return Bill(
         energy_wh=math.fsum(bill.energy_wh for bill in each),
         gpu_hours=math.fsum(bill.gpu_hours for bill in each),
+        mhz_hours=math.fsum(bill.mhz_hours for bill in each),
         carbon_g=_sum(bill.carbon_g for bill in each),
         carbon_missing_wh=math.fsum(bill.carbon_missing_wh for bill in each),
         electricity_usd=_sum(bill.electricity_usd for bill in each),
@@ -77,14 +80,15 @@ def total(bills: Iterable[Bill]) -> Bill:
 
 def _bill(outcome: Outcome, members: list[int], site: Site) -> Bill:
     energy_j = float(sum(spent[members].sum() for spent in outcome.spent_j.values()))
-    own = [(outcome.instances[i], float(outcome.on_s[i])) for i in members]
-    gpu_hours = sum(spec.tp * spec.gpu_share * on_s for spec, on_s in own) / 3600.0
+    gpus = np.array([outcome.instances[i].tp * outcome.instances[i].gpu_share for i in members])
+    gpu_hours = float(gpus @ outcome.on_s[members]) / 3600.0
     series_j = outcome.series_j[members].sum(axis=0)
     carbon_g, carbon_missing_j = _priced(outcome, series_j, site, site.carbon_g_per_kwh)
     usd, price_missing_j = _priced(outcome, series_j, site, site.usd_per_kwh)
     return Bill(
         energy_wh=j_to_wh(energy_j),
         gpu_hours=gpu_hours,
+        mhz_hours=float(gpus @ outcome.mhz_s[members]) / 3600.0,
         carbon_g=carbon_g,
         carbon_missing_wh=j_to_wh(carbon_missing_j),
         electricity_usd=usd,

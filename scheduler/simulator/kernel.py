@@ -149,8 +149,9 @@ INSTANCE = np.dtype(
         ("kv_used", np.int64),
         ("credit", np.float64),  # under routing by weights
         ("idle_since_s", np.float64),
-        ("on_since_s", np.float64),
+        ("on_since_s", np.float64),  # or since its clock changed
         ("on_s", np.float64),
+        ("mhz_s", np.float64),  # its clock over that time
         ("heirs", np.int64),  # how many; above 0: it hands over everything when the iteration in flight ends
         ("heirs_ready_s", np.float64),
         ("looked", np.int64),  # the last stretch of `preempts_s` in which somebody may have given way
@@ -1044,10 +1045,19 @@ def switch_on(s: State, i: int, mhz: float, now_s: float) -> None:
 
 
 @compiled
+def book_time(s: State, i: int, now_s: float) -> None:
+    """How long it has been on, and at what clock."""
+    if s.eng[i].state != OFF:
+        s.eng[i].on_s += now_s - s.eng[i].on_since_s
+        s.eng[i].mhz_s += s.eng[i].mhz * (now_s - s.eng[i].on_since_s)
+        s.eng[i].on_since_s = now_s
+
+
+@compiled
 def switch_off(s: State, i: int, now_s: float) -> None:
     settle_idle(s, i, now_s)
+    book_time(s, i, now_s)
     s.eng[i].state = OFF
-    s.eng[i].on_s += now_s - s.eng[i].on_since_s
     s.counts[SEATS] -= s.eng[i].max_sequences
 
 
@@ -1121,6 +1131,7 @@ def set_clock(s: State, i: int, mhz: float, now_s: float) -> None:
     """From now on when idle, from the next iteration on when busy."""
     if mhz != s.eng[i].mhz:
         settle_idle(s, i, now_s)
+        book_time(s, i, now_s)
         s.eng[i].mhz = mhz
         cut(s, i, now_s)
 

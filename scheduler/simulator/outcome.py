@@ -49,8 +49,9 @@ class Outcome:
 
     `instances` are all that were ever there, and arrays over instances are in their order. `spent_j` is by (prefill,
     decode, idle, transition). `series_j[i, k]` is the energy of instance i in the k-th stretch of `bin_s` seconds.
-    `on_s` is how long each was not off. `gaps` counts the gaps between tokens in the kernel's bins. `holds` counts the
-    epochs in which a control asked for nothing, `refused` the commands that came too late to be carried out.
+    `on_s` is how long each was not off, `mhz_s` its clock over that time. `gaps` counts the gaps between tokens in the
+    kernel's bins. `holds` counts the epochs in which a control asked for nothing, `refused` the commands that came too
+    late to be carried out.
     """
 
     instances: tuple[InstanceSpec, ...]
@@ -59,6 +60,7 @@ class Outcome:
     series_j: Floats
     bin_s: float
     on_s: Floats
+    mhz_s: Floats
     gaps: Ints
     end_s: float
     iterations: int

@@ -126,7 +126,7 @@ class ReferenceInstance:
         self.active: list[Request] = []  # in order of admission
         self.queue: deque[Request] = deque()
         self.in_flight: InFlight | None = None
-        self.idle_since_s = self.on_since_s = self.on_s = 0.0
+        self.idle_since_s = self.on_since_s = self.on_s = self.mhz_s = 0.0
         self.heirs: tuple[int, ...] = ()
         self.heirs_ready_s = 0.0
         self.looked = -1
@@ -188,8 +188,15 @@ class ReferenceInstance:
 
     def switch_off(self, now_s: float) -> None:
         self.settle_idle(now_s)
+        self.book_time(now_s)
         self.state = OFF
-        self.on_s += now_s - self.on_since_s
+
+    def book_time(self, now_s: float) -> None:
+        """How long it has been on, and at what clock."""
+        if self.state != OFF:
+            self.on_s += now_s - self.on_since_s
+            self.mhz_s += self.mhz * (now_s - self.on_since_s)
+            self.on_since_s = now_s
 
     def begin(self, now_s: float) -> None:
         if self.heirs:
@@ -688,6 +695,7 @@ class ReferenceWorld:
 
     def set_clock(self, i: int, mhz: float, now_s: float) -> None:
         self.instances[i].settle_idle(now_s)
+        self.instances[i].book_time(now_s)
         self.instances[i].mhz = mhz
 
     def set_kv_share(self, i: int, share: float, now_s: float) -> None:
@@ -762,17 +770,18 @@ class ReferenceWorld:
         end_s = float(max([now_s] if partial else [now_s, *rows["arrival_s"], *finished, *rests]))
         for instance in self.instances:
             instance.settle_idle(end_s)
+            instance.book_time(end_s)
         spent = {kind: np.array([i.spent_j[kind] for i in self.instances]) for kind in ("prefill", "decode", "idle")}
         spent["transition"] = np.array([i.spent_j["transition"] for i in self.instances])
         gaps = [np.diff(request.token_s) for request in self.requests]
-        on_s = [i.on_s + (end_s - i.on_since_s if i.state != OFF else 0.0) for i in self.instances]
         return Outcome(
             instances=tuple(i.spec for i in self.instances),
             requests=self._next,
             spent_j=spent,
             series_j=np.sum(list(spent.values()), axis=0)[:, None],
             bin_s=math.inf,
-            on_s=np.array(on_s),
+            on_s=np.array([i.on_s for i in self.instances]),
+            mhz_s=np.array([i.mhz_s for i in self.instances]),
             gaps=_binned(np.concatenate(gaps)),
             end_s=end_s,
             iterations=sum(i.iterations for i in self.instances),

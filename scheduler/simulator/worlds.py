@@ -444,7 +444,7 @@ class CompiledWorld:
         s = self._state
         for i in range(s.eng.size):
             kernel.settle_idle(s, i, end_s)
-        on = s.eng["state"] != kernel.OFF
+            kernel.book_time(s, i, end_s)
         kept = min(int(s.counts[kernel.LOGGED]), s.log.shape[0])
         return Outcome(
             instances=tuple(self._specs),
@@ -452,7 +452,8 @@ class CompiledWorld:
             spent_j={kind: s.eng[f"spent_{kind}_j"].copy() for kind in KINDS},
             series_j=s.series_j[:, : int(end_s / float(s.bin_s[0])) + 1],
             bin_s=float(s.bin_s[0]),
-            on_s=s.eng["on_s"] + np.where(on, end_s - s.eng["on_since_s"], 0.0),
+            on_s=s.eng["on_s"].copy(),
+            mhz_s=s.eng["mhz_s"].copy(),
             gaps=s.gaps,
             end_s=end_s,
             iterations=int(s.eng["iterations"].sum()),

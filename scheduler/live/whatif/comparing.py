@@ -39,6 +39,7 @@ FIGURES = (
     Figure("goodput_rps", "Goodput", "requests/s", ("goodput_rps",), "more"),
     Figure("jain", "Jain index", "", ("jain",), "more"),
     Figure("rejected", "Rejected", "requests", ("rejected",)),
+    Figure("clock_mhz", "Mean clock", "MHz", ("clock_mhz",), ""),
 )
 AGAINST = {"energy": FIGURES[0], "carbon": FIGURES[1], "cost": FIGURES[2]}  # of the Pareto plot
 ATTAINMENT = FIGURES[4]

@@ -208,6 +208,8 @@ def test_clock_changes_later_when_switching_takes_time(mode: str) -> None:
         for s in (0.0, 3.0)
     ]
     assert runs[0].rows["finish_s"][0] > runs[1].rows["finish_s"][0]
+    assert runs[0].mhz_s.tolist() == pytest.approx((600.0 * runs[0].on_s).tolist())
+    assert runs[1].mhz_s.tolist() == pytest.approx((1410.0 * 3.0 + 600.0 * (runs[1].on_s - 3.0)).tolist())
 
 
 def test_view_tells_what_happened_when_a_control_looks() -> None:

@@ -88,6 +88,7 @@ def test_macro_mode_equals_the_reference_when_scenarios_are_random(data: st.Data
     assert macro.refused == reference.refused
     assert macro.end_s == pytest.approx(reference.end_s, rel=1e-9)
     np.testing.assert_allclose(macro.on_s, reference.on_s, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(macro.mhz_s, reference.mhz_s, rtol=1e-9, atol=1e-6)
     assert macro.gaps.sum() == reference.gaps.sum()
     assert OWN_BINS == 600
 

@@ -55,6 +55,7 @@ def test_figures_hang_together_when_a_scenario_has_run(small: Path) -> None:
     assert found["carbon_g"] == pytest.approx(found["energy_wh"] / 1000 * 1.5 * 100)  # all within the first hour
     assert found["cost_usd"] == pytest.approx(found["energy_wh"] / 1000 * 1.5 * 0.2)
     assert found["gpu_hours"] == pytest.approx(8 * found["simulated_s"] / 3600)
+    assert found["clock_mhz"] == pytest.approx(1410.0)
     assert 0.0 < found["slo_attainment"] <= 1.0
     assert set(found["slo_attainment_by"]) == {"short", "long"}
     assert set(found["slo_attainment_by"]["long"]) == {"ttft", "tpot_mean", "itl_p99", "e2e"}

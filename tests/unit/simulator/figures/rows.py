@@ -80,6 +80,7 @@ def outcome(
         series_j=series,
         bin_s=bin_s,
         on_s=np.full(len(series), end_s),
+        mhz_s=1000.0 * end_s * np.arange(1, len(series) + 1),
         gaps=gaps,
         end_s=end_s,
         iterations=1,

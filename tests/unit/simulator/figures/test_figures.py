@@ -220,6 +220,8 @@ def test_sites_are_told_apart_when_a_fleet_stands_at_several() -> None:
     assert found["carbon_g"] == pytest.approx(east["carbon_g"] + west["carbon_g"])
     assert (east["energy_wh"], west["energy_wh"]) == pytest.approx((3000.0, 1000.0))
     assert (east["gpu_hours"], west["gpu_hours"], found["gpu_hours"]) == pytest.approx((6.0, 2.0, 8.0))
+    # a: 2 GPUs at 1,000 MHz, b: one at 2,000, c: one at 3,000
+    assert (east["clock_mhz"], west["clock_mhz"], found["clock_mhz"]) == pytest.approx((5e3 / 3.0, 2e3, 7e3 / 4.0))
     assert east["cost_usd_by"] == pytest.approx({"electricity": 0.45, "gpu": 12.0})
     assert west["cost_usd_by"] == {"electricity": pytest.approx(0.2), "gpu": None}
     assert found["cost_usd_by"] == pytest.approx({"electricity": 0.65, "gpu": 12.0})
