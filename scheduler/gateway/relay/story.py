@@ -69,7 +69,7 @@ class Story:
         self._silent = 0  # of the ids, those at the end that have given no text yet
 
     def write(self, text: str, ids: list[int], silent: bool) -> None:
-        """`text` without `ids` counts as one token. `silent`: the ids have given no text of any kind."""
+        """`text` without `ids` counts as one token. `silent`: there is no text of any kind yet."""
         self.text += text
         self.ids += ids
         self.tokens += len(ids) if ids else int(bool(text))
@@ -265,9 +265,8 @@ class StoryMeter:
             self._opening = False
             if ids:
                 told[place] = text = story.unechoed(text, len(ids))
-        silent = bool(ids) and not (text or told.get("reasoning") or told.get("reasoning_content"))
         tokens = story.tokens
-        story.write(text, ids, silent)
+        story.write(text, ids, silent=not (text or told.get("reasoning") or told.get("reasoning_content")))
         if story.tokens > tokens:
             self._count(now_s)
         finish = choice.get("finish_reason")

@@ -12,6 +12,12 @@ OFF = 0.15  # by which a figure may differ from the published one without a word
 NOT_EXPLAINED = "off, and not explained yet."
 
 
+def in_words(value: float) -> str:
+    """To three digits: 0.0123, 12.3, 12,300."""
+    short = f"{value:.3g}"
+    return short if "e+" not in short else f"{float(short):,.0f}"
+
+
 @dataclass(frozen=True, slots=True)
 class Compared:
     """A row with our figure. None: its runs do not have it or, while `open`, are not all there."""
@@ -37,7 +43,7 @@ class Compared:
     def words(self, unknown: str = "-", space: str = " ") -> tuple[str, str, str]:
         """Published, simulated and ratio, as every table has them."""
         unit = f"{space}{self.row.unit}" if self.row.unit else ""
-        ours = unknown if self.ours is None else f"{self.ours:.3g}{unit}"
+        ours = unknown if self.ours is None else f"{in_words(self.ours)}{unit}"
         return f"{self.row.published:.4g}{unit}", ours, unknown if self.ratio is None else f"{self.ratio:.2f}"
 
     def as_json(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from scheduler.simulator.lab.bound import Bound
-from scheduler.simulator.lab.comparison import Compared, compared, sentences
+from scheduler.simulator.lab.comparison import Compared, compared, in_words, sentences
 from scheduler.simulator.lab.experiment import Experiment, Found, Results
 from scheduler.simulator.lab.picture import chart_of
 
@@ -76,4 +76,4 @@ def _line(*cells: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+    return "-" if value is None else in_words(value)

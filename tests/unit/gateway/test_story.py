@@ -86,7 +86,8 @@ def test_half_a_character_is_written_anew_by_the_engine_that_goes_on(body: dict[
     chat = "messages" in body
     story, meter, _ = first_part(body)
     meter.feed(event(chat, "", ids=[240]), 0.2)
-    meter.feed(event(chat, "", "length", ids=[159]), 0.3)
+    meter.feed(event(chat, "", ids=[159]), 0.3)
+    meter.feed(event(chat, "", "length"), 0.3)  # an ending by itself
     asked = json.loads(story.next(None))
     assert (asked["kv_transfer_params"]["prompt_token_ids"] if chat else asked["prompt"]) == [1, 2, 3, 7, 8]
     assert asked["max_tokens"] == 8

@@ -125,6 +125,14 @@ _FEWER_ENGINES = (
 )
 
 
+_ROOM = (
+    "the limits are of another benchmark's tail. On this trace E2E's P99 under Triton is 26.9, 18.2 and 12.9 s with TP "
+    "1, 2 and 4, for limits of 22.7, 30.2 and 31.3 s, so that TP4 falls to 742 MHz where no floor is set and "
+    "predictions are 30 % off. With exact ones and a floor of 1,050 MHz, below which the engine model gains nothing, "
+    "the lowest mean is 1,051 MHz."
+)
+
+
 def _engine(name: str, policy: str, tp: int) -> Run:
     rps, e2e_s = _ENGINES[tp]
     fleet = (f"fleet.tp={tp}", f"fleet.tp_choices=[{tp}]", "fleet.count=1")
@@ -149,7 +157,7 @@ def _clocks_mhz(results: Results) -> list[float]:
 
 def _slack_s(results: Results) -> float:
     """How far P99 of E2E is below its limit, in the mean of the engines that keep it under Triton."""
-    slacks = [e2e_s - results[f"throttling, TP{tp}"]["e2e_s"]["p99"] for tp, (_, e2e_s) in _ENGINES.items() if tp > 1]
+    slacks = [_ENGINES[tp][1] - results[f"throttling, 30 %, TP{tp}"]["e2e_s"]["p99"] for tp in (2, 4)]
     return float(sum(slacks) / len(slacks))
 
 
@@ -171,8 +179,8 @@ THROTTLLEM_ENGINES = Experiment(
     rows=(
         Row("mean saving of the engines", "V-D1", "%", 24.7, _mean_saving, _FEWER_ENGINES),
         Row("TP2: more tokens per joule", "V-D1", "%", 44.3, _more_tokens_per_j, _FEWER_ENGINES),
-        Row("lowest mean clock of an engine", "fig. 9", "MHz", 950.0, lambda own: min(_clocks_mhz(own))),
+        Row("lowest mean clock of an engine", "fig. 9", "MHz", 950.0, lambda own: min(_clocks_mhz(own)), _ROOM),
         Row("highest mean clock of an engine", "fig. 9", "MHz", 1260.0, lambda own: max(_clocks_mhz(own))),
-        Row("P99 of E2E below its limit", "fig. 8a", "s", 1.45, _slack_s),
+        Row("P99 of E2E below its limit", "fig. 8a", "s", 1.45, _slack_s, _ROOM),
     ),
 )
