@@ -436,7 +436,7 @@ class CompiledWorld:
         arrived = self.arrived
         self._give(s.req[(s.req["status"] == kernel.DONE) | (s.req["status"] == kernel.REJECTED)])
         # An instance may be the last to end: with an iteration after which nothing was left but to reject a request.
-        end_s = now_s if partial else max(now_s, self._last_s, float(s.eng["idle_since_s"].max()))
+        end_s = now_s if partial else max(now_s, self._last_s, float(s.eng["idle_since_s"].max(initial=0.0)))
         flying = s.req[s.req["status"] == kernel.IN_FLIGHT]
         if flying.size:
             self._sink.take(flying)
