@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler.gateway.placing.splitter import of_one_connector
-from scheduler.gateway.relay.story import BLOCKS, SIMULATED, Story, StoryMeter
+from scheduler.gateway.relay.story import BLOCKS, SIMULATED, Story, StoryMeter, can_continue
 
 COMPLETION = {"model": "m", "prompt": "a b c", "stream": True, "max_tokens": 10}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "a b c"}], "stream": True, "max_tokens": 10}
@@ -79,6 +79,14 @@ def test_chat_goes_on_by_its_text_when_no_ids_were_told() -> None:
 def test_client_sees_no_ids(body: dict[str, Any]) -> None:
     _, _, told = first_part(body)
     assert "token_ids" not in json.dumps(told)
+
+
+@pytest.mark.parametrize("body", [COMPLETION, CHAT])
+def test_request_that_asks_for_ids_is_served_whole(body: dict[str, Any]) -> None:
+    """Those of half a character would be told twice."""
+    asked = {value: json.dumps(body | {"return_token_ids": value}).encode() for value in (False, True)}
+    assert can_continue(asked[False], "messages" in body)
+    assert not can_continue(asked[True], "messages" in body)
 
 
 @pytest.mark.parametrize("body", [COMPLETION, CHAT])
