@@ -26,6 +26,7 @@ TOKEN_ID = 11  # any id will do: lengths are what is replayed
 DRAWN_IDS = range(100, 1900)  # words of every vocabulary, none of them special
 CONNECT_TIMEOUT_S = 5.0
 SILENCE_TIMEOUT_S = 180.0  # longer than the gateway's own limits, so that it is the one to say what went wrong
+_PATH = "/v1/completions"
 _TAIL_BYTES = 4096  # the usage chunk and the end marker fit
 
 QUANTILES = (0.5, 0.9, 0.99)
@@ -233,7 +234,7 @@ class _Replay:
         sent_s = time.monotonic()
         first_s = None
         tail = b""
-        async with self._session.post("/v1/completions", data=body, headers=headers) as response:
+        async with await self._post(body, headers) as response:
             if response.status != 200:
                 raise RequestFailed(_reason(response.status, await response.read()))
             async for piece in response.content.iter_any():
@@ -244,6 +245,19 @@ class _Replay:
         prompt_tokens, output_tokens = _usage(tail)
         ttft_s, e2e_s = (first_s or ended_s) - sent_s, ended_s - sent_s
         return Seen(sent_s - self._began_s, prompt_tokens, output_tokens, ttft_s, e2e_s)
+
+    async def _post(self, body: bytes, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
+        """A server closes a connection that idles; one that it closes as the next request leaves is no failure of it.
+
+        As other clients do, the request is sent once more, so long as nothing was answered. Servers that are gone
+        refuse it then.
+        """
+        try:
+            return await self._session.post(_PATH, data=body, headers=headers)
+        except aiohttp.ClientConnectorError:
+            raise
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+            return await self._session.post(_PATH, data=body, headers=headers)
 
     def _report(self) -> None:
         if self._on_progress is not None:

@@ -168,16 +168,18 @@ class _Task:
         self.scale = max((abs(option.cost) for option in self.choices), default=0.0) or 1.0
         self.program = _program(problem, partition, self.choices, [option.cost / self.scale for option in self.choices])
         relaxed = highs.relaxed(self.program)
-        bound = None if relaxed is None else relaxed.cost
-        self.bound = None if bound is None else bound * self.scale
         # The solver's tolerances are absolute. What a plan costs is scaled to about a thousand, for they could hide a
         # difference between cheap workers where the dearest is far dearer.
-        grow = min(_COST / max(abs(bound or _COST), _COST / _MOST_COST), _MOST_COST)
+        cost = _COST if relaxed is None else relaxed.cost or _COST
+        grow = min(_COST / max(abs(cost), _COST / _MOST_COST), _MOST_COST)
         self.scale /= grow
         self.program = replace(self.program, cost=self.program.cost * grow)
-        self.relaxed = (
-            None if relaxed is None else replace(relaxed, cost=relaxed.cost * grow, prices=relaxed.prices * grow)
-        )
+        if relaxed is not None and grow > _COST:  # it could hide it from this optimum, too
+            relaxed = highs.relaxed(self.program)
+        elif relaxed is not None:
+            relaxed = replace(relaxed, cost=relaxed.cost * grow, prices=relaxed.prices * grow)
+        self.relaxed = relaxed
+        self.bound = None if relaxed is None else relaxed.cost * self.scale
         self.counts: Ints | None = None  # of a plan that is at hand
 
     def look(self, search: _Search, left: int) -> None:

@@ -7,13 +7,13 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.core.algorithms.fleet import FleetProblem, NegativeIntensity, plan_cost, why_not
 from scheduler.core.algorithms.milp import Status, _Search, _Task, solve_fleet
 from scheduler.core.types import ClassDemand, Limits, PartitionOption, SiteView
-from tests.unit.core.fleets import MODES, drawn_partitions, drawn_sites, partition, profile, site
+from tests.unit.core.fleets import A2, H4, MODES, demand, drawn_partitions, drawn_sites, partition, profile, site
 
 
 def looked(problem: FleetProblem, option: PartitionOption, best: float = math.inf) -> _Task:
@@ -23,7 +23,12 @@ def looked(problem: FleetProblem, option: PartitionOption, best: float = math.in
     return task
 
 
+ALMOST_CLEAN = (site("north", 0.0, 6e-5, a100=2, h100=4), site("south", 312.0, 900.0, a100=2))
+LITTLE = PartitionOption("a", (demand("SS", 0.0),), {("SS", A2): profile(1.0, 200.0), ("SS", H4): profile(1.0, 397.0)})
+
+
 @settings(max_examples=60, deadline=None)
+@example(ALMOST_CLEAN, LITTLE, NegativeIntensity.CLAMP)
 @given(drawn_sites(), drawn_partitions("a"), st.sampled_from(list(NegativeIntensity)))
 def test_bound_and_plan_enclose_the_optimum_when_fleets_are_random(
     sites: tuple[SiteView, ...], option: PartitionOption, negative: NegativeIntensity

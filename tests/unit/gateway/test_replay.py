@@ -120,6 +120,32 @@ async def test_each_request_asks_for_its_own_length_when_lengths_are_exact(bench
         assert one.tpot_s * 3 == pytest.approx(one.e2e_s - one.ttft_s)
 
 
+@pytest.mark.parametrize(("answers", "failed"), [(1, {}), (0, {"connection broken: ServerDisconnectedError": 2})])
+async def test_request_is_sent_once_more_when_its_server_hangs_up_before_it_answers(
+    answers: int, failed: dict[str, int]
+) -> None:
+    """As one does whose connections have idled for too long. `answers`: on a connection, before it does."""
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        for answer in range(answers + 1):
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]))
+            if answer < answers:
+                body = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":1}}\n\ndata: [DONE]\n\n'
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        result = await replay(trace((5, 1), (5, 1), gap_s=0.1), f"http://127.0.0.1:{port}", KEYS, MODEL)
+    assert (result.sent, result.failed) == (2, failed)
+    assert connections == (2 if answers else 4)
+
+
 @pytest.mark.parametrize(("speed", "keys"), [(0.0, KEYS), (-1.0, KEYS), (float("nan"), KEYS), (1.0, {})])
 async def test_replay_is_refused_when_its_arguments_make_no_sense(speed: float, keys: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"speed|key"):
