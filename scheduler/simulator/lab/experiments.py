@@ -12,7 +12,7 @@ from scheduler.simulator.lab.papers.dynaserve import DYNASERVE
 from scheduler.simulator.lab.papers.freesh import FREESH, FREESH_DAY, FREESH_MIAD
 from scheduler.simulator.lab.papers.freesh_orders import FREESH_ORDERS
 from scheduler.simulator.lab.papers.freesh_sensitivity import FREESH_SENSITIVITY
-from scheduler.simulator.lab.papers.muserve import MUSERVE
+from scheduler.simulator.lab.papers.muserve import MUSERVE, MUSERVE_ORDER
 from scheduler.simulator.lab.papers.throttllem import THROTTLLEM, THROTTLLEM_ENGINES
 
 COMMON = Experiment(
@@ -45,6 +45,7 @@ COMMON_SITES = Experiment(
 _ALL = (
     *(DYNAMOLLM, DYNAMOLLM_LOADS),
     *(FREESH, FREESH_SENSITIVITY, FREESH_DAY, FREESH_ORDERS, FREESH_MIAD),
-    *(THROTTLLEM, THROTTLLEM_ENGINES, MUSERVE, DYNASERVE, COMMON, ABLATION, COMMON_SITES),
+    *(THROTTLLEM, THROTTLLEM_ENGINES, MUSERVE, MUSERVE_ORDER, DYNASERVE),
+    *(COMMON, ABLATION, COMMON_SITES),
 )
 EXPERIMENTS: Mapping[str, Experiment] = {own.name: own for own in _ALL}

@@ -12,7 +12,8 @@ from scheduler.simulator.workload.columns import Floats, Ints
 from scheduler.simulator.workload.generate import Quantity, random_stream
 
 _P95_DEVIATIONS = 1.96  # 95 % of a normal distribution lies within
-KINDS = ("oracle", "gaussian", "misclass", "sd")
+KINDS = ("oracle", "gaussian", "misclass", "neighbour", "sd")
+_OF_CLASSES = ("misclass", "neighbour")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class LengthPredictor:
 
     oracle: none. gaussian: relative errors are normal, 95 % of them within +-`size` (throttLL'eM's prediction error).
     sd: errors are normal with a standard deviation of `size` tokens. misclass: at a rate of `size` the prediction is a
-    typical length of another output class, drawn uniformly among the others; else the truth.
+    typical length of another output class, drawn uniformly among the others; else the truth. neighbour: of a class next
+    to the true one, as most errors of a predictor that learned the order of classes are (mu-Serve, table 2).
     """
 
     kind: str = "oracle"
@@ -38,14 +40,15 @@ class LengthPredictor:
         them, a prediction depends on its request's position only, not on the size of the blocks.
 
         Args:
-            bounds: ascending; output class k is from bounds[k-1] up to, but not with, bounds[k]. Only misclass asks.
+            bounds: ascending; output class k is from bounds[k-1] up to, but not with, bounds[k]. Only misclass and
+                neighbour ask.
 
         Raises:
-            ValueError: misclass without bounds: there is no other class to take it for.
+            ValueError: misclass or neighbour without bounds: there is no other class to take it for.
         """
         if self.kind == "oracle":
             return output_tokens
-        if self.kind == "misclass":
+        if self.kind in _OF_CLASSES:
             return self._misclassed(output_tokens, rng, bounds)
         errors: Floats = rng.standard_normal(output_tokens.size)
         scale = self.size if self.kind == "sd" else output_tokens * (self.size / _P95_DEVIATIONS)
@@ -53,11 +56,18 @@ class LengthPredictor:
 
     def _misclassed(self, output_tokens: Ints, rng: np.random.Generator, bounds: Sequence[int]) -> Ints:
         if not bounds:
-            raise ValueError("misclass needs at least two output classes: give classes with output_min and output_max")
+            raise ValueError(
+                f"{self.kind} needs at least two output classes: give classes with output_min and output_max"
+            )
         typical = typical_lengths(bounds)
         wrong, which = rng.random((output_tokens.size, 2)).T
-        other = (which * (typical.size - 1)).astype(np.int64)
-        other += other >= np.searchsorted(np.asarray(bounds), output_tokens, side="right")  # leaves out its own
+        own = np.searchsorted(np.asarray(bounds), output_tokens, side="right")
+        if self.kind == "neighbour":
+            other = np.where(which < 0.5, own - 1, own + 1)
+            other = np.where((other < 0) | (other >= typical.size), 2 * own - other, other)
+        else:
+            other = (which * (typical.size - 1)).astype(np.int64)
+            other += other >= own  # leaves out its own
         return np.where(wrong < self.size, typical[other], output_tokens)
 
 
@@ -68,14 +78,15 @@ def typical_lengths(bounds: Sequence[int]) -> Ints:
 
 
 def read_predictor(section: Section, key: str = "length_predictor") -> LengthPredictor:
-    """`oracle` (the default), or one of `{gaussian: P95}`, `{misclass: RATE}`, `{sd: TOKENS}`.
+    """`oracle` (the default), or one of `{gaussian: P95}`, `{misclass: RATE}`, `{neighbour: RATE}`, `{sd: TOKENS}`.
 
     Raises:
         ScenarioError: It is none of these, or the number makes no sense.
     """
     if not section.is_mapping(key):
         if section.text(key, "oracle") != "oracle":
-            raise section.error(key, "must be oracle, {gaussian: P95}, {misclass: RATE} or {sd: TOKENS}")
+            words = "{gaussian: P95}, {misclass: RATE}, {neighbour: RATE} or {sd: TOKENS}"
+            raise section.error(key, f"must be oracle, {words}")
         return LengthPredictor()
     own = section.section(key)
     sizes = {kind: own.number(kind, None, least=0.0) for kind in KINDS[1:]}
@@ -84,6 +95,6 @@ def read_predictor(section: Section, key: str = "length_predictor") -> LengthPre
     if len(given) != 1:
         raise section.error(key, f"must have one of {', '.join(KINDS[1:])}, not {len(given)}")
     kind, size = given[0]
-    if kind == "misclass" and size > 1.0:
+    if kind in _OF_CLASSES and size > 1.0:
         raise own.error(kind, f"is a share of requests, at most 1, not {size}")
     return LengthPredictor(kind, size)

@@ -86,6 +86,7 @@ def test_every_experiment_names_runs_that_there_are():
             "itl_s": {"p50": 0.1, "p99": 0.2},
             "itl_in_time": 0.9,
             "goodput_tokens_s": 9.0,
+            "goodput_rps": 9.0,
             "finished": 9,
             "simulated_s": 3.0,
             "iterations": 9,
