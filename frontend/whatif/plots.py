@@ -14,6 +14,8 @@ from scheduler.live.whatif import comparing
 
 SOURCE = "the simulator: modelled, not measured"
 KEYS = {"power": "power_w", "carbon": "carbon_g_per_h"}
+_NAMED = 6  # dots that can all be named beside them
+_BARS = 16  # that can all be named
 _SAFE = str.maketrans("<>{}%", "\u2039\u203a()\uff05")
 UNITS = {"power": "W", "carbon": "gCO₂e/h"}
 
@@ -34,7 +36,10 @@ def colour(index: int) -> str:
 
 
 def pareto(runs: Sequence[Shown], against: str, currency: str, look: Look) -> Figure:
-    """SLO attainment over what it took; each dot is a run and opens it. Filled: no other run beats it in both."""
+    """SLO attainment over what it took; each dot is a run and opens it. Filled: no other run beats it in both.
+
+    Of many runs only those are named beside their dots, the others when they are pointed at.
+    """
     figure = comparing.AGAINST[against]
     known = [
         (run, x, y)
@@ -48,7 +53,7 @@ def pareto(runs: Sequence[Shown], against: str, currency: str, look: Look) -> Fi
     data: list[Figure] = [
         {
             "type": "scatter",
-            "mode": "markers+text",
+            "mode": "markers+text" if good or len(known) <= _NAMED else "markers",
             "name": run.label,
             "x": [x / divisor],
             "y": [y * 100],
@@ -114,8 +119,11 @@ def energy(runs: Sequence[Shown], bound_wh: float | None, look: Look) -> Figure:
     ]
     layout = _layout(look, f"energy, {prefix}Wh", "")
     layout |= {"hovermode": "closest", "bargap": 0.3}
-    layout["xaxis"]["rangemode"] = "tozero"
+    longest = max((wh / divisor for wh in (*(wh for _, wh in known), bound_wh or 0.0)), default=0.0)
+    layout["xaxis"]["range"] = [0.0, 1.2 * longest or 1.0]  # the figures stand behind the bars
     layout["yaxis"] |= {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False}
+    if len(known) <= _BARS:
+        layout["yaxis"]["dtick"] = 1
     source = SOURCE
     if bound_wh is not None and known:
         at = bound_wh / divisor

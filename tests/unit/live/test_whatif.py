@@ -114,6 +114,24 @@ def test_each_dot_of_the_pareto_plot_opens_its_run() -> None:
     assert plots.pareto(runs, "cost", "EUR", look)["meta"]["empty"]
 
 
+def test_only_dots_that_are_not_beaten_are_named_when_there_are_many() -> None:
+    look = Look(THEMES["dark"], None, "UTC")  # type: ignore[arg-type]
+    runs = [plots.Shown(n, str(n), figures(1_000.0 + n, 0.99), {}, f"/what-if/1/runs/{n}/") for n in range(7)]
+    modes = [dot["mode"] for dot in plots.pareto(runs, "energy", "EUR", look)["data"] if "customdata" in dot]
+    assert modes == ["markers+text", *["markers"] * 6]
+    few = [dot["mode"] for dot in plots.pareto(runs[:6], "energy", "EUR", look)["data"] if "customdata" in dot]
+    assert few == ["markers+text"] * 6
+
+
+def test_bars_have_room_for_their_figures_and_names() -> None:
+    look = Look(THEMES["dark"], None, "UTC")  # type: ignore[arg-type]
+    runs = [plots.Shown(n, str(n), figures(1_000.0 + n, 0.99), {}, "") for n in range(17)]
+    few, many = (plots.energy(own, 1_500.0, look)["layout"] for own in (runs[:16], runs))
+    assert few["xaxis"]["range"] == [0.0, pytest.approx(1.8)]
+    assert few["yaxis"]["dtick"] == 1
+    assert "dtick" not in many["yaxis"]
+
+
 @pytest.mark.parametrize(("most_s", "expected_s"), [(float("inf"), 3600.0), (1000.0, 900.0), (7.0, 6.0), (0.2, 1.0)])
 def test_bins_are_as_fine_as_asked_for_and_divide_the_hour(most_s: float, expected_s: float) -> None:
     assert bin_s([Site("a")], most_s) == expected_s
