@@ -119,7 +119,7 @@ def energy(runs: Sequence[Shown], bound_wh: float | None, look: Look) -> Figure:
     ]
     layout = _layout(look, f"energy, {prefix}Wh", "")
     layout |= {"hovermode": "closest", "bargap": 0.3}
-    longest = max((wh / divisor for wh in (*(wh for _, wh in known), bound_wh or 0.0)), default=0.0)
+    longest = max(bound_wh or 0.0, *(wh for _, wh in known), 0.0) / divisor
     layout["xaxis"]["range"] = [0.0, 1.2 * longest or 1.0]  # the figures stand behind the bars
     layout["yaxis"] |= {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False}
     if len(known) <= _BARS:

@@ -236,7 +236,12 @@ async def goes_on(front: Front, dies: int) -> None:
     after = len(seen)
     process.wait(10)
     events = await telling
-    rest = front.engines.servers[1 - dies].post(path, {**front.asked[-1], "stream": False, "stream_options": None})
+    other, asked = front.engines.servers[1 - dies], front.asked[-1]
+    told_ids = asked["prompt"][len(PROMPT_IDS) :]
+    whole_ids = other.complete(PROMPT_IDS, max_tokens=len(told_ids), return_token_ids=True)["choices"][0]["token_ids"]
+    assert asked["prompt"] == PROMPT_IDS + whole_ids
+    assert asked["max_tokens"] == 1800 - len(told_ids)
+    rest = other.post(path, {**asked, "stream": False, "stream_options": None})
     before, _, gone_on = written(events).rpartition(rest["choices"][0]["text"])
     print(f"engine {dies} died after {after} of {len(events)} events, {len(before)} characters")
     assert gone_on == ""

@@ -174,7 +174,7 @@ class _Task:
         grow = min(_COST / max(abs(cost), _COST / _MOST_COST), _MOST_COST)
         self.scale /= grow
         self.program = replace(self.program, cost=self.program.cost * grow)
-        if relaxed is not None and grow > _COST:  # it could hide it from this optimum, too
+        if grow > _COST:  # they could hide it from this optimum, too
             relaxed = highs.relaxed(self.program)
         elif relaxed is not None:
             relaxed = replace(relaxed, cost=relaxed.cost * grow, prices=relaxed.prices * grow)

@@ -150,18 +150,16 @@ _FEW_LATE = (
     "in these bursts 79 % of the requests are in time under FCFS, so that it could be 1.26 times at most; more are "
     "late where the pair has more to do than it can, as above."
 )
+_SJF = "alpaserve_sched {aging_tokens_per_s: 1}"
 _ORDERS = {
     "FCFS": ("alpaserve", ()),
-    "SJF": ("alpaserve_sched {aging_tokens_per_s: 1}", ()),
-    "SJF that is told lengths": ("alpaserve_sched {aging_tokens_per_s: 1}", ("length_predictor=oracle",)),
+    "SJF": (_SJF, ()),
+    "SJF that is told lengths": (_SJF, ("length_predictor=oracle",)),
     "SJF with more aging": ("alpaserve_sched {aging_tokens_per_s: 20}", ()),
-    "SJF with wrong classes drawn evenly": (
-        "alpaserve_sched {aging_tokens_per_s: 1}",
-        ("length_predictor={misclass: 0.57}",),
-    ),
+    "SJF with wrong classes drawn evenly": (_SJF, ("length_predictor={misclass: 0.57}",)),
 }
 _QUEUES = {
-    "many": ("fig. 9", ("workload.rate_rps=2.8", "workload.cv=2")),
+    "many": ("fig. 9", ()),  # the scenario's own load
     "bursts": ("fig. 10", ("workload.rate_rps=1.6", "workload.cv=8")),
 }
 _PUBLISHED = (  # mean completion time against FCFS's in %, and throughput as a multiple of it
