@@ -2,8 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev up down lint check test test-slow test-vllm lock clean
 BIN := .venv/bin
-# Tests of real processes share few processors: one that fails is run a second time, and the summary tells of it (RERUN).
-PYTEST := $(BIN)/pytest -q -r aR --reruns 1 --reruns-delay 5 --rerun-show-tracebacks
+PYTEST := $(BIN)/pytest -q
 QUICK := -m "not slow and not gpu and not vllm"
 # Missing migrations are found without a database; that its history was not looked at is no news.
 NO_DATABASE := $(BIN)/python -W ignore::RuntimeWarning:django.core.management.commands.makemigrations
@@ -44,17 +43,7 @@ check: lint
 test: install-dev
 	@scripts/browser
 	@mkdir -p test-artifacts
-# Four at a time, since those with databases, processes and browsers mostly wait; what the others said follows at the end.
-	@$(BIN)/python scripts/warm_up
-	@for part in a:integration/test_[a-f]*.py b:integration/test_[g-z]*.py "c:browser tests/e2e tests/unit/simulator"; do \
-	  name=$${part%%:*}; \
-	  { $(PYTEST) tests/$${part#*:} $(QUICK) --durations=20 --junit-xml=test-artifacts/$$name.xml \
-	      >test-artifacts/$$name.log 2>&1; echo $$? >test-artifacts/$$name.status; } & \
-	done; \
-	$(PYTEST) tests/contracts tests/unit --ignore tests/unit/simulator $(QUICK) --durations=20 --junit-xml=test-artifacts/test.xml; status=$$?; wait; \
-	for name in a b c; do \
-	  cat test-artifacts/$$name.log; ended=$$(cat test-artifacts/$$name.status); [ $$ended -eq 0 ] || status=$$ended; \
-	done; exit $$status
+	$(PYTEST) -n 4 --dist loadfile $(QUICK) --junit-xml=test-artifacts/test.xml
 
 # pytest ends with 5 where there is no slow test to run.
 test-slow: install-dev

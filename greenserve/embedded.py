@@ -89,14 +89,27 @@ def _redis_ready(socket: Path) -> bool:
 @contextlib.contextmanager
 def running(var_dir: Path, *, durable: bool = True) -> Iterator[tuple[str, str]]:
     """Both servers for the length of a block; yields (database_url, redis_url). Raises StartError."""
+    with _started(var_dir, postgres_server.spec(var_dir, durable=durable), redis(var_dir)):
+        yield database_url(var_dir), redis_url(var_dir)
+
+
+@contextlib.contextmanager
+def redis_running(var_dir: Path) -> Iterator[str]:
+    """Redis alone for the length of a block; yields its address. Raises StartError."""
+    with _started(var_dir, redis(var_dir)):
+        yield redis_url(var_dir)
+
+
+@contextlib.contextmanager
+def _started(var_dir: Path, *specs: Spec) -> Iterator[None]:
     children: list[Child] = []
     try:
-        for spec in (postgres_server.spec(var_dir, durable=durable), redis(var_dir)):
+        for spec in specs:
             children.append(Child(spec, var_dir / "log" / f"{spec.name}.log"))
             children[-1].start()
         for child in children:
             wait_ready(child, timeout_s=30)
-        yield database_url(var_dir), redis_url(var_dir)
+        yield
     finally:
         for child in reversed(children):
             child.stop()

@@ -3,6 +3,9 @@
 Without DATABASE_URL and REDIS_URL in the environment, embedded servers in a throw-away folder are started once per run,
 and only when a collected test needs them: unit tests alone start nothing. Their addresses are known beforehand, so
 they can be in the environment before Django reads its settings.
+
+With pytest-xdist one PostgreSQL serves all workers. The first process migrates one database, of which each worker has a
+copy. Each worker has a Redis of its own: channels of Redis are shared by all of its numbered databases.
 """
 
 from __future__ import annotations
@@ -11,25 +14,31 @@ import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from pytest_django.plugin import blocking_manager_key
 
 from greenserve import embedded
 
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_setup", "live_server"}
 UNIT = Path(__file__).parent / "unit"
+WORKER = "PYTEST_XDIST_WORKER"
+TEMPLATE = "GREENSERVE_TEST_TEMPLATE"  # the migrated database that workers copy; set by the process that started them
 
 
 class Services:
-    """The servers of this run; `start` is called once the tests are known."""
+    """The servers of this process; `start` is called once it is known that a test needs them."""
 
-    def __init__(self, var_dir: Path) -> None:
+    def __init__(self, var_dir: Path, servers: Callable[[Path], AbstractContextManager[object]]) -> None:
         self.var_dir = var_dir
+        self._servers = servers
         self._stack = contextlib.ExitStack()
 
     def start(self) -> None:
-        self._stack.enter_context(embedded.running(self.var_dir, durable=False))
+        self._stack.enter_context(self._servers(self.var_dir))
 
     def stop(self) -> None:
         self._stack.close()
@@ -44,13 +53,38 @@ _services: Services | None = None
 def pytest_load_initial_conftests() -> None:
     """Runs before pytest-django loads the settings."""
     global _services
-    if "DATABASE_URL" in os.environ and "REDIS_URL" in os.environ:
+    ours = TEMPLATE in os.environ if WORKER in os.environ else not {"DATABASE_URL", "REDIS_URL"} <= os.environ.keys()
+    if not ours:
         return
     var_dir = Path(tempfile.mkdtemp(prefix="greenserve-tests-"))
     os.environ["GREENSERVE_VAR"] = str(var_dir)
-    os.environ["DATABASE_URL"] = embedded.database_url(var_dir)
     os.environ["REDIS_URL"] = embedded.redis_url(var_dir)
-    _services = Services(var_dir)
+    if WORKER in os.environ:
+        _services = Services(var_dir, embedded.redis_running)
+    else:
+        os.environ["DATABASE_URL"] = embedded.database_url(var_dir)
+        _services = Services(var_dir, _both)
+
+
+def _both(var_dir: Path) -> AbstractContextManager[object]:
+    return embedded.running(var_dir, durable=False)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """With workers: what they share is there before they are."""
+    if _services and WORKER not in os.environ and session.config.getoption("numprocesses", None):
+        _services.start()
+        with session.config.stash[blocking_manager_key].unblock():
+            os.environ[TEMPLATE] = _migrated()
+
+
+def _migrated() -> str:
+    from django.db import connection
+
+    name = connection.creation.create_test_db(verbosity=0, autoclobber=True)
+    connection.close()
+    return str(name)
 
 
 @pytest.hookimpl(trylast=True)
@@ -63,6 +97,16 @@ def needs_services(item: pytest.Item) -> bool:
     if not item.path.is_relative_to(UNIT) or item.get_closest_marker("django_db"):
         return True
     return bool(DATABASE_FIXTURES & set(getattr(item, "fixturenames", ())))
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings: None) -> Iterator[None]:
+    """A worker's database is a copy of the migrated one."""
+    from django.db import connection
+
+    if template := os.environ.get(TEMPLATE):
+        connection.settings_dict["TEST"]["TEMPLATE"] = template
+    yield
 
 
 def pytest_unconfigure() -> None:
