@@ -14,7 +14,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -100,13 +100,12 @@ def needs_services(item: pytest.Item) -> bool:
 
 
 @pytest.fixture(scope="session")
-def django_db_modify_db_settings(django_db_modify_db_settings: None) -> Iterator[None]:
+def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
     """A worker's database is a copy of the migrated one."""
     from django.db import connection
 
     if template := os.environ.get(TEMPLATE):
         connection.settings_dict["TEST"]["TEMPLATE"] = template
-    yield
 
 
 def pytest_unconfigure() -> None:

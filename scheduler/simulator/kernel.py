@@ -21,17 +21,16 @@ Everything compiled is in this one file, because Numba's cache watches a functio
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from scheduler.core.compiled import compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Counts = NDArray[np.int32]
-F = TypeVar("F", bound=Callable[..., Any])
 
 TIE_S = 1e-9
 NONE = -1
@@ -235,10 +234,6 @@ SEGMENT_COLUMNS = (  # kv_tokens and waiting: at its end
 # Entries of `counts`. COUPLED: requests that are to be handed over or are on their way, and instances that will leave.
 # SEATS: places in the batches of instances that are on. HANDED_COUNT: requests in flight with `handed`.
 NEXT_ARRIVAL, IN_FLIGHT_COUNT, LOGGED, SEGMENTS, COUPLED, SEATS, HANDED_COUNT, FREE_ROWS, FLIGHTS, COUNTS = range(10)
-
-
-def compiled(function: F) -> F:
-    return cast(F, njit(cache=True)(function))
 
 
 # -- the engine model ------------------------------------------------------------------------------

@@ -13,26 +13,21 @@ A table holds for one configuration at one clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from scheduler.core.compiled import compiled
 from scheduler.core.engine_model import MAX_SEQUENCES, EngineModel
 from scheduler.core.engine_vector import iterations
 
 Floats = NDArray[np.float64]
-F = TypeVar("F", bound=Callable[..., Any])
 
 _OUTLIER = 10.0  # a batch that took so many times longer than predicted, or shorter, was held up or mismeasured
 _SHORTEST_S = 1e-6
-
-
-def compiled(function: F) -> F:
-    return cast(F, njit(cache=True)(function))
 
 
 @compiled

@@ -8,23 +8,15 @@ exact. Counts are tried from the lowest bound on, until it is no less than the b
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar, cast
-
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from scheduler.core.compiled import compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 LOW, HIGH, LOW_W, HIGH_W, MHZ = range(5)
 _EPS = 1e-9
-F = TypeVar("F", bound=Callable[..., object])
-
-
-def compiled(function: F) -> F:
-    """Numba's njit, its type kept; machine code is cached beside this file."""
-    return cast(F, njit(cache=True)(function))
 
 
 @compiled

@@ -15,26 +15,19 @@ Everything compiled is in this one file, because Numba's cache watches a functio
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from scheduler.core.algorithms.speed_table import SpeedTable
+from scheduler.core.compiled import compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-F = TypeVar("F", bound=Callable[..., Any])
 
 KEPT, TBT, E2E = 0, 1, 2  # what a clock breaks
-
-
-def compiled(function: F) -> F:
-    return cast(F, njit(cache=True)(function))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,16 +15,15 @@ Everything compiled is in this one file, because Numba's cache watches a functio
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from scheduler.core.compiled import compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-F = TypeVar("F", bound=Callable[..., Any])
 
 # fmt: off
 COST_COLUMNS = (  # see scheduler.core.engine_model; `compute`, `bandwidth` and `fixed_s` at the instance's clock
@@ -67,10 +66,6 @@ class Batch(NamedTuple):
     left: Ints  # tokens to prefill
     held: Ints  # tokens in the cache
     after: Ints  # decode passes after the prefill
-
-
-def compiled(function: F) -> F:
-    return cast(F, njit(cache=True)(function))
 
 
 # -- the time of a pass ----------------------------------------------------------------------------

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import njit
 
+from scheduler.core.compiled import compiled
 from scheduler.simulator.arrivals import Arrivals
 from scheduler.simulator.workload.columns import Floats, Ints
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 # Quantiles of the lengths in AzureLLMInferenceTrace_conv (19,366 requests of one hour in November 2023;
 # AzurePublicDataset, CC-BY; cite Splitwise, ISCA 2024). Computed from the trace; linear in between.
 QUANTILE_SHARES = (0.0, 0.01, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99, 1.0)
 PROMPT_QUANTILES = (2, 29, 181, 207, 396, 1020, 1189, 2735, 4083, 4142, 14050)
 OUTPUT_QUANTILES = (7, 16, 41, 54, 85, 129, 395, 424, 451, 601, 1000)
-
-
-def compiled(function: F) -> F:
-    return cast(F, njit(cache=True)(function))
 
 
 @compiled

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-F = TypeVar("F", bound=Callable[..., Any])
+from scheduler.core.compiled import compiled
+
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
@@ -22,10 +19,6 @@ NEVER_US = -(1 << 62)
 _NEWLINE, _RETURN, _COMMA, _QUOTE, _POINT, _COLON, _MINUS, _PLUS = 10, 13, 44, 34, 46, 58, 45, 43
 _BLANK, _LETTER_T, _LETTER_Z, _ZERO = 32, 84, 90, 48
 _MOST_DIGITS = 15  # of a number of tokens, or of seconds
-
-
-def compiled(function: F) -> F:
-    return cast(F, njit(cache=True)(function))
 
 
 @compiled

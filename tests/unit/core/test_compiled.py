@@ -1,0 +1,97 @@
+"""Machine code is kept by what the source says, not by where it lies."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numba
+import pytest
+from numba.core.dispatcher import Dispatcher
+
+from scheduler.core import compiled
+from scheduler.core.compiled import OURS, ByContent
+
+USERS = [
+    ".".join(path.relative_to(OURS.parent).with_suffix("").parts)
+    for path in sorted(OURS.rglob("*.py"))
+    if "import compiled\n" in path.read_text()
+]
+
+
+def function(x: float) -> float:
+    return x
+
+
+def located(path: Path) -> str | None:
+    found = ByContent.from_function(function, str(path))
+    return None if found is None else str(found.get_cache_path())
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(compiled, "OURS", tmp_path)
+    return tmp_path
+
+
+def source(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return path
+
+
+def test_two_checkouts_share_a_folder_when_their_sources_are_equal(home: Path) -> None:
+    one, two = (source(home / checkout / "kernel.py", "x = 1\n") for checkout in ("one", "two"))
+    assert located(one) == located(two)
+    assert Path(str(located(one))).is_relative_to(home)
+    two.write_text("x = 2\n")
+    assert located(one) != located(two)
+
+
+def test_numba_keeps_it_elsewhere_when_told_to_or_when_home_cannot_be_written(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = source(home / "checkout" / "kernel.py", "x = 1\n")
+    assert located(home / "missing.py") is None
+    with monkeypatch.context() as patch:
+        patch.setattr(numba.config, "CACHE_DIR", "/elsewhere")
+        assert located(path) is None
+    monkeypatch.setenv("HOME", str(path))  # a file
+    assert located(path) is None
+
+
+def test_functions_of_others_are_left_to_numba() -> None:
+    assert located(Path(numba.__file__)) is None
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_compiled_functions_use_only_what_their_own_file_defines(name: str) -> None:
+    module = importlib.import_module(name)
+    own = _assigned(module)
+    functions = [value for value in vars(module).values() if isinstance(value, Dispatcher)]
+    assert functions
+    for dispatcher in functions:
+        code = dispatcher.py_func.__code__
+        foreign = [g for g in code.co_names if g in vars(module) and g not in own and not _fixed(vars(module)[g])]
+        assert not foreign, f"{name}.{dispatcher.py_func.__name__} uses {foreign} of another file"
+
+
+def _assigned(module: ModuleType) -> set[str]:
+    """What the file defines at its top level."""
+    names: set[str] = set()
+    for node in ast.parse(Path(str(module.__file__)).read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        for inner in ast.walk(node) if isinstance(node, ast.Assign | ast.AnnAssign) else ():
+            if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+                names.add(inner.id)
+    return names
+
+
+def _fixed(value: Any) -> bool:
+    """Python's and NumPy's own, which Numba's version goes with."""
+    return isinstance(value, ModuleType) and value.__name__ in ("math", "numpy")
