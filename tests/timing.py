@@ -16,7 +16,12 @@ from typing import Any
 
 import pytest
 
-LIMITS_S = {"unit": 1.0, "contracts": 5.0, "integration": 5.0, "browser": 5.0}  # of the call; whole products may take longer
+LIMITS_S = {
+    "unit": 1.0,
+    "contracts": 5.0,
+    "integration": 5.0,
+    "browser": 5.0,
+}  # of the call; whole products may take longer
 SHOWN = 20
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
 

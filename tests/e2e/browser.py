@@ -14,7 +14,10 @@ from urllib.parse import urlsplit
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.conftest import skip_or_fail
+from tests.e2e.product import Product, wait_for
 
+CHARTS = ("power", "carbon", "slo", "jain")
+LOOPS = {"carbon", "scale", "shard", "clock"}
 ARGUMENTS = ["--no-sandbox", "--disable-background-networking", "--disable-gpu", "--disable-dev-shm-usage"]
 
 
@@ -103,3 +106,40 @@ def time_range(page: Page, chart: str) -> list[str]:
 
 def screenshot(page: Page, folder: Path, name: str) -> None:
     page.screenshot(path=str(folder / f"{name}.png"), full_page=True)
+
+
+def overview_is_drawn(
+    product: Product, artifacts: Path, name: str, within_s: float = 180.0, watch_s: float = 0.0
+) -> None:
+    """Signs in as the demo's administrator; four charts have data, and decisions of four loops are there to be read.
+
+    With `watch_s` the charts are looked at for that long first, so that there is something to see in the pictures.
+    """
+    start = time.monotonic()
+    wait_for(
+        "decisions of all four loops",
+        lambda: {row[0] for row in product.sql("SELECT DISTINCT kind FROM scheduler_decision")} == LOOPS,
+        timeout_s=within_s,
+    )
+    admin = product.credentials["admin"]
+    with launched() as browser:
+        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        watch = Watch(urlsplit(product.web).netloc)
+        watch.attach(page)
+        sign_in(page, product.web, admin["user"], admin["password"])
+        wait_for_charts(page)
+        while not all(drawn := {chart: drawn_points(page, chart) for chart in CHARTS}.values()):
+            assert time.monotonic() - start < within_s, f"points drawn after {within_s:g} s: {drawn}"
+            page.wait_for_timeout(1000)
+        print(f"four charts and four loops after {time.monotonic() - start:.0f} s")
+        page.wait_for_timeout(max(0.0, watch_s - (time.monotonic() - start)) * 1000)
+        screenshot(page, artifacts, f"{name}-overview")
+        page.goto(f"{product.web}/decisions/?kind=carbon")
+        page.locator("main a[href^='/decisions/']").filter(has_text="Partition").last.click()
+        page.wait_for_url("**/decisions/*/")
+        assert page.get_by_text("freesh-", exact=False).count()
+        screenshot(page, artifacts, f"{name}-decision")
+        page.goto(f"{product.web}/health/")
+        screenshot(page, artifacts, f"{name}-health")
+    assert watch.complaints == []
+    assert watch.strangers == []

@@ -24,6 +24,7 @@ from greenserve import embedded
 ROOT = Path(__file__).resolve().parents[2]
 GREENSERVE = Path(sys.executable).with_name("greenserve")
 T = TypeVar("T")
+BACK_WITHIN_S = 10.0  # a process that was killed
 
 
 def free_port() -> int:

@@ -1,4 +1,8 @@
-"""The product as a whole, started as a user starts it: PostgreSQL, Redis, Celery, the gateway, simulated nodes."""
+"""The product as a whole, started once as a user starts it: PostgreSQL, Redis, Celery, the gateway, simulated nodes.
+
+A short one of each kind: clients, a replay with its records and joules, the dashboard, a policy, kills. The long ones are
+in `make test-slow`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,8 @@ import openai
 import pytest
 
 from scheduler.simulator.workload import read_azure_trace
-from tests.e2e.product import Product, running, wait_for
+from tests.e2e import browser as chrome
+from tests.e2e.product import BACK_WITHIN_S, Product, alive, kill, running, wait_for
 
 MODEL = "llama3-70b"
 
@@ -113,26 +118,33 @@ def test_curl_sees_a_stream_when_run_with_n(quiet: Product) -> None:
     assert not any('"usage":{' in event for event in events), "usage was not asked for"
 
 
-def test_every_record_and_joule_is_there_when_500_requests_of_the_real_trace_are_replayed(
-    quiet: Product, test_data: Path
-) -> None:
-    trace = test_data / "azure_llm_2023_conv.csv.gz"
+def replayed(product: Product, trace: Path, speed: int, limit: int) -> None:
+    """Sends the trace's first requests; each has one record with the trace's tokens."""
     start = datetime.now(UTC)
-    done = quiet.cli("replay", str(trace), "--speed", "4", "--limit", "500", "--json", timeout_s=400)
+    done = product.cli("replay", str(trace), "--speed", str(speed), "--limit", str(limit), "--json", timeout_s=400)
     result = json.loads(done.stdout)
-    assert (result["sent"], result["ok"]) == (500, 500), result
-    wait_for("500 records", lambda: len(records_since(quiet, start)) >= 500, timeout_s=30)
+    assert (result["sent"], result["ok"]) == (limit, limit), result
+    wait_for(f"{limit} records", lambda: len(records_since(product, start)) >= limit, timeout_s=30)
     time.sleep(2)  # a double would come now
 
-    rows = records_since(quiet, start)
-    assert len(rows) == 500
+    rows = records_since(product, start)
+    assert len(rows) == limit
     assert {row[5] for row in rows} == {"ok"}
-    assert len({row[0] for row in rows}) == 500
+    assert len({row[0] for row in rows}) == limit
     assert {row[3] for row in rows} == {"usage"}
     assert len({row[4] for row in rows}) == 4, "spread over four tenants"
-    expected = [(r.prompt_tokens, r.output_tokens) for r in islice(read_azure_trace(trace), 500)]
+    expected = [(r.prompt_tokens, r.output_tokens) for r in islice(read_azure_trace(trace), limit)]
     assert sorted((row[1], row[2]) for row in rows) == sorted(expected)
 
+
+@pytest.mark.parametrize(
+    ("speed", "limit"),
+    [(4, 80), pytest.param(4, 500, marks=pytest.mark.slow("two minutes of traffic"))],
+)
+def test_every_record_and_joule_is_there_when_the_real_trace_is_replayed(
+    quiet: Product, test_data: Path, speed: int, limit: int
+) -> None:
+    replayed(quiet, test_data / "azure_llm_2023_conv.csv.gz", speed, limit)
     balances = quiet.sql(
         "SELECT m.gpu_id, m.energy_j - m.opened_energy_j, sum(e.energy_j) FROM telemetry_metermark m "
         "JOIN telemetry_energyentry e USING (gpu_id) GROUP BY 1, 2"
@@ -179,3 +191,43 @@ def test_policies_are_compared_on_the_workers_when_asked(quiet: Product, tmp_pat
     bad = quiet.cli("compare", str(scenario), *policies, "--distributed", "--trace", "/none.csv", check=False)
     assert bad.returncode == 2
     assert "/none.csv" in bad.stderr
+
+
+def test_charts_and_decisions_of_all_loops_are_seen_when_requests_were_served(quiet: Product, artifacts: Path) -> None:
+    chrome.overview_is_drawn(quiet, artifacts, "full-stack")
+
+
+def test_requests_are_split_over_two_engines_when_the_policy_says_so(quiet: Product, client: openai.OpenAI) -> None:
+    since = datetime.now(UTC)
+    quiet.cli("policy", MODEL, "pd_disagg")
+    split = "SELECT request_id FROM telemetry_requestrecord WHERE started_at > %s AND status = 'ok' AND route_reason LIKE %s"
+
+    def served() -> list[tuple[Any, ...]]:
+        answer = client.completions.create(model=MODEL, prompt=[11] * 400, max_tokens=12)
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens <= 12
+        return quiet.sql(split, since, "split at token%")
+
+    wait_for("a request that was split", served, timeout_s=150)
+    failed = "SELECT request_id, status, error FROM telemetry_requestrecord WHERE started_at > %s AND status <> 'ok'"
+    assert quiet.sql(failed, since) == []
+
+
+@pytest.mark.parametrize("name", ["gateway", "ingester", "redis"])
+def test_process_is_back_and_nothing_finished_is_lost_when_it_is_killed(
+    quiet: Product, client: openai.OpenAI, name: str
+) -> None:
+    before = set(quiet.sql("SELECT request_id FROM telemetry_requestrecord WHERE status = 'ok'"))
+    old_pid = quiet.processes()[name]["pid"]
+    kill(old_pid)
+
+    def back() -> bool:
+        row = quiet.processes()[name]
+        return row["state"] == "running" and row["pid"] not in (None, old_pid) and alive(row["pid"])
+
+    wait_for(f"{name} back", back, timeout_s=BACK_WITHIN_S, every_s=0.1)
+    quiet.wait_until_serving()
+    answer = client.completions.create(model=MODEL, prompt="Still there?", max_tokens=4)
+    assert answer.choices[0].text
+    records = "SELECT request_id FROM telemetry_requestrecord WHERE status = 'ok'"
+    wait_for("a record more", lambda: set(quiet.sql(records)) > before, timeout_s=30)

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.product import GREENSERVE, ROOT, Product, alive, kill, running, wait_for
+from tests.e2e.product import BACK_WITHIN_S, GREENSERVE, ROOT, Product, alive, kill, running, wait_for
 
-pytestmark = pytest.mark.slow
-BACK_WITHIN_S = 10.0
+pytestmark = pytest.mark.slow("each process is killed in turn")
 
 
 @pytest.fixture(scope="module")

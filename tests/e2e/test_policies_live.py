@@ -23,7 +23,7 @@ import pytest
 
 from tests.e2e.product import GREENSERVE, ROOT, Product, running, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow("eight policies on a fleet, a minute or more each")
 
 SERVICE = "llama3-70b"
 PATIENCE_S = 150.0
