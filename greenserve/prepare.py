@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -37,6 +38,11 @@ def prepare() -> Plan:
     wrong = [message for message in checks.run_checks() if message.is_serious()]
     if wrong:
         raise SystemExit("greenserve: " + "; ".join(message.msg for message in wrong))
+    if missing := _half_way():
+        raise SystemExit(
+            "greenserve: the database is of a development version before 0.1.0 and lacks its later migrations "
+            f"({missing[0]} and on): run the last version that had them once, or begin with a new database"
+        )
     call_command("migrate", verbosity=0, interactive=False)
     credentials = None
     if settings.DEMO:
@@ -45,6 +51,25 @@ def prepare() -> Plan:
         call_command("load_demo", stdout=sys.stderr)
         credentials = ensure_demo_credentials(settings.ENV.var_dir)
     return Plan(nodes=_simulated_nodes(), model=_model(), credentials=credentials)
+
+
+def _half_way() -> list[str]:
+    from django.db import connection
+    from django.db.migrations.recorder import MigrationRecorder
+
+    return lacking(MigrationRecorder(connection).applied_migrations())
+
+
+def lacking(applied: Iterable[tuple[str, str]]) -> list[str]:
+    """What was squashed since and is not in a database that has the rest of it: neither an old one nor a new one."""
+    from django.db.migrations.loader import MigrationLoader
+
+    had, missing = set(applied), []
+    for key, migration in MigrationLoader(None).disk_migrations.items():
+        squashed = set(migration.replaces)
+        if key not in had and had & squashed:
+            missing += [".".join(old) for old in sorted(squashed - had)]
+    return missing
 
 
 def _simulated_nodes() -> list[NodePlan]:

@@ -1,17 +1,5 @@
-"""The minutes of engines' samples: partitioned by day, as those of GPUs."""
+"""The minutes of engines' samples."""
 
-CREATE = """
-CREATE TABLE telemetry_engineminute (
-    instance_id bigint NOT NULL,
-    start_at timestamptz NOT NULL,
-    samples integer NOT NULL,
-    running double precision,
-    waiting double precision,
-    kv_usage_max double precision,
-    sm_clock_mhz double precision,
-    PRIMARY KEY (instance_id, start_at)
-) PARTITION BY RANGE (start_at)
-"""
 FILL = """
 INSERT INTO telemetry_engineminute (instance_id, start_at, samples, running, waiting, kv_usage_max, sm_clock_mhz)
 SELECT instance_id, date_trunc('minute', at) AS minute, count(*), avg(running), avg(waiting), max(kv_usage),
@@ -22,4 +10,3 @@ ON CONFLICT (instance_id, start_at) DO UPDATE
 SET samples = excluded.samples, running = excluded.running, waiting = excluded.waiting,
     kv_usage_max = excluded.kv_usage_max, sm_clock_mhz = excluded.sm_clock_mhz
 """
-DROP = "DROP TABLE telemetry_engineminute"

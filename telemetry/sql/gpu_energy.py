@@ -36,9 +36,3 @@ FILL = f"""
 INSERT INTO telemetry_gpuenergy (gpu_id, site_id, step_s, start_at, energy_uj)
 {_SUMS.format(entries="telemetry_energyentry")}
 """
-
-INSTRUMENT_APPEND_ONLY = """
-CREATE TRIGGER telemetry_instrument_append_only BEFORE UPDATE ON telemetry_instrument
-    FOR EACH ROW EXECUTE FUNCTION telemetry_refuse_update();
-"""
-INSTRUMENT_NOT_APPEND_ONLY = "DROP TRIGGER telemetry_instrument_append_only ON telemetry_instrument;"

@@ -78,9 +78,10 @@ INSERT INTO telemetry_tenantrollup ({_TENANT_COLUMNS}) {_TENANT.format(records="
 # AT TIME ZONE 'UTC' is what makes the expression fit for an index. Not a BRIN one: how much the planner trusts that
 # depends on how well its last sample was ordered, and without it a quarter of a second is spent on reading a day.
 ENDED_UTC = "((started_at AT TIME ZONE 'UTC') + coalesce(e2e_s, 0) * interval '1 second')"
-INDEX = f"CREATE INDEX telemetry_requestrecord_ended ON telemetry_requestrecord ({ENDED_UTC})"
-NO_INDEX = "DROP INDEX telemetry_requestrecord_ended"
 
-# For the newest of some pools among all that ended in the last minutes.
-POOL_INDEX = f"CREATE INDEX telemetry_requestrecord_pool_ended ON telemetry_requestrecord (pool_id, {ENDED_UTC})"
-NO_POOL_INDEX = "DROP INDEX telemetry_requestrecord_pool_ended"
+# The second is for the newest of some pools among all that ended in the last minutes.
+INDEXES = f"""
+CREATE INDEX telemetry_requestrecord_ended ON telemetry_requestrecord ({ENDED_UTC});
+CREATE INDEX telemetry_requestrecord_pool_ended ON telemetry_requestrecord (pool_id, {ENDED_UTC});
+"""
+NO_INDEXES = "DROP INDEX telemetry_requestrecord_ended, telemetry_requestrecord_pool_ended"

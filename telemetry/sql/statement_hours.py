@@ -38,8 +38,3 @@ DROP = """
 DROP TRIGGER telemetry_statementline_added ON telemetry_statementline;
 DROP FUNCTION telemetry_add_statement_hours();
 """
-
-FILL = f"""
-INSERT INTO telemetry_statementhour ({_COLUMNS})
-SELECT {_COLUMNS} FROM ({_SUMS.format(lines="telemetry_statementline")}) AS sums
-"""
