@@ -510,22 +510,6 @@ class AgentBatch(Message, frozen=True):
     clocks: list[ClockDecision] = []
 
 
-class RowBatch(Message, frozen=True):
-    """An AgentBatch as agents sent it before its columns: still in the stream, perhaps, when the ingester is new."""
-
-    agent: str
-    boot: str
-    seq: int
-    sent_at_s: float
-    gpus: list[GpuSampleRow] = []
-    instances: list[InstanceSampleRow] = []
-    clocks: list[ClockDecision] = []
-
-    def by_column(self) -> AgentBatch:
-        gpus = GpuSamples.pack(self.gpus)
-        return AgentBatch(self.agent, self.boot, self.seq, self.sent_at_s, gpus, self.instances, self.clocks)
-
-
 # -- request records: gateway -> ingester ----------------------------------------------------------
 
 
@@ -649,6 +633,4 @@ def decode(data: bytes | str, kind: type[M]) -> M:
         return msgspec.json.decode(data, type=kind)
     if isinstance(data, str):
         raise msgspec.DecodeError("MessagePack is bytes, not text")
-    if data.startswith(b"{") and kind is AgentBatch:  # in MessagePack no batch begins with it
-        return msgspec.json.decode(data, type=RowBatch).by_column()  # type: ignore[return-value]
     return msgspec.msgpack.decode(data, type=kind)
