@@ -1,0 +1,268 @@
+"""A message of each kind that processes send each other (`pools.wire`), with the key that it travels under."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from pools import wire
+from scheduler.core.engine_launch import EngineLaunch
+from scheduler.core.ports import EngineLimits, EngineOptions
+
+NOW_S = 1_795_435_200.0  # 2026-11-23 12:00 UTC
+UID, OTHER = "5f0c2f4e-8a4e-4c1e-9d0b-0c6f6c2b7a11", "b1a6c1de-3a52-4d0f-8f5e-7d3d3f0a9c22"
+MODEL, ENGINE, GPU_TYPE = "Llama3-70B", "vllm-v1", "A100-80GB"
+NODE = "loc1-a100"
+
+
+def every() -> dict[str, wire.Message]:
+    """By the key, stream or channel; those that other messages carry are in these."""
+    limits = wire.LatencyLimits(ttft_s=2.0, tpot_s=0.15, e2e_s=60.0)
+    return {
+        wire.desired_key(NODE): _desired(limits),
+        wire.agent_key(NODE): _agent(),
+        wire.FLEET_KEY: _fleet(limits),
+        wire.worker_key(OTHER): wire.WorkerRegistration(
+            *(OTHER, "http://10.0.0.9:8000", "llama3-70b", GPU_TYPE, 4, 30.0, NOW_S),
+            **{"request_class": "LL", "site": "location-1", "model": MODEL, "engine": ENGINE},
+        ),
+        wire.clock_channel(NODE): wire.ClockRequest(
+            UID, "gateway", NOW_S, 1110.0, 12.5, "slack", "the lowest clock that keeps 150 ms"
+        ),
+        wire.BATCH_STREAM: _batch(),
+        wire.REQUEST_STREAM: wire.RequestBatch("gateway", "boot-1", 42, [_request()]),
+        wire.PROCESSES_KEY: wire.ProcessTable(
+            NOW_S,
+            [wire.ProcessRow("web", 4_000, "running", NOW_S - 60, 1, "var/log/web.log", "exit 1", 12.5, 300_000_000)],
+        ),
+        wire.alive_key("ingester"): wire.Heartbeat("ingester", NOW_S, 2.0, "3 batches"),
+        wire.simulation_key("7"): wire.SimulationUpdate(3_600.0, 1.0, {"energy_j": 1.5e6, "iterations": 10}, ""),
+    }
+
+
+def _desired(limits: wire.LatencyLimits) -> wire.DesiredNode:
+    clock = wire.ClockPolicy(
+        policy="slack",
+        period_s=2.0,
+        increase=1.5,
+        decrease_mhz=90.0,
+        lease_s=12.0,
+        paused=True,
+        predictor_error=0.2,
+        sample_s=0.25,
+        full_at=0.9,
+        sensitivity=0.5,
+        power_exponent=2.4,
+        beta=0.1,
+        urgency=3.0,
+        margin=0.05,
+        min_saving=0.02,
+        reserve=0.1,
+        fixed_mhz=1200.0,
+        advise=True,
+        floor_mhz=600.0,
+    )
+    launch = EngineLaunch("meta/Llama3-70B", "bfloat16", ("seed=1",), {"NCCL_DEBUG": "INFO"})
+    instance = wire.DesiredInstance(
+        uid=UID,
+        pool_id=3,
+        model=MODEL,
+        engine=ENGINE,
+        gpu_uuids=["SIM-loc1-a100-0", "SIM-loc1-a100-1"],
+        max_model_len=16_384,
+        state="running",
+        limits=limits,
+        decision_id=17,
+        options=EngineOptions("priority", True),
+        engine_limits=EngineLimits(1_024, 128, 0.1),
+        shadow_of=OTHER,
+        clock=clock,
+        launch=launch,
+    )
+    return wire.DesiredNode(NODE, 9, NOW_S, [instance], clock, [launch])
+
+
+def _agent() -> wire.AgentState:
+    instance = wire.InstanceState(
+        uid=UID,
+        pool_id=3,
+        url="http://127.0.0.1:9001",
+        state="ready",
+        model=MODEL,
+        engine=ENGINE,
+        gpu_type=GPU_TYPE,
+        tp=2,
+        sm_clock_mhz=1110.0,
+        min_mhz=210.0,
+        max_mhz=1410.0,
+        power_w=612.5,
+        running=12,
+        waiting=1,
+        kv_usage=0.43,
+        ttft_s=0.31,
+        tpot_s=0.052,
+        detail="weights are loaded",
+        progress=0.75,
+        engine_limits=EngineLimits(1_024, 128, 0.1),
+        shadow_of=OTHER,
+        laxity=True,
+        kv_connector="NixlConnector",
+    )
+    return wire.AgentState(
+        *(NODE, "boot-1", NOW_S, 9, [instance], "one GPU is silent", "http://127.0.0.1:9100/metrics"),
+        measure_only="no permission to set clocks",
+        notices=["no memory temperature"],
+    )
+
+
+def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
+    policy = wire.RequestPolicy(
+        route="least_carbon",
+        by_share=True,
+        order="llf",
+        aging_tokens_per_s=10.0,
+        engine_priority=True,
+        engine_queue=16,
+        tenant_weights={"acme": 2.0},
+        max_queued_requests=100,
+        max_queued_tokens=1_000_000,
+        max_wait_s=30.0,
+        admission="projection",
+        predictor_error=0.2,
+        throttle=True,
+        retail=True,
+        emergencies=True,
+        split="any",
+    )
+    service = wire.FleetService(
+        name="llama3-70b",
+        model=MODEL,
+        engine=ENGINE,
+        max_model_len=16_384,
+        objectives=limits,
+        partition="freesh-a",
+        classes=[wire.FleetClass("SS", 0, 0, 1_024, 0, 256), wire.FleetClass("LL", 1, 1_024, None, 256, None)],
+        pools=[wire.FleetPool(3, "location-1", "SS", 1.2, 410.0, 0.6, 520.0)],
+        policy=policy,
+        expected_prompt_tokens=900,
+        expected_output_tokens=180,
+        hugging_face_id="meta/Llama3-70B",
+        tokenizer="/srv/tokenizers/llama3.json",
+    )
+    key = wire.FleetKey("ab" * 32, 5, "acme", 2, ["llama3-70b"], NOW_S + 86_400)
+    return wire.Fleet(12, NOW_S, [service], [key], [NODE])
+
+
+def _batch() -> wire.AgentBatch:
+    gpus = [
+        wire.GpuSampleRow(NOW_S, "SIM-loc1-a100-0", 1e6, 306.0, 1110.0, 0.8, 2**36, 52.0, UID, "ready", 12),
+        wire.GpuSampleRow(NOW_S, "SIM-loc1-a100-1", None, None, None, None, None, None, None, None, None),
+    ]
+    instance = wire.InstanceSampleRow(
+        *(NOW_S, UID, "ready", 12, 1, 0.43, 1.5e6, 2.5e5, 0.31, 0.052, 1110.0, "http://127.0.0.1:9001", "well")
+    )
+    clock = wire.ClockDecision(
+        NOW_S,
+        UID,
+        "slack",
+        "1410 MHz to 1310 MHz",
+        1410.0,
+        1310.0,
+        4,
+        {"tpot_s": 0.05, "n": 3, "rule": "miad", "x": None},
+    )
+    return wire.AgentBatch(NODE, "boot-1", 42, NOW_S, wire.GpuSamples.pack(gpus), [instance], [clock])
+
+
+def _request() -> wire.RequestRow:
+    return wire.RequestRow(
+        request_id="0f" * 16,
+        started_at_s=NOW_S - 9,
+        service="llama3-70b",
+        tenant_id=2,
+        key_id=5,
+        endpoint="chat",
+        stream=True,
+        status="upstream_error",
+        http_status=502,
+        prompt_tokens=900,
+        output_tokens=120,
+        tokens_source="usage",
+        predicted_output_tokens=150,
+        prediction_source="history",
+        max_tokens=512,
+        request_class="SS",
+        actual_class="LL",
+        pool_id=3,
+        instance_uid=UID,
+        ttft_s=0.31,
+        tpot_s=0.052,
+        itl_max_s=0.2,
+        e2e_s=6.5,
+        window_s=91.0,
+        timely_tokens=118,
+        predicted_energy_j=210.5,
+        queue_s=0.02,
+        lost=True,
+        own_ttft_s=1.0,
+        own_tpot_s=0.1,
+        attempts=2,
+        route_reason="least predicted energy",
+        error="engine closed the connection",
+        traceparent="00-" + "1a" * 16 + "-" + "2b" * 8 + "-01",
+    )
+
+
+# -- recorded, and read again ----------------------------------------------------------------------
+
+
+def recorded() -> list[dict[str, Any]]:
+    """Each as it travels, what it says in plain values, and the name of its kind."""
+    found = []
+    for key, message in every().items():
+        sent = wire.encode(message)
+        body = {"msgpack": base64.b64encode(sent).decode()} if message.packed else {"json": sent.decode()}
+        found.append({"key": key, "kind": type(message).__name__, **body, "says": says(message)})
+    return found
+
+
+def sent(record: dict[str, Any]) -> bytes:
+    """The bytes of a recorded message."""
+    return base64.b64decode(record["msgpack"]) if "msgpack" in record else str(record["json"]).encode()
+
+
+def says(value: Any) -> Any:
+    """Plain values, as JSON has them; packed samples as their rows."""
+    if isinstance(value, wire.GpuSamples):
+        return says(value.unpack())
+    if isinstance(value, msgspec.Struct):
+        return {name: says(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, list):
+        return [says(each) for each in value]
+    return msgspec.to_builtins(value)
+
+
+def parts(value: Any) -> Iterator[wire.Message]:
+    """A message and all that it carries."""
+    if isinstance(value, wire.Message):
+        yield value
+        if isinstance(value, wire.GpuSamples):
+            yield value.of_what
+            yield from parts(value.unpack())
+        for name in value.__struct_fields__:
+            yield from parts(getattr(value, name))
+    elif isinstance(value, list):
+        for each in value:
+            yield from parts(each)
+
+
+def kinds(message: wire.Message) -> set[type[wire.Message]]:
+    return {type(part) for part in parts(message)}
+
+
+def all_kinds(of: type[wire.Message] = wire.Message) -> set[type[wire.Message]]:
+    """Every type of message that there is."""
+    return {kind for child in of.__subclasses__() for kind in {child, *all_kinds(child)}}
