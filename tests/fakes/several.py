@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from pools import people
 from pools.audit import Actor
@@ -24,8 +24,8 @@ from telemetry.models import (
 from . import seed
 
 
-def of_everything(actor: Actor) -> seed.Seeded:
-    seeded = seed.everything(minutes=3, rps=0.3)
+def of_everything(actor: Actor, now: datetime | None = None) -> seed.Seeded:
+    seeded = seed.everything(now, minutes=3, rps=0.3)
     now, soon = seeded.now, seeded.now + timedelta(hours=1)
     asked = {"period": "2026-01", "zone": "UTC", "sites": [], "by": []}
     version = {"valid_from": now, "source": "bill", "version": "1"}

@@ -65,7 +65,7 @@ def _desired(limits: wire.LatencyLimits) -> wire.DesiredNode:
         advise=True,
         floor_mhz=600.0,
     )
-    launch = EngineLaunch("meta/Llama3-70B", "bfloat16", ("seed=1",), {"NCCL_DEBUG": "INFO"})
+    launch = EngineLaunch("meta/Llama3-70B", "bfloat16", ("--seed=1",), {"NCCL_DEBUG": "INFO"})
     instance = wire.DesiredInstance(
         uid=UID,
         pool_id=3,
@@ -264,5 +264,6 @@ def kinds(message: wire.Message) -> set[type[wire.Message]]:
 
 
 def all_kinds(of: type[wire.Message] = wire.Message) -> set[type[wire.Message]]:
-    """Every type of message that there is."""
-    return {kind for child in of.__subclasses__() for kind in {child, *all_kinds(child)}}
+    """Every type of message in `pools.wire`; others build upon them, for other ways to travel."""
+    there = {kind for kind in of.__subclasses__() if kind.__module__.startswith(wire.__name__)}
+    return there.union(*(all_kinds(kind) for kind in there))

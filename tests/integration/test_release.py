@@ -1,0 +1,96 @@
+"""What releases left behind: their databases become today's without loss. `tests.fakes.release` records them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.db.models import Sum
+
+from scheduler.models import Decision
+from telemetry import statements
+from telemetry.models import EnergyEntry, Report, Settlement
+from tests.fakes import metering
+from tests.fakes.house import moment
+from tests.fakes.release import dumps, rows
+
+RELEASES = sorted((Path(__file__).parents[1] / "fixtures").glob("release_*"))
+OTHER = "greenserve_release"
+QUARTER_HOUR_UJ = 900 * 300 * 10**6  # of one GPU at 300 W, as `metering.quarter_hour` has it
+
+
+def counts() -> dict[str, int]:
+    """Rows of each table of ours; a partitioned table's are those of its partitions."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        there = {name for (name,) in cursor.fetchall()}
+        found = {}
+        for table in sorted(there):
+            if table.startswith(rows.OURS) and not table[-8:].isdigit():
+                cursor.execute(f"SELECT count(*) FROM {table}")
+                found[table] = cursor.fetchone()[0]
+    return found
+
+
+@pytest.fixture(scope="module", params=RELEASES, ids=lambda folder: folder.name)
+def upgraded(request: pytest.FixtureRequest, django_db_setup: None, django_db_blocker: Any) -> Iterator[dict[str, int]]:
+    """Django is connected to the release's database, migrated; yields how many rows were in it before that."""
+    ours = connection.settings_dict["NAME"]
+    with django_db_blocker.unblock():
+        _say(f"DROP DATABASE IF EXISTS {OTHER}", f"CREATE DATABASE {OTHER}")
+        connection.close()
+        connection.settings_dict["NAME"] = OTHER
+        try:
+            dumps.load(request.param / "dump.sql.gz")
+            before = counts()
+            call_command("migrate", verbosity=0, interactive=False)
+            yield before
+        finally:
+            connection.close()
+            connection.settings_dict["NAME"] = ours
+            _say(f"DROP DATABASE {OTHER}")
+
+
+def _say(*words: str) -> None:
+    with connection.cursor() as cursor:
+        for each in words:
+            cursor.execute(each)
+
+
+@pytest.fixture
+def db(upgraded: dict[str, int], django_db_blocker: Any) -> Iterator[None]:
+    """In place of pytest-django's: the release's database, which no test here writes to."""
+    with django_db_blocker.unblock():
+        yield
+
+
+def test_no_row_is_lost_when_a_release_is_upgraded(upgraded: dict[str, int], db: None) -> None:
+    now = counts()
+    assert {table: now.get(table) for table in upgraded} == upgraded
+    assert [table for table, number in upgraded.items() if not number] == []
+
+
+def test_every_model_is_read_when_a_release_is_upgraded(db: None) -> None:
+    assert [table for table, model in rows.tables().items() if not list(model._default_manager.all()[:50])] == []
+
+
+def test_the_ledger_adds_up_when_a_release_is_upgraded(db: None) -> None:
+    start, end = moment(metering.START), moment(metering.END)
+    (total,) = statements.totals(start, end).values()
+    entered = EnergyEntry.objects.filter(start_at__gte=start, start_at__lt=end).aggregate(uj=Sum("energy_uj"))
+    assert total["energy_uj"] == entered["uj"] == QUARTER_HOUR_UJ
+    assert Settlement.objects.filter(revision=1, cause="carbon").exists()
+    first, second = Report.objects.exclude(summary=None).order_by("pk")
+    assert second.revises == first
+    assert second.summary["energy_kwh"] == pytest.approx(QUARTER_HOUR_UJ / 3.6e12)
+
+
+def test_decisions_say_why_when_a_release_is_upgraded(db: None) -> None:
+    decision = Decision.objects.filter(kind="carbon").first()
+    assert decision is not None
+    assert decision.summary
+    assert any(alternative["chosen"] for alternative in decision.alternatives)
