@@ -86,7 +86,8 @@ def test_the_ledger_adds_up_when_a_release_is_upgraded(db: None) -> None:
     assert Settlement.objects.filter(revision=1, cause="carbon").exists()
     first, second = Report.objects.exclude(summary=None).order_by("pk")
     assert second.revises == first
-    assert second.summary["energy_kwh"] == pytest.approx(QUARTER_HOUR_UJ / 3.6e12)
+    assert first.summary["energy_j"] == second.summary["energy_j"] == QUARTER_HOUR_UJ / 1e6
+    assert second.summary["location_gco2e"] > first.summary["location_gco2e"]
 
 
 def test_decisions_say_why_when_a_release_is_upgraded(db: None) -> None:

@@ -28,4 +28,4 @@ def load(path: Path) -> None:
     """Into the empty database that Django is connected to."""
     with connection.cursor() as cursor:
         cursor.execute(gzip.decompress(path.read_bytes()).decode(), None)
-        cursor.execute("RESET ALL")  # a dump leaves no search path
+    connection.close()  # and with it the dump's settings: it leaves no search path
