@@ -43,9 +43,7 @@ class SignIn(Protocol):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--pictures", action="store_true", help="with tests/browser: pictures of each page into docs/pictures"
-    )
+    parser.addoption("--pictures", action="store_true", help="with tests/browser: takes what docs/pictures.md shows")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -179,13 +177,14 @@ def accessible() -> Callable[[Page], None]:
 
 @pytest.fixture(scope="session")
 def picture(pytestconfig: pytest.Config) -> Callable[[Page, str], None]:
-    """Fails when a page is wider than a phone. With --pictures: NAME-light.png, -dark and -phone into docs/pictures."""
+    """Fails when a page is wider than a phone. With --pictures: what is shown of NAME-light, -dark and -phone."""
     folder = pytestconfig.rootpath / "docs" / "pictures"
+    shown = folder.with_suffix(".md").read_text()
 
     def take(page: Page, name: str) -> None:
         size = page.viewport_size or WIDE
         if _pictured(pytestconfig):
-            for suffix in ("light", "dark", "phone"):
+            for suffix in (each for each in ("light", "dark", "phone") if f"/{name}-{each}.png" in shown):
                 _show(page, "dark" if suffix == "dark" else "light", PHONE if suffix == "phone" else WIDE)
                 path = folder / f"{name}-{suffix}.png"
                 page.screenshot(path=path)
