@@ -19,7 +19,6 @@ from tests.fakes.house import moment
 from tests.fakes.release import dumps, rows
 
 RELEASES = sorted((Path(__file__).parents[1] / "fixtures").glob("release_*"))
-OTHER = "greenserve_release"
 QUARTER_HOUR_UJ = 900 * 300 * 10**6  # of one GPU at 300 W, as `metering.quarter_hour` has it
 
 
@@ -40,10 +39,11 @@ def counts() -> dict[str, int]:
 def upgraded(request: pytest.FixtureRequest, django_db_setup: None, django_db_blocker: Any) -> Iterator[dict[str, int]]:
     """Django is connected to the release's database, migrated; yields how many rows were in it before that."""
     ours = connection.settings_dict["NAME"]
+    theirs = f"{ours}_release"
     with django_db_blocker.unblock():
-        _say(f"DROP DATABASE IF EXISTS {OTHER}", f"CREATE DATABASE {OTHER}")
+        _say(f"DROP DATABASE IF EXISTS {theirs}", f"CREATE DATABASE {theirs}")
         connection.close()
-        connection.settings_dict["NAME"] = OTHER
+        connection.settings_dict["NAME"] = theirs
         try:
             dumps.load(request.param / "dump.sql.gz")
             before = counts()
@@ -52,7 +52,7 @@ def upgraded(request: pytest.FixtureRequest, django_db_setup: None, django_db_bl
         finally:
             connection.close()
             connection.settings_dict["NAME"] = ours
-            _say(f"DROP DATABASE {OTHER}")
+            _say(f"DROP DATABASE {theirs}")
 
 
 def _say(*words: str) -> None:
