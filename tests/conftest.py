@@ -26,10 +26,10 @@ def test_data() -> Path:
     """The folder of recorded data that some tests compare with. It is not part of the repository."""
     folder = os.environ.get("GREENSERVE_TEST_DATA")
     if not folder:
-        skip_or_fail("GREENSERVE_TEST_DATA is not set: it names the folder of recorded data")
-    path = Path(str(folder))
+        pytest.skip("GREENSERVE_TEST_DATA is not set: it names the folder of recorded data, no part of the repository")
+    path = Path(folder)
     if not path.is_dir():
-        skip_or_fail(f"GREENSERVE_TEST_DATA={path} is no folder")
+        pytest.fail(f"GREENSERVE_TEST_DATA={path} is no folder")
     return path
 
 

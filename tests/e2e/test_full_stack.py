@@ -1,7 +1,7 @@
 """The product as a whole, started once as a user starts it: PostgreSQL, Redis, Celery, the gateway, simulated nodes.
 
-A short one of each kind: clients, a replay with its records and joules, the dashboard, a policy, kills. The long ones are
-in `make test-slow`.
+A short one of each kind: clients, a replay with its records and joules, the dashboard, a policy, kills. The long ones
+are in `make test-slow`.
 """
 
 from __future__ import annotations
@@ -197,18 +197,27 @@ def test_charts_and_decisions_of_all_loops_are_seen_when_requests_were_served(qu
     chrome.overview_is_drawn(quiet, artifacts, "full-stack")
 
 
-def test_requests_are_split_over_two_engines_when_the_policy_says_so(quiet: Product, client: openai.OpenAI) -> None:
+def test_policy_is_in_force_soon_after_it_was_set(quiet: Product, client: openai.OpenAI) -> None:
+    """DynamoLLM's: requests are of table IV's classes, and clocks follow profiles."""
     since = datetime.now(UTC)
-    quiet.cli("policy", MODEL, "pd_disagg")
-    split = "SELECT request_id FROM telemetry_requestrecord WHERE started_at > %s AND status = 'ok' AND route_reason LIKE %s"
+    quiet.cli("policy", MODEL, "dynamollm")
+    classes = "SELECT DISTINCT request_class FROM telemetry_requestrecord WHERE started_at > %s AND status = 'ok'"
 
-    def served() -> list[tuple[Any, ...]]:
-        answer = client.completions.create(model=MODEL, prompt=[11] * 400, max_tokens=12)
-        assert answer.usage is not None
-        assert answer.usage.completion_tokens <= 12
-        return quiet.sql(split, since, "split at token%")
+    def of_table_iv() -> bool:
+        for tokens in (100, 3000):
+            answer = client.completions.create(model=MODEL, prompt=[11] * tokens, max_tokens=12)
+            assert answer.usage is not None
+            assert answer.usage.completion_tokens <= 12
+        seen = {row[0] for row in quiet.sql(classes, since)}
+        return len(seen & {a + b for a in "SML" for b in "SML"}) >= 2
 
-    wait_for("a request that was split", served, timeout_s=150)
+    wait_for("requests of two classes", of_table_iv, timeout_s=150, every_s=1)
+    clocks = "SELECT summary FROM scheduler_decision WHERE at > %s AND kind = 'clock' AND reason <> ALL(%s)"
+    wait_for(
+        "a clock by profile",
+        lambda: quiet.sql(clocks, since, ["no_data", "policy"]),
+        timeout_s=60,
+    )
     failed = "SELECT request_id, status, error FROM telemetry_requestrecord WHERE started_at > %s AND status <> 'ok'"
     assert quiet.sql(failed, since) == []
 
