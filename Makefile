@@ -1,18 +1,21 @@
 # `make up` runs the product, `make test` its tests; each installs what it needs first.
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev up down lint check test test-slow test-vllm lock clean
+.PHONY: help install install-dev up down lint check test test-slow test-thorough test-vllm test-all flake smoke lock clean
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -q
 QUICK := -m "not slow and not gpu and not vllm"
+SLOW := -m "slow and not gpu and not vllm"
 # Missing migrations are found without a database; that its history was not looked at is no news.
 NO_DATABASE := $(BIN)/python -W ignore::RuntimeWarning:django.core.management.commands.makemigrations
 
 help:
 	@echo "make up         install what is missing and run GreenServe (Ctrl-C stops it)"
 	@echo "make down       stop a GreenServe that runs in the background or another terminal"
-	@echo "make test       all tests but the slow ones (needs no running services)"
-	@echo "make test-slow  the slow tests: the whole product, processes killed in turn"
-	@echo "make test-vllm  tests with a real vLLM on CPUs, in an environment of its own (2.5 GB)"
+	@echo "make test       the tests that hold each change: eight minutes on two processors, needs no running services"
+	@echo "make test-slow, test-thorough, test-vllm  the long ones of each kind; which change calls for which: docs/testing.md"
+	@echo "make test-all   lint and all of these"
+	@echo "make flake TEST=tests/unit/gateway N=50  how often tests fail on a busy machine"
+	@echo "make smoke      what a newcomer does, on a fresh clone of what is committed"
 	@echo "make lint       format, lint, types, import rule, Django checks, migrations"
 	@echo "make check      make lint, then the unit tests"
 	@echo "make install    only install; make lock  renew the locks; make clean  remove what make made, but no data"
@@ -40,27 +43,42 @@ lint: install-dev
 check: lint
 	$(PYTEST) tests/unit $(QUICK)
 
+# Four at a time on two processors: those with databases, processes and browsers mostly wait. A file's tests stay together,
+# since they share what is costly; those of whole products come first, since they take longest.
 test: install-dev
 	@scripts/browser
 	@mkdir -p test-artifacts
-	$(PYTEST) -n 4 --dist loadfile $(QUICK) --junit-xml=test-artifacts/test.xml
+	@$(BIN)/python scripts/warm_up
+	$(PYTEST) tests -n 4 --dist loadfile --no-loadscope-reorder --times $(QUICK) --junit-xml=test-artifacts/test.xml
 
-# pytest ends with 5 where there is no slow test to run.
+# The long tests of each kind, two at a time: many start whole products.
 test-slow: install-dev
 	@scripts/browser
 	@mkdir -p test-artifacts
-	$(PYTEST) -m "slow and not gpu and not vllm" --junit-xml=test-artifacts/test-slow.xml || [ $$? -eq 5 ]
-	$(PYTEST) tests/unit/simulator/test_modes.py --hypothesis-profile=thorough
+	$(PYTEST) tests -n 2 --dist loadfile --no-loadscope-reorder --times $(SLOW) --junit-xml=test-artifacts/test-slow.xml
+
+# Laws that are held for a few random cases at each change, for hundreds of them.
+test-thorough: install-dev
+	$(PYTEST) -n 2 tests/unit/simulator/test_modes.py --hypothesis-profile=thorough
 	$(PYTEST) tests/unit/gateway/test_fuzz.py --hypothesis-profile=fuzz
 
 # Where a vLLM for CPUs is not to be had (3), it is said what to supply, and what is skipped for that reason.
 test-vllm: install-dev
 	@mkdir -p test-artifacts
 	@scripts/install vllm; case $$? in \
-	  0) nice -n 5 $(PYTEST) tests/vllm -m vllm --durations=20 --junit-xml=test-artifacts/test-vllm.xml;; \
+	  0) $(PYTEST) tests/vllm -m vllm --durations=20 --junit-xml=test-artifacts/test-vllm.xml;; \
 	  3) echo "SKIPPED: tests/vllm (engines' life cycle, scheduler plug-in, splits, profiler, fidelity): no vLLM for CPUs, see above";; \
 	  *) exit 1;; \
 	esac
+
+test-all: lint test test-slow test-thorough test-vllm
+
+# How often a test fails: make flake TEST=tests/unit/gateway N=50
+flake: install-dev
+	scripts/flake $(or $(N),20) $(TEST) $(QUICK)
+
+smoke:
+	scripts/smoke
 
 lock: install-dev
 	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links \
