@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("thorough", max_examples=200)  # of laws that name no number themselves: make test-slow
-settings.register_profile("fuzz", max_examples=10_000)  # of what clients may send: make test-slow
+settings.register_profile("thorough", max_examples=200)  # of laws that name no number themselves: make test-thorough
+settings.register_profile("fuzz", max_examples=10_000)  # of what clients may send: make test-thorough
 
 IN_CI = os.environ.get("CI", "").lower() == "true"
 

@@ -1,6 +1,6 @@
 """Whatever bytes come in: never a 5xx, never a connection that hangs, never a request without its record.
 
-200 examples each; `make test-slow` takes 10,000 (profile `fuzz`).
+200 examples each; `make test-thorough` takes 10,000 (profile `fuzz`).
 """
 
 from __future__ import annotations
