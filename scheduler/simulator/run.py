@@ -39,7 +39,7 @@ from scheduler.simulator.worlds import CompiledWorld
 MODES = ("macro", "walk", "reference")
 _SLICE_S = 600.0  # how often progress is told and Ctrl-C is heard, at the most
 _SLICES = 64  # of a load's time span, where it is known
-_OFFERS = 1000  # how often a router may hold back what is left, while nothing runs
+_OFFERS = 1000
 _PATIENCE = 3  # epochs of the slowest control that held requests wait for an instance when nothing else is left
 
 Effect = Callable[[float], None]
@@ -163,6 +163,7 @@ def simulate(
     keep_events: int = 0,
     keep_segments: int = 0,
     slice_s: float = _SLICE_S,
+    offers: int = _OFFERS,
 ) -> Outcome:
     """Runs every request to its end.
 
@@ -177,6 +178,7 @@ def simulate(
         bin_s: Width of the energy series.
         keep_events, keep_segments: How many entries of the logs to keep (the first ones).
         slice_s: Simulated time after which progress is told, at the latest.
+        offers: How often a router may hold back what is left, while nothing runs; then it is refused.
 
     A KeyboardInterrupt (Ctrl-C) out of `progress` ends the run early: the outcome is `partial`.
 
@@ -197,7 +199,7 @@ def simulate(
     else:
         world = CompiledWorld(fleet, blocks, taker, bin_s, mode == "walk", keep_events, keep_segments)
     span_s = float(load.arrival_s[-1]) if isinstance(load, Load) else math.inf
-    driver = _Driver(fleet, world, controls, router, clock_switch_s)
+    driver = _Driver(fleet, world, controls, router, clock_switch_s, offers)
     outcome = driver.run(max(1.0, min(slice_s, span_s / _SLICES)), progress)
     return replace(outcome, rows=kept.rows()) if kept is not None else outcome
 
@@ -212,9 +214,10 @@ class _Driver:
         controls: Sequence[Control],
         router: Router | None,
         clock_switch_s: Callable[[InstanceSpec], float],
+        offers: int,
     ) -> None:
         self._fleet, self._world = fleet, world
-        self._clock_switch_s = clock_switch_s
+        self._clock_switch_s, self._offers = clock_switch_s, offers
         self._controls = sorted(controls, key=lambda control: -control.period_s)
         self._specs = list(fleet.instances)
         self._number = {spec.name: i for i, spec in enumerate(self._specs)}
@@ -311,7 +314,7 @@ class _Driver:
         waiting, self._waiting = self._waiting, []
         self._offered += 1
         view = self._world.view(now_s)
-        if self._offered > _OFFERS and not view.running.any() and not self._starting:
+        if self._offered > self._offers and not view.running.any() and not self._starting:
             for request in waiting:
                 self._world.refuse(request.number)
             return

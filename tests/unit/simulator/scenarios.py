@@ -100,15 +100,15 @@ def fleets(draw: st.DrawFn) -> FleetSpec:
 
 
 @st.composite
-def loads(draw: st.DrawFn) -> Load:
-    count = draw(st.integers(1, 25))
+def loads(draw: st.DrawFn, most: int = 25, longest: int = 400) -> Load:
+    count = draw(st.integers(1, most))
     scale_s = draw(st.sampled_from([0.001, 0.05, 1.0, 20.0]))
     gaps = draw(st.lists(st.one_of(st.just(0.0), st.floats(0.0, 1.0)), min_size=count, max_size=count))
     at_s, now_s = [], 0.0
     for gap in gaps:
         now_s += gap * scale_s
         at_s.append(now_s)
-    long = draw(st.sampled_from([20, 400]))
+    long = draw(st.sampled_from([20, longest]))
     lengths = st.lists(st.integers(1, long), min_size=count, max_size=count)
     windows = draw(st.lists(st.floats(0.0, 30.0), min_size=count, max_size=count))
     return load(

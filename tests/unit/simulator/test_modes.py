@@ -25,11 +25,19 @@ from scheduler.simulator.kernel import (
 )
 from scheduler.simulator.outcome import Outcome
 from scheduler.simulator.run import simulate
+from tests.unit.laws import examples, thorough
 from tests.unit.simulator.scenarios import Schedule, Turns, emergencies, fleets, loads, schedules
 
-# 100 random scenarios each; `make test-slow` takes 200 (profile `thorough`).
-LAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+# The reference goes token by token, so that a few small scenarios are taken here; `make test-slow` takes 200 of any
+# size (profile `thorough`).
+LAW = settings(
+    max_examples=examples(15),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+LOADS = loads() if thorough() else loads(most=12, longest=60)
 EVENTS = 20_000
+OFFERS = 30  # of what no instance of a scenario can hold, before it is refused
 
 
 def run(
@@ -49,6 +57,7 @@ def run(
             clock_switch_s=lambda spec: switch_s,
             router=router,
             keep_events=EVENTS,
+            offers=OFFERS,
         )
     except SimulationError:
         return None  # nothing fits
@@ -64,7 +73,7 @@ def by_instance(outcome: Outcome) -> dict[int, list[tuple[int, int]]]:
 @LAW
 @given(st.data())
 def test_macro_mode_equals_the_reference_when_scenarios_are_random(data: st.DataObject) -> None:
-    fleet, load = data.draw(fleets()), data.draw(loads())
+    fleet, load = data.draw(fleets()), data.draw(LOADS)
     control, switch_s = data.draw(schedules(fleet)), data.draw(st.sampled_from([0.0, 0.2]))
     macro, reference = (run(fleet, load, mode, control, switch_s) for mode in ("macro", "reference"))
     assert (macro is None) == (reference is None)
@@ -96,7 +105,7 @@ def test_macro_mode_equals_the_reference_when_scenarios_are_random(data: st.Data
 @LAW
 @given(st.data())
 def test_laws_hold_when_scenarios_are_random(data: st.DataObject) -> None:
-    fleet, load = data.draw(fleets()), data.draw(loads())
+    fleet, load = data.draw(fleets()), data.draw(LOADS)
     control = data.draw(schedules(fleet))
     mode = data.draw(st.sampled_from(["macro", "walk"]))
     controls = [control] if control.commands else []
@@ -145,7 +154,7 @@ def test_laws_hold_when_scenarios_are_random(data: st.DataObject) -> None:
 @LAW
 @given(st.data())
 def test_run_is_the_same_when_requests_come_in_blocks(data: st.DataObject) -> None:
-    fleet, load = data.draw(fleets()), data.draw(loads())
+    fleet, load = data.draw(fleets()), data.draw(LOADS)
     control, size = data.draw(schedules(fleet)), data.draw(st.integers(1, 10))
     whole = run(fleet, load, "macro", control)
     parts = run(fleet, [load[k : k + size] for k in range(0, len(load), size)], "macro", control)
@@ -160,7 +169,7 @@ def test_run_is_the_same_when_requests_come_in_blocks(data: st.DataObject) -> No
 @LAW
 @given(st.data())
 def test_modes_agree_and_show_the_same_when_a_router_places_requests(data: st.DataObject) -> None:
-    fleet, load = data.draw(fleets()), data.draw(loads())
+    fleet, load = data.draw(fleets()), data.draw(LOADS)
     pools = tuple(replace(pool, handover=Handover(pool.name, "routed", 1e-4, 0.01)) for pool in fleet.pools)
     fleet = replace(fleet, pools=pools)
     split, most = data.draw(st.booleans()), data.draw(st.sampled_from([1, 3, 100]))
