@@ -18,13 +18,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
-TOKEN_S = 0.01
+TOKEN_S = 0.002
 
 
 def program(folder: Path) -> Path:
     """An executable in the folder, as `vllm` of a virtual environment is."""
     path = folder / "vllm"
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__)} "$@"\n')
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {Path(__file__)} "$@"\n')
     path.chmod(0o755)
     return path
 

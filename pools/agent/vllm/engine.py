@@ -20,8 +20,6 @@ from .records import EngineRecord, Records
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 0.25  # at an engine that starts or drains
-_WATCH_S = 1.0  # at one that serves
 _HEALTH_S = 10.0
 _HANGS_AFTER_S = 60.0
 _HOUSEKEEPING_S = 60.0
@@ -171,7 +169,7 @@ class Engine:
     def _become_ready(self) -> None:
         began_s, taken_over = time.monotonic(), self._record.state != "starting"
         while not self._probe.healthy():
-            self._look_for_orders(_LOOK_S)
+            self._look_for_orders(self._options.look_s)
             self._must_live()
             if time.monotonic() - began_s > self._options.start_within_s:
                 raise _Failed(f"it was not up within {self._options.start_within_s:g} s: {self._last_words()}")
@@ -195,7 +193,7 @@ class Engine:
         """Until something is to be done; looks after the engine meanwhile."""
         answered_s = looked_s = housekept_s = time.monotonic()
         while not self._leaving:
-            self._look_for_orders(_WATCH_S)
+            self._look_for_orders(self._options.watch_s)
             self._must_live()
             now_s = time.monotonic()
             if now_s - housekept_s > _HOUSEKEEPING_S:
@@ -219,7 +217,7 @@ class Engine:
                     "instance %s is cut off, %g s after it was to end", self.spec.uid, self._options.drain_within_s
                 )
                 break
-            self._look_for_orders(_LOOK_S)
+            self._look_for_orders(self._options.look_s)
             if self._process is None or not self._process.alive:
                 break
             try:

@@ -37,6 +37,7 @@ class VllmOptions:
         start_within_s: Until the first token, the fetching of weights included.
         drain_within_s: For requests that run when an engine is to end; then they are cut off.
         stop_within_s: Between SIGTERM and SIGKILL.
+        look_s, watch_s: How often an engine is looked at that starts or drains, and one that serves.
         keep_free_bytes: Of the disk, when weights are fetched ahead of need.
     """
 
@@ -54,6 +55,8 @@ class VllmOptions:
     start_within_s: float = 3600.0
     drain_within_s: float = 900.0
     stop_within_s: float = 20.0
+    look_s: float = 0.25
+    watch_s: float = 1.0
     keep_free_bytes: float = 50e9
 
     def socket(self, uid: str) -> Path:

@@ -38,6 +38,19 @@ def began_ticks(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
+def runs(group: int) -> bool:
+    """Whether any process of a group does: one that has ended, the last of its threads too, is init's to reap."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        state, _, own, *_ = fields
+        if int(own) == group and (state not in "ZX" or int(fields[17]) > 1):  # field 20: threads
+            return True
+    return False
+
+
 @dataclass(slots=True)
 class EngineProcess:
     """The leader of a process group. `child` None: a former agent's, which init has inherited."""
@@ -94,7 +107,9 @@ class EngineProcess:
                 os.killpg(self.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 break
-            self.exit_code()  # reaps it
+            reaped = self.child is None or self.exit_code() is not None
+            if reaped and not runs(self.pid):
+                break
             time.sleep(0.02)
         self.exit_code()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import re
 import signal
 import threading
 import urllib.request
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 
 from pools.agent.vllm.launch import VllmOptions, command, environment
-from pools.agent.vllm.processes import EngineProcess, began_ticks, last_lines, rotate
+from pools.agent.vllm.processes import EngineProcess, began_ticks, last_lines, rotate, runs
 from pools.agent.vllm.records import Records
 from pools.agent.vllm.runtime import VllmRuntime
 from scheduler.core.engine_launch import EngineLaunch
@@ -34,7 +36,9 @@ def spec(uid: str = "engine", weights: str = "fake/good", gpus: tuple[str, ...] 
 
 class Node:
     def __init__(self, folder: Path) -> None:
-        self.options = VllmOptions(program(folder), folder / "engines", ports=PORTS, stop_within_s=5.0)
+        self.options = VllmOptions(
+            program(folder), folder / "engines", ports=PORTS, stop_within_s=5.0, look_s=0.02, watch_s=0.05
+        )
         self.runtimes: list[VllmRuntime] = []
 
     def agent(self, **changes: Any) -> VllmRuntime:
@@ -68,14 +72,6 @@ def reach(runtime: VllmRuntime, state: str, uid: str = "engine") -> InstanceStat
 
 def gone(runtime: VllmRuntime, uid: str = "engine") -> None:
     eventually(lambda: status(runtime, uid) is None, WITHIN_S, f"end of {uid}")
-
-
-def group_is_empty(pid: int) -> bool:
-    try:
-        os.killpg(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
 
 
 def fetch(url: str, body: object = None) -> Any:
@@ -130,13 +126,13 @@ def test_instance_fails_and_leaves_no_worker_when_a_serving_engine_dies(node: No
     with pytest.raises(OSError, match="Remote end closed"):
         fetch(f"{url}/crash", {})
     assert "the engine core has died" in reach(runtime, "failed").detail
-    eventually(lambda: group_is_empty(pid), WITHIN_S, "end of its workers")
+    eventually(lambda: not runs(pid), WITHIN_S, "end of its workers")
 
 
 def test_start_is_given_up_when_it_takes_too_long(node: Node) -> None:
-    runtime = node.agent(start_within_s=0.5)
+    runtime = node.agent(start_within_s=0.1)
     runtime.start(spec(weights="fake/mute"))
-    assert "not up within 0.5 s" in reach(runtime, "failed").detail
+    assert "not up within 0.1 s" in reach(runtime, "failed").detail
 
 
 def test_running_request_is_finished_when_the_engine_drains(node: Node) -> None:
@@ -184,7 +180,7 @@ def test_engine_is_killed_when_it_does_not_heed(node: Node) -> None:
     pid = node.pid
     runtime.stop("engine")
     gone(runtime)
-    assert group_is_empty(pid)
+    assert not runs(pid)
 
 
 def test_engine_is_taken_over_when_the_agent_starts_again(node: Node) -> None:
@@ -199,7 +195,7 @@ def test_engine_is_taken_over_when_the_agent_starts_again(node: Node) -> None:
     assert len(after.list()) == 1
     after.stop("engine")
     gone(after)
-    assert group_is_empty(pid)
+    assert not runs(pid)
 
 
 def test_instance_is_failed_and_its_workers_end_when_the_engine_died_meanwhile(node: Node) -> None:
@@ -213,7 +209,7 @@ def test_instance_is_failed_and_its_workers_end_when_the_engine_died_meanwhile(n
     Records(node.options.folder / "engines").write(record)  # as an agent that was killed first would have left it
     after = node.agent()
     assert "while no agent ran" in reach(after, "failed").detail
-    assert group_is_empty(pid)
+    assert not runs(pid)
 
 
 def test_another_process_is_left_alone_when_it_has_the_pid_of_a_record(node: Node) -> None:
@@ -326,6 +322,27 @@ def test_engines_hand_requests_to_each_other_when_the_node_has_a_store(node: Nod
     assert config["kv_connector_extra_config"] == {"folder": str(store)}
     root = Path(fetch(f"{found.url}/environment")["PYTHONPATH"])
     assert (root / "pools" / "vllm_scheduler" / "block_store.py").exists()
+
+
+@pytest.fixture
+def late_init() -> Iterator[None]:
+    """This process inherits what is orphaned, as a container's first process does, and does not reap it."""
+    inherits = 36  # PR_SET_CHILD_SUBREAPER, prctl(2)
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(inherits, 1, 0, 0, 0) == 0
+    yield
+    libc.prctl(inherits, 0, 0, 0, 0)
+
+
+def test_end_is_not_waited_for_when_init_is_late_to_reap(late_init: None, tmp_path: Path) -> None:
+    words = ["sh", "-c", "sleep 600 & echo worker $!; wait"]
+    leader = EngineProcess.start(words, {"PATH": "/usr/bin:/bin"}, tmp_path, log := tmp_path / "log")
+    found = eventually(lambda: re.search(r"^worker (\d+)\n", log.read_text(), re.M), WITHIN_S, "worker")
+    assert runs(leader.pid)
+    leader.kill()
+    assert not runs(leader.pid)
+    os.killpg(leader.pid, 0)  # a member is left, which would have been waited for
+    assert os.waitpid(int(found[1]), 0)[1] == signal.SIGKILL
 
 
 def test_process_is_known_again_when_pid_and_beginning_agree() -> None:
