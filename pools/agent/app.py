@@ -78,26 +78,37 @@ class AgentApp(Celery):  # type: ignore[misc]  # Celery has no types
 
 
 class AgentThread(threading.Thread):
-    """Ticks once a period, or at once when nudged, and glances in between. Faults are logged and do not end it."""
+    """Ticks once a period, or at once when nudged, and glances in between. Faults are logged and do not end it.
 
-    def __init__(self, loop: AgentLoop, bell: Bell, period_s: float = PERIOD_S) -> None:
+    Periods are measured by `elapsed_s`, which is never set back; `now_s` tells Unix seconds.
+    """
+
+    def __init__(
+        self,
+        loop: AgentLoop,
+        bell: Bell,
+        period_s: float = PERIOD_S,
+        elapsed_s: Callable[[], float] = time.monotonic,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
         super().__init__(name="agent", daemon=True)
         self._loop = loop
         self._bell = bell
         self._period_s = period_s
+        self._elapsed_s, self._now_s = elapsed_s, now_s
         self._ending = False
 
     def run(self) -> None:
-        tick_s = time.monotonic()
+        tick_s = self._elapsed_s()
         while not self._ending:
-            whole = self._bell.nudged() or time.monotonic() >= tick_s
+            whole = self._bell.nudged() or self._elapsed_s() >= tick_s
             if whole:
-                tick_s = time.monotonic() + self._period_s
+                tick_s = self._elapsed_s() + self._period_s
             try:
                 if whole:
-                    self._loop.tick(time.time())
+                    self._loop.tick(self._now_s())
                 else:
-                    self._loop.glance(time.time())
+                    self._loop.glance(self._now_s())
             except Exception:
                 logger.exception("a tick of the agent failed")
             self._bell.wait(self._pause_s(tick_s))
@@ -109,9 +120,9 @@ class AgentThread(threading.Thread):
 
     def _pause_s(self, tick_s: float) -> float:
         """To the next tick, or to a glance before it."""
-        left_s = max(0.0, tick_s - time.monotonic())
+        left_s = max(0.0, tick_s - self._elapsed_s())
         glance_s = self._loop.glance_s()
-        return left_s if glance_s is None else min(left_s, max(_LEAST_PAUSE_S, glance_s - time.time()))
+        return left_s if glance_s is None else min(left_s, max(_LEAST_PAUSE_S, glance_s - self._now_s()))
 
 
 class AgentStep(bootsteps.StartStopStep):  # type: ignore[misc]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -20,33 +22,37 @@ from tests.fakes.node import (
     FakeLink,
     desired_instance,
     desired_node,
-    engine_reading,
 )
 from tests.fakes.simnode import eventually
 
 from .clock_bench import request
 
 PATIENCE_S = 20.0
+BEGIN_S = 1_000_000.0
 FAR_S = 600.0  # what happens in a test happens between two ticks
 
 
 class CountedMetrics(FakeEngineMetrics):
-    def __init__(self) -> None:
+    def __init__(self, now_s: Callable[[], float]) -> None:
         super().__init__()
         self.scrapes: list[float] = []
+        self.silent_from_s = math.inf
+        self._now_s = now_s
 
     def scrape(self, uid: str, url: str) -> EngineReading:
-        self.scrapes.append(time.monotonic())
+        self.scrapes.append(self._now_s())
+        if self._now_s() >= self.silent_from_s:
+            raise RetryableError("time-out")
         return super().scrape(uid, url)
 
 
-class Running:
-    """An agent's thread over fakes, with one instance that is ready."""
+class Agent:
+    """An agent's loop over fakes, with one instance that is ready."""
 
-    def __init__(self, clock: ClockPolicy, period_s: float) -> None:
+    def __init__(self, clock: ClockPolicy, now_s: Callable[[], float] = time.time) -> None:
         self.actuator = FakeFrequencyActuator()
-        self.metrics, self.sampler = CountedMetrics(), CountedMetrics()
-        self.requests, self.bell = ClockRequests(), Bell()
+        self.metrics, self.sampler = CountedMetrics(now_s), CountedMetrics(now_s)
+        self.requests = ClockRequests()
         self.link = FakeLink(desired_node(desired_instance("a", clock=clock)))
         runtime = FakeInstanceRuntime()
         self.loop = AgentLoop(
@@ -60,27 +66,66 @@ class Running:
             sampler=self.sampler,
             requests=self.requests,
         )
-        self.loop.tick(time.time() - 1.0)
+        self.loop.tick(now_s() - 1.0)
         runtime.become("a", "ready")
-        self.thread = AgentThread(self.loop, self.bell, period_s)
-        self.thread.start()
-        eventually(lambda: self.ticks >= 2, PATIENCE_S, "tick of the thread")
 
     @property
     def ticks(self) -> int:
         return self.link.sends
+
+
+class Running(Agent):
+    """With its thread, whose next tick is far."""
+
+    def __init__(self, clock: ClockPolicy) -> None:
+        super().__init__(clock)
+        self.bell = Bell()
+        self.thread = AgentThread(self.loop, self.bell, FAR_S)
+        self.thread.start()
+        eventually(lambda: self.ticks >= 2, PATIENCE_S, "tick of the thread")
 
     def ask(self, mhz: float, lease_s: float = 10.0) -> None:
         self.requests.put(request(mhz, uid="a", at_s=time.time(), lease_s=lease_s), time.time())
         self.bell.ring()
 
 
+class Over(Exception):
+    """The time that a test gives is over."""
+
+
+class Waits(Bell):
+    """Time passes while the agent waits, and in no other way; `Over` when there is no more of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_s = self.end_s = BEGIN_S
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    def wait(self, timeout_s: float) -> None:
+        if self.at_s + timeout_s > self.end_s:
+            raise Over
+        self.at_s += timeout_s
+
+
+def lived(clock: ClockPolicy, for_s: float, silent_after_s: float = math.inf) -> Agent:
+    """An agent after `for_s` of that time."""
+    bell = Waits()
+    agent = Agent(clock, bell.now_s)
+    agent.sampler.silent_from_s = BEGIN_S + silent_after_s
+    bell.end_s += for_s
+    with pytest.raises(Over):
+        AgentThread(agent.loop, bell, PERIOD_S, bell.now_s, bell.now_s).run()
+    return agent
+
+
 @pytest.fixture
 def start() -> Iterator[Callable[..., Running]]:
     running: list[Running] = []
 
-    def start(clock: ClockPolicy, period_s: float = FAR_S) -> Running:
-        running.append(Running(clock, period_s))
+    def start(clock: ClockPolicy) -> Running:
+        running.append(Running(clock))
         return running[-1]
 
     yield start
@@ -117,28 +162,23 @@ def test_agent_ticks_at_once_when_it_is_nudged(start: Callable[..., Running]) ->
     eventually(lambda: agent.ticks > ticks, PATIENCE_S, "tick")
 
 
-def test_engine_is_sampled_between_ticks_when_its_rule_is_faster(start: Callable[..., Running]) -> None:
-    agent = start(ClockPolicy(policy="slack"), PERIOD_S)
-    ticks = agent.ticks
-    eventually(lambda: agent.ticks >= ticks + 3, PATIENCE_S, "three ticks")
-    assert len(agent.sampler.scrapes) >= 2 * len(agent.metrics.scrapes) - 2
-    assert agent.sampler.scrapes[-1] - agent.sampler.scrapes[-2] > 0.3
-    lowered = [call for call in agent.actuator.calls if call[0] == "lock"]
-    assert lowered
+def test_engine_is_sampled_between_ticks_when_its_rule_is_faster() -> None:
+    agent = lived(ClockPolicy(policy="slack"), 10.0)
+    assert agent.ticks == 1 + 11
+    scrapes = agent.sampler.scrapes
+    gaps = [round(later - earlier, 3) for earlier, later in pairwise(scrapes)]
+    assert gaps == [0.5] * 20
+    assert len(agent.metrics.scrapes) == 11
+    assert [call for call in agent.actuator.calls if call[0] == "lock"]
 
 
-def test_engine_is_read_once_a_tick_when_its_rule_is_not_faster(start: Callable[..., Running]) -> None:
-    agent = start(ClockPolicy(), PERIOD_S)
-    ticks = agent.ticks
-    eventually(lambda: agent.ticks >= ticks + 2, PATIENCE_S, "two ticks")
+def test_engine_is_read_once_a_tick_when_its_rule_is_not_faster() -> None:
+    agent = lived(ClockPolicy(), 10.0)
+    assert len(agent.metrics.scrapes) == 11
     assert agent.sampler.scrapes == []
 
 
-def test_silent_engine_is_not_sampled_again_before_the_next_tick(start: Callable[..., Running]) -> None:
-    agent = start(ClockPolicy(policy="slack"), PERIOD_S)
-    agent.sampler.readings["a"] = engine_reading()
-    agent.sampler.error = RetryableError("time-out")
-    ticks, scrapes = agent.ticks, len(agent.sampler.scrapes)
-    eventually(lambda: agent.ticks >= ticks + 3, PATIENCE_S, "three ticks")
-    assert len(agent.sampler.scrapes) - scrapes <= 5
+def test_silent_engine_is_not_sampled_again_before_the_next_tick() -> None:
+    agent = lived(ClockPolicy(policy="slack"), 4.0, silent_after_s=1.2)
+    assert [at_s - BEGIN_S for at_s in agent.sampler.scrapes] == [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0]
     assert "cannot sample instance a: time-out" in agent.link.states[-1].error
