@@ -34,11 +34,11 @@ class Link(Protocol):
 
 
 class RedisLink:
-    def __init__(self, url: str, node: str) -> None:
+    def __init__(self, url: str, node: str, timeout_s: float = TIMEOUT_S) -> None:
         self._node = node
         # No retries of its own: the loop comes back in a second, and must not be held up.
         self._redis = redis.Redis.from_url(
-            url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=Retry(NoBackoff(), 0)
+            url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
         )
 
     def desired(self) -> wire.DesiredNode | None:

@@ -95,6 +95,7 @@ async def measure_under_load(
     requests: Sequence[TraceRequest],
     concurrencies: Sequence[int] = CONCURRENCIES,
     level_s: float = _LEVEL_S,
+    settle_s: float = _SETTLE_S,
 ) -> tuple[Stretch, ...]:
     """Serves `requests` in turn, so many at once for `level_s` each, then prompts alone. Arrival times are not used.
 
@@ -106,16 +107,21 @@ async def measure_under_load(
     stretches: list[Stretch] = []
     try:
         for concurrency in concurrencies:
-            stretches += await _level(engine, client, requests, concurrency, level_s)
+            stretches += await _level(engine, client, requests, concurrency, level_s, settle_s)
         prompts = [replace(one, output_tokens=1) for one in requests]
-        stretches += await _level(engine, client, prompts, _PROMPTS_AT_ONCE, level_s)
+        stretches += await _level(engine, client, prompts, _PROMPTS_AT_ONCE, level_s, settle_s)
     finally:
         client.close()
     return tuple(stretches)
 
 
 async def _level(
-    engine: Engine, client: HttpClient, requests: Sequence[TraceRequest], concurrency: int, level_s: float
+    engine: Engine,
+    client: HttpClient,
+    requests: Sequence[TraceRequest],
+    concurrency: int,
+    level_s: float,
+    settle_s: float,
 ) -> list[Stretch]:
     at_once = cycle([replace(one, at_s=0.0) for one in requests])
     stop = asyncio.Event()
@@ -124,7 +130,7 @@ async def _level(
         replay(at_once, engine.url, keys, engine.model, exact=True, concurrency=concurrency, stop=stop)
     )
     try:
-        await asyncio.sleep(_SETTLE_S)
+        await asyncio.sleep(settle_s)
         until_s = time.monotonic() + level_s
         readings = [await _read(client)]
         while time.monotonic() < until_s:

@@ -23,6 +23,8 @@ from tests.fakes.actuator import ActuatorProcess
 from tests.fakes.nvml import Boards
 from tests.fakes.simnode import eventually, free_port
 
+LEASE_S = 1.0
+
 
 @dataclass
 class Gpus:
@@ -51,7 +53,7 @@ def _nvml(boards: Boards, process: ActuatorProcess) -> Iterator[Gpus]:
 
     class HungMeter:
         def read(self) -> tuple[GpuReading, ...]:
-            boards.slow(0, "energy", 1.0)
+            boards.slow(0, "energy", 10.0)
             try:
                 return dead.read()
             finally:
@@ -86,7 +88,7 @@ def test_energy_counter_never_goes_back_when_read_often(gpus: Gpus) -> None:
 
 def test_energy_agrees_with_power_when_the_gpu_is_left_alone(gpus: Gpus) -> None:
     first = gpus.meter.read()
-    time.sleep(1.0)
+    time.sleep(0.5)
     for before, after in zip(first, gpus.meter.read(), strict=True):
         if before.energy_j is None or after.energy_j is None or before.power_w is None or after.power_w is None:
             continue
@@ -97,10 +99,13 @@ def test_energy_agrees_with_power_when_the_gpu_is_left_alone(gpus: Gpus) -> None
 def test_clock_is_held_while_the_lease_is_renewed_and_returns_when_it_is_not(gpus: Gpus) -> None:
     free = gpus.meter.read()[0]
     target_mhz = (free.min_mhz + free.max_mhz) / 2
-    for _ in range(4):
-        gpus.actuator.lock([free.uuid], target_mhz, lease_s=3.0)
-        time.sleep(1.0)
-        assert gpus.one(free.uuid).sm_clock_mhz == pytest.approx(target_mhz, rel=0.02)
+    for _ in range(4):  # longer than a lease, all in all
+        locked_s = time.monotonic()
+        gpus.actuator.lock([free.uuid], target_mhz, lease_s=LEASE_S)
+        time.sleep(LEASE_S / 3)
+        read_mhz = gpus.one(free.uuid).sm_clock_mhz
+        if time.monotonic() - locked_s < LEASE_S:  # else the machine was busy with other things
+            assert read_mhz == pytest.approx(target_mhz, rel=0.02)
     eventually(lambda: gpus.one(free.uuid).sm_clock_mhz == free.max_mhz, 10.0, "return to the top clock")
 
 

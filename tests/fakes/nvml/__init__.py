@@ -131,6 +131,7 @@ class Boards:
         self[index].fault[CALLS.index(call)] = code
 
     def slow(self, index: int, call: str, delay_s: float) -> None:
+        """From now on `call` takes so long; 0 also lets go those that wait for it."""
         self[index].delay_ms[CALLS.index(call)] = int(delay_s * 1000)
 
     def lose(self, index: int, lost: bool = True) -> None:

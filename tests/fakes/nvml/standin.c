@@ -75,7 +75,7 @@ static uint64_t energy_uj(const gpu_t *g, uint64_t at_ns) { /* mW x ns = 1e-6 uJ
     return g->energy_uj + (uint64_t)((__uint128_t)power_mw(g) * (at_ns - g->since_ns) / 1000000u);
 }
 
-/* The GPU behind a handle once its injected delay has passed, or NULL with the fault to answer. */
+/* The GPU behind a handle once its injected delay has passed or was taken back, or NULL with the fault to answer. */
 static gpu_t *called(void *device, int call, int *fault) {
     *fault = UNINITIALIZED;
     if (!references || !board) return NULL;
@@ -86,9 +86,8 @@ static gpu_t *called(void *device, int call, int *fault) {
     if (index < 0 || index >= (ptrdiff_t)board->count) return NULL;
     gpu_t *g = &board->gpus[index];
     __atomic_add_fetch(&g->calls[call], 1, __ATOMIC_RELAXED);
-    uint32_t delay_ms = __atomic_load_n(&g->delay_ms[call], __ATOMIC_RELAXED);
-    struct timespec wait = {delay_ms / 1000, (long)(delay_ms % 1000) * 1000000L};
-    if (delay_ms) nanosleep(&wait, NULL);
+    const struct timespec wait = {0, 1000000L};
+    for (uint32_t ms = 0; ms < __atomic_load_n(&g->delay_ms[call], __ATOMIC_RELAXED); ms++) nanosleep(&wait, NULL);
     *fault = g->lost ? GPU_IS_LOST : g->fault[call];
     return *fault ? NULL : g;
 }

@@ -64,7 +64,7 @@ def bare_engine() -> Iterator[str]:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Page)
-    thread = Thread(target=server.serve_forever)
+    thread = Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
@@ -74,4 +74,4 @@ def bare_engine() -> Iterator[str]:
 
 def test_missing_counters_are_named_when_an_engine_lacks_them(bare_engine: str) -> None:
     with pytest.raises(PermanentError, match=r"does not count .*iteration_tokens_total_count"):
-        asyncio.run(measure_under_load(Engine(bare_engine, "m"), [TraceRequest(0.0, 10, 2)]))
+        asyncio.run(measure_under_load(Engine(bare_engine, "m"), [TraceRequest(0.0, 10, 2)], settle_s=0.0))
