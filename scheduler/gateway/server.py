@@ -21,7 +21,6 @@ from .relay.exchange import Timeouts
 from .relay.web import WebProcess
 from .siblings import PortShare, Siblings
 
-CHECK_PERIOD_S = 0.5
 BACKLOG = 2048
 
 
@@ -43,6 +42,7 @@ class Config:
     grace_s: float = 10.0
     limits: HttpLimits = field(default_factory=HttpLimits)
     timeouts: Timeouts = field(default_factory=Timeouts)
+    check_s: float = 0.5  # between looks at all time limits
 
     @property
     def process(self) -> str:
@@ -150,7 +150,7 @@ class GatewayServer:
     async def _keep_checking(self) -> None:
         """Enforces all time limits: one sweep costs less than a timer for each request."""
         while True:
-            await asyncio.sleep(CHECK_PERIOD_S)
+            await asyncio.sleep(self._config.check_s)
             now_s = time.monotonic()
             for exchange in list(self.gateway.exchanges):
                 exchange.check(now_s)

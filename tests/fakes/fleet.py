@@ -41,6 +41,7 @@ class FakeFleet:
     engine_model: str = ENGINE_MODEL
     fails: bool = False
     kv_connector: str = "simulated"
+    tp: int = 4
     policy: wire.RequestPolicy = field(default_factory=wire.RequestPolicy)
     nodes: list[str] = field(default_factory=lambda: ["node-1"])
 
@@ -77,7 +78,7 @@ class FakeFleet:
             model=ENGINE_MODEL,
             engine="vllm-v1",
             gpu_type="A100-80GB",
-            tp=4,
+            tp=self.tp,
             sm_clock_mhz=1410.0,
             min_mhz=210.0,
             max_mhz=1410.0,

@@ -125,6 +125,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
             grace_s=grace_s,
             rng=FirstOfEquals(),
             state=state,
+            check_s=0.05,
         )
         server = GatewayServer(config)
         await server.start()

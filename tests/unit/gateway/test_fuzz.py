@@ -22,7 +22,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pools import wire
-from scheduler.gateway import server as server_module
 from scheduler.gateway.fleet import view as fleet_module
 from scheduler.gateway.http.request import HttpLimits
 from scheduler.gateway.requests.endpoint import BY_PATH
@@ -116,11 +115,10 @@ class Bench:
 async def fuzzed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> AsyncIterator[Bench]:
-    monkeypatch.setattr(server_module, "CHECK_PERIOD_S", 0.02)
     monkeypatch.setattr(fleet_module, "FRESH_S", math.inf)  # nobody confirms the snapshot here
     engine = await StrictEngine().start()
     limits = HttpLimits(max_body_bytes=1 << 20, max_head_bytes=2 << 10, read_timeout_s=READ_TIMEOUT_S, linger_s=0.01)
-    server = GatewayServer(Config("127.0.0.1", 0, tmp_path / "spool", limits=limits, learns=False))
+    server = GatewayServer(Config("127.0.0.1", 0, tmp_path / "spool", limits=limits, learns=False, check_s=0.02))
     await server.start()
     fleet = FakeFleet([engine.url])
     server.fleet.apply(fleet.fleet(), fleet.states(), time.time(), time.monotonic())

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from scheduler.core.types import Mode
 from scheduler.live.placement import NodeRoom, Placement, Standing, Start, Wanted, place
+from tests.unit.laws import examples
 
 A2, A4, A8 = (Mode("A100-80GB", tp) for tp in (2, 4, 8))
 H4 = Mode("H100-SXM-80GB", 4)
@@ -171,7 +172,7 @@ def fleets(draw):
 
 
 @given(fleets())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_every_plan_keeps_the_books_when_anything_is_wanted(fleet):
     wants, live, nodes = fleet
     plan = place(wants, live, nodes)
@@ -196,7 +197,7 @@ def test_every_plan_keeps_the_books_when_anything_is_wanted(fleet):
 
 
 @given(fleets())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_plan_settles_when_it_is_carried_out_step_by_step(fleet):
     """Agents do as told between plans: after a few rounds nothing changes any more, unless something fits nowhere."""
     wants, live, nodes = fleet
