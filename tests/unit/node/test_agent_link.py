@@ -55,7 +55,7 @@ def silent_port() -> Iterator[int]:
 
 def test_link_fails_within_its_time_out_when_redis_is_silent(silent_port: int) -> None:
     link = RedisLink(f"redis://127.0.0.1:{silent_port}/0", "n1", timeout_s=0.1)
-    with pytest.raises(LinkError, match="[Tt]imeout"):
+    with pytest.raises(LinkError, match=r"[Tt]imeout"):
         link.desired()
     link.close()
 

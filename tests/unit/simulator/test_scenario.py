@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,7 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from greenserve.cli import cli
+from scheduler.simulator import runner
 from scheduler.simulator.fields import ScenarioError
+from scheduler.simulator.outcome import Outcome
 from scheduler.simulator.policies import FreeshConfig, ThresholdConfig
 from scheduler.simulator.runner import capacity, requests_of, run_scenario
 from scheduler.simulator.scenario import policy_of, read_scenario
@@ -200,22 +200,31 @@ def test_scenario_of_the_repository_is_valid(path: Path) -> None:
     read_scenario(path)
 
 
-def test_partial_result_is_left_when_interrupted(small: Path, tmp_path: Path) -> None:
+def test_partial_result_is_left_when_interrupted(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C reaches the process while it simulates, and it stops where its books are in order."""
     out = tmp_path / "out.json"
-    more = ["--set", "workload.requests=20000", "--mode", "reference", "--json", str(out), "--parquet", str(tmp_path)]
-    command = [sys.executable, "-c", "from greenserve.cli import main; main()", "simulate", str(small), *more]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        until = time.monotonic() + 120.0
-        while not (tmp_path / "requests.parquet").is_dir() and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.1)
-        time.sleep(5.0)  # it has begun; now some requests are to end
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert "Interrupted" in errors
+    simulate, interrupted_s = runner.simulate, []
+
+    def interrupted(*arguments: Any, progress: Callable[[int, float], None] | None, **options: Any) -> Outcome:
+        def step(arrived: int, now_s: float) -> None:
+            assert progress is not None
+            if not interrupted_s:
+                interrupted_s.append(now_s)
+                signal.raise_signal(signal.SIGINT)
+            progress(arrived, now_s)
+
+        return simulate(*arguments, progress=progress and step, **options)
+
+    monkeypatch.setattr(runner, "simulate", interrupted)
+    more = ["--set", "workload.requests=3000", "--json", str(out), "--parquet", str(tmp_path)]
+    result = CliRunner().invoke(cli, ["simulate", str(small), *more])
+    assert result.exit_code == 130, result.output
+    assert "Interrupted" in result.output
     found = json.loads(out.read_text())
     assert found["partial"]
-    assert 0 < found["finished"] < 20_000
+    assert [found["simulated_s"]] == pytest.approx(interrupted_s)
+    assert 0 < found["finished"] < found["requests"] < 3000
+    assert polars.read_parquet(tmp_path / "requests.parquet").height == found["requests"]
 
 
 def test_picture_is_drawn_when_asked(small: Path, tmp_path: Path) -> None:
