@@ -19,6 +19,7 @@ from scheduler.core.controllers.clock_profile import (
 from scheduler.core.engine_model import engine_model
 from scheduler.core.load_profile import clocks, measured, modelled
 from scheduler.core.types import Limits, Reason, SetSmClock
+from tests.unit.laws import examples
 
 WORKER = engine_model("Llama2-70B", "H100-SXM-80GB", 8)
 MODELLED = modelled(WORKER, 640.0, 200.0, clocks(WORKER.gpu_params))
@@ -101,7 +102,7 @@ def test_no_limit_is_no_limit():
     assert decide(load(1.9, limits=Limits()))[0].asked_mhz == {"i1": 1000.0}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.lists(st.tuples(st.floats(0.0, 26.0), st.floats(0.02, 0.3), st.floats(0.02, 0.12)), min_size=1, max_size=12))
 def test_clocks_are_the_best_of_all_when_each_is_tried(drawn):
     items = tuple(

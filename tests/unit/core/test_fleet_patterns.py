@@ -14,6 +14,7 @@ from scheduler.core.algorithms.fleet import FleetProblem, NegativeIntensity, pla
 from scheduler.core.algorithms.milp import Status, _Search, _Task, solve_fleet
 from scheduler.core.types import ClassDemand, Limits, PartitionOption, SiteView
 from tests.unit.core.fleets import A2, H4, MODES, demand, drawn_partitions, drawn_sites, partition, profile, site
+from tests.unit.laws import examples
 
 
 def looked(problem: FleetProblem, option: PartitionOption, best: float = math.inf) -> _Task:
@@ -27,7 +28,7 @@ ALMOST_CLEAN = (site("north", 0.0, 6e-5, a100=2, h100=4), site("south", 312.0, 9
 LITTLE = PartitionOption("a", (demand("SS", 0.0),), {("SS", A2): profile(1.0, 200.0), ("SS", H4): profile(1.0, 397.0)})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @example(ALMOST_CLEAN, LITTLE, NegativeIntensity.CLAMP)
 @given(drawn_sites(), drawn_partitions("a"), st.sampled_from(list(NegativeIntensity)))
 def test_bound_and_plan_enclose_the_optimum_when_fleets_are_random(
@@ -85,9 +86,12 @@ def crowded(sites: int, classes: int, load: float) -> FleetProblem:
     return FleetProblem(tuple(places), (option,), 300.0)
 
 
-@pytest.mark.parametrize("load", [0.3, 0.6])
-def test_crowded_fleet_is_planned_to_a_thousandth(load: float) -> None:
-    problem = crowded(16, 8, load)
+@pytest.mark.parametrize(
+    ("sites", "classes", "load"),
+    [(8, 6, 0.3), (16, 8, 0.6), pytest.param(16, 8, 0.3, marks=pytest.mark.slow("a program that takes seconds"))],
+)
+def test_crowded_fleet_is_planned_to_a_thousandth(sites: int, classes: int, load: float) -> None:
+    problem = crowded(sites, classes, load)
     plan = solve_fleet(problem, time_limit_s=60.0, gap=1e-3)
     assert plan.status is Status.OPTIMAL
     assert plan.gap is not None

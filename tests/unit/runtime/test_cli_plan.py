@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from greenserve.cli import cli
+from tests.unit.laws import examples
 
 EXAMPLE = {
     "objective": "carbon",
@@ -163,7 +164,7 @@ def documents(draw):
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(documents())
 def test_optimum_is_that_of_counting_out_when_drawn(document):
     from greenserve.commands.plan import answer_of

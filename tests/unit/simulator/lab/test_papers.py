@@ -44,10 +44,15 @@ def test_chunks_hide_nearly_all_of_the_transfer_when_tokens_take_longer_than_the
     assert 85.0 < removed < 100.0
 
 
-def test_speed_is_learned_worse_when_fewer_points_are_known():
-    many, few = (
-        ours("throttllem", f"error of predicted speed, learned from {share} of the points") for share in ("90%", "10%")
-    )
+@pytest.fixture(scope="module")
+def speed_errors():
+    """Of trees that are learned from many points, and from few."""
+    label = "error of predicted speed, learned from {} of the points"
+    return [ours("throttllem", label.format(share)) for share in ("90%", "10%")]
+
+
+def test_speed_is_learned_worse_when_fewer_points_are_known(speed_errors):
+    many, few = speed_errors
     assert many is not None
     assert few is not None
     assert 0.0 < many < few < 10.0

@@ -167,11 +167,10 @@ def test_server_starts_ahead_when_the_template_knows_a_peak():
     assert {at_s for at_s, _ in of(late, Start)} == {300.0}
 
 
-def test_starts_take_longer_when_nothing_stands_ready(hour):
-    cold = replace(QUICK, starting=Starting(0, weights_cached=False))
+def test_starts_take_longer_when_nothing_stands_ready(whole, hour):
+    _, cold, _ = run(replace(QUICK, starting=Starting(0, weights_cached=False)), world(rps=(3.0, 3.0)), hour)
     ready = {}
-    for key, config in (("warm", QUICK), ("cold", cold)):
-        _, log, _ = run(config, world(rps=(3.0, 3.0)), hour)
+    for key, log in (("warm", whole[1]), ("cold", cold)):
         starts = [start.ready_in_s for _, start in of(log, Start) if start.spec.tp == 8]
         ready[key] = min(starts)
     assert ready == {"warm": 33.0, "cold": pytest.approx(423.0)}

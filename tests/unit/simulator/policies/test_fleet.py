@@ -14,6 +14,7 @@ from scheduler.simulator.policies.fleet import Fleet
 from scheduler.simulator.policies.loops import LoopControl, first_members
 from scheduler.simulator.policies.observe import first_view
 from scheduler.simulator.policies.racks import Kind
+from tests.unit.laws import examples
 from tests.unit.simulator.policies.fake_fleet import FakeFleet
 from tests.unit.simulator.policies.worlds import H100, MODEL, world
 
@@ -133,7 +134,7 @@ def wishes(draw):
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(wishes(), st.sampled_from([5.0, 60.0]))
 def test_fleet_becomes_what_is_wanted_whatever_came_before(found, drain_s):
     """TP degrees are powers of two and within each site's GPUs, so that there is always a way."""

@@ -17,9 +17,9 @@ from tests.unit.simulator.policies.worlds import world
 
 @pytest.fixture(scope="module")
 def requests():
-    """Ten minutes each at 2, 30 and 4 requests a second, of two cells."""
+    """Five minutes each at 2, 30 and 4 requests a second, of two cells."""
     rng = np.random.default_rng(3)
-    at = np.concatenate([600.0 * n + np.sort(rng.uniform(0, 600.0, 600 * rps)) for n, rps in enumerate((2, 30, 4))])
+    at = np.concatenate([300.0 * n + np.sort(rng.uniform(0, 300.0, 300 * rps)) for n, rps in enumerate((2, 30, 4))])
     prompt, output = rng.integers(50, 2000, at.size), rng.integers(5, 400, at.size)
     return load(at, prompt, output, request_class=(output >= 100).astype(np.int64))
 
@@ -27,18 +27,18 @@ def requests():
 @pytest.mark.parametrize(
     "config",
     [
-        ThresholdConfig(scale_period_s=300.0, shard_period_s=60.0),
-        FreeshConfig(carbon_period_s=300.0, scale_period_s=300.0, shard_period_s=60.0, step_s=50.0),
+        ThresholdConfig(scale_period_s=150.0, shard_period_s=30.0),
+        FreeshConfig(carbon_period_s=150.0, scale_period_s=150.0, shard_period_s=30.0, step_s=25.0),
     ],
     ids=lambda config: config.name,
 )
 def test_every_request_is_served_when_the_fleet_changes_under_it(config, requests):
-    first = requests.arrival_s < 300.0
+    first = requests.arrival_s < 150.0
     columns = (requests.arrival_s, requests.cell, requests.prompt_tokens, requests.output_tokens)
     found = replace(
         world({"east": 32, "west": 32}, tps=(2, 4, 8), classes=("short", "long")),
         declared=declared_loads(*(column[first] for column in columns), 2),
-        intensity=lambda site, from_s, to_s, step_s: ((200.0 if (site == "east") == (from_s < 900.0) else 400.0),) * 6,
+        intensity=lambda site, from_s, to_s, step_s: ((200.0 if (site == "east") == (from_s < 450.0) else 400.0),) * 6,
     )
     plan = build(config, found)
     members = [[n for n, m in enumerate(plan.members) if m.pool == pool.name] for pool in plan.pools]

@@ -145,10 +145,15 @@ def test_top_clock_is_taken_when_a_request_is_lost():
     assert (ran.outcome.rows["status"] == kernel.DONE).all()
 
 
-def test_trees_choose_clocks_near_the_engine_models_when_prompts_are_short():
-    requests = steady(2.0, 0.0, 20.0, prompt=20)
-    learned, closed = (run(replace(PLAIN, ips=ips), requests).clocks_mhz for ips in ("trees", "engine"))
-    assert np.mean(learned) == pytest.approx(np.mean(closed), rel=0.1)
+@pytest.fixture(scope="module")
+def learned():
+    """A run by trees, which are learned in it."""
+    return run(replace(PLAIN, ips="trees"), steady(2.0, 0.0, 20.0, prompt=20))
+
+
+def test_trees_choose_clocks_near_the_engine_models_when_prompts_are_short(learned):
+    closed = run(replace(PLAIN, ips="engine"), steady(2.0, 0.0, 20.0, prompt=20))
+    assert np.mean(learned.clocks_mhz) == pytest.approx(np.mean(closed.clocks_mhz), rel=0.1)
 
 
 # -- admission ----------------------------------------------------------------------------------------

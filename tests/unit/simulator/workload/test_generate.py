@@ -10,6 +10,7 @@ from scheduler.simulator.workload import OUTPUT_QUANTILES, Generator, azure_conv
 from scheduler.simulator.workload.columns import cut
 from scheduler.simulator.workload.curves import DAY_S, PRESETS, WEEK_S, RateCurve, WeekShape, week_curve
 from scheduler.simulator.workload.lengths import AZURE_CONV, Exponential, Fixed, Lengths
+from tests.unit.laws import examples
 from tests.unit.simulator.workload.helpers import assert_same, whole
 
 PLAIN = Lengths(Fixed(100.0), Fixed(20.0))
@@ -113,7 +114,7 @@ def test_week_is_shifted_when_it_starts_later() -> None:
     assert (np.abs(arrivals(Generator(1.0, PLAIN, curve=curve), requests=50_000) - tuesday) > 1.0).any()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     st.sampled_from(
         [
