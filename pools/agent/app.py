@@ -140,9 +140,11 @@ class AgentStep(bootsteps.StartStopStep):  # type: ignore[misc]
         dcgm: str = DEFAULT_URL,
         devices: str = "CPU:1",
         power: str = "20:65",
+        period_s: float = PERIOD_S,
         **options: Any,
     ) -> None:
         super().__init__(worker, **options)
+        self._period_s = period_s
         self._options = options
         self._dcgm = dcgm
         self._devices = devices, power
@@ -178,9 +180,10 @@ class AgentStep(bootsteps.StartStopStep):  # type: ignore[misc]
             requests=requests,
             figures=Figures(_read_profiles(self._profiles)),
             board=board,
+            period_s=self._period_s,
         )
         bell = worker.app.bell
-        self._threads = AgentThread(loop, bell), ClockListener(url, self._node, requests, bell.ring)
+        self._threads = AgentThread(loop, bell, self._period_s), ClockListener(url, self._node, requests, bell.ring)
         for thread in self._threads:
             thread.start()
 
@@ -276,6 +279,9 @@ app.user_options["worker"].add(
     click.Option(
         ["--power"], default="20:65", help="Watts of the machine, idle and busy: IDLE:FULL, declared (cpu only)."
     )
+)
+app.user_options["worker"].add(
+    click.Option(["--period-s"], type=float, default=PERIOD_S, hidden=True, help="How often it ticks; tests, oftener.")
 )
 for option in click_options():
     app.user_options["worker"].add(option)

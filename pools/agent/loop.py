@@ -44,7 +44,7 @@ _BATCHES_A_TICK = 50  # after an absence of Redis the backlog goes out at this p
 
 
 class AgentLoop:
-    """Call `tick` about once a second; it never raises for a fault of node or Redis, but says it in `AgentState`.
+    """Call `tick` each `period_s`; it never raises for a fault of node or Redis, but says it in `AgentState`.
 
     Call `glance` in between: at `glance_s`, and when a gateway has asked for a clock. `sampler` reads engines for clock
     rules that are faster than ticks; it is not `metrics`, whose means are of whole ticks.
@@ -69,8 +69,10 @@ class AgentLoop:
         figures: Figures | None = None,
         board: Board | None = None,
         report: NodeReport | None = None,
+        period_s: float = PERIOD_S,
     ) -> None:
         self._node = node
+        self._period_s = period_s
         self._boot = boot
         self._meter = meter
         self._runtime = runtime
@@ -78,7 +80,7 @@ class AgentLoop:
         self._sampler = sampler or metrics
         self._link = link
         self._reconciler = Reconciler(runtime, control)
-        self._clocks = ClockLoop(actuator, requests, figures, PERIOD_S)
+        self._clocks = ClockLoop(actuator, requests, figures, period_s)
         self._clock_rows: list[ClockDecision] = []  # not yet in a batch
         self._urls: dict[str, str] = {}  # of engines that are up, at the last tick
         self._busy: set[str] = set()  # instances in which requests ran or waited then
@@ -186,7 +188,7 @@ class AgentLoop:
         """What the clock rule of an instance goes by: the tick's own reading, unless the rule is faster than ticks."""
         assert self._desired is not None
         period_s = look_period_s(item.clock or self._desired.clock)
-        if item.uid not in self._urls or period_s is None or period_s >= PERIOD_S:
+        if item.uid not in self._urls or period_s is None or period_s >= self._period_s:
             return view.engines.get(item.uid)
         try:
             return self._sampler.scrape(item.uid, self._urls[item.uid])
@@ -262,7 +264,7 @@ class AgentLoop:
         if not reachable:  # one time-out a tick is enough
             return state
         batches = self._outbox.pending(_BATCHES_A_TICK)
-        heartbeat = Heartbeat(node_queue(self._node), view.now_s, PERIOD_S, detail=_detail(state))
+        heartbeat = Heartbeat(node_queue(self._node), view.now_s, self._period_s, detail=_detail(state))
         try:
             self._link.send(state, heartbeat, batches)
         except LinkError as error:

@@ -7,8 +7,29 @@ from collections.abc import Iterator
 import pytest
 import redis
 from django.conf import settings
+from django.db import transaction
+from django.test import override_settings
+from pytest_django import DjangoDbBlocker
 
 from greenserve.celery import app
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _quick_passwords() -> Iterator[None]:
+    """A hash that is slow on purpose is not what is tested, and dozens of tests have a person with a password."""
+    with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
+        yield
+
+
+@pytest.fixture(scope="module")
+def shared_rows(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """For a module's own fixtures: what they store is there for each of its tests, and gone afterwards.
+
+    Each test's changes are undone as ever, in a savepoint on top. No test of such a module may be transactional.
+    """
+    with django_db_blocker.unblock(), transaction.atomic():
+        yield
+        transaction.set_rollback(True)
 
 
 @pytest.fixture(autouse=True)

@@ -22,8 +22,8 @@ def _nothing_counted(redis_client) -> None:
     """Rate limits begin anew with each test."""
 
 
-@pytest.fixture
-def seeded() -> seed.Seeded:
+@pytest.fixture(scope="module")
+def seeded(shared_rows) -> seed.Seeded:
     return seed.everything(minutes=4, rps=0.5)
 
 

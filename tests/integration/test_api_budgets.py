@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.db import connection, transaction
+from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import resolve
@@ -31,20 +31,13 @@ OTHERS = {  # by the pattern's name: what is no list of the router's
 
 
 @pytest.fixture(scope="module")
-def client(django_db_setup, django_db_blocker):
-    """Signed in, where every list has several rows; all of it is taken away again."""
-    with django_db_blocker.unblock():
-        atomic = transaction.atomic()
-        atomic.__enter__()
-        try:
-            admin = get_user_model().objects.create_superuser("admin", password="secret")
-            several.of_everything(Actor(admin, None, "api"))
-            signed_in = Client()
-            signed_in.force_login(admin)
-            yield signed_in
-        finally:
-            transaction.set_rollback(True)
-            atomic.__exit__(None, None, None)
+def client(shared_rows):
+    """Signed in, where every list has several rows."""
+    admin = get_user_model().objects.create_superuser("admin", password="secret")
+    several.of_everything(Actor(admin, None, "api"))
+    signed_in = Client()
+    signed_in.force_login(admin)
+    return signed_in
 
 
 @pytest.mark.django_db

@@ -16,18 +16,9 @@ from tests.fakes import seed
 
 
 @pytest.fixture(scope="module")
-def seeded(django_db_setup, django_db_blocker):
-    """One fleet with its history for all tests here, taken away again."""
-    from django.db import transaction
-
-    with django_db_blocker.unblock():
-        atomic = transaction.atomic()
-        atomic.__enter__()
-        try:
-            yield seed.everything(minutes=20, rps=1.0)
-        finally:
-            transaction.set_rollback(True)
-            atomic.__exit__(None, None, None)
+def seeded(shared_rows):
+    """One fleet with its history for all tests here."""
+    return seed.everything(minutes=20, rps=1.0)
 
 
 @pytest.fixture

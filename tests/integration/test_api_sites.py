@@ -37,10 +37,14 @@ MADE = {"study", "studyrun", "studyfile", "job", "report", "idempotentanswer", "
 SYSTEM = audit.Actor()
 
 
-@pytest.fixture
-def seeded(redis_client, settings) -> seed.Seeded:
-    """Something of everything at each site, and of all of them together."""
+@pytest.fixture(autouse=True)
+def _unlimited(redis_client, settings) -> None:
     settings.GREENSERVE_API_LIMITS = {"reads": 1_000_000, "writes": 1_000_000}
+
+
+@pytest.fixture(scope="module")
+def seeded(shared_rows) -> seed.Seeded:
+    """Something of everything at each site, and of all of them together."""
     found = seed.everything(minutes=3, rps=0.3)
     until, now = found.now + timedelta(hours=1), datetime.now(UTC)
     for site in found.sites:
@@ -119,7 +123,12 @@ def _plan(service: Service, now: datetime) -> None:
     )  # fmt: skip
 
 
-@pytest.fixture(params=["operator", pytest.param("finance", marks=pytest.mark.slow)])
+@pytest.fixture(
+    params=[
+        "operator",
+        pytest.param("finance", marks=pytest.mark.slow("by the same rule as operators")),
+    ]
+)
 def scoped(request, seeded) -> Client:
     client = Client()
     client.force_login(person(request.param, sites=[seeded.sites[0]]))

@@ -134,21 +134,14 @@ class Looked(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def client(django_db_setup, django_db_blocker):
-    """Signed in as an administrator, where every list has several rows; all of it is taken away again."""
-    with django_db_blocker.unblock():
-        atomic = transaction.atomic()
-        atomic.__enter__()
-        try:
-            admin = get_user_model().objects.create_superuser("admin", password="secret")
-            several.of_everything(Actor(admin, None, "page"))
-            AccessToken.objects.create(user=admin, label="t", prefix="p", token_hash="t", rights=["view"])
-            signed_in = Client()
-            signed_in.force_login(admin)
-            yield signed_in
-        finally:
-            transaction.set_rollback(True)
-            atomic.__exit__(None, None, None)
+def client(shared_rows):
+    """Signed in as an administrator, where every list has several rows."""
+    admin = get_user_model().objects.create_superuser("admin", password="secret")
+    several.of_everything(Actor(admin, None, "page"))
+    AccessToken.objects.create(user=admin, label="t", prefix="p", token_hash="t", rights=["view"])
+    signed_in = Client()
+    signed_in.force_login(admin)
+    return signed_in
 
 
 @pytest.fixture(autouse=True)

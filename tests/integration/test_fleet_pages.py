@@ -27,8 +27,8 @@ def client() -> Client:
     return client
 
 
-@pytest.fixture
-def seeded() -> seed.Seeded:
+@pytest.fixture(scope="module")
+def seeded(shared_rows) -> seed.Seeded:
     seeded = seed.everything(minutes=6, rps=1.0)
     seed.more(seeded)
     return seeded
