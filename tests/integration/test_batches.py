@@ -38,12 +38,14 @@ from scheduler.models import Batch, BatchLine, Decision, File
 from telemetry.models import CarbonFeed, CarbonPoint
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import MODEL, FakeFleet
+from tests.fakes.nursery import Nursery, nursery
 from tests.fakes.simnode import eventually, free_port
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ACME, BIRCH = "gs-acme-secret", "gs-birch-secret"
 CHAT = ENDPOINTS[0]
+LINES = 40  # of the batch whose runners are killed
 
 
 class LoopThread:
@@ -380,7 +382,7 @@ def test_cancelled_batch_keeps_what_was_done(bench: Bench) -> None:
 def test_batch_expires_with_what_was_done(bench: Bench) -> None:
     bench.engine.status = 503
     batch_id = bench.batch(line(1), line(2))
-    Batch.objects.update(expires_at=timezone.now() + timedelta(seconds=2.5))
+    Batch.objects.update(expires_at=timezone.now() + timedelta(seconds=1.2))
     eventually(lambda: bench.work() and Batch.objects.get().status == "expired")
     done = bench.acme.batches.retrieve(batch_id)
     assert done.output_file_id is None
@@ -410,28 +412,35 @@ def test_line_is_given_up_after_some_attempts_when_the_engine_breaks_on_it(bench
     assert (done.request_counts.completed, done.request_counts.failed) == (0, 1)
 
 
-def test_no_line_is_lost_or_doubled_when_runners_are_killed(bench: Bench) -> None:
-    bench.engine.tokens, bench.engine.pace_s = 1, 0.05
-    batch_id = bench.batch(*[line(n) for n in range(150)])
+@pytest.fixture(scope="module")
+def runners(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Nursery, Path]]:
+    """Batches' processes, as often as one is started; the file names the gateway that they send to."""
+    url = tmp_path_factory.mktemp("runners") / "url"
     code = (
-        "import django; django.setup()\n"
+        "import pathlib\n"
         "from scheduler.live.batches import runner, sending\n"
-        f"runner.work(lambda: sending.GatewaySender({bench.url!r}))\n"
+        f"runner.work(lambda: sending.GatewaySender(pathlib.Path({str(url)!r}).read_text()))\n"
     )
-    for done in (5, 40, 80):
-        process = subprocess.Popen([sys.executable, "-c", code], env=child_env(), cwd=env.ROOT)
-        try:
-            eventually(lambda done=done: Batch.objects.get().completed >= done, timeout_s=30, what=f"{done} lines")
-        finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+    with nursery(code, child_env()) as opened:
+        yield opened, url
+
+
+def test_no_line_is_lost_or_doubled_when_runners_are_killed(bench: Bench, runners: tuple[Nursery, Path]) -> None:
+    forks, url = runners
+    url.write_text(bench.url)
+    bench.engine.tokens, bench.engine.pace_s = 1, 0.05
+    batch_id = bench.batch(*[line(n) for n in range(LINES)])
+    for done in (3, 10, 18):
+        forks.start()
+        eventually(lambda done=done: Batch.objects.get().completed >= done, timeout_s=30, what=f"{done} lines")
+        assert forks.end(signal.SIGKILL) == -signal.SIGKILL
         eventually(lambda: not locked(), what="the lock's end")
     eventually(lambda: bench.work() and Batch.objects.get().status == "completed", timeout_s=30)
     found = bench.acme.batches.retrieve(batch_id)
-    assert [row["custom_id"] for row in bench.output(found.output_file_id)] == [f"r{n}" for n in range(150)]
+    assert [row["custom_id"] for row in bench.output(found.output_file_id)] == [f"r{n}" for n in range(LINES)]
     assert found.error_file_id is None
     assert found.request_counts is not None
-    assert found.request_counts.completed == 150
+    assert found.request_counts.completed == LINES
 
 
 def locked() -> bool:

@@ -17,6 +17,7 @@ from pools.agent.app import AgentThread, Bell
 from pools.agent.clock_requests import ClockListener, ClockRequests
 from pools.agent.link import redis_url
 from pools.agent.loop import AgentLoop
+from tests.fakes.agent import redis_server
 from tests.fakes.node import (
     FakeEngineMetrics,
     FakeFrequencyActuator,
@@ -27,7 +28,6 @@ from tests.fakes.node import (
     desired_node,
 )
 from tests.fakes.simnode import eventually
-from tests.integration.test_agent import redis_server
 
 NODE = "n1"
 

@@ -97,14 +97,17 @@ def has_all(store: redis.Redis, gateway: Process, answered: int) -> bool:
 
 @pytest.fixture
 async def engines() -> AsyncIterator[list[tuple[asyncio.subprocess.Process, str]]]:
-    """Three engines, each a process that takes 0.4 s for a stream."""
-    found = []
-    for _ in range(3):
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.fakes.engine_process", "0.02", "20"),
+    """Three engines, each a process that takes 0.2 s for a stream."""
+    processes = [
+        await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.fakes.engine_process", "0.01", "20"),
             stdout=asyncio.subprocess.PIPE,
             cwd=env.ROOT,
         )
+        for _ in range(3)
+    ]
+    found = []
+    for process in processes:
         assert process.stdout is not None
         port = int(await asyncio.wait_for(process.stdout.readline(), 30))
         found.append((process, f"http://127.0.0.1:{port}"))
@@ -125,7 +128,7 @@ async def test_only_streams_of_the_engine_itself_are_hurt_when_it_is_killed_or_f
 ) -> None:
     gateway = Process(tmp_path / "spool", settings.REDIS_URL)
     bounds = ("--first-byte-timeout-s", "--whole-response-timeout-s", "--idle-timeout-s")
-    gateway.more = tuple(word for option in bounds for word in (option, "4"))
+    gateway.more = tuple(word for option in bounds for word in (option, "1.5"))
     await gateway.start()
     try:
         fake = FakeFleet([url for _, url in engines], policy=wire.RequestPolicy(route="least_loaded"))
@@ -133,20 +136,20 @@ async def test_only_streams_of_the_engine_itself_are_hurt_when_it_is_killed_or_f
         store.set(wire.agent_key("node-1"), wire.encode(fake.states()["node-1"]))
         await until("ready", lambda: ready(http, gateway))
         load = Load(gateway, http)
-        clients = [asyncio.create_task(load.client(n)) for n in range(30)]
-        await until("all engines at work", lambda: load.seen["ok"] >= 60)
+        clients = [asyncio.create_task(load.client(n)) for n in range(12)]
+        await until("all engines at work", lambda: load.seen["ok"] >= 40)
         assert set(load.seen) == {"ok"}
         victim = engines[0][0]
         victim.send_signal(number)
         at = load.sent
-        await until("many more", lambda: load.sent > at + 300, timeout_s=60)
+        await until("many more", lambda: load.sent > at + 80, timeout_s=60)
         load.stopping = True
         await asyncio.gather(*clients)
         hurt = load.seen.total() - load.seen["ok"]
         allowed = {"ok", "error event"} | ({"504"} if number is signal.SIGSTOP else set())
         assert set(load.seen) <= allowed, "what had not begun was tried elsewhere, unless its engine still has it"
         probes = 0 if number is signal.SIGKILL else 10  # of an engine that is out: each finds out by waiting
-        assert 1 <= hurt <= 30 + probes, "no more than were under way"
+        assert 1 <= hurt <= 12 + probes, "no more than were under way"
         await until("all records", lambda: has_all(store, gateway, load.seen.total()), timeout_s=20)
         rows = rows_of(store)
         assert len(rows) == len({row.request_id for row in rows}) == load.seen.total() == load.sent
@@ -170,7 +173,7 @@ async def test_all_that_was_accepted_is_served_and_recorded_when_terminated_unde
     store.set(wire.agent_key("node-1"), wire.encode(fake.states()["node-1"]))
     store.set(wire.FLEET_KEY, wire.encode(fake.fleet()))
     await until("ready", lambda: ready(http, gateway))
-    engine.tokens, engine.pace_s = 20, 0.05
+    engine.tokens, engine.pace_s = 20, 0.025
     load = Load(gateway, http)
 
     async def until_refused(number: int) -> None:
@@ -233,7 +236,7 @@ class Agents:
         await self._redis.aclose()
 
 
-@pytest.mark.slow
+@pytest.mark.slow("Redis is away for a minute")
 async def test_nobody_notices_and_no_record_is_lost_when_redis_is_gone_for_a_minute(
     var_dir: Path, engine: FakeEngine, http: aiohttp.ClientSession
 ) -> None:
@@ -275,7 +278,7 @@ async def test_nobody_notices_and_no_record_is_lost_when_redis_is_gone_for_a_min
         server.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.slow("PostgreSQL is away for half a minute")
 async def test_every_record_is_in_the_database_once_when_postgresql_was_gone_for_long(
     var_dir: Path, engine: FakeEngine, http: aiohttp.ClientSession
 ) -> None:

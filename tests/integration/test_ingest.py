@@ -1,16 +1,19 @@
 """From the streams into the tables: each row once, whatever happens in between."""
 
 import math
+import os
+import signal
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 
 import msgspec
 import psycopg
 import pytest
 import redis
-from django.db import DataError, OperationalError
+from django.db import DataError, OperationalError, connection
 from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,6 +27,8 @@ from telemetry.ingest import DEAD_STREAM, Ingester
 from telemetry.models import GpuSample, IngestedBatches, InstanceSample, RequestRecord
 from telemetry.samples import SampleWriter
 from tests.fakes.house import batch, gpu_row, instance_row, request_row, send, start_instance
+from tests.fakes.nursery import Nursery, nursery
+from tests.fakes.simnode import eventually
 
 pytestmark = pytest.mark.django_db
 GPU = "SIM-loc1-a100-0"
@@ -347,52 +352,41 @@ def test_message_is_kept_when_the_schema_is_not_there_yet(ingester, redis_client
 
 def test_refused_value_is_the_databases_own_error_when_a_number_is_too_large():
     """What the dead-letter rule rests on: psycopg's data errors reach us as Django's DataError."""
-    from django.db import connection
-
     with pytest.raises(DataError) as caught, connection.cursor() as cursor:
         cursor.execute("SELECT %s::integer", [2**40])
     assert isinstance(caught.value.__cause__, psycopg.DataError)
 
 
-@pytest.mark.django_db(transaction=True)
-def test_batch_is_written_once_when_the_process_is_killed_again_and_again(redis_client, instance):
-    """`manage.py ingest` under kill -9 while messages pour in: every sample once, and SIGTERM ends it cleanly."""
-    import os
-    import signal
-    import subprocess
-    import sys
-
-    from django.db import connection
-
+@pytest.fixture(scope="module")
+def ingesters(django_db_setup) -> Iterator[Nursery]:
+    """`manage.py ingest` on the tests' database, as often as it is started."""
     name = connection.settings_dict["NAME"]
     url = os.environ["DATABASE_URL"].rsplit("/", 1)[0] + f"/{name}"
-    env = {**os.environ, "DATABASE_URL": url, "GREENSERVE_DEBUG": "0"}
+    with nursery(
+        "from django.core.management import call_command; call_command('ingest')",
+        {**os.environ, "DATABASE_URL": url, "GREENSERVE_DEBUG": "0"},
+    ) as opened:
+        yield opened
 
-    def start():
-        return subprocess.Popen([sys.executable, "manage.py", "ingest"], env=env, stderr=subprocess.PIPE)
 
+@pytest.mark.django_db(transaction=True)
+def test_batch_is_written_once_when_the_process_is_killed_again_and_again(redis_client, instance, ingesters):
+    """The ingester under kill -9 while messages pour in: every sample once, and SIGTERM ends it cleanly."""
     now, seq = time.time() - 100, 0
-    process = start()
-    try:
-        for _ in range(2):
-            for _ in range(150):
+    entered = GpuSample.objects.count
+    ingesters.start()
+    for _ in range(3):
+        before, deadline = entered(), time.monotonic() + 30
+        while entered() < before + 40:
+            assert time.monotonic() < deadline
+            for _ in range(10):
                 seq += 1
-                rows = [gpu_row(GPU, now + seq / 10)]
-                send(redis_client, wire.BATCH_STREAM, batch(seq, rows))
-                time.sleep(0.01)
-            process.send_signal(signal.SIGKILL)
-            process.communicate(timeout=20)
-            process = start()
-        deadline = time.monotonic() + 30
-        while GpuSample.objects.count() < seq and time.monotonic() < deadline:
-            time.sleep(0.1)
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
-        assert process.returncode == 0
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate(timeout=20)
+                send(redis_client, wire.BATCH_STREAM, batch(seq, [gpu_row(GPU, now + seq / 100)]))
+                time.sleep(0.002)
+        assert ingesters.end(signal.SIGKILL) == -signal.SIGKILL
+        ingesters.start()
+    eventually(lambda: entered() >= seq, 30.0, f"{seq} samples")
+    assert ingesters.end(signal.SIGTERM) == 0
     assert GpuSample.objects.count() == seq
     ((numbers,),) = IngestedBatches.objects.values_list("seqs")
     assert [(one.lower, one.upper) for one in numbers] == [(1, seq + 1)]

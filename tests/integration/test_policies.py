@@ -29,7 +29,7 @@ LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
 # The papers' own systems each time, their baselines among the slow tests.
 SYSTEMS = ("greenserve", "freesh", "dynamollm", "single_pool", "throttllem", "muserve", "dynaserve")
 EACH = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in SYSTEMS else pytest.mark.slow) for name in PRESETS]
+    "name", [pytest.param(name, marks=() if name in SYSTEMS else pytest.mark.slow("a baseline")) for name in PRESETS]
 )
 A4, A2 = "A100-80GB/TP4", "A100-80GB/TP2"
 

@@ -98,7 +98,7 @@ def test_clocks_are_given_back_when_it_is_interrupted(simnode: SimnodeProcess, t
     assert simnode.get("/instances") == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow("loads at two clocks until saturation")
 def test_rates_rise_until_saturation_when_classes_are_loaded(simnode: SimnodeProcess, tmp_path: Path) -> None:
     order = quick(
         tmp_path / "p.csv",
