@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev up down lint check test test-slow test-thorough test-vllm test-all flake smoke lock clean
 BIN := .venv/bin
+# Byte code is kept whatever the caller's shell says: some hundred processes of a test run would each compile all sources.
+export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/pytest -q
 QUICK := -m "not slow and not gpu and not vllm"
 SLOW := -m "slow and not gpu and not vllm"
@@ -44,11 +46,12 @@ check: lint
 	$(PYTEST) tests/unit $(QUICK)
 
 # Four at a time on two processors: those with databases, processes and browsers mostly wait. A file's tests stay together,
-# since they share what is costly; those of whole products come first, since they take longest.
+# since they share what is costly; those of whole products come first, since they take longest. What four would each do
+# first, compiling, is done once before.
 test: install-dev
 	@scripts/browser
 	@mkdir -p test-artifacts
-	@$(BIN)/python scripts/warm_up
+	@$(BIN)/python scripts/warm_up & $(PYTEST) tests --collect-only $(QUICK) >test-artifacts/collected.txt; status=$$?; wait; exit $$status
 	$(PYTEST) tests -n 4 --dist loadfile --no-loadscope-reorder --times $(QUICK) --junit-xml=test-artifacts/test.xml
 
 # The long tests of each kind, two at a time: many start whole products.

@@ -14,7 +14,7 @@ from tests.browser.conftest import PHONE, SignIn
 from tests.e2e import browser as chrome
 from tests.fakes import seed
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow("many pages, each looked at")
 
 
 def paths(fleet: seed.Seeded) -> dict[str, str]:

@@ -15,7 +15,7 @@ from pools.models import AccessToken, ApiKey
 from tests.browser.conftest import SignIn
 from tests.fakes import seed
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow("many pages, each looked at")
 
 PASSWORD = "a long enough phrase"
 

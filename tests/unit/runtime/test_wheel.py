@@ -25,7 +25,7 @@ def test_scenarios_are_put_where_an_installed_product_looks_for_them(tmp_path, m
     assert shipped.folder() == Path(sys.prefix) / shipped.IN_WHEEL
 
 
-@pytest.mark.slow
+@pytest.mark.slow("builds a wheel")
 def test_wheel_has_scenarios_templates_and_styles(tmp_path):
     """Built from a copy: a build leaves its own files behind."""
     source = tmp_path / "source"

@@ -82,7 +82,7 @@ def test_bound_makes_carbon_least_where_it_is_known_of_all_sites():
     assert blind.carbon_g is None
 
 
-@pytest.mark.slow
+@pytest.mark.slow("a bound of many linear programs")
 def test_bound_with_the_tail_is_above_the_one_without_and_below_policies():
     own = scenario()
     floor = clairvoyant(own, requests_of(own).blocks(), tail=True)
