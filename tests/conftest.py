@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("thorough", max_examples=200)  # of laws that name no number themselves: make test-thorough
-settings.register_profile("fuzz", max_examples=10_000)  # of what clients may send: make test-thorough
+# Of laws that name no number themselves. No example has a deadline: the machine may be busy with other things.
+settings.register_profile("thorough", max_examples=200, deadline=None)  # make test-thorough
+settings.register_profile("fuzz", max_examples=10_000, deadline=None)  # of what clients may send: make test-thorough
+settings.register_profile("quick", max_examples=50, deadline=None)
+settings.load_profile("quick")
 
 IN_CI = os.environ.get("CI", "").lower() == "true"
 

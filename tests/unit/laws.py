@@ -1,15 +1,13 @@
-"""How many random examples a law takes that is dear: few at each change, many in `make test-slow`."""
+"""How many random examples a law takes that is dear: few at each change, many in `make test-thorough`."""
 
 from __future__ import annotations
 
 from hypothesis import settings
 
-_USUAL = 100  # what Hypothesis takes where nobody says otherwise
-
 
 def thorough() -> bool:
-    """Whether the profile asks for more than the usual number, as `thorough` in tests/conftest.py does."""
-    return settings().max_examples > _USUAL
+    """Whether more is asked for than in the usual run (tests/conftest.py has the profiles)."""
+    return settings().max_examples > settings.get_profile("quick").max_examples
 
 
 def examples(quick: int) -> int:

@@ -18,6 +18,7 @@ from scheduler.core.types import (
     SiteView,
 )
 from tests.unit.core.fleets import A2, A4, A8, drawn_partitions, drawn_sites, observation, partition, site
+from tests.unit.laws import examples
 
 CONFIG = CarbonConfig()
 TWO_SITES = (site("coal", 800.0, 800.0), site("wind", 50.0, 50.0))
@@ -162,7 +163,7 @@ def test_configuration_is_refused_when_a_knob_is_wrong(knobs: dict[str, object])
         CarbonConfig(**knobs)  # type: ignore[arg-type]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(drawn_sites(), drawn_sites(), drawn_partitions("a"), drawn_partitions("b"), st.sampled_from(NegativeIntensity))
 def test_plan_in_force_keeps_every_constraint_when_the_world_changes(
     before: tuple[SiteView, ...],

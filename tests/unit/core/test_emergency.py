@@ -20,6 +20,7 @@ from scheduler.core.controllers.emergency import (
     step,
 )
 from scheduler.core.types import Reason, ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
+from tests.unit.laws import examples
 
 CONFIG = EmergencyConfig()
 
@@ -140,7 +141,7 @@ def test_no_request_is_lost_or_doubled_whatever_happens():
 queues = st.lists(st.tuples(st.floats(0.0, 10.0), st.floats(0.1, 3.0)), max_size=7)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(queues, st.floats(0.0, 3.0))
 def test_no_order_leaves_fewer_late(queue, start_s):
     deadlines, service = [d for d, _ in queue], [s for _, s in queue]
@@ -157,7 +158,7 @@ def test_no_order_leaves_fewer_late(queue, start_s):
         assert len(late) == tried
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(queues, st.integers(0, 4), st.floats(0.0, 20.0), st.floats(0.0, 5.0))
 def test_every_request_is_somewhere_when_stepped(queue, rung, now_s, mate_free):
     waiting = [request(f"r{i}", now_s - 5.0 + d, s, s / 2, now_s - 11.0) for i, (d, s) in enumerate(queue)]

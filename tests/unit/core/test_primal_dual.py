@@ -11,6 +11,7 @@ from scheduler.core.algorithms.miad import MiadConfig
 from scheduler.core.algorithms.primal_dual import PrimalDualConfig, Problem, best_clock_mhz, update
 from scheduler.core.controllers.frequency import ClockState, step
 from scheduler.core.types import ClockObservation, Limits, Reason, SetSmClock
+from tests.unit.laws import examples
 
 LOW, TOP = 300.0, 1410.0
 OBSERVED = ClockObservation(50.0, "i1", 900.0, LOW, TOP, 8, 0, 0.1, 0.02, 3.0, Limits(0.3, 0.15, 7.0))
@@ -65,7 +66,7 @@ def test_one_update_moves_each_way_when_signs_are_plain():
     assert (f, gamma) == (0.2, 0.0)  # projected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(1, 64), st.floats(0.05, 1.0), st.sampled_from([1.0, 2.0, 3.0]), st.sampled_from([LOW, 800.0, TOP]))
 def test_clock_settles_at_the_optimum_when_the_load_is_steady(requests, sensitivity, exponent, start_mhz):
     config = PrimalDualConfig(sensitivity=sensitivity, power_exponent=exponent)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.core.algorithms.reshard import ReshardPlan, even, outlook, plan
 from scheduler.core.overheads import TABLE_VI, weight_bytes
+from tests.unit.laws import examples
 
 GB = 1e9
 LLAMA, ROOM = weight_bytes("Llama2-70B"), 0.9 * 80e9 - 2e9
@@ -99,7 +100,7 @@ def least_by_trying(current, target, gpus, blocks):
     return best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(small_cases())
 def test_plan_is_the_best_of_all_when_all_are_tried(case):
     current, target, gpus = case
@@ -109,7 +110,7 @@ def test_plan_is_the_best_of_all_when_all_are_tried(case):
     assert (found.moved, found.units) == (volume, busiest)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=4).filter(lambda x: sum(x) <= 8))
 def test_nothing_moves_and_instances_stay_when_the_layout_is_the_same(layout):
     current = side_by_side(tuple(layout))
@@ -140,7 +141,7 @@ def test_plan_is_refused_when_it_makes_no_sense(current, target, gpus):
         plan(current, target, range(gpus))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.sets(st.integers(0, 4), min_size=1).map(sorted), max_size=6))
 def test_busiest_holder_sends_the_fewest_when_all_choices_are_tried(holders):
     chosen = even(holders)

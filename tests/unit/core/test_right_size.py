@@ -15,6 +15,7 @@ from scheduler.core.controllers.right_size import RightSizeConfig, RightSizeObse
 from scheduler.core.engine_model import engine_model
 from scheduler.core.load_profile import clocks, modelled
 from scheduler.core.types import Limits, Mode, PoolKey, Reason, ScaleTo
+from tests.unit.laws import examples
 
 LIMITS = Limits(ttft_s=0.125, tpot_s=0.09)
 POOL = PoolKey("east", "chat")
@@ -115,7 +116,7 @@ def test_one_instance_stays_when_there_is_no_traffic():
     assert effects.commands == (ScaleTo(POOL, {mode: 1}),)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.floats(0.0, 120.0), min_size=1, max_size=12))
 def test_fleet_carries_what_is_needed_whenever_there_is_room(rates):
     state, effects = decide(None, *rates)
@@ -151,7 +152,7 @@ def test_dirtier_site_takes_only_what_the_cleaner_has_no_room_for():
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.floats(0.0, 400.0), min_size=1, max_size=6), st.integers(0, 4))
 def test_site_never_draws_more_than_its_cap_whatever_the_load(rates, fit):
     """Each instance reckoned at the most that it draws at any clock, those on their way out included."""

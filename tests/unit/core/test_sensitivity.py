@@ -12,6 +12,7 @@ from scheduler.core.algorithms.partitions import Partition, clusters, stages, we
 from scheduler.core.algorithms.sensitivity import Kind, Operator, operators, profiled, sensitivity
 from scheduler.core.engine_model import engine_model
 from scheduler.core.iteration import Totals
+from tests.unit.laws import examples
 
 PREFILL = Totals.plain(2048, 0, 0)
 DECODE = Totals(decodes=16, context_tokens=16 * 500)
@@ -127,7 +128,7 @@ def test_score_of_a_partition_is_that_of_its_summed_latency_when_mixed() -> None
     assert weighted_mean([]) == 0.0
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     st.lists(st.tuples(st.integers(1, 20), st.integers(1, 9)), min_size=1, max_size=7),
     st.integers(1, 5),

@@ -22,6 +22,7 @@ from scheduler.core.load_profile import clocks, modelled
 from scheduler.core.overhead_table import OverheadTable, reshard_key, start_key
 from scheduler.core.overheads import weight_bytes
 from scheduler.core.types import Limits, PoolKey, Reason
+from tests.unit.laws import examples
 
 GPU, MODEL = "H100-SXM-80GB", "Llama2-70B"
 KEY = PoolKey("north", "MM")
@@ -213,7 +214,7 @@ def test_load_is_carried_at_every_moment_when_it_was_before(layouts, rps, wave):
         pytest.fail("the pool never came to rest")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.sampled_from([(8,), (4, 4), (2, 2, 2, 2), (2, 4), (4,), (1, 1, 2), ()]), min_size=1, max_size=5),
     st.lists(st.sampled_from([1, 2, 4, 8]), max_size=12),

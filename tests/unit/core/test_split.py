@@ -23,6 +23,7 @@ from scheduler.core.algorithms.split import (
     split_request,
 )
 from scheduler.core.engine_model import EngineModel, engine_model
+from tests.unit.laws import examples
 
 
 def unthrottled(*configuration: Any) -> EngineModel:
@@ -86,7 +87,7 @@ def costs(budget: int = 64, cap: int = 8, instance: EngineModel = A100) -> PassC
     return pass_costs(instance, MHZ, budget, cap)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.lists(rows, max_size=14), st.integers(0, 8), st.sampled_from([5, 16, 64]), st.sampled_from([A100, MIXTRAL]))
 def test_finish_time_is_that_of_a_walk_when_the_queue_is_any(
     work: list[Row], admitted: int, budget: int, instance: EngineModel
@@ -96,7 +97,7 @@ def test_finish_time_is_that_of_a_walk_when_the_queue_is_any(
     assert found == pytest.approx(walk(instance, work, admitted, budget, 8, instance.kv_capacity_tokens), rel=1e-9)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.lists(rows, max_size=12), st.integers(0, 8), rows)
 def test_finish_time_with_a_new_request_is_that_of_a_walk_when_the_prefix_is_shared(
     work: list[Row], admitted: int, part: Row
@@ -121,7 +122,7 @@ def test_requests_wait_when_the_kv_cache_has_no_room() -> None:
     assert found > finish_s(Backlog.of(pass_costs(small, MHZ, 256, 8), [(64, 30, capacity - 400), (64, 30, 100)], 0))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.integers(1, 200), st.integers(1, 200), st.integers(0, 400))
 def test_parts_are_the_whole_request_when_cut_anywhere(prompt: int, output: int, at: int) -> None:
     total = prompt + output

@@ -28,6 +28,7 @@ from scheduler.gateway.server import Config, GatewayServer
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import MODEL, FakeFleet
 from tests.unit.gateway.conftest import Bench, FirstOfEquals, completion, until
+from tests.unit.laws import examples
 
 TOKEN = "a-token-for-workers"
 
@@ -249,7 +250,7 @@ GOOD = {"url": "http://127.0.0.1:1", "service": MODEL, "gpu_type": "A100-80GB", 
 
 
 @given(fields=st.dictionaries(st.sampled_from(FIELDS), VALUES))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_registration_is_taken_or_refused_with_400_when_fuzzed(fields: dict[str, Any]) -> None:
     workers = Workers()
     workers.fleet = FakeFleet([]).fleet()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pools.simnode.generation import Generation
 from scheduler.core.ports import EngineLimits
+from tests.unit.laws import examples
 from tests.unit.node.bench import STEP_S, Bench
 
 
@@ -156,7 +157,7 @@ REQUESTS = st.lists(st.tuples(st.integers(1, 400), st.integers(1, 60), st.floats
 
 
 @given(requests=REQUESTS, capacity=st.integers(460, 3000), steps=st.lists(st.floats(0.001, 0.7), max_size=30))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_every_token_comes_once_and_in_order_when_load_is_random(
     requests: list[tuple[int, int, float]], capacity: int, steps: list[float]
 ) -> None:

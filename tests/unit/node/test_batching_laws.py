@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pools.simnode.generation import Generation
 from pools.simnode.hand_over import Arriving, HandOver, KvLink
 from scheduler.core.ports import EngineLimits, EngineOptions
+from tests.unit.laws import examples
 from tests.unit.node.bench import Bench
 
 CAPACITY = 600
@@ -109,4 +110,4 @@ class Engine(RuleBasedStateMachine):
 
 
 TestEngine = Engine.TestCase
-TestEngine.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestEngine.settings = settings(max_examples=examples(30), stateful_step_count=25, deadline=None)

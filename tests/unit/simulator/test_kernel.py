@@ -11,8 +11,9 @@ from scheduler.core.engine_model import ENGINES, GPUS, MODELS, engine_model
 from scheduler.simulator import kernel
 from scheduler.simulator.fleet import FixedCosts, InstanceSpec
 from scheduler.simulator.worlds import cost_row
+from tests.unit.laws import examples
 
-QUICK = settings(max_examples=300, deadline=None)
+QUICK = settings(max_examples=examples(80), deadline=None)
 
 
 @QUICK

@@ -28,10 +28,10 @@ from scheduler.simulator.run import simulate
 from tests.unit.laws import examples, thorough
 from tests.unit.simulator.scenarios import Schedule, Turns, emergencies, fleets, loads, schedules
 
-# The reference goes token by token, so that a few small scenarios are taken here; `make test-slow` takes 200 of any
+# The reference goes token by token, so that a few small scenarios are taken here; `make test-thorough` takes 200 of any
 # size (profile `thorough`).
 LAW = settings(
-    max_examples=examples(15),
+    max_examples=examples(12),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -96,7 +96,7 @@ def of(log, kind):
 @pytest.fixture(scope="module")
 def hour():
     """Quiet, busy, quiet: three minutes each."""
-    return requests([3.0, 24.0, 3.0], seconds=180.0)
+    return requests([3.0, 24.0, 3.0], seconds=120.0)
 
 
 QUICK = DynamollmConfig(scale_period_s=90.0, shard_period_s=60.0, down_after=1)

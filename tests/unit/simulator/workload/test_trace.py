@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.simulator.arrivals import BLOCK_REQUESTS
 from scheduler.simulator.workload import Tally, TraceError, TraceRequest, read_azure_trace, read_trace
+from tests.unit.laws import examples
 from tests.unit.simulator.workload.helpers import assert_same, whole
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -141,7 +142,7 @@ def test_blocks_are_bounded_when_the_trace_is_long(tmp_path: Path) -> None:
 moments = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.tuples(moments, st.integers(1, 10**6), st.integers(1, 10**6)), min_size=1, max_size=20),
     st.integers(1, 60),
@@ -161,7 +162,7 @@ def test_trace_is_read_to_the_microsecond_when_read_in_pieces_of_any_size(
     assert_same(whole(read_trace(path)), found)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(moments, st.text("0123456789-:. TZ+", max_size=4), st.integers(0, 30))
 def test_times_are_read_as_the_standard_library_does_when_odd(
     tmp_path_factory: pytest.TempPathFactory, at: datetime, noise: str, where: int
