@@ -26,6 +26,8 @@ from greenserve.process import Spec, StartError, as_account, last_words
 ACCOUNT = "greenserve"
 DATABASE = "greenserve"
 POSTGRES_MAJOR = "18"
+NOTICED_WITHIN_S = 2.0  # by processes of a server that was killed, which then go by themselves
+QUIT_WITHIN_S = 3.0
 # One small machine holds everything: some twenty processes with a few connections each, and no replication.
 POSTGRES_SETTINGS = {
     "listen_addresses": "",
@@ -207,8 +209,8 @@ def _clear_stale_locks(where: Places) -> None:
         pid = abs(int(lock.read_text().split("\n", 1)[0]))
         if pid in _working_in(where.postgres_data):
             _signal_until_gone(where, lambda: os.kill(pid, signal.SIGINT), wait_s=10.0)
-    _signal_until_gone(where, lambda: None, wait_s=2.0)  # of a killed server: they notice, and go by themselves
-    _signal_until_gone(where, lambda: _kill_all(_working_in(where.postgres_data)), wait_s=3.0)
+    _signal_until_gone(where, lambda: None, wait_s=NOTICED_WITHIN_S)
+    _signal_until_gone(where, lambda: _kill_all(_working_in(where.postgres_data)), wait_s=QUIT_WITHIN_S)
     if left := _working_in(where.postgres_data):
         raise StartError(f"an old PostgreSQL does not stop: end it with `kill -QUIT {' '.join(map(str, left))}`")
     lock.unlink(missing_ok=True)

@@ -82,6 +82,7 @@ def test_database_url_is_understood_by_django_when_parsed(tmp_path: Path) -> Non
 
 
 def test_committed_rows_survive_when_the_server_is_killed(var_dir: Path) -> None:
+    postgres_server.spec(var_dir, durable=False)  # the folder is made without waiting for the disk
     child = start(postgres_server.spec(var_dir), var_dir)
     query(var_dir, "CREATE TABLE t (x int); INSERT INTO t VALUES (1)")
     assert child.pid
@@ -163,7 +164,11 @@ def test_start_fails_with_the_servers_own_words_when_it_ends_at_once(var_dir: Pa
         start(postgres_server.spec(var_dir, durable=False), var_dir)
 
 
-def test_lock_stays_when_an_old_servers_process_still_works_in_the_data(var_dir: Path) -> None:
+def test_lock_stays_when_an_old_servers_process_still_works_in_the_data(
+    var_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_server, "NOTICED_WITHIN_S", 0.2)
+    monkeypatch.setattr(postgres_server, "QUIT_WITHIN_S", 0.3)
     start(postgres_server.spec(var_dir, durable=False), var_dir).stop()
     where = places.places(var_dir)
     lock = where.postgres_data / "postmaster.pid"

@@ -225,7 +225,7 @@ def test_quiet_step_is_zero_when_gpus_were_sampled_in_it(service):
 def test_next_six_steps_are_forecast_by_class_when_weeks_are_known(service):
     step_s = 300.0
     rng = np.random.default_rng(4)
-    first = round(NOW_S / step_s) - 20 * 288
+    first = round(NOW_S / step_s) - 15 * 288
     for name, scale in (("", 3.0), ("SS", 1.0)):
         LoadPoint.objects.bulk_create(
             LoadPoint(
@@ -236,7 +236,7 @@ def test_next_six_steps_are_forecast_by_class_when_weeks_are_known(service):
                 peak_rps=scale * float(rng.poisson(20 + 15 * math.sin(2 * math.pi * step / 288))) / 5,
                 requests=1,
             )
-            for step in range(first, first + 20 * 288)
+            for step in range(first, first + 15 * 288)
         )
     load.score_due(NOW, 3_600.0, 600.0)
     found = load.upcoming(service, NOW + timedelta(seconds=30))

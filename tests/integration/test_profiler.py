@@ -21,13 +21,14 @@ from scheduler.core.dynamo_classes import request_classes
 from scheduler.core.profiles import load_profiles
 from tests.fakes.simnode import ROOT, SimnodeProcess, eventually
 
-QUICK = Effort(repeats=1, window_s=2.0, bisections=0, prefills_s=0.2, idle_s=0.3)
+QUICK = Effort(repeats=1, window_s=0.8, bisections=0, prefills_s=0.2, idle_s=0.3)
 MODEL, GPU = "Llama3-8B", "A100-80GB"
 
 
-@pytest.fixture
-def simnode(tmp_path: Path) -> Iterator[SimnodeProcess]:
-    node = SimnodeProcess(tmp_path, "profiled", (f"{GPU}:2",)).start()
+@pytest.fixture(scope="module")
+def simnode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimnodeProcess]:
+    """Of all tests here; each leaves it as it was."""
+    node = SimnodeProcess(tmp_path_factory.mktemp("node"), "profiled", (f"{GPU}:2",)).start()
     yield node
     node.stop()
 
@@ -47,9 +48,17 @@ def run(order: Order, simnode: SimnodeProcess) -> tuple[list[Found], list[Progre
         client.close()
 
 
-def test_the_profile_is_the_engine_model_when_the_engine_is_simulated(simnode: SimnodeProcess, tmp_path: Path) -> None:
-    order = quick(tmp_path / "p.csv")
+@pytest.fixture(scope="module")
+def profiled(simnode: SimnodeProcess, tmp_path_factory: pytest.TempPathFactory) -> tuple[Order, Found, list[Progress]]:
+    order = quick(tmp_path_factory.mktemp("profile") / "p.csv")
     ((found,), told) = run(order, simnode)
+    return order, found, told
+
+
+def test_the_profile_is_the_engine_model_when_the_engine_is_simulated(
+    simnode: SimnodeProcess, profiled: tuple[Order, Found, list[Progress]]
+) -> None:
+    order, found, told = profiled
     assert not found.missed
     # Spans of half a second, on a machine that may do other things: they are within 1 % where it does not. Prompts
     # take 15 ms, less than a busy client may need to send the next one.
@@ -63,6 +72,12 @@ def test_the_profile_is_the_engine_model_when_the_engine_is_simulated(simnode: S
     assert found.outcome.profile.origin.endswith("watts by the GPUs' counters")
     assert order.beside(".svg").read_text().startswith("<svg ")
     assert simnode.get("/instances") == [], "the engine it started is gone"
+
+
+def test_the_same_profile_comes_of_its_runs_when_they_are_imported(
+    profiled: tuple[Order, Found, list[Progress]], tmp_path: Path
+) -> None:
+    order, found, _ = profiled
     imports, again = [sys.executable, "-m", "greenserve", "engine", "import", "run"], tmp_path / "again.csv"
     imported = subprocess.run(
         [*imports, str(order.beside(".run.csv")), "--model", MODEL, "--gpu", GPU, "--tp", "1", "--out", str(again)],
@@ -75,24 +90,40 @@ def test_the_profile_is_the_engine_model_when_the_engine_is_simulated(simnode: S
     (read,) = load_profiles(again)
     assert read.points == found.outcome.profile.points
 
+
+def test_nothing_is_measured_again_when_all_of_it_is_in_the_journal(
+    simnode: SimnodeProcess, profiled: tuple[Order, Found, list[Progress]]
+) -> None:
+    order, found, _ = profiled
     done = order.beside(".journal").read_text()
-    ((again_found,), told) = run(order, simnode)
+    ((again,), told) = run(order, simnode)
     assert len(told) == 1, "all of it is in the journal"
-    assert again_found.outcome.profile == found.outcome.profile
+    assert again.outcome.profile == found.outcome.profile
     assert order.beside(".journal").read_text() == done
 
 
-def test_clocks_are_given_back_when_it_is_interrupted(simnode: SimnodeProcess, tmp_path: Path) -> None:
+@pytest.fixture
+def profiling(simnode: SimnodeProcess, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """The command, while it holds the lower clock."""
     command = [sys.executable, "-m", "greenserve", "node", "profile", "--model", MODEL, "--control", simnode.url]
     command += ["--mhz", "900", "--batches", "1", "--no-loads", "--out", str(tmp_path / "p.csv")]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
         eventually(lambda: simnode.get("/gpus")[0]["sm_clock_mhz"] == 900.0, 60.0, "lower clock")
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        yield process
     finally:
         process.kill()
-    assert process.returncode == 130, said
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def test_clocks_are_given_back_when_it_is_interrupted(
+    simnode: SimnodeProcess, profiling: subprocess.Popen[str]
+) -> None:
+    profiling.send_signal(signal.SIGINT)
+    _, said = profiling.communicate(timeout=60)
+    assert profiling.returncode == 130, said
     assert "the same command goes on from there" in said
     assert simnode.get("/gpus")[0]["sm_clock_mhz"] == 1410.0
     assert simnode.get("/instances") == []
