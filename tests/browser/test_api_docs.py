@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from .conftest import SignIn
 
-pytestmark = pytest.mark.slow("many pages, each looked at")
+pytestmark = pytest.mark.slow("draws all of the API's documents, most of a megabyte of scripts")
 
 
 def test_docs_list_the_operations_and_try_one_out(signed_in: SignIn, artifacts: Path) -> None:

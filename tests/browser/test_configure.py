@@ -202,23 +202,28 @@ def waiting(service: Service) -> Approval:
     )
 
 
-def test_pages_hold_up_when_they_are_looked_at(
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("configure", "/configure/"),
+        ("configure-sites", "/configure/sites/"),
+        ("configure-service", "/configure/services/{service}/"),
+        ("configure-policy", "/configure/services/{service}/policy/?preset=dynamollm"),
+        ("setup", "/setup/"),
+        ("holds", "/holds/"),
+    ],
+)
+def test_page_holds_up_when_it_is_looked_at(
     operator: Page,
     fleet: seed.Seeded,
     accessible: Callable[[Page], None],
     picture: Callable[[Page, str], None],
+    name: str,
+    path: str,
 ) -> None:
-    for name, path in {
-        "configure": "/configure/",
-        "configure-sites": "/configure/sites/",
-        "configure-service": f"/configure/services/{fleet.service.pk}/",
-        "configure-policy": f"/configure/services/{fleet.service.pk}/policy/?preset=dynamollm",
-        "setup": "/setup/",
-        "holds": "/holds/",
-    }.items():
-        operator.goto(path)
-        accessible(operator)
-        picture(operator, name)
+    operator.goto(path.format(service=fleet.service.pk))
+    accessible(operator)
+    picture(operator, name)
 
 
 def test_nothing_can_be_changed_when_a_viewer_looks(signed_in: Callable[..., Page]) -> None:

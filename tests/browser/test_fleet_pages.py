@@ -14,7 +14,7 @@ from tests.browser.conftest import PHONE, SignIn
 from tests.e2e import browser as chrome
 from tests.fakes import seed
 
-pytestmark = pytest.mark.slow("many pages, each looked at")
+pytestmark = pytest.mark.slow("each page of the fleet, both themes and a phone")
 
 
 def paths(fleet: seed.Seeded) -> dict[str, str]:

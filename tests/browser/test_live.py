@@ -23,6 +23,7 @@ def crowd(fleet: seed.Seeded) -> Iterator[None]:
 
 
 def test_row_changes_and_focus_stays_when_a_list_is_refreshed(page: Page, fleet: seed.Seeded) -> None:
+    page.clock.install()
     page.goto("/nodes/?sort=-name")
     names = page.locator("tbody tr[id] td:first-child a").all_inner_texts()
     page.get_by_role("button", name="GPUs of n3").click()
@@ -31,6 +32,7 @@ def test_row_changes_and_focus_stays_when_a_list_is_refreshed(page: Page, fleet:
     page.evaluate("document.getElementById('node-n4').marked = true")
     Node.objects.filter(name="n4").update(schedulable=False)
     try:
+        page.clock.fast_forward(10_000)  # the list asks again every few seconds
         page.locator("#node-n4 td", has_text="closed").wait_for()
     finally:
         Node.objects.filter(name="n4").update(schedulable=True)

@@ -15,7 +15,7 @@ from pools.models import AccessToken, ApiKey
 from tests.browser.conftest import SignIn
 from tests.fakes import seed
 
-pytestmark = pytest.mark.slow("many pages, each looked at")
+pytestmark = pytest.mark.slow("a person set up from the invitation to the second step")
 
 PASSWORD = "a long enough phrase"
 

@@ -16,7 +16,7 @@ from pools import demo
 from pools.models import Node
 from telemetry import settlement
 from telemetry.models import Report
-from telemetry.reports import making
+from telemetry.reports import asking, making
 from tests.browser.conftest import SignIn
 from tests.fakes import metering
 from tests.fakes.house import moment, start_instance
@@ -42,10 +42,19 @@ def _own_folder_and_celery(settings: Any, tmp_path_factory: pytest.TempPathFacto
     settings.GREENSERVE_REPORTS_DIR = tmp_path_factory.getbasetemp() / "browser-reports"
 
 
-def test_report_is_made_read_downloaded_and_signed_when_finance_asks(
+@pytest.fixture
+def made(fleet: None) -> Report:
+    """A report that is finished, and not signed."""
+    report = asking.ask({"period": DAY})
+    assert making.make(report.pk)
+    return report
+
+
+def test_report_is_made_and_read_when_finance_asks(
     signed_in: SignIn, accessible: Callable[[Page], None], picture: Callable[[Page, str], None]
 ) -> None:
     page = signed_in("finance")
+    page.clock.install()
     page.goto("/reports/")
     page.get_by_label("Period").fill(DAY)
     page.get_by_label("tenant", exact=True).check()
@@ -53,11 +62,18 @@ def test_report_is_made_read_downloaded_and_signed_when_finance_asks(
     page.locator("td", has_text="queued").wait_for()
     page.get_by_role("link", name=DAY).first.click()
     page.get_by_text("Waits for a worker").wait_for()
-    report = Report.objects.get()
-    assert making.make(report.pk)
+    assert making.make(Report.objects.latest("pk").pk)
+    page.clock.fast_forward(3_000)  # the page asks each two seconds
     page.get_by_text("adds up to the meters").wait_for()
     accessible(page)
     picture(page, "report")
+
+
+def test_report_is_downloaded_and_signed_when_it_is_finished(
+    made: Report, signed_in: SignIn, accessible: Callable[[Page], None], picture: Callable[[Page, str], None]
+) -> None:
+    page = signed_in("finance")
+    page.goto(f"/reports/{made.pk}/")
     with page.expect_download() as download:
         page.get_by_role("link", name="CSV", exact=True).click()
     sha256 = hashlib.sha256(Path(download.value.path()).read_bytes()).hexdigest()
@@ -69,11 +85,9 @@ def test_report_is_made_read_downloaded_and_signed_when_finance_asks(
     picture(page, "reports")
 
 
-def test_viewer_reads_and_cannot_sign_when_a_report_is_made(signed_in: SignIn) -> None:
-    report = Report.objects.first()
-    assert report is not None
+def test_viewer_reads_and_cannot_sign_when_a_report_is_made(made: Report, signed_in: SignIn) -> None:
     page = signed_in("viewer")
-    page.goto(f"/reports/{report.pk}/")
-    page.get_by_text("by nobody yet").or_(page.get_by_text("finance,")).first.wait_for()
+    page.goto(f"/reports/{made.pk}/")
+    page.get_by_text("by nobody yet").wait_for()
     assert page.get_by_role("button", name="Sign this version").count() == 0
-    assert page.request.post(f"/reports/{report.pk}/sign/").status == 403
+    assert page.request.post(f"/reports/{made.pk}/sign/").status == 403

@@ -13,12 +13,12 @@ from django.db import connection
 from playwright.sync_api import Page, expect
 
 from pools.models import Service
-from scheduler.live.whatif import documents, running, tasks
+from scheduler.live.whatif import asking, documents, running, tasks
 from scheduler.models import ServiceMode, Study
 from tests.fakes import lab, seed
 from tests.fakes.studies import tiny
 
-from .conftest import SignIn
+from .conftest import SignIn, person
 
 
 @pytest.fixture
@@ -47,12 +47,19 @@ def fill_in(page: Page, scenario: dict[str, Any]) -> None:
     page.get_by_label("Scenario, YAML").fill(documents.text_of(scenario))
 
 
-def test_a_study_from_its_form_to_its_policy_applied(
-    fleet: seed.Seeded,
-    page: Page,
-    worker: list[threading.Thread],
-    accessible: Callable[[Page], None],
-    picture: Callable[[Page, str], None],
+@pytest.fixture
+def study(fleet: seed.Seeded) -> Study:
+    """Made once for the module: of three runs, all done."""
+    name = "Three policies"
+    if not Study.objects.filter(name=name).exists():
+        runs = ["single_pool", "threshold", "freesh {order: fcfs}"]
+        made = asking.ask({"name": name, "scenario": tiny(), "runs": runs}, person("administrator"))
+        assert running.run(made.pk)
+    return Study.objects.get(name=name)
+
+
+def test_the_form_of_todays_fleet_holds_up_when_it_is_looked_at(
+    page: Page, accessible: Callable[[Page], None], picture: Callable[[Page, str], None]
 ) -> None:
     page.goto("/what-if/")
     accessible(page)
@@ -61,6 +68,11 @@ def test_a_study_from_its_form_to_its_policy_applied(
     expect(page.get_by_label("PUE").first).to_be_visible()
     picture(page, "whatif-fleet")
     accessible(page)
+
+
+def test_a_study_is_made_when_its_form_is_put_right(page: Page, worker: list[threading.Thread]) -> None:
+    page.clock.install()
+    page.goto("/what-if/new/")
     page.get_by_role("link", name=re.compile("azure-conv-12xh100")).click()
 
     # a broken scenario says which field, and nothing that was typed is lost
@@ -76,11 +88,20 @@ def test_a_study_from_its_form_to_its_policy_applied(
     page.get_by_role("checkbox", name="freesh", exact=True).check()
     page.get_by_label("Knobs of freesh", exact=True).fill("order: fcfs")
     page.get_by_role("button", name="Start the study").click()
-
     expect(page.get_by_role("heading", name="Two policies")).to_be_visible()
-    expect(page.locator("#runs .state")).to_contain_text("done", timeout=240_000)
+    for thread in worker:
+        thread.join(240)
+    page.clock.fast_forward(3_000)  # the runs are asked for each two seconds
+    expect(page.locator("#runs .state")).to_contain_text("done", timeout=30_000)
     expect(page.get_by_role("row", name=re.compile(r"freesh \{order: fcfs\}"))).to_contain_text("x")
     page.reload()
+    expect(page.locator('[data-chart="pareto"] .scatterlayer .points path')).to_have_count(3)
+
+
+def test_runs_are_compared_when_a_study_is_done(
+    study: Study, page: Page, accessible: Callable[[Page], None], picture: Callable[[Page, str], None]
+) -> None:
+    page.goto(f"/what-if/{study.pk}/")
     expect(page.locator('[data-chart="pareto"] .scatterlayer .points path')).to_have_count(3)
     picture(page, "whatif-study")
     accessible(page)
@@ -97,7 +118,15 @@ def test_a_study_from_its_form_to_its_policy_applied(
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_url(re.compile(r"/runs/\d+/$"))
-    study = Study.objects.get(name="Two policies")
+
+
+def test_policy_of_a_run_is_applied_when_what_follows_was_told(
+    fleet: seed.Seeded,
+    study: Study,
+    page: Page,
+    accessible: Callable[[Page], None],
+    picture: Callable[[Page, str], None],
+) -> None:
     number = study.runs.get(policy="freesh").index
     page.goto(f"/what-if/{study.pk}/runs/{number}/")
     expect(page.locator('[data-chart="power"] .scatterlayer .lines path').first).to_be_attached()
@@ -116,18 +145,15 @@ def test_a_study_from_its_form_to_its_policy_applied(
     assert ServiceMode.objects.get(service=fleet.service).mode == "advise"
 
 
-def test_an_experiment_from_the_list_to_its_figures(
-    fleet: seed.Seeded,
-    page: Page,
-    worker: list[threading.Thread],
-    tmp_path: Path,
-    settings: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    accessible: Callable[[Page], None],
-    picture: Callable[[Page, str], None],
-) -> None:
+@pytest.fixture
+def laboratory(fleet: seed.Seeded, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.install(tmp_path, monkeypatch)
     settings.GREENSERVE_LAB_DIR = tmp_path / "lab"
+
+
+def test_an_experiment_says_what_it_lacks_when_it_is_started(
+    laboratory: None, page: Page, accessible: Callable[[Page], None], picture: Callable[[Page, str], None]
+) -> None:
     page.goto("/what-if/")
     page.get_by_role("link", name="Experiments").click()
     accessible(page)
@@ -137,10 +163,26 @@ def test_an_experiment_from_the_list_to_its_figures(
     expect(page.get_by_text("greenserve trace fetch azure-2023-conv")).to_be_visible()
     picture(page, "whatif-experiment")
     accessible(page)
+
+
+def test_an_experiment_has_figures_when_its_requests_are_generated(
+    laboratory: None,
+    page: Page,
+    worker: list[threading.Thread],
+    accessible: Callable[[Page], None],
+    picture: Callable[[Page, str], None],
+) -> None:
+    page.clock.install()
+    page.goto("/what-if/")
+    page.get_by_role("link", name="Experiments").click()
+    page.get_by_role("link", name="traced").click()
     page.get_by_label("those that the scenario generates, in its place").check()
     page.get_by_role("button", name="Start the experiment").click()
     expect(page.get_by_role("heading", name="Paper, fig. 3: on a trace")).to_be_visible()
-    expect(page.locator("#runs .state")).to_contain_text("done", timeout=240_000)
+    for thread in worker:
+        thread.join(240)
+    page.clock.fast_forward(3_000)  # the runs are asked for each two seconds
+    expect(page.locator("#runs .state")).to_contain_text("done", timeout=30_000)
     expect(page.get_by_role("region", name="Published beside simulated")).to_contain_text("90 %")
     page.reload()
     expect(page.locator('[data-chart="energy"] .bars .point')).to_have_count(1)

@@ -12,6 +12,7 @@ from django.test import override_settings
 from pytest_django import DjangoDbBlocker
 
 from greenserve.celery import app
+from pools import demo
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -30,6 +31,12 @@ def shared_rows(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> It
     with django_db_blocker.unblock(), transaction.atomic():
         yield
         transaction.set_rollback(True)
+
+
+@pytest.fixture(scope="module")
+def demo_rows(shared_rows: None) -> None:
+    """The demo's fleet, likewise: a test takes from it what it needs."""
+    demo.load()
 
 
 @pytest.fixture(autouse=True)

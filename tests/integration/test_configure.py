@@ -7,7 +7,6 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.utils import timezone
 
-from pools import demo
 from pools.audit import Actor
 from pools.models import AuditEntry, Membership, ModelCard, Pool, RequestClass, Service, Site, Slo
 from scheduler.live import policy
@@ -19,8 +18,8 @@ SYSTEM = Actor(channel="system")
 
 
 @pytest.fixture
-def service(redis_client):
-    return demo.load()
+def service(demo_rows, redis_client):
+    return Service.objects.get()
 
 
 @pytest.fixture

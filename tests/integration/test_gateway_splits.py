@@ -75,7 +75,7 @@ class Pair:
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as stack:
-        node = await stack.enter_async_context(Node("one", tmp_path))
+        node = await stack.enter_async_context(Node("one", tmp_path, speedup=800.0))
         urls = [await node.start(uid, n) for n, uid in enumerate("ab")]
         spool = tmp_path / "spool"
         server = GatewayServer(Config("127.0.0.1", 0, spool, learns=False))

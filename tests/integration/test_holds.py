@@ -6,9 +6,9 @@ import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.utils import timezone
 
-from pools import demo, wire
+from pools import wire
 from pools.audit import Actor
-from pools.models import AuditEntry, Instance, Membership, Node, Partition, Site
+from pools.models import AuditEntry, Instance, Membership, Node, Partition, Service, Site
 from scheduler import tasks
 from scheduler.core.types import Loop
 from scheduler.live import approvals, epochs, holds, policy
@@ -26,8 +26,8 @@ def now():
 
 
 @pytest.fixture
-def service(redis_client, now):
-    service = demo.load()
+def service(demo_rows, redis_client, now):
+    service = Service.objects.get()
     report_all(redis_client)
     refresh(now)
     return service

@@ -7,8 +7,8 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
-from pools import demo, wire
-from pools.models import Instance, InstanceGpu, Node, Partition, Pool, Profile, RequestClass, Site
+from pools import wire
+from pools.models import Instance, InstanceGpu, Node, Partition, Pool, Profile, RequestClass, Service, Site
 from pools.services import ensure_partition, ensure_pools
 from scheduler import selectors, tasks
 from scheduler.core.mode_profile import Lengths
@@ -40,8 +40,8 @@ def now():
 
 
 @pytest.fixture
-def service(redis_client, now):
-    service = demo.load()
+def service(demo_rows, redis_client, now):
+    service = Service.objects.get()
     report_all(redis_client)
     refresh(now)
     return service

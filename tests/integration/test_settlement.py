@@ -10,8 +10,7 @@ from django.db.models import F, Sum
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pools import demo
-from pools.models import Node
+from pools.models import Node, Service
 from telemetry import settlement, statements, window_sources
 from telemetry.models import (
     CarbonPoint,
@@ -31,8 +30,8 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def instance():
-    service = demo.load()
+def instance(demo_rows):
+    service = Service.objects.get()
     return start_instance(service.pools.first(), Node.objects.get(name="loc1-a100"), tp=2)
 
 

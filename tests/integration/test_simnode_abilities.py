@@ -34,10 +34,10 @@ LINKS = KvLinks(KvLink(300e9, 0.0), KvLink(2e9, 0.001))
 class Node:
     """A simulated node behind its control API."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, speedup: float = SPEEDUP) -> None:
         self.name = name
         bank = GpuBank(name, [("A100-80GB", 3)], folder / f"{name}.json", time.monotonic())
-        self.node = SimNode(bank, SPEEDUP, LINKS)
+        self.node = SimNode(bank, speedup, LINKS)
         self._server = TestServer(Control(self.node).app())
 
     async def __aenter__(self) -> Node:
