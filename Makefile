@@ -62,7 +62,8 @@ test-slow: install-dev
 
 # Laws that are held for a few random cases at each change, for hundreds of them.
 test-thorough: install-dev
-	$(PYTEST) -n 2 tests/unit/simulator/test_modes.py --hypothesis-profile=thorough
+	@$(BIN)/python scripts/warm_up
+	$(PYTEST) -n 2 tests/unit -m "hypothesis and not slow and not gpu and not vllm" --hypothesis-profile=thorough
 	$(PYTEST) tests/unit/gateway/test_fuzz.py --hypothesis-profile=fuzz
 
 # Where a vLLM for CPUs is not to be had (3), it is said what to supply, and what is skipped for that reason.

@@ -2,8 +2,8 @@
 
 Each slow test says why: `@pytest.mark.slow("three deaths of a database")`. With --times, which `make test` gives, the
 run ends with its slowest tests and the sum by kind, and fails where a test that is not slow took longer than its kind
-may. What a busy machine takes away does not count: times are divided by how much longer than its work the run's
-processes took, waiting for a processor.
+may. What Numba compiles, once on a machine, does not count. Nor does what a busy machine takes away: times are divided
+by how much longer than its work the run's processes took, waiting for a processor.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numba.core import event
 
 LIMITS_S = {
     "unit": 1.0,
@@ -89,11 +90,21 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     before, now = item.config.stash.get(_SEEN, (0.0, 0.0)), processor_s()
     item.config.stash[_SEEN] = now
     report.ran_s, report.waited_s = now[0] - before[0], now[1] - before[1]
+    compiled_s, item.config.stash[_COMPILED] = item.config.stash.get(_COMPILED, 0.0), compiling_s()
+    report.compiled_s = item.config.stash[_COMPILED] - compiled_s
     report.slow = item.get_closest_marker("slow") is not None
     return report
 
 
 _SEEN = pytest.StashKey[tuple[float, float]]()
+_COMPILED = pytest.StashKey[float]()
+_COMPILING = event.TimingListener()
+event.register("numba:compile", _COMPILING)
+
+
+def compiling_s() -> float:
+    """What Numba took so far in this process."""
+    return _COMPILING.duration if _COMPILING.done else 0.0
 
 
 class Teller:
@@ -105,7 +116,7 @@ class Teller:
         self.times.ran_s += getattr(report, "ran_s", 0.0)
         self.times.waited_s += getattr(report, "waited_s", 0.0)
         if report.when == "call" and not getattr(report, "slow", False):
-            self.times.call_s[report.nodeid] = report.duration
+            self.times.call_s[report.nodeid] = report.duration - getattr(report, "compiled_s", 0.0)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
