@@ -111,7 +111,9 @@ def test_runs_are_compared_when_a_study_is_done(
         page.get_by_role("link", name="CSV", exact=True).first.click()
     assert caught.value.suggested_filename.endswith(".csv")
 
-    # a dot opens its run
+
+def test_a_dot_opens_its_run_when_it_is_clicked(study: Study, page: Page) -> None:
+    page.goto(f"/what-if/{study.pk}/")
     dot = page.locator('[data-chart="pareto"] .scatterlayer .points path').first
     box = dot.bounding_box()
     assert box is not None
