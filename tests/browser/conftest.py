@@ -28,6 +28,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize
 from pytest_django.live_server_helper import LiveServer
 
+from greenserve.celery import app
 from pools.models import Membership
 from tests.e2e import browser as chrome
 from tests.fakes import seed
@@ -88,6 +89,7 @@ def _forget() -> None:
 @pytest.fixture(scope="module")
 def server(fleet: seed.Seeded) -> Iterator[str]:
     """The address of the pages."""
+    app.set_default()  # for the server's threads, which would otherwise look for a broker that is not there
     live = LiveServer("localhost")
     live._live_server_modified_settings.enable()
     yield str(live.url)
