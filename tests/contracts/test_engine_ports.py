@@ -28,7 +28,8 @@ from scheduler.core.ports import (
     PermanentError,
     RetryableError,
 )
-from tests.fakes.simnode import SimnodeProcess, eventually, free_port
+from tests.fakes.simnode import SimnodeProcess, eventually
+from tests.ports import free_port
 
 
 @dataclass

@@ -21,7 +21,8 @@ from scheduler.core.ports import (
 )
 from tests.fakes.actuator import ActuatorProcess
 from tests.fakes.nvml import Boards
-from tests.fakes.simnode import eventually, free_port
+from tests.fakes.simnode import eventually
+from tests.ports import free_port
 
 LEASE_S = 1.0
 

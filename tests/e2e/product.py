@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,18 +19,12 @@ from typing import Any, TypeVar
 import psycopg
 
 from greenserve import embedded
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 GREENSERVE = Path(sys.executable).with_name("greenserve")
 T = TypeVar("T")
 BACK_WITHIN_S = 10.0  # a process that was killed
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def wait_for(what: str, probe: Callable[[], T], timeout_s: float, every_s: float = 0.5) -> T:

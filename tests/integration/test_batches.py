@@ -39,7 +39,8 @@ from telemetry.models import CarbonFeed, CarbonPoint
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import MODEL, FakeFleet
 from tests.fakes.nursery import Nursery, nursery
-from tests.fakes.simnode import eventually, free_port
+from tests.fakes.simnode import eventually
+from tests.ports import free_port
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

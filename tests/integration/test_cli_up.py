@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from greenserve.preflight import Lock
-from tests.e2e.product import GREENSERVE, ROOT, free_port
+from tests.e2e.product import GREENSERVE, ROOT
+from tests.ports import free_port
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from django.conf import settings
 from pools import wire
 from tests.fakes.engine import FakeEngine
 from tests.integration.test_gateway import AUTH, BODY, Process, engine, ids, publish, shipped, store, until
+from tests.ports import free_port
 
 __all__ = ["engine", "store"]  # fixtures
 
@@ -26,9 +26,7 @@ NAMES = ("gateway.1", "gateway.2")
 
 @pytest.fixture
 async def pair(tmp_path: Path, store: redis.Redis) -> AsyncIterator[list[Process]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     own = [
         Process(
             tmp_path / "spool", settings.REDIS_URL, port, more=("--share", f"{n}/2", "--state", str(tmp_path / "s"))

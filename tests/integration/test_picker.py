@@ -22,11 +22,12 @@ import redis
 from django.conf import settings
 
 from pools import wire
-from tests.e2e.product import ROOT, free_port
+from tests.e2e.product import ROOT
 from tests.fakes.engine import FakeEngine
 from tests.fakes.envoy import DUPLEX, FakeEnvoy, Sent
 from tests.fakes.fleet import ENGINE_MODEL, MODEL, SECRET
 from tests.integration.test_gateway import ids, publish, shipped, until
+from tests.ports import free_port
 
 AUTH = {"Authorization": f"Bearer {SECRET}"}
 BODY = {"model": MODEL, "prompt": [11] * 50, "max_tokens": 20}

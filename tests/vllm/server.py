@@ -11,7 +11,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.fakes.simnode import ROOT, eventually, free_port
+from tests.fakes.simnode import ROOT, eventually
+from tests.ports import free_port
 
 VENV = ROOT / ".venv-vllm"
 VLLM = VENV / "bin" / "vllm"

@@ -24,15 +24,10 @@ from scheduler.gateway.placing.routing import Router
 from scheduler.gateway.server import Config, GatewayServer
 from scheduler.gateway.siblings import PortShare, Siblings, joined
 from tests.fakes.fleet import MODEL, FakeFleet
+from tests.ports import free_port
 from tests.unit.gateway.test_fleet import view_of
 
 SAMPLE = re.compile(r"greenserve_gateway_\w+\{gateway=\"gw\.(\d)\".*\} \S+")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pools.agent.http import HttpClient
 from pools.agent.link import TIMEOUT_S, LinkError, RedisLink, redis_url
 from pools.wire import AgentState, Heartbeat
 from scheduler.core.ports import PermanentError, RetryableError
-from tests.fakes.simnode import free_port
+from tests.ports import free_port
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from pools.agent.dcgm import DcgmGpuMeter
 from scheduler.core.ports import RetryableError
-from tests.fakes.simnode import free_port
+from tests.ports import free_port
 
 A, B = "GPU-aaaa", "GPU-bbbb"
 

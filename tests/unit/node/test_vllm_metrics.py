@@ -7,7 +7,7 @@ import pytest
 from pools.agent.vllm_metrics import VllmMetrics, _reading, parse
 from pools.simnode.metrics import EngineCounters, EngineGauges, Histogram, render
 from scheduler.core.ports import EngineReading, RetryableError
-from tests.fakes.simnode import free_port
+from tests.ports import free_port
 
 OLDER = """
 # TYPE vllm:num_requests_running gauge
