@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,7 @@ def test_pages_say_so_when_redis_is_gone(operator, seeded, settings):
 
 
 def test_health_shows_processes_and_how_to_see_their_logs(operator, seeded):
-    seed.well(seeded)
+    seed.well(seeded, time.time() + 60)
     page = operator.get("/health/").content.decode()
     assert "greenserve logs gateway" in page
     assert "No supervisor" not in page
@@ -97,8 +98,8 @@ def test_health_shows_processes_and_how_to_see_their_logs(operator, seeded):
 
 
 def test_process_is_shown_dead_and_needs_attention_when_the_supervisor_says_so(operator, seeded, redis_client):
-    seed.well(seeded)
-    now_s = seeded.now.timestamp()
+    now_s = time.time() + 60
+    seed.well(seeded, now_s)
     row = wire.ProcessRow("gateway", None, "stopped", now_s - 90, 4, "g.log", "killed by signal 9")
     redis_client.set(wire.PROCESSES_KEY, wire.encode(wire.ProcessTable(now_s, [row])), ex=30)
     assert "gateway is dead" in operator.get("/overview/summary/").content.decode()
