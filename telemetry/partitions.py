@@ -45,13 +45,13 @@ def keep(retention_days: int, now: datetime | None = None) -> list[str]:
 
 
 def drop_before(tables: Iterable[str], oldest: date) -> list[str]:
-    """Drops the days before `oldest`. Returns the partitions that are gone."""
+    """Drops the days before `oldest`. Returns the partitions that are gone, table by table, oldest first."""
     dropped = []
     with connection.cursor() as cursor:
         for table in tables:
             cursor.execute(
                 "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
-                "WHERE i.inhparent = %s::regclass",
+                "WHERE i.inhparent = %s::regclass ORDER BY c.relname",
                 [table],
             )
             for (name,) in cursor.fetchall():
