@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 from numba.core import event
 
+from tests.services import TEMPLATE
+
 LIMITS_S = {
     "unit": 1.0,
     "contracts": 5.0,
@@ -115,7 +117,7 @@ def compiling_s() -> float:
 
 def quick_alone(name: str) -> bool:
     """Whether a test is quick enough by itself: beside others, a disk that stood still may have held it up."""
-    servers = ("DATABASE_URL", "REDIS_URL", "GREENSERVE_VAR", "GREENSERVE_TEST_TEMPLATE")
+    servers = ("DATABASE_URL", "REDIS_URL", "GREENSERVE_VAR", TEMPLATE)
     env = {key: value for key, value in os.environ.items() if key not in servers} | {_AGAIN: "1"}
     command = [sys.executable, "-m", "pytest", "-q", "--times", name]
     return subprocess.run(command, env=env, capture_output=True, timeout=300, check=False).returncode == 0

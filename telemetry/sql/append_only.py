@@ -1,6 +1,6 @@
 """Rows that are never changed, but added to: what was measured, settled or agreed. The database refuses an UPDATE."""
 
-TABLES = (*("carbonpoint", "statementline", "settlement", "tariff", "gpurate", "embodiedfactor", "pue", "instrument"),)
+TABLES = ("carbonpoint", "statementline", "settlement", "tariff", "gpurate", "embodiedfactor", "pue", "instrument")
 
 # What an entry says stays; that its pool is gone may be written into it.
 CREATE = """
