@@ -12,22 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.core.algorithms.dynamo_mix import solve
-from scheduler.core.algorithms.hand_down import ClassLoad
-from scheduler.core.algorithms.power_curve import pieces
-from scheduler.core.algorithms.reshard import plan
-from scheduler.core.controllers import clock_profile, emergency, scale_dynamo, shard_dynamo
-from scheduler.core.controllers.clock_profile import InstanceLoad, ProfileClockConfig, ProfileClockObservation
-from scheduler.core.controllers.emergency import EmergencyConfig, EmergencyObservation, Waiting
-from scheduler.core.controllers.scale_dynamo import ScaleDynamoConfig, ScaleDynamoObservation
-from scheduler.core.controllers.shard_dynamo import ShardDynamoConfig, ShardDynamoObservation, ShardPool
-from scheduler.core.dynamo_classes import request_classes
-from scheduler.core.engine_model import engine_model
-from scheduler.core.load_profile import LoadProfile, clocks, modelled
-from scheduler.core.overhead_table import OverheadTable
-from scheduler.core.overheads import weight_bytes
-from scheduler.core.predictors.load_template import LoadHistory, TemplateConfig, forecast, observe
-from scheduler.core.types import Limits, Mode, PoolKey
+from core.algorithms.fleet.dynamo_mix import solve
+from core.algorithms.fleet.hand_down import ClassLoad
+from core.algorithms.fleet.power_curve import pieces
+from core.algorithms.placement.reshard import plan
+from core.controllers.clock import clock_profile
+from core.controllers.clock.clock_profile import InstanceLoad, ProfileClockConfig, ProfileClockObservation
+from core.controllers.fleet import scale_dynamo, shard_dynamo
+from core.controllers.fleet.scale_dynamo import ScaleDynamoConfig, ScaleDynamoObservation
+from core.controllers.fleet.shard_dynamo import ShardDynamoConfig, ShardDynamoObservation, ShardPool
+from core.controllers.request import emergency
+from core.controllers.request.emergency import EmergencyConfig, EmergencyObservation, Waiting
+from core.engine.engine_model import engine_model
+from core.engine.load_profile import LoadProfile, clocks, modelled
+from core.engine.overhead_table import OverheadTable
+from core.engine.overheads import weight_bytes
+from core.policy.dynamo_classes import request_classes
+from core.predictors.load_template import LoadHistory, TemplateConfig, forecast, observe
+from core.types import Limits, Mode, PoolKey
 
 MODEL, GPU, ENGINE_TPS = "Llama2-70B", "H100-SXM-80GB", (2, 4, 8)
 PROMPT, OUTPUT, LIMITS = 640.0, 200.0, Limits(ttft_s=0.4, tpot_s=0.1)

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.core.algorithms.miad import MiadConfig, next_clocks_mhz
-from scheduler.core.algorithms.milp import FleetPlan, FleetProblem, solve_fleet
-from scheduler.core.algorithms.queueing import OrderConfig, Pace, Requests, ordered, seated
-from scheduler.core.types import ClassDemand, Limits, Mode, ModeProfile, PartitionOption, SiteView, Source
+from core.algorithms.clock.miad import MiadConfig, next_clocks_mhz
+from core.algorithms.fleet.fleet_milp import FleetPlan, FleetProblem, solve_fleet
+from core.algorithms.queue.queueing import OrderConfig, Pace, Requests, ordered, seated
+from core.types import ClassDemand, Limits, Mode, ModeProfile, PartitionOption, SiteView, Source
 
 MODES = (
     *(Mode("A100-80GB", 2), Mode("A100-80GB", 4), Mode("H100-SXM-80GB", 2), Mode("H100-SXM-80GB", 4)),

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.core.algorithms import ssjf
-from scheduler.core.algorithms.batching import BatchLimits, compose, modelled_table
-from scheduler.core.algorithms.slack_miad import SlackConfig, next_clocks_mhz
-from scheduler.core.algorithms.split import Backlog, PassCosts, pass_costs, split_request
-from scheduler.core.engine_model import engine_model
+from core.algorithms.clock.slack_miad import SlackConfig, next_clocks_mhz
+from core.algorithms.queue import ssjf
+from core.algorithms.split.batch_composition import BatchLimits, compose, modelled_table
+from core.algorithms.split.split_point import Backlog, PassCosts, pass_costs, split_request
+from core.engine.engine_model import engine_model
 
 MHZ = 1410.0
 

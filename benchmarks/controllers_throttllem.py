@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.core.algorithms.projection import project
-from scheduler.core.algorithms.speed_table import EngineShape, SpeedTable, speed_table
-from scheduler.core.controllers import admission, throttle
-from scheduler.core.controllers.admission import AdmissionConfig, AdmissionObservation, Requests
-from scheduler.core.controllers.throttle import ThrottleConfig, ThrottleObservation
-from scheduler.core.predictors.ips import EngineIps, IpsSamples, fit_and_score
+from core.algorithms.clock.projection import project
+from core.algorithms.clock.speed_table import EngineShape, SpeedTable, speed_table
+from core.controllers.clock import throttllem_clock
+from core.controllers.clock.throttllem_clock import ThrottleConfig, ThrottleObservation
+from core.controllers.request import admission
+from core.controllers.request.admission import AdmissionConfig, AdmissionObservation, Requests
+from core.predictors.ips import EngineIps, IpsSamples, fit_and_score
 
 BATCH, ITERATIONS, CLOCKS, ROUNDS = 256, 1000, 50, 500
 NOISE = 0.02  # standard deviation of a measured speed, as a share
@@ -65,7 +66,7 @@ def time_rounds(table: SpeedTable) -> dict[str, Any]:
         start = time.perf_counter()
         state, effects = admission.step(None, obs, config)
         board = admission.board_after(state, obs, config, effects)
-        clock, _ = throttle.step(None, ThrottleObservation(100.0, "i1", board, table), clock_config)
+        clock, _ = throttllem_clock.step(None, ThrottleObservation(100.0, "i1", board, table), clock_config)
         if n:
             took_s.append(time.perf_counter() - start)
             admitted += len(effects.commands)

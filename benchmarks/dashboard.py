@@ -195,8 +195,8 @@ def seeded(requests: int) -> dict[str, Any]:
     from django.db import connection
 
     from pools.models import Pool
-    from telemetry import partitions
-    from telemetry.sql import length_rollups, request_rollups, site_energy
+    from telemetry.storage import time_partitions
+    from telemetry.storage.sql import length_rollups, request_rollups, site_energy
 
     now, since = datetime.now(UTC), datetime.fromtimestamp(0, UTC)
     pool = Pool.objects.order_by("pk").select_related("service").first()
@@ -208,7 +208,7 @@ def seeded(requests: int) -> dict[str, Any]:
         requests = min(requests, int((now - since).total_seconds() * RPS))
     told |= {"now": now, "since": since, "requests": requests, "each": 1 / RPS}
     days = int(requests / RPS // 86_400) + 2
-    partitions.ensure([(now - timedelta(days=n)).date() for n in range(days)])
+    time_partitions.ensure([(now - timedelta(days=n)).date() for n in range(days)])
     with connection.cursor() as cursor:
         cursor.execute("SET session_replication_role = replica")  # rows that are consistent need no triggers
         cursor.execute(f"TRUNCATE {', '.join(ANEW)}")
@@ -265,8 +265,8 @@ def coming_in() -> Iterator[None]:
     """While pages are timed samples and request records come in as they do on such a fleet, each second's at once."""
     import psycopg
 
-    from telemetry.ingest import HEARTBEAT_S
-    from telemetry.summaries import Summaries
+    from telemetry.ingest.ingester import HEARTBEAT_S
+    from telemetry.storage.brin_summaries import Summaries
 
     stop, began = threading.Event(), time.time()
 
@@ -295,8 +295,8 @@ def coming_in() -> Iterator[None]:
 
 
 def paths(told: dict[str, Any]) -> dict[str, str]:
-    from scheduler.api.series_sources import SERIES
-    from scheduler.api.urls import router
+    from frontend.api.resources.series_sources import SERIES
+    from frontend.api.urls import router
 
     pages = {
         "overview": "/",

@@ -30,12 +30,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import theilslopes
 
+from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.simulated import FixedCosts, FleetSpec, InstanceSpec, PoolSpec, load
+from core.simulator.workload import TraceRequest, read_azure_trace
+from pools.load_generator import Seen, replay
 from pools.profiler.drive import Engine, warm_up
 from pools.profiler.under_load import Fit, Stretch, fit, measure_under_load
-from pools.replay import Seen, replay
-from scheduler.simulator.fleet import FixedCosts, FleetSpec, InstanceSpec, PoolSpec, load
-from scheduler.simulator.run import simulate
-from scheduler.simulator.workload import TraceRequest, read_azure_trace
 
 SHARES = (0.5, 0.9)
 LATENCY_BAR, THROUGHPUT_BAR = 0.15, 0.05

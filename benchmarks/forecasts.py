@@ -11,8 +11,8 @@ import time
 
 import numpy as np
 
-from scheduler.core.predictors.back_test import back_test, rolling_origins
-from scheduler.core.predictors.seasonal import MODELS, Floats, History
+from core.predictors.back_test import back_test, rolling_origins
+from core.predictors.seasonal import MODELS, Floats, History
 from telemetry.forecasts import stats_models
 
 DAY, DAYS, FIRST_DAY, ORIGINS = 288, 28, 20_000, 24

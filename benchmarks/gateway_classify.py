@@ -27,12 +27,12 @@ from typing import Any
 
 import numpy as np
 
+from core.ports import RequestFeatures
+from core.predictors import length_training
+from core.predictors.boosted_lengths import record_of
 from pools import wire
-from scheduler.core.ports import RequestFeatures
-from scheduler.core.predictors import length_training
-from scheduler.core.predictors.boosted_lengths import record_of
-from scheduler.gateway.classify.classifier import Classified, Classifier
-from scheduler.gateway.requests import endpoint, features, validation
+from pools.gateway.classify.classifier import Classified, Classifier
+from pools.gateway.requests import endpoint, features, validation
 
 ROUNDS, WARM_UP, LEARNED = 4000, 500, 2000
 OUTPUT_BORDERS = {"freesh_a": (444,), "freesh_b": (232,), "dynamollm": (100, 350)}

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import redis
 
-from greenserve import embedded, env
+from greenserve import env
 from greenserve.process import Child, Spec
+from greenserve.servers import embedded
 from pools import wire
 
 KEY = "gs-benchmark-0123456789abcdef"
@@ -129,14 +130,14 @@ def engines(count: int, var_dir: Path, core: int) -> Iterator[tuple[Target, list
 def greenserve(
     urls: list[str], var_dir: Path, core: int, other_core: int, python: str, profile: Path | None = None
 ) -> Iterator[Target]:
-    """`python -m scheduler.gateway`, with Redis on the other core. Any interpreter finds the packages of this one."""
+    """`python -m pools.gateway`, with Redis on the other core. Any interpreter finds the packages of this one."""
     (port,) = free_ports(1)
     listen = ("--host", "127.0.0.1", "--port", str(port))
     where = ("--redis-url", embedded.redis_url(var_dir), "--spool", str(var_dir / "spool"))
     profiler = () if profile is None else ("-m", "cProfile", "-o", str(profile))
     spec = Spec(
         name="greenserve",
-        argv=(python, *profiler, "-m", "scheduler.gateway", *listen, *where),
+        argv=(python, *profiler, "-m", "pools.gateway", *listen, *where),
         env=env.for_child(PYTHONPATH=sysconfig.get_path("purelib")),
         cwd=env.ROOT,
         stop_timeout_s=15.0,

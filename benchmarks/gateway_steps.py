@@ -17,16 +17,16 @@ import uvloop
 
 from benchmarks import gateway_mock, gateway_proxies
 from benchmarks.gateway_load import Order
-from scheduler.gateway.accounts.records import counts, row_of
-from scheduler.gateway.http.known_heads import KnownHead
-from scheduler.gateway.http.request import Request
-from scheduler.gateway.relay.exchange import Exchange
-from scheduler.gateway.requests import validation
-from scheduler.gateway.requests.call import Ending
-from scheduler.gateway.requests.endpoint import CHAT
-from scheduler.gateway.requests.features import features_of
-from scheduler.gateway.requests.sse import SseMeter
-from scheduler.gateway.server import Config, GatewayServer
+from pools.gateway.accounts.records import counts, row_of
+from pools.gateway.http.known_heads import KnownHead
+from pools.gateway.http.request import Request
+from pools.gateway.relay.exchange import Exchange
+from pools.gateway.requests import validation
+from pools.gateway.requests.call import Ending
+from pools.gateway.requests.endpoint import CHAT
+from pools.gateway.requests.features import features_of
+from pools.gateway.requests.sse import SseMeter
+from pools.gateway.server import Config, GatewayServer
 
 ROUNDS, REPEATS, WARM_UP = 60, 300, 600
 PATH = b"/v1/chat/completions"

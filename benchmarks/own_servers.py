@@ -17,7 +17,7 @@ def own_servers(*, durable: bool = True, keep: Path | None = None) -> Iterator[N
 
     `keep`: the folder whose data stay for the next run, which is migrated anew; else all is gone afterwards.
     """
-    from greenserve import embedded
+    from greenserve.servers import embedded
 
     with ExitStack() as stack:
         var_dir = keep.resolve() if keep else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))

@@ -93,25 +93,27 @@ def _report(formats: list[str]) -> dict[str, Any]:
 
     from pools.models import Job, Site
     from telemetry.models import Report
-    from telemetry.reports import asking, making, settled_lines, source
-    from telemetry.reports.asked import Asked
-    from telemetry.reports.basis import Basis
-    from telemetry.reports.source import Scope
+    from telemetry.report_values.basis import Basis
+    from telemetry.report_values.report_request import Asked
+    from telemetry.reports import ledger_source, making, report_requests, settled_lines
+    from telemetry.reports.ledger_source import Scope
 
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         backend = cursor.fetchone()[0]
     sites = tuple(Site.objects.filter(name__startswith="bench-").values_list("pk", flat=True))
-    scope = Scope(Asked(MONTH).span(), source.newest_version() or 0, sites)
-    meters_s, meters_cpu_s, _ = _timed(backend, lambda: source.meters(scope))
+    scope = Scope(Asked(MONTH).span(), ledger_source.newest_version() or 0, sites)
+    meters_s, meters_cpu_s, _ = _timed(backend, lambda: ledger_source.meters(scope))
     before_mib = _peak_mib()
-    report = asking.ask({"period": MONTH, "formats": formats})
+    report = report_requests.ask({"period": MONTH, "formats": formats})
     total_s, cpu, backend_cpu = _timed(backend, lambda: making.make(report.pk))
     job = Job.objects.get(pk=report.job_id)
     if job.state != Job.State.DONE:
         raise RuntimeError(job.error)
     report = Report.objects.get(pk=report.pk)
-    reconciliation = json.loads(asking.path_of(report.files.get(format="reconciliation")).read_text(encoding="utf-8"))
+    reconciliation = json.loads(
+        report_requests.path_of(report.files.get(format="reconciliation")).read_text(encoding="utf-8")
+    )
     basis = Basis.from_json(report.basis)
     read_s, read_cpu_s, read_backend_s = _timed(
         backend, lambda: sum(block.height for block in settled_lines.blocks(scope, basis))

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scheduler.simulator.runner import Requests, requests_of, run_scenario, warm_up
-from scheduler.simulator.scenario import Scenario, parse_scenario, read_scenario
+from core.simulator.runs.runner import Requests, requests_of, run_scenario, warm_up
+from core.simulator.scenario.scenario import Scenario, parse_scenario, read_scenario
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 HOUR, WEEK = SCENARIOS / "azure-conv-12xh100.yaml", SCENARIOS / "conversation-week.yaml"

@@ -110,12 +110,12 @@ def ingest(rounds: int = 5, seconds: int = 100) -> dict[str, Any]:
     from django.db import connection
 
     from pools import wire
-    from telemetry import ingest as ingesting
-    from telemetry import partitions
+    from telemetry.ingest import ingester as ingesting
+    from telemetry.storage import time_partitions
 
     gpus = fleet(1_000)
     start_s = float(int(time.time()) // 60 * 60 - 3_000)
-    partitions.ensure({datetime.fromtimestamp(start_s + n, UTC).date() for n in (0, 3_600)})
+    time_partitions.ensure({datetime.fromtimestamp(start_s + n, UTC).date() for n in (0, 3_600)})
     ingester = ingesting.Ingester(None, lambda *_: None)  # type: ignore[arg-type]
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)  # as the ingester's command does
@@ -201,8 +201,8 @@ def rate(seconds: int = 60) -> dict[str, Any]:
     from django.db import connection
 
     from pools import wire
-    from telemetry import rollups
-    from telemetry.ingest import Ingester
+    from telemetry.ingest import sample_rollups
+    from telemetry.ingest.ingester import Ingester
     from telemetry.models import GpuHour, GpuMinute
 
     gpus = fleet(1_000)
@@ -224,10 +224,10 @@ def rate(seconds: int = 60) -> dict[str, Any]:
         while ingester.step(block_ms=1) < len(turns):
             pass
         if turn % 75 == 74:  # each fifteen seconds, as beat asks
-            rollups.roll_up(datetime.fromtimestamp(start_s + turn / 5, UTC))
+            sample_rollups.roll_up(datetime.fromtimestamp(start_s + turn / 5, UTC))
         used_s += time.process_time() + cpu_s(backend) - before_s
     before_s = time.process_time() + cpu_s(backend)
-    rollups.roll_up(datetime.fromtimestamp(start_s + seconds + 120, UTC))
+    sample_rollups.roll_up(datetime.fromtimestamp(start_s + seconds + 120, UTC))
     used_s += time.process_time() + cpu_s(backend) - before_s
     assert GpuHour.objects.count() >= len(gpus)
     return {
@@ -269,15 +269,16 @@ def cpu_s(pid: int) -> float:
 def charts(days: int = 30, rounds: int = 40) -> dict[str, Any]:
     from django.db import connection
 
-    from telemetry import partitions, selectors
-    from telemetry.frames import Window
+    from telemetry import selectors
     from telemetry.models import MeterMark
     from telemetry.models.rollups import STEPS_S
+    from telemetry.selectors.frames import Window
+    from telemetry.storage import time_partitions
 
     gpus = fleet(1_000)
     now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     start = now - timedelta(days=days + 1)
-    partitions.ensure({start.date() + timedelta(days=n) for n in range(days + 3)}, ("telemetry_gpuminute",))
+    time_partitions.ensure({start.date() + timedelta(days=n) for n in range(days + 3)}, ("telemetry_gpuminute",))
     MeterMark.objects.bulk_create(
         MeterMark(gpu=gpu, at=now, energy_uj=10**12, opened_at=start, opened_energy_uj=0) for gpu in gpus
     )
@@ -330,9 +331,9 @@ def ledger(gpus: int = 100, requests: int = 3_000_000) -> dict[str, Any]:
 def day_of_samples(gpus: list[Any], start: datetime, seconds: int = 86_400 + 30) -> None:
     """Instances that serve in waves; each GPU misses a sample now and then, and one GPU has a gap of ten minutes."""
     from pools.models import InstanceGpu
-    from telemetry import copying, partitions
+    from telemetry.storage import copying, time_partitions
 
-    partitions.ensure({(start + timedelta(days=n)).date() for n in range(-1, 3)})
+    time_partitions.ensure({(start + timedelta(days=n)).date() for n in range(-1, 3)})
     held = dict(InstanceGpu.objects.values_list("gpu_id", "instance_id"))
     rng = np.random.default_rng(3)
     at_us = round(start.timestamp() * 1e6) + np.arange(seconds) * 1_000_000 + 7_000
@@ -382,13 +383,13 @@ def alerts(rounds: int = 40) -> dict[str, Any]:
 
     from pools import wire
     from pools.models import Instance, Node, Site
-    from telemetry import partitions
     from telemetry.alerts import rounds as alert_rounds
     from telemetry.models import Alert, MeterMark
+    from telemetry.storage import time_partitions
 
     gpus = fleet(1_000, GPUS_PER_NODE)
     now = datetime.now(UTC).replace(microsecond=0)
-    partitions.ensure({(now + timedelta(days=n)).date() for n in range(-2, 2)})
+    time_partitions.ensure({(now + timedelta(days=n)).date() for n in range(-2, 2)})
     MeterMark.objects.bulk_create(
         MeterMark(gpu=gpu, at=now, energy_uj=10**12, opened_at=now, opened_energy_uj=0) for gpu in gpus
     )
@@ -469,7 +470,8 @@ def _enter_day(start: datetime, gpus: int) -> dict[str, Any]:
     from django.db.models import Sum
 
     from pools.models import Gpu
-    from telemetry import ledger, settlement
+    from telemetry.ledger import posting as ledger
+    from telemetry.ledger import settlement
     from telemetry.models import EnergyEntry, RequestShare, Settlement, StatementLine
 
     idle_mb = peak_mb()

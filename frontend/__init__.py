@@ -1,0 +1,1 @@
+"""Shows: the dashboard's pages and the REST API."""

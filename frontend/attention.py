@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
-from telemetry.frames import SloFrame
+from telemetry.selectors.frames import SloFrame
 
 from . import formats
 from .health import Health

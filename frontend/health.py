@@ -22,7 +22,7 @@ from pools.models import Node
 from scheduler import selectors as scheduler_selectors
 from scheduler.selectors import LoopRun
 from telemetry import selectors
-from telemetry.frames import FeedState
+from telemetry.selectors.frames import FeedState
 
 REDIS_TIMEOUT_S = 1.0
 LATE_PERIODS = 3.0  # a heartbeat is late after this many of its own periods

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 
-from pools import rights
+from pools.access import rights
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,17 @@ from django.urls import reverse
 
 from pools.models import Job
 from scheduler import selectors as scheduler_selectors
-from scheduler.live import reach
+from scheduler.operations import visibility
 from telemetry import selectors
-from telemetry.frames import CELL_S, CarbonFrame, DecisionTick, PowerFrame, SiteNow, SloFrame, Totals, Window
 from telemetry.models import Report
+from telemetry.selectors.frames import CELL_S, CarbonFrame, DecisionTick, PowerFrame, SiteNow, SloFrame, Totals, Window
 
-from . import alerts, attention, exports, figures, formats, health, reader, told
+from . import attention, formats, health, reader
+from . import visible_health as told
+from .alerts import alert_list
+from .charts import chart_csv, figures
+from .charts.plot_style import Look
 from .health import Health
-from .plot_style import Look
 
 CHARTS = ("power", "carbon", "slo", "jain")
 MOST_SITES = 5  # that a chart draws by themselves; with all others together as many as there are colours
@@ -133,7 +136,7 @@ def summary(user: Any, window: Window, power: selectors.PowerNow | None = None) 
         jain=selectors.tenant_fairness(window),
         health=state,
         told=known,
-        items=attention.items(known, slo, alerts.open_alerts(user)),
+        items=attention.items(known, slo, alert_list.open_alerts(user)),
         trend=_trend(reader.midnight_s(window.end_s), window.end_s),
         saved=_saved(user),
     )
@@ -161,7 +164,7 @@ def _more(now: float | None, before: float | None) -> float | None:
 def _saved(user: Any) -> Saved | None:
     """By the newest report of this person's with a baseline beside the metered figures. One query."""
     reports = Report.objects.filter(job__state=Job.State.DONE, basis__baseline__policy__isnull=False)
-    report = reach.for_sites(user, reports).order_by("-pk").only("asked", "basis", "summary").first()
+    report = visibility.for_sites(user, reports).order_by("-pk").only("asked", "basis", "summary").first()
     summary = (report.summary or {}) if report else {}
     if report is None or report.basis is None or summary.get("energy_j") is None:
         return None
@@ -190,7 +193,7 @@ def _today(since_s: float) -> Totals:
 def ticks(user: Any, window: Window) -> tuple[DecisionTick, ...]:
     """The decisions of `window` that this person may see. One query."""
     start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (window.start_s, window.end_s))
-    own = reach.decisions(user, scheduler_selectors.decisions())
+    own = visibility.decisions(user, scheduler_selectors.decisions())
     return tuple(
         DecisionTick(d.at.timestamp(), d.kind, d.reason, d.summary, reverse("decision", args=[d.pk]))
         for d in scheduler_selectors.ticks(start, end, own)
@@ -220,9 +223,9 @@ def table(user: Any, chart: str, window: Window) -> str:
         return selectors.energy(window, named=told.site_names(user))
 
     makers = {
-        "power": lambda: exports.power(energy()[0]),
-        "carbon": lambda: exports.carbon(energy()[1]),
-        "slo": lambda: exports.slo(selectors.slo(window)),
-        "jain": lambda: exports.jain(selectors.fairness(window)),
+        "power": lambda: chart_csv.power(energy()[0]),
+        "carbon": lambda: chart_csv.carbon(energy()[1]),
+        "slo": lambda: chart_csv.slo(selectors.slo(window)),
+        "jain": lambda: chart_csv.jain(selectors.fairness(window)),
     }
     return makers[chart]()

@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.utils import timezone
 
-from telemetry.frames import POINTS, Window
+from telemetry.selectors.frames import POINTS, Window
 
-from .plot_style import THEMES, Look
+from .charts.plot_style import THEMES, Look
 
 RANGES = {
     "5m": (300.0, "5 min"),

@@ -15,17 +15,17 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from pools import audit, rights
+from frontend.api.resources.reports import download
+from pools.access import audit, rights
+from pools.access.rights import Right
 from pools.models import Job
-from pools.rights import Right
-from scheduler.api.reports import download
-from scheduler.live import reach
+from scheduler.operations import visibility
 from telemetry.models import Report, ReportFile
-from telemetry.reports import asking
-from telemetry.reports.asked import FORMATS, SITE_ZONE, USUAL_FORMATS, USUAL_GROUPS
-from telemetry.reports.errors import BadReport
-from telemetry.reports.lines import DIMENSIONS
-from telemetry.reports.period import last_period
+from telemetry.report_values.errors import BadReport
+from telemetry.report_values.lines import DIMENSIONS
+from telemetry.report_values.period import last_period
+from telemetry.report_values.report_request import FORMATS, SITE_ZONE, USUAL_FORMATS, USUAL_GROUPS
+from telemetry.reports import report_requests
 from telemetry.reports.tasks import send
 
 SHOWN = 50
@@ -85,7 +85,7 @@ def reports(request: HttpRequest) -> HttpResponse:
         if wrong := _out_of_reach(request, form):
             return _page(request, Form.of(request.POST, {"sites": wrong}), status=400)
         try:
-            report = asking.ask(form.asked(), request.user if isinstance(request.user, User) else None)
+            report = report_requests.ask(form.asked(), request.user if isinstance(request.user, User) else None)
         except BadReport as error:
             return _page(request, Form.of(request.POST, {error.field: error.message}), status=400)
         send(report)
@@ -126,7 +126,7 @@ def report_file(request: HttpRequest, report_id: int, kind: str) -> FileResponse
 @rights.needs(Right.FINANCE)
 def report_sign(request: HttpRequest, report_id: int) -> HttpResponseRedirect:
     found = get_object_or_404(_visible(request), pk=report_id)
-    if asking.sign(found, audit.actor_of(request), timezone.now()):
+    if report_requests.sign(found, audit.actor_of(request), timezone.now()):
         messages.success(request, f"Signed by {request.user.get_username()}.")
     else:
         messages.error(request, "It is signed already, or not finished: nothing was changed.")
@@ -136,7 +136,7 @@ def report_sign(request: HttpRequest, report_id: int) -> HttpResponseRedirect:
 @require_POST
 @rights.needs(Right.FINANCE)
 def report_cancel(request: HttpRequest, report_id: int) -> HttpResponseRedirect:
-    if asking.cancel(get_object_or_404(_visible(request), pk=report_id)):
+    if report_requests.cancel(get_object_or_404(_visible(request), pk=report_id)):
         messages.success(request, "It is told to stop.")
     else:
         messages.error(request, "It is finished: there is nothing to stop.")
@@ -165,7 +165,9 @@ def _out_of_reach(request: HttpRequest, form: Form) -> str | None:
 
 def _visible(request: HttpRequest) -> QuerySet[Report]:
     """Those of sites that the reader may see."""
-    return reach.for_sites(request.user, Report.objects.select_related("job").prefetch_related("files").defer("basis"))
+    return visibility.for_sites(
+        request.user, Report.objects.select_related("job").prefetch_related("files").defer("basis")
+    )
 
 
 def _rows(request: HttpRequest) -> list[dict[str, Any]]:
@@ -179,7 +181,7 @@ def _checks(report: Report) -> dict[str, Any] | None:
     if file is None:
         return None
     try:
-        found = json.loads(asking.path_of(file).read_text(encoding="utf-8"))
+        found = json.loads(report_requests.path_of(file).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     off = [meter for meter in found["meters"] if meter["difference_j"] != "0"]

@@ -1,6 +1,7 @@
 from django.urls import include, path
 
-from . import alert_views, reports, views
+from . import reports, views
+from .alerts import views as alert_views
 
 urlpatterns = [
     path("", views.overview, name="overview"),

@@ -22,14 +22,15 @@ from redis import RedisError
 
 from pools.models import Pool, Site
 from scheduler import selectors as scheduler_selectors
-from scheduler.live import reach
 from scheduler.models import Decision
+from scheduler.operations import visibility
 from telemetry import selectors
-from telemetry.frames import PoolRow
+from telemetry.selectors.frames import PoolRow
 
-from . import decision_page, present, reader, told
 from . import health as health_checks
 from . import overview as overview_page
+from . import reader, visible_health
+from .decisions import decision_facts, realised
 from .fleet import chart_pages
 
 RECENT = 3  # of each loop
@@ -82,7 +83,7 @@ def _first_pools(
     request: HttpRequest, now_s: float, power: selectors.PowerNow | None = None
 ) -> tuple[tuple[PoolRow, ...], int]:
     every = request.GET.get("pools") == "all"
-    own = told.pool_ids(request.user)
+    own = visible_health.pool_ids(request.user)
     return selectors.first_pools(now_s, POOLS_SHOWN, every=every, power=power, pool_ids=own)
 
 
@@ -93,7 +94,7 @@ def recent_decisions(request: HttpRequest) -> HttpResponse:
 
 
 def _recent_decisions(request: HttpRequest) -> list[Decision]:
-    own = reach.decisions(request.user, scheduler_selectors.decisions())
+    own = visibility.decisions(request.user, scheduler_selectors.decisions())
     return scheduler_selectors.recent_decisions(RECENT, own)
 
 
@@ -131,7 +132,7 @@ def decision_list(request: HttpRequest) -> HttpResponse:
     epoch_id = int(epoch) if epoch.isdecimal() and len(epoch) < 19 else None
     pool = request.GET.get("pool", "")
     pool_id = int(pool) if pool.isdecimal() and len(pool) < 19 else None
-    found = reach.decisions(request.user, scheduler_selectors.decisions(kind or None, text, epoch_id, pool_id))
+    found = visibility.decisions(request.user, scheduler_selectors.decisions(kind or None, text, epoch_id, pool_id))
     page = Paginator(found, PAGE).get_page(request.GET.get("page"))
     of_pool = Pool.objects.select_related("site", "request_class").filter(pk=pool_id).first() if pool_id else None
     context: dict[str, Any] = {"pool": of_pool, "zone_name": timezone.get_current_timezone_name()}
@@ -145,7 +146,7 @@ def decision_list(request: HttpRequest) -> HttpResponse:
 def _decision(request: HttpRequest, decision_id: int) -> Decision:
     """Raises Http404: there is none that this person may see."""
     found = scheduler_selectors.decision(decision_id)
-    if found is None or not reach.decisions(request.user, Decision.objects.filter(pk=decision_id)).exists():
+    if found is None or not visibility.decisions(request.user, Decision.objects.filter(pk=decision_id)).exists():
         raise Http404("no such decision")
     return found
 
@@ -155,15 +156,15 @@ def decision(request: HttpRequest, decision_id: int) -> HttpResponse:
     found = _decision(request, decision_id)
     context = {
         "decision": found,
-        "cheaper": present.why_not_cheaper(found.alternatives, str(found.inputs.get("objective", ""))),
+        "cheaper": decision_facts.why_not_cheaper(found.alternatives, str(found.inputs.get("objective", ""))),
         "charts": ("power",),
         "charts_url": reverse("decision-figures", args=[decision_id]),
-        "why": present.REASONS.get(found.reason, ""),
-        "inputs": present.readable(found.inputs, reader.clock),
-        "alternatives": present.alternatives(found.alternatives),
-        "comparisons": present.comparisons(found.predicted, found.realised, reader.clock),
-        "span": present.span(found.predicted, found.realised, reader.clock),
-        "commands": [present.command(command) for command in found.commands],
+        "why": decision_facts.REASONS.get(found.reason, ""),
+        "inputs": decision_facts.readable(found.inputs, reader.clock),
+        "alternatives": decision_facts.alternatives(found.alternatives),
+        "comparisons": decision_facts.comparisons(found.predicted, found.realised, reader.clock),
+        "span": decision_facts.span(found.predicted, found.realised, reader.clock),
+        "commands": [decision_facts.command(command) for command in found.commands],
         "raw": json.dumps(
             {"inputs": found.inputs, "alternatives": found.alternatives, "commands": found.commands}, indent=2
         ),
@@ -176,7 +177,7 @@ def decision(request: HttpRequest, decision_id: int) -> HttpResponse:
 def decision_figures(request: HttpRequest, decision_id: int) -> HttpResponse:
     found = _decision(request, decision_id)
     chosen = reader.chosen(request.GET)
-    charts = decision_page.charts(found, chosen.window if chosen.fixed else None)
+    charts = realised.charts(found, chosen.window if chosen.fixed else None)
     return chart_pages.answer(request, f"decision-{decision_id}", charts)
 
 
@@ -194,7 +195,7 @@ def health_json(request: HttpRequest) -> JsonResponse:
 
 
 def _health(request: HttpRequest) -> health_checks.Health:
-    return told.health(request.user, health_checks.gather(datetime.now(UTC)))
+    return visible_health.health(request.user, health_checks.gather(datetime.now(UTC)))
 
 
 @login_not_required

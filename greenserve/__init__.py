@@ -1,0 +1,1 @@
+"""Runs: settings, the command line, the supervisor and embedded servers."""

@@ -60,7 +60,7 @@ def _beat(sender: Celery, **_: Any) -> None:
         ("judge alerts", "telemetry.tasks.judge_alerts", settings.GREENSERVE_ALERTS["period_s"]),
         ("tidy alerts", "telemetry.tasks.tidy_alerts", 3600.0),
         ("make scheduled reports", "telemetry.reports.tasks.make_scheduled_reports", 3600.0),
-        ("mind studies", "scheduler.live.whatif.tasks.mind_studies", 30.0),
+        ("mind studies", "scheduler.whatif.tasks.mind_studies", 30.0),
         ("tell webhooks", "scheduler.tasks.tell_webhooks", 10.0),
         ("tidy answers and webhooks", "scheduler.tasks.tidy_outside", 3600.0),
         ("beat heartbeat", "scheduler.tasks.heartbeat", 5.0),

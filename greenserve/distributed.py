@@ -12,9 +12,10 @@ import redis
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from greenserve import env, processes
+from core.simulator.runs.simulation_jobs import SimulationJob
+from greenserve import env
+from greenserve.supervision import product_processes
 from pools import wire
-from scheduler.simulator.jobs import SimulationJob
 
 SILENT_S = 60.0  # without a word from any worker, nobody is there
 _POLL_S = 0.2
@@ -27,12 +28,12 @@ def run_on_workers(jobs: Sequence[SimulationJob]) -> list[dict[str, Any]]:
         ValueError: No Redis or no worker answers, or a worker could not run a job.
     """
     config = env.read()
-    url = processes.redis_url(config)
+    url = product_processes.redis_url(config)
     client = redis.Redis.from_url(url, socket_timeout=10, socket_connect_timeout=5)
     runs = [str(uuid.uuid4()) for _ in jobs]
     try:
         client.ping()
-        with Celery(broker=processes.broker_url(config), set_as_current=False) as app:
+        with Celery(broker=product_processes.broker_url(config), set_as_current=False) as app:
             for run, job in zip(runs, jobs, strict=True):
                 app.send_task("scheduler.tasks.simulate", (run, asdict(job)), queue=wire.SIMULATIONS_QUEUE)
     except (redis.RedisError, OperationalError) as error:

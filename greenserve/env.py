@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from greenserve import mail, oidc
-from pools.worker_hosts import PRIVATE, WorkerHosts
+from pools.registration.worker_hosts import PRIVATE, WorkerHosts
 from telemetry.providers.secrets import Secret, SecretsError, gather
 
 ROOT = Path(__file__).resolve().parent.parent

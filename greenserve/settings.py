@@ -9,7 +9,8 @@ from typing import Any
 import dj_database_url
 from csp.constants import NONE, SELF, UNSAFE_INLINE
 
-from greenserve import embedded, env
+from greenserve import env
+from greenserve.servers import embedded
 
 ENV = env.read()
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -43,7 +44,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
-    "pools.audit.OriginMiddleware",
+    "pools.access.audit.OriginMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "servestatic.middleware.ServeStaticMiddleware",
     "frontend.fragments.FragmentGzipMiddleware",
@@ -105,7 +106,7 @@ SERVESTATIC_ADD_HEADERS_FUNCTION = keep_versions
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
-# People (docs/people.md). allauth has the second step and OIDC; tries are counted by frontend.people.throttle.
+# People (docs/people.md). allauth has the second step and OIDC; tries are counted by frontend.people.sign_in_limits.
 ACCOUNT_ADAPTER = "frontend.people.adapters.AccountAdapter"
 ACCOUNT_LOGIN_METHODS = {"username"}
 ACCOUNT_RATE_LIMITS = False
@@ -173,17 +174,17 @@ CONTENT_SECURITY_POLICY = {
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "scheduler.api.authentication.TokenAuthentication",
+        "frontend.api.rest.authentication.TokenAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
-    "DEFAULT_PAGINATION_CLASS": "scheduler.api.paging.Pages",
+    "DEFAULT_PAGINATION_CLASS": "frontend.api.rest.paging.Pages",
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
-    "DEFAULT_FILTER_BACKENDS": ["scheduler.api.filters.Filters"],
-    "DEFAULT_SCHEMA_CLASS": "scheduler.api.schema.Schema",
-    "DEFAULT_THROTTLE_CLASSES": ["scheduler.api.limits.ActorThrottle"],
-    "EXCEPTION_HANDLER": "scheduler.api.problems.handle",
+    "DEFAULT_FILTER_BACKENDS": ["frontend.api.rest.filters.Filters"],
+    "DEFAULT_SCHEMA_CLASS": "frontend.api.rest.schema.Schema",
+    "DEFAULT_THROTTLE_CLASSES": ["frontend.api.rest.rate_limits.ActorThrottle"],
+    "EXCEPTION_HANDLER": "frontend.api.rest.problems.handle",
 }
 # Requests a minute of each person or token; what changes something counts apart.
 GREENSERVE_API_LIMITS = {"reads": 1_200, "writes": 300}
@@ -194,12 +195,12 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
-    "SERVE_URLCONF": "scheduler.api.schema_urls",
+    "SERVE_URLCONF": "frontend.api.schema_urls",
     "COMPONENT_SPLIT_REQUEST": True,
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "SWAGGER_UI_SETTINGS": {"deepLinking": True, "validatorUrl": None, "docExpansion": "none"},
-    "POSTPROCESSING_HOOKS": ["scheduler.api.schema.finish"],
+    "POSTPROCESSING_HOOKS": ["frontend.api.rest.schema.finish"],
 }
 
 # Kombu's own spelling of a Redis socket and of its database number.
@@ -231,7 +232,7 @@ if MAIL_SERVER is not None:
 DEMO = ENV.demo
 DEMO_SPEEDUP = ENV.demo_speedup if ENV.demo else 1.0
 # Periods of the loops in seconds, and what holds for all services; the rest is for their policies to say
-# (scheduler.core.presets). The demo runs the slow ones faster, and says so.
+# (core.policy.presets). The demo runs the slow ones faster, and says so.
 GREENSERVE_LOOPS: dict[str, dict[str, Any]] = {
     "carbon": {"period_s": 1800.0 / DEMO_SPEEDUP, "steps": 6, "alpha": 1.25},
     "scale": {"period_s": 1800.0 / DEMO_SPEEDUP, "steps": 6, "alpha": 1.25},
@@ -256,14 +257,14 @@ GREENSERVE_WORKER_HOSTS = ENV.worker_hosts
 GREENSERVE_CARBON_SECRETS = ENV.carbon_secrets  # each shows itself as ***
 GREENSERVE_FORECAST_SCORE_S = 600.0 if DEMO else 6 * 3600.0
 GREENSERVE_FORECAST_RETENTION_DAYS = 90  # forecasts of carbon and prices; what was measured is kept
-GREENSERVE_CLOCK_DECISION_SINK = "scheduler.live.clock.store"
+GREENSERVE_CLOCK_DECISION_SINK = "scheduler.control.clock_decisions.store"
 GREENSERVE_SAMPLE_RETENTION_DAYS = 14  # a batch that comes later than that is refused
 GREENSERVE_MINUTE_RETENTION_DAYS = 62  # roll-ups to minutes; hours and days are kept
 # A window of the ledger is settled when the longest request that ran in it has ended and its record is in; in the demo
 # when most have: what comes later restates it.
 GREENSERVE_SETTLE_AFTER_S = 120.0 if DEMO else 960.0
 GREENSERVE_RESTATE_DAYS = 35  # how far back revised points and tariffs are looked for; below the minutes' retention
-# Batches (scheduler.live.batches). How far ahead they look for clean time, and so how far forecasts are kept; each plan
+# Batches (scheduler.batches). How far ahead they look for clean time, and so how far forecasts are kept; each plan
 # holds for an epoch. Their lines go through the gateway, so many at a time at most.
 GREENSERVE_GATEWAY_URL = env.local_url(ENV.gateway_host, ENV.gateway_port)
 GREENSERVE_BATCHES: dict[str, Any] = {
@@ -294,7 +295,7 @@ GREENSERVE_ALERTS: dict[str, Any] = {
         "telemetry.alerts.sources.POWER",
         "telemetry.alerts.sources.QUEUES",
         "telemetry.alerts.sources.CRASHES",
-        "scheduler.live.alert_sources.EPOCHS",
+        "scheduler.alert_sources.EPOCHS",
     ),
     "emails": ENV.alert_emails,
     "webhook_url": ENV.alert_webhook_url,

@@ -3,8 +3,8 @@ from django.urls import include, path
 from frontend.metrics import views as metrics
 
 urlpatterns = [
-    path("api/v1/", include("scheduler.api.urls")),
-    path("v1/", include("scheduler.api.openai_urls")),
+    path("api/v1/", include("frontend.api.urls")),
+    path("v1/", include("frontend.api.openai.urls")),
     path("metrics", metrics.metrics, name="metrics"),
     path("metrics/targets", metrics.targets, name="metrics-targets"),
     path("", include("frontend.urls")),

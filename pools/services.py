@@ -8,8 +8,8 @@ from datetime import datetime
 
 from django.db import transaction
 
+from core.policy import dynamo_classes, presets
 from pools.models import ApiKey, Partition, Pool, RequestClass, Service, Site, Tenant
-from scheduler.core import dynamo_classes, presets
 
 KEY_PREFIX_LENGTH = 10
 

@@ -7,9 +7,9 @@ unknown fields are ignored, so one side can be upgraded before the other. Times 
 
 | key | kind | writer | reader |
 |---|---|---|---|
-| `greenserve:desired:<node>` | string, DesiredNode | scheduler.live | that node's agent, each second |
+| `greenserve:desired:<node>` | string, DesiredNode | scheduler.control | that node's agent, each second |
 | `greenserve:agent:<node>` | string with expiry, AgentState | the agent, each second | gateway, snapshot |
-| `greenserve:fleet` | string, Fleet; changes announced on channel `greenserve:fleet` | scheduler.live | gateways |
+| `greenserve:fleet` | string, Fleet; changes announced on channel `greenserve:fleet` | scheduler.control | gateways |
 | `greenserve:worker:<uid>` | string with expiry, WorkerRegistration | gateways, for workers | gateways, ingester |
 | `greenserve:workers` | sorted set, uid by the end of its lease | gateways, for workers | gateways, ingester |
 | `greenserve:workers:measured` | string with expiry, AgentState of no node | the ingester, each second | gateways |
@@ -34,8 +34,8 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from scheduler.core.engine_launch import EngineLaunch
-from scheduler.core.ports import EngineLimits, EngineOptions
+from core.engine.engine_launch import EngineLaunch
+from core.ports import EngineLimits, EngineOptions
 
 FLEET_KEY = "greenserve:fleet"
 FLEET_CHANNEL = "greenserve:fleet"

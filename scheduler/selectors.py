@@ -8,8 +8,8 @@ from datetime import datetime
 
 from django.db.models import Count, Min, OuterRef, QuerySet, Subquery
 
+from core.types import Loop, Reason
 from pools.models import Instance, Service
-from scheduler.core.types import Loop, Reason
 from scheduler.models import Decision, Epoch
 
 MAX_TICKS = 150

@@ -11,18 +11,20 @@ from celery.signals import worker_ready
 from django.conf import settings
 from django.utils import timezone
 
+from core.types import Loop
 from pools import wire
 from pools.models import Service
-from scheduler.core.types import Loop
-from scheduler.live import agents, epochs, policy, realise, simulations, webhooks
-from scheduler.live import publish as publishing
-from scheduler.live.batches import runner as batches
-from scheduler.live.batches.sending import GatewaySender
-from scheduler.live.epochs import EPOCH_LOOPS
-from scheduler.live.whatif.tasks import mind_studies as mind_studies
-from scheduler.live.whatif.tasks import run_study as run_study
+from scheduler import agents, webhooks
+from scheduler.batches import batch_runner as batches
+from scheduler.batches.sending import GatewaySender
+from scheduler.control import epochs, realise, service_policy
+from scheduler.control.apply import publish as publishing
+from scheduler.control.epochs import EPOCH_LOOPS
 from scheduler.models import IdempotentAnswer
-from telemetry import feeds
+from scheduler.whatif import remote_simulations
+from scheduler.whatif.tasks import mind_studies as mind_studies
+from scheduler.whatif.tasks import run_study as run_study
+from telemetry.carbon import feeds
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +98,7 @@ def publish() -> None:
     now = timezone.now()
     client = agents.connect()
     for service in Service.objects.all():
-        if policy.taken_up(service, now):
+        if service_policy.taken_up(service, now):
             take_up_policy.delay(service.pk)
     touched = epochs.settle(client, now)
     publishing.publish(client, now)
@@ -112,7 +114,7 @@ def realise_decisions() -> int:
 @shared_task(acks_late=False, time_limit=SIMULATION_LIMIT_S)  # type: ignore[untyped-decorator]
 def simulate(run: str, job: dict[str, Any]) -> None:
     """A simulation on the queue of its own. Not given to another worker when this one is lost: ask again."""
-    simulations.serve(run, job)
+    remote_simulations.serve(run, job)
 
 
 @shared_task(acks_late=False, time_limit=BATCHES_LIMIT_S)  # type: ignore[untyped-decorator]

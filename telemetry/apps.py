@@ -5,4 +5,4 @@ class TelemetryConfig(AppConfig):
     name = "telemetry"
 
     def ready(self) -> None:
-        from telemetry.alerts import config  # noqa: F401 - registers its check of the settings
+        from telemetry.alerts import alert_settings  # noqa: F401 - registers its check of the settings

@@ -9,13 +9,17 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from telemetry import feeds, ledger, partitions, rollups, settlement, tracing
+from telemetry import tracing
 from telemetry.alerts import notices as alert_notices
 from telemetry.alerts import rounds as alert_rounds
-from telemetry.forecasts import carbon, load
+from telemetry.carbon import feeds
+from telemetry.forecasts import carbon_forecasts, load_forecasts
+from telemetry.ingest import sample_rollups
+from telemetry.ledger import posting, settlement
 from telemetry.models import IngestedBatches
 from telemetry.reports.tasks import make_report as make_report
 from telemetry.reports.tasks import make_scheduled_reports as make_scheduled_reports
+from telemetry.storage import time_partitions
 
 # A batch can come again only while it is in the stream; two days after the agent's last one is far beyond that.
 BATCH_MEMORY = timedelta(days=2)
@@ -24,14 +28,14 @@ SCORING_S = 10.0  # of a run, for feeds and for load each
 
 @shared_task  # type: ignore[untyped-decorator]
 def post_ledger() -> int:
-    return ledger.post(timezone.now())
+    return posting.post(timezone.now())
 
 
 @shared_task  # type: ignore[untyped-decorator]
 def roll_up_samples() -> int:
     """Until nothing is due: after an outage of the ingester there is more than one turn's worth."""
     done = 0
-    while made := rollups.roll_up(timezone.now()):
+    while made := sample_rollups.roll_up(timezone.now()):
         done += made
     return done
 
@@ -52,20 +56,20 @@ def refresh_carbon_feeds() -> int:
     now = timezone.now()
     asked = feeds.poll(now)
     for feed in asked:
-        carbon.extend(feed, now)
+        carbon_forecasts.extend(feed, now)
     return len(asked)
 
 
 @shared_task  # type: ignore[untyped-decorator]
 def record_load() -> int:
-    return load.record_load(timezone.now())
+    return load_forecasts.record_load(timezone.now())
 
 
 @shared_task  # type: ignore[untyped-decorator]
 def score_forecasts() -> int:
     """Back-tests what was not back-tested for a period, for a limited time at once."""
     now, period_s = timezone.now(), settings.GREENSERVE_FORECAST_SCORE_S
-    return carbon.score_due(now, period_s, SCORING_S) + load.score_due(now, period_s, SCORING_S)
+    return carbon_forecasts.score_due(now, period_s, SCORING_S) + load_forecasts.score_due(now, period_s, SCORING_S)
 
 
 @shared_task  # type: ignore[untyped-decorator]
@@ -73,8 +77,8 @@ def keep_partitions() -> list[str]:
     now = timezone.now()
     IngestedBatches.objects.filter(received_at__lt=now - BATCH_MEMORY).delete()
     feeds.forget(now - timedelta(days=settings.GREENSERVE_FORECAST_RETENTION_DAYS))
-    dropped = partitions.keep(settings.GREENSERVE_SAMPLE_RETENTION_DAYS, now)
-    return dropped + rollups.drop_old(settings.GREENSERVE_MINUTE_RETENTION_DAYS, now)
+    dropped = time_partitions.keep(settings.GREENSERVE_SAMPLE_RETENTION_DAYS, now)
+    return dropped + sample_rollups.drop_old(settings.GREENSERVE_MINUTE_RETENTION_DAYS, now)
 
 
 @shared_task(acks_late=False)  # type: ignore[untyped-decorator]

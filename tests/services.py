@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from pytest_django.plugin import blocking_manager_key
 
-from greenserve import embedded
+from greenserve.servers import embedded
 
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_setup", "live_server"}
 UNIT = Path(__file__).parent / "unit"

@@ -1,0 +1,1 @@
+"""Forms of everything that an operator owns, and what people override."""

@@ -14,11 +14,12 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
-from pools import audit, rights
-from pools.audit import Actor
+from pools.access import audit, rights
+from pools.access.audit import Actor
 from pools.models import Partition, Pool, Service, Site
-from scheduler.live import control, holds, reach
+from scheduler.control import in_force
 from scheduler.models import Approval, Decision, LoopPause, Override, ServiceMode
+from scheduler.operations import holds, visibility
 
 LENGTHS = ((900, "15 min"), (3600, "1 h"), (4 * 3600, "4 h"), (24 * 3600, "1 day"), (7 * 24 * 3600, "1 week"))
 RECENT = 20
@@ -36,7 +37,7 @@ LOOPS = {
 @rights.needs(rights.Right.VIEW)
 def page(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
-    open_pauses = {(row.service_id, row.loop): row for row in control.open_pauses().select_related("created_by")}
+    open_pauses = {(row.service_id, row.loop): row for row in in_force.open_pauses().select_related("created_by")}
     modes = {row.service_id: row for row in ServiceMode.objects.all()}
     rows = [
         {
@@ -49,12 +50,12 @@ def page(request: HttpRequest) -> HttpResponse:
     waiting = Approval.objects.filter(status=Approval.Status.PENDING, expires_at__gt=now).select_related(
         "service", "epoch"
     )
-    waiting = reach.of_services(request.user, waiting)
-    overrides = reach.overrides(request.user, control.open_overrides()).select_related(
+    waiting = visibility.of_services(request.user, waiting)
+    overrides = visibility.overrides(request.user, in_force.open_overrides()).select_related(
         "service", "site", "pool__site", "pool__request_class", "created_by"
     )
     over = (
-        reach.overrides(request.user, Override.objects.all())
+        visibility.overrides(request.user, Override.objects.all())
         .exclude(pk__in=overrides.values("pk"))
         .select_related("service", "site", "pool__site", "pool__request_class", "created_by", "ended_by")
     )
@@ -85,7 +86,7 @@ def _clock_advice(request: HttpRequest) -> list[tuple[Decision, bool]]:
         return []
     since = timezone.now() - ADVICE_SPAN
     found = Decision.objects.filter(kind=Decision.Kind.CLOCK, at__gt=since, service__in=list(modes))
-    found = reach.decisions(request.user, found.filter(inputs__has_key="advised_mhz"))
+    found = visibility.decisions(request.user, found.filter(inputs__has_key="advised_mhz"))
     newest = found.order_by("pool_id", "-at").distinct("pool_id").select_related("pool__site", "pool__request_class")
     approving = {service for service, mode in modes.items() if mode == ServiceMode.Mode.APPROVE}
     return [(row, row.service_id in approving) for row in newest if row.pool is not None]
@@ -181,7 +182,7 @@ def mode(request: HttpRequest) -> HttpResponse:
 def answer(request: HttpRequest, pk: int, answer: str) -> HttpResponse:
     if answer not in ("approve", "reject"):
         raise Http404("approve or reject")
-    approval = get_object_or_404(reach.of_services(request.user, Approval.objects.all()), pk=pk)
+    approval = get_object_or_404(visibility.of_services(request.user, Approval.objects.all()), pk=pk)
 
     def act(actor: Actor) -> str:
         if answer == "reject":
@@ -241,7 +242,7 @@ def _workers(text: str) -> dict[str, int]:
 @require_POST
 @rights.needs(rights.Right.OPERATE)
 def end(request: HttpRequest, pk: int) -> HttpResponse:
-    held = get_object_or_404(reach.overrides(request.user, Override.objects.all()), pk=pk)
+    held = get_object_or_404(visibility.overrides(request.user, Override.objects.all()), pk=pk)
 
     def act(actor: Actor) -> str:
         holds.end(actor, held)
@@ -253,7 +254,7 @@ def end(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @rights.needs(rights.Right.OPERATE)
 def undo(request: HttpRequest, pk: int) -> HttpResponse:
-    decision = get_object_or_404(reach.decisions(request.user, Decision.objects.all()), pk=pk)
+    decision = get_object_or_404(visibility.decisions(request.user, Decision.objects.all()), pk=pk)
 
     def act(actor: Actor) -> str:
         made = holds.undo(actor, decision, _for(request), request.POST.get("reason", ""))

@@ -17,14 +17,14 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from pools import audit, rights
-from scheduler.live import reach
-from scheduler.live.configure import changes, consequences, registry, trial
-from scheduler.live.configure.consequences import Consequence
-from scheduler.live.configure.forms import OwnedForm, form_of, label_of
-from scheduler.live.configure.registry import Owned
-from scheduler.live.configure.transfer import key_of
-from scheduler.live.configure.trial import Tried
+from pools.access import audit, rights
+from scheduler.operations import visibility
+from scheduler.operations.configure import changes, consequences, registry, trial
+from scheduler.operations.configure.consequences import Consequence
+from scheduler.operations.configure.forms import OwnedForm, form_of, label_of
+from scheduler.operations.configure.registry import Owned
+from scheduler.operations.configure.transfer import key_of
+from scheduler.operations.configure.trial import Tried
 
 PAGE = 50
 AREAS = (
@@ -77,7 +77,7 @@ def rows(request: HttpRequest, kind: str) -> HttpResponse:
 
 def _theirs(request: HttpRequest, owned: Owned) -> QuerySet[Any]:
     """What this person may see."""
-    return reach.owned(request.user, owned)
+    return visibility.owned(request.user, owned)
 
 
 def _related(owned: Owned) -> list[str]:

@@ -8,9 +8,9 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from pools import rights
-from scheduler.live.configure import readiness
-from scheduler.live.configure.registry import OWNED
+from pools.access import rights
+from scheduler.operations.configure import readiness
+from scheduler.operations.configure.registry import OWNED
 
 
 @never_cache

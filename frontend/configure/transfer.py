@@ -11,9 +11,9 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
-from pools import audit, rights
-from scheduler.live import reach
-from scheduler.live.configure import transfer
+from pools.access import audit, rights
+from scheduler.operations import visibility
+from scheduler.operations.configure import transfer
 
 from .rows import owned_or_404
 
@@ -28,7 +28,7 @@ def export(request: HttpRequest, kind: str, format: str) -> HttpResponse:
     name = f"greenserve-{kind}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.{format}"
     types = {"csv": "text/csv; charset=utf-8", "yaml": "application/yaml"}
     return HttpResponse(
-        transfer.export(owned, format, reach.owned(request.user, owned)),
+        transfer.export(owned, format, visibility.owned(request.user, owned)),
         content_type=types[format],
         headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )

@@ -1,10 +1,10 @@
 from django.urls import path
 
-from . import holds, policy, rows, setup, transfer
+from . import holds, policy_form, rows, setup, transfer
 
 urlpatterns = [
     path("configure/", rows.index, name="configure"),
-    path("configure/services/<int:pk>/policy/", policy.edit, name="configure-policy"),
+    path("configure/services/<int:pk>/policy/", policy_form.edit, name="configure-policy"),
     path("configure/<slug:kind>/", rows.rows, name="configure"),
     path("configure/<slug:kind>/new/", rows.create, name="configure-new"),
     path("configure/<slug:kind>/consequences/", rows.told, name="configure-consequences"),

@@ -1,0 +1,1 @@
+"""A list and a page for each kind of thing in the fleet."""

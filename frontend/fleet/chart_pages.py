@@ -10,9 +10,9 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.gzip import gzip_page
 
 from frontend import reader
-from frontend.figures_lines import LineChart, figure, table
-from frontend.plot_style import Figure, decision_ticks
-from telemetry.frames import DecisionTick, Window
+from frontend.charts.line_figures import LineChart, figure, table
+from frontend.charts.plot_style import Figure, decision_ticks
+from telemetry.selectors.frames import DecisionTick, Window
 
 
 def context(request: HttpRequest, url: str, charts: tuple[str, ...], note: str = "") -> dict[str, Any]:

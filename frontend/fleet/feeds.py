@@ -15,13 +15,13 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from frontend import health, reader
-from frontend.figures_lines import Line, LineChart
-from pools import rights
-from telemetry import feed_status, selectors
-from telemetry.forecasts import record
-from telemetry.frames import FeedState, IntensityStep, Values, Window
+from frontend.charts.line_figures import Line, LineChart
+from pools.access import rights
+from telemetry import selectors
+from telemetry.forecasts import forecast_record
 from telemetry.models import CarbonFeed
-from telemetry.selectors import fleet
+from telemetry.selectors import feed_status, single_entities
+from telemetry.selectors.frames import FeedState, IntensityStep, Values, Window
 
 from . import chart_pages
 from .listing import Column, listing
@@ -112,7 +112,7 @@ def feed(request: HttpRequest, feed_id: int) -> HttpResponse:
         "feed": found,
         "status": status,
         "gaps": [(at, end, end - at) for at, end in reversed(status.gaps)],
-        "scores": record.newest(found),
+        "scores": forecast_record.newest(found),
         "unit": UNITS.get(found.signal, f"{found.site.currency}/kWh"),
         "config": sorted((key, value) for key, value in found.config.items()),
     }
@@ -131,7 +131,7 @@ def charts(feed: CarbonFeed, window: Window, *, fixed: bool = False) -> dict[str
     """What was, with what was said of it beforehand; and how far apart they were. One query."""
     ahead_s = 0.0 if fixed else (window.end_s - window.start_s) * AHEAD_SHARE
     span = Window(window.start_s, window.end_s + ahead_s, window.bucket_s)
-    actual_steps, said_steps = fleet.feed_steps(feed.pk, feed.forecast_model, window, span.end_s)
+    actual_steps, said_steps = single_entities.feed_steps(feed.pk, feed.forecast_model, window, span.end_s)
     actual, said = on_buckets(actual_steps, span), on_buckets(said_steps, span)
     unit = UNITS.get(feed.signal, f"{feed.site.currency}/kWh")
     who = f"forecast by {feed.forecast_model}" if feed.forecast_model else "the provider's forecast"

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from core.engine.engine_model import engine_model, gpu
+from core.types import Limits
 from frontend import formats
-from frontend.plot_style import FONT, SITE_COLOURS, Figure, Look
-from scheduler.core.engine_model import engine_model, gpu
-from scheduler.core.types import Limits
+from frontend.charts.plot_style import FONT, SITE_COLOURS, Figure, Look
 
 SYMBOLS = {"measured": "circle", "published": "square", "modelled": "diamond-open"}
 CLOCKS = 9

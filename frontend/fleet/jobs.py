@@ -13,10 +13,11 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
-from frontend import present, reader
-from pools import audit, rights
+from frontend import reader
+from frontend.decisions import decision_facts
+from pools.access import audit, rights
+from pools.access.rights import Right
 from pools.models import Job
-from pools.rights import Right
 
 OPEN = (Job.State.QUEUED, Job.State.RUNNING)
 SORTS = {
@@ -74,8 +75,8 @@ def job(request: HttpRequest, uid: str) -> HttpResponse:
         "job": found,
         "open": found.state in OPEN,
         "may_cancel": may_cancel(request.user, found),
-        "parameters": present.readable(found.parameters, reader.clock),
-        "result": present.readable(found.result if isinstance(found.result, dict) else {}, reader.clock),
+        "parameters": decision_facts.readable(found.parameters, reader.clock),
+        "result": decision_facts.readable(found.result if isinstance(found.result, dict) else {}, reader.clock),
     }
     template = "frontend/fleet/parts/job.html" if request.GET.get("part") else "frontend/fleet/job.html"
     return render(request, template, context)

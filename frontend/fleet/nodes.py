@@ -15,13 +15,13 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from frontend import formats, health, reader
-from frontend.figures_lines import Line, LineChart
-from pools import rights
+from frontend.charts.line_figures import Line, LineChart
+from pools.access import rights
 from pools.models import Gpu, Instance, Node
 from telemetry import selectors
-from telemetry.frames import Window
 from telemetry.models import MeterMark
-from telemetry.selectors import fleet
+from telemetry.selectors import single_entities
+from telemetry.selectors.frames import Window
 
 from . import chart_pages
 from .listing import Column, listing
@@ -132,7 +132,7 @@ def said(
             state = health.judge_node(node.name, heard.get(node.name), now_s)
             found[i] = replace(node, state=state.state, age_s=state.age_s, error=state.error)
     if meters:
-        metered = fleet.nodes_in_minute(minute_s, None if every else [node.pk for node in found])
+        metered = single_entities.nodes_in_minute(minute_s, None if every else [node.pk for node in found])
         for i, node in enumerate(found):
             if last := metered.get(node.pk):
                 found[i] = replace(
@@ -145,7 +145,7 @@ def said(
 @require_safe
 def nodes(request: HttpRequest) -> HttpResponse:
     now_s = time.time()
-    minute_s = fleet.newest_minute_s(now_s)
+    minute_s = single_entities.newest_minute_s(now_s)
     minute = f"Power, clock and temperature: the minute from {reader.clock(minute_s)}." if minute_s else ""
     found = listing(
         request,
@@ -207,7 +207,7 @@ def node_gpus(request: HttpRequest, name: str) -> HttpResponse:
 def _gpus(node: Node, now_s: float) -> list[GpuRow]:
     """Two queries."""
     opened = dict(MeterMark.objects.filter(gpu__node=node).values_list("gpu_id", "opened_at"))
-    return [_gpu(row, opened.get(row.id), now_s) for row in fleet.node_gpus(node.pk, now_s)]
+    return [_gpu(row, opened.get(row.id), now_s) for row in single_entities.node_gpus(node.pk, now_s)]
 
 
 def _gpu(row: Any, opened_at: Any, now_s: float) -> GpuRow:
@@ -227,7 +227,7 @@ def node_figures(request: HttpRequest, name: str) -> HttpResponse:
 
 def charts(node: Node, window: Window) -> dict[str, LineChart]:
     """Power, clock and temperature of each GPU. Two queries."""
-    frame = fleet.node_series(node.pk, window)
+    frame = single_entities.node_series(node.pk, window)
     names = dict(Gpu.objects.filter(node=node).values_list("pk", "index"))
     found = {f"GPU {names.get(gpu, gpu)}": lines for gpu, lines in frame.gpus.items()}
     source = "samples of the node's agent, each second"

@@ -11,14 +11,14 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from frontend import formats, reader, told
-from frontend.figures_lines import Line, LineChart
-from pools import rights
+from frontend import formats, reader, visible_health
+from frontend.charts.line_figures import Line, LineChart
+from pools.access import rights
 from pools.models import Instance, Pool, Slo
 from scheduler import selectors as scheduler_selectors
 from telemetry import selectors
-from telemetry.frames import DecisionTick, PoolRow, Window
-from telemetry.selectors import fleet
+from telemetry.selectors import single_entities
+from telemetry.selectors.frames import DecisionTick, PoolRow, Window
 
 from . import chart_pages
 from .listing import Column, listing
@@ -50,7 +50,7 @@ KINDS = {"serving": "serving", "idle": "idle", "transition": "starting or draini
 @require_safe
 def pools(request: HttpRequest) -> HttpResponse:
     every, now_s = request.GET.get("pools") == "all", time.time()
-    rows = selectors.pool_rows(now_s, every=every, pool_ids=told.pool_ids(request.user))
+    rows = selectors.pool_rows(now_s, every=every, pool_ids=visible_health.pool_ids(request.user))
     sort = request.GET.get("sort", "").lstrip("-")
     power = selectors.power_now(now_s) if sort == "power_w" else None
     if power is not None:
@@ -140,7 +140,7 @@ def pool_figures(request: HttpRequest, pool_id: int) -> HttpResponse:
 def charts(pool: Pool, window: Window) -> dict[str, LineChart]:
     """Six charts from five queries."""
     ids = list(pool.instances.values_list("pk", flat=True).order_by("-pk")[:200])
-    frame = fleet.pool_series(pool.pk, ids, window)
+    frame = single_entities.pool_series(pool.pk, ids, window)
     objectives = {slo.kind: slo.objective_s for slo in Slo.objects.filter(service=pool.service_id)}
     requests, engines = "request records, by the time they ended", "engines' own metrics, each second"
 

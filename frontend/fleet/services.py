@@ -13,14 +13,15 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from frontend import exports, figures, formats, reader
+from core.policy import presets
+from frontend import formats, reader
+from frontend.charts import chart_csv, figures
 from frontend.fleet import chart_pages
-from pools import rights
+from pools.access import rights
 from pools.models import Service
 from scheduler import selectors as scheduler_selectors
-from scheduler.core import presets
 from telemetry import selectors
-from telemetry.frames import SloFrame, SloSeries, Window
+from telemetry.selectors.frames import SloFrame, SloSeries, Window
 
 from .listing import Column, listing
 
@@ -202,5 +203,5 @@ def service_figures(request: HttpRequest, name: str) -> HttpResponse:
     frame = selectors.slo(window)
     own: SloFrame = replace(frame, series=tuple(s for s in frame.series if s.service == _find(name).name))
     return chart_pages.answer(
-        request, name, {}, others={"slo": (figures.slo(own, look), exports.slo(own))}, window=window
+        request, name, {}, others={"slo": (figures.slo(own, look), chart_csv.slo(own))}, window=window
     )

@@ -13,13 +13,13 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from frontend import formats, reader
-from frontend.figures_lines import Line, LineChart
-from pools import rights
+from frontend.charts.line_figures import Line, LineChart
+from pools.access import rights
 from pools.models import Node, Site
 from telemetry import selectors
-from telemetry.frames import Values, Window
 from telemetry.models import CarbonFeed
-from telemetry.selectors import fleet
+from telemetry.selectors import single_entities
+from telemetry.selectors.frames import Values, Window
 
 from . import chart_pages
 from .listing import Column, listing
@@ -75,7 +75,7 @@ def window(now_s: float) -> Window:
     return Window(start_s, now_s + AHEAD_S, STEP_S)
 
 
-def spark(curve: fleet.Curve | None, span: Window, now_s: float) -> Spark:
+def spark(curve: single_entities.Curve | None, span: Window, now_s: float) -> Spark:
     now_x = round((now_s - span.start_s) / (span.end_s - span.start_s) * SPARK_WIDTH, 1)
     if curve is None:
         return Spark((), (), now_x, "")
@@ -102,9 +102,9 @@ def _lines(values: Values, top: float) -> tuple[str, ...]:
 
 def rows(request: HttpRequest, now_s: float) -> list[SiteRow]:
     """The sites that this person may see. Four queries."""
-    live = fleet.sites_live(now_s)
+    live = single_entities.sites_live(now_s)
     span = window(now_s)
-    curves = fleet.intensity_curves(span, now_s)
+    curves = single_entities.intensity_curves(span, now_s)
     found = []
     for site in rights.sites_of(request.user).annotate(node_count=Count("clusters__nodes")).order_by("rank", "name"):
         state, curve = live.get(site.pk), curves.get(site.pk)
@@ -166,7 +166,7 @@ def site(request: HttpRequest, name: str) -> HttpResponse:
     context = chart_pages.context(request, reverse("site-figures", args=[name]), CHARTS) | {
         "site": found,
         "pue": found.pue,
-        "live": fleet.sites_live(now_s, power).get(found.pk),
+        "live": single_entities.sites_live(now_s, power).get(found.pk),
         "nodes": nodes[:NODES_SHOWN],
         "more_nodes": len(nodes) > NODES_SHOWN,
         "feeds": CarbonFeed.objects.filter(site=found),
@@ -187,7 +187,7 @@ def charts(site: Site, window: Window) -> dict[str, LineChart]:
     power, carbon = selectors.energy(window, site_id=site.pk)
     (watts,), (grams,) = power.sites, carbon.sites
     ahead = Window(window.start_s, window.end_s + (window.end_s - window.start_s) / 8, window.bucket_s)
-    curve = fleet.intensity_curves(ahead, window.end_s, site.pk).get(site.pk)
+    curve = single_entities.intensity_curves(ahead, window.end_s, site.pk).get(site.pk)
     nothing: Values = (None,) * ahead.count
     until_s = power.metered_until_s
     return {

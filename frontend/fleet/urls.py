@@ -1,6 +1,6 @@
 from django.urls import path
 
-from . import feeds, jobs, models, nodes, pools, services, sites
+from . import feeds, jobs, model_cards, nodes, pools, services, sites
 
 urlpatterns = [
     path("sites/", sites.sites, name="sites"),
@@ -13,9 +13,9 @@ urlpatterns = [
     path("nodes/<slug:name>/", nodes.node, name="node"),
     path("nodes/<slug:name>/gpus/", nodes.node_gpus, name="node-gpus"),
     path("nodes/<slug:name>/figures.json", nodes.node_figures, name="node-figures"),
-    path("models/", models.models, name="models"),
-    path("models/<int:model_id>/", models.model, name="model"),
-    path("models/<int:model_id>/figures.json", models.model_figures, name="model-figures"),
+    path("models/", model_cards.models, name="models"),
+    path("models/<int:model_id>/", model_cards.model, name="model"),
+    path("models/<int:model_id>/figures.json", model_cards.model_figures, name="model-figures"),
     # A service may be named as models are on Hugging Face, with a slash
     path("services/", services.services, name="services"),
     path("services/<path:name>/figures.json", services.service_figures, name="service-figures"),

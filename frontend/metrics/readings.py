@@ -14,9 +14,9 @@ from django.db.models import Count, Max
 from pools import wire
 from pools.models import Instance, Job
 from scheduler.models import Batch, BatchLine, Decision, Epoch
-from telemetry.alerts import config, slo_minutes, sources
+from telemetry.alerts import alert_settings, slo_minutes, sources
 from telemetry.alerts.burn import counted, rates
-from telemetry.ingest import DEAD_STREAM
+from telemetry.ingest.ingester import DEAD_STREAM
 from telemetry.models import Alert, CarbonFeed, StatementLine
 from telemetry.selectors import _sql as sql
 
@@ -108,7 +108,7 @@ def site_power(now: datetime) -> dict[str, dict[str, float | None]]:
 
 def ledger_shares(now: datetime) -> Iterator[tuple[str, str, float]]:
     """(rule, site, share): imbalance, and what is nobody's of the last hour. As the alerts judge them."""
-    for reading in sources.LEDGER.read(now, config.all_rules()):
+    for reading in sources.LEDGER.read(now, alert_settings.all_rules()):
         if reading.value is not None:
             yield reading.rule, reading.subject, reading.value
 

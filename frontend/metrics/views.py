@@ -12,7 +12,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from .page import PAGE
+from .metrics_page import PAGE
 from .targets import targets as find_targets
 
 REMEDY = "metrics are for this machine alone: set GREENSERVE_METRICS_TOKEN, and send it as a bearer token\n"

@@ -1,0 +1,1 @@
+"""Sign-in, people, keys and the audit trail."""

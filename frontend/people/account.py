@@ -20,10 +20,10 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from pools import audit, people, rights
+from pools.access import audit, people, rights
 from pools.models import AccessToken, Site
 
-from . import throttle
+from . import sign_in_limits
 from .forms import PasswordForm, ProofForm, TokenForm, TwoStepForm, expiry
 from .sign_in import MUST_CHANGE
 
@@ -194,12 +194,12 @@ def _proven(request: HttpRequest, form: ProofForm | PasswordForm) -> bool:
     if "current" not in form.fields:
         return True
     user = _user(request)
-    key = throttle.name_key(user.get_username(), "proof")
+    key = sign_in_limits.name_key(user.get_username(), "proof")
     try:
-        with throttle.attempt(key, audit.client_address(request)):
+        with sign_in_limits.attempt(key, audit.client_address(request)):
             good: bool = user.check_password(form.cleaned_data["current"])
             if not good:
-                throttle.failed(key, "password", user.get_username())
+                sign_in_limits.failed(key, "password", user.get_username())
     except ValidationError as error:
         form.add_error("current", error)
         return False

@@ -19,10 +19,10 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.crypto import salted_hmac
 
-from pools import audit, people
+from pools.access import audit, people
 from pools.models import Membership
 
-from . import sign_in, throttle
+from . import sign_in, sign_in_limits
 
 
 class AccountAdapter(DefaultAccountAdapter):
@@ -42,7 +42,7 @@ class AccountAdapter(DefaultAccountAdapter):
     def post_login(self, request: HttpRequest, user: Any, **kwargs: Any) -> HttpResponse:
         actor = audit.Actor(user, channel="page")
         name = user.get_username()
-        audit.note(actor, throttle.KIND, throttle.KIND, throttle.name_key(name), name)
+        audit.note(actor, sign_in_limits.KIND, sign_in_limits.KIND, sign_in_limits.name_key(name), name)
         if sign_in.must_change(user):
             request.session[sign_in.MUST_CHANGE] = True
         response: HttpResponse = super().post_login(request, user, **kwargs)

@@ -1,4 +1,4 @@
-"""What is typed on the pages of people and keys. Rules that hold elsewhere too are in `pools.people`."""
+"""What is typed on the pages of people and keys. Rules that hold elsewhere too are in `pools.access.people`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
-from pools import rights
+from pools.access import rights
 from pools.models import Membership, Site, Tenant
 
 LIFETIMES = (("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("365", "1 year"), ("", "no end"))

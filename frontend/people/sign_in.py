@@ -24,10 +24,10 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.views.decorators.cache import never_cache
 
-from pools import audit
+from pools.access import audit
 from pools.models import Membership
 
-from . import throttle
+from . import sign_in_limits
 
 MUST_CHANGE = "must_change_password"  # in the session
 FREE = {"account", "account-password", "login", "logout", "time-zone"}  # for who must change the password first
@@ -39,12 +39,12 @@ class SignInForm(AuthenticationForm):
     def clean(self) -> dict[str, Any]:
         name, password = self.cleaned_data.get("username"), self.cleaned_data.get("password")
         if name and password:
-            key = throttle.name_key(name)
+            key = sign_in_limits.name_key(name)
             assert self.request is not None
-            with throttle.attempt(key, audit.client_address(self.request)):
+            with sign_in_limits.attempt(key, audit.client_address(self.request)):
                 self.user_cache = authenticate(self.request, username=name, password=password)
                 if self.user_cache is None:
-                    throttle.failed(key, "password", _known(name))
+                    sign_in_limits.failed(key, "password", _known(name))
             if self.user_cache is None:
                 raise self.get_invalid_login_error()
             self.confirm_login_allowed(self.user_cache)
@@ -80,13 +80,13 @@ class CodeView(AuthenticateView):
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         name = self.stage.login.user.get_username()
-        key = throttle.name_key(name, "code")
+        key = sign_in_limits.name_key(name, "code")
         try:
-            with throttle.attempt(key, audit.client_address(request)):
+            with sign_in_limits.attempt(key, audit.client_address(request)):
                 if good := self.form.is_valid():
                     self.form.save()
                 else:
-                    throttle.failed(key, "code", name)
+                    sign_in_limits.failed(key, "code", name)
         except ValidationError as error:
             self.form = self.auth_form = self.get_form_class()(user=self.stage.login.user)
             context = self.get_context_data() | {"throttled": error.messages}
@@ -97,7 +97,7 @@ class CodeView(AuthenticateView):
 class SignOutView(LogoutView):
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if request.user.is_authenticated:
-            audit.note(audit.actor_of(request), "sign-out", throttle.KIND, label=request.user.get_username())
+            audit.note(audit.actor_of(request), "sign-out", sign_in_limits.KIND, label=request.user.get_username())
         return super().post(request, *args, **kwargs)
 
 

@@ -18,9 +18,9 @@ from django.utils.dateparse import parse_date, parse_datetime
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from pools import audit, rights
+from pools.access import audit, rights
+from pools.access.rights import Right
 from pools.models import AuditEntry
-from pools.rights import Right
 
 PAGE = 50
 MOST_ROWS = 100_000  # of a download

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from . import account, people, sign_in, trail
+from . import account, people_pages, sign_in, trail
 
 urlpatterns = [
     path("sign-in/", sign_in.SignInView.as_view(), name="login"),
@@ -16,14 +16,14 @@ urlpatterns = [
     path("account/two-step/codes/", account.recovery_codes, name="account-codes"),
     path("account/tokens/", account.new_token, name="account-tokens"),
     path("account/tokens/<int:token_id>/revoke/", account.revoke_token, name="account-token-revoke"),
-    path("people/", people.people_list, name="people"),
-    path("people/<int:user_id>/", people.person, name="person"),
-    path("people/<int:user_id>/active/", people.person_active, name="person-active"),
-    path("people/<int:user_id>/password/", people.person_password, name="person-password"),
-    path("people/<int:user_id>/two-step/off/", people.person_two_step_off, name="person-two-step-off"),
-    path("keys/", people.keys, name="keys"),
-    path("keys/<int:key_id>/revoke/", people.key_revoke, name="key-revoke"),
-    path("keys/tokens/<int:token_id>/revoke/", people.token_revoke, name="token-revoke"),
+    path("people/", people_pages.people_list, name="people"),
+    path("people/<int:user_id>/", people_pages.person, name="person"),
+    path("people/<int:user_id>/active/", people_pages.person_active, name="person-active"),
+    path("people/<int:user_id>/password/", people_pages.person_password, name="person-password"),
+    path("people/<int:user_id>/two-step/off/", people_pages.person_two_step_off, name="person-two-step-off"),
+    path("keys/", people_pages.keys, name="keys"),
+    path("keys/<int:key_id>/revoke/", people_pages.key_revoke, name="key-revoke"),
+    path("keys/tokens/<int:token_id>/revoke/", people_pages.token_revoke, name="token-revoke"),
     path("audit/", trail.trail, name="audit"),
     path("audit.csv", trail.trail_csv, name="audit-csv"),
 ]

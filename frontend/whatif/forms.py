@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 from django import forms
 
+from core.simulator.policies import POLICIES
 from pools.models.fleet import PUE_MOST
-from scheduler.live.whatif import documents
-from scheduler.live.whatif.drafts import FLEET
-from scheduler.live.whatif.errors import BadStudy
-from scheduler.simulator.policies import POLICIES
+from scheduler.whatif import scenario_documents
+from scheduler.whatif.drafts import FLEET
+from scheduler.whatif.errors import BadStudy
 
 KINDS = {
     "keep": "as the scenario has it",
@@ -158,8 +158,8 @@ class StudyForm(RequestsForm):
         if base != FLEET:
             self.fields["scenario"] = forms.CharField(
                 label="Scenario, YAML",
-                max_length=documents.MOST_TEXT,
-                initial=documents.text_of(document),
+                max_length=scenario_documents.MOST_TEXT,
+                initial=scenario_documents.text_of(document),
                 widget=forms.Textarea({"rows": 24, "spellcheck": "false", "class": "code"}),
                 help_text="Every field of it is in docs/simulator.md. The fields above are put over it.",
             )
@@ -177,7 +177,7 @@ class StudyForm(RequestsForm):
                 self.sites.append((site, self._add_site(site, section)))
         if any(name.startswith("gpus.") for _, names in self.sites for name in names):
             return
-        for group in documents.groups(self.document):
+        for group in scenario_documents.groups(self.document):
             name = str(group.get("name", "node"))
             self._whole(f"instances.{name}", f"Instances of {name}", 1, group.get("count", 1))
             self.groups.append(f"instances.{name}")

@@ -13,12 +13,12 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from frontend import reader
+from pools.access.rights import Right, has, needs
 from pools.models import Service
-from pools.rights import Right, has, needs
-from scheduler.live.whatif import comparing, documents, experiments, studies
 from scheduler.models import StudyRun
+from scheduler.whatif import comparing, experiment_studies, scenario_documents, studies
 
-from . import plots, present
+from . import plots, study_cells
 from .views import done_run, visible_study
 
 CHARTS = ("pareto", "ratios", "power", "carbon")
@@ -31,19 +31,19 @@ OPEN_REFRESH_S, DONE_REFRESH_S = 2.5, 600.0
 @needs(Right.VIEW)
 def study(request: HttpRequest, study_id: int) -> HttpResponse:
     found = visible_study(request, study_id)
-    experiment, runs = experiments.of(found.base), list(found.runs.defer("series"))
-    listed = present.listed(experiment, runs)
+    experiment, runs = experiment_studies.of(found.base), list(found.runs.defer("series"))
+    listed = study_cells.listed(experiment, runs)
     against = request.GET.get("against", "energy")
     context: dict[str, Any] = {
         "study": found,
         "job": found.job,
-        "open": found.job.state in present.OPEN,
-        "dot": present.DOTS[found.job.state],
-        "figures": comparing.FIGURES[: present.COLUMNS],
-        "rows": present.run_rows(found, listed),
+        "open": found.job.state in study_cells.OPEN,
+        "dot": study_cells.DOTS[found.job.state],
+        "figures": comparing.FIGURES[: study_cells.COLUMNS],
+        "rows": study_cells.run_rows(found, listed),
         "unlisted": len(runs) - len(listed),
-        "published": present.published(experiments.published(found)),
-        "table": experiments.table(found),
+        "published": study_cells.published(experiment_studies.published(found)),
+        "table": experiment_studies.table(found),
         "against": against if against in comparing.AGAINST else "energy",
         "axes": [(key, figure.label) for key, figure in comparing.AGAINST.items()],
     }
@@ -65,15 +65,15 @@ def study(request: HttpRequest, study_id: int) -> HttpResponse:
 @needs(Right.VIEW)
 def study_figures(request: HttpRequest, study_id: int) -> HttpResponse:
     found = visible_study(request, study_id)
-    experiment, all_runs = experiments.of(found.base), list(found.runs.all())
+    experiment, all_runs = experiment_studies.of(found.base), list(found.runs.all())
     wanted = request.GET.get("csv")
     if wanted is not None:
         if wanted in plots.UNITS:
-            lines = plots.totals(present.shown(found, all_runs), wanted)
+            lines = plots.totals(study_cells.shown(found, all_runs), wanted)
             return _csv(f"study-{found.pk}-{wanted}", plots.table(lines, plots.UNITS[wanted]))
-        return _csv(f"study-{found.pk}", comparing.as_csv(present.triples(all_runs), found.currency))
+        return _csv(f"study-{found.pk}", comparing.as_csv(study_cells.triples(all_runs), found.currency))
     look, against = reader.look(request.GET), request.GET.get("against", "energy")
-    runs = present.shown(found, present.listed(experiment, all_runs))
+    runs = study_cells.shown(found, study_cells.listed(experiment, all_runs))
     figures = {
         "pareto": plots.pareto(runs, against if against in comparing.AGAINST else "energy", found.currency, look)
     }
@@ -83,7 +83,7 @@ def study_figures(request: HttpRequest, study_id: int) -> HttpResponse:
     else:
         bound = (found.job.result or {}).get("bound") or {}
         figures["energy"] = plots.energy(runs, bound.get("energy_wh"), look)
-    refresh_s = OPEN_REFRESH_S if found.job.state in present.OPEN else DONE_REFRESH_S
+    refresh_s = OPEN_REFRESH_S if found.job.state in study_cells.OPEN else DONE_REFRESH_S
     return _figures(figures, refresh_s)
 
 
@@ -92,7 +92,7 @@ def study_figures(request: HttpRequest, study_id: int) -> HttpResponse:
 @needs(Right.VIEW)
 def comparison(request: HttpRequest, study_id: int, kind: str) -> HttpResponse:
     found = visible_study(request, study_id)
-    runs = present.triples(list(found.runs.defer("series")))
+    runs = study_cells.triples(list(found.runs.defer("series")))
     name = f"study-{found.pk}-{slugify(found.name)[:40] or 'comparison'}"
     if kind == "csv":
         return _csv(name, comparing.as_csv(runs, found.currency))
@@ -122,12 +122,12 @@ def run(request: HttpRequest, study_id: int, index: int) -> HttpResponse:
         "run": found,
         "study": found.study,
         "done": done,
-        "row": present.run_rows(found.study, [found])[0],
-        "figures": present.figures_of(found, found.study.currency) if done else [],
-        "attainments": present.attainments(found),
-        "decisions": present.decisions(found),
+        "row": study_cells.run_rows(found.study, [found])[0],
+        "figures": study_cells.figures_of(found, found.study.currency) if done else [],
+        "attainments": study_cells.attainments(found),
+        "decisions": study_cells.decisions(found),
         "sites": ((found.figures or {}).get("by_site") or {}).items(),
-        "scenario": documents.text_of(_scenario(found)),
+        "scenario": scenario_documents.text_of(_scenario(found)),
         "charts": ("power", "carbon") if found.series else (),
         "charts_url": reverse("whatif-run-figures", args=(found.study_id, found.index)),
         "empty_template": "frontend/whatif/no_chart.html",
@@ -158,12 +158,12 @@ def run_figures(request: HttpRequest, study_id: int, index: int) -> HttpResponse
 def run_scenario(request: HttpRequest, study_id: int, index: int) -> HttpResponse:
     found = done_run(request, study_id, index)
     name = f"{slugify(found.study.name)[:40] or 'study'}-{slugify(found.label)[:40] or found.index}.yaml"
-    return _download(name, documents.text_of(_scenario(found)), "application/yaml")
+    return _download(name, scenario_documents.text_of(_scenario(found)), "application/yaml")
 
 
-def _scenario(found: StudyRun) -> documents.Document:
+def _scenario(found: StudyRun) -> scenario_documents.Document:
     try:
-        return documents.for_run(found.study.scenario, studies.spec_of(found))
+        return scenario_documents.for_run(found.study.scenario, studies.spec_of(found))
     except ValueError:  # a field that cannot be set: the run failed for it
         return dict(found.study.scenario)
 

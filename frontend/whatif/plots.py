@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from frontend import formats
-from frontend.plot_style import DASHES, FONT, SITE_COLOURS, Figure, Look, axis
-from scheduler.live.whatif import comparing
+from frontend.charts.plot_style import DASHES, FONT, SITE_COLOURS, Figure, Look, axis
+from scheduler.whatif import comparing
 
 SOURCE = "the simulator: modelled, not measured"
 KEYS = {"power": "power_w", "carbon": "carbon_g_per_h"}

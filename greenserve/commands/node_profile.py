@@ -16,7 +16,7 @@ from greenserve.cli import fail
 
 if TYPE_CHECKING:
     from pools.agent.real_node import RealNode
-    from pools.profiler.run import Progress
+    from pools.profiler.plan_runner import Progress
     from pools.profiler.session import Found, Node, Order
 
 _PLAIN_EVERY_S = 10.0
@@ -108,10 +108,10 @@ def profile(
     greenserve node profile --model Llama3-8B --tp 1,2 --minutes 60 --out llama8b.csv
     greenserve node profile --model tiny --url http://127.0.0.1:8000 --declare 20:65
     """
+    from core.engine.engine_launch import EngineLaunch
+    from core.types import Limits
     from pools.profiler.drive import Effort
     from pools.profiler.session import Order
-    from scheduler.core.engine_launch import EngineLaunch
-    from scheduler.core.types import Limits
 
     if url is not None and len(tps) > 1:
         raise click.UsageError("--url is of one engine: give its TP degree alone")
@@ -141,10 +141,10 @@ def profile(
 @contextmanager
 def _node(control: str | None, declare: str | None, engines: dict[str, Any]) -> Iterator[Node]:
     """The simulated node, the machine's GPUs, or its processors with declared power."""
-    from pools.agent.http import HttpClient
-    from pools.agent.sim import SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
+    from core.ports import AdapterError
+    from pools.agent.devices.sim import SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
+    from pools.agent.http_client import HttpClient
     from pools.profiler.session import Node
-    from scheduler.core.ports import AdapterError
 
     if control is not None:
         try:
@@ -166,10 +166,10 @@ def _node(control: str | None, declare: str | None, engines: dict[str, Any]) -> 
 
 def _machine(declare: str | None, engines: dict[str, Any]) -> tuple[RealNode, str]:
     """This machine, and in words what its meter is. Raises AdapterError and ValueError."""
-    from pools.actuator.protocol import DEFAULT_SOCKET
-    from pools.agent.declared import Declaration
+    from pools.actuator.actuator_protocol import DEFAULT_SOCKET
+    from pools.agent.devices.declared import Declaration
     from pools.agent.real_node import declared_node, nvml_node
-    from pools.agent.vllm.options import vllm_options
+    from pools.agent.vllm.vllm_options import vllm_options
 
     if declare is None:
         found = nvml_node(DEFAULT_SOCKET, vllm_options(engines, by_uuid=True))
@@ -181,8 +181,8 @@ def _machine(declare: str | None, engines: dict[str, Any]) -> tuple[RealNode, st
 
 
 def _run(order: Order, node: Node) -> list[Found]:
+    from core.ports import AdapterError
     from pools.profiler.session import profile as run_profile
-    from scheduler.core.ports import AdapterError
 
     journal = order.beside(".journal")
     with _told() as told:

@@ -30,7 +30,7 @@ def policy(service: str | None, name: str | None, knobs: tuple[str, ...], as_jso
     greenserve policy llama3-70b throttllem
     greenserve policy llama3-70b dynamollm clock=fixed shadow=false
     """
-    from scheduler.core import presets
+    from core.policy import presets
 
     if listing:
         _list(as_json)
@@ -61,8 +61,8 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _list(as_json: bool) -> None:
-    from scheduler.core import presets
-    from scheduler.core.presets import PRESETS, documented
+    from core.policy import presets
+    from core.policy.presets import PRESETS, documented
 
     rows = {name: {key: getattr(found, key) for key in documented()} for name, found in PRESETS.items()}
     if as_json:
@@ -95,7 +95,7 @@ def _no_service(name: str) -> str:
 
 
 def _row(service: Any) -> dict[str, Any]:
-    from scheduler.core.presets import documented
+    from core.policy.presets import documented
 
     found = service.policy_knobs()
     return {
@@ -115,7 +115,7 @@ def _change(name: str, policy_name: str, overrides: dict[str, Any]) -> list[dict
     from greenserve import celery
     from pools.models import Service
     from scheduler import tasks
-    from scheduler.live import policy as policies
+    from scheduler.control import service_policy as policies
 
     service = Service.objects.filter(name=name).first()
     if service is None:

@@ -59,11 +59,11 @@ def make(
     given = {"period": period, "zone": zone, "by": by, "formats": formats, "sites": sites, "baseline": baseline}
     with database():
         from telemetry.models import Report
-        from telemetry.reports import asking, making
-        from telemetry.reports.errors import BadReport
+        from telemetry.report_values.errors import BadReport
+        from telemetry.reports import making, report_requests
 
         try:
-            asked = asking.ask({key: value for key, value in given.items() if value is not None})
+            asked = report_requests.ask({key: value for key, value in given.items() if value is not None})
         except BadReport as error:
             fail(str(error), 2)
         done = making.make(asked.pk)
@@ -116,12 +116,12 @@ def verify(number: int, as_json: bool) -> None:
     import hashlib
 
     with database():
-        from telemetry.reports import asking, making
+        from telemetry.reports import making, report_requests
 
         found = _find(number)
         differ = [{"file": one.name, "then": one.then, "made_again": one.now} for one in making.reproduce(found)]
         for file in found.files.all():
-            path = asking.path_of(file)
+            path = report_requests.path_of(file)
             kept = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
             if kept != file.sha256:
                 differ.append({"file": file.name, "then": file.sha256, "kept": kept})
@@ -148,11 +148,11 @@ def _find(number: int) -> Any:
 
 
 def _copy(found: Any, out: Path) -> list[Path]:
-    from telemetry.reports import asking
+    from telemetry.reports import report_requests
 
     try:
         out.mkdir(parents=True, exist_ok=True)
-        return [Path(shutil.copyfile(asking.path_of(file), out / file.name)) for file in found.files.all()]
+        return [Path(shutil.copyfile(report_requests.path_of(file), out / file.name)) for file in found.files.all()]
     except OSError as error:
         fail(f"cannot copy the files: {error}")
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import click
 
-from greenserve import env, preflight
+from greenserve import env
 from greenserve.cli import fail
-from greenserve.preflight import Lock, Refusal
 from greenserve.process import tail
+from greenserve.supervision import preflight
+from greenserve.supervision.preflight import Lock, Refusal
 
 DETACH_WITHIN_S = 420.0
 DOWN_WITHIN_S = 60.0
@@ -36,7 +37,7 @@ def up(detach: bool, as_json: bool) -> None:
     if detach:
         _up_detached(config, as_json)
         return
-    from greenserve.up import run
+    from greenserve.supervision.up import run
 
     began = time.monotonic()
 

@@ -16,8 +16,8 @@ import click
 from greenserve.cli import fail
 
 if TYPE_CHECKING:
-    from scheduler.simulator.jobs import SimulationJob
-    from scheduler.simulator.scenario import Scenario
+    from core.simulator.runs.simulation_jobs import SimulationJob
+    from core.simulator.scenario.scenario import Scenario
 
 SCENARIO = click.argument("scenario_file", metavar="SCENARIO.yaml", type=click.Path(path_type=Path))
 TRACE = click.option(
@@ -100,7 +100,7 @@ def simulate(
     greenserve simulate scenarios/azure-conv-12xh100.yaml --set workload.rate_rps=8 --policy threshold
     """
     with _errors():
-        from scheduler.simulator import runner
+        from core.simulator.runs import runner
 
         scenario = _prepare(scenario_file, settings, seed, [policy])
         requests = runner.requests_of(scenario, trace)
@@ -108,7 +108,7 @@ def simulate(
             segments = DRAWN_SEGMENTS if svg else 0
             run = runner.run_scenario(scenario, requests, policy, mode, told, parquet, segments)
         if svg is not None:
-            from scheduler.simulator.picture import instance_svg
+            from core.simulator.figures.instance_picture import instance_svg
 
             svg.write_text(instance_svg(run.outcome), encoding="utf-8")
         figures = run.figures
@@ -158,7 +158,7 @@ def compare(
     if len(set(policies)) < len(policies):
         raise click.UsageError("a policy is named twice")
     with _errors():
-        from scheduler.simulator.jobs import SimulationJob
+        from core.simulator.runs.simulation_jobs import SimulationJob
 
         _prepare(scenario_file, settings, seed, list(policies))
         jobs = [
@@ -182,8 +182,8 @@ def compare(
 
 def _prepare(path: Path, settings: tuple[str, ...], seed: int | None, policies: list[str | None]) -> Scenario:
     """Reads what is needed, and compiles or loads the kernel, so that runs start at once."""
-    from scheduler.simulator.runner import warm_up
-    from scheduler.simulator.scenario import policy_of, read_scenario
+    from core.simulator.runs.runner import warm_up
+    from core.simulator.scenario.scenario import policy_of, read_scenario
 
     scenario = read_scenario(path, settings if seed is None else (*settings, f"seed={seed}"))
     for policy in policies:

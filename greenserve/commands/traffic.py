@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from core.simulator.workload.public_traces import PUBLIC_TRACES, PublicTrace
 from greenserve import env
 from greenserve.cli import fail
 from greenserve.commands.run import demo_credentials, summary
-from scheduler.simulator.public_traces import PUBLIC_TRACES, PublicTrace
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from pools.replay import ReplayProgress, ReplayResult
-    from scheduler.simulator.workload import TraceRequest
+    from core.simulator.workload import TraceRequest
+    from pools.load_generator import ReplayProgress, ReplayResult
 
 WAIT_EVERY_S = 1.0
 RATE = click.FloatRange(0.01, 1000)
@@ -113,7 +113,7 @@ def _requests(
     trace_file: Path | None, rate: float, seed: int, limit: int | None
 ) -> tuple[Iterator[TraceRequest], int | None]:
     """The requests, and how many there will be where that is known."""
-    from scheduler.simulator.workload import TraceError, azure_conv_like, read_azure_trace
+    from core.simulator.workload import TraceError, azure_conv_like, read_azure_trace
 
     if trace_file is None:
         return azure_conv_like(seed, rate), limit
@@ -145,7 +145,7 @@ def _send(
     total: int | None,
 ) -> ReplayResult:
     """Runs the replay. The first Ctrl-C lets what is under way end, the second does not."""
-    from pools.replay import replay as run_replay
+    from pools.load_generator import replay as run_replay
 
     async def run(advance: Callable[[ReplayProgress], None] | None) -> ReplayResult:
         stop, task = asyncio.Event(), asyncio.current_task()

@@ -61,7 +61,7 @@ def list_people(as_json: bool) -> None:
     """Who there is, with role and sites."""
     from django.contrib.auth import get_user_model
 
-    from pools import people
+    from pools.access import people
 
     rows = [people.shown(found) for found in get_user_model().objects.order_by("username")]
     if as_json:
@@ -83,7 +83,7 @@ def list_people(as_json: bool) -> None:
 @_command
 def create(name: str, role: str, email: str, password_file: Path | None, sites: tuple[str, ...]) -> None:
     """A new person. Without a file a one-time password is made and printed, once."""
-    from pools import people
+    from pools.access import people
 
     given = password_file.read_text().strip() if password_file is not None else None
     _, password = people.create(_actor(), name, role, _sites(sites), email, given)
@@ -97,7 +97,7 @@ def create(name: str, role: str, email: str, password_file: Path | None, sites: 
 @_command
 def role(name: str, role: str, sites: tuple[str, ...]) -> None:
     """Give NAME the ROLE, at all sites or some."""
-    from pools import people
+    from pools.access import people
 
     people.set_role(_actor(), _person(name), role, _sites(sites))
     click.echo(f"{name} is {role} now.")
@@ -109,7 +109,7 @@ def role(name: str, role: str, sites: tuple[str, ...]) -> None:
 @_command
 def password(name: str, keep_two_step: bool) -> None:
     """A one-time password for who has lost theirs; two-step sign-in is taken off, for its app may be lost too."""
-    from pools import people
+    from pools.access import people
 
     found = _person(name)
     given = people.reset_password(_actor(), found)
@@ -129,7 +129,7 @@ def token(name: str, label: str, rights: tuple[str, ...], days: int, sites: tupl
     """An access token of NAME for the REST API. It alone is printed, once."""
     from django.utils import timezone
 
-    from pools import people
+    from pools.access import people
 
     ends = timezone.now() + timedelta(days=days)
     _, secret = people.new_token(_actor(), _person(name), label, rights, _sites(sites), ends)
@@ -141,14 +141,14 @@ def token(name: str, label: str, rights: tuple[str, ...], days: int, sites: tupl
 @_command
 def shut_out(name: str) -> None:
     """End NAME's sessions and tokens at once; they cannot sign in any more."""
-    from pools import people
+    from pools.access import people
 
     people.set_active(_actor(), _person(name), False)
     click.echo(f"{name} is out.")
 
 
 def _actor() -> Any:
-    from pools.audit import Actor
+    from pools.access.audit import Actor
 
     return Actor(channel="command")
 

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .clocks import NvmlClocks
+from .actuator_protocol import DEFAULT_SOCKET, DEFAULT_STATE
+from .actuator_server import Server
 from .leases import Journal, Leases
-from .protocol import DEFAULT_SOCKET, DEFAULT_STATE
-from .server import Server
+from .nvml_clocks import NvmlClocks
 
 logger = logging.getLogger("pools.actuator")
 

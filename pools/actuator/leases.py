@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from scheduler.core.ports import AdapterError, PermanentError, RetryableError
+from core.ports import AdapterError, PermanentError, RetryableError
 
-from .clocks import ClockSetter
-from .protocol import LONGEST_LEASE_S, Held
+from .actuator_protocol import LONGEST_LEASE_S, Held
+from .nvml_clocks import ClockSetter
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pynvml
 
-from scheduler.core.ports import AdapterError, PermanentError, RetryableError
+from core.ports import AdapterError, PermanentError, RetryableError
 
 _PERMANENT = {
     pynvml.NVML_ERROR_NO_PERMISSION: "no permission; clocks need root or CAP_SYS_ADMIN",

@@ -1,5 +1,5 @@
 """The agent: one Celery worker a node. It brings its node to the desired state, holds its clocks, and reports.
 
 No Django and no database here: it talks to the scheduler through Redis (`pools.wire`) and to its node through the
-ports of `scheduler.core.ports`.
+ports of `core.ports`.
 """

@@ -21,22 +21,22 @@ from typing import Any
 import click
 from celery import Celery, bootsteps
 
-from pools.actuator.protocol import DEFAULT_SOCKET
-from scheduler.core.ports import PermanentError
-from scheduler.core.profiles import Profile, ProfileError, load_profiles
+from core.engine.profiles import Profile, ProfileError, load_profiles
+from core.ports import PermanentError
+from pools.actuator.actuator_protocol import DEFAULT_SOCKET
 
-from .clock_requests import ClockListener, ClockRequests
-from .dcgm import DEFAULT_URL
-from .declared import Declaration
-from .engine_figures import Figures
-from .http import HttpClient
+from .agent_metrics import Board, serve
+from .clocks.clock_requests import ClockListener, ClockRequests
+from .clocks.engine_figures import Figures
+from .devices.dcgm import DEFAULT_URL
+from .devices.declared import Declaration
+from .devices.sim import TIMEOUT_S, SimEngineControl, SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
+from .http_client import HttpClient
 from .link import RedisLink, redis_url
 from .loop import PERIOD_S, AgentLoop
-from .metrics import Board, serve
 from .real_node import RealNode, dcgm_node, declared_node, nvml_node
-from .sim import TIMEOUT_S, SimEngineControl, SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
-from .vllm.options import click_options, vllm_options
-from .vllm_metrics import VllmMetrics
+from .vllm.vllm_metrics import VllmMetrics
+from .vllm.vllm_options import click_options, vllm_options
 
 logger = logging.getLogger(__name__)
 

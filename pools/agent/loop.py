@@ -5,6 +5,17 @@ from __future__ import annotations
 import logging
 import time
 
+from core.ports import (
+    AdapterError,
+    EngineControl,
+    EngineMetrics,
+    EngineReading,
+    FrequencyActuator,
+    GpuMeter,
+    GpuReading,
+    InstanceRuntime,
+)
+from core.types import Limits
 from pools.wire import (
     AgentState,
     ClockDecision,
@@ -15,24 +26,13 @@ from pools.wire import (
     InstanceState,
     node_queue,
 )
-from scheduler.core.ports import (
-    AdapterError,
-    EngineControl,
-    EngineMetrics,
-    EngineReading,
-    FrequencyActuator,
-    GpuMeter,
-    GpuReading,
-    InstanceRuntime,
-)
-from scheduler.core.types import Limits
 
-from .clock_requests import ClockRequests
-from .clock_rules import EngineView, look_period_s
-from .clocks import ClockLoop
-from .engine_figures import Figures
+from .agent_metrics import Board, Picture
+from .clocks.clock_loop import ClockLoop
+from .clocks.clock_requests import ClockRequests
+from .clocks.clock_rules import EngineView, look_period_s
+from .clocks.engine_figures import Figures
 from .link import BadDesired, Link, LinkError
-from .metrics import Board, Picture
 from .outbox import Outbox
 from .reconcile import Reconciler
 from .reports import NodeReport, View, gpu_rows, instance_rows, instance_state, slowest, unreachable

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from scheduler.core.engine_launch import EngineLaunch
-from scheduler.core.ports import GpuReading, InstanceRuntime, InstanceSpec, InstanceStatus, PermanentError
+from core.engine.engine_launch import EngineLaunch
+from core.ports import GpuReading, InstanceRuntime, InstanceSpec, InstanceStatus, PermanentError
 
-from .actuator import SocketFrequencyActuator
-from .dcgm import DcgmGpuMeter
-from .declared import Declaration, DeclaredMeter, NoClocks
+from .devices.actuator_client import SocketFrequencyActuator
+from .devices.dcgm import DcgmGpuMeter
+from .devices.declared import Declaration, DeclaredMeter, NoClocks
 from .vllm.launch import VllmOptions
 from .vllm.runtime import VllmRuntime
 from .vllm.weights import WeightCache
@@ -98,7 +98,7 @@ class RealNode:
 
 def nvml_node(actuator_socket: Path, options: VllmOptions | None = None) -> RealNode:
     """A node with NVIDIA GPUs. Raises PermanentError."""
-    from .nvml import NvmlGpuMeter  # pynvml is for nodes that have the driver
+    from .devices.nvml import NvmlGpuMeter  # pynvml is for nodes that have the driver
 
     return RealNode(NvmlGpuMeter(), SocketFrequencyActuator(actuator_socket), options)
 

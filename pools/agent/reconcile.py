@@ -6,15 +6,8 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from core.ports import AdapterError, EngineControl, InstanceRuntime, InstanceSpec, InstanceStatus, PermanentError
 from pools.wire import DesiredInstance
-from scheduler.core.ports import (
-    AdapterError,
-    EngineControl,
-    InstanceRuntime,
-    InstanceSpec,
-    InstanceStatus,
-    PermanentError,
-)
 
 logger = logging.getLogger(__name__)
 

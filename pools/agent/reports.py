@@ -8,9 +8,9 @@ from typing import Protocol
 
 import msgspec
 
+from core.engine.engine_launch import EngineLaunch
+from core.ports import EngineReading, GpuReading, InstanceStatus
 from pools.wire import DesiredInstance, GpuSampleRow, InstanceSampleRow, InstanceState
-from scheduler.core.engine_launch import EngineLaunch
-from scheduler.core.ports import EngineReading, GpuReading, InstanceStatus
 
 from .reconcile import Trouble
 

@@ -1,7 +1,7 @@
 """The demo fleet: FREESH's testbed on simulated nodes, with sign-in and keys of its own. Needs Django set up."""
 
-from .credentials import credentials_path, ensure_demo_credentials
-from .fleet import load
-from .rates import load_rates
+from .demo_credentials import credentials_path, ensure_demo_credentials
+from .demo_fleet import load
+from .demo_rates import load_rates
 
 __all__ = ["credentials_path", "ensure_demo_credentials", "load", "load_rates"]

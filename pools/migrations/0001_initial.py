@@ -6,7 +6,7 @@ import django.db.models.deletion
 from django.conf import settings
 from django.db import migrations, models
 
-from pools.sql import audit
+from pools.sql import append_only_audit
 
 
 class Migration(migrations.Migration):
@@ -891,5 +891,5 @@ class Migration(migrations.Migration):
                 condition=models.Q(("percentile__gt", 0), ("percentile__lte", 100)), name="slo_percentile_range"
             ),
         ),
-        migrations.RunSQL(audit.CREATE, audit.DROP),
+        migrations.RunSQL(append_only_audit.CREATE, append_only_audit.DROP),
     ]

@@ -6,7 +6,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import F, Q
 
-from scheduler.core.engine_launch import DTYPES, EngineLaunch
+from core.engine.engine_launch import DTYPES, EngineLaunch
 
 
 class ModelCard(models.Model):

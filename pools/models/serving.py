@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 
-from scheduler.core import presets
+from core.policy import presets
 
 from .catalogue import ModelCard, Partition, RequestClass
 from .fleet import Gpu, Node, Site
@@ -35,7 +35,7 @@ class Service(models.Model):
         max_length=20,
         default=presets.DEFAULT,
         choices=[(name, name) for name in presets.PRESETS],
-        help_text="A preset of scheduler.core.presets.",
+        help_text="A preset: the policy of a paper, or GreenServe's own.",
     )
     knobs = models.JSONField(default=dict, blank=True, help_text="Knobs that are set otherwise than in the preset.")
 
@@ -126,7 +126,7 @@ class Pool(models.Model):
 class Instance(models.Model):
     """A model replica on GPUs of one node. `desired` is ours, `state` is what the agent last reported.
 
-    One without a node registered itself: somebody else runs it, and its GPUs are not metered (telemetry/registered.py).
+    One without a node registered itself: somebody else runs it, and nobody meters its GPUs (`telemetry.ingest`).
     """
 
     class Desired(models.TextChoices):

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pools.replay import ReplayResult, Seen, replay
-from scheduler.core.ports import RetryableError
-from scheduler.core.types import Limits
-from scheduler.simulator.workload import TraceRequest
+from core.ports import RetryableError
+from core.simulator.workload import TraceRequest
+from core.types import Limits
+from pools.load_generator import ReplayResult, Seen, replay
 
 from .plan import DECODE, PREFILL, RateSearch, Step
 from .watch import Log, Watch

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from scheduler.core.classify import ClassBounds
+from core.policy.request_classes import ClassBounds
 
 DECODE, PREFILL, LOAD = "decode", "prefill", "load"
 CONTEXT_PROMPTS = (32, 1024)  # of the sweep: time is linear in the context, so two lengths tell the line

@@ -15,12 +15,12 @@ import numpy as np
 from scipy.optimize import nnls
 from scipy.spatial import ConvexHull, QhullError
 
-from scheduler.core.engine_model import EngineModel, UnknownConfiguration, engine_model
-from scheduler.core.iteration import Totals
-from scheduler.core.profiled_engine import ProfiledEngine, Scale
-from scheduler.core.profiles import Point, Profile
-from scheduler.core.profiling_run import Outlier, fold_run
-from scheduler.simulator.fleet import FixedCosts
+from core.engine.engine_model import EngineModel, UnknownConfiguration, engine_model
+from core.engine.iteration import Totals
+from core.engine.profiled_engine import ProfiledEngine, Scale
+from core.engine.profiles import Point, Profile
+from core.engine.profiling_run import Outlier, fold_run
+from core.simulator.kernel.simulated import FixedCosts
 
 _SHOWN_CONTEXT = 512
 

@@ -17,26 +17,17 @@ from typing import Any
 
 import msgspec
 
-from pools.agent.http import HttpClient
-from pools.agent.vllm_metrics import VllmMetrics
-from scheduler.core.classify import ClassBounds
-from scheduler.core.dynamo_classes import request_classes
-from scheduler.core.engine_launch import EngineLaunch
-from scheduler.core.engine_model import UnknownConfiguration, engine_model
-from scheduler.core.ports import (
-    FrequencyActuator,
-    GpuMeter,
-    GpuReading,
-    InstanceRuntime,
-    InstanceSpec,
-    PermanentError,
-)
-from scheduler.core.profiles import write_profile
+from core.engine.engine_launch import EngineLaunch
+from core.engine.engine_model import UnknownConfiguration, engine_model
+from core.engine.profiles import write_profile
+from core.policy.dynamo_classes import request_classes
+from core.policy.request_classes import ClassBounds
+from core.ports import FrequencyActuator, GpuMeter, GpuReading, InstanceRuntime, InstanceSpec, PermanentError
+from pools.agent.http_client import HttpClient
+from pools.agent.vllm.vllm_metrics import VllmMetrics
 
 from .calls import Calls
 from .drive import Effort, Engine, idle_watts
-from .journal import Journal
-from .picture import profile_svg
 from .plan import (
     CONTEXT_PROMPTS,
     DECODE,
@@ -49,8 +40,10 @@ from .plan import (
     loads,
     sweep,
 )
+from .plan_runner import Told, go_through, started
+from .profile_picture import profile_svg
+from .profiling_journal import Journal
 from .result import Outcome, evaluate
-from .run import Told, go_through, started
 from .watch import Watch
 
 _TIMEOUT_S = 5.0

@@ -23,11 +23,11 @@ from itertools import cycle, pairwise
 import numpy as np
 from scipy.optimize import nnls
 
-from pools.agent.http import HttpClient
-from pools.replay import replay
-from scheduler.core.ports import PermanentError
-from scheduler.simulator.fleet import FixedCosts
-from scheduler.simulator.workload import TraceRequest
+from core.ports import PermanentError
+from core.simulator.kernel.simulated import FixedCosts
+from core.simulator.workload import TraceRequest
+from pools.agent.http_client import HttpClient
+from pools.load_generator import replay
 
 from .drive import Engine
 

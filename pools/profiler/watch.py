@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from scheduler.core.ports import EngineMetrics, EngineReading, GpuMeter, RetryableError
+from core.ports import EngineMetrics, EngineReading, GpuMeter, RetryableError
 
 from .calls import Calls
 

@@ -19,11 +19,11 @@ from typing import IO
 import uvloop
 from aiohttp import web
 
-from .control import Control
+from .control_api import Control
+from .engine.hand_over import KvLink
+from .engine.side_channel import KvLinks
 from .gpus import CounterFileError, GpuBank, parse_gpu_group
-from .hand_over import KvLink
 from .node import SimNode
-from .side_channel import KvLinks
 
 logger = logging.getLogger("pools.simnode")
 

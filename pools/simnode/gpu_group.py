@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from scheduler.core.engine_model import EngineModel, engine_model
-from scheduler.core.iteration import Iteration
-from scheduler.core.ports import InstanceSpec
+from core.engine.engine_model import EngineModel, engine_model
+from core.engine.iteration import Iteration
+from core.ports import InstanceSpec
 
 from .gpus import SimGpu
 

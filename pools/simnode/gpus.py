@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from scheduler.core.engine_model import GpuParams, gpu
-from scheduler.core.ports import GpuReading
+from core.engine.engine_model import GpuParams, gpu
+from core.ports import GpuReading
 
 _UTILISATION_WINDOW_S = 1.0  # NVML's utilisation is a share of a past window too
 _MEMORY_SHARE = 0.9  # vLLM's default gpu_memory_utilization

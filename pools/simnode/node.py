@@ -8,15 +8,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scheduler.core.engine_model import UnknownConfiguration
-from scheduler.core.overheads import Overheads
-from scheduler.core.ports import EngineLimits, GpuReading, InstanceSpec, InstanceStatus
+from core.engine.engine_model import UnknownConfiguration
+from core.engine.overheads import Overheads
+from core.ports import EngineLimits, GpuReading, InstanceSpec, InstanceStatus
 
+from .engine.engine_transitions import Durations
+from .engine.side_channel import KvLinks, KvNetwork
+from .engine.sim_engine import SimInstance
 from .gpu_group import misfit
 from .gpus import GpuBank, SimGpu
-from .instance import SimInstance
-from .side_channel import KvLinks, KvNetwork
-from .transitions import Durations
 
 logger = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
 from . import SETTINGS_VARIABLE, SOCKET_VARIABLE, require
-from .control import ControlSocket, Desk
+from .control_socket import ControlSocket, Desk
 from .order import Head, LaxityQueue, Seat, Work, displaced, work_of
-from .settings import Most, Settings, changed
+from .scheduler_settings import Most, Settings, changed
 from .step_times import Load, StepTimes, pairs
 
 # Under vLLM's own name, which it has set up to be seen.

@@ -1,6 +1,6 @@
 from .batches import Batch, BatchLine, File, FileChunk
-from .control import Approval, LoopPause, Override, ServiceMode
 from .decisions import ControllerState, Decision, Epoch
+from .operations import Approval, LoopPause, Override, ServiceMode
 from .outside import IdempotentAnswer, WebhookDelivery, WebhookSubscription
 from .studies import Study, StudyFile, StudyRun
 

@@ -50,9 +50,7 @@ class Epoch(models.Model):
     status = models.CharField(max_length=12, choices=Status)
     solve_s = models.FloatField(null=True, blank=True)
     error = models.TextField(blank=True)
-    recording = models.JSONField(
-        null=True, help_text="What its steps were told and answered: scheduler.live.recordings."
-    )
+    recording = models.JSONField(null=True, help_text="What its steps were given and answered.")
 
     class Meta:
         ordering = ["-due_at"]
@@ -82,7 +80,7 @@ class Decision(models.Model):
     epoch = models.ForeignKey(Epoch, on_delete=models.CASCADE, null=True, related_name="decisions")
     pool = models.ForeignKey(Pool, on_delete=models.SET_NULL, null=True, related_name="decisions")
     instance_uid = models.UUIDField(null=True)
-    reason = models.CharField(max_length=20, help_text="scheduler.core.types.Reason")
+    reason = models.CharField(max_length=20, help_text="Why: one of the reasons that steps give.")
     summary = models.CharField(max_length=500)
     inputs = models.JSONField(default=dict)
     alternatives = models.JSONField(default=list)

@@ -43,7 +43,7 @@ class WebhookSubscription(models.Model):
     name = models.CharField(max_length=100, unique=True)
     url = models.CharField(max_length=500, help_text="https, and at a public address; part of it may be secret.")
     secret = models.CharField(max_length=100)
-    events = models.JSONField(default=list, help_text="Names of events: scheduler.live.webhooks.EVENTS.")
+    events = models.JSONField(default=list, help_text="Names of events.")
     enabled = models.BooleanField(default=True)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)

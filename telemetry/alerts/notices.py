@@ -21,10 +21,10 @@ from django.core.mail import EmailMessage
 from django.db import connection, transaction
 from django.db.models import Exists, OuterRef
 
-from scheduler.core.ports import PermanentError, RetryableError
+from core.ports import PermanentError, RetryableError
 from telemetry.models import Alert, AlertNotice
 
-from . import config, webhook
+from . import alert_settings, webhook
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def _deliver(now: datetime) -> int:
     sent, deadline_s, failed = 0, time.monotonic() + BUDGET_S, set[str]()
     while time.monotonic() < deadline_s and (notice := _claim(now, failed)) is not None:
         try:
-            SENDERS[notice.channel](notice, config.channels())
+            SENDERS[notice.channel](notice, alert_settings.channels())
         except (PermanentError, RetryableError) as error:
             _failed(notice, now, error)
             if isinstance(error, RetryableError):
@@ -138,7 +138,7 @@ def message(notice: AlertNotice) -> Mapping[str, Any]:
     }
 
 
-def _by_webhook(notice: AlertNotice, channels: config.Channels) -> None:
+def _by_webhook(notice: AlertNotice, channels: alert_settings.Channels) -> None:
     if channels.webhook_url is None:
         raise PermanentError("webhook: GREENSERVE_ALERT_WEBHOOK_URL is not set any more")
     try:
@@ -150,7 +150,7 @@ def _by_webhook(notice: AlertNotice, channels: config.Channels) -> None:
     webhook.post(to, channels.webhook_secret, body, headers)
 
 
-def _by_email(notice: AlertNotice, channels: config.Channels) -> None:
+def _by_email(notice: AlertNotice, channels: alert_settings.Channels) -> None:
     if not channels.emails:
         raise PermanentError("e-mail: GREENSERVE_ALERT_EMAILS is not set any more")
     alert, over = notice.alert, notice.event == AlertNotice.Event.RESOLVED
@@ -180,7 +180,7 @@ def _by_email(notice: AlertNotice, channels: config.Channels) -> None:
         raise RetryableError(f"e-mail: {type(error).__name__}; check GREENSERVE_EMAIL_URL") from None
 
 
-SENDERS: Mapping[str, Callable[[AlertNotice, config.Channels], None]] = {
+SENDERS: Mapping[str, Callable[[AlertNotice, alert_settings.Channels], None]] = {
     AlertNotice.Channel.EMAIL: _by_email,
     AlertNotice.Channel.WEBHOOK: _by_webhook,
 }

@@ -13,7 +13,7 @@ from django.db.models import Q, QuerySet
 
 from telemetry.models import Alert, AlertNotice, AlertSilence, AlertWatch, SloMinute
 
-from . import config, slo_minutes
+from . import alert_settings, slo_minutes
 from .life import Change, Key, Reading, Rule, Step, Watch, look
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ KEPT = timedelta(days=400)  # resolved alerts
 
 def run(now: datetime) -> list[Step]:
     """Looks at everything and keeps what follows. Two at a time, or one that comes late, change nothing twice."""
-    rules = config.all_rules()
+    rules = alert_settings.all_rules()
     readings, answered = gather(rules, now)
     return keep(rules, readings, answered, now)
 
@@ -34,7 +34,7 @@ def gather(rules: Mapping[str, Rule], now: datetime) -> tuple[list[Reading], set
     """All readings, and the rules whose source could be read. A source that cannot be read does not stop the others."""
     readings: list[Reading] = []
     answered: set[str] = set()
-    for source in config.sources():
+    for source in alert_settings.sources():
         try:
             found = list(source.read(now, rules))
         except (redis.RedisError, DatabaseError) as error:
@@ -52,7 +52,7 @@ def keep(rules: Mapping[str, Rule], readings: Iterable[Reading], answered: Itera
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
     rows = {(row.rule, row.subject): row for row in AlertWatch.objects.select_related("alert")}
     watches = {key: _watch(row) for key, row in rows.items()}
-    steps = look(rules, watches, readings, answered, now.timestamp(), config.longest_pause_s())
+    steps = look(rules, watches, readings, answered, now.timestamp(), alert_settings.longest_pause_s())
     for step in steps:
         _keep(rules[step.key[0]], step, rows.get(step.key))
     _tell(now)
@@ -131,7 +131,7 @@ def _next_step(rule: Rule, reading: Reading) -> str:
 
 def _tell(now: datetime) -> None:
     """Notices of alerts that nobody has been told of, silenced ones not, and of the end of those that somebody was."""
-    channels = config.channels().names
+    channels = alert_settings.channels().names
     silences = active_silences(now)
     untold = Alert.objects.exclude(state=Alert.State.RESOLVED).filter(notices__isnull=True) if channels else ()
     told = [
@@ -175,7 +175,7 @@ def acknowledge(alert_id: int, user: User | None, now: datetime) -> bool:
 
 def silence(rule: str, subject: str, length_s: float, reason: str, user: User | None, now: datetime) -> AlertSilence:
     """Nobody is told of these alerts for a while. Raises ValueError naming the field that makes no sense."""
-    known = config.all_rules()
+    known = alert_settings.all_rules()
     if rule not in known:
         raise ValueError(f"rule: there is none called '{rule[:40]}'; known are {', '.join(sorted(known))}")
     if not 60.0 <= length_s <= LONGEST_SILENCE.total_seconds():
@@ -212,7 +212,7 @@ def tidy(now: datetime) -> int:
     """Forgets what ended long ago, and ends what no rule judges any more."""
     SloMinute.objects.filter(start_at__lt=now - slo_minutes.KEPT - timedelta(hours=1)).delete()
     AlertSilence.objects.filter(expires_at__lt=now - KEPT).delete()
-    orphans = ~Q(rule__in=config.all_rules())
+    orphans = ~Q(rule__in=alert_settings.all_rules())
     AlertWatch.objects.filter(orphans).delete()
     Alert.objects.exclude(state=Alert.State.RESOLVED).filter(orphans).update(
         state=Alert.State.RESOLVED, resolved_at=now

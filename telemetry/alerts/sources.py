@@ -19,13 +19,13 @@ from redis.retry import Retry
 
 from pools import wire
 from pools.models import Instance, Node, Pool
-from telemetry import feeds
+from telemetry.carbon import feeds
 from telemetry.models import CarbonFeed
 from telemetry.selectors import _sql as sql
 
 from . import slo_minutes
+from .alert_rules import feed_late_after_s
 from .burn import WINDOWS, burning
-from .catalogue import feed_late_after_s
 from .life import Level, Reading, Rule
 from .queues import PARTS, SPAN_S, growth
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from scheduler.core.ports import PermanentError, RetryableError
+from core.ports import PermanentError, RetryableError
 from telemetry.providers.secrets import Secret
 
 TIMEOUT_S = 10.0
@@ -105,7 +105,7 @@ def post(
 
 def _address(to: Target, timeout_s: float) -> str:
     """The address to connect to, once all that the name resolves to have been looked at."""
-    from telemetry.providers.http import is_public, resolve  # brings an HTTP client that only senders need
+    from telemetry.providers.provider_http import is_public, resolve  # brings an HTTP client that only senders need
 
     found = [one["host"] for one in resolve(to.host, to.port, timeout_s)]
     for address in found:

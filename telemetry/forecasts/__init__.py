@@ -1,0 +1,1 @@
+"""What is expected of carbon and load, and how good that was."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from scheduler.core.predictors.seasonal import Floats, History, Model, with_errors
+from core.predictors.seasonal import Floats, History, Model, with_errors
 
 LONGEST_DAY = 48  # steps: with finer ones a fit takes longer than the forecast is worth
 

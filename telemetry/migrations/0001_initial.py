@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import migrations, models
 
 import telemetry.models.samples
-from telemetry.sql import (
+from telemetry.storage.sql import (
     append_only,
     gpu_energy,
     length_rollups,

@@ -12,9 +12,9 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import F, Q
 
+from core.accounting import tariffs
 from pools.models import Site
 from pools.models.fleet import PUE_MOST
-from scheduler.core import tariffs
 
 
 def _at_least(least: float, value: object) -> bool:
@@ -42,7 +42,7 @@ class Version(models.Model):
 
 
 class Tariff(Version):
-    """What a site pays for electricity: see `scheduler.core.tariffs.TariffTerms`. Times are the site's local time."""
+    """What a site pays for electricity: see `core.accounting.tariffs.TariffTerms`. Times are the site's local time."""
 
     site = models.ForeignKey(Site, on_delete=models.PROTECT, related_name="tariffs")
     currency = models.CharField(max_length=3)

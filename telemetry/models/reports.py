@@ -12,8 +12,8 @@ from django.db import models
 from django.db.models import F, Q
 
 from pools.models import Job, Site
-from telemetry.reports.asked import read
-from telemetry.reports.errors import BadReport
+from telemetry.report_values.errors import BadReport
+from telemetry.report_values.report_request import read
 
 VOLUME_KINDS = ("ppa", "certificate")
 
@@ -132,7 +132,7 @@ class Report(models.Model):
     the next `revision`, with what changed since the one before in `changes`.
     """
 
-    asked = models.JSONField(help_text="Fields of telemetry.reports.asked.Asked.")
+    asked = models.JSONField(help_text="The report's period, time zone, grouping, formats and sites.")
     period_start = models.DateTimeField()
     period_end = models.DateTimeField()
     revision = models.PositiveIntegerField(default=1)

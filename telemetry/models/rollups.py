@@ -111,7 +111,7 @@ class TenantRollup(models.Model):
 class LengthRollup(models.Model):
     """Answers of a class about as long as each other that ended in [start_at, start_at + step_s).
 
-    `length`: the number of the length's bin (`telemetry.sql.length_rollups.LENGTH`).
+    `length`: the number of the length's bin (`telemetry.storage.sql.length_rollups.LENGTH`).
     """
 
     step_s = models.IntegerField()

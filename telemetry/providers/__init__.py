@@ -1,0 +1,1 @@
+"""Adapters to providers of carbon intensity and prices."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scheduler.core.ports import FeedCapabilities, IntensityPoint, PermanentError
+from core.ports import FeedCapabilities, IntensityPoint, PermanentError
 
 from . import mix
-from .http import HttpClient, Outside
 from .parsing import DAY_S, FACTORS, HOUR_S, Reader, Series, iso, one_of, spans, within
+from .provider_http import HttpClient, Outside
 
 NAME = "eia"
 HOST = "api.eia.gov"

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scheduler.core.ports import FeedCapabilities, IntensityPoint
+from core.ports import FeedCapabilities, IntensityPoint
 
-from .http import HttpClient, Outside, Params
 from .parsing import DAY_S, FACTORS, HOUR_S, Reader, Series, iso, one_of, spans, within
+from .provider_http import HttpClient, Outside, Params
 
 NAME = "electricity_maps"
 HOST = "api.electricitymaps.com"

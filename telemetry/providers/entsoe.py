@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from scheduler.core.ports import FeedCapabilities, IntensityPoint, PermanentError, RetryableError
+from core.ports import FeedCapabilities, IntensityPoint, PermanentError, RetryableError
 
 from . import mix
-from .http import HttpClient, Outside
 from .parsing import DAY_S, FACTORS, HOUR_S, Reader, Series, iso, one_of, spans, within
+from .provider_http import HttpClient, Outside
 
 NAME = "entsoe"
 HOST = "web-api.tp.entsoe.eu"

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scheduler.core.ports import FeedCapabilities, IntensityPoint, PermanentError
+from core.ports import FeedCapabilities, IntensityPoint, PermanentError
 
-from .http import HttpClient, Outside
 from .parsing import DAY_S, HOUR_S, Reader, Series, iso, one_of, spans, within
+from .provider_http import HttpClient, Outside
 
 NAME = "gb_carbon_intensity"
 HOST = "api.carbonintensity.org.uk"

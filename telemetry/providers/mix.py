@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scheduler.core.units import lb_per_mwh_to_g_per_kwh
+from core.units import lb_per_mwh_to_g_per_kwh
 
 VERSION = "ipcc-ar5-2014/eia-2022"
 STORAGE = "storage"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from scheduler.core.ports import IntensityPoint, PermanentError, RetryableError
-from scheduler.core.units import lb_per_mwh_to_g_per_kwh
+from core.ports import IntensityPoint, PermanentError, RetryableError
+from core.units import lb_per_mwh_to_g_per_kwh
 
 DAY_S = 86_400.0
 HOUR_S = 3_600.0

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from scheduler.core.ports import FeedCapabilities, IntensityPoint, PermanentError
+from core.ports import FeedCapabilities, IntensityPoint, PermanentError
 
-from .http import HttpClient, Outside
 from .parsing import DAY_S, HOUR_S, Reader, Series, one_of, spans, within
+from .provider_http import HttpClient, Outside
 
 NAME = "pjm"
 HOST = "api.pjm.com"

@@ -16,10 +16,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
-from scheduler.core.ports import FeedCapabilities, IntensityPoint, PermanentError
+from core.ports import FeedCapabilities, IntensityPoint, PermanentError
 
-from .http import Outside
 from .parsing import DAY_S, FACTORS, PRICE_UNIT, SIGNALS, Series
+from .provider_http import Outside
 
 NAME = "static_csv"
 COLUMNS = ("zone", "start_utc", "end_utc", "signal", "value", "unit", "factor", "source")

@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from scheduler.core.ports import FeedCapabilities, IntensityPoint
+from core.ports import FeedCapabilities, IntensityPoint
 
-from .http import HttpClient, Outside, Params
 from .parsing import DAY_S, HOUR_S, Reader, Series, iso, one_of, spans, within
+from .provider_http import HttpClient, Outside, Params
 from .secrets import Secret
 
 NAME = "watttime"

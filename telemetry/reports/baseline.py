@@ -17,17 +17,16 @@ from typing import Any
 
 from django.db import connection
 
+from core.engine.engine_model import UnknownConfiguration, engine_model
+from core.simulator.fields import ScenarioError
+from core.simulator.kernel.simulated import SimulationError
+from core.simulator.runs.runner import requests_of, run_scenario, warm_up
+from core.simulator.scenario.scenario import Scenario, parse_scenario
+from core.simulator.workload.trace import TraceError
+from core.units import J_PER_WH, UJ_PER_J
 from pools.models import Gpu, Service
-from scheduler.core.engine_model import UnknownConfiguration, engine_model
-from scheduler.core.units import J_PER_WH, UJ_PER_J
-from scheduler.simulator.fields import ScenarioError
-from scheduler.simulator.fleet import SimulationError
-from scheduler.simulator.runner import requests_of, run_scenario, warm_up
-from scheduler.simulator.scenario import Scenario, parse_scenario
-from scheduler.simulator.workload.trace import TraceError
-
-from .basis import Baseline
-from .errors import BadReport
+from telemetry.report_values.basis import Baseline
+from telemetry.report_values.errors import BadReport
 
 POLICY = "single_pool"
 MOST_REQUESTS = 5_000_000

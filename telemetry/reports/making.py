@@ -19,18 +19,18 @@ from django.utils import timezone
 
 from pools.models import Job, Site
 from telemetry.models import Report, ReportFile, Settlement
+from telemetry.report_values.basis import Baseline, Basis, SiteBasis
+from telemetry.report_values.blocks import Block
+from telemetry.report_values.errors import BadReport
+from telemetry.report_values.period import Period
+from telemetry.report_values.report_request import Asked
+from telemetry.report_values.statement import Statement
 
-from . import settled_lines, source
-from .asked import Asked
-from .asking import folder_of, number, reports_folder
-from .basis import Baseline, Basis, SiteBasis
-from .blocks import Block
-from .errors import BadReport
-from .files import make_files
-from .period import Period
-from .reconcile import MadeFile
-from .source import Scope
-from .statement import Statement
+from . import ledger_source, settled_lines
+from .ledger_source import Scope
+from .report_requests import folder_of, number, reports_folder
+from .writers.files import make_files
+from .writers.read_back import MadeFile
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def make(report_id: int) -> bool:
 
 def _make(report: Report) -> None:
     asked = Asked.from_json(report.asked)
-    version = source.newest_version()
+    version = ledger_source.newest_version()
     if version is None:
         raise BadReport("period", "the ledger has settled nothing yet")
     scope = _scope(asked, version)
@@ -101,9 +101,9 @@ def _scope(asked: Asked, version: int) -> Scope:
 
 
 def _basis(report: Report, asked: Asked, scope: Scope) -> Basis:
-    sites = source.site_bases(scope)
-    pools, tenants = source.pool_bases(scope.site_ids), source.tenant_bases()
-    settled_until_s = source.settled_until_s(scope)
+    sites = ledger_source.site_bases(scope)
+    pools, tenants = ledger_source.pool_bases(scope.site_ids), ledger_source.tenant_bases()
+    settled_until_s = ledger_source.settled_until_s(scope)
     return Basis(
         number=number(report),
         revision=report.revision,
@@ -115,10 +115,10 @@ def _basis(report: Report, asked: Asked, scope: Scope) -> Basis:
         sites=sites,
         pools=pools,
         tenants=tenants,
-        contracts=source.contracts(scope),
-        slo=source.slo_counts(scope, pools, tenants, every=not asked.sites),
-        meters=source.meters(scope),
-        demand=source.demand_charges(scope),
+        contracts=ledger_source.contracts(scope),
+        slo=ledger_source.slo_counts(scope, pools, tenants, every=not asked.sites),
+        meters=ledger_source.meters(scope),
+        demand=ledger_source.demand_charges(scope),
         baseline=_baseline(scope, sites, settled_until_s) if asked.baseline else None,
     )
 
@@ -127,8 +127,8 @@ def _baseline(scope: Scope, sites: Mapping[str, SiteBasis], settled_until_s: int
     """Of the sites that were metered, in the span that was: from the first GPU's opening to where all is settled."""
     from . import baseline  # brings the simulator, which most reports do without
 
-    opened = source.first_reading_s(scope)
-    intensities = source.intensities_ug_per_uj(scope)
+    opened = ledger_source.first_reading_s(scope)
+    intensities = ledger_source.intensities_ug_per_uj(scope)
     site_ids = tuple(site.pk for site in sites.values())
     return baseline.replayed(site_ids, max(scope.period.start_s, opened), settled_until_s, intensities)
 

@@ -10,12 +10,12 @@ from django.core.mail import EmailMessage
 
 from pools.models import Site
 from telemetry.models import Report, ReportSchedule
+from telemetry.report_values.errors import BadReport
+from telemetry.report_values.period import last_period, parse_period
+from telemetry.report_values.report_request import SITE_ZONE, Asked
 
-from . import asking, source
-from .asked import SITE_ZONE, Asked
-from .errors import BadReport
-from .period import last_period, parse_period
-from .source import Scope
+from . import ledger_source, report_requests
+from .ledger_source import Scope
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +53,10 @@ def _ask(schedule: ReportSchedule, now: datetime) -> Report | None:
     span = parse_period(period, zone or "UTC")
     if now < span.end + PATIENCE:
         sites = tuple(Site.objects.order_by("pk").values_list("pk", flat=True))
-        until_s = source.settled_until_s(Scope(span, source.newest_version() or 0, sites))
+        until_s = ledger_source.settled_until_s(Scope(span, ledger_source.newest_version() or 0, sites))
         if until_s < span.end_s:
             return None  # the ledger is on its way
-    return asking.ask({**schedule.asked, "period": period}, schedule=schedule)
+    return report_requests.ask({**schedule.asked, "period": period}, schedule=schedule)
 
 
 def mail(report: Report) -> str:
@@ -84,7 +84,7 @@ def mail(report: Report) -> str:
     for file in report.files.filter(format__in=ATTACHED).order_by("id"):
         if file.size_bytes <= room:
             room -= file.size_bytes
-            message.attach(file.name, asking.path_of(file).read_bytes(), "application/octet-stream")
+            message.attach(file.name, report_requests.path_of(file).read_bytes(), "application/octet-stream")
     try:
         message.send()
     except OSError as error:  # smtplib's errors are

@@ -9,9 +9,10 @@ from typing import Any
 import polars
 from django.db import connection
 
-from .basis import Basis
-from .blocks import AMOUNTS, SCHEMA, Block
-from .source import HOURS_SQL, SUMMED, Scope
+from telemetry.report_values.basis import Basis
+from telemetry.report_values.blocks import AMOUNTS, SCHEMA, Block
+
+from .ledger_source import HOURS_SQL, SUMMED, Scope
 
 BLOCK_ROWS = 50_000
 MOST_HOURS = 24 * 31  # of one query

@@ -1,12 +1,12 @@
 """The read side of telemetry: frames for charts, numbers and the pool table. Each says how many queries it makes."""
 
 from .energy import energy, power, sites_now, totals
-from .gpus import gpu_series, meter_gaps
+from .gpu_series import gpu_series, meter_gaps
 from .intensity import feeds, intensities
 from .newest import PowerNow, newest_sample_s, power_now
-from .pools import first_pools, measured, pool_rows, pool_table, powered
+from .pool_table import first_pools, measured, pool_rows, pool_table, powered
 from .service_level import fairness, slo, tenant_fairness
-from .steps import readable
+from .time_steps import readable
 
 __all__ = [
     "PowerNow",

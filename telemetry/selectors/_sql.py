@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connection
 
-from telemetry.frames import Window
+from telemetry.selectors.frames import Window
 
 # Of a request: what served it has a meter. Engines that registered themselves have none, so that their tokens have no
 # energy to be divided by.

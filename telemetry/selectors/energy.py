@@ -12,22 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pools.models import Site
-from telemetry.frames import (
-    CarbonFrame,
-    PowerFrame,
-    SiteCarbon,
-    SiteNow,
-    SitePower,
-    Totals,
-    Values,
-    Window,
-)
 from telemetry.models.rollups import STEPS_S
+from telemetry.selectors.frames import CarbonFrame, PowerFrame, SiteCarbon, SiteNow, SitePower, Totals, Values, Window
 
 from . import intensity, largest
 from ._sql import at, bucket, rows, span
 from .newest import PowerNow, power_now
-from .steps import rollup_step_s
+from .time_steps import rollup_step_s
 
 # A bucket counts as metered from this share of its GPU cells upwards; the mean is over what was metered.
 METERED_SHARE = 0.9

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from pools.models import Site
-from telemetry.frames import FeedState, IntensityStep, SiteIntensity, Window
+from telemetry.selectors.frames import FeedState, IntensityStep, SiteIntensity, Window
 
 from ._sql import at, bucket, rows, span
 

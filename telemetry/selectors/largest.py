@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from telemetry.frames import SiteCarbon, SitePower, Values
+from telemetry.selectors.frames import SiteCarbon, SitePower, Values
 
 OTHERS = "others"  # no site's name: names of sites that are this one's are told apart by their rank
 

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.core.fairness import jain
-from telemetry.frames import JainFrame, SloFrame, SloSeries, Values, Window
+from core.fairness import jain
 from telemetry.models.rollups import REQUEST_STEPS_S, STEPS_S
-from telemetry.sql.length_rollups import ANSWERED, LENGTH
-from telemetry.sql.request_rollups import ENDED as ENDED_AT
-from telemetry.sql.request_rollups import ENDED_UTC
+from telemetry.selectors.frames import JainFrame, SloFrame, SloSeries, Values, Window
+from telemetry.storage.sql.length_rollups import ANSWERED, LENGTH
+from telemetry.storage.sql.request_rollups import ENDED as ENDED_AT
+from telemetry.storage.sql.request_rollups import ENDED_UTC
 
 from ._sql import at, bucket, day_of, rows, span
 
@@ -36,7 +36,7 @@ ended AS (
       AND {ENDED_UTC} >= %(since)s AT TIME ZONE 'UTC' AND {ENDED_UTC} < %(until)s AT TIME ZONE 'UTC'
 )"""
 
-# As telemetry.sql.request_rollups sums them up.
+# As telemetry.storage.sql.request_rollups sums them up.
 SLO_SQL = f"""
 WITH {ENDED}
 SELECT r.service, k.kind, i, count(*) AS judged,

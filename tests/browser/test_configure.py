@@ -11,7 +11,7 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from pools.models import AuditEntry, Service, Site
-from scheduler.live import approvals
+from scheduler.control import approvals
 from scheduler.models import Approval, ControllerState, Decision, Epoch, LoopPause, Override
 from tests.fakes import seed
 

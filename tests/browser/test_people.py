@@ -10,7 +10,7 @@ from allauth.mfa.totp.internal.auth import format_hotp_value, hotp_value, yield_
 from django.contrib.auth import get_user_model
 from playwright.sync_api import Browser, Page, expect
 
-from pools import audit, people
+from pools.access import audit, people
 from pools.models import AccessToken, ApiKey
 from tests.browser.conftest import SignIn
 from tests.fakes import seed

@@ -14,9 +14,9 @@ from playwright.sync_api import Page
 from greenserve.celery import app
 from pools import demo
 from pools.models import Node
-from telemetry import settlement
+from telemetry.ledger import settlement
 from telemetry.models import Report
-from telemetry.reports import asking, making
+from telemetry.reports import making, report_requests
 from tests.browser.conftest import SignIn
 from tests.fakes import metering
 from tests.fakes.house import moment, start_instance
@@ -45,7 +45,7 @@ def _own_folder_and_celery(settings: Any, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def made(fleet: None) -> Report:
     """A report that is finished, and not signed."""
-    report = asking.ask({"period": DAY})
+    report = report_requests.ask({"period": DAY})
     assert making.make(report.pk)
     return report
 

@@ -13,8 +13,8 @@ from django.db import connection
 from playwright.sync_api import Page, expect
 
 from pools.models import Service
-from scheduler.live.whatif import asking, documents, running, tasks
 from scheduler.models import ServiceMode, Study
+from scheduler.whatif import running, scenario_documents, study_requests, tasks
 from tests.fakes import lab, seed
 from tests.fakes.studies import tiny
 
@@ -44,7 +44,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[threading.Thread]]:
 
 def fill_in(page: Page, scenario: dict[str, Any]) -> None:
     page.get_by_text("The whole scenario as YAML").click()
-    page.get_by_label("Scenario, YAML").fill(documents.text_of(scenario))
+    page.get_by_label("Scenario, YAML").fill(scenario_documents.text_of(scenario))
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def study(fleet: seed.Seeded) -> Study:
     name = "Three policies"
     if not Study.objects.filter(name=name).exists():
         runs = ["single_pool", "threshold", "freesh {order: fcfs}"]
-        made = asking.ask({"name": name, "scenario": tiny(), "runs": runs}, person("administrator"))
+        made = study_requests.ask({"name": name, "scenario": tiny(), "runs": runs}, person("administrator"))
         assert running.run(made.pk)
     return Study.objects.get(name=name)
 
@@ -82,7 +82,7 @@ def test_a_study_is_made_when_its_form_is_put_right(page: Page, worker: list[thr
     expect(page.get_by_text("workload.rate_rps: must be above 0")).to_be_visible()
     expect(page.get_by_label("Name", exact=True)).to_have_value("Two policies")
 
-    page.get_by_label("Scenario, YAML").fill(documents.text_of(tiny()))
+    page.get_by_label("Scenario, YAML").fill(scenario_documents.text_of(tiny()))
     page.get_by_label("Times as many requests").fill("2")
     page.get_by_role("checkbox", name="threshold", exact=True).check()
     page.get_by_role("checkbox", name="freesh", exact=True).check()

@@ -9,8 +9,8 @@ import pytest
 from django.conf import settings
 from django.utils.module_loading import import_string
 
-from scheduler.core.ports import PermanentError
-from telemetry.providers.http import Bounds, Outside, Pace
+from core.ports import PermanentError
+from telemetry.providers.provider_http import Bounds, Outside, Pace
 from telemetry.providers.secrets import VARIABLES, Secret
 from tests.fakes.web import Answer, Clock, serving
 from tests.unit.telemetry.providers import test_adapters as texts

@@ -14,10 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pools.agent.http import HttpClient
-from pools.agent.sim import SimEngineControl, SimInstanceRuntime
-from pools.agent.vllm_metrics import VllmMetrics
-from scheduler.core.ports import (
+from core.ports import (
     AdapterError,
     EngineControl,
     EngineLimits,
@@ -28,6 +25,9 @@ from scheduler.core.ports import (
     PermanentError,
     RetryableError,
 )
+from pools.agent.devices.sim import SimEngineControl, SimInstanceRuntime
+from pools.agent.http_client import HttpClient
+from pools.agent.vllm.vllm_metrics import VllmMetrics
 from tests.fakes.simnode import SimnodeProcess, eventually
 from tests.ports import free_port
 

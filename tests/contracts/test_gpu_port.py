@@ -8,17 +8,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from pools.agent.actuator import SocketFrequencyActuator
-from pools.agent.http import HttpClient
-from pools.agent.nvml import NvmlGpuMeter
-from pools.agent.sim import SimFrequencyActuator, SimGpuMeter
-from scheduler.core.ports import (
-    FrequencyActuator,
-    GpuMeter,
-    GpuReading,
-    PermanentError,
-    RetryableError,
-)
+from core.ports import FrequencyActuator, GpuMeter, GpuReading, PermanentError, RetryableError
+from pools.agent.devices.actuator_client import SocketFrequencyActuator
+from pools.agent.devices.nvml import NvmlGpuMeter
+from pools.agent.devices.sim import SimFrequencyActuator, SimGpuMeter
+from pools.agent.http_client import HttpClient
 from tests.fakes.actuator import ActuatorProcess
 from tests.fakes.nvml import Boards
 from tests.fakes.simnode import eventually

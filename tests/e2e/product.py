@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from greenserve import embedded
+from greenserve.servers import embedded
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]

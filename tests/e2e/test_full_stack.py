@@ -20,7 +20,7 @@ from typing import Any
 import openai
 import pytest
 
-from scheduler.simulator.workload import read_azure_trace
+from core.simulator.workload import read_azure_trace
 from tests.e2e import browser as chrome
 from tests.e2e.product import BACK_WITHIN_S, Product, alive, kill, running, wait_for
 

@@ -11,8 +11,8 @@ import redis
 
 from pools import wire
 from pools.models import Gpu, Instance, InstanceGpu, Node, Pool
-from telemetry import partitions
 from telemetry.models import GpuSample, RequestRecord
+from telemetry.storage import time_partitions
 
 
 def moment(at_s: float) -> datetime:
@@ -144,7 +144,7 @@ def report_all(client: redis.Redis, at: datetime | None = None) -> None:
 
 
 def sample(gpu: Gpu, at_s: float, energy_j: float | None, instance: Instance | None = None, **values: object) -> None:
-    partitions.ensure([moment(at_s).date()])
+    time_partitions.ensure([moment(at_s).date()])
     GpuSample.objects.create(
         at=moment(at_s),
         gpu=gpu,
@@ -159,7 +159,7 @@ def requests_came(
     now: datetime, count: int, over_s: float, prompt_tokens: int = 1000, output_tokens: int = 130
 ) -> None:
     """`count` answered requests, evenly over the last `over_s` seconds."""
-    partitions.ensure({(now - timedelta(seconds=over_s)).date(), now.date()})
+    time_partitions.ensure({(now - timedelta(seconds=over_s)).date(), now.date()})
     RequestRecord.objects.bulk_create(
         RequestRecord(
             started_at=now - timedelta(seconds=over_s * (number + 0.5) / count),

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.simulator import shipped
-from scheduler.simulator.lab import experiments
-from scheduler.simulator.lab.decomposition import energy_by_kind
-from scheduler.simulator.lab.experiment import CONVERSATION, Experiment, Row, Run, saving
+from core.simulator import shipped
+from core.simulator.lab import experiments
+from core.simulator.lab.decomposition import energy_by_kind
+from core.simulator.lab.experiment import CONVERSATION, Experiment, Row, Run, saving
 
 SCENARIO = """
 # Two instances for twenty seconds.
@@ -41,7 +41,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the place of the papers' experiments and of the scenarios that come with the product."""
     (folder / "tiny.yaml").write_text(SCENARIO, encoding="utf-8")
     monkeypatch.setattr(shipped, "folder", lambda: folder)
-    monkeypatch.setattr("scheduler.live.whatif.presets.folder", lambda: folder)
+    monkeypatch.setattr("scheduler.whatif.shipped_scenarios.folder", lambda: folder)
     for name in list(experiments.EXPERIMENTS):
         monkeypatch.delitem(experiments.EXPERIMENTS, name)
     for own in (TINY, TRACED):

@@ -9,7 +9,7 @@ import pytest
 from django.db.models import Max, Sum
 
 from pools.models import Gpu, Instance, Site, Tenant
-from telemetry import ledger, partitions
+from telemetry.ledger import posting
 from telemetry.models import (
     CarbonFeed,
     CarbonPoint,
@@ -21,6 +21,7 @@ from telemetry.models import (
     SiteEnergy,
     Tariff,
 )
+from telemetry.storage import time_partitions
 
 from .house import moment
 
@@ -50,7 +51,7 @@ def meters(
     since_s: float = START,
 ) -> list[Gpu]:
     """Samples of the instance's GPUs each second, entered into the ledger."""
-    partitions.ensure({moment(since_s).date(), moment(until_s).date()})
+    time_partitions.ensure({moment(since_s).date(), moment(until_s).date()})
     gpus = [hold.gpu for hold in instance.gpu_holds.select_related("gpu").order_by("gpu")]
     rows, counter_j = [], {gpu.pk: 1e6 for gpu in gpus}
     at_s = since_s
@@ -70,7 +71,7 @@ def meters(
             counter_j[gpu.pk] += power_w(at_s)
         at_s += 1.0
     GpuSample.objects.bulk_create(rows, batch_size=2_000)
-    ledger.post(moment(until_s + 3))
+    posting.post(moment(until_s + 3))
     return gpus
 
 

@@ -6,15 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from core.ports import AdapterError, EngineLimits, EngineReading, GpuReading, InstanceSpec, InstanceStatus
 from pools import wire
-from scheduler.core.ports import (
-    AdapterError,
-    EngineLimits,
-    EngineReading,
-    GpuReading,
-    InstanceSpec,
-    InstanceStatus,
-)
 
 
 def gpu_reading(uuid: str, index: int = 0, **changes: object) -> GpuReading:

@@ -77,7 +77,7 @@ def _main(code: str) -> None:
     work = compile(code, "a fork's work", "exec")
     import django.db.backends.postgresql.base  # what each fork would import anew
 
-    import telemetry.ingest  # noqa: F401
+    import telemetry.ingest.ingester  # noqa: F401
 
     print("ready", flush=True)
     while sys.stdin.readline():

@@ -6,11 +6,11 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
 
-from telemetry.reports.asked import Asked
-from telemetry.reports.basis import Basis, MeterBasis, PoolBasis, SiteBasis
-from telemetry.reports.blocks import SCHEMA, Block
-from telemetry.reports.lines import ReportLine, SloCount
-from telemetry.reports.market import Contract
+from telemetry.report_values.basis import Basis, MeterBasis, PoolBasis, SiteBasis
+from telemetry.report_values.blocks import SCHEMA, Block
+from telemetry.report_values.lines import ReportLine, SloCount
+from telemetry.report_values.market import Contract
+from telemetry.report_values.report_request import Asked
 
 HOUR_S = 3_600
 SITES = (

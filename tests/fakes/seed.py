@@ -34,7 +34,7 @@ from pools.models import (
     Tenant,
 )
 from scheduler.models import Decision, Epoch
-from telemetry import energy_entries, partitions
+from telemetry.ledger import energy_entries
 from telemetry.models import (
     Alert,
     CarbonFeed,
@@ -47,6 +47,7 @@ from telemetry.models import (
     MeterMark,
     RequestRecord,
 )
+from telemetry.storage import time_partitions
 
 A100, H100 = "A100-80GB", "H100-SXM-80GB"
 SITES = (
@@ -149,7 +150,7 @@ def history(
     """
     rng = random.Random(seed)
     start = seeded.now - timedelta(minutes=minutes)
-    partitions.ensure([start.date(), seeded.now.date(), (seeded.now - timedelta(days=1)).date()])
+    time_partitions.ensure([start.date(), seeded.now.date(), (seeded.now - timedelta(days=1)).date()])
     feeds(seeded, start)
     _ledger(seeded, start, rng)
     _samples(seeded, rng, sampled)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from pools import people
-from pools.audit import Actor
+from pools.access import people
+from pools.access.audit import Actor
 from pools.models import Job, ModelCard, Partition, Profile, RequestClass, Service
-from scheduler.live import holds, webhooks
+from scheduler import webhooks
 from scheduler.models import Study, StudyRun
+from scheduler.operations import holds
 from telemetry.models import (
     Alert,
     AlertSilence,

@@ -19,11 +19,11 @@ import pytest
 import redis
 from django.conf import settings
 
+from core.ports import PermanentError, RetryableError
 from pools import wire
-from pools.actuator.protocol import MESSAGE_BYTES
-from pools.agent import joining
-from pools.agent.actuator import SocketFrequencyActuator
-from scheduler.core.ports import PermanentError, RetryableError
+from pools.actuator.actuator_protocol import MESSAGE_BYTES
+from pools.agent import join_fleet
+from pools.agent.devices.actuator_client import SocketFrequencyActuator
 from tests.fakes.actuator import ActuatorProcess
 from tests.fakes.nvml import NO_PERMISSION, UNKNOWN, Boards, library
 from tests.fakes.simnode import ROOT, eventually
@@ -32,7 +32,7 @@ PROMISED_S = 10.0  # within which a clock is back, whatever was killed
 HOLD = """
 import sys, time
 from pathlib import Path
-from pools.agent.actuator import SocketFrequencyActuator
+from pools.agent.devices.actuator_client import SocketFrequencyActuator
 actuator = SocketFrequencyActuator(Path(sys.argv[1]))
 while True:
     actuator.lock([sys.argv[2]], 705.0, 2.0)
@@ -205,7 +205,10 @@ def test_agent_says_that_it_only_measures_until_the_actuator_is_there(
     """The agent as it runs on a GPU machine: a Celery worker, NVML, the actuator's socket, and Redis."""
     actuator.stop()
     node, log = "real-test", tmp_path / "agent.log"
-    command = [*joining.agent_command(node)[:-1], str(actuator.socket)]  # as `node join` prints it, but for the socket
+    command = [
+        *join_fleet.agent_command(node)[:-1],
+        str(actuator.socket),
+    ]  # as `node join` prints it, but for the socket
     environment = {**os.environ, **boards.environment, "BROKER_URL": settings.CELERY_BROKER_URL}
     boards.fail(1, "temperature", 3)
 

@@ -11,8 +11,8 @@ import pytest
 import redis
 from django.conf import settings
 
+from core.ports import EngineLimits
 from pools import wire
-from scheduler.core.ports import EngineLimits
 from tests.fakes.agent import NODE, PERIOD_S, Bench, complete, desired
 
 

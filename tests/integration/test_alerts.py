@@ -16,7 +16,6 @@ from greenserve.mail import parse
 from pools import wire
 from pools.models import Node, Pool, Site
 from scheduler.models import Epoch
-from telemetry import partitions
 from telemetry.alerts import notices, rounds, slo_minutes, webhook
 from telemetry.models import (
     Alert,
@@ -32,6 +31,7 @@ from telemetry.models import (
     SloMinute,
 )
 from telemetry.providers.secrets import Secret
+from telemetry.storage import time_partitions
 from tests.fakes import seed
 from tests.fakes.sink import Sink, receiving
 
@@ -82,7 +82,7 @@ class Desk:
 def desk(settings) -> Desk:
     """Nodes are left out: these tests have no agents."""
     seeded = seed.fleet(datetime.now(UTC).replace(microsecond=0))
-    partitions.ensure([(seeded.now + timedelta(days=day)).date() for day in range(-4, 2)])
+    time_partitions.ensure([(seeded.now + timedelta(days=day)).date() for day in range(-4, 2)])
     seed.feeds(seeded, seeded.now)
     sources = [path for path in settings.GREENSERVE_ALERTS["sources"] if not path.endswith("NODES")]
     settings.GREENSERVE_ALERTS = {**settings.GREENSERVE_ALERTS, "sources": sources}

@@ -9,9 +9,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import resolve
 
-from pools.audit import Actor
-from scheduler.api import urls
-from scheduler.api.series_sources import SERIES
+from frontend.api import urls
+from frontend.api.resources.series_sources import SERIES
+from pools.access.audit import Actor
 from tests.fakes import several
 
 MOST = 6  # session, user, role; rows, and what they name several of

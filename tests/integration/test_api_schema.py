@@ -22,11 +22,11 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from pools import people, rights
-from pools.audit import Actor
-from scheduler.api import documents
-from scheduler.api.configure import VIEWSETS
-from scheduler.api.permissions import right_of
+from frontend.api.resources import documents
+from frontend.api.resources.configure import VIEWSETS
+from frontend.api.rest.permissions import right_of
+from pools.access import people, rights
+from pools.access.audit import Actor
 from tests.fakes import seed
 
 pytestmark = pytest.mark.django_db

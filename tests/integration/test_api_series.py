@@ -10,8 +10,8 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from pools import people
-from pools.audit import Actor
+from pools.access import people
+from pools.access.audit import Actor
 from tests.fakes import seed
 
 

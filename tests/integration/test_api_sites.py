@@ -12,20 +12,12 @@ import pytest
 from django.apps import apps
 from django.test import Client
 
-from pools import audit
+from frontend.api.resources import documents
+from pools.access import audit
 from pools.models import Job, Pool, Service, Site
-from scheduler.api import documents
-from scheduler.live import holds
 from scheduler.models import Approval, ControllerState, Decision, Epoch, Study
-from telemetry.models import (
-    Alert,
-    AlertSilence,
-    GpuRate,
-    Pue,
-    Report,
-    ReportSchedule,
-    Tariff,
-)
+from scheduler.operations import holds
+from telemetry.models import Alert, AlertSilence, GpuRate, Pue, Report, ReportSchedule, Tariff
 from tests.fakes import seed
 from tests.fakes.people import person
 

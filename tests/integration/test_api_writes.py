@@ -10,8 +10,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from pools import people
-from pools.audit import Actor
+from pools.access import people
+from pools.access.audit import Actor
 from pools.models import ApiKey, AuditEntry, Job, Pool, Service, Site
 from scheduler.models import IdempotentAnswer
 from telemetry.models import CarbonFeed
@@ -285,7 +285,7 @@ def test_fault_of_ours_is_a_problem_without_its_cause(api, monkeypatch):
     def broken(*_: Any) -> Any:
         raise RuntimeError("a secret path")
 
-    monkeypatch.setattr("scheduler.api.configure.everywhere", broken)
+    monkeypatch.setattr("frontend.api.resources.configure.everywhere", broken)
     body = problem(api("GET", "sites/"))
     assert body["status"] == 500
     assert "secret" not in json.dumps(body)

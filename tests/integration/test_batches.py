@@ -27,13 +27,13 @@ from django.utils import timezone
 
 from greenserve import env
 from pools import demo, wire
+from pools.gateway.server import Config, GatewayServer
 from pools.models import ApiKey, Service, Site, Tenant
 from pools.services import hash_secret, register_key
-from scheduler.gateway.server import Config, GatewayServer
-from scheduler.live import publish
-from scheduler.live.batches import credentials, files, lifecycle, planning, runner
-from scheduler.live.batches.lines import ENDPOINTS
-from scheduler.live.batches.sending import GatewaySender, Outcome, Request
+from scheduler.batches import batch_keys, batch_runner, lifecycle, planning, tenant_files
+from scheduler.batches.input_lines import ENDPOINTS
+from scheduler.batches.sending import GatewaySender, Outcome, Request
+from scheduler.control.apply import publish
 from scheduler.models import Batch, BatchLine, Decision, File
 from telemetry.models import CarbonFeed, CarbonPoint
 from tests.fakes.engine import FakeEngine
@@ -154,7 +154,7 @@ class Bench:
         return str(made.id)
 
     def work(self) -> bool:
-        return runner.work(lambda: GatewaySender(self.url))
+        return batch_runner.work(lambda: GatewaySender(self.url))
 
     def output(self, file_id: str | None) -> list[dict[str, Any]]:
         assert file_id is not None
@@ -398,7 +398,7 @@ def test_lines_of_a_revoked_key_do_not_run(bench: Bench) -> None:
     bench.work()
     assert Batch.objects.get().status == "cancelled"
     assert not bench.engine.received
-    assert not credentials.fleet_keys(timezone.now())
+    assert not batch_keys.fleet_keys(timezone.now())
 
 
 def test_line_is_given_up_after_some_attempts_when_the_engine_breaks_on_it(bench: Bench, settings: Any) -> None:
@@ -419,7 +419,7 @@ def runners(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> 
     url = tmp_path_factory.mktemp("runners") / "url"
     code = (
         "import pathlib\n"
-        "from scheduler.live.batches import runner, sending\n"
+        "from scheduler.batches import runner, sending\n"
         f"runner.work(lambda: sending.GatewaySender(pathlib.Path({str(url)!r}).read_text()))\n"
     )
     with nursery(code, child_env()) as opened:
@@ -501,7 +501,7 @@ def made_batch(service: Service, count: int, window_s: float = 3_600.0) -> Batch
     """A batch that is under way, without the way there."""
     now, tenant = timezone.now(), Tenant.objects.get(name="acme")
     key = ApiKey.objects.get(tenant=tenant)
-    file = files.create(tenant, "in", [jsonl(*[line(n) for n in range(count)])], None, now)
+    file = tenant_files.create(tenant, "in", [jsonl(*[line(n) for n in range(count)])], None, now)
     batch = Batch.objects.create(
         tenant=tenant,
         key=key,
@@ -522,7 +522,7 @@ def test_lines_wait_for_cleaner_time_and_a_decision_says_so(service: Service) ->
     planning.save_rate(service, planning.RateMeter(10.0))
     sender = FakeSender(ok)
     for _ in range(3):
-        assert runner.work(lambda: sender)
+        assert batch_runner.work(lambda: sender)
     assert not sender.sent
     decision = Decision.objects.get(kind="deferral")
     assert decision.service == service
@@ -531,7 +531,7 @@ def test_lines_wait_for_cleaner_time_and_a_decision_says_so(service: Service) ->
     assert decision.inputs["g_per_kwh_now"] == pytest.approx(500)
     CarbonPoint.objects.all().delete()
     forecast(100, 500, 500)
-    assert runner.work(lambda: sender)
+    assert batch_runner.work(lambda: sender)
     assert sender.sent == 20
     assert Batch.objects.get().status == "completed"
     newest = Decision.objects.filter(kind="deferral").latest("pk")
@@ -544,7 +544,7 @@ def test_lines_run_in_dirty_time_when_the_deadline_is_near(service: Service) -> 
     forecast(*[500] * 3, 100)
     planning.save_rate(service, planning.RateMeter(2.0))
     sender = FakeSender(ok)
-    assert runner.work(lambda: sender)
+    assert batch_runner.work(lambda: sender)
     assert sender.sent == 20
 
 
@@ -553,7 +553,7 @@ def test_fewer_lines_are_under_way_when_others_wait(service: Service) -> None:
     planning.save_rate(service, planning.RateMeter(1.0))
     sender = FakeSender(ok)
     now = [1e9 + time.time()]
-    turn = runner.Runner(sender, waiting=lambda _: 0, clock=lambda: now[0] - 1e9)
+    turn = batch_runner.Runner(sender, waiting=lambda _: 0, clock=lambda: now[0] - 1e9)
     turn._look(now[0] - 1e9)
     (lane,) = turn._lanes.values()
     lane.window = 16.0
@@ -584,7 +584,7 @@ def test_refused_lines_come_again_when_told_to(service: Service) -> None:
         return ok(request) if status == 200 else Outcome(request.line, status, retry_after_s=0.05)
 
     sender = FakeSender(busy)
-    assert runner.work(lambda: sender)
+    assert batch_runner.work(lambda: sender)
     assert sender.sent == 6
     assert Batch.objects.get().completed == 3
 
@@ -593,7 +593,7 @@ def test_result_is_written_once_when_a_line_was_sent_twice(service: Service) -> 
     batch = made_batch(service, 1)
     row = batch.lines.get()
     outcome = Outcome(row.pk, 200, b'{"usage":{"prompt_tokens":1,"completion_tokens":2}}')
-    assert runner.store(row, outcome)
-    assert not runner.store(row, dataclasses.replace(outcome, status=500))
+    assert batch_runner.store(row, outcome)
+    assert not batch_runner.store(row, dataclasses.replace(outcome, status=500))
     batch.refresh_from_db()
     assert (batch.completed, batch.failed, batch.output_tokens) == (1, 0, 2)

@@ -8,8 +8,8 @@ from django.utils import timezone
 
 from pools import demo, wire
 from pools.models import Instance, InstanceGpu, ModelCard, Node
-from scheduler.live import apply
-from scheduler.live.gpu_memory import holds_two
+from scheduler.control.apply import apply
+from scheduler.control.apply.gpu_memory import holds_two
 from tests.fakes.house import start_instance
 
 pytestmark = pytest.mark.django_db

@@ -6,10 +6,10 @@ import pytest
 
 from pools import demo
 from pools.models import Site
-from scheduler.live import publish
+from scheduler.control.apply import publish
 from telemetry import tasks
-from telemetry.carbon import intensity_at, intensity_steps
-from telemetry.feeds import forecast_horizon_s, refresh_feed
+from telemetry.carbon.feeds import forecast_horizon_s, refresh_feed
+from telemetry.carbon.site_signals import intensity_at, intensity_steps
 from telemetry.models import CarbonFeed, CarbonPoint
 from tests.fakes.house import moment
 

@@ -10,7 +10,7 @@ from django.db import connection
 from greenserve.cli import cli
 from greenserve.commands import carbon as commands
 from pools.models import Site
-from telemetry import feeds
+from telemetry.carbon import feeds
 from telemetry.models import CarbonFeed, ForecastScore
 from telemetry.providers.secrets import Secret
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from greenserve.preflight import Lock
+from greenserve.supervision.preflight import Lock
 from tests.e2e.product import GREENSERVE, ROOT
 from tests.ports import free_port
 

@@ -14,7 +14,7 @@ from django.conf import settings
 
 from pools import wire
 from pools.agent.app import AgentThread, Bell
-from pools.agent.clock_requests import ClockListener, ClockRequests
+from pools.agent.clocks.clock_requests import ClockListener, ClockRequests
 from pools.agent.link import redis_url
 from pools.agent.loop import PERIOD_S, AgentLoop
 from tests.fakes.agent import redis_server
@@ -118,7 +118,7 @@ def test_clock_is_set_long_before_the_next_tick_when_a_gateway_publishes_it(
 def test_later_requests_are_heard_when_one_cannot_be_read(
     agent: Agent, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "pools.agent.clock_requests"):
+    with caplog.at_level(logging.WARNING, "pools.agent.clocks.clock_requests"):
         redis_client.publish(wire.clock_channel(NODE), b'{"uid": 1}')
         redis_client.publish(wire.clock_channel(NODE), wire.encode(request(-1.0)))
         publish(redis_client, 800.0)
@@ -140,7 +140,7 @@ def test_requests_are_heard_again_when_redis_was_away(tmp_path: Path, caplog: py
         eventually(lambda: socket.exists(), 10.0, "Redis")
         return server
 
-    with caplog.at_level(logging.INFO, "pools.agent.clock_requests"):
+    with caplog.at_level(logging.INFO, "pools.agent.clocks.clock_requests"):
         agent = Agent(f"unix://{socket}?db=0", period_s=0.2)  # before Redis is there
         eventually(lambda: unheard(caplog) == 1, 10.0, "first complaint")
         server = start()

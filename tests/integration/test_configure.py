@@ -7,10 +7,10 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.utils import timezone
 
-from pools.audit import Actor
+from pools.access.audit import Actor
 from pools.models import AuditEntry, Membership, ModelCard, Pool, RequestClass, Service, Site, Slo
-from scheduler.live import policy
-from scheduler.live.configure import changes, consequences, registry
+from scheduler.control import service_policy
+from scheduler.operations.configure import changes, consequences, registry
 from telemetry.models import CarbonFeed, Tariff
 
 pytestmark = pytest.mark.django_db
@@ -147,11 +147,11 @@ def test_pools_and_policy_follow_when_a_service_is_changed(service):
     changes.create(SYSTEM, Pool(service=service, site=at, request_class=cell))
     cells = RequestClass.objects.filter(partition__services=service).count()
     assert Pool.objects.filter(site=at).count() == cells > 1
-    assert not policy.taken_up(service, timezone.now())
+    assert not service_policy.taken_up(service, timezone.now())
     service.policy = "dynamollm"
     changes.update(SYSTEM, service)
     assert Pool.objects.filter(site=at).count() > cells
-    assert policy.taken_up(service, timezone.now())
+    assert service_policy.taken_up(service, timezone.now())
     service.knobs = {"clock": "sideways"}
     with pytest.raises(ValidationError) as caught:
         changes.update(SYSTEM, service)

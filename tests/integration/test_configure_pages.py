@@ -6,8 +6,8 @@ from django.utils import timezone
 
 from pools import demo
 from pools.models import Node, Service, Site
-from scheduler.live.configure import registry
 from scheduler.models import Decision, LoopPause, Override, ServiceMode
+from scheduler.operations.configure import registry
 
 pytestmark = pytest.mark.django_db
 

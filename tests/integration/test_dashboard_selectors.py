@@ -11,13 +11,15 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from core.fairness import freesh_timely_jain, jain
 from pools.models import Gpu, Pool
 from scheduler import selectors as scheduler_selectors
-from scheduler.core.fairness import freesh_timely_jain, jain
 from scheduler.models import Decision
-from telemetry import energy_entries, partitions, selectors
-from telemetry.frames import PoolRow, Window
+from telemetry import selectors
+from telemetry.ledger import energy_entries
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuSample, MeterMark, RequestRecord
+from telemetry.selectors.frames import PoolRow, Window
+from telemetry.storage import time_partitions
 from tests.fakes import seed
 
 pytestmark = pytest.mark.django_db
@@ -27,7 +29,7 @@ WINDOW = Window.last(900.0, NOW.timestamp())
 
 @pytest.fixture
 def fleet() -> seed.Seeded:
-    partitions.ensure([NOW.date(), (NOW - timedelta(days=1)).date()])
+    time_partitions.ensure([NOW.date(), (NOW - timedelta(days=1)).date()])
     return seed.fleet(NOW)
 
 

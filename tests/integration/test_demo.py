@@ -8,8 +8,8 @@ from django.core.management import call_command
 
 from pools import demo, services
 from pools.demo import carbon_curve
-from pools.demo.credentials import CredentialsError
-from pools.demo.fleet import profile_rows
+from pools.demo.demo_credentials import CredentialsError
+from pools.demo.demo_fleet import profile_rows
 from pools.models import ApiKey, Gpu, Node, Pool, Profile, RequestClass, Service, Site, Slo, Tenant
 from telemetry.models import CarbonFeed, GpuRate, Tariff
 

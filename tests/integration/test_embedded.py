@@ -15,8 +15,8 @@ import psycopg
 import pytest
 import redis
 
-from greenserve import embedded, places, postgres_server
 from greenserve.process import Child, Spec, StartError
+from greenserve.servers import embedded, places, postgres_server
 
 
 @pytest.fixture

@@ -7,14 +7,15 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from core.controllers.fleet import carbon
+from core.types import Loop
 from pools import demo, wire
 from pools.models import Instance, InstanceGpu, Node, Pool, Profile, Service
 from scheduler import tasks
-from scheduler.core.controllers import carbon
-from scheduler.core.types import Loop
-from scheduler.live import clock, epochs, publish, realise
+from scheduler.control import clock_decisions, epochs, realise
+from scheduler.control.apply import publish
 from scheduler.models import ControllerState, Decision, Epoch
-from telemetry.feeds import refresh_feed
+from telemetry.carbon.feeds import refresh_feed
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry
 from tests.fakes.house import moment, report, report_all, requests_came, start_instance
 
@@ -423,7 +424,7 @@ def test_clock_decision_is_stored_once_when_its_batch_comes_twice(service, now):
         wire.ClockDecision(now.timestamp(), "not-a-uid", "slack", "Down", 1410.0, 1310.0, 0, {}),
     ]
     for _ in range(2):
-        clock.store(rows, "loc1-a100", "boot-1", 7)
+        clock_decisions.store(rows, "loc1-a100", "boot-1", 7)
     found = list(Decision.objects.filter(kind="clock").order_by("source_key"))
     assert [d.source_key for d in found] == [f"loc1-a100/boot-1/7/{n}" for n in range(3)]
     assert [d.held for d in found] == [0, 30, 0]

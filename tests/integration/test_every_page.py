@@ -20,7 +20,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import URLResolver, get_resolver
 
-from pools.audit import Actor
+from pools.access.audit import Actor
 from pools.models import AccessToken, ApiKey, Cluster, Job, ModelCard, Node, Pool, Service, Site
 from scheduler.models import Decision, Study
 from telemetry.models import Alert, AlertSilence, CarbonFeed, Report

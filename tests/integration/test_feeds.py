@@ -7,12 +7,13 @@ from datetime import timedelta
 import pytest
 from django.db import IntegrityError, connection, transaction
 
+from core.ports import CoolDownError, IntensityPoint, PermanentError
 from pools.models import Site
-from scheduler.core.ports import CoolDownError, IntensityPoint, PermanentError
-from telemetry import carbon, feed_status, feeds
+from telemetry.carbon import feeds, site_signals
 from telemetry.models import CarbonFeed, CarbonPoint
-from telemetry.providers.http import Bounds, Outside, Pace
+from telemetry.providers.provider_http import Bounds, Outside, Pace
 from telemetry.providers.secrets import VARIABLES, Secret
+from telemetry.selectors import feed_status
 from tests.fakes.house import moment
 from tests.fakes.web import Answer, Clock, serving
 
@@ -204,10 +205,10 @@ def test_price_has_its_currency_when_it_is_stored(site):
     assert feeds.append(feed, [priced], NOW) == 1
     assert feeds.append(feed, [priced], NOW) == 0
     assert feeds.append(feed, [replace(priced, price_per_kwh=-0.003)], NOW) == 1
-    assert carbon.price_at(site, moment(START + 60.0)) == -0.003
-    assert carbon.intensity_at(site, moment(START + 60.0)) is None
-    assert carbon.price_steps(site, NOW, 3_600.0, 2, "EUR") == (-0.003, None)
-    assert carbon.price_steps(site, NOW, 3_600.0, 2, "USD") == ()
+    assert site_signals.price_at(site, moment(START + 60.0)) == -0.003
+    assert site_signals.intensity_at(site, moment(START + 60.0)) is None
+    assert site_signals.price_steps(site, NOW, 3_600.0, 2, "EUR") == (-0.003, None)
+    assert site_signals.price_steps(site, NOW, 3_600.0, 2, "USD") == ()
 
 
 def test_value_may_come_when_it_was_null_before(site):
@@ -215,7 +216,7 @@ def test_value_may_come_when_it_was_null_before(site):
     assert feeds.append(feed, [point(START, None)], NOW) == 1
     assert feeds.append(feed, [point(START, None)], NOW) == 0
     assert feeds.append(feed, [point(START, 10.0)], moment(START + 7_200.0)) == 1
-    assert carbon.intensity_at(site, moment(START)) == 10.0
+    assert site_signals.intensity_at(site, moment(START)) == 10.0
     with pytest.raises(Exception, match="append-only"), transaction.atomic():
         CarbonPoint.objects.update(value_g_per_kwh=1.0)
 
@@ -239,11 +240,11 @@ def test_decisions_go_by_marginal_rates_when_every_site_has_them(site):
     west = Site.objects.create(name="west", rank=1)
     both(site, [100.0, 110.0], [-50.0, 400.0])
     both(west, [200.0, 210.0], [300.0, 500.0])
-    found = carbon.for_decisions([site, west], NOW, moment(START + 7_200.0))
+    found = site_signals.for_decisions([site, west], NOW, moment(START + 7_200.0))
     assert found.signal == "marginal"
     assert found.steps(site, NOW, 3_600.0, 2) == (-50.0, 400.0)
     assert found.at(west, NOW) == 300.0
-    assert carbon.intensity_steps(site, NOW, 3_600.0, 2) == (100.0, 110.0)  # what the inventory goes by
+    assert site_signals.intensity_steps(site, NOW, 3_600.0, 2) == (100.0, 110.0)  # what the inventory goes by
 
 
 @pytest.mark.parametrize("marginals", [None, [], [None, 300.0], [300.0, None, None, None]])
@@ -254,7 +255,7 @@ def test_decisions_go_by_averages_when_a_site_lacks_marginal_rates(site, margina
         feeds.append(CarbonFeed.objects.create(site=west, provider="fake"), [point(START, 200.0)], NOW)
     else:
         both(west, [200.0] * 4, marginals)
-    found = carbon.for_decisions([site, west], NOW, moment(START + 4 * 3_600.0))
+    found = site_signals.for_decisions([site, west], NOW, moment(START + 4 * 3_600.0))
     assert found.signal == "average"
     assert (found.at(site, NOW), found.at(west, NOW)) == (100.0, 200.0)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
-from pools import people
-from pools.audit import Actor
+from pools.access import people
+from pools.access.audit import Actor
+from pools.access.rights import Right
 from pools.models import Gpu, Node, Pool, Service
-from pools.rights import Right
 from pools.services import find_key
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fleet_by_rest.py"

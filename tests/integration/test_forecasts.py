@@ -6,15 +6,15 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
+from core.ports import IntensityPoint
+from core.types import Limits
 from pools import demo
 from pools.models import RequestClass, Service, Site
-from scheduler.core.ports import IntensityPoint
-from scheduler.core.types import Limits
-from scheduler.live.demand import Arrival, Arrivals, foreseen
-from telemetry import carbon, feeds, partitions
-from telemetry.forecasts import carbon as carbon_forecasts
-from telemetry.forecasts import load, record, series
+from scheduler.control.snapshot.recorded_demand import Arrival, Arrivals, foreseen
+from telemetry.carbon import feeds, site_signals
+from telemetry.forecasts import carbon_forecasts, forecast_record, histories, load_forecasts
 from telemetry.models import CarbonFeed, ForecastScore, GpuSample, LoadPoint, RequestRecord
+from telemetry.storage import time_partitions
 from tests.fakes.house import moment
 
 pytestmark = pytest.mark.django_db
@@ -68,7 +68,7 @@ def test_best_model_forecasts_when_the_provider_does_not(hourly):
     scores = carbon_forecasts.score(hourly, NOW)
     hourly.refresh_from_db()
     assert hourly.forecast_model == scores[0].model != "persistence"
-    stored = record.newest(feed=hourly)
+    stored = forecast_record.newest(feed=hourly)
     assert (stored[0].model, stored[0].chosen) == (scores[0].model, True)
     assert sum(row.chosen for row in stored) == 1
     assert all(row.mape is not None and row.pinball > 0.0 and row.samples >= 24 * 10 for row in stored)
@@ -77,7 +77,7 @@ def test_best_model_forecasts_when_the_provider_does_not(hourly):
     made = hourly.points.filter(forecast=True).order_by("start_at")
     assert {(p.model, p.provider, p.estimated) for p in made} == {(scores[0].model, "greenserve", True)}
     assert made[0].start_at == NOW
-    ahead = carbon.intensity_steps(hourly.site, NOW, HOUR_S, 24)
+    ahead = site_signals.intensity_steps(hourly.site, NOW, HOUR_S, 24)
     assert np.abs(np.array(ahead) - [wave(h) for h in range(24)]).max() < 25.0
 
 
@@ -90,9 +90,12 @@ def test_feed_is_carried_forward_when_there_is_no_record_yet(hourly):
     assert hourly.forecast_model == "persistence"
     assert not ForecastScore.objects.exists()
     later = at + timedelta(hours=2)
-    assert carbon.IntensityCurve(hourly.site, at, later).at(at.timestamp() + 60.0) is None  # not for the inventory
     assert (
-        carbon.intensity_at(hourly.site, later) == hourly.points.get(start_at=at - timedelta(hours=1)).value_g_per_kwh
+        site_signals.IntensityCurve(hourly.site, at, later).at(at.timestamp() + 60.0) is None
+    )  # not for the inventory
+    assert (
+        site_signals.intensity_at(hourly.site, later)
+        == hourly.points.get(start_at=at - timedelta(hours=1)).value_g_per_kwh
     )
 
 
@@ -114,7 +117,7 @@ def test_better_one_is_used_when_provider_and_models_forecast(hourly, error, bes
     hourly.refresh_from_db()
     assert bool(hourly.forecast_model) is bool(best)
     carbon_forecasts.extend(hourly, NOW)
-    ahead = np.array(carbon.intensity_steps(hourly.site, NOW, HOUR_S, 12))
+    ahead = np.array(site_signals.intensity_steps(hourly.site, NOW, HOUR_S, 12))
     off = np.abs(ahead - [wave(h) + 5.0 * NOISE[DAYS * 24 + h] for h in range(12)]).max()
     assert off < (1.0 if not best else 40.0)
 
@@ -126,12 +129,12 @@ def test_provider_is_believed_when_it_has_no_record_yet(hourly):
     hourly.refresh_from_db()
     assert hourly.forecast_model == ""
     assert carbon_forecasts.extend(hourly, NOW) == 0
-    assert not any(row.chosen for row in record.newest(feed=hourly))
+    assert not any(row.chosen for row in forecast_record.newest(feed=hourly))
 
 
 def test_provider_is_judged_by_what_it_had_said_when_it_revised_since(hourly):
     measure(hourly, noise=0.0)
-    history = series.carbon(hourly, NOW, HOUR_S)
+    history = histories.carbon(hourly, NOW, HOUR_S)
     at = 10 * 24
     feeds.append(hourly, [point(at + 1, 1.0, START + (at - 5) * HOUR_S, True)], moment(START + (at - 5) * HOUR_S))
     feeds.append(hourly, [point(at + 1, 2.0, START + (at + 0.5) * HOUR_S, True)], moment(START + (at + 0.5) * HOUR_S))
@@ -143,7 +146,7 @@ def test_provider_is_judged_by_what_it_had_said_when_it_revised_since(hourly):
 
 def test_gap_is_no_value_when_a_history_is_made(hourly):
     feeds.append(hourly, [point(0, 100.0), point(1, None), point(3, 50.0)], NOW)
-    values = series.carbon(hourly, moment(START + 5 * HOUR_S), HOUR_S).values
+    values = histories.carbon(hourly, moment(START + 5 * HOUR_S), HOUR_S).values
     np.testing.assert_array_equal(values, [100.0, np.nan, np.nan, 50.0])
 
 
@@ -163,7 +166,7 @@ def service(settings):
     settings.DEMO_SPEEDUP = 1.0
     settings.GREENSERVE_LOOPS = {**settings.GREENSERVE_LOOPS, "carbon": {"period_s": 1_800.0, "steps": 6}}
     demo.load()
-    partitions.ensure([NOW.date()])
+    time_partitions.ensure([NOW.date()])
     return Service.objects.first().name
 
 
@@ -196,7 +199,7 @@ def test_peak_is_the_fullest_five_seconds_when_load_is_counted(service):
     ask(service, NOW_S + 2.5, "SS", 90, status="client_error")
     ask(service, NOW_S + 310.0, "SS", 1)
     at = moment(NOW_S + 630.0)
-    written = load.record_load(at)
+    written = load_forecasts.record_load(at)
     found = {
         (p.request_class, (p.start_at - NOW).total_seconds()): (p.peak_rps, p.requests) for p in LoadPoint.objects.all()
     }
@@ -209,7 +212,7 @@ def test_peak_is_the_fullest_five_seconds_when_load_is_counted(service):
     }
     assert written == 5
     ask(service, NOW_S + 400.0, "SS", 20)  # that came late
-    load.record_load(moment(NOW_S + 930.0))
+    load_forecasts.record_load(moment(NOW_S + 930.0))
     assert LoadPoint.objects.get(request_class="SS", start_at=moment(NOW_S + 300.0)).peak_rps == 4.0
     assert LoadPoint.objects.count() == 5
 
@@ -217,7 +220,7 @@ def test_peak_is_the_fullest_five_seconds_when_load_is_counted(service):
 def test_quiet_step_is_zero_when_gpus_were_sampled_in_it(service):
     ask(service, NOW_S + 1.0, "SS")
     GpuSample.objects.create(at=moment(NOW_S + 400.0), gpu_id=1)
-    load.record_load(moment(NOW_S + 930.0))
+    load_forecasts.record_load(moment(NOW_S + 930.0))
     steps = {(p.start_at - NOW).total_seconds(): p.peak_rps for p in LoadPoint.objects.filter(request_class="SS")}
     assert steps == {0.0: 0.2, 300.0: 0.0}  # in the third nobody knows
 
@@ -238,8 +241,8 @@ def test_next_six_steps_are_forecast_by_class_when_weeks_are_known(service):
             )
             for step in range(first, first + 15 * 288)
         )
-    load.score_due(NOW, 3_600.0, 600.0)
-    found = load.upcoming(service, NOW + timedelta(seconds=30))
+    load_forecasts.score_due(NOW, 3_600.0, 600.0)
+    found = load_forecasts.upcoming(service, NOW + timedelta(seconds=30))
     assert set(found) == {"", "SS"}
     ss = found["SS"]
     assert (len(ss.rates_rps), ss.start_s, ss.step_s) == (6, NOW_S, 300.0)
@@ -247,13 +250,13 @@ def test_next_six_steps_are_forecast_by_class_when_weeks_are_known(service):
     assert max(abs(middle - 4.0) for middle in ss.median_rps) < 2.0
     assert [row.chosen for row in ss.record] == [True] + [False] * (len(ss.record) - 1)
     assert ss.model == ss.record[0].model
-    assert {row.quantile for row in ss.record} == {load.QUANTILE}
+    assert {row.quantile for row in ss.record} == {load_forecasts.QUANTILE}
 
 
 def test_load_is_carried_forward_when_it_was_never_scored(service):
     ask(service, NOW_S + 1.0, "SS", 5)
-    load.record_load(moment(NOW_S + 330.0))
-    found = load.upcoming(service, moment(NOW_S + 330.0))["SS"]
+    load_forecasts.record_load(moment(NOW_S + 330.0))
+    found = load_forecasts.upcoming(service, moment(NOW_S + 330.0))["SS"]
     assert (found.model, found.median_rps, found.record) == ("persistence", (1.0,) * 6, ())
 
 

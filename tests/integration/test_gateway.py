@@ -43,7 +43,7 @@ def store() -> Iterator[redis.Redis]:
 
 @dataclass
 class Process:
-    """One `python -m scheduler.gateway`, and what a test wants of it."""
+    """One `python -m pools.gateway`, and what a test wants of it."""
 
     spool: Path
     redis_url: str
@@ -53,7 +53,7 @@ class Process:
 
     async def start(self) -> None:
         self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "scheduler.gateway", "--host", "127.0.0.1", "--port", str(self.port)),
+            *(sys.executable, "-m", "pools.gateway", "--host", "127.0.0.1", "--port", str(self.port)),
             *("--redis-url", self.redis_url, "--spool", str(self.spool), *self.more),
             stderr=asyncio.subprocess.PIPE,
         )

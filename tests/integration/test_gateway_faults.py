@@ -24,8 +24,9 @@ import redis
 import redis.asyncio
 from django.conf import settings
 
-from greenserve import embedded, env, postgres_server
+from greenserve import env
 from greenserve.process import Child, Spec
+from greenserve.servers import embedded, postgres_server
 from pools import wire
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import FakeFleet

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from pools import wire
-from scheduler.gateway.server import Config, GatewayServer
+from pools.gateway.server import Config, GatewayServer
 from tests.fakes.fleet import MODEL, SECRET, FakeFleet
 from tests.integration.test_simnode_abilities import MODEL as ENGINE_MODEL
 from tests.integration.test_simnode_abilities import Node

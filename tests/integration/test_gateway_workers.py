@@ -17,7 +17,7 @@ import redis
 from django.conf import settings
 
 from pools import wire
-from scheduler.gateway.live import RedisLink
+from pools.gateway.redis_tasks import RedisLink
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import MODEL, SECRET, FakeFleet
 
@@ -59,7 +59,7 @@ async def gateway(tmp_path: Path) -> AsyncIterator[str]:
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "scheduler.gateway", "--port", "0", "--redis-url", settings.REDIS_URL),
+        *(sys.executable, "-m", "pools.gateway", "--port", "0", "--redis-url", settings.REDIS_URL),
         *("--spool", str(tmp_path / "spool"), "--worker-token-file", str(token)),
         stderr=asyncio.subprocess.PIPE,
     )

@@ -6,14 +6,15 @@ import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.utils import timezone
 
+from core.types import Loop
 from pools import wire
-from pools.audit import Actor
+from pools.access.audit import Actor
 from pools.models import AuditEntry, Instance, Membership, Node, Partition, Service, Site
 from scheduler import tasks
-from scheduler.core.types import Loop
-from scheduler.live import approvals, epochs, holds, policy
+from scheduler.control import approvals, epochs, service_policy
 from scheduler.models import Approval, Decision, Epoch, LoopPause, Override
-from telemetry.feeds import refresh_feed
+from scheduler.operations import holds
+from telemetry.carbon.feeds import refresh_feed
 from telemetry.models import CarbonFeed
 from tests.fakes.house import report_all, requests_came
 
@@ -137,13 +138,13 @@ def test_plans_are_made_around_a_pool_when_its_workers_are_pinned(service, redis
     requests_came(now, count=300, over_s=100)
     epochs.run(service, Loop.CARBON, now)
     service.refresh_from_db()
-    assert not policy.taken_up(service, now)
+    assert not service_policy.taken_up(service, now)
     pool = service.pools.filter(request_class__partition=service.partition, workers={}).exclude(site__clusters=None)[0]
     mode = next(iter(Instance.objects.filter(node__cluster__site=pool.site).values_list("gpu_type", flat=True)), None)
     mode = mode or Node.objects.filter(cluster__site=pool.site).first().gpus.first().gpu_type
     own = {f"{mode}/TP2": 1}
     held = holds.pin_workers(operator, pool, own, timezone.now() + timedelta(hours=1), "a trial")
-    assert policy.taken_up(service, now)
+    assert service_policy.taken_up(service, now)
     at = later(redis_client, now)
     assert [epoch.status for epoch in epochs.run_now(service, at) if epoch.status == "failed"] == []
     pool.refresh_from_db()
@@ -161,11 +162,11 @@ def test_plans_are_made_around_a_pool_when_its_workers_are_pinned(service, redis
         epochs.run(service, loop, later(redis_client, at))
     pool.refresh_from_db()
     assert pool.workers == own
-    assert not policy.taken_up(service, at)
+    assert not service_policy.taken_up(service, at)
     Override.objects.filter(pk=held.pk).update(
         created_at=timezone.now() - timedelta(hours=2), expires_at=timezone.now() - timedelta(seconds=1)
     )
-    assert policy.taken_up(service, at)
+    assert service_policy.taken_up(service, at)
 
 
 def _nodes(site):
@@ -177,7 +178,7 @@ def test_plans_leave_a_site_when_it_is_drained(service, redis_client, operator, 
     site = Instance.objects.first().node.cluster.site
     held = holds.drain_site(operator, site, timezone.now() + timedelta(hours=1), "new transformer")
     service.refresh_from_db()
-    assert policy.taken_up(service, now)
+    assert service_policy.taken_up(service, now)
     epochs.run_now(service, later(redis_client, now))
     assert not service.pools.filter(site=site).exclude(workers={}).exists()
     assert service.pools.exclude(workers={}).exists()

@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 
 from pools import demo, wire
 from pools.models import Instance, Node, Slo
-from scheduler.live import clock
+from scheduler.control import clock_decisions
 from scheduler.models import Decision
-from telemetry import ingest, requests
-from telemetry.ingest import DEAD_STREAM, Ingester
+from telemetry.ingest import ingester as ingest
+from telemetry.ingest import request_records
+from telemetry.ingest.agent_batches import SampleWriter
+from telemetry.ingest.ingester import DEAD_STREAM, Ingester
 from telemetry.models import GpuSample, IngestedBatches, InstanceSample, RequestRecord
-from telemetry.samples import SampleWriter
 from tests.fakes.house import batch, gpu_row, instance_row, request_row, send, start_instance
 from tests.fakes.nursery import Nursery, nursery
 from tests.fakes.simnode import eventually
@@ -46,7 +47,7 @@ def ingester(redis_client, instance):
 
 
 def new_ingester(client):
-    made = Ingester(client, clock.store)
+    made = Ingester(client, clock_decisions.store)
     made.ensure_groups()
     return made
 
@@ -141,7 +142,7 @@ def test_nothing_is_lost_when_killed_before_the_commit(ingester, instance, redis
     send(redis_client, wire.BATCH_STREAM, batch(1, [gpu_row(GPU, time.time())]))
     ingester.step(block_ms=1)
     with monkeypatch.context() as patch:
-        patch.setattr(requests, "insert", lambda *_: (_ for _ in ()).throw(OperationalError("gone")))
+        patch.setattr(request_records, "insert", lambda *_: (_ for _ in ()).throw(OperationalError("gone")))
         with pytest.raises(OperationalError):
             ingester.step(block_ms=1)
     assert not IngestedBatches.objects.exists()
@@ -342,7 +343,7 @@ def test_message_is_kept_when_the_schema_is_not_there_yet(ingester, redis_client
     send(redis_client, wire.BATCH_STREAM, batch(1, [gpu_row(GPU, time.time())]))
     ingester.step(block_ms=1)
     with monkeypatch.context() as patch:
-        patch.setattr(requests, "insert", lambda *_: (_ for _ in ()).throw(ProgrammingError("no such table")))
+        patch.setattr(request_records, "insert", lambda *_: (_ for _ in ()).throw(ProgrammingError("no such table")))
         with pytest.raises(ProgrammingError):
             ingester.step(block_ms=1)
     assert redis_client.xlen(DEAD_STREAM) == 0

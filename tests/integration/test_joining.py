@@ -19,9 +19,9 @@ from django.test import Client
 from django.utils import timezone
 
 from greenserve.commands.node import node as node_command
-from pools import joining
-from pools.audit import Actor
+from pools.access.audit import Actor
 from pools.models import AuditEntry, Cluster, Gpu, JoinToken, Node, Site
+from pools.registration import join_tokens
 from pools.services import hash_secret
 from tests.fakes.nvml import Boards, library
 from tests.fakes.simnode import ROOT
@@ -49,7 +49,7 @@ def wrong(answer: Any) -> dict[str, str]:
 
 @pytest.mark.django_db
 def test_machine_is_a_metered_node_when_it_brings_a_token(redis_client) -> None:
-    token, secret = joining.issue(Actor(), cluster())
+    token, secret = join_tokens.issue(Actor(), cluster())
     assert secret not in str(vars(token))
     answer = post(secret)
     assert answer.status_code == 201, answer.content
@@ -66,10 +66,10 @@ def test_machine_is_a_metered_node_when_it_brings_a_token(redis_client) -> None:
 @pytest.mark.django_db
 def test_token_is_refused_when_it_was_used_has_expired_or_never_was(redis_client) -> None:
     where = cluster()
-    _, secret = joining.issue(Actor(), where)
+    _, secret = join_tokens.issue(Actor(), where)
     assert post(secret).status_code == 201
     assert "was used" in wrong(post(secret, "box-2"))["token"]
-    late, expired = joining.issue(Actor(), where)
+    late, expired = join_tokens.issue(Actor(), where)
     JoinToken.objects.filter(pk=late.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
     assert "has expired" in wrong(post(expired, "box-2"))["token"]
     assert "is not known" in wrong(post("gsj_guessed", "box-2"))["token"]
@@ -80,14 +80,14 @@ def test_token_is_refused_when_it_was_used_has_expired_or_never_was(redis_client
 def test_token_stays_good_when_what_it_came_with_was_wrong(redis_client) -> None:
     where = cluster()
     Node.objects.create(cluster=where, name="simulated", simulated=True)
-    _, secret = joining.issue(Actor(), where)
+    _, secret = join_tokens.issue(Actor(), where)
     assert "a simulated node" in wrong(post(secret, "simulated"))["name"]
     assert "power limit" in wrong(post(secret, gpus=[{**GPU, "tdp_w": None}]))["gpus"]
     assert "from 1 to 64" in wrong(post(secret, gpus=[]))["gpus"]
     assert "gpus.0.memory_bytes" in wrong(post(secret, gpus=[{**GPU, "memory_bytes": 0}]))
     assert not Gpu.objects.exists()
     assert post(secret).status_code == 201
-    _, another = joining.issue(Actor(), where)
+    _, another = join_tokens.issue(Actor(), where)
     assert "belongs to node box-1" in wrong(post(another, "box-2"))["gpus"]
     assert not Node.objects.filter(name="box-2").exists()
     assert post(another, gpus=[GPU, {**GPU, "uuid": "GPU-b", "index": 1}]).status_code == 201  # joins again, with more
@@ -127,7 +127,7 @@ def command(boards: Boards, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_command_joins_and_says_what_to_run(live_server, redis_client, boards: Boards, tmp_path: Path) -> None:
-    _, secret = joining.issue(Actor(), cluster())
+    _, secret = join_tokens.issue(Actor(), cluster())
     boards[1].mig, boards[1].slices = 1, 2
     done = command(boards, "join", live_server.url, secret, "--name", "box-1", "--keep", str(tmp_path / "var"))
     assert done.returncode == 0, done.stderr

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 from django.core.files.uploadedfile import SimpleUploadedFile
 
+from core.simulator.runs.simulation_jobs import SimulationJob
 from greenserve.commands.lab import lab as command
 from pools.models import Job, Membership
-from scheduler.live.whatif import asking, experiments, running, tasks
-from scheduler.live.whatif.errors import BadStudy
 from scheduler.models import Study
-from scheduler.simulator.jobs import SimulationJob
+from scheduler.whatif import experiment_studies, running, study_requests, tasks
+from scheduler.whatif.errors import BadStudy
 from tests.fakes import lab, seed
 
 pytestmark = pytest.mark.django_db
@@ -40,17 +40,17 @@ def operator(django_user_model: Any) -> Any:
 
 
 def test_an_experiment_has_its_published_figures_beside_its_own_when_it_has_run(operator: Any) -> None:
-    study = asking.ask({"base": "lab:tiny"}, operator)
+    study = study_requests.ask({"base": "lab:tiny"}, operator)
     assert study.name == "Paper, fig. 1 and table 2: two instances"
     assert study.notes == ["All is ours."]
     assert [(run.label, run.changes) for run in study.runs.all()][2] == ("fewer", ["fleet.count=1"])
-    before = experiments.result(study)
+    before = experiment_studies.result(study)
     assert before is not None
     assert [row["simulated"] for row in before["published"]] == [None, None]
 
     assert running.run(study.pk), list(study.runs.values_list("error", flat=True))
 
-    found = experiments.result(study)
+    found = experiment_studies.result(study)
     assert found is not None
     one, another = found["published"]
     assert (one["published"], one["place"], one["unit"]) == (40.0, "fig. 1", "%")
@@ -65,7 +65,7 @@ def test_the_command_line_knows_a_run_when_a_study_has_run_it_and_the_other_way_
     trace = folder / "given.csv"
     trace.write_bytes(TRACE)
     traced = {"base": "lab:traced", "traffic": {"kind": "trace"}}
-    study = asking.ask(traced, operator, TRACE)
+    study = study_requests.ask(traced, operator, TRACE)
     assert running.run(study.pk), list(study.runs.values_list("error", flat=True))
 
     out = str(folder / "docs" / "results.md")
@@ -75,7 +75,7 @@ def test_the_command_line_knows_a_run_when_a_study_has_run_it_and_the_other_way_
 
     monkeypatch.setattr(SimulationJob, "run", lambda *given: pytest.fail("it is known"))
     for given, upload in (({"base": "lab:tiny"}, None), (traced, TRACE)):
-        again = asking.ask(given, operator, upload)
+        again = study_requests.ask(given, operator, upload)
         assert running.run(again.pk)
     again.job.refresh_from_db()
     assert (again.job.result or {})["bound"]["energy_wh"] > 0
@@ -99,7 +99,7 @@ def test_what_an_experiment_does_not_take_names_its_field(
     operator: Any, given: dict[str, Any], field: str, words: str
 ) -> None:
     with pytest.raises(BadStudy, match=words) as caught:
-        asking.ask(given, operator)
+        study_requests.ask(given, operator)
     assert caught.value.field == field
 
 
@@ -110,11 +110,11 @@ def test_other_requests_are_said_to_be_others_when_they_take_the_traces_place(op
         (past, "are left out. In the place of the Azure conversation hour of 2023: what is published is not of"),
         ({"kind": "generated"}, "those that the scenario generates, in the place of"),
     ):
-        study = asking.ask({"base": "lab:traced", "traffic": traffic}, operator)
+        study = study_requests.ask({"base": "lab:traced", "traffic": traffic}, operator)
         assert words in study.notes[-1]
         assert "They come 1.5 times as fast" in study.notes[-1]
         assert study.scenario["workload"]["rate_scale"] == 1.5  # the experiment's own, kept
-    study = asking.ask({"base": "lab:traced", "traffic": {"kind": "trace"}}, operator, TRACE)
+    study = study_requests.ask({"base": "lab:traced", "traffic": {"kind": "trace"}}, operator, TRACE)
     assert "a trace in the place of" in study.notes[-1]
 
 
@@ -182,7 +182,7 @@ def test_rest_tells_of_experiments_and_starts_one(operator: Any, client: Any, mo
 def test_an_experiment_keeps_the_runs_that_are_done_when_it_is_stopped(
     operator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = asking.ask({"base": "lab:tiny"}, operator)
+    study = study_requests.ask({"base": "lab:tiny"}, operator)
     whole = SimulationJob.run
 
     def stopped(job: SimulationJob, tell: Any) -> Any:
@@ -197,6 +197,6 @@ def test_an_experiment_keeps_the_runs_that_are_done_when_it_is_stopped(
     study.job.refresh_from_db()
     assert study.job.state == Job.State.CANCELLED
     assert list(study.runs.values_list("state", flat=True)) == ["done", "done", "cancelled"]
-    found = experiments.result(study)
+    found = experiment_studies.result(study)
     assert found is not None
     assert [row["simulated"] is None for row in found["published"]] == [True, False]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pools import demo
 from pools.models import Gpu, Node
-from telemetry import ledger
+from telemetry.ledger import posting
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuEnergy, GpuSample, MeterMark
 from tests.fakes.house import moment, sample, start_instance
 
@@ -49,13 +49,13 @@ def totals(gpu):
 
 def balanced(gpu):
     """The meter, its entries, and what the database adds up of them by hour and by day."""
-    found = ledger.balance(gpu)
+    found = posting.balance(gpu)
     sums = GpuEnergy.objects.filter(gpu=gpu).values_list("step_s").annotate(uj=Sum("energy_uj"))
     return found.difference_uj == 0 and {found.entries_uj} >= {uj for _, uj in sums}
 
 
 def post(at_s):
-    return ledger.post(moment(at_s))
+    return posting.post(moment(at_s))
 
 
 def test_whole_cells_are_entered_and_the_rest_waits_when_a_cell_is_open(gpu):
@@ -186,7 +186,7 @@ def test_gpus_are_posted_together_when_all_report(service):
 
 
 def test_balance_is_zero_when_nothing_was_measured(gpu):
-    assert ledger.balance(gpu).difference_uj == 0
+    assert posting.balance(gpu).difference_uj == 0
     assert post(START) == 0
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pools import demo
 from pools.models import Gpu, Node, Tenant
-from telemetry import settlement, statements
+from telemetry.ledger import settled_reader, settlement
 from telemetry.models import RequestRecord, RequestShare
 from tests.fakes import metering
 from tests.fakes.house import moment, start_instance
@@ -61,9 +61,9 @@ def row(amounts):
 def test_window_of_the_example_is_the_tables_when_settled(settled):
     expected = table()
     span = (moment(START), moment(START + 300))
-    (whole,) = statements.totals(*span).values()
+    (whole,) = settled_reader.totals(*span).values()
     assert row(whole) == pytest.approx(expected["window"], rel=1e-4)
-    by_kind = statements.totals(*span, by=("kind", "tenant_id"))
+    by_kind = settled_reader.totals(*span, by=("kind", "tenant_id"))
     assert row(by_kind["idle", None]) == pytest.approx(expected["idle"], rel=1e-4)
     a, b = (row(by_kind["serving", tenant.pk]) for tenant in settled)
     assert a == pytest.approx(expected["r1"], rel=1e-4)
@@ -75,7 +75,7 @@ def test_request_of_the_example_is_the_tables_when_settled(settled, name):
     joules, prefill_j, gpu_s, grams, dollars, _, _ = table()[name]
     share = RequestShare.objects.get(request_id=name)
     assert (share.prefill_uj + share.decode_uj, share.prefill_uj) == (round(joules * 1e6), round(prefill_j * 1e6))
-    use = statements.of_request(RequestRecord.objects.get(request_id=name))
+    use = settled_reader.of_request(RequestRecord.objects.get(request_id=name))
     found = [use.energy_j, use.prefill_j, use.gpu_s, use.carbon_gco2e, use.cost]
     assert found == pytest.approx([joules, prefill_j, gpu_s, grams, dollars], rel=1e-4)
     assert use.measured

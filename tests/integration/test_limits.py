@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pools.models import Gpu, Service, Site
-from scheduler.live.configure import limits
+from scheduler.operations.configure import row_limits
 from telemetry.models import Pue
 
 pytestmark = pytest.mark.django_db  # PostgreSQL judges them
@@ -28,11 +28,11 @@ pytestmark = pytest.mark.django_db  # PostgreSQL judges them
     ],
 )
 def test_a_broken_limit_is_told_in_words_at_its_field(row: Any, told: dict[str, list[str]]) -> None:
-    found = limits.broken(row)
+    found = row_limits.broken(row)
     assert found.keys() == told.keys()
     for name, words in told.items():
         assert found[name][0].startswith(words[0])
 
 
 def test_a_field_that_is_left_out_is_not_judged() -> None:
-    assert limits.broken(Site(pue=0.2, currency="USD"), ["pue"]) == {}
+    assert row_limits.broken(Site(pue=0.2, currency="USD"), ["pue"]) == {}

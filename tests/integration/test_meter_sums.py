@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from pools import demo
 from pools.models import Gpu
-from telemetry import energy_entries
+from telemetry.ledger import energy_entries
+from telemetry.ledger.window_sources import WINDOW_S
 from telemetry.models import EnergyEntry, GpuEnergy, MeterMark, Settlement
-from telemetry.reports import source
-from telemetry.reports.period import Period
-from telemetry.window_sources import WINDOW_S
+from telemetry.report_values.period import Period
+from telemetry.reports import ledger_source
 from tests.fakes.house import moment
 
 pytestmark = pytest.mark.django_db
@@ -78,8 +78,8 @@ def test_sums_are_those_of_the_entries_when_any_windows_are_settled_and_restated
     for window in sorted(again & windows):
         settle(site, window, revision=1)
     period = Period("three hours", "UTC", *(round(START + edge * WINDOW_S) for edge in edges))
-    scope = source.Scope(period, 2**60, (site.pk,))
-    for meter, gpu in zip(source.meters(scope), sorted(gpus, key=lambda gpu: gpu.uuid), strict=True):
+    scope = ledger_source.Scope(period, 2**60, (site.pk,))
+    for meter, gpu in zip(ledger_source.meters(scope), sorted(gpus, key=lambda gpu: gpu.uuid), strict=True):
         own = EnergyEntry.objects.filter(gpu=gpu)
         expected = sum(
             entry.energy_uj

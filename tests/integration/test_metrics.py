@@ -11,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from prometheus_client.parser import text_string_to_metric_families
 
-from frontend.metrics import page, views
+from frontend.metrics import metrics_page, views
 from greenserve import task_counts
 from pools import wire
 from pools.models import Pool, Tenant
@@ -26,8 +26,8 @@ BUDGET = 45  # queries of a page that is made anew
 @pytest.fixture(autouse=True)
 def _fresh(redis_client, monkeypatch) -> None:
     cache.clear()
-    monkeypatch.setattr(views, "PAGE", page.Page())
-    monkeypatch.setattr(page, "KEPT_S", 0.0)
+    monkeypatch.setattr(views, "PAGE", metrics_page.Page())
+    monkeypatch.setattr(metrics_page, "KEPT_S", 0.0)
 
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -137,7 +137,7 @@ def test_queries_do_not_grow_with_what_is_stored(client):
 
 
 def test_page_is_made_once_in_a_while_however_many_ask(client, monkeypatch):
-    monkeypatch.setattr(page, "KEPT_S", 3_600.0)
+    monkeypatch.setattr(metrics_page, "KEPT_S", 3_600.0)
     scrape(client)
     with CaptureQueriesContext(connection) as queries:
         scrape(client)

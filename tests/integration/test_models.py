@@ -9,8 +9,8 @@ from django.db import DatabaseError, IntegrityError, connection, transaction
 from pools import demo
 from pools.models import Gpu, Instance, InstanceGpu, Job, ModelCard, Node, Pool, Profile, RequestClass, Site, Slo
 from scheduler.models import Decision, Epoch
-from telemetry import partitions
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuSample
+from telemetry.storage import time_partitions
 from tests.fakes.house import start_instance
 
 pytestmark = pytest.mark.django_db
@@ -133,8 +133,8 @@ def test_change_is_refused_when_a_table_is_append_only(service):
 
 def test_rows_go_to_their_days_when_partitions_exist(service):
     days = [date(2026, 5, 1), date(2026, 5, 2)]
-    partitions.ensure(days)
-    partitions.ensure(days)
+    time_partitions.ensure(days)
+    time_partitions.ensure(days)
     gpu = Gpu.objects.first()
     for at in (NOW, NOW + timedelta(hours=12)):
         GpuSample.objects.create(at=at, gpu=gpu, energy_j=1.0)
@@ -153,8 +153,8 @@ def test_row_is_refused_when_its_day_has_no_partition(service):
 
 def test_old_samples_go_and_requests_stay_when_partitions_are_kept():
     old = date(2026, 4, 1)
-    partitions.ensure([old])
-    dropped = partitions.keep(14, NOW)
+    time_partitions.ensure([old])
+    dropped = time_partitions.keep(14, NOW)
     assert set(dropped) >= {"telemetry_gpusample_20260401", "telemetry_instancesample_20260401"}
     with connection.cursor() as cursor:
         cursor.execute(

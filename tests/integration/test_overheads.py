@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from pools import demo
 from pools.models import Instance, Node
-from scheduler.live import overheads
+from scheduler.control.snapshot import measured_overheads
 from tests.fakes.house import start_instance
 
 pytestmark = pytest.mark.django_db
@@ -48,7 +48,7 @@ def test_page_and_rest_show_what_starts_took(service):
     assert (row["change"], row["count"]) == (CHANGE, 3)
     assert [row[name] for name in ("least_s", "most_s")] == pytest.approx([30.0, 50.0])
     assert row["mean_s"] == pytest.approx(39.1)  # 40, then 0.3 x 10 s more, then 0.3 x 13 s less
-    assert overheads.table(service, timezone.now()).seconds[CHANGE] == pytest.approx(row["mean_s"])
+    assert measured_overheads.table(service, timezone.now()).seconds[CHANGE] == pytest.approx(row["mean_s"])
     assert row["published_s"] > 0.0
     assert client.get("/api/v1/overheads/", {"model": "other"}).json()["results"] == []
     page = client.get(reverse("model", args=[service.model_card_id])).content.decode()
@@ -59,6 +59,6 @@ def test_what_others_run_and_what_is_long_ago_is_no_measurement(service):
     pool = service.pools.first()
     started(pool, 40.0, 8 * 86_400.0)
     Instance.objects.filter(pk=started(pool, 5.0, 100.0).pk).update(node=None)
-    assert overheads.rows([service], timezone.now()) == []
+    assert measured_overheads.rows([service], timezone.now()) == []
     page = signed_in().get(reverse("model", args=[service.model_card_id])).content.decode()
     assert "No instance has become ready yet" in page

@@ -27,12 +27,12 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 from rest_framework.test import APIRequestFactory
 
-from frontend.people import throttle
+from frontend.api.rest.authentication import TokenAuthentication
+from frontend.people import sign_in_limits
 from greenserve.cli import cli
-from pools import audit, people, rights
+from pools.access import audit, people, rights
+from pools.access.rights import Right
 from pools.models import AccessToken, ApiKey, AuditEntry, Membership, Site, Tenant
-from pools.rights import Right
-from scheduler.api.authentication import TokenAuthentication
 from tests.fakes.oidc import FakeOidc
 from tests.fakes.people import PASSWORD, ROLES, person
 
@@ -169,13 +169,13 @@ def sign_in(client: Client, password: str, name: str = "viewer", **extra):
 
 def test_sign_in_is_refused_for_a_while_when_the_password_was_wrong_too_often(client):
     person("viewer")
-    for _ in range(throttle.OF_NAME_AND_ADDRESS):
+    for _ in range(sign_in_limits.OF_NAME_AND_ADDRESS):
         assert "Please enter a correct" in sign_in(client, "wrong").content.decode()
     page = sign_in(client, PASSWORD).content.decode()
     assert "Too many failed attempts. Try again in 15 min, at" in page
     assert "_auth_user_id" not in client.session
     assert sign_in(Client(), PASSWORD, REMOTE_ADDR="198.51.100.7").status_code == 302  # another address is not locked
-    for _ in range(throttle.OF_NAME_AND_ADDRESS):
+    for _ in range(sign_in_limits.OF_NAME_AND_ADDRESS):
         sign_in(client, "wrong", name="nobody")
     assert "Too many failed" in sign_in(client, "wrong", name="nobody").content.decode()  # as if they existed
     kept = str(list(AuditEntry.objects.values()))
@@ -185,12 +185,12 @@ def test_sign_in_is_refused_for_a_while_when_the_password_was_wrong_too_often(cl
 
 
 def test_addresses_are_limited_too_and_time_heals(client, monkeypatch):
-    monkeypatch.setattr(throttle, "OF_ADDRESS", 3)
+    monkeypatch.setattr(sign_in_limits, "OF_ADDRESS", 3)
     for n in range(3):
         sign_in(client, "wrong", name=f"guess-{n}")
     assert "Too many failed" in sign_in(client, PASSWORD).content.decode()
-    later = timezone.now() + throttle.WINDOW + timedelta(seconds=1)
-    assert throttle.free_again_at(throttle.name_key("viewer"), "127.0.0.1", later) is None
+    later = timezone.now() + sign_in_limits.WINDOW + timedelta(seconds=1)
+    assert sign_in_limits.free_again_at(sign_in_limits.name_key("viewer"), "127.0.0.1", later) is None
 
 
 def test_client_address_is_the_proxys_word_only_when_proxies_are_ours(rf, settings):
@@ -249,7 +249,7 @@ def test_two_step_sign_in_goes_round_with_code_and_recovery_code(client):
     assert fresh.post("/sign-in/code/", {"code": codes[0]}).status_code == 302
     fresh = begin()
     assert "Incorrect code" in fresh.post("/sign-in/code/", {"code": codes[0]}).content.decode()  # once
-    for _ in range(throttle.OF_NAME_AND_ADDRESS):
+    for _ in range(sign_in_limits.OF_NAME_AND_ADDRESS):
         fresh.post("/sign-in/code/", {"code": "000000"})
     assert "Too many failed" in fresh.post("/sign-in/code/", {"code": codes[1]}).content.decode()
 

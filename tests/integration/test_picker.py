@@ -52,7 +52,7 @@ async def picker(spool: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process,
     """A picker on a free port."""
     command = (
         "-m",
-        "scheduler.gateway.picker",
+        "pools.gateway.picker",
         "--port",
         "0",
         "--redis-url",
@@ -95,7 +95,7 @@ async def test_fleet_comes_from_redis_and_rows_go_there(
 
 async def test_one_line_says_so_when_the_port_is_taken(tmp_path: Path, redis_client: redis.Redis) -> None:
     async with picker(tmp_path / "one") as (_, port):
-        command = ("-m", "scheduler.gateway.picker", "--port", str(port), "--redis-url", settings.REDIS_URL)
+        command = ("-m", "pools.gateway.picker", "--port", str(port), "--redis-url", settings.REDIS_URL)
         async with running(sys.executable, *command, "--spool", str(tmp_path / "two")) as second:
             _, said = await asyncio.wait_for(second.communicate(), 15)
         assert second.returncode == 2

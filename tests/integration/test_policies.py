@@ -7,20 +7,22 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
+from core.observations.mode_profile import Lengths
+from core.policy.presets import PRESETS, knobs
+from core.ports import EngineLimits
+from core.types import Loop, Mode, PoolKey
 from pools import wire
 from pools.models import Instance, InstanceGpu, Node, Partition, Pool, Profile, RequestClass, Service, Site
 from pools.services import ensure_partition, ensure_pools
 from scheduler import selectors, tasks
-from scheduler.core.mode_profile import Lengths
-from scheduler.core.ports import EngineLimits
-from scheduler.core.presets import PRESETS, knobs
-from scheduler.core.types import Loop, Mode, PoolKey
-from scheduler.live import dynamo, epochs, lately, overheads, policy, snapshot
-from scheduler.live.demand import Declared, arrivals
-from scheduler.live.recordings import replay
+from scheduler.control import epochs, service_policy
+from scheduler.control.recordings import replay
+from scheduler.control.snapshot import measured_overheads, snapshot
+from scheduler.control.snapshot.recorded_demand import Declared, arrivals
+from scheduler.control.steps import dynamollm_steps, recent_load
 from scheduler.models import ControllerState, Decision, Epoch
-from telemetry.carbon import for_decisions
-from telemetry.feeds import refresh_feed
+from telemetry.carbon.feeds import refresh_feed
+from telemetry.carbon.site_signals import for_decisions
 from telemetry.models import CarbonFeed
 from tests.fakes.house import moment, report, report_all, requests_came, start_instance
 
@@ -53,7 +55,7 @@ def refresh(at):
 
 
 def set_policy(service, name, **overrides):
-    policy.change(service, name, overrides)
+    service_policy.change(service, name, overrides)
     service.refresh_from_db()
 
 
@@ -259,7 +261,7 @@ def test_one_ready_instance_goes_on_when_no_instance_fits_the_new_partition(serv
 )
 def test_policy_is_refused_with_words_when_it_makes_no_sense(service, name, overrides, words):
     with pytest.raises(ValidationError, match=words):
-        policy.change(service, name, overrides)
+        service_policy.change(service, name, overrides)
     service.refresh_from_db()
     assert (service.policy, service.knobs) == ("greenserve", {})
 
@@ -414,7 +416,7 @@ def test_engine_grows_by_a_shadow_when_load_outgrows_it(service, redis_client, n
 def test_servers_stay_where_they_are_when_a_class_gets_more():
     cluster = snapshot.Servers(Mode("A100-80GB", 4), {"a": 2, "b": 3})
     present = {PoolKey("a", "S"): [(4,)], PoolKey("b", "S"): [], PoolKey("a", "L"): [], PoolKey("b", "L"): [(2, 2)]}
-    found = dynamo.spread(cluster, present, {"S": 2, "L": 2})
+    found = dynamollm_steps.spread(cluster, present, {"S": 2, "L": 2})
     assert (2, 2) in found[PoolKey("b", "L")]
     assert (4,) in found[PoolKey("a", "S")]
     assert {name: sum(len(own) for key, own in found.items() if key.request_class == name) for name in "SL"} == {
@@ -423,9 +425,9 @@ def test_servers_stay_where_they_are_when_a_class_gets_more():
     }
     assert {site: sum(len(own) for key, own in found.items() if key.site == site) for site in "ab"} == {"a": 1, "b": 3}
     idle = {PoolKey("a", "S"): [(4,), ()]}
-    assert dynamo.spread(cluster, idle, {"S": 1}) == {PoolKey("a", "S"): [(4,)]}
-    assert dynamo.spread(cluster, idle, {"S": 0}) == {PoolKey("a", "S"): []}
-    full = dynamo.spread(cluster, present, {"S": 9})
+    assert dynamollm_steps.spread(cluster, idle, {"S": 1}) == {PoolKey("a", "S"): [(4,)]}
+    assert dynamollm_steps.spread(cluster, idle, {"S": 0}) == {PoolKey("a", "S"): []}
+    full = dynamollm_steps.spread(cluster, present, {"S": 9})
     assert sum(len(own) for own in full.values()) == 5
 
 
@@ -467,8 +469,8 @@ def test_requests_that_came_are_those_that_ended_and_those_under_way_more(servic
     nodes = sorted(Node.objects.values_list("name", flat=True))
 
     def looked(before, declared=None):
-        turn = epochs.Turn(service, knobs("throttllem"), now, set(nodes), {lately.MEMORY: before}, False)
-        return lately.look(turn, classes, declared)
+        turn = epochs.Turn(service, knobs("throttllem"), now, set(nodes), {recent_load.MEMORY: before}, False)
+        return recent_load.look(turn, classes, declared)
 
     first = looked({}).rates_rps["ALL"]
     assert 0.0 < first < 3.5
@@ -560,13 +562,13 @@ def test_measured_times_replace_published_ones_when_instances_have_started(servi
     set_policy(service, "dynamollm")
     run_all(service, now)
     turn = epochs.Turn(service, knobs("dynamollm"), now, set(), {}, False)
-    assert overheads.table(turn.service, turn.now).seconds == {}
+    assert measured_overheads.table(turn.service, turn.now).seconds == {}
     for instance in Instance.objects.all():
         Instance.objects.filter(pk=instance.pk).update(
             ready_at=instance.created_at + timedelta(seconds=7), state="ready"
         )
     turn = epochs.Turn(service, knobs("dynamollm"), timezone.now(), set(), {}, False)
-    assert list(overheads.table(turn.service, turn.now).seconds.values()) == [pytest.approx(7.0)]
+    assert list(measured_overheads.table(turn.service, turn.now).seconds.values()) == [pytest.approx(7.0)]
 
 
 def test_command_shows_and_sets_when_it_is_called(service, redis_client):

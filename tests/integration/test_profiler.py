@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from pools.agent.http import HttpClient
-from pools.agent.sim import SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
+from core.engine.profiles import load_profiles
+from core.policy.dynamo_classes import request_classes
+from pools.agent.devices.sim import SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
+from pools.agent.http_client import HttpClient
 from pools.profiler.drive import Effort
-from pools.profiler.run import Progress
+from pools.profiler.plan_runner import Progress
 from pools.profiler.session import Found, Node, Order, profile
-from scheduler.core.dynamo_classes import request_classes
-from scheduler.core.profiles import load_profiles
 from tests.fakes.simnode import ROOT, SimnodeProcess, eventually
 
 QUICK = Effort(repeats=1, window_s=0.8, bisections=0, prefills_s=0.2, idle_s=0.3)

@@ -9,9 +9,9 @@ from django.db import DatabaseError, connection, transaction
 
 from pools import demo
 from pools.models import Site
-from telemetry import copying
+from telemetry.ledger.rates import DEFAULT_EMBODIED, Rates
 from telemetry.models import EmbodiedFactor, GpuRate, Instrument, Pue, ReportSchedule, Tariff
-from telemetry.rates import DEFAULT_EMBODIED, Rates
+from telemetry.storage import copying
 from tests.fakes.house import moment
 
 pytestmark = pytest.mark.django_db

@@ -7,12 +7,12 @@ import pytest
 from click.testing import CliRunner
 from django.utils import timezone
 
+from core.types import Loop
 from greenserve.commands.decisions import decisions
 from pools import demo
-from scheduler.core.types import Loop
-from scheduler.live import epochs, policy
+from scheduler.control import epochs, service_policy
 from scheduler.models import Epoch
-from telemetry.feeds import refresh_feed
+from telemetry.carbon.feeds import refresh_feed
 from telemetry.models import CarbonFeed
 from tests.fakes.house import report_all, requests_came
 
@@ -26,7 +26,7 @@ def recorded(redis_client):
     report_all(redis_client)
     for feed in CarbonFeed.objects.select_related("site"):
         refresh_feed(feed, now)
-    policy.change(service, "dynamollm", {})
+    service_policy.change(service, "dynamollm", {})
     requests_came(now, count=300, over_s=100)
     for loop in (Loop.CARBON, Loop.SCALE, Loop.SHARD):
         epochs.run(service, loop, now)

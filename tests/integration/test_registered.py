@@ -14,12 +14,14 @@ from django.utils import timezone
 
 from pools import demo, wire
 from pools.models import Instance
-from pools.simnode.metrics import EngineCounters, EngineGauges, render
-from pools.worker_hosts import WorkerHosts
-from scheduler.live import apply, clock, publish
-from telemetry import ingest, selectors
+from pools.registration.worker_hosts import WorkerHosts
+from pools.simnode.engine.sim_metrics import EngineCounters, EngineGauges, render
+from scheduler.control import clock_decisions
+from scheduler.control.apply import apply, publish
+from telemetry import selectors
+from telemetry.ingest import ingester as ingest
+from telemetry.ingest.scraper import RegisteredEngines
 from telemetry.models import InstanceSample
-from telemetry.registered import RegisteredEngines
 from tests.fakes.metrics_page import MetricsPage
 from tests.fakes.simnode import eventually
 
@@ -91,7 +93,7 @@ def rounds(engines, client, condition):
 
 
 def ingested(client):
-    ingester = ingest.Ingester(client, clock.store)
+    ingester = ingest.Ingester(client, clock_decisions.store)
     ingester.ensure_groups()
     for _ in range(5):
         ingester.step(block_ms=1)

@@ -12,7 +12,7 @@ from django.db import connection
 from django.db.models import Sum
 
 from scheduler.models import Decision
-from telemetry import statements
+from telemetry.ledger import settled_reader
 from telemetry.models import EnergyEntry, Report, Settlement
 from tests.fakes import metering
 from tests.fakes.house import moment
@@ -80,7 +80,7 @@ def test_every_model_is_read_when_a_release_is_upgraded(db: None) -> None:
 
 def test_the_ledger_adds_up_when_a_release_is_upgraded(db: None) -> None:
     start, end = moment(metering.START), moment(metering.END)
-    (total,) = statements.totals(start, end).values()
+    (total,) = settled_reader.totals(start, end).values()
     entered = EnergyEntry.objects.filter(start_at__gte=start, start_at__lt=end).aggregate(uj=Sum("energy_uj"))
     assert total["energy_uj"] == entered["uj"] == QUARTER_HOUR_UJ
     assert Settlement.objects.filter(revision=1, cause="carbon").exists()

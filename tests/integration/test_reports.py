@@ -17,14 +17,14 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from kombu.exceptions import OperationalError
 
+from core.engine.engine_model import engine_model
 from greenserve.cli import cli
 from pools import demo
 from pools.models import AuditEntry, Job, Node, Tenant
-from scheduler.core.engine_model import engine_model
-from telemetry import settlement
+from telemetry.ledger import settlement
 from telemetry.models import EnergyEntry, Instrument, MeterMark, Report, ReportSchedule
-from telemetry.reports import asking, making, schedules
-from telemetry.reports.errors import BadReport
+from telemetry.report_values.errors import BadReport
+from telemetry.reports import making, report_requests, schedules
 from telemetry.reports.tasks import make_report
 from tests.fakes import metering
 from tests.fakes.house import moment, start_instance
@@ -72,13 +72,13 @@ def operator() -> Client:
 
 
 def made(**given) -> Report:
-    report = asking.ask({"period": DAY, **given})
+    report = report_requests.ask({"period": DAY, **given})
     assert making.make(report.pk), Job.objects.get(pk=report.job_id).error
     return Report.objects.select_related("job", "revises").get(pk=report.pk)
 
 
 def contents(report: Report) -> dict[str, bytes]:
-    return {file.format: asking.path_of(file).read_bytes() for file in report.files.all()}
+    return {file.format: report_requests.path_of(file).read_bytes() for file in report.files.all()}
 
 
 def table(report: Report, kind: str = "csv") -> list[dict[str, str]]:
@@ -142,7 +142,7 @@ def test_carbon_and_cost_are_unknown_and_not_nothing_when_no_feed_or_tariff_has_
     (row,) = table(made(by="site"))
     assert (row["scope2_location_kgco2e"], row["cost"], row["sci_g_per_output_token"]) == ("", "", "")
     assert float(row["without_intensity_kwh"]) == pytest.approx(float(row["energy_kwh"]))
-    refused = asking.ask({"period": DAY, "formats": "focus-csv"})
+    refused = report_requests.ask({"period": DAY, "formats": "focus-csv"})
     assert not making.make(refused.pk)
     job = Job.objects.get(pk=refused.job_id)
     assert job.state == "failed"
@@ -172,7 +172,7 @@ def test_saving_is_modelled_and_said_to_be_when_the_requests_are_replayed(settle
 def test_baseline_is_refused_when_there_is_nothing_to_replay(instance):
     metering.meters(instance, START + 302)
     settlement.settle(moment(LATER))
-    report = asking.ask({"period": DAY, "baseline": True, "formats": "csv"})
+    report = report_requests.ask({"period": DAY, "baseline": True, "formats": "csv"})
     assert not making.make(report.pk)
     assert "baseline: no request of the period" in Job.objects.get(pk=report.job_id).error
 
@@ -235,14 +235,14 @@ def test_restated_feed_changes_exactly_its_intervals_when_the_report_is_made_ane
 )
 def test_report_is_refused_when_there_can_be_nothing_in_it(settled, given, field, words):
     with pytest.raises(BadReport, match=words) as error:
-        asking.ask(given)
+        report_requests.ask(given)
     assert error.value.field == field
     assert not Report.objects.exists()
 
 
 def test_report_is_refused_when_nothing_was_ever_settled(instance):
     with pytest.raises(BadReport, match="settled nothing yet"):
-        asking.ask({"period": DAY})
+        report_requests.ask({"period": DAY})
 
 
 # -- REST ------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_report_is_made_by_a_worker_and_fetched_when_asked_for_by_rest(settled, 
 
 def test_list_makes_few_queries_however_many_reports_there_are(settled, operator):
     for _ in range(4):
-        asking.ask({"period": DAY})
+        report_requests.ask({"period": DAY})
     with CaptureQueriesContext(connection) as queries:
         assert len(operator.get("/api/v1/reports/").json()["results"]) == 4
     assert len(queries) <= 2 + 4  # session, user, role and its sites
@@ -293,7 +293,7 @@ def test_rest_names_the_field_when_it_is_wrong(settled, operator, client):
 
 
 def test_report_is_signed_once_when_it_is_finished(settled, operator):
-    queued = asking.ask({"period": DAY})
+    queued = report_requests.ask({"period": DAY})
     assert post(operator, f"{queued.pk}/sign/").status_code == 409
     making.make(queued.pk)
     assert post(operator, f"{queued.pk}/sign/").json()["signed_by"] == "finance"
@@ -305,7 +305,7 @@ def test_report_is_signed_once_when_it_is_finished(settled, operator):
 
 
 def test_report_is_not_made_when_it_was_cancelled(settled, operator):
-    queued = asking.ask({"period": DAY})
+    queued = report_requests.ask({"period": DAY})
     assert post(operator, f"{queued.pk}/cancel/").json()["state"] == "cancelled"
     assert making.make(queued.pk) is False
     assert post(operator, f"{queued.pk}/cancel/").status_code == 409
@@ -313,7 +313,7 @@ def test_report_is_not_made_when_it_was_cancelled(settled, operator):
 
 def test_report_stops_when_it_is_cancelled_on_its_way(settled, monkeypatch):
     monkeypatch.setattr(making, "TELL_EVERY_S", 0.0)
-    report = asking.ask({"period": DAY})
+    report = report_requests.ask({"period": DAY})
     Job.objects.filter(pk=report.job_id).update(cancel_requested=True)
     assert making.make(report.pk) is False
     assert Job.objects.get(pk=report.job_id).state == "cancelled"
@@ -388,7 +388,7 @@ def test_command_makes_lists_fetches_and_verifies(settled, tmp_path):
     same = run("verify", str(row["id"]))
     assert (same.exit_code, "3 files: all as they were" in same.output) == (0, True)
     report = Report.objects.get(pk=row["id"])
-    asking.path_of(report.files.get(format="csv")).write_text("altered")
+    report_requests.path_of(report.files.get(format="csv")).write_text("altered")
     other = run("verify", str(row["id"]))
     assert (other.exit_code, "1 differ" in other.output) == (1, True)
 

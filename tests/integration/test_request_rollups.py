@@ -9,14 +9,16 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from core.fairness import freesh_timely_jain
 from pools import demo
 from pools.models import Service, Slo, Tenant
-from scheduler.core.fairness import freesh_timely_jain
-from telemetry import partitions, requests, selectors
-from telemetry.frames import Window
+from telemetry import selectors
+from telemetry.ingest import request_records
 from telemetry.models import LengthRollup, RequestRecord, SloRollup, TenantRollup
 from telemetry.selectors import service_level
-from telemetry.sql import length_rollups, request_rollups
+from telemetry.selectors.frames import Window
+from telemetry.storage import time_partitions
+from telemetry.storage.sql import length_rollups, request_rollups
 from tests.fakes.house import moment, request_row
 
 pytestmark = pytest.mark.django_db
@@ -27,7 +29,7 @@ SPAN_S = 1_500.0
 @pytest.fixture
 def tenants(db):
     demo.load()
-    partitions.ensure({moment(START).date(), moment(START - 86_400).date()})
+    time_partitions.ensure({moment(START).date(), moment(START - 86_400).date()})
     return [*Tenant.objects.values_list("pk", flat=True)[:2], None]
 
 
@@ -69,9 +71,9 @@ def test_sums_say_what_the_records_say_when_these_come_late_and_twice(tenants, s
     SloRollup.objects.all().delete()  # when the last one ended stays as it was
     rng = random.Random(seed)
     rows = made(rng, tenants, 60)
-    objectives = requests.Objectives()
+    objectives = request_records.Objectives()
     for n in range(parts):
-        requests.insert(rows[n::parts] + rng.sample(rows[: n * 9], min(3, n * 9)), objectives)
+        request_records.insert(rows[n::parts] + rng.sample(rows[: n * 9], min(3, n * 9)), objectives)
     assert RequestRecord.objects.count() == len(rows)
     window = Window(START - 1_200.0, START, bucket_s)
     assert service_level._step_s(window) == bucket_s
@@ -84,7 +86,7 @@ def test_sums_say_what_the_records_say_when_these_come_late_and_twice(tenants, s
 
 
 def test_sums_follow_when_records_are_taken_away(tenants):
-    requests.insert(made(random.Random(1), tenants, 40), requests.Objectives())
+    request_records.insert(made(random.Random(1), tenants, 40), request_records.Objectives())
     assert SloRollup.objects.filter(judged__gt=0).exists()
     RequestRecord.objects.all().delete()
     assert not SloRollup.objects.exclude(judged=0, within=0).exists()
@@ -95,7 +97,7 @@ def test_sums_follow_when_records_are_taken_away(tenants):
 
 
 def test_sums_made_from_the_records_are_those_that_were_kept_up(tenants):
-    requests.insert(made(random.Random(2), tenants, 60), requests.Objectives())
+    request_records.insert(made(random.Random(2), tenants, 60), request_records.Objectives())
     kept = [sorted(map(str, model.objects.values_list(*columns))) for model, columns in COLUMNS.items()]
     for model in COLUMNS:
         model.objects.all().delete()
@@ -125,7 +127,7 @@ def test_quartiles_of_a_rolling_window_are_those_of_its_requests(tenants):
         )
         for n, length in enumerate(rng.sample(range(1, 500), 90))
     ]
-    requests.insert(rows, requests.Objectives())
+    request_records.insert(rows, request_records.Objectives())
     frame = selectors.fairness(Window(START - 200.0, START, 10.0))
     expected = freesh_timely_jain([r.output_tokens for r in rows], [r.timely_tokens for r in rows])
     assert frame.classes["LL"][-1] == pytest.approx(expected, abs=0.005), "but for lengths that count as one"

@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from pools import demo, wire
 from pools.models import Gpu, Node, Service
-from telemetry import partitions, rollups, selectors
-from telemetry.frames import Window
+from telemetry import selectors
+from telemetry.ingest import sample_rollups
+from telemetry.ingest.agent_batches import SampleWriter
 from telemetry.models import GpuDay, GpuHour, GpuMinute, GpuSample, IngestedBatches, MeterMark, RollupDue
-from telemetry.samples import SampleWriter
-from telemetry.selectors import fleet
+from telemetry.selectors import single_entities
+from telemetry.selectors.frames import Window
+from telemetry.storage import time_partitions
 from tests.fakes.house import gpu_row, moment, start_instance
 
 pytestmark = pytest.mark.django_db
@@ -24,7 +26,7 @@ UUID = "SIM-loc1-a100-0"
 @pytest.fixture
 def gpu(db):
     demo.load()
-    partitions.ensure({moment(START).date(), moment(START - 60).date(), moment(START + 86_400).date()})
+    time_partitions.ensure({moment(START).date(), moment(START - 60).date(), moment(START + 86_400).date()})
     return Gpu.objects.get(uuid=UUID)
 
 
@@ -43,7 +45,7 @@ def batches(times_s, each=10):
 
 
 def roll_up(at_s=START + 86_000):
-    return rollups.roll_up(moment(at_s))
+    return sample_rollups.roll_up(moment(at_s))
 
 
 def table(model):
@@ -97,7 +99,7 @@ def test_gap_is_counted_where_it_began_and_its_time_is_missing_when_a_meter_is_s
 
 def test_meter_gaps_add_up_from_days_hours_and_minutes_when_the_span_is_long(gpu, writer):
     times = [START - 3_600 + 5 * n for n in range(2 * 86_400 // 5)]
-    partitions.ensure({moment(at_s).date() for at_s in (times[0], times[-1])})
+    time_partitions.ensure({moment(at_s).date() for at_s in (times[0], times[-1])})
     writer.write(batches(times, each=5_000))
     while roll_up(START + 3 * 86_400):
         pass
@@ -116,8 +118,8 @@ def test_series_are_refused_when_buckets_are_not_of_whole_minutes(gpu):
 def test_old_minutes_are_dropped_and_hours_kept_when_retention_is_over(gpu, writer):
     writer.write(batches(START + second for second in range(120)))
     roll_up()
-    assert rollups.drop_old(2, moment(START + 3 * 86_400)) == [
-        f"{table}_{day}" for table in partitions.MINUTES for day in ("20251231", "20260101")
+    assert sample_rollups.drop_old(2, moment(START + 3 * 86_400)) == [
+        f"{table}_{day}" for table in time_partitions.MINUTES for day in ("20251231", "20260101")
     ]
     assert (GpuMinute.objects.count(), GpuHour.objects.count()) == (0, 1)
 
@@ -168,7 +170,7 @@ def test_a_minute_is_not_lost_when_samples_are_written_while_it_is_rolled_up(gpu
 
 def test_minutes_of_engines_say_what_the_samples_say_when_some_come_late(db):
     demo.load()
-    partitions.ensure({moment(START).date(), moment(START - 60).date()})
+    time_partitions.ensure({moment(START).date(), moment(START - 60).date()})
     node = Node.objects.get(name="loc1-a100")
     service = Service.objects.get()
     instances = [start_instance(service.pools.first(), node, tp=2), start_instance(service.pools.first(), node, tp=2)]
@@ -196,9 +198,9 @@ def test_minutes_of_engines_say_what_the_samples_say_when_some_come_late(db):
     for seq, part in enumerate((rows[:300], rows[300:])):
         writer.write([wire.AgentBatch("n", "boot", seq, START, instances=part)])
         roll_up()
-    minutes = fleet.pool_series(instances[0].pool_id, ids, window)
-    with patch.object(fleet, "rollup_step_s", return_value=0):
-        samples = fleet.pool_series(instances[0].pool_id, ids, window)
+    minutes = single_entities.pool_series(instances[0].pool_id, ids, window)
+    with patch.object(single_entities, "rollup_step_s", return_value=0):
+        samples = single_entities.pool_series(instances[0].pool_id, ids, window)
     assert minutes.running == pytest.approx(samples.running)
     assert minutes.waiting == pytest.approx(samples.waiting)
     assert minutes.kv_usage == samples.kv_usage

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pools.models import Node, Service
-from telemetry import settlement, statements, window_sources
+from telemetry.ledger import settled_reader, settlement, window_sources
 from telemetry.models import (
     CarbonPoint,
     EnergyEntry,
@@ -51,7 +51,7 @@ def house(instance, tenants):
 
 
 def whole(by=(), as_of=None):
-    return statements.totals(moment(START), moment(END), by, as_of)
+    return settled_reader.totals(moment(START), moment(END), by, as_of)
 
 
 def assert_hours_are_their_lines():
@@ -130,7 +130,7 @@ def test_serving_is_unattributed_when_nobody_asked_for_anything(instance):
 def test_restated_point_changes_exactly_its_intervals_when_revised(house, site):
     settlement.settle(moment(LATER))
     version, before = settlement.version(), whole(("start_at",))
-    signed = b"".join(statements.export(moment(START), moment(END), version))
+    signed = b"".join(settled_reader.export(moment(START), moment(END), version))
     assert settlement.restate(moment(LATER), moment(START)) == 0
     metering.intensity(site, START, 300.0, 500.0, issued_s=START + 5_000)
     assert settlement.restate(moment(LATER), moment(START)) == 1
@@ -145,8 +145,8 @@ def test_restated_point_changes_exactly_its_intervals_when_revised(house, site):
     made = Settlement.objects.get(revision=1)
     assert (made.cause, made.shares.revision) == ("carbon", 0)
     assert set(made.lines.values_list("entry", flat=True)) == {"reversal", "restated"}
-    assert b"".join(statements.export(moment(START), moment(END), version)) == signed
-    assert statements.checksum(moment(START), moment(END), settlement.version()) != statements.checksum(
+    assert b"".join(settled_reader.export(moment(START), moment(END), version)) == signed
+    assert settled_reader.checksum(moment(START), moment(END), settlement.version()) != settled_reader.checksum(
         moment(START), moment(END), version
     )
     assert settlement.restate(moment(LATER), moment(START)) == 0
@@ -205,7 +205,7 @@ def test_restated_points_change_exactly_their_intervals_when_any_are_revised(ins
     held = newest(site)
     for revisions in rounds:
         before, version = whole(("start_at",)), settlement.version()
-        signed = statements.checksum(moment(START), moment(END), version)
+        signed = settled_reader.checksum(moment(START), moment(END), version)
         for minute, value in revisions.items():
             metering.intensity(site, START + 60 * minute, 60.0, value, issued_s=next(ISSUES))
         touched = {moment(START + 300 * (m // 5)) for m, value in revisions.items() if value != held[m]}
@@ -218,7 +218,7 @@ def test_restated_points_change_exactly_their_intervals_when_any_are_revised(ins
             grams = sum(36_000.0 * 1.2 * value / 3.6e6 for value in points if value is not None)
             assert amounts["carbon_ug"] == pytest.approx(grams * 1e6, abs=100)
             assert amounts["carbon_unknown_uj"] == 36_000_000_000 * points.count(None)
-        assert statements.checksum(moment(START), moment(END), version) == signed
+        assert settled_reader.checksum(moment(START), moment(END), version) == signed
         assert_hours_are_their_lines()
 
 
@@ -262,8 +262,8 @@ def test_shares_are_made_again_when_a_request_comes_in_late(house, tenants, monk
     monkeypatch.setattr(window_sources, "LATE", timedelta(days=36_500))
     late = metering.request(house, START + 350, "late", tenants[0], output_tokens=900, e2e_s=40.0)
     assert settlement.restate(moment(LATER), moment(START)) == 2
-    assert statements.of_request(late, version) == statements.RequestUse(False, 123.0)
-    use = statements.of_request(late)
+    assert settled_reader.of_request(late, version) == settled_reader.RequestUse(False, 123.0)
+    use = settled_reader.of_request(late)
     assert use.measured
     assert use.energy_j > 1_000.0
     assert sum(a["energy_uj"] for a in whole(("kind",)).values()) == sum(a["energy_uj"] for a in kept.values())
@@ -271,9 +271,9 @@ def test_shares_are_made_again_when_a_request_comes_in_late(house, tenants, monk
 
 def test_request_has_its_share_in_place_of_the_prediction_when_settled(house):
     record = RequestRecord.objects.get(request_id="r40")
-    assert statements.of_request(record) == statements.RequestUse(False, 123.0)
+    assert settled_reader.of_request(record) == settled_reader.RequestUse(False, 123.0)
     settlement.settle(moment(LATER))
-    use = statements.of_request(record)
+    use = settled_reader.of_request(record)
     assert use.measured
     assert use.energy_j == pytest.approx(use.prefill_j + use.decode_j)
     assert use.carbon_gco2e == pytest.approx(use.energy_j * 1.2 * 200 / 3.6e6, rel=1e-4)
@@ -298,7 +298,7 @@ def test_demand_is_charged_by_the_months_peak_quarter_when_the_tariff_has_a_char
         version="2",
     )
     settlement.settle(moment(LATER))
-    found = statements.peak(site, moment(START).astimezone(ZoneInfo(site.time_zone)).date())
+    found = settled_reader.peak(site, moment(START).astimezone(ZoneInfo(site.time_zone)).date())
     assert found.start_at == moment(START)
     assert found.power_w == pytest.approx(2 * 300 * 1.2, rel=1e-6)
     assert found.charge == pytest.approx(9.0 * 0.72, rel=1e-6)

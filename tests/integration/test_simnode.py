@@ -17,8 +17,8 @@ import aiohttp
 import openai
 import pytest
 
-from scheduler.core.engine_model import engine_model, gpu
-from scheduler.core.overheads import Overheads, cold_start_s
+from core.engine.engine_model import engine_model, gpu
+from core.engine.overheads import Overheads, cold_start_s
 from tests.fakes.simnode import ROOT, SimnodeProcess, eventually
 
 MODEL = "Llama3-8B"

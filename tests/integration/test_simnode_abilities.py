@@ -14,16 +14,16 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
+from core.accounting.counters import EnergyKind, MeterPoint, split_intervals
+from core.engine.engine_model import engine_model, gpu
+from core.engine.overheads import Overheads, cold_start_s, wake_s
+from core.ports import EngineReading
 from pools.agent.reports import View, gpu_rows
-from pools.simnode.control import Control
+from pools.simnode.control_api import Control
+from pools.simnode.engine.hand_over import KvLink
+from pools.simnode.engine.side_channel import KvLinks
 from pools.simnode.gpus import GpuBank
-from pools.simnode.hand_over import KvLink
 from pools.simnode.node import SimNode
-from pools.simnode.side_channel import KvLinks
-from scheduler.core.accounting import EnergyKind, MeterPoint, split_intervals
-from scheduler.core.engine_model import engine_model, gpu
-from scheduler.core.overheads import Overheads, cold_start_s, wake_s
-from scheduler.core.ports import EngineReading
 
 MODEL = "Llama3-8B"
 A100 = gpu("A100-80GB")

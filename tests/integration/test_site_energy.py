@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pools import demo
 from pools.models import Pool
-from telemetry import energy_entries
+from telemetry.ledger import energy_entries
 from telemetry.models import EnergyRollup, SiteEnergy
 from telemetry.models.rollups import STEPS_S
 from tests.fakes.house import moment

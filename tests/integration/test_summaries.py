@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from telemetry import partitions, summaries
+from telemetry.storage import brin_summaries, time_partitions
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 NAME = "telemetry_gpusample_20261120"
@@ -34,26 +34,26 @@ def fill() -> int:
     with connection.cursor() as cursor:
         cursor.execute(FILL_SQL, [NOW])
         cursor.execute("SELECT pg_relation_size(%s::regclass) / 8192", [NAME])
-        return int(cursor.fetchone()[0]) // summaries.PAGES
+        return int(cursor.fetchone()[0]) // brin_summaries.PAGES
 
 
 @pytest.mark.django_db
 def test_whole_ranges_are_summed_up_and_only_once_when_time_goes_on():
-    partitions.ensure([NOW.date()])
-    keeper = summaries.Summaries()
+    time_partitions.ensure([NOW.date()])
+    keeper = brin_summaries.Summaries()
     assert fill() > 2
     keeper.keep_up(NOW)
     assert summed_up() <= 1, "but for the last one, which still fills"
     ranges = fill()
     keeper.keep_up(NOW)
     keeper.keep_up(NOW)
-    assert list(keeper._until.values()) == [ranges * summaries.PAGES, 0]
+    assert list(keeper._until.values()) == [ranges * brin_summaries.PAGES, 0]
 
 
 @pytest.mark.django_db(transaction=True)
 def test_it_is_left_for_the_next_time_when_the_table_is_locked():
-    partitions.ensure([NOW.date()])
-    ranges, keeper = fill(), summaries.Summaries()
+    time_partitions.ensure([NOW.date()])
+    ranges, keeper = fill(), brin_summaries.Summaries()
     settings = connection.get_connection_params()
     settings.pop("cursor_factory"), settings.pop("context")
     with psycopg.connect(**settings) as other:
@@ -61,11 +61,11 @@ def test_it_is_left_for_the_next_time_when_the_table_is_locked():
         keeper.keep_up(NOW)
         assert keeper._until == {}
     keeper.keep_up(NOW)
-    assert ranges * summaries.PAGES in keeper._until.values()
+    assert ranges * brin_summaries.PAGES in keeper._until.values()
 
 
 @pytest.mark.django_db
 def test_nothing_is_done_when_there_is_no_table_of_the_day():
-    keeper = summaries.Summaries()
+    keeper = brin_summaries.Summaries()
     keeper.keep_up(datetime(2030, 1, 1, tzinfo=UTC))
     assert keeper._until == {}

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from greenserve import supervisor as supervision
 from greenserve.env import ROOT
 from greenserve.process import Identity, Spec, StartError
-from greenserve.supervisor import Supervisor, backoff_s
+from greenserve.supervision import supervisor as supervision
+from greenserve.supervision.supervisor import Supervisor, backoff_s
 from pools import wire
 
 SLEEPER = "import time; time.sleep(600)"
@@ -164,7 +164,7 @@ import os, sys
 from pathlib import Path
 from greenserve.env import ROOT
 from greenserve.process import Spec
-from greenserve.supervisor import Supervisor
+from greenserve.supervision.supervisor import Supervisor
 supervisor = Supervisor(Path(sys.argv[1]), lambda line: print(line, flush=True))
 supervisor.catch_signals()
 supervisor.end_strays()

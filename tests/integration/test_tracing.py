@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from telemetry import partitions, tracing
+from telemetry import tracing
 from telemetry.models import RequestRecord
+from telemetry.storage import time_partitions
 from tests.fakes.sink import Sink, receiving
 
 pytestmark = pytest.mark.django_db
@@ -25,7 +26,7 @@ def sink():
 @pytest.fixture
 def now() -> datetime:
     at = datetime.now(UTC)
-    partitions.ensure([(at + timedelta(days=day)).date() for day in (-1, 0, 1)])
+    time_partitions.ensure([(at + timedelta(days=day)).date() for day in (-1, 0, 1)])
     return at
 
 

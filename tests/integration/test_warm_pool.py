@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from pools import demo
 from pools.models import Instance, InstanceGpu, Node
-from scheduler.live import apply, publish
+from scheduler.control.apply import apply, publish
 from telemetry import selectors
 from tests.fakes.house import start_instance
 

@@ -9,9 +9,9 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from pools.audit import Actor
+from pools.access.audit import Actor
 from pools.models import AuditEntry, Job
-from scheduler.live import webhooks
+from scheduler import webhooks
 from scheduler.models import WebhookDelivery
 from scheduler.tasks import tell_webhooks
 from telemetry.alerts import webhook

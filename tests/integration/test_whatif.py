@@ -12,12 +12,21 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils import timezone
 
-from pools.audit import Actor
+from core.simulator.runs.runner import requests_of
+from pools.access.audit import Actor
 from pools.models import AuditEntry, Job, Membership, Service
-from scheduler.live.whatif import applying, asking, comparing, documents, running, studies, tasks, traffic
-from scheduler.live.whatif.errors import BadStudy
 from scheduler.models import ServiceMode, Study, StudyRun
-from scheduler.simulator.runner import requests_of
+from scheduler.whatif import (
+    applying,
+    comparing,
+    running,
+    scenario_documents,
+    scenario_traffic,
+    studies,
+    study_requests,
+    tasks,
+)
+from scheduler.whatif.errors import BadStudy
 from telemetry.models import RequestRecord
 from tests.fakes import seed
 from tests.fakes.studies import tiny
@@ -33,7 +42,7 @@ def operator(django_user_model: Any) -> Any:
 
 
 def asked(operator: Any, **more: Any) -> Study:
-    return asking.ask({"scenario": tiny(), "runs": ["single_pool", "least_loaded"]} | more, operator)
+    return study_requests.ask({"scenario": tiny(), "runs": ["single_pool", "least_loaded"]} | more, operator)
 
 
 def sent(given: list[int]) -> Any:
@@ -67,7 +76,7 @@ def test_a_study_has_figures_and_series_of_each_run_when_a_worker_has_run_it(ope
 
 def test_todays_fleet_becomes_a_scenario_that_simulates(operator: Any) -> None:
     seeded = seed.everything(minutes=6)
-    study = asking.ask(
+    study = study_requests.ask(
         {
             "base": "fleet",
             "changes": {"duration_s": 20, "gpus": {"location-2": {seed.A100: 8}}},
@@ -93,7 +102,7 @@ def test_todays_fleet_becomes_a_scenario_that_simulates(operator: Any) -> None:
 def test_a_policy_of_one_site_says_so_before_it_runs_and_runs_when_the_others_are_left_out(operator: Any) -> None:
     seed.everything(minutes=6)
     with pytest.raises(BadStudy, match=r"2 types of GPU .* leave one") as caught:
-        asking.ask({"base": "fleet", "runs": ["single_pool", "dynamollm"]}, operator)
+        study_requests.ask({"base": "fleet", "runs": ["single_pool", "dynamollm"]}, operator)
     assert caught.value.field == "runs"
     assert "3 sites (location-1, location-2, location-3)" in caught.value.message
     assert not Study.objects.exists()
@@ -101,9 +110,9 @@ def test_a_policy_of_one_site_says_so_before_it_runs_and_runs_when_the_others_ar
     none = {"location-1": {seed.A100: 0, seed.H100: 0}, "location-2": {seed.A100: 0}}
     everything = none | {"location-3": {seed.A100: 0}}
     with pytest.raises(BadStudy, match="no site has GPUs left"):
-        asking.ask({"base": "fleet", "changes": {"gpus": everything}, "runs": ["single_pool"]}, operator)
+        study_requests.ask({"base": "fleet", "changes": {"gpus": everything}, "runs": ["single_pool"]}, operator)
     asked = {"base": "fleet", "changes": {"gpus": none, "duration_s": 20}, "runs": ["dynamollm"]}
-    study = asking.ask(asked, operator)
+    study = study_requests.ask(asked, operator)
 
     assert running.run(study.pk), list(study.runs.values_list("error", flat=True))
     assert list(study.scenario["sites"]) == ["location-3"]
@@ -112,11 +121,11 @@ def test_a_policy_of_one_site_says_so_before_it_runs_and_runs_when_the_others_ar
 def test_a_past_periods_requests_come_as_they_came(operator: Any) -> None:
     seeded = seed.everything(minutes=6)
     start, end = seeded.now - timedelta(minutes=5), seeded.now - timedelta(minutes=4)
-    study = asking.ask(
+    study = study_requests.ask(
         {"base": "fleet", "traffic": {"kind": "past", "from": start, "to": end}, "runs": ["single_pool"]}, operator
     )
 
-    with documents.opened(study.scenario, studies.files_of(study)) as scenario:
+    with scenario_documents.opened(study.scenario, studies.files_of(study)) as scenario:
         requests = requests_of(scenario)
     [block] = requests.first
     records = RequestRecord.objects.filter(started_at__gte=start, started_at__lt=end, status="ok")
@@ -136,10 +145,10 @@ def test_an_empty_period_says_what_there_is_when_nothing_came_then(operator: Any
     wanted = {"kind": "past", "from": seeded.now - timedelta(days=3), "to": seeded.now - timedelta(days=2)}
 
     with pytest.raises(BadStudy, match="there are records from") as caught:
-        asking.ask({"base": "fleet", "traffic": wanted, "runs": ["single_pool"]}, operator)
+        study_requests.ask({"base": "fleet", "traffic": wanted, "runs": ["single_pool"]}, operator)
 
     assert caught.value.field == "traffic.from"
-    assert traffic.reach() is not None
+    assert scenario_traffic.reach() is not None
 
 
 @pytest.mark.parametrize(
@@ -162,7 +171,7 @@ def test_an_empty_period_says_what_there_is_when_nothing_came_then(operator: Any
 )
 def test_a_broken_scenario_names_its_field(operator: Any, given: dict[str, Any], field: str, words: str) -> None:
     with pytest.raises(BadStudy) as caught:
-        asking.ask({"runs": ["single_pool"]} | given, operator)
+        study_requests.ask({"runs": ["single_pool"]} | given, operator)
 
     assert caught.value.field.startswith(field), str(caught.value)
     assert words in caught.value.message
@@ -177,14 +186,14 @@ def test_an_uploaded_trace_takes_the_place_of_the_requests(operator: Any) -> Non
         "changes": {"slo": {"ttft_s": 9}},
         "runs": ["single_pool"],
     }
-    study = asking.ask(given, operator, trace)
+    study = study_requests.ask(given, operator, trace)
 
     assert running.run(study.pk)
 
     assert study.runs.get().figures["requests"] == 2
     assert study.scenario["slo"] == {"ttft_s": 9.0, "tpot_s": 0.03}
     with pytest.raises(BadStudy, match="trace"):
-        asking.ask(given, operator, b"one,two\n1,2\n")
+        study_requests.ask(given, operator, b"one,two\n1,2\n")
 
 
 def test_a_study_stops_when_it_is_cancelled(operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +344,7 @@ def test_rest_takes_a_trace_and_names_its_line(operator: Any, client: Any, monke
     for wrong in ("{", "[]", '{"traffic": {"kind": "past"}}', "[" * 100_000):
         assert send(head, wrong).json()["errors"][0]["field"] == "study"
     assert send(b"").json()["errors"][0]["field"] == "trace"
-    monkeypatch.setattr("scheduler.api.studies.MOST_FORM_BYTES", 100)
+    monkeypatch.setattr("frontend.api.resources.studies.MOST_FORM_BYTES", 100)
     assert "gzip" in send(head).json()["detail"]
     monkeypatch.undo()
     monkeypatch.setattr(tasks, "send", lambda study: None)
@@ -355,7 +364,7 @@ def test_somebody_bound_to_a_site_sees_own_studies_and_own_sites_alone(operator:
     bound = django_user_model.objects.create(username="bound")
     Membership.objects.create(user=bound, role="operator").sites.add(seeded.sites[1])
 
-    study = asking.ask({"base": "fleet", "runs": ["single_pool"]}, bound)
+    study = study_requests.ask({"base": "fleet", "runs": ["single_pool"]}, bound)
 
     assert list(study.scenario["sites"]) == ["location-2"]
     assert list(studies.visible(bound)) == [study]

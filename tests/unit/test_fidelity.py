@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.fidelity import at_the_pace, simulated
-from pools.replay import Seen
-from scheduler.simulator.fleet import FixedCosts
-from scheduler.simulator.workload import TraceRequest
+from core.simulator.kernel.simulated import FixedCosts
+from core.simulator.workload import TraceRequest
+from pools.load_generator import Seen
 
 LOOPS = FixedCosts(0.02, 0.0004, 0.001)
 PACED = replace(LOOPS, prefill_token_s=0.0005)

@@ -18,9 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from frontend import health
-from frontend.metrics import page, readings
-from pools.agent.metrics import AgentCollector, Board
-from scheduler.gateway.backroom import Backroom, BackroomConfig
+from frontend.metrics import metrics_page, readings
+from pools.agent.agent_metrics import AgentCollector, Board
+from pools.gateway.backroom import Backroom, BackroomConfig
 
 ROOT = Path(__file__).parent.parent.parent
 DASHBOARDS = sorted((ROOT / "docker/grafana/dashboards").glob("*.json"))
@@ -67,9 +67,9 @@ def families(monkeypatch, tmp_path) -> dict[str, tuple[str, str, str]]:
         monkeypatch.setattr(readings, name, lambda *_, value=value: value)
     nothing = health.Health(datetime.now(UTC).timestamp(), "", True)
     monkeypatch.setattr(health, "gather", lambda _: nothing)
-    monkeypatch.setattr(page, "_redis", _NoRedis)
-    monkeypatch.setattr(page.selectors, "tenant_fairness", lambda _: None)
-    found = {name: (*what, "web") for name, what in _served(page.FleetCollector(_NoBooks())).items()}  # type: ignore[arg-type]
+    monkeypatch.setattr(metrics_page, "_redis", _NoRedis)
+    monkeypatch.setattr(metrics_page.selectors, "tenant_fairness", lambda _: None)
+    found = {name: (*what, "web") for name, what in _served(metrics_page.FleetCollector(_NoBooks())).items()}  # type: ignore[arg-type]
     found |= {name: (*what, "agent") for name, what in _served(AgentCollector(Board("n1"))).items()}
     room = Backroom(BackroomConfig(tmp_path, learns=False))
     try:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core import units
+from core import units
 
 ENERGY = st.floats(min_value=0.0, max_value=1e12)
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import redis
 
+from core.engine.engine_launch import EngineLaunch
 from pools import wire
-from pools.agent.vllm.processes import EngineProcess
-from pools.agent.vllm.records import EngineRecord, Records
-from scheduler.core.engine_launch import EngineLaunch
+from pools.agent.vllm.engine_processes import EngineProcess
+from pools.agent.vllm.engine_records import EngineRecord, Records
 from tests.fakes.fleet import SECRET, key
 from tests.fakes.simnode import ROOT, eventually
 
@@ -77,7 +77,7 @@ class Bench:
         celery += ["-Q", wire.node_queue(NODE), "-n", f"node.{NODE}@%h"]
         celery += ["--without-gossip", "--without-mingle", "--without-heartbeat", "--node", NODE]
         self.agent = Process([*celery, *agent_arguments(self.engines)], folder / "agent.log")
-        gateway = ["scheduler.gateway", "--host", "127.0.0.1", "--port", "0", "--redis-url", redis_url]
+        gateway = ["pools.gateway", "--host", "127.0.0.1", "--port", "0", "--redis-url", redis_url]
         self.gateway = Process([*gateway, "--spool", str(folder / "spool")], folder / "gateway.log")
         self._version = 0
         self.port = 0

@@ -25,7 +25,7 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from pools.vllm_scheduler import GreenServeScheduler
-from pools.vllm_scheduler.settings import Settings
+from pools.vllm_scheduler.scheduler_settings import Settings
 
 BLOCK = 16
 TOKENS = 256

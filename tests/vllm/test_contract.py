@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from core.engine.engine_launch import EngineLaunch
+from core.ports import InstanceSpec
 from pools.agent.vllm.launch import VllmOptions
 from pools.agent.vllm.runtime import VllmRuntime
-from pools.agent.vllm_metrics import VllmMetrics
-from scheduler.core.engine_launch import EngineLaunch
-from scheduler.core.ports import InstanceSpec
+from pools.agent.vllm.vllm_metrics import VllmMetrics
 from tests.contracts import test_engine_ports as contract
 
 from .node import CARD, ENGINE_ARGUMENTS, ENGINE_ENVIRONMENT, LONGEST_TOKENS, READY_S

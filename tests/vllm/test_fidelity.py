@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fidelity import Comparison, compare, table
-from pools.agent.declared import Declaration, DeclaredMeter
+from core.simulator.workload import read_azure_trace
+from pools.agent.devices.declared import Declaration, DeclaredMeter
 from pools.profiler.drive import Engine
-from scheduler.simulator.workload import read_azure_trace
 
 from .server import VllmServer
 

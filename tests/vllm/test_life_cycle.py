@@ -11,7 +11,7 @@ import redis
 from django.conf import settings
 
 from pools import wire
-from pools.agent.vllm.processes import began_ticks, runs
+from pools.agent.vllm.engine_processes import began_ticks, runs
 
 from .node import NODE, PATIENCE_S, Bench, Clients, kill
 

@@ -16,11 +16,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from pools.agent import vllm_control
-from pools.agent.vllm_control import VllmScheduler
+from core.ports import EngineLimits, PermanentError
+from pools.agent.vllm import vllm_control
+from pools.agent.vllm.vllm_control import VllmScheduler
 from pools.vllm_scheduler import SCHEDULER_CLS
-from pools.vllm_scheduler.control import LONGEST_LINE
-from scheduler.core.ports import EngineLimits, PermanentError
+from pools.vllm_scheduler.control_socket import LONGEST_LINE
 from tests.fakes.simnode import ROOT
 
 from .server import ENVIRONMENT, PYTHON, VllmServer

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from scheduler.core.profiles import load_profiles
+from core.engine.profiles import load_profiles
 from tests.fakes.simnode import ROOT
 
 from .server import ARGUMENTS, ENVIRONMENT

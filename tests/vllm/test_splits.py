@@ -20,9 +20,9 @@ import aiohttp
 import pytest
 
 from pools import wire
-from pools.agent import vllm_control
-from scheduler.gateway.relay.story import Story
-from scheduler.gateway.server import Config, GatewayServer
+from pools.agent.vllm import vllm_control
+from pools.gateway.relay.story import Story
+from pools.gateway.server import Config, GatewayServer
 from tests.fakes.fleet import MODEL, SECRET, FakeFleet
 
 from .server import VllmServer

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from scheduler.core.ports import AdapterError, EngineLimits, InstanceStatus
+from core.ports import AdapterError, EngineLimits, InstanceStatus
 
-from ..vllm_control import VllmScheduler
+from .engine_processes import EngineProcess, boot_id, last_lines, rotate
+from .engine_records import EngineRecord, Records
 from .launch import VllmOptions, command, environment
 from .probe import Probe
-from .processes import EngineProcess, boot_id, last_lines, rotate
-from .records import EngineRecord, Records
+from .vllm_control import VllmScheduler
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from pools.agent import vllm_control
+from core.ports import InstanceSpec, PermanentError
+from pools.agent.vllm import vllm_control
 from pools.vllm_scheduler import SCHEDULER_CLS
-from scheduler.core.ports import InstanceSpec, PermanentError
 
 # Of the agent's own environment only this reaches an engine: the agent's has the broker's password in it.
 _PASSED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")

@@ -6,10 +6,10 @@ import contextlib
 
 import msgspec
 
-from scheduler.core.ports import AdapterError, EngineReading, RetryableError
+from core.ports import AdapterError, EngineReading, RetryableError
 
-from ..http import HttpClient
-from ..vllm_metrics import parse_reading
+from ..http_client import HttpClient
+from .vllm_metrics import parse_reading
 
 _LOOK_S = 2.0
 _ANSWER_S = 120.0  # a first request may compile

@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-from scheduler.core.ports import EngineLimits, InstanceSpec, InstanceStatus, PermanentError, RetryableError
+from core.ports import EngineLimits, InstanceSpec, InstanceStatus, PermanentError, RetryableError
 
 from .engine import Engine
+from .engine_records import EngineRecord, Records
 from .launch import VllmOptions, command
-from .records import EngineRecord, Records
 
 logger = logging.getLogger(__name__)
 

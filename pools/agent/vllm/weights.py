@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from scheduler.core.engine_launch import EngineLaunch
+from core.engine.engine_launch import EngineLaunch
 
+from .engine_processes import EngineProcess, last_lines
 from .launch import VllmOptions, cache_environment
-from .processes import EngineProcess, last_lines
 
 logger = logging.getLogger(__name__)
 

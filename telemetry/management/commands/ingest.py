@@ -11,9 +11,9 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from django.utils.module_loading import import_string
 
-from pools.worker_hosts import WorkerHosts
-from telemetry.ingest import Ingester
-from telemetry.registered import RegisteredEngines
+from pools.registration.worker_hosts import WorkerHosts
+from telemetry.ingest.ingester import Ingester
+from telemetry.ingest.scraper import RegisteredEngines
 
 
 class Command(BaseCommand):

@@ -12,7 +12,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from greenserve import embedded
+from greenserve.servers import embedded
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from core.engine.engine_launch import EngineLaunch
+from core.ports import EngineLimits, EngineOptions
 from pools import wire
-from scheduler.core.engine_launch import EngineLaunch
-from scheduler.core.ports import EngineLimits, EngineOptions
 
 NOW_S = 1_795_435_200.0  # 2026-11-23 12:00 UTC
 UID, OTHER = "5f0c2f4e-8a4e-4c1e-9d0b-0c6f6c2b7a11", "b1a6c1de-3a52-4d0f-8f5e-7d3d3f0a9c22"

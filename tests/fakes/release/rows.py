@@ -11,10 +11,10 @@ from django.db import models
 from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
-from pools import joining, people
-from pools.audit import Actor
+from pools.access import people
+from pools.access.audit import Actor
 from pools.models import Membership, Node
-from scheduler.live import holds
+from pools.registration import join_tokens
 from scheduler.models import (
     Approval,
     Batch,
@@ -27,7 +27,9 @@ from scheduler.models import (
     Study,
     StudyFile,
 )
-from telemetry import rollups, settlement
+from scheduler.operations import holds
+from telemetry.ingest import sample_rollups
+from telemetry.ledger import settlement
 from telemetry.models import (
     Alert,
     AlertNotice,
@@ -40,7 +42,7 @@ from telemetry.models import (
     RollupDue,
     SloMinute,
 )
-from telemetry.reports import asking, making
+from telemetry.reports import making, report_requests
 from tests.fakes import metering, seed, several
 from tests.fakes.house import moment, start_instance
 from tests.fakes.people import person
@@ -86,7 +88,7 @@ def _settled(seeded: seed.Seeded) -> None:
 
 
 def reported(formats: str) -> None:
-    report = asking.ask({"period": PERIOD, "zone": "UTC", "by": "site,tenant", "formats": formats})
+    report = report_requests.ask({"period": PERIOD, "zone": "UTC", "by": "site,tenant", "formats": formats})
     if not making.make(report.pk):
         report.job.refresh_from_db()
         raise RuntimeError(f"the report was not made: {report.job.error}")
@@ -94,9 +96,9 @@ def reported(formats: str) -> None:
 
 def _rolled_up() -> None:
     at_s = [at.timestamp() for at in GpuSample.objects.values_list("at", flat=True).distinct()]
-    minutes = rollups.touched_minutes(np.array([round(s * 1e6) for s in at_s], dtype=np.int64))
+    minutes = sample_rollups.touched_minutes(np.array([round(s * 1e6) for s in at_s], dtype=np.int64))
     RollupDue.objects.bulk_create([RollupDue(start_at=moment(minute)) for minute in minutes])
-    while rollups.roll_up(NOW + timedelta(minutes=5)):
+    while sample_rollups.roll_up(NOW + timedelta(minutes=5)):
         pass
     RollupDue.objects.create(start_at=NOW)
 
@@ -104,7 +106,7 @@ def _rolled_up() -> None:
 def _people(actor: Actor, seeded: seed.Seeded) -> None:
     viewer = person("viewer", sites=seeded.sites[:1])
     people.new_token(actor, viewer, "dashboards", ["view"])
-    joining.issue(actor, seeded.sites[0].clusters.get())
+    join_tokens.issue(actor, seeded.sites[0].clusters.get())
     assert Membership.objects.count() == 2
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.projection import Scoreboard
-from scheduler.core.algorithms.speed_table import EngineShape, Floats, SpeedTable, speed_table
+from core.algorithms.clock.projection import Scoreboard
+from core.algorithms.clock.speed_table import EngineShape, Floats, SpeedTable, speed_table
 
 CLOCKS_MHZ = (500.0, 750.0, 1000.0, 1250.0, 1500.0)
 

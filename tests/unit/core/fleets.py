@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from scheduler.core.types import (
+from core.types import (
     CarbonObservation,
     ClassDemand,
     Limits,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.accounting import (
+from core.accounting.counters import (
     EnergyKind,
     EnergySlice,
     MeterPoint,

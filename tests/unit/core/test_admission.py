@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.projection import project
-from scheduler.core.algorithms.speed_table import EngineShape, SpeedTable
-from scheduler.core.controllers.admission import (
+from core.algorithms.clock.projection import project
+from core.algorithms.clock.speed_table import EngineShape, SpeedTable
+from core.controllers.request.admission import (
     AdmissionConfig,
     AdmissionObservation,
     AdmissionState,
@@ -19,7 +19,7 @@ from scheduler.core.controllers.admission import (
     scoreboard,
     step,
 )
-from scheduler.core.types import Admit, Reason
+from core.types import Admit, Reason
 from tests.unit.core.boards import CLOCKS_MHZ, ROW, Row, Walk, board, rows, table, walk
 
 TABLE = table()

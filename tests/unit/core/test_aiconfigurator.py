@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.core.aiconfigurator import (
+from core.engine.aiconfigurator import (
     MODELS,
     SYSTEMS,
     AiconfiguratorError,
@@ -14,10 +14,10 @@ from scheduler.core.aiconfigurator import (
     import_profile,
     profile_of,
 )
-from scheduler.core.engine_model import UnknownConfiguration, engine_model
-from scheduler.core.profiled_engine import ProfiledEngine
-from scheduler.core.profiles import load_profiles, write_profile
-from scheduler.core.types import Source
+from core.engine.engine_model import UnknownConfiguration, engine_model
+from core.engine.profiled_engine import ProfiledEngine
+from core.engine.profiles import load_profiles, write_profile
+from core.types import Source
 
 INSTALLED = importlib.util.find_spec("aiconfigurator_core") is not None
 ONE = engine_model("Llama3-8B", "A100-80GB", 1)

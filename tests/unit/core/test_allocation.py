@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.allocation import DECODE, PREFILL, RequestSpans, TokenTime, pieces, share_out
+from core.accounting.allocation import DECODE, PREFILL, RequestSpans, TokenTime, pieces, share_out
 
 CELL_US = 10_000_000
 GROUPS = st.lists(

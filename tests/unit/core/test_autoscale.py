@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.controllers.autoscale import (
+from core.controllers.fleet.autoscale import (
     AutoscaleConfig,
     AutoscaleObservation,
     AutoscaleState,
@@ -12,7 +12,7 @@ from scheduler.core.controllers.autoscale import (
     covering,
     step,
 )
-from scheduler.core.types import CancelShadow, Mode, Reason, StartShadow
+from core.types import CancelShadow, Mode, Reason, StartShadow
 
 GPU = "A100-40GB"
 TP1, TP2, TP4 = (Mode(GPU, tp) for tp in (1, 2, 4))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.batching import BatchLimits, LatencyTable, compose, modelled_table
-from scheduler.core.engine_model import EngineModel, engine_model
+from core.algorithms.split.batch_composition import BatchLimits, LatencyTable, compose, modelled_table
+from core.engine.engine_model import EngineModel, engine_model
 
 A100: EngineModel = engine_model("Qwen2.5-14B", "A100-80GB", 1)
 MHZ = 1410.0

@@ -5,18 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.fleet import FleetProblem, why_not
-from scheduler.core.algorithms.milp import NegativeIntensity, Objective
-from scheduler.core.controllers.carbon import CarbonConfig, step
-from scheduler.core.types import (
-    CarbonPlan,
-    ChoosePartition,
-    PartitionOption,
-    PoolKey,
-    Reason,
-    SetGpuBudget,
-    SiteView,
-)
+from core.algorithms.fleet.fleet_milp import NegativeIntensity, Objective
+from core.algorithms.fleet.fleet_problem import FleetProblem, why_not
+from core.controllers.fleet.carbon import CarbonConfig, step
+from core.types import CarbonPlan, ChoosePartition, PartitionOption, PoolKey, Reason, SetGpuBudget, SiteView
 from tests.unit.core.fleets import A2, A4, A8, drawn_partitions, drawn_sites, observation, partition, site
 from tests.unit.laws import examples
 

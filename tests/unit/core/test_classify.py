@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.classify import ClassGrid, classify
+from core.policy.request_classes import ClassGrid, classify
 
 
 @dataclass(frozen=True)

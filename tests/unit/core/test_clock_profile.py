@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.controllers.clock_profile import (
+from core.controllers.clock.clock_profile import (
     InstanceLoad,
     ProfileClockConfig,
     ProfileClockObservation,
     ProfileClockState,
     step,
 )
-from scheduler.core.engine_model import engine_model
-from scheduler.core.load_profile import clocks, measured, modelled
-from scheduler.core.types import Limits, Reason, SetSmClock
+from core.engine.engine_model import engine_model
+from core.engine.load_profile import clocks, measured, modelled
+from core.types import Limits, Reason, SetSmClock
 from tests.unit.laws import examples
 
 WORKER = engine_model("Llama2-70B", "H100-SXM-80GB", 8)

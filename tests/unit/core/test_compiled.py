@@ -12,8 +12,8 @@ import numba
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from scheduler.core import compiled
-from scheduler.core.compiled import OURS, ByContent
+from core import compiled
+from core.compiled import OURS, ByContent
 
 USERS = [
     ".".join(path.relative_to(OURS.parent).with_suffix("").parts)

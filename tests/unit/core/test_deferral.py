@@ -10,16 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.aimd import AimdConfig, next_window
-from scheduler.core.controllers.deferral import (
-    Backlog,
-    DeferralConfig,
-    DeferralObservation,
-    grid_intensity,
-    plan,
-    step,
-)
-from scheduler.core.types import Reason, RunDeferred, SiteView
+from core.algorithms.queue.aimd import AimdConfig, next_window
+from core.controllers.request.deferral import Backlog, DeferralConfig, DeferralObservation, grid_intensity, plan, step
+from core.types import Reason, RunDeferred, SiteView
 
 EXACT = DeferralConfig(caution=1.0, reserve_s=0.0)
 NOW_S = 1_000.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.core.classify import classify
-from scheduler.core.dynamo_classes import FACTORS, isolated_limits, request_classes, strictest
-from scheduler.core.engine_model import engine_model
-from scheduler.core.types import Limits
+from core.engine.engine_model import engine_model
+from core.policy.dynamo_classes import FACTORS, isolated_limits, request_classes, strictest
+from core.policy.request_classes import classify
+from core.types import Limits
 
 CLASSES = request_classes()
 BY_NAME = {own.name: own for own in CLASSES}

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms import dynamo_milp
-from scheduler.core.algorithms.dynamo_mix import power_w, solve
-from scheduler.core.algorithms.highs import Status
-from scheduler.core.algorithms.power_curve import Piece, pieces
-from scheduler.core.engine_model import engine_model
-from scheduler.core.load_profile import clocks, measured, modelled
-from scheduler.core.types import Limits, Mode
+from core.algorithms.fleet import dynamo_milp
+from core.algorithms.fleet.dynamo_mix import power_w, solve
+from core.algorithms.fleet.highs import Status
+from core.algorithms.fleet.power_curve import Piece, pieces
+from core.engine.engine_model import engine_model
+from core.engine.load_profile import clocks, measured, modelled
+from core.types import Limits, Mode
 
 H2, H4, H8 = (Mode("H100-SXM-80GB", tp) for tp in (2, 4, 8))
 LIMITS = Limits(ttft_s=0.4, tpot_s=0.1)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.deadlines import fewest_late, late_in_order
-from scheduler.core.controllers.emergency import (
+from core.algorithms.queue.deadlines import fewest_late, late_in_order
+from core.controllers.request.emergency import (
     EmergencyConfig,
     EmergencyObservation,
     EmergencyState,
@@ -19,7 +19,7 @@ from scheduler.core.controllers.emergency import (
     Waiting,
     step,
 )
-from scheduler.core.types import Reason, ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
+from core.types import Reason, ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
 from tests.unit.laws import examples
 
 CONFIG = EmergencyConfig()

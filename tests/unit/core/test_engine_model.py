@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.engine_model import GPUS, MODELS, EngineModel, UnknownConfiguration, engine_model, gpu
-from scheduler.core.iteration import Totals
-from scheduler.core.types import Limits, Source
+from core.engine.engine_model import GPUS, MODELS, EngineModel, UnknownConfiguration, engine_model, gpu
+from core.engine.iteration import Totals
+from core.types import Limits, Source
 
 A100_TP4 = engine_model("Llama3-70B", "A100-80GB", 4)
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.engine_model import ENGINES, GPUS, MODELS, engine_model
-from scheduler.core.engine_vector import iterations
-from scheduler.core.types import Source
+from core.engine.engine_model import ENGINES, GPUS, MODELS, engine_model
+from core.engine.engine_vector import iterations
+from core.types import Source
 
 FIELDS = ("t_s", "watts", "gpu_watts", "f_eff_mhz", "energy_j")
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.core.engine_model import engine_model
-from scheduler.core.facts import Evaluation, Fact, FactsError, Kind, evaluate, read_facts, summarise
-from scheduler.core.facts.freesh import PROMPT_TOKENS, loads
-from scheduler.core.facts.steady import at_batch
+from core.engine.engine_model import engine_model
+from core.engine.facts import Evaluation, Fact, FactsError, Kind, evaluate, read_facts, summarise
+from core.engine.facts.freesh import PROMPT_TOKENS, loads
+from core.engine.facts.steady import at_batch
 
 HEAD = "source,quantity,condition,value,unit,used"
 CELL = "energy per request (row scale 1.00 applied)"

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.fairness import freesh_timely_jain, jain, timely_totals
+from core.fairness import freesh_timely_jain, jain, timely_totals
 
 SHARES = st.lists(st.floats(min_value=0.0, max_value=1e9), min_size=1, max_size=50)
 

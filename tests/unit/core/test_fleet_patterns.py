@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.fleet import FleetProblem, NegativeIntensity, plan_cost, why_not
-from scheduler.core.algorithms.milp import Status, _Search, _Task, solve_fleet
-from scheduler.core.types import ClassDemand, Limits, PartitionOption, SiteView
+from core.algorithms.fleet.fleet_milp import Status, _Search, _Task, solve_fleet
+from core.algorithms.fleet.fleet_problem import FleetProblem, NegativeIntensity, plan_cost, why_not
+from core.types import ClassDemand, Limits, PartitionOption, SiteView
 from tests.unit.core.fleets import A2, H4, MODES, demand, drawn_partitions, drawn_sites, partition, profile, site
 from tests.unit.laws import examples
 

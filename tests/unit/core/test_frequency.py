@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.controllers.frequency import ClockState, MiadConfig, step
-from scheduler.core.types import ClockObservation, Limits, Reason, SetSmClock
+from core.controllers.clock.frequency import ClockState, MiadConfig, step
+from core.types import ClockObservation, Limits, Reason, SetSmClock
 
 CALM = ClockObservation(
     now_s=50.0,

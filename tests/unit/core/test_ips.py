@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from scheduler.core.algorithms.speed_table import speed_table
-from scheduler.core.predictors.ips import (
+from core.algorithms.clock.speed_table import speed_table
+from core.engine.profiles import Point, Profile
+from core.predictors.ips import (
     BoostedIps,
     EngineIps,
     IpsSamples,
@@ -11,7 +12,6 @@ from scheduler.core.predictors.ips import (
     fit_and_score,
     samples_of,
 )
-from scheduler.core.profiles import Point, Profile
 
 ENGINE = EngineIps("Llama2-13B", "A100-40GB", "trtllm", 128)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.kv_transfer import Link, exposed_equal_s, exposed_s, exposure
-from scheduler.core.algorithms.split import Backlog, pass_costs, split_request
-from scheduler.core.engine_model import engine_model
+from core.algorithms.split.kv_transfer import Link, exposed_equal_s, exposed_s, exposure
+from core.algorithms.split.split_point import Backlog, pass_costs, split_request
+from core.engine.engine_model import engine_model
 
 seconds = st.floats(0.0, 10.0)
 

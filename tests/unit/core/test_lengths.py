@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.ports import RequestFeatures
-from scheduler.core.predictors import length_training
-from scheduler.core.predictors.boosted_lengths import (
+from core.ports import RequestFeatures
+from core.predictors import length_training
+from core.predictors.boosted_lengths import (
     COLUMNS,
     FEATURES,
     HOUR,
@@ -27,13 +27,8 @@ from scheduler.core.predictors.boosted_lengths import (
     LengthTrees,
     record_of,
 )
-from scheduler.core.predictors.output_length import (
-    MIN_TENANT_HISTORY,
-    TENANT_BUCKETS,
-    WARM_UP,
-    HistoryQuantilePredictor,
-)
-from scheduler.core.predictors.seen_prompts import MEMORY, SeenPrompts
+from core.predictors.output_length import MIN_TENANT_HISTORY, TENANT_BUCKETS, WARM_UP, HistoryQuantilePredictor
+from core.predictors.seen_prompts import MEMORY, SeenPrompts
 
 PLAIN = RequestFeatures(chat=True, at_s=1_700_000_000.0)
 
@@ -232,7 +227,7 @@ def test_learning_is_refused_when_records_are_few_or_broken() -> None:
 @given(st.integers(1, 40), st.integers(0, 70))
 @settings(max_examples=20)
 def test_the_newest_records_are_kept_in_order_when_the_ring_is_full(capacity: int, n: int) -> None:
-    from scheduler.core.predictors import boosted_lengths
+    from core.predictors import boosted_lengths
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(boosted_lengths, "RECORDS", capacity)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler.core.engine_model import engine_model, gpu
-from scheduler.core.load_profile import clocks, from_costs, measured, modelled
-from scheduler.core.steady_state import SPARE_DEVIATIONS
-from scheduler.core.types import Limits, Source
+from core.engine.engine_model import engine_model, gpu
+from core.engine.load_profile import clocks, from_costs, measured, modelled
+from core.engine.steady_state import SPARE_DEVIATIONS
+from core.types import Limits, Source
 
 WORKER = engine_model("Llama2-70B", "H100-SXM-80GB", 4)
 MHZ = clocks(WORKER.gpu_params)

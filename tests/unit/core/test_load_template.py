@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.predictors.load_template import (
+from core.predictors.load_template import (
     DAY_S,
     WEEK_S,
     Basis,

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms import highs, milp
-from scheduler.core.algorithms.fleet import plan_cost, plan_power_w, usable, why_not
-from scheduler.core.algorithms.highs import Outcome
-from scheduler.core.algorithms.milp import (
+from core.algorithms.fleet import fleet_milp, highs
+from core.algorithms.fleet.fleet_milp import (
     FleetProblem,
     NegativeIntensity,
     Objective,
@@ -18,7 +16,9 @@ from scheduler.core.algorithms.milp import (
     greedy_fleet,
     solve_fleet,
 )
-from scheduler.core.types import Limits, PartitionOption, SiteView
+from core.algorithms.fleet.fleet_problem import plan_cost, plan_power_w, usable, why_not
+from core.algorithms.fleet.highs import Outcome
+from core.types import Limits, PartitionOption, SiteView
 from tests.unit.core.fleets import A2, A4, A8, H4, demand, drawn_partitions, drawn_sites, partition, profile, site
 
 
@@ -160,15 +160,15 @@ def test_greedy_plan_is_taken_when_the_solver_finds_nothing_in_time(monkeypatch:
 
 
 def test_optimality_is_not_claimed_when_another_partition_was_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = milp._partition_plan
+    whole = fleet_milp._partition_plan
 
-    def cut_short(*arguments: object) -> milp.FleetPlan:
+    def cut_short(*arguments: object) -> fleet_milp.FleetPlan:
         plan = whole(*arguments)  # type: ignore[arg-type]
         if plan.partition == "cut":
-            return milp.FleetPlan(Status.FEASIBLE, plan.objective, 0.0, 1.0, "cut", plan.workers, plan.solve_s)
+            return fleet_milp.FleetPlan(Status.FEASIBLE, plan.objective, 0.0, 1.0, "cut", plan.workers, plan.solve_s)
         return plan
 
-    monkeypatch.setattr(milp, "_partition_plan", cut_short)
+    monkeypatch.setattr(fleet_milp, "_partition_plan", cut_short)
     plan = solve_fleet(problem((site("north"),), partition("cut", LS=4.0), partition("light", LS=1.0)))
     assert (plan.partition, plan.status, plan.bound) == ("light", Status.FEASIBLE, 0.0)
     assert plan.gap == pytest.approx(1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler.core.mode_profile import Lengths, mean_context, together
+from core.observations.mode_profile import Lengths, mean_context, together
 
 
 def test_running_requests_hold_more_than_the_mean_one_when_answers_differ() -> None:

@@ -9,16 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.slack_miad import (
-    Action,
-    SlackConfig,
-    agreed,
-    next_clock_mhz,
-    next_clocks_mhz,
-    slack,
-    wanted,
-)
-from scheduler.core.controllers.muserve_clock import (
+from core.algorithms.clock.slack_miad import Action, SlackConfig, agreed, next_clock_mhz, next_clocks_mhz, slack, wanted
+from core.controllers.clock.muserve_clock import (
     DeviceObservation,
     MuServeClockConfig,
     MuServeClockState,
@@ -27,7 +19,7 @@ from scheduler.core.controllers.muserve_clock import (
     observe_instance,
     step,
 )
-from scheduler.core.types import ClockObservation, Limits, Reason, SetSmClock
+from core.types import ClockObservation, Limits, Reason, SetSmClock
 
 KNOBS = SlackConfig()
 LOOP = MuServeClockConfig()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.overheads import (
+from core.engine.overheads import (
     LAYOUTS,
     TABLE_VI,
     Overheads,

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.partitions import Partition, clusters, stages
-from scheduler.core.algorithms.placement import (
+from core.algorithms.placement.model_placement import (
     GroupPlacement,
     PlacementConfig,
     equal_groups,
@@ -18,9 +17,10 @@ from scheduler.core.algorithms.placement import (
     select_groups,
     select_models,
 )
-from scheduler.core.algorithms.sensitivity import Kind, Operator, operators
-from scheduler.core.engine_model import engine_model
-from scheduler.core.iteration import Totals
+from core.algorithms.placement.operator_partitions import Partition, clusters, stages
+from core.algorithms.placement.sensitivity import Kind, Operator, operators
+from core.engine.engine_model import engine_model
+from core.engine.iteration import Totals
 
 
 def part(model: str, score: float, memory: float = 1.0, name: str = "", latency_s: float = 1.0) -> Partition:

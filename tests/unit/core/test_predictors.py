@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.predictors.load import peak_rates
-from scheduler.core.predictors.output_length import PRIOR_OUTPUT_TOKENS, RESERVOIR, WARM_UP, HistoryQuantilePredictor
+from core.predictors.arrival_rate import peak_rates
+from core.predictors.output_length import PRIOR_OUTPUT_TOKENS, RESERVOIR, WARM_UP, HistoryQuantilePredictor
 
 
 def test_prior_is_predicted_when_nothing_was_seen() -> None:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.policy.presets import DEFAULT, PRESETS, Knobs, documented, knobs, parse
+from core.simulator.policies.policy_registry import POLICIES
+from core.types import Loop
 from pools import wire
-from scheduler.core.presets import DEFAULT, PRESETS, Knobs, documented, knobs, parse
-from scheduler.core.types import Loop
-from scheduler.simulator.policies.registry import POLICIES
 
 BASELINES = {
     "freesh": ("freesh_baseline", "min_energy"),

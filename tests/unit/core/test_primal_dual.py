@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms import miad, primal_dual
-from scheduler.core.algorithms.miad import MiadConfig
-from scheduler.core.algorithms.primal_dual import PrimalDualConfig, Problem, best_clock_mhz, update
-from scheduler.core.controllers.frequency import ClockState, step
-from scheduler.core.types import ClockObservation, Limits, Reason, SetSmClock
+from core.algorithms.clock import miad, primal_dual
+from core.algorithms.clock.miad import MiadConfig
+from core.algorithms.clock.primal_dual import PrimalDualConfig, Problem, best_clock_mhz, update
+from core.controllers.clock.frequency import ClockState, step
+from core.types import ClockObservation, Limits, Reason, SetSmClock
 from tests.unit.laws import examples
 
 LOW, TOP = 300.0, 1410.0

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.engine_model import engine_model
-from scheduler.core.profiled_engine import ProfiledEngine
-from scheduler.core.profiles import Profile, ProfileError, load_profiles, profiles_of, write_profile
-from scheduler.core.types import Limits, Source
+from core.engine.engine_model import engine_model
+from core.engine.profiled_engine import ProfiledEngine
+from core.engine.profiles import Profile, ProfileError, load_profiles, profiles_of, write_profile
+from core.types import Limits, Source
 
 MODEL = engine_model("Llama3-8B", "A100-80GB", 1)
 CLOCKS, BATCHES = (705.0, 1005.0, 1410.0), (1, 8, 16, 32, 64)

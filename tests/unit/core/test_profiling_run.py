@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from scheduler.core.profiled_engine import ProfiledEngine
-from scheduler.core.profiles import ProfileError
-from scheduler.core.profiling_run import fold_run
-from scheduler.core.types import Source
+from core.engine.profiled_engine import ProfiledEngine
+from core.engine.profiles import ProfileError
+from core.engine.profiling_run import fold_run
+from core.types import Source
 
 KEY = ("Llama3-8B", "A100-80GB", 1, "vllm-v1")
 

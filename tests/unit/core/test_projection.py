@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.projection import E2E, KEPT, TBT, Outlook, late, lowest_clock, outlook, project
-from scheduler.core.algorithms.speed_table import EngineShape, SpeedTable, speed_table
-from scheduler.core.predictors.ips import EngineIps
+from core.algorithms.clock.projection import E2E, KEPT, TBT, Outlook, late, lowest_clock, outlook, project
+from core.algorithms.clock.speed_table import EngineShape, SpeedTable, speed_table
+from core.predictors.ips import EngineIps
 from tests.unit.core.boards import CLOCKS_MHZ, FakeEngine, Row, board, rows, table, walk
 
 TABLE = table()

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms import queueing
-from scheduler.core.algorithms.queueing import Order, OrderConfig, Pace, Requests, Walk, walk
+from core.algorithms.queue import queueing
+from core.algorithms.queue.queueing import Order, OrderConfig, Pace, Requests, Walk, walk
 
 TOKEN = Pace(0.0, 1.0)  # a token a second
 PACE = Pace(0.5, 0.1)

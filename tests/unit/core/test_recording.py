@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 
@@ -10,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.controllers.carbon import CarbonConfig
-from scheduler.core.recording import RecordingError, recall, record
-from scheduler.core.types import Limits, Mode, ModeProfile, PoolKey, Reason, Source
+from core.controllers.fleet.carbon import CarbonConfig
+from core.observations.recording import _MOVED, RecordingError, recall, record
+from core.types import Limits, Mode, ModeProfile, PoolKey, Reason, Source
 
 LEAVES = st.one_of(
     st.none(),
@@ -52,8 +53,8 @@ def test_special_values_come_back_as_what_they_were():
     ("stored", "message"),
     [
         ({"$type": "os:system", "fields": {}}, "not of the core"),
-        ({"$enum": "scheduler.core.types:Gone", "value": 1}, "not there any more"),
-        ({"$type": "scheduler.core.types:Limits", "fields": {"ttft": 1}}, "no longer what it was"),
+        ({"$enum": "core.types:Gone", "value": 1}, "not there any more"),
+        ({"$type": "core.types:Limits", "fields": {"ttft": 1}}, "no longer what it was"),
         ({"what": 1}, "no value"),
     ],
 )
@@ -65,3 +66,19 @@ def test_recording_that_cannot_be_read_says_why(stored, message):
 def test_what_is_no_value_is_not_recorded():
     with pytest.raises(TypeError, match="no value"):
         record(object())
+
+
+@pytest.mark.parametrize(
+    ("stored", "back"),
+    [
+        ({"$enum": "scheduler.core.types:Source", "value": "measured"}, Source.MEASURED),
+        ({"$type": "scheduler.core.controllers.carbon:CarbonConfig", "fields": {}}, CarbonConfig()),
+    ],
+)
+def test_recording_of_release_0_1_0_is_read(stored, back):
+    assert recall(stored) == back
+
+
+def test_modules_of_release_0_1_0_are_where_the_table_says():
+    for moved in _MOVED.values():
+        importlib.import_module(f"core.{moved}")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.reshard import ReshardPlan, even, outlook, plan
-from scheduler.core.overheads import TABLE_VI, weight_bytes
+from core.algorithms.placement.reshard import ReshardPlan, even, outlook, plan
+from core.engine.overheads import TABLE_VI, weight_bytes
 from tests.unit.laws import examples
 
 GB = 1e9

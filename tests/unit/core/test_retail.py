@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.speed_table import EngineShape, speed_table
-from scheduler.core.controllers import retail
-from scheduler.core.controllers.retail import LinearLatency, RetailConfig, RetailObservation
-from scheduler.core.controllers.throttle import ThrottleState
-from scheduler.core.predictors.ips import EngineIps
-from scheduler.core.types import Reason, SetSmClock
+from core.algorithms.clock.speed_table import EngineShape, speed_table
+from core.controllers.clock import retail_clock
+from core.controllers.clock.retail_clock import LinearLatency, RetailConfig, RetailObservation
+from core.controllers.clock.throttllem_clock import ThrottleState
+from core.predictors.ips import EngineIps
+from core.types import Reason, SetSmClock
 
 CLOCKS = np.arange(210.0, 1411.0, 60.0)
 LINE = LinearLatency(np.array([1.0, -0.002, 0.05, 0.001, 0.001, 0.03]), 0.4)
@@ -33,25 +33,27 @@ def seen(left_s, output=200.0, share_left=1.0):
 
 def test_lowest_clock_that_keeps_all_is_taken():
     # 1 + 0.1 + 0.5 + 1 + 6 - 0.002 MHz < 7.5 for both
-    state, effects = retail.step(None, seen([7.5, 30.0]), RetailConfig(CLOCKS, LINE))
+    state, effects = retail_clock.step(None, seen([7.5, 30.0]), RetailConfig(CLOCKS, LINE))
     assert state.target_mhz == 570.0
     assert effects.commands == (SetSmClock("i1", 570.0),)
     assert effects.rationale.reason is Reason.WITHIN_LIMITS
 
 
 def test_top_clock_is_taken_when_none_keeps_all():
-    state, effects = retail.step(None, seen([1.0, 30.0]), RetailConfig(CLOCKS, LINE))
+    state, effects = retail_clock.step(None, seen([1.0, 30.0]), RetailConfig(CLOCKS, LINE))
     assert state.target_mhz == CLOCKS[-1]
     assert effects.rationale.reason is Reason.AT_LIMIT
 
 
 def test_nothing_is_commanded_when_the_clock_stays():
-    _, effects = retail.step(ThrottleState(210.0), seen([300.0]), RetailConfig(CLOCKS, LINE))
+    _, effects = retail_clock.step(ThrottleState(210.0), seen([300.0]), RetailConfig(CLOCKS, LINE))
     assert effects.commands == ()
 
 
 def test_less_is_left_to_wait_for_when_part_is_generated():
-    whole, half = (retail.step(None, seen([7.0], share_left=share), RetailConfig(CLOCKS, LINE)) for share in (1, 0.5))
+    whole, half = (
+        retail_clock.step(None, seen([7.0], share_left=share), RetailConfig(CLOCKS, LINE)) for share in (1, 0.5)
+    )
     assert half[0].target_mhz < whole[0].target_mhz
 
 
@@ -60,7 +62,7 @@ def test_less_is_left_to_wait_for_when_part_is_generated():
 def test_answer_is_that_of_trying_every_clock(requests):
     prompt, output, share, left_s = np.array(requests).T
     obs = RetailObservation(0.0, "i1", 700.0, prompt, output, share, left_s)
-    state, _ = retail.step(None, obs, RetailConfig(CLOCKS, LINE))
+    state, _ = retail_clock.step(None, obs, RetailConfig(CLOCKS, LINE))
     w = LINE.weights
     good = []
     for mhz in CLOCKS:
@@ -73,10 +75,10 @@ def test_answer_is_that_of_trying_every_clock(requests):
 def test_line_learns_what_costs_time_and_misses_what_bends():
     engine = EngineIps("Llama2-13B", "A100-40GB", "trtllm")
     table = speed_table(engine, engine, EngineShape(4, engine.shape(4).kv_blocks, chunk_tokens=2048), CLOCKS.tolist())
-    found = retail.fit(table, 1155.0, 211.0)
+    found = retail_clock.fit(table, 1155.0, 211.0)
     _, per_mhz, per_request, per_block, per_prompt, per_output = found.weights
     assert per_mhz < 0.0
     assert min(per_request, per_block, per_prompt, per_output) > 0.0
     assert 0.3 < found.r2 < 0.95  # a product of clock and length is no line
     assert found.seconds(CLOCKS, 8, 100.0, np.array([1155.0]), np.array([211.0])).shape == (CLOCKS.size, 1)
-    assert retail.fit(table, 1155.0, 211.0).weights == pytest.approx(found.weights)
+    assert retail_clock.fit(table, 1155.0, 211.0).weights == pytest.approx(found.weights)

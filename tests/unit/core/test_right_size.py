@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.site_mix import Offer, SiteRule, any_keeps, best_mix
-from scheduler.core.controllers.right_size import RightSizeConfig, RightSizeObservation, step
-from scheduler.core.engine_model import engine_model
-from scheduler.core.load_profile import clocks, modelled
-from scheduler.core.types import Limits, Mode, PoolKey, Reason, ScaleTo
+from core.algorithms.fleet.site_mix import Offer, SiteRule, any_keeps, best_mix
+from core.controllers.fleet.right_size import RightSizeConfig, RightSizeObservation, step
+from core.engine.engine_model import engine_model
+from core.engine.load_profile import clocks, modelled
+from core.types import Limits, Mode, PoolKey, Reason, ScaleTo
 from tests.unit.laws import examples
 
 LIMITS = Limits(ttft_s=0.125, tpot_s=0.09)

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.engine_model import engine_model
-from scheduler.core.routing import Candidate, RouteRequest, choose
-from scheduler.core.types import Limits
+from core.controllers.request.routing import Candidate, RouteRequest, choose
+from core.engine.engine_model import engine_model
+from core.types import Limits
 
 BASE = Candidate(
     uid="a",

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.controllers.explain import capacity_rps, gpus_of
-from scheduler.core.controllers.pool_loop import PoolLoopConfig
-from scheduler.core.controllers.scale import most_capacity, step, step_pool
-from scheduler.core.types import Limits, Mode, PoolKey, Reason, ScaleObservation, ScaleTo
+from core.controllers.fleet.explain import capacity_rps, gpus_of
+from core.controllers.fleet.pool_loop import PoolLoopConfig
+from core.controllers.fleet.scale import most_capacity, step, step_pool
+from core.types import Limits, Mode, PoolKey, Reason, ScaleObservation, ScaleTo
 from tests.unit.core.fleets import A2, A4, A8, H4, MODES, PROFILES, pool, profile
 
 CONFIG = PoolLoopConfig()

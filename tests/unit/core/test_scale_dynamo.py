@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.hand_down import ClassLoad, size, within
-from scheduler.core.controllers.scale_dynamo import (
+from core.algorithms.fleet.hand_down import ClassLoad, size, within
+from core.controllers.fleet.scale_dynamo import (
     ScaleDynamoConfig,
     ScaleDynamoObservation,
     ScaleDynamoState,
     node_max_load,
     step,
 )
-from scheduler.core.engine_model import engine_model
-from scheduler.core.types import ForwardLoad, Limits, Mode, PoolKey, Reason, ScaleTo
+from core.engine.engine_model import engine_model
+from core.types import ForwardLoad, Limits, Mode, PoolKey, Reason, ScaleTo
 
 NODE = Mode("H100-SXM-80GB", 8)
 S, M, L = (PoolKey("north", name) for name in ("SS", "MM", "LL"))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.predictors.back_test import back_test, mape, pinball, rolling_origins
-from scheduler.core.predictors.seasonal import MODELS, History
+from core.predictors.back_test import back_test, mape, pinball, rolling_origins
+from core.predictors.seasonal import MODELS, History
 
 DAY = 24
 FIRST = 20_000 * DAY

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.partitions import Partition, clusters, stages, weighted_mean
-from scheduler.core.algorithms.sensitivity import Kind, Operator, operators, profiled, sensitivity
-from scheduler.core.engine_model import engine_model
-from scheduler.core.iteration import Totals
+from core.algorithms.placement.operator_partitions import Partition, clusters, stages, weighted_mean
+from core.algorithms.placement.sensitivity import Kind, Operator, operators, profiled, sensitivity
+from core.engine.engine_model import engine_model
+from core.engine.iteration import Totals
 from tests.unit.laws import examples
 
 PREFILL = Totals.plain(2048, 0, 0)

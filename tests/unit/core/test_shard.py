@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.energy_mix import MixMode, power_w, solve
-from scheduler.core.controllers.explain import gpus_of
-from scheduler.core.controllers.pool_loop import PoolLoopConfig
-from scheduler.core.controllers.shard import step, step_pool
-from scheduler.core.engine_model import gpu
-from scheduler.core.types import Limits, Mode, PoolKey, Reason, SetTpDegrees, ShardObservation
+from core.algorithms.fleet.energy_mix import MixMode, power_w, solve
+from core.controllers.fleet.explain import gpus_of
+from core.controllers.fleet.pool_loop import PoolLoopConfig
+from core.controllers.fleet.shard import step, step_pool
+from core.engine.engine_model import gpu
+from core.types import Limits, Mode, PoolKey, Reason, SetTpDegrees, ShardObservation
 from tests.unit.core.fleets import A2, A4, A8, PROFILES, pool, profile
 
 CONFIG = PoolLoopConfig()

@@ -10,18 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.node_layouts import arrange
-from scheduler.core.controllers.shard_dynamo import (
-    ShardDynamoConfig,
-    ShardDynamoObservation,
-    ShardPool,
-    step,
-)
-from scheduler.core.engine_model import engine_model
-from scheduler.core.load_profile import clocks, modelled
-from scheduler.core.overhead_table import OverheadTable, reshard_key, start_key
-from scheduler.core.overheads import weight_bytes
-from scheduler.core.types import Limits, PoolKey, Reason
+from core.algorithms.placement.node_layouts import arrange
+from core.controllers.fleet.shard_dynamo import ShardDynamoConfig, ShardDynamoObservation, ShardPool, step
+from core.engine.engine_model import engine_model
+from core.engine.load_profile import clocks, modelled
+from core.engine.overhead_table import OverheadTable, reshard_key, start_key
+from core.engine.overheads import weight_bytes
+from core.types import Limits, PoolKey, Reason
 from tests.unit.laws import examples
 
 GPU, MODEL = "H100-SXM-80GB", "Llama2-70B"

@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.controllers.shared_out import NodeView, SharedOutConfig, SharedOutObservation, step, units
-from scheduler.core.types import (
+from core.controllers.fleet.shared_out import NodeView, SharedOutConfig, SharedOutObservation, step, units
+from core.types import (
     ChoosePartition,
     ClassDemand,
     Mode,

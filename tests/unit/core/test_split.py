@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.split import (
+from core.algorithms.split.split_point import (
     Backlog,
     PassCosts,
     SplitConfig,
@@ -22,7 +22,7 @@ from scheduler.core.algorithms.split import (
     split_at,
     split_request,
 )
-from scheduler.core.engine_model import EngineModel, engine_model
+from core.engine.engine_model import EngineModel, engine_model
 from tests.unit.laws import examples
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms.ssjf import LengthClasses, SsjfConfig, keys, order, overtaking_s
+from core.algorithms.queue.ssjf import LengthClasses, SsjfConfig, keys, order, overtaking_s
 
 jobs = st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 100)), min_size=1, max_size=40)
 

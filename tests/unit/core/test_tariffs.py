@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.embodied import embodied_g
-from scheduler.core.tariffs import TariffTerms, check_zone, demand_charge, month_s, price_windows
+from core.accounting.embodied import embodied_g
+from core.accounting.tariffs import TariffTerms, check_zone, demand_charge, month_s, price_windows
 
 DAY = {"from": "07:00", "to": "21:00", "price_per_kwh": 0.3, "days": ["mon", "tue", "wed", "thu", "fri"]}
 NIGHT = {"from": "02:00", "to": "03:00", "price_per_kwh": 0.1}

@@ -1,8 +1,8 @@
 import pytest
 
-from scheduler.core.algorithms.projection import Scoreboard
-from scheduler.core.controllers.throttle import ThrottleConfig, ThrottleObservation, ThrottleState, step
-from scheduler.core.types import Reason, SetSmClock
+from core.algorithms.clock.projection import Scoreboard
+from core.controllers.clock.throttllem_clock import ThrottleConfig, ThrottleObservation, ThrottleState, step
+from core.types import Reason, SetSmClock
 from tests.unit.core.boards import Row, board, table
 
 TABLE = table()

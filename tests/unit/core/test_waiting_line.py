@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.algorithms import queueing
-from scheduler.core.algorithms.queueing import Order, OrderConfig, Pace
-from scheduler.core.algorithms.waiting_line import Waiting, WaitingLine, due_s, key, priority
+from core.algorithms.queue import queueing
+from core.algorithms.queue.queueing import Order, OrderConfig, Pace
+from core.algorithms.queue.waiting_line import Waiting, WaitingLine, due_s, key, priority
 
 PACE = Pace(0.5, 0.05)
 ROWS = st.lists(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from telemetry.frames import (
+from telemetry.selectors.frames import (
     CarbonFrame,
     IntensityStep,
     JainFrame,

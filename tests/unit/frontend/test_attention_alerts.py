@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from frontend.attention import OpenAlert, items
 from frontend.health import FeedHealth, Health, LoopHealth, NodeHealth
-from telemetry.frames import FeedState, SloFrame, SloSeries, Window
+from telemetry.selectors.frames import FeedState, SloFrame, SloSeries, Window
 
 NOW_S = 1_800_000_000.0
 SLO = SloFrame(

@@ -7,10 +7,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from frontend import figures
-from frontend.plot_style import OTHERS_COLOUR, SITE_COLOURS, THEMES, Look, decision_ticks, site_colours
-from telemetry.frames import CarbonFrame, DecisionTick, PowerFrame, SiteCarbon, SitePower, Window
+from frontend.charts import figures
+from frontend.charts.plot_style import OTHERS_COLOUR, SITE_COLOURS, THEMES, Look, decision_ticks, site_colours
 from telemetry.selectors import largest
+from telemetry.selectors.frames import CarbonFrame, DecisionTick, PowerFrame, SiteCarbon, SitePower, Window
 
 from . import frames
 

@@ -8,13 +8,13 @@ from datetime import UTC
 import pytest
 from django.test import RequestFactory
 
-from frontend import present
-from frontend.figures_lines import Line, LineChart, figure, table
+from core.types import Limits
+from frontend.charts.line_figures import Line, LineChart, figure, table
+from frontend.charts.plot_style import THEMES, Look
+from frontend.decisions import decision_facts
 from frontend.fleet import feeds, frontier
 from frontend.fleet.listing import Column, listing
-from frontend.plot_style import THEMES, Look
-from scheduler.core.types import Limits
-from telemetry.frames import IntensityStep, Window
+from telemetry.selectors.frames import IntensityStep, Window
 
 LOOK = Look(THEMES["light"], UTC, "UTC")
 WINDOW = Window(0.0, 40.0, 10.0)
@@ -110,8 +110,8 @@ def alternative(label: str, grams: float, **more: object) -> dict[str, object]:
     ],
 )
 def test_sentence_says_why_nothing_cheaper_was_taken(other: dict[str, object], sentence: str) -> None:
-    assert present.why_not_cheaper([alternative("TP4", 100.0, chosen=True), other], "carbon") == sentence
+    assert decision_facts.why_not_cheaper([alternative("TP4", 100.0, chosen=True), other], "carbon") == sentence
 
 
 def test_no_sentence_is_made_when_nothing_else_was_weighed() -> None:
-    assert present.why_not_cheaper([alternative("TP4", 100.0, chosen=True)]) == ""
+    assert decision_facts.why_not_cheaper([alternative("TP4", 100.0, chosen=True)]) == ""

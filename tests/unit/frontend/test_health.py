@@ -9,7 +9,7 @@ import pytest
 from frontend import attention, health
 from pools import wire
 from scheduler.selectors import LoopRun
-from telemetry.frames import FeedState
+from telemetry.selectors.frames import FeedState
 
 from . import frames
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend import present
+from frontend.decisions import decision_facts
 
 
 def clock(at_s: float) -> str:
@@ -15,7 +15,9 @@ def plain(text: str) -> str:
 
 
 def test_scalars_are_facts_in_words_and_units():
-    found = present.readable({"mean_power_w": 2_460.0, "forecast_issued_at_s": 5.0, "ok": True, "x": None}, clock)
+    found = decision_facts.readable(
+        {"mean_power_w": 2_460.0, "forecast_issued_at_s": 5.0, "ok": True, "x": None}, clock
+    )
     assert [(f.name, plain(f.value)) for f in found.facts] == [
         ("mean power", "2.46 kW"),
         ("forecast issued at", "at 5"),
@@ -24,18 +26,18 @@ def test_scalars_are_facts_in_words_and_units():
     ]
 
 
-def texts(table: present.Table) -> list[list[str]]:
+def texts(table: decision_facts.Table) -> list[list[str]]:
     return [[plain(cell.text) for cell in row] for row in ((table.header,) if table.header else ()) + table.rows]
 
 
 def test_series_by_name_is_a_table_over_steps_with_its_unit_said_once():
-    (table,) = present.readable({"intensity_g_per_kwh": {"east": [410.0, None], "west": [280.5]}}, clock).tables
+    (table,) = decision_facts.readable({"intensity_g_per_kwh": {"east": [410.0, None], "west": [280.5]}}, clock).tables
     assert (table.title, table.unit) == ("intensity", "gCO₂e/kWh")
     assert texts(table) == [["", "step 1", "step 2"], ["east", "410", "\u2013"], ["west", "280.5", ""]]
 
 
 def test_mapping_of_records_is_a_table_with_a_column_for_each_name():
-    (table,) = present.readable({"pools": {"a": {"power_w": 5.0}, "b": {"gpus": 2}}}, clock).tables
+    (table,) = decision_facts.readable({"pools": {"a": {"power_w": 5.0}, "b": {"gpus": 2}}}, clock).tables
     assert texts(table) == [["", "power", "GPUs"], ["a", "5.00 W", "\u2013"], ["b", "\u2013", "2"]]
 
 
@@ -45,14 +47,14 @@ def test_records_within_records_get_tables_of_their_own():
             {"name": "cut-a", "classes": [{"max": 1, "name": "SS", "limits": {"ttft_s": 0.3}, "demand_rps": [0.5, 1]}]}
         ]
     }
-    (table,) = present.readable(inputs, clock).tables
+    (table,) = decision_facts.readable(inputs, clock).tables
     assert table.title == "partitions: cut-a, classes"
     assert texts(table) == [["", "max", "limits", "demand"], ["SS", "1", "TTFT: 300 ms", "0.5, 1 req/s"]]
     assert [cell.number for cell in table.rows[0]] == [False, True, False, False]
 
 
 def test_chosen_alternative_comes_first_and_unknown_columns_are_left_out():
-    table = present.alternatives(
+    table = decision_facts.alternatives(
         [
             {"label": "b", "chosen": False, "feasible": False, "failed": "GPUs at east", "power_w": 2.0},
             {"label": "a", "chosen": True, "feasible": True, "power_w": 1.0, "cost_usd": None},
@@ -63,7 +65,7 @@ def test_chosen_alternative_comes_first_and_unknown_columns_are_left_out():
 
 
 def test_prediction_is_compared_in_percent_when_realised():
-    rows = present.comparisons({"energy_j": 100.0, "note": "x"}, {"energy_j": 110.0, "requests": 4}, clock)
+    rows = decision_facts.comparisons({"energy_j": 100.0, "note": "x"}, {"energy_j": 110.0, "requests": 4}, clock)
     assert [(r.name, r.difference.replace("\u00a0", " ")) for r in rows] == [
         ("energy", "+10.0 %"),
         ("note", ""),
@@ -79,24 +81,25 @@ def test_predicted_power_is_held_against_the_mean_that_was_metered():
         "mean_power_w": 90.0,
         "slo_attainment": 0.987,
     }
-    rows = present.comparisons(predicted, realised, clock)
+    rows = decision_facts.comparisons(predicted, realised, clock)
     assert [(r.name, plain(r.realised), plain(r.difference)) for r in rows] == [
         ("mean power", "90.0 W", "-10.0 %"),
         ("SLO attainment", "98.7 %", ""),
     ]
     assert (
-        present.span(predicted, realised, clock) == "Predicted: published. Realised: at 1.77236e+09 to at 1.77236e+09"
+        decision_facts.span(predicted, realised, clock)
+        == "Predicted: published. Realised: at 1.77236e+09 to at 1.77236e+09"
     )
-    assert present.span({}, None, clock) == ""
+    assert decision_facts.span({}, None, clock) == ""
 
 
 def test_prediction_stands_alone_when_nothing_is_known_yet():
-    (row,) = present.comparisons({"energy_j": 100.0}, None, clock)
+    (row,) = decision_facts.comparisons({"energy_j": 100.0}, None, clock)
     assert row.realised == "\u2013"
 
 
 def test_command_is_one_line_when_nested():
-    line = present.command({"type": "ScaleTo", "pool": {"site": "east"}, "workers": {"A100/TP4": 2}})
+    line = decision_facts.command({"type": "ScaleTo", "pool": {"site": "east"}, "workers": {"A100/TP4": 2}})
     assert line == "ScaleTo: pool site: east; workers A100/TP4: 2"
 
 
@@ -109,4 +112,4 @@ json_values = st.recursive(
 
 @given(st.dictionaries(st.text(max_size=8), json_values, max_size=4))
 def test_any_recorded_inputs_can_be_shown(inputs):
-    present.readable(inputs, clock)
+    decision_facts.readable(inputs, clock)

@@ -16,9 +16,9 @@ import pytest
 import uvloop
 
 from pools import wire
-from scheduler.gateway.http.request import HttpLimits
-from scheduler.gateway.relay.exchange import Timeouts
-from scheduler.gateway.server import Config, GatewayServer
+from pools.gateway.http.request import HttpLimits
+from pools.gateway.relay.exchange import Timeouts
+from pools.gateway.server import Config, GatewayServer
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import MODEL, SECRET, FakeFleet
 

@@ -14,8 +14,8 @@ from tests.fakes.fleet import FakeFleet
 from tests.unit.gateway.conftest import FirstOfEquals, until
 
 # Only now: `tests.fakes.envoy` skips the module that wants this where the extra is missing.
-from scheduler.gateway.backroom import BackroomConfig  # isort: skip
-from scheduler.gateway.picker.server import PickerConfig, PickerServer  # isort: skip
+from pools.gateway.backroom import BackroomConfig  # isort: skip
+from pools.gateway.picker.picker_server import PickerConfig, PickerServer  # isort: skip
 
 HERE, THERE = "127.0.0.1:8001", "127.0.0.1:8002"
 

@@ -11,19 +11,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from core.controllers.clock import retail_clock
+from core.controllers.clock.retail_clock import RetailConfig
+from core.controllers.request.admission import Requests, RequestView
+from core.engine.engine_model import engine_model
+from core.engine.step_tables import round_up
+from core.predictors.engine_speed import engine_speed
+from core.types import SetSmClock
 from pools import wire
-from scheduler.core.controllers import retail
-from scheduler.core.controllers.admission import Requests, RequestView
-from scheduler.core.controllers.retail import RetailConfig
-from scheduler.core.engine_model import engine_model
-from scheduler.core.predictors.engine_speed import engine_speed
-from scheduler.core.step_tables import round_up
-from scheduler.core.types import SetSmClock
-from scheduler.gateway.fleet.view import Service
-from scheduler.gateway.placing.admission import AdmissionGate
-from scheduler.gateway.placing.clocks import LEASE_S, RENEW_S, Ask, ClockAsks
-from scheduler.gateway.placing.emergency import Emergencies
-from scheduler.gateway.placing.projections import Desk
+from pools.gateway.fleet.view import Service
+from pools.gateway.placing.clock_wishes import LEASE_S, RENEW_S, Ask, ClockAsks
+from pools.gateway.placing.late_requests import Emergencies
+from pools.gateway.placing.projected_admission import AdmissionGate
+from pools.gateway.placing.projections import Desk
 from tests.fakes.fleet import MODEL, FakeFleet
 from tests.unit.gateway.conftest import Bench, Start, completion, until
 from tests.unit.gateway.test_fleet import view_of
@@ -133,12 +133,12 @@ async def test_retail_decides_as_the_simulator_does_when_it_sees_the_same(start:
     bench.engine.head_delay_s = 0.3
     await asyncio.gather(*(stream(bench, max_tokens=150) for _ in range(4)))
     speed = engine_speed("Llama3-70B", "A100-80GB", 4, "vllm-v1", _kv_tokens())
-    config = RetailConfig(speed.clocks_mhz, retail.fit(speed, 1155, 211))
+    config = RetailConfig(speed.clocks_mhz, retail_clock.fit(speed, 1155, 211))
     asked = []
     state = None
     for n in range(1, 5):  # four that came at once, each with its whole answer to come
         waiting = Requests.of([RequestView(m, 300, 129, 150, 8.0) for m in range(n)])
-        state, effects = retail.step(state, retail.observe(0.0, "i", 0.0, (waiting,), 0.3), config)
+        state, effects = retail_clock.step(state, retail_clock.observe(0.0, "i", 0.0, (waiting,), 0.3), config)
         asked += [c.mhz for c in effects.commands if isinstance(c, SetSmClock)]
     assert [ask.mhz for ask in asks] == asked
     assert 210.0 < asked[-1] < 1410.0, "or it would say nothing"

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.gateway.errors import ApiError
-from scheduler.gateway.requests import validation
-from scheduler.gateway.requests.endpoint import BY_PATH, Endpoint
+from pools.gateway.errors import ApiError
+from pools.gateway.requests import validation
+from pools.gateway.requests.endpoint import BY_PATH, Endpoint
 from tests.fakes.fleet import EXPIRED_SECRET, MAX_MODEL_LEN, MODEL, SECRET
 from tests.unit.gateway.conftest import Bench, completion, raw_post, until
 from tests.unit.laws import examples

@@ -12,8 +12,8 @@ from contextlib import suppress
 import aiohttp
 import pytest
 
-from scheduler.gateway.http import upstream
-from scheduler.gateway.relay.exchange import Timeouts
+from pools.gateway.http import upstream
+from pools.gateway.relay.exchange import Timeouts
 from tests.unit.gateway.conftest import Bench, Start, completion, raw_post, until
 
 BOTH = pytest.mark.parametrize("stream", [False, True])

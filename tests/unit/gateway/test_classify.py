@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from core.ports import PermanentError, RequestFeatures
+from core.predictors.boosted_lengths import RETRAIN_AFTER, BoostedLengthPredictor, LengthTrees
+from core.predictors.output_length import PRIOR_OUTPUT_TOKENS, WARM_UP
 from pools import wire
-from scheduler.core.ports import PermanentError, RequestFeatures
-from scheduler.core.predictors.boosted_lengths import RETRAIN_AFTER, BoostedLengthPredictor, LengthTrees
-from scheduler.core.predictors.output_length import PRIOR_OUTPUT_TOKENS, WARM_UP
-from scheduler.gateway.classify.classifier import Classified, Classifier
-from scheduler.gateway.classify.length_trainer import LengthTrainer
-from scheduler.gateway.classify.prompt_tokens import HuggingFaceTokenizer, PromptEstimator, TokenizerThread
+from pools.gateway.classify.classifier import Classified, Classifier
+from pools.gateway.classify.length_trainer import LengthTrainer
+from pools.gateway.classify.prompt_tokens import HuggingFaceTokenizer, PromptEstimator, TokenizerThread
 
 from .conftest import until
 

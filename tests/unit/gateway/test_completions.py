@@ -11,7 +11,7 @@ import msgspec
 import openai
 import pytest
 
-from scheduler.core.predictors.output_length import WARM_UP
+from core.predictors.output_length import WARM_UP
 from tests.fakes.fleet import ENGINE_MODEL, MODEL, OTHER_SECRET, SECRET
 from tests.unit.gateway.conftest import Bench, Start, completion
 

@@ -16,20 +16,20 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pools import wire
-from scheduler.gateway.accounts.metrics import Metrics
-from scheduler.gateway.classify.classifier import Classified
-from scheduler.gateway.errors import ApiError
-from scheduler.gateway.fleet.instance import Instance
-from scheduler.gateway.fleet.view import FleetView
-from scheduler.gateway.http.request import Request
-from scheduler.gateway.placing.admission import AdmissionGate
-from scheduler.gateway.placing.clocks import ClockAsks
-from scheduler.gateway.placing.dispatch import Dispatcher, RetryBudget
-from scheduler.gateway.placing.projections import Desk
-from scheduler.gateway.placing.routing import Router
-from scheduler.gateway.placing.slot import Slot
-from scheduler.gateway.requests.call import Call
-from scheduler.gateway.requests.endpoint import COMPLETIONS
+from pools.gateway.accounts.gateway_metrics import Metrics
+from pools.gateway.classify.classifier import Classified
+from pools.gateway.errors import ApiError
+from pools.gateway.fleet.instance import Instance
+from pools.gateway.fleet.view import FleetView
+from pools.gateway.http.request import Request
+from pools.gateway.placing.clock_wishes import ClockAsks
+from pools.gateway.placing.dispatch import Dispatcher, RetryBudget
+from pools.gateway.placing.instance_choice import Router
+from pools.gateway.placing.projected_admission import AdmissionGate
+from pools.gateway.placing.projections import Desk
+from pools.gateway.placing.slot import Slot
+from pools.gateway.requests.call import Call
+from pools.gateway.requests.endpoint import COMPLETIONS
 from tests.fakes.fleet import MODEL, FakeFleet, key
 from tests.unit.core.boards import Row, table, walk
 

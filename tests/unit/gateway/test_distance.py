@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pools import wire
-from scheduler.gateway.fleet.instance import RoundTrip
-from scheduler.gateway.http.upstream import Address, UpstreamConnection, UpstreamPool
+from pools.gateway.fleet.instance import RoundTrip
+from pools.gateway.http.upstream import Address, UpstreamConnection, UpstreamPool
 from tests.unit.gateway.conftest import Bench, Start, completion
 
 NEAR, FAR = 0, 1

@@ -10,10 +10,10 @@ import aiohttp
 import openai
 import pytest
 
-from scheduler.gateway.errors import ApiError
-from scheduler.gateway.requests.endpoint import EMBEDDINGS, RESPONSES
-from scheduler.gateway.requests.responses import ResponsesMeter, usage_of
-from scheduler.gateway.requests.sse import Usage
+from pools.gateway.errors import ApiError
+from pools.gateway.requests.endpoint import EMBEDDINGS, RESPONSES
+from pools.gateway.requests.responses import ResponsesMeter, usage_of
+from pools.gateway.requests.sse import Usage
 from tests.fakes.fleet import ENGINE_MODEL, MODEL, SECRET
 from tests.unit.gateway.conftest import Bench, Start, until
 

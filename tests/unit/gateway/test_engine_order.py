@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from scheduler.gateway.requests.engine_order import EngineWork, engine_body
+from pools.gateway.requests.engine_order import EngineWork, engine_body
 
 WORK = EngineWork(due_s=1010.0, lat_s=5.0, ttft_s=0.5, predicted_tokens=90)
 HINTS = {"slo_s": 8.0, "lat_s": 5.0, "ttft_s": 0.5, "predicted_tokens": 90}

@@ -12,9 +12,9 @@ import struct
 import aiohttp
 import pytest
 
-from scheduler.gateway.http.request import HttpLimits
-from scheduler.gateway.http.upstream import Address
-from scheduler.gateway.relay.exchange import Timeouts
+from pools.gateway.http.request import HttpLimits
+from pools.gateway.http.upstream import Address
+from pools.gateway.relay.exchange import Timeouts
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import SECRET
 from tests.unit.gateway.conftest import Bench, Start, completion, raw_post, until

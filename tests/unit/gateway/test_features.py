@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.ports import RequestFeatures
-from scheduler.gateway.requests import validation
-from scheduler.gateway.requests.endpoint import CHAT, COMPLETIONS
-from scheduler.gateway.requests.features import MAX_DIGEST_BYTES, features_of, texts_of
+from core.ports import RequestFeatures
+from pools.gateway.requests import validation
+from pools.gateway.requests.endpoint import CHAT, COMPLETIONS
+from pools.gateway.requests.features import MAX_DIGEST_BYTES, features_of, texts_of
 
 
 def features(body: dict[str, Any], chat: bool = True, service: str = "chat") -> RequestFeatures:

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from pools import wire
-from scheduler.gateway import live
-from scheduler.gateway.fleet.instance import Health
-from scheduler.gateway.fleet.view import FleetView
-from scheduler.gateway.live import Refresher, Repeated, keep_refreshing
+from pools.gateway import redis_tasks
+from pools.gateway.fleet.instance import Health
+from pools.gateway.fleet.view import FleetView
+from pools.gateway.redis_tasks import Refresher, Repeated, keep_refreshing
 from tests.fakes.fleet import MODEL, OTHER_SECRET, SECRET, FakeFleet
 from tests.unit.gateway.conftest import Bench, until
 
@@ -207,7 +207,7 @@ async def test_agents_are_not_taken_to_be_silent_when_nobody_could_be_heard(
 ) -> None:
     """Redis was gone for a minute and is back without the agents' states, whose keys have expired."""
     clock = Clock()
-    monkeypatch.setattr(live, "time", clock)
+    monkeypatch.setattr(redis_tasks, "time", clock)
     fake, view = FakeFleet(["http://127.0.0.1:1"]), FleetView()
     refresher = Refresher(view, fake)
     await refresher.refresh()

@@ -22,10 +22,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pools import wire
-from scheduler.gateway.fleet import view as fleet_module
-from scheduler.gateway.http.request import HttpLimits
-from scheduler.gateway.requests.endpoint import BY_PATH
-from scheduler.gateway.server import Config, GatewayServer
+from pools.gateway.fleet import view as fleet_module
+from pools.gateway.http.request import HttpLimits
+from pools.gateway.requests.endpoint import BY_PATH
+from pools.gateway.server import Config, GatewayServer
 from tests.fakes.fleet import EXPIRED_SECRET, MODEL, SECRET, FakeFleet
 from tests.fakes.strict_engine import StrictEngine
 from tests.unit.gateway.conftest import until

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pools import wire
-from scheduler.gateway.accounts import journal as module
-from scheduler.gateway.accounts.journal import Journal, Shipper, batches
+from pools.gateway.accounts import request_journal as module
+from pools.gateway.accounts.request_journal import Journal, Shipper, batches
 
 
 class FakeStream:

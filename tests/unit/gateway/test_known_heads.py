@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.gateway.errors import ApiError
-from scheduler.gateway.http.known_heads import MAX_BYTES, KnownHead
-from scheduler.gateway.http.protocol import ClientConnection
-from scheduler.gateway.http.request import HttpLimits, Request
-from scheduler.gateway.http.upstream import Address, UpstreamConnection
-from scheduler.gateway.requests.sse import SseMeter
+from pools.gateway.errors import ApiError
+from pools.gateway.http.client_protocol import ClientConnection
+from pools.gateway.http.known_heads import MAX_BYTES, KnownHead
+from pools.gateway.http.request import HttpLimits, Request
+from pools.gateway.http.upstream import Address, UpstreamConnection
+from pools.gateway.requests.sse import SseMeter
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\nAuthorization: Bearer k\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\ndate: now\r\ncontent-length: %d\r\ncontent-type: application/json\r\n\r\n"

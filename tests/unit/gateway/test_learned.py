@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.core.predictors.boosted_lengths import FEATURES, RECORDS, LengthRecords, LengthTrees
-from scheduler.core.predictors.output_length import TENANT_BUCKETS
-from scheduler.gateway.classify.classifier import Classifier
-from scheduler.gateway.classify.learned import VERSION, Learned
+from core.predictors.boosted_lengths import FEATURES, RECORDS, LengthRecords, LengthTrees
+from core.predictors.output_length import TENANT_BUCKETS
+from pools.gateway.classify.classifier import Classifier
+from pools.gateway.classify.learned import VERSION, Learned
 
 from .conftest import Start, completion, until
 from .test_classify import ASKED, SERVICE, ended

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scheduler.core.ports import AdapterError, PermanentError
-from scheduler.gateway.classify.model_tokenizers import ModelTokenizers, TokenizerProcess
-from scheduler.gateway.classify.prompt_tokens import TokenizerThread
+from core.ports import AdapterError, PermanentError
+from pools.gateway.classify.model_tokenizers import ModelTokenizers, TokenizerProcess
+from pools.gateway.classify.prompt_tokens import TokenizerThread
 from tests.fakes.fleet import MODEL
 
 from .conftest import Start, completion, until

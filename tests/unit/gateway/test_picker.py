@@ -428,7 +428,7 @@ async def test_a_row_is_left_when_the_picker_itself_fails(
     def broken(*_: Any) -> str:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr("scheduler.gateway.picker.endpoints.Endpoints.of", broken)
+    monkeypatch.setattr("pools.gateway.picker.endpoints.Endpoints.of", broken)
     with caplog.at_level(logging.CRITICAL):
         async with picker.envoy().stream() as stream:
             await stream.send(request_headers=_head(), request_body=None)

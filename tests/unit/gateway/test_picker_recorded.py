@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent / "exchanges"
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.json")))
 async def test_answers_are_those_that_envoy_took_when_an_exchange_is_played_again(tmp_path: Path, name: str) -> None:
-    from scheduler.gateway.picker.processing import Processing
+    from pools.gateway.picker.processing import Processing
 
     recorded = json.loads((FOLDER / f"{name}.json").read_bytes())
     coming = [message["envoy"] for message in recorded["messages"] if "envoy" in message]

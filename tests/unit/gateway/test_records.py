@@ -7,18 +7,18 @@ from typing import cast
 
 import pytest
 
+from core.controllers.request.routing import Choice
+from core.types import Limits
 from pools import wire
-from scheduler.core.routing import Choice
-from scheduler.core.types import Limits
-from scheduler.gateway.accounts.records import row_of
-from scheduler.gateway.classify.classifier import Classified
-from scheduler.gateway.fleet.instance import Instance
-from scheduler.gateway.fleet.view import Service
-from scheduler.gateway.http.request import Request
-from scheduler.gateway.placing.routing import WarmPrefixes
-from scheduler.gateway.requests.call import Call, Ending
-from scheduler.gateway.requests.endpoint import CHAT
-from scheduler.gateway.requests.sse import SseMeter, Usage
+from pools.gateway.accounts.records import row_of
+from pools.gateway.classify.classifier import Classified
+from pools.gateway.fleet.instance import Instance
+from pools.gateway.fleet.view import Service
+from pools.gateway.http.request import Request
+from pools.gateway.placing.instance_choice import WarmPrefixes
+from pools.gateway.requests.call import Call, Ending
+from pools.gateway.requests.endpoint import CHAT
+from pools.gateway.requests.sse import SseMeter, Usage
 from tests.fakes.fleet import FakeFleet
 
 FLEET = FakeFleet(["http://127.0.0.1:1"])

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pools.replay import ReplayProgress, Seen, replay
-from scheduler.gateway.server import Config, GatewayServer
-from scheduler.simulator.workload import TraceRequest
+from core.simulator.workload import TraceRequest
+from pools.gateway.server import Config, GatewayServer
+from pools.load_generator import ReplayProgress, Seen, replay
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import MAX_MODEL_LEN, MODEL, OTHER_SECRET, SECRET
 from tests.unit.gateway.conftest import Bench, until

@@ -15,14 +15,14 @@ import aiohttp
 import msgspec
 import pytest
 
+from core.controllers.request.routing import RouteRequest
+from core.types import Limits
 from pools import wire
-from scheduler.core.routing import RouteRequest
-from scheduler.core.types import Limits
-from scheduler.gateway.__main__ import _config
-from scheduler.gateway.accounts.metrics import ROUTING_BOUNDS_S, Histogram
-from scheduler.gateway.placing.routing import Router
-from scheduler.gateway.server import Config, GatewayServer
-from scheduler.gateway.siblings import PortShare, Siblings, joined
+from pools.gateway.__main__ import _config
+from pools.gateway.accounts.gateway_metrics import ROUTING_BOUNDS_S, Histogram
+from pools.gateway.placing.instance_choice import Router
+from pools.gateway.server import Config, GatewayServer
+from pools.gateway.siblings import PortShare, Siblings, joined
 from tests.fakes.fleet import MODEL, FakeFleet
 from tests.ports import free_port
 from tests.unit.gateway.test_fleet import view_of
@@ -72,7 +72,7 @@ async def test_gateway_that_is_gone_is_said_to_be_down(pair: list[GatewayServer]
 
 
 async def test_page_comes_when_another_gateway_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.gateway.siblings.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("pools.gateway.siblings.TIMEOUT_S", 0.1)
     port = free_port()
     with socket.socket(socket.AF_UNIX) as stuck:
         stuck.bind(f"\0greenserve-gateway-127.0.0.1-{port}-2")

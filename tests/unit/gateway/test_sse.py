@@ -8,7 +8,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.gateway.requests.sse import SseMeter, parse_usage
+from pools.gateway.requests.sse import SseMeter, parse_usage
 
 USAGE = b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3}}'
 DONE = b"data: [DONE]"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.gateway.placing.splitter import of_one_connector
-from scheduler.gateway.relay.story import BLOCKS, SIMULATED, Story, StoryMeter, can_continue
+from pools.gateway.placing.splitter import of_one_connector
+from pools.gateway.relay.story import BLOCKS, SIMULATED, Story, StoryMeter, can_continue
 
 COMPLETION = {"model": "m", "prompt": "a b c", "stream": True, "max_tokens": 10}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "a b c"}], "stream": True, "max_tokens": 10}

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from scheduler.gateway.http.turn import EndOfTurn, Ticks
+from pools.gateway.http.turn import EndOfTurn, Ticks
 from tests.unit.gateway.conftest import until
 
 EARLY_S = 0.002  # uvloop counts whole milliseconds, from when its turn began

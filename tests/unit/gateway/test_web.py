@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 from aiohttp import web as aioweb
 
-from scheduler.gateway.http.request import HttpLimits
-from scheduler.gateway.relay.web import WebTimeouts, is_web_path
-from scheduler.gateway.server import Config, GatewayServer
+from pools.gateway.http.request import HttpLimits
+from pools.gateway.relay.web import WebTimeouts, is_web_path
+from pools.gateway.server import Config, GatewayServer
 from tests.fakes.fleet import OTHER_SECRET, SECRET, FakeFleet
 
 from .conftest import until

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pools import wire
-from pools.registered import pools_of
-from pools.worker_hosts import WorkerHosts
-from scheduler.gateway.errors import ApiError
-from scheduler.gateway.fleet.worker_desk import WorkerDesk
-from scheduler.gateway.fleet.workers import Workers
-from scheduler.gateway.live import Refresher, Repeated, keep_refreshing
-from scheduler.gateway.server import Config, GatewayServer
+from pools.gateway.errors import ApiError
+from pools.gateway.fleet.worker_desk import WorkerDesk
+from pools.gateway.fleet.workers import Workers
+from pools.gateway.redis_tasks import Refresher, Repeated, keep_refreshing
+from pools.gateway.server import Config, GatewayServer
+from pools.registration.registered_engines import pools_of
+from pools.registration.worker_hosts import WorkerHosts
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import MODEL, FakeFleet
 from tests.unit.gateway.conftest import Bench, FirstOfEquals, completion, until

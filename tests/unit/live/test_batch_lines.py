@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.live.batches import lines as batch_lines
-from scheduler.live.batches.files import CHUNK_BYTES, rechunk
-from scheduler.live.batches.lines import Checked, Checker, split
-from scheduler.live.batches.planning import RateMeter
-from scheduler.live.batches.results import Fate, fate_of, result_line, retry_in_s, usage_of
-from scheduler.live.batches.sending import Outcome
+from scheduler.batches import input_lines as batch_lines
+from scheduler.batches.input_lines import Checked, Checker, split
+from scheduler.batches.planning import RateMeter
+from scheduler.batches.results import Fate, fate_of, result_line, retry_in_s, usage_of
+from scheduler.batches.sending import Outcome
+from scheduler.batches.tenant_files import CHUNK_BYTES, rechunk
 from scheduler.models import BatchLine
 
 URL = "/v1/completions"

@@ -1,8 +1,8 @@
 """Nodes for several models."""
 
-from scheduler.core.controllers.shared_out import NodeView
-from scheduler.core.types import ClassDemand, Mode, ModeProfile, PartitionOption, Source
-from scheduler.live.groups import place
+from core.controllers.fleet.shared_out import NodeView
+from core.types import ClassDemand, Mode, ModeProfile, PartitionOption, Source
+from scheduler.control.steps.model_groups import place
 
 NODES = (NodeView("a", "A100-80GB", 4), NodeView("a", "A100-80GB", 8), NodeView("b", "A100-80GB", 4))
 

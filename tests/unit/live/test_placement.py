@@ -6,8 +6,8 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.types import Mode
-from scheduler.live.placement import NodeRoom, Placement, Standing, Start, Wanted, place
+from core.types import Mode
+from scheduler.control.apply.node_placement import NodeRoom, Placement, Standing, Start, Wanted, place
 from tests.unit.laws import examples
 
 A2, A4, A8 = (Mode("A100-80GB", tp) for tp in (2, 4, 8))

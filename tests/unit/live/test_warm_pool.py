@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from scheduler.core.types import Mode
-from scheduler.live.placement import NodeRoom, Standing, Start, Wanted, place
-from scheduler.live.warm_pool import Kept, keep
+from core.types import Mode
+from scheduler.control.apply.node_placement import NodeRoom, Standing, Start, Wanted, place
+from scheduler.control.apply.warm_pool import Kept, keep
 
 A2, A4 = Mode("A100-80GB", 2), Mode("A100-80GB", 4)
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from frontend.plot_style import THEMES, Look
+from core.simulator.scenario.scenario import parse_scenario
+from core.simulator.site_series import Site, bin_s
+from frontend.charts.plot_style import THEMES, Look
 from frontend.whatif import plots
-from scheduler.live.whatif import changes, comparing, documents, presets
-from scheduler.live.whatif.changes import Changes
-from scheduler.live.whatif.documents import RunSpec
-from scheduler.live.whatif.errors import BadStudy
-from scheduler.simulator.scenario import parse_scenario
-from scheduler.simulator.sites import Site, bin_s
+from scheduler.whatif import comparing, scenario_changes, scenario_documents, shipped_scenarios
+from scheduler.whatif.errors import BadStudy
+from scheduler.whatif.scenario_changes import Changes
+from scheduler.whatif.scenario_documents import RunSpec
 from tests.fakes.studies import tiny
 
 CSV = b"start,value\n2026-01-01T00:00:00+00:00,300\n2026-01-01T00:05:00+00:00,\n2026-01-01T00:10:00+00:00,-10\n"
@@ -39,7 +39,7 @@ def test_changes_are_put_over_a_scenario_and_leave_it_as_it_was() -> None:
         slo={"ttft_s": 2.0},
     )
 
-    found, files = changes.put(document, {"c.csv": CSV}, otherwise)
+    found, files = scenario_changes.put(document, {"c.csv": CSV}, otherwise)
 
     assert found["workload"]["rate_scale"] == 2.0
     assert found["workload"]["duration_s"] == 10.0
@@ -59,30 +59,30 @@ def test_changes_are_put_over_a_scenario_and_leave_it_as_it_was() -> None:
 def test_a_runs_policy_keeps_the_scenarios_keys_when_it_has_its_name() -> None:
     document = tiny(policy={"name": "freesh", "alpha": 1.3})
 
-    own = documents.for_run(document, RunSpec("freesh", {"order": "fcfs"}, ("fleet.count=5",)))
-    other = documents.for_run(document, RunSpec("single_pool"))
+    own = scenario_documents.for_run(document, RunSpec("freesh", {"order": "fcfs"}, ("fleet.count=5",)))
+    other = scenario_documents.for_run(document, RunSpec("single_pool"))
 
     assert own["policy"] == {"name": "freesh", "alpha": 1.3, "order": "fcfs"}
     assert own["fleet"][0]["count"] == 5
     assert other["policy"] == {"name": "single_pool"}
     for line in ("freesh {order: fcfs, loops: [scale]}", "freesh {order: fcfs} fleet.count=8", "freesh seed=2"):
-        assert documents.run_spec(line).title == line
+        assert scenario_documents.run_spec(line).title == line
     with pytest.raises(BadStudy, match="write NAME, NAME"):
-        documents.run_spec("freesh {order: fcfs} fleet.count")
+        scenario_documents.run_spec("freesh {order: fcfs} fleet.count")
 
 
 @pytest.mark.parametrize("text", ["a: .inf", "a: 1.0e+300", "a: [" * 40 + "]" * 40, "- 1", "a: b: c", "\x00"])
 def test_a_text_is_refused_when_it_is_no_scenario_that_can_be_stored(text: str) -> None:
     with pytest.raises(BadStudy, match="scenario"):
-        documents.read_text(text)
+        scenario_documents.read_text(text)
 
 
 def test_every_preset_is_a_scenario() -> None:
-    names = [preset.name for preset in presets.available()]
+    names = [preset.name for preset in shipped_scenarios.available()]
 
     assert "dynamollm-70b-h100" in names
     for name in names:
-        parse_scenario(presets.load(name), presets.folder() / f"{name}.yaml")
+        parse_scenario(shipped_scenarios.load(name), shipped_scenarios.folder() / f"{name}.yaml")
 
 
 def test_ratios_are_to_the_first_run_and_unknown_stays_unknown() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pools.simnode.batching import Batcher
-from pools.simnode.generation import Generation
-from scheduler.core.iteration import Iteration
-from scheduler.core.ports import EngineLimits, EngineOptions
+from core.engine.iteration import Iteration
+from core.ports import EngineLimits, EngineOptions
+from pools.simnode.engine.batching import Batcher
+from pools.simnode.engine.generation import Generation
 
 STEP_S = 0.02
 PREFILL_S_PER_TOKEN = 0.0001

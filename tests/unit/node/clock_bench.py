@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pools.agent.clock_requests import ClockRequests
-from pools.agent.clock_rules import EngineView
-from pools.agent.clocks import ClockLoop
-from pools.agent.engine_figures import Figures
+from core.ports import EngineReading
+from core.types import Limits
+from pools.agent.clocks.clock_loop import ClockLoop
+from pools.agent.clocks.clock_requests import ClockRequests
+from pools.agent.clocks.clock_rules import EngineView
+from pools.agent.clocks.engine_figures import Figures
 from pools.wire import ClockDecision, ClockPolicy, ClockRequest
-from scheduler.core.ports import EngineReading
-from scheduler.core.types import Limits
 from tests.fakes.node import FakeFrequencyActuator, engine_reading
 
 TOP_MHZ, BOTTOM_MHZ = 1410.0, 210.0

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pools.agent.http import HttpClient
+from core.ports import PermanentError, RetryableError
+from pools.agent.http_client import HttpClient
 from pools.agent.link import TIMEOUT_S, LinkError, RedisLink, redis_url
 from pools.wire import AgentState, Heartbeat
-from scheduler.core.ports import PermanentError, RetryableError
 from tests.ports import free_port
 
 

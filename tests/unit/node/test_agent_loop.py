@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from core.ports import RetryableError
 from pools.agent.link import BadDesired, LinkError
 from pools.agent.loop import AgentLoop
 from pools.agent.outbox import LIMIT, Outbox
 from pools.wire import AgentState, InstanceState
-from scheduler.core.ports import RetryableError
 from tests.fakes.node import (
     FakeEngineMetrics,
     FakeFrequencyActuator,

@@ -6,9 +6,9 @@ import urllib.request
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from pools.agent.metrics import Board, Picture, serve
+from core.ports import GpuReading
+from pools.agent.agent_metrics import Board, Picture, serve
 from pools.wire import InstanceState
-from scheduler.core.ports import GpuReading
 
 GPU = GpuReading("GPU-1", 0, "A100", 1.0, 5_000.0, 250.0, 1_410.0, 0.5, 1 << 30, 61.0, 210.0, 1_410.0)
 UNKNOWN = GpuReading("GPU-2", 1, "A100", 1.0, None, None, None, None, None, None, 210.0, 1_410.0)

@@ -9,11 +9,11 @@ from itertools import pairwise
 
 import pytest
 
+from core.ports import EngineReading, RetryableError
 from pools.agent.app import AgentThread, Bell
-from pools.agent.clock_requests import ClockRequests
+from pools.agent.clocks.clock_requests import ClockRequests
 from pools.agent.loop import PERIOD_S, AgentLoop
 from pools.wire import ClockPolicy
-from scheduler.core.ports import EngineReading, RetryableError
 from tests.fakes.node import (
     FakeEngineMetrics,
     FakeFrequencyActuator,

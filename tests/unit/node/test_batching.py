@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pools.simnode.generation import Generation
-from scheduler.core.ports import EngineLimits
+from core.ports import EngineLimits
+from pools.simnode.engine.generation import Generation
 from tests.unit.laws import examples
 from tests.unit.node.bench import STEP_S, Bench
 

@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pools.simnode.generation import Generation
-from pools.simnode.hand_over import Arriving, HandOver, KvLink
-from scheduler.core.ports import EngineLimits, EngineOptions
+from core.ports import EngineLimits, EngineOptions
+from pools.simnode.engine.generation import Generation
+from pools.simnode.engine.hand_over import Arriving, HandOver, KvLink
 from tests.unit.laws import examples
 from tests.unit.node.bench import Bench
 

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from pools.agent.clock_requests import ClockRequests
+from core.ports import RetryableError
+from pools.agent.clocks.clock_requests import ClockRequests
 from pools.wire import LONGEST_CLOCK_LEASE_S, ClockPolicy
-from scheduler.core.ports import RetryableError
 from tests.fakes.node import engine_reading
 
 from .clock_bench import BOTTOM_MHZ, TOP_MHZ, ClockBench, request, view

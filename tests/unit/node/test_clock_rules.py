@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pools.agent.clock_rules import EARLY_S, look_period_s, rule_of
-from pools.agent.engine_figures import EngineKind, Figures, Lengths
+from core.controllers.clock.clock_profile import ProfileClockConfig
+from core.engine.profiles import Point, Profile
+from core.ports import EngineReading
+from core.types import Source
+from pools.agent.clocks.clock_rules import EARLY_S, look_period_s, rule_of
+from pools.agent.clocks.engine_figures import EngineKind, Figures, Lengths
 from pools.wire import ClockPolicy
-from scheduler.core.controllers.clock_profile import ProfileClockConfig
-from scheduler.core.ports import EngineReading
-from scheduler.core.profiles import Point, Profile
-from scheduler.core.types import Source
 from tests.fakes.node import engine_reading
 
 from .clock_bench import BOTTOM_MHZ, LIMITS, TOP_MHZ, ClockBench, view

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from pools.agent.clock_log import REPORT_EVERY_S
-from pools.agent.clock_rules import EngineView
-from pools.agent.clocks import ClockLoop
+from core.ports import RetryableError
+from core.types import Limits
+from pools.agent.clocks.clock_log import REPORT_EVERY_S
+from pools.agent.clocks.clock_loop import ClockLoop
+from pools.agent.clocks.clock_rules import EngineView
 from pools.wire import ClockDecision, ClockPolicy
-from scheduler.core.ports import RetryableError
-from scheduler.core.types import Limits
 from tests.fakes.node import FakeFrequencyActuator, engine_reading
 
 TOP_MHZ, BOTTOM_MHZ = 1410.0, 210.0

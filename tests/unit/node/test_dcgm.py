@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from pools.agent.dcgm import DcgmGpuMeter
-from scheduler.core.ports import RetryableError
+from core.ports import RetryableError
+from pools.agent.devices.dcgm import DcgmGpuMeter
 from tests.ports import free_port
 
 A, B = "GPU-aaaa", "GPU-bbbb"

@@ -8,12 +8,12 @@ from typing import Any
 import click
 import pytest
 
-from pools.agent import declared
-from pools.agent.declared import Declaration, DeclaredMeter, NoClocks, inventory
-from pools.agent.joining import agent_unit
+from core.ports import RetryableError
+from pools.agent.devices import declared
+from pools.agent.devices.declared import Declaration, DeclaredMeter, NoClocks, inventory
+from pools.agent.join_fleet import agent_unit
 from pools.agent.real_node import RealNode
-from pools.agent.vllm.options import click_options, vllm_options
-from scheduler.core.ports import RetryableError
+from pools.agent.vllm.vllm_options import click_options, vllm_options
 
 
 class Machine:

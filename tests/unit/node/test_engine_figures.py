@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pools.agent.engine_figures import EngineKind, Figures, Lengths, Load
+from pools.agent.clocks.engine_figures import EngineKind, Figures, Lengths, Load
 from tests.fakes.node import engine_reading
 
 KIND = EngineKind("Llama3-70B", "A100-80GB", 4, "vllm-v1")

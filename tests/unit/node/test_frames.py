@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pools.simnode import frames, language
+from pools.simnode.engine import answers, language
 
 
 def events(data: bytes) -> list[dict[str, object]]:
@@ -15,7 +15,7 @@ def events(data: bytes) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_stream_says_what_the_whole_answer_says_when_the_seed_is_the_same(chat: bool) -> None:
-    stream = frames.StreamFrames(chat, "id-1", 1700000000, 'a "model"', seed=12345)
+    stream = answers.StreamFrames(chat, "id-1", 1700000000, 'a "model"', seed=12345)
     chunks = [event for i in range(6) for event in events(stream.token(i, "length" if i == 5 else None))]
     assert {(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks} == {("id-1", 1700000000, 'a "model"')}
     choices = [chunk["choices"][0] for chunk in chunks]  # type: ignore[index]
@@ -31,7 +31,7 @@ def test_stream_says_what_the_whole_answer_says_when_the_seed_is_the_same(chat: 
 
 
 def test_usage_chunk_has_no_choices_when_usage_was_asked_for() -> None:
-    (event,) = events(frames.StreamFrames(False, "x", 1, "m", 0).usage(10, 5))
+    (event,) = events(answers.StreamFrames(False, "x", 1, "m", 0).usage(10, 5))
     assert event["choices"] == []
     assert event["usage"] == {
         "prompt_tokens": 10,

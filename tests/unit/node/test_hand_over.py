@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pools.simnode.generation import Generation
-from pools.simnode.hand_over import Arriving, HandOver, KvLink
-from pools.simnode.kv import LEASE_S
-from scheduler.core.algorithms.kv_transfer import Link, exposure
+from core.algorithms.split.kv_transfer import Link, exposure
+from pools.simnode.engine.generation import Generation
+from pools.simnode.engine.hand_over import Arriving, HandOver, KvLink
+from pools.simnode.engine.kv import LEASE_S
 from tests.unit.node.bench import PREFILL_S_PER_TOKEN, STEP_S, Bench
 
 BYTES = 1000.0  # a token's

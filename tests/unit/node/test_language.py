@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pools.simnode import language
+from pools.simnode.engine import language
 
 TEXTS = st.text(max_size=60)
 

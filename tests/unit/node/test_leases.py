@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from core.ports import PermanentError, RetryableError
+from pools.actuator.actuator_protocol import LONGEST_LEASE_S
 from pools.actuator.leases import AGAIN_S, Journal, Leases
-from pools.actuator.protocol import LONGEST_LEASE_S
-from scheduler.core.ports import PermanentError, RetryableError
 
 AGENT, OTHER = (1, 100), (2, 200)  # connection and process
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.ports import EngineLimits, EngineOptions
+from core.ports import EngineLimits, EngineOptions
 from tests.unit.node.bench import PREFILL_S_PER_TOKEN, STEP_S, Bench
 
 

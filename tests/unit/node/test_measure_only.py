@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from core.ports import PermanentError
 from pools.agent.link import LinkError
 from pools.agent.loop import AgentLoop
 from pools.agent.real_node import MeasuredNode
 from pools.wire import AgentState
-from scheduler.core.ports import PermanentError
 from tests.fakes.node import (
     FakeEngineMetrics,
     FakeFrequencyActuator,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pools.agent.energy_check import EnergyCheck
-from pools.agent.gpu_types import gpu_type
-from pools.agent.nvml import NvmlGpuMeter
-from scheduler.core.ports import GpuReading, PermanentError, RetryableError
+from core.ports import GpuReading, PermanentError, RetryableError
+from pools.agent.devices.energy_check import EnergyCheck
+from pools.agent.devices.gpu_types import gpu_type
+from pools.agent.devices.nvml import NvmlGpuMeter
 from tests.fakes.node import gpu_reading
 from tests.fakes.nvml import NO_PERMISSION, NOT_SUPPORTED, UNKNOWN, Boards, library
 from tests.fakes.simnode import eventually

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from core.engine.engine_model import engine_model
+from core.engine.iteration import Totals
+from core.engine.profiles import Point, load_profiles, write_profile
+from core.policy.dynamo_classes import request_classes
+from core.types import Limits
+from pools.load_generator import Seen
 from pools.profiler.drive import SeenRequests, mean_watts, saturation
-from pools.profiler.journal import Journal, JournalError
-from pools.profiler.picture import profile_svg
 from pools.profiler.plan import DECODE, PREFILL, Bounds, RateSearch, loads, sweep
+from pools.profiler.profile_picture import profile_svg
+from pools.profiler.profiling_journal import Journal, JournalError
 from pools.profiler.result import evaluate, hull, words
 from pools.profiler.session import whole
 from pools.profiler.watch import Log, Series
-from pools.replay import Seen
-from scheduler.core.dynamo_classes import request_classes
-from scheduler.core.engine_model import engine_model
-from scheduler.core.iteration import Totals
-from scheduler.core.profiles import Point, load_profiles, write_profile
-from scheduler.core.types import Limits
 
 HEAD = {"model": "tiny", "gpu": "CPU", "tps": [1]}
 

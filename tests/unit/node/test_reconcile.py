@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+from core.ports import EngineLimits, EngineOptions, PermanentError, RetryableError
 from pools import wire
 from pools.agent.reconcile import LONGEST_BACKOFF_S, NOTICE_S, Reconciler, spec_of
-from scheduler.core.ports import EngineLimits, EngineOptions, PermanentError, RetryableError
 from tests.fakes.node import FakeEngineControl, FakeInstanceRuntime, desired_instance
 
 

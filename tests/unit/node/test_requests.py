@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pools.simnode import language
-from pools.simnode.requests import Ask, RequestError, read_chat, read_completion
+from pools.simnode.engine import language
+from pools.simnode.engine.request_reading import Ask, RequestError, read_chat, read_completion
 
 MODEL = "Llama3-70B"
 REMOTE = {

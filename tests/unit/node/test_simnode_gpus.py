@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.engine.engine_model import gpu
 from pools.simnode.gpus import CounterFileError, GpuBank, SimGpu, parse_gpu_group
-from scheduler.core.engine_model import gpu
 
 
 def a100() -> SimGpu:

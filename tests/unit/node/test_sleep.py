@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from core.engine.engine_model import engine_model, gpu
+from core.engine.overheads import Overheads, cold_start_s, fall_asleep_s, wake_s, weight_bytes
+from pools.simnode.engine.engine_transitions import Durations
+from pools.simnode.engine.hand_over import Arriving, HandOver, KvLink
 from pools.simnode.gpu_group import GpuGroup
 from pools.simnode.gpus import SimGpu
-from pools.simnode.hand_over import Arriving, HandOver, KvLink
-from pools.simnode.transitions import Durations
-from scheduler.core.engine_model import engine_model, gpu
-from scheduler.core.overheads import Overheads, cold_start_s, fall_asleep_s, wake_s, weight_bytes
 from tests.unit.node.bench import Bench
 
 MODEL = "Llama3-8B"

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pools.agent import vllm_control
-from pools.agent.vllm_control import VllmScheduler
-from pools.vllm_scheduler.control import ControlSocket, Desk
-from pools.vllm_scheduler.settings import Most, Settings
-from scheduler.core.ports import EngineLimits, PermanentError, RetryableError
+from core.ports import EngineLimits, PermanentError, RetryableError
+from pools.agent.vllm import vllm_control
+from pools.agent.vllm.vllm_control import VllmScheduler
+from pools.vllm_scheduler.control_socket import ControlSocket, Desk
+from pools.vllm_scheduler.scheduler_settings import Most, Settings
 
 
 def test_limits_are_set_up_to_what_the_engine_was_started_with(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_vllm_is_given_the_plug_in_and_nothing_else_to_import(tmp_path: Path) ->
     assert vllm_control.environment(tmp_path, tmp_path / "s", True, EngineLimits(itl_limit_s=0.05)) == found
     assert json.loads(found["GREENSERVE_SCHEDULER"]) == {"order": "llf", "itl_limit_s": 0.05}
     script = (
-        "import pools.vllm_scheduler.control as c, pools.vllm_scheduler.order, pools.vllm_scheduler.step_times, sys, "
-        "importlib.util as u; print(u.find_spec('scheduler'), u.find_spec('pools.wire'), c.__file__)"
+        "import pools.vllm_scheduler.control_socket as c, pools.vllm_scheduler.order, pools.vllm_scheduler.step_times; "
+        "import importlib.util as u; print(u.find_spec('scheduler'), u.find_spec('pools.wire'), c.__file__)"
     )
     done = subprocess.run(
         [sys.executable, "-S", "-c", script],

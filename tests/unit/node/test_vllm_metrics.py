@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pools.agent.vllm_metrics import VllmMetrics, _reading, parse
-from pools.simnode.metrics import EngineCounters, EngineGauges, Histogram, render
-from scheduler.core.ports import EngineReading, RetryableError
+from core.ports import EngineReading, RetryableError
+from pools.agent.vllm.vllm_metrics import VllmMetrics, _reading, parse
+from pools.simnode.engine.sim_metrics import EngineCounters, EngineGauges, Histogram, render
 from tests.ports import free_port
 
 OLDER = """

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
+from core.engine.engine_launch import EngineLaunch
+from core.ports import InstanceSpec, InstanceStatus, PermanentError, RetryableError
+from pools.agent.vllm.engine_processes import EngineProcess, began_ticks, last_lines, rotate, runs
+from pools.agent.vllm.engine_records import Records
 from pools.agent.vllm.launch import VllmOptions, command, environment
-from pools.agent.vllm.processes import EngineProcess, began_ticks, last_lines, rotate, runs
-from pools.agent.vllm.records import Records
 from pools.agent.vllm.runtime import VllmRuntime
-from scheduler.core.engine_launch import EngineLaunch
-from scheduler.core.ports import InstanceSpec, InstanceStatus, PermanentError, RetryableError
 from tests.fakes.simnode import eventually
 from tests.fakes.vllm_program import program
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from core.engine.engine_launch import EngineLaunch
 from pools.agent.vllm.launch import VllmOptions
 from pools.agent.vllm.weights import WeightCache
-from scheduler.core.engine_launch import EngineLaunch
 from tests.fakes.simnode import eventually
 
 # Fetches what it is told to into the folder of the environment, waiting for a file `go`; `fake/gone` is not there.

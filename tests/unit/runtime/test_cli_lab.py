@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from core.simulator import shipped
+from core.simulator.lab import experiments, runs
+from core.simulator.lab.bound import clairvoyant
+from core.simulator.lab.experiment import CONVERSATION, Experiment, Run
 from greenserve.commands import lab as command
-from scheduler.simulator import shipped
-from scheduler.simulator.lab import experiments, runs
-from scheduler.simulator.lab.bound import clairvoyant
-from scheduler.simulator.lab.experiment import CONVERSATION, Experiment, Run
 
 SCENARIO = """
 fleet: {name: node, count: 1, model: Llama2-70B, gpu: H100-SXM-80GB, tp: 8}

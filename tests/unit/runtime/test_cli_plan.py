@@ -167,9 +167,9 @@ def documents(draw):
 @settings(max_examples=examples(25), deadline=None)
 @given(documents())
 def test_optimum_is_that_of_counting_out_when_drawn(document):
-    from greenserve.commands.plan import answer_of
-    from greenserve.commands.plan_problem import parse_problem
-    from scheduler.core.algorithms.milp import solve_fleet
+    from core.algorithms.fleet.fleet_milp import solve_fleet
+    from greenserve.commands.plan.carbon_plan import answer_of
+    from greenserve.commands.plan.plan_problem import parse_problem
 
     problem = parse_problem(document)
     answer = answer_of(problem, solve_fleet(problem, 20.0, 1e-3, None, 1.5))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from greenserve import preflight
-from greenserve.preflight import Lock, Refusal
+from greenserve.supervision import preflight
+from greenserve.supervision.preflight import Lock, Refusal
 
 
 def test_second_lock_names_the_holder_when_the_first_is_held(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_second_lock_names_the_holder_when_the_first_is_held(tmp_path: Path) -> 
 
 def test_stale_lock_file_holds_nobody_up_when_its_process_was_killed(tmp_path: Path) -> None:
     code = (
-        "import sys, os, signal; from pathlib import Path; from greenserve.preflight import Lock; "
+        "import sys, os, signal; from pathlib import Path; from greenserve.supervision.preflight import Lock; "
         "Lock.of(Path(sys.argv[1])).take(); os.kill(os.getpid(), signal.SIGKILL)"
     )
     killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=20, check=False)

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from greenserve import env, processes
+from greenserve import env
+from greenserve.supervision import product_processes
 
 TOKEN = "a-token-for-workers"
 
 
 def words(tmp_path: Path, **values: str) -> tuple[str, ...]:
-    (spec,) = processes.gateways(env.read({"GREENSERVE_VAR": str(tmp_path), **values}))
+    (spec,) = product_processes.gateways(env.read({"GREENSERVE_VAR": str(tmp_path), **values}))
     return spec.argv
 
 
@@ -24,7 +25,7 @@ def test_gateway_has_no_worker_token_when_none_is_given(tmp_path: Path) -> None:
 
 
 def test_gateways_share_a_port_and_a_spool_folder_when_there_are_several(tmp_path: Path) -> None:
-    specs = processes.gateways(env.read({"GREENSERVE_VAR": str(tmp_path), "GREENSERVE_GATEWAY_PROCESSES": "3"}))
+    specs = product_processes.gateways(env.read({"GREENSERVE_VAR": str(tmp_path), "GREENSERVE_GATEWAY_PROCESSES": "3"}))
     assert [spec.name for spec in specs] == ["gateway.1", "gateway.2", "gateway.3"]
     shares = [spec.argv[spec.argv.index("--share") + 1] for spec in specs]
     assert shares == ["1/3", "2/3", "3/3"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from greenserve import usage
+from greenserve.supervision import usage
 
 
 def process(proc: Path, pid: int, ticks: tuple[int, int, int, int], pages: int, children: str = "") -> None:

@@ -10,18 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.simulator import shipped
+from core.simulator import shipped
 
 ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES = PROJECT["tool"]["importlinter"]["root_packages"]
 SCENARIOS = sorted(path.name for path in (ROOT / "scenarios").glob("*.yaml"))
 
 
 def test_scenarios_are_put_where_an_installed_product_looks_for_them(tmp_path, monkeypatch):
-    files = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
+    files = PROJECT["tool"]["setuptools"]["data-files"]
     found = sorted(path.name for pattern in files[shipped.IN_WHEEL] for path in ROOT.glob(pattern))
     assert found == SCENARIOS
     assert shipped.folder() == ROOT / "scenarios"
-    monkeypatch.setattr(shipped, "__file__", str(tmp_path / "scheduler" / "simulator" / "shipped.py"))
+    monkeypatch.setattr(shipped, "__file__", str(tmp_path / "core" / "simulator" / "shipped.py"))
     assert shipped.folder() == Path(sys.prefix) / shipped.IN_WHEEL
 
 
@@ -29,7 +31,7 @@ def test_scenarios_are_put_where_an_installed_product_looks_for_them(tmp_path, m
 def test_wheel_has_scenarios_templates_and_styles(tmp_path):
     """Built from a copy: a build leaves its own files behind."""
     source = tmp_path / "source"
-    for name in ("greenserve", "pools", "telemetry", "scheduler", "frontend", "scenarios"):
+    for name in (*PACKAGES, "scenarios"):
         command = ["cp", "-r", "--parents", name, str(source)]
         source.mkdir(exist_ok=True)
         subprocess.run(command, cwd=ROOT, check=True, timeout=60)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from scheduler.core.engine_model import GPUS
-from scheduler.core.types import ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
-from scheduler.simulator.commands import (
+from core.engine.engine_model import GPUS
+from core.simulator.kernel.commands import (
     Answer,
     Assign,
     Drain,
@@ -20,7 +19,17 @@ from scheduler.simulator.commands import (
     SimCommand,
     Start,
 )
-from scheduler.simulator.fleet import FixedCosts, FleetSpec, Handover, InstanceSpec, Load, PoolSpec, Scheduling, load
+from core.simulator.kernel.simulated import (
+    FixedCosts,
+    FleetSpec,
+    Handover,
+    InstanceSpec,
+    Load,
+    PoolSpec,
+    Scheduling,
+    load,
+)
+from core.types import ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
 
 CONFIGURATIONS = [
     ("Llama2-70B", "H100-SXM-80GB", 8, "vllm-v1"),

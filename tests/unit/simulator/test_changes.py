@@ -10,12 +10,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduler.core.types import SetSmClock
-from scheduler.simulator.commands import OFF, Assign, Drain, FleetView, Reshard, SimCommand, Start
-from scheduler.simulator.fleet import FixedCosts, FleetSpec, Handover, InstanceSpec, PoolSpec, SimulationError, load
-from scheduler.simulator.kernel import DONE, REJECTED
-from scheduler.simulator.outcome import Outcome
-from scheduler.simulator.run import simulate
+from core.simulator.kernel.commands import OFF, Assign, Drain, FleetView, Reshard, SimCommand, Start
+from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.kernel import DONE, REJECTED
+from core.simulator.kernel.outcome import Outcome
+from core.simulator.kernel.simulated import (
+    FixedCosts,
+    FleetSpec,
+    Handover,
+    InstanceSpec,
+    PoolSpec,
+    SimulationError,
+    load,
+)
+from core.types import SetSmClock
 from tests.unit.simulator.scenarios import Schedule
 
 MODES = pytest.mark.parametrize("mode", ["macro", "walk", "reference"])

@@ -9,12 +9,20 @@ from collections import Counter
 
 import pytest
 
-from scheduler.core.types import ReorderQueue, ResteerRequests, SquashRequests
-from scheduler.simulator.commands import Assign, FleetView, Placement, RequestView, SimCommand
-from scheduler.simulator.fleet import FixedCosts, FleetSpec, Handover, InstanceSpec, PoolSpec, SimulationError, load
-from scheduler.simulator.kernel import DONE, FINISHED
-from scheduler.simulator.outcome import Outcome
-from scheduler.simulator.run import simulate
+from core.simulator.kernel.commands import Assign, FleetView, Placement, RequestView, SimCommand
+from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.kernel import DONE, FINISHED
+from core.simulator.kernel.outcome import Outcome
+from core.simulator.kernel.simulated import (
+    FixedCosts,
+    FleetSpec,
+    Handover,
+    InstanceSpec,
+    PoolSpec,
+    SimulationError,
+    load,
+)
+from core.types import ReorderQueue, ResteerRequests, SquashRequests
 from tests.unit.simulator.scenarios import Schedule
 
 MODES = pytest.mark.parametrize("mode", ["macro", "walk", "reference"])

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.engine_model import ENGINES, GPUS, MODELS, engine_model
-from scheduler.simulator import kernel
-from scheduler.simulator.fleet import FixedCosts, InstanceSpec
-from scheduler.simulator.worlds import cost_row
+from core.engine.engine_model import ENGINES, GPUS, MODELS, engine_model
+from core.simulator.kernel import kernel
+from core.simulator.kernel.simulated import FixedCosts, InstanceSpec
+from core.simulator.kernel.worlds import cost_row
 from tests.unit.laws import examples
 
 QUICK = settings(max_examples=examples(80), deadline=None)

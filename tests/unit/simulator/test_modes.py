@@ -10,10 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.engine_model import GPUS
-from scheduler.core.types import SetSmClock
-from scheduler.simulator.fleet import FleetSpec, Handover, Load, SimulationError
-from scheduler.simulator.kernel import (
+from core.engine.engine_model import GPUS
+from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.kernel import (
     ADMITTED,
     DONE,
     FINISHED,
@@ -23,8 +22,9 @@ from scheduler.simulator.kernel import (
     PREEMPTED,
     REJECTED,
 )
-from scheduler.simulator.outcome import Outcome
-from scheduler.simulator.run import simulate
+from core.simulator.kernel.outcome import Outcome
+from core.simulator.kernel.simulated import FleetSpec, Handover, Load, SimulationError
+from core.types import SetSmClock
 from tests.unit.laws import examples, thorough
 from tests.unit.simulator.scenarios import Schedule, Turns, emergencies, fleets, loads, schedules
 
@@ -192,7 +192,7 @@ def test_modes_agree_and_show_the_same_when_a_router_places_requests(data: st.Da
 
 
 def test_clock_is_the_nearest_one_in_range_when_a_control_asks_for_too_much() -> None:
-    from scheduler.simulator.fleet import InstanceSpec, PoolSpec, load
+    from core.simulator.kernel.simulated import InstanceSpec, PoolSpec, load
 
     gpu = GPUS["A100-80GB"]
     spec = InstanceSpec("i0", "Llama3-70B", "A100-80GB", 4, gpu.f_max)

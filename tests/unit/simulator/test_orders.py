@@ -5,9 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler.simulator.fleet import FixedCosts, FleetSpec, InstanceSpec, PoolSpec, Scheduling, SimulationError, load
-from scheduler.simulator.kernel import DONE
-from scheduler.simulator.run import simulate
+from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.kernel import DONE
+from core.simulator.kernel.simulated import (
+    FixedCosts,
+    FleetSpec,
+    InstanceSpec,
+    PoolSpec,
+    Scheduling,
+    SimulationError,
+    load,
+)
 
 MODES = ("macro", "walk", "reference")
 

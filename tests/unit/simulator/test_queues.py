@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler.simulator.fleet import FixedCosts, FleetSpec, InstanceSpec, PoolSpec, load
-from scheduler.simulator.run import simulate
+from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.simulated import FixedCosts, FleetSpec, InstanceSpec, PoolSpec, load
 
 # One request at a time, one token each: its prompt is its service time, in millionths of the mean.
 SCALE = 1_000_000

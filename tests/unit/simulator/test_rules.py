@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler.simulator.fleet import FixedCosts, FleetSpec, InstanceSpec, PoolSpec, SimulationError, load
-from scheduler.simulator.kernel import DONE, REJECTED
-from scheduler.simulator.outcome import Outcome
-from scheduler.simulator.run import ClockSchedule, simulate
+from core.simulator.kernel.driver import ClockSchedule, simulate
+from core.simulator.kernel.kernel import DONE, REJECTED
+from core.simulator.kernel.outcome import Outcome
+from core.simulator.kernel.simulated import FixedCosts, FleetSpec, InstanceSpec, PoolSpec, SimulationError, load
 
 SECOND = FixedCosts(base_s=1.0, busy_w=100.0, idle_w=10.0)  # each iteration takes a second
 MODES = pytest.mark.parametrize("mode", ["macro", "walk", "reference"])

@@ -13,13 +13,13 @@ import polars
 import pytest
 from click.testing import CliRunner
 
+from core.simulator.fields import ScenarioError
+from core.simulator.kernel.outcome import Outcome
+from core.simulator.policies import FreeshConfig, ThresholdConfig
+from core.simulator.runs import runner
+from core.simulator.runs.runner import capacity, requests_of, run_scenario
+from core.simulator.scenario.scenario import policy_of, read_scenario
 from greenserve.cli import cli
-from scheduler.simulator import runner
-from scheduler.simulator.fields import ScenarioError
-from scheduler.simulator.outcome import Outcome
-from scheduler.simulator.policies import FreeshConfig, ThresholdConfig
-from scheduler.simulator.runner import capacity, requests_of, run_scenario
-from scheduler.simulator.scenario import policy_of, read_scenario
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 SMALL = """

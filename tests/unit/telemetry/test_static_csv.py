@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from scheduler.core.ports import PermanentError
+from core.ports import PermanentError
 from telemetry.providers.static_csv import StaticCsvProvider
 
 HEAD = "zone,start_utc,end_utc,signal,value,unit,factor,source"

@@ -5,7 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from scheduler.core.predictors.seasonal import History
+from core.predictors.seasonal import History
 from telemetry.forecasts import stats_models
 
 needed = pytest.mark.skipif(

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from pools.vllm_scheduler import control
-from pools.vllm_scheduler.control import LONGEST_LINE, ControlSocket, Desk
-from pools.vllm_scheduler.settings import Most, Settings
+from pools.vllm_scheduler import control_socket
+from pools.vllm_scheduler.control_socket import LONGEST_LINE, ControlSocket, Desk
+from pools.vllm_scheduler.scheduler_settings import Most, Settings
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_message_without_an_end_is_refused_when_it_gets_too_long(path: Path) -> 
 
 
 def test_silent_client_holds_up_others_for_a_moment_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "CLIENT_S", 0.2)
+    monkeypatch.setattr(control_socket, "CLIENT_S", 0.2)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(path))
         assert ask(path, b'{"op":"get"}')[0]["ok"]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.algorithms.queue import queueing
 from pools.vllm_scheduler.order import WINDOW_FACTOR, Head, LaxityQueue, Seat, Work, displaced, work_of
-from scheduler.core.algorithms import queueing
 
 WINDOW_S = 30.0
 

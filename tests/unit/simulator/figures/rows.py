@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.simulator import kernel
-from scheduler.simulator.commands import Decision
-from scheduler.simulator.fleet import FixedCosts, InstanceSpec
-from scheduler.simulator.objectives import Labels, Slo
-from scheduler.simulator.outcome import Outcome
+from core.simulator.kernel import kernel
+from core.simulator.kernel.commands import Decision
+from core.simulator.kernel.objectives import Labels, Slo
+from core.simulator.kernel.outcome import Outcome
+from core.simulator.kernel.simulated import FixedCosts, InstanceSpec
 
 LABELS = Labels(
     classes=("short", "long", "none"),

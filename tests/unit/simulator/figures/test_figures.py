@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.fairness import jain
-from scheduler.simulator import figures, kernel
-from scheduler.simulator.commands import Decision
-from scheduler.simulator.figures import Figures
-from scheduler.simulator.objectives import Labels, Slo
-from scheduler.simulator.sites import Series, Site
+from core.fairness import jain
+from core.simulator.figures import run_figures
+from core.simulator.figures.run_figures import Figures
+from core.simulator.kernel import kernel
+from core.simulator.kernel.commands import Decision
+from core.simulator.kernel.objectives import Labels, Slo
+from core.simulator.site_series import Series, Site
 
 from .rows import LABELS, instance, outcome, rows
 
@@ -52,7 +53,7 @@ def test_figures_are_the_same_when_rows_come_in_blocks(seed: int, count: int, cu
 def test_figures_are_the_same_when_a_block_is_larger_than_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = rows(1, 1000)
     whole = summary(made)
-    monkeypatch.setattr(figures, "_ROWS", 64)
+    monkeypatch.setattr(run_figures, "_ROWS", 64)
     assert same(summary(made), whole)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.simulator.quantiles import NAMED, Quantiles
+from core.simulator.figures.quantiles import NAMED, Quantiles
 
 SHARES = [0.0, 0.01, 0.5, 0.9, 0.99, 1.0]
 DURATIONS = st.lists(st.floats(1e-6, 1e7), min_size=1, max_size=200)

@@ -14,8 +14,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.simulator.fields import ScenarioError, Section
-from scheduler.simulator.sites import DEFAULT_START, Series, Site, bin_s, read_site, read_start
+from core.simulator.fields import ScenarioError, Section
+from core.simulator.site_series import DEFAULT_START, Series, Site, bin_s, read_site, read_start
 
 HOUR = 3600.0
 QUARTERS = """start,value

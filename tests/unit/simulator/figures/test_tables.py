@@ -8,10 +8,11 @@ import numpy as np
 import polars
 import pytest
 
-from scheduler.simulator import kernel, tables
-from scheduler.simulator.commands import Decision
-from scheduler.simulator.outcome import Kept
-from scheduler.simulator.tables import ParquetSink, Tee
+from core.simulator.figures import run_tables
+from core.simulator.figures.run_tables import ParquetSink, Tee
+from core.simulator.kernel import kernel
+from core.simulator.kernel.commands import Decision
+from core.simulator.kernel.outcome import Kept
 
 from .rows import LABELS, outcome, rows
 
@@ -23,7 +24,7 @@ OLD_COLUMNS = {
 
 
 def test_requests_are_one_table_when_they_came_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "PART_ROWS", 40)
+    monkeypatch.setattr(run_tables, "PART_ROWS", 40)
     made = rows(1, 250, in_flight=True)
     sink, kept = ParquetSink(tmp_path, LABELS), Kept()
     tee = Tee([sink, kept])
@@ -77,7 +78,7 @@ def test_energy_instances_and_decisions_are_written_when_a_run_ends(tmp_path: Pa
 
 
 def test_parts_can_be_read_when_a_run_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "PART_ROWS", 40)
+    monkeypatch.setattr(run_tables, "PART_ROWS", 40)
     sink = ParquetSink(tmp_path, LABELS)
     sink.take(rows(1, 100))
     sink.take(rows(2, 10))
@@ -85,7 +86,7 @@ def test_parts_can_be_read_when_a_run_is_cut_off(tmp_path: Path, monkeypatch: py
 
 
 def test_tables_of_an_earlier_run_are_gone_when_another_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "PART_ROWS", 40)
+    monkeypatch.setattr(run_tables, "PART_ROWS", 40)
     for count in (200, 7):
         sink = ParquetSink(tmp_path, LABELS)
         sink.take(rows(1, count))

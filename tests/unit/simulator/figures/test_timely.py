@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.fairness import jain, timely_totals
-from scheduler.simulator.timely import MOST_TOKENS, TimelyGroups
+from core.fairness import jain, timely_totals
+from core.simulator.figures.timely import MOST_TOKENS, TimelyGroups
 
 
 def streamed(classes: np.ndarray, output: np.ndarray, timely: np.ndarray, cut: int) -> TimelyGroups:

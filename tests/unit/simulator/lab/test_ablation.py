@@ -2,19 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.simulator.lab.ablation import (
-    ALONE,
-    HOUR,
-    NOTHING,
-    OFF,
-    SEEDS,
-    WHOLE,
-    Estimate,
-    chart,
-    saving,
-    share,
-    table,
-)
+from core.simulator.lab.ablation import ALONE, HOUR, NOTHING, OFF, SEEDS, WHOLE, Estimate, chart, saving, share, table
 
 FLEET, CLOCK = OFF[:2]
 FLEET_ALONE = ALONE[0]

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scheduler.simulator.arrivals import Arrivals
-from scheduler.simulator.fleet import SimulationError
-from scheduler.simulator.lab.bound import clairvoyant
-from scheduler.simulator.runner import requests_of, run_scenario
-from scheduler.simulator.scenario import parse_scenario
+from core.simulator.kernel.arrivals import Arrivals
+from core.simulator.kernel.simulated import SimulationError
+from core.simulator.lab.bound import clairvoyant
+from core.simulator.runs.runner import requests_of, run_scenario
+from core.simulator.scenario.scenario import parse_scenario
 
 DOCUMENT = {
     "fleet": {

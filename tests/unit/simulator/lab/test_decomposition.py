@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scheduler.core.engine_model import engine_model
-from scheduler.core.load_profile import clocks
-from scheduler.core.types import Mode
-from scheduler.simulator.lab.bound import Bound, clairvoyant
-from scheduler.simulator.lab.decomposition import PERIOD_S, Watched, decompose, energy_by_kind, table, watch
-from scheduler.simulator.lab.tail import Ceiling
-from scheduler.simulator.runner import requests_of
-from scheduler.simulator.scenario import Scenario, parse_scenario
+from core.engine.engine_model import engine_model
+from core.engine.load_profile import clocks
+from core.simulator.lab.bound import Bound, clairvoyant
+from core.simulator.lab.decomposition import PERIOD_S, Watched, decompose, energy_by_kind, table, watch
+from core.simulator.lab.tail import Ceiling
+from core.simulator.runs.runner import requests_of
+from core.simulator.scenario.scenario import Scenario, parse_scenario
+from core.types import Mode
 
 MODE = Mode("H100-SXM-80GB", 8)
 MHZ = clocks(engine_model("Llama2-70B", MODE.gpu, MODE.tp, "vllm-v1").gpu_params)

@@ -4,16 +4,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from scheduler.core.predictors.ips import IpsScores
-from scheduler.simulator.figures import ENERGY_KINDS
-from scheduler.simulator.lab.bound import Bound
-from scheduler.simulator.lab.document import section
-from scheduler.simulator.lab.experiment import Bar, Chart, Experiment, Found, Row, Run, Table, change, saving, times
-from scheduler.simulator.lab.experiments import EXPERIMENTS
-from scheduler.simulator.lab.papers import dynamollm, throttllem
-from scheduler.simulator.lab.papers.dynamollm_week import Reckoned
-from scheduler.simulator.lab.picture import chart_of, svg
-from scheduler.simulator.policies import POLICIES
+from core.predictors.ips import IpsScores
+from core.simulator.figures.run_figures import ENERGY_KINDS
+from core.simulator.lab.bound import Bound
+from core.simulator.lab.experiment import Bar, Chart, Experiment, Found, Row, Run, Table, change, saving, times
+from core.simulator.lab.experiments import EXPERIMENTS
+from core.simulator.lab.lab_charts import chart_of, svg
+from core.simulator.lab.lab_document import section
+from core.simulator.lab.papers import dynamollm, throttllem
+from core.simulator.lab.papers.dynamollm_week import Reckoned
+from core.simulator.policies import POLICIES
 
 
 def figures(energy_wh: float, ttft_s: float = 0.2):

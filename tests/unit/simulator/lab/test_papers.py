@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.simulator import shipped
-from scheduler.simulator.lab.experiments import EXPERIMENTS
-from scheduler.simulator.lab.papers import dynamollm_week
-from scheduler.simulator.lab.papers.dynamollm_week import TUESDAY, reckon
-from scheduler.simulator.scenario import policy_of, read_scenario
+from core.simulator import shipped
+from core.simulator.lab.experiments import EXPERIMENTS
+from core.simulator.lab.papers import dynamollm_week
+from core.simulator.lab.papers.dynamollm_week import TUESDAY, reckon
+from core.simulator.scenario.scenario import policy_of, read_scenario
 
 
 def ours(experiment: str, label: str) -> float | None:

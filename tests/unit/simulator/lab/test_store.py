@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scheduler.simulator.jobs import SimulationJob
-from scheduler.simulator.lab.store import Store
+from core.simulator.lab.store import Store
+from core.simulator.runs.simulation_jobs import SimulationJob
 
 
 def test_run_is_found_again_until_what_it_depends_on_changes(tmp_path):

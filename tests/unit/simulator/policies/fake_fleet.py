@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduler.core.types import SetSmClock
-from scheduler.simulator.commands import (
+from core.simulator.kernel.commands import (
     DRAINING,
     OFF,
     SERVING,
@@ -25,7 +24,8 @@ from scheduler.simulator.commands import (
     SimCommand,
     Start,
 )
-from scheduler.simulator.policies import Plan, SiteInfo
+from core.simulator.policies import Plan, SiteInfo
+from core.types import SetSmClock
 
 
 class FakeFleet:

@@ -2,14 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.simulator.fields import ScenarioError, Section
-from scheduler.simulator.policies import (
-    FreeshConfig,
-    StaticConfig,
-    ThresholdConfig,
-    read_overheads,
-    read_policy,
-)
+from core.simulator.fields import ScenarioError, Section
+from core.simulator.policies import FreeshConfig, StaticConfig, ThresholdConfig, read_overheads, read_policy
 
 
 def policy(**values):

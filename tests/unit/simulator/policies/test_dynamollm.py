@@ -8,21 +8,21 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from scheduler.core.engine_model import gpu
-from scheduler.core.overheads import clock_switch_s
-from scheduler.core.predictors.load_template import WEEK_S, LoadHistory, observe
-from scheduler.core.types import Limits, ReorderQueue, ReshardNode, ResteerRequests, SetSmClock, SquashRequests
-from scheduler.simulator import kernel
-from scheduler.simulator.commands import OFF, SERVING, STRETCH_S, Reshard, Start
-from scheduler.simulator.fields import ScenarioError
-from scheduler.simulator.fleet import FleetSpec, PoolSpec, SimulationError, load
-from scheduler.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, read_policy
-from scheduler.simulator.policies.config import Starting
-from scheduler.simulator.policies.dynamollm.config import PRESETS, DynamollmConfig
-from scheduler.simulator.policies.dynamollm.demand import TEMPLATE
-from scheduler.simulator.policies.dynamollm.loops import Dynamollm
-from scheduler.simulator.policies.observe import first_view
-from scheduler.simulator.run import simulate
+from core.engine.engine_model import gpu
+from core.engine.overheads import clock_switch_s
+from core.predictors.load_template import WEEK_S, LoadHistory, observe
+from core.simulator.fields import ScenarioError
+from core.simulator.kernel import kernel
+from core.simulator.kernel.commands import OFF, SERVING, STRETCH_S, Reshard, Start
+from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.simulated import FleetSpec, PoolSpec, SimulationError, load
+from core.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, read_policy
+from core.simulator.policies.config import Starting
+from core.simulator.policies.dynamollm.config import PRESETS, DynamollmConfig
+from core.simulator.policies.dynamollm.demand import TEMPLATE
+from core.simulator.policies.dynamollm.loops import Dynamollm
+from core.simulator.policies.observe import first_view
+from core.types import Limits, ReorderQueue, ReshardNode, ResteerRequests, SetSmClock, SquashRequests
 from tests.unit.simulator.policies.worlds import H100, MODEL, templates
 
 TOP = gpu(H100).f_max

@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduler.core.algorithms.split import finish_s
-from scheduler.core.engine_model import engine_model
-from scheduler.core.types import Limits
-from scheduler.simulator import kernel
-from scheduler.simulator.commands import SERVING, FleetView, Placement, RequestView, Sequences
-from scheduler.simulator.fields import ScenarioError
-from scheduler.simulator.fleet import FleetSpec, PoolSpec, SimulationError, load
-from scheduler.simulator.policies import ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, build, read_policy
-from scheduler.simulator.policies.dynaserve import DynaserveConfig
-from scheduler.simulator.policies.dynaserve.books import Books, Engine, Placed
-from scheduler.simulator.run import simulate
+from core.algorithms.split.split_point import finish_s
+from core.engine.engine_model import engine_model
+from core.simulator.fields import ScenarioError
+from core.simulator.kernel import kernel
+from core.simulator.kernel.commands import SERVING, FleetView, Placement, RequestView, Sequences
+from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.simulated import FleetSpec, PoolSpec, SimulationError, load
+from core.simulator.policies import ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, build, read_policy
+from core.simulator.policies.dynaserve import DynaserveConfig
+from core.simulator.policies.dynaserve.books import Books, Engine, Placed
+from core.types import Limits
 from tests.unit.simulator.policies.worlds import templates
 
 A100, MODEL = "A100-80GB", "Qwen2.5-14B"

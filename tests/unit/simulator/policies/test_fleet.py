@@ -7,13 +7,13 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.simulator.commands import Drain, Reshard, Start
-from scheduler.simulator.policies import Plan, PoolPlan
-from scheduler.simulator.policies.config import Starting
-from scheduler.simulator.policies.fleet import Fleet
-from scheduler.simulator.policies.loops import LoopControl, first_members
-from scheduler.simulator.policies.observe import first_view
-from scheduler.simulator.policies.racks import Kind
+from core.simulator.kernel.commands import Drain, Reshard, Start
+from core.simulator.policies import Plan, PoolPlan
+from core.simulator.policies.config import Starting
+from core.simulator.policies.fleet_changes import Fleet
+from core.simulator.policies.loops import LoopControl, first_members
+from core.simulator.policies.observe import first_view
+from core.simulator.policies.racks import Kind
 from tests.unit.laws import examples
 from tests.unit.simulator.policies.fake_fleet import FakeFleet
 from tests.unit.simulator.policies.worlds import H100, MODEL, world

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.types import Limits
-from scheduler.simulator.commands import Assign, Start
-from scheduler.simulator.fleet import SimulationError
-from scheduler.simulator.policies import (
+from core.simulator.kernel.commands import Assign, Start
+from core.simulator.kernel.simulated import SimulationError
+from core.simulator.policies import (
     CellLoad,
     ClassInfo,
     FreeshConfig,
@@ -17,7 +16,8 @@ from scheduler.simulator.policies import (
     World,
     build,
 )
-from scheduler.simulator.policies.config import FREESH
+from core.simulator.policies.config import FREESH
+from core.types import Limits
 from tests.unit.simulator.policies.fake_fleet import FakeFleet
 from tests.unit.simulator.policies.worlds import H100, LIMITS, MODEL, templates, world
 

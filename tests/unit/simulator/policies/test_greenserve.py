@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.types import Limits, Mode, SetSmClock
-from scheduler.simulator.commands import Start
-from scheduler.simulator.fields import ScenarioError
-from scheduler.simulator.fleet import SimulationError
-from scheduler.simulator.policies import CellLoad, SiteInfo, build, read_policy
-from scheduler.simulator.policies.greenserve import GreenserveConfig
-from scheduler.simulator.policies.greenserve.demand import Demand
+from core.simulator.fields import ScenarioError
+from core.simulator.kernel.commands import Start
+from core.simulator.kernel.simulated import SimulationError
+from core.simulator.policies import CellLoad, SiteInfo, build, read_policy
+from core.simulator.policies.greenserve import GreenserveConfig
+from core.simulator.policies.greenserve.demand import Demand
+from core.types import Limits, Mode, SetSmClock
 from tests.unit.simulator.policies.fake_fleet import FakeFleet
 from tests.unit.simulator.policies.worlds import H100, world
 

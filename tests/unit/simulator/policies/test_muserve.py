@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduler.core.algorithms.placement import PlacementConfig
-from scheduler.core.engine_model import engine_model, gpu
-from scheduler.core.overheads import clock_switch_s
-from scheduler.core.types import Limits
-from scheduler.simulator.fields import ScenarioError
-from scheduler.simulator.fleet import FleetSpec, InstanceSpec, PoolSpec, SimulationError, load
-from scheduler.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, build
-from scheduler.simulator.policies.muserve import NAMES, MuServeConfig
-from scheduler.simulator.policies.muserve.placement import Placer
-from scheduler.simulator.policies.muserve.replicas import Slot, clock_domains, parts
-from scheduler.simulator.policies.observe import first_view
-from scheduler.simulator.policies.registry import read_policy
-from scheduler.simulator.run import simulate
+from core.algorithms.placement.model_placement import PlacementConfig
+from core.engine.engine_model import engine_model, gpu
+from core.engine.overheads import clock_switch_s
+from core.simulator.fields import ScenarioError
+from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, PoolSpec, SimulationError, load
+from core.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, build
+from core.simulator.policies.muserve import NAMES, MuServeConfig
+from core.simulator.policies.muserve.device_placement import Placer
+from core.simulator.policies.muserve.replicas import Slot, clock_domains, parts
+from core.simulator.policies.observe import first_view
+from core.simulator.policies.policy_registry import read_policy
+from core.types import Limits
 
 V100 = "V100-16GB"
 EAGER = "eager-2023-a100"

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduler.core.overheads import clock_switch_s
-from scheduler.simulator import kernel
-from scheduler.simulator.fleet import FleetSpec, PoolSpec, load
-from scheduler.simulator.policies import FreeshConfig, ThresholdConfig, build, declared_loads
-from scheduler.simulator.run import simulate
+from core.engine.overheads import clock_switch_s
+from core.simulator.kernel import kernel
+from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.simulated import FleetSpec, PoolSpec, load
+from core.simulator.policies import FreeshConfig, ThresholdConfig, build, declared_loads
 from tests.unit.simulator.policies.worlds import world
 
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.core.types import Limits, SetSmClock
-from scheduler.simulator.commands import Start
-from scheduler.simulator.policies import ThresholdConfig, build
+from core.simulator.kernel.commands import Start
+from core.simulator.policies import ThresholdConfig, build
+from core.types import Limits, SetSmClock
 from tests.unit.simulator.policies.fake_fleet import FakeFleet
 from tests.unit.simulator.policies.worlds import world
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from scheduler.core.engine_model import gpu
-from scheduler.core.overheads import clock_switch_s
-from scheduler.core.types import Limits, SetSmClock
-from scheduler.simulator import kernel
-from scheduler.simulator.fields import ScenarioError
-from scheduler.simulator.fleet import FleetSpec, InstanceSpec, PoolSpec, SimulationError, load
-from scheduler.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, build
-from scheduler.simulator.policies.registry import read_policy
-from scheduler.simulator.policies.throttllem import ThrottllemConfig
-from scheduler.simulator.run import simulate
+from core.engine.engine_model import gpu
+from core.engine.overheads import clock_switch_s
+from core.simulator.fields import ScenarioError
+from core.simulator.kernel import kernel
+from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, PoolSpec, SimulationError, load
+from core.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, build
+from core.simulator.policies.policy_registry import read_policy
+from core.simulator.policies.throttllem import ThrottllemConfig
+from core.types import Limits, SetSmClock
 
 MODEL, A100, TOP_MHZ = "Llama2-13B", "A100-40GB", 1410.0
 SLO = Limits(e2e_s=31.3, tpot_s=0.2)  # table II, TP4; V-A

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from scheduler.core.engine_model import gpu
-from scheduler.core.types import Limits
-from scheduler.simulator.fleet import InstanceSpec
-from scheduler.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World
+from core.engine.engine_model import gpu
+from core.simulator.kernel.simulated import InstanceSpec
+from core.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World
+from core.types import Limits
 
 H100 = "H100-SXM-80GB"
 MODEL = "Llama2-70B"

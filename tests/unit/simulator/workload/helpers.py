@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 import yaml
 
-from scheduler.simulator.arrivals import Arrivals
-from scheduler.simulator.fields import Section
-from scheduler.simulator.workload.columns import block_of, joined
+from core.simulator.fields import Section
+from core.simulator.kernel.arrivals import Arrivals
+from core.simulator.workload.columns import block_of, joined
 
 EMPTY = block_of(np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64))
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.simulator.workload import OUTPUT_QUANTILES, Generator, azure_conv_like, generate
-from scheduler.simulator.workload.columns import cut
-from scheduler.simulator.workload.curves import DAY_S, PRESETS, WEEK_S, RateCurve, WeekShape, week_curve
-from scheduler.simulator.workload.lengths import AZURE_CONV, Exponential, Fixed, Lengths
+from core.simulator.workload import OUTPUT_QUANTILES, Generator, azure_conv_like, generate
+from core.simulator.workload.columns import cut
+from core.simulator.workload.curves import DAY_S, PRESETS, WEEK_S, RateCurve, WeekShape, week_curve
+from core.simulator.workload.lengths import AZURE_CONV, Exponential, Fixed, Lengths
 from tests.unit.laws import examples
 from tests.unit.simulator.workload.helpers import assert_same, whole
 

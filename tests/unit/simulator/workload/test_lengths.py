@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.simulator.workload import read_trace
-from scheduler.simulator.workload.columns import block_of
-from scheduler.simulator.workload.generate import Generator, generate
-from scheduler.simulator.workload.lengths import (
+from core.simulator.workload import read_trace
+from core.simulator.workload.columns import block_of
+from core.simulator.workload.generate import Generator, generate
+from core.simulator.workload.lengths import (
     AZURE_CONV,
     OUTPUT_QUANTILES,
     PROMPT_QUANTILES,

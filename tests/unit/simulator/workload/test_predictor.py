@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.simulator.fields import ScenarioError
-from scheduler.simulator.workload import LengthPredictor, read_predictor
-from scheduler.simulator.workload.predictor import typical_lengths
+from core.simulator.fields import ScenarioError
+from core.simulator.workload import LengthPredictor, read_predictor
+from core.simulator.workload.predictor import typical_lengths
 from tests.unit.simulator.workload.helpers import section
 
 BOUNDS = (100, 350)

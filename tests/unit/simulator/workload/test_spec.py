@@ -3,12 +3,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scheduler.simulator.arrivals import Arrivals
-from scheduler.simulator.fields import ScenarioError
-from scheduler.simulator.workload import Tally, TraceError, Workload, read_workload, stream
-from scheduler.simulator.workload.columns import pick
-from scheduler.simulator.workload.curves import WEEK_S, RateCurve
-from scheduler.simulator.workload.lengths import AZURE_CONV, Exponential, Fixed, Lengths, Lognormal, Quantiles
+from core.simulator.fields import ScenarioError
+from core.simulator.kernel.arrivals import Arrivals
+from core.simulator.workload import Tally, TraceError, Workload, read_workload, stream
+from core.simulator.workload.columns import pick
+from core.simulator.workload.curves import WEEK_S, RateCurve
+from core.simulator.workload.lengths import AZURE_CONV, Exponential, Fixed, Lengths, Lognormal, Quantiles
 from tests.unit.simulator.workload.helpers import assert_same, section, whole
 
 HERE = Path("/somewhere")

@@ -3,12 +3,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.simulator.arrivals import BLOCK_REQUESTS, Arrivals
-from scheduler.simulator.workload import Generator, generate, merge
-from scheduler.simulator.workload.columns import cut, joined, recut
-from scheduler.simulator.workload.curves import PRESETS, week_curve
-from scheduler.simulator.workload.lengths import AZURE_CONV
-from scheduler.simulator.workload.scale import scale_rate, scale_time, tagged, with_tenants
+from core.simulator.kernel.arrivals import BLOCK_REQUESTS, Arrivals
+from core.simulator.workload import Generator, generate, merge
+from core.simulator.workload.columns import cut, joined, recut
+from core.simulator.workload.curves import PRESETS, week_curve
+from core.simulator.workload.lengths import AZURE_CONV
+from core.simulator.workload.trace_scale import scale_rate, scale_time, tagged, with_tenants
 from tests.unit.simulator.workload.helpers import assert_same, blocks, whole
 
 times = st.lists(st.integers(0, 200), max_size=60).map(lambda found: sorted(t / 4 for t in found))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.simulator.arrivals import BLOCK_REQUESTS
-from scheduler.simulator.workload import Tally, TraceError, TraceRequest, read_azure_trace, read_trace
+from core.simulator.kernel.arrivals import BLOCK_REQUESTS
+from core.simulator.workload import Tally, TraceError, TraceRequest, read_azure_trace, read_trace
 from tests.unit.laws import examples
 from tests.unit.simulator.workload.helpers import assert_same, whole
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.alerts.catalogue import rules
+from telemetry.alerts.alert_rules import rules
 from telemetry.alerts.life import Change, Level, Reading, Rule, Watch, look, step
 
 PERIOD_S, PAUSE_S = 15.0, 60.0

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from telemetry.providers.http import Bounds, Outside, Pace
+from telemetry.providers.provider_http import Bounds, Outside, Pace
 from telemetry.providers.secrets import VARIABLES, Secret
 from tests.fakes.web import Clock, serving
 

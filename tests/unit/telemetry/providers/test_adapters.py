@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from scheduler.core.ports import PermanentError, RetryableError
+from core.ports import PermanentError, RetryableError
 from telemetry.providers import pjm
 from telemetry.providers.eia import EiaProvider
 from telemetry.providers.electricity_maps import ElectricityMapsProvider

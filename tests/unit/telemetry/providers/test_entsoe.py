@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from scheduler.core.ports import PermanentError, RetryableError
+from core.ports import PermanentError, RetryableError
 from telemetry.providers.entsoe import EntsoeProvider
 from tests.fakes.web import Answer
 

@@ -11,11 +11,11 @@ from email.utils import format_datetime
 import pytest
 from aiohttp.abc import ResolveResult
 
-from scheduler.core.ports import AdapterError, CoolDownError, PermanentError, RetryableError
-from telemetry.providers import http
+from core.ports import AdapterError, CoolDownError, PermanentError, RetryableError
+from telemetry.providers import provider_http
 from telemetry.providers.electricity_maps import ElectricityMapsProvider
 from telemetry.providers.entsoe import EntsoeProvider
-from telemetry.providers.http import Bounds, HttpClient, Outside, is_public
+from telemetry.providers.provider_http import Bounds, HttpClient, Outside, is_public
 from telemetry.providers.watttime import WattTimeProvider
 from tests.fakes.web import Answer
 from tests.unit.telemetry.providers.conftest import KEYS, QUICK
@@ -66,7 +66,7 @@ def test_error_says_what_to_do_when_the_answer_is_none(client, web, answer, kind
     [
         ("7", 7.0, 7.0),
         ("0", 0.0, 0.0),
-        ("999999999", http.LONGEST_WAIT_S, http.LONGEST_WAIT_S),
+        ("999999999", provider_http.LONGEST_WAIT_S, provider_http.LONGEST_WAIT_S),
         ("-5", 0.0, 0.0),
     ],
 )
@@ -181,7 +181,7 @@ def test_connection_goes_to_the_address_that_was_checked_when_the_name_changes(m
         asked.append(host)
         return [ResolveResult(hostname=host, host="127.0.0.1", port=port, family=socket.AF_INET, proto=6, flags=0)]
 
-    monkeypatch.setattr(http, "resolve", answer)
+    monkeypatch.setattr(provider_http, "resolve", answer)
     web.routes["/x"] = Answer("hello")
     client = HttpClient("eia", "api.eia.gov", outside)
     client.base_url = f"http://rebinding.example:{port}"
@@ -212,7 +212,7 @@ def test_name_is_not_waited_for_when_the_resolver_hangs(monkeypatch):
     answers = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.wait(60) and [])
     with pytest.raises(RetryableError, match="not resolved within"):
-        http.resolve("api.eia.gov", 443, 0.05)
+        provider_http.resolve("api.eia.gov", 443, 0.05)
     answers.set()
 
 

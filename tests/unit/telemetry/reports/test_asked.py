@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from telemetry.reports.asked import Asked, read
-from telemetry.reports.errors import BadReport
-from telemetry.reports.period import last_period, parse_period
+from telemetry.report_values.errors import BadReport
+from telemetry.report_values.period import last_period, parse_period
+from telemetry.report_values.report_request import Asked, read
 
 ZONES = {"ashburn": "America/New_York", "berlin": "Europe/Berlin"}
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import openpyxl
 import pytest
 
-from telemetry.reports.asked import FORMATS, Asked
-from telemetry.reports.basis import Baseline, Basis
-from telemetry.reports.errors import BadReport
-from telemetry.reports.files import make_files
-from telemetry.reports.table import COLUMNS
+from telemetry.report_values.basis import Baseline, Basis
+from telemetry.report_values.errors import BadReport
+from telemetry.report_values.report_request import FORMATS, Asked
+from telemetry.report_values.table import COLUMNS
+from telemetry.reports.writers.files import make_files
 from tests.fakes import reports as fake
 
 ASKED = Asked("2026-10-05/2026-10-08", by=("site", "tenant"), formats=FORMATS)

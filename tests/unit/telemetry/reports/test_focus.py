@@ -16,12 +16,12 @@ from focus_data_toolkit.validate.allocation import validate_split_allocation
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from telemetry.reports.asked import Asked
-from telemetry.reports.basis import DemandCharge
-from telemetry.reports.blocks import MARKET
-from telemetry.reports.errors import BadReport
-from telemetry.reports.focus import COLUMNS, ONE, FocusWriter, shares
-from telemetry.reports.parquet import write_parquet
+from telemetry.report_values.basis import DemandCharge
+from telemetry.report_values.blocks import MARKET
+from telemetry.report_values.errors import BadReport
+from telemetry.report_values.report_request import Asked
+from telemetry.reports.writers.focus import COLUMNS, ONE, FocusWriter, shares
+from telemetry.reports.writers.parquet import write_parquet
 from tests.fakes import reports as fake
 
 ASKED = Asked("2026-10-31/2026-11-02")

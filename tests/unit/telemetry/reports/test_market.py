@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.reports.market import UJ_PER_KWH, Contract, site_market
+from telemetry.report_values.market import UJ_PER_KWH, Contract, site_market
 
 DAY_S = 86_400
 

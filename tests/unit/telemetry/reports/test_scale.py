@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.reports.scale import CARBON, ENERGY, energy_words, places_for, scale_for, written
+from telemetry.report_values.unit_scale import CARBON, ENERGY, energy_words, places_for, scale_for, written
 
 
 @pytest.mark.parametrize(

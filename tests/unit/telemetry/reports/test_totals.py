@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.reports.asked import Asked
-from telemetry.reports.lines import DIMENSIONS, decimal_text, joules, kwh
-from telemetry.reports.market import markets
-from telemetry.reports.table import COLUMNS, ratio_text
-from telemetry.reports.totals import Book, Totals
+from telemetry.report_values.lines import DIMENSIONS, decimal_text, joules, kwh
+from telemetry.report_values.market import markets
+from telemetry.report_values.report_request import Asked
+from telemetry.report_values.table import COLUMNS, ratio_text
+from telemetry.report_values.totals import Book, Totals
 from tests.fakes import reports as fake
 
 ASKED = Asked("2026-10-05/2026-10-07")

@@ -1,0 +1,1 @@
+"""Whole joules: counters split by use, shared out among requests, and valued by tariffs and embodied carbon."""

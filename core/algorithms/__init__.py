@@ -1,0 +1,1 @@
+"""Algorithms of the papers, without state, each with its equation."""

@@ -1,0 +1,1 @@
+"""Which instances for which load: integer programs, searches and bounds."""

@@ -1,0 +1,1 @@
+"""In which order requests are served, and how many at once."""

@@ -1,0 +1,179 @@
+"""A line of requests that wait, served in one of `queueing`'s orders, and with weighted fair shares of its tenants.
+
+What `queueing.ordered` and `queueing.fair_order` say of many rows at once, this does one request at a time: keys of
+waiting requests do not change, so a heap per tenant holds them, O(log n) a request.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from core.algorithms.queue.queueing import Order, OrderConfig
+
+T = TypeVar("T", bound=Hashable)
+
+EVERYBODY = None  # the tenant of all where shares are not kept apart
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What the line needs to know of a request. `work_s`: how long it takes at the present pace (Lat)."""
+
+    arrival_s: float
+    prompt_tokens: int
+    predicted_tokens: int
+    work_s: float
+    due_s: float
+    tenant: Hashable = EVERYBODY
+    head_start_s: float = 0.0  # a hint of the client's: as if it had come so much earlier (or later, below 0)
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.predicted_tokens
+
+
+def due_s(arrival_s: float, work_s: float, config: OrderConfig) -> float:
+    """arrival + W, with W = alpha_LLF x Lat (FREESH C.2)."""
+    return arrival_s + config.window_factor * work_s
+
+
+def key(request: Waiting, config: OrderConfig) -> float:
+    """The smaller goes first: `queueing.keys` of one request that has not begun."""
+    if config.order is Order.SJF:
+        aging = config.aging_tokens_per_s
+        return request.predicted_tokens + aging * (request.arrival_s - request.head_start_s)
+    if config.order is Order.SRTF:
+        return request.work_s - request.head_start_s
+    at_s = request.arrival_s if config.order is Order.FCFS else request.due_s
+    if config.order is Order.LLF:
+        at_s -= request.work_s
+    return at_s - request.head_start_s
+
+
+def priority(request: Waiting, config: OrderConfig) -> int:
+    """The key as an engine's `priority` (vLLM: lower runs first): milliseconds, or thousandths of a token."""
+    return round(key(request, config) * 1000.0)
+
+
+@dataclass(slots=True)
+class _Entry(Generic[T]):
+    item: T
+    request: Waiting
+    number: int
+    waits: bool = True
+
+
+class WaitingLine(Generic[T]):
+    """Not for threads. `weights` None: one line for all tenants; else a tenant that it does not name has weight 1."""
+
+    def __init__(self, config: OrderConfig, weights: Mapping[Any, float] | None = None) -> None:
+        """Raises ValueError on a weight that is not above 0."""
+        if weights is not None and any(not weight > 0.0 for weight in weights.values()):
+            raise ValueError("a tenant's weight must be above 0")
+        self.config = config
+        self._weights = weights
+        self._heaps: dict[Hashable, list[tuple[int, float, int, _Entry[T]]]] = {}
+        self._accounts: dict[Hashable, float] = {}
+        self._entries: dict[T, _Entry[T]] = {}
+        self._numbers = itertools.count()
+        self.tokens = 0  # prompt and predicted output of all that wait
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, item: T) -> bool:
+        return item in self._entries
+
+    def push(self, item: T, request: Waiting) -> None:
+        """Raises ValueError when the item waits already."""
+        if item in self._entries:
+            raise ValueError("it waits already")
+        entry = _Entry(item, request, next(self._numbers))
+        tenant = EVERYBODY if self._weights is None else request.tenant
+        heap = self._live(tenant)
+        if not heap:
+            self._join(tenant)
+        heapq.heappush(self._heaps[tenant], (1, key(request, self.config), entry.number, entry))
+        self._entries[item] = entry
+        self.tokens += request.tokens
+
+    def peek(self) -> T | None:
+        """Who is served next."""
+        tenant = self._next_tenant()
+        return self._heaps[tenant][0][3].item if tenant in self._heaps else None
+
+    def urgency(self) -> tuple[int, float]:
+        """Of the next one, to be compared with other lines of the same order; the smaller goes first."""
+        heap = self._heaps.get(self._next_tenant())
+        return (2, 0.0) if heap is None else heap[0][:2]
+
+    def pop(self) -> T | None:
+        """Takes the next one out, and charges its tenant."""
+        tenant = self._next_tenant()
+        if tenant not in self._heaps:
+            return None
+        entry = heapq.heappop(self._heaps[tenant])[3]
+        self._forget(entry)
+        self._charge(tenant, entry.request.tokens)
+        return entry.item
+
+    def remove(self, item: T) -> bool:
+        """Takes one out that is not to be served; says whether it waited."""
+        entry = self._entries.get(item)
+        if entry is None:
+            return False
+        self._forget(entry)
+        return True
+
+    def reorder(self, first: Sequence[T]) -> None:
+        """These go before all others of their tenants, in the order given; items that do not wait are passed over."""
+        for place, item in enumerate(first):
+            entry = self._entries.get(item)
+            if entry is None:
+                continue
+            entry.waits = False
+            moved = _Entry(item, entry.request, entry.number)
+            tenant = EVERYBODY if self._weights is None else entry.request.tenant
+            heapq.heappush(self._heaps[tenant], (0, float(place), moved.number, moved))
+            self._entries[item] = moved
+
+    def items(self) -> list[T]:
+        """All that wait, in no particular order."""
+        return list(self._entries)
+
+    def _forget(self, entry: _Entry[T]) -> None:
+        entry.waits = False
+        del self._entries[entry.item]
+        self.tokens -= entry.request.tokens
+
+    def _live(self, tenant: Hashable) -> list[tuple[int, float, int, _Entry[T]]]:
+        """The tenant's heap with somebody who waits at its top, or empty."""
+        heap = self._heaps.setdefault(tenant, [])
+        while heap and not heap[0][3].waits:
+            heapq.heappop(heap)
+        return heap
+
+    def _next_tenant(self) -> Hashable:
+        for tenant in list(self._heaps):
+            if not self._live(tenant):
+                del self._heaps[tenant]
+        if self._weights is None or len(self._heaps) < 2:
+            return next(iter(self._heaps), EVERYBODY)
+        return min(self._heaps, key=lambda t: (self._accounts.get(t, 0.0), self._heaps[t][0][2]))
+
+    def _charge(self, tenant: Hashable, tokens: int) -> None:
+        if self._weights is not None:
+            self._accounts[tenant] = self._accounts.get(tenant, 0.0) + tokens / self._weights.get(tenant, 1.0)
+
+    def _join(self, tenant: Hashable) -> None:
+        """A tenant that had nothing waiting earns no credit for that time (`queueing.joined`)."""
+        if self._weights is None:
+            return
+        active = [t for t in self._heaps if t != tenant and self._live(t)]
+        others = [self._accounts.get(t, 0.0) for t in active]
+        floor = min(others) if others else max(self._accounts.values(), default=0.0)
+        self._accounts[tenant] = max(self._accounts.get(tenant, 0.0), floor)

@@ -1,0 +1,1 @@
+"""Where a request is cut in two, and what a batch holds."""

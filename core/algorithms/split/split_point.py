@@ -1,0 +1,232 @@
+"""DynaServe's global decision: where to cut a request into two micro-requests (section 4.1, Algorithm 1).
+
+A request of P prompt tokens and D output tokens has L = P + D; a split s in 0..L gives tokens 1..s to one instance and
+the rest to another, phi = s / L. phi = P / L is disaggregation of prefill and decode, s = 0 or s = L colocation. The
+text of the paper has lost the listing; its prose says: start at P / L, bisect on T1(phi) - T2(phi), at most 6 probes.
+T1 and T2 are when the two instances will have done all their work, the new parts included, by virtual passes over
+their queues (`virtual_passes`). They measure work, not the request's own way: that its second part waits for its first
+one is left out on purpose, for it would always count against the second instance.
+
+The margin of 20 tokens on the predicted output and the six probes are the paper's (sections 4.1 and 5). What is ours:
+the second probe looks at the end of the range, for when one instance has so much to do that the other should take all,
+and the last one interpolates, which brings the ratio closer than halving can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from core.algorithms.split import virtual_passes
+from core.algorithms.split.virtual_passes import COST_COLUMNS, Floats, Ints
+from core.engine.engine_model import MAX_SEQUENCES, EngineModel
+
+_SCALE_RANGE = (0.1, 10.0)  # a measurement further off than this tells of a stall, not of the instance
+
+
+class SplitMode(StrEnum):
+    DYNAMIC = "dynamic"
+    DISAGGREGATED = "disaggregated"  # always at the end of the prompt
+    COLOCATED = "colocated"  # never: whole, to the instance that is done with all first
+
+
+@dataclass(frozen=True, slots=True)
+class SplitConfig:
+    """`tolerance`: share of the later finish time below which T1 and T2 count as equal."""
+
+    mode: SplitMode = SplitMode.DYNAMIC
+    max_probes: int = 6
+    margin_tokens: int = 20
+    tolerance: float = 0.002
+
+    def __post_init__(self) -> None:
+        if self.max_probes < 1 or self.margin_tokens < 0 or self.tolerance < 0.0:
+            raise ValueError("a split needs max_probes >= 1, margin_tokens >= 0 and tolerance >= 0")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PassCosts:
+    """What a pass of an instance takes at a clock, and what bounds it. Make it with `pass_costs`, which caches."""
+
+    values: Floats  # by COST_COLUMNS
+    decode_s: Floats
+
+
+@lru_cache(maxsize=1024)
+def pass_costs(instance: EngineModel, mhz: float, token_budget: int, max_sequences: int = MAX_SEQUENCES) -> PassCosts:
+    """The costs of an instance at a clock, with the token budget of a pass and its request cap.
+
+    Raises:
+        ValueError: A budget or cap below 1, or a model that does not fit its GPUs.
+    """
+    if token_budget < 1 or max_sequences < 1 or not instance.fits:
+        raise ValueError("an instance needs a token budget and a request cap from 1, and room for its model")
+    k, g = instance.constants, instance.gpu_params
+    f = g.clamp_mhz(mhz)
+    r, x = f / g.f_max, f / g.f_bw
+    bandwidth = k.bandwidth * x / (1.0 + x**4) ** 0.25
+    values = {
+        "flop_per_token": k.flop_per_token,
+        "flop_per_row": k.flop_per_row,
+        "flop_per_attention": k.flop_per_attention,
+        "stream_bytes": k.dense_bytes + k.head_bytes,
+        "expert_bytes": k.expert_bytes,
+        "expert_miss": k.expert_miss,
+        "activation_bytes": k.activation_bytes,
+        "compute": k.compute * r,
+        "bandwidth": bandwidth,
+        "p_norm": g.p_norm,
+        "eff_attn": g.eff_attn,
+        "fixed_s": k.ar_fixed_s + k.layers_s * (g.k_sm / r + 1.0 - g.k_sm),
+        "ar_per_token_s": k.ar_per_token_s,
+        "launch_s": k.launch_s,
+        "host_s": k.host_s,
+        "seq_s": k.seq_s,
+        "token_budget": token_budget,
+        "max_sequences": max_sequences,
+        "kv_capacity": instance.kv_capacity_tokens,
+        "kv_token_s": k.kv_bytes / (bandwidth * g.eff_kv),
+    }
+    columns = np.array([values[name] for name in COST_COLUMNS], dtype=np.float64)
+    table = virtual_passes.decode_table(columns)
+    columns.setflags(write=False)
+    table.setflags(write=False)
+    return PassCosts(columns, table)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backlog:
+    """An instance's work: micro-requests in order of admission, the first `admitted` of them in its batch.
+
+    A row of `work` is (tokens to prefill, decode passes after them, tokens in the KV cache). `lead_s` is the rest of
+    the iteration in flight, `scale` the instance's calibration.
+    """
+
+    costs: PassCosts
+    work: Ints  # (N, 3)
+    admitted: int
+    lead_s: float = 0.0
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, costs: PassCosts, work: ArrayLike, admitted: int, lead_s: float = 0.0, scale: float = 1.0) -> Backlog:
+        """Checks what it is given, and leaves out rows without work. Raises ValueError."""
+        rows = np.asarray(work, dtype=np.int64).reshape(-1, 3)
+        if (rows < 0).any() or not 0 <= admitted <= len(rows):
+            raise ValueError("a backlog's tokens are from 0, and what is admitted is part of it")
+        has_work = rows[:, 0] + rows[:, 1] > 0
+        rows, admitted = rows[has_work], int(np.count_nonzero(has_work[:admitted]))
+        if admitted >= costs.decode_s.size:
+            raise ValueError(f"{admitted} admitted requests are more than the instance's cap")
+        if lead_s < 0.0 or scale <= 0.0:
+            raise ValueError("lead_s is from 0 and scale above it")
+        return cls(costs, rows, admitted, lead_s, scale)
+
+    def with_request(self, part: tuple[int, int, int]) -> Backlog:
+        """With a micro-request more, last in the queue; an empty one changes nothing."""
+        if part[0] + part[1] == 0:
+            return self
+        return replace(self, work=np.vstack((self.work, np.array(part, dtype=np.int64))))
+
+    def _instance(self) -> virtual_passes.Instance:
+        decodes = np.zeros(len(self.work), dtype=np.bool_)
+        decodes[: self.admitted] = self.work[: self.admitted, 0] == 0
+        running = self.work[decodes]
+        running = running[np.argsort(-running[:, 1])]
+        queue = np.zeros((len(self.work) - np.count_nonzero(decodes) + 1, 3), dtype=np.int64)
+        queue[:-1] = self.work[~decodes]
+        resident = self.admitted - int(np.count_nonzero(decodes))
+        ends, finals = running[:, 1].copy(), running[:, 1] + running[:, 2]
+        c = self.costs
+        return virtual_passes.Instance(
+            c.values, c.decode_s, ends, finals, queue, resident, float(self.lead_s), float(self.scale)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Tokens 1..`tokens` of `total` go to the first instance, the rest to the second.
+
+    `first_s` and `second_s` are when each is predicted to have done all its work, from now.
+    """
+
+    tokens: int  # s
+    total: int  # L, with the predicted output and its margin
+    prompt: int  # P
+    first_s: float
+    second_s: float
+    probes: int
+
+    @property
+    def ratio(self) -> float:
+        """phi."""
+        return self.tokens / self.total
+
+    @property
+    def whole(self) -> bool:
+        """Whether one instance does everything."""
+        return self.tokens == 0 or self.tokens >= self.total - 1
+
+    def parts(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Both micro-requests as rows of a backlog."""
+        return virtual_passes.parts(self.prompt, self.total, self.tokens)
+
+
+def split_request(
+    prompt_tokens: int,
+    predicted_tokens: int,
+    first: Backlog,
+    second: Backlog,
+    config: SplitConfig = SplitConfig(),
+    max_tokens: int | None = None,
+) -> Split:
+    """Where to cut a request between two instances.
+
+    Args:
+        prompt_tokens: P, at least 1.
+        predicted_tokens: Predicted output, at least 1; the margin is added here, up to `max_tokens`.
+    """
+    if prompt_tokens < 1 or predicted_tokens < 1:
+        raise ValueError("a request has at least one token of prompt and one of output")
+    output = predicted_tokens + config.margin_tokens
+    output = output if max_tokens is None else max(1, min(output, max_tokens))
+    total = prompt_tokens + output
+    if config.mode is SplitMode.DYNAMIC:
+        found = virtual_passes.search(
+            first._instance(), second._instance(), prompt_tokens, total, config.tolerance, config.max_probes
+        )
+        tokens, first_s, second_s, probes = found
+        return Split(tokens, total, prompt_tokens, first_s, second_s, probes)
+    if config.mode is SplitMode.DISAGGREGATED:
+        return split_at(prompt_tokens, prompt_tokens, total, first, second)
+    here, there = (split_at(tokens, prompt_tokens, total, first, second) for tokens in (total, 0))
+    return here if here.first_s <= there.second_s else there
+
+
+def split_at(tokens: int, prompt: int, total: int, first: Backlog, second: Backlog) -> Split:
+    """A given split, with the finish times that it leads to."""
+    one, two = virtual_passes.parts(prompt, total, tokens)
+    return Split(tokens, total, prompt, finish_s(first, one), finish_s(second, two), 1)
+
+
+def finish_s(backlog: Backlog, part: tuple[int, int, int] = (0, 0, 0)) -> float:
+    """When an instance will have done all its work and `part`, seconds from now."""
+    return virtual_passes.predicted_finish_s(backlog._instance(), *part)
+
+
+def calibrated(scale: float, predicted_s: float, measured_s: float, gain: float = 0.1) -> float:
+    """An instance's scale after one more measurement: it moves by `gain` towards measured over predicted time.
+
+    `predicted_s` is the time of the same work at scale 1. Of a stall (a ratio off by more than tenfold) nothing is
+    learned.
+    """
+    if predicted_s <= 0.0 or measured_s <= 0.0:
+        raise ValueError("times are longer than nothing")
+    ratio = measured_s / predicted_s
+    if not _SCALE_RANGE[0] <= ratio <= _SCALE_RANGE[1]:
+        return scale
+    return float(scale * (ratio / scale) ** gain)

@@ -1,0 +1,55 @@
+"""Functions compiled by Numba, whose machine code outlives a checkout.
+
+Numba keeps machine code beside its source, so that each new checkout compiles for minutes what another has compiled.
+Ours lies in `~/.cache/greenserve/compiled`, in a folder named by the content of the source file: equal files share it,
+files that differ do not disturb each other. So a compiled function may use only what its own file defines: what another
+file defines could change while the machine code stays. Numba's own setting (NUMBA_CACHE_DIR) goes first, and where our
+folder cannot be written Numba's own places follow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from numba import config, njit
+from numba.core.caching import CacheImpl, UserProvidedCacheLocator
+
+F = TypeVar("F", bound=Callable[..., Any])
+FOLDER = Path(".cache/greenserve/compiled")
+OURS = Path(__file__).resolve().parent  # the package
+_SETTINGS: Any = config
+
+
+class ByContent(UserProvidedCacheLocator):
+    """Where the machine code of one of our functions lies."""
+
+    def __init__(self, py_func: Any, py_file: str) -> None:
+        self._py_file = py_file
+        self._lineno = py_func.__code__.co_firstlineno
+        path = Path(py_file)
+        content = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        self._cache_path = str(Path.home() / FOLDER / f"{path.stem}-{content}")
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> ByContent | None:
+        """None: not ours, or kept elsewhere by a setting, or not to be kept in a home folder."""
+        if _SETTINGS.CACHE_DIR or not Path(py_file).resolve().is_relative_to(OURS):
+            return None
+        try:
+            own = cls(py_func, py_file)
+            own.ensure_cache_path()  # type: ignore[no-untyped-call]
+        except (OSError, RuntimeError):  # there is no such file, or no home that can be written
+            return None
+        return own
+
+
+if ByContent not in CacheImpl._locator_classes:
+    CacheImpl._locator_classes.insert(0, ByContent)
+
+
+def compiled(function: F) -> F:
+    """Numba's njit, the function's type kept."""
+    return cast(F, njit(cache=True)(function))

@@ -1,0 +1,1 @@
+"""Every decision as a step: state and observation in, state and effects out."""

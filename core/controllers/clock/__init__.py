@@ -1,0 +1,1 @@
+"""Steps that decide the SM clocks of an instance's GPUs."""

@@ -1,0 +1,1 @@
+"""Steps that decide instances: sites, partitions, counts and TP degrees."""

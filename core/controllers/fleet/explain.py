@@ -1,0 +1,83 @@
+"""Words and JSON-able views that the epochs' rationales share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from core.types import ClassDemand, Mode, ModeProfile, Reason, Source
+
+# The least trusted figure decides how far a result can be trusted.
+_TRUST = (Source.MEASURED, Source.INTERPOLATED, Source.PUBLISHED, Source.MODELLED)
+
+
+def least_trusted(sources: Iterable[Source]) -> Source:
+    """The weakest of the sources; modelled when there are none."""
+    return max(sources, key=_TRUST.index, default=Source.MODELLED)
+
+
+def workers_text(workers: Mapping[Mode, int]) -> str:
+    """`1 x A100-80GB/TP8 + 2 x A100-80GB/TP4`, or `nothing`."""
+    return " + ".join(f"{count} x {mode.name}" for mode, count in sorted(workers.items()) if count) or "nothing"
+
+
+def workers_json(workers: Mapping[Mode, int]) -> dict[str, int]:
+    return {mode.name: count for mode, count in sorted(workers.items()) if count}
+
+
+def gpus_of(workers: Mapping[Mode, int]) -> dict[str, int]:
+    """GPUs by type that the workers hold."""
+    gpus: dict[str, int] = {}
+    for mode, count in workers.items():
+        for gpu, each in mode.gpus.items() if count else ():
+            gpus[gpu] = gpus.get(gpu, 0) + count * each
+    return gpus
+
+
+def capacity_rps(workers: Mapping[Mode, int], profiles: Mapping[Mode, ModeProfile]) -> float:
+    """What the workers carry; a mode without a profile carries nothing."""
+    return sum(count * profiles[mode].max_rps for mode, count in workers.items() if mode in profiles)
+
+
+def profile_json(profile: ModeProfile) -> dict[str, Any]:
+    return {
+        "max_rps": profile.max_rps,
+        "power_w": profile.power_w,
+        "ttft_s": profile.ttft_s,
+        "tpot_s": profile.tpot_s,
+        "e2e_s": profile.e2e_s,
+        "source": profile.source.value,
+    }
+
+
+def demand_json(demand: ClassDemand) -> dict[str, Any]:
+    return {
+        "demand_rps": list(demand.demand_rps),
+        "mean_prompt_tokens": demand.mean_prompt_tokens,
+        "mean_output_tokens": demand.mean_output_tokens,
+        "limits": {
+            "ttft_s": demand.limits.ttft_s,
+            "tpot_s": demand.limits.tpot_s,
+            "e2e_s": demand.limits.e2e_s,
+        },
+    }
+
+
+_SEVERITY = (
+    Reason.NO_CHANGE,
+    Reason.NOT_WORTH_IT,
+    Reason.OPTIMAL,
+    Reason.FEASIBLE,
+    Reason.HEURISTIC,
+    Reason.NO_DATA,
+    Reason.GRACE,
+    Reason.SLACK,
+    Reason.CONGESTED,
+    Reason.AT_LIMIT,
+    Reason.INFEASIBLE,
+)
+
+
+def gravest(reasons: Iterable[Reason]) -> Reason:
+    """The reason that a person should hear of first; no change when there are none."""
+    return max(reasons, key=_SEVERITY.index, default=Reason.NO_CHANGE)

@@ -1,0 +1,55 @@
+"""What the scale and the shard epoch share: both decide pool by pool, for the same need, and tell it alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from core.controllers.fleet.explain import gravest
+from core.types import Mode, PoolKey, Rationale, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLoopConfig:
+    """The epoch's knobs. A pool with a budget keeps capacity for `floor_rps` also without traffic."""
+
+    alpha: float = 1.1
+    floor_rps: float = 0.05
+    time_limit_s: float = 5.0
+    gap: float = 1e-4
+
+    def __post_init__(self) -> None:
+        if self.alpha < 1.0:
+            raise ValueError(f"alpha is head-room over the demand and at least 1, not {self.alpha}")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLoopState:
+    """The workers wanted at the end of the last epoch."""
+
+    workers: Mapping[PoolKey, Mapping[Mode, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDecision:
+    """What an epoch decided for one pool; `workers` is what it is to have, changed or not."""
+
+    pool: PoolKey
+    workers: Mapping[Mode, int]
+    changed: bool
+    rationale: Rationale
+
+
+def pool_name(key: PoolKey) -> str:
+    return f"{key.request_class} at {key.site}"
+
+
+def summarise(decisions: list[PoolDecision], nothing: str) -> Rationale:
+    """One rationale for all pools: the gravest reason, and the sentences of those that changed or could not."""
+    told = [d for d in decisions if d.changed or d.rationale.reason is Reason.INFEASIBLE]
+    return Rationale(
+        gravest(d.rationale.reason for d in decisions),
+        " ".join(d.rationale.summary for d in told) or nothing,
+        {pool_name(d.pool): dict(d.rationale.inputs) for d in decisions},
+        tuple(alternative for d in told for alternative in d.rationale.alternatives),
+    )

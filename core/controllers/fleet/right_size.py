@@ -1,0 +1,285 @@
+"""GreenServe's fleet loop: which instances, where and how many, cost least under the load that comes.
+
+DynamoLLM (HPCA 2025) decides nodes each half hour and TP degrees each five minutes, because a start took minutes there.
+With an environment that stands ready and weights cached a start takes half a minute (table V: 33 s), so that count,
+degree, type and site can follow the load together, by one look at the profiles: the mix of least cost that has capacity
+for what is ahead (`algorithms.site_mix`). It is FREESH's choice of sites, made this often.
+
+What is ahead: the load as it would be if it went on to rise as it lately did, with `headroom`, and the largest burst of
+the look-back, whichever is more. More capacity is asked for at once; less, or another kind, once it would have saved
+enough for `hold_s` on end. Another kind restarts everything, so that its saving must be larger. Two rules of a site are
+kept whatever they cost: its power cap, what is still on its way out included, and how many starts and stops an hour it
+may have. Half of these are left for what the load asks for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from core.algorithms.fleet.site_mix import Kind, Mix, Offer, SiteRule, best_mix, kept_by_some
+from core.types import Alternative, Effects, Limits, Mode, PoolKey, Rationale, Reason, ScaleTo
+
+_EPS = 1e-9
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class RightSizeConfig:
+    """`min_saving`, `mode_saving`: shares of the cost that a smaller fleet, or one of another kind, must save.
+
+    `changes_per_hour`: most starts and stops of a site in any hour; None: as many as pay. `catch_up_s`: in which what
+    waits is to be served as well, about a start's time.
+    """
+
+    period_s: float = 10.0
+    headroom: float = 1.02
+    burst: float = 0.9
+    hold_s: float = 60.0
+    min_saving: float = 0.03
+    mode_saving: float = 0.1
+    changes_per_hour: int | None = None
+    catch_up_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if min(self.period_s, self.catch_up_s) <= 0.0 or self.headroom < 1.0 or min(self.burst, self.hold_s) < 0.0:
+            raise ValueError("period_s and catch_up_s above 0, headroom from 1, burst and hold_s from 0")
+        if not (0.0 <= self.min_saving < 1.0 and 0.0 <= self.mode_saving < 1.0):
+            raise ValueError("min_saving and mode_saving are shares, from 0 to below 1")
+        if self.changes_per_hour is not None and self.changes_per_hour < 1:
+            raise ValueError("changes_per_hour from 1, or None for no limit")
+
+
+@dataclass(frozen=True, slots=True)
+class RightSizeObservation:
+    """A service and its load. `rates_rps`: of the stretches of the look-back, oldest first; none: nothing was seen yet.
+
+    `limits`: what the profiles' latencies are to keep. `caps_w`: most that a site's instances may draw; sites without
+    one are not named. `standing`: what draws power now, starting and draining ones included. `waiting`: requests in
+    queues.
+    """
+
+    now_s: float
+    pool: PoolKey
+    rates_rps: tuple[float, ...]
+    offers: tuple[Offer, ...]
+    limits: Limits
+    caps_w: Mapping[str, float] = field(default_factory=dict)
+    standing: Mapping[Kind, int] = field(default_factory=dict)
+    waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RightSizeState:
+    """What was last asked for, under the load of now; since when something else would have been better; and the changes
+    of the last hour (when, where, how many)."""
+
+    mix: Mix
+    better_since_s: float | None = None
+    changed: tuple[tuple[float, str, int], ...] = ()
+
+    @property
+    def workers(self) -> dict[Kind, int]:
+        return self.mix.workers
+
+
+def step(
+    state: RightSizeState | None, obs: RightSizeObservation, config: RightSizeConfig
+) -> tuple[RightSizeState | None, Effects]:
+    """One period: a ScaleTo for each site whose instances are to change. Without any load seen nothing is decided."""
+    if not obs.rates_rps or not obs.offers:
+        return state, _effects(obs, config, (), Reason.NO_DATA, "no load has been seen", ())
+    return _Choice(state, obs, config).made()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """Those of each site: its cap and what is left of its changes, for a change that can wait or one that cannot."""
+
+    state: RightSizeState | None
+    obs: RightSizeObservation
+    config: RightSizeConfig
+
+    def of(self, needed: bool, *, least: bool = False, most: bool = False) -> dict[str, SiteRule]:
+        """`least`, `most`: nothing of what was asked for goes, or nothing comes."""
+        return {site: self._of(site, needed, least, most) for site in {offer.site for offer in self.obs.offers}}
+
+    def _of(self, site: str, needed: bool, least: bool, most: bool) -> SiteRule:
+        asked = {} if self.state is None else _at_site(self.state.workers, site)
+        return SiteRule(
+            self.obs.caps_w.get(site),
+            _at_site(self.obs.standing, site),
+            self._left(site, needed),
+            asked,
+            asked if least else None,
+            asked if most else None,
+        )
+
+    def _left(self, site: str, needed: bool) -> int | None:
+        budget = self.config.changes_per_hour
+        if budget is None or self.state is None:  # the first fleet is no change
+            return None
+        done = sum(count for at_s, where, count in self.state.changed if where == site and self._recent(at_s))
+        return max(0, budget - done - (0 if needed else budget // 2))
+
+    def _recent(self, at_s: float) -> bool:
+        return at_s > self.obs.now_s - _HOUR_S
+
+
+class _Choice:
+    """One period's, with what it weighs."""
+
+    def __init__(self, state: RightSizeState | None, obs: RightSizeObservation, config: RightSizeConfig) -> None:
+        self._state, self._obs, self._config = state, obs, config
+        self._rules = _Rules(state, obs, config)
+        self._rps, self._need_rps = _load(obs, config)
+        self._limits = kept_by_some(obs.offers, obs.limits)
+
+    def made(self) -> tuple[RightSizeState | None, Effects]:
+        if self._state is None:
+            return self._taken(self._best(self._rules.of(True)), (), Reason.OPTIMAL)
+        present = self._present()
+        if present is None or present.short:
+            return self._grown()
+        less = self._best(self._rules.of(False, most=True))
+        other = self._best(self._rules.of(False))
+        weighed = (other, less, present)
+        found = next((mix for mix in (other, less) if mix is not None and self._saves(mix, present)), None)
+        if found is None:
+            return self._kept(None, weighed, Reason.NO_CHANGE, "nothing else saves enough", present)
+        now_s = self._obs.now_s
+        since_s = now_s if self._state.better_since_s is None else self._state.better_since_s
+        if now_s - since_s < self._config.hold_s - _EPS:
+            return self._kept(since_s, weighed, Reason.GRACE, "less would do, and may not for long", present)
+        return self._changed(found, weighed, Reason.SLACK, f"less would have done for {self._config.hold_s:g} s")
+
+    def _grown(self) -> tuple[RightSizeState | None, Effects]:
+        """Too small: more at once, beside what there is unless something else is far better."""
+        chosen = self._best(self._rules.of(True))
+        more = self._best(self._rules.of(True, least=True))
+        weighed = (chosen, more)
+        if more is not None and chosen is not None and not more.short:
+            chosen = chosen if chosen.cost <= (1.0 - self._config.mode_saving) * more.cost else more
+        return self._taken(chosen, weighed, Reason.CONGESTED)
+
+    def _taken(
+        self, chosen: Mix | None, weighed: Sequence[Mix | None], reason: Reason
+    ) -> tuple[RightSizeState | None, Effects]:
+        ahead = f"{self._need_rps:.3g} requests/s are ahead"
+        if chosen is None:
+            return self._kept(None, weighed, Reason.AT_LIMIT, f"{ahead}, and nothing may run")
+        if chosen.short:
+            return self._changed(chosen, weighed, Reason.AT_LIMIT, f"{ahead}, more than all that may run carries")
+        return self._changed(chosen, weighed, reason, ahead)
+
+    def _best(self, rules: Mapping[str, SiteRule]) -> Mix | None:
+        """None: nothing may run."""
+        found = best_mix(self._obs.offers, self._rps, self._need_rps, self._limits, rules)
+        return found if found is not None and found.parts else None
+
+    def _present(self) -> Mix | None:
+        """The fleet as it was asked for, under the load of now; None when the rules of a site forbid it."""
+        assert self._state is not None
+        offered = {offer.kind for offer in self._obs.offers}
+        if not offered.issuperset(self._state.workers):
+            return None
+        found = self._best(self._rules.of(True, least=True, most=True))
+        return found if found is not None and found.workers == self._state.workers else None
+
+    def _saves(self, mix: Mix, present: Mix) -> bool:
+        new = set(mix.workers) - set(present.workers)
+        share = self._config.mode_saving if new else self._config.min_saving
+        return mix.workers != present.workers and not mix.short and mix.cost <= (1.0 - share) * present.cost
+
+    def _kept(
+        self,
+        since_s: float | None,
+        weighed: Sequence[Mix | None],
+        reason: Reason,
+        text: str,
+        present: Mix | None = None,
+    ) -> tuple[RightSizeState | None, Effects]:
+        state = self._state
+        if state is not None:
+            state = replace(state, mix=state.mix if present is None else present, better_since_s=since_s)
+        return state, _effects(self._obs, self._config, (), reason, text, weighed, present)
+
+    def _changed(
+        self, chosen: Mix, weighed: Sequence[Mix | None], reason: Reason, text: str
+    ) -> tuple[RightSizeState | None, Effects]:
+        before = {} if self._state is None else self._state.workers
+        moved = _moved(before, chosen.workers)
+        changed: tuple[tuple[float, str, int], ...] = ()
+        if self._state is not None:
+            changed = tuple(one for one in self._state.changed if one[0] > self._obs.now_s - _HOUR_S)
+            changed += tuple((self._obs.now_s, site, count) for site, count in sorted(moved.items()))
+        commands = tuple(
+            ScaleTo(replace(self._obs.pool, site=site or self._obs.pool.site), _at_site(chosen.workers, site))
+            for site in sorted(moved)
+        )
+        state = RightSizeState(chosen, changed=changed)
+        return state, _effects(self._obs, self._config, commands, reason, text, (chosen, *weighed), chosen)
+
+
+def _load(obs: RightSizeObservation, config: RightSizeConfig) -> tuple[float, float]:
+    """The present load, of the newer half of the look-back; and what to have capacity for as far ahead."""
+    rates = np.array(obs.rates_rps)
+    half = max(1, rates.size // 2)
+    now = float(rates[-half:].mean())
+    before = float(rates[:-half].mean()) if rates.size > half else now
+    ahead = max(now, 2.0 * now - before)
+    peak = config.burst * float(rates.max())
+    return now, max(config.headroom * ahead, peak, now + obs.waiting / config.catch_up_s)
+
+
+def _at_site(workers: Mapping[Kind, int], site: str) -> dict[Mode, int]:
+    return {mode: count for (where, mode), count in workers.items() if where == site and count}
+
+
+def _moved(before: Mapping[Kind, int], after: Mapping[Kind, int]) -> Counter[str]:
+    """Starts and stops by site."""
+    found: Counter[str] = Counter()
+    for kind in {*before, *after}:
+        if changes := abs(after.get(kind, 0) - before.get(kind, 0)):
+            found[kind[0]] += changes
+    return found
+
+
+def _effects(
+    obs: RightSizeObservation,
+    config: RightSizeConfig,
+    commands: tuple[ScaleTo, ...],
+    reason: Reason,
+    text: str,
+    weighed: Sequence[Mix | None],
+    chosen: Mix | None = None,
+) -> Effects:
+    to = "".join(f" {_count(own)} at {own.pool.site}." for own in commands)
+    inputs = {
+        "rates_rps": obs.rates_rps,
+        "waiting": obs.waiting,
+        "ttft_limit_s": obs.limits.ttft_s,
+        "tpot_limit_s": obs.limits.tpot_s,
+        "caps_w": dict(obs.caps_w),
+    }
+    labels = {_label(mix): mix for mix in weighed if mix is not None}
+    alternatives = tuple(
+        Alternative(label, chosen=chosen is not None and mix.workers == chosen.workers, power_w=mix.watts)
+        for label, mix in labels.items()
+    )
+    rationale = Rationale(reason, f"{obs.pool.request_class}: {text}.{to}", inputs, alternatives)
+    return Effects(commands, obs.now_s + config.period_s, rationale)
+
+
+def _count(command: ScaleTo) -> str:
+    return ", ".join(f"{count} x {mode.name}" for mode, count in command.workers.items()) or "none"
+
+
+def _label(mix: Mix) -> str:
+    return "; ".join(
+        f"{part.count} x {part.mode.name} at {part.mhz:.0f} MHz{f', {part.site}' if part.site else ''}"
+        for part in mix.parts
+    )

@@ -1,0 +1,170 @@
+"""The shard epoch: the mix of TP degrees in each pool, on the GPUs that its workers hold now (DynamoLLM IV-B).
+
+A new mix is taken only when what it saves until the next epoch pays for the transition, during which old and new
+instances both draw power.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from core.algorithms.fleet.energy_mix import Mix, MixMode, power_w, solve
+from core.algorithms.fleet.highs import Status
+from core.controllers.fleet.explain import (
+    capacity_rps,
+    demand_json,
+    gpus_of,
+    least_trusted,
+    profile_json,
+    workers_json,
+    workers_text,
+)
+from core.controllers.fleet.pool_loop import PoolDecision, PoolLoopConfig, PoolLoopState, pool_name, summarise
+from core.controllers.fleet.scale import serving_modes
+from core.engine.engine_model import GPUS
+from core.types import (
+    Alternative,
+    Effects,
+    Mode,
+    ModeProfile,
+    PoolView,
+    Rationale,
+    Reason,
+    SetTpDegrees,
+    ShardObservation,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """The best mix of a pool against the present one, over the epoch."""
+
+    best: Mix | None
+    present_w: float | None  # None: the present mix cannot carry the need
+    saving_j: float | None
+    transition_j: float
+    need_rps: float
+    load_rps: float
+
+
+def step(state: PoolLoopState | None, obs: ShardObservation, config: PoolLoopConfig) -> tuple[PoolLoopState, Effects]:
+    """One epoch: a SetTpDegrees for each pool that changes. The pools are independent; see `step_pool`."""
+    decisions = [step_pool(pool, obs.epoch_s, obs.transition_s, config) for pool in obs.pools]
+    commands = tuple(SetTpDegrees(d.pool, d.workers) for d in decisions if d.changed)
+    rationale = summarise(decisions, "No pool has another mix of TP degrees that pays off; none changes.")
+    return PoolLoopState({d.pool: d.workers for d in decisions}), Effects(commands, obs.now_s + obs.epoch_s, rationale)
+
+
+def step_pool(pool: PoolView, epoch_s: float, transition_s: float, config: PoolLoopConfig) -> PoolDecision:
+    """The mix of one pool: the best one if it pays off, or if the present one cannot carry the need."""
+    present = {mode: count for mode, count in pool.workers.items() if count}
+    weighed = _weigh(pool, present, epoch_s, transition_s, config)
+    workers, reason, text = _decide(present, weighed)
+    name = pool_name(pool.key)
+    rationale = Rationale(
+        reason,
+        f"{name}: {text}.",
+        _inputs(pool, weighed, epoch_s, transition_s, config),
+        _alternatives(name, pool, present, workers, weighed, epoch_s),
+    )
+    return PoolDecision(pool.key, workers, workers != present, rationale)
+
+
+def _weigh(
+    pool: PoolView, present: Mapping[Mode, int], epoch_s: float, transition_s: float, config: PoolLoopConfig
+) -> _Weighed:
+    modes = {mode: _figures(mode, profile) for mode, profile in serving_modes(pool).items()}
+    demand = pool.demand.demand_rps
+    need_rps = config.alpha * max(config.floor_rps, max(demand, default=0.0))
+    load_rps = sum(demand) / len(demand) if demand else 0.0
+    best = solve(gpus_of(present), modes, load_rps, need_rps, config.time_limit_s, config.gap) if present else None
+    able = all(mode in modes for mode in present)
+    enough = able and sum(modes[mode].max_rps * count for mode, count in present.items()) >= need_rps - 1e-6
+    present_w = power_w(present, modes, load_rps) if enough else None
+    if best is None:
+        return _Weighed(None, present_w, None, 0.0, need_rps, load_rps)
+    added = {mode: count - present.get(mode, 0) for mode, count in best.workers.items()}
+    transition_j = transition_s * sum(modes[mode].busy_w * count for mode, count in added.items() if count > 0)
+    saving_j = None if present_w is None else (present_w - best.power_w) * epoch_s
+    return _Weighed(best, present_w, saving_j, transition_j, need_rps, load_rps)
+
+
+def _figures(mode: Mode, profile: ModeProfile) -> MixMode:
+    """Idle power from the engine model at the top clock; for a GPU it does not know, no less than at full load."""
+    known = GPUS.get(mode.gpu)
+    idle_w = profile.power_w if known is None else min(profile.power_w, mode.tp * known.loaded_idle_w(known.f_max))
+    return MixMode(profile.max_rps, idle_w, profile.power_w)
+
+
+def _decide(present: Mapping[Mode, int], weighed: _Weighed) -> tuple[Mapping[Mode, int], Reason, str]:
+    best = weighed.best
+    if not present:
+        return present, Reason.NO_CHANGE, "has no workers"
+    if best is None:
+        if weighed.present_w is not None:
+            return present, Reason.NO_CHANGE, f"{workers_text(present)} stays, the solver found nothing better in time"
+        text = f"no mix on its GPUs carries {weighed.need_rps:.2f} requests/s; {workers_text(present)} stays"
+        return present, Reason.INFEASIBLE, text
+    if best.workers == present:
+        return present, Reason.NO_CHANGE, f"{workers_text(present)} is already the best mix"
+    move = f"{workers_text(present)} -> {workers_text(best.workers)}"
+    reason = Reason.OPTIMAL if best.status is Status.OPTIMAL else Reason.FEASIBLE
+    if weighed.saving_j is None:
+        return best.workers, reason, f"{move}, since what runs cannot carry {weighed.need_rps:.2f} requests/s"
+    if weighed.saving_j <= 0.0:
+        return present, Reason.NO_CHANGE, f"{workers_text(present)} stays, no mix draws less"
+    if weighed.saving_j <= weighed.transition_j:
+        text = f"{move} would save {weighed.saving_j:.0f} J in an epoch and cost {weighed.transition_j:.0f} J"
+        return present, Reason.NOT_WORTH_IT, text
+    return best.workers, reason, f"{move}, saves {weighed.saving_j - weighed.transition_j:.0f} J in an epoch"
+
+
+def _alternatives(
+    name: str,
+    pool: PoolView,
+    present: Mapping[Mode, int],
+    workers: Mapping[Mode, int],
+    weighed: _Weighed,
+    epoch_s: float,
+) -> tuple[Alternative, ...]:
+    rows: list[tuple[Mapping[Mode, int], float | None, float]] = []
+    if weighed.best is not None and weighed.best.workers != present:
+        rows.append((weighed.best.workers, weighed.best.power_w, weighed.transition_j))
+    if present:
+        rows.append((present, weighed.present_w, 0.0))
+    carried = capacity_rps(present, pool.profiles)
+    return tuple(
+        Alternative(
+            f"{name}: {workers_text(mix)}",
+            chosen=mix == workers,
+            feasible=watts is not None,
+            failed=None if watts is not None else f"carries {carried:.2f} of {weighed.need_rps:.2f} requests/s",
+            power_w=watts,
+            energy_j=None if watts is None else watts * epoch_s + extra_j,
+            source=least_trusted(pool.profiles[mode].source for mode in mix if mode in pool.profiles),
+        )
+        for mix, watts, extra_j in rows
+    )
+
+
+def _inputs(
+    pool: PoolView, weighed: _Weighed, epoch_s: float, transition_s: float, config: PoolLoopConfig
+) -> dict[str, Any]:
+    return {
+        "alpha": config.alpha,
+        "floor_rps": config.floor_rps,
+        "epoch_s": epoch_s,
+        "transition_s": transition_s,
+        "workers": workers_json(pool.workers),
+        "demand": demand_json(pool.demand),
+        "need_rps": weighed.need_rps,
+        "load_rps": weighed.load_rps,
+        "saving_j": weighed.saving_j,
+        "transition_j": weighed.transition_j,
+        "profiles": {
+            mode.name: {**profile_json(profile), "idle_w": _figures(mode, profile).idle_w}
+            for mode, profile in sorted(pool.profiles.items())
+        },
+    }

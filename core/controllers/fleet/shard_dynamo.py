@@ -1,0 +1,393 @@
+"""DynamoLLM's shard epoch (section IV-B): the mix of TP degrees on a pool's nodes, changed a few nodes at a time.
+
+Eq. 1 is solved at the top clock (the clock loop's knob is left to it; `clocks="all"` solves it in full), for the load
+that is expected. A new mix is taken only if what it saves until the next epoch is more than its transition costs, as
+the overhead table and the re-shard plan have it. Then the nodes change in waves, the largest saving first, and a wave
+is only as large as the others can carry the load meanwhile.
+
+An old instance serves until the new one is up when the GPUs have room for the weights of both; else its load goes to
+the others first. Where nobody could take it, the node stays, unless what runs cannot carry the need anyway.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from core.algorithms.fleet import dynamo_mix
+from core.algorithms.fleet.highs import Status
+from core.algorithms.fleet.power_curve import OperatingMix, Piece, pieces
+from core.algorithms.placement import reshard
+from core.algorithms.placement.node_layouts import Layout, arrange
+from core.controllers.fleet.explain import gravest, workers_text
+from core.controllers.fleet.pool_loop import pool_name
+from core.engine.load_profile import LoadProfile
+from core.engine.overhead_table import OverheadTable, reshard_key, start_key
+from core.types import Alternative, Effects, Limits, Mode, PoolKey, Rationale, Reason, ReshardNode
+
+_EPS = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPool:
+    """A pool of one GPU type. `nodes`: what runs on each now, an empty layout included.
+
+    `limits`: the strictest of the services and classes that share the pool now.
+    """
+
+    key: PoolKey
+    model: str
+    gpu: str
+    nodes: Mapping[str, Layout]
+    demand_rps: tuple[float, ...]  # expected peak of each step of the coming epoch
+    limits: Limits
+    profiles: Mapping[int, LoadProfile]  # TP degree -> one instance
+    weight_bytes: float
+    room_bytes: float  # of a GPU, that weights and KV cache may fill
+    start_s: float  # of an instance on a node that holds no weights, as published
+    gpus_per_node: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ShardDynamoObservation:
+    now_s: float
+    pools: tuple[ShardPool, ...]
+    overheads: OverheadTable
+    sync_s: float
+    link_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShardDynamoConfig:
+    """`clocks`: "top" for the paper's simplified form, "all" for eq. 1 in full. `wave`: most nodes at once; one
+    is watched for at least `settle_s`. A pool that has nodes keeps capacity for `floor_rps` also without traffic."""
+
+    epoch_s: float = 300.0
+    alpha: float = 1.1
+    floor_rps: float = 0.05
+    clocks: str = "top"
+    wave: int = 2
+    settle_s: float = 5.0
+    min_saving: float = 0.01
+    levels: int = 6
+
+    def __post_init__(self) -> None:
+        if self.clocks not in ("top", "all") or self.wave < 1 or self.alpha < 1.0 or self.epoch_s <= 0.0:
+            raise ValueError("clocks are top or all, a wave has at least one node, alpha >= 1 and epoch_s > 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A pool on its way: layouts to come, and the nodes under way with the time until which they are."""
+
+    target: Mapping[str, Layout]
+    busy_until_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardDynamoState:
+    epoch: int
+    changes: Mapping[PoolKey, Change] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    command: ReshardNode
+    saving_w: float
+    cost_j: float
+
+    @property
+    def takes_s(self) -> float:
+        return self.command.transfer_s + self.command.sync_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    reason: Reason
+    summary: str
+    inputs: Mapping[str, Any]
+    alternatives: tuple[Alternative, ...] = ()
+
+
+def step(
+    state: ShardDynamoState | None, obs: ShardDynamoObservation, config: ShardDynamoConfig
+) -> tuple[ShardDynamoState, Effects]:
+    """One tick: at the start of an epoch new mixes, between epochs the next wave of those under way."""
+    epoch = math.floor(obs.now_s / config.epoch_s + _EPS)
+    fresh = state is None or state.epoch != epoch
+    changes: dict[PoolKey, Change] = {}
+    commands: list[ReshardNode] = []
+    told: dict[PoolKey, _Told] = {}
+    for pool in obs.pools:
+        view = _View(pool, obs, config)
+        change = state.changes.get(pool.key) if state is not None else None
+        busy = {n: at for n, at in (change.busy_until_s if change else {}).items() if at > obs.now_s + _EPS}
+        if fresh and not busy and pool.nodes:
+            change, told[pool.key] = view.decide()
+        if change is not None:
+            wave = view.wave(pool.nodes, change.target, busy)
+            commands += wave
+            busy |= {m.node: obs.now_s + max(config.settle_s, m.transfer_s + m.sync_s) for m in wave}
+            if busy:
+                changes[pool.key] = Change(change.target, busy)
+    ends = [at for change in changes.values() for at in change.busy_until_s.values()]
+    next_s = min([(epoch + 1) * config.epoch_s, *(at for at in ends if at > obs.now_s + _EPS)])
+    return ShardDynamoState(epoch, changes), Effects(tuple(commands), next_s, _rationale(told, commands))
+
+
+class _View:
+    """One pool at one tick."""
+
+    def __init__(self, pool: ShardPool, obs: ShardDynamoObservation, config: ShardDynamoConfig) -> None:
+        self.pool, self.obs, self.config = pool, obs, config
+        self.curves: dict[Mode, tuple[Piece, ...]] = {}
+        for tp, profile in sorted(pool.profiles.items()):
+            rows = profile.top() if config.clocks == "top" else profile
+            self.curves[Mode(pool.gpu, tp)] = pieces(rows, pool.limits, config.levels)
+        self.most_rps = {mode.tp: max((p.high_rps for p in own), default=0.0) for mode, own in self.curves.items()}
+        self.busy_w = {mode.tp: max((p.high_w for p in own), default=0.0) for mode, own in self.curves.items()}
+        self.load_rps = max(config.floor_rps, *pool.demand_rps, 0.0)
+        self.need_rps = config.alpha * self.load_rps
+
+    def decide(self) -> tuple[Change | None, _Told]:
+        """The best mix that can be reached while serving, taken if it pays off.
+
+        When the best of all cannot be reached (a node cannot change under load, nobody takes over), the modes that it
+        would add are left out one by one, the smallest degree first, and the best of what is left is judged.
+        """
+        curves = dict(self.curves)
+        first: _Told | None = None
+        while True:
+            change, told, added = self._judge(curves)
+            first = first or told
+            if not added or len(curves) == 1:
+                return change, first if change is None else told
+            del curves[min(added)]
+
+    def _judge(self, curves: Mapping[Mode, tuple[Piece, ...]]) -> tuple[Change | None, _Told, set[Mode]]:
+        """The best mix of some modes; last: those that it would add, when it cannot be reached."""
+        pool, present = self.pool, self.workers(self.pool.nodes)
+        gpus = len(pool.nodes) * pool.gpus_per_node
+        best = dynamo_mix.solve({pool.gpu: gpus}, curves, self.load_rps, self.need_rps)
+        target = None if best is None else arrange(pool.nodes, _by_tp(best.workers), pool.gpus_per_node)
+        if best is None or target is None:
+            text = f"no mix on {gpus} GPUs carries {self.need_rps:.2f} requests/s; {workers_text(present)} stays"
+            return None, self._told(Reason.INFEASIBLE, text, best), set()
+        if best.workers == present:
+            text = f"{workers_text(present)} is already the best mix"
+            return None, self._told(Reason.NO_CHANGE, text, best), set()
+        now_w = self.power_w(pool.nodes) if self.carries(pool.nodes) >= self.need_rps - 1e-6 else None
+        move = f"{workers_text(present)} -> {workers_text(best.workers)}"
+        cost_j = saving_j = None
+        if now_w is not None:
+            if now_w - best.power_w <= self.config.min_saving * now_w:
+                text = f"{workers_text(present)} stays, no mix draws less by more than {self.config.min_saving:.0%}"
+                return None, self._told(Reason.NO_CHANGE, text, best, now_w), set()
+            moves = self._moves(pool.nodes, target)
+            cost_j = sum(own.cost_j for own in moves)
+            left_s = self.config.epoch_s - sum(own.takes_s for own in moves) / self.config.wave
+            saving_j = (now_w - best.power_w) * max(0.0, left_s)
+            if saving_j <= cost_j:
+                text = f"{move} would save {saving_j:.0f} J in an epoch and cost {cost_j:.0f} J"
+                return None, self._told(Reason.NOT_WORTH_IT, text, best, now_w, saving_j, cost_j), set()
+        if not self._reachable(target):
+            text = f"{move} would be better, but the others cannot take a node's load meanwhile"
+            told = self._told(Reason.NOT_WORTH_IT, text, best, now_w, saving_j, cost_j)
+            return None, told, set(best.workers) - set(present)
+        if cost_j is None or saving_j is None:
+            text = f"{move}, since what runs cannot carry {self.need_rps:.2f} requests/s"
+        else:
+            text = f"{move}, saves {saving_j - cost_j:.0f} J in an epoch"
+        proven = Reason.OPTIMAL if best.status is Status.OPTIMAL else Reason.FEASIBLE
+        return Change(target), self._told(proven, text, best, now_w, saving_j, cost_j), set()
+
+    def _reachable(self, target: Mapping[str, Layout]) -> bool:
+        """Whether wave after wave, each as soon as the last is done, ends at the target."""
+        nodes = dict(self.pool.nodes)
+        while any(tuple(sorted(nodes[node])) != layout for node, layout in target.items()):
+            wave = self.wave(nodes, target, {})
+            if not wave:
+                return False
+            nodes |= {command.node: command.target for command in wave}
+        return True
+
+    def wave(
+        self, nodes: Mapping[str, Layout], target: Mapping[str, Layout], busy: Mapping[str, float]
+    ) -> list[ReshardNode]:
+        """The next nodes to change, largest saving first, so that those that serve meanwhile carry the load.
+
+        Capacity that is given up for good is missing when the next nodes change: if it can be, such nodes wait until
+        the others have changed. When what runs cannot carry the load anyway, nodes go all the same: those together
+        that cost nothing meanwhile, else the one that costs least.
+        """
+        moves = [m for m in self._moves(nodes, target) if m.command.node not in busy]
+        moves.sort(key=lambda m: (-m.saving_w, m.command.node))
+        serving = self.carries({n: layout for n, layout in nodes.items() if n not in busy})
+        room = self.config.wave - len(busy)
+        if self.carries(nodes) < self.load_rps - 1e-6 and not busy:
+            moves.sort(key=lambda m: self._lost_rps(m.command))
+            free = [m.command for m in moves if self._lost_rps(m.command)[0] <= _EPS]
+            return free[:room] or [m.command for m in moves[:1]]
+        patient = self._fitting(moves, serving, room, patient=True)
+        return patient or self._fitting(moves, serving, room, patient=False)
+
+    def _fitting(self, moves: Sequence[_Move], serving: float, room: int, *, patient: bool) -> list[ReshardNode]:
+        chosen: list[ReshardNode] = []
+        losses = [self._lost_rps(move.command) for move in moves]
+        most = sorted((during for during, _ in losses), reverse=True)[:2]
+        for move, (during, for_good) in zip(moves, losses, strict=True):
+            if len(chosen) >= room:
+                break
+            worst = most[1:] if during == most[0] else most[:1]  # of the others
+            later = max(worst, default=0.0) if patient and for_good > _EPS else 0.0
+            lost = max(during, for_good)
+            if lost <= _EPS or serving - max(lost, for_good + later) >= self.load_rps - 1e-6:
+                serving -= lost
+                chosen.append(move.command)
+        return chosen
+
+    def _moves(self, nodes: Mapping[str, Layout], target: Mapping[str, Layout]) -> list[_Move]:
+        """What is to be done on each node. Nodes of one layout are alike: each kind of move is worked out once."""
+        now_w = self.power_w(nodes)
+        kinds: dict[tuple[Layout, Layout], _Move] = {}
+        found = []
+        for node, layout in target.items():
+            if node not in nodes:
+                continue
+            kind = tuple(sorted(nodes[node])), layout
+            if kind[0] == layout:
+                continue
+            if kind not in kinds:
+                then_w = self.power_w({**nodes, node: layout})
+                command = self._command(node, *kind)
+                added_w = sum(self.busy_w.get(tp, 0.0) for tp in layout)
+                saving_w = math.inf if now_w is None else -math.inf if then_w is None else now_w - then_w
+                kinds[kind] = _Move(command, saving_w, added_w * (command.transfer_s + command.sync_s))
+            found.append(replace(kinds[kind], command=replace(kinds[kind].command, node=node)))
+        return found
+
+    def _command(self, node: str, source: Layout, target: Layout) -> ReshardNode:
+        """How a node goes from one layout to the other: the re-shard plan, or a start, or an end."""
+        pool, table = self.pool, self.obs.overheads
+        if not source:
+            key = start_key(pool.model, pool.gpu, max(target), warm=True)
+            took_s = table.get(key, pool.start_s)
+            return ReshardNode(pool.key, node, pool.gpu, source, target, took_s, 0.0, 1.0, True, 0.0)
+        share_rps = self.load_rps * self.carries({node: source}) / max(_EPS, self.carries(pool.nodes))
+        if not target:
+            return ReshardNode(pool.key, node, pool.gpu, source, target, 0.0, 0.0, 1.0, False, share_rps)
+        out = reshard.outlook(
+            _way(source, target, pool.gpus_per_node),
+            pool.weight_bytes,
+            pool.room_bytes,
+            self.obs.link_bytes_per_s,
+            self.obs.sync_s,
+        )
+        published_s = out.transfer_s + out.sync_s
+        whole_s = table.get(reshard_key(pool.model, pool.gpu, source, target), published_s)
+        scale = whole_s / published_s if published_s > 0.0 else 1.0
+        shift_rps = 0.0 if out.serves_on else share_rps
+        return ReshardNode(
+            pool.key,
+            node,
+            pool.gpu,
+            source,
+            target,
+            scale * out.transfer_s,
+            scale * out.sync_s,
+            out.kv_share,
+            out.serves_on,
+            shift_rps,
+        )
+
+    def _lost_rps(self, command: ReshardNode) -> tuple[float, float]:
+        """Capacity that is gone while a node changes (all, or what the smaller KV cache may cost), and for good."""
+        carries = self.carries({command.node: command.source})
+        for_good = carries - self.carries({command.node: command.target})
+        return carries * (1.0 - command.kv_share) if command.serves_on else carries, for_good
+
+    # -- figures of layouts --------------------------------------------------------------------------
+
+    def workers(self, nodes: Mapping[str, Layout]) -> dict[Mode, int]:
+        found: dict[Mode, int] = {}
+        for layout in nodes.values():
+            for tp in layout:
+                mode = Mode(self.pool.gpu, tp)
+                found[mode] = found.get(mode, 0) + 1
+        return found
+
+    def carries(self, nodes: Mapping[str, Layout]) -> float:
+        """Largest load within the limits at the clocks that the configuration allows; 0 of an unknown mode."""
+        return sum(self.most_rps.get(tp, 0.0) for layout in nodes.values() for tp in layout)
+
+    def power_w(self, nodes: Mapping[str, Layout]) -> float | None:
+        return dynamo_mix.power_w(self.workers(nodes), self.curves, self.load_rps)
+
+    def _told(
+        self,
+        reason: Reason,
+        text: str,
+        best: OperatingMix | None,
+        now_w: float | None = None,
+        saving_j: float | None = None,
+        cost_j: float | None = None,
+    ) -> _Told:
+        name, epoch_s = pool_name(self.pool.key), self.config.epoch_s
+        present = self.workers(self.pool.nodes)
+        rows = [(present, now_w, 0.0)] if present else []
+        if best is not None and best.workers != present:
+            rows.insert(0, (best.workers, best.power_w, cost_j or 0.0))
+        chosen = best.workers if best is not None and reason in (Reason.OPTIMAL, Reason.FEASIBLE) else present
+        alternatives = tuple(
+            Alternative(
+                f"{name}: {workers_text(workers)}",
+                chosen=workers == chosen,
+                feasible=watts is not None,
+                power_w=watts,
+                energy_j=None if watts is None else watts * epoch_s + extra_j,
+            )
+            for workers, watts, extra_j in rows
+        )
+        inputs = {
+            "nodes": {node: list(layout) for node, layout in self.pool.nodes.items()},
+            "demand_rps": list(self.pool.demand_rps),
+            "load_rps": self.load_rps,
+            "need_rps": self.need_rps,
+            "clocks": self.config.clocks,
+            "power_w": now_w,
+            "best_power_w": None if best is None else best.power_w,
+            "saving_j": saving_j,
+            "transition_j": cost_j,
+        }
+        return _Told(reason, f"{name}: {text}.", inputs, alternatives)
+
+
+@lru_cache(maxsize=4096)
+def _way(source: Layout, target: Layout, gpus: int) -> reshard.ReshardPlan:
+    """The plan for a node whose instances stand side by side; which GPUs they are does not change its time."""
+    places, at = [], 0
+    for tp in source:
+        places.append(tuple(range(at, at + tp)))
+        at += tp
+    return reshard.plan(places, target, range(gpus))
+
+
+def _by_tp(workers: Mapping[Mode, int]) -> dict[int, int]:
+    return {mode.tp: count for mode, count in workers.items()}
+
+
+def _rationale(told: Mapping[PoolKey, _Told], commands: Sequence[ReshardNode]) -> Rationale:
+    if not told:
+        nodes = ", ".join(command.node for command in commands)
+        reason = Reason.OPTIMAL if commands else Reason.NO_CHANGE
+        return Rationale(reason, f"Next nodes to change: {nodes}." if nodes else "Nodes under way.")
+    spoken = [own for own in told.values() if own.reason is not Reason.NO_CHANGE]
+    return Rationale(
+        gravest(own.reason for own in told.values()),
+        " ".join(own.summary for own in spoken) or "No pool has another mix of TP degrees that pays off; none changes.",
+        {pool_name(key): dict(own.inputs) for key, own in told.items()},
+        tuple(alternative for own in spoken for alternative in own.alternatives),
+    )

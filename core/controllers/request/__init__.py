@@ -1,0 +1,1 @@
+"""Steps that decide about single requests: where to, when, and whether at all."""

@@ -1,0 +1,272 @@
+"""Routes a request to the instance where serving it costs the least and still keeps its latency limits.
+
+What an instance would take and draw with one sequence more depends on the request in two numbers only (prompt and
+output), so that everything else is worked out once per change of the instance, in `Candidate`; a choice among 64
+instances is then a few multiplications each.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from core.algorithms.queue.queueing import WINDOW_FACTOR
+from core.engine.engine_model import MAX_SEQUENCES
+from core.engine.step_tables import StepTable, round_up, step_table
+from core.types import Limits
+
+# Instances whose cost differs by less are as good as equal: the model is not more exact. Among them the prefix cache,
+# then the load decides.
+NEAR = 0.01
+
+
+class Route(StrEnum):
+    """What the router goes by."""
+
+    LEAST_ENERGY = "least_energy"
+    LEAST_CARBON = "least_carbon"  # where an intensity is missing, least energy
+    LEAST_LOADED = "least_loaded"
+
+
+@dataclass(slots=True, eq=False)
+class Candidate:
+    """A ready instance as the router sees it now. Only `carrying` changes it, since making another one costs more.
+
+    `kv_usage` is a share, None when the engine does not tell. `rtt_s` is the network's round trip, part of every TTFT.
+    What follows from the rest is worked out here, once.
+    """
+
+    uid: str
+    pool_id: int
+    site: str
+    request_class: str
+    class_rank: int
+    model: str
+    engine: str
+    gpu: str
+    tp: int
+    mhz: float
+    running: int
+    waiting: int
+    queued_prompt_tokens: int
+    kv_usage: float | None
+    pue: float
+    intensity_g_per_kwh: float | None
+    rtt_s: float = 0.0
+    load: int = field(init=False)
+    table: StepTable | None = field(init=False, repr=False)
+    batch_bits: int = field(init=False, repr=False)
+    queue_s: float = field(init=False, repr=False)  # of the prompts before it, and the network's
+    tpot_s: float = field(init=False, repr=False)
+    token_j: float = field(init=False, repr=False)  # a token of output more
+    kv_room_tokens: float = field(init=False, repr=False)
+    kv_wait_s: float = field(init=False, repr=False)  # per missing token of KV cache and token of output
+
+    def __post_init__(self) -> None:
+        self.table = step_table(self.model, self.gpu, self.tp, self.engine, self.mhz)
+        self._reckon()
+
+    def carrying(self, running: int, waiting: int, queued_prompt_tokens: int) -> None:
+        """Takes over another load."""
+        self.running, self.waiting, self.queued_prompt_tokens = running, waiting, queued_prompt_tokens
+        self._reckon()
+
+    def _reckon(self) -> None:
+        """What follows from the load."""
+        table = self.table
+        self.load = self.running + self.waiting
+        others = min(self.load, MAX_SEQUENCES - 1)
+        self.batch_bits = others.bit_length()
+        if table is None:
+            self.queue_s = self.tpot_s = self.token_j = self.kv_room_tokens = self.kv_wait_s = math.nan
+            return
+        tpot_s, iteration_j = table.decode(others + 1)
+        # Without the request an idle instance would draw idle power for as long; a busy one would iterate without it.
+        self.token_j = iteration_j - (table.decode(others)[1] if others else table.idle_w * tpot_s)
+        self.tpot_s = tpot_s
+        self.queue_s = self.rtt_s + self.queued_prompt_tokens * table.prefill_s_per_token
+        if self.kv_usage is None:
+            self.kv_room_tokens, self.kv_wait_s = math.inf, 0.0
+            return
+        # Each of the running sequences is taken to be half-way through an output of the same length as the request's:
+        # all of the cache is freed in the time of one such output.
+        used = self.kv_usage * table.kv_capacity_tokens
+        self.kv_room_tokens = table.kv_capacity_tokens - used - self.queued_prompt_tokens
+        self.kv_wait_s = tpot_s / max(used, 1.0)
+
+
+@dataclass(slots=True)  # this and Choice are made for every request: freezing them would double what they cost
+class RouteRequest:
+    prompt_tokens: int
+    predicted_output_tokens: int
+    class_rank: int
+    limits: Limits
+
+
+@dataclass(slots=True)
+class Choice:
+    """Where the request goes and what to expect there.
+
+    The figures are None when the engine model does not know the instance's configuration. `window_s` is the fairness
+    window W = 1.4 x Lat with Lat = predicted tokens x TPOT + TTFT (FREESH C.2).
+    """
+
+    uid: str
+    predicted_energy_j: float | None
+    ttft_s: float | None
+    tpot_s: float | None
+    e2e_s: float | None
+    window_s: float | None
+    meets_slo: bool
+    reason: str
+    token_energy_j: float | None = None  # of predicted_energy_j, what each predicted token of output is worth
+
+
+class Verdict(NamedTuple):
+    """What one instance would do with one request. A tuple, since one is made for every candidate of every request."""
+
+    candidate: Candidate
+    energy_j: float
+    ttft_s: float
+    e2e_s: float
+    meets_slo: bool
+
+
+_made = tuple.__new__  # a third of what a call of the class costs
+
+
+def choose(
+    candidates: Sequence[Candidate],
+    request: RouteRequest,
+    rng_tiebreak: Callable[[], float] | None = None,
+    route: Route = Route.LEAST_ENERGY,
+    warm_uid: str | None = None,
+) -> Choice | None:
+    """The instance for `request`; None only when there are no candidates. See `choose_of` for the rules."""
+    own = [c for c in candidates if c.class_rank == request.class_rank]
+    return choose_of(own, lambda: candidates, request, rng_tiebreak, route, warm_uid)
+
+
+def choose_of(
+    own: Sequence[Candidate],
+    everybody: Callable[[], Sequence[Candidate]],
+    request: RouteRequest,
+    rng_tiebreak: Callable[[], float] | None = None,
+    route: Route = Route.LEAST_ENERGY,
+    warm_uid: str | None = None,
+) -> Choice | None:
+    """The instance for `request`, as a rule one of its `own` class; `everybody` is asked for only when it must spill.
+
+    Instances of the request's class come first, then those of the next larger classes, then of the smaller ones. In the
+    first class where any instance keeps the limits, the one of least energy (carbon, load) is taken. When none does
+    anywhere, the one with the least end-to-end time is, and the reason says so. Of those within `NEAR` of the least,
+    `warm_uid` (which has seen the beginning of the prompt) comes first, then the less loaded, the faster,
+    `rng_tiebreak`, uid.
+    """
+    verdicts = judge(own, request)
+    keeping = [v for v in verdicts if v[4]]
+    if keeping:
+        return chosen(_best(keeping, route, warm_uid, rng_tiebreak), _REASONS[route])
+    candidates = everybody()
+    for rank in _other_ranks(candidates, request.class_rank):
+        found = judge([c for c in candidates if c.class_rank == rank], request)
+        keeping = [v for v in found if v[4]]
+        if keeping:
+            best = _best(keeping, route, warm_uid, rng_tiebreak)
+            return chosen(best, f"spilled to {best.candidate.request_class}: its own class cannot keep the limits")
+        verdicts += found
+    if verdicts:
+        return chosen(_fastest(verdicts, rng_tiebreak), "no instance keeps the limits: fastest")
+    return _least_loaded(candidates)
+
+
+_REASONS = {
+    Route.LEAST_ENERGY: "least energy within the limits",
+    Route.LEAST_CARBON: "least carbon within the limits",
+    Route.LEAST_LOADED: "least loaded within the limits",
+}
+
+
+def judge(candidates: Sequence[Candidate], request: RouteRequest) -> list[Verdict]:
+    """TTFT, E2E and extra energy of one more sequence at each candidate that the engine model knows."""
+    prompt_tokens, output = request.prompt_tokens, request.predicted_output_tokens
+    prompt = round_up(prompt_tokens)
+    limits = request.limits
+    ttft_limit_s = math.inf if limits.ttft_s is None else limits.ttft_s
+    tpot_limit_s = math.inf if limits.tpot_s is None else limits.tpot_s
+    e2e_limit_s = math.inf if limits.e2e_s is None else limits.e2e_s
+    found: list[Verdict] = []
+    for c in candidates:
+        table = c.table
+        if table is None:
+            continue
+        prefill_s, prefill_j = table.prefill(prompt, c.batch_bits)
+        tpot_s = c.tpot_s
+        ttft_s = prefill_s + c.queue_s
+        if prompt_tokens > c.kv_room_tokens:
+            ttft_s += (prompt_tokens - c.kv_room_tokens) * max(1, output) * c.kv_wait_s
+        e2e_s = ttft_s + output * tpot_s
+        keeps = ttft_s <= ttft_limit_s and tpot_s <= tpot_limit_s and e2e_s <= e2e_limit_s
+        energy_j = (prefill_j + output * c.token_j) * c.pue
+        found.append(_made(Verdict, (c, energy_j, ttft_s, e2e_s, keeps)))
+    return found
+
+
+def _other_ranks(candidates: Sequence[Candidate], wanted: int) -> list[int]:
+    """Larger classes upwards, then smaller ones downwards."""
+    ranks = {c.class_rank for c in candidates} - {wanted}
+    return sorted(ranks, key=lambda rank: (0, rank - wanted) if rank > wanted else (1, wanted - rank))
+
+
+def _best(
+    keeping: list[Verdict], route: Route, warm_uid: str | None, rng_tiebreak: Callable[[], float] | None
+) -> Verdict:
+    if len(keeping) == 1:
+        return keeping[0]
+    if route is Route.LEAST_LOADED:
+        costs = [float(v[0].load) for v in keeping]
+    elif route is Route.LEAST_CARBON and all(v[0].intensity_g_per_kwh is not None for v in keeping):
+        costs = [v[1] * (v[0].intensity_g_per_kwh or 0.0) for v in keeping]
+    else:
+        costs = [v[1] for v in keeping]
+    least = min(costs)
+    bound = least + NEAR * abs(least)
+    near: list[Verdict] = []  # enough, and of these the least loaded
+    least_load = sys.maxsize
+    for v, cost in zip(keeping, costs, strict=True):
+        if cost <= bound:
+            candidate = v[0]
+            if candidate.uid == warm_uid:
+                return v
+            if candidate.load < least_load:
+                least_load, near = candidate.load, [v]
+            elif candidate.load == least_load:
+                near.append(v)
+    return near[0] if len(near) == 1 else _fastest(near, rng_tiebreak)
+
+
+def _fastest(verdicts: list[Verdict], rng_tiebreak: Callable[[], float] | None) -> Verdict:
+    draw = rng_tiebreak or _no_draw
+    return verdicts[min([(v[3], draw(), v[0].uid, n) for n, v in enumerate(verdicts)])[3]]
+
+
+def _no_draw() -> float:
+    return 0.0
+
+
+def chosen(v: Verdict, reason: str) -> Choice:
+    c, energy_j, ttft_s, e2e_s, meets_slo = v
+    window_s = WINDOW_FACTOR * e2e_s
+    return Choice(c.uid, energy_j, ttft_s, c.tpot_s, e2e_s, window_s, meets_slo, reason, c.token_j * c.pue)
+
+
+def _least_loaded(candidates: Sequence[Candidate]) -> Choice | None:
+    if not candidates:
+        return None
+    uid = min(candidates, key=lambda c: (c.load, c.uid)).uid
+    reason = "no instance has a configuration that the engine model knows: least loaded"
+    return Choice(uid, None, None, None, None, None, False, reason)

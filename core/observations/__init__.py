@@ -1,0 +1,1 @@
+"""What a controller's step is given, for every world, and how it is recorded."""

@@ -1,0 +1,78 @@
+"""What a mode does with requests of given lengths at its top clock: what slow loops plan with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.engine.engine_model import engine_model
+from core.engine.steady_state import SPARE_DEVIATIONS
+from core.types import Limits, Mode, ModeProfile, Source
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Mean lengths of requests, in tokens. `context_tokens`: of one that runs; None: as if all were equally long."""
+
+    prompt_tokens: float
+    output_tokens: float
+    context_tokens: float | None = None
+
+    @property
+    def running_tokens(self) -> float:
+        """Mean context of a running request."""
+        return self.prompt_tokens + self.output_tokens / 2.0 if self.context_tokens is None else self.context_tokens
+
+    @property
+    def rounded(self) -> Lengths:
+        context = None if self.context_tokens is None else rounded(self.context_tokens)
+        return Lengths(rounded(self.prompt_tokens), rounded(self.output_tokens), context)
+
+
+def together(parts: Sequence[tuple[float, Lengths]]) -> Lengths:
+    """Of requests of several lengths that come at these rates (1/s), not all of them 0."""
+    rate = sum(rps for rps, _ in parts)
+    output = sum(rps * own.output_tokens for rps, own in parts)
+    running = sum(rps * own.output_tokens * own.running_tokens for rps, own in parts)
+    return Lengths(sum(rps * own.prompt_tokens for rps, own in parts) / rate, output / rate, running / output)
+
+
+def mean_context(requests: Floats, prompt: Floats, output: Floats) -> float | None:
+    """Mean context of a running request, from cells' requests and their tokens in all; None: there are none.
+
+    Long answers run longer, so that it is more than a mean request's prompt and half its answer.
+    """
+    if not output.any():
+        return None
+    each = np.divide(prompt + output / 2.0, requests, out=np.zeros_like(output), where=requests > 0.0)
+    return float(output @ each / output.sum())
+
+
+@lru_cache(maxsize=65_536)
+def mode_profile(model: str, engine: str, mode: Mode, lengths: Lengths, limits: Limits) -> ModeProfile:
+    """What an instance carries within `limits` with room for bursts, and its power and latencies then.
+
+    A rate of 0 with the idle power: it can keep the limits at no load.
+
+    Raises:
+        UnknownConfiguration: The engine model does not know the model, the engine or the GPU.
+    """
+    worker = engine_model(model, mode.gpu, mode.tp, engine)
+    top_mhz = worker.gpu_params.f_max
+    rate = worker.max_rps(lengths.prompt_tokens, lengths.output_tokens, top_mhz, limits, SPARE_DEVIATIONS)
+    if rate <= 0.0:
+        return ModeProfile(0.0, worker.idle_gpu_watts(top_mhz) * mode.tp, None, None, None, Source.MODELLED)
+    steady = worker.steady_state(rate, lengths.prompt_tokens, lengths.output_tokens, top_mhz)
+    return ModeProfile(rate, steady.power_w, steady.ttft_s, steady.tpot_s, steady.e2e_s, Source.MODELLED)
+
+
+def rounded(tokens: float) -> float:
+    """To about 3 %: the engine model is asked again when traffic changes, not at every request or epoch."""
+    step = 2.0 ** max(0, int(tokens).bit_length() - 5)
+    return max(1.0, round(tokens / step) * step)

@@ -1,0 +1,1 @@
+"""Policies by name: presets and their knobs, and request classes."""

@@ -1,0 +1,337 @@
+"""Ports: the roles that adapters fill. Each has at most six methods and says its units, errors and blocking.
+
+Errors are translated once, at the adapter: `PermanentError` will fail again, `RetryableError` may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .engine.engine_launch import EngineLaunch
+
+
+class AdapterError(Exception):
+    """Anything an adapter could not do, in words an operator understands."""
+
+
+class PermanentError(AdapterError):
+    """Trying again will not help: no permission, no such device, not supported."""
+
+
+class RetryableError(AdapterError):
+    """A passing fault: a time-out, a refused connection, a busy device."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One GPU at one instant. `energy_j` is the cumulative counter, the meter; `power_w` is the check beside it."""
+
+    uuid: str
+    index: int
+    gpu_type: str
+    at_s: float
+    energy_j: float | None
+    power_w: float | None
+    sm_clock_mhz: float | None
+    utilisation: float | None  # 0..1
+    memory_used_bytes: int | None
+    temperature_c: float | None
+    min_mhz: float
+    max_mhz: float
+    memory_clock_mhz: float | None = None
+    throttle_reasons: tuple[str, ...] | None = None  # why the clock is lower than asked for; empty: it is not
+    ecc_errors: int | None = None  # uncorrected, since the driver was loaded
+
+
+SCHEDULING_POLICIES = ("fcfs", "priority")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How an engine schedules, fixed when it starts.
+
+    `scheduling_policy` is vLLM's: with `priority` lower numbers go first, and are preempted last when the running
+    sequences outgrow the KV cache. `preempt_for_waiting`, which vLLM does not have: a waiting request of a lower number
+    takes the place of running ones in a full batch or cache.
+    """
+
+    scheduling_policy: str = "fcfs"
+    preempt_for_waiting: bool = False
+
+    def __post_init__(self) -> None:
+        if self.scheduling_policy not in SCHEDULING_POLICIES:
+            raise ValueError(f"scheduling_policy is one of {', '.join(SCHEDULING_POLICIES)}")
+        if self.preempt_for_waiting and not self.by_priority:
+            raise ValueError("preempt_for_waiting needs scheduling_policy priority")
+
+    @property
+    def by_priority(self) -> bool:
+        return self.scheduling_policy == "priority"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """What one iteration of an engine may hold; can be changed while it runs. The defaults are vLLM's.
+
+    With `itl_limit_s` an iteration takes on no more of prompts beside decodes than it has that time for.
+    """
+
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int = 256
+    itl_limit_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_num_batched_tokens < 1 or self.max_num_seqs < 1:
+            raise ValueError("max_num_batched_tokens and max_num_seqs are at least 1")
+        if self.itl_limit_s is not None and not self.itl_limit_s > 0.0:
+            raise ValueError("itl_limit_s is above 0, or null for no limit")
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSpec:
+    """What an instance is to be. `max_model_len` in tokens. `shadow_of`: the instance that it is to replace.
+
+    `launch`: how a real engine is started; simulated ones need none of it.
+    """
+
+    uid: str
+    model: str
+    engine: str
+    gpu_uuids: tuple[str, ...]
+    max_model_len: int
+    options: EngineOptions = EngineOptions()
+    limits: EngineLimits = EngineLimits()
+    shadow_of: str = ""
+    launch: EngineLaunch = field(default_factory=EngineLaunch)
+
+    @property
+    def tp(self) -> int:
+        return len(self.gpu_uuids)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStatus:
+    """An instance on its node. `state`: starting | ready | sleeping | draining | failed; one that wakes is starting.
+
+    `progress`: of a start or a waking, 0 to 1. `limits`: those in force. None: not known, or nothing goes on.
+    `laxity`: it can order by laxity, and reads what it needs for that in `vllm_xargs` (docs/plugin.md). `kv_connector`:
+    through which it hands caches to engines of the same one; empty: it cannot.
+    """
+
+    uid: str
+    state: str
+    url: str | None
+    gpu_uuids: tuple[str, ...]
+    started_at_s: float
+    detail: str = ""
+    progress: float | None = None
+    limits: EngineLimits | None = None
+    shadow_of: str = ""
+    laxity: bool = False
+    kv_connector: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReading:
+    """An engine's own metrics. Means are over what happened since the previous reading; None: missing or nothing."""
+
+    at_s: float
+    running: int | None
+    waiting: int | None
+    kv_usage: float | None  # 0..1
+    prompt_tokens_total: float | None
+    generation_tokens_total: float | None
+    ttft_s: float | None
+    tpot_s: float | None
+    e2e_s: float | None
+    missing: tuple[str, ...] = ()
+    requests_total: float | None = None  # that have ended, and the tokens of their prompts and outputs
+    request_prompt_tokens_total: float | None = None
+    request_output_tokens_total: float | None = None
+
+
+class GpuMeter(Protocol):
+    """Reads the GPUs of one node. Blocks for at most its time-out; raises AdapterError."""
+
+    def read(self) -> tuple[GpuReading, ...]: ...
+
+
+class FrequencyActuator(Protocol):
+    """Holds SM clocks below the top under a lease: unless renewed within `lease_s` the clock returns to its default.
+
+    Blocks for at most its time-out; raises AdapterError.
+    """
+
+    def lock(self, gpu_uuids: Sequence[str], mhz: float, lease_s: float) -> None: ...
+
+    def reset(self, gpu_uuids: Sequence[str]) -> None: ...
+
+
+class InstanceRuntime(Protocol):
+    """Starts and ends engines on one node. Idempotent by uid. `start` returns at once; `list` tells progress.
+
+    `drain` stops the engine when its last request has ended, and lets it refuse new ones where it can; gateways are
+    told beforehand (`agent.reconcile`). `stop` aborts what runs.
+    Blocks for at most its time-out; raises AdapterError.
+    """
+
+    def list(self) -> tuple[InstanceStatus, ...]: ...
+
+    def start(self, spec: InstanceSpec) -> None: ...
+
+    def drain(self, uid: str) -> None: ...
+
+    def stop(self, uid: str) -> None: ...
+
+
+class EngineControl(Protocol):
+    """Changes how a running engine works. Idempotent. Returns at once; `InstanceRuntime.list` tells what came of it.
+
+    `sleep` gives the GPUs' memory back: at level 1 the weights go to the machine's memory, at level 2 they are dropped,
+    at both the KV cache is. Requests that run are aborted, those that come wait until `wake`.
+    Blocks for at most its time-out; raises AdapterError.
+    """
+
+    def tune(self, uid: str, limits: EngineLimits) -> None: ...
+
+    def sleep(self, uid: str, level: int = 1) -> None: ...
+
+    def wake(self, uid: str) -> None: ...
+
+
+class EngineMetrics(Protocol):
+    """Reads one engine's metrics. Blocks for at most its time-out; raises AdapterError."""
+
+    def scrape(self, uid: str, url: str) -> EngineReading: ...
+
+
+@dataclass(slots=True)  # one is made for every request: freezing it would double what that costs
+class RequestFeatures:
+    """What can be known of a request, cheaply, before it runs. None: not known, or not looked at.
+
+    Nothing of the prompt's text is in it but sizes, flags and a digest. The last message is the whole prompt of a
+    completion; `at_s` is Unix time.
+    """
+
+    chat: bool
+    at_s: float
+    tenant_id: int | None = None
+    text_bytes: int = 0  # UTF-8, tools' schemas included; 0 where the prompt came as token ids
+    messages: int = 1  # prompts, of a completion
+    sequences: int = 1  # answers that are generated: prompts x n
+    max_tokens: int | None = None  # of one answer, as the client or the API set it; None: no limit
+    last_role: str | None = None
+    last_bytes: int | None = None
+    has_system: bool | None = None
+    has_stop: bool | None = None
+    temperature: float | None = None
+    wants_json: bool | None = None
+    tools_bytes: int | None = None
+    has_question: bool | None = None
+    has_code: bool | None = None
+    digit_share: float | None = None
+    lines: int | None = None
+    digest: Hashable = None  # names service, prompt and limit; None: too long to be worth it
+    detailed: bool = True  # all of the above was looked at
+
+
+class OutputLengthPredictor(Protocol):
+    """Predicts the output tokens of one answer before a request runs, and learns from those that ended. Never blocks.
+
+    `predict` gives at least 1 and at most `max_tokens`; None when it does not know, or not yet.
+    """
+
+    def predict(
+        self, service: str, prompt_tokens: int, max_tokens: int | None, features: RequestFeatures | None = None
+    ) -> int | None: ...
+
+    def observe(
+        self, service: str, prompt_tokens: int, output_tokens: int, features: RequestFeatures | None = None
+    ) -> None: ...
+
+
+class LengthProxyModel(Protocol):
+    """A small transformers model that reads prompts and says how long their answers are (mu-Serve, section 3.3).
+
+    Blocks for milliseconds, so it is asked in batches and off the event loop. None: it cannot say. Raises AdapterError.
+    """
+
+    def predict(self, service: str, prompts: Sequence[str]) -> Sequence[int | None]: ...
+
+
+class SemanticLengthCache(Protocol):
+    """Output lengths of prompts that mean the same. Blocks for milliseconds. Raises AdapterError."""
+
+    def lookup(self, service: str, prompt: str) -> int | None: ...
+
+    def store(self, service: str, prompt: str, output_tokens: int) -> None: ...
+
+
+class TextTokenizer(Protocol):
+    """A model's own tokenizer. Blocks, about 2.5 ms for 1,000 tokens, without holding Python's lock meanwhile."""
+
+    def count(self, texts: Sequence[str]) -> int: ...
+
+
+class CoolDownError(RetryableError):
+    """The other side wants to be left alone (429, Retry-After). `wait_s`: for so long, None where it did not say."""
+
+    def __init__(self, message: str, wait_s: float | None = None) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
+
+
+@dataclass(frozen=True, slots=True)
+class IntensityPoint:
+    """Carbon intensity, or the price, of one interval [start_s, end_s) in Unix seconds.
+
+    `value_g_per_kwh` None: the feed has none, or tells prices; then `price_per_kwh` in `currency` (ISO 4217) is set.
+    Negative is legal for marginal rates and prices. `updated_at_s`: when the provider last changed it, if it says.
+    """
+
+    zone: str
+    start_s: float
+    end_s: float
+    value_g_per_kwh: float | None
+    raw_value: float | None
+    raw_unit: str
+    signal: str  # average | marginal | price
+    factor: str  # direct | lifecycle; "" of prices
+    estimated: bool
+    issued_at_s: float
+    forecast: bool
+    provider: str
+    updated_at_s: float | None = None
+    price_per_kwh: float | None = None
+    currency: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedCapabilities:
+    """What a source can tell. `horizon_s`: how far its own forecast reaches, 0 where it has none.
+
+    `lag_s`: how long after an interval its value comes, usually: newer than that it is not missing.
+    """
+
+    signals: tuple[str, ...]
+    factors: tuple[str, ...]
+    actuals: bool
+    horizon_s: float
+    step_s: float
+    lag_s: float = 0.0
+
+
+class CarbonProvider(Protocol):
+    """One source of carbon intensity or price, for one signal. Blocks for at most its time-out; raises AdapterError.
+
+    A value that the source has not is None or no point at all, never a number.
+    """
+
+    @property
+    def capabilities(self) -> FeedCapabilities: ...
+
+    def actuals(self, zone: str, start_s: float, end_s: float) -> tuple[IntensityPoint, ...]: ...
+
+    def forecast(self, zone: str, now_s: float, horizon_s: float) -> tuple[IntensityPoint, ...]: ...

@@ -1,0 +1,1 @@
+"""Forecasts: output lengths, load, carbon, and an engine's iterations a second."""

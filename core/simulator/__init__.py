@@ -1,0 +1,1 @@
+"""The product's controllers against simulated instances, far faster than real time."""

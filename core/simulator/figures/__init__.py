@@ -1,0 +1,1 @@
+"""From requests and instances to latencies, joules, grams, costs and fairness."""

@@ -1,0 +1,1 @@
+"""The compiled loop, its reference, and the driver that carries commands out in time."""

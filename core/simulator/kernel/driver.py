@@ -1,0 +1,499 @@
+"""Runs a load on a fleet: `simulate`. One driver for all modes: controls at their epochs, and their delayed effects.
+
+Total order of events: time, then priority (effects that were under way, then controls from the slowest to the fastest),
+then sequence. At one instant iterations end first, then these, then hand-overs land and requests arrive.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from core.simulator.kernel.commands import (
+    OFF,
+    SERVING,
+    Answer,
+    Assign,
+    Control,
+    Decision,
+    Drain,
+    FleetView,
+    RequestView,
+    Reshard,
+    Router,
+    SetWeight,
+    SimCommand,
+    Start,
+)
+from core.simulator.kernel.outcome import Kept, Outcome, Sink
+from core.simulator.kernel.reference import ReferenceWorld
+from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, Load, SimulationError
+from core.simulator.kernel.worlds import CompiledWorld
+from core.types import ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
+
+MODES = ("macro", "walk", "reference")
+_SLICE_S = 600.0  # how often progress is told and Ctrl-C is heard, at the most
+_SLICES = 64  # of a load's time span, where it is known
+_OFFERS = 1000
+_PATIENCE = 3  # epochs of the slowest control that held requests wait for an instance when nothing else is left
+
+Effect = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClockSchedule:
+    """A Control that sets clocks at given times: (time, instance, MHz), each a multiple of the period."""
+
+    period_s: float
+    changes: tuple[tuple[float, str, float], ...]
+    name: str = "clock"
+
+    def step(self, view: FleetView) -> Answer:
+        due = [SetSmClock(name, mhz) for at_s, name, mhz in self.changes if abs(at_s - view.now_s) < self.period_s / 2]
+        return Answer(tuple(due))
+
+
+class World(Protocol):
+    """A fleet that can be brought forward in time, and changed at the time it has been brought to.
+
+    Instances are numbered in order of appearance; `add` makes one that is off.
+    """
+
+    def run_until(self, to_s: float) -> None: ...
+
+    def view(self, now_s: float) -> FleetView: ...
+
+    def forget_worst(self) -> None: ...
+
+    def add(self, spec: InstanceSpec) -> int: ...
+
+    def switch_on(self, i: int, now_s: float) -> None: ...
+
+    def serve(self, i: int, pool: int, weight: float, now_s: float) -> None: ...
+
+    def drain(self, i: int, now_s: float) -> None: ...
+
+    def retire(self, i: int, heirs: Sequence[int], ready_s: float, now_s: float) -> None: ...
+
+    def switch_off(self, i: int, now_s: float) -> None: ...
+
+    def set_clock(self, i: int, mhz: float, now_s: float) -> None: ...
+
+    def set_kv_share(self, i: int, share: float, now_s: float) -> None: ...
+
+    def set_weight(self, i: int, weight: float) -> None: ...
+
+    def assign(self, cell: int, pool: int) -> None: ...
+
+    def state_of(self, i: int) -> int: ...
+
+    def pool_of(self, i: int) -> int:
+        """-1: it is in none."""
+        ...
+
+    def reject_held(self) -> None: ...
+
+    @property
+    def next_arrival_s(self) -> float:
+        """Infinite: no more requests."""
+        ...
+
+    def receive(self, now_s: float) -> RequestView:
+        """The next request arrives (now), and is to be placed or refused."""
+        ...
+
+    def place(self, number: int, i: int, split: int, second: int, now_s: float) -> None: ...
+
+    def refuse(self, number: int) -> None: ...
+
+    def reorder(self, i: int, numbers: Sequence[int], now_s: float) -> bool:
+        """What waits at `i` in this order. False: nothing of it waits there, or its queue has an order of its own."""
+        ...
+
+    def resteer(self, number: int, i: int, to: int, now_s: float) -> bool:
+        """A request that waits at `i` and has nothing in the cache. False: it does not, or `to` cannot take it."""
+        ...
+
+    def squash(self, number: int, i: int, now_s: float) -> bool:
+        """A request that waits at `i` and has no token yet leaves, until it comes again. False: there is no such."""
+        ...
+
+    def come_again(self, number: int) -> RequestView:
+        """A squashed request arrives again, and is to be placed, refused or entered."""
+        ...
+
+    def enter(self, number: int, now_s: float) -> None:
+        """It goes where its pool sends it."""
+        ...
+
+    @property
+    def arrived(self) -> int: ...
+
+    @property
+    def pending(self) -> bool:
+        """Whether requests are in flight or still to come."""
+        ...
+
+    @property
+    def stuck(self) -> bool:
+        """Whether all that is left are requests held for want of an instance."""
+        ...
+
+    def outcome(self, now_s: float, partial: bool) -> Outcome:
+        """The end: of a partial run at `now_s`, else when the last request had ended, but not before `now_s`."""
+        ...
+
+
+def simulate(
+    fleet: FleetSpec,
+    load: Load | Iterable[Load],
+    *,
+    mode: str = "macro",
+    controls: Sequence[Control] = (),
+    router: Router | None = None,
+    clock_switch_s: Callable[[InstanceSpec], float] = lambda spec: 0.0,
+    sink: Sink | None = None,
+    progress: Callable[[int, float], None] | None = None,
+    bin_s: float = 3600.0,
+    keep_events: int = 0,
+    keep_segments: int = 0,
+    slice_s: float = _SLICE_S,
+    offers: int = _OFFERS,
+) -> Outcome:
+    """Runs every request to its end.
+
+    Args:
+        load: All requests, or blocks of them in order of time, of which only one and those in flight are in memory.
+        mode: `macro` jumps from event to event; `walk` is the same compiled code, one iteration at a time; `reference`
+            is plain Python, token by token.
+        router: Places each request, in the place of the pools' own routing.
+        clock_switch_s: How long after its command an instance's clock changes.
+        sink: Takes the requests as they end; none: the outcome has them all.
+        progress: Called now and then with the number of requests that arrived, and the simulated time.
+        bin_s: Width of the energy series.
+        keep_events, keep_segments: How many entries of the logs to keep (the first ones).
+        slice_s: Simulated time after which progress is told, at the latest.
+        offers: How often a router may hold back what is left, while nothing runs; then it is refused.
+
+    A KeyboardInterrupt (Ctrl-C) out of `progress` ends the run early: the outcome is `partial`.
+
+    Raises:
+        SimulationError: A block is out of order or does not go with the fleet, no request fits any instance of its
+            pool, or a control asks for what there is not.
+    """
+    if mode not in MODES:
+        raise SimulationError(f"unknown mode '{mode}'; known: {', '.join(MODES)}")
+    if not 0.0 < bin_s < math.inf:
+        raise SimulationError(f"bin_s must be above 0, not {bin_s}")
+    kept = Kept() if sink is None else None
+    taker: Sink = kept if kept is not None else sink  # type: ignore[assignment]
+    blocks = _checked(fleet, iter([load] if isinstance(load, Load) else load), bool(controls))
+    world: World
+    if mode == "reference":
+        world = ReferenceWorld(fleet, blocks, taker)
+    else:
+        world = CompiledWorld(fleet, blocks, taker, bin_s, mode == "walk", keep_events, keep_segments)
+    span_s = float(load.arrival_s[-1]) if isinstance(load, Load) else math.inf
+    driver = _Driver(fleet, world, controls, router, clock_switch_s, offers)
+    outcome = driver.run(max(1.0, min(slice_s, span_s / _SLICES)), progress)
+    return replace(outcome, rows=kept.rows()) if kept is not None else outcome
+
+
+class _Driver:
+    """Time, and the effects of commands in it."""
+
+    def __init__(
+        self,
+        fleet: FleetSpec,
+        world: World,
+        controls: Sequence[Control],
+        router: Router | None,
+        clock_switch_s: Callable[[InstanceSpec], float],
+        offers: int,
+    ) -> None:
+        self._fleet, self._world = fleet, world
+        self._clock_switch_s, self._offers = clock_switch_s, offers
+        self._controls = sorted(controls, key=lambda control: -control.period_s)
+        self._specs = list(fleet.instances)
+        self._number = {spec.name: i for i, spec in enumerate(self._specs)}
+        self._changing: set[int] = set()  # being re-sharded
+        self._starting: dict[int, int] = {}  # instance -> which of its starts
+        self._starts = 0
+        self._events: list[tuple[float, int, int, Effect]] = []
+        self._sequence = 0
+        self._decisions: list[Decision] = []
+        self._holds: dict[str, int] = {control.name: 0 for control in self._controls}
+        self._refused = 0
+        self._router = router
+        self._waiting: list[RequestView] = []  # what the router holds back
+        self._offered = 0  # how often in vain, since anything last happened
+        self._moved = 0  # epoch of the slowest control in which something could still happen
+
+    def run(self, slice_s: float, progress: Callable[[int, float], None] | None) -> Outcome:
+        world, now_s, acted_s, tick_s = self._world, 0.0, 0.0, slice_s
+        for rank, control in enumerate(self._controls):
+            self._at(0.0, self._epoch(control, rank), 1 + rank)
+        try:
+            while True:
+                now_s = min(tick_s, self._events[0][0] if self._events else math.inf)
+                if self._router is not None:
+                    now_s = min(now_s, world.next_arrival_s)
+                world.run_until(now_s)
+                if world.stuck and not self._controls:
+                    world.reject_held()
+                if not world.pending:
+                    break
+                while self._events and self._events[0][0] <= now_s:
+                    heapq.heappop(self._events)[3](now_s)
+                    acted_s = now_s
+                if self._router is not None:
+                    self._route(self._router, now_s)
+                if now_s >= tick_s:
+                    tick_s = now_s + slice_s
+                    if progress is not None:
+                        progress(world.arrived, now_s)
+        except KeyboardInterrupt:
+            return self._told(world.outcome(now_s, True))
+        return self._told(world.outcome(acted_s, False))
+
+    def _told(self, outcome: Outcome) -> Outcome:
+        return replace(outcome, decisions=tuple(self._decisions), holds=dict(self._holds), refused=self._refused)
+
+    def _at(self, at_s: float, effect: Effect, priority: int = 0) -> None:
+        heapq.heappush(self._events, (at_s, priority, self._sequence, effect))
+        self._sequence += 1
+
+    def _epoch(self, control: Control, rank: int) -> Effect:
+        fastest = rank == len(self._controls) - 1
+        count = 0
+
+        def effect(now_s: float) -> None:
+            nonlocal count
+            answer = control.step(self._world.view(now_s))
+            if fastest:
+                self._world.forget_worst()
+            self._decisions += answer.decisions
+            self._holds[control.name] += not answer.commands
+            for command in answer.commands:
+                self._carry_out(command, now_s)
+            if rank == 0:
+                self._give_up(count)
+            count += 1
+            self._at(count * control.period_s, effect, 1 + rank)
+
+        return effect
+
+    def _route(self, router: Router, now_s: float) -> None:
+        """Places those that arrive now."""
+        while self._world.next_arrival_s <= now_s:
+            request = self._world.receive(now_s)
+            self._offer(router, request, self._world.view(now_s))
+            self._offered = 0
+
+    def _offer(self, router: Router, request: RequestView, view: FleetView) -> bool:
+        """Whether it was placed."""
+        now_s = view.now_s
+        found = router.place(request, view)
+        if found is None:
+            if not self._waiting:
+                self._at(now_s + router.tick_s, lambda at_s: self._offer_again(router, at_s))
+            self._waiting.append(request)
+            return False
+        for command in found.commands:
+            self._carry_out(command, now_s)
+        self._world.place(request.number, found.instance, found.split, found.second, now_s)
+        return True
+
+    def _offer_again(self, router: Router, now_s: float) -> None:
+        """Those held back, in order of arrival; refused when nothing runs and nobody takes them for long."""
+        waiting, self._waiting = self._waiting, []
+        self._offered += 1
+        view = self._world.view(now_s)
+        if self._offered > self._offers and not view.running.any() and not self._starting:
+            for request in waiting:
+                self._world.refuse(request.number)
+            return
+        for request in waiting:
+            if self._offer(router, request, view):
+                view = self._world.view(now_s)
+        if len(self._waiting) < len(waiting):
+            self._offered = 0
+
+    def _give_up(self, epoch: int) -> None:
+        """Rejects what is held when nothing else is left and nobody has come for a while."""
+        if not self._world.stuck or self._starting or self._changing:
+            self._moved = epoch
+        elif epoch - self._moved >= _PATIENCE:
+            self._world.reject_held()
+
+    # -- commands ----------------------------------------------------------------------------------
+
+    def _carry_out(self, command: SimCommand, now_s: float) -> None:
+        if isinstance(command, SetSmClock):
+            self._set_clock(command, now_s)
+        elif isinstance(command, Start):
+            self._start(command, now_s)
+        elif isinstance(command, Drain):
+            self._drain(self._instance(command.instance), now_s)
+        elif isinstance(command, Reshard):
+            self._reshard(command, now_s)
+        elif isinstance(command, Assign):
+            for cell, pool in command.pools.items():
+                self._world.assign(cell, self._fleet.pool_number(pool))
+        elif isinstance(command, SetWeight):
+            self._world.set_weight(self._instance(command.instance), command.weight)
+        elif isinstance(command, ReorderQueue):
+            numbers = [_number(name) for name in command.requests]
+            self._refused += not self._world.reorder(self._instance(command.instance), numbers, now_s)
+        elif isinstance(command, ResteerRequests):
+            i = self._instance(command.instance)
+            for name, to in command.moves:
+                self._refused += not self._world.resteer(_number(name), i, self._instance(to), now_s)
+        elif isinstance(command, SquashRequests):
+            self._squash(command, now_s)
+
+    def _instance(self, name: str) -> int:
+        if name not in self._number:
+            raise SimulationError(f"a controller named the instance '{name}', and there is no such instance")
+        return self._number[name]
+
+    def _set_clock(self, command: SetSmClock, now_s: float) -> None:
+        i = self._instance(command.instance)
+        delay_s = self._clock_switch_s(self._specs[i])
+        if delay_s <= 0.0:
+            self._world.set_clock(i, command.mhz, now_s)
+        else:
+            self._at(now_s + delay_s, lambda at_s: self._world.set_clock(i, command.mhz, at_s))
+
+    def _squash(self, command: SquashRequests, now_s: float) -> None:
+        i = self._instance(command.instance)
+        gone = [n for n in map(_number, command.requests) if self._world.squash(n, i, now_s)]
+        self._refused += len(command.requests) - len(gone)
+
+        def try_again(at_s: float) -> None:
+            for number in gone:
+                request = self._world.come_again(number)
+                if self._router is None:
+                    self._world.enter(number, at_s)
+                else:
+                    self._offer(self._router, request, self._world.view(at_s))
+
+        if gone:
+            self._at(now_s + command.retry_after_s, try_again)
+
+    def _slot(self, spec: InstanceSpec) -> int:
+        """An instance that is off and of the same kind, or a new one with a name of its own."""
+        for i, own in enumerate(self._specs):
+            idle = self._world.state_of(i) == OFF and i not in self._changing
+            if idle and own.gpu == spec.gpu and replace(own, name=spec.name, mhz=spec.mhz) == spec:
+                return i
+        name, count = spec.name, 1
+        while name in self._number:
+            count += 1
+            name = f"{spec.name}~{count}"
+        i = self._world.add(replace(spec, name=name))
+        self._specs.append(replace(spec, name=name))
+        self._number[name] = i
+        return i
+
+    def _start(self, command: Start, now_s: float) -> None:
+        i, pool = self._slot(command.spec), self._fleet.pool_number(command.pool)
+        self._starts += 1
+        self._starting[i] = life = self._starts
+        self._world.switch_on(i, now_s)
+        self._world.set_clock(i, command.spec.mhz, now_s)
+
+        def ready(at_s: float) -> None:
+            if self._starting.get(i) != life:
+                return  # it was drained meanwhile
+            del self._starting[i]
+            self._world.serve(i, pool, command.weight, at_s)
+            for name in command.replaces:
+                self._drain(self._instance(name), at_s)
+
+        self._at(now_s + command.ready_in_s, ready)
+
+    def _drain(self, i: int, now_s: float) -> None:
+        if i in self._changing or self._world.state_of(i) == OFF:
+            self._refused += 1
+            return
+        self._starting.pop(i, None)
+        self._world.drain(i, now_s)
+
+    def _reshard(self, command: Reshard, now_s: float) -> None:
+        old = [self._instance(name) for name in command.instances]
+        if any(i in self._changing or self._world.state_of(i) != SERVING for i in old):
+            self._refused += 1
+            return
+        pool = self._world.pool_of(old[0])
+        self._changing.update(old)
+        for i in old:
+            self._world.set_kv_share(i, command.kv_share, now_s)
+
+        def halt(at_s: float) -> None:
+            new = []
+            for spec in command.into:
+                new.append(self._slot(spec))
+                self._changing.add(new[-1])
+            for i in old:
+                self._world.retire(i, new, at_s + command.sync_s, at_s)
+            self._at(at_s + command.sync_s, lambda ready_s: take_over(new, ready_s))
+
+        def take_over(new: list[int], at_s: float) -> None:
+            for i in old:
+                self._world.switch_off(i, at_s)
+            weights = command.weights or (1.0,) * len(new)
+            for i, spec, weight in zip(new, command.into, weights, strict=True):
+                self._world.switch_on(i, at_s)
+                self._world.set_clock(i, spec.mhz, at_s)
+                self._world.serve(i, pool, weight, at_s)
+            self._changing.difference_update(old, new)
+
+        self._at(now_s + command.transfer_s, halt)
+
+
+def _number(request: str) -> int:
+    if not request.isdecimal():
+        raise SimulationError(f"a controller named the request '{request}': requests are named by their numbers")
+    return int(request)
+
+
+def _checked(fleet: FleetSpec, blocks: Iterator[Load], controlled: bool) -> Iterator[Load]:
+    """The blocks, each held against the fleet and the one before."""
+    last_s, first = 0.0, True
+    for block in blocks:
+        low, high = int(block.cell.min()), int(block.cell.max())
+        if low < 0 or high >= len(fleet.cell_pool):
+            raise SimulationError(
+                f"the load has request classes {low} to {high}; the fleet knows {len(fleet.cell_pool)}"
+            )
+        if block.arrival_s[0] < last_s:
+            raise SimulationError(f"arrival_s must not go back: a block begins at {block.arrival_s[0]} after {last_s}")
+        last_s = float(block.arrival_s[-1])
+        if first and not controlled:
+            _check_room(fleet, block)
+        first = False
+        yield block
+    if first:
+        raise SimulationError("the load is empty: no request to simulate")
+
+
+def _check_room(fleet: FleetSpec, block: Load) -> None:
+    """Without controls nothing will change: refuse when no request of the first block fits its pool."""
+    room = np.zeros(len(fleet.cell_pool), np.int64)
+    for cell, number in enumerate(fleet.cell_pool):
+        pool = fleet.pools[number]
+        if not pool.members and (block.cell == cell).any():
+            raise SimulationError(f"pool {pool.name} has no instances: nothing could serve its requests")
+        room[cell] = max((fleet.instances[i].kv_capacity for i in pool.members), default=0)
+    need = block.prompt_tokens + block.output_tokens
+    if (need > room[block.cell]).all():
+        raise SimulationError(
+            f"no request can ever be served: the smallest needs {need.min()} tokens of KV cache, and the largest "
+            f"instance of its pool has {room[block.cell].max()}; take more GPUs (tp) or a smaller model"
+        )

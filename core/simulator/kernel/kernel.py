@@ -1,0 +1,1459 @@
+"""The compiled inner loop: instances that jump from event to event in closed form (macro-stepping).
+
+Between two events of an instance (a completion, an admission, a preemption, a clock change) its batch is constant and
+the context K grows by the batch B with each iteration. Iteration time and energy are linear in K, so m iterations are
+an arithmetic series: the instance jumps over them at once. Iterations with a prefill in them are events themselves;
+those that throttle at the TDP are not linear and are walked one by one. The rules are those of `reference.py`, which
+walks every token in plain Python; a property test holds the two against each other.
+
+Instances meet only where a request is routed, so there is no heap: arrivals are taken in order, and an instance is
+brought to an arrival's time only when its state matters to the router. While requests are about to move from one
+instance to another (`COUPLED`), all are brought forward together, in order of time. Ties: iterations end first, then
+controllers act, then handed-over requests land, then requests arrive in the order of the trace. A boundary within TIE_S
+of an arrival counts as before it, in both modes, since sums of the same numbers in another order differ in their last
+bits.
+
+The requests of a run pass through a window (`req`): the driver appends a block of them, and takes out those that ended.
+
+Everything compiled is in this one file, because Numba's cache watches a function's own file and not those it calls.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.compiled import compiled
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Counts = NDArray[np.int32]
+
+TIE_S = 1e-9
+NONE = -1
+
+# Events of a request, in the log. At one instant of one instance they are logged in the order they take effect.
+ADMITTED, FIRST_TOKEN, PREEMPTED, FINISHED, HANDED_OVER = 0, 1, 2, 3, 4
+# States of a request.
+AHEAD, IN_FLIGHT, DONE, REJECTED = 0, 1, 2, 3
+# States of an instance. Starting: its GPUs are in transition, be it a cold start or a halt for a re-shard.
+OFF, STARTING, SERVING, DRAINING = 0, 1, 2, 3
+# Routing within a pool.
+ROUND_ROBIN, LEAST_LOADED, WEIGHTED = 0, 1, 2
+# Order of an instance's queue.
+FCFS, SJF, SRTF, EDF, LLF = 0, 1, 2, 3, 4
+# Where a pool hands its requests over: nowhere, after the prompt, at a share of all (predicted) tokens.
+WHOLE, AT_PROMPT, AT_RATIO = 0, 1, 2
+MAX_HEIRS = 8  # instances that one instance can be re-sharded into
+STRETCH_S = 5.0  # arrivals are counted in stretches of this length
+
+# Gaps between tokens are counted in bins of 0.5 %, from 10 us on.
+GAP_BINS_PER_E, GAP_MIN_S, GAP_BINS = 200.0, 1e-5, 4200
+# Of each request in bins of 2 %, from 1 ms on (to 160 s): it answers for its own p50 and p99.
+OWN_BINS_PER_E, OWN_MIN_S, OWN_BINS = 50.0, 1e-3, 600
+THROTTLE_BISECTIONS = 20
+
+# Columns of an instance's cost parameters: see core.engine.engine_model for what they mean.
+# fmt: off
+COST_COLUMNS = (
+    "fixed", "flop_per_token", "flop_per_row", "flop_per_attention", "dense_bytes", "expert_bytes", "expert_miss",
+    "head_bytes", "activation_bytes", "kv_bytes", "compute", "bandwidth", "ar_fixed_s", "ar_per_token_s", "layers_s",
+    "launch_s", "host_s", "seq_s", "f_max", "f_min", "f_bw", "p_norm", "eff_attn", "eff_kv", "k_sm", "v_min", "f_v",
+    "idle_w", "c_clk", "e_flop_pj", "e_byte0_pj", "e_byte1_pj", "tdp_w", "idle_clk_share", "tp", "base_s",
+    "prefill_token_s", "decode_s", "busy_w",
+)
+(
+    FIXED, FLOP_TOKEN, FLOP_ROW, FLOP_ATTENTION, DENSE, EXPERT, EXPERT_MISS,
+    HEAD, ACTIVATION, KV_BYTES, COMPUTE, BANDWIDTH, AR_FIXED, AR_TOKEN, LAYERS,
+    LAUNCH, HOST, SEQ, F_MAX, F_MIN, F_BW, P_NORM, EFF_ATTN, EFF_KV, K_SM, V_MIN, F_V,
+    IDLE_W, C_CLK, E_FLOP, E_BYTE0, E_BYTE1, TDP, IDLE_SHARE, TP, BASE_S,
+    PREFILL_TOKEN_S, DECODE_S, BUSY_W,
+) = range(len(COST_COLUMNS))
+# fmt: on
+
+
+REQUEST = np.dtype(
+    [
+        # given
+        ("number", np.int64),  # in order of arrival
+        ("arrival_s", np.float64),
+        ("prompt", np.int64),
+        ("output", np.int64),
+        ("cached", np.int64),  # prompt tokens that the prefix cache has
+        ("predicted", np.int64),  # output tokens, as far as policies know
+        ("deadline_s", np.float64),  # tokens up to here are timely
+        ("due_s", np.float64),  # what queues go by that know deadlines
+        ("lat_s", np.float64),  # what it takes alone
+        ("request_class", np.int64),
+        ("cell", np.int64),  # what it is routed by
+        ("service", np.int64),
+        ("tenant", np.int64),
+        # found
+        ("status", np.int64),
+        ("pool", np.int64),
+        ("instance", np.int64),
+        ("generated", np.int64),
+        ("computed", np.int64),
+        ("to_prefill", np.int64),
+        ("chunk", np.int64),  # tokens it prefills in the iteration in flight
+        ("kv", np.int64),
+        ("preemptions", np.int64),
+        ("retries", np.int64),  # how often it was given back and came again
+        ("timely", np.int64),
+        ("next", np.int64),  # in the queue, among the held, or among those handed over
+        ("before", np.int64),  # in the queue
+        ("row", np.int64),  # its row of `own`
+        ("split", np.int64),  # tokens in its cache at which it is handed over; 0: not any more
+        ("handed", np.int64),  # it has been handed over, or will be
+        ("sent", np.int64),  # tokens of its cache that are on their way to the next instance
+        ("sent_s", np.float64),  # when they will be there
+        ("lands_s", np.float64),
+        ("heir", np.int64),  # the instance it lands on; NONE: one of the pool `pool`
+        ("first_token_s", np.float64),
+        ("last_token_s", np.float64),  # before the pause that it is in; NaN: it is in none
+        ("finish_s", np.float64),
+        ("itl_max_s", np.float64),
+        ("itl_p50_s", np.float64),
+        ("itl_p99_s", np.float64),
+        ("energy_j", np.float64),
+    ]
+)
+INSTANCE = np.dtype(
+    [
+        # given
+        ("whole", np.int64),  # tokens of KV cache
+        ("capacity", np.int64),  # of which may be used now
+        ("max_sequences", np.int64),
+        ("budget", np.int64),  # tokens of one iteration
+        ("chunk_tokens", np.int64),  # of these, for one prompt at the most
+        ("weight", np.float64),
+        ("order", np.int64),
+        ("aging", np.float64),  # tokens a second, of SJF
+        ("token_s", np.float64),  # what a token to decode, and to prefill, is reckoned to take
+        ("prefill_token_s", np.float64),
+        ("preempts_s", np.float64),  # how often running requests may have to give way; 0: never
+        ("margin", np.float64),  # by how much they must come behind
+        ("itl_limit_s", np.float64),  # prefills are cut so that iterations with decodes take no longer; 0: not
+        # found
+        ("state", np.int64),
+        ("mhz", np.float64),
+        ("running", np.int64),
+        ("waiting", np.int64),
+        ("landed", np.int64),  # of those that wait: with their cache, to go on decoding
+        ("queue_head", np.int64),
+        ("queue_tail", np.int64),
+        ("kv_used", np.int64),
+        ("credit", np.float64),  # under routing by weights
+        ("idle_since_s", np.float64),
+        ("on_since_s", np.float64),  # or since its clock changed
+        ("on_s", np.float64),
+        ("mhz_s", np.float64),  # its clock over that time
+        ("heirs", np.int64),  # how many; above 0: it hands over everything when the iteration in flight ends
+        ("heirs_ready_s", np.float64),
+        ("looked", np.int64),  # the last stretch of `preempts_s` in which somebody may have given way
+        # worst latencies since the driver last looked; NaN: none
+        ("worst_ttft_s", np.float64),
+        ("worst_tpot_s", np.float64),
+        ("worst_e2e_s", np.float64),
+        # the segment in flight: equal iterations, `steps` of them; 0: idle
+        ("steps", np.int64),
+        ("decodes", np.int64),
+        ("resumed", np.int64),  # of these: the first time on this instance
+        ("prefills", np.int64),
+        ("prefill_tokens", np.int64),
+        ("start_s", np.float64),
+        ("end_s", np.float64),
+        ("first_s", np.float64),  # of its first iteration, and how much longer each next one takes
+        ("slope_s", np.float64),
+        ("first_j", np.float64),
+        ("slope_j", np.float64),
+        ("prefill_j", np.float64),  # the prefills' part of its energy
+        # so far
+        ("spent_prefill_j", np.float64),
+        ("spent_decode_j", np.float64),
+        ("spent_idle_j", np.float64),
+        ("spent_transition_j", np.float64),
+        ("iterations", np.int64),
+    ]
+)
+POOL = np.dtype(
+    [
+        ("routing", np.int64),
+        ("size", np.int64),
+        ("turn", np.int64),  # whose turn it is
+        ("held", np.int64),  # requests that wait for an instance to serve
+        ("held_head", np.int64),
+        ("held_tail", np.int64),
+        # where it hands its requests over
+        ("then", np.int64),
+        ("split", np.int64),
+        ("split_ratio", np.float64),
+        ("token_s", np.float64),  # to send one token's KV cache
+        ("latency_s", np.float64),
+        ("chunked", np.int64),  # whether chunks are sent as they are computed
+    ]
+)
+
+
+class State(NamedTuple):
+    """A run: few arrays, since each one costs with every call. I instances, P pools, C cells, W the largest batch.
+
+    The kernel writes into them; the driver reads and changes them between its calls.
+    """
+
+    cost: Floats  # (I, len(COST_COLUMNS))
+    req: Any  # (N,) of REQUEST, in order of arrival
+    eng: Any  # (I,) of INSTANCE
+    pool: Any  # (P,) of POOL
+    active: Ints  # (I, W), in order of admission
+    tally: Counts  # (I, OWN_BINS) iterations with decodes by their length, so far
+    own: Counts  # (R, OWN_BINS) the tally when a sequence began to decode; see `itl_begins`
+    rows: Ints  # (R,) free rows of `own`
+    members: Ints  # (P, I) instances of each pool
+    heirs: Ints  # (I, MAX_HEIRS)
+    cell_pool: Ints  # (C,)
+    seen: Ints  # (C, stretches, 3): requests, prompt tokens, predicted output tokens
+    gaps: Ints  # (GAP_BINS,)
+    series_j: Floats  # (I, bins)
+    bin_s: Floats  # (1,)
+    counts: Ints  # see below
+    log: Ints  # (events kept, 3): kind, request, instance
+    log_s: Floats  # (events kept,)
+    segments: Floats  # (segments kept, 9): see SEGMENT_COLUMNS
+    walk: bool  # one iteration at a time: what macro-stepping is measured against
+
+
+# fmt: off
+SEGMENT_COLUMNS = (  # kv_tokens and waiting: at its end
+    "instance", "start_s", "end_s", "steps", "decodes", "prefill_tokens", "kv_tokens", "waiting", "energy_j",
+)
+# fmt: on
+# Entries of `counts`. COUPLED: requests that are to be handed over or are on their way, and instances that will leave.
+# SEATS: places in the batches of instances that are on. HANDED_COUNT: requests in flight with `handed`.
+NEXT_ARRIVAL, IN_FLIGHT_COUNT, LOGGED, SEGMENTS, COUPLED, SEATS, HANDED_COUNT, FREE_ROWS, FLIGHTS, COUNTS = range(10)
+
+
+# -- the engine model ------------------------------------------------------------------------------
+
+
+@compiled
+def bandwidth_share(f: float, f_bw: float) -> float:
+    x = f / f_bw
+    return float(x / (1.0 + x**4) ** 0.25)
+
+
+@compiled
+def voltage(c: Floats, f: float) -> float:
+    if f <= c[F_V]:
+        return float(c[V_MIN])
+    return float(c[V_MIN] + (1.0 - c[V_MIN]) * (f - c[F_V]) / (c[F_MAX] - c[F_V]))
+
+
+@compiled
+def idle_watts(c: Floats, mhz: float) -> float:
+    """Of the instance, loaded and with nothing to do."""
+    if c[FIXED] > 0.0:
+        return float(c[IDLE_W])
+    f = min(max(mhz, c[F_MIN]), c[F_MAX])
+    return float(c[TP] * (c[IDLE_W] + c[IDLE_SHARE] * c[C_CLK] * f / c[F_MAX] * voltage(c, f) ** 2))
+
+
+@compiled
+def at_clock(
+    c: Floats, f: float, linear: float, prefill: float, decode: float, stream: float, kv: float, n: float, rows: float
+) -> tuple[float, float, bool]:
+    """Seconds, watts of each GPU, and whether the CPU's kernel launches set the pace."""
+    r = f / c[F_MAX]
+    compute = c[COMPUTE] * r
+    bandwidth = c[BANDWIDTH] * bandwidth_share(f, c[F_BW])
+    t_c = linear / compute
+    t_m = stream / bandwidth
+    t_gpu = (
+        (t_c ** c[P_NORM] + t_m ** c[P_NORM]) ** (1.0 / c[P_NORM])
+        + prefill / (compute * c[EFF_ATTN])
+        + kv / (bandwidth * c[EFF_KV])
+        + c[AR_FIXED]
+        + c[AR_TOKEN] * n
+        + c[LAYERS] * (c[K_SM] / r + 1.0 - c[K_SM])
+    )
+    t_s = max(t_gpu, c[LAUNCH]) + c[HOST] + c[SEQ] * rows
+    v2 = voltage(c, f) ** 2
+    dynamic_j = (v2 * c[E_FLOP] * (linear + prefill + decode) + (c[E_BYTE0] + c[E_BYTE1] * v2) * (stream + kv)) * 1e-12
+    return t_s, c[IDLE_W] + c[C_CLK] * f / c[F_MAX] * v2 + dynamic_j / t_s / c[TP], t_gpu < c[LAUNCH]
+
+
+@compiled
+def iteration(
+    c: Floats, mhz: float, new: float, cached: float, pairs: float, prefills: float, decodes: float, context: float
+) -> tuple[float, float, int]:
+    """Seconds and joules of one iteration, and its regime: 0 GPU-bound, 1 launch-bound, 2 throttled at the TDP.
+
+    `pairs` is the sum over prefills of new (cached + new / 2). The same formulas as EngineModel.iteration.
+    """
+    if c[FIXED] > 0.0:
+        t_s = c[BASE_S] + c[PREFILL_TOKEN_S] * new + c[DECODE_S] * decodes
+        return t_s, c[BUSY_W] * t_s, 0
+    n = new + decodes
+    rows = decodes + prefills
+    experts = c[EXPERT] * (1.0 - c[EXPERT_MISS] ** n) if c[EXPERT] > 0.0 else 0.0
+    linear = c[FLOP_TOKEN] * n + c[FLOP_ROW] * rows
+    prefill = c[FLOP_ATTENTION] * pairs
+    decode = c[FLOP_ATTENTION] * context
+    stream = c[DENSE] + experts + c[HEAD] + c[ACTIVATION] * n
+    kv = c[KV_BYTES] * (context + n + cached)
+    f = min(max(mhz, c[F_MIN]), c[F_MAX])
+    t_s, watts, launch_bound = at_clock(c, f, linear, prefill, decode, stream, kv, n, rows)
+    if watts <= c[TDP]:
+        return t_s, c[TP] * watts * t_s, 1 if launch_bound else 0
+    low, high = c[F_MIN], f
+    for _ in range(THROTTLE_BISECTIONS):
+        middle = (low + high) / 2.0
+        if at_clock(c, middle, linear, prefill, decode, stream, kv, n, rows)[1] > c[TDP]:
+            high = middle
+        else:
+            low = middle
+    t_s, watts, _ = at_clock(c, high, linear, prefill, decode, stream, kv, n, rows)
+    return t_s, c[TP] * watts * t_s, 2
+
+
+# -- arithmetic series -----------------------------------------------------------------------------
+
+
+@compiled
+def series(first: float, slope: float, m: int) -> float:
+    """first + (first + slope) + ... of m terms."""
+    return m * first + slope * (m * (m - 1) / 2.0)
+
+
+@compiled
+def terms_within(first: float, slope: float, m: int, total: float) -> int:
+    """The largest j up to m for which the series of j terms is at most `total`."""
+    if total < first:
+        return 0
+    b = first - slope / 2.0
+    root = math.sqrt(max(0.0, b * b + 2.0 * slope * total))
+    j = min(m, max(0, int(2.0 * total / (b + root))))
+    while j < m and series(first, slope, j + 1) <= total:
+        j += 1
+    while j > 0 and series(first, slope, j) > total:
+        j -= 1
+    return j
+
+
+@compiled
+def gap_bin(gap_s: float, least_s: float, per_e: float, bins: int) -> int:
+    return min(bins - 1, int(per_e * math.log(max(gap_s, least_s) / least_s)))
+
+
+@compiled
+def count_gaps(
+    bins: Any, least_s: float, per_e: float, first: float, slope: float, m: int, weight: int
+) -> None:  # bins: Ints or Counts
+    """Counts m gaps between tokens, each of `weight` sequences."""
+    done, size = 0, bins.shape[0]
+    while done < m:
+        gap = first + slope * done
+        place = gap_bin(gap, least_s, per_e, size)
+        count = m - done
+        if slope > 0.0 and place < size - 1:
+            edge = least_s * math.exp((place + 1) / per_e)
+            count = min(count, max(1, int((edge - gap) / slope) + 1))
+        bins[place] += count * weight
+        done += count
+
+
+@compiled
+def spread(s: State, i: int, start_s: float, end_s: float, energy_j: float) -> None:
+    """Books energy to the time bins it falls into, at its mean power."""
+    width = s.bin_s[0]
+    last = s.series_j.shape[1] - 1
+    low, high = min(last, int(start_s / width)), min(last, int(end_s / width))
+    if low == high:
+        s.series_j[i, low] += energy_j
+        return
+    watts = energy_j / (end_s - start_s)
+    left = energy_j
+    for place in range(low, high):
+        part = watts * ((place + 1) * width - max(start_s, place * width))
+        s.series_j[i, place] += part
+        left -= part
+    s.series_j[i, high] += left
+
+
+@compiled
+def note(s: State, kind: int, request: int, instance: int, at_s: float) -> None:
+    n = s.counts[LOGGED]
+    if n < s.log.shape[0]:
+        s.log[n, 0] = kind
+        s.log[n, 1] = s.req[request].number
+        s.log[n, 2] = instance
+        s.log_s[n] = at_s
+    s.counts[LOGGED] = n + 1
+
+
+# -- gaps between a request's tokens ---------------------------------------------------------------
+# While a sequence decodes, its gaps are its instance's iterations. So the instance alone keeps a tally of them, and a
+# sequence remembers what the tally was when it began: the difference is its own histogram. While it is preempted or
+# moves, its row holds minus what it had so far.
+
+
+@compiled
+def itl_begins(s: State, i: int, r: int) -> None:
+    """From the first token on. `run_until` sees to it that there is a free row."""
+    s.counts[FREE_ROWS] -= 1
+    s.req[r].row = s.rows[s.counts[FREE_ROWS]]
+    s.own[s.req[r].row] = s.tally[i]
+
+
+@compiled
+def itl_pauses(s: State, i: int, r: int) -> None:
+    s.own[s.req[r].row] -= s.tally[i]
+
+
+@compiled
+def itl_resumes(s: State, i: int, r: int, gap_s: float) -> None:
+    row = s.own[s.req[r].row]
+    row += s.tally[i]
+    row[gap_bin(gap_s, OWN_MIN_S, OWN_BINS_PER_E, OWN_BINS)] -= 1
+
+
+@compiled
+def itl_ends(s: State, i: int, r: int, gaps: int) -> None:
+    """p50 and p99 by nearest rank, to the width of a bin."""
+    if gaps > 0:
+        tally, since, seen = s.tally[i], s.own[s.req[r].row], 0
+        middle, high = (gaps + 1) // 2, (99 * gaps + 99) // 100
+        for place in range(OWN_BINS):
+            count = tally[place] - since[place]
+            if count == 0:
+                continue
+            gap_s = OWN_MIN_S * math.exp((place + 0.5) / OWN_BINS_PER_E)
+            if seen < middle:
+                s.req[r].itl_p50_s = gap_s
+            if seen < high:
+                s.req[r].itl_p99_s = min(gap_s, s.req[r].itl_max_s)
+            else:
+                break
+            seen += count
+    s.rows[s.counts[FREE_ROWS]] = s.req[r].row
+    s.counts[FREE_ROWS] += 1
+
+
+# -- one instance ----------------------------------------------------------------------------------
+
+
+@compiled
+def to_compute(s: State, r: int) -> int:
+    """Tokens to prefill before the next token, or before the prompt's first part is done."""
+    if 0 < s.req[r].split < s.req[r].prompt:
+        return int(s.req[r].split - s.req[r].computed)
+    return int(s.req[r].prompt + s.req[r].generated - s.req[r].computed)
+
+
+@compiled
+def rank(s: State, i: int, r: int) -> float:
+    """What the queue is ordered by, the smallest first. What is common to all is left out."""
+    return rank_with(s, i, r, int(s.req[r].to_prefill))
+
+
+@compiled
+def rank_with(s: State, i: int, r: int, to_prefill: int) -> float:
+    """Its rank if so many tokens were left to prefill."""
+    order = s.eng[i].order
+    if order == EDF:
+        return float(s.req[r].due_s)
+    if order == SJF:  # predicted - aging x wait
+        return float(s.req[r].predicted + s.eng[i].aging * s.req[r].arrival_s)
+    left = max(1, s.req[r].predicted - s.req[r].generated)
+    work_s = left * s.eng[i].token_s + to_prefill * s.eng[i].prefill_token_s
+    return float(s.req[r].due_s - work_s) if order == LLF else work_s
+
+
+@compiled
+def rank_displaced(s: State, i: int, r: int) -> float:
+    """The rank of a running request once it has lost its cache: what it would be waiting with."""
+    return rank_with(s, i, r, to_compute(s, r) + int(s.req[r].computed - s.req[r].cached))
+
+
+@compiled
+def comes_before(s: State, i: int, a: int, b: int) -> bool:
+    first, second = rank(s, i, a), rank(s, i, b)
+    return first < second or (first == second and bool(s.req[a].number < s.req[b].number))
+
+
+@compiled
+def goes_on(s: State, r: int) -> bool:
+    """Whether one that waits has landed with the cache of all but its last token: it has only to decode."""
+    return bool(s.req[r].generated > 0 and s.req[r].to_prefill == 1 and s.req[r].computed > s.req[r].cached)
+
+
+@compiled
+def place_in_line(s: State, i: int, r: int) -> int:
+    """Behind whom a request comes in the queue; NONE: it is the next. Seeks from both ends at once."""
+    front, back = int(s.eng[i].queue_head), int(s.eng[i].queue_tail)
+    while back != NONE:
+        if not comes_before(s, i, r, back):
+            return back
+        if comes_before(s, i, r, front):
+            return int(s.req[front].before)
+        front, back = int(s.req[front].next), int(s.req[back].before)
+    return NONE
+
+
+@compiled
+def put_in(s: State, i: int, r: int, before: int) -> None:
+    """Lets a request wait behind another, or as the next."""
+    after = s.eng[i].queue_head if before == NONE else s.req[before].next
+    link(s, i, before, r)
+    link(s, i, r, after)
+    s.eng[i].waiting += 1
+
+
+@compiled
+def take_out(s: State, i: int, r: int) -> None:
+    """Removes a request from the queue."""
+    if s.eng[i].landed > 0:
+        s.eng[i].landed -= goes_on(s, r)
+    link(s, i, s.req[r].before, s.req[r].next)
+    s.req[r].before = NONE
+    s.eng[i].waiting -= 1
+
+
+@compiled
+def link(s: State, i: int, before: int, after: int) -> None:
+    """Two neighbours in the queue; NONE: its end."""
+    if before == NONE:
+        s.eng[i].queue_head = after
+    else:
+        s.req[before].next = after
+    if after == NONE:
+        s.eng[i].queue_tail = before
+    else:
+        s.req[after].before = before
+
+
+@compiled
+def last_running(s: State, i: int) -> int:
+    """The place of who is to give way first: the newest, or under an order that preempts the last in that order."""
+    place = s.eng[i].running - 1
+    if s.eng[i].order != FCFS and s.eng[i].preempts_s > 0.0:
+        for p in range(s.eng[i].running - 1):
+            if comes_before(s, i, s.active[i, place], s.active[i, p]):
+                place = p
+    return int(place)
+
+
+@compiled
+def preempt(s: State, i: int, place: int, now_s: float) -> bool:
+    """Sends a sequence back to the queue (its head, without an order) to be computed again; whether it was decoding."""
+    r = s.active[i, place]
+    s.eng[i].running -= 1
+    for p in range(place, s.eng[i].running):
+        s.active[i, p] = s.active[i, p + 1]
+    decoding = s.req[r].to_prefill == 0
+    if decoding:
+        s.req[r].last_token_s = now_s
+        itl_pauses(s, i, r)
+    s.eng[i].kv_used -= s.req[r].kv
+    s.req[r].kv = 0
+    s.req[r].computed = s.req[r].cached
+    s.req[r].to_prefill = to_compute(s, r)
+    s.req[r].chunk = 0
+    s.req[r].preemptions += 1
+    put_in(s, i, r, NONE if s.eng[i].order == FCFS else place_in_line(s, i, r))
+    note(s, PREEMPTED, r, i, now_s)
+    return bool(decoding)
+
+
+@compiled
+def give_way(s: State, i: int, decodes: int, now_s: float) -> int:
+    """Once in each stretch of `preempts_s`: running requests make room for waiting ones that come well before them.
+
+    They must do so with what their own work would cost again as well: under LLF that makes them urgent, and two might
+    take the place from each other for ever. So a place only ever goes to a smaller rank until a token is generated.
+
+    Returns how many decode after that.
+    """
+    stretch = int((now_s + TIE_S) / s.eng[i].preempts_s)
+    if s.eng[i].waiting == 0 or stretch == s.eng[i].looked:
+        return decodes
+    s.eng[i].looked = stretch
+    while s.eng[i].waiting > 0 and s.eng[i].running > 0:
+        first, place = s.eng[i].queue_head, last_running(s, i)
+        need = s.req[first].to_prefill + s.req[first].computed
+        seat = s.eng[i].running < s.eng[i].max_sequences
+        if seat and s.eng[i].kv_used + decodes + need <= s.eng[i].capacity:
+            break
+        last = s.active[i, place]
+        if rank(s, i, first) + s.eng[i].margin >= min(rank(s, i, last), rank_displaced(s, i, last)):
+            break
+        decodes -= preempt(s, i, place, now_s)
+    return decodes
+
+
+@compiled
+def resume(s: State, i: int, decodes: int, now_s: float) -> int:
+    """Those that landed to go on decoding join the batch while there is a place and room for their next token.
+
+    Returns how many decode after that.
+    """
+    r = s.eng[i].queue_head
+    while s.eng[i].landed > 0 and s.eng[i].running < s.eng[i].max_sequences and r != NONE:
+        after = s.req[r].next
+        if goes_on(s, r):
+            if s.eng[i].kv_used + decodes + s.req[r].computed + 1 > s.eng[i].capacity:
+                return decodes
+            take_out(s, i, r)
+            s.active[i, s.eng[i].running] = r
+            s.eng[i].running += 1
+            s.eng[i].resumed += 1
+            decodes += 1
+            s.req[r].kv = s.req[r].computed
+            s.eng[i].kv_used += s.req[r].kv
+            s.req[r].to_prefill = 0
+            note(s, ADMITTED, r, i, now_s)
+        r = after
+    return decodes
+
+
+@compiled
+def admit(s: State, i: int, decodes: int, budget: int, now_s: float) -> None:
+    """Takes requests from the queue in order, while a token of budget, a place and room for the whole prompt remain."""
+    while s.eng[i].waiting > 0 and budget > 0 and s.eng[i].running < s.eng[i].max_sequences:
+        r = s.eng[i].queue_head
+        need = s.req[r].to_prefill + s.req[r].computed
+        if s.eng[i].kv_used + decodes + need > s.eng[i].capacity:
+            return
+        take_out(s, i, r)
+        s.active[i, s.eng[i].running] = r
+        s.eng[i].running += 1
+        s.req[r].kv = need
+        s.eng[i].kv_used += need
+        s.req[r].chunk = min(budget, s.eng[i].chunk_tokens, s.req[r].to_prefill)
+        budget -= s.req[r].chunk
+        note(s, ADMITTED, r, i, now_s)
+
+
+@compiled
+def within_limit(s: State, i: int, budget: int, decodes: int, context: int) -> int:
+    """Tokens to prefill so that the iteration keeps `itl_limit_s`, as if they were one prompt's.
+
+    That prompt is the first under way, or the next in the queue: its tokens in the cache count.
+    """
+    first = NONE
+    for p in range(s.eng[i].running):
+        if s.req[s.active[i, p]].to_prefill > 0:
+            first = s.active[i, p]
+            break
+    if first == NONE:
+        first = s.eng[i].queue_head
+    if first == NONE or budget <= 0:
+        return budget
+    cached = float(s.req[first].computed)
+    low, high = 0, budget + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        pairs = middle * (cached + middle / 2.0)
+        t_s = iteration(s.cost[i], s.eng[i].mhz, float(middle), cached, pairs, 1.0, float(decodes), float(context))[0]
+        low, high = (middle, high) if t_s <= s.eng[i].itl_limit_s else (low, middle)
+    return low
+
+
+@compiled
+def begin(s: State, i: int, now_s: float) -> None:
+    """Composes the next iteration (or as many equal ones as follow each other), or lets the instance idle."""
+    if s.eng[i].heirs > 0:
+        leave(s, i, now_s)
+        return
+    decodes = 0
+    for p in range(s.eng[i].running):
+        if s.req[s.active[i, p]].to_prefill == 0:
+            decodes += 1
+    if s.eng[i].preempts_s > 0.0:
+        decodes = give_way(s, i, decodes, now_s)
+    preempted = False
+    while decodes > 0 and s.eng[i].kv_used + decodes > s.eng[i].capacity:
+        if preempt(s, i, last_running(s, i), now_s):
+            decodes -= 1
+        preempted = True
+    s.eng[i].resumed = 0
+    if s.eng[i].landed > 0 and not preempted:
+        decodes = resume(s, i, decodes, now_s)
+    context, shortest = 0, 0
+    for p in range(s.eng[i].running):
+        r = s.active[i, p]
+        if s.req[r].to_prefill == 0:
+            context += s.req[r].kv + 1
+            left = s.req[r].output - s.req[r].generated
+            if s.req[r].split > 0:
+                left = min(left, s.req[r].split - s.req[r].kv)
+            shortest = left if shortest == 0 else min(shortest, left)
+    budget = s.eng[i].budget - decodes
+    if s.eng[i].itl_limit_s > 0.0 and decodes > 0:
+        budget = within_limit(s, i, budget, decodes, context)
+    for p in range(s.eng[i].running):
+        r = s.active[i, p]
+        if s.req[r].to_prefill > 0:
+            s.req[r].chunk = min(max(budget, 0), s.eng[i].chunk_tokens, s.req[r].to_prefill)
+            budget -= s.req[r].chunk
+    if not preempted:  # the cache is short: admitting now would only preempt again
+        admit(s, i, decodes, budget, now_s)
+    new, cached, pairs, prefills = 0, 0, 0.0, 0
+    for p in range(s.eng[i].running):
+        r = s.active[i, p]
+        if s.req[r].chunk > 0:
+            prefills += 1
+            new += s.req[r].chunk
+            cached += s.req[r].computed
+            pairs += s.req[r].chunk * (s.req[r].computed + s.req[r].chunk / 2.0)
+    s.eng[i].decodes, s.eng[i].prefills, s.eng[i].prefill_tokens, s.eng[i].start_s = decodes, prefills, new, now_s
+    if decodes + prefills == 0:
+        rest(s, i, now_s)
+        return
+    if prefills > 0:
+        one_iteration(s, i, float(new), float(cached), pairs, float(prefills), float(decodes), float(context))
+        return
+    steps = min(shortest, (s.eng[i].capacity - s.eng[i].kv_used) // decodes)
+    single = preempted or s.walk or s.eng[i].resumed > 0  # the gap before a resumed one's token is its own
+    many_iterations(s, i, 1 if single else steps, decodes, context)
+    if s.eng[i].preempts_s > 0.0 and s.eng[i].waiting > 0:  # look again with the first iteration of the next stretch
+        cut(s, i, s.eng[i].preempts_s * (s.eng[i].looked + 1) - 2.0 * TIE_S)
+
+
+@compiled
+def rest(s: State, i: int, now_s: float) -> None:
+    """Nothing to do. A draining instance is off now."""
+    s.eng[i].steps = 0
+    s.eng[i].idle_since_s = now_s
+    if s.eng[i].state == DRAINING and s.eng[i].waiting == 0:
+        switch_off(s, i, now_s)
+
+
+@compiled
+def one_iteration(
+    s: State, i: int, new: float, cached: float, pairs: float, prefills: float, decodes: float, context: float
+) -> None:
+    """An iteration with prefills: the decoding sequences pay what they would have cost alone, the prefills the rest."""
+    t_s, energy_j, _ = iteration(s.cost[i], s.eng[i].mhz, new, cached, pairs, prefills, decodes, context)
+    alone_j = 0.0
+    if decodes > 0.0:
+        alone_j = iteration(s.cost[i], s.eng[i].mhz, 0.0, 0.0, 0.0, 0.0, decodes, context)[1]
+    s.eng[i].steps, s.eng[i].first_s, s.eng[i].slope_s, s.eng[i].first_j, s.eng[i].slope_j = 1, t_s, 0.0, energy_j, 0.0
+    s.eng[i].prefill_j = max(0.0, energy_j - alone_j)
+    s.eng[i].end_s = s.eng[i].start_s + t_s
+
+
+@compiled
+def many_iterations(s: State, i: int, steps: int, decodes: int, context: int) -> None:
+    """Up to `steps` decode-only iterations of one regime: time and energy rise by the same amount with each."""
+    c, mhz, b = s.cost[i], s.eng[i].mhz, float(decodes)
+    first_s, first_j, regime = iteration(c, mhz, 0.0, 0.0, 0.0, 0.0, b, float(context))
+    last_s, last_j = first_s, first_j
+    if regime == 2:
+        steps = 1
+    if steps > 1:
+        last_s, last_j, other = iteration(c, mhz, 0.0, 0.0, 0.0, 0.0, b, context + b * (steps - 1))
+        if other != regime:  # both borders are crossed at most once, since time and power are monotone in K
+            low, high = 1, steps
+            while high - low > 1:
+                middle = (low + high) // 2
+                same = iteration(c, mhz, 0.0, 0.0, 0.0, 0.0, b, context + b * (middle - 1))[2] == regime
+                low, high = (middle, high) if same else (low, middle)
+            steps = low
+            last_s, last_j, _ = iteration(c, mhz, 0.0, 0.0, 0.0, 0.0, b, context + b * (steps - 1))
+    s.eng[i].steps, s.eng[i].first_s, s.eng[i].first_j, s.eng[i].prefill_j = steps, first_s, first_j, 0.0
+    s.eng[i].slope_s = (last_s - first_s) / (steps - 1) if steps > 1 else 0.0
+    s.eng[i].slope_j = (last_j - first_j) / (steps - 1) if steps > 1 else 0.0
+    s.eng[i].end_s = s.eng[i].start_s + series(first_s, s.eng[i].slope_s, steps)
+
+
+@compiled
+def cut(s: State, i: int, at_s: float) -> None:
+    """Ends a jump with the iteration that is in flight at `at_s`: something has changed."""
+    if s.eng[i].steps > 1:
+        gone = terms_within(s.eng[i].first_s, s.eng[i].slope_s, s.eng[i].steps, at_s + TIE_S - s.eng[i].start_s)
+        s.eng[i].steps = min(s.eng[i].steps, gone + 1)
+        s.eng[i].end_s = s.eng[i].start_s + series(s.eng[i].first_s, s.eng[i].slope_s, s.eng[i].steps)
+
+
+@compiled
+def complete(s: State, i: int) -> None:
+    """Books the segment in flight: tokens, times, energy; sequences that are done leave."""
+    m, end_s, n = s.eng[i].steps, s.eng[i].end_s, s.eng[i].running
+    energy_j = series(s.eng[i].first_j, s.eng[i].slope_j, m)
+    decode_j = energy_j - s.eng[i].prefill_j
+    s.eng[i].spent_decode_j += decode_j
+    s.eng[i].spent_prefill_j += s.eng[i].prefill_j
+    s.eng[i].iterations += m
+    spread(s, i, s.eng[i].start_s, end_s, energy_j)
+    if s.eng[i].decodes > 0:
+        resumed = s.eng[i].resumed
+        steady = s.eng[i].decodes - resumed
+        count_gaps(s.gaps, GAP_MIN_S, GAP_BINS_PER_E, s.eng[i].first_s, s.eng[i].slope_s, m, steady)
+        count_gaps(s.tally[i], OWN_MIN_S, OWN_BINS_PER_E, s.eng[i].first_s, s.eng[i].slope_s, m, 1)
+        longest_s = s.eng[i].first_s + s.eng[i].slope_s * (m - 1)
+        share_j = decode_j / s.eng[i].decodes
+        for p in range(n):
+            r = s.active[i, p]
+            if s.req[r].to_prefill > 0:
+                continue
+            s.req[r].kv += m
+            s.req[r].generated += m
+            s.req[r].energy_j += share_j
+            if resumed > 0 and not math.isnan(s.req[r].last_token_s):
+                pause_ends(s, i, r, end_s)
+            else:
+                s.req[r].itl_max_s = max(s.req[r].itl_max_s, longest_s)
+            if end_s <= s.req[r].deadline_s + TIE_S:
+                s.req[r].timely += m
+            elif s.eng[i].start_s < s.req[r].deadline_s:
+                limit_s = s.req[r].deadline_s + TIE_S - s.eng[i].start_s
+                s.req[r].timely += terms_within(s.eng[i].first_s, s.eng[i].slope_s, m, limit_s)
+            if s.req[r].generated == s.req[r].output:
+                finish(s, r, i, end_s)
+            elif s.req[r].split > 0 and s.req[r].kv >= s.req[r].split:
+                hand_over(s, r, i, end_s)
+        s.eng[i].kv_used += m * s.eng[i].decodes
+    if s.eng[i].prefills > 0:
+        per_token_j = s.eng[i].prefill_j / s.eng[i].prefill_tokens
+        for p in range(n):
+            r = s.active[i, p]
+            if s.req[r].chunk > 0:
+                prefilled(s, i, r, end_s, per_token_j)
+    if s.segments.shape[0] > 0:
+        log_segment(s, i, energy_j)
+    kept = 0
+    for p in range(n):
+        r = s.active[i, p]
+        if s.req[r].status == IN_FLIGHT and s.req[r].instance == i:
+            s.active[i, kept] = r
+            kept += 1
+        else:
+            s.eng[i].kv_used -= s.req[r].kv
+            s.req[r].kv = 0
+    s.eng[i].running = kept
+
+
+@compiled
+def prefilled(s: State, i: int, r: int, at_s: float, per_token_j: float) -> None:
+    """A chunk is done; with the prompt's last one comes a token."""
+    s.req[r].energy_j += per_token_j * s.req[r].chunk
+    s.req[r].computed += s.req[r].chunk
+    s.req[r].to_prefill -= s.req[r].chunk
+    s.req[r].chunk = 0
+    if s.req[r].split > 0 and s.pool[s.req[r].pool].chunked != 0:
+        send(s, r, s.req[r].computed, at_s)
+    if s.req[r].to_prefill > 0:
+        return
+    if s.req[r].computed < s.req[r].prompt:  # its first part ends within the prompt
+        hand_over(s, r, i, at_s)
+        return
+    if s.req[r].generated == 0:
+        s.req[r].first_token_s = at_s
+        s.eng[i].worst_ttft_s = worse(s.eng[i].worst_ttft_s, at_s - s.req[r].arrival_s)
+        itl_begins(s, i, r)
+        note(s, FIRST_TOKEN, r, i, at_s)
+    else:  # computed again after a preemption
+        pause_ends(s, i, r, at_s)
+    s.req[r].generated += 1
+    if at_s <= s.req[r].deadline_s + TIE_S:
+        s.req[r].timely += 1
+    if s.req[r].generated == s.req[r].output:
+        finish(s, r, i, at_s)
+    elif s.req[r].split > 0 and s.req[r].kv >= s.req[r].split:
+        hand_over(s, r, i, at_s)
+
+
+@compiled
+def pause_ends(s: State, i: int, r: int, at_s: float) -> None:
+    """The next token after a preemption, or on another instance. The tally has this iteration already."""
+    gap_s = at_s - s.req[r].last_token_s
+    s.req[r].last_token_s = math.nan
+    s.req[r].itl_max_s = max(s.req[r].itl_max_s, gap_s)
+    count_gaps(s.gaps, GAP_MIN_S, GAP_BINS_PER_E, gap_s, 0.0, 1, 1)
+    itl_resumes(s, i, r, gap_s)
+
+
+@compiled
+def worse(latency_s: float, other_s: float) -> float:
+    """The larger one; NaN stands for none yet."""
+    return latency_s if latency_s >= other_s else other_s
+
+
+@compiled
+def finish(s: State, r: int, i: int, at_s: float) -> None:
+    s.req[r].finish_s = at_s
+    s.req[r].status = DONE
+    gaps = s.req[r].generated - 1
+    itl_ends(s, i, r, gaps)
+    s.eng[i].worst_e2e_s = worse(s.eng[i].worst_e2e_s, at_s - s.req[r].arrival_s)
+    if gaps > 0:
+        s.eng[i].worst_tpot_s = worse(s.eng[i].worst_tpot_s, (at_s - s.req[r].first_token_s) / gaps)
+    s.counts[IN_FLIGHT_COUNT] -= 1
+    if s.req[r].split > 0:  # it ended before it was to be handed over
+        s.counts[COUPLED] -= 1
+    s.counts[HANDED_COUNT] -= s.req[r].handed
+    note(s, FINISHED, r, i, at_s)
+
+
+# -- from one instance to another ------------------------------------------------------------------
+
+
+@compiled
+def send(s: State, r: int, tokens: int, now_s: float) -> None:
+    """Puts the KV cache of tokens not sent yet on the link, behind what is on it already."""
+    if tokens > s.req[r].sent:
+        s.req[r].sent_s = max(s.req[r].sent_s, now_s) + (tokens - s.req[r].sent) * s.pool[s.req[r].pool].token_s
+        s.req[r].sent = tokens
+
+
+@compiled
+def hand_over(s: State, r: int, i: int, now_s: float) -> None:
+    """Ends a request's part on this instance; its cache goes to an instance of the next pool."""
+    send(s, r, s.req[r].computed if s.req[r].generated == 0 else s.req[r].kv, now_s)
+    pool = s.req[r].pool
+    s.req[r].split = 0
+    s.req[r].pool = s.pool[pool].then
+    move(s, r, i, now_s, max(now_s, s.req[r].sent_s) + s.pool[pool].latency_s, s.req[r].heir)
+
+
+@compiled
+def move(s: State, r: int, i: int, now_s: float, lands_s: float, heir: int) -> None:
+    """Takes a request out of an instance, its KV cache with it; it lands later. The caller frees the cache."""
+    if s.req[r].generated > 0 and s.req[r].to_prefill == 0:
+        s.req[r].computed = s.req[r].kv
+        s.req[r].last_token_s = now_s
+        itl_pauses(s, i, r)
+    s.req[r].to_prefill = to_compute(s, r)
+    s.req[r].chunk = 0
+    s.req[r].instance = NONE
+    s.req[r].lands_s = lands_s
+    s.req[r].heir = heir
+    note(s, HANDED_OVER, r, i, now_s)
+    before, after = NONE, s.counts[FLIGHTS]
+    while after != NONE and lands_before(s, after, r):
+        before, after = after, s.req[after].next
+    s.req[r].next = after
+    if before == NONE:
+        s.counts[FLIGHTS] = r
+    else:
+        s.req[before].next = r
+
+
+@compiled
+def lands_before(s: State, a: int, b: int) -> bool:
+    """Order of landing; who lands within TIE_S of another one goes by number."""
+    if abs(s.req[a].lands_s - s.req[b].lands_s) <= TIE_S:
+        return bool(s.req[a].number < s.req[b].number)
+    return bool(s.req[a].lands_s < s.req[b].lands_s)
+
+
+@compiled
+def land(s: State) -> None:
+    """The first of those on their way joins its instance, or one of its pool when that has gone."""
+    r = s.counts[FLIGHTS]
+    s.counts[FLIGHTS] = s.req[r].next
+    s.counts[COUPLED] -= 1
+    now_s, heir, need = s.req[r].lands_s, s.req[r].heir, s.req[r].prompt + s.req[r].output
+    s.req[r].heir = NONE
+    if heir != NONE and s.eng[heir].state >= SERVING and s.eng[heir].heirs == 0 and need <= s.eng[heir].whole:
+        s.req[r].instance = heir
+        enqueue(s, r, heir, now_s)
+    else:
+        dispatch(s, r, now_s)
+
+
+@compiled
+def leave(s: State, i: int, now_s: float) -> None:
+    """Everything this instance has goes to its heirs by turns, the running ones first."""
+    lands_s = max(now_s, s.eng[i].heirs_ready_s)
+    count = 0
+    for p in range(s.eng[i].running):
+        r = s.active[i, p]
+        move(s, r, i, now_s, lands_s, s.heirs[i, count % s.eng[i].heirs])
+        s.req[r].kv = 0
+        count += 1
+    r = s.eng[i].queue_head
+    while r != NONE:
+        after = s.req[r].next
+        s.req[r].before = NONE
+        move(s, r, i, now_s, lands_s, s.heirs[i, count % s.eng[i].heirs])
+        count += 1
+        r = after
+    s.counts[COUPLED] += count - 1
+    s.eng[i].running = s.eng[i].waiting = s.eng[i].landed = s.eng[i].kv_used = s.eng[i].heirs = s.eng[i].steps = 0
+    s.eng[i].queue_head = s.eng[i].queue_tail = NONE
+    s.eng[i].idle_since_s = now_s
+    if now_s < s.eng[i].heirs_ready_s:
+        s.eng[i].state = STARTING
+    else:
+        switch_off(s, i, now_s)
+
+
+@compiled
+def log_segment(s: State, i: int, energy_j: float) -> None:
+    n = s.counts[SEGMENTS]
+    if n < s.segments.shape[0]:
+        row = s.segments[n]
+        row[0], row[1], row[2], row[3] = i, s.eng[i].start_s, s.eng[i].end_s, s.eng[i].steps
+        row[4], row[5], row[6] = s.eng[i].decodes, s.eng[i].prefill_tokens, s.eng[i].kv_used
+        row[7], row[8] = s.eng[i].waiting, energy_j
+    s.counts[SEGMENTS] = n + 1
+
+
+@compiled
+def advance(s: State, i: int, to_s: float) -> None:
+    """Lives through every iteration of an instance that ends by `to_s`."""
+    while s.eng[i].steps > 0 and s.eng[i].end_s <= to_s + TIE_S:
+        end_s = s.eng[i].end_s
+        complete(s, i)
+        begin(s, i, end_s)
+
+
+@compiled
+def settle_idle(s: State, i: int, now_s: float) -> None:
+    """Books the energy of doing nothing up to now."""
+    if s.eng[i].steps > 0 or now_s <= s.eng[i].idle_since_s:
+        return
+    if s.eng[i].state != OFF:
+        energy_j = idle_watts(s.cost[i], s.eng[i].mhz) * (now_s - s.eng[i].idle_since_s)
+        if s.eng[i].state == STARTING:
+            s.eng[i].spent_transition_j += energy_j
+        else:
+            s.eng[i].spent_idle_j += energy_j
+        spread(s, i, s.eng[i].idle_since_s, now_s, energy_j)
+    s.eng[i].idle_since_s = now_s
+
+
+# -- life of an instance; the driver calls these when the instance has been advanced to now ---------
+
+
+@compiled
+def switch_on(s: State, i: int, mhz: float, now_s: float) -> None:
+    s.eng[i].state = STARTING
+    s.eng[i].mhz = mhz
+    s.eng[i].idle_since_s = s.eng[i].on_since_s = now_s
+    s.counts[SEATS] += s.eng[i].max_sequences
+
+
+@compiled
+def book_time(s: State, i: int, now_s: float) -> None:
+    """How long it has been on, and at what clock."""
+    if s.eng[i].state != OFF:
+        s.eng[i].on_s += now_s - s.eng[i].on_since_s
+        s.eng[i].mhz_s += s.eng[i].mhz * (now_s - s.eng[i].on_since_s)
+        s.eng[i].on_since_s = now_s
+
+
+@compiled
+def switch_off(s: State, i: int, now_s: float) -> None:
+    settle_idle(s, i, now_s)
+    book_time(s, i, now_s)
+    s.eng[i].state = OFF
+    s.counts[SEATS] -= s.eng[i].max_sequences
+
+
+@compiled
+def serve(s: State, i: int, pool: int, now_s: float) -> None:
+    """Joins its pool; requests that waited for somebody are dispatched."""
+    settle_idle(s, i, now_s)
+    s.eng[i].state = SERVING
+    s.eng[i].capacity = s.eng[i].whole
+    s.members[pool, s.pool[pool].size] = i
+    s.pool[pool].size += 1
+    r = s.pool[pool].held_head
+    s.pool[pool].held_head = s.pool[pool].held_tail = NONE
+    s.pool[pool].held = 0
+    while r != NONE:
+        after = s.req[r].next
+        dispatch(s, r, now_s)
+        r = after
+
+
+@compiled
+def withdraw(s: State, i: int, pool: int) -> None:
+    """Leaves its pool: no new requests. What it has stays."""
+    kept = 0
+    for k in range(s.pool[pool].size):
+        if s.members[pool, k] != i:
+            s.members[pool, kept] = s.members[pool, k]
+            kept += 1
+    s.pool[pool].size = kept
+
+
+@compiled
+def drain(s: State, i: int, now_s: float) -> None:
+    """Off as soon as its last request has ended. It must have left its pool."""
+    if s.eng[i].state == STARTING:
+        switch_off(s, i, now_s)
+        return
+    s.eng[i].state = DRAINING
+    if s.eng[i].steps == 0 and s.eng[i].waiting == 0:
+        switch_off(s, i, now_s)
+
+
+@compiled
+def retire(s: State, i: int, heirs: Ints, ready_s: float, now_s: float) -> None:
+    """Hands everything over to `heirs` with the end of the iteration in flight; they begin at `ready_s`."""
+    for k in range(heirs.shape[0]):
+        s.heirs[i, k] = heirs[k]
+    s.eng[i].heirs, s.eng[i].heirs_ready_s = heirs.shape[0], ready_s
+    s.counts[COUPLED] += 1
+    for p in range(s.eng[i].running):
+        will_be_handed(s, s.active[i, p])
+    r = s.eng[i].queue_head
+    while r != NONE:
+        will_be_handed(s, r)
+        r = s.req[r].next
+    if s.eng[i].steps == 0:
+        settle_idle(s, i, now_s)
+        leave(s, i, now_s)
+    else:
+        cut(s, i, now_s)
+
+
+@compiled
+def will_be_handed(s: State, r: int) -> None:
+    s.counts[HANDED_COUNT] += 1 - s.req[r].handed
+    s.req[r].handed = 1
+
+
+@compiled
+def set_clock(s: State, i: int, mhz: float, now_s: float) -> None:
+    """From now on when idle, from the next iteration on when busy."""
+    if mhz != s.eng[i].mhz:
+        settle_idle(s, i, now_s)
+        book_time(s, i, now_s)
+        s.eng[i].mhz = mhz
+        cut(s, i, now_s)
+
+
+@compiled
+def set_capacity(s: State, i: int, tokens: int, now_s: float) -> None:
+    """How much of its KV cache an instance may use, from the next iteration on."""
+    s.eng[i].capacity = tokens
+    cut(s, i, now_s)
+
+
+# -- the fleet -------------------------------------------------------------------------------------
+
+
+@compiled
+def choose(s: State, r: int, now_s: float) -> int:
+    """The instance for a request among those of its pool that it fits into; NONE: it never fits."""
+    pool = s.req[r].pool
+    routing, size = s.pool[pool].routing, s.pool[pool].size
+    need = s.req[r].prompt + s.req[r].output
+    best, least, total = NONE, 0.0, 0.0
+    for k in range(size):
+        turn = (s.pool[pool].turn + k) % size if routing == ROUND_ROBIN else k
+        i = s.members[pool, turn]
+        if need > s.eng[i].whole:
+            continue
+        if routing == ROUND_ROBIN:
+            s.pool[pool].turn = turn + 1
+            return int(i)
+        if routing == LEAST_LOADED:
+            advance(s, i, now_s)
+            score = (s.eng[i].running + s.eng[i].waiting + 1) / s.eng[i].weight
+        else:
+            total += s.eng[i].weight
+            s.eng[i].credit += s.eng[i].weight
+            score = -s.eng[i].credit
+        if best == NONE or score < least:
+            best, least = i, score
+    if best != NONE and routing == WEIGHTED:
+        s.eng[best].credit -= total
+    return int(best)
+
+
+@compiled
+def dispatch(s: State, r: int, now_s: float) -> None:
+    """To an instance of its pool; while none serves it is held, and if it fits none it is rejected."""
+    pool = s.req[r].pool
+    if s.pool[pool].size == 0:
+        s.req[r].next = NONE
+        if s.pool[pool].held_tail == NONE:
+            s.pool[pool].held_head = r
+        else:
+            s.req[s.pool[pool].held_tail].next = r
+        s.pool[pool].held_tail = r
+        s.pool[pool].held += 1
+        return
+    i = choose(s, r, now_s)
+    if i == NONE:
+        reject(s, r)
+    else:
+        s.req[r].instance = i
+        enqueue(s, r, i, now_s)
+
+
+@compiled
+def reject(s: State, r: int) -> None:
+    s.req[r].status = REJECTED
+    s.counts[IN_FLIGHT_COUNT] -= 1
+    if s.req[r].split > 0:
+        s.counts[COUPLED] -= 1
+    s.counts[HANDED_COUNT] -= s.req[r].handed
+    if s.req[r].row != NONE:  # begun elsewhere
+        s.rows[s.counts[FREE_ROWS]] = s.req[r].row
+        s.counts[FREE_ROWS] += 1
+
+
+@compiled
+def reject_held(s: State) -> None:
+    """Nobody will come for them."""
+    for pool in range(s.pool.shape[0]):
+        r = s.pool[pool].held_head
+        while r != NONE:
+            after = s.req[r].next
+            reject(s, r)
+            r = after
+        s.pool[pool].held_head = s.pool[pool].held_tail = NONE
+        s.pool[pool].held = 0
+
+
+@compiled
+def enqueue(s: State, r: int, i: int, now_s: float) -> None:
+    """At its place in the queue: its end without an order; one whose cache has landed, before all that have none."""
+    advance(s, i, now_s)
+    landed = s.req[r].computed > s.req[r].cached
+    before = int(s.eng[i].queue_tail)
+    if s.eng[i].order != FCFS:
+        before = place_in_line(s, i, r)
+    elif landed:
+        before, after = NONE, int(s.eng[i].queue_head)
+        while after != NONE and s.req[after].computed > s.req[after].cached:
+            before, after = after, int(s.req[after].next)
+    if landed:
+        s.eng[i].landed += goes_on(s, r)
+    put_in(s, i, r, before)
+    # Behind one that cannot be admitted before the jump ends, nothing changes.
+    if s.eng[i].steps == 0:
+        settle_idle(s, i, now_s)
+        begin(s, i, now_s)
+    elif before == NONE or landed:
+        cut(s, i, now_s)
+
+
+@compiled
+def stir(s: State, i: int, now_s: float) -> None:
+    """A queue has changed: what comes of it begins with the next iteration, at once when idle."""
+    if s.eng[i].steps == 0:
+        settle_idle(s, i, now_s)
+        begin(s, i, now_s)
+    else:
+        cut(s, i, now_s)
+
+
+@compiled
+def receive(s: State, r: int) -> None:
+    """A request arrives; where it goes is another's business."""
+    cell, stretch = s.req[r].cell, int(s.req[r].arrival_s / STRETCH_S)
+    s.seen[cell, stretch, 0] += 1
+    s.seen[cell, stretch, 1] += s.req[r].prompt
+    s.seen[cell, stretch, 2] += s.req[r].predicted
+    s.req[r].pool = s.cell_pool[cell]
+    s.req[r].status = IN_FLIGHT
+    s.counts[IN_FLIGHT_COUNT] += 1
+    s.req[r].computed = s.req[r].cached
+    s.req[r].to_prefill = to_compute(s, r)
+
+
+@compiled
+def split_at(s: State, r: int, tokens: int) -> None:
+    """It is to be handed over when its cache holds so many tokens."""
+    s.req[r].split = tokens
+    s.req[r].to_prefill = to_compute(s, r)
+    s.counts[COUPLED] += 1
+    will_be_handed(s, r)
+
+
+@compiled
+def arrive(s: State, r: int) -> None:
+    receive(s, r)
+    if s.pool[s.req[r].pool].split != WHOLE:
+        split_by_pool(s, r)
+    dispatch(s, r, s.req[r].arrival_s)
+
+
+@compiled
+def split_by_pool(s: State, r: int) -> None:
+    """Where its pool hands requests over."""
+    pool = s.req[r].pool
+    if s.pool[pool].split == AT_PROMPT:
+        split_at(s, r, s.req[r].prompt)
+    elif s.pool[pool].split == AT_RATIO:
+        share = int(s.pool[pool].split_ratio * (s.req[r].prompt + s.req[r].predicted))
+        split_at(s, r, max(s.req[r].cached + 1, share))
+
+
+@compiled
+def place(s: State, r: int, i: int, tokens: int, second: int, now_s: float) -> None:
+    """Puts a received request into the queue of an instance, and what is beyond `tokens` (0: nothing) on a second."""
+    s.req[r].instance = i
+    if tokens > 0:
+        s.req[r].heir = second
+        split_at(s, r, max(s.req[r].cached + 1, tokens))
+    enqueue(s, r, i, now_s)
+
+
+# -- emergencies: the driver calls these for requests that wait, when all instances have been advanced to now --
+
+
+@compiled
+def line_up(s: State, i: int, rows: Ints, now_s: float) -> None:
+    """Gives a queue that is served first come first served another order: `rows` are all that wait."""
+    link(s, i, NONE, rows[0])
+    for k in range(rows.size):
+        link(s, i, rows[k], rows[k + 1] if k + 1 < rows.size else NONE)
+    stir(s, i, now_s)
+
+
+@compiled
+def call_back(s: State, r: int, now_s: float) -> None:
+    """Takes a request out of the queue that it waits in."""
+    i = s.req[r].instance
+    take_out(s, i, r)
+    s.req[r].instance = NONE
+    stir(s, i, now_s)
+
+
+@compiled
+def resteer(s: State, r: int, i: int, pool: int, now_s: float) -> None:
+    """To the end of the queue of another instance, which is in `pool`."""
+    call_back(s, r, now_s)
+    s.req[r].pool = pool
+    s.req[r].instance = i
+    enqueue(s, r, i, now_s)
+
+
+@compiled
+def squash(s: State, r: int, now_s: float) -> None:
+    """Gives a request that has no token yet back to who asked: what was done for it is lost. It is nowhere now."""
+    call_back(s, r, now_s)
+    if s.req[r].split > 0:
+        s.counts[COUPLED] -= 1
+    s.req[r].split = s.req[r].sent = 0
+    s.req[r].sent_s = 0.0
+    s.req[r].heir = NONE
+    s.req[r].computed = s.req[r].cached
+    s.req[r].to_prefill = to_compute(s, r)
+    s.req[r].retries += 1
+
+
+@compiled
+def enter(s: State, r: int, now_s: float) -> None:
+    """A squashed request comes again, to its pool."""
+    split_by_pool(s, r)
+    dispatch(s, r, now_s)
+
+
+@compiled
+def done_in_jump(s: State, i: int, now_s: float) -> int:
+    """Iterations of the jump in flight that have ended: tokens of each decoding sequence that are not booked yet."""
+    if s.eng[i].steps < 2 or s.eng[i].decodes == 0:
+        return 0
+    return terms_within(s.eng[i].first_s, s.eng[i].slope_s, s.eng[i].steps, now_s + TIE_S - s.eng[i].start_s)
+
+
+@compiled
+def kv_now(s: State, now_s: float) -> Ints:
+    """Tokens in the cache of each instance."""
+    kv = np.empty(s.eng.shape[0], np.int64)
+    for i in range(s.eng.shape[0]):
+        kv[i] = s.eng[i].kv_used + done_in_jump(s, i, now_s) * s.eng[i].decodes
+    return kv
+
+
+@compiled
+def sequences(s: State, i: int, now_s: float) -> Ints:
+    """(n, 4) of the running, then the waiting ones: row of `req`, tokens in the cache, generated, to prefill."""
+    found = np.empty((s.eng[i].running + s.eng[i].waiting, 4), np.int64)
+    done = done_in_jump(s, i, now_s)
+    for p in range(s.eng[i].running):
+        r = s.active[i, p]
+        more = done if s.req[r].to_prefill == 0 else 0
+        found[p, 0] = r
+        found[p, 1], found[p, 2] = s.req[r].kv + more, s.req[r].generated + more
+        found[p, 3] = s.req[r].to_prefill
+    r = s.eng[i].queue_head
+    for p in range(s.eng[i].running, found.shape[0]):
+        found[p, 0], found[p, 1], found[p, 2] = r, 0, s.req[r].generated
+        found[p, 3] = s.req[r].to_prefill
+        r = s.req[r].next
+    return found
+
+
+@compiled
+def settle(s: State, to_s: float, landings_too: bool) -> None:
+    """Brings all instances forward together; landings before `to_s`, or also those at it."""
+    while True:
+        best, earliest_s = NONE, to_s + TIE_S
+        for i in range(s.eng.shape[0]):
+            if s.eng[i].steps > 0 and (s.eng[i].end_s < earliest_s or (best == NONE and s.eng[i].end_s <= earliest_s)):
+                best, earliest_s = i, s.eng[i].end_s
+        first = s.counts[FLIGHTS]
+        due = first != NONE and (s.req[first].lands_s < to_s or (landings_too and s.req[first].lands_s <= to_s))
+        if best != NONE and not (due and s.req[first].lands_s + TIE_S < earliest_s):
+            complete(s, best)
+            begin(s, best, earliest_s)
+        elif due:
+            land(s)
+        else:
+            return
+
+
+@compiled
+def rows_needed(s: State) -> int:
+    """Rows of `own` that may be in use before the next arrival, less one.
+
+    Sequences that began are at most as many as requests in flight, and as there are places in batches and requests
+    that change their place.
+    """
+    return int(min(s.counts[IN_FLIGHT_COUNT], s.counts[SEATS] + s.counts[HANDED_COUNT]))
+
+
+@compiled
+def run_until(s: State, to_s: float) -> bool:
+    """All arrivals and landings before `to_s`, then every iteration that ends by it. False: more rows are needed."""
+    r = s.counts[NEXT_ARRIVAL]
+    while r < s.req.shape[0] and s.req[r].arrival_s < to_s:
+        if s.own.shape[0] <= rows_needed(s):
+            s.counts[NEXT_ARRIVAL] = r
+            return False
+        if s.counts[COUPLED] > 0:
+            settle(s, s.req[r].arrival_s, True)
+        arrive(s, r)
+        r += 1
+    s.counts[NEXT_ARRIVAL] = r
+    if s.counts[COUPLED] > 0:
+        settle(s, to_s, False)
+    for i in range(s.eng.shape[0]):
+        advance(s, i, to_s)
+    return True
+
+
+# -- one request alone -----------------------------------------------------------------------------
+
+
+@compiled
+def alone_latencies(c: Floats, mhz: float, budget: int, prompt: Ints, output: Ints, cached: Ints) -> Floats:
+    """Seconds that each request takes on an idle instance: its chunks, then output - 1 tokens at their mean pace."""
+    result = np.empty(prompt.shape[0])
+    for r in range(prompt.shape[0]):
+        total, computed = 0.0, cached[r]
+        while computed < prompt[r]:
+            chunk = min(budget, prompt[r] - computed)
+            pairs = chunk * (computed + chunk / 2.0)
+            total += iteration(c, mhz, float(chunk), float(computed), pairs, 1.0, 0.0, 0.0)[0]
+            computed += chunk
+        if output[r] > 1:
+            first = iteration(c, mhz, 0.0, 0.0, 0.0, 0.0, 1.0, prompt[r] + 1.0)[0]
+            last = iteration(c, mhz, 0.0, 0.0, 0.0, 0.0, 1.0, prompt[r] + output[r] - 1.0)[0]
+            total += (output[r] - 1) * (first + last) / 2.0
+        result[r] = total
+    return result

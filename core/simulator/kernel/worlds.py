@@ -1,0 +1,463 @@
+"""The compiled world: the kernel's arrays, the window of requests that passes through them, and what they add up to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.engine.engine_model import EngineModel
+from core.simulator.kernel import kernel
+from core.simulator.kernel.commands import FleetView, RequestView, Sequences
+from core.simulator.kernel.outcome import Floats, Outcome, Sink
+from core.simulator.kernel.simulated import ORDERS, ROUTINGS, FixedCosts, FleetSpec, InstanceSpec, Load
+
+KINDS = ("prefill", "decode", "idle", "transition")
+KNOWN = ("number", "arrival_s", "prompt", "cached", "predicted", "due_s", "cell", "service", "tenant")
+_ROWS = 1024  # of `own` to begin with; more when needed
+
+
+def cost_row(spec: InstanceSpec) -> Floats:
+    """An instance's cost parameters in the kernel's order."""
+    costs = spec.engine_costs
+    values: dict[str, float] = dict.fromkeys(kernel.COST_COLUMNS, 0.0)
+    if isinstance(costs, FixedCosts):
+        values |= {name: getattr(costs, name) for name in ("base_s", "prefill_token_s", "decode_s", "busy_w", "idle_w")}
+        values["fixed"] = 1.0
+    elif isinstance(costs, EngineModel):
+        gpu = {item.name: getattr(costs.gpu_params, item.name) for item in fields(costs.gpu_params)}
+        constants = {item.name: getattr(costs.constants, item.name) for item in fields(costs.constants)}
+        values |= {name: value for name, value in (gpu | constants).items() if name in values}
+        values["tp"] = spec.tp
+    else:
+        raise TypeError(f"{spec.name}: the kernel has no form for {type(costs).__name__}")
+    return np.array([values[name] for name in kernel.COST_COLUMNS])
+
+
+def pool_rows(fleet: FleetSpec) -> NDArray[np.void]:
+    """The pools as the kernel has them, without members."""
+    rows = np.zeros(len(fleet.pools), kernel.POOL)
+    rows["held_head"] = rows["held_tail"] = rows["then"] = kernel.NONE
+    for row, pool in zip(rows, fleet.pools, strict=True):
+        row["routing"] = ROUTINGS.index(pool.routing)
+        if (handover := pool.handover) is not None:
+            row["then"] = fleet.pool_number(handover.to)
+            if not isinstance(handover.at, str):
+                row["split"], row["split_ratio"] = kernel.AT_RATIO, handover.at
+            elif handover.at == "prompt":
+                row["split"] = kernel.AT_PROMPT
+            row["token_s"], row["latency_s"], row["chunked"] = handover.token_s, handover.latency_s, handover.chunked
+    return rows
+
+
+def request_rows(load: Load, first_number: int) -> NDArray[np.void]:
+    """Requests ahead, as the kernel has them."""
+    rows = np.zeros(len(load), kernel.REQUEST)
+    rows["number"] = np.arange(first_number, first_number + len(load))
+    rows["prompt"], rows["output"], rows["cached"] = load.prompt_tokens, load.output_tokens, load.cached_tokens
+    rows["predicted"] = load.predicted_tokens
+    for name in ("arrival_s", "deadline_s", "due_s", "lat_s", "request_class", "cell", "service", "tenant"):
+        rows[name] = getattr(load, name)
+    for name in ("pool", "instance", "next", "before", "row", "heir"):
+        rows[name] = kernel.NONE
+    for name in ("first_token_s", "last_token_s", "finish_s"):
+        rows[name] = np.nan
+    return rows
+
+
+def _instance_rows(specs: Sequence[InstanceSpec]) -> NDArray[np.void]:
+    rows = np.zeros(len(specs), kernel.INSTANCE)
+    rows["whole"] = rows["capacity"] = [spec.kv_capacity for spec in specs]
+    rows["max_sequences"] = [spec.max_sequences for spec in specs]
+    rows["budget"] = [spec.tokens_per_iteration for spec in specs]
+    rows["chunk_tokens"] = [spec.chunk_tokens for spec in specs]
+    rows["mhz"] = [spec.mhz for spec in specs]
+    rows["weight"] = 1.0
+    rows["looked"] = -1
+    rows["order"] = [ORDERS.index(spec.scheduling.order) for spec in specs]
+    for name in ("aging", "token_s", "prefill_token_s", "preempts_s", "margin", "itl_limit_s"):
+        rows[name] = [getattr(spec.scheduling, name) for spec in specs]
+    rows["queue_head"] = rows["queue_tail"] = kernel.NONE
+    for name in ("worst_ttft_s", "worst_tpot_s", "worst_e2e_s"):
+        rows[name] = np.nan
+    return rows
+
+
+def lined_up(waiting: Sequence[int], named: Sequence[int]) -> list[int]:
+    """A queue in which those named take, in their order, the places that they have between them; others keep theirs."""
+    own = set(waiting)
+    coming = iter(number for number in dict.fromkeys(named) if number in own)
+    moved = own.intersection(named)
+    return [next(coming) if number in moved else number for number in waiting]
+
+
+def _widened(array: NDArray[Any], size: int, axis: int) -> NDArray[Any]:
+    """The array with zeros behind it, up to `size` along `axis`."""
+    missing = [(0, 0)] * array.ndim
+    missing[axis] = (0, max(0, size - array.shape[axis]))
+    return np.pad(array, missing)
+
+
+class CompiledWorld:
+    """A World (see `run`) in the kernel's arrays."""
+
+    def __init__(
+        self,
+        fleet: FleetSpec,
+        blocks: Iterator[Load],
+        sink: Sink,
+        bin_s: float,
+        walk: bool,
+        keep_events: int,
+        keep_segments: int,
+    ) -> None:
+        self._fleet, self._blocks, self._sink = fleet, blocks, sink
+        self._specs: list[InstanceSpec] = []
+        self._pool: list[int] = []
+        self._numbered = 0
+        self._last_s = 0.0  # of all that was handed to the sink
+        self._ahead: Load | None = next(blocks)
+        self._state = kernel.State(
+            cost=np.zeros((0, len(kernel.COST_COLUMNS))),
+            req=np.zeros(0, kernel.REQUEST),
+            eng=np.zeros(0, kernel.INSTANCE),
+            pool=pool_rows(fleet),
+            active=np.zeros((0, 0), np.int64),
+            tally=np.zeros((0, kernel.OWN_BINS), np.int32),
+            own=np.zeros((0, kernel.OWN_BINS), np.int32),
+            rows=np.zeros(0, np.int64),
+            members=np.zeros((len(fleet.pools), 0), np.int64),
+            heirs=np.zeros((0, kernel.MAX_HEIRS), np.int64),
+            cell_pool=np.array(fleet.cell_pool, np.int64),
+            seen=np.zeros((len(fleet.cell_pool), 0, 3), np.int64),
+            gaps=np.zeros(kernel.GAP_BINS, np.int64),
+            series_j=np.zeros((0, 1)),
+            bin_s=np.array([bin_s]),
+            counts=np.zeros(kernel.COUNTS, np.int64),
+            log=np.zeros((keep_events, 3), np.int64),
+            log_s=np.zeros(keep_events),
+            segments=np.zeros((keep_segments, len(kernel.SEGMENT_COLUMNS))),
+            walk=walk,
+        )
+        self._state.counts[kernel.FLIGHTS] = kernel.NONE
+        self._more_rows(_ROWS)
+        self._add(fleet.instances)
+        weights = fleet.weights or (1.0,) * len(fleet.instances)
+        for number, pool in enumerate(fleet.pools):
+            for i in pool.members:
+                kernel.switch_on(self._state, i, fleet.instances[i].mhz, 0.0)
+                self.serve(i, number, weights[i], 0.0)
+        self._load_block()
+
+    # -- time --------------------------------------------------------------------------------------
+
+    @property
+    def arrived(self) -> int:
+        return self._numbered - int(self._state.req.size) + int(self._state.counts[kernel.NEXT_ARRIVAL])
+
+    @property
+    def pending(self) -> bool:
+        s = self._state
+        ahead = self._ahead is not None or s.counts[kernel.NEXT_ARRIVAL] < s.req.shape[0]
+        return bool(ahead or s.counts[kernel.IN_FLIGHT_COUNT])
+
+    @property
+    def stuck(self) -> bool:
+        s = self._state
+        if self._ahead is not None or s.counts[kernel.NEXT_ARRIVAL] < s.req.shape[0]:
+            return False
+        return int(s.counts[kernel.IN_FLIGHT_COUNT]) == int(s.pool["held"].sum())
+
+    def run_until(self, to_s: float) -> None:
+        while True:
+            loaded_s = to_s if self._ahead is None else min(to_s, float(self._ahead.arrival_s[0]))
+            self._reserve(loaded_s)
+            while not kernel.run_until(self._state, loaded_s):
+                self._more_rows(2 * self._state.own.shape[0])
+            if loaded_s >= to_s:
+                return
+            self._load_block()
+
+    def _load_block(self) -> None:
+        """Hands those that ended to the sink and puts the block ahead in their place."""
+        rows = np.zeros(0, kernel.REQUEST) if self._ahead is None else request_rows(self._ahead, self._numbered)
+        self._numbered += rows.size
+        self._ahead = next(self._blocks, None)
+        s = self._state
+        stays = (s.req["status"] == kernel.AHEAD) | (s.req["status"] == kernel.IN_FLIGHT)
+        self._give(s.req[~stays])
+        moved = np.full(s.req.size + 1, kernel.NONE, np.int64)  # the last entry: NONE stays NONE
+        moved[:-1][stays] = np.arange(np.count_nonzero(stays))
+        window = np.concatenate([s.req[stays], rows])
+        for name in ("next", "before"):
+            window[name] = moved[window[name]]
+        for i, running in enumerate(s.eng["running"].tolist()):
+            s.active[i, :running] = moved[s.active[i, :running]]
+        for name in ("queue_head", "queue_tail"):
+            s.eng[name] = moved[s.eng[name]]
+        for name in ("held_head", "held_tail"):
+            s.pool[name] = moved[s.pool[name]]
+        s.counts[kernel.FLIGHTS] = moved[s.counts[kernel.FLIGHTS]]
+        s.counts[kernel.NEXT_ARRIVAL] = np.count_nonzero(window["status"] != kernel.AHEAD)
+        self._state = s._replace(req=window)
+
+    def _give(self, rows: NDArray[np.void]) -> None:
+        if rows.size:
+            self._last_s = max(self._last_s, float(np.nanmax(rows["finish_s"], initial=0.0)))
+            self._last_s = max(self._last_s, float(rows["arrival_s"].max()))
+            self._sink.take(rows)
+
+    def _reserve(self, to_s: float) -> None:
+        """Widens what is kept by time: nothing is booked beyond the time that the kernel runs to."""
+        s = self._state
+        bins, stretches = int(to_s / float(s.bin_s[0])) + 1, int(to_s / kernel.STRETCH_S) + 1
+        if bins > s.series_j.shape[1]:
+            s = s._replace(series_j=_widened(s.series_j, bins + bins // 2, 1))
+        if stretches > s.seen.shape[1]:
+            s = s._replace(seen=_widened(s.seen, stretches + stretches // 2, 1))
+        self._state = s
+
+    def _more_rows(self, size: int) -> None:
+        s = self._state
+        have = s.own.shape[0]
+        rows = np.zeros(size, np.int64)
+        free = int(s.counts[kernel.FREE_ROWS])
+        rows[:free] = s.rows[:free]
+        rows[free : free + size - have] = np.arange(have, size)
+        s.counts[kernel.FREE_ROWS] = free + size - have
+        self._state = s._replace(own=_widened(s.own, size, 0), rows=rows)
+
+    # -- instances ---------------------------------------------------------------------------------
+
+    def add(self, spec: InstanceSpec) -> int:
+        self._add((spec,))
+        return len(self._specs) - 1
+
+    def _add(self, specs: Sequence[InstanceSpec]) -> None:
+        self._specs += specs
+        self._pool += [kernel.NONE] * len(specs)
+        s, n = self._state, len(self._specs)
+        width = max((spec.max_sequences for spec in self._specs), default=0)
+        self._state = s._replace(
+            cost=np.concatenate([s.cost, np.reshape([cost_row(spec) for spec in specs], (-1, s.cost.shape[1]))]),
+            eng=np.concatenate([s.eng, _instance_rows(specs)]),
+            active=_widened(_widened(s.active, n, 0), width, 1),
+            tally=_widened(s.tally, n, 0),
+            members=_widened(s.members, n, 1),
+            heirs=_widened(s.heirs, n, 0),
+            series_j=_widened(s.series_j, n, 0),
+        )
+
+    def switch_on(self, i: int, now_s: float) -> None:
+        kernel.switch_on(self._state, i, self._specs[i].mhz, now_s)
+
+    def serve(self, i: int, pool: int, weight: float, now_s: float) -> None:
+        self._pool[i] = pool
+        self._state.eng["weight"][i] = weight
+        kernel.serve(self._state, i, pool, now_s)
+
+    def drain(self, i: int, now_s: float) -> None:
+        self._withdraw(i)
+        kernel.drain(self._state, i, now_s)
+
+    def retire(self, i: int, heirs: Sequence[int], ready_s: float, now_s: float) -> None:
+        self._withdraw(i)
+        kernel.retire(self._state, i, np.array(heirs, np.int64), ready_s, now_s)
+
+    def _withdraw(self, i: int) -> None:
+        if self._pool[i] != kernel.NONE:
+            kernel.withdraw(self._state, i, self._pool[i])
+            self._pool[i] = kernel.NONE
+
+    def switch_off(self, i: int, now_s: float) -> None:
+        if self._state.eng["state"][i] == kernel.STARTING:
+            kernel.switch_off(self._state, i, now_s)
+
+    def set_clock(self, i: int, mhz: float, now_s: float) -> None:
+        kernel.set_clock(self._state, i, mhz, now_s)
+
+    def set_kv_share(self, i: int, share: float, now_s: float) -> None:
+        kernel.set_capacity(self._state, i, int(share * self._specs[i].kv_capacity), now_s)
+
+    def set_weight(self, i: int, weight: float) -> None:
+        self._state.eng["weight"][i] = weight
+
+    def assign(self, cell: int, pool: int) -> None:
+        self._state.cell_pool[cell] = pool
+
+    def reject_held(self) -> None:
+        kernel.reject_held(self._state)
+
+    def state_of(self, i: int) -> int:
+        return int(self._state.eng["state"][i])
+
+    def pool_of(self, i: int) -> int:
+        return self._pool[i]
+
+    # -- what is seen ------------------------------------------------------------------------------
+
+    def view(self, now_s: float) -> FleetView:
+        eng = self._state.eng
+        return FleetView(
+            now_s=now_s,
+            instances=tuple(self._specs),
+            state=eng["state"].copy(),
+            pool=np.array(self._pool, np.int64),
+            mhz=eng["mhz"].copy(),
+            running=eng["running"].copy(),
+            waiting=eng["waiting"].copy(),
+            kv_used_tokens=kernel.kv_now(self._state, now_s),
+            worst_ttft_s=eng["worst_ttft_s"].copy(),
+            worst_tpot_s=eng["worst_tpot_s"].copy(),
+            worst_e2e_s=eng["worst_e2e_s"].copy(),
+            cell_pool=tuple(self._state.cell_pool.tolist()),
+            held=self._state.pool["held"].copy(),
+            arrived=self._state.seen[:, : int(now_s / kernel.STRETCH_S) + 1],
+            sequences=lambda i: self._sequences(i, now_s),
+        )
+
+    def _sequences(self, i: int, now_s: float) -> Sequences:
+        found = kernel.sequences(self._state, i, now_s)
+        rows = self._state.req[found[:, 0]]
+        return Sequences(
+            running=int(self._state.eng["running"][i]),
+            number=rows["number"].copy(),
+            kv_tokens=found[:, 1],
+            generated_tokens=found[:, 2],
+            to_prefill_tokens=found[:, 3],
+            predicted_tokens=rows["predicted"].copy(),
+            arrival_s=rows["arrival_s"].copy(),
+            due_s=rows["due_s"].copy(),
+        )
+
+    # -- requests, one by one ----------------------------------------------------------------------
+
+    @property
+    def next_arrival_s(self) -> float:
+        """Of the next request; infinite: there is none. Loads its block."""
+        if self._state.counts[kernel.NEXT_ARRIVAL] == self._state.req.size and self._ahead is not None:
+            self._load_block()
+        place = int(self._state.counts[kernel.NEXT_ARRIVAL])
+        return float(self._state.req["arrival_s"][place]) if place < self._state.req.size else math.inf
+
+    def receive(self, now_s: float) -> RequestView:
+        s = self._state
+        self._reserve(now_s)
+        while self._state.own.shape[0] <= kernel.rows_needed(self._state):
+            self._more_rows(2 * self._state.own.shape[0])
+        s = self._state
+        if s.counts[kernel.COUPLED] > 0:
+            kernel.settle(s, now_s, True)
+        r = int(s.counts[kernel.NEXT_ARRIVAL])
+        s.counts[kernel.NEXT_ARRIVAL] = r + 1
+        kernel.receive(s, r)
+        return self._view_of(r)
+
+    def place(self, number: int, i: int, split: int, second: int, now_s: float) -> None:
+        row = self._row(number)
+        request = self._state.req[row]
+        if split == 0 and request["prompt"] + request["output"] > self._state.eng["whole"][i]:
+            kernel.reject(self._state, row)  # as in `choose`: it would block the queue for ever
+        else:
+            kernel.place(self._state, row, i, split, second, now_s)
+
+    def refuse(self, number: int) -> None:
+        kernel.reject(self._state, self._row(number))
+
+    def _row(self, number: int) -> int:
+        return int(np.searchsorted(self._state.req["number"], number))
+
+    def _view_of(self, r: int) -> RequestView:
+        return RequestView(*(self._state.req[name][r].item() for name in KNOWN))
+
+    # -- emergencies -------------------------------------------------------------------------------
+
+    def reorder(self, i: int, numbers: Sequence[int], now_s: float) -> bool:
+        s = self._state
+        if s.eng["order"][i] != kernel.FCFS:
+            return False
+        rows = kernel.sequences(s, i, now_s)[int(s.eng["running"][i]) :, 0]
+        waiting = dict(zip(s.req["number"][rows].tolist(), rows.tolist(), strict=True))
+        if waiting.keys().isdisjoint(numbers):
+            return False
+        order = [waiting[number] for number in lined_up(list(waiting), numbers)]
+        kernel.line_up(s, i, np.array(order, np.int64), now_s)
+        return True
+
+    def resteer(self, number: int, i: int, to: int, now_s: float) -> bool:
+        s, row = self._state, self._waiting_row(number, i)
+        if row is None or to == i:
+            return False
+        request, pool = s.req[row], self._pool[to]
+        if request["generated"] > 0 or request["computed"] > request["cached"]:
+            return False
+        if s.eng["state"][to] != kernel.SERVING or pool == kernel.NONE:
+            return False
+        fits = request["prompt"] + request["output"] <= s.eng["whole"][to]
+        if not fits or (request["split"] > 0 and request["pool"] != pool):
+            return False
+        kernel.resteer(s, row, to, pool, now_s)
+        return True
+
+    def squash(self, number: int, i: int, now_s: float) -> bool:
+        row = self._waiting_row(number, i)
+        if row is None or self._state.req["generated"][row] > 0:
+            return False
+        kernel.squash(self._state, row, now_s)
+        return True
+
+    def come_again(self, number: int) -> RequestView:
+        row = self._row(number)
+        self._state.req["pool"][row] = self._state.cell_pool[self._state.req["cell"][row]]
+        return self._view_of(row)
+
+    def enter(self, number: int, now_s: float) -> None:
+        kernel.enter(self._state, self._row(number), now_s)
+
+    def _waiting_row(self, number: int, i: int) -> int | None:
+        """Where a request is, if it waits in the queue of that instance."""
+        s, row = self._state, self._row(number)
+        if row >= s.req.size or s.req["number"][row] != number:
+            return None
+        here = s.req["status"][row] == kernel.IN_FLIGHT and s.req["instance"][row] == i
+        running = here and (s.active[i, : s.eng["running"][i]] == row).any()
+        return row if here and not running else None
+
+    def forget_worst(self) -> None:
+        for name in ("worst_ttft_s", "worst_tpot_s", "worst_e2e_s"):
+            self._state.eng[name] = np.nan
+
+    def outcome(self, now_s: float, partial: bool) -> Outcome:
+        s = self._state
+        arrived = self.arrived
+        self._give(s.req[(s.req["status"] == kernel.DONE) | (s.req["status"] == kernel.REJECTED)])
+        # An instance may be the last to end: with an iteration after which nothing was left but to reject a request.
+        end_s = now_s if partial else max(now_s, self._last_s, float(s.eng["idle_since_s"].max(initial=0.0)))
+        flying = s.req[s.req["status"] == kernel.IN_FLIGHT]
+        if flying.size:
+            self._sink.take(flying)
+        self._reserve(end_s)
+        s = self._state
+        for i in range(s.eng.size):
+            kernel.settle_idle(s, i, end_s)
+            kernel.book_time(s, i, end_s)
+        kept = min(int(s.counts[kernel.LOGGED]), s.log.shape[0])
+        return Outcome(
+            instances=tuple(self._specs),
+            requests=arrived,
+            spent_j={kind: s.eng[f"spent_{kind}_j"].copy() for kind in KINDS},
+            series_j=s.series_j[:, : int(end_s / float(s.bin_s[0])) + 1],
+            bin_s=float(s.bin_s[0]),
+            on_s=s.eng["on_s"].copy(),
+            mhz_s=s.eng["mhz_s"].copy(),
+            gaps=s.gaps,
+            end_s=end_s,
+            iterations=int(s.eng["iterations"].sum()),
+            partial=partial,
+            events=tuple((*row, at) for row, at in zip(s.log[:kept].tolist(), s.log_s[:kept].tolist(), strict=True)),
+            segments=s.segments[: min(int(s.counts[kernel.SEGMENTS]), s.segments.shape[0])],
+        )

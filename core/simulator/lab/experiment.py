@@ -1,0 +1,151 @@
+"""An experiment as a value: which runs, what was published of each, and what of a run stands beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from core.simulator.lab.bound import Bound
+
+Figures = Mapping[str, Any]  # of a run, as `runner.run_scenario` gives them
+Results = Mapping[str, Figures]  # by the run's label
+
+CONVERSATION = "azure-2023-conv"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A scenario under a policy (`NAME {key: value}`). The label is what rows and pictures call it."""
+
+    label: str
+    policy: str
+    settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A published figure and ours. `ours` may answer None: the runs do not have it.
+
+    `why`: where ours is off by more than 15 %, what that comes from.
+    """
+
+    label: str
+    place: str
+    unit: str
+    published: float
+    ours: Callable[[Results], float | None]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What is reckoned from all runs together, in words. `about` is said above it."""
+
+    about: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """`half`: of the width of its interval; None: it has none."""
+
+    label: str
+    value: float
+    half: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A picture in place of the energy of each run. `about`: what the bars are, with the unit."""
+
+    about: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """`trace`: a public trace that takes the workload's place; None: the scenario's own generator.
+
+    `stands_in`: what is not the paper's own. `bound`: whether the clairvoyant bound is worked out beside the runs.
+    `listed`: labels of the runs that table and picture show; none: all of them. `table`, `chart`: of all runs.
+    `decomposed`: label of the run whose energy is taken apart, from the bound up; empty: none.
+    """
+
+    name: str
+    title: str
+    scenario: str
+    runs: tuple[Run, ...]
+    rows: tuple[Row, ...] = ()
+    trace: str | None = None
+    stands_in: str = ""
+    bound: bool = False
+    listed: tuple[str, ...] = ()
+    table: Callable[[Results], Table] | None = None
+    chart: Callable[[Results], Chart] | None = None
+    decomposed: str = ""
+
+    def shown(self, results: Results) -> Results:
+        """Of the runs that there are, those that table and picture show."""
+        return {own.label: results[own.label] for own in self.runs if own.label in results and self._lists(own.label)}
+
+    def _lists(self, label: str) -> bool:
+        return not self.listed or label in self.listed
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of an experiment. `failed`: of runs that could not be done, what was wrong, by label."""
+
+    results: Results
+    failed: Mapping[str, str] = field(default_factory=dict)
+    bound: Bound | None = None
+    tables: tuple[Table, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def figure(of: str, name: str, quantile: str | None = None, scale: float = 1.0) -> Callable[[Results], float | None]:
+    """A run's own figure."""
+
+    def found(results: Results) -> float | None:
+        value = results[of][name] if quantile is None else results[of][name][quantile]
+        return None if value is None else scale * value
+
+    return found
+
+
+def saving(of: str, against: str, name: str = "energy_wh") -> Callable[[Results], float | None]:
+    """In per cent of `against`; below zero it took more."""
+
+    def found(results: Results) -> float | None:
+        mine, other = results[of][name], results[against][name]
+        return None if mine is None or not other else 100.0 * (1.0 - mine / other)
+
+    return found
+
+
+def change(of: str, against: str, name: str, quantile: str | None = None) -> Callable[[Results], float | None]:
+    """In per cent of `against`; of a latency, of one of its quantiles."""
+    own, others = figure(of, name, quantile), figure(against, name, quantile)
+
+    def found(results: Results) -> float | None:
+        mine, other = own(results), others(results)
+        return None if mine is None or not other else 100.0 * (mine / other - 1.0)
+
+    return found
+
+
+def times(of: str, against: str, name: str = "energy_wh") -> Callable[[Results], float | None]:
+    """How many times as much `against` took."""
+
+    def found(results: Results) -> float | None:
+        mine, other = results[of][name], results[against][name]
+        return None if not mine or other is None else other / mine
+
+    return found
+
+
+def plain(*policies: str) -> tuple[Run, ...]:
+    return tuple(Run(policy, policy) for policy in policies)

@@ -1,0 +1,51 @@
+"""All experiments by name; `common` is ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from core.simulator.lab.ablation import ABLATION
+from core.simulator.lab.decomposition import energy_by_kind
+from core.simulator.lab.experiment import CONVERSATION, Experiment, Run, plain
+from core.simulator.lab.papers.dynamollm import DYNAMOLLM, DYNAMOLLM_LOADS
+from core.simulator.lab.papers.dynaserve import DYNASERVE
+from core.simulator.lab.papers.freesh import FREESH, FREESH_DAY, FREESH_MIAD
+from core.simulator.lab.papers.freesh_orders import FREESH_ORDERS
+from core.simulator.lab.papers.freesh_sensitivity import FREESH_SENSITIVITY
+from core.simulator.lab.papers.muserve import MUSERVE, MUSERVE_ORDER
+from core.simulator.lab.papers.throttllem import THROTTLLEM, THROTTLLEM_ENGINES
+
+COMMON = Experiment(
+    name="common",
+    title="All policies on one scenario: the conversation hour on 12 x 8 H100",
+    scenario="dynamollm-70b-h100",
+    trace=CONVERSATION,
+    runs=(
+        *plain("single_pool", "freesh_baseline", "min_energy", "threshold"),
+        *plain("dynamollm", "dynamollm {margin: 0.75}", "greenserve"),
+        Run("greenserve, 40 % of classes wrong", "greenserve", ("length_predictor.misclass=0.4",)),
+    ),
+    bound=True,
+    table=energy_by_kind,
+    decomposed="greenserve",
+)
+
+COMMON_SITES = Experiment(
+    name="common-sites",
+    title="Policies of several sites on one scenario: the three-site day with carbon",
+    scenario="three-sites-carbon",
+    stands_in=(
+        "FREESH's testbed and day at six times the rate, for which the baseline lays out 26 of the 30 GPUs, and with "
+        "limits that they can keep: TTFT and TBT of table 7."
+    ),
+    runs=plain("freesh_baseline", "min_energy", "freesh", "greenserve"),
+    bound=True,
+)
+
+_ALL = (
+    *(DYNAMOLLM, DYNAMOLLM_LOADS),
+    *(FREESH, FREESH_SENSITIVITY, FREESH_DAY, FREESH_ORDERS, FREESH_MIAD),
+    *(THROTTLLEM, THROTTLLEM_ENGINES, MUSERVE, MUSERVE_ORDER, DYNASERVE),
+    *(COMMON, ABLATION, COMMON_SITES),
+)
+EXPERIMENTS: Mapping[str, Experiment] = {own.name: own for own in _ALL}

@@ -1,0 +1,282 @@
+"""DynaServe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+
+import numpy as np
+
+from core.algorithms.split.kv_transfer import Link, exposure
+from core.engine.engine_model import engine_model
+from core.engine.engine_vector import iterations
+from core.engine.steady_state import largest_batch
+from core.simulator.lab.experiment import Experiment, Figures, Results, Row, Run, change, figure
+
+ITL_LIMIT_S = 0.1
+POLICIES = ("pd_coloc", "pd_disagg", "dynaserve")
+# Prompt and output tokens of table 1, and the rates tried.
+SHAPES = {
+    "8192, 32": (8192, 32, (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 1.25, 1.5, 2.0)),
+    "2048, 512": (2048, 512, (0.25, 0.5, 0.75, 1.0, 1.25, 1.6, 2.0, 2.5, 3.0, 3.6, 4.3, 5.0, 6.0)),
+    "219, 1467": (219, 1467, (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.75, 6.5, 8.0)),
+}
+HYBRID = "half 8192, 32 and half 2048, 512"  # table 2
+_HYBRID_RPS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)
+_HALVES = "{{quantiles: {{shares: [0, 0.4999, 0.5001, 1], tokens: [{0}, {0}, {1}, {1}]}}}}"  # the longer prompts
+_HYBRID_LENGTHS = f"{{prompt: {_HALVES.format(2048, 8192)}, output: {_HALVES.format(32, 512)}, correlation: -1}}"
+_CHUNKS = {"pd_coloc": (256, 512, 2048)}  # tokens of an iteration; the paper tunes colocation's between 256 and 2048
+_WHOLE = 2048
+_DEVIATIONS = (0, 10, 50, 100)
+_DELAY_S = 2.0  # a rate is sustained while the median request waits no longer (Sarathi-Serve, OSDI 2024, section 5)
+
+
+def _label(policy: str, shape: str, rate_rps: float, chunk: int = _WHOLE) -> str:
+    return f"{policy}, {shape}, {rate_rps:g}/s" + ("" if chunk == _WHOLE else f", chunks of {chunk}")
+
+
+def _settings(shape: str, rate_rps: float, chunk: int = _WHOLE) -> tuple[str, ...]:
+    chunks = f"fleet.tokens_per_iteration={chunk}"
+    if shape == HYBRID:
+        load = f"generate: poisson, rate_rps: {rate_rps:g}, duration_s: 200, lengths: {_HYBRID_LENGTHS}"
+        return f"workload={{{load}}}", chunks
+    prompt, output, _ = SHAPES[shape]
+    lengths = f"workload.prompt_tokens={prompt}", f"workload.output_tokens={output}"
+    return *lengths, f"workload.rate_rps={rate_rps:g}", chunks
+
+
+def _rates(shape: str) -> tuple[float, ...]:
+    return _HYBRID_RPS if shape == HYBRID else SHAPES[shape][2]
+
+
+def _sweep() -> tuple[Run, ...]:
+    return tuple(
+        Run(_label(policy, shape, rate, chunk), policy, _settings(shape, rate, chunk))
+        for shape in (*SHAPES, HYBRID)
+        for policy in POLICIES
+        for chunk in _CHUNKS.get(policy, (_WHOLE,))
+        for rate in _rates(shape)
+    )
+
+
+def _of(results: Results, policy: str, shape: str) -> list[list[tuple[float, Figures]]]:
+    """By rate, for each size of chunks that was tried."""
+    chunks = _CHUNKS.get(policy, (_WHOLE,))
+    return [[(rate, results[_label(policy, shape, rate, chunk)]) for rate in _rates(shape)] for chunk in chunks]
+
+
+def _capacity(results: Results, policy: str, shape: str) -> float | None:
+    """The largest rate tried that is sustained, up to which 99 % of gaps are within the limit."""
+    held = []
+    for sweep in _of(results, policy, shape):
+        alone_s = sweep[0][1]["ttft_s"]["p50"]
+        for rate, own in sweep:
+            if own["itl_s"]["p99"] > ITL_LIMIT_S or own["ttft_s"]["p50"] - alone_s > _DELAY_S:
+                break
+            held.append(rate)
+    return max(held, default=None)
+
+
+def _goodput(results: Results, policy: str, shape: str) -> float | None:
+    return max(own["goodput_tokens_s"] for sweep in _of(results, policy, shape) for _, own in sweep) or None
+
+
+def _ratios(
+    measure: Callable[[Results, str, str], float | None],
+    against: str,
+    pick: Callable[[list[float]], float],
+    shapes: Iterable[str] = SHAPES,
+) -> Callable[[Results], float | None]:
+    """DynaServe's over another's, picked from those of all shapes in which the other has one."""
+
+    def found(results: Results) -> float | None:
+        pairs = [(measure(results, "dynaserve", shape), measure(results, against, shape)) for shape in shapes]
+        ratios = [mine / other for mine, other in pairs if mine is not None and other]
+        return pick(ratios) if ratios else None
+
+    return found
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _saturated(policy: str, shape: str) -> str:
+    return _label(policy, shape, SHAPES[shape][2][-1])
+
+
+_CHUNKS_ARE_CHEAP = (
+    "with chunks of 512 tokens colocation holds 100 ms at 1.5, 4.3 and 6.5 requests/s of the three shapes, with vLLM's "
+    "2,048 at 0.3, 0.75 and 5.0, dynaserve at 1.0, 2.5 and 4.0. An iteration of the engine model prefills 512 tokens "
+    "in less than 100 ms and hardly less efficiently than 2,048, so that tuned chunks give colocation what batches "
+    "with a limit give dynaserve. The paper tunes chunks as well and still finds 1.15 to 3.07."
+)
+_BALANCE = (
+    "of (2048, 512) dynaserve sustains 2.5 requests/s and disaggregation 3.6: what it balances is when both instances "
+    "are done, and beyond that first tokens wait for more than 2 s, while gaps stay within the limit up to 6."
+)
+_BOTH_WAIT = (
+    "of the mix both sustain 1.25 requests/s: at 1.5 the median first token takes 3.9 s under dynaserve and 5.1 under "
+    "disaggregation. Gaps stay within the limit up to 4, and what dynaserve serves more counts as goodput."
+)
+_PREEMPTED = (
+    "beyond what the pair can do, requests lose their cache to others and are prefilled again, which makes gaps of 250 "
+    "ms. At the largest rates without that, 3.6 and 2.5 requests/s, disaggregation's P99 TBT is 51 and 60 ms."
+)
+_NEWER = (
+    "the engine model is vLLM V1's, the paper's engine 0.7.2: all that it serves, it serves 1.1 to 1.35 times as fast."
+)
+_NOISE = "noise of a run of 200 s: predictions that are 10 and 50 tokens off change it by 0.0 and -1.1 %."
+_LOAD = "the paper does not tell the load; ours is 5 requests/s of (2048, 512)."
+
+_TABLE_1 = {  # at saturation: requests/s and P99 TBT in ms of disaggregation, then of colocation
+    "8192, 32": ((0.83, 58.09), (1.49, 352.93)),
+    "2048, 512": ((2.56, 65.11), (2.83, 336.81)),
+    "219, 1467": ((1.68, 74.47), (2.86, 162.67)),
+}
+
+
+def _table_1() -> tuple[Row, ...]:
+    rows = []
+    for shape, both in _TABLE_1.items():
+        for policy, (rps, tbt_ms) in zip(("pd_disagg", "pd_coloc"), both, strict=True):
+            run = _saturated(policy, shape)
+            gaps_ms = figure(run, "itl_s", "p99", 1e3)
+            rows += [
+                Row(f"{policy}, {shape}: throughput", "table 1", "requests/s", rps, _throughput(run), _NEWER),
+                Row(f"{policy}, {shape}: P99 TBT", "table 1", "ms", tbt_ms, gaps_ms, _PREEMPTED),
+            ]
+    return tuple(rows)
+
+
+def _throughput(run: str) -> Callable[[Results], float | None]:
+    def found(results: Results) -> float | None:
+        own = results[run]
+        return float(own["finished"] / own["simulated_s"]) if own["simulated_s"] else None
+
+    return found
+
+
+_CHUNK_TOKENS = 128
+
+
+@cache
+def _transfer_removed() -> float:
+    """Per cent of the exposed transfer that chunks take away, of the long shape cut in half over 25 GB/s (6.6).
+
+    The first half is prefilled alone and generates beside 63 others.
+    """
+    prompt, output = (int(tokens) for tokens in _LONG.split(", "))
+    worker = engine_model("Qwen2.5-14B", "A100-80GB", 1, "vllm-v1")
+    top = np.array([worker.gpu_params.f_max])
+    generated = (prompt + output) // 2 - prompt
+    first_s = iterations(worker, top, prefill_tokens=float(prompt)).t_s
+    token_s = iterations(worker, top, decodes=64.0, context_tokens=64.0 * (prompt + output) / 2).t_s
+    done = prompt + np.arange(generated + 1)
+    link = Link(25e9)  # one of the paper's 200 Gbit/s NICs
+    found = exposure(done, first_s + token_s * np.arange(generated + 1), _CHUNK_TOKENS, worker.constants.kv_bytes, link)
+    return 100.0 * found.removed
+
+
+@cache
+def _balanced() -> float:
+    """Part of 1,024 tokens of answer that the GPU with the prompt generates when both are busy as long (fig. 5).
+
+    The prompt takes 1,024 tokens, and batches are as large as the KV cache holds.
+    """
+    tokens = 1024.0
+    worker = engine_model("Qwen2.5-14B", "A100-80GB", 1, "vllm-v1")
+    top, batch = np.array([worker.gpu_params.f_max]), largest_batch(worker, tokens, tokens)
+    first_s = float(iterations(worker, top, prefill_tokens=tokens).t_s[0])
+    decode = iterations(worker, top, decodes=batch, context_tokens=1.5 * tokens * batch)
+    return 0.5 - first_s / (2.0 * tokens * float(decode.t_s[0]) / batch)
+
+
+_BATCH = "the text has it around 0.3, of batches that are not told: with 64 sequences it is 0.39, with 256 0.33."
+_PICKS: tuple[Callable[[list[float]], float], ...] = (_mean, min, max)
+_LONG, _LONG_RPS = "219, 1467", 5.0
+_MIXED, _MIXED_RPS = "2048, 512", 5.0
+_UNLIMITED = "dynaserve without limits on batches"
+
+DYNASERVE = Experiment(
+    name="dynaserve",
+    title="DynaServe, tables 1, 2 and 4, fig. 5, 8, 9 and 11: Qwen2.5-14B on two A100 80 GB",
+    scenario="dynaserve-shapes",
+    stands_in=(
+        "The three shapes of table 1 for Azure Code, BurstGPT and Mini Reasoning, from which the paper took them, as "
+        "Poisson streams of 200 s; the largest rate tried is the saturated one. arXiv Summarization and the larger "
+        "models are left out. Table 2's mix is of two of the shapes. Table 3 times the paper's own scheduler, and fig. "
+        "10 gives no numbers in the text. The transfer's chunks have 128 tokens, the paper does not tell its own."
+    ),
+    runs=(
+        *_sweep(),
+        Run(_UNLIMITED, "dynaserve {itl_limit_s: 0}", _settings(_MIXED, _MIXED_RPS)),
+        *(
+            Run(
+                f"predictions {sd} tokens off", "dynaserve", (*_settings(_LONG, _LONG_RPS), f"length_predictor.sd={sd}")
+            )
+            for sd in _DEVIATIONS
+        ),
+    ),
+    rows=(
+        *(
+            Row(f"capacity against {name}, {word}", "fig. 9", "times", published, _ratios(_capacity, policy, pick), why)
+            for policy, name, figures, why in (
+                ("pd_coloc", "colocation", (2.37, 1.15, 3.07), _CHUNKS_ARE_CHEAP),
+                ("pd_disagg", "disaggregation", (1.37, 1.09, 1.67), _BALANCE),
+            )
+            for word, published, pick in zip(("mean", "least", "most"), figures, _PICKS, strict=True)
+        ),
+        Row(
+            "goodput against colocation, at most",
+            "fig. 8",
+            "times",
+            1.91,
+            _ratios(_goodput, "pd_coloc", max),
+            _CHUNKS_ARE_CHEAP,
+        ),
+        Row("goodput against disaggregation, at most", "fig. 8", "times", 1.61, _ratios(_goodput, "pd_disagg", max)),
+        Row(
+            "tokens in time without limits on batches",
+            "fig. 11",
+            "%",
+            52.0,
+            figure(_UNLIMITED, "itl_in_time", None, 100.0),
+            _LOAD,
+        ),
+        Row(
+            "tokens in time with them",
+            "fig. 11",
+            "%",
+            99.0,
+            figure(_label("dynaserve", _MIXED, _MIXED_RPS), "itl_in_time", None, 100.0),
+        ),
+        Row(
+            "goodput when predictions are 100 tokens off",
+            "table 4",
+            "%",
+            100.0 * (3501.85 / 3606.93 - 1.0),
+            change("predictions 100 tokens off", "predictions 0 tokens off", "goodput_tokens_s"),
+            _NOISE,
+        ),
+        *(
+            Row(
+                f"the mix: {what} against {name}",
+                "table 2",
+                "times",
+                given,
+                _ratios(of, policy, max, [HYBRID]),
+                why,
+            )
+            for policy, name, why, *both in (
+                ("pd_coloc", "colocation", _CHUNKS_ARE_CHEAP, (_capacity, 7.4 / 4.6), (_goodput, 473.84 / 316.32)),
+                ("pd_disagg", "disaggregation", _BOTH_WAIT, (_capacity, 7.4 / 5.9), (_goodput, 473.84 / 399.31)),
+            )
+            for what, (of, given) in zip(("capacity", "goodput"), both, strict=True)
+        ),
+        Row("part of the answer at which both GPUs are as busy", "fig. 5", "", 0.3, lambda _: _balanced(), _BATCH),
+        Row("exposed transfer that chunks remove", "6.6", "%", 94.0, lambda _: _transfer_removed()),
+        *_table_1(),
+    ),
+    listed=tuple(_saturated(policy, shape) for shape in SHAPES for policy in POLICIES),
+)

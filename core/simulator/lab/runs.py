@@ -1,0 +1,83 @@
+"""What an experiment runs, as values: its jobs, its bound and its tables.
+
+The command line and the dashboard run the same.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from core.simulator import shipped
+from core.simulator.lab import decomposition
+from core.simulator.lab.bound import Bound, clairvoyant
+from core.simulator.lab.experiment import Experiment, Found, Results, Run, Table
+from core.simulator.runs.runner import requests_of
+from core.simulator.runs.simulation_jobs import SimulationJob
+from core.simulator.scenario.scenario import read_scenario
+from core.simulator.workload.public_traces import PUBLIC_TRACES
+
+
+def job_of(experiment: Experiment, run: Run, trace: Path | None) -> SimulationJob:
+    """`trace` takes the workload's place in experiments that have one; None: the scenario's own generator."""
+    own = _own(experiment, trace)
+    place = None if own is None else str(own.resolve())
+    return SimulationJob(str(_scenario(experiment)), run.settings, run.policy, place)
+
+
+def _own(experiment: Experiment, trace: Path | None) -> Path | None:
+    """The trace where it takes the workload's place."""
+    return None if experiment.trace is None else trace
+
+
+def bound_of(experiment: Experiment, trace: Path | None) -> Bound | None:
+    """The clairvoyant bound of its requests; None: the experiment has none.
+
+    Raises:
+        SimulationError: The scenario is not one of which a bound is known.
+        TraceError: The trace cannot be used.
+    """
+    if not experiment.bound:
+        return None
+    scenario = read_scenario(_scenario(experiment))
+    return clairvoyant(scenario, requests_of(scenario, _own(experiment, trace)).blocks(), tail=True)
+
+
+def found_of(experiment: Experiment, results: Results, failed: Mapping[str, str], trace: Path | None) -> Found:
+    """What came of its runs, with the bound and the tables; `failed`: what was wrong, by label.
+
+    Raises:
+        SimulationError: The scenario is not one of which a bound is known.
+        TraceError: The trace cannot be used.
+    """
+    bound = bound_of(experiment, trace) if results else None
+    notes = []
+    if experiment.trace is not None and trace is not None and not _published(experiment.trace, trace):
+        title = PUBLIC_TRACES[experiment.trace].title
+        notes.append(f"On {trace.name}, in the place of {title}: what is published is not of these requests.")
+    if bound is not None and bound.short_minutes:
+        minutes = f"{bound.short_minutes} of {len(bound.minutes)} minutes"
+        notes.append(f"The fleet is too small: in {minutes} more comes than it carries, which the bound leaves out.")
+    return Found(results, failed, bound, tuple(_tables(experiment, results, bound, trace)), tuple(notes))
+
+
+def _published(name: str, trace: Path) -> bool:
+    data = gzip.decompress(trace.read_bytes()) if trace.suffix == ".gz" else trace.read_bytes()
+    return hashlib.sha256(data).hexdigest() == PUBLIC_TRACES[name].sha256
+
+
+def _tables(experiment: Experiment, results: Results, bound: Bound | None, trace: Path | None) -> Iterator[Table]:
+    """As far as their runs are there. The decomposition runs one again."""
+    if experiment.table is not None and all(run.label in results for run in experiment.runs):
+        yield experiment.table(results)
+    run = next((run for run in experiment.runs if run.label == experiment.decomposed), None)
+    if run is not None and run.label in results and bound is not None:
+        scenario = read_scenario(_scenario(experiment), run.settings)
+        watched = decomposition.watch(scenario, run.policy, _own(experiment, trace))
+        yield decomposition.table(run.label, decomposition.decompose(scenario, watched, bound))
+
+
+def _scenario(experiment: Experiment) -> Path:
+    return shipped.folder() / f"{experiment.scenario}.yaml"

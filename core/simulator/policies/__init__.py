@@ -1,0 +1,40 @@
+"""The product's controllers inside the simulator: a policy's name becomes a first fleet, pools and loops."""
+
+from __future__ import annotations
+
+from core.simulator.policies.config import STATIC, FreeshConfig, StaticConfig, ThresholdConfig, read_overheads
+from core.simulator.policies.policy_registry import POLICIES, PolicyConfig, build, read_policy
+from core.simulator.policies.world import (
+    CellLoad,
+    ClassInfo,
+    Member,
+    PartitionInfo,
+    Plan,
+    PoolPlan,
+    ServiceInfo,
+    SiteInfo,
+    World,
+    declared_loads,
+)
+
+__all__ = [
+    "POLICIES",
+    "STATIC",
+    "CellLoad",
+    "ClassInfo",
+    "FreeshConfig",
+    "Member",
+    "PartitionInfo",
+    "Plan",
+    "PolicyConfig",
+    "PoolPlan",
+    "ServiceInfo",
+    "SiteInfo",
+    "StaticConfig",
+    "ThresholdConfig",
+    "World",
+    "build",
+    "declared_loads",
+    "read_overheads",
+    "read_policy",
+]

@@ -1,0 +1,188 @@
+"""What DynamoLLM knows of its load: forecasts by class, what pools hand on, and profiles at the lengths now seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from core.algorithms.fleet.hand_down import ClassLoad
+from core.controllers.fleet.scale_dynamo import node_max_load
+from core.engine.engine_model import engine_model
+from core.engine.load_profile import LoadProfile, servable
+from core.engine.steady_state import SPARE_DEVIATIONS
+from core.observations.mode_profile import Lengths
+from core.policy.dynamo_classes import PUBLISHED_FACTOR, RequestClass, strictest
+from core.policy.request_classes import classify
+from core.predictors.load_template import DAY_S, Forecast, LoadHistory, TemplateConfig, forecast, observe
+from core.simulator.kernel.commands import STRETCH_S, FleetView
+from core.simulator.policies.dynamollm.config import DynamollmConfig
+from core.simulator.policies.observe import cells_of, recent
+from core.simulator.policies.world import World
+from core.types import Limits, Mode, PoolKey
+
+# Time 0 is taken as a Monday's midnight, where the generated weeks begin too; Unix time began on a Thursday.
+TEMPLATE = TemplateConfig(utc_offset_s=4.0 * DAY_S)
+_ENOUGH = 64  # requests whose mean lengths are trusted over declared ones
+_PRESENT = 0.01  # a class is present in a pool that takes this part of it
+
+
+@lru_cache(maxsize=4096)
+def load_profile(model: str, engine: str, mode: Mode, lengths: Lengths) -> LoadProfile | None:
+    """Of one instance, up to the load at which its KV cache has room for 99 of 100 moments at each clock."""
+    worker = engine_model(model, mode.gpu, mode.tp, engine)
+    return servable(worker, lengths.prompt_tokens, lengths.output_tokens)
+
+
+@lru_cache(maxsize=4096)
+def max_load(model: str, engine: str, mode: Mode, lengths: Lengths, limits: Limits) -> float:
+    """ML of DynamoLLM IV-B in prompt tokens a second."""
+    worker = engine_model(model, mode.gpu, mode.tp, engine)
+    prompt, output = lengths.prompt_tokens, lengths.output_tokens
+    return node_max_load(worker, prompt, output, worker.gpu_params.f_max, limits, SPARE_DEVIATIONS)
+
+
+class Demand:
+    """Classes in the scenario's order, smallest first, a pool each. Loads are in prompt tokens a second.
+
+    Raises:
+        SimulationError: More than one service, site or GPU type: the paper's cluster is of one kind.
+    """
+
+    def __init__(self, config: DynamollmConfig, world: World) -> None:
+        world.require_one(config.name)
+        gpus = {spec.gpu for spec in world.templates}
+        self.config, self.world = config, world
+        self.service, self.site, self.gpu = world.services[0], world.sites[0], gpus.pop()
+        partition = self.service.partitions[0]
+        self.classes = partition.classes
+        self.class_of_cell = [partition.cell_class[cell] for cell in range(world.cells)]
+        self.cells = [cells_of(partition, n) for n in range(len(self.classes))]
+        self.keys = tuple(PoolKey(self.site.name, info.name) for info in self.classes)
+        self.limits = tuple(_scaled(info.limits, config.slo_factor / PUBLISHED_FACTOR) for info in self.classes)
+        self._bounds = tuple(
+            RequestClass(own.name, n, own.input_min, own.input_max, own.output_min, own.output_max, limits)
+            for n, (own, limits) in enumerate(zip(self.classes, self.limits, strict=True))
+        )
+        self._limits_of = {own.name: own.limits for own in self._bounds}
+        self.modes = world.modes(self.service)
+        self.best = max(self.modes, key=lambda mode: mode.tp)
+        self.lengths = tuple(Lengths(*info.typical_tokens) for info in self.classes)
+        self.shares = [0.0] * len(self.classes)  # what each pool hands on to the next larger one
+        self._history = LoadHistory()
+        self._told = 0  # stretches that the history knows
+        self._declared = tuple(self._declared_load(n) for n in range(len(self.classes)))
+
+    # -- what came and what will come ------------------------------------------------------------------
+
+    def look(self, view: FleetView) -> None:
+        """Takes in what came since the last look."""
+        now = int(view.now_s / STRETCH_S + 1e-9)
+        for n, cells in enumerate(self.cells):
+            came = view.arrived[list(cells), self._told : now, 1].sum(axis=0)
+            start_s = self._told * STRETCH_S
+            self._history = observe(self._history, self.classes[n].name, start_s, came.tolist(), TEMPLATE)
+        self._told = now
+        self.lengths = tuple(self._lengths(n, view) for n in range(len(self.classes)))
+
+    def forecast(self, n: int, now_s: float, steps: int) -> Forecast:
+        """Peaks of the coming steps; until a whole window was seen, no less than what is declared."""
+        found = forecast(self._history, self.classes[n].name, now_s, steps, TEMPLATE)
+        declared = self._declared[n]
+        if declared is None or now_s >= TEMPLATE.recent_steps * TEMPLATE.step_s:
+            return found
+        return Forecast(tuple(max(declared, rate or 0.0) for rate in found.rates), found.bases)
+
+    def class_loads(self, now_s: float, steps: int) -> tuple[ClassLoad, ...]:
+        found = []
+        for n, key in enumerate(self.keys):
+            coming = self.forecast(n, now_s, steps)
+            found.append(ClassLoad(key, coming.rates, self.node_load(n), basis=str(coming.basis)))
+        return tuple(found)
+
+    def node_load(self, n: int) -> float:
+        """What a node at its best carries of a class; within no limits where those cannot be kept at all."""
+        mode, lengths = self.best, self.lengths[n].rounded
+        of = (self.service.model, self.service.engine, mode, lengths)
+        return max_load(*of, self.planned(self.limits[n])) or max_load(*of, Limits())
+
+    def ttft_s(self, prompt_tokens: int, predicted_tokens: int) -> float:
+        """A request's own limit, whatever pool it is in; without one it is never late."""
+        limit_s = self._limits_of[classify(self._bounds, prompt_tokens, predicted_tokens)].ttft_s
+        return math.inf if limit_s is None else limit_s
+
+    def planned(self, limits: Limits) -> Limits:
+        """Limits for mean latencies of a steady state, so that those that wait as well keep the real ones."""
+        ttft_s = None if limits.ttft_s is None else limits.ttft_s * self.config.wait_share * self.config.margin
+        return Limits(ttft_s, None if limits.tpot_s is None else limits.tpot_s * self.config.margin)
+
+    # -- pools, with what is handed on -----------------------------------------------------------------
+
+    def flow(self, pool: int) -> list[float]:
+        """The part of each class that ends in a pool, when each pool hands its share on to the next."""
+        found = [0.0] * len(self.classes)
+        passing = 1.0
+        for n in range(pool, -1, -1):
+            found[n] = (1.0 - self.shares[pool]) * passing
+            passing *= self.shares[n - 1] if n else 0.0
+        return found
+
+    def pool_rps(self, pool: int, now_s: float) -> float:
+        """Requests a second that are expected in a pool at the peak of the coming step."""
+        total = 0.0
+        for n, part in enumerate(self.flow(pool)):
+            rate = self.forecast(n, now_s, 1).rates[0] if part else None
+            total += part * (rate or 0.0) / self.lengths[n].prompt_tokens
+        return total
+
+    def pool_lengths(self, pool: int, now_s: float) -> Lengths:
+        """Mean lengths of what comes to a pool, as rounded as profiles are; its own class's if nothing does."""
+        parts = self.flow(pool)
+        rates = [(self.forecast(n, now_s, 1).rates[0] or 0.0) / self.lengths[n].prompt_tokens for n in range(pool + 1)]
+        weights = np.array([part * rate for part, rate in zip(parts, rates, strict=False)])
+        if weights.sum() <= 0.0:
+            return self.lengths[pool].rounded
+        means = np.array([[own.prompt_tokens, own.output_tokens] for own in self.lengths[: pool + 1]])
+        prompt, output = (weights @ means / weights.sum()).tolist()
+        return Lengths(prompt, output).rounded
+
+    def pool_limits(self, pool: int) -> Limits:
+        """The strictest of the classes that are present."""
+        present = [self.limits[n] for n, part in enumerate(self.flow(pool)) if part >= _PRESENT]
+        return strictest(present or [self.limits[pool]])
+
+    def profiles(self, pool: int, now_s: float) -> dict[int, LoadProfile]:
+        """Of one instance of each TP degree that can hold such requests."""
+        lengths = self.pool_lengths(pool, now_s)
+        found = {mode.tp: load_profile(self.service.model, self.service.engine, mode, lengths) for mode in self.modes}
+        return {tp: profile for tp, profile in found.items() if profile is not None}
+
+    # -- lengths ---------------------------------------------------------------------------------------
+
+    def _declared_load(self, n: int) -> float | None:
+        loads = self._declared_cells(n)
+        return sum(rps * prompt for rps, prompt, _ in loads) if loads else None
+
+    def _declared_cells(self, n: int) -> list[tuple[float, float, float]]:
+        known = [self.world.declared[cell] for cell in self.cells[n] if cell < len(self.world.declared)]
+        return [(load.rps, load.prompt_tokens, load.output_tokens) for load in known if load is not None]
+
+    def _lengths(self, n: int, view: FleetView) -> Lengths:
+        count, prompt, output = recent(view, self.cells[n], self.config.scale_period_s).sum(axis=0).tolist()
+        declared = self._declared_cells(n)
+        if count and (count >= _ENOUGH or not declared):
+            return Lengths(prompt / count, max(1.0, output / count))
+        return _mean(declared) or Lengths(*self.classes[n].typical_tokens)
+
+
+def _mean(loads: Sequence[tuple[float, float, float]]) -> Lengths | None:
+    total = sum(rps for rps, _, _ in loads)
+    if total <= 0.0:
+        return None
+    return Lengths(sum(r * p for r, p, _ in loads) / total, sum(r * o for r, _, o in loads) / total)
+
+
+def _scaled(limits: Limits, factor: float) -> Limits:
+    return Limits(*(None if own is None else own * factor for own in (limits.ttft_s, limits.tpot_s, limits.e2e_s)))

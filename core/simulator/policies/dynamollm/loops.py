@@ -1,0 +1,240 @@
+"""DynamoLLM (HPCA 2025) in the simulator: a pool for each class, nodes by forecast, TP mix and clocks by profile.
+
+Every decision is the core's: `scale_dynamo.step` (30 min, and ahead of the next epoch), `shard_dynamo.step` (5 min,
+and between epochs the next wave), `clock_profile.step` (5 s), `emergency.step` (1 s), `routing.choose` (each request).
+Here observations are built, and commands become those of the simulator. The baselines of section V-A are settings of
+the same knobs: see `config`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from core.controllers.fleet import scale_dynamo, shard_dynamo
+from core.engine.engine_model import engine_model
+from core.engine.overhead_table import OverheadTable
+from core.engine.overheads import cold_start_s, weight_bytes
+from core.simulator.kernel.commands import Answer, Decision, FleetView, SimCommand
+from core.simulator.kernel.simulated import InstanceSpec, Scheduling, SimulationError
+from core.simulator.policies import loops
+from core.simulator.policies.change_round import WarmServers
+from core.simulator.policies.dynamollm.config import DynamollmConfig
+from core.simulator.policies.dynamollm.demand import TEMPLATE, Demand
+from core.simulator.policies.dynamollm.fast import FastLoops
+from core.simulator.policies.dynamollm.pool_nodes import Nodes
+from core.simulator.policies.dynamollm.pool_profiles import PoolProfiles
+from core.simulator.policies.dynamollm.router import DynamoRouter
+from core.simulator.policies.loops import Told
+from core.simulator.policies.observe import first_view
+from core.simulator.policies.world import Member, Plan, PoolPlan, World
+from core.types import Effects, Loop, ReshardNode, ScaleTo
+
+_TICK_S = 5.0  # how often the slow loops look whether it is time
+_EPS = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class PlainControl:
+    """One loop as a Control."""
+
+    name: str
+    period_s: float
+    decide: Callable[[FleetView, Told], list[SimCommand]]
+
+    def step(self, view: FleetView) -> Answer:
+        told: Told = []
+        commands = self.decide(view, told)
+        if told:
+            told[-1] = replace(told[-1], commands=len(commands))
+        return Answer(tuple(commands), tuple(told))
+
+
+class Dynamollm:
+    """State of all loops of the policy, and its slow epochs."""
+
+    def __init__(self, config: DynamollmConfig, world: World) -> None:
+        self.config, self.world = config, world
+        self.demand = Demand(config, world)
+        templates = {spec.tp: _queued(spec, config.order) for spec in world.templates}
+        site, self._gpus = self.demand.site, max(templates)
+        count = site.gpus.get(self.demand.gpu, 0) // site.gpus_per_node
+        if self._gpus != site.gpus_per_node or count < 1:
+            raise SimulationError(
+                f"{config.name} gives whole nodes to pools: it needs a TP degree of all {site.gpus_per_node} GPUs of a "
+                f"node (tp_choices, or sites.{site.name}.gpus_per_node) and at least one such node"
+            )
+        warm = WarmServers(world.overheads, config.starting)
+        self.nodes = Nodes(count, self.demand.service.name, templates, warm)
+        self.router = DynamoRouter(self.demand, self.nodes, config.routing)
+        self.profiles = PoolProfiles(self.demand, self.router, config.shard_period_s)
+        self.fast = FastLoops(config, self.demand, self.nodes, self.router, self.profiles)
+        self._scale: scale_dynamo.ScaleDynamoState | None = None
+        self._begun: Decision | None = None  # the first one, taken before time began
+        self._scale_s = self._shard_s = 0.0  # when they are next due
+        self._shard: shard_dynamo.ShardDynamoState | None = None
+        self._scale_config = scale_dynamo.ScaleDynamoConfig(
+            epoch_s=config.scale_period_s,
+            headroom=config.headroom,
+            hand_down=config.hand_down,
+            proactive=config.proactive,
+            warm_pool=config.starting.warm_pool,
+            down_after=config.down_after,
+        )
+        self._shard_config = shard_dynamo.ShardDynamoConfig(
+            epoch_s=config.shard_period_s,
+            alpha=config.alpha,
+            clocks=config.clocks,
+            wave=config.wave,
+            min_saving=config.min_saving,
+        )
+
+    def begin(self) -> Plan:
+        """The first nodes: those that scale asks for under the declared load; without either, all are shared out."""
+        view = first_view(self.world)
+        self.demand.look(view)
+        if Loop.SCALE in self.config.loops and any(self.world.declared):
+            _, effects = self._ask_scale(view)
+            self._begun = loops.decision(view, Loop.SCALE, effects.rationale.reason, effects.rationale.summary)
+            counts = [0] * len(self.demand.classes)
+            for command in effects.commands:
+                if isinstance(command, ScaleTo):
+                    counts[self.demand.keys.index(command.pool)] = sum(command.workers.values())
+        else:
+            counts = self._shared_out()
+        pool = self.demand.service.name
+        members = tuple(Member(spec, pool) for spec in self.nodes.first(counts))
+        c, slow_s = self.config, max(_TICK_S, self.config.clock_period_s)
+        controls = [
+            PlainControl(str(loop), period_s, decide)
+            for loop, period_s, decide in (
+                (Loop.SCALE, slow_s, self.scale),
+                (Loop.SHARD, slow_s, self.shard),
+                (Loop.CLOCK, c.clock_period_s, self.fast.clock),
+            )
+            if loop in c.loops
+        ]
+        if c.emergency:
+            controls.append(PlainControl("emergency", c.emergency_period_s, self.fast.ladder))
+        if not controls:
+            raise SimulationError(f"{c.name}: no loop runs; take policy multi_pool for a fleet that nothing changes")
+        self.profiles.renew(view)
+        return Plan(
+            members,
+            (PoolPlan(pool, "least_loaded"),),
+            (pool,) * self.world.cells,
+            tuple(controls),
+            self.router,
+        )
+
+    def _shared_out(self) -> list[int]:
+        """All nodes, each to the pool that lacks the largest share; pools that get none hand everything on."""
+        demand, classes = self.demand, range(len(self.demand.classes))
+        need = [(demand.forecast(n, 0.0, 1).peak() or 0.0) / demand.node_load(n) for n in classes]
+        counts = [0] * len(need)
+        counts[-1] = 1
+
+        def lacks(n: int) -> float:
+            return need[n] / counts[n] if counts[n] else math.inf if need[n] > 0.0 else -1.0
+
+        for _ in range(len(self.nodes.all) - 1):
+            counts[max(classes, key=lambda n: (lacks(n), need[n], n))] += 1
+        demand.shares[:] = [float(count == 0) for count in counts]
+        return counts
+
+    # -- scale -----------------------------------------------------------------------------------------
+
+    def scale(self, view: FleetView, told: Told) -> list[SimCommand]:
+        self.nodes.sync(view)
+        if self._begun is not None:
+            told.append(self._begun)
+            self._begun = None
+        if view.now_s >= self._scale_s - _EPS:
+            epoch = self._scale.epoch if self._scale is not None else -1
+            self.demand.look(view)
+            state, effects = self._ask_scale(view)
+            for command in effects.commands:
+                if isinstance(command, ScaleTo):
+                    self.nodes.wanted[self.demand.keys.index(command.pool)] = sum(command.workers.values())
+            if effects.commands:
+                self.profiles.renew(view)
+            if effects.commands or state.epoch != epoch:
+                why = effects.rationale
+                told.append(loops.decision(view, Loop.SCALE, why.reason, why.summary))
+        return self.nodes.settle(view)
+
+    def _ask_scale(self, view: FleetView) -> tuple[scale_dynamo.ScaleDynamoState, Effects]:
+        keys = self.demand.keys
+        warm_s, cold_s = (self._start_s(warm=warm) for warm in (True, False))
+        steps = math.ceil((2 + cold_s // self.config.scale_period_s) * self.config.scale_period_s / TEMPLATE.step_s) + 1
+        obs = scale_dynamo.ScaleDynamoObservation(
+            now_s=view.now_s,
+            step_s=TEMPLATE.step_s,
+            node=self.demand.best,
+            classes=self.demand.class_loads(view.now_s, steps),
+            nodes=dict(zip(keys, self.nodes.counts(len(keys)), strict=True)),
+            nodes_available=len(self.nodes.all),
+            warm_start_s=warm_s,
+            cold_start_s=cold_s,
+        )
+        self._scale, effects = scale_dynamo.step(self._scale, obs, self._scale_config)
+        self._scale_s = effects.next_tick_s or math.inf
+        self.demand.shares[:] = [self._scale.shares.get(key, 0.0) for key in keys]
+        return self._scale, effects
+
+    def _start_s(self, *, warm: bool) -> float:
+        """Of a node, in whole ticks, so that one that is ahead of an epoch is up when that begins."""
+        cached, model = self.config.starting.weights_cached, self.demand.service.model
+        took_s = cold_start_s(self.world.overheads, warm=warm, weights_cached=cached, model_name=model)
+        tick_s = max(_TICK_S, self.config.clock_period_s)
+        return tick_s * math.ceil(took_s / tick_s - _EPS)
+
+    # -- shard -----------------------------------------------------------------------------------------
+
+    def shard(self, view: FleetView, told: Told) -> list[SimCommand]:
+        self.nodes.sync(view)
+        if view.now_s < self._shard_s - _EPS:
+            return []
+        before = self._shard.epoch if self._shard is not None else -1
+        self.profiles.renew_if_old(view)
+        self._shard, effects = shard_dynamo.step(self._shard, self._shard_observation(view), self._shard_config)
+        self._shard_s = effects.next_tick_s or math.inf
+        commands: list[SimCommand] = []
+        for command in effects.commands:
+            if isinstance(command, ReshardNode):
+                commands += self.nodes.reshard(command, view)
+        if commands or self._shard.epoch != before:
+            told.append(loops.decision(view, Loop.SHARD, effects.rationale.reason, effects.rationale.summary))
+        return commands
+
+    def _shard_observation(self, view: FleetView) -> shard_dynamo.ShardDynamoObservation:
+        service, overheads = self.demand.service, self.world.overheads
+        best = engine_model(service.model, self.demand.gpu, self.demand.best.tp, service.engine)
+        weights = weight_bytes(service.model)
+        pools = []
+        for n, key in enumerate(self.demand.keys):
+            layouts = self.nodes.layouts(n, view)
+            if layouts:
+                pools.append(
+                    shard_dynamo.ShardPool(
+                        key=key,
+                        model=service.model,
+                        gpu=self.demand.gpu,
+                        nodes=layouts,
+                        demand_rps=(self.demand.pool_rps(n, view.now_s),),
+                        limits=self.profiles.limits(n),
+                        profiles=self.profiles.of[n],
+                        weight_bytes=weights,
+                        room_bytes=(best.kv_capacity_tokens * best.constants.kv_bytes + weights) / best.tp,
+                        start_s=self._start_s(warm=True),
+                        gpus_per_node=self._gpus,
+                    )
+                )
+        return shard_dynamo.ShardDynamoObservation(
+            view.now_s, tuple(pools), OverheadTable(), overheads.sync_s, overheads.link_bytes_per_s
+        )
+
+
+def _queued(spec: InstanceSpec, order: str) -> InstanceSpec:
+    return replace(spec, scheduling=Scheduling(order))

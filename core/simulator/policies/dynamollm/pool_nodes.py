@@ -1,0 +1,248 @@
+"""DynamoLLM's nodes: which pool each serves, what runs on it, and how that becomes commands.
+
+A node belongs to one pool. A router places every request, so that a node changes pools at once, with all that runs on
+it; all instances are in one pool of the simulator's. What starts, re-shards and ends is followed from view to view.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from core.algorithms.placement.node_layouts import Layout
+from core.simulator.kernel.commands import (
+    DRAINING,
+    OFF,
+    SERVING,
+    STARTING,
+    Drain,
+    FleetView,
+    Reshard,
+    SimCommand,
+    Start,
+)
+from core.simulator.kernel.simulated import InstanceSpec
+from core.simulator.policies.change_round import WarmServers
+from core.simulator.policies.racks import Kind
+from core.types import ReshardNode
+
+_EPS = 1e-9
+
+
+@dataclass(slots=True)
+class _Coming:
+    """An instance that was asked for and that no view has shown yet; of a re-shard it serves from `at_s`."""
+
+    tp: int
+    at_s: float
+    starting: bool
+
+
+@dataclass(slots=True)
+class Node:
+    """`pool` None: nobody's. `slots`: places in the view of what runs on it; `old`: those that a re-shard ends."""
+
+    name: str
+    pool: int | None = None
+    slots: list[int] = field(default_factory=list)
+    old: list[int] = field(default_factory=list)
+    coming: list[_Coming] = field(default_factory=list)
+    shifted: bool = False  # its load is to go elsewhere, since nobody will serve here for a while
+
+    @property
+    def changing(self) -> bool:
+        return bool(self.old or self.coming)
+
+
+class Nodes:
+    """All nodes of the cluster."""
+
+    def __init__(self, count: int, pool: str, templates: dict[int, InstanceSpec], warm: WarmServers) -> None:
+        self.all = [Node(f"node-{n}") for n in range(count)]
+        self.wanted: dict[int, int] = {}
+        self._pool, self._templates, self._warm = pool, templates, warm
+        self._node_of: dict[int, Node] = {}
+        self._leaving: set[int] = set()  # drained
+        self._seen = b""
+        self.version = 0  # counts the changes of who serves for which pool
+
+    # -- from views ------------------------------------------------------------------------------------
+
+    def sync(self, view: FleetView) -> None:
+        """Takes in what happened; cheap when nothing did."""
+        seen = view.state.tobytes() + view.pool.tobytes()
+        if seen == self._seen:
+            return
+        self._seen = seen
+        self.version += 1
+        state, pool = view.state.tolist(), view.pool.tolist()
+        self._note_ends(view.now_s, state)
+        for slot in range(len(state)):
+            if slot not in self._node_of and (state[slot] == STARTING or (state[slot] == SERVING and pool[slot] >= 0)):
+                self._claim(slot, view.instances[slot].tp, state[slot] == STARTING)
+
+    def _note_ends(self, now_s: float, state: Sequence[int]) -> None:
+        for node in self.all:
+            shards = [one for one in node.coming if not one.starting]
+            if node.old and (not shards or shards[0].at_s <= now_s + _EPS):
+                for slot in node.old:
+                    self._forget(slot)
+                node.old = []
+            for slot in list(node.slots):
+                on_again = slot in self._leaving and state[slot] in (STARTING, SERVING)
+                if (state[slot] == OFF or on_again) and slot not in node.old:
+                    self._forget(slot)
+            if not node.changing:
+                node.shifted = False
+            if not node.slots and not node.coming and node.pool is not None:
+                node.pool = None
+
+    def _forget(self, slot: int) -> None:
+        node = self._node_of.pop(slot)
+        node.slots.remove(slot)
+        self._leaving.discard(slot)
+
+    def _claim(self, slot: int, tp: int, starting: bool) -> None:
+        """Gives what appeared to the node that has waited for it longest. Instances of a degree are all alike."""
+        waiting = [
+            (one.at_s, n, node, one)
+            for n, node in enumerate(self.all)
+            for one in node.coming
+            if one.tp == tp and one.starting == starting
+        ]
+        if not waiting:
+            return
+        _, _, node, one = min(waiting, key=lambda item: item[:2])
+        node.coming.remove(one)
+        node.slots.append(slot)
+        self._node_of[slot] = node
+
+    # -- what runs -------------------------------------------------------------------------------------
+
+    def counts(self, pools: int) -> list[int]:
+        """Nodes of each pool that serve or start."""
+        found = [0] * pools
+        for node in self.all:
+            if node.pool is not None and not self._is_leaving(node):
+                found[node.pool] += 1
+        return found
+
+    def _is_leaving(self, node: Node) -> bool:
+        return bool(node.slots) and all(slot in self._leaving for slot in node.slots)
+
+    def serving(self, pool: int, view: FleetView) -> list[int]:
+        """Slots that take requests of a pool; those on nodes whose load is to be shifted only when nobody else does."""
+        mine = [node for node in self.all if node.pool == pool]
+        found = [slot for node in mine if not node.shifted for slot in self._up(node, view)]
+        return found or [slot for node in mine for slot in self._up(node, view)]
+
+    def _up(self, node: Node, view: FleetView) -> list[int]:
+        return [slot for slot in node.slots if view.state[slot] == SERVING and view.pool[slot] >= 0]
+
+    def layouts(self, pool: int, view: FleetView) -> dict[str, Layout]:
+        """What runs on the nodes of a pool, of one that re-shards what it ends; without those that still start."""
+        found: dict[str, Layout] = {}
+        for node in self.all:
+            stays = [slot for slot in node.slots if slot not in self._leaving]
+            starting = not node.old and (node.coming or any(view.state[slot] == STARTING for slot in stays))
+            if node.pool == pool and stays and not starting:
+                found[node.name] = tuple(sorted(view.instances[slot].tp for slot in stays))
+        return found
+
+    def pool_of(self, slot: int) -> int | None:
+        node = self._node_of.get(slot)
+        return None if node is None or slot in self._leaving else node.pool
+
+    # -- nodes of pools --------------------------------------------------------------------------------
+
+    def settle(self, view: FleetView) -> list[SimCommand]:
+        """A step towards the nodes that each pool is to have: from pools that have too many, else from nobody's."""
+        have = Counter(node.pool for node in self.all if node.pool is not None and not self._is_leaving(node))
+        surplus: list[Node] = []
+        for pool, count in self.wanted.items():
+            surplus += self._least_used(pool, have[pool] - count, view)
+        commands: list[SimCommand] = []
+        for pool, count in sorted(self.wanted.items(), reverse=True):  # the largest class first: it takes from all
+            for _ in range(count - have[pool]):
+                if surplus:
+                    surplus.pop(0).pool = pool
+                    self.version += 1
+                elif (free := next((node for node in self.all if node.pool is None), None)) is not None:
+                    commands.append(self._start(free, pool, view.now_s))
+        for node in surplus:
+            commands += self._empty(node, node.slots, view)
+        return commands
+
+    def _least_used(self, pool: int, count: int, view: FleetView) -> list[Node]:
+        """Nodes that a pool gives up; one that changes must end that first."""
+        mine = [n for n in self.all if n.pool == pool and n.slots and not n.changing and not self._is_leaving(n)]
+        mine.sort(key=lambda node: sum(int(view.running[slot]) for slot in node.slots))
+        return mine[: max(0, count)]
+
+    def _start(self, node: Node, pool: int, now_s: float) -> Start:
+        spec = self._templates[max(self._templates)]
+        ready_in_s = self._warm.ready_in_s(Kind(spec.site, spec.model, spec.gpu, spec.tp), now_s)
+        node.pool = pool
+        return self._join(node, spec.tp, ready_in_s, now_s)
+
+    def _join(self, node: Node, tp: int, ready_in_s: float, now_s: float) -> Start:
+        node.coming.append(_Coming(tp, now_s + ready_in_s, starting=True))
+        return Start(self._spec(tp), self._pool, ready_in_s)
+
+    def _spec(self, tp: int) -> InstanceSpec:
+        return replace(self._templates[tp], name=f"tp{tp}")
+
+    def _empty(self, node: Node, slots: Iterable[int], view: FleetView) -> list[SimCommand]:
+        going = [slot for slot in slots if view.state[slot] != DRAINING]
+        self._leaving.update(going)
+        self.version += 1
+        return [Drain(view.instances[slot].name) for slot in going]
+
+    # -- layouts of nodes ------------------------------------------------------------------------------
+
+    def reshard(self, change: ReshardNode, view: FleetView) -> list[SimCommand]:
+        """A node from one layout to another. What is in both stays; nothing, when it is not as the change has it."""
+        node = next(node for node in self.all if node.name == change.node)
+        up = self._up(node, view)
+        layout = tuple(sorted(view.instances[slot].tp for slot in up))
+        if node.changing or layout != tuple(sorted(change.source)):
+            return []
+        ends, begins = Counter(change.source), Counter(change.target)
+        ends, begins = ends - begins, begins - ends
+        old: list[int] = []
+        for slot in sorted(up, key=lambda slot: int(view.running[slot])):
+            if ends[view.instances[slot].tp] > 0:
+                ends[view.instances[slot].tp] -= 1
+                old.append(slot)
+        new = sorted(begins.elements())
+        takes_s = change.transfer_s + change.sync_s
+        if not old:
+            return [self._join(node, tp, takes_s, view.now_s) for tp in new]
+        if not new:
+            return self._empty(node, old, view)
+        node.old = old
+        node.coming += [_Coming(tp, view.now_s + takes_s, starting=False) for tp in new]
+        node.shifted = not change.serves_on
+        self.version += 1
+        names = tuple(view.instances[slot].name for slot in old)
+        into = tuple(self._spec(tp) for tp in new)
+        if change.serves_on:
+            return [Reshard(names, into, takes_s, 0.0, change.kv_share)]
+        if change.kv_share <= 0.0:  # what comes does not fit beside what is there: they are down first
+            return [Reshard(names, into, 0.0, takes_s, 1.0)]
+        return [Reshard(names, into, change.transfer_s, change.sync_s, change.kv_share)]
+
+    def first(self, counts: Sequence[int]) -> list[InstanceSpec]:
+        """Nodes at their best for each pool, that serve from the first second on: their instances."""
+        tp = max(self._templates)
+        found = []
+        free = iter(enumerate(self.all))
+        for pool, count in enumerate(counts):
+            for _ in range(count):
+                slot, node = next(free)
+                node.pool, node.slots = pool, [slot]
+                self._node_of[slot] = node
+                found.append(replace(self._spec(tp), name=f"tp{tp}-{slot}"))
+        self.wanted = dict(enumerate(counts))
+        return found

@@ -1,0 +1,42 @@
+"""What an instance of each pool carries and draws, at the lengths now seen: what DynamoLLM's fast decisions go by."""
+
+from __future__ import annotations
+
+from core.engine.load_profile import LoadProfile
+from core.simulator.kernel.commands import FleetView
+from core.simulator.policies.dynamollm.demand import Demand
+from core.simulator.policies.dynamollm.router import DynamoRouter
+from core.types import Limits
+
+_EPS = 1e-9
+
+
+class PoolProfiles:
+    """`of[pool]` are the profiles by TP degree. The router is told the largest load of each with every renewal."""
+
+    def __init__(self, demand: Demand, router: DynamoRouter, period_s: float) -> None:
+        self.of: list[dict[int, LoadProfile]] = []
+        self._demand, self._router = demand, router
+        self._period_s, self._next_s = period_s, 0.0
+
+    def limits(self, pool: int) -> Limits:
+        """What mean latencies in a pool are to keep."""
+        return self._demand.planned(self._demand.pool_limits(pool))
+
+    def renew(self, view: FleetView) -> None:
+        """Profiles at the lengths now seen, and with them the largest load of each kind of instance."""
+        self._next_s = view.now_s + self._period_s
+        self.of = [self._demand.profiles(pool, view.now_s) for pool in range(len(self._demand.classes))]
+        most: dict[tuple[int, int], float] = {}
+        for pool, own in enumerate(self.of):
+            limits = self.limits(pool)
+            prompt = self._demand.pool_lengths(pool, view.now_s).prompt_tokens
+            self._router.mean_prompt[pool] = prompt
+            for tp, profile in own.items():
+                most[pool, tp] = prompt * max(0.0, float(profile.top().within(limits)[0]))
+        self._router.most = most
+
+    def renew_if_old(self, view: FleetView) -> None:
+        if view.now_s >= self._next_s - _EPS:
+            self._demand.look(view)
+            self.renew(view)

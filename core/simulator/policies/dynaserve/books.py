@@ -1,0 +1,244 @@
+"""What DynaServe's global scheduler knows of its instances: who has which micro-request, and how fast they are.
+
+The fleet tells what each instance has. Where a request is to be cut, and which second parts are still to come, only the
+one who placed it knows; both belong to an instance's work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.algorithms.split.batch_composition import LatencyTable, modelled_table
+from core.algorithms.split.split_point import Backlog, PassCosts, calibrated, finish_s, pass_costs
+from core.algorithms.split.virtual_passes import parts
+from core.engine.engine_model import EngineModel, engine_model
+from core.simulator.kernel.commands import FleetView
+from core.simulator.kernel.simulated import InstanceSpec
+
+Ints = NDArray[np.int64]
+Row = tuple[int, int, int]  # tokens to prefill, decode passes after them, tokens in the cache
+
+_BUDGET_STEP = 64  # tokens: passes of budgets in between are reckoned alike
+_FEWEST_PASSES = 8  # in a period, for its length to tell of the passes' and not of where they happen to end
+# Columns of what an instance has: the middle three are a row of its backlog.
+NUMBER, LEFT, DECODES, CACHED, GENERATED = range(5)
+
+
+@dataclass(slots=True)
+class Engine:
+    """An instance as the predictor knows it. `scale`: measured over predicted time of its passes."""
+
+    spec: InstanceSpec
+    itl_s: float  # limit that its batches are composed for; 0: none
+    scale: float = 1.0
+    costs: dict[tuple[float, int], PassCosts] = field(default_factory=dict)
+    tables: dict[float, LatencyTable] = field(default_factory=dict)
+
+    @property
+    def model(self) -> EngineModel:
+        return engine_model(self.spec.model, self.spec.gpu, self.spec.tp, self.spec.engine)
+
+    def pass_costs(self, mhz: float, contexts: Ints) -> PassCosts:
+        """The costs of a pass with the token budget that batches beside these decodes are composed with."""
+        budget = self.spec.tokens_per_iteration
+        if self.itl_s > 0.0 and contexts.size:
+            n = contexts.size
+            room = self._table(mhz).prefill_budget(int(contexts.sum()) / n, n, self.itl_s, budget - n)
+            budget = min(budget, max(_BUDGET_STEP, (n + room) // _BUDGET_STEP * _BUDGET_STEP))
+        found = self.costs.get((mhz, budget))
+        if found is None:
+            found = pass_costs(self.model, mhz, budget, self.spec.max_sequences)
+            self.costs[mhz, budget] = found
+        return found
+
+    def _table(self, mhz: float) -> LatencyTable:
+        if mhz not in self.tables:
+            self.tables[mhz] = modelled_table(
+                self.model, mhz, self.spec.tokens_per_iteration, max_sequences=self.spec.max_sequences
+            )
+        return self.tables[mhz]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A request and where it is cut. `split` 0: it is not. `total`: prompt and predicted output with its margin."""
+
+    number: int
+    prompt: int
+    total: int
+    split: int = 0
+    second: int = -1
+
+
+class _Requests:
+    """What is placed, by number, in arrays for whole batches at once: a ring that grows when two live ones collide."""
+
+    def __init__(self) -> None:
+        self._rows = np.full((1024, 5), -1, np.int64)
+
+    def put(self, placed: Placed) -> None:
+        row = (placed.number, placed.prompt, placed.total, placed.split, placed.second)
+        while self._rows[placed.number % len(self._rows), 0] not in (-1, placed.number):
+            self._grow()
+        self._rows[placed.number % len(self._rows)] = row
+
+    def _grow(self) -> None:
+        live = self._rows[self._rows[:, 0] >= 0]
+        self._rows = np.full((2 * len(self._rows), 5), -1, np.int64)
+        self._rows[live[:, 0] % len(self._rows)] = live  # apart before, so apart in twice the room
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self._rows[:, 0] >= 0))
+
+    def get(self, number: int) -> Placed | None:
+        row = self._rows[number % len(self._rows)].tolist()
+        return Placed(*row) if row[0] == number else None
+
+    def many(self, numbers: Ints) -> Ints:
+        """(n, 4): prompt, total, split, second."""
+        return self._rows[numbers % len(self._rows), 1:]
+
+    def drop(self, number: int) -> None:
+        self._rows[number % len(self._rows), 0] = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """An instance at a time: what it had, the first `running` of it in its batch, and the costs of its passes."""
+
+    at_s: float
+    states: Ints
+    running: int
+    costs: PassCosts
+
+
+class Books:
+    """All micro-requests that are placed and not over, and the instances that they are on."""
+
+    def __init__(self, engines: tuple[Engine, ...], link_token_s: float, latency_s: float) -> None:
+        self.engines = engines
+        self._token_s, self._latency_s = link_token_s, latency_s
+        self._placed = _Requests()
+        self._seen: list[set[int]] = [set() for _ in engines]
+        self._to_come: list[dict[int, Row]] = [{} for _ in engines]  # second parts, while the first is under way
+        self._lands_s: dict[int, float] = {}  # latest time at which one that left its first instance is on the next
+        self._last: dict[int, _Look] = {}
+
+    def __len__(self) -> int:
+        """Requests that are not known to be over."""
+        return len(self._placed)
+
+    def note(self, placed: Placed, first: int) -> None:
+        self._placed.put(placed)
+        self._seen[first].add(placed.number)
+        if placed.split > 0:
+            self._to_come[placed.second][placed.number] = parts(placed.prompt, placed.total, placed.split)[1]
+
+    # -- what an instance has --------------------------------------------------------------------------
+
+    def count(self, i: int, view: FleetView) -> int:
+        """Micro-requests of an instance, those to come included."""
+        return int(view.running[i] + view.waiting[i]) + len(self._to_come[i])
+
+    def backlog(self, i: int, view: FleetView) -> Backlog:
+        """All that an instance has to do, the parts to come last."""
+        states, running = self.states(i, view)
+        due = self._due(i, view.now_s)
+        work = np.empty((len(states) + len(due), 3), np.int64)
+        work[: len(states)] = states[:, LEFT : CACHED + 1]
+        if due:
+            work[len(states) :] = due
+        return Backlog.of(self._costs(i, view, states[:running]), work, running, scale=self.engines[i].scale)
+
+    def states(self, i: int, view: FleetView) -> tuple[Ints, int]:
+        """The micro-requests on an instance, and how many of them run. Forgets those that are over."""
+        seen = view.sequences(i)
+        here = set(seen.number.tolist())
+        for number in self._seen[i] - here:
+            self._left(i, number, view.now_s)
+        for number in self._to_come[i].keys() & here:
+            del self._to_come[i][number]
+            self._lands_s.pop(number, None)
+        self._seen[i] = here
+        prompt, total, split, second = self._placed.many(seen.number).T
+        left, generated = seen.to_prefill_tokens, seen.generated_tokens
+        cut = np.where((split > 0) & (second != i), split, total)
+        goal = np.where(cut < prompt, cut, prompt + generated)  # where a prefill brings the cache to
+        cached = np.where(left > 0, goal - left, seen.kv_tokens)
+        output = total - prompt - generated  # that is still to come
+        decodes = np.where(
+            left > 0,
+            np.where(cut <= prompt, 0, np.minimum(cut - goal, output - 1)),
+            np.maximum(1, np.minimum(cut - cached, output)),  # one that goes on beyond its prediction is about to end
+        )
+        states = np.empty((left.size, 5), np.int64)
+        for column, values in enumerate((seen.number, left, np.maximum(0, decodes), cached, generated)):
+            states[:, column] = values
+        return states, seen.running
+
+    def _left(self, i: int, number: int, now_s: float) -> None:
+        """It is not on this instance any more: over, or on its way to the next one."""
+        placed = self._placed.get(number)
+        if placed is None or placed.split == 0 or i == placed.second:
+            self._placed.drop(number)
+        elif number in self._to_come[placed.second]:
+            self._lands_s[number] = now_s + self._latency_s + placed.total * self._token_s
+
+    def _due(self, i: int, now_s: float) -> list[Row]:
+        """The second parts that will come to an instance. One that ought to have landed had ended before."""
+        to_come = self._to_come[i]
+        for number in [n for n in to_come if self._lands_s.get(n, now_s) < now_s]:
+            del to_come[number], self._lands_s[number]
+            self._placed.drop(number)
+        return list(to_come.values())
+
+    def _costs(self, i: int, view: FleetView, running: Ints) -> PassCosts:
+        return self.engines[i].pass_costs(float(view.mhz[i]), running[running[:, LEFT] == 0, CACHED])
+
+    # -- how fast it is --------------------------------------------------------------------------------
+
+    def calibrate(self, i: int, view: FleetView, gain: float) -> None:
+        """Holds what was done since the last call against the time that it was predicted to take.
+
+        Only where one sequence decoded all the time: its tokens count the passes, and nothing stood still.
+        """
+        states, running = self.states(i, view)
+        last = self._last.get(i)
+        self._last[i] = _Look(view.now_s, states, running, self._costs(i, view, states[:running]))
+        if last is None:
+            return
+        now = {row[NUMBER]: row for row in states[:running].tolist()}
+        waiting = set(states[running:, NUMBER].tolist())  # as before, or they gave way: did nothing that lasts
+        before = [row for row in last.states.tolist() if row[NUMBER] not in waiting]
+        decoding = [row for row in before[: last.running] if row[LEFT] == 0 and row[NUMBER] in now]
+        passes = max((now[row[NUMBER]][GENERATED] - row[GENERATED] for row in decoding), default=0)
+        if passes < _FEWEST_PASSES:
+            return
+        admitted = sum(number not in waiting for number in last.states[: last.running, NUMBER].tolist())
+        known = {row[NUMBER] for row in before}
+        done = [_done(row, now.get(row[NUMBER]), passes) for row in before]
+        done += [self._came(i, row) for number, row in now.items() if number not in known]
+        engine = self.engines[i]
+        predicted_s = finish_s(Backlog.of(last.costs, done, admitted))
+        engine.scale = calibrated(engine.scale, predicted_s, view.now_s - last.at_s, gain)
+
+    def _came(self, i: int, now: list[int]) -> Row:
+        """What one did that was not there the last time."""
+        prompt, _, split, second = self._placed.many(np.array([now[NUMBER]]))[0].tolist()
+        brought = split if i == second else 0  # tokens in the cache that came with it
+        had = max(0, brought - prompt + 1) if brought else 0
+        return max(0, min(now[CACHED], prompt) - brought), max(0, now[GENERATED] - had), brought
+
+
+def _done(before: list[int], now: list[int] | None, passes: int) -> Row:
+    """What a micro-request did between two looks at it; one that has left did all it had to."""
+    if now is None:
+        return before[LEFT], min(before[DECODES], passes), before[CACHED]
+    if before[LEFT] == 0:
+        return 0, max(0, now[GENERATED] - before[GENERATED]), before[CACHED]
+    if now[LEFT] > 0:
+        return max(0, now[CACHED] - before[CACHED]), 0, before[CACHED]
+    return before[LEFT], max(0, now[GENERATED] - before[GENERATED] - 1), before[CACHED]

@@ -1,0 +1,243 @@
+"""DynaServe on the simulated fleet, and its two ends: prefill and decode together, and apart.
+
+Global (section 4.1): each request is cut at the token at which the two instances of a pair are done at the same time,
+by `core.algorithms.split`, which also knows the ends. Local (4.2): an instance's batches keep the limit on the gap
+between tokens. Transfer (4.3): what is computed is sent while more is computed. All three can be switched off.
+
+The paper has two groups of as many instances, for the first parts and for the second ones. With more than one instance
+in each, a request goes to those that will be done first with what they have.
+
+`pd_coloc` and `pd_disagg` are the paper's baselines: vLLM with whole requests by turns, and a group that prefills for
+another one that decodes, by turns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from core.algorithms.split.split_point import Backlog, Split, SplitConfig, SplitMode, finish_s, split_request
+from core.engine.engine_model import engine_model
+from core.simulator.fields import Section
+from core.simulator.kernel.commands import SERVING, Answer, Decision, FleetView, Placement, RequestView
+from core.simulator.kernel.simulated import Handover, InstanceSpec, Scheduling, SimulationError
+from core.simulator.policies.dynaserve.books import Books, Engine, Placed
+from core.simulator.policies.world import Member, Plan, PoolPlan, SiteInfo, World
+from core.types import Reason
+
+NAMES = ("dynaserve", "pd_coloc", "pd_disagg")
+FIRST, SECOND = "first", "second"
+_ITL_S = 0.1  # the paper's objective for the time between tokens (section 6.1)
+_TICK_S = 0.05
+_ROUTINGS = ("predicted", "round_robin")
+
+
+@dataclass(frozen=True, slots=True)
+class DynaserveConfig:
+    """`split`: dynamic | disaggregated | colocated. `routing`: predicted (to whom will be done first) | round_robin.
+
+    `itl_limit_s`: that batches are composed for, less the share `itl_margin`; None: the strictest objective of the
+    classes, or else the paper's 100 ms; 0: batches take the whole token budget. `chunked`: the KV cache is sent while
+    more of it is computed. `calibrate_s`: how often predictions are held against the clock; 0: never. `candidates`: of
+    each group, those with the fewest micro-requests are looked at. `first_share`: of the instances, for first parts.
+    `link_gb_per_s`: between two instances; 25 is one of the paper's 200 Gbit/s NICs.
+    """
+
+    name: str = "dynaserve"
+    split: str = SplitMode.DYNAMIC
+    routing: str = "predicted"
+    itl_limit_s: float | None = None
+    itl_margin: float = 0.05
+    chunked: bool = True
+    calibrate_s: float = 1.0
+    gain: float = 0.1
+    max_probes: int = 6
+    margin_tokens: int = 20
+    tolerance: float = 0.002
+    candidates: int = 2
+    first_share: float = 0.5
+    link_gb_per_s: float = 25.0
+    latency_s: float = 0.001
+    report_s: float = 60.0
+
+
+_DEFAULTS = {
+    "dynaserve": DynaserveConfig(),
+    "pd_coloc": DynaserveConfig("pd_coloc", SplitMode.COLOCATED, "round_robin", 0.0, chunked=False),
+    "pd_disagg": DynaserveConfig("pd_disagg", SplitMode.DISAGGREGATED, "round_robin", 0.0, chunked=False),
+}
+
+
+def read_dynaserve(section: Section) -> DynaserveConfig:
+    """Any knob of any of the three names: the names differ in their defaults.
+
+    Raises:
+        ScenarioError: A value out of range, or a dynamic split of requests that go by turns.
+    """
+    d = _DEFAULTS[section.text("name")]
+
+    def number(key: str, least: float | None = None, above: float | None = None) -> float:
+        value = section.number(key, getattr(d, key), least, above)
+        assert value is not None
+        return value
+
+    found = DynaserveConfig(
+        name=d.name,
+        split=section.choice("split", [str(mode) for mode in SplitMode], d.split),
+        routing=section.choice("routing", _ROUTINGS, d.routing),
+        itl_limit_s=section.number("itl_limit_s", d.itl_limit_s, least=0.0),
+        itl_margin=number("itl_margin", least=0.0),
+        chunked=section.flag("chunked", d.chunked),
+        calibrate_s=number("calibrate_s", least=0.0),
+        gain=number("gain", above=0.0),
+        max_probes=section.integer("max_probes", d.max_probes, least=1),
+        margin_tokens=section.integer("margin_tokens", d.margin_tokens, least=0),
+        tolerance=number("tolerance", least=0.0),
+        candidates=section.integer("candidates", d.candidates, least=1),
+        first_share=number("first_share", above=0.0),
+        link_gb_per_s=number("link_gb_per_s", above=0.0),
+        latency_s=number("latency_s", least=0.0),
+        report_s=number("report_s", above=0.0),
+    )
+    for key in ("itl_margin", "first_share"):
+        if getattr(found, key) >= 1.0:
+            raise section.error(key, f"must be below 1, not {getattr(found, key):g}")
+    if found.gain > 1.0:
+        raise section.error("gain", f"must be at most 1, not {found.gain:g}")
+    if found.split == SplitMode.DYNAMIC and found.routing != "predicted":
+        raise section.error("routing", "must be predicted where requests are split by predicted finish times")
+    return found
+
+
+# -- the fleet -------------------------------------------------------------------------------------
+
+
+def begin(config: DynaserveConfig, world: World) -> Plan:
+    """All GPUs as instances, in two groups; colocation by turns has one.
+
+    Raises:
+        SimulationError: Several services or sites, or too few instances.
+    """
+    world.require_one(config.name, gpu_types=False)  # pairs of instances share a link and a model
+    service, site = world.services[0], world.sites[0]
+    limits = [c.limits.tpot_s for c in service.partitions[0].classes if c.limits.tpot_s is not None]
+    itl_s = config.itl_limit_s if config.itl_limit_s is not None else min(limits, default=_ITL_S)
+    itl_s *= 1.0 - config.itl_margin
+    kinds = [spec for spec in world.templates if spec.model == service.model]
+    specs = [replace(spec, scheduling=Scheduling(itl_limit_s=itl_s)) for spec in instances(kinds, site)]
+    whole_by_turns = config.split == SplitMode.COLOCATED and config.routing == "round_robin"
+    if len(specs) < (1 if whole_by_turns else 2):
+        raise SimulationError(f"{config.name}: {site.name} has GPUs for {len(specs)} instances: give at least two")
+    cells = (FIRST,) * world.cells
+    if whole_by_turns:
+        members = tuple(Member(spec, FIRST) for spec in specs)
+        return Plan(members, (PoolPlan(FIRST, "round_robin"),), cells, ())
+    firsts = min(len(specs) - 1, max(1, round(config.first_share * len(specs))))
+    members = tuple(Member(spec, FIRST if n < firsts else SECOND) for n, spec in enumerate(specs))
+    token_s = _kv_bytes(specs[0]) / (config.link_gb_per_s * 1e9)
+    by_turns = config.routing == "round_robin"
+    handover = Handover(SECOND, "prompt" if by_turns else "routed", token_s, config.latency_s, config.chunked)
+    pools = (PoolPlan(FIRST, "round_robin", handover), PoolPlan(SECOND, "round_robin"))
+    if by_turns:
+        return Plan(members, pools, cells, ())
+    books = Books(tuple(Engine(spec, itl_s) for spec in specs), token_s, config.latency_s)
+    scheduler = GlobalScheduler(config, books, tuple(range(firsts)), tuple(range(firsts, len(specs))))
+    return Plan(members, pools, cells, (scheduler,), scheduler)
+
+
+def instances(kinds: list[InstanceSpec], site: SiteInfo) -> list[InstanceSpec]:
+    """As many as the site's nodes have room for, of the first kind of each GPU type."""
+    found = []
+    for gpu, count in site.gpus.items():
+        kind = next((spec for spec in kinds if spec.gpu == gpu), None)
+        if kind is not None:
+            nodes, rest = divmod(count, site.gpus_per_node)
+            room = nodes * (site.gpus_per_node // kind.tp) + rest // kind.tp
+            found += [replace(kind, name=f"{kind.name}-{n}") for n in range(room)]
+    return found
+
+
+def _kv_bytes(spec: InstanceSpec) -> float:
+    return engine_model(spec.model, spec.gpu, spec.tp, spec.engine).constants.kv_bytes
+
+
+# -- the global scheduler --------------------------------------------------------------------------
+
+
+class GlobalScheduler:
+    """Router: a pair and a split for each request. Control: calibrates the predictor, and tells what was decided."""
+
+    name = "split"
+    tick_s = _TICK_S
+
+    def __init__(
+        self, config: DynaserveConfig, books: Books, firsts: tuple[int, ...], seconds: tuple[int, ...]
+    ) -> None:
+        self._config, self.books = config, books
+        self._firsts, self._seconds = firsts, seconds
+        self._split = SplitConfig(SplitMode(config.split), config.max_probes, config.margin_tokens, config.tolerance)
+        self._room = [engine.spec.kv_capacity for engine in books.engines]
+        self._cuts: Counter[str] = Counter()
+        self._probes = 0
+        self._told_s = 0.0
+
+    @property
+    def period_s(self) -> float:
+        return self._config.calibrate_s or self._config.report_s
+
+    def place(self, request: RequestView, view: FleetView) -> Placement | None:
+        """None: it fits nowhere."""
+        new = request.prompt_tokens - request.cached_tokens
+        need = request.prompt_tokens + request.predicted_tokens
+        first, second = (self._soonest(group, need, view) for group in (self._firsts, self._seconds))
+        if first is None or second is None:
+            return None
+        found = split_request(new, request.predicted_tokens, first[1], second[1], self._split)
+        self._count(found)
+        total = found.total + request.cached_tokens
+        placed = Placed(request.number, request.prompt_tokens, total)
+        if found.whole:
+            i = first[0] if found.tokens > 0 else second[0]
+            self.books.note(placed, i)
+            return Placement(i)
+        tokens = found.tokens + request.cached_tokens
+        self.books.note(replace(placed, split=tokens, second=second[0]), first[0])
+        return Placement(first[0], tokens, second[0])
+
+    def _soonest(self, group: tuple[int, ...], need: int, view: FleetView) -> tuple[int, Backlog] | None:
+        """The instance of a group that will be done first with what it has."""
+        fits = [i for i in group if view.state[i] == SERVING and need <= self._room[i]]
+        if len(fits) > self._config.candidates:
+            fits.sort(key=lambda i: self.books.count(i, view))
+        found = [(i, self.books.backlog(i, view)) for i in fits[: self._config.candidates]]
+        if len(found) < 2:
+            return found[0] if found else None
+        return min(found, key=lambda item: finish_s(item[1]))
+
+    def _count(self, found: Split) -> None:
+        self._probes += found.probes
+        if found.whole:
+            self._cuts["whole on the first" if found.tokens else "whole on the second"] += 1
+        elif found.tokens == found.prompt:
+            self._cuts["after the prompt"] += 1
+        else:
+            self._cuts["in the prompt" if found.tokens < found.prompt else "in the output"] += 1
+
+    def step(self, view: FleetView) -> Answer:
+        """Calibrates each instance; a decision each `report_s`, for all requests placed since the last one."""
+        if self._config.calibrate_s > 0.0:
+            for i in (*self._firsts, *self._seconds):
+                self.books.calibrate(i, view, self._config.gain)
+        if not self._cuts or view.now_s < self._told_s + self._config.report_s:
+            return Answer()
+        count = sum(self._cuts.values())
+        cuts = ", ".join(f"{n} {where}" for where, n in sorted(self._cuts.items()))
+        scales = [engine.scale for engine in self.books.engines]
+        summary = (
+            f"{count} requests: {cuts}; {self._probes / count:.1f} probes each; measured over predicted time "
+            f"{min(scales):.2f} to {max(scales):.2f}."
+        )
+        reason = Reason.FEASIBLE if self._config.split == SplitMode.DYNAMIC else Reason.POLICY
+        self._cuts.clear()
+        self._probes, self._told_s = 0, view.now_s
+        return Answer((), (Decision(view.now_s, self.name, str(reason), summary, count),))

@@ -1,0 +1,350 @@
+"""From the workers that loops want to starts, re-shards and drains, a step at a time as GPUs come free.
+
+1. What is wanted and stands, stays. What is missing starts on free GPUs of one node, largest first, on the fullest node
+   that has room; a large one that waits for a drain keeps its room from smaller ones.
+2. The old instances of a pool serve until the new ones are up (`Start.replaces`).
+3. Where GPUs are not free, what the pool has too much of on a node is re-sharded in place.
+4. A surplus instance of the wanted kind in another pool is emptied and taken over: its engine is up already.
+5. While a pool still lacks instances its surplus goes on serving, unless nothing else moves: then it makes room.
+6. Where room suffices but is scattered, small instances move together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from core.engine.overheads import transition
+from core.simulator.kernel.commands import (
+    DRAINING,
+    OFF,
+    SERVING,
+    STARTING,
+    Drain,
+    FleetView,
+    Reshard,
+    SetWeight,
+    SimCommand,
+    Start,
+)
+from core.simulator.kernel.simulated import InstanceSpec
+from core.simulator.policies.change_round import Coming, Round, Want, WarmServers
+from core.simulator.policies.config import Starting
+from core.simulator.policies.racks import Kind, Racks, kind_of
+from core.simulator.policies.world import World
+
+_SETTLE_S = 5.0  # how often unfinished business is looked at
+
+
+class Fleet:
+    """The instances under a policy. Every loop of the policy shares one; it is told what is wanted and sees views."""
+
+    def __init__(self, world: World, pools: Sequence[str], starting: Starting) -> None:
+        self._world, self._pools = world, tuple(pools)
+        self._racks = Racks(world.sites)
+        self._starting = starting
+        self._warm = WarmServers(world.overheads, starting)
+        self._templates: dict[Kind, InstanceSpec] = {}
+        for spec in world.templates:
+            self._templates.setdefault(kind_of(spec), spec)
+        self.wanted: dict[Want, int] = {}
+        self.weights: dict[Want, float] = {}
+        self.unplaced: tuple[Want, ...] = ()  # what fits on no node as things are
+        self._leaving: dict[int, int | None] = {}  # slot -> its successor; None: not seen yet, or a re-shard
+        self._coming: list[Coming] = []
+        self._pool_of: dict[int, int] = {}  # of those that start
+        self._drained: set[int] = set()
+        self._resharded_s: dict[int, float] = {}  # slots of re-shards, and when these are over
+        self._taken_over: set[int] = set()  # drained so that another pool can have the engine
+        self._engines: Counter[tuple[int, Kind]] = Counter()  # engines up and empty, by node
+        self._open = False  # something is still to be done
+        self._again_s = 0.0
+
+    def want(self, wanted: Mapping[Want, int]) -> None:
+        """The workers that every pool is to have from now on."""
+        found = {key: count for key, count in wanted.items() if count > 0}
+        if found != self.wanted:
+            self.wanted, self._open, self._again_s = found, True, 0.0
+
+    def settle(self, view: FleetView) -> list[SimCommand]:
+        """What can be done now towards what is wanted. Cheap when nothing is open."""
+        if not self._open or view.now_s < self._again_s:
+            return []
+        self._again_s = view.now_s + _SETTLE_S
+        commands: list[SimCommand] = [*self._note(view)]
+        now = self._look(view)
+        self._start_missing(now)
+        self._reshard(now)
+        self._take_over(now)
+        self._let_go(now)
+        self._gather(now)
+        self._open = bool(now.missing or now.acts or any(now.surplus.values()) or self._leaving or self._coming)
+        if not self._open:
+            self._engines.clear()
+        self._drained.update(now.drained)
+        # Drains last: an instance that is off at once would lend its place to a start of the same round.
+        starts = (start for _, start in now.starts)
+        return [*commands, *starts, *now.reshards, *(Drain(now.name(slot)) for slot in now.drained)]
+
+    def first(self, view: FleetView) -> list[Start]:
+        """What is wanted before the first second, where it finds room: it serves from then on."""
+        starts = [command for command in self.settle(view) if isinstance(command, Start)]
+        self._warm = WarmServers(self._world.overheads, self._starting)  # those took none
+        self._again_s = 0.0
+        return starts
+
+    def reweigh(self, view: FleetView) -> list[SimCommand]:
+        """New shares under routing by weights; pools whose instances are all alike need none."""
+        kinds: dict[int, set[Kind]] = defaultdict(set)
+        slots = [s for s in range(len(view.instances)) if view.state[s] == SERVING and view.pool[s] >= 0]
+        for slot in slots:
+            kinds[int(view.pool[slot])].add(kind_of(view.instances[slot]))
+        return [
+            SetWeight(view.instances[slot].name, self._weight((pool, kind_of(view.instances[slot]))))
+            for slot in slots
+            if len(kinds[pool := int(view.pool[slot])]) > 1
+        ]
+
+    # -- bookkeeping -----------------------------------------------------------------------------------
+
+    def _weight(self, key: Want) -> float:
+        return max(1e-6, self.weights.get(key, 1.0))
+
+    def _note(self, view: FleetView) -> list[SetWeight]:
+        """Takes in what happened since the last look: who is off, who appeared, whose successor failed to come."""
+        weights: list[SetWeight] = []
+        reborn = self._reborn(view)
+        for slot in [slot for slot in self._racks.node_of if view.state[slot] == OFF or slot in reborn]:
+            self._drained.discard(slot)
+            self._leaving.pop(slot, None)
+            self._resharded_s.pop(slot, None)
+
+        def claim(slot: int) -> int | None:
+            found = self._claimed(view, slot)
+            if found is None:
+                return None
+            self._coming.remove(found)
+            self._pool_of[slot] = found.pool
+            self._leaving.update(dict.fromkeys(found.replaces, slot))
+            if found.resharded:  # a new instance of a re-shard comes with a share of 1
+                weights.append(SetWeight(view.instances[slot].name, self._weight((found.pool, found.kind))))
+            return found.node
+
+        for slot, node in self._racks.sync(view, reborn, claim):
+            if slot in self._taken_over:
+                self._taken_over.discard(slot)
+                self._engines[node, kind_of(view.instances[slot])] += 1
+        for slot, heir in list(self._leaving.items()):
+            if heir is not None and view.state[slot] == DRAINING:
+                del self._leaving[slot]
+                self._drained.add(slot)
+            elif heir is not None and heir not in self._racks.node_of:
+                del self._leaving[slot]  # its successor was called off
+        return weights
+
+    def _reborn(self, view: FleetView) -> set[int]:
+        """Slots that were to go and are on again: between two looks they went off and a re-shard put another there."""
+        on = (view.state == SERVING) | (view.state == STARTING)
+        found = {slot for slot in self._drained if on[slot]}
+        found |= {slot for slot, end_s in self._resharded_s.items() if on[slot] and view.now_s >= end_s}
+        heirs = {slot: heir for slot, heir in self._leaving.items() if heir is not None}
+        return found | {slot for slot, heir in heirs.items() if on[slot] and view.state[heir] == SERVING}
+
+    def _claimed(self, view: FleetView, slot: int) -> Coming | None:
+        """What was asked for and appears as `slot`: a start at once, what a re-shard makes when it serves.
+
+        One that starts is in no pool yet; several of a kind appear in the order in which they were asked for.
+        """
+        kind, pool, starting = kind_of(view.instances[slot]), int(view.pool[slot]), view.state[slot] == STARTING
+        mine = [coming for coming in self._coming if coming.kind == kind and (pool < 0 or coming.pool == pool)]
+        return min(mine, key=lambda coming: coming.resharded == starting, default=None)
+
+    def _look(self, view: FleetView) -> Round:
+        standing: dict[Want, list[int]] = defaultdict(list)
+        for state in (SERVING, STARTING):
+            for slot in (view.state == state).nonzero()[0].tolist():
+                pool = self._pool_of.get(slot, -1) if state == STARTING else int(view.pool[slot])
+                if slot not in self._leaving:
+                    standing[pool, kind_of(view.instances[slot])].append(slot)
+        coming = Counter((item.pool, item.kind) for item in self._coming)
+        missing: list[Want] = []
+        surplus: dict[int, list[int]] = defaultdict(list)
+        for key in sorted({*standing, *self.wanted}):
+            lack = self.wanted.get(key, 0) - len(standing.get(key, ())) - coming[key]
+            missing += [key] * lack
+            if lack < 0:
+                mine = standing[key]
+                surplus[key[0]] += mine[lack:] if -lack < len(mine) else mine
+                standing[key] = mine[:lack] if -lack < len(mine) else []
+        missing.sort(key=lambda key: (-key[1].tp, key))
+        return Round(view, standing, missing, surplus)
+
+    # -- what a round does -----------------------------------------------------------------------------
+
+    def _start_missing(self, now: Round) -> None:
+        """Rule 1."""
+        left: list[Want] = []
+        kept: list[int] = []  # nodes whose room a larger one waits for
+        room = self._room_to_come(now)
+        for key in now.missing:
+            kind = key[1]
+            node = self._racks.find(kind, [n for n, held in self._engines if held == kind], kept)
+            if node is not None:
+                self._start(now, key, node)
+                room[node] -= kind.tp
+                continue
+            left.append(key)
+            hopes = [n for n in self._racks.nodes_of(kind) if room[n] >= kind.tp]
+            if hopes:
+                node = min(hopes, key=lambda n: (room[n], n))
+                room[node] -= kind.tp
+                kept.append(node)
+        now.missing = left
+
+    def _room_to_come(self, now: Round) -> list[int]:
+        """GPUs of each node that are free, or will be when what leaves is gone."""
+        room = [node.size for node in self._racks.nodes]
+        for slots in now.standing.values():
+            for slot in slots:
+                room[self._racks.node_of[slot]] -= now.view.instances[slot].tp
+        for coming in self._coming:
+            room[coming.node] -= coming.kind.tp
+        return room
+
+    def _start(self, now: Round, key: Want, node: int, replaces: tuple[int, ...] = ()) -> None:
+        pool, kind = key
+        if self._engines[node, kind] > 0:
+            self._engines[node, kind] -= 1
+            ready_in_s = 0.0
+        else:
+            for other in [held for held in self._engines if held[0] == node]:
+                del self._engines[other]  # its GPUs are given to something else
+            ready_in_s = self._warm.ready_in_s(kind, now.view.now_s)
+        self._racks.take(node, kind.tp)
+        coming = Coming(pool, kind, node, replaces)
+        self._coming.append(coming)
+        self._leaving.update(dict.fromkeys(replaces))
+        names = tuple(now.name(slot) for slot in replaces)
+        start = Start(self._spec(pool, kind), self._pools[pool], ready_in_s, names, self._weight(key))
+        now.starts.append((coming, start))
+
+    def _spec(self, pool: int, kind: Kind) -> InstanceSpec:
+        return replace(self._templates[kind], name=f"{self._pools[pool]}-{kind.site}-{kind.gpu}-tp{kind.tp}")
+
+    def _replace(self, now: Round, pool: int, slots: Sequence[int]) -> bool:
+        """Rule 2: `slots` go when the last of the pool's starts of this round is up; False: there is none."""
+        mine = [n for n, (coming, _) in enumerate(now.starts) if coming.pool == pool]
+        if not mine:
+            return False
+        last = max(mine, key=lambda n: now.starts[n][1].ready_in_s)
+        coming, start = now.starts[last]
+        coming.replaces += tuple(slots)
+        self._leaving.update(dict.fromkeys(slots))
+        names = (*start.replaces, *(now.name(slot) for slot in slots))
+        now.starts[last] = (coming, replace(start, replaces=names))
+        return True
+
+    def _reshard(self, now: Round) -> None:
+        """Rule 3: surplus of a pool on one node becomes what the pool lacks there."""
+        for pool in sorted({pool for pool, _ in now.missing} & set(now.surplus)):
+            by_node: dict[tuple[int, str], list[int]] = defaultdict(list)
+            for slot in now.surplus[pool]:
+                if now.view.state[slot] == SERVING:
+                    by_node[self._racks.node_of[slot], now.view.instances[slot].model].append(slot)
+            for (node, model), slots in sorted(by_node.items()):
+                self._reshard_node(now, pool, node, model, slots)
+
+    def _reshard_node(self, now: Round, pool: int, node: int, model: str, slots: list[int]) -> None:
+        here = self._racks.nodes[node]
+        slots = sorted(slots, key=lambda slot: (-now.view.instances[slot].tp, slot))
+        room = sum(now.view.instances[slot].tp for slot in slots)
+        into: list[Kind] = []
+        for owner, kind in now.missing:
+            if owner == pool and (kind.site, kind.gpu, kind.model) == (here.site, here.gpu, model) and kind.tp <= room:
+                into.append(kind)
+                room -= kind.tp
+        if not into:
+            return
+        need = sum(kind.tp for kind in into)
+        used: list[int] = []
+        for slot in slots:
+            if sum(now.view.instances[u].tp for u in used) < need:
+                used.append(slot)
+        old = [now.view.instances[slot].tp for slot in used]
+        cost = transition(model, here.gpu, old, [kind.tp for kind in into], self._world.overheads)
+        specs = tuple(self._spec(pool, kind) for kind in into)
+        now.reshards.append(
+            Reshard(tuple(now.name(s) for s in used), specs, cost.transfer_s, cost.sync_s, cost.kv_share)
+        )
+        self._racks.turn_over(used, need)
+        self._resharded_s.update(dict.fromkeys(used, now.view.now_s + cost.transfer_s + cost.sync_s))
+        self._leaving.update(dict.fromkeys(used))
+        for kind in into:
+            self._coming.append(Coming(pool, kind, node, resharded=True))
+            now.missing.remove((pool, kind))
+        now.surplus[pool] = [slot for slot in now.surplus[pool] if slot not in used]
+
+    def _take_over(self, now: Round) -> None:
+        """Rule 4: empties surplus instances of a kind that another pool lacks; their engine stays up."""
+        busy = {pool for pool, _ in now.missing} | {coming.pool for coming, _ in now.starts}
+        for _, kind in now.missing:
+            for other, slots in now.surplus.items():
+                fits = [s for s in slots if kind_of(now.view.instances[s]) == kind and now.view.state[s] == SERVING]
+                if other not in busy and fits:
+                    slots.remove(fits[-1])
+                    self._taken_over.add(fits[-1])
+                    now.drain(fits[-1])
+                    break
+
+    def _let_go(self, now: Round) -> None:
+        """Rule 5, and the end of all surplus that nobody waits for."""
+        lacking: Counter[int] = Counter()
+        for pool, kind in now.missing:
+            lacking[pool] += kind.tp
+        for pool, slots in now.surplus.items():
+            stay: list[int] = []
+            going: list[int] = []
+            for slot in sorted(slots, key=lambda s: (-now.view.instances[s].tp, s)):
+                if now.view.state[slot] != SERVING:
+                    now.drain(slot)
+                elif lacking[pool] > 0:
+                    lacking[pool] -= now.view.instances[slot].tp
+                    stay.append(slot)
+                else:
+                    going.append(slot)
+            if going and not self._replace(now, pool, going):
+                for slot in going:
+                    now.drain(slot)
+            now.surplus[pool] = stay
+        if now.missing and not self._moves(now):
+            for pool, slots in now.surplus.items():
+                for slot in slots:
+                    now.drain(slot)
+                now.surplus[pool] = []
+
+    def _moves(self, now: Round) -> bool:
+        under_way = bool(((now.view.state == STARTING) | (now.view.state == DRAINING)).any())
+        return now.acts or under_way or bool(self._leaving or self._coming)
+
+    def _gather(self, now: Round) -> None:
+        """Rule 6, for the largest instance that fits nowhere although nothing moves any more."""
+        self.unplaced = () if self._moves(now) else tuple(now.missing)
+        if not self.unplaced:
+            return
+        kind = self.unplaced[0][1]
+        for node in self._racks.nodes_of(kind):
+            need = kind.tp - self._racks.nodes[node].free
+            movers: list[tuple[Want, int]] = []
+            for key, slots in sorted(now.standing.items(), key=lambda item: item[0][1].tp):
+                movers += [(key, s) for s in slots if self._racks.node_of[s] == node and key[1].tp < kind.tp]
+            chosen: list[tuple[Want, int]] = []
+            while need > 0 and movers:
+                chosen.append(movers.pop(0))
+                need -= chosen[-1][0][1].tp
+            if need <= 0 and self._racks.room_elsewhere(node, [key[1] for key, _ in chosen]):
+                for key, slot in chosen:
+                    elsewhere = self._racks.find(key[1], (), (node,))
+                    if elsewhere is not None:
+                        self._start(now, key, elsewhere, (slot,))
+                return

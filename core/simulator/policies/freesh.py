@@ -1,0 +1,422 @@
+"""The loops that the product runs live, on the simulated fleet: the same `step` functions, fed from views.
+
+carbon (FREESH eq. 1) chooses the partition and the GPUs of each pool; scale follows at once and at its own epochs;
+shard chooses the mix of TP degrees; MIAD sets the clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from core.algorithms.clock.miad import MiadConfig
+from core.algorithms.fleet.fleet_problem import NegativeIntensity, Objective
+from core.controllers.clock import frequency
+from core.controllers.fleet import carbon, scale, shard
+from core.controllers.fleet.best_effort import best_effort
+from core.controllers.fleet.carbon import CarbonConfig
+from core.controllers.fleet.explain import capacity_rps, gpus_of
+from core.controllers.fleet.pool_loop import PoolLoopConfig
+from core.engine.engine_model import engine_model, gpu
+from core.engine.overheads import cold_start_s
+from core.simulator.kernel.commands import DRAINING, SERVING, Assign, FleetView, SimCommand
+from core.simulator.kernel.simulated import InstanceSpec, Scheduling, SimulationError
+from core.simulator.policies import loops
+from core.simulator.policies.change_round import Want
+from core.simulator.policies.config import FreeshConfig
+from core.simulator.policies.fleet_changes import Fleet
+from core.simulator.policies.loops import LoopControl, Told
+from core.simulator.policies.observe import ClassView, cells_of, class_view, first_view
+from core.simulator.policies.world import TYPICAL_TOKENS, PartitionInfo, Plan, ServiceInfo, World
+from core.types import (
+    CarbonObservation,
+    CarbonPlan,
+    ClockObservation,
+    Effects,
+    Limits,
+    Loop,
+    Mode,
+    PartitionOption,
+    PoolKey,
+    PoolView,
+    Reason,
+    ScaleObservation,
+    ScaleTo,
+    SetSmClock,
+    SetTpDegrees,
+    ShardObservation,
+    SiteView,
+)
+
+_BATCH = 16  # sequences: what laxity reckons a token by
+
+
+@dataclass(slots=True)
+class _Service:
+    """A service and what the loops decided for it."""
+
+    info: ServiceInfo
+    partition: PartitionInfo
+    plan: CarbonPlan | None = None
+    budgets: dict[PoolKey, dict[str, int]] = field(default_factory=dict)
+    workers: dict[PoolKey, dict[Mode, int]] = field(default_factory=dict)
+
+
+class Freesh:
+    """State of all loops of the policy, and their epochs."""
+
+    def __init__(self, config: FreeshConfig, world: World) -> None:
+        world = replace(world, templates=tuple(_scheduled(spec, config) for spec in world.templates))
+        self.config, self.world = config, world
+        known = sorted({partition.name for info in world.services for partition in info.partitions})
+        if config.partition is not None and config.partition not in known:
+            raise SimulationError(f"policy.partition: unknown '{config.partition}'; known: {', '.join(known)}")
+        self.services = [_Service(info, _first_partition(config, info)) for info in world.services]
+        names: dict[str, None] = {}
+        for info in world.services:
+            for partition in info.partitions:
+                names.update({loops.pool_name(world, info, c.name): None for c in partition.classes})
+        self.pools = tuple(names)
+        self.fleet = Fleet(world, self.pools, config.starting)
+        self._pool_config = PoolLoopConfig(config.alpha, config.floor_rps, min(5.0, config.time_limit_s))
+        self._clocks: dict[int, frequency.ClockState] = {}
+        self._miad = MiadConfig(config.clock_increase, config.clock_decrease_mhz, config.clock_period_s)
+        self._ranges: dict[str, tuple[float, float]] = {}
+        self._limits: list[Limits] = []
+        self._blind = config.objective == Objective.CARBON
+
+    def begin(self) -> Plan:
+        """The fleet of the first second, from the declared load: as after the first epochs of a live start."""
+        view, told = first_view(self.world), Told()
+        self.carbon(view, told)
+        if Loop.SHARD in self.config.loops:
+            self.shard(view, told)
+        members = loops.first_members(self.fleet, view)
+        cell_pool = [""] * self.world.cells
+        for service in self.services:
+            for cell, pool in self._cell_pools(service).items():
+                cell_pool[cell] = pool
+        c = self.config
+        steps = {
+            Loop.CARBON: (c.carbon_period_s, self.carbon),
+            Loop.SCALE: (c.scale_period_s, self.scale),
+            Loop.SHARD: (c.shard_period_s, self.shard),
+            Loop.CLOCK: (c.clock_period_s, self.clock),
+        }
+        controls = tuple(
+            LoopControl(str(loop), period_s, decide, self.fleet)
+            for loop, (period_s, decide) in steps.items()
+            if loop in c.loops
+        )
+        return Plan(members, loops.plans(self.pools, c.routing), tuple(cell_pool), controls)
+
+    # -- epochs ----------------------------------------------------------------------------------------
+
+    def carbon(self, view: FleetView, told: Told) -> list[SimCommand]:
+        """The carbon epoch of every service, one after another within what the others leave, and scale after it."""
+        commands: list[SimCommand] = []
+        for service in self.services:
+            obs, failed = self._carbon_observation(service, view)
+            plan, effects = self._planned(service, obs)
+            reason, summary = effects.rationale.reason, effects.rationale.summary
+            if failed:
+                reason = Reason.INFEASIBLE
+                summary = " ".join([summary, *failed])
+            told.append(loops.decision(view, Loop.CARBON, reason, summary))
+            if plan is not None and (plan is not service.plan or not service.workers):
+                commands += self._adopt(service, plan)
+            service.plan = plan
+            self._scale(service, view, told)
+        self._want()
+        return commands
+
+    def _planned(self, service: _Service, obs: CarbonObservation) -> tuple[CarbonPlan | None, Effects]:
+        """The epoch's step. Without any intensity ever, least energy is planned for."""
+        config = CarbonConfig(
+            self.config.alpha,
+            Objective(self.config.objective),
+            NegativeIntensity(self.config.negative_intensity),
+            self.config.time_limit_s,
+            floor_rps=self.config.floor_rps,
+            min_saving=self.config.min_saving,
+        )
+        plan, effects = carbon.step(service.plan, obs, config)
+        self._blind &= effects.rationale.reason is Reason.NO_DATA
+        if self._blind:  # no site has ever had an intensity: nothing to wait for
+            config = replace(config, objective=Objective.ENERGY)
+            plan, effects = carbon.step(service.plan, obs, config)
+        return best_effort(plan, effects, obs, config)
+
+    def _adopt(self, service: _Service, plan: CarbonPlan) -> list[SimCommand]:
+        """Partition and budgets of a plan. Workers that do not fit their pool's new budget are no longer wanted."""
+        commands: list[SimCommand] = []
+        if plan.partition != service.partition.name:
+            service.partition = next(p for p in service.info.partitions if p.name == plan.partition)
+            commands.append(Assign(self._cell_pools(service)))
+        planned: dict[PoolKey, dict[Mode, int]] = {}
+        for (site, name, mode), count in sorted(plan.workers.items()):
+            if count:
+                planned.setdefault(PoolKey(site, name), {})[mode] = count
+        service.budgets = {key: gpus_of(workers) for key, workers in planned.items()}
+        service.workers = {
+            key: workers
+            for key, workers in service.workers.items()
+            if key in service.budgets and _within(gpus_of(workers), service.budgets[key])
+        }
+        return commands
+
+    def scale(self, view: FleetView, told: Told) -> list[SimCommand]:
+        for service in self.services:
+            self._scale(service, view, told)
+        self._want()
+        return self.fleet.reweigh(view)
+
+    def _scale(self, service: _Service, view: FleetView, told: Told) -> None:
+        period_s = self.config.scale_period_s
+        views = self._class_views(service, view, period_s, 1)
+        self._weigh(service, views)
+        shared = Loop.CARBON not in self.config.loops and bool(service.workers)
+        keys = sorted(service.budgets)
+        for group in [[key] for key in keys] if shared else [keys]:
+            if shared:
+                service.budgets[group[0]] = self._own_and_free(service, group[0])
+            pools = self._pool_views(service, views, group)
+            if not pools:
+                reason, summary = Reason.NO_DATA, f"{service.info.name}: no pool has GPUs: there is no plan yet."
+            else:
+                obs = ScaleObservation(view.now_s, period_s, pools)
+                _, effects = scale.step(None, obs, self._pool_config)
+                self._take(service, effects)
+                reason, summary = effects.rationale.reason, effects.rationale.summary
+            told.append(loops.decision(view, Loop.SCALE, reason, summary))
+
+    def shard(self, view: FleetView, told: Told) -> list[SimCommand]:
+        period_s = self.config.shard_period_s
+        for service in self.services:
+            # The peak that scale planned for: with a shorter memory a lull would take GPUs that scale has given.
+            views = self._class_views(service, view, max(period_s, self.config.scale_period_s), 1)
+            starting = self.config.starting
+            transition_s = cold_start_s(
+                self.world.overheads, weights_cached=starting.weights_cached, model_name=service.info.model
+            )
+            pools = self._pool_views(service, views, sorted(service.budgets))
+            _, effects = shard.step(
+                None, ShardObservation(view.now_s, period_s, pools, transition_s), self._pool_config
+            )
+            self._take(service, effects)
+            told.append(loops.decision(view, Loop.SHARD, effects.rationale.reason, effects.rationale.summary))
+        self._want()
+        return []
+
+    def clock(self, view: FleetView, told: Told) -> list[SimCommand]:
+        """MIAD on each instance that serves. An instance that went off begins anew at its top clock."""
+        commands: list[SimCommand] = []
+        reasons: list[Reason] = []
+        active = ((view.state == SERVING) | (view.state == DRAINING)).nonzero()[0].tolist()
+        self._clocks = {slot: state for slot, state in self._clocks.items() if slot in set(active)}
+        for slot in active:
+            before = self._clocks.get(slot) or frequency.ClockState(float(view.mhz[slot]))
+            state, effects = frequency.step(before, self._clock_observation(view, slot), self._miad)
+            self._clocks[slot] = state
+            for command in effects.commands:
+                if isinstance(command, SetSmClock) and command.mhz != before.target_mhz:
+                    commands.append(command)
+                    reasons.append(effects.rationale.reason)
+        for reason in (Reason.CONGESTED, Reason.SLACK):
+            if count := reasons.count(reason):
+                way = "up" if reason is Reason.CONGESTED else "down"
+                told.append(loops.decision(view, Loop.CLOCK, reason, f"{count} instances clocked {way}.", count))
+        return commands
+
+    # -- observations ----------------------------------------------------------------------------------
+
+    def _class_views(self, service: _Service, view: FleetView, period_s: float, steps: int) -> dict[str, ClassView]:
+        """The classes of the partition in force."""
+        return self._views_of(service, service.partition, view, period_s, steps)
+
+    def _views_of(
+        self, service: _Service, partition: PartitionInfo, view: FleetView, period_s: float, steps: int
+    ) -> dict[str, ClassView]:
+        modes = self.world.modes(service.info)
+        return {
+            info.name: class_view(self.world, service.info, info, cells_of(partition, n), view, period_s, steps, modes)
+            for n, info in enumerate(partition.classes)
+        }
+
+    def _carbon_observation(self, service: _Service, view: FleetView) -> tuple[CarbonObservation, list[str]]:
+        c = self.config
+        steps = max(1, round(c.carbon_period_s / c.step_s))
+        sites = tuple(
+            SiteView(
+                site.name,
+                self._offered(service, site.name),
+                site.pue,
+                self.world.intensity(site.name, view.now_s, view.now_s + steps * c.step_s, c.step_s) or (None,) * steps,
+            )
+            for site in self.world.sites
+        )
+        options, failed = [], []
+        free = c.partition is None and c.name != "freesh_baseline"
+        offered = service.info.partitions if free else (service.partition,)
+        for partition in offered:
+            views = self._views_of(service, partition, view, c.carbon_period_s, steps)
+            failed += [
+                f"{partition.name} {name}: no mode keeps its limits ({seen.failed}), planned without them."
+                for name, seen in views.items()
+                if seen.failed
+            ]
+            options.append(
+                PartitionOption(
+                    partition.name,
+                    tuple(seen.demand for seen in views.values() if seen.servable),
+                    {(name, mode): found for name, seen in views.items() for mode, found in seen.profiles.items()},
+                )
+            )
+        return CarbonObservation(view.now_s, c.step_s, sites, tuple(options)), failed
+
+    def _offered(self, service: _Service, site: str) -> dict[str, int]:
+        """The site's GPUs that the service has templates for, less what other services' plans may use."""
+        gpus = dict(next(found.gpus for found in self.world.sites if found.name == site))
+        usable = {mode.gpu for mode in self.world.modes(service.info, site)}
+        for other in self.services:
+            envelope = other.budgets if Loop.CARBON in self.config.loops else _gpus(other.workers)
+            for key, budget in envelope.items():
+                if other is not service and key.site == site:
+                    for name, count in budget.items():
+                        gpus[name] = max(0, gpus.get(name, 0) - count)
+        return {name: count for name, count in gpus.items() if name in usable}
+
+    def _own_and_free(self, service: _Service, key: PoolKey) -> dict[str, int]:
+        """Without a carbon loop: what the pool's workers hold, and what no pool of its site wants."""
+        free = self._offered(service, key.site)
+        for other, workers in service.workers.items():
+            if other.site == key.site and other != key:
+                for name, count in gpus_of(workers).items():
+                    free[name] = max(0, free.get(name, 0) - count)
+        return free
+
+    def _pool_views(
+        self, service: _Service, views: Mapping[str, ClassView], keys: Sequence[PoolKey]
+    ) -> tuple[PoolView, ...]:
+        """The pools with a budget, each with its share of its class's demand: what the plan has it carry."""
+        carries = {key: self._carries(service, views, key) for key in service.budgets}
+        found = []
+        for key in keys:
+            if not any(service.budgets[key].values()):
+                continue
+            seen = views[key.request_class]
+            total = sum(rps for other, rps in carries.items() if other.request_class == key.request_class)
+            share = carries[key] / total if total else 0.0
+            demand = replace(seen.demand, demand_rps=tuple(rps * share for rps in seen.demand.demand_rps))
+            modes = set(self.world.modes(service.info, key.site))
+            profiles = {mode: profile for mode, profile in seen.profiles.items() if mode in modes}
+            workers = service.workers.get(key, {})
+            found.append(PoolView(key, service.budgets[key], workers, demand, profiles))
+        return tuple(found)
+
+    def _carries(self, service: _Service, views: Mapping[str, ClassView], key: PoolKey) -> float:
+        profiles = views[key.request_class].profiles
+        if Loop.CARBON in self.config.loops and service.plan is not None:
+            planned = {m: n for (site, name, m), n in service.plan.workers.items() if PoolKey(site, name) == key}
+        else:
+            planned = service.workers.get(key, {})
+        return capacity_rps(planned, profiles) or 1e-6 * sum(service.budgets[key].values())
+
+    def _clock_observation(self, view: FleetView, slot: int) -> ClockObservation:
+        spec = view.instances[slot]
+        if spec.gpu not in self._ranges:
+            self._ranges[spec.gpu] = (gpu(spec.gpu).f_min, gpu(spec.gpu).f_max)
+        low, high = self._ranges[spec.gpu]
+        pool = int(view.pool[slot])
+        return ClockObservation(
+            view.now_s,
+            spec.name,
+            float(view.mhz[slot]),
+            low,
+            high,
+            int(view.running[slot]),
+            int(view.waiting[slot]),
+            _known(view.worst_ttft_s[slot]),
+            _known(view.worst_tpot_s[slot]),
+            _known(view.worst_e2e_s[slot]),
+            self._limits[pool] if pool >= 0 else Limits(),
+        )
+
+    # -- what follows ----------------------------------------------------------------------------------
+
+    def _take(self, service: _Service, effects: Effects) -> None:
+        for command in effects.commands:
+            if isinstance(command, (ScaleTo, SetTpDegrees)):
+                service.workers[command.pool] = dict(command.workers)
+
+    def _want(self) -> None:
+        wanted: dict[Want, int] = {}
+        limits = [Limits()] * len(self.pools)
+        for service in self.services:
+            for key, workers in service.workers.items():
+                for mode, count in workers.items():
+                    wanted[self._key(service, key, mode)] = count
+            for info in service.partition.classes:
+                number = self.pools.index(loops.pool_name(self.world, service.info, info.name))
+                limits[number] = _tightened(info.limits, self.config.latency_margin)
+        self._limits = limits
+        self.fleet.want(wanted)
+
+    def _weigh(self, service: _Service, views: Mapping[str, ClassView]) -> None:
+        """Shares under routing by weights: what an instance of each kind carries of its pool's class."""
+        for site in self.world.sites:
+            for name, seen in views.items():
+                for mode, profile in seen.profiles.items():
+                    self.fleet.weights[self._key(service, PoolKey(site.name, name), mode)] = profile.max_rps
+
+    def _key(self, service: _Service, key: PoolKey, mode: Mode) -> Want:
+        pool = loops.pool_name(self.world, service.info, key.request_class)
+        return self.pools.index(pool), loops.kind(service.info, key.site, mode)
+
+    def _cell_pools(self, service: _Service) -> dict[int, str]:
+        classes = service.partition.classes
+        return {
+            cell: loops.pool_name(self.world, service.info, classes[number].name)
+            for cell, number in service.partition.cell_class.items()
+        }
+
+
+def _scheduled(spec: InstanceSpec, config: FreeshConfig) -> InstanceSpec:
+    """The template with the policy's order of its queue. What a token takes is that of a batch in between."""
+    engine = engine_model(spec.model, spec.gpu, spec.tp, spec.engine)
+    prompt = spec.tokens_per_iteration
+    return replace(
+        spec,
+        scheduling=Scheduling(
+            config.order,
+            token_s=engine.iteration(spec.mhz, (), _BATCH, _BATCH * sum(TYPICAL_TOKENS)).t_s,
+            prefill_token_s=engine.iteration(spec.mhz, [(prompt, 0)]).t_s / prompt,
+            preempts_s=0.0 if config.order == "fcfs" else config.preempts_s,
+            margin=config.margin_s,
+        ),
+    )
+
+
+def _first_partition(config: FreeshConfig, info: ServiceInfo) -> PartitionInfo:
+    named = [partition for partition in info.partitions if partition.name == config.partition]
+    if not named and config.name == "freesh_baseline":
+        return min(info.partitions, key=lambda partition: len(partition.classes))
+    return named[0] if named else info.partitions[0]
+
+
+def _gpus(workers: Mapping[PoolKey, Mapping[Mode, int]]) -> dict[PoolKey, dict[str, int]]:
+    return {key: gpus_of(mix) for key, mix in workers.items()}
+
+
+def _within(gpus: Mapping[str, int], budget: Mapping[str, int]) -> bool:
+    return all(count <= budget.get(name, 0) for name, count in gpus.items())
+
+
+def _tightened(limits: Limits, margin: float) -> Limits:
+    return Limits(
+        *(None if value is None else value * margin for value in (limits.ttft_s, limits.tpot_s, limits.e2e_s))
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if value != value else float(value)

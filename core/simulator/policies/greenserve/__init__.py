@@ -1,0 +1,10 @@
+"""GreenServe's own policy: the papers' ideas together, each where it pays off."""
+
+from __future__ import annotations
+
+from core.simulator.policies.greenserve.config import GreenserveConfig, read_greenserve
+from core.simulator.policies.greenserve.loops import begin
+
+__all__ = ["NAMES", "GreenserveConfig", "begin", "read_greenserve"]
+
+NAMES = ("greenserve",)

@@ -1,0 +1,68 @@
+"""What the loops of a policy share: their place in the run, and the words of their decisions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from core.simulator.kernel.commands import Answer, Decision, FleetView, SimCommand
+from core.simulator.policies.fleet_changes import Fleet
+from core.simulator.policies.racks import Kind
+from core.simulator.policies.world import Member, PoolPlan, ServiceInfo, World
+from core.types import Loop, Mode, Reason
+
+Told = list[Decision]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopControl:
+    """One loop as a Control. `decide` says what is wanted, the fleet does what can be done of it now.
+
+    Slow loops log each of their epochs; the clock loop only those that change something.
+    """
+
+    name: str
+    period_s: float
+    decide: Callable[[FleetView, Told], list[SimCommand]]
+    fleet: Fleet
+
+    def step(self, view: FleetView) -> Answer:
+        told: Told = []
+        commands = self.decide(view, told)
+        commands += self.fleet.settle(view)
+        if told and self.name != Loop.CLOCK:
+            told[-1] = replace(told[-1], summary=told[-1].summary + self._unplaced(), commands=len(commands))
+        return Answer(tuple(commands), tuple(told))
+
+    def _unplaced(self) -> str:
+        stuck = Counter(f"{kind.gpu}/TP{kind.tp} at {kind.site}" for _, kind in self.fleet.unplaced)
+        return "".join(f" No node has room for {count} x {name}." for name, count in sorted(stuck.items()))
+
+
+def decision(view: FleetView, loop: Loop, reason: Reason, summary: str, commands: int = 0) -> Decision:
+    return Decision(view.now_s, str(loop), str(reason), summary, commands)
+
+
+def pool_name(world: World, service: ServiceInfo, class_name: str) -> str:
+    """Classes of the same name in two partitions share a pool: what stands there need not restart."""
+    return class_name if len(world.services) == 1 else f"{service.name}/{class_name}"
+
+
+def kind(service: ServiceInfo, site: str, mode: Mode) -> Kind:
+    return Kind(site, service.model, mode.gpu, mode.tp)
+
+
+def first_members(fleet: Fleet, view: FleetView) -> tuple[Member, ...]:
+    """What is wanted before the first second, as instances that serve from then on."""
+    count: Counter[str] = Counter()
+    members = []
+    for start in fleet.first(view):
+        count[start.spec.name] += 1
+        spec = replace(start.spec, name=f"{start.spec.name}-{count[start.spec.name]}")
+        members.append(Member(spec, start.pool, start.weight))
+    return tuple(members)
+
+
+def plans(names: Iterable[str], routing: str) -> tuple[PoolPlan, ...]:
+    return tuple(PoolPlan(name, routing) for name in names)

@@ -1,0 +1,7 @@
+"""mu-Serve: clocks by the slack that latencies leave, weighted by sensitivity; placement; shortest jobs first by
+prediction. And AlpaServe, which it is measured against.
+"""
+
+from core.simulator.policies.muserve.muserve_policy import NAMES, MuServeConfig, begin, read_muserve
+
+__all__ = ["NAMES", "MuServeConfig", "begin", "read_muserve"]

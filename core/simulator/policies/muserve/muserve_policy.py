@@ -1,0 +1,295 @@
+"""mu-Serve (paper: Qiu et al., USENIX ATC 2024) on the simulated fleet, and what it is compared with (section 4.2).
+
+alpaserve: AlpaServe's placement, first come first served, top clock. alpaserve_sched: with mu-Serve's scheduler,
+speculative SJF with aging (section 3.3). alpaserve_scaling: with its clock loop too (Algorithm 3). muserve: with its
+placement as well (Algorithm 2). Each is the same stack with knobs set, and each knob can be set by itself.
+
+The placement is made once, offline as in the paper, and stays; where the clock stays at its top and latencies still
+have too little slack, the decision log says so: the paper's sign that another replica is needed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from core.algorithms.clock.slack_miad import SlackConfig
+from core.algorithms.placement.model_placement import PlacementConfig
+from core.algorithms.placement.operator_partitions import DEFAULT_THRESHOLD
+from core.algorithms.queue.ssjf import SsjfConfig
+from core.controllers.clock import muserve_clock
+from core.controllers.clock.muserve_clock import (
+    DeviceObservation,
+    MuServeClockConfig,
+    MuServeClockState,
+    PartitionLoad,
+    observe_instance,
+)
+from core.engine.engine_model import gpu
+from core.simulator.fields import Section
+from core.simulator.kernel.commands import Answer, Decision, FleetView
+from core.simulator.kernel.simulated import Scheduling, SimulationError
+from core.simulator.policies.loops import decision
+from core.simulator.policies.muserve.device_placement import Placed, Placer
+from core.simulator.policies.muserve.guide import Needs
+from core.simulator.policies.muserve.replicas import Replica, weights
+from core.simulator.policies.world import Member, Plan, PoolPlan, ServiceInfo, World
+from core.types import ClockObservation, Limits, Loop, Reason, SetSmClock
+
+NAMES = ("muserve", "alpaserve", "alpaserve_sched", "alpaserve_scaling")
+PLACEMENTS = ("power_aware", "alpaserve")
+_ORDERS = ("sjf", "fcfs")
+_LONG_PERIOD_S = 1800.0
+_STARVED = 30  # actions in a row that wanted more than the top clock: half a minute of a short fleet
+
+
+@dataclass(frozen=True, slots=True)
+class MuServeConfig:
+    """`placement`, `order`, `scaling` and `sensitivity` are the paper's parts, each on or off.
+
+    `sensitivity`: Algorithm 3 weighs latencies by it; without, as if all of each went with the clock. `max_devices`: CT
+    of Algorithm 2; None: as many as a group has. `spread`: see PlacementConfig; 0 fills empty devices first.
+    `group_gpus`: sizes of groups that are tried; none: all.
+    `goal`: attainment of every service at which the search for groups may end. `guide_s`: length of its simulations;
+    None: long enough. `in_flight`: the time that requests have taken so far counts as latency too. The paper looks at
+    served ones; but when requests take many periods of the loop, a clock that is too low is seen too late.
+    """
+
+    name: str = "muserve"
+    placement: str = "power_aware"
+    order: str = "sjf"
+    scaling: bool = True
+    sensitivity: bool = True
+    ssjf: SsjfConfig = field(default_factory=SsjfConfig)
+    clock: MuServeClockConfig = field(default_factory=MuServeClockConfig)
+    clock_floor_mhz: float | None = None
+    max_devices: int | None = None
+    spread: float = DEFAULT_THRESHOLD
+    group_gpus: tuple[int, ...] = ()
+    goal: float = 0.99
+    guide_s: float | None = None
+    in_flight: bool = True
+
+
+def read_muserve(section: Section) -> MuServeConfig:
+    """All four names; what each leaves out is the default of its knobs."""
+    name = section.text("name")
+    d = MuServeConfig()
+    return MuServeConfig(
+        name=name,
+        placement=section.choice("placement", PLACEMENTS, PLACEMENTS[name != "muserve"]),
+        order=section.choice("order", _ORDERS, _ORDERS[name == "alpaserve"]),
+        scaling=section.flag("scaling", name in ("muserve", "alpaserve_scaling")),
+        sensitivity=section.flag("sensitivity", True),
+        ssjf=SsjfConfig(_number(section, "aging_tokens_per_s", d.ssjf.aging_tokens_per_s, least=0.0)),
+        clock=_clock(section, d.clock),
+        clock_floor_mhz=section.number("clock_floor_mhz", None, above=0.0),
+        max_devices=section.maybe_integer("max_devices", least=1),
+        spread=_number(section, "spread", d.spread, least=0.0),
+        group_gpus=_sizes(section),
+        goal=_share(section, "goal", d.goal, above=0.0, most=1.0),
+        guide_s=section.number("guide_s", None, above=0.0),
+        in_flight=section.flag("in_flight", True),
+    )
+
+
+def _clock(section: Section, d: MuServeClockConfig) -> MuServeClockConfig:
+    slack = SlackConfig(
+        _number(section, "clock_step_mhz", d.slack.step_mhz, above=0.0),
+        _number(section, "clock_increase", d.slack.increase, above=1.0),
+        _share(section, "reserve", d.slack.reserve, least=0.0),
+    )
+    sample_s = _number(section, "sample_s", d.sample_s, above=0.0)
+    act_s = _number(section, "act_s", max(sample_s, d.act_s), least=sample_s)
+    memory_s = _number(section, "memory_s", max(act_s, d.memory_s), least=act_s)
+    return MuServeClockConfig(slack, sample_s, act_s, memory_s)
+
+
+def _sizes(section: Section) -> tuple[int, ...]:
+    if "group_gpus" not in section.names():
+        return ()
+    given = section.numbers("group_gpus")
+    for size in given:
+        if size < 1 or size != int(size):
+            raise section.error("group_gpus", f"must be whole numbers from 1, not {size:g}")
+    return tuple(int(size) for size in given)
+
+
+def _number(
+    section: Section, key: str, default: float, least: float | None = None, above: float | None = None
+) -> float:
+    value = section.number(key, default, least=least, above=above)
+    return default if value is None else value
+
+
+def _share(
+    section: Section,
+    key: str,
+    default: float,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+) -> float:
+    value = _number(section, key, default, least, above)
+    if most is not None and value > most:
+        raise section.error(key, f"must be at most {most:g}, not {value:g}")
+    if most is None and value >= 1.0:
+        raise section.error(key, f"must be below 1, not {value:g}")
+    return value
+
+
+def begin(config: MuServeConfig, world: World) -> Plan:
+    """Places the models and begins the loops.
+
+    Raises:
+        SimulationError: Models find no room, the world has several types of GPU, or the clock's floor is not the GPU's.
+    """
+    placer = Placer(world, config.group_gpus, config.goal, config.guide_s)
+    placed, reason, summary = _place(config, placer)
+    scheduling = Scheduling(config.order, aging=config.ssjf.aging_tokens_per_s if config.order == "sjf" else 0.0)
+    replicas = tuple(replace(r, spec=replace(r.spec, scheduling=scheduling)) for r in placed.replicas)
+    names = [service.name for service in world.services]
+    cell_pool = [""] * world.cells
+    for service in world.services:
+        for cell in service.partitions[0].cell_class:
+            cell_pool[cell] = service.name
+    controls: list[_Told | _Clocks] = [_Told(reason, summary)]
+    if config.scaling:
+        controls.append(_Clocks(config, world, placer.needs, replicas, placed.domains))
+    return Plan(
+        tuple(Member(replica.spec, names[replica.slot.service]) for replica in replicas),
+        tuple(PoolPlan(name, "least_loaded") for name in names),
+        tuple(cell_pool),
+        tuple(controls),
+    )
+
+
+def _place(config: MuServeConfig, placer: Placer) -> tuple[Placed, Reason, str]:
+    if config.placement == "alpaserve":
+        placed = placer.alpaserve()
+        return placed, Reason.HEURISTIC, placed.summary
+    most = config.max_devices or len(placer.node)
+    placed = placer.power_aware(PlacementConfig(most, config.spread))
+    if placed.by_sensitivity:
+        return placed, Reason.HEURISTIC, placed.summary
+    text = f"Placed by sensitivity fewer requests would be in time: AlpaServe's placement stays. {placed.summary}"
+    return placed, Reason.WOULD_VIOLATE, text
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The placement as the first line of the decision log."""
+
+    reason: Reason
+    summary: str
+    name: str = "placement"
+    period_s: float = _LONG_PERIOD_S
+
+    def step(self, view: FleetView) -> Answer:
+        if view.now_s > 0.0:
+            return Answer()
+        return Answer((), (Decision(0.0, self.name, str(self.reason), self.summary, 0),))
+
+
+class _Clocks:
+    """Algorithm 3 on each clock domain: replicas on devices that must have one clock."""
+
+    name = str(Loop.CLOCK)
+
+    def __init__(
+        self,
+        config: MuServeConfig,
+        world: World,
+        load: Sequence[Needs],
+        replicas: Sequence[Replica],
+        domains: Sequence[Sequence[int]],
+    ) -> None:
+        self.period_s = config.clock.sample_s
+        self._config, self._in_flight, self._domains = config.clock, config.in_flight, domains
+        self._weights = [
+            weights(replica.spec, load[replica.slot.service], replica.rps) if config.sensitivity else {}
+            for replica in replicas
+        ]
+        limits = [_limits(service) for service in world.services]
+        self._limits = [limits[replica.slot.service] for replica in replicas]
+        own = gpu(replicas[0].spec.gpu)
+        floor = own.f_min if config.clock_floor_mhz is None else config.clock_floor_mhz
+        if not own.f_min <= floor <= own.f_max:
+            raise SimulationError(
+                f"policy.clock_floor_mhz: must be from {own.f_min:g} to {own.f_max:g} on a {own.name}, not {floor:g}"
+            )
+        self._range = floor, own.f_max
+        self._states: list[MuServeClockState | None] = [None] * len(domains)
+
+    def step(self, view: FleetView) -> Answer:
+        commands: list[SetSmClock] = []
+        reasons: Counter[Reason] = Counter()
+        starved = 0
+        for k, domain in enumerate(self._domains):
+            state, effects = muserve_clock.step(self._states[k], self._observation(view, domain), self._config)
+            starved += state.starved == _STARVED and state.acted_s == view.now_s
+            self._states[k] = state
+            for command in effects.commands:
+                if isinstance(command, SetSmClock):
+                    own = [view.instances[i].name for i in domain if view.mhz[i] != command.mhz]
+                    commands += [SetSmClock(name, command.mhz) for name in own]
+                    reasons[effects.rationale.reason] += bool(own)
+        told = [
+            decision(view, Loop.CLOCK, reason, f"{reasons[reason]} clock domains clocked {way}.", len(commands))
+            for reason, way in ((Reason.CONGESTED, "up"), (Reason.SLACK, "down"))
+            if reasons[reason]
+        ]
+        if starved:
+            text = f"{starved} clock domains were short at their top clock {_STARVED} times in a row: add replicas."
+            told.append(decision(view, Loop.CLOCK, Reason.AT_LIMIT, text))
+        return Answer(tuple(commands), tuple(told))
+
+    def _observation(self, view: FleetView, domain: Sequence[int]) -> DeviceObservation:
+        """The domain as one device with the latencies of all its replicas. Replicas are numbered as instances."""
+        low, high = self._range
+        partitions: list[PartitionLoad] = []
+        for i in domain:
+            name = view.instances[i].name
+            ttft_s, e2e_s = self._so_far(view, i)
+            seen = ClockObservation(
+                view.now_s,
+                name,
+                float(view.mhz[i]),
+                low,
+                high,
+                int(view.running[i]),
+                int(view.waiting[i]),
+                ttft_s,
+                _known(view.worst_tpot_s[i]),
+                e2e_s,
+                self._limits[i],
+            )
+            of_one = observe_instance(seen, self._weights[i]).partitions
+            partitions += [replace(partition, name=f"{name}.{partition.name}") for partition in of_one]
+        return DeviceObservation(view.now_s, view.instances[domain[0]].name, low, high, tuple(partitions))
+
+    def _so_far(self, view: FleetView, i: int) -> tuple[float | None, float | None]:
+        """TTFT and E2E: the worst of those that had them lately, and the ages of those that still wait for them."""
+        ttft_s, e2e_s = _known(view.worst_ttft_s[i]), _known(view.worst_e2e_s[i])
+        if not self._in_flight or not view.running[i] + view.waiting[i]:
+            return ttft_s, e2e_s
+        own = view.sequences(i)
+        age_s = view.now_s - own.arrival_s
+        late_s = age_s[own.generated_tokens == 0]
+        if late_s.size:
+            ttft_s = max(ttft_s or 0.0, float(late_s.max()))
+        return ttft_s, max(e2e_s or 0.0, float(age_s.max()))
+
+
+def _limits(service: ServiceInfo) -> Limits:
+    """The tightest of a service's classes, but for E2E, which goes with the length: there the loosest."""
+    own = [info.limits for info in service.partitions[0].classes]
+    ttft = [limits.ttft_s for limits in own if limits.ttft_s is not None]
+    tpot = [limits.tpot_s for limits in own if limits.tpot_s is not None]
+    e2e = [limits.e2e_s for limits in own if limits.e2e_s is not None]
+    return Limits(min(ttft, default=None), min(tpot, default=None), max(e2e) if len(e2e) == len(own) else None)
+
+
+def _known(value: float) -> float | None:
+    return None if value != value else float(value)

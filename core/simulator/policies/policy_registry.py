@@ -1,0 +1,87 @@
+"""All policies by name: how each reads its section of a scenario, and how it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from core.simulator.fields import ScenarioError, Section
+from core.simulator.policies import dynamollm, dynaserve, greenserve, muserve, throttllem
+from core.simulator.policies.config import FREESH, STATIC, StaticConfig, read_freesh, read_threshold
+from core.simulator.policies.freesh import Freesh
+from core.simulator.policies.threshold import Threshold
+from core.simulator.policies.world import Plan, World
+
+
+class PolicyConfig(Protocol):
+    """What a scenario says of its policy; each policy has a frozen dataclass of its own."""
+
+    @property
+    def name(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`read` takes what the section says (`read_policy` refuses the keys it did not ask for); `begin` makes a plan.
+
+    `check` raises SimulationError for a world that the policy is not for, at no cost.
+    """
+
+    read: Callable[[Section], PolicyConfig]
+    begin: Callable[[Any, World], Plan]
+    check: Callable[[Any, World], None] = lambda config, world: None
+
+
+def _of_one(config: PolicyConfig, world: World) -> None:
+    world.require_one(config.name)
+
+
+def _of_one_site(config: PolicyConfig, world: World) -> None:
+    world.require_one(config.name, gpu_types=False)
+
+
+def _of_one_service(config: PolicyConfig, world: World) -> None:
+    world.require_one(config.name, gpu_types=False, sites=False)
+
+
+DYNAMIC: dict[str, Kind] = {
+    "threshold": Kind(read_threshold, lambda config, world: Threshold(config, world).begin()),
+    **{name: Kind(read_freesh, lambda config, world: Freesh(config, world).begin()) for name in FREESH},
+    **{name: Kind(dynamollm.read_dynamollm, dynamollm.begin, _of_one) for name in dynamollm.NAMES},
+    **{name: Kind(throttllem.read_throttllem, throttllem.begin) for name in throttllem.NAMES},
+    **{name: Kind(dynaserve.read_dynaserve, dynaserve.begin, _of_one_site) for name in dynaserve.NAMES},
+    **{name: Kind(greenserve.read_greenserve, greenserve.begin, _of_one_service) for name in greenserve.NAMES},
+    **{name: Kind(muserve.read_muserve, muserve.begin) for name in muserve.NAMES},
+}
+POLICIES = (*STATIC, *DYNAMIC)
+
+
+def read_policy(keys: Mapping[str, Any]) -> PolicyConfig:
+    """A policy from its section of a scenario, whose `name` says which keys it knows.
+
+    Raises:
+        ScenarioError: An unknown name or key, or a value out of range.
+    """
+    section = Section("policy", keys)
+    name = section.text("name")
+    if name not in POLICIES:
+        raise ScenarioError(f"policy: unknown '{name}'; known: {', '.join(POLICIES)}")
+    found = StaticConfig(name) if name in STATIC else DYNAMIC[name].read(section)
+    section.finish()
+    return found
+
+
+def check(config: PolicyConfig, world: World) -> None:
+    """Raises SimulationError for a policy that cannot serve such a world, as `build` would, without making a plan."""
+    if config.name in DYNAMIC:
+        DYNAMIC[config.name].check(config, world)
+
+
+def build(config: PolicyConfig, world: World) -> Plan:
+    """The first fleet, the loops and the router of a policy. Static policies need none: the groups are their fleet.
+
+    Raises:
+        SimulationError: The world does not fit together, or its first instances find no GPUs.
+    """
+    return DYNAMIC[config.name].begin(config, world)

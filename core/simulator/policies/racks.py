@@ -1,0 +1,124 @@
+"""Which node holds which instance. An instance does not span nodes; GPUs that drain or change hands are not free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from core.simulator.kernel.commands import OFF, FleetView
+from core.simulator.kernel.simulated import InstanceSpec, SimulationError
+from core.simulator.policies.world import SiteInfo
+
+
+class Kind(NamedTuple):
+    """What instances have in common that may take each other's place."""
+
+    site: str
+    model: str
+    gpu: str
+    tp: int
+
+
+def kind_of(spec: InstanceSpec) -> Kind:
+    return Kind(spec.site, spec.model, spec.gpu, spec.tp)
+
+
+@dataclass(slots=True)
+class Node:
+    site: str
+    gpu: str
+    size: int
+    free: int
+
+
+class Racks:
+    """The nodes, kept in step with the views. Instances are known by their place in `view.instances`.
+
+    Room is taken when a start is commanded, and changes hands when a re-shard is; the instance gets it when a view
+    first shows it.
+    """
+
+    def __init__(self, sites: Iterable[SiteInfo]) -> None:
+        self.nodes: list[Node] = []
+        self.node_of: dict[int, int] = {}  # slot -> node
+        self._holds: dict[int, int] = {}  # slot -> GPUs
+        for site in sites:
+            for gpu, count in sorted(site.gpus.items()):
+                whole, rest = divmod(count, site.gpus_per_node)
+                for size in [site.gpus_per_node] * whole + [rest] * bool(rest):
+                    self.nodes.append(Node(site.name, gpu, size, size))
+
+    def sync(
+        self, view: FleetView, reborn: Collection[int], claim: Callable[[int], int | None]
+    ) -> list[tuple[int, int]]:
+        """Releases what went off and places what appeared; returns (slot, node) of those that went off.
+
+        Args:
+            reborn: Slots that went off since the last view and are another instance by now.
+            claim: The node whose room was taken for an instance that appeared; None: for nobody, it finds its own.
+
+        Raises:
+            SimulationError: An instance that nobody announced fits on no node.
+        """
+        off = view.state == OFF
+        gone = [(slot, node) for slot, node in self.node_of.items() if off[slot] or slot in reborn]
+        for slot, node in gone:
+            self.nodes[node].free += self._holds.pop(slot)
+            del self.node_of[slot]
+        for slot in np.flatnonzero(~off).tolist():
+            if slot not in self.node_of:
+                claimed = claim(slot)
+                self.node_of[slot] = self._take_any(view.instances[slot]) if claimed is None else claimed
+                self._holds[slot] = view.instances[slot].tp
+        return gone
+
+    def _take_any(self, spec: InstanceSpec) -> int:
+        node = self.find(kind_of(spec))
+        if node is None:
+            raise SimulationError(
+                f"{spec.name} needs {spec.tp} {spec.gpu} on one node of {spec.site}, and none is free: give the site "
+                "more GPUs (or larger nodes)"
+            )
+        self.take(node, spec.tp)
+        return node
+
+    def nodes_of(self, kind: Kind) -> list[int]:
+        """Nodes that could hold the kind if they were empty."""
+        return [
+            n
+            for n, node in enumerate(self.nodes)
+            if (node.site, node.gpu) == (kind.site, kind.gpu) and node.size >= kind.tp
+        ]
+
+    def find(self, kind: Kind, prefer: Sequence[int] = (), avoid: Sequence[int] = ()) -> int | None:
+        """The node to start on: a preferred one, else the fullest that still has room (best fit)."""
+        fits = [n for n in self.nodes_of(kind) if self.nodes[n].free >= kind.tp and n not in avoid]
+        return min(fits, key=lambda n: (n not in prefer, self.nodes[n].free, n), default=None)
+
+    def room_elsewhere(self, node: int, kinds: Sequence[Kind]) -> bool:
+        """Whether all of `kinds` find room on other nodes at once (largest first, best fit)."""
+        free = {n: found.free for n, found in enumerate(self.nodes) if n != node}
+        for kind in sorted(kinds, key=lambda kind: -kind.tp):
+            fits = [n for n in self.nodes_of(kind) if n != node and free[n] >= kind.tp]
+            if not fits:
+                return False
+            free[min(fits, key=lambda n: (free[n], n))] -= kind.tp
+        return True
+
+    def take(self, node: int, gpus: int) -> None:
+        """Room for an instance that is about to start."""
+        self.nodes[node].free -= gpus
+
+    def turn_over(self, slots: Sequence[int], gpus: int) -> int:
+        """`gpus` of those that `slots` hold, all on one node, go to instances to come; returns the node.
+
+        What is left over is free when the old ones are off.
+        """
+        spare = sum(self._holds[slot] for slot in slots) - gpus
+        for slot in slots:
+            self._holds[slot] = 0
+        self._holds[slots[0]] = spare
+        return self.node_of[slots[0]]

@@ -1,0 +1,47 @@
+"""throttLL'eM, and the two that it is measured against: Triton's plain batching, and a clock rule after ReTail.
+
+throttllem: each request is admitted by projection, to the least loaded engine that can take it; at every admission that
+engine's clock becomes the lowest that keeps all limits; every 10 s its TP degree follows the load, by shadow instances.
+triton: none of that, an engine of fixed size at its top clock that batches whatever comes. retail: no admission, no
+autoscaler, and ReTail's regression for the clock. Each part is a knob of its own; the decisions are the core's.
+
+The paper runs one engine on one server. Here a service may have several (V-F: orthogonal), each with its own batch,
+clock and size; they share the load equally.
+"""
+
+from __future__ import annotations
+
+from core.simulator.policies.throttllem.autoscale_loop import Autoscaler, Engine
+from core.simulator.policies.throttllem.config import NAMES, ThrottllemConfig, read_throttllem
+from core.simulator.policies.throttllem.engines import ServiceEngines
+from core.simulator.policies.throttllem.router import ThrottleRouter
+from core.simulator.policies.world import Member, Plan, PoolPlan, World
+
+__all__ = ["NAMES", "ThrottllemConfig", "begin", "read_throttllem"]
+
+
+def begin(config: ThrottllemConfig, world: World) -> Plan:
+    """The first engines, of the size to begin with; the router unless nothing is to be judged; the loop.
+
+    Raises:
+        SimulationError: No size of engine carries anything, or there is no room for the engines.
+    """
+    members: list[Member] = []
+    engines: list[Engine] = []
+    cell_pool = [""] * world.cells
+    services = [ServiceEngines(config, world, n, service) for n, service in enumerate(world.services)]
+    for service in services:
+        for site, spec in service.first():
+            engines.append(Engine(spec.name, len(members), service.pool, service.cells, service.sizes(site)))
+            members.append(Member(spec, service.pool))
+        for cell in service.cells:
+            cell_pool[cell] = service.pool
+    router = ThrottleRouter(config, [service.served for service in services]) if config.judges else None
+    loop = Autoscaler(config, world, engines, router)
+    return Plan(
+        tuple(members),
+        tuple(PoolPlan(service.pool, "least_loaded") for service in services),
+        tuple(cell_pool),
+        (loop,) if config.judges or config.autoscale else (),
+        router,
+    )

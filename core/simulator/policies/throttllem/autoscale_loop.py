@@ -1,0 +1,145 @@
+"""throttLL'eM's autoscaler over the simulated fleet: TP degrees by shadow instances, where nodes have room for both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from core.controllers.fleet import autoscale
+from core.controllers.fleet.autoscale import AutoscaleConfig, AutoscaleObservation, AutoscaleState
+from core.simulator.kernel.commands import OFF, SERVING, STRETCH_S, Answer, Decision, Drain, FleetView, Start
+from core.simulator.policies.change_round import WarmServers
+from core.simulator.policies.racks import Kind, Racks, kind_of
+from core.simulator.policies.throttllem.config import ThrottllemConfig
+from core.simulator.policies.throttllem.router import ThrottleRouter
+from core.simulator.policies.world import World
+from core.types import CancelShadow, Effects, Mode, Reason, StartShadow
+
+AUTOSCALE = "autoscale"
+
+
+@dataclass(slots=True, eq=False)
+class Engine:
+    """One engine, whatever instance it is at the moment. Instances are known by their place in the view."""
+
+    name: str
+    serving: int
+    pool: str
+    cells: tuple[int, ...]
+    sizes: AutoscaleConfig
+    shadow: int | None = None  # the instance that warms up to replace it
+    asked: tuple[Kind, int] | None = None  # a shadow that no view has shown yet, and its node
+    state: AutoscaleState | None = None
+
+
+class Autoscaler:
+    """A Control. It also tells what the router has decided since, as a router keeps no log.
+
+    An engine takes over from another only where its GPUs are free beside those of the old one, of what still drains
+    and of other engines; else it is tried again a period later.
+    """
+
+    def __init__(
+        self, config: ThrottllemConfig, world: World, engines: Sequence[Engine], router: ThrottleRouter | None
+    ) -> None:
+        self._config, self._engines, self._router = config, engines, router
+        self._templates = {kind_of(spec): spec for spec in reversed(world.templates)}
+        self._racks = Racks(world.sites)
+        self._warm = WarmServers(world.overheads, config.starting)
+        self._short: set[str] = set()  # engines that wait for GPUs
+
+    @property
+    def name(self) -> str:
+        return AUTOSCALE if self._config.autoscale else "clock"
+
+    @property
+    def period_s(self) -> float:
+        return self._config.period_s
+
+    def step(self, view: FleetView) -> Answer:
+        told = [] if self._router is None else self._router.told(view.now_s)
+        if not self._config.autoscale:
+            return Answer((), tuple(told))
+        self._note(view)
+        cancelled: list[Drain] = []
+        wanted: list[tuple[Engine, Mode, Decision]] = []
+        for engine in self._engines:
+            effects = self._decide(engine, view)
+            why = effects.rationale
+            decision = Decision(view.now_s, AUTOSCALE, str(why.reason), why.summary, len(effects.commands))
+            modes = [command.mode for command in effects.commands if isinstance(command, StartShadow)]
+            if any(isinstance(command, CancelShadow) for command in effects.commands) and engine.shadow is not None:
+                cancelled.append(Drain(view.instances[engine.shadow].name))
+                view = _without(view, engine.shadow)
+                engine.shadow = None
+            wanted += [(engine, mode, decision) for mode in modes]
+            told += [decision] if effects.commands and not modes else []
+        self._note(view)  # the GPUs of those that were called off are free at once
+        starts = [start for item in wanted if (start := self._start(*item, view, told)) is not None]
+        return Answer((*cancelled, *starts), tuple(told))
+
+    # -- what there is ---------------------------------------------------------------------------------
+
+    def _note(self, view: FleetView) -> None:
+        """Which instance is which engine's by now, and where GPUs are free."""
+
+        def claim(slot: int) -> int | None:
+            for engine in self._engines:
+                if engine.asked is not None and engine.asked[0] == kind_of(view.instances[slot]):
+                    node = engine.asked[1]
+                    engine.shadow, engine.asked = slot, None
+                    return node
+            return None
+
+        self._racks.sync(view, (), claim)
+        for engine in self._engines:
+            if engine.shadow is not None and view.state[engine.shadow] == SERVING:
+                engine.serving, engine.shadow = engine.shadow, None
+
+    def _decide(self, engine: Engine, view: FleetView) -> Effects:
+        shadow = None if engine.shadow is None else _mode(view, engine.shadow)
+        mode = _mode(view, engine.serving)
+        obs = AutoscaleObservation(view.now_s, engine.name, mode, shadow, self._rps(engine, view))
+        engine.state, effects = autoscale.step(engine.state, obs, engine.sizes)
+        return effects
+
+    def _rps(self, engine: Engine, view: FleetView) -> float | None:
+        """This engine's share of what came in the last period; None: there was no whole one yet."""
+        now = int(view.now_s / STRETCH_S + 1e-9)
+        stretches = int(self._config.period_s / STRETCH_S)
+        if now < stretches:
+            return None
+        came = int(view.arrived[list(engine.cells), now - stretches : now, 0].sum())
+        alike = sum(other.pool == engine.pool for other in self._engines)
+        return came / self._config.period_s / alike
+
+    # -- what is done ----------------------------------------------------------------------------------
+
+    def _start(
+        self, engine: Engine, mode: Mode, decision: Decision, view: FleetView, told: list[Decision]
+    ) -> Start | None:
+        old = view.instances[engine.serving]
+        kind = kind_of(old)._replace(gpu=mode.gpu, tp=mode.tp)
+        node = self._racks.find(kind)
+        if node is None:
+            if engine.name not in self._short:  # told once, not each period
+                short = f"{decision.summary} No node of {kind.site} has {mode.tp} GPUs free for it yet."
+                told.append(replace(decision, reason=str(Reason.AT_LIMIT), summary=short, commands=0))
+            self._short.add(engine.name)
+            return None
+        self._short.discard(engine.name)
+        self._racks.take(node, mode.tp)
+        engine.asked = (kind, node)
+        told.append(decision)
+        return Start(self._templates[kind], engine.pool, self._warm.ready_in_s(kind, view.now_s), (old.name,))
+
+
+def _mode(view: FleetView, slot: int) -> Mode:
+    spec = view.instances[slot]
+    return Mode(spec.gpu, spec.tp)
+
+
+def _without(view: FleetView, slot: int) -> FleetView:
+    state = view.state.copy()
+    state[slot] = OFF
+    return replace(view, state=state)

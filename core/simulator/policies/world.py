@@ -1,0 +1,204 @@
+"""What a policy is told about the fleet before it starts, and what it answers. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.engine.overheads import Overheads
+from core.simulator.kernel.commands import STRETCH_S, Control, Router
+from core.simulator.kernel.simulated import Handover, InstanceSpec, SimulationError
+from core.types import Limits, Mode
+
+# Mean lengths of the Azure conversation trace of 2023 (AzurePublicDataset, CC-BY): of a class of which nothing was
+# declared or seen.
+TYPICAL_TOKENS = (1155.0, 211.0)
+GPUS_PER_NODE = 8
+_MINUTE_S = 60.0
+
+# (site, from_s, to_s, step_s) -> grams a kWh of each step, None where the feed has none
+Intensity = Callable[[str, float, float, float], tuple[float | None, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class SiteInfo:
+    """A site: its GPUs by type, on nodes of `gpus_per_node` (the last one of a type may be smaller).
+
+    `power_cap_w`: most that it may draw, PUE included; None: there is no cap.
+    """
+
+    name: str
+    gpus: Mapping[str, int]
+    pue: float = 1.0
+    gpus_per_node: int = GPUS_PER_NODE
+    power_cap_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassInfo:
+    """A request class of a partition: bounds as in `core.classify` (lower inclusive, upper exclusive), and limits."""
+
+    name: str
+    limits: Limits = field(default_factory=Limits)
+    input_min: int = 0
+    input_max: int | None = None
+    output_min: int = 0
+    output_max: int | None = None
+
+    @property
+    def typical_tokens(self) -> tuple[float, float]:
+        """Lengths to plan with when none are known: typical ones, brought within the bounds."""
+        prompt, output = TYPICAL_TOKENS
+        return _within(prompt, self.input_min, self.input_max), _within(output, self.output_min, self.output_max)
+
+
+def _within(value: float, low: int, high: int | None) -> float:
+    return max(1.0, low, value if high is None else min(value, high - 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One way to cut a service's requests. `cell_class`: for each of the service's cells the class it falls in."""
+
+    name: str
+    classes: tuple[ClassInfo, ...]
+    cell_class: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceInfo:
+    """A service: its model and engine, and the partitions to choose from. The first is the one to begin with."""
+
+    name: str
+    model: str
+    partitions: tuple[PartitionInfo, ...]
+    engine: str = "vllm-v1"
+
+
+@dataclass(frozen=True, slots=True)
+class CellLoad:
+    """What is expected of a cell before anything is seen: its peak 5-second rate and mean lengths.
+
+    `minute_rps`: its rate in the busiest minute; None: unknown.
+    """
+
+    rps: float
+    prompt_tokens: float
+    output_tokens: float
+    minute_rps: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything a policy starts from.
+
+    `templates`: the kinds of instance that may run, one for each (site, GPU, TP, model). `declared[c]`: what is
+    expected of cell c; None or an empty tuple: nothing is.
+    """
+
+    sites: tuple[SiteInfo, ...]
+    services: tuple[ServiceInfo, ...]
+    templates: tuple[InstanceSpec, ...]
+    cells: int
+    declared: tuple[CellLoad | None, ...] = ()
+    overheads: Overheads = field(default_factory=Overheads)
+    intensity: Intensity = field(default=lambda site, from_s, to_s, step_s: ())
+
+    def __post_init__(self) -> None:
+        names = {site.name for site in self.sites}
+        for spec in self.templates:
+            if spec.costs is not None:
+                raise SimulationError(f"{spec.name}: a policy that scales needs model and gpu, not fixed_costs")
+            if spec.site not in names:
+                raise SimulationError(f"{spec.name}: site '{spec.site}' is not among the sites: {', '.join(names)}")
+        for service in self.services:
+            if not any(spec.model == service.model for spec in self.templates):
+                raise SimulationError(f"service {service.name}: no fleet group runs its model {service.model}")
+
+    def require_one(self, policy: str, gpu_types: bool = True, sites: bool = True) -> None:
+        """For policies that are of one service at one site, and of one type of GPU.
+
+        Raises:
+            SimulationError: There are several: which, and what to do.
+        """
+        kinds = {
+            "services": [service.name or "the only one" for service in self.services],
+            "sites": [site.name for site in self.sites] if sites else [],
+            "types of GPU": sorted({spec.gpu for spec in self.templates}) if gpu_types else [],
+        }
+        if several := [f"{len(own)} {kind} ({', '.join(own)})" for kind, own in kinds.items() if len(own) > 1]:
+            most = "one service" + (" at one site" if sites else "") + (" on one type of GPU" if gpu_types else "")
+            raise SimulationError(
+                f"{policy} serves {most}, and the scenario has {' and '.join(several)}; leave one of each (GPUs of the "
+                "others: 0), or take another policy"
+            )
+
+    def template(self, service: ServiceInfo, site: str, mode: Mode) -> InstanceSpec | None:
+        for spec in self.templates:
+            if (spec.site, spec.model, spec.gpu, spec.tp) == (site, service.model, mode.gpu, mode.tp):
+                return spec
+        return None
+
+    def modes(self, service: ServiceInfo, site: str | None = None) -> tuple[Mode, ...]:
+        """The modes that the service may run in, at a site or at any."""
+        found = {Mode(s.gpu, s.tp) for s in self.templates if s.model == service.model and site in (None, s.site)}
+        return tuple(sorted(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An instance that serves from the first second on."""
+
+    spec: InstanceSpec
+    pool: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlan:
+    """A pool, which may be empty at first. `routing` and `handover` are PoolSpec's."""
+
+    name: str
+    routing: str
+    handover: Handover | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A policy's answer: who serves at first, the pools, the pool of each cell, the loops that change all that, and who
+    places requests in the place of the pools' routing."""
+
+    members: tuple[Member, ...]
+    pools: tuple[PoolPlan, ...]
+    cell_pool: tuple[str, ...]
+    controls: tuple[Control, ...]
+    router: Router | None = None
+
+
+def declared_loads(
+    arrival_s: NDArray[np.float64],
+    cell: NDArray[np.int64],
+    prompt_tokens: NDArray[np.int64],
+    output_tokens: NDArray[np.int64],
+    cells: int,
+) -> tuple[CellLoad | None, ...]:
+    """What an operator who knows such traffic would declare: of each cell the peak rates and mean lengths.
+
+    A cell without any request gets None.
+    """
+    found: list[CellLoad | None] = []
+    for c in range(cells):
+        mine = cell == c
+        if not mine.any():
+            found.append(None)
+            continue
+        peak, minute = (
+            int(np.bincount((arrival_s[mine] // stretch_s).astype(np.int64)).max()) / stretch_s
+            for stretch_s in (STRETCH_S, _MINUTE_S)
+        )
+        lengths = (float(prompt_tokens[mine].mean()), float(output_tokens[mine].mean()))
+        found.append(CellLoad(peak, *lengths, minute_rps=minute))
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Scenario files as values: services, classes, sites, a fleet and its policy."""

@@ -1,0 +1,356 @@
+"""Scenario files: YAML to services, a fleet, sites and a policy. Every error names the field and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from core.engine.engine_model import UnknownConfiguration, engine_model, gpu
+from core.engine.overheads import Overheads
+from core.simulator import fields
+from core.simulator.fields import ScenarioError, Section
+from core.simulator.kernel.objectives import Slo
+from core.simulator.kernel.simulated import (
+    MAX_SEQUENCES,
+    TOKENS_PER_ITERATION,
+    FixedCosts,
+    Handover,
+    InstanceSpec,
+    SimulationError,
+)
+from core.simulator.policies import PolicyConfig, read_overheads, read_policy
+from core.simulator.scenario.class_cells import Cells, ClassSpec, Partition
+from core.simulator.site_series import Site, read_site, read_start
+from core.simulator.workload import LengthPredictor, Workload, read_predictor, read_workload
+
+DEFAULT_SITE = "site"
+DEFAULT_SERVICE = "default"
+ROLES = ("first", "second")
+_ONE_PASS_TOKENS = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Instances of one kind. `classes`: what they serve under multi_pool; `services`: whose requests; none: all that
+    go with their model. `role`: which part of a request they take under disaggregated. `tps`: TP degrees that a policy
+    may choose."""
+
+    instances: tuple[InstanceSpec, ...]
+    classes: tuple[str, ...] = ()
+    services: tuple[str, ...] = ()
+    role: str = ROLES[0]
+    tps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Requests for one model, with their objectives. The first partition's classes are those of the figures."""
+
+    name: str
+    workload: Workload
+    partitions: tuple[Partition, ...]
+    predictor: LengthPredictor = field(default_factory=LengthPredictor)
+    model: str | None = None  # None: whatever the fleet runs
+    decode: bool = True  # False: a model of one pass, whose only token is its answer
+
+    @property
+    def classes(self) -> tuple[ClassSpec, ...]:
+        return self.partitions[0].classes
+
+    @property
+    def cells(self) -> Cells:
+        return Cells.of(self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFleet:
+    """GPUs that policies may use at a site; empty: those of the groups that stand there."""
+
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    gpus_per_node: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    name: str
+    seed: int
+    start: datetime
+    policy: PolicyConfig
+    policy_keys: Mapping[str, Any]  # what the file says of it
+    services: tuple[Service, ...]
+    groups: tuple[Group, ...]
+    sites: Mapping[str, Site]
+    site_fleets: Mapping[str, SiteFleet]
+    overheads: Overheads
+    handover: Handover | None  # of `first` to `second`; `token_s` is still seconds per byte
+    overload: str  # refuse | allow
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """All that any workload names; `default` stands for those that name none."""
+        own = [[name for name, _ in service.workload.tenants] for service in self.services]
+        names = [name for names in own for name in names]
+        return tuple(dict.fromkeys(names if all(own) else [DEFAULT_SERVICE, *names]))
+
+
+def read_scenario(path: str | Path, settings: Sequence[str] = ()) -> Scenario:
+    """Reads a scenario file, with `settings` (each `key.key=value`) put over what it says.
+
+    Raises:
+        ScenarioError: The file cannot be read or a field is wrong.
+    """
+    path = Path(path)
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{path}: cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise ScenarioError(f"{path}: not YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise ScenarioError(f"{path}: a scenario is a mapping with the keys fleet, workload, policy ...")
+    for setting in settings:
+        fields.put(document, setting)
+    return parse_scenario(document, path)
+
+
+def parse_scenario(document: Mapping[str, Any], path: Path) -> Scenario:
+    """A scenario from its mapping; `path` is where relative files are looked for, and the default name."""
+    root, folder = Section("", document), path.parent
+    start = read_start(root)
+    services = _services(root, folder)
+    site_fleets, sites = {}, {}
+    for section in root.section("sites").children():
+        site_fleets[section.key] = _site_fleet(section)
+        sites[section.key] = read_site(section, folder, start)
+    if shared := root.optional("prices"):
+        sites.setdefault(DEFAULT_SITE, read_site(shared, folder, start, name=DEFAULT_SITE))
+    groups = tuple(_group(item, services) for item in root.sections("fleet"))
+    if not groups:
+        raise ScenarioError("fleet: missing; give at least one group, like {count: 1, model: ..., gpu: ..., tp: ...}")
+    _check_names(groups, services, sites)
+    policy = root.section("policy") if root.is_mapping("policy") else None
+    policy_keys = {"name": root.text("policy", "single_pool")} if policy is None else policy.values
+    scenario = Scenario(
+        name=root.text("name", path.stem),
+        seed=root.integer("seed", 1, least=0),
+        start=start,
+        policy=read_policy(policy_keys),
+        policy_keys=policy_keys,
+        services=services,
+        groups=groups,
+        sites=sites,
+        site_fleets=site_fleets,
+        overheads=read_overheads(root.section("overheads")),
+        handover=_handover(root.optional("handover")),
+        overload=root.choice("overload", ("refuse", "allow"), "refuse"),
+    )
+    root.finish()
+    return scenario
+
+
+def policy_of(scenario: Scenario, text: str | None) -> PolicyConfig:
+    """The scenario's policy, or another one: NAME or "NAME {key: value, ...}".
+
+    A policy of the scenario's own name keeps the scenario's keys, with the given ones put over them.
+
+    Raises:
+        ScenarioError: An unknown name or key, or a value out of range.
+    """
+    if text is None:
+        return scenario.policy
+    name, brace, rest = text.partition("{")
+    try:
+        keys = yaml.safe_load(brace + rest) or {}
+    except yaml.YAMLError as error:
+        raise ScenarioError(f"policy '{text}': write NAME or 'NAME {{key: value}}': {error}") from error
+    name = name.strip()
+    own = scenario.policy_keys if name == scenario.policy.name else {}
+    return read_policy({**own, **keys, "name": name})
+
+
+def _check_names(groups: Sequence[Group], services: Sequence[Service], sites: Mapping[str, Site]) -> None:
+    specs = [spec for group in groups for spec in group.instances]
+    for spec in specs:
+        if sites and spec.site not in sites:
+            raise ScenarioError(f"fleet: site '{spec.site}' is not among sites: {', '.join(sites)}")
+    if len({spec.name for spec in specs}) < len(specs):
+        raise ScenarioError("fleet: two groups have the same name; give each its own")
+    models = {spec.model for spec in specs}
+    for service in services:
+        if service.model is not None and service.model not in models:
+            raise ScenarioError(f"services.{service.name}: no fleet group runs its model {service.model}")
+
+
+# -- services --------------------------------------------------------------------------------------
+
+
+def _services(root: Section, folder: Path) -> tuple[Service, ...]:
+    """The services, or the one that the root itself describes. Objectives and predictor of the root hold for all."""
+    slo, predictor = _slo(root.section("slo")), read_predictor(root)
+    sections = list(root.section("services").children())
+    if not sections:
+        workload = read_workload(root.section("workload"), folder)
+        return (Service(DEFAULT_SERVICE, workload, _partitions(root, slo), predictor),)
+    found = []
+    for section in sections:
+        own = section.optional("slo")
+        found.append(
+            Service(
+                name=section.key,
+                workload=read_workload(section.section("workload"), folder),
+                partitions=_partitions(section, _slo(own) if own is not None else slo),
+                predictor=read_predictor(section) if "length_predictor" in section.names() else predictor,
+                model=section.text("model", "") or None,
+                decode=section.flag("decode", True),
+            )
+        )
+        section.finish()
+    return tuple(found)
+
+
+def _partitions(section: Section, slo: Slo) -> tuple[Partition, ...]:
+    """`classes`, and `partitions`, each a name with classes of its own; none: one class of all."""
+    found = []
+    if classes := _classes(section.sections("classes"), slo):
+        found.append(Partition("default", classes))
+    for key in section.section("partitions").names():
+        own = _classes(section.section("partitions").sections(key), slo)
+        if not own:
+            raise section.error(f"partitions.{key}", "has no classes; give a list of them")
+        found.append(Partition(key, own))
+    return tuple(found) or (Partition("default", (ClassSpec("all", 0, slo=slo),)),)
+
+
+def _classes(sections: Sequence[Section], slo: Slo) -> tuple[ClassSpec, ...]:
+    found = tuple(_class(rank, item, slo) for rank, item in enumerate(sections))
+    if len({c.name for c in found}) < len(found):
+        raise ScenarioError("classes: two have the same name; give each its own")
+    return found
+
+
+def _class(rank: int, section: Section, default: Slo) -> ClassSpec:
+    own = section.optional("slo")
+    found = ClassSpec(
+        name=section.text("name"),
+        rank=rank,
+        input_min=section.integer("input_min", 0, least=0),
+        input_max=section.maybe_integer("input_max", least=1),
+        output_min=section.integer("output_min", 0, least=0),
+        output_max=section.maybe_integer("output_max", least=1),
+        slo=_slo(own) if own is not None else default,
+    )
+    section.finish()
+    return found
+
+
+def _slo(section: Section) -> Slo:
+    """Keys in seconds. `tpot_s` is of a request's mean."""
+    limits = {
+        name: section.number(key, None, above=0.0)
+        for name, key in (
+            ("ttft_s", "ttft_s"),
+            ("tpot_mean_s", "tpot_s"),
+            ("itl_p99_s", "itl_p99_s"),
+            ("e2e_s", "e2e_s"),
+        )
+    }
+    section.finish()
+    return Slo(**limits)
+
+
+# -- the fleet -------------------------------------------------------------------------------------
+
+
+def _site_fleet(section: Section) -> SiteFleet:
+    """`gpus` and `gpus_per_node` of a site; the rest of the section is `read_site`'s."""
+    own = section.section("gpus")
+    gpus = {}
+    for name in own.names():
+        try:
+            gpu(name)
+        except UnknownConfiguration as error:
+            raise own.error(name, str(error)) from None
+        gpus[name] = own.integer(name, 0, least=0)
+    return SiteFleet(gpus, section.integer("gpus_per_node", 8, least=1))
+
+
+def _handover(section: Section | None) -> Handover | None:
+    """`at`: prompt, or a share; `link_gb_per_s`, `latency_s`, `chunked`."""
+    if section is None:
+        return None
+    at: float | str = "prompt"
+    if "at" in section.names() and section.text("at") != "prompt":
+        at = section.number("at", None, above=0.0) or 0.5
+        if at >= 1.0:
+            raise section.error("at", f"must be prompt, or a share below 1, not {at:g}")
+    link = section.number("link_gb_per_s", 50.0, above=0.0) or 50.0
+    latency_s = section.number("latency_s", 0.001, least=0.0) or 0.0
+    found = Handover(ROLES[1], at, 1.0 / (link * 1e9), latency_s, section.flag("chunked", True))
+    section.finish()
+    return found
+
+
+def _group(section: Section, services: Sequence[Service]) -> Group:
+    costs = section.optional("fixed_costs")
+    name = section.text("name", "node")
+    count = section.integer("count", 1, least=1, most=100_000)
+    classes, serves = section.texts("classes"), section.texts("services")
+    for key, given, known in (
+        ("classes", classes, [c.name for service in services for c in service.classes]),
+        ("services", serves, [service.name for service in services]),
+    ):
+        if strange := [item for item in given if item not in known]:
+            raise section.error(key, f"'{strange[0]}' is not one of them; known: {', '.join(known)}")
+    try:
+        first = _instance(section, name, None if costs is None else _fixed(costs), services)
+    except (SimulationError, UnknownConfiguration) as error:
+        if isinstance(error, ScenarioError):
+            raise
+        raise ScenarioError(f"{section.path}: {error}") from error
+    found = Group(
+        instances=tuple(replace(first, name=f"{name}-{n}") for n in range(count)),
+        classes=classes,
+        services=serves,
+        role=section.choice("role", ROLES, ROLES[0]),
+        tps=tuple(int(tp) for tp in section.numbers("tp_choices")) if "tp_choices" in section.names() else (first.tp,),
+    )
+    section.finish()
+    return found
+
+
+def _instance(section: Section, name: str, costs: FixedCosts | None, services: Sequence[Service]) -> InstanceSpec:
+    model, gpu_name, engine = "fixed", "fixed", "fixed"
+    tp, top_mhz = section.integer("tp", 1, least=1), 1.0
+    if costs is None:
+        model, gpu_name, engine = section.text("model"), section.text("gpu"), section.text("engine", "vllm-v1")
+        top_mhz = gpu(gpu_name).f_max
+        engine_model(model, gpu_name, tp, engine)
+    mine = [service for service in services if service.model in (None, model)]
+    one_pass = bool(mine) and not any(service.decode for service in mine)
+    return InstanceSpec(
+        name=name,
+        model=model,
+        gpu=gpu_name,
+        tp=tp,
+        mhz=section.number("mhz", top_mhz, above=0.0) or top_mhz,
+        engine=engine,
+        site=section.text("site", DEFAULT_SITE),
+        max_sequences=section.integer("max_sequences", 1 if one_pass else MAX_SEQUENCES, least=1, most=65_536),
+        tokens_per_iteration=section.integer(
+            "tokens_per_iteration", _ONE_PASS_TOKENS if one_pass else TOKENS_PER_ITERATION, least=1
+        ),
+        kv_capacity_tokens=section.maybe_integer("kv_capacity_tokens", least=1),
+        costs=costs,
+    )
+
+
+def _fixed(section: Section) -> FixedCosts:
+    names = ("base_s", "prefill_token_s", "decode_s", "busy_w", "idle_w", "kv_capacity_tokens")
+    given = {name: section.number(name, None, least=0.0) for name in names}
+    section.finish()
+    return FixedCosts(**{name: value for name, value in given.items() if value is not None})

@@ -1,0 +1,1 @@
+"""Alerts: what the page shows, and what people do there."""

@@ -1,0 +1,137 @@
+"""What the page of alerts shows, and what the Overview's attention list is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.core.paginator import Page, Paginator
+
+from frontend import formats
+from frontend.attention import OpenAlert
+from pools.models import Site
+from scheduler.operations import visibility
+from telemetry.alerts import alert_settings, rounds
+from telemetry.alerts.life import Rule
+from telemetry.models import Alert, AlertNotice, AlertSilence
+
+PAGE = 50
+CHANNELS = {"email": "e-mail", "webhook": "webhook"}
+SILENCE_LENGTHS = (("3600", "1 h"), ("14400", "4 h"), ("86400", "1 day"), ("604800", "7 days"))
+UNITS = {"share": "", "times": "×", "s": "s", "W": "W"}  # noqa: RUF001 - the sign is what people read
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An alert as the page shows it. `told` says on which channels, `silence` until when nobody is."""
+
+    alert: Alert
+    title: str
+    value: str
+    threshold: str
+    told: str
+    silence: AlertSilence | None
+
+    @property
+    def open(self) -> bool:
+        return self.alert.state != Alert.State.RESOLVED
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    row: AlertSilence
+    title: str
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A value in its rule's unit, as people read it."""
+    if unit == "share":
+        return formats.percent(value)
+    if value is not None and unit == "times":
+        return f"{formats.plain(value)}\u00a0{UNITS[unit]}"
+    return formats.quantity(value, UNITS.get(unit, unit))
+
+
+def open_alerts(user: Any) -> tuple[OpenAlert, ...]:
+    """For the attention list, of what this person may know. Two queries."""
+    labels = {site.name: site.label or site.name for site in Site.objects.all()}
+    return tuple(
+        OpenAlert(
+            pk=alert.pk,
+            rule=alert.rule,
+            subject=alert.subject,
+            place=labels.get(alert.subject.partition("/")[0], ""),
+            level=alert.level,
+            text=alert.summary,
+            step=alert.step,
+            decision_id=alert.decision_id,
+            acknowledged=alert.state == Alert.State.ACKNOWLEDGED,
+        )
+        for alert in visibility.alerts(user, rounds.open_alerts())
+    )
+
+
+def current(user: Any, now: datetime) -> list[Row]:
+    """Those that have not ended, the bad ones first."""
+    return _rows(list(visibility.alerts(user, rounds.open_alerts())), rounds.active_silences(now))
+
+
+def ended(user: Any, number: str | None, rule: str) -> tuple[Page[Alert], list[Row]]:
+    """A page of those that have, newest first."""
+    rows = Alert.objects.filter(state=Alert.State.RESOLVED).select_related("acknowledged_by")
+    found = visibility.alerts(user, rows)
+    page = Paginator(found.filter(rule=rule) if rule else found, PAGE).get_page(number)
+    return page, _rows(list(page.object_list), [])
+
+
+def silences(user: Any, now: datetime) -> list[Silence]:
+    known = alert_settings.all_rules()
+    rows = AlertSilence.objects.filter(expires_at__gt=now).select_related("created_by")
+    return [Silence(row, _title(known, row.rule)) for row in visibility.alerts(user, rows)]
+
+
+def choices() -> list[tuple[str, str]]:
+    """Rules by name, for the form."""
+    return [
+        (name, rule.title) for name, rule in sorted(alert_settings.all_rules().items(), key=lambda pair: pair[1].title)
+    ]
+
+
+def channel_words() -> str:
+    """One sentence: where people are told, or why nowhere."""
+    found = [CHANNELS[name] for name in alert_settings.channels().names]
+    if found:
+        return f"Alerts are told by {' and '.join(found)}."
+    return "Nobody is told by mail or webhook: set GREENSERVE_ALERT_EMAILS or GREENSERVE_ALERT_WEBHOOK_URL."
+
+
+def _rows(alerts: Sequence[Alert], silences: Sequence[AlertSilence]) -> list[Row]:
+    known = alert_settings.all_rules()
+    notices: dict[int, list[AlertNotice]] = {}
+    for notice in AlertNotice.objects.filter(alert__in=alerts, event=AlertNotice.Event.RAISED):
+        notices.setdefault(notice.alert_id, []).append(notice)
+    return [
+        Row(
+            alert=alert,
+            title=_title(known, alert.rule),
+            value=quantity(alert.value, alert.unit),
+            threshold=quantity(alert.threshold, alert.unit),
+            told=", ".join(_told(notice) for notice in notices.get(alert.pk, ())),
+            silence=next((one for one in silences if rounds.silenced((alert.rule, alert.subject), [one])), None),
+        )
+        for alert in alerts
+    ]
+
+
+def _title(known: dict[str, Rule], rule: str) -> str:
+    return known[rule].title if rule in known else rule
+
+
+def _told(notice: AlertNotice) -> str:
+    """`webhook`, or why not: an error begins with its channel."""
+    if notice.state == AlertNotice.State.SENT:
+        return CHANNELS[notice.channel]
+    said = notice.error or f"{CHANNELS[notice.channel]}: not sent yet"
+    return said if notice.state == AlertNotice.State.FAILED else f"{said}; tried again"

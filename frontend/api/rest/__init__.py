@@ -1,0 +1,1 @@
+"""What all resources share: rights, limits, pages, filters, errors, the OpenAPI document."""

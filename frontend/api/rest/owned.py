@@ -1,0 +1,172 @@
+"""The public shape of what an operator owns, made from the list of it (scheduler.operations.configure.registry)."""
+
+# mypy: allow-subclassing-any
+# DRF brings no types of its own.
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import django_filters
+from django.db import models
+from django.db.models import Model, QuerySet
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from pools.models import Node
+from scheduler.operations.configure.registry import Owned, of
+
+from .filters import filterset
+from .references import KeyField, key_paths, key_relations
+from .representation import etag
+
+GPU_COUNTS = {"type": "object", "additionalProperties": {"type": "integer"}}
+
+
+class NumberField(serializers.FloatField):
+    """A number that JSON has: neither NaN nor infinite, which databases would take."""
+
+    def to_internal_value(self, data: Any) -> float:
+        found: float = super().to_internal_value(data)
+        if isinstance(data, bool) or not math.isfinite(found):
+            self.fail("invalid")
+        return found
+
+
+class ChoiceField(serializers.ChoiceField):
+    """One of some words, which the error names."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        try:
+            return super().to_internal_value(data)
+        except serializers.ValidationError:
+            known = ", ".join(str(key) for key in self.choices)
+            raise serializers.ValidationError(f"'{str(data)[:40]}' is none of: {known}") from None
+
+
+@extend_schema_field(GPU_COUNTS)
+class GpuCounts(serializers.Field):
+    """GPU type -> how many."""
+
+    def to_representation(self, node: Node) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for gpu in node.gpus.all():
+            counts[gpu.gpu_type] = counts.get(gpu.gpu_type, 0) + 1
+        return counts
+
+
+def _text(source: str) -> serializers.Field:
+    return serializers.CharField(source=source, read_only=True)
+
+
+# What is shown beside the fields that are set by hand.
+MORE: Mapping[str, Mapping[str, Any]] = {
+    "nodes": {"site": lambda: _text("cluster.site.name"), "gpus": lambda: GpuCounts(source="*", read_only=True)},
+    "gpus": {"site": lambda: _text("node.cluster.site.name")},
+    "pools": {"partition": lambda: _text("request_class.partition.name"), "gpu_budget": None, "workers": None},
+    "feeds": dict.fromkeys(("last_tried_at", "last_ok_at", "last_error", "last_error_at", "failures")),
+    "report-schedules": {"last_period": None, "last_error": None},
+    **{kind: {"entered_at": None} for kind in ("tariffs", "gpu-rates", "pues", "embodied-factors", "instruments")},
+}
+RELATED = {"nodes": ("gpus",)}  # rows that point here, and that lists show
+
+
+class OwnedSerializer(serializers.ModelSerializer):
+    """Fields as in the forms; `etag` changes whenever anything else here does."""
+
+    serializer_related_field = KeyField
+    serializer_choice_field = ChoiceField
+    serializer_field_mapping = {**serializers.ModelSerializer.serializer_field_mapping, models.FloatField: NumberField}
+    url = serializers.SerializerMethodField(help_text="Where it stands.")
+    etag = serializers.SerializerMethodField(help_text="To be sent in If-Match with a change.")
+
+    def get_url(self, row: Model) -> str:
+        return address(row)
+
+    def get_etag(self, row: Model) -> str:
+        return ""  # of the others, once they are all there
+
+    def to_representation(self, instance: Model) -> dict[str, Any]:
+        found: dict[str, Any] = super().to_representation(instance)
+        found["etag"] = etag({name: value for name, value in found.items() if name != "etag"})
+        return found
+
+
+def address(row: Model) -> str:
+    return f"/api/v1/{of(row).kind}/{url_key(row)}/"
+
+
+def url_key(row: Model) -> str:
+    """The name where rows have one that can stand in a path, else `~` and the id."""
+    name = str(getattr(row, "name", "")) if of(row).lookup == ("name",) else ""
+    plain = name and "/" not in name and not name.startswith(("~", "."))
+    return quote(name, safe="") if plain and name not in RESERVED else f"~{row.pk}"
+
+
+RESERVED = {"validate"}
+
+
+def serializer_of(owned: Owned) -> type[OwnedSerializer]:
+    more = MORE.get(owned.kind, {})
+    plain = tuple(name for name, make in more.items() if make is None)
+    fields = ("id", "url", *owned.fields, *more, "etag")
+    meta = type(
+        "Meta",
+        (),
+        {"model": owned.model, "fields": fields, "read_only_fields": plain, "validators": [], "ref_name": None},
+    )
+    made = {name: make() for name, make in more.items() if make is not None}
+    name = owned.one.title().replace(" ", "").replace("-", "")
+    return type(f"{name}Serializer", (OwnedSerializer,), {"__doc__": owned.help, **made, "Meta": meta})
+
+
+def rows_of(owned: Owned) -> QuerySet[Any]:
+    """With all that a list shows of other tables: the same number of queries however many rows there are."""
+    paths: list[str] = []
+    for name in owned.related:
+        paths += [name, *(f"{name}__{path}" for path in key_relations(owned.field(name).related_model))]
+    if owned.kind in ("nodes", "gpus"):
+        paths.append(owned.site.replace(".", "__"))
+    found = owned.model._default_manager.select_related(*paths) if paths else owned.model._default_manager.all()
+    return found.prefetch_related(*owned.many, *RELATED.get(owned.kind, ())).order_by()
+
+
+def filters_of(owned: Owned) -> type[django_filters.FilterSet]:
+    """By every field that has a short value; by what it names through the last part of its key."""
+    columns: dict[str, str] = {}
+    for name in owned.fields:
+        field = owned.field(name)
+        if field.many_to_one:
+            columns[name] = f"{name}__{key_paths(field.related_model)[-1]}"
+        elif isinstance(field, models.CharField | models.BooleanField | models.IntegerField):
+            columns[name] = name
+    path = site_path(owned)
+    if path and path != "pk":
+        columns.setdefault("site", f"{path}__name")
+    if owned.versions:
+        columns |= {"valid_after": "valid_from__gt", "valid_before": "valid_from__lt"}
+    return filterset(owned.model, **columns)
+
+
+def site_path(owned: Owned) -> str | None:
+    """The way from a row to its site in a query."""
+    if not owned.site:
+        return None
+    return "pk" if owned.site == "self" else owned.site.replace(".", "__")
+
+
+def ordering_of(owned: Owned) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The usual order, and the fields that may be ordered by: those that are never empty."""
+    allowed = [
+        name
+        for name in owned.fields
+        if not owned.field(name).null
+        and isinstance(
+            owned.field(name), models.CharField | models.IntegerField | models.FloatField | models.DateTimeField
+        )
+    ]
+    usual = ("name", "id") if owned.lookup == ("name",) else ("id",)
+    return usual, tuple(dict.fromkeys([*allowed, "id"]))

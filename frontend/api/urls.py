@@ -1,0 +1,70 @@
+"""Addresses under /api/v1/."""
+
+# mypy: allow-subclassing-any
+# DRF brings no types of its own.
+
+from django.urls import path, re_path
+from rest_framework.routers import Route, SimpleRouter
+
+from .resources import (
+    alerts,
+    configure,
+    documents,
+    experiments,
+    history,
+    holds,
+    jobs,
+    keys,
+    nodes,
+    overheads,
+    reports,
+    series,
+    studies,
+    webhooks,
+)
+
+
+class Router(SimpleRouter):
+    """As DRF's, with PATCH on lists."""
+
+    routes = [
+        route._replace(mapping={**route.mapping, "patch": "bulk_update"})
+        if isinstance(route, Route) and not route.detail
+        else route
+        for route in SimpleRouter.routes
+    ]
+
+
+router = Router()
+for kind, viewset in configure.VIEWSETS.items():
+    router.register(kind, viewset, basename=kind)
+router.register("instances", history.InstanceViewSet)
+router.register("epochs", history.EpochViewSet)
+router.register("decisions", history.DecisionViewSet)
+router.register("requests", history.RequestViewSet)
+router.register("audit", history.AuditViewSet)
+router.register("keys", keys.ApiKeyViewSet)
+router.register("jobs", jobs.JobViewSet)
+router.register("reports", reports.ReportViewSet)
+router.register("alerts", alerts.AlertViewSet)
+router.register("alert-silences", alerts.SilenceViewSet)
+router.register("pauses", holds.PauseViewSet)
+router.register("overrides", holds.OverrideViewSet)
+router.register("approvals", holds.ApprovalViewSet)
+router.register("studies", studies.StudyViewSet)
+router.register("webhooks", webhooks.SubscriptionViewSet)
+router.register("webhook-deliveries", webhooks.DeliveryViewSet)
+
+app_name = "api"
+urlpatterns = [
+    path("nodes/join/", nodes.JoinView.as_view(), name="nodes-join"),  # before the node that is called so
+    *router.urls,
+    path("modes/<str:service>/", holds.ModeView.as_view(), name="mode"),
+    path("experiments/", experiments.ExperimentsView.as_view(), name="experiments"),
+    path("experiments/<str:name>/", experiments.ExperimentView.as_view(), name="experiment"),
+    path("overheads/", overheads.OverheadsView.as_view(), name="overheads"),
+    path("series/<str:name>/", series.SeriesView.as_view(), name="series"),
+    path("schema/", documents.SchemaView.as_view(), name="schema"),
+    path("docs/", documents.DocsView.as_view(), name="docs"),
+    re_path(r"^.*$", documents.Nothing.as_view(), name="nothing"),
+]

@@ -1,0 +1,1 @@
+"""Frames to Plotly figures and to CSV. Pure."""

@@ -1,0 +1,132 @@
+"""Line charts on the shared time axis, from values: the figure to draw, and the same figures as CSV. Pure.
+
+The Overview's four charts have shapes of their own (`figures`); those of the fleet's pages are all of this one.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from frontend import formats
+from telemetry.selectors.frames import Values, Window
+
+from .figures import FULL, STALE_S
+from .plot_style import FORECAST_DASH, Figure, Look, axis, layout, level, series_style, short, silences, site_colour
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One value or None a bucket. `forecast` is dashed; `faint` is a modelled or extreme one, drawn lighter.
+
+    `rank` is a site's, which has the same colour everywhere; None: colours by turn.
+    """
+
+    name: str
+    values: Values
+    forecast: bool = False
+    faint: bool = False
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LineChart:
+    """`unit` in SI without prefix where `prefixed`; `zero`: the axis starts at 0, as for energy, carbon and cost.
+
+    `silent` marks buckets in which a meter was silent; `level` is an objective or a cap, with its name.
+    """
+
+    question: str
+    unit: str
+    source: str
+    window: Window
+    lines: tuple[Line, ...]
+    prefixed: bool = False
+    zero: bool = True
+    steps: bool = False
+    silent: Sequence[bool] = ()
+    level: tuple[float, str] | None = None
+    until_s: float | None = None
+    now_s: float | None = None  # where the window ends later than now
+
+    @property
+    def empty(self) -> bool:
+        return not any(value is not None for line in self.lines for value in line.values)
+
+    @property
+    def known_until_s(self) -> float | None:
+        """The end of the last bucket with a value that is no forecast, if nobody said otherwise."""
+        if self.until_s is not None:
+            return self.until_s
+        ends_s = self.window.ends_s
+        seen = [
+            ends_s[i]
+            for line in self.lines
+            if not line.forecast
+            for i, value in enumerate(line.values)
+            if value is not None
+        ]
+        return min(max(seen), self.now_s or self.window.end_s) if seen else None
+
+
+def figure(chart: LineChart, look: Look) -> Figure:
+    """Lines with gaps where nothing was known; grey bands where a meter was silent."""
+    window = chart.window
+    largest = max((abs(v) for line in chart.lines for v in line.values if v is not None), default=None)
+    divisor, prefix = formats.prefix(largest, floor=1e-3) if chart.prefixed else (1.0, "")
+    unit = f"{prefix}{chart.unit}"
+    x = look.grid(window.starts_s if chart.steps else window.middles_s)
+    traces = [_trace(line, n, x, divisor, unit, chart.steps) for n, line in enumerate(chart.lines)]
+    value_axis = axis(look, unit, FULL, **({"rangemode": "tozero"} if chart.zero else {}))
+    now_s = chart.now_s or window.end_s
+    arrangement = layout(look, replace(window, end_s=now_s), yaxis=value_axis)
+    if window.end_s > now_s:
+        arrangement["xaxis"]["range"] = [look.time(window.start_s), look.time(window.end_s)]
+    found: Figure = {"data": traces, "layout": arrangement}
+    silences(found, look, window, chart.silent)
+    if chart.level is not None:
+        level(found, look, chart.level[0] / divisor, chart.level[1])
+    until_s = chart.known_until_s
+    found["meta"] = {
+        "question": chart.question,
+        "source": chart.source + ("; grey: a meter was silent" if any(chart.silent) else ""),
+        "until": None if until_s is None else look.time(until_s),
+        "empty": chart.empty,
+        "stale": until_s is not None and until_s < now_s - max(STALE_S, 2 * window.bucket_s),
+        "stale_what": "",
+        "rest": None,
+    }
+    return found
+
+
+def table(chart: LineChart) -> str:
+    """The chart's figures as CSV: UTC times, the unit in each heading, an empty cell for unknown."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    unit = chart.unit or "value"
+    writer.writerow(["start_utc", *(f"{line.name} [{unit}]" for line in chart.lines)])
+    for i, start_s in enumerate(chart.window.starts_s):
+        cells = ["" if (value := line.values[i]) is None else f"{value:.9g}" for line in chart.lines]
+        writer.writerow([f"{datetime.fromtimestamp(start_s, UTC):%Y-%m-%dT%H:%M:%SZ}", *cells])
+    return out.getvalue()
+
+
+def _trace(line: Line, n: int, x: Figure, divisor: float, unit: str, steps: bool) -> Figure:
+    colour, dash = series_style(n) if line.rank is None else (site_colour(line.rank), "solid")
+    if line.forecast:
+        dash = FORECAST_DASH
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": line.name,
+        **x,
+        "y": [None if v is None else short(v / divisor) for v in line.values],
+        "connectgaps": False,
+        "opacity": 0.55 if line.faint else 1.0,
+        "line": {"color": colour, "dash": dash, "width": 1.5 if line.forecast or line.faint else 2.0}
+        | ({"shape": "hv"} if steps else {}),
+        "hovertemplate": f"{line.name}: %{{y:.4~g}} {unit}<extra></extra>",
+    }

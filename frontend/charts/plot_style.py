@@ -1,0 +1,234 @@
+"""The look that all charts share: inks, colours, axes, layout. Pure dictionaries in Plotly's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import Any
+
+from telemetry.selectors.frames import DecisionTick, Window
+
+Figure = dict[str, Any]
+
+# Okabe and Ito's colour-blind safe palette. Sites take theirs by rank, everywhere; other series take the rest.
+SITE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
+OTHERS_COLOUR = "#888E96"
+SERIES_COLOURS = ("#D55E00", "#56B4E9", "#CC79A7", OTHERS_COLOUR)
+DASHES = ("solid", "dot", "dashdot", "longdashdot")  # of the first series, then of those whose colours come again
+FORECAST_DASH = "4px,3px"  # short dashes say that something is expected, and nothing else
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Noto Sans', sans-serif"
+TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+AHEAD_SHARE = 1 / 12  # of the range, kept free to the right of now for forecasts
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    ink: str
+    muted: str
+    rule: str
+    paper: str
+    silent: str
+
+
+THEMES = {
+    "light": Theme("#1a1d21", "#5b626b", "#e3e6ea", "#ffffff", "rgba(91,98,107,0.16)"),
+    "dark": Theme("#e8eaed", "#a2aab4", "#2c3138", "#14171a", "rgba(162,170,180,0.20)"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a reader has chosen: theme, and the time zone with the name shown beside times.
+
+    `fixed`: the range does not end now, so that no room is kept for what is to come.
+    """
+
+    theme: Theme
+    zone: tzinfo
+    zone_name: str
+    fixed: bool = False
+
+    def time(self, at_s: float) -> str:
+        """Plotly knows no zones: times are written as the clock on the wall of the chosen one."""
+        return datetime.fromtimestamp(at_s, self.zone).strftime(TIME_FORMAT)
+
+    def times(self, at_s: Sequence[float]) -> list[str]:
+        return [self.time(moment) for moment in at_s]
+
+    def grid(self, at_s: Sequence[float]) -> Figure:
+        """Evenly spaced times as a trace has them: where the first is and how far apart (ms), far shorter than a list.
+
+        A list all the same where clocks change in between: their times on the wall are not even.
+        """
+        if len(at_s) < 2 or self._offset_s(at_s[0]) != self._offset_s(at_s[-1]):
+            return {"x": self.times(at_s)}
+        return {"x0": self.time(at_s[0]), "dx": (at_s[1] - at_s[0]) * 1_000}
+
+    def _offset_s(self, at_s: float) -> float:
+        offset = datetime.fromtimestamp(at_s, self.zone).utcoffset()
+        return offset.total_seconds() if offset else 0.0
+
+
+def site_colour(rank: int | None) -> str:
+    return OTHERS_COLOUR if rank is None else SITE_COLOURS[rank % len(SITE_COLOURS)]
+
+
+def site_colours(ranks: Sequence[int | None]) -> list[str]:
+    """The colours of sites that stand in one chart: each its own; of two with the same, the later a free one."""
+    free = [colour for colour in SITE_COLOURS if colour not in {site_colour(rank) for rank in ranks}]
+    found: list[str] = []
+    for rank in ranks:
+        colour = site_colour(rank)
+        found.append(free.pop(0) if rank is not None and colour in found and free else colour)
+    return found
+
+
+def series_style(n: int) -> tuple[str, str]:
+    """(colour, dash) of a chart's series number `n` that is no site's."""
+    turn, place = divmod(n, len(SERIES_COLOURS))
+    return SERIES_COLOURS[place], DASHES[turn % len(DASHES)]
+
+
+def short(value: float | None, digits: int = 4) -> float | None:
+    """Four significant figures: more cannot be seen, and a page fetches this every few seconds."""
+    return None if value is None else float(f"{value:.{digits}g}")
+
+
+def axis(look: Look, title: str, domain: tuple[float, float], **more: Any) -> Figure:
+    """A value axis: thin rules, no zoom (only time zooms), its unit in the title."""
+    return {
+        "title": {"text": title, "standoff": 8, "font": {"size": 12, "color": look.theme.muted}},
+        "domain": list(domain),
+        "fixedrange": True,
+        "gridcolor": look.theme.rule,
+        "zerolinecolor": look.theme.muted,
+        "zerolinewidth": 1,
+        "nticks": 5,
+        "automargin": True,
+        "tickfont": {"color": look.theme.muted, "size": 12},
+        **more,
+    }
+
+
+def layout(look: Look, window: Window, **axes: Any) -> Figure:
+    """A chart on the shared time axis, with room for the decisions' ticks at its foot."""
+    theme = look.theme
+    ahead_s = 0.0 if look.fixed else (window.end_s - window.start_s) * AHEAD_SHARE
+    end_s = window.end_s + ahead_s
+    now = look.time(window.end_s)
+    return {
+        "font": {"family": FONT, "size": 12, "color": theme.ink},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "margin": {"l": 60, "r": 12, "t": 6, "b": 46},
+        "hovermode": "x unified",
+        "hoverlabel": {"bgcolor": theme.paper, "bordercolor": theme.rule, "font": {"color": theme.ink, "size": 12}},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 1.01,
+            "yanchor": "bottom",
+            "font": {"size": 12},
+            "traceorder": "normal",
+        },
+        "dragmode": "zoom",
+        "uirevision": "keep",
+        "bargap": 0,
+        "xaxis": {
+            "type": "date",
+            "range": [look.time(window.start_s), look.time(end_s)],
+            "anchor": "y9",
+            "showgrid": False,
+            "ticks": "outside",
+            "tickcolor": theme.rule,
+            "tickfont": {"color": theme.muted, "size": 12},
+            "nticks": 8,
+            "tickformatstops": [
+                {"dtickrange": [None, 60_000], "value": "%H:%M:%S"},
+                {"dtickrange": [60_000, 86_400_000], "value": "%H:%M"},
+                {"dtickrange": [86_400_000, None], "value": "%d %b"},
+            ],
+            "title": {"text": f"time ({look.zone_name})", "standoff": 10, "font": {"size": 12, "color": theme.muted}},
+            "hoverformat": "%H:%M:%S",
+        },
+        "yaxis9": {"domain": [0.0, 0.05], "range": [0, 1], "visible": False, "fixedrange": True},
+        "shapes": [
+            {"type": "line", "xref": "x", "yref": "paper", "x0": now, "x1": now, "y0": 0, "y1": 1}
+            | {"line": {"color": theme.muted, "width": 0 if look.fixed else 1, "dash": "dot"}}
+        ],
+        "annotations": [],
+        **axes,
+    }
+
+
+def decision_ticks(look: Look, ticks: Sequence[DecisionTick]) -> Figure:
+    """Marks at the foot of a chart: hover says what and why, a click follows `customdata`, the decision's page."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "decisions",
+        "x": look.times([tick.at_s for tick in ticks]),
+        "y": [0.5] * len(ticks),
+        "yaxis": "y9",
+        "showlegend": False,
+        "marker": {
+            "symbol": "line-ns-open",
+            "size": 10,
+            "line": {"width": 2},
+            "color": look.theme.muted,
+        },
+        "customdata": [tick.url for tick in ticks],
+        "text": [f"{tick.kind}, {tick.reason.replace('_', ' ')}: {_wrapped(tick.summary)}" for tick in ticks],
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+
+
+def _wrapped(text: str, width: int = 60) -> str:
+    lines, line = [], ""
+    for word in text.replace("<", "\u2039").replace(">", "\u203a").split():
+        if line and len(line) + len(word) >= width:
+            lines.append(line)
+            line = ""
+        line = f"{line} {word}".strip()
+    return "<br>".join([*lines, line][:4])
+
+
+def band(look: Look, start_s: float, end_s: float) -> Figure:
+    """A grey band over a time for which something was not heard."""
+    return {
+        "type": "rect",
+        "xref": "x",
+        "yref": "paper",
+        "x0": look.time(start_s),
+        "x1": look.time(end_s),
+        "y0": 0.08,
+        "y1": 1,
+        "fillcolor": look.theme.silent,
+        "line": {"width": 0},
+        "layer": "below",
+    }
+
+
+def silences(figure: Figure, look: Look, window: Window, silent: Sequence[bool]) -> None:
+    """One grey band for each run of buckets in which something was silent."""
+    starts_s, ends_s = window.starts_s, window.ends_s
+    begun: float | None = None
+    for i, lacks in enumerate(silent):
+        if lacks and begun is None:
+            begun = starts_s[i]
+        if begun is not None and (not lacks or i == len(silent) - 1):
+            figure["layout"]["shapes"].append(band(look, begun, ends_s[i] if lacks else starts_s[i]))
+            begun = None
+
+
+def level(figure: Figure, look: Look, y: float, text: str) -> None:
+    """A thin line at a target or a limit, named in the legend: a word beside it would lie on somebody's line."""
+    line = {"color": look.theme.ink, "width": 1, "dash": "dash"}
+    figure["layout"]["shapes"].append(
+        {"type": "line", "xref": "paper", "yref": "y", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
+    )
+    figure["data"].append(
+        {"type": "scatter", "mode": "lines", "x": [None], "y": [None], "line": line}
+        | {"name": text, "showlegend": True, "hoverinfo": "skip"}
+    )

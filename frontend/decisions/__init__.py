@@ -1,0 +1,1 @@
+"""A decision for people: its facts, and what came of it."""

@@ -1,0 +1,21 @@
+"""What a person may do about a decision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import template
+
+from pools.access import rights
+from scheduler.models import Decision
+from scheduler.operations import holds
+
+register = template.Library()
+
+
+@register.simple_tag(takes_context=True)
+def undo_of(context: dict[str, Any], decision: Decision) -> str:
+    """What undoing it would do; empty: nothing, or this person may not."""
+    if not rights.has(context["request"].user, rights.Right.OPERATE):
+        return ""
+    return holds.undoable(decision)

@@ -1,0 +1,1 @@
+"""plan: carbon epochs solved from files."""

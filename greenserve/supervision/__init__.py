@@ -1,0 +1,1 @@
+"""`greenserve up`: which processes there are, and how they are kept running."""

@@ -1,0 +1,159 @@
+"""What is checked before anything is started, and how one finds the supervisor that runs. Each refusal is one line."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from greenserve.supervision.supervisor import write_whole
+
+ALREADY_RUNNING = 3
+PORT_TAKEN = 4
+START_FAILED = 5
+
+
+class Refusal(Exception):
+    """Why GreenServe does not start: one line that says what to do, and the exit status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(slots=True)
+class Lock:
+    """One supervisor per `var` folder. The kernel drops the lock with its holder, so a stale file holds nobody up."""
+
+    path: Path
+    _fd: int | None = None
+
+    @classmethod
+    def of(cls, var_dir: Path) -> Lock:
+        return cls(var_dir / "run" / "supervisor.lock")
+
+    def take(self) -> None:
+        """Raises Refusal when another supervisor holds it, or the folder cannot be written."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            message = f"cannot write to {self.path.parent}: {error.strerror}; set GREENSERVE_VAR to a folder of yours"
+            raise Refusal(message, START_FAILED) from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise Refusal(
+                f"already running (pid {self.holder() or 'unknown'}): see `greenserve status`, "
+                "stop it with `greenserve down` (or `make down`)",
+                ALREADY_RUNNING,
+            ) from None
+        self._fd = fd
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+
+    def holder(self) -> int | None:
+        """The pid of the supervisor that runs; None: none does."""
+        try:
+            fd = os.open(self.path, os.O_RDWR)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            for _ in range(20):  # the holder writes its pid just after taking the lock
+                text = os.pread(fd, 32, 0).decode().strip()
+                if text.isdigit():
+                    return int(text)
+                time.sleep(0.01)
+            return None
+        else:
+            return None
+        finally:
+            os.close(fd)
+
+    def release(self) -> None:
+        if self._fd is not None:
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = None
+
+
+def write_state(var_dir: Path, state: str, **more: Any) -> None:
+    """What the supervisor is at (starting, ready, stopping), for `greenserve status` and `up --detach`."""
+    content = {"supervisor_pid": os.getpid(), "state": state, "at_s": time.time(), **more}
+    write_whole(var_dir / "run" / "supervisor.json", json.dumps(content).encode())
+
+
+def read_state(var_dir: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((var_dir / "run" / "supervisor.json").read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def check_port(host: str, port: int, what: str, variable: str) -> None:
+    """Raises Refusal when `what` could not listen there."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        reason = "is taken by another program" if error.errno == 98 else f"cannot be used ({error.strerror})"
+        raise Refusal(
+            f"port {port} of {host}, for {what}, {reason}: free it, or choose another with {variable}=PORT", PORT_TAKEN
+        ) from None
+
+
+def check_extra(extra: str, module: str, what: str, variable: str) -> None:
+    """Raises Refusal when an optional part is asked for by `variable` and its packages are not installed."""
+    if importlib.util.find_spec(module) is None:
+        remedy = f"pip install 'greenserve[{extra}]', or leave {variable} out"
+        raise Refusal(f"{what} needs packages that are not installed: {remedy}", START_FAILED)
+
+
+def control_ports(var_dir: Path, nodes: list[str]) -> dict[str, int]:
+    """A free loopback port for each simulated node's control server; kept from run to run while it stays free."""
+    path = var_dir / "run" / "simnodes.json"
+    try:
+        known = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        known = {}
+    chosen: dict[str, int] = {}
+    for node in nodes:
+        port = known.get(node)
+        if not isinstance(port, int) or port in chosen.values() or not _free(port):
+            port = _any_free_port(set(chosen.values()))
+        chosen[node] = port
+    write_whole(path, json.dumps(chosen).encode())
+    return chosen
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError):
+            return False
+    return True
+
+
+def _any_free_port(taken: set[int]) -> int:
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in taken:
+            return port

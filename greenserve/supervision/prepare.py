@@ -1,0 +1,98 @@
+"""Brings the database up to date and prints what is to be run as JSON: `python -m greenserve.supervision.prepare`.
+
+A process of its own, so that the supervisor carries neither Django nor database connections.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+
+class NodePlan(msgspec.Struct, frozen=True):
+    name: str
+    gpus: list[tuple[str, int]]  # type and count, in the order of their indices
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """`credentials` is the demo's (see pools.demo); None without the demo."""
+
+    nodes: list[NodePlan]
+    model: str | None
+    credentials: dict[str, Any] | None
+
+
+def prepare() -> Plan:
+    import django
+
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "greenserve.settings")
+    django.setup()
+    from django.conf import settings
+    from django.core import checks
+    from django.core.management import call_command
+
+    wrong = [message for message in checks.run_checks() if message.is_serious()]
+    if wrong:
+        raise SystemExit("greenserve: " + "; ".join(message.msg for message in wrong))
+    if missing := _half_way():
+        raise SystemExit(
+            "greenserve: the database is of a development version before 0.1.0 and lacks its later migrations "
+            f"({missing[0]} and on): run the last version that had them once, or begin with a new database"
+        )
+    call_command("migrate", verbosity=0, interactive=False)
+    credentials = None
+    if settings.DEMO:
+        from pools.demo import ensure_demo_credentials
+
+        call_command("load_demo", stdout=sys.stderr)
+        credentials = ensure_demo_credentials(settings.ENV.var_dir)
+    return Plan(nodes=_simulated_nodes(), model=_model(), credentials=credentials)
+
+
+def _half_way() -> list[str]:
+    from django.db import connection
+    from django.db.migrations.recorder import MigrationRecorder
+
+    return lacking(MigrationRecorder(connection).applied_migrations())
+
+
+def lacking(applied: Iterable[tuple[str, str]]) -> list[str]:
+    """What was squashed since and is not in a database that has the rest of it: neither an old one nor a new one."""
+    from django.db.migrations.loader import MigrationLoader
+
+    had, missing = set(applied), []
+    for key, migration in MigrationLoader(None).disk_migrations.items():
+        squashed = set(migration.replaces)
+        if key not in had and had & squashed:
+            missing += [".".join(old) for old in sorted(squashed - had)]
+    return missing
+
+
+def _simulated_nodes() -> list[NodePlan]:
+    from pools.models import Gpu
+
+    plans: dict[str, list[tuple[str, int]]] = {}
+    rows = Gpu.objects.filter(node__simulated=True).order_by("node__name", "index")
+    for node, gpu_type in rows.values_list("node__name", "gpu_type"):
+        groups = plans.setdefault(node, [])
+        if groups and groups[-1][0] == gpu_type:
+            groups[-1] = (gpu_type, groups[-1][1] + 1)
+        else:
+            groups.append((gpu_type, 1))
+    return [NodePlan(name, gpus) for name, gpus in plans.items()]
+
+
+def _model() -> str | None:
+    """The name that requests are to ask for: the first service's."""
+    from pools.models import Service
+
+    name: str | None = Service.objects.order_by("pk").values_list("name", flat=True).first()
+    return name
+
+
+if __name__ == "__main__":
+    sys.stdout.write(msgspec.json.encode(prepare()).decode() + "\n")

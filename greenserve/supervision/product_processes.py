@@ -1,0 +1,161 @@
+"""Which processes make up the product, and the command line of each (the picture in ARCHITECTURE.md)."""
+
+from __future__ import annotations
+
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from greenserve import env
+from greenserve.process import Spec
+from greenserve.servers import embedded
+from greenserve.supervision.prepare import NodePlan, Plan
+from pools import wire
+
+
+def redis_url(config: env.Env) -> str:
+    return config.redis_url or embedded.redis_url(config.var_dir)
+
+
+def broker_url(config: env.Env) -> str:
+    return env.broker_url(redis_url(config))
+
+
+def web(config: env.Env) -> Spec:
+    listen = ("--host", config.web_host, "--port", str(config.web_port), "--no-proxy-headers")  # see GREENSERVE_PROXIES
+    return _python(
+        config,
+        "web",
+        *("-m", "uvicorn", "greenserve.asgi:application", *listen, "--lifespan", "off", "--no-access-log"),
+        *("--timeout-graceful-shutdown", "3", "--log-level", config.log_level.lower()),
+    )
+
+
+def worker_token_file(config: env.Env) -> Path:
+    return config.var_dir / "worker-token"
+
+
+def gateways(config: env.Env) -> list[Spec]:
+    """One process, or several that share the port: `gateway.1` and so on."""
+    if config.gateway_processes == 1:
+        return [_gateway(config, "gateway")]
+    of = config.gateway_processes
+    return [_gateway(config, f"gateway.{n}", "--share", f"{n}/{of}") for n in range(1, of + 1)]
+
+
+def _gateway(config: env.Env, name: str, *share: str) -> Spec:
+    listen = ("--host", config.gateway_host, "--port", str(config.gateway_port))
+    # It outlives the instances when all is stopped: requests that run may end, and are recorded.
+    return _python(
+        config,
+        name,
+        *("-m", "pools.gateway", *listen, *share, "--redis-url", redis_url(config)),
+        *("--spool", str(config.var_dir / "spool"), "--state", str(config.var_dir / "learned")),
+        *("--web-url", env.local_url(config.web_host, config.web_port)),
+        *(() if config.worker_token is None else ("--worker-token-file", str(worker_token_file(config)))),
+        *("--worker-hosts", config.worker_hosts),
+        rank=2,
+        stop_timeout_s=12.0,
+    )
+
+
+def picker(config: env.Env, port: int) -> Spec:
+    """The endpoint picker for Envoy; rows of its own, in a folder of its own."""
+    listen = ("--host", config.picker_host, "--port", str(port))
+    metrics = config.picker_metrics_port
+    return _python(
+        config,
+        "picker",
+        *("-m", "pools.gateway.picker", *listen, "--redis-url", redis_url(config)),
+        *("--spool", str(config.var_dir / "spool" / "picker"), "--state", str(config.var_dir / "learned")),
+        *("--worker-hosts", config.worker_hosts),
+        *(() if metrics is None else ("--metrics-port", str(metrics))),
+        rank=2,
+        stop_timeout_s=12.0,
+        GRPC_ENABLE_FORK_SUPPORT="0",  # it only ever starts programs
+    )
+
+
+def background(config: env.Env) -> list[Spec]:
+    """The scheduler's own: epochs' worker, beat, ingester; and workers for simulations and batches, which take long."""
+    level = ("--loglevel", config.log_level)
+    quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+    beat_schedule = str(config.var_dir / "beat-schedule")
+    epochs = ("worker", "-Q", "epochs", "-c", "2", "-n", "epochs@%h", *level, *quiet)
+    beat = ("beat", "--schedule", beat_schedule, "--pidfile", "", *level)
+    simulations = ("worker", "-Q", wire.SIMULATIONS_QUEUE, "-c", "1", "-n", "simulations@%h", *level, *quiet)
+    batches = ("worker", "-Q", wire.BATCHES_QUEUE, "-c", "1", "-n", "batches@%h", *level, *quiet)
+    return [
+        _python(config, "epochs", "-m", "celery", "-A", "greenserve", *epochs),
+        _python(config, "simulations", "-m", "celery", "-A", "greenserve", *simulations),
+        _python(config, "batches", "-m", "celery", "-A", "greenserve", *batches),
+        _python(config, "beat", "-m", "celery", "-A", "greenserve", *beat),
+        _python(config, "ingester", str(env.ROOT / "manage.py"), "ingest"),
+    ]
+
+
+def simulated_node(config: env.Env, node: NodePlan, port: int) -> Spec:
+    gpus = [word for gpu_type, count in node.gpus for word in ("--gpu", f"{gpu_type}:{count}")]
+    speedup = str(config.demo_speedup if config.demo else 1.0)
+    where = ("--node", node.name, "--port", str(port), "--var", str(config.var_dir))
+    return _python(
+        config, f"simnode.{node.name}", "-m", "pools.simnode", *where, *gpus, "--transition-speedup", speedup
+    )
+
+
+def agent(config: env.Env, node: str, port: int) -> Spec:
+    worker = ("worker", "-P", "solo", "-Q", f"node.{node}", "-n", f"node.{node}@%h", "--loglevel", config.log_level)
+    quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+    # Any free port: Prometheus hears of it from the web process, which the agent tells.
+    ours = ("--node", node, "--control", f"http://127.0.0.1:{port}", "--metrics", f"{config.metrics_host}:0")
+    celery = ("-m", "celery", "-A", "pools.agent.app", "-b", broker_url(config))
+    return _python(config, f"node.{node}", *celery, *worker, *quiet, *ours)
+
+
+def traffic(config: env.Env, model: str) -> Spec:
+    """The demo's users: an endless stream of requests shaped like Azure's published trace."""
+    rate = ("--generate", "azure-conv-like", "--rate", f"{config.demo_rps:g}", "--forever", "--wait", "--quiet")
+    return _python(config, "traffic", "-m", "greenserve", "replay", *rate, "--model", model, rank=3, stop_timeout_s=3.0)
+
+
+def fleet(config: env.Env, plan: Plan, ports: dict[str, int]) -> list[Spec]:
+    """All that starts once the database is ready and the two front doors are open, in order."""
+    specs = background(config)
+    if config.picker_port is not None:
+        specs.append(picker(config, config.picker_port))
+    specs += [simulated_node(config, node, ports[node.name]) for node in plan.nodes]
+    specs += [agent(config, node.name, ports[node.name]) for node in plan.nodes]
+    if config.demo and config.demo_rps > 0 and plan.model:
+        specs.append(traffic(config, plan.model))
+    return specs
+
+
+def answers(url: str) -> Callable[[], bool]:
+    """A probe: does a server answer at all, whatever it says?"""
+
+    def probe() -> bool:
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return True
+        except urllib.error.HTTPError:
+            return True
+        except OSError:
+            return False
+
+    return probe
+
+
+def _python(
+    config: env.Env, name: str, *arguments: str, rank: int = 1, stop_timeout_s: float = 8.0, **variables: str
+) -> Spec:
+    own = {"GREENSERVE_VAR": str(config.var_dir), "DJANGO_SETTINGS_MODULE": "greenserve.settings"}
+    return Spec(
+        name=name,
+        argv=(sys.executable, *arguments),
+        env=env.for_child(**own, **variables),
+        cwd=env.ROOT,
+        rank=rank,
+        stop_timeout_s=stop_timeout_s,
+    )

@@ -1,0 +1,157 @@
+"""`greenserve up`: lock, ports, PostgreSQL, Redis, migrations, the demo, and then every process, supervised."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import msgspec
+import redis
+
+from greenserve import env
+from greenserve.process import Child, StartError, last_words, leash, tail
+from greenserve.servers import embedded, postgres_server, server_checks
+from greenserve.supervision import preflight, product_processes
+from greenserve.supervision.preflight import START_FAILED, Refusal
+from greenserve.supervision.prepare import Plan
+from greenserve.supervision.supervisor import Supervisor
+from pools import wire
+
+ANSWER_WITHIN_S = 120.0
+SERVER_WITHIN_S = 60.0  # a crash recovery may take its time
+PREPARE_WITHIN_S = 300.0
+TABLE_TTL_S = 10
+
+
+class Stopped(Exception):
+    """A stop was asked for while starting."""
+
+
+def run(config: env.Env, report: Callable[[str], None], announce: Callable[[], None]) -> None:
+    """Starts all, calls `announce` when the addresses answer, supervises until a stop is asked for, stops all.
+
+    Raises Refusal with one line when it cannot start; whatever was started by then has been stopped.
+    """
+    lock = preflight.Lock.of(config.var_dir)
+    lock.take()
+    try:
+        preflight.write_state(config.var_dir, "starting")
+        supervisor = Supervisor(config.var_dir, report, _publisher(config))
+        supervisor.catch_signals()
+        supervisor.end_strays()
+        preflight.check_port(config.web_host, config.web_port, "the dashboard", "GREENSERVE_WEB_PORT")
+        preflight.check_port(config.gateway_host, config.gateway_port, "the gateway", "GREENSERVE_GATEWAY_PORT")
+        if config.picker_port is not None:
+            preflight.check_extra("picker", "grpc", "the endpoint picker", "GREENSERVE_PICKER_PORT")
+            preflight.check_port(config.picker_host, config.picker_port, "the picker", "GREENSERVE_PICKER_PORT")
+            if config.picker_metrics_port is not None:
+                where = (config.picker_host, config.picker_metrics_port)
+                preflight.check_port(*where, "the picker's metrics", "GREENSERVE_PICKER_METRICS_PORT")
+        try:
+            plan = _start(config, supervisor, report)
+            preflight.write_state(config.var_dir, "ready", model=plan.model)
+            announce()
+            supervisor.run()
+        except Stopped:
+            pass
+        except StartError as error:
+            raise Refusal(str(error), START_FAILED) from error
+        finally:
+            preflight.write_state(config.var_dir, "stopping")
+            if supervisor.stop_asked:
+                report(f"stopping ({supervisor.stop_asked}); once more to hurry")
+            supervisor.stop()
+    finally:
+        preflight.write_state(config.var_dir, "stopped")
+        lock.release()
+
+
+def _start(config: env.Env, supervisor: Supervisor, report: Callable[[str], None]) -> Plan:
+    start_servers(config, supervisor, report)
+    report("database: migrating" + (" and loading the demo fleet" if config.demo else ""))
+    if config.worker_token is not None:
+        env.keep_secret(product_processes.worker_token_file(config), config.worker_token)
+    gateways = [supervisor.start(spec) for spec in product_processes.gateways(config)]
+    plan = prepare(config, supervisor)
+    web = supervisor.start(product_processes.web(config))
+    ports = preflight.control_ports(config.var_dir, [node.name for node in plan.nodes])
+    for spec in product_processes.fleet(config, plan, ports):
+        supervisor.start(spec)
+    _wait(supervisor, gateways[0], f"http://{config.gateway_host}:{config.gateway_port}/live")
+    _wait(supervisor, web, f"http://{config.web_host}:{config.web_port}/login/")
+    return plan
+
+
+def start_servers(config: env.Env, supervisor: Supervisor, report: Callable[[str], None]) -> None:
+    """PostgreSQL and Redis, unless the environment names others."""
+    started: list[Child] = []
+    if config.database_url is None:
+        report("PostgreSQL: starting (the first time its data folder is made)")
+        started.append(supervisor.start(postgres_server.spec(config.var_dir)))
+    else:
+        report(server_checks.postgres(config.database_url))
+    if config.redis_url is None:
+        started.append(supervisor.start(embedded.redis(config.var_dir)))
+    else:
+        report(server_checks.redis(config.redis_url))
+    for child in started:
+        embedded.wait_ready(child, SERVER_WITHIN_S)
+    _check_stop(supervisor)
+
+
+def prepare(config: env.Env, supervisor: Supervisor) -> Plan:
+    """Runs `greenserve.supervision.prepare` and reads its plan; goes on supervising meanwhile. Raises StartError."""
+    log = config.var_dir / "log" / "prepare.log"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "greenserve.supervision.prepare"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=env.ROOT,
+            env=env.for_child(GREENSERVE_VAR=str(config.var_dir)),
+            preexec_fn=leash(),
+        )
+    try:
+        done = supervisor.wait_until(lambda: process.poll() is not None, PREPARE_WITHIN_S)
+        _check_stop(supervisor)
+        output = process.communicate()[0] if done else b""
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    if process.returncode:
+        raise StartError(f"the database could not be brought up to date: {last_words(tail(log, 5))} (log: {log})")
+    return msgspec.json.decode(output, type=Plan)
+
+
+def _wait(supervisor: Supervisor, child: Child, url: str) -> None:
+    """Raises StartError when the process does not answer, with the last words of its log."""
+    began = time.monotonic()
+    if supervisor.wait_until(product_processes.answers(url), ANSWER_WITHIN_S):
+        return
+    _check_stop(supervisor)
+    seconds = time.monotonic() - began
+    last = last_words(child.log_tail())
+    raise StartError(f"{child.spec.name} does not answer at {url} after {seconds:.0f} s: {last} (log: {child.log})")
+
+
+def _check_stop(supervisor: Supervisor) -> None:
+    if supervisor.stop_asked:
+        raise Stopped
+
+
+def _publisher(config: env.Env) -> Callable[[wire.ProcessTable], None]:
+    """Puts the process table into Redis. Redis may be away, or be one of the processes that are down: then it waits
+    for the next round; the table also stands in a file."""
+    client = redis.Redis.from_url(product_processes.redis_url(config), socket_timeout=0.5, socket_connect_timeout=0.5)
+
+    def publish(table: wire.ProcessTable) -> None:
+        try:
+            client.set(wire.PROCESSES_KEY, wire.encode(table), ex=TABLE_TTL_S)
+        except redis.RedisError:
+            client.close()
+
+    return publish

@@ -1,0 +1,1 @@
+"""The clock loop of a node: rules, requests from gateways, leases, and the log of decisions."""

@@ -1,0 +1,268 @@
+"""The clock loop of one node: runs each engine's clock rule, hears what gateways ask for, and holds the clocks.
+
+Clocks are held under a lease. A clock below the top is renewed each tick. Whoever stops renewing lets go: an engine
+that can no longer be measured, or an agent that died, is back at its top clock when the lease is over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from core.ports import AdapterError, EngineReading, FrequencyActuator
+from core.types import Reason
+from pools.wire import ClockDecision, ClockPolicy
+
+from .clock_log import Decided, DecisionLog
+from .clock_requests import Ask, ClockRequests
+from .clock_rules import BY_REQUEST, EARLY_S, EngineView, Rule, Seen, Why, rule_of, unknown
+from .engine_figures import Figures
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Clock:
+    """One engine's clock between looks. `state` is its rule's; `asked`: what a gateway asked for at the last look."""
+
+    engine: EngineView
+    log: DecisionLog
+    policy: ClockPolicy | None = None
+    rule: Rule | None = None
+    fault: str = ""  # of the policy
+    state: Any = None
+    seen: Seen = field(default_factory=Seen)
+    due_s: float = 0.0
+    asked: Ask | None = None
+    mhz: float | None = None  # that is to be held; None: the top, by a lease that is left to lapse
+    held_mhz: float | None = None  # that the GPUs were last told, as far as is known
+
+    @property
+    def by_request(self) -> bool:
+        policy = self.policy
+        if policy is None or policy.fixed_mhz is not None:
+            return False
+        return policy.policy in BY_REQUEST and not (policy.paused or self.fault)
+
+    @property
+    def floor_mhz(self) -> float:
+        """Below it nothing is set, for want of a person's word."""
+        policy, engine = self.policy, self.engine
+        if policy is None or policy.advise:
+            return engine.max_mhz
+        return engine.min_mhz if policy.floor_mhz is None else engine.within(policy.floor_mhz)
+
+    @property
+    def rest_mhz(self) -> float:
+        """Where it stands when nothing decides on it: at the top, or where a person holds it."""
+        fixed_mhz = None if self.policy is None or self.fault else self.policy.fixed_mhz
+        return self.engine.max_mhz if fixed_mhz is None else self.engine.within(fixed_mhz)
+
+
+class ClockLoop:
+    """`tick` with a whole look at the node, and `glance` in between; both of one thread.
+
+    A clock that a gateway asks for is set within a glance, without waiting for the next tick.
+    """
+
+    def __init__(
+        self,
+        actuator: FrequencyActuator,
+        requests: ClockRequests | None = None,
+        figures: Figures | None = None,
+        tick_s: float = 1.0,
+    ) -> None:
+        self._actuator = actuator
+        self._requests = requests or ClockRequests()
+        self._figures = figures or Figures()
+        self._tick_s = tick_s
+        self._clocks: dict[str, _Clock] = {}
+        self.errors: list[str] = []  # of the last tick
+
+    def tick(self, now_s: float, policy: ClockPolicy, engines: Sequence[EngineView]) -> list[ClockDecision]:
+        """Decides where a period has passed, renews every lease, and returns the decisions to report.
+
+        Args:
+            now_s: Unix seconds.
+            policy: Of engines that bring none of their own.
+            engines: All that serve; the clocks of others are let go.
+        """
+        self.errors = []
+        rows: list[ClockDecision] = []
+        present = {engine.uid for engine in engines}
+        for uid in [uid for uid in self._clocks if uid not in present]:
+            rows += self._clocks.pop(uid).log.flush()
+        for engine in engines:
+            clock = self._clocks.get(engine.uid)
+            if clock is None:
+                clock = self._clocks[engine.uid] = _Clock(engine, DecisionLog(engine.uid))
+            clock.engine = engine
+            rows += self._adopt(now_s, clock, engine.clock or policy)
+            rows += self._look(now_s, clock)
+            self._hold(clock, renew=True)
+        faults = {clock.fault for clock in self._clocks.values() if clock.fault}
+        self.errors += [f"clock policy: {fault}; clocks stay at the top" for fault in sorted(faults)]
+        self._requests.forget_lapsed(now_s)
+        return rows
+
+    def glance(self, now_s: float, samples: Mapping[str, EngineReading | None]) -> list[ClockDecision]:
+        """Between ticks: readings of engines whose rule wanted one (`wanting`), and what gateways ask for.
+
+        An engine that gives no sample (None) is left as it is: the next tick tells whether it can be measured.
+        """
+        rows: list[ClockDecision] = []
+        for uid, clock in self._clocks.items():
+            if (sample := samples.get(uid)) is not None:
+                clock.engine = replace(clock.engine, reading=sample)
+                rows += self._look(now_s, clock)
+            else:
+                rows += self._answer(now_s, clock, None)
+            if uid in samples and sample is None:
+                clock.due_s = now_s + self._tick_s
+            self._hold(clock, renew=False)
+        self._requests.forget_lapsed(now_s)
+        return rows
+
+    def wanting(self, now_s: float) -> list[str]:
+        """Engines whose rule is due for a reading. One that could not be measured waits for the next tick."""
+        return [uid for uid, clock in self._clocks.items() if self._samples(clock) and now_s >= clock.due_s - EARLY_S]
+
+    def next_s(self) -> float | None:
+        """When a glance is worth its while, in Unix seconds: a sample is due, or a lease of a request ends."""
+        times = [clock.due_s for clock in self._clocks.values() if self._samples(clock)]
+        if (lapse_s := self._requests.next_lapse_s()) is not None:
+            times.append(lapse_s)
+        return min(times, default=None)
+
+    def _samples(self, clock: _Clock) -> bool:
+        return clock.rule is not None and clock.rule.period_s < self._tick_s and clock.engine.reading is not None
+
+    def _adopt(self, now_s: float, clock: _Clock, policy: ClockPolicy) -> list[ClockDecision]:
+        """Knobs change in passing. Another rule starts from the top clock, and so does one that makes no sense."""
+        if policy == clock.policy:
+            return []
+        before, clock.policy = clock.policy, policy
+        clock.fault = ""
+        try:
+            clock.rule = rule_of(policy, self._figures)
+        except ValueError as error:
+            clock.rule, clock.fault = None, str(error)
+        same = before is not None and _kept(before) == _kept(policy)
+        if (before is None and policy.fixed_mhz is None) or (same and not clock.fault):
+            return []
+        clock.state, clock.asked, clock.due_s, clock.seen = None, None, 0.0, Seen()
+        why = "the clock loop is paused" if policy.paused else f"the clock policy is {policy.policy}"
+        from_mhz, clock.mhz = _mhz(clock), clock.rest_mhz
+        if from_mhz == clock.mhz:
+            return []
+        held = policy.fixed_mhz is not None and not clock.fault
+        words = f"Held at {clock.mhz:.0f} MHz by hand." if held else f"Back to the top clock: {why}."
+        found = Why(Reason.POLICY.value, words, {})
+        return self._log(now_s, clock, from_mhz, found)
+
+    def _look(self, now_s: float, clock: _Clock) -> list[ClockDecision]:
+        """With a fresh reading, or the lack of one."""
+        if clock.rule is None:
+            return self._answer(now_s, clock, None)
+        if missing := unknown(clock.engine):
+            return self._blind(now_s, clock, missing)
+        assert clock.engine.reading is not None
+        clock.seen.add(now_s, clock.engine.reading)
+        if now_s < clock.due_s - EARLY_S:
+            return self._answer(now_s, clock, None)
+        clock.due_s = now_s + clock.rule.period_s
+        clock.state, why = clock.rule.step(clock.state, now_s, clock.engine, clock.seen)
+        clock.seen.worst.clear()
+        return self._answer(now_s, clock, why)
+
+    def _answer(self, now_s: float, clock: _Clock, why: Why | None) -> list[ClockDecision]:
+        """What is to be held: by the rule, which may just have decided (`why`), or by the gateways."""
+        engine, from_mhz = clock.engine, _mhz(clock)
+        ask = None if clock.rule is None and not clock.by_request else self._requests.highest(engine.uid, now_s)
+        news, clock.asked = ask != clock.asked, ask
+        if clock.rule is None:
+            clock.mhz = max(engine.within(ask.mhz), clock.floor_mhz) if ask else clock.rest_mhz
+            if not clock.by_request or not news:
+                return []
+            why = _by_request(ask) if ask else _NOBODY
+            if ask and engine.within(ask.mhz) < clock.mhz:
+                why = _advice(why, engine.within(ask.mhz), clock.mhz)
+            return self._log(now_s, clock, from_mhz, why)
+        own_mhz = clock.rule.asked_mhz(clock.state, engine)
+        if own_mhz is None and ask is None:
+            return []  # it is left to lapse
+        own_mhz = clock.mhz = engine.max_mhz if own_mhz is None else engine.within(own_mhz)
+        if ask is not None and engine.within(ask.mhz) > own_mhz:
+            clock.mhz = engine.within(ask.mhz)
+            clock.state = clock.rule.follow(clock.state, clock.mhz, engine)
+            why = _by_request(ask, f" The rule by itself would set {own_mhz:.0f} MHz.")
+        if (advised_mhz := clock.mhz) < clock.floor_mhz:
+            clock.mhz = clock.floor_mhz
+            clock.state = clock.rule.follow(clock.state, clock.mhz, engine)
+            why = why and _advice(why, advised_mhz, clock.mhz)
+        return [] if why is None else self._log(now_s, clock, from_mhz, why)
+
+    def _blind(self, now_s: float, clock: _Clock, missing: str) -> list[ClockDecision]:
+        """The engine could not be measured: the lease is not renewed, so the clock is soon at the top.
+
+        Where a gateway asks for a clock, it is at the top now.
+        """
+        from_mhz, clock.state, clock.mhz = _mhz(clock), None, None
+        rows = self._answer(now_s, clock, None)
+        if now_s < clock.due_s - EARLY_S:
+            return rows
+        assert clock.rule is not None
+        clock.due_s = now_s + clock.rule.period_s
+        clock.seen.worst.clear()
+        summary = f"No decision: {missing}. The lease is not renewed, so the clock returns to its top."
+        why = Why(Reason.NO_DATA.value, summary, {"sm_clock_mhz": clock.engine.sm_clock_mhz})
+        return rows + self._log(now_s, clock, from_mhz, why)
+
+    def _hold(self, clock: _Clock, *, renew: bool) -> None:
+        """Sets the clock that is to be held: when it changes, and to renew its lease while it is below the top."""
+        engine, target_mhz = clock.engine, clock.mhz
+        if target_mhz is None:
+            clock.held_mhz = None  # the lease is still running: whoever measures it again sets the clock anew
+            return
+        if target_mhz == clock.held_mhz and not (renew and target_mhz < engine.max_mhz):
+            return
+        assert clock.policy is not None
+        try:
+            if target_mhz < engine.max_mhz:
+                self._actuator.lock(engine.gpu_uuids, target_mhz, clock.policy.lease_s)
+            else:
+                self._actuator.reset(engine.gpu_uuids)
+            clock.held_mhz = target_mhz
+        except AdapterError as error:
+            clock.held_mhz = None
+            self.errors.append(f"clock of instance {engine.uid}: {error}")
+
+    def _log(self, now_s: float, clock: _Clock, from_mhz: float, why: Why) -> list[ClockDecision]:
+        assert clock.policy is not None
+        inputs = {"rule": clock.policy.policy, **why.inputs}
+        return clock.log.add(Decided(now_s, why.reason, why.summary, from_mhz, _mhz(clock), inputs))
+
+
+_NOBODY = Why(Reason.NO_DATA.value, "No gateway asks for a clock: it is at its top.", {})
+
+
+def _kept(policy: ClockPolicy) -> tuple[str, bool, float | None]:
+    """What of a policy may not change in passing."""
+    return policy.policy, policy.paused, policy.fixed_mhz
+
+
+def _by_request(ask: Ask, more: str = "") -> Why:
+    return Why(ask.reason, ask.summary + more, {"gateway": ask.gateway, "asked_mhz": ask.mhz})
+
+
+def _advice(why: Why, advised_mhz: float, set_mhz: float) -> Why:
+    """A decision that may not be carried out: it stays where it may stand."""
+    words = f"Advice, not carried out: {advised_mhz:.0f} MHz; it stays at {set_mhz:.0f} MHz. {why.summary}"
+    return Why(why.reason, words, {**why.inputs, "advised_mhz": advised_mhz})
+
+
+def _mhz(clock: _Clock) -> float:
+    """The clock that is to be held, or that a lapsing lease leads to."""
+    return clock.engine.max_mhz if clock.mhz is None else clock.engine.within(clock.mhz)

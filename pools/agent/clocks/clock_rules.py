@@ -1,0 +1,285 @@
+"""The clock rules: each hands one engine's readings to a controller of the core, and keeps what that remembers.
+
+A rule's state is the controller's own, None before its first decision. What stands between two decisions in the way of
+readings is gathered in `Seen`, whatever the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from core.controllers.clock import clock_profile, frequency, muserve_clock
+from core.controllers.clock.clock_profile import InstanceLoad, ProfileClockConfig, ProfileClockObservation
+from core.controllers.clock.frequency import ClockState, MiadConfig, PrimalDualConfig
+from core.controllers.clock.muserve_clock import MuServeClockConfig, MuServeClockState, SlackConfig
+from core.ports import EngineReading
+from core.types import ClockObservation, Limits, Rationale
+from pools.wire import ClockPolicy
+
+from .clock_log import Inputs
+from .engine_figures import EngineKind, Figures, Load
+
+EARLY_S = 0.1  # a look a little before its time counts as on time
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """An engine as the clock loop sees it at one look. `reading` None: it could not be measured.
+
+    `clock` is its service's rule; None: the node's.
+    """
+
+    uid: str
+    gpu_uuids: tuple[str, ...]
+    sm_clock_mhz: float | None
+    min_mhz: float
+    max_mhz: float
+    limits: Limits
+    reading: EngineReading | None
+    model: str = ""
+    engine: str = ""
+    gpu_type: str = ""
+    clock: ClockPolicy | None = None
+
+    @property
+    def kind(self) -> EngineKind:
+        return EngineKind(self.model, self.gpu_type, len(self.gpu_uuids), self.engine)
+
+    def within(self, mhz: float) -> float:
+        return min(max(mhz, self.min_mhz), self.max_mhz)
+
+
+class Seen:
+    """An engine's readings since its last decision: the worst latencies, in seconds, and its load."""
+
+    def __init__(self) -> None:
+        self.load = Load()
+        self.worst: dict[str, float] = {}
+
+    def add(self, now_s: float, reading: EngineReading) -> None:
+        self.load.add(now_s, reading)
+        for name in ("ttft_s", "tpot_s", "e2e_s"):
+            if (value := getattr(reading, name)) is not None:
+                self.worst[name] = max(value, self.worst.get(name, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """The core's reason and words for a decision, and its inputs as plain values."""
+
+    reason: str
+    summary: str
+    inputs: Inputs
+
+
+class Rule(Protocol):
+    """A rule that decides by readings, each `period_s`."""
+
+    @property
+    def period_s(self) -> float: ...
+
+    def step(self, state: Any, now_s: float, engine: EngineView, seen: Seen) -> tuple[Any, Why | None]:
+        """One look at an engine that could be measured; without a reason where it only looked."""
+
+    def asked_mhz(self, state: Any, engine: EngineView) -> float | None:
+        """The clock that it last asked for; None: none yet."""
+
+    def follow(self, state: Any, mhz: float, engine: EngineView) -> Any:
+        """Another clock was set than it asked for: it goes on from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrequencyRule:
+    """FREESH's: MIAD or primal-dual."""
+
+    config: MiadConfig | PrimalDualConfig
+
+    @property
+    def period_s(self) -> float:
+        return self.config.period_s
+
+    def step(
+        self, state: ClockState | None, now_s: float, engine: EngineView, seen: Seen
+    ) -> tuple[ClockState, Why | None]:
+        after, effects = frequency.step(state, _observation(now_s, engine, seen), self.config)
+        return after, _why(effects.rationale, effects.rationale.inputs)
+
+    def asked_mhz(self, state: ClockState | None, engine: EngineView) -> float | None:
+        return None if state is None else state.target_mhz
+
+    def follow(self, state: ClockState | None, mhz: float, engine: EngineView) -> ClockState:
+        return replace(state or ClockState(), target_mhz=mhz)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRule:
+    """DynamoLLM's: by profile, made for the lengths that requests have now."""
+
+    config: ProfileClockConfig
+    figures: Figures
+
+    @property
+    def period_s(self) -> float:
+        return self.config.period_s
+
+    def step(
+        self, state: clock_profile.ProfileClockState | None, now_s: float, engine: EngineView, seen: Seen
+    ) -> tuple[clock_profile.ProfileClockState, Why | None]:
+        reading, lengths = _measured(engine), seen.load.lengths
+        profile = None if lengths is None else self.figures.profile(engine.kind, lengths)
+        before_mhz = self.asked_mhz(state, engine)
+        load = InstanceLoad(
+            instance=engine.uid,
+            profile="own",
+            load_rps=seen.load.rps(),
+            waiting=reading.waiting or 0,
+            min_mhz=engine.min_mhz,
+            max_mhz=engine.max_mhz,
+            limits=engine.limits,
+            ttft_s=seen.worst.get("ttft_s"),
+            tpot_s=seen.worst.get("tpot_s"),
+        )
+        observation = ProfileClockObservation(now_s, (load,), {} if profile is None else {"own": profile})
+        after, effects = clock_profile.step(state, observation, self.config)
+        more = {
+            "from_mhz": engine.max_mhz if before_mhz is None else before_mhz,
+            "prompt_tokens": None if lengths is None else lengths.prompt_tokens,
+            "output_tokens": None if lengths is None else lengths.output_tokens,
+            "source": None if profile is None else profile.source.value,
+        }
+        return after, _why(effects.rationale, {**effects.rationale.inputs[engine.uid], **more})
+
+    def asked_mhz(self, state: clock_profile.ProfileClockState | None, engine: EngineView) -> float | None:
+        return None if state is None else state.asked_mhz.get(engine.uid)
+
+    def follow(
+        self, state: clock_profile.ProfileClockState | None, mhz: float, engine: EngineView
+    ) -> clock_profile.ProfileClockState:
+        return clock_profile.ProfileClockState({engine.uid: mhz})
+
+
+@dataclass(frozen=True, slots=True)
+class SlackRule:
+    """mu-Serve's: looks each sample, and acts less often."""
+
+    config: MuServeClockConfig
+    figures: Figures
+
+    @property
+    def period_s(self) -> float:
+        return self.config.sample_s
+
+    def step(
+        self, state: MuServeClockState | None, now_s: float, engine: EngineView, seen: Seen
+    ) -> tuple[MuServeClockState, Why | None]:
+        observation = _observation(now_s, engine, seen)
+        weights = self.figures.weights(engine.kind, seen.load.lengths, observation.running)
+        device = muserve_clock.observe_instance(observation, weights)
+        after, effects = muserve_clock.step(state, device, self.config)
+        if after.acted_s != now_s:
+            return after, None
+        inputs = dict(effects.rationale.inputs)
+        partitions: Mapping[str, Mapping[str, Any]] = inputs.pop("partitions")
+        inputs.update({f"{name}_{key}": value for name, own in partitions.items() for key, value in own.items()})
+        more = {"running": observation.running, "waiting": observation.waiting}
+        return after, _why(effects.rationale, {**inputs, **more})
+
+    def asked_mhz(self, state: MuServeClockState | None, engine: EngineView) -> float | None:
+        return None if state is None else state.target_mhz
+
+    def follow(self, state: MuServeClockState | None, mhz: float, engine: EngineView) -> MuServeClockState:
+        return replace(state or MuServeClockState(), target_mhz=mhz)
+
+
+BY_REQUEST = ("throttle", "retail")  # the gateways decide, as only they know what each request still needs
+
+
+def rule_of(policy: ClockPolicy, figures: Figures) -> Rule | None:
+    """None: there is nothing to decide by readings.
+
+    Raises:
+        ValueError: An unknown rule, or knobs that make no sense.
+    """
+    if policy.lease_s <= 0.0:
+        raise ValueError("lease_s must be above 0")
+    if policy.fixed_mhz is not None or policy.paused or policy.policy == "fixed" or policy.policy in BY_REQUEST:
+        return None
+    if policy.policy == "miad":
+        return FrequencyRule(_config(MiadConfig, policy))
+    if policy.policy == "primal_dual":
+        return FrequencyRule(_config(PrimalDualConfig, policy))
+    if policy.policy == "profile":
+        return ProfileRule(_config(ProfileClockConfig, policy), figures)
+    if policy.policy == "slack":
+        return SlackRule(_slack(policy), figures)
+    raise ValueError(f"unknown policy '{policy.policy}'")
+
+
+def look_period_s(policy: ClockPolicy) -> float | None:
+    """How often the rule wants a reading; None: not at all."""
+    if policy.fixed_mhz is not None or policy.policy == "fixed" or policy.policy in BY_REQUEST:
+        return None
+    return min(policy.sample_s, policy.period_s) if policy.policy == "slack" else policy.period_s
+
+
+def unknown(engine: EngineView) -> str:
+    """What is missing to decide on, in words; empty when nothing is."""
+    if engine.reading is None:
+        return "the engine cannot be measured"
+    if engine.reading.running is None or engine.reading.waiting is None:
+        return "the engine does not tell its running and waiting requests"
+    if engine.sm_clock_mhz is None:
+        return "the GPUs do not tell their clock"
+    return ""
+
+
+def _config(kind: type[T], policy: ClockPolicy) -> T:
+    """A controller's configuration from the knobs of the same names; those that are None are its own defaults."""
+    names = {item.name for item in fields(kind)}  # type: ignore[arg-type]  # all of them are dataclasses
+    given = msgspec.structs.asdict(policy)
+    return kind(**{name: value for name, value in given.items() if name in names and value is not None})
+
+
+def _slack(policy: ClockPolicy) -> MuServeClockConfig:
+    """Actions may come a little early, as looks do: held to the full second, every other would be a sample late."""
+    own = SlackConfig(policy.decrease_mhz, policy.increase)
+    if policy.reserve is not None:
+        own = replace(own, reserve=policy.reserve)
+    sample_s = min(policy.sample_s, policy.period_s)
+    act_s = max(policy.period_s - EARLY_S, sample_s / 2.0)
+    return MuServeClockConfig(own, min(sample_s, act_s), act_s)
+
+
+def _observation(now_s: float, engine: EngineView, seen: Seen) -> ClockObservation:
+    reading = _measured(engine)
+    assert reading.running is not None
+    assert reading.waiting is not None
+    assert engine.sm_clock_mhz is not None
+    return ClockObservation(
+        now_s=now_s,
+        instance=engine.uid,
+        sm_clock_mhz=engine.sm_clock_mhz,
+        min_mhz=engine.min_mhz,
+        max_mhz=engine.max_mhz,
+        running=reading.running,
+        waiting=reading.waiting,
+        ttft_s=seen.worst.get("ttft_s"),
+        tpot_s=seen.worst.get("tpot_s"),
+        e2e_s=seen.worst.get("e2e_s"),
+        limits=engine.limits,
+    )
+
+
+def _measured(engine: EngineView) -> EngineReading:
+    assert engine.reading is not None, "a rule is asked only where `unknown` has nothing to say"
+    return engine.reading
+
+
+def _why(rationale: Rationale, inputs: Mapping[str, Any]) -> Why:
+    return Why(rationale.reason.value, rationale.summary, inputs)

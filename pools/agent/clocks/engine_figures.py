@@ -1,0 +1,167 @@
+"""What clock rules need to know of an engine beyond its latencies: what it carries, and how it reacts to the clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from core.algorithms.placement.operator_partitions import weighted_mean
+from core.algorithms.placement.sensitivity import operators
+from core.engine import load_profile
+from core.engine.engine_model import UnknownConfiguration, engine_model, gpu
+from core.engine.iteration import Totals
+from core.engine.load_profile import LoadProfile
+from core.engine.profiled_engine import ProfiledEngine
+from core.engine.profiles import Profile
+from core.ports import EngineReading
+
+LENGTHS_MEMORY_S = 300.0
+LOAD_MEMORY_S = 60.0  # a lull of one period is no smaller load: the mean of about so long counts as well
+_STEPS_AN_OCTAVE = 8  # of lengths: figures are made anew when traffic changes, not at every request
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Mean lengths of requests, in tokens, to about 4 %."""
+
+    prompt_tokens: float
+    output_tokens: float
+
+    @classmethod
+    def rounded(cls, prompt_tokens: float, output_tokens: float) -> Lengths:
+        return cls(_rounded(prompt_tokens), _rounded(output_tokens))
+
+
+def _rounded(tokens: float) -> float:
+    return math.exp2(round(math.log2(max(1.0, tokens)) * _STEPS_AN_OCTAVE) / _STEPS_AN_OCTAVE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """An engine's counters at one reading. `begun`: requests that have ended, run or wait."""
+
+    at_s: float
+    begun: float
+    ended: float
+    prompt_tokens: float
+    output_tokens: float
+
+    @classmethod
+    def of(cls, now_s: float, reading: EngineReading) -> _Counted | None:
+        ended, prompt = reading.requests_total, reading.request_prompt_tokens_total
+        output, running, waiting = reading.request_output_tokens_total, reading.running, reading.waiting
+        if ended is None or prompt is None or output is None or running is None or waiting is None:
+            return None
+        return cls(now_s, ended + running + waiting, ended, prompt, output)
+
+
+class Load:
+    """How many requests come to an engine and how long they are, from its counters. Those cut off do not count."""
+
+    def __init__(self) -> None:
+        self._last: _Counted | None = None
+        self._begun = self._passed_s = 0.0  # since `rps` was last asked for
+        self._mean_rps: float | None = None
+        self._requests = self._prompt_tokens = self._output_tokens = 0.0  # ended, the older the less
+
+    def add(self, now_s: float, reading: EngineReading) -> None:
+        last, self._last = self._last, _Counted.of(now_s, reading)
+        now = self._last
+        if last is None or now is None or now.ended < last.ended:  # fewer: the engine was started anew
+            return
+        passed_s = max(0.0, now.at_s - last.at_s)
+        self._passed_s += passed_s
+        self._begun += max(0.0, now.begun - last.begun)
+        kept = math.exp(-passed_s / LENGTHS_MEMORY_S)
+        self._requests = kept * self._requests + now.ended - last.ended
+        self._prompt_tokens = kept * self._prompt_tokens + now.prompt_tokens - last.prompt_tokens
+        self._output_tokens = kept * self._output_tokens + now.output_tokens - last.output_tokens
+
+    def rps(self) -> float | None:
+        """Of the time since this was last asked, or of about a minute if that is more; None: not known."""
+        if self._passed_s <= 0.0:
+            return None
+        now_rps = self._begun / self._passed_s
+        share = min(1.0, self._passed_s / LOAD_MEMORY_S)
+        mean_rps = now_rps if self._mean_rps is None else self._mean_rps + share * (now_rps - self._mean_rps)
+        self._mean_rps = mean_rps
+        self._begun = self._passed_s = 0.0
+        return max(now_rps, mean_rps)
+
+    @property
+    def lengths(self) -> Lengths | None:
+        """None: no request has ended yet."""
+        if self._prompt_tokens <= 0.0 or self._requests <= 0.0:
+            return None
+        return Lengths.rounded(self._prompt_tokens / self._requests, self._output_tokens / self._requests)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """What profiles are made for."""
+
+    model: str
+    gpu: str
+    tp: int
+    engine: str
+
+
+class Figures:
+    """Profiles and sensitivities, by measurements where there are some, else by the engine model."""
+
+    def __init__(self, measured: Iterable[Profile] = ()) -> None:
+        self._measured = {EngineKind(one.model, one.gpu, one.tp, one.engine): one for one in measured}
+        self._interpolated = lru_cache(maxsize=256)(self._interpolate)
+
+    def profile(self, kind: EngineKind, lengths: Lengths) -> LoadProfile | None:
+        """Latencies and watts over the load at each clock; None where neither knows such an engine."""
+        return self._interpolated(kind, lengths) if kind in self._measured else _modelled(kind, lengths)
+
+    def weights(self, kind: EngineKind, lengths: Lengths | None, running: int) -> Mapping[str, float]:
+        """The share of each latency that goes with the clock (mu-Serve 3.1): ttft, tpot and e2e. Empty: not known."""
+        return {} if lengths is None else _weights(kind, lengths, _rounded(running))
+
+    def _interpolate(self, kind: EngineKind, lengths: Lengths) -> LoadProfile | None:
+        """At the clocks that were measured; where that is one, at those that the engine model is asked for."""
+        profile = self._measured[kind]
+        mhz = np.array(sorted({point.mhz for point in profile.points}))
+        if mhz.size < 2:
+            mhz = load_profile.clocks(gpu(kind.gpu))
+        costs, prompt, output = ProfiledEngine(profile), lengths.prompt_tokens, lengths.output_tokens
+        return load_profile.from_costs(costs, prompt, output, mhz, source=profile.source)
+
+
+@lru_cache(maxsize=1024)
+def _modelled(kind: EngineKind, lengths: Lengths) -> LoadProfile | None:
+    try:
+        worker, clocks = engine_model(kind.model, kind.gpu, kind.tp, kind.engine), load_profile.clocks(gpu(kind.gpu))
+    except UnknownConfiguration:
+        return None
+    return load_profile.modelled(worker, lengths.prompt_tokens, lengths.output_tokens, clocks)
+
+
+@lru_cache(maxsize=1024)
+def _weights(kind: EngineKind, lengths: Lengths, batch: float) -> Mapping[str, float]:
+    """Of a prompt alone, of a decode at this batch, and of the mean iteration: a prompt for each output that ends."""
+    try:
+        worker = engine_model(kind.model, kind.gpu, kind.tp, kind.engine)
+    except UnknownConfiguration:
+        return {}
+    starts, context = batch / lengths.output_tokens, batch * (lengths.prompt_tokens + lengths.output_tokens / 2.0)
+    mixed = Totals(
+        new_tokens=starts * lengths.prompt_tokens,
+        pairs=starts * lengths.prompt_tokens**2 / 2.0,
+        prefills=starts,
+        decodes=batch,
+        context_tokens=context,
+    )
+    of = {
+        "ttft": Totals.plain(lengths.prompt_tokens, 0.0, 0.0),
+        "tpot": Totals(decodes=batch, context_tokens=context),
+        "e2e": mixed,
+    }
+    return {name: weighted_mean(operators(worker, totals)) for name, totals in of.items()}

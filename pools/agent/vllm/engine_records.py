@@ -1,0 +1,58 @@
+"""What runs, in a file for each engine: an agent that starts again finds what the last one left."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from core.ports import InstanceSpec
+
+logger = logging.getLogger(__name__)
+
+
+class EngineRecord(msgspec.Struct, frozen=True):
+    """`state`: starting | ready | sleeping | draining. `version`: vLLM's, as it says itself; empty: not asked yet."""
+
+    spec: InstanceSpec
+    pid: int
+    began_ticks: int
+    boot_id: str
+    port: int
+    started_at_s: float
+    state: str = "starting"
+    version: str = ""
+
+
+class Records:
+    """One agent's; each engine's file is written by its own thread alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, record: EngineRecord) -> None:
+        path = self._path(record.spec.uid)
+        draft = path.with_suffix(".tmp")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(record))
+        os.replace(draft, path)
+
+    def forget(self, uid: str) -> None:
+        self._path(uid).unlink(missing_ok=True)
+
+    def all(self) -> list[EngineRecord]:
+        """A file that cannot be read is named in the log and left where it is."""
+        found = []
+        for path in sorted(self._folder.glob("*.json")):
+            try:
+                found.append(msgspec.json.decode(path.read_bytes(), type=EngineRecord))
+            except (OSError, msgspec.DecodeError, ValueError) as error:
+                logger.warning("%s tells of an engine, but cannot be read: %s", path, error)
+        return found
+
+    def _path(self, uid: str) -> Path:
+        return self._folder / f"{quote(uid, safe='')}.json"

@@ -1,0 +1,133 @@
+"""How an agent has a vLLM find GreenServe's scheduler, and speaks to it while it runs (docs/plugin.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pools.vllm_scheduler as plugin
+from core.ports import EngineLimits, PermanentError, RetryableError
+
+TIMEOUT_S = 1.0
+LONGEST_ANSWER = 65_536
+
+
+def import_root(folder: Path) -> Path:
+    """Makes, in `folder`, a place to import from in which there is the plug-in and nothing else.
+
+    It is for vLLM's PYTHONPATH: what GreenServe itself needs has other versions than what vLLM needs, and is not to
+    come before that.
+    """
+    root = folder / "import"
+    package = root / "pools"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").touch()
+    link = package / "vllm_scheduler"
+    target = Path(plugin.__file__).resolve().parent
+    if not link.is_symlink() or link.readlink() != target:  # an older GreenServe may have made it
+        with contextlib.suppress(FileNotFoundError):
+            link.unlink()
+        link.symlink_to(target, target_is_directory=True)
+    return root
+
+
+def environment(folder: Path, socket: Path, by_laxity: bool, limits: EngineLimits | None = None) -> dict[str, str]:
+    """Variables for a vLLM that is started with `--scheduler-cls` and SCHEDULER_CLS.
+
+    Args:
+        folder: For `import_root`; it may be that of all a node's instances.
+        socket: Where the scheduler is to listen; at most 107 bytes.
+        by_laxity: Least laxity first from the start: for engines with `preempt_for_waiting`.
+        limits: Of these the ITL limit; the others are vLLM's own arguments when it starts.
+    """
+    first: dict[str, Any] = {"order": "llf" if by_laxity else "vllm"}
+    if limits is not None:
+        first["itl_limit_s"] = limits.itl_limit_s
+    return {
+        "PYTHONPATH": str(import_root(folder)),
+        plugin.SOCKET_VARIABLE: str(socket),
+        plugin.SETTINGS_VARIABLE: json.dumps(first),
+    }
+
+
+def kv_transfer(store: Path) -> dict[str, Any]:
+    """`--kv-transfer-config` of engines that hand requests to each other through the folder `store`.
+
+    Such an instance's `kv_connector` is `blocks`.
+    """
+    return {
+        "kv_connector": "BlockStoreConnector",
+        "kv_connector_module_path": "pools.vllm_scheduler.block_store",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"folder": str(store)},
+    }
+
+
+class VllmScheduler:
+    """A running engine's scheduler. Each call blocks for at most `timeout_s`, and raises AdapterError."""
+
+    def __init__(self, path: Path, timeout_s: float = TIMEOUT_S) -> None:
+        """`path`: of its socket, as `environment` had it."""
+        self._path = path
+        self._timeout_s = timeout_s
+
+    def tune(self, limits: EngineLimits) -> EngineLimits:
+        """Sets limits; returns those in force from its next step on: none is above what the engine was started with."""
+        most = self._call({"op": "get"})["most"]
+        fields: dict[str, Any] = {name: min(getattr(limits, name), int(most[name])) for name in most}
+        return _limits(self._call({"op": "set", "itl_limit_s": limits.itl_limit_s, **fields}))
+
+    def limits(self) -> EngineLimits:
+        """Those in force."""
+        return _limits(self._call({"op": "get"}))
+
+    def order(self, by_laxity: bool) -> None:
+        """Least laxity first, or vLLM's own scheduling policy."""
+        self._call({"op": "set", "order": "llf" if by_laxity else "vllm"})
+
+    def stats(self) -> dict[str, Any]:
+        """Figures of its last step; empty before the first."""
+        found: dict[str, Any] = self._call({"op": "stats"})["stats"]
+        return found
+
+    def _call(self, message: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answer = json.loads(self._exchange(json.dumps(message).encode() + b"\n"))
+        except OSError as error:
+            raise RetryableError(f"the scheduler at {self._path} does not answer: {error}") from error
+        except ValueError as error:
+            raise RetryableError(f"the scheduler at {self._path} gave an answer that cannot be read") from error
+        if not isinstance(answer, dict) or not answer.get("ok"):
+            said = answer.get("error") if isinstance(answer, dict) else answer
+            raise PermanentError(f"the scheduler at {self._path} refused: {said}")
+        return answer
+
+    def _exchange(self, line: bytes) -> bytes:
+        until_s = time.monotonic() + self._timeout_s
+        data = b""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(self._timeout_s)
+            client.connect(os.fspath(self._path))
+            client.sendall(line)
+            while b"\n" not in data and len(data) < LONGEST_ANSWER:
+                client.settimeout(max(0.001, until_s - time.monotonic()))
+                received = client.recv(4096)
+                if not received:
+                    break
+                data += received
+        return data
+
+
+def _limits(answer: dict[str, Any]) -> EngineLimits:
+    most, own = answer["most"], answer["settings"]
+    return EngineLimits(
+        max_num_batched_tokens=own["max_num_batched_tokens"] or most["max_num_batched_tokens"],
+        max_num_seqs=own["max_num_seqs"] or most["max_num_seqs"],
+        itl_limit_s=own["itl_limit_s"],
+    )

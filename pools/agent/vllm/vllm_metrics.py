@@ -1,0 +1,161 @@
+"""Reads vLLM's Prometheus metrics, under the names of current and of older versions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from core.ports import EngineReading
+
+from ..http_client import HttpClient
+
+TIMEOUT_S = 0.5
+_FORGET_AFTER_S = 60.0
+
+# What is read, each with the names that vLLM gave it, newest first.
+_RUNNING = ("vllm:num_requests_running",)
+_WAITING = ("vllm:num_requests_waiting",)
+_KV_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+_PROMPT_TOKENS = ("vllm:prompt_tokens_total", "vllm:prompt_tokens")
+_GENERATION_TOKENS = ("vllm:generation_tokens_total", "vllm:generation_tokens")
+_TTFT = ("vllm:time_to_first_token_seconds",)
+# The gaps themselves tell of now; a request's mean, the last choice, only of requests that have ended.
+_TPOT = (
+    "vllm:inter_token_latency_seconds",
+    "vllm:time_per_output_token_seconds",
+    "vllm:request_time_per_output_token_seconds",
+)
+_E2E = ("vllm:e2e_request_latency_seconds",)
+
+# Lengths of requests that have ended. An engine without them serves as well; only its lengths are not known.
+_REQUESTS = "vllm:request_generation_tokens_count"
+_REQUEST_PROMPT = "vllm:request_prompt_tokens_sum"
+_REQUEST_OUTPUT = "vllm:request_generation_tokens_sum"
+
+_LENGTHS = (_REQUESTS, _REQUEST_PROMPT, _REQUEST_OUTPUT)
+
+_VALUES = frozenset((*_RUNNING, *_WAITING, *_KV_USAGE, *_PROMPT_TOKENS, *_GENERATION_TOKENS, *_LENGTHS))
+_MEANS = frozenset(name + suffix for name in (*_TTFT, *_TPOT, *_E2E) for suffix in ("_sum", "_count"))
+
+
+@dataclass(slots=True)
+class _Engine:
+    """What is kept of an engine between two readings."""
+
+    url: str
+    client: HttpClient
+    seen_s: float
+    means: dict[str, tuple[float, float]] = field(default_factory=dict)  # histogram -> (sum, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Values by metric name, summed over the engine's label sets (data-parallel ranks), and how many those were."""
+
+    totals: dict[str, float]
+    counts: dict[str, int]
+
+
+def parse(text: str) -> Samples:
+    """The samples of Prometheus text that are read here. Lines of other metrics are skipped."""
+    totals: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for line in text.splitlines():
+        if not line.startswith("vllm:"):
+            continue
+        name = line.partition("{")[0].partition(" ")[0]
+        if name not in _VALUES and name not in _MEANS:
+            continue
+        try:
+            value = float(line.rpartition("}")[2].split()[0] if "}" in line else line.split()[1])
+        except (IndexError, ValueError):
+            continue  # a broken line counts as a missing metric, which the reading names
+        totals[name] = totals.get(name, 0.0) + value
+        counts[name] = counts.get(name, 0) + 1
+    return Samples(totals, counts)
+
+
+def parse_reading(page: bytes) -> EngineReading:
+    """One look at a page of metrics; means, which are over two, are None."""
+    return _reading(time.time(), parse(page.decode(errors="replace")), {})
+
+
+class VllmMetrics:
+    """`ports.EngineMetrics` for vLLM and for what speaks like it. Blocks for at most its time-out."""
+
+    def __init__(self, clock: Callable[[], float] = time.time, timeout_s: float = TIMEOUT_S) -> None:
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._engines: dict[str, _Engine] = {}
+
+    def scrape(self, uid: str, url: str) -> EngineReading:
+        now_s = self._clock()
+        engine = self._engine(uid, url, now_s)
+        text = engine.client.call("GET", "/metrics").decode(errors="replace")
+        return _reading(now_s, parse(text), engine.means)
+
+    def close(self) -> None:
+        for engine in self._engines.values():
+            engine.client.close()
+        self._engines.clear()
+
+    def _engine(self, uid: str, url: str, now_s: float) -> _Engine:
+        engine = self._engines.get(uid)
+        if engine is None or engine.url != url:
+            for old in [key for key, known in self._engines.items() if now_s - known.seen_s > _FORGET_AFTER_S]:
+                self._engines.pop(old).client.close()
+            engine = self._engines[uid] = _Engine(url, HttpClient(url, self._timeout_s), now_s)
+        engine.seen_s = now_s
+        return engine
+
+
+def _reading(now_s: float, samples: Samples, before: dict[str, tuple[float, float]]) -> EngineReading:
+    missing: list[str] = []
+
+    def total(names: tuple[str, ...]) -> float | None:
+        for name in names:
+            if name in samples.totals:
+                return samples.totals[name]
+        missing.append(names[0])
+        return None
+
+    def share(names: tuple[str, ...]) -> float | None:
+        for name in names:
+            if name in samples.totals:
+                return samples.totals[name] / samples.counts[name]
+        missing.append(names[0])
+        return None
+
+    def mean(names: tuple[str, ...]) -> float | None:
+        for name in names:
+            if f"{name}_sum" in samples.totals and f"{name}_count" in samples.totals:
+                return _mean_since(name, samples.totals[f"{name}_sum"], samples.totals[f"{name}_count"], before)
+        missing.append(names[0])
+        return None
+
+    running, waiting = total(_RUNNING), total(_WAITING)
+    return EngineReading(
+        at_s=now_s,
+        running=None if running is None else int(running),
+        waiting=None if waiting is None else int(waiting),
+        kv_usage=share(_KV_USAGE),
+        prompt_tokens_total=total(_PROMPT_TOKENS),
+        generation_tokens_total=total(_GENERATION_TOKENS),
+        ttft_s=mean(_TTFT),
+        tpot_s=mean(_TPOT),
+        e2e_s=mean(_E2E),
+        missing=tuple(missing),
+        requests_total=samples.totals.get(_REQUESTS),
+        request_prompt_tokens_total=samples.totals.get(_REQUEST_PROMPT),
+        request_output_tokens_total=samples.totals.get(_REQUEST_OUTPUT),
+    )
+
+
+def _mean_since(name: str, total: float, count: float, before: dict[str, tuple[float, float]]) -> float | None:
+    """Mean of a histogram since the reading before; None when nothing was added, or there was none before."""
+    known = before.get(name)
+    before[name] = (total, count)
+    if known is None or count <= known[1] or total < known[0]:  # going down: the engine was restarted
+        return None
+    return (total - known[0]) / (count - known[1])

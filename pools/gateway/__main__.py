@@ -1,0 +1,148 @@
+"""`python -m pools.gateway`: runs one gateway until SIGTERM or SIGINT. Reads no environment."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import gc
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from pools.registration.worker_hosts import WorkerHosts, from_argument
+
+from .http.request import HttpLimits
+from .relay.exchange import Timeouts
+from .server import Config, GatewayServer
+from .siblings import PortShare
+
+BROKEN_EXIT = 1
+CANNOT_START_EXIT = 2
+GC_THRESHOLD = 20_000  # new objects: each request makes some hundred, nearly all freed without the collector
+
+
+def main(arguments: list[str] | None = None) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    config = _config(arguments)
+    try:
+        return uvloop.run(_serve(config))
+    except OSError as error:
+        return _refuse(config, error)
+
+
+async def _serve(config: Config) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    server = GatewayServer(config, when_broken=stop.set)
+    await server.start()
+    gc.freeze()  # what is here now stays: it need not be looked at again and again
+    gc.set_threshold(GC_THRESHOLD)
+    logging.getLogger(__name__).info("listening on http://%s:%d/v1", config.host, server.port)
+    await stop.wait()
+    await server.stop()
+    return BROKEN_EXIT if server.broken else 0
+
+
+def _refuse(config: Config, error: OSError) -> int:
+    """One line for whoever started it."""
+    if error.errno == errno.EADDRINUSE:
+        what = f"port {config.port} on {config.host} is taken: stop what uses it, or choose another with --port"
+    else:
+        what = str(error)
+    sys.stderr.write(f"gateway: {what}\n")
+    return CANNOT_START_EXIT
+
+
+def _config(arguments: list[str] | None) -> Config:
+    limits, timeouts = HttpLimits(), Timeouts()
+    parser = argparse.ArgumentParser(prog="pools.gateway", description="The OpenAI-compatible gateway.")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--redis-url", required=True, help="where snapshots come from and records go")
+    parser.add_argument("--spool", type=Path, required=True, help="folder for request rows until Redis has them")
+    parser.add_argument("--state", type=Path, help="folder for what it learns; without it a restart begins anew")
+    parser.add_argument("--web-url", help="of the process that has files and batches; without it there are none")
+    parser.add_argument("--name", default="gateway", help="of the process, in records and heartbeats")
+    parser.add_argument(
+        "--share",
+        type=_share,
+        metavar="N/OF",
+        help="this is gateway N of OF that listen on the port together, each a process; its name is then NAME.N",
+    )
+    parser.add_argument("--max-body-bytes", type=int, default=limits.max_body_bytes)
+    parser.add_argument("--first-byte-timeout-s", type=float, default=timeouts.first_byte_s)
+    parser.add_argument("--whole-response-timeout-s", type=float, default=timeouts.whole_response_s)
+    parser.add_argument("--idle-timeout-s", type=float, default=timeouts.idle_s)
+    parser.add_argument(
+        "--tokenizer",
+        action="append",
+        default=[],
+        type=_tokenizer,
+        metavar="SERVICE=FILE",
+        help="a service's tokenizer.json, to count prompts near a border of classes (needs greenserve[tokenizers])",
+    )
+    parser.add_argument(
+        "--worker-token-file",
+        dest="worker_token",
+        type=_secret,
+        help="file with the token that workers register with; without it they cannot",
+    )
+    parser.add_argument(
+        "--worker-hosts",
+        type=from_argument,
+        default=WorkerHosts(),
+        help="where they may be: addresses, networks, names, *.domains, 'private' (the default); with commas between",
+    )
+    given = parser.parse_args(arguments)
+    if given.share is not None and not given.port:
+        parser.error("--share needs a --port that all of them know")
+    return Config(
+        host=given.host,
+        port=given.port,
+        spool=given.spool,
+        name=given.name,
+        share=given.share,
+        state=given.state,
+        redis_url=given.redis_url,
+        web_url=given.web_url,
+        worker_token=given.worker_token,
+        worker_hosts=given.worker_hosts,
+        tokenizers=dict(given.tokenizer),
+        limits=HttpLimits(max_body_bytes=given.max_body_bytes),
+        timeouts=Timeouts(given.first_byte_timeout_s, given.whole_response_timeout_s, given.idle_timeout_s),
+    )
+
+
+def _tokenizer(given: str) -> tuple[str, Path]:
+    service, separator, path = given.partition("=")
+    if not separator or not Path(path).is_file():
+        raise argparse.ArgumentTypeError(f"write SERVICE=FILE with a file that is there, not '{given}'")
+    return service, Path(path)
+
+
+def _share(given: str) -> PortShare:
+    number, _, of = given.partition("/")
+    try:
+        return PortShare(int(number), int(of))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"write N/OF, like 1/4, not '{given}'") from None
+
+
+def _secret(path: str) -> str:
+    try:
+        found = Path(path).read_text().strip()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be read: {error.strerror}") from None
+    if not found:
+        raise argparse.ArgumentTypeError(f"{path} is empty: write a long random token into it")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

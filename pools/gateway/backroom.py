@@ -1,0 +1,179 @@
+"""What stands behind every front door: the fleet's picture, the decision, the records, and the tasks that keep them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from core.predictors.boosted_lengths import BoostedLengthPredictor
+from pools.registration.worker_hosts import WorkerHosts
+
+from . import redis_tasks
+from .accounts.gateway_metrics import Labels, Metrics
+from .accounts.request_journal import Journal, Shipper
+from .classify.classifier import Classifier
+from .classify.learned import Learned
+from .classify.length_trainer import LengthTrainer
+from .classify.model_tokenizers import ModelTokenizers
+from .classify.prompt_tokens import TokenizerThread
+from .fleet.view import FleetView
+from .fleet.workers import Workers
+from .intake import Intake
+from .placing.clock_wishes import Ask, ClockAsks
+from .placing.dispatch import Dispatcher, Gate
+from .placing.instance_choice import Router
+from .placing.late_requests import Emergencies
+from .placing.projected_admission import AdmissionGate
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BackroomConfig:
+    """`name`: of the process, in records and heartbeats. `spool`: folder for rows, of this process alone."""
+
+    spool: Path
+    name: str = "gateway"
+    rng: random.Random = field(default_factory=random.Random)  # breaks ties among instances
+    state: Path | None = None  # folder for what it learns, over restarts; None: that is lost
+    learns: bool = True  # trees of output lengths, in a process of their own once there are records enough
+    tokenizers: Mapping[str, Path] = field(default_factory=dict)  # by service; before the model cards'
+    redis_url: str | None = None  # None: no snapshot, no shipping (tests put a snapshot in force themselves)
+    worker_hosts: WorkerHosts = field(default_factory=WorkerHosts)  # where workers may be that register themselves
+
+
+class Backroom:
+    """Make and start it inside a running event loop; call `look_around` now and then."""
+
+    def __init__(
+        self,
+        config: BackroomConfig,
+        when_broken: Callable[[], None] = lambda: None,
+        before_gate: Callable[[Gate], Gate] = lambda gate: gate,
+    ) -> None:
+        """Opens the journal. Raises OSError when the spool folder cannot be written to.
+
+        Args:
+            when_broken: A background task that ends by itself is a fault: `broken` is then true and this is called,
+                so that the process ends and its supervisor starts a new one.
+            before_gate: Puts a gate of the front door's own before the dispatcher's.
+        """
+        self._config = config
+        self._when_broken = when_broken
+        self._tasks: list[asyncio.Task[None]] = []
+        self._link: redis_tasks.RedisLink | None = None
+        self._shipper: Shipper | None = None
+        self.broken = False
+        self.workers = Workers(config.worker_hosts)
+        boosted = BoostedLengthPredictor()
+        self.fleet = FleetView()
+        self.metrics = Metrics()
+        self.journal = Journal(config.spool, config.name, uuid.uuid4().hex[:16])
+        counting = TokenizerThread({})
+        self.tokenizers = ModelTokenizers(config.tokenizers, counting)
+        self.classifier = Classifier(
+            boosted=boosted,
+            trainer=LengthTrainer(boosted) if config.learns else None,
+            tokenizers=counting,
+        )
+        self.learned = None if config.state is None else Learned(config.state, config.name, self.classifier)
+        self.clocks = ClockAsks()
+        self.gate = AdmissionGate(self.clocks)
+        router = Router(self.metrics.routing_s, config.rng)
+        self.dispatcher = Dispatcher(self.fleet, router, self.classifier, before_gate(self.gate))
+        self.emergencies = Emergencies(self.dispatcher, self.clocks)
+        self.intake = Intake(self.fleet, self.classifier, self.journal, self.metrics)
+
+    def metrics_page(self, in_flight: int, connections: int, everywhere: Labels = ()) -> bytes:
+        """`/metrics`. `everywhere`: labels of every sample."""
+        fresh_at_s = self.fleet.fresh_at_s
+        age_s = float("nan") if fresh_at_s is None else time.monotonic() - fresh_at_s
+        gauges: dict[str, tuple[str, float]] = {
+            "requests_in_flight": ("Requests being served.", in_flight),
+            "client_connections": ("Open client connections.", connections),
+            "requests_waiting": ("Requests in line at the gateway.", self.dispatcher.waiting),
+            "instances_ready": ("Instances that take requests.", self.fleet.ready_instances),
+            "snapshot_age_seconds": ("Since the fleet snapshot was confirmed.", age_s),
+        }
+        shipped = 0 if self._shipper is None else self._shipper.shipped_rows
+        counters: dict[str, tuple[str, float]] = {
+            "journal_lost_rows_total": ("Request rows that could not be written to disk.", self.journal.lost_rows),
+            "journal_shipped_rows_total": ("Request rows confirmed by Redis.", shipped),
+        }
+        return self.metrics.text(gauges, counters, self.classifier.counts.families(), everywhere)
+
+    def recall(self) -> None:
+        """Takes in what was learned in an earlier life. Blocks: before anybody is served."""
+        if self.learned is not None:
+            self.learned.recall()
+
+    def start(self) -> None:
+        """Begins the tasks that talk to Redis, and those that keep what is learned."""
+        config = self._config
+        if self.learned is not None:
+            self.begin(self.learned.keep(), "learned")
+        if config.redis_url is None:
+            return
+        link = self._link = redis_tasks.RedisLink(config.redis_url)
+        self._shipper = Shipper(self.journal, link)
+        self.workers.store = link
+        refreshing = redis_tasks.Repeated("reading the fleet snapshot", redis_tasks.REFRESH_PERIOD_S)
+        self.workers.changed = refreshing.wake.set
+        self.begin(
+            redis_tasks.keep_refreshing(redis_tasks.Refresher(self.fleet, link, self.workers), refreshing), "snapshot"
+        )
+        self.begin(redis_tasks.keep_listening(link, refreshing), "fleet channel")
+        self.begin(redis_tasks.keep_shipping(self._shipper), "shipper")
+        asks: asyncio.Queue[Ask] = asyncio.Queue()
+        self.clocks.send = asks.put_nowait
+        self.begin(redis_tasks.keep_asking(link, config.name, asks), "clock requests")
+        self.begin(redis_tasks.keep_beating(link, config.name, self.fleet), "heartbeat")
+
+    def begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """A task that goes on until `stop`."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def look_around(self, now_s: float) -> None:
+        """Acts on what has changed: snapshots, policies, emergencies. `now_s` is monotonic."""
+        self.dispatcher.look_around()
+        self.emergencies.look(self.fleet.services.values(), now_s)
+        self.gate.keep({instance.uid for instance in self.fleet.instances()}, self.fleet.services.values())
+        self.clocks.renew(now_s)
+        self.tokenizers.keep({service.name: service.tokenizer for service in self.fleet.services.values()})
+
+    async def stop(self) -> None:
+        """Once no request is left: ends the tasks, ships what can be shipped."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.workers.close()
+        if self._shipper is not None:
+            try:
+                await self._shipper.ship()
+            except (RedisError, OSError) as error:
+                log.warning("request rows stay on disk for the next one of this name: %s", error)
+        if self.learned is not None:
+            await self.learned.save()
+        if self._link is not None:
+            await self._link.close()
+        self.journal.close()
+        self.gate.close()
+        self.tokenizers.close()
+        self.classifier.close()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            log.critical("the background task '%s' died", task.get_name(), exc_info=task.exception())
+            self.broken = True
+            self._when_broken()

@@ -1,0 +1,250 @@
+"""One engine as the gateway sees it: what its agent reported, what was sent since, and how it has behaved."""
+
+from __future__ import annotations
+
+import math
+from urllib.parse import urlsplit
+
+from core.controllers.request.routing import Candidate
+from pools import wire
+
+from ..http.upstream import Address
+
+STREAM_TICKET = 0  # rounds count from 1
+NO_NODE = ""  # of workers that registered themselves
+
+
+class Health:
+    """Outlier ejection: an engine that fails is passed over for a while, longer each time; then one request probes.
+
+    A connection that is refused ejects at once; a few other failures in a row do. One success clears it.
+    """
+
+    __slots__ = ("_failures", "_out_until_s", "_probing", "ejections")
+
+    FAILURES = 3  # in a row
+    FIRST_S = 2.0
+    LONGEST_S = 60.0
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._out_until_s = 0.0
+        self._probing = False
+        self.ejections = 0  # since the last success
+
+    def usable(self, now_s: float) -> bool:
+        """Whether to send requests there: it is in, or its time out is over and no probe is under way."""
+        return not self.ejections or (now_s >= self._out_until_s and not self._probing)
+
+    def chosen(self) -> None:
+        """A request is sent. Of an ejected instance it is the probe."""
+        if self.ejections:
+            self._probing = True
+
+    def failed(self, now_s: float, refused: bool = False) -> None:
+        self._failures += 1
+        self._probing = False
+        if refused or self.ejections or self._failures >= self.FAILURES:
+            self._out_until_s = now_s + min(self.LONGEST_S, self.FIRST_S * 2.0**self.ejections)
+            self.ejections += 1
+
+    def worked(self) -> None:
+        self._failures = self.ejections = 0
+        self._probing = False
+
+    def unknown(self) -> None:
+        """A request ended without telling anything of the engine: its client left."""
+        self._probing = False
+
+
+class RoundTrip:
+    """The least that a new connection has taken lately. A way that has become longer shows after two windows."""
+
+    __slots__ = ("_before_s", "_began_s", "_least_s")
+
+    WINDOW_S = 60.0
+
+    def __init__(self) -> None:
+        self._least_s = self._before_s = math.inf
+        self._began_s = -math.inf
+
+    def observe(self, took_s: float, now_s: float) -> float:
+        """The round trip in whole milliseconds: what is below one is the hosts' doing, and no reason to prefer any."""
+        if now_s - self._began_s > self.WINDOW_S:
+            self._before_s, self._least_s, self._began_s = self._least_s, math.inf, now_s
+        self._least_s = min(self._least_s, took_s)
+        return int(min(self._least_s, self._before_s) * 1000.0) / 1000.0
+
+
+class Instance:
+    """Counts of requests are this gateway's own; a report of the agent corrects them."""
+
+    __slots__ = (
+        "_candidate",
+        "_gateways",
+        "_queued",
+        "_queued_tokens",
+        "_reported_at_s",
+        "_round",
+        "_round_trip",
+        "_sent",
+        "_sent_tokens",
+        "_stale",
+        "_state",
+        "_unstarted_tokens",
+        "address",
+        "health",
+        "in_flight",
+        "netloc",
+        "node",
+        "pool",
+        "rank",
+        "rtt_s",
+        "slots",
+        "uid",
+        "unstarted",
+    )
+
+    def __init__(
+        self,
+        state: wire.InstanceState,
+        pool: wire.FleetPool,
+        rank: int,
+        reported_at_s: float,
+        gateways: int = 1,
+        node: str = NO_NODE,
+    ) -> None:
+        self.uid = state.uid
+        self.in_flight = 0
+        self.health = Health()
+        self.rtt_s = 0.0  # until a connection has been made
+        self._round_trip = RoundTrip()
+        self.slots: dict[object, None] = {}  # what this gateway has in flight there: see `slots_at`
+        self.node = node
+        self.unstarted = 0  # in flight with their prompt still to be computed, as far as can be told from here
+        self._unstarted_tokens = 0  # of those that stream: prompts' tokens
+        self._queued = self._queued_tokens = 0  # others, since the last report without a queue
+        self._sent = self._sent_tokens = 0  # since the last report: what other gateways are taken to have sent as well
+        self._reported_at_s = 0.0
+        self._round = 1
+        self.update(state, pool, rank, reported_at_s, gateways)
+
+    def update(
+        self, state: wire.InstanceState, pool: wire.FleetPool, rank: int, reported_at_s: float, gateways: int = 1
+    ) -> None:
+        """Takes over a report. Raises ValueError when its address cannot be used."""
+        parts = urlsplit(state.url or "")
+        if parts.scheme not in ("http", "https") or not parts.hostname or not parts.port:
+            raise ValueError(f"instance {state.uid} has no usable address: {state.url!r}")
+        self.address = Address(parts.hostname, parts.port, parts.scheme == "https")
+        self.netloc = parts.netloc.encode()
+        self._state, self.pool, self.rank, self._gateways = state, pool, rank, gateways
+        if reported_at_s > self._reported_at_s:
+            self._reported_at_s = reported_at_s
+            self._sent = self._sent_tokens = 0
+        if not state.waiting:  # nothing queues there: what is no stream has begun, though it answers only at its end
+            self._round += 1
+            self.unstarted -= self._queued
+            self._queued = self._queued_tokens = 0
+        self._candidate: Candidate | None = None
+        self._stale = True
+
+    @property
+    def pool_id(self) -> int:
+        return self._state.pool_id
+
+    @property
+    def request_class(self) -> str:
+        return self.pool.request_class
+
+    @property
+    def state(self) -> wire.InstanceState:
+        return self._state
+
+    @property
+    def queued_prompt_tokens(self) -> int:
+        """Their prompts' tokens: what a new request has to wait for."""
+        return self._unstarted_tokens + self._queued_tokens
+
+    def dispatched(self, prompt_tokens: int, stream: bool) -> int:
+        """Counts a request in; returns a ticket for `started`. A stream's first byte tells when its prompt is done."""
+        self.in_flight += 1
+        self._sent += 1
+        self._sent_tokens += prompt_tokens
+        self._stale = True
+        self.unstarted += 1
+        if stream:
+            self._unstarted_tokens += prompt_tokens
+            return STREAM_TICKET
+        self._queued += 1
+        self._queued_tokens += prompt_tokens
+        return self._round
+
+    def started(self, ticket: int, prompt_tokens: int) -> None:
+        """A request that was counted in has its first byte, or ended without one."""
+        if ticket == STREAM_TICKET:
+            self.unstarted -= 1
+            self._unstarted_tokens -= prompt_tokens
+        elif ticket == self._round:
+            self.unstarted -= 1
+            self._queued -= 1
+            self._queued_tokens -= prompt_tokens
+        self._stale = True
+
+    def connected(self, took_s: float, now_s: float) -> None:
+        """A new connection took so long: the network's round trip is part of every TTFT."""
+        rtt_s = self._round_trip.observe(took_s, now_s)
+        if rtt_s != self.rtt_s:
+            self.rtt_s = rtt_s
+            self._candidate = None
+
+    def ended(self) -> None:
+        """A request that was counted in, and has its first byte or gets none, is over."""
+        self.in_flight -= 1
+        self._stale = True
+
+    def candidate(self) -> Candidate:
+        """The instance as a candidate: made anew with each report, and brought up to date with each count.
+
+        Load is the larger of what the agent reported and what is in flight from here: a report lags by a second,
+        and other clients of the engine are not seen from here. Other gateways see the same report and choose alike:
+        each is taken to have sent as much since as this one, or all would go to the same instance.
+        """
+        candidate = self._candidate
+        if candidate is not None and not self._stale:
+            return candidate
+        state = self._state
+        reported_waiting = state.waiting or 0
+        load = max((state.running or 0) + reported_waiting, self.in_flight)
+        waiting = min(load, max(reported_waiting, self.unstarted))
+        running, tokens = load - waiting, self._unstarted_tokens + self._queued_tokens
+        if self._gateways > 1:
+            waiting += (self._gateways - 1) * self._sent
+            tokens += (self._gateways - 1) * self._sent_tokens
+        self._stale = False
+        if candidate is not None:
+            candidate.carrying(running, waiting, tokens)
+            return candidate
+        pool = self.pool
+        self._candidate = candidate = Candidate(
+            uid=state.uid,
+            pool_id=state.pool_id,
+            site=pool.site,
+            request_class=pool.request_class,
+            class_rank=self.rank,
+            model=state.model,
+            engine=state.engine,
+            gpu=state.gpu_type,
+            tp=state.tp,
+            mhz=state.sm_clock_mhz or state.max_mhz,
+            running=running,
+            waiting=waiting,
+            queued_prompt_tokens=tokens,
+            kv_usage=state.kv_usage,
+            pue=pool.pue,
+            intensity_g_per_kwh=pool.intensity_g_per_kwh
+            if pool.marginal_g_per_kwh is None
+            else pool.marginal_g_per_kwh,
+            rtt_s=self.rtt_s,
+        )
+        return candidate

@@ -1,0 +1,175 @@
+"""Workers that registered themselves: engines that no agent runs. Who they are, and whether they answer.
+
+A registration lies in Redis under a lease (`wire.WorkerRegistration`), so that all gateways have it. Each admits a
+worker once its `/health` has answered 200, and looks again every few seconds; while it does not, it gets no requests.
+To the rest of the gateway admitted ones are instances of an agent without a node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import aiohttp
+from msgspec.structs import replace
+
+from pools import wire
+from pools.registration.registered_engines import instance_of
+from pools.registration.worker_hosts import WorkerHosts
+
+from .instance import NO_NODE
+
+log = logging.getLogger(__name__)
+
+MEASURED_S = 5.0  # what was measured longer ago says nothing of now
+PROBE_PERIOD_S = 5.0
+PROBE_TIMEOUT_S = 2.0
+MOST_WORKERS = 500
+
+
+class WorkerStore(Protocol):
+    """Where registrations are kept under their leases. Blocks for 2 s at most; raises RedisError or OSError."""
+
+    async def workers(self) -> list[wire.WorkerRegistration]:
+        """Those whose lease lasts."""
+
+    async def put_worker(self, worker: wire.WorkerRegistration) -> None:
+        """Begins its lease, or begins it anew."""
+
+    async def drop_worker(self, uid: str) -> bool:
+        """Whether there was one."""
+
+    async def measured_workers(self) -> wire.AgentState | None:
+        """What the ingester measured of them last; None: nothing lately."""
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A registered worker. `answers` None: not asked yet; `said` is why it is out."""
+
+    registration: wire.WorkerRegistration
+    watch: asyncio.Task[None] | None = None
+    answers: bool | None = None
+    said: str = ""
+
+    @property
+    def state(self) -> str:
+        return "probing" if self.answers is None else "ready" if self.answers else "failing"
+
+
+class Workers:
+    """All that are registered. Make and use it inside a running event loop.
+
+    `store` None: there are none, and none can be. `changed` is called when one comes or goes.
+    """
+
+    def __init__(self, hosts: WorkerHosts | None = None) -> None:
+        self.hosts = hosts or WorkerHosts()
+        self.probe_period_s = PROBE_PERIOD_S
+        self.store: WorkerStore | None = None
+        self.changed: Callable[[], None] = lambda: None
+        self.fleet: wire.Fleet | None = None
+        self._known: dict[str, Worker] = {}
+        self._left_out: set[str] = set()
+        self._session: aiohttp.ClientSession | None = None
+
+    def known(self) -> Iterable[Worker]:
+        return self._known.values()
+
+    def get(self, uid: str) -> Worker | None:
+        return self._known.get(uid)
+
+    async def states(self, fleet: wire.Fleet) -> dict[str, wire.AgentState]:
+        """Reads who is registered; gives those that answer, as an agent would. Raises what the store does."""
+        self.fleet = fleet
+        if self.store is None:
+            return {}
+        self._take_over(await self.store.workers())
+        ready = [self._instance(worker.registration, fleet) for worker in self._known.values() if worker.answers]
+        measured, now_s = await self.store.measured_workers(), time.time()
+        if measured is None or now_s - measured.at_s > MEASURED_S:
+            measured = wire.AgentState(NO_NODE, NO_NODE, now_s, None, [])
+        loads = {instance.uid: instance for instance in measured.instances}
+        instances = [_loaded(instance, loads.get(instance.uid)) for instance in ready if instance is not None]
+        return {NO_NODE: replace(measured, node=NO_NODE, instances=instances)}
+
+    async def close(self) -> None:
+        watches = [worker.watch for worker in self._known.values() if worker.watch is not None]
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    def _take_over(self, registrations: Iterable[wire.WorkerRegistration]) -> None:
+        listed = {r.uid: r for r in registrations if self._may_be(r)}
+        for uid in set(self._known) - set(listed):
+            watch = self._known.pop(uid).watch
+            if watch is not None:
+                watch.cancel()
+        for uid, registration in listed.items():
+            worker = self._known.get(uid)
+            if worker is None:
+                worker = self._known[uid] = Worker(registration)
+                worker.watch = asyncio.get_running_loop().create_task(self._watch(worker), name=f"worker {uid}")
+            worker.registration = registration
+
+    def _may_be(self, registration: wire.WorkerRegistration) -> bool:
+        """Every gateway looks for itself: another one may be configured otherwise."""
+        if self.hosts.allow(urlsplit(registration.url).hostname or ""):
+            return True
+        self._complain(registration, f"the worker at {registration.url} is not where workers may be")
+        return False
+
+    def _instance(self, worker: wire.WorkerRegistration, fleet: wire.Fleet) -> wire.InstanceState | None:
+        """None: the fleet has changed since it registered, and has no place for it."""
+        found = instance_of(worker, fleet)
+        if found is None:
+            self._complain(
+                worker, f"the worker at {worker.url} gets no requests: '{worker.service}' has no pool for it"
+            )
+            return None
+        self._left_out.discard(worker.uid)
+        return found
+
+    def _complain(self, worker: wire.WorkerRegistration, what: str) -> None:
+        if worker.uid not in self._left_out:
+            self._left_out.add(worker.uid)
+            log.warning("%s", what)
+
+    async def _watch(self, worker: Worker) -> None:
+        """Asks at once, and then every few seconds, until it is cancelled."""
+        while True:
+            said = await self._ask(worker.registration.url)
+            answers = not said
+            if answers != worker.answers:
+                log.info("worker %s %s", worker.registration.url, "is admitted" if answers else f"is out: {said}")
+                worker.answers, worker.said = answers, said
+                self.changed()
+            await asyncio.sleep(self.probe_period_s)
+
+    async def _ask(self, url: str) -> str:
+        """Why it is not to get requests; empty: it is well."""
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
+            self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(force_close=True))
+        try:
+            async with self._session.get(f"{url}/health", allow_redirects=False) as response:
+                return "" if response.status == 200 else f"/health answers {response.status}"
+        except TimeoutError:
+            return f"/health does not answer within {PROBE_TIMEOUT_S:g} s"
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return f"/health cannot be asked: {error or type(error).__name__}"
+
+
+def _loaded(instance: wire.InstanceState, measured: wire.InstanceState | None) -> wire.InstanceState:
+    """With what its engine says of itself. Whether it gets requests is for `/health` to say."""
+    if measured is None:
+        return instance
+    running, waiting, kv_usage = measured.running, measured.waiting, measured.kv_usage
+    return replace(instance, running=running, waiting=waiting, kv_usage=kv_usage)

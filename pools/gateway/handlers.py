@@ -1,0 +1,232 @@
+"""Which path does what. What engines answer becomes a `Call` and an `Exchange`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from .accounts.gateway_metrics import CONTENT_TYPE, Metrics
+from .accounts.request_journal import Journal
+from .classify.classifier import Classifier
+from .errors import SERVER_ERROR, ApiError
+from .fleet.view import FleetView
+from .fleet.worker_desk import WorkerDesk
+from .http.client_protocol import ClientConnection
+from .http.request import Request
+from .http.turn import EndOfTurn
+from .http.upstream import UpstreamPool
+from .intake import Intake, Refused
+from .placing.dispatch import Dispatcher
+from .placing.splitter import NONE as NO_SPLIT
+from .placing.splitter import Splitter
+from .relay.exchange import Context, Exchange, Timeouts
+from .relay.legs import LegsExchange
+from .relay.story import can_continue
+from .relay.web import WebProcess, is_web_path
+from .requests.call import Call, Ending
+from .requests.endpoint import BY_PATH
+from .siblings import Siblings
+
+log = logging.getLogger(__name__)
+
+Route = Callable[[Request, ClientConnection], None]
+
+
+@dataclass
+class Gateway:
+    """The application behind the connections."""
+
+    fleet: FleetView
+    dispatcher: Dispatcher
+    classifier: Classifier
+    journal: Journal
+    metrics: Metrics
+    intake: Intake
+    loop: asyncio.AbstractEventLoop
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    pool: UpstreamPool = field(default_factory=UpstreamPool)
+    web: WebProcess | None = None  # None: no files, no batches
+    workers: WorkerDesk | None = None  # None: workers cannot register themselves
+    draining: bool = False
+    metrics_page: Callable[[int, int], bytes] = lambda in_flight, connections: b""
+    siblings: Siblings | None = None  # None: nobody else listens on this port
+    connections: set[ClientConnection] = field(default_factory=set)
+    exchanges: set[Exchange] = field(default_factory=set)
+    idle: asyncio.Event = field(default_factory=asyncio.Event)  # set while no request is served
+
+    def __post_init__(self) -> None:
+        self._started_at_s = int(time.time())
+        self._errands: set[asyncio.Task[None]] = set()
+        self.idle.set()
+        departures = EndOfTurn[Exchange](self._see_off)
+        self.splitter = Splitter(self.fleet, self.dispatcher)
+        self._context = Context(self.loop, self.dispatcher, self.pool, self.timeouts, departures)
+        self._routes: dict[bytes, tuple[bytes, Route]] = {
+            **dict.fromkeys(BY_PATH, (b"POST", self._relay)),
+            b"/v1/models": (b"GET", self._models),
+            b"/live": (b"GET", self._live),
+            b"/ready": (b"GET", self._ready),
+            b"/health": (b"GET", self._ready),  # as clients of vLLM's call it
+            b"/metrics": (b"GET", self._metrics_page),
+        }
+
+    # -- Application -------------------------------------------------------------------------------
+
+    def uploads(self, path: bytes) -> bool:
+        return self.web is not None and path.startswith(b"/v1/files") and is_web_path(path)
+
+    def opened(self, connection: ClientConnection) -> None:
+        self.connections.add(connection)
+
+    def closed(self, connection: ClientConnection) -> None:
+        self.connections.discard(connection)
+
+    def refused(self, error: ApiError) -> None:
+        self.metrics.refusals[error.status] += 1
+
+    def handle(self, request: Request, connection: ClientConnection) -> None:
+        try:
+            self._dispatch(request, connection)
+        except ApiError as error:
+            self._refuse(request, connection, error)
+        except Exception:
+            log.exception("a request to %r failed inside the gateway", request.path)
+            self._refuse(request, connection, ApiError(500, "Internal error.", kind=SERVER_ERROR))
+
+    def _refuse(self, request: Request, connection: ClientConnection, error: ApiError) -> None:
+        self.refused(error)
+        respond_error(request, connection, error)
+
+    def _dispatch(self, request: Request, connection: ClientConnection) -> None:
+        found = self._routes.get(request.path)
+        if found is None:
+            path = request.path.partition(b"?")[0]
+            found = self._routes.get(path)
+        if found is None:
+            if self.web is not None and is_web_path(request.path):
+                self._relay_to_web(request, connection, self.web)
+                return
+            if self.workers is not None and self.workers.takes(path):
+                self.workers.serve(request, connection, self._refuse)
+                return
+            raise ApiError(404, f"There is nothing at {path[:100].decode(errors='replace')}.", code="not_found")
+        method, route = found
+        if request.method != method and not (request.method == b"HEAD" and method == b"GET"):
+            raise ApiError(405, f"Use {method.decode()} here.", code="method_not_allowed")
+        route(request, connection)
+
+    # -- what engines answer -----------------------------------------------------------------------
+
+    def _relay(self, request: Request, connection: ClientConnection) -> None:
+        try:
+            endpoint = BY_PATH.get(request.path) or BY_PATH[request.path.partition(b"?")[0]]
+            call = self.intake.call(request, endpoint)
+        except Refused as refused:
+            self._refuse_call(refused.call, connection, refused.error)
+            return
+        self.dispatcher.retries.earn()
+        exchange = self._exchange(call, connection)
+        connection.listener = exchange
+        self.exchanges.add(exchange)
+        self.idle.clear()
+        exchange.start()
+
+    def _exchange(self, call: Call, connection: ClientConnection) -> Exchange:
+        splits = call.service.policy.split != NO_SPLIT
+        wanted = (splits or call.continues) and call.stream and call.endpoint.continues
+        if wanted and can_continue(call.body, call.endpoint.chat):
+            return LegsExchange(call, connection, self._context, self.splitter if splits else None)
+        return Exchange(call, connection, self._context)
+
+    def _see_off(self, over: list[Exchange]) -> None:
+        """Records calls that are over, and only then sends the last bytes to their clients."""
+        self.intake.record_all([(exchange.call, exchange.ending) for exchange in over])
+        for exchange in over:
+            last_words, exchange.last_words = exchange.last_words, None
+            try:
+                if last_words is not None:
+                    last_words()
+            except Exception:
+                log.exception("the last bytes of request %s cannot be sent", exchange.call.request_id)
+            self.exchanges.discard(exchange)
+        if not self.exchanges:
+            self.idle.set()
+
+    def _refuse_call(self, call: Call, connection: ClientConnection, error: ApiError) -> None:
+        """Records a call that is refused before it is sent anywhere, then says so."""
+        ending = Ending(status="client_error", http_status=error.status, error=error.message, ended_s=time.monotonic())
+        self.intake.record(call, ending)
+        respond_error(call.request, connection, error, call.request_id)
+
+    def _relay_to_web(self, request: Request, connection: ClientConnection, web: WebProcess) -> None:
+        self.intake.key(request)  # the web process looks for itself: this keeps strangers' uploads from it
+        web.relay(request, connection)
+
+    # -- the other paths ---------------------------------------------------------------------------
+
+    def _models(self, request: Request, connection: ClientConnection) -> None:
+        connection.respond(200, self.intake.models(request, self._started_at_s))
+
+    def _live(self, request: Request, connection: ClientConnection) -> None:
+        connection.respond(200, b'{"status":"live"}')
+
+    def _ready(self, request: Request, connection: ClientConnection) -> None:
+        reason = self.not_ready()
+        if reason:
+            body = msgspec.json.encode({"status": "not ready", "reason": reason})
+            connection.respond(503, body, headers=b"retry-after: 1\r\n")
+        else:
+            body = msgspec.json.encode({"status": "ready", "instances": self.fleet.ready_instances})
+            connection.respond(200, body)
+
+    def not_ready(self) -> str:
+        """Why requests cannot be served now; empty: they can."""
+        if self.draining:
+            return "the gateway is shutting down"
+        return self.fleet.not_ready(time.monotonic())
+
+    def own_metrics(self) -> bytes:
+        return self.metrics_page(len(self.exchanges), len(self.connections))
+
+    def _metrics_page(self, request: Request, connection: ClientConnection) -> None:
+        if self.siblings is None:
+            connection.respond(200, self.own_metrics(), CONTENT_TYPE)
+            return
+        connection.listener = _Patient()
+        task = self.loop.create_task(self._all_metrics(connection, self.siblings))
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    async def _all_metrics(self, connection: ClientConnection, siblings: Siblings) -> None:
+        try:
+            page = await siblings.page()
+        except Exception:
+            log.exception("the pages of this port's gateways cannot be joined: one is shown")
+            page = self.own_metrics()
+        connection.respond(200, page, CONTENT_TYPE)
+
+
+class _Patient:
+    """The listener of an answer that is there within a second, whether or not its client waits for it."""
+
+    def client_gone(self) -> None: ...
+
+    def client_paused(self, paused: bool) -> None: ...
+
+
+def respond_error(
+    request: Request, connection: ClientConnection, error: ApiError, request_id: str | None = None
+) -> None:
+    """Answers with an error. X-Request-Id is the client's own, else the record's, where there is one."""
+    headers = b""
+    identity = request.client_id() or (request_id.encode() if request_id else None)
+    if identity:
+        headers += b"x-request-id: %b\r\n" % identity
+    if error.retry_after_s is not None:
+        headers += b"retry-after: %d\r\n" % error.retry_after_s
+    connection.respond(error.status, error.body(), headers=headers)

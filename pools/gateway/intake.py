@@ -1,0 +1,171 @@
+"""From a request's bytes to a call that can be placed, and from its end to its record: what every front door does."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from pools import wire
+
+from .accounts import request_energy
+from .accounts.gateway_metrics import Metrics
+from .accounts.records import counts, row_of
+from .accounts.request_journal import Journal
+from .classify.classifier import Classifier
+from .errors import ApiError, expired_key, invalid_key, model_not_found, unavailable
+from .fleet.view import FleetView, Service
+from .http.request import Request
+from .placing.instance_choice import WarmPrefixes
+from .requests import validation
+from .requests.bodies import ChatBody, CompletionBody
+from .requests.call import Call, Ending
+from .requests.endpoint import Endpoint
+from .requests.features import features_of, texts_of
+
+log = logging.getLogger(__name__)
+
+_OWN_WISHES = frozenset({*validation.LIMIT_HEADERS, validation.CONTINUE_HEADER, request_energy.HEADER})
+
+
+class Refused(Exception):
+    """A call to a known service by a known key is refused before it is sent anywhere; it leaves a record."""
+
+    def __init__(self, call: Call, error: ApiError) -> None:
+        super().__init__(error.message)
+        self.call = call
+        self.error = error
+
+
+@dataclass(slots=True)
+class Intake:
+    """Looks at requests, and keeps their records."""
+
+    fleet: FleetView
+    classifier: Classifier
+    journal: Journal
+    metrics: Metrics
+
+    def key(self, request: Request) -> wire.FleetKey:
+        """The caller's key. Raises ApiError 401, or 503 while the fleet is not known."""
+        if not self.fleet.known:
+            raise unavailable("The gateway does not know its fleet yet.", "starting", retry_after_s=1)
+        scheme, _, secret = request.headers.get(b"authorization", b"").partition(b" ")
+        key = self.fleet.key(secret.strip()) if scheme.lower() == b"bearer" else None
+        if key is None:
+            raise invalid_key()
+        if key.expires_at_s is not None and key.expires_at_s <= request.started_at_s:
+            raise expired_key()
+        return key
+
+    def call(self, request: Request, endpoint: Endpoint) -> Call:
+        """A request that is whole and right, ready to be placed. Raises ApiError, or Refused with the call."""
+        key = self.key(request)
+        try:
+            parsed = validation.decode(request.body, endpoint)
+        except ApiError as error:
+            service = self.fleet.services.get(validation.model_of(request.body) or "")
+            if service is not None and _may_use(key, service):
+                raise Refused(Call(request, service, key, endpoint), error) from None
+            raise
+        service = self.fleet.services.get(parsed.model or "")
+        if service is None or not _may_use(key, service):
+            raise model_not_found(parsed.model)
+        call = Call(request, service, key, endpoint, bool(parsed.stream))
+        try:
+            self._prepare(call, parsed)
+        except ApiError as error:
+            raise Refused(call, error) from None
+        return call
+
+    def _prepare(self, call: Call, parsed: CompletionBody | ChatBody) -> None:
+        """Checks the body and fills in what routing needs. Raises ApiError."""
+        service, request, endpoint = call.service, call.request, call.endpoint
+        prompt = validation.measure_prompt(parsed, endpoint.prompt_field)
+        call.max_tokens = validation.max_tokens(parsed) if endpoint.generates else 0
+        bound = validation.output_bound(parsed, call.max_tokens)
+        detailed = self.classifier.wants_details(service.name, request.received_s)
+        features = features_of(parsed, prompt, service.name, request.started_at_s, call.key.tenant_id, bound, detailed)
+        classified = self.classifier.classify(service, features, prompt.tokens)
+        most_tokens = classified.prompt_tokens + (call.max_tokens or 0)
+        if most_tokens >= service.max_model_len and not validation.cuts_prompt(parsed):
+            validation.check_length(prompt, classified.prompt_tokens, call.max_tokens, service.max_model_len, endpoint)
+        call.features, call.classified = features, classified
+        if classified.near_border and self.classifier.can_refine(service, classified):
+            call.texts = texts_of(parsed)
+        if parsed.priority is not UNSET:
+            call.priority = validation.own_priority(parsed)
+        if parsed.service_tier is not UNSET:
+            call.tier = validation.own_tier(parsed)
+        if not _OWN_WISHES.isdisjoint(request.headers):
+            call.limits = validation.own_limits(request.headers, service.limits)
+            call.continues = endpoint.continues and validation.own_continuation(request.headers, parsed)
+            call.tells_energy = request_energy.asked(request.headers)
+        if len(request.body) > WarmPrefixes.BLOCK_BYTES and endpoint.generates:
+            call.prompt_start = _prompt_start(request.body, endpoint)
+        call.body, call.strip_usage = validation.relayed_body(request.body, parsed, service.model)
+        call.strip_usage = call.strip_usage and not call.tells_energy
+
+    def models(self, request: Request, created_at_s: int) -> bytes:
+        """The list of models that the caller may use, in OpenAI's shape with vLLM's members. Raises ApiError 401.
+
+        Benchmarks of vLLM's take the tokenizer by `root`.
+        """
+        key = self.key(request)
+        models: list[dict[str, Any]] = [
+            {
+                "id": service.name,
+                "object": "model",
+                "created": created_at_s,
+                "owned_by": "greenserve",
+                "root": service.root,
+                "parent": None,
+                "permission": [],
+                "max_model_len": service.max_model_len,
+            }
+            for service in self.fleet.services.values()
+            if _may_use(key, service)
+        ]
+        return msgspec.json.encode({"object": "list", "data": models})
+
+    def record(self, call: Call, ending: Ending) -> None:
+        """Learns from a call that is over, and writes its row to the journal. Never raises."""
+        self.record_all([(call, ending)])
+
+    def record_all(self, ended: Iterable[tuple[Call, Ending]]) -> None:
+        """As `record`, with one write for all."""
+        rows = []
+        for call, ending in ended:
+            try:
+                rows.append(self._row(call, ending))
+            except Exception:
+                log.exception("request %s leaves no record", call.request_id)
+        self.journal.append(*rows)
+
+    def _row(self, call: Call, ending: Ending) -> wire.RequestRow:
+        """A call's row, counted and learned from."""
+        counted = prompt_tokens, output_tokens, source = counts(call, ending)
+        actual = None
+        features, classified = call.features, call.classified
+        told = source == "usage" and ending.status == "ok"
+        if told and prompt_tokens and output_tokens is not None and features is not None:
+            actual = self.classifier.actual_class(call.service, features, prompt_tokens, output_tokens)
+        row = row_of(call, ending, actual, counted)
+        self.metrics.count(row)
+        if features is not None and classified is not None:
+            self.classifier.learn(row, features, classified)
+        return row
+
+
+def _may_use(key: wire.FleetKey, service: Service) -> bool:
+    return not key.services or service.name in key.services
+
+
+def _prompt_start(body: bytes, endpoint: Endpoint) -> bytes | memoryview:
+    """The prompt as it stands in the body: equal beginnings of the bytes are equal beginnings of the prompt."""
+    begins = body.find(endpoint.prompt_key)
+    return memoryview(body)[begins : begins + WarmPrefixes.MAX_BYTES] if begins >= 0 else b""

@@ -1,0 +1,85 @@
+"""`python -m pools.gateway.picker`: runs one endpoint picker until SIGTERM or SIGINT. Reads no environment."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from pools.registration.worker_hosts import WorkerHosts, from_argument
+
+BROKEN_EXIT = 1
+CANNOT_START_EXIT = 2
+MISSING = "the packages of the extra 'picker' are not installed: pip install 'greenserve[picker]'"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    given = _parser().parse_args(arguments)
+    try:
+        return uvloop.run(_serve(given))
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("grpc", "envoy", "google"):
+            raise
+        return _refuse(MISSING)
+    except OSError as error:
+        return _refuse(str(error))
+
+
+async def _serve(given: argparse.Namespace) -> int:
+    from ..backroom import BackroomConfig
+    from .picker_server import PickerConfig, PickerServer, Tls
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    tls = Tls(given.tls_certificate.read_bytes(), given.tls_key.read_bytes()) if given.tls_certificate else None
+    room = BackroomConfig(
+        given.spool, given.name, state=given.state, redis_url=given.redis_url, worker_hosts=given.worker_hosts
+    )
+    config = PickerConfig(given.host, given.port, room, tls, given.max_body_bytes, given.metrics_port)
+    server = PickerServer(config, stop.set)
+    await server.start()
+    logging.getLogger(__name__).info("listening on %s:%d", given.host, server.port)
+    await stop.wait()
+    await server.stop()
+    return BROKEN_EXIT if server.broken else 0
+
+
+def _refuse(what: str) -> int:
+    """One line for whoever started it."""
+    sys.stderr.write(f"picker: {what}\n")
+    return CANNOT_START_EXIT
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pools.gateway.picker", description="The endpoint picker for Envoy (ext_proc)."
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=9002)
+    parser.add_argument("--redis-url", required=True, help="where snapshots come from and records go")
+    parser.add_argument("--spool", type=Path, required=True, help="folder for request rows, of this process alone")
+    parser.add_argument("--state", type=Path, help="folder for what it learns; without it a restart begins anew")
+    parser.add_argument("--metrics-port", type=int, help="of /metrics, /live and /ready; without it: none")
+    parser.add_argument("--name", default="picker", help="of the process, in records and heartbeats")
+    parser.add_argument(
+        "--worker-hosts",
+        type=from_argument,
+        default=WorkerHosts(),
+        help="where workers may be that register themselves",
+    )
+    parser.add_argument("--max-body-bytes", type=int, default=8 << 20)
+    parser.add_argument("--tls-certificate", type=Path, help="PEM file; without it Envoy is spoken to in the clear")
+    parser.add_argument("--tls-key", type=Path, help="PEM file of its key")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,305 @@
+"""Which requests go now and where to, and which wait: the one place that decides, a line for each request class.
+
+A request goes at once when nobody of its class waits and an instance can take it. Else it waits in its class's line, in
+the order of the service's policy, until an instance has room: after each first token, each end, and each new report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from core.algorithms.queue.queueing import Order, OrderConfig
+from core.algorithms.queue.waiting_line import Waiting, WaitingLine, due_s, priority
+from core.controllers.request.routing import RouteRequest
+
+from ..allowance import Allowance
+from ..classify.classifier import Classifier
+from ..errors import ApiError
+from ..fleet.instance import Instance
+from ..fleet.view import FleetView, Service
+from ..http.turn import Ticks
+from ..requests.call import Call
+from ..requests.engine_order import EngineWork
+from .instance_choice import Routed, Router
+from .line import Line, Waiter
+from .slot import Slot
+
+log = logging.getLogger(__name__)
+
+TIER_HEAD_START_S = {"priority": 30.0, "flex": -60.0}  # OpenAI's service tiers; others: none
+PRIORITY_HEAD_START_S = 10.0  # of each step of a request's own `priority`, lower first as in vLLM
+MOST_STEPS = 10
+
+
+class Gate(Protocol):
+    """Says which instances may take a request now, and hears which one did."""
+
+    def narrows(self, service: Service, call: Call) -> bool:
+        """Whether `narrow` may leave any out."""
+
+    def narrow(self, service: Service, choosable: Sequence[Instance], call: Call) -> Sequence[Instance]: ...
+
+    def placed(self, service: Service, instance: Instance) -> None: ...
+
+
+class RetryBudget:
+    """Retries are at most `SHARE` of all requests, and a few a second besides: failing engines get no storm on top."""
+
+    SHARE = 0.2
+    PER_S = 3.0
+    MOST = 100.0
+
+    def __init__(self) -> None:
+        self._left = Allowance(self.PER_S, self.MOST)
+        self._earned = 0  # new requests since the last retry
+
+    def earn(self) -> None:
+        """A new request has come."""
+        self._earned += 1
+
+    def spend(self, now_s: float) -> bool:
+        """Whether there is one for a retry."""
+        self._left.give(self.SHARE * self._earned)
+        self._earned = 0
+        return self._left.take(now_s)
+
+
+class Dispatcher:
+    """All requests between their arrival and an instance. `gate` narrows the instances that may take a request."""
+
+    def __init__(
+        self, fleet: FleetView, router: Router, classifier: Classifier | None = None, gate: Gate | None = None
+    ) -> None:
+        self._fleet = fleet
+        self._classifier = classifier
+        self._router = router
+        self._gate = gate
+        self.retries = RetryBudget()
+        self.ticks = Ticks()
+        self._lines: dict[tuple[str, str | None], Line] = {}
+
+    @property
+    def waiting(self) -> int:
+        return sum(len(line.waiters) for line in self._lines.values())
+
+    def waiters(self, service_name: str, class_name: str | None) -> list[Waiter]:
+        """Who waits, by arrival."""
+        line = self._lines.get((service_name, class_name))
+        return [] if line is None else sorted(line.waiters.items(), key=lambda waiter: waiter.row.arrival_s)
+
+    def reorder(self, first: Sequence[Waiter]) -> None:
+        """These go before all others of their lines, in this order."""
+        for key in {(waiter.call.service.name, waiter.call.class_name) for waiter in first}:
+            line = self._lines.get(key)
+            if line is not None:
+                line.waiters.reorder(first)
+
+    async def place(self, call: Call, tried: Collection[str] = ()) -> Slot | None:
+        """A place for the call, after a wait if need be; None: no instance is left that it could go to.
+
+        A call that was elsewhere before (`tried`) has waited already: it goes before all others.
+
+        Raises:
+            ApiError: 429, the line is full or has not moved for `max_wait_s`.
+        """
+        service = self._current(call)
+        if call.texts:
+            await self._refine(service, call)
+        self._order_inside(service, call)
+        line = self._lines.get((service.name, call.class_name))
+        if tried or line is None or not len(line.waiters):
+            if not service.choosable(tried, time.monotonic()):
+                return None
+            slot = self._try(service, call, tried)
+            if slot is not None:
+                return slot
+        return await self._wait(service, call)
+
+    def place_now(self, call: Call) -> Slot | None:
+        """A place for a call that has been nowhere yet, if it need not wait for one; else see `place`."""
+        if call.texts:
+            return None
+        service = self._current(call)
+        if self._lines:
+            line = self._lines.get((service.name, call.class_name))
+            if line is not None and len(line.waiters):
+                return None
+        if service.policy.engine_priority:
+            self._order_inside(service, call)
+        return self._try(service, call)
+
+    def take(self, call: Call, routed: Routed) -> Slot:
+        """A place at an instance that somebody else has chosen."""
+        return Slot(self, call, routed)
+
+    def room(self, service_name: str) -> None:
+        """An instance of the service has room: whoever is next goes, as long as there is any."""
+        if self._lines:
+            service = self._fleet.services.get(service_name)
+            lines = [line for (name, _), line in self._lines.items() if name == service_name and len(line.waiters)]
+            if service is not None and lines:
+                self._serve(service, lines)
+
+    def look_around(self) -> None:
+        """Called now and then: a new snapshot may have made room, or another policy be in force."""
+        self._lines = {key: line for key, line in self._lines.items() if len(line.waiters)}
+        for name in {name for name, _ in self._lines}:
+            self.room(name)
+
+    def request_of(self, service: Service, call: Call) -> RouteRequest:
+        limits = call.limits or service.limits
+        known = call.classified
+        if known is None:
+            return RouteRequest(0, 1, 0, limits)
+        rank = service.ranks.get(known.class_name, 0) if known.class_name else 0
+        return RouteRequest(known.prompt_tokens, known.predicted_tokens, rank, limits)
+
+    async def _refine(self, service: Service, call: Call) -> None:
+        """The prompt's tokens lie near a border of classes: they are counted, where a tokenizer is there to do it."""
+        if self._classifier is not None and call.features is not None and call.classified is not None:
+            call.classified = await self._classifier.refine(service, call.features, call.texts, call.classified)
+        call.texts = ()
+
+    # -- placing -----------------------------------------------------------------------------------
+
+    def _current(self, call: Call) -> Service:
+        """The call's service as it is now: snapshots are replaced while calls wait."""
+        service = call.service
+        return self._fleet.services.get(service.name, service)
+
+    def _try(self, service: Service, call: Call, tried: Collection[str] = ()) -> Slot | None:
+        """A place now, or None: every instance has as much as it should have, or there is none."""
+        now_s, most, gate = time.monotonic(), service.engine_queue, self._gate
+        request = self.request_of(service, call)
+
+        def everybody() -> Sequence[Instance]:
+            return [i for i in service.choosable(tried, now_s) if i.unstarted < most]
+
+        if gate is not None and gate.narrows(service, call):
+            choosable = everybody()
+            open_ones = gate.narrow(service, choosable, call) if choosable else choosable
+            routed = self._router.route(service, open_ones, request, call.prompt_start) if open_ones else None
+        else:  # mostly one of the request's own class takes it: the others need not be looked at
+            own = [
+                i
+                for i in service.of_rank(request.class_rank)
+                if i.unstarted < most and (not i.health.ejections or i.health.usable(now_s)) and i.uid not in tried
+            ]
+            routed = self._router.route(service, own, request, call.prompt_start, everybody)
+        if routed is None:
+            return None
+        slot = Slot(self, call, routed)
+        if gate is not None:
+            gate.placed(service, slot.instance)
+        return slot
+
+    def _serve(self, service: Service, lines: list[Line]) -> None:
+        """Whoever is most urgent of all classes goes first; a class whose next one cannot go holds up no other."""
+        while lines:
+            line = min(lines, key=lambda own: own.waiters.urgency())
+            waiter = line.waiters.peek()
+            slot = self._try(service, waiter.call) if waiter is not None else None
+            if slot is None or waiter is None:
+                lines.remove(line)
+                continue
+            line.waiters.pop()
+            line.departed(time.monotonic())
+            if waiter.place.done():  # its client has just left
+                slot.end()
+            else:
+                waiter.place.set_result(slot)
+
+    # -- waiting -----------------------------------------------------------------------------------
+
+    async def _wait(self, service: Service, call: Call) -> Slot:
+        line = self._line(service, call.class_name)
+        row = self.row_of(service, call, line.waiters.config)
+        self._check_bounds(service, line, row)
+        waiter = Waiter(call, row, asyncio.get_running_loop().create_future())
+        line.waiters.push(waiter, row)
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(service.policy.max_wait_s):
+                return await waiter.place
+        except TimeoutError:
+            waiter.give_back()
+            raise ApiError(
+                429,
+                f"No instance of '{service.name}' had room within {service.policy.max_wait_s:g} s.",
+                kind="rate_limit_error",
+                code="queue_timeout",
+                retry_after_s=line.drained_in_s(),
+            ) from None
+        except asyncio.CancelledError:
+            waiter.give_back()
+            raise
+        finally:
+            call.queue_s = (call.queue_s or 0.0) + time.monotonic() - began_s
+            line.waiters.remove(waiter)
+
+    def _line(self, service: Service, class_name: str | None) -> Line:
+        key = (service.name, class_name)
+        config, weights = order_config(service), service.policy.tenant_weights
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = Line(WaitingLine(config, weights), weights)
+        elif (line.waiters.config, line.weights) != (config, weights):
+            # The policy has changed: those that wait keep waiting, in the new order.
+            fresh = WaitingLine[Waiter](config, weights)
+            for waiter in sorted(line.waiters.items(), key=lambda w: w.row.arrival_s):
+                waiter.row = self.row_of(service, waiter.call, config)
+                fresh.push(waiter, waiter.row)
+            line.waiters, line.weights = fresh, weights
+        return line
+
+    def row_of(self, service: Service, call: Call, config: OrderConfig) -> Waiting:
+        """What the order goes by. Times are Unix seconds, so that keys of several gateways can be compared."""
+        arrival_s = call.request.started_at_s
+        alone = self._router.alone(service, self.request_of(service, call))
+        work_s = alone[1] if alone is not None else 0.0
+        steps = max(-MOST_STEPS, min(MOST_STEPS, call.priority))
+        head_start_s = TIER_HEAD_START_S.get(call.tier or "", 0.0) - steps * PRIORITY_HEAD_START_S
+        return Waiting(
+            arrival_s,
+            call.prompt_tokens or 0,
+            call.predicted_tokens or 1,
+            work_s,
+            due_s(arrival_s, work_s, config),
+            call.key.tenant,
+            head_start_s,
+        )
+
+    def _order_inside(self, service: Service, call: Call) -> None:
+        """The call's place in an engine's own queue, where the policy asks for one."""
+        call.engine_priority = call.engine_work = None
+        if not service.policy.engine_priority:
+            return
+        config = order_config(service)
+        row = self.row_of(service, call, config)
+        call.engine_priority = priority(row, config)
+        if config.order is Order.LLF:
+            alone = self._router.alone(service, self.request_of(service, call))
+            if alone is not None:
+                due_s = row.due_s - row.head_start_s
+                call.engine_work = EngineWork(due_s, row.work_s, alone[0], row.predicted_tokens)
+
+    def _check_bounds(self, service: Service, line: Line, row: Waiting) -> None:
+        policy, waiters = service.policy, line.waiters
+        if len(waiters) < policy.max_queued_requests and waiters.tokens + row.tokens <= policy.max_queued_tokens:
+            return
+        raise ApiError(
+            429,
+            f"'{service.name}' has {len(waiters)} requests ({waiters.tokens} tokens) waiting, as many as it may have.",
+            kind="rate_limit_error",
+            code="queue_full",
+            retry_after_s=line.drained_in_s(),
+        )
+
+
+def order_config(service: Service) -> OrderConfig:
+    policy = service.policy
+    return OrderConfig(Order(policy.order), aging_tokens_per_s=policy.aging_tokens_per_s)

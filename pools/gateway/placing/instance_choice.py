@@ -1,0 +1,173 @@
+"""Which instance a request goes to: the core's pure choice, from the gateway's memory, within the service's policy."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from core.controllers.request import routing
+from core.controllers.request.routing import Choice, Route, RouteRequest
+from core.engine.step_tables import round_up
+
+from ..accounts.gateway_metrics import Histogram
+from ..fleet.instance import Instance
+from ..fleet.view import Service
+
+WEIGHTED_ROUND_ROBIN = "weighted_round_robin"
+_FULL_BATCH = 64  # sequences: what an instance's weight is measured at
+
+_ROUTES = {str(route): route for route in Route}
+
+Routed = tuple[Instance, Choice]
+
+
+class Router:
+    """Chooses the instance of a request. `rng` breaks ties, so that several gateways do not all choose alike."""
+
+    def __init__(self, duration_s: Histogram, rng: random.Random) -> None:
+        self._duration_s = duration_s
+        self._draw = rng.random
+        self._turns: dict[str, Turns] = {}  # by service: of instances, or of sites
+        self.warm = WarmPrefixes()
+
+    def route(
+        self,
+        service: Service,
+        choosable: Sequence[Instance],
+        request: RouteRequest,
+        prompt: bytes | memoryview = b"",
+        everybody: Callable[[], Sequence[Instance]] | None = None,
+    ) -> Routed | None:
+        """The instance to send to; None: there is none.
+
+        Args:
+            prompt: As it stands in the body, from its beginning: see WarmPrefixes. Empty: too short to matter.
+            everybody: Given when `choosable` are only those of the request's class: tells all, should they be needed.
+        """
+        begun_s = time.perf_counter()
+        policy, rank = service.policy, request.class_rank
+        if everybody is not None and (not choosable or policy.route == WEIGHTED_ROUND_ROBIN):
+            choosable = everybody()
+        warm_uid, beginnings = self.warm.find(service.name, prompt) if prompt else (None, [])
+        if policy.route == WEIGHTED_ROUND_ROBIN:
+            choice = self._by_turns(service, [i.candidate() for i in choosable], request)
+        else:
+            own: Sequence[routing.Candidate] = [i.candidate() for i in choosable if i.rank == rank]
+            if policy.by_share:
+                own = self._at_the_site_in_turn(service, own, request)
+            choice = routing.choose_of(
+                own,
+                lambda: [i.candidate() for i in (choosable if everybody is None else everybody())],
+                request,
+                self._draw,
+                _ROUTES[policy.route],
+                warm_uid,
+            )
+        self._duration_s.observe(time.perf_counter() - begun_s)
+        if choice is None:
+            return None
+        if beginnings:
+            self.warm.note(beginnings, choice.uid)
+        return service.uids[choice.uid], choice
+
+    def alone(self, service: Service, request: RouteRequest) -> tuple[float, float] | None:
+        """TTFT and E2E that the request would have alone on an instance of its class (FREESH's Lat); None: unknown."""
+        own = [i.candidate() for i in service.ready]
+        own = [c for c in own if c.class_rank == request.class_rank] or own
+        for candidate in own:
+            if candidate.table is not None:
+                prompt = round_up(request.prompt_tokens)
+                ttft_s = candidate.table.prefill(prompt, 0)[0]
+                return ttft_s, ttft_s + request.predicted_output_tokens * candidate.table.decode(1)[0]
+        return None
+
+    def _by_turns(
+        self, service: Service, candidates: Sequence[routing.Candidate], request: RouteRequest
+    ) -> Choice | None:
+        """Weighted round robin over the instances of the request's class, or of the next larger one that has any.
+
+        An instance weighs what it can generate: tokens a second at a full batch.
+        """
+        ranks = {c.class_rank for c in candidates}
+        if not ranks:
+            return None
+        rank = min(ranks, key=lambda r: (r < request.class_rank, abs(r - request.class_rank)))
+        own = {c.uid: c for c in candidates if c.class_rank == rank}
+        weights = {uid: _FULL_BATCH / c.table.decode(_FULL_BATCH)[0] if c.table else 1.0 for uid, c in own.items()}
+        uid = self._turns.setdefault(f"{service.name}/{rank}", Turns()).next(weights)
+        found = routing.judge([own[uid]], request)
+        if not found:
+            return Choice(uid, None, None, None, None, None, False, "its turn; the engine model does not know it")
+        return routing.chosen(found[0], "its turn" if found[0].meets_slo else "its turn; it cannot keep the limits")
+
+    def _at_the_site_in_turn(
+        self, service: Service, own: Sequence[routing.Candidate], request: RouteRequest
+    ) -> Sequence[routing.Candidate]:
+        """Of the request's class the candidates of one pool: sites take turns by the carbon plan's shares.
+
+        Only sites take part where an instance keeps the limits, network included; without any, or without a plan's
+        shares, all stay.
+        """
+        planned = [c for c in own if service.shares.get(c.pool_id)]
+        able = {v.candidate.pool_id for v in routing.judge(planned, request) if v.meets_slo}
+        if not able:
+            return own
+        weights = {str(pool): service.shares[pool] or 0.0 for pool in able}
+        pool = int(self._turns.setdefault(f"{service.name}//{request.class_rank}", Turns()).next(weights))
+        return [c for c in own if c.pool_id == pool]
+
+
+class Turns:
+    """Smooth weighted round robin: in any stretch of turns each gets its share, to within one turn."""
+
+    def __init__(self) -> None:
+        self._credit: dict[str, float] = {}
+
+    def next(self, weights: dict[str, float]) -> str:
+        """Whose turn it is; `weights` (one at least, above 0) may change from turn to turn."""
+        total = sum(weights.values())
+        credit = {name: self._credit.get(name, 0.0) + weight / total for name, weight in weights.items()}
+        name = max(credit, key=lambda n: credit[n])
+        credit[name] -= 1.0
+        self._credit = credit
+        return name
+
+
+class WarmPrefixes:
+    """Where the beginnings of prompts were last sent: an engine may still have them in its prefix cache.
+
+    A beginning is a number of whole blocks; it is known by the hash of its last block, chained to those before. One is
+    noted when the next shorter one was known: prompts that share nothing take one entry each, and one hash, and those
+    that come again are known to a greater length each time.
+    """
+
+    BLOCK_BYTES = 1024
+    MAX_BYTES = 8 * BLOCK_BYTES
+    KEPT = 50_000
+
+    def __init__(self) -> None:
+        self._where: OrderedDict[int, str] = OrderedDict()
+
+    def find(self, scope: str, prompt: bytes | memoryview) -> tuple[str | None, list[int]]:
+        """The instance that has seen the longest known beginning, and which beginnings to `note`."""
+        block, where = self.BLOCK_BYTES, self._where
+        uid, chain, beginnings = None, hash(scope), []
+        for end in range(block, min(len(prompt), self.MAX_BYTES) + 1, block):
+            chain = hash((chain, prompt[end - block : end]))
+            beginnings.append(chain)
+            known = where.get(chain)
+            if known is None:
+                break
+            uid = known
+        return uid, beginnings
+
+    def note(self, beginnings: Sequence[int], uid: str) -> None:
+        """They are sent to this instance now."""
+        where = self._where
+        for beginning in beginnings:
+            where[beginning] = uid
+            where.move_to_end(beginning)
+        while len(where) > self.KEPT:
+            where.popitem(last=False)

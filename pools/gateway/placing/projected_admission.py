@@ -1,0 +1,140 @@
+"""throttLL'eM at the gateway: projections decide who joins a batch, and at each admission the lowest clock that holds.
+
+For services whose policy says `admission: projection`, or whose clock goes by ReTail's rule; the judging is in
+`projections`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from core.engine.engine_model import UnknownConfiguration
+
+from ..fleet.instance import Instance
+from ..fleet.view import Service
+from ..requests.call import Call
+from .clock_wishes import ClockAsks
+
+if TYPE_CHECKING:
+    from core.types import Rationale
+
+    from .projections import Desk
+
+log = logging.getLogger(__name__)
+
+PROJECTION = "projection"
+T = TypeVar("T")
+_Configuration = tuple[str, str, int, str]
+
+
+class AdmissionGate:
+    """Narrows instances to those that may take a request. Projections are loaded beside the event loop.
+
+    Until they are, and for configurations that the engine model does not know, requests are admitted without being
+    judged; the log says so, and `unjudged` counts them.
+    """
+
+    def __init__(self, clocks: ClockAsks, loader: Executor | None = None) -> None:
+        self._clocks = clocks
+        self._loader = loader
+        self._models: dict[_Configuration, Desk | None] = {}  # None: loading, or not to be had
+        self._desks: dict[str, Desk] = {}
+        self._asking: set[str] = set()  # instances that a clock was asked for
+        self.unjudged = 0
+        self.held = 0  # times that a request was told to wait
+
+    def narrows(self, service: Service, call: Call) -> bool:
+        return service.policy.admission == PROJECTION
+
+    def narrow(self, service: Service, choosable: Sequence[Instance], call: Call) -> Sequence[Instance]:
+        """The least loaded instance that admits the request, alone; none: it must wait."""
+        if not self.narrows(service, call):
+            return choosable
+        too_small: list[Instance] = []
+        for instance in sorted(choosable, key=lambda i: (i.candidate().load, i.uid)):
+            desk = self._desk(instance)
+            admits = True if desk is None else desk.admits(service, instance, call)
+            self.unjudged += desk is None
+            if admits:
+                return [instance]
+            if admits is None:
+                too_small.append(instance)
+        if too_small and len(too_small) == len(choosable):  # to wait is of no use: an engine is to refuse it
+            return [max(too_small, key=lambda i: i.candidate().kv_room_tokens)]
+        self.held += 1
+        return []
+
+    def placed(self, service: Service, instance: Instance) -> None:
+        """A request has just been given its place: asks for the clock that the service's rule now wants."""
+        found = self._clock(service, instance)
+        if found is not None:
+            mhz, why = found
+            self._asking.add(instance.uid)
+            self._clocks.ask(instance, mhz, str(why.reason), why.summary, time.monotonic())
+
+    def _clock(self, service: Service, instance: Instance) -> tuple[float, Rationale] | None:
+        """None: the rule is not the gateway's, or the clock asked for last stays."""
+        policy = service.policy
+        if policy.retail:
+            desk = self._desk(instance)
+            if desk is not None and not desk.fitted(service):
+                self._later(desk.fit, service)
+            return desk.retail_clock(service, instance) if desk is not None and desk.fitted(service) else None
+        if policy.throttle and policy.admission == PROJECTION:
+            desk = self._desks.get(instance.uid)
+            return None if desk is None else desk.lowest_clock(service)
+        return None
+
+    def keep(self, uids: Collection[str], services: Iterable[Service]) -> None:
+        """Forgets instances that are no more, and takes back what was asked for under a policy that is no more."""
+        gone = set(self._desks) - set(uids)
+        for service in services:
+            if not (service.policy.throttle or service.policy.retail):
+                gone |= self._asking & service.uids.keys()
+        for uid in gone:
+            self._desks.pop(uid, None)
+            self._asking.discard(uid)
+            self._clocks.drop(uid)
+
+    def _desk(self, instance: Instance) -> Desk | None:
+        desk = self._desks.get(instance.uid)
+        if desk is not None:
+            return desk
+        state = instance.state
+        key = (state.model, state.gpu_type, state.tp, state.engine)
+        if key not in self._models:
+            self._models[key] = None
+            self._later(self._load, key)
+        model = self._models[key]
+        if model is None:
+            return None
+        desk = self._desks[instance.uid] = model.fresh()
+        return desk
+
+    def _later(self, work: Callable[[T], None], argument: T) -> None:
+        """Beside the event loop."""
+        self._loader = self._loader or ThreadPoolExecutor(1, "projections")
+        self._loader.submit(work, argument)
+
+    def _load(self, key: _Configuration) -> None:
+        what = f"{key[0]} on {key[2]} x {key[1]}"
+        log.info("requests to %s are not judged yet: projections are being loaded", what)
+        try:
+            desk: Desk = importlib.import_module("pools.gateway.placing.projections").Desk(*key)
+            desk.warm_up()
+        except UnknownConfiguration as error:
+            log.warning("requests to %s are admitted without being judged: %s", what, error)
+        except Exception:
+            log.exception("requests to %s are admitted without being judged", what)
+        else:
+            self._models[key] = desk
+            log.info("requests to %s are judged from now on", what)
+
+    def close(self) -> None:
+        if self._loader is not None:
+            self._loader.shutdown(wait=False, cancel_futures=True)

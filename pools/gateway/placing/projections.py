@@ -1,0 +1,147 @@
+"""One instance as throttLL'eM judges it. Importing this loads compiled code for a second or more: see `admission`."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+
+from core.controllers.clock import retail_clock, throttllem_clock
+from core.controllers.clock.retail_clock import RetailConfig
+from core.controllers.clock.throttllem_clock import ThrottleConfig, ThrottleObservation, ThrottleState
+from core.controllers.request import admission
+from core.controllers.request.admission import AdmissionConfig, AdmissionObservation, AdmissionState, Requests
+from core.engine.engine_model import engine_model
+from core.predictors.engine_speed import engine_speed
+from core.types import Admit, Effects, Rationale, Reason, SetSmClock
+
+from ..fleet.instance import Instance
+from ..fleet.view import Service
+from ..requests.call import Call
+from .slot import slots_at
+
+# Mean prompt and answer of Azure's conversation trace of 2023 (AzurePublicDataset, CC-BY): where no load is declared.
+_TYPICAL_TOKENS = (1155, 211)
+
+
+class Desk:
+    """Admission and clock of one instance; every request that this gateway has in flight there is on its scoreboard."""
+
+    def __init__(self, model: str, gpu: str, tp: int, engine: str) -> None:
+        """Raises UnknownConfiguration when the engine model does not know it."""
+        kv_tokens = int(engine_model(model, gpu, tp, engine).kv_capacity_tokens)
+        self._speed = engine_speed(model, gpu, tp, engine, kv_tokens)
+        self._admission: AdmissionState | None = None
+        self._clock: ThrottleState | None = None
+        self._judged: tuple[AdmissionObservation, Effects] | None = None
+        self._regressions: dict[tuple[int, int], RetailConfig] = {}  # by typical lengths; of all alike instances
+
+    def fresh(self) -> Desk:
+        """A desk for another instance of the same configuration."""
+        other = object.__new__(Desk)
+        other._speed, other._regressions = self._speed, self._regressions
+        other._admission = other._clock = other._judged = None
+        return other
+
+    def warm_up(self) -> None:
+        """Compiles, or loads from the cache, what judging needs."""
+        one = Requests.of((admission.RequestView("warm-up", 100, 10, 100, None),))
+        obs = AdmissionObservation(0.0, "warm-up", one, one, self._speed)
+        state, effects = admission.step(None, obs, AdmissionConfig())
+        board = admission.board_after(state, obs, AdmissionConfig(), effects)
+        throttllem_clock.step(None, ThrottleObservation(0.0, "warm-up", board, self._speed), ThrottleConfig())
+
+    def fit(self, service: Service) -> None:
+        """Makes ReTail's regression for the lengths that are typical of the service. Takes 10 to 20 ms."""
+        lengths = _typical_tokens(service)
+        if lengths not in self._regressions:
+            self._regressions[lengths] = RetailConfig(self._speed.clocks_mhz, retail_clock.fit(self._speed, *lengths))
+
+    def fitted(self, service: Service) -> bool:
+        return _typical_tokens(service) in self._regressions
+
+    def admits(self, service: Service, instance: Instance, call: Call) -> bool | None:
+        """Whether the call may join the batch now (IV-C2); None: it never could. Marks it when it is lost already."""
+        newcomer = admission.RequestView(
+            call.request_id,
+            call.prompt_tokens or 1,
+            call.predicted_tokens or 1,
+            _most_tokens(service, call),
+            _deadline_s(service, call),
+        )
+        running, waiting = _running(service, instance), Requests.of((newcomer,))
+        obs = AdmissionObservation(time.monotonic(), instance.uid, running, waiting, self._speed)
+        self._admission, effects = admission.step(self._admission, obs, _config(service))
+        self._judged = obs, effects
+        admitted = [command for command in effects.commands if isinstance(command, Admit)]
+        if admitted:
+            call.lost = admitted[0].lost
+            return True
+        return None if effects.rationale.reason is Reason.INFEASIBLE else False
+
+    def lowest_clock(self, service: Service) -> tuple[float, Rationale] | None:
+        """The clock to change to for the batch with those just admitted (IV-E); None: the one asked for last stays."""
+        if self._judged is None or self._admission is None:
+            return None
+        obs, admitted = self._judged
+        board = admission.board_after(self._admission, obs, _config(service), admitted)
+        looked = ThrottleObservation(obs.now_s, obs.instance, board, self._speed)
+        self._clock, effects = throttllem_clock.step(self._clock, looked, ThrottleConfig(_config(service).tbt_s))
+        return _asked(effects)
+
+    def retail_clock(self, service: Service, instance: Instance) -> tuple[float, Rationale] | None:
+        """ReTail's clock for all that runs, what was just placed included; None: the one asked for last stays.
+
+        Only once it is `fitted` for the service.
+        """
+        running = _running(service, instance)
+        shape, reported = self._speed.shape, instance.state.kv_usage or 0.0  # what other gateways sent is only seen so
+        blocks = max(float(running.computed_tokens.sum()) / shape.block_tokens, reported * shape.kv_blocks)
+        error = service.policy.predictor_error
+        seen = retail_clock.observe(time.monotonic(), instance.uid, blocks, (running,), error)
+        self._clock, effects = retail_clock.step(self._clock, seen, self._regressions[_typical_tokens(service)])
+        return _asked(effects)
+
+
+def _asked(effects: Effects) -> tuple[float, Rationale] | None:
+    for command in effects.commands:
+        if isinstance(command, SetSmClock):
+            return command.mhz, effects.rationale
+    return None
+
+
+def _typical_tokens(service: Service) -> tuple[int, int]:
+    prompt, output = service.expected_lengths
+    return prompt or _TYPICAL_TOKENS[0], output or _TYPICAL_TOKENS[1]
+
+
+def _config(service: Service) -> AdmissionConfig:
+    return AdmissionConfig(service.limits.tpot_s, service.policy.predictor_error)
+
+
+def _most_tokens(service: Service, call: Call) -> int:
+    room = max(1, service.max_model_len - (call.prompt_tokens or 0))
+    return room if call.max_tokens is None else min(room, call.max_tokens)
+
+
+def _deadline_s(service: Service, call: Call) -> float | None:
+    limits = call.limits or service.limits
+    return None if limits.e2e_s is None else call.request.received_s + limits.e2e_s
+
+
+def _running(service: Service, instance: Instance) -> Requests:
+    slots = slots_at(instance)
+    calls = [slot.call for slot in slots]
+    generated = np.array([slot.generated for slot in slots], dtype=np.int64)
+    prompts = np.array([call.prompt_tokens or 1 for call in calls], dtype=np.int64)
+    deadlines = [_deadline_s(service, call) for call in calls]
+    return Requests(
+        [call.request_id for call in calls],
+        prompts,
+        np.array([call.predicted_tokens or 1 for call in calls], dtype=np.int64),
+        np.array([_most_tokens(service, call) for call in calls], dtype=np.int64),
+        np.array([math.inf if at_s is None else at_s for at_s in deadlines], dtype=np.float64),
+        np.where([slot.begun for slot in slots], prompts + generated, 0).astype(np.int64),
+        generated,
+    )

@@ -1,0 +1,48 @@
+"""Where to cut a request between two instances (DynaServe 4.1). Importing this loads compiled code: see `splitter`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from core.algorithms.split.split_point import Backlog, SplitConfig, SplitMode, finish_s, pass_costs, split_request
+from core.engine.engine_model import engine_model
+
+from ..fleet.instance import Instance
+from ..requests.call import Call
+from .slot import slots_at
+
+TOKEN_BUDGET = 2048  # of an engine's iteration
+_MODES = {"any": SplitMode.DYNAMIC, "prompt": SplitMode.DISAGGREGATED}
+
+
+def backlog(instance: Instance) -> Backlog:
+    """What this gateway has in flight at an instance, as micro-requests. Raises UnknownConfiguration, ValueError."""
+    state = instance.state
+    model = engine_model(state.model, state.gpu_type, state.tp, state.engine)
+    costs = pass_costs(model, state.sm_clock_mhz or state.max_mhz, TOKEN_BUDGET)
+    slots = slots_at(instance)
+    begun = [slot for slot in slots if slot.begun]
+    waiting = [slot for slot in slots if not slot.begun]
+    rows = [
+        (0, max(1, (slot.call.predicted_tokens or 1) - slot.generated), (slot.call.prompt_tokens or 1) + slot.generated)
+        for slot in begun
+    ]
+    rows += [(slot.call.prompt_tokens or 1, slot.call.predicted_tokens or 1, 0) for slot in waiting]
+    return Backlog.of(costs, rows, min(len(begun), costs.decode_s.size - 1))
+
+
+def best_cut(
+    first: Sequence[Instance], second: Sequence[Instance], call: Call, split: str
+) -> tuple[Instance, Instance, int, int] | None:
+    """The instance of each group that is done first, the token to cut at and all tokens; None: better not at all."""
+    ours, theirs = ({i.uid: (i, backlog(i)) for i in group} for group in (first, second))
+    here, one = min(ours.values(), key=lambda pair: (finish_s(pair[1]), pair[0].uid))
+    there, two = min(theirs.values(), key=lambda pair: (finish_s(pair[1]), pair[0].uid))
+    config = SplitConfig(_MODES[split])
+    found = split_request(call.prompt_tokens or 1, call.predicted_tokens or 1, one, two, config, call.max_tokens)
+    return None if found.whole else (here, there, found.tokens, found.total)
+
+
+def warm_up(instance: Instance, call: Call) -> None:
+    """Compiles, or loads from the cache, what a decision needs."""
+    best_cut([instance], [instance], call, "any")

@@ -1,0 +1,111 @@
+"""Which requests are split over two instances, for services whose policy says so; the deciding is in `split_plans`.
+
+Instances of a class, in the order of their names, are two groups: the first half does first parts, the others second
+ones.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import ModuleType
+
+from core.controllers.request import routing
+from core.engine.engine_model import UnknownConfiguration
+
+from ..fleet.instance import Instance
+from ..fleet.view import FleetView
+from ..requests.call import Call
+from .dispatch import Dispatcher
+from .slot import Slot
+
+log = logging.getLogger(__name__)
+
+NONE = "none"
+CHUNK_TOKENS = 512  # of a cache that is sent while more of it is computed
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
+    """Tokens 1 to `cut_tokens` of prompt and output at `first`, the rest at `second`; both places are taken."""
+
+    first: Slot
+    second: Slot
+    cut_tokens: int
+    total_tokens: int
+
+
+class Splitter:
+    """Until the compiled code is loaded, beside the event loop, requests are served whole, and the log says so."""
+
+    def __init__(self, fleet: FleetView, dispatcher: Dispatcher, loader: Executor | None = None) -> None:
+        self._fleet = fleet
+        self._dispatcher = dispatcher
+        self._loader = loader
+        self._plans: ModuleType | None = None
+        self._loading = False
+        self.counts: dict[tuple[str, str], int] = defaultdict(int)  # (service, split | whole)
+
+    def plan(self, call: Call) -> SplitPlan | None:
+        """Two places for a call; None: it is served whole."""
+        service = self._fleet.services.get(call.service.name, call.service)
+        if service.policy.split == NONE:
+            return None
+        found = None
+        usable = service.choosable((), time.monotonic())
+        open_ones = [i for i in usable if i.unstarted < service.engine_queue]
+        own = of_one_connector([i for i in open_ones if i.request_class == call.class_name] or open_ones)
+        if len(own) >= 2 and self._load(own, call):
+            assert self._plans is not None
+            own = sorted(own, key=lambda i: i.uid)
+            half = len(own) // 2
+            try:
+                found = self._plans.best_cut(own[:half], own[half:], call, service.policy.split)
+            except (UnknownConfiguration, ValueError) as error:
+                log.warning("request %s is not split: %s", call.request_id, error)
+        self.counts[service.name, "whole" if found is None else "split"] += 1
+        if found is None:
+            return None
+        request = self._dispatcher.request_of(service, call)
+        reason = f"split at token {found[2]} of {found[3]}"
+        slots = []
+        for instance in found[:2]:
+            verdict = routing.judge([instance.candidate()], request)[0]
+            slots.append(self._dispatcher.take(call, (instance, routing.chosen(verdict, reason))))
+        return SplitPlan(slots[0], slots[1], found[2], found[3])
+
+    def _load(self, instances: Sequence[Instance], call: Call) -> bool:
+        if self._plans is None and not self._loading:
+            self._loading = True
+            self._loader = self._loader or ThreadPoolExecutor(1, "splits")
+            self._loader.submit(self._import, instances[0], call)
+        return self._plans is not None
+
+    def _import(self, instance: Instance, call: Call) -> None:
+        log.info("requests are not split yet: the predictor is being loaded")
+        try:
+            plans = importlib.import_module("pools.gateway.placing.split_plans")
+            plans.warm_up(instance, call)
+        except Exception:
+            log.exception("requests are not split: the predictor cannot be loaded")
+        else:
+            self._plans = plans
+            log.info("requests are split from now on")
+
+    def close(self) -> None:
+        if self._loader is not None:
+            self._loader.shutdown(wait=False, cancel_futures=True)
+
+
+def of_one_connector(instances: Sequence[Instance]) -> list[Instance]:
+    """Those that can hand caches to each other: of the connector that most of them have."""
+    counts = Counter(i.state.kv_connector for i in instances if i.state.kv_connector)
+    if not counts:
+        return []
+    most = max(counts, key=lambda connector: (counts[connector], connector))
+    return [i for i in instances if i.state.kv_connector == most]

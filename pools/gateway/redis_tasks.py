@@ -1,0 +1,263 @@
+"""The background tasks that talk to Redis: the snapshot in, the rows and a heartbeat out. None is on a request's path.
+
+Redis may go away at any time: the last snapshot stays in force, rows wait on disk, and each task tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+import redis.asyncio as redis
+from msgspec.structs import replace
+from redis.exceptions import RedisError
+
+from pools import wire
+
+from .accounts.request_journal import Shipper
+from .fleet.view import FleetView
+from .fleet.workers import Workers
+from .placing.clock_wishes import Ask
+
+log = logging.getLogger(__name__)
+
+REFRESH_PERIOD_S = 0.5
+SHIP_PERIOD_S = 0.3
+HEARTBEAT_PERIOD_S = 2.0
+REDIS_TIMEOUT_S = 2.0
+DEAF_S = 3.0  # a longer time without a read is the source's silence, and not the agents'
+STALE_WORKER_S = 60.0  # past its lease: it is forgotten
+
+
+class FleetSource(Protocol):
+    """Where snapshots come from. Blocks for at most its time-out; raises RedisError or OSError."""
+
+    async def read(self) -> tuple[wire.Fleet, Mapping[str, wire.AgentState]] | None:
+        """The fleet and its agents' states; None: no fleet has been published."""
+
+
+class RedisLink:
+    """One gateway's connection to Redis: FleetSource and BatchStream."""
+
+    def __init__(self, url: str) -> None:
+        self._redis: redis.Redis = redis.Redis.from_url(
+            url, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S, health_check_interval=30
+        )
+
+    async def read(self) -> tuple[wire.Fleet, Mapping[str, wire.AgentState]] | None:
+        raw = await self._redis.get(wire.FLEET_KEY)
+        if raw is None:
+            return None
+        fleet = wire.decode(raw, wire.Fleet)
+        if not fleet.nodes:
+            return fleet, {}
+        values = await self._redis.mget([wire.agent_key(node) for node in fleet.nodes])
+        states: dict[str, wire.AgentState] = {}
+        for node, value in zip(fleet.nodes, values, strict=True):
+            if value is None:
+                continue
+            try:
+                states[node] = wire.decode(value, wire.AgentState)
+            except msgspec.DecodeError as error:
+                log.error("the state of node %s cannot be read: %s", node, error)
+        return fleet, states
+
+    async def workers(self) -> list[wire.WorkerRegistration]:
+        """Those whose lease lasts."""
+        uids = [uid.decode() for uid in await self._redis.zrange(wire.WORKERS_KEY, 0, -1)]  # type: ignore[union-attr]
+        values = await self._redis.mget([wire.worker_key(uid) for uid in uids]) if uids else []
+        found = []
+        for uid, value in zip(uids, values, strict=True):
+            try:
+                if value is not None:
+                    found.append(wire.decode(value, wire.WorkerRegistration))
+            except msgspec.DecodeError as error:
+                log.error("the registration of worker %s cannot be read: %s", uid, error)
+        return found
+
+    async def put_worker(self, worker: wire.WorkerRegistration) -> None:
+        """Begins its lease, or begins it anew."""
+        now_s = time.time()
+        async with self._redis.pipeline() as pipe:
+            pipe.set(wire.worker_key(worker.uid), wire.encode(worker), px=round(worker.lease_s * 1000.0))
+            pipe.zadd(wire.WORKERS_KEY, {worker.uid: now_s + worker.lease_s})
+            pipe.zremrangebyscore(wire.WORKERS_KEY, "-inf", now_s - STALE_WORKER_S)
+            await pipe.execute()
+
+    async def drop_worker(self, uid: str) -> bool:
+        """Whether there was one."""
+        async with self._redis.pipeline() as pipe:
+            pipe.delete(wire.worker_key(uid))
+            pipe.zrem(wire.WORKERS_KEY, uid)
+            found = await pipe.execute()
+        return bool(found[0])
+
+    async def measured_workers(self) -> wire.AgentState | None:
+        """What the ingester measured of them last; None: nothing lately."""
+        value = await self._redis.get(wire.MEASURED_WORKERS_KEY)
+        try:
+            return None if value is None else wire.decode(value, wire.AgentState)
+        except msgspec.DecodeError as error:
+            log.error("what was measured of workers cannot be read: %s", error)
+            return None
+
+    async def add(self, batch: wire.RequestBatch) -> None:
+        await self._redis.xadd(wire.REQUEST_STREAM, {"b": wire.encode(batch)})
+
+    async def beat(self, process: str, detail: str) -> int:
+        """Leaves a sign of life. Returns how many gateways have done so lately."""
+        now_s = time.time()
+        heartbeat = wire.Heartbeat(process, now_s, HEARTBEAT_PERIOD_S, detail)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.set(wire.alive_key(process), wire.encode(heartbeat), ex=wire.HEARTBEAT_TTL_S)
+            pipe.zadd(wire.GATEWAYS_KEY, {process: now_s})
+            pipe.zremrangebyscore(wire.GATEWAYS_KEY, "-inf", now_s - 5 * HEARTBEAT_PERIOD_S)
+            pipe.zcard(wire.GATEWAYS_KEY)
+            found = await pipe.execute()
+        return int(found[-1])
+
+    async def ask_clock(self, gateway: str, ask: Ask) -> None:
+        """Tells an instance's agent; one that does not listen now hears the next renewal."""
+        request = wire.ClockRequest(
+            uid=ask.uid,
+            gateway=gateway,
+            at_s=time.time(),
+            mhz=ask.mhz,
+            lease_s=ask.lease_s,
+            reason=ask.reason,
+            summary=ask.summary,
+        )
+        await self._redis.publish(wire.clock_channel(ask.node), wire.encode(request))
+
+    async def wait_for_change(self, changed: asyncio.Event) -> None:
+        """Sets `changed` whenever a new fleet is announced; returns only by raising."""
+        pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
+        try:
+            await pubsub.subscribe(wire.FLEET_CHANNEL)
+            while True:
+                if await pubsub.get_message(timeout=REDIS_TIMEOUT_S / 2) is not None:
+                    changed.set()
+        finally:
+            await pubsub.aclose()  # type: ignore[no-untyped-call]
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+
+class Refresher:
+    """Keeps the view in step with its source. An agent that went silent keeps its last state until it is stale.
+
+    While the source was away no agent could be heard: when it is back, that time does not count as their silence, or
+    all instances would be gone until the agents have found it again, too.
+    """
+
+    def __init__(self, view: FleetView, source: FleetSource, workers: Workers | None = None) -> None:
+        self._view = view
+        self._source = source
+        self._workers = workers
+        self._states: dict[str, wire.AgentState] = {}
+        self._read_at_s = time.monotonic()
+
+    async def refresh(self) -> None:
+        """Reads and applies a snapshot. Raises whatever the source raises; the view is then unchanged."""
+        found = await self._source.read()
+        if found is None:
+            return
+        fleet, states = found
+        known = {node: state for node, state in self._states.items() if node in fleet.nodes}
+        now_s = time.monotonic()
+        deaf_s, self._read_at_s = now_s - self._read_at_s, now_s
+        if deaf_s > DEAF_S:
+            known = {node: replace(state, at_s=state.at_s + deaf_s) for node, state in known.items()}
+        self._states = known | dict(states)
+        states = self._states
+        if self._workers is not None:
+            states = states | await self._workers.states(fleet)
+        self._view.apply(fleet, states, time.time(), time.monotonic())
+
+
+class Repeated:
+    """Runs a step for ever, at a period or when woken. Says once that it fails, and once that it works again."""
+
+    def __init__(self, name: str, period_s: float) -> None:
+        self._name = name
+        self._period_s = period_s
+        self._failing = False
+        self.wake = asyncio.Event()
+
+    def failed(self, error: Exception) -> None:
+        if not self._failing:
+            self._failing = True
+            log.warning("%s fails and will be tried again: %s", self._name, error or type(error).__name__)
+
+    def worked(self) -> None:
+        if self._failing:
+            self._failing = False
+            log.info("%s works again", self._name)
+
+    async def pause(self) -> None:
+        """Waits for the period to pass or for `wake`."""
+        try:
+            async with asyncio.timeout(self._period_s):
+                await self.wake.wait()
+        except TimeoutError:
+            pass
+        self.wake.clear()
+
+
+async def keep_refreshing(refresher: Refresher, beat: Repeated) -> None:
+    while True:
+        try:
+            await refresher.refresh()
+            beat.worked()
+        except (RedisError, OSError, msgspec.DecodeError) as error:
+            beat.failed(error)
+        await beat.pause()
+
+
+async def keep_listening(link: RedisLink, refreshing: Repeated) -> None:
+    beat = Repeated("listening for fleet changes", 1.0)
+    while True:
+        try:
+            await link.wait_for_change(refreshing.wake)
+        except (RedisError, OSError) as error:
+            beat.failed(error)
+        await beat.pause()
+
+
+async def keep_shipping(shipper: Shipper) -> None:
+    beat = Repeated("shipping request rows", SHIP_PERIOD_S)
+    while True:
+        try:
+            await shipper.ship()
+            beat.worked()
+        except (RedisError, OSError) as error:
+            beat.failed(error)
+        await beat.pause()
+
+
+async def keep_asking(link: RedisLink, process: str, asks: asyncio.Queue[Ask]) -> None:
+    """Sends clocks that are asked for. While Redis is away they are dropped: what still stands is renewed later."""
+    beat = Repeated("asking for clocks", HEARTBEAT_PERIOD_S)
+    while True:
+        ask = await asks.get()
+        try:
+            await link.ask_clock(process, ask)
+            beat.worked()
+        except (RedisError, OSError) as error:
+            beat.failed(error)
+
+
+async def keep_beating(link: RedisLink, process: str, view: FleetView) -> None:
+    beat = Repeated("the heartbeat", HEARTBEAT_PERIOD_S)
+    while True:
+        try:
+            view.gateways = max(1, await link.beat(process, f"{view.ready_instances} instances ready"))
+            beat.worked()
+        except (RedisError, OSError) as error:
+            beat.failed(error)
+        await beat.pause()

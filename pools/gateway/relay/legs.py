@@ -1,0 +1,110 @@
+"""A call that more than one engine tells: split over two in advance, or gone on with when its engine dies.
+
+What the client sees is one stream. When the first of two engines fails, or the second cannot have its cache, another
+one computes again what is written so far and goes on: nothing that was sent is taken back.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ..errors import ApiError, unavailable
+from ..http.client_protocol import ClientConnection
+from ..placing.slot import Slot
+from ..placing.splitter import CHUNK_TOKENS, SplitPlan, Splitter
+from ..requests.call import Call
+from .exchange import MAX_ATTEMPTS, Context, Exchange, Fate, LastWords
+from .story import BLOCKS, Story, StoryMeter
+
+
+class LegsExchange(Exchange):
+    """`splitter` None: served whole, and only gone on with elsewhere when need be."""
+
+    __slots__ = ("_meter", "_params", "_splitter", "_story", "_whole")
+
+    def __init__(self, call: Call, client: ClientConnection, context: Context, splitter: Splitter | None) -> None:
+        self._meter: StoryMeter | None = None
+        super().__init__(call, client, context)
+        self._splitter = splitter
+        self._story = Story(call.body, call.endpoint.chat, call.max_tokens)
+        self._whole = call.body
+
+    def start(self) -> None:
+        self._go_on(None)
+
+    def _reset(self, window_end_s: float) -> None:
+        super()._reset(window_end_s)
+        if self._meter is None:
+            return
+        if self._meter.events:
+            self.ending.meter = self._meter
+        else:
+            self._meter.window_end_s = window_end_s
+
+    def head(self, status: int, headers: bytes) -> None:
+        if self._started:  # the client has had its head
+            headers = self._headers
+        self._status, self._headers = status, headers
+        if status == 200 and b"text/event-stream" in headers.lower():
+            self.ending.meter = self._meter
+            if self._slot is not None:
+                self._slot.meter = self._meter
+
+    async def _serve(self, fate: Fate | None) -> LastWords:
+        rewrite = self._with_energy if self.call.tells_energy else None
+        self._meter = StoryMeter(self._story, 0.0, self.call.strip_usage, rewrite)
+        plan = None if self._splitter is None else self._splitter.plan(self.call)
+        try:
+            return await self._tell(self._meter, plan)
+        finally:
+            if plan is not None:  # places that were not used after all
+                plan.first.end()
+                plan.second.end()
+
+    async def _tell(self, meter: StoryMeter, plan: SplitPlan | None) -> LastWords:
+        """Engine after engine until the story is told."""
+        call, story = self.call, self._story
+        next_slot: Slot | None = None if plan is None else plan.first
+        params = None
+        while True:
+            part_only = plan is not None and next_slot is plan.first
+            try:
+                slot = next_slot or await self._context.dispatcher.place(call, self._tried)
+            except ApiError as error:
+                return self._fail("rejected", error)
+            if slot is None:
+                break
+            next_slot = None
+            if plan is not None and part_only:
+                connector = slot.instance.state.kv_connector
+                call.body = story.first(plan.cut_tokens, call.prompt_tokens or 1, CHUNK_TOKENS, connector)
+            else:
+                if plan is not None and slot.instance.state.kv_connector == BLOCKS:
+                    params = {"do_remote_prefill": True}  # what is there of it, whoever wrote it
+                call.body = story.next(params)
+            meter.begin(part_only)
+            self._begin(slot)
+            fate = await self._attempt()
+            params = None
+            if fate is Fate.COMPLETE and self._status == 200 and not meter.failed:
+                if meter.finished or not part_only:
+                    return self._completed()
+                assert plan is not None
+                params, next_slot = meter.params, plan.second
+                self.ending.attempts -= 1  # the second part is no second attempt
+                self._tried.remove(slot.instance.uid)  # it may go on with the rest, should the second one fail
+                continue
+            # What an engine says to a part is not for the client: the whole request is asked for elsewhere.
+            silent = self._started or part_only or fate is Fate.CALLED_BACK
+            last_words = None if silent else self._judge(fate)
+            if fate in (Fate.TIMEOUT, Fate.CLIENT_STALLED) and last_words is None:
+                last_words = self._judge(fate)
+            if last_words is not None:
+                return last_words
+            if self.ending.attempts >= MAX_ATTEMPTS or not self._context.dispatcher.retries.spend(time.monotonic()):
+                break
+        if self._answer is not None and not self._started:
+            return self._pass_on(*self._answer)
+        if self.ending.attempts:
+            return self._fail("upstream_error", self._broken_upstream())
+        return self._fail("rejected", unavailable(f"No instance of '{call.service.name}' is ready."))

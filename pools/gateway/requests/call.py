@@ -1,0 +1,81 @@
+"""A request on its way to an engine, and how that ended."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from core.controllers.request.routing import Choice
+from core.ports import RequestFeatures
+from core.types import Limits
+from pools import wire
+
+from ..classify.classifier import Classified
+from ..fleet.instance import Instance
+from ..fleet.view import Service
+from ..http.request import Request
+from .endpoint import Endpoint
+from .engine_order import EngineWork
+from .sse import Meter, Usage
+
+# Request ids are this process's own random part and a number: a system call for each would cost more than all the rest.
+_BOOT = os.urandom(10).hex()
+_NUMBERS = itertools.count(1)
+
+
+@dataclass(slots=True)
+class Call:
+    """A request to a known service by a known key. Fields below `stream` are None until they are known."""
+
+    request: Request
+    service: Service
+    key: wire.FleetKey
+    endpoint: Endpoint
+    stream: bool = False
+    request_id: str = field(default_factory=lambda: f"{_BOOT}{next(_NUMBERS):012x}")
+    features: RequestFeatures | None = None
+    classified: Classified | None = None
+    texts: Sequence[str] = ()  # of the prompt, where its tokens are to be counted
+    max_tokens: int | None = None
+    limits: Limits | None = None  # the request's own, in place of the service's
+    priority: int = 0  # its own hint, lower first
+    tier: str | None = None  # OpenAI's service_tier
+    prompt_start: bytes | memoryview = b""  # as it stands in the body, see WarmPrefixes; empty: too short
+    endpoints: Collection[str] | None = None  # `ip:port`s that a proxy allows it; None: all
+    engine_priority: int | None = None
+    engine_work: EngineWork | None = None
+    queue_s: float | None = None  # in a line at the gateway
+    lost: bool = False
+    body: bytes = b""  # as the engine gets it
+    strip_usage: bool = False
+    tells_energy: bool = False  # to its client, in its usage
+    continues: bool = False  # elsewhere, should its engine die: its client asked for it
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        return None if self.classified is None else self.classified.prompt_tokens
+
+    @property
+    def predicted_tokens(self) -> int | None:
+        return None if self.classified is None else self.classified.predicted_tokens
+
+    @property
+    def class_name(self) -> str | None:
+        return None if self.classified is None else self.classified.class_name
+
+
+@dataclass(slots=True)
+class Ending:
+    """How a call ended. `status` is one of RequestRow's."""
+
+    status: str = "upstream_error"
+    http_status: int = 500
+    error: str = ""
+    ended_s: float | None = None  # monotonic
+    attempts: int = 0
+    instance: Instance | None = None
+    choice: Choice | None = None
+    usage: Usage | None = None
+    meter: Meter | None = None

@@ -1,0 +1,251 @@
+"""What a body must hold, and what it asks for: read once, checked, and made into what the engine gets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from core.types import Limits
+
+from ..errors import ApiError, bad_body
+from .bodies import ChatBody, CompletionBody, StreamOptions
+from .endpoint import Endpoint
+
+# What engines generate when a completion names no limit (OpenAI's default, vLLM's too); chat has none.
+DEFAULT_COMPLETION_TOKENS = 16
+# A text's tokens are estimated; only what would be too long at half the estimate is refused here. The engine,
+# which has the tokenizer, decides the rest.
+ESTIMATE_MARGIN = 2.0
+LIMIT_HEADERS = b"x-slo-ttft-ms", b"x-slo-tpot-ms"
+CONTINUE_HEADER = b"x-greenserve-continue"
+TIERS = ("auto", "default", "flex", "scale", "priority")
+
+_INCLUDE_USAGE = b'"stream_options":{"include_usage":true},'
+
+
+class _ModelOnly(msgspec.Struct):
+    model: str | None = None
+
+
+_MODEL_ONLY = msgspec.json.Decoder(_ModelOnly)
+
+
+class Prompt(NamedTuple):
+    """How long a prompt is. `tokens` counts token ids; `text_bytes` is UTF-8 text whose tokens must be estimated.
+
+    `longest_ids` is the longest single prompt of token ids, `longest_bytes` of text: a body may carry several prompts.
+    """
+
+    tokens: int
+    text_bytes: int
+    longest_ids: int
+    longest_bytes: int = 0
+
+
+def decode(body: bytes, endpoint: Endpoint) -> CompletionBody | ChatBody:
+    """Parses a body. Raises ApiError 400 naming the field where one is at fault."""
+    try:
+        if not body.isascii():
+            body.decode()  # the decoder does not look into members that it has no field for
+        return endpoint.read(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise bad_body(error) from None
+
+
+def model_of(body: bytes) -> str | None:
+    """The model that a body which failed `decode` names, so that the refusal can be recorded with its service."""
+    try:
+        return _MODEL_ONLY.decode(body).model
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def measure_prompt(body: CompletionBody | ChatBody, field: str = "prompt") -> Prompt:
+    """Counts what there is to read. Raises ApiError 400 when there is nothing, or not what a prompt may be.
+
+    Args:
+        field: What the client calls a prompt that is no chat.
+    """
+    return _measure_messages(body) if isinstance(body, ChatBody) else _measure_prompt(body.prompt, field)
+
+
+def _measure_messages(body: ChatBody) -> Prompt:
+    if not body.messages:
+        raise ApiError(400, "'messages' must hold at least one message.", param="messages")
+    text = 0
+    for message in body.messages:
+        content = message.content
+        if isinstance(content, str):
+            text += _utf8_bytes(content)
+        elif content:
+            text += sum(_utf8_bytes(part if isinstance(part, str) else part.text or "") for part in content)
+    return Prompt(0, max(1, text), 0, max(1, text))
+
+
+def _measure_prompt(prompt: str | list[int | str | list[int]] | None, field: str) -> Prompt:
+    if not prompt:
+        raise ApiError(400, f"'{field}' is missing or empty.", param=field)
+    if isinstance(prompt, str):
+        size = _utf8_bytes(prompt)
+        return Prompt(0, size, 0, size)
+    kind = type(prompt[0])
+    if any(type(item) is not kind for item in prompt):
+        raise ApiError(400, f"'{field}' must be a text, token ids, or a list of either.", param=field)
+    if kind is int:
+        return _token_prompts([prompt], field)  # type: ignore[list-item]
+    if not all(prompt):
+        raise ApiError(400, f"'{field}' holds an empty text or list.", param=field)
+    if kind is list:
+        return _token_prompts(prompt, field)  # type: ignore[arg-type]
+    sizes = [_utf8_bytes(text) for text in prompt if isinstance(text, str)]
+    return Prompt(0, sum(sizes), 0, max(sizes))
+
+
+def _token_prompts(prompts: list[list[int]], field: str) -> Prompt:
+    if any(min(ids) < 0 for ids in prompts):
+        raise ApiError(400, "Token ids must not be negative.", param=field)
+    lengths = [len(ids) for ids in prompts]
+    return Prompt(sum(lengths), 0, max(lengths))
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def max_tokens(body: CompletionBody | ChatBody) -> int | None:
+    """The limit that the client set, if any. Raises ApiError 400 unless it is positive."""
+    limit = None if body.max_tokens is UNSET else body.max_tokens
+    newer = body.max_completion_tokens if isinstance(body, ChatBody) else None
+    if newer is not None and newer < 1:
+        raise ApiError(400, f"'max_completion_tokens' must be at least 1, not {newer}.", param="max_completion_tokens")
+    if limit is not None and limit < 1:
+        raise ApiError(400, f"'max_tokens' must be at least 1, not {limit}.", param="max_tokens")
+    return limit if newer is None else newer
+
+
+def output_bound(body: CompletionBody | ChatBody, limit: int | None) -> int | None:
+    """The most tokens that the engine will generate, or None when only the context length bounds it."""
+    if limit is None and isinstance(body, CompletionBody) and body.max_tokens is UNSET:
+        return DEFAULT_COMPLETION_TOKENS
+    return limit
+
+
+def check_length(
+    prompt: Prompt, estimated_tokens: int, limit: int | None, max_model_len: int, endpoint: Endpoint
+) -> None:
+    """Refuses what surely cannot fit into the context. Raises ApiError 400 with what was asked and what there is.
+
+    Args:
+        estimated_tokens: Of all prompts of the body together.
+    """
+    shown = prompt.longest_ids
+    if not shown:  # the longest text's share
+        shown = round(estimated_tokens * prompt.longest_bytes / max(1, prompt.text_bytes))
+    floor = prompt.longest_ids or int(shown / ESTIMATE_MARGIN)
+    about = "" if prompt.longest_ids else "about "
+    if floor >= max_model_len:
+        raise ApiError(
+            400,
+            f"This model's context holds {max_model_len} tokens; the prompt alone has {about}{shown}.",
+            param=endpoint.prompt_field,
+            code="context_length_exceeded",
+        )
+    if limit is not None and floor + limit > max_model_len:
+        raise ApiError(
+            400,
+            f"This model's context holds {max_model_len} tokens; the prompt has {about}{shown} and {limit} more were "
+            "asked for.",
+            param=endpoint.limit_field,
+            code="context_length_exceeded",
+        )
+
+
+def cuts_prompt(body: CompletionBody | ChatBody) -> bool:
+    """Whether the engine is to cut a prompt that is too long."""
+    return bytes(body.truncate_prompt_tokens) not in (b"", b"null")
+
+
+def own_limits(headers: Mapping[bytes, bytes], limits: Limits) -> Limits | None:
+    """The service's limits with those that the request asks for in their place; None: it asks for none.
+
+    Raises ApiError 400 naming the header.
+    """
+    found = limits
+    for header, name in zip(LIMIT_HEADERS, ("ttft_s", "tpot_s"), strict=True):
+        if header in headers:
+            found = replace(found, **{name: _milliseconds(header, headers[header]) / 1000.0})
+    return None if found is limits else found
+
+
+def _milliseconds(header: bytes, value: bytes) -> float:
+    try:
+        found = float(value)
+    except ValueError:
+        found = 0.0
+    if not 0.0 < found < math.inf:
+        name = header.decode()
+        raise ApiError(400, f"'{name}' must be a number of milliseconds above 0, like 500.", param=name)
+    return found
+
+
+def own_priority(body: CompletionBody | ChatBody) -> int:
+    return body.priority if isinstance(body.priority, int) else 0
+
+
+def own_continuation(headers: Mapping[bytes, bytes], body: CompletionBody | ChatBody) -> bool:
+    """Whether the request is to go on with another engine when its own dies.
+
+    Raises ApiError 400 when another engine would not write the same.
+    """
+    if headers.get(CONTINUE_HEADER, b"").lower() not in (b"true", b"1"):
+        return False
+    if bytes(body.temperature) not in (b"0", b"0.0"):
+        raise ApiError(
+            400,
+            "'x-greenserve-continue' is for deterministic requests: set 'temperature' to 0.",
+            param="x-greenserve-continue",
+        )
+    return True
+
+
+def own_tier(body: CompletionBody | ChatBody) -> str | None:
+    """OpenAI's service tier. Raises ApiError 400 on one that it does not have."""
+    tier = body.service_tier
+    if tier is None or tier is UNSET:
+        return None
+    if tier not in TIERS:
+        raise ApiError(400, f"'service_tier' must be one of {', '.join(TIERS)}.", param="service_tier")
+    return str(tier)
+
+
+def relayed_body(body: bytes, parsed: CompletionBody | ChatBody, engine_model: str) -> tuple[bytes, bool]:
+    """The body for the engine, and whether usage was added to a stream whose client did not ask for it.
+
+    A stream always asks the engine for usage, since records need token counts. The engine's own name of the model
+    replaces the service's. Fields that the gateway does not know are copied as they are.
+    """
+    options = parsed.stream_options
+    wants_usage = isinstance(options, StreamOptions) and bool(options.include_usage)
+    add_usage = bool(parsed.stream) and not wants_usage
+    ordered = parsed.priority is not UNSET or parsed.service_tier is not UNSET
+    if parsed.model == engine_model and not ordered:
+        if not add_usage:
+            return body, False
+        if options is UNSET:
+            brace = body.index(b"{") + 1
+            return body[:brace] + _INCLUDE_USAGE + body[brace:], True
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    fields["model"] = msgspec.Raw(msgspec.json.encode(engine_model))
+    # Who goes first is decided here: an engine that does not schedule by priority would refuse the request for it.
+    fields.pop("priority", None)
+    fields.pop("service_tier", None)
+    if add_usage:
+        kept = msgspec.json.decode(fields.get("stream_options", b"null"), type=dict[str, msgspec.Raw] | None) or {}
+        kept.pop("continuous_usage_stats", None)  # counts only together with include_usage, which was off
+        fields["stream_options"] = msgspec.Raw(msgspec.json.encode(kept | {"include_usage": True}))
+    return msgspec.json.encode(fields), add_usage

@@ -1,0 +1,160 @@
+"""The gateway's parts put together: start, watch the clock, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pools.registration.worker_hosts import WorkerHosts
+
+from .backroom import Backroom, BackroomConfig
+from .fleet.worker_desk import WorkerDesk
+from .handlers import Gateway
+from .http.client_protocol import ClientConnection
+from .http.request import HttpLimits
+from .relay.exchange import Timeouts
+from .relay.web import WebProcess
+from .siblings import PortShare, Siblings
+
+BACKLOG = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    host: str
+    port: int
+    spool: Path
+    name: str = "gateway"
+    share: PortShare | None = None  # of the port, with other gateways; None: it is this one's alone
+    rng: random.Random = field(default_factory=random.Random)  # breaks ties among instances
+    tokenizers: Mapping[str, Path] = field(default_factory=dict)  # by service, for prompts near a border of classes
+    state: Path | None = None  # folder for what it learns, over restarts; None: that is lost
+    learns: bool = True  # trees of output lengths, in a process of their own once there are records enough
+    redis_url: str | None = None  # None: no snapshot, no shipping (tests put a snapshot in force themselves)
+    worker_token: str | None = None  # None: workers cannot register themselves
+    worker_hosts: WorkerHosts = field(default_factory=WorkerHosts)
+    web_url: str | None = None  # of the process that has files and batches; None: there are none
+    grace_s: float = 10.0
+    limits: HttpLimits = field(default_factory=HttpLimits)
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    check_s: float = 0.5  # between looks at all time limits
+
+    @property
+    def process(self) -> str:
+        """The name in records and heartbeats."""
+        return self.name if self.share is None else self.share.name(self.name)
+
+
+class GatewayServer:
+    """A listening gateway. Make and start it inside a running event loop."""
+
+    def __init__(self, config: Config, when_broken: Callable[[], None] = lambda: None) -> None:
+        """Opens the journal. Raises OSError when the spool folder cannot be written to. `when_broken`: see Backroom."""
+        self._config = config
+        self.room = room = Backroom(
+            BackroomConfig(
+                *(config.spool, config.process, config.rng, config.state, config.learns, config.tokenizers),
+                *(config.redis_url, config.worker_hosts),
+            ),
+            when_broken,
+        )
+        self.fleet, self.journal = room.fleet, room.journal
+        self.clocks, self.gate, self.emergencies = room.clocks, room.gate, room.emergencies
+        self.gateway = Gateway(
+            fleet=room.fleet,
+            dispatcher=room.dispatcher,
+            classifier=room.classifier,
+            journal=room.journal,
+            metrics=room.metrics,
+            intake=room.intake,
+            metrics_page=self._own_metrics,
+            loop=asyncio.get_running_loop(),
+            timeouts=config.timeouts,
+            web=WebProcess(config.web_url) if config.web_url else None,
+            workers=WorkerDesk(config.worker_token, room.workers) if config.worker_token else None,
+        )
+        self._server: asyncio.Server | None = None
+        self._port = config.port
+
+    @property
+    def broken(self) -> bool:
+        return self.room.broken
+
+    @property
+    def port(self) -> int:
+        """The port listened on, also where the configured one is 0."""
+        return self._port
+
+    async def start(self) -> None:
+        """Listens and begins the background tasks. Raises OSError when the port is taken."""
+        config, share = self._config, self._config.share
+        loop = asyncio.get_running_loop()
+        self.room.recall()
+        try:
+            if share is not None:
+                siblings = Siblings(share, config.name, config.host, config.port, self.gateway.own_metrics)
+                await siblings.start()
+                self.gateway.siblings = siblings
+            self._server = await loop.create_server(
+                lambda: ClientConnection(self.gateway, config.limits),
+                *(config.host, config.port),
+                backlog=BACKLOG,
+                reuse_port=share is not None,
+            )
+        except OSError:
+            self.journal.close()
+            raise
+        self._port = self._server.sockets[0].getsockname()[1]
+        self.room.start()
+        self.room.begin(self._keep_checking(), "checks")
+
+    async def stop(self) -> None:
+        """Once: stops listening, lets running requests end within the grace time, ships what can be shipped."""
+        gateway = self.gateway
+        if gateway.draining:
+            return
+        gateway.draining = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(gateway.connections):
+            connection.close_if_idle()
+        web_over = gateway.web.stop(self._config.grace_s) if gateway.web is not None else asyncio.sleep(0)
+        await asyncio.gather(self._wait_until_idle(self._config.grace_s), web_over)
+        for exchange in list(gateway.exchanges):
+            exchange.stop()
+        await self._wait_until_idle(1.0)
+        if gateway.workers is not None:
+            await gateway.workers.close()
+        if gateway.siblings is not None:
+            await gateway.siblings.close()
+        await self.room.stop()
+        gateway.splitter.close()
+        gateway.pool.close()
+        for connection in list(gateway.connections):
+            connection.close_if_idle()
+
+    def _own_metrics(self, in_flight: int, connections: int) -> bytes:
+        own = () if self._config.share is None else (("gateway", self._config.process),)
+        return self.room.metrics_page(in_flight, connections, own)
+
+    async def _wait_until_idle(self, most_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                await self.gateway.idle.wait()
+
+    async def _keep_checking(self) -> None:
+        """Enforces all time limits: one sweep costs less than a timer for each request."""
+        while True:
+            await asyncio.sleep(self._config.check_s)
+            now_s = time.monotonic()
+            for exchange in list(self.gateway.exchanges):
+                exchange.check(now_s)
+            for connection in list(self.gateway.connections):
+                connection.check(now_s)
+            self.room.look_around(now_s)
+            self.gateway.pool.prune()

@@ -1,0 +1,1 @@
+"""How machines and engines join the fleet."""

@@ -1,0 +1,144 @@
+"""The control API of a simulated node: what NVML and a process manager are on a real one. Loopback only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from core.ports import InstanceSpec
+
+from .engine.sim_engine import Busy
+from .node import BadOrder, Held, SimNode, Unknown
+
+
+class ClockOrder(msgspec.Struct):
+    uuids: list[str]
+    mhz: float
+    lease_s: float
+
+
+class ClockReset(msgspec.Struct):
+    uuids: list[str]
+
+
+class LimitsOrder(msgspec.Struct):
+    """What is left out stays as it is."""
+
+    max_num_batched_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    max_num_seqs: int | msgspec.UnsetType = msgspec.UNSET
+    itl_limit_s: float | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class SleepOrder(msgspec.Struct):
+    level: Literal[1, 2] = 1
+    mode: Literal["abort", "wait", "keep"] = "abort"
+
+
+class ShadowOrder(msgspec.Struct):
+    uid: Annotated[str, msgspec.Meta(min_length=1)]
+    tp: Annotated[int, msgspec.Meta(ge=1)]
+
+
+T = TypeVar("T")
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+async def _body(request: web.Request, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(await request.read(), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadOrder(str(error)) from None
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: object) -> web.StreamResponse:
+    try:
+        return await handler(request)  # type: ignore[operator, no-any-return]
+    except BadOrder as error:
+        return _json({"error": str(error)}, 400)
+    except Unknown as error:
+        return _json({"error": str(error)}, 404)
+    except (Held, Busy) as error:
+        return _json({"error": str(error)}, 409)
+
+
+class Control:
+    def __init__(self, node: SimNode) -> None:
+        self._node = node
+
+    def app(self) -> web.Application:
+        app = web.Application(middlewares=[_errors])
+        app.router.add_get("/gpus", self._gpus)
+        app.router.add_post("/gpus/clock", self._lock)
+        app.router.add_post("/gpus/clock/reset", self._reset)
+        app.router.add_get("/instances", self._instances)
+        app.router.add_post("/instances", self._start)
+        app.router.add_post("/instances/{uid}/drain", self._drain)
+        app.router.add_delete("/instances/{uid}", self._stop)
+        app.router.add_post("/instances/{uid}/shadow", self._shadow)
+        app.router.add_get("/instances/{uid}/limits", self._limits)
+        app.router.add_post("/instances/{uid}/limits", self._tune)
+        app.router.add_post("/instances/{uid}/sleep", self._sleep)
+        app.router.add_post("/instances/{uid}/wake", self._wake)
+        return app
+
+    async def _gpus(self, _: web.Request) -> web.Response:
+        return _json(self._node.read_gpus())
+
+    async def _lock(self, request: web.Request) -> web.Response:
+        order = await _body(request, ClockOrder)
+        self._node.lock_clock(order.uuids, order.mhz, order.lease_s)
+        return _json({})
+
+    async def _reset(self, request: web.Request) -> web.Response:
+        self._node.reset_clock((await _body(request, ClockReset)).uuids)
+        return _json({})
+
+    async def _instances(self, _: web.Request) -> web.Response:
+        return _json(self._node.list())
+
+    async def _start(self, request: web.Request) -> web.Response:
+        return _json(await self._node.start(await _body(request, InstanceSpec)), 201)
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        uid = request.match_info["uid"]
+        if not self._node.drain(uid):
+            return _json({"error": f"this node runs no instance {uid}"}, 404)
+        return _json({})
+
+    async def _stop(self, request: web.Request) -> web.Response:
+        await self._node.stop(request.match_info["uid"])
+        return _json({})
+
+    async def _shadow(self, request: web.Request) -> web.Response:
+        order = await _body(request, ShadowOrder)
+        return _json(await self._node.start_shadow(request.match_info["uid"], order.uid, order.tp), 201)
+
+    async def _limits(self, request: web.Request) -> web.Response:
+        return _json(self._node.limits(request.match_info["uid"]))
+
+    async def _tune(self, request: web.Request) -> web.Response:
+        """vLLM has nothing like it: there the token budget is an argument of the process."""
+        order, uid = await _body(request, LimitsOrder), request.match_info["uid"]
+        given = {name: value for name, value in msgspec.structs.asdict(order).items() if value is not msgspec.UNSET}
+        try:
+            limits = replace(self._node.limits(uid), **given)
+        except ValueError as error:
+            raise BadOrder(str(error)) from None
+        self._node.tune(uid, limits)
+        return _json(limits)
+
+    async def _sleep(self, request: web.Request) -> web.Response:
+        order = await _body(request, SleepOrder)
+        self._node.sleep(request.match_info["uid"], order.level, order.mode)
+        return _json({}, 202)
+
+    async def _wake(self, request: web.Request) -> web.Response:
+        self._node.wake(request.match_info["uid"])
+        return _json({}, 202)

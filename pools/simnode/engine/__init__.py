@@ -1,0 +1,1 @@
+"""One simulated engine: vLLM's HTTP, batching, KV cache and metrics."""

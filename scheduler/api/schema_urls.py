@@ -1,5 +1,0 @@
-"""What the OpenAPI document is of."""
-
-from django.urls import include, path
-
-urlpatterns = [path("api/v1/", include("scheduler.api.urls"))]

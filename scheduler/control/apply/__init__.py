@@ -1,0 +1,1 @@
+"""Commands to rows, nodes and messages."""

@@ -1,0 +1,230 @@
+"""Commands -> rows: budgets, workers, instances. Everything here runs inside the caller's transaction."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from django.db import connection
+from django.db.models import F
+
+from core.types import ChoosePartition, Command, Mode, ScaleTo, SetGpuBudget, SetTpDegrees
+from pools import wire
+from pools.models import Gpu, Instance, InstanceGpu, Node, Partition, Pool, Service
+from scheduler.control import in_force
+from scheduler.control.apply import gpu_memory, warm_pool
+from scheduler.control.apply.node_placement import NodeRoom, Placement, Standing, Start, Wanted, place
+from scheduler.json_values import workers_from_json, workers_to_json
+
+log = logging.getLogger(__name__)
+
+Desired, State = Instance.Desired, Instance.State
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a placement changed: the nodes to nudge, and what could not be done yet."""
+
+    nodes: frozenset[str] = frozenset()
+    waiting: Sequence[tuple[int, Mode]] = ()
+    unplaceable: Sequence[tuple[int, Mode]] = field(default=())
+
+
+def lock() -> None:
+    """One change of plans and placements at a time in the whole fleet; released when the transaction ends."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtext('scheduler.placement'))")
+
+
+def apply_budgets(service: Service, commands: Iterable[Command]) -> None:
+    """The carbon epoch's envelope. Pools that it does not name get none, and their workers are no longer wanted.
+
+    Pools that a person has pinned keep what they were given.
+    """
+    pinned = {pin.pool_id: pin for pin in in_force.pins(service)}
+    budgets: dict[tuple[str, str], dict[str, int]] = {}
+    for command in commands:
+        if isinstance(command, ChoosePartition) and command.partition != service.partition.name:
+            service.partition = Partition.objects.get(name=command.partition)
+            service.save(update_fields=["partition"])
+        elif isinstance(command, SetGpuBudget):
+            gpus = {kind: count for kind, count in sorted(command.gpus.items()) if count}
+            budgets[command.pool.site, command.pool.request_class] = gpus
+    for pool in service.pools.select_related("site", "request_class"):
+        if pool.pk in pinned:
+            continue
+        active = pool.request_class.partition_id == service.partition_id
+        budget = budgets.get((pool.site.name, pool.request_class.name), {}) if active else {}
+        workers = pool.workers if _within(pool.workers, budget) else {}
+        if (pool.gpu_budget, pool.workers) != (budget, workers):
+            pool.gpu_budget, pool.workers = budget, workers
+            pool.save(update_fields=["gpu_budget", "workers"])
+
+
+def apply_workers(service: Service, commands: Iterable[Command]) -> dict[int, tuple[dict[str, int], dict[str, int]]]:
+    """Scale's and shard's answer. Returns pool -> (workers before, workers now) of those that changed."""
+    pools = {
+        (pool.site.name, pool.request_class.name): pool
+        for pool in service.pools.filter(request_class__partition=service.partition_id).select_related(
+            "site", "request_class"
+        )
+    }
+    changed = {}
+    pinned = {pin.pool_id for pin in in_force.pins(service)}
+    for command in commands:
+        if not isinstance(command, (ScaleTo, SetTpDegrees)):
+            continue
+        pool = pools[command.pool.site, command.pool.request_class]
+        if pool.pk in pinned:
+            continue
+        workers = workers_to_json(command.workers)
+        if not _within(workers, pool.gpu_budget):
+            # A slower loop moved the envelope meanwhile; a faster one never leaves it.
+            log.warning("%s: %s does not fit the budget %s", pool, workers, pool.gpu_budget)
+            continue
+        if workers != pool.workers:
+            changed[pool.pk] = (pool.workers, workers)
+            pool.workers = workers
+            pool.save(update_fields=["workers"])
+    return changed
+
+
+def _within(workers: Mapping[str, int], budget: Mapping[str, int]) -> bool:
+    used: dict[str, int] = {}
+    for mode, count in workers_from_json(workers).items():
+        used[mode.gpu] = used.get(mode.gpu, 0) + mode.tp * count
+    return all(count <= budget.get(kind, 0) for kind, count in used.items())
+
+
+def finish_drains(agents: Mapping[str, wire.AgentState], now: datetime) -> frozenset[str]:
+    """Ends instances that were to drain and that their agent no longer lists; their GPUs are free again."""
+    nodes = set()
+    draining = Instance.objects.filter(desired=Desired.DRAINING).exclude(state=State.STOPPED)
+    for instance in draining.annotate(node_name=F("node__name")):
+        agent = agents.get(instance.node_name)
+        if agent is None or agent.error or any(seen.uid == str(instance.uid) for seen in agent.instances):
+            continue
+        Instance.objects.filter(pk=instance.pk).update(
+            desired=Desired.STOPPED, state=State.STOPPED, stopped_at=now, url=""
+        )
+        left = InstanceGpu.objects.filter(instance=instance, released_at__isnull=True)
+        gpus = list(left.values_list("gpu_id", flat=True))
+        left.update(released_at=now)
+        InstanceGpu.objects.filter(gpu__in=gpus, released_at__isnull=True).update(beside=False)
+        nodes.add(instance.node_name)
+    return frozenset(nodes)
+
+
+def apply_placement(service: Service, reporting: set[str], decisions: Mapping[int, int]) -> Changed:
+    """Brings instances towards the pools' wanted workers. `decisions`: pool -> the decision that new ones carry."""
+    wanted, standing, rooms = _wanted(service), _standing(service), _rooms(reporting)
+    plan = place(wanted, standing, rooms)
+    warm = dict(service.pools.filter(request_class__partition=service.partition_id).values_list("pk", "warm"))
+    kept = warm_pool.keep(plan, wanted, standing, rooms, warm)
+    plan = replace(plan, drains=tuple(pk for pk in plan.drains if pk not in kept.asleep))
+    names = dict(Node.objects.values_list("pk", "name"))
+    nodes = {names[node_id] for node_id in (*_apply(service, plan, decisions), *_keep_warm(service, kept))}
+    for pool_id, mode in plan.unplaceable:
+        log.warning("%s of pool %d fits on no node as things are", mode.name, pool_id)
+    return Changed(frozenset(nodes), plan.waiting, plan.unplaceable)
+
+
+def _apply(service: Service, plan: Placement, decisions: Mapping[int, int]) -> set[int]:
+    touched = set(Instance.objects.filter(pk__in=[*plan.moves, *plan.drains]).values_list("node_id", flat=True))
+    for instance_id, pool_id in plan.moves.items():
+        Instance.objects.filter(pk=instance_id).update(pool_id=pool_id)
+    Instance.objects.filter(pk__in=plan.drains).update(desired=Desired.DRAINING)
+    for start in plan.starts:
+        _start(service, start, decisions.get(start.pool_id))
+        touched.add(start.node_id)
+    return touched
+
+
+def _keep_warm(service: Service, kept: warm_pool.Kept) -> list[int]:
+    """The nodes on which something changes."""
+    changed: list[int] = []
+    for wish, ids in ((Desired.SLEEPING, kept.asleep), (Desired.RUNNING, kept.woken)):
+        rows = Instance.objects.filter(pk__in=ids).exclude(desired=wish)
+        changed += rows.values_list("node_id", flat=True)
+        rows.update(desired=wish)
+    for start in kept.starts:
+        _start(service, start, None, Desired.SLEEPING)
+        changed.append(start.node_id)
+    return changed
+
+
+def _start(service: Service, start: Start, decision_id: int | None, desired: str = Desired.RUNNING) -> None:
+    uids = {pk: str(uid) for pk, uid in Instance.objects.filter(pk__in=start.replaces).values_list("pk", "uid")}
+    instance = Instance.objects.create(
+        pool_id=start.pool_id,
+        node_id=start.node_id,
+        model_card=service.model_card,
+        gpu_type=start.mode.gpu,
+        tp=start.mode.tp,
+        decision_id=decision_id,
+        desired=desired,
+        replaces=[uids[old] for old in start.replaces],
+    )
+    InstanceGpu.objects.bulk_create(
+        InstanceGpu(instance=instance, gpu_id=gpu_id, beside=start.beside) for gpu_id in start.gpu_ids
+    )
+
+
+def _wanted(service: Service) -> list[Wanted]:
+    pools = Pool.objects.filter(service=service).select_related("request_class")
+    shadow = service.policy_knobs().shadow
+    return [
+        Wanted(pool.pk, pool.site_id, pool.request_class.name, workers_from_json(pool.workers), shadow)
+        for pool in pools
+        if pool.workers
+    ]
+
+
+def _standing(service: Service) -> list[Standing]:
+    live = (
+        Instance.objects.filter(pool__service=service, node__isnull=False)
+        .exclude(state=State.STOPPED)
+        .annotate(site=F("node__cluster__site_id"), on=F("node_id"), class_name=F("pool__request_class__name"))
+        .order_by("pk")
+    )
+    holds: dict[int, list[InstanceGpu]] = {}
+    for hold in InstanceGpu.objects.filter(instance__in=live, released_at__isnull=True).select_related("gpu__node"):
+        holds.setdefault(hold.instance_id, []).append(hold)
+    ids = {str(row.uid): row.pk for row in live}
+    return [
+        Standing(
+            id=row.pk,
+            pool_id=row.pool_id,
+            site_id=row.site,
+            node_id=row.on,
+            request_class=row.class_name,
+            mode=Mode(row.gpu_type, row.tp),
+            running=row.desired in (Desired.RUNNING, Desired.SLEEPING),
+            warm=row.desired == Desired.SLEEPING,
+            state=row.state,
+            gpu_ids=tuple(hold.gpu_id for hold in holds.get(row.pk, ())),
+            roomy=gpu_memory.holds_two(service.model_card, row.tp, holds.get(row.pk, ())),
+            beside=any(hold.beside for hold in holds.get(row.pk, ())),
+            order=row.pk,
+            replaces=tuple(ids[uid] for uid in row.replaces if uid in ids),
+        )
+        for row in live
+    ]
+
+
+def _rooms(reporting: set[str]) -> list[NodeRoom]:
+    held = set(InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu_id", flat=True))
+    drained = in_force.drained_sites()
+    rooms: dict[int, tuple[int, dict[str, list[int]]]] = {}
+    gpus = Gpu.objects.filter(node__schedulable=True, node__name__in=reporting).order_by("node_id", "index")
+    for gpu_id, node_id, site_id, kind in gpus.values_list("pk", "node_id", "node__cluster__site_id", "gpu_type"):
+        _, free = rooms.setdefault(node_id, (site_id, {}))
+        free.setdefault(kind, [])
+        if gpu_id not in held and site_id not in drained:
+            free[kind].append(gpu_id)
+    return [
+        NodeRoom(node_id, site_id, {kind: tuple(ids) for kind, ids in free.items()})
+        for node_id, (site_id, free) in rooms.items()
+    ]

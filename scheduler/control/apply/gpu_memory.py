@@ -1,0 +1,53 @@
+"""Whether the memory of GPUs holds two engines of a model card at once: a shadow, and the one that it replaces.
+
+vLLM takes a share of each GPU's memory when it starts (`--gpu-memory-utilization`, 0.9 unless told otherwise), and
+refuses to start where less is free. So both fit only where the card gives them less than half each, and where that is
+enough for the weights and one request of the longest kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from core.engine.engine_model import UnknownConfiguration, engine_model
+from core.engine.overheads import weight_bytes
+from pools.models import InstanceGpu, ModelCard
+
+DEFAULT_SHARE = 0.9  # vLLM's
+BOTH_AT_MOST = 0.96  # of a GPU: the driver, and what CUDA takes for each process, need some
+GB = 1e9
+
+
+def holds_two(card: ModelCard, tp: int, holds: Sequence[InstanceGpu]) -> bool:
+    """Never on a simulated node, whose engines have their GPUs to themselves, nor where the need is not known, nor
+    for one that stands beside another itself.
+    """
+    gpus = [hold.gpu for hold in holds]
+    if not gpus or any(gpu.node.simulated for gpu in gpus) or any(hold.beside for hold in holds):
+        return False
+    share = memory_share(card.engine_arguments)
+    need = need_bytes(card, gpus[0].gpu_type, tp)
+    least = min(gpu.memory_gb for gpu in gpus) * GB
+    return need is not None and 2.0 * share <= BOTH_AT_MOST and need <= share * least
+
+
+def memory_share(arguments: Sequence[str]) -> float:
+    """Of each GPU, by an engine's arguments, which have been checked; what is no number is vLLM's to refuse."""
+    words = iter(arguments)
+    for word in words:
+        name, joined, value = word.partition("=")
+        if name == "--gpu-memory-utilization":
+            try:
+                return float(value if joined else next(words, ""))
+            except ValueError:
+                return DEFAULT_SHARE
+    return DEFAULT_SHARE
+
+
+def need_bytes(card: ModelCard, gpu_type: str, tp: int) -> float | None:
+    """Of one GPU, for its part of the weights and of one request as long as the card lets it be; None: not known."""
+    try:
+        worker = engine_model(card.name, gpu_type, tp, card.engine)
+        return (weight_bytes(card.name) + worker.constants.kv_bytes * card.max_model_len) / tp
+    except UnknownConfiguration:
+        return None

@@ -1,0 +1,66 @@
+"""Plans that wait for a person's word. Made by the epochs, decided on in `holds`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+from pools.models import Service
+from scheduler.control import service_policy
+from scheduler.control.steps.policy_steps import Result
+from scheduler.json_values import to_json
+from scheduler.models import Approval, ControllerState, Epoch, ServiceMode
+
+NOT_CARRIED_OUT = (Epoch.Status.ADVISED, Epoch.Status.WAITING)
+
+
+def basis(service: Service, controller: ControllerState) -> str:
+    """What a plan was made on, as far as it bears on carrying it out: policy, partition, pools, the loop's state."""
+    pools = service.pools.order_by("pk").values_list("pk", "gpu_budget", "workers")
+    told = [service_policy.signature(service), service.partition_id, controller.version, [list(row) for row in pools]]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def still_waits(service: Service, controller: ControllerState, loop: str, result: Result) -> bool:
+    """Whether the very same plan waits already: it is not asked for twice."""
+    pending = Approval.objects.filter(service=service, loop=loop, status=Approval.Status.PENDING).first()
+    if pending is None:
+        return False
+    return pending.basis == basis(service, controller) and pending.commands == to_json(result.effects.commands)
+
+
+def offer(epoch: Epoch, controller: ControllerState, result: Result, mode: ServiceMode, now: datetime) -> Approval:
+    """Asks for approval of an epoch's plan; what the same loop asked for before is out of date."""
+    supersede(epoch.service, epoch.kind, "A newer plan has taken its place.", now)
+    return Approval.objects.create(
+        epoch=epoch,
+        service=epoch.service,
+        controller=controller,
+        loop=epoch.kind,
+        commands=to_json(result.effects.commands),
+        state=result.state,
+        basis=basis(epoch.service, controller),
+        created_at=now,
+        expires_at=now + timedelta(seconds=mode.approve_within_s),
+    )
+
+
+def supersede(service: Service, loop: str | None, note: str, now: datetime) -> None:
+    """What waits of this loop, or of all, is out of date."""
+    rows = Approval.objects.filter(service=service, status=Approval.Status.PENDING)
+    close(rows.filter(loop=loop) if loop else rows, Approval.Status.OUTDATED, now, note)
+
+
+def lapse(now: datetime) -> None:
+    """What nobody approved in time is not carried out."""
+    rows = Approval.objects.filter(status=Approval.Status.PENDING, expires_at__lte=now)
+    close(rows, Approval.Status.EXPIRED, now, "Nobody approved it in time.")
+
+
+def close(rows: Any, status: Approval.Status, now: datetime, note: str, by: Any = None) -> None:
+    ids = list(rows.values_list("pk", flat=True))
+    if ids:
+        Approval.objects.filter(pk__in=ids).update(status=status, decided_at=now, note=note[:300], decided_by=by)
+        Epoch.objects.filter(approval__in=ids, status=Epoch.Status.WAITING).update(status=Epoch.Status.ADVISED)

@@ -1,0 +1,101 @@
+"""Decision rows: what a loop decided, why, and what it expects of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Max
+
+from core.controllers.fleet.pool_loop import PoolDecision
+from core.types import Alternative, Command, Effects, Loop, Rationale
+from pools.models import Service
+from scheduler.json_values import to_json
+from scheduler.models import Decision, Epoch
+
+FAILED = "failed"
+EXPECTED = ("power_w", "energy_j", "carbon_gco2e", "cost_usd", "ttft_s", "tpot_s")
+
+
+def of_service(epoch: Epoch, effects: Effects, now: datetime, kind: Loop | None = None) -> Decision:
+    """One row for the whole service. `kind` where it is not the epoch's own: scale's follow-up of a carbon epoch."""
+    return _create(epoch, effects.rationale, effects.commands, now, kind)
+
+
+def of_pools(
+    epoch: Epoch, effects: Effects, changed: Iterable[PoolDecision], now: datetime, kind: Loop | None = None
+) -> dict[int, int]:
+    """One row a pool that changes, or one that says why none does. Returns pool -> decision."""
+    pools = {(p.site.name, p.request_class.name): p for p in _pools(epoch.service)}
+    made: dict[int, int] = {}
+    for item in changed:
+        pool = pools[item.pool.site, item.pool.request_class]
+        commands = [command for command in effects.commands if getattr(command, "pool", None) == item.pool]
+        made[pool.pk] = _create(epoch, item.rationale, commands, now, kind, pool_id=pool.pk).pk
+    if not made:
+        of_service(epoch, effects, now, kind)
+    return made
+
+
+def failed(epoch: Epoch, now: datetime, error: str) -> Decision:
+    """The record of a controller that stumbled: nothing was commanded."""
+    return Decision.objects.create(
+        kind=epoch.kind,
+        at=now,
+        service=epoch.service,
+        epoch=epoch,
+        reason=FAILED,
+        summary=f"The {epoch.kind} epoch failed and the last plan stays: {error}"[:500],
+    )
+
+
+def latest_by_pool(service: Service) -> dict[int, int]:
+    """The decision that each pool's workers follow from."""
+    rows = Decision.objects.filter(service=service, pool__isnull=False, kind__in=(Loop.SCALE, Loop.SHARD))
+    rows = rows.exclude(epoch__status__in=(Epoch.Status.ADVISED, Epoch.Status.WAITING))
+    return dict(rows.values_list("pool").annotate(newest=Max("id")).values_list("pool", "newest"))
+
+
+def _pools(service: Service) -> Any:
+    active = service.pools.filter(request_class__partition=service.partition_id)
+    return active.select_related("site", "request_class")
+
+
+def _create(
+    epoch: Epoch,
+    rationale: Rationale,
+    commands: Iterable[Command],
+    now: datetime,
+    kind: Loop | None = None,
+    pool_id: int | None = None,
+) -> Decision:
+    return Decision.objects.create(
+        kind=(kind or Loop(epoch.kind)).value,
+        at=now,
+        service=epoch.service,
+        epoch=epoch,
+        pool_id=pool_id,
+        reason=rationale.reason.value,
+        summary=_for_people(rationale.summary, epoch.service)[:500],
+        inputs=to_json(rationale.inputs),
+        alternatives=to_json(rationale.alternatives),
+        commands=to_json(tuple(commands)),
+        predicted=_expected(rationale.alternatives),
+    )
+
+
+def _expected(alternatives: Iterable[Alternative]) -> dict[str, Any]:
+    """The figures of what was chosen, to be held against what comes."""
+    chosen = next((row for row in alternatives if row.chosen), None)
+    if chosen is None:
+        return {}
+    figures = {name: getattr(chosen, name) for name in EXPECTED}
+    return {name: value for name, value in figures.items() if value is not None} | {"source": chosen.source.value}
+
+
+def _for_people(summary: str, service: Service) -> str:
+    """Controllers know sites by their names; people read labels."""
+    for name, label in service.pools.values_list("site__name", "site__label").distinct():
+        summary = summary.replace(name, label or name)
+    return summary

@@ -1,0 +1,323 @@
+"""Runs the slow loops: snapshot -> step -> one transaction of state, rows and reasons -> Redis.
+
+An epoch is unique by (kind, service, period, floor(t / period)): whoever inserts its row first has it, and what a
+second process worked out meanwhile is rolled back. The controller's state moves by compare-and-swap; when it moved
+under us, the epoch is worked out again on what is now there.
+
+Epochs out of turn (a policy was changed, or a step asked for its turn before its next epoch) have the moment in
+milliseconds as their index, below zero. Which step a loop runs is for the service's policy to say (`steps`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import redis
+from django.db import DatabaseError, IntegrityError, transaction
+from django.utils import timezone
+
+from core.types import Command, Effects, Loop, Reason
+from pools.models import Service
+from scheduler import agents
+from scheduler.control import approvals, decision_rows, in_force, recordings, service_policy
+from scheduler.control.apply import apply, publish
+from scheduler.control.steps import autoscale_step, dynamollm_steps, policy_steps, right_size_step
+from scheduler.control.steps.policy_steps import Result, Turn, carbon_plan, period_s
+from scheduler.json_values import commands_from_json
+from scheduler.models import Approval, ControllerState, Epoch, ServiceMode
+
+__all__ = ["carbon_plan", "carry_out", "has_plan", "run", "run_now", "settle"]
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 3
+EPOCH_LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)  # slowest first
+STEPS: Mapping[tuple[Loop, str], Callable[[Turn], Result]] = {
+    (Loop.CARBON, "freesh"): policy_steps.freesh_step,
+    (Loop.CARBON, "off"): policy_steps.shared_out_step,
+    (Loop.SCALE, "fleet"): policy_steps.fleet_step,
+    (Loop.SCALE, "static"): policy_steps.static_step,
+    (Loop.SCALE, "placement"): policy_steps.static_step,
+    (Loop.SCALE, "dynamo"): dynamollm_steps.scale,
+    (Loop.SCALE, "throttle"): autoscale_step.scale,
+    (Loop.SCALE, "right_size"): right_size_step.scale,
+    (Loop.SHARD, "mix"): policy_steps.mix_step,
+    (Loop.SHARD, "dynamo"): dynamollm_steps.shard,
+    (Loop.SHARD, "off"): policy_steps.off_step,
+}
+META = "_"  # in a ControllerState's value: whose it is, and when it was last looked at
+
+
+class Stale(Exception):
+    """The controller's state moved while we computed."""
+
+
+def has_plan(service: Service) -> bool:
+    return carbon_plan(service) is not None
+
+
+def run(service: Service, loop: Loop, now: datetime) -> Epoch | None:
+    """One epoch of one loop for one service; None when it has been run already, or there was nothing to tell.
+
+    A controller's exception is stored with the epoch: the last plan stays in force and the next epoch tries again.
+    """
+    period = period_s(loop, service_policy.of(service))
+    index = math.floor(now.timestamp() / period)
+    if not (_looked(service, loop, period, index) or _rows(service, loop, period, index).exists()):
+        return _run(service, loop, index, now)
+    asked_s = _meta(service, loop).get("next_tick_s")
+    return None if asked_s is None or asked_s > now.timestamp() else _run(service, loop, -round(1000 * asked_s), now)
+
+
+def run_now(service: Service, now: datetime) -> list[Epoch]:
+    """All loops at once and out of turn, slowest first: the policy has changed."""
+    found = [_run(service, loop, -round(1000 * now.timestamp()), now) for loop in EPOCH_LOOPS]
+    return [epoch for epoch in found if epoch is not None]
+
+
+def _run(service: Service, loop: Loop, index: int, now: datetime) -> Epoch | None:
+    for _ in range(ATTEMPTS):
+        service.refresh_from_db()  # another loop may have changed its partition, an operator its policy
+        if in_force.is_paused(service, loop):
+            return None  # which the pause itself has put on record
+        if _rows(service, loop, period_s(loop, service_policy.of(service)), index).exists():
+            return None
+        try:
+            return _run_once(service, loop, index, now)
+        except Stale:
+            continue
+        except IntegrityError as error:
+            if "epoch_runs_once" not in str(error):
+                raise
+    log.info("%s epoch %d of %s was run elsewhere", loop.value, index, service)
+    return None
+
+
+def _rows(service: Service, loop: Loop, period: float, index: int) -> Any:
+    return Epoch.objects.filter(kind=loop.value, service=service, period_s=period, index=index)
+
+
+def _meta(service: Service, loop: Loop) -> Mapping[str, Any]:
+    state = ControllerState.objects.filter(kind=loop.value, service=service).first()
+    found: Mapping[str, Any] = state.value.get(META, {}) if state else {}
+    return found
+
+
+def _looked(service: Service, loop: Loop, period: float, index: int) -> bool:
+    """Whether a loop that rests has had its turn; it leaves no row each time."""
+    meta = _meta(service, loop)
+    return meta.get("looked") == [period, index] and meta.get("policy") == service_policy.signature(service)
+
+
+def _run_once(service: Service, loop: Loop, index: int, now: datetime) -> Epoch | None:
+    started_at, clock = timezone.now(), time.monotonic()
+    try:
+        return _decide_and_apply(service, loop, index, now)
+    except (Stale, DatabaseError, redis.RedisError):
+        raise
+    except Exception as error:
+        # Whatever a controller stumbles over must not take the fleet down, nor go unseen.
+        log.exception("%s epoch %d of %s failed", loop.value, index, service)
+        failure = f"{type(error).__name__}: {error}"
+        with transaction.atomic():
+            epoch = _epoch(service, loop, index, started_at, clock, Epoch.Status.FAILED, now, failure)
+            decision_rows.failed(epoch, now, failure)
+        return epoch
+
+
+def _decide_and_apply(service: Service, loop: Loop, index: int, now: datetime) -> Epoch | None:
+    client = agents.connect()
+    reporting = agents.reporting(client, now)
+    started_at, clock = timezone.now(), time.monotonic()
+    touched: frozenset[str] = frozenset()
+    with recordings.noting() as notes:
+        state, result, fresh = _decide(service, loop, index, now, reporting)
+        with transaction.atomic():
+            if result.rests and not fresh and not result.effects.commands:
+                _swap(state, result.state)
+                return None
+            epoch = _epoch(service, loop, index, started_at, clock, _status(result.effects), now)
+            apply.lock()
+            if in_force.is_paused(service, loop):
+                raise Stale  # somebody paused it while it computed
+            recordings.keep(epoch, notes, now)
+            mode = in_force.mode_of(service)
+            if result.effects.commands and mode.mode != mode.Mode.ACT:
+                return _only_tell(epoch, state, result, mode, now)
+            _swap(state, result.state)
+            approvals.supersede(service, loop.value, "The loop has decided anew.", now)
+            made = _apply(service, loop, epoch, result, now, reporting)
+            if result.effects.commands:
+                touched = apply.apply_placement(service, reporting, made).nodes
+    if result.effects.commands:
+        _tell(client, touched, made)
+    return epoch
+
+
+def _decide(
+    service: Service, loop: Loop, index: int | None, now: datetime, reporting: set[str]
+) -> tuple[ControllerState, Result, bool]:
+    """The step's answer, with whose state it is in it. Last: whether it is the first under this policy.
+
+    Another step's state is not read, but for the carbon loop's: that is the plan in force, whoever made it. `index`
+    None: it follows up on another loop, and has its own turn still before it.
+    """
+    state, _ = ControllerState.objects.get_or_create(kind=loop.value, service=service)
+    knobs, signature = service_policy.of(service), service_policy.signature(service)
+    name = str(getattr(knobs, loop.value))
+    meta = state.value.get(META, {})
+    fresh = meta.get("policy") != signature
+    known = state.value if loop is Loop.CARBON or meta.get("step") == name else {}
+    result = _around_pins(service, STEPS[loop, name](Turn(service, knobs, now, reporting, known, fresh)))
+    mine = {
+        "step": name,
+        "policy": meta.get("policy") if index is None else signature,
+        "looked": [period_s(loop, knobs), index],
+        "next_tick_s": result.next_tick_s,
+    }
+    return state, replace(result, state={**result.state, META: mine}), fresh
+
+
+def _around_pins(service: Service, result: Result) -> Result:
+    """The answer without what it says of pools that a person has pinned."""
+    keys = {pin.key for pin in in_force.pins(service)}
+    if not keys:
+        return result
+    commands = tuple(own for own in result.effects.commands if getattr(own, "pool", None) not in keys)
+    per_pool = tuple(own for own in result.per_pool if own.pool not in keys)
+    return replace(result, effects=replace(result.effects, commands=commands), per_pool=per_pool)
+
+
+def _only_tell(epoch: Epoch, state: ControllerState, result: Result, mode: ServiceMode, now: datetime) -> Epoch:
+    """Puts a decision on record that is not carried out, or not before somebody approves it."""
+    asks = mode.mode == mode.Mode.APPROVE
+    epoch.status = Epoch.Status.WAITING if asks else Epoch.Status.ADVISED
+    epoch.save(update_fields=["status"])
+    if asks and approvals.still_waits(epoch.service, state, epoch.kind, result):
+        return epoch
+    if epoch.kind == Loop.CARBON:
+        decision_rows.of_service(epoch, result.effects, now)
+    else:
+        decision_rows.of_pools(epoch, result.effects, result.per_pool, now)
+    if asks:
+        approvals.offer(epoch, state, result, mode, now)
+    return epoch
+
+
+def carry_out(approval: Approval, now: datetime) -> bool:
+    """Carries out exactly what was approved, inside the caller's transaction and under its `apply.lock`.
+
+    False: what the plan was made on has moved; nothing is changed. Of a carbon plan the workers follow at once, as they
+    do when it acts by itself.
+    """
+    service, state = approval.service, approval.controller
+    service.refresh_from_db()
+    state.refresh_from_db()
+    if approvals.basis(service, state) != approval.basis:
+        return False
+    client = agents.connect()
+    reporting = agents.reporting(client, now)
+    _swap(state, approval.state)
+    commands = commands_from_json(approval.commands)
+    if approval.loop == Loop.CARBON:
+        made = _apply_plan(service, approval.epoch, commands, now, reporting)
+    else:
+        apply.apply_workers(service, commands)
+        made = dict(approval.epoch.decisions.exclude(pool=None).values_list("pool_id", "pk"))
+    touched = apply.apply_placement(service, reporting, made).nodes
+    Epoch.objects.filter(pk=approval.epoch_id).update(status=Epoch.Status.APPLIED)
+    transaction.on_commit(lambda: _tell(client, touched, made))
+    return True
+
+
+def _tell(client: redis.Redis, touched: frozenset[str], made: dict[int, int]) -> None:
+    publish.publish(client, timezone.now())
+    publish.nudge(touched, decision_id=next(iter(made.values()), None))
+
+
+def settle(client: redis.Redis, now: datetime) -> frozenset[str]:
+    """Finishes what placements wait for: drains that ended, starts that had no GPU. Returns the nodes concerned."""
+    states = agents.states(client, agents.nodes())
+    reporting = agents.reporting(client, now)
+    touched: frozenset[str] = frozenset()
+    with transaction.atomic():
+        apply.lock()
+        approvals.lapse(now)
+        touched |= apply.finish_drains(states, now)
+        for service in Service.objects.all():
+            touched |= apply.apply_placement(service, reporting, decision_rows.latest_by_pool(service)).nodes
+    return touched
+
+
+def _apply(
+    service: Service, loop: Loop, epoch: Epoch, result: Result, now: datetime, reporting: set[str]
+) -> dict[int, int]:
+    """Writes commands and decisions; returns pool -> decision for the instances that follow from them."""
+    if loop is not Loop.CARBON:
+        apply.apply_workers(service, result.effects.commands)
+        return decision_rows.of_pools(epoch, result.effects, result.per_pool, now)
+    decision = decision_rows.of_service(epoch, result.effects, now)
+    if not result.effects.commands:
+        return {}
+    return {pool.pk: decision.pk for pool in service.pools.all()} | _apply_plan(
+        service, epoch, result.effects.commands, now, reporting
+    )
+
+
+def _apply_plan(
+    service: Service, epoch: Epoch, commands: Iterable[Command], now: datetime, reporting: set[str]
+) -> dict[int, int]:
+    """A carbon plan: its budgets, and the workers that follow from them."""
+    apply.apply_budgets(service, commands)
+    # Pools that lost or gained GPUs get their workers at once rather than at the next scale epoch.
+    state, follow_up, _ = _decide(service, Loop.SCALE, None, now, reporting)
+    _swap(state, follow_up.state)
+    apply.apply_workers(service, follow_up.effects.commands)
+    return decision_rows.of_pools(epoch, follow_up.effects, follow_up.per_pool, now, kind=Loop.SCALE)
+
+
+def _swap(state: ControllerState, value: dict[str, Any]) -> None:
+    """Raises Stale when another process was quicker."""
+    moved = ControllerState.objects.filter(pk=state.pk, version=state.version).update(
+        version=state.version + 1, value=value, updated_at=timezone.now()
+    )
+    if moved != 1:
+        raise Stale
+
+
+def _epoch(
+    service: Service,
+    loop: Loop,
+    index: int,
+    started_at: datetime,
+    clock: float,
+    status: Epoch.Status,
+    now: datetime,
+    error: str = "",
+) -> Epoch:
+    period = period_s(loop, service_policy.of(service))
+    return Epoch.objects.create(
+        kind=loop.value,
+        service=service,
+        index=index,
+        period_s=period,
+        due_at=datetime.fromtimestamp(index * period, UTC) if index >= 0 else now,
+        started_at=started_at,
+        finished_at=timezone.now(),
+        status=status,
+        solve_s=time.monotonic() - clock,
+        error=error,
+    )
+
+
+def _status(effects: Effects) -> Epoch.Status:
+    """Infeasible also where the best that can be done was done: an operator is to hear of it."""
+    if effects.rationale.reason is Reason.INFEASIBLE:
+        return Epoch.Status.INFEASIBLE
+    return Epoch.Status.APPLIED if effects.commands else Epoch.Status.HELD

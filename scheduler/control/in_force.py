@@ -1,0 +1,171 @@
+"""What people hold, as the loops read it: pauses, modes, and overrides that are in force now.
+
+Overrides are part of the policy's signature: when one begins or ends, by hand or by its expiry, all loops of the
+services concerned decide anew within seconds, as after a change of policy. `holds` is where they are made.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from core.controllers.fleet.explain import gpus_of
+from core.types import CarbonPlan, Loop, Mode, PartitionOption, PoolKey, SiteView
+from pools.models import Pool, Service
+from scheduler.json_values import workers_from_json
+from scheduler.models import LoopPause, Override, ServiceMode
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A pool whose workers a person has set. Plans are made around it: its GPUs and what it carries are not theirs."""
+
+    pool_id: int
+    site_id: int
+    key: PoolKey
+    partition: str
+    workers: Mapping[Mode, int]
+
+    @property
+    def gpus(self) -> dict[str, int]:
+        return gpus_of(self.workers)
+
+
+def open_pauses() -> QuerySet[LoopPause]:
+    return LoopPause.objects.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=timezone.now()), ended_at=None)
+
+
+def open_overrides() -> QuerySet[Override]:
+    return Override.objects.filter(ended_at=None, expires_at__gt=timezone.now())
+
+
+def is_paused(service: Service, loop: Loop) -> bool:
+    return open_pauses().filter(service=service, loop=loop.value).exists()
+
+
+def mode_of(service: Service) -> ServiceMode:
+    """The service's mode; one that nobody has set acts."""
+    return ServiceMode.objects.filter(service=service).first() or ServiceMode(service=service)
+
+
+def planned_around(service: Service) -> tuple[Override, ...]:
+    """Overrides that plans of this service are made around."""
+    own = Q(service=service, kind__in=(Override.Kind.WORKERS, Override.Kind.PARTITION))
+    drains = Q(kind=Override.Kind.DRAIN, site__pools__service=service)
+    return tuple(open_overrides().filter(own | drains).distinct().order_by("pk"))
+
+
+def partition_of(overrides: Iterable[Override]) -> str | None:
+    """The partition that is pinned, or that a pinned pool is of; the newest word counts."""
+    found = None
+    for item in overrides:
+        if item.kind == Override.Kind.PARTITION:
+            found = str(item.value["partition"])
+        elif item.kind == Override.Kind.WORKERS and item.pool is not None:
+            found = item.pool.request_class.partition.name
+    return found
+
+
+def pins(service: Service) -> tuple[Pin, ...]:
+    rows = open_overrides().filter(service=service, kind=Override.Kind.WORKERS).order_by("pk")
+    return tuple(pin_of(row.pool, row.value) for row in rows.select_related(*_POOL) if row.pool is not None)
+
+
+_POOL = ("pool__site", "pool__request_class__partition")
+
+
+def pin_of(pool: Pool, workers: Mapping[str, int]) -> Pin:
+    cell = pool.request_class
+    key = PoolKey(pool.site.name, cell.name)
+    return Pin(pool.pk, pool.site_id, key, cell.partition.name, workers_from_json(workers))
+
+
+def drained_sites() -> frozenset[int]:
+    rows = open_overrides().filter(kind=Override.Kind.DRAIN)
+    return frozenset(site_id for site_id in rows.values_list("site_id", flat=True) if site_id is not None)
+
+
+def pinned_gpus(services: Collection[Service]) -> Counter[tuple[int, str]]:
+    """(site, GPU type) -> GPUs of the services' pinned pools."""
+    found: Counter[tuple[int, str]] = Counter()
+    for service in services:
+        for pin in pins(service):
+            for gpu, count in pin.gpus.items():
+                found[pin.site_id, gpu] += count
+    return found
+
+
+def fixed_clocks() -> tuple[dict[str, float], dict[int, float]]:
+    """MHz by instance and by pool, where a person has fixed them."""
+    by_instance: dict[str, float] = {}
+    by_pool: dict[int, float] = {}
+    for row in open_overrides().filter(kind=Override.Kind.CLOCK).order_by("pk"):
+        if "mhz" not in row.value:
+            continue
+        if row.instance_uid is not None:
+            by_instance[str(row.instance_uid)] = float(row.value["mhz"])
+        elif row.pool_id is not None:
+            by_pool[row.pool_id] = float(row.value["mhz"])
+    return by_instance, by_pool
+
+
+def clock_floors() -> dict[int, float]:
+    """By pool, how far down in MHz a person lets clocks go."""
+    rows = open_overrides().filter(kind=Override.Kind.CLOCK, value__has_key="floor_mhz").order_by("pk")
+    return {row.pool_id: float(row.value["floor_mhz"]) for row in rows if row.pool_id is not None}
+
+
+# -- plans around pins -----------------------------------------------------------------------------
+
+
+def closed(sites: tuple[SiteView, ...], pinned: Collection[Pin]) -> tuple[SiteView, ...]:
+    """The sites, where no plan may put workers into a pinned pool."""
+    return tuple(
+        replace(site, closed=tuple(sorted(pin.key.request_class for pin in pinned if pin.key.site == site.name)))
+        for site in sites
+    )
+
+
+def relieved(option: PartitionOption, pinned: Collection[Pin]) -> PartitionOption:
+    """The partition, less what its pinned pools carry."""
+    own = [pin for pin in pinned if pin.partition == option.name]
+    if not own:
+        return option
+    carried: dict[str, float] = {}
+    for pin in own:
+        name = pin.key.request_class
+        for mode, count in pin.workers.items():
+            profile = option.profiles.get((name, mode))
+            carried[name] = carried.get(name, 0.0) + (count * profile.max_rps if profile else 0.0)
+    classes = tuple(
+        replace(one, demand_rps=tuple(max(0.0, rps - carried.get(one.name, 0.0)) for rps in one.demand_rps))
+        for one in option.classes
+    )
+    return replace(option, classes=classes)
+
+
+def with_pins(plan: CarbonPlan | None, pinned: Collection[Pin]) -> CarbonPlan | None:
+    if plan is None or not pinned:
+        return plan
+    bare = without_pins(plan, pinned)
+    assert bare is not None
+    own = {
+        (pin.key.site, pin.key.request_class, mode): count
+        for pin in pinned
+        if pin.partition == plan.partition
+        for mode, count in pin.workers.items()
+    }
+    return replace(bare, workers={**bare.workers, **own})
+
+
+def without_pins(plan: CarbonPlan | None, pinned: Collection[Pin]) -> CarbonPlan | None:
+    """What of a plan the loops may decide on."""
+    if plan is None or not pinned:
+        return plan
+    keys = {pin.key for pin in pinned if pin.partition == plan.partition}
+    workers = {worker: count for worker, count in plan.workers.items() if PoolKey(*worker[:2]) not in keys}
+    return replace(plan, workers=workers)

@@ -1,0 +1,102 @@
+"""Keeps what each controller was told, so that a live run can be gone through again: the same steps, the same answers.
+
+`step` stands before every controller's own; what it notes goes into the epoch's row. `replay` calls the steps again, as
+the simulator does, without clock, database or nodes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from core.observations.recording import named, recall, record
+from core.types import Effects
+from scheduler.models import Epoch
+
+log = logging.getLogger(__name__)
+
+KEPT = timedelta(days=2)
+
+S = TypeVar("S")
+R = TypeVar("R")
+Obs = TypeVar("Obs")
+C = TypeVar("C")
+
+_notes: ContextVar[list[dict[str, Any]] | None] = ContextVar("notes", default=None)
+
+
+@contextmanager
+def noting() -> Iterator[list[dict[str, Any]]]:
+    """Collects what the steps inside are told and answer."""
+    notes: list[dict[str, Any]] = []
+    token = _notes.set(notes)
+    try:
+        yield notes
+    finally:
+        _notes.reset(token)
+
+
+def step(
+    function: Callable[[S, Obs, C], tuple[R, Effects]], state: S, observation: Obs, config: C
+) -> tuple[R, Effects]:
+    """`function(state, observation, config)`, noted."""
+    answer = function(state, observation, config)
+    notes = _notes.get()
+    if notes is None:
+        return answer
+    try:
+        note = {
+            "step": f"{function.__module__}:{function.__qualname__}",
+            "told": record((state, observation, config)),
+            "commands": record(answer[1].commands),
+            "reason": answer[1].rationale.reason.value,
+        }
+    except TypeError:  # a decision is not to fail for its recording
+        log.exception("a step of %s cannot be recorded", function.__module__)
+    else:
+        notes.append(note)
+    return answer
+
+
+def keep(epoch: Epoch, notes: list[dict[str, Any]], now: datetime) -> None:
+    """Puts the notes into the epoch's row, and lets go of those of long ago."""
+    Epoch.objects.filter(pk=epoch.pk).update(recording=notes)
+    Epoch.objects.filter(recording__isnull=False, due_at__lt=now - KEPT).update(recording=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One step of a recorded epoch, taken again."""
+
+    epoch_id: int
+    kind: str
+    step: str
+    same: bool
+    then: str  # reason and commands, in words
+    now: str
+
+
+def replay(epoch: Epoch) -> list[Replayed]:
+    """Takes the epoch's steps again. Raises RecordingError when the code has moved on from what was recorded."""
+    found = []
+    for note in epoch.recording or []:
+        state, observation, config = recall(note["told"])
+        _, effects = named(note["step"])(state, observation, config)
+        commands = recall(note["commands"])
+        same = commands == effects.commands and note["reason"] == effects.rationale.reason.value
+        found.append(
+            Replayed(
+                epoch.pk,
+                epoch.kind,
+                note["step"],
+                same,
+                f"{note['reason']}: {commands}",
+                f"{effects.rationale.reason.value}: {effects.commands}",
+            )
+        )
+    return found

@@ -1,0 +1,105 @@
+"""A service's policy: what its loops run, what gateways and agents are told, and how it is changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from core.policy.presets import Knobs
+from core.ports import EngineLimits, EngineOptions
+from core.types import Loop
+from pools import wire
+from pools.models import Service
+from pools.services import ensure_partition, ensure_pools
+from scheduler.control import in_force
+from scheduler.models import ControllerState
+
+KIND = "policy"  # of the ControllerState that says which policy the loops have taken up
+_CLOCK_FLAGS = ("throttle", "retail")  # clock rules that live at the gateway
+_REQUEST_KNOBS = [name for name in wire.RequestPolicy.__struct_fields__ if name not in _CLOCK_FLAGS]
+# Every engine is started so that it goes by priority: requests that bring none are served as they come, and a policy
+# that sends priorities needs no engine to be restarted.
+ENGINE_OPTIONS = EngineOptions("priority", preempt_for_waiting=True)
+
+
+def of(service: Service) -> Knobs:
+    """What the policy sets, within what a person holds for now."""
+    own, name = service.policy_knobs(), in_force.partition_of(in_force.planned_around(service))
+    return own if name is None else replace(own, partition=name)
+
+
+def signature(service: Service) -> str:
+    """Changes with whatever the loops are to decide anew for: the policy, and the overrides that are in force."""
+    overrides = [item.pk for item in in_force.planned_around(service)]
+    own = [service.policy, service.knobs]
+    return json.dumps([*own, overrides] if overrides else own, sort_keys=True)
+
+
+@transaction.atomic
+def change(service: Service, name: str, overrides: Mapping[str, Any]) -> Knobs:
+    """Gives the service a policy. The loops take it up when `taken_up` is next asked.
+
+    Raises:
+        ValidationError: The name or a knob makes no sense; nothing is changed.
+    """
+    ensure_state(service)
+    service.policy, service.knobs = name, dict(overrides)
+    service.clean()
+    service.save(update_fields=["policy", "knobs"])
+    provide(service)
+    return of(service)
+
+
+def provide(service: Service) -> None:
+    """The partition that the policy names, and its pools."""
+    if name := of(service).partition:
+        ensure_pools(service, ensure_partition(name))
+
+
+def taken_up(service: Service, now: datetime) -> bool:
+    """Whether a change of policy was found by this call, and by no other process: its epochs are to be run now."""
+    state, own = ensure_state(service), signature(service)
+    if state.value.get("signature") == own:
+        return False
+    value = {"signature": own, "at": now.isoformat()}
+    rows = ControllerState.objects.filter(pk=state.pk, version=state.version)
+    return rows.update(version=state.version + 1, value=value) == 1
+
+
+def ensure_state(service: Service) -> ControllerState:
+    value = {"signature": signature(service)}
+    return ControllerState.objects.get_or_create(kind=KIND, service=service, defaults={"value": value})[0]
+
+
+# -- what others are told --------------------------------------------------------------------------
+
+
+def request_policy(knobs: Knobs) -> wire.RequestPolicy:
+    """Knobs and fields have the same names; a clock rule that lives at the gateway is a flag there."""
+    own: dict[str, Any] = {name: getattr(knobs, name) for name in _REQUEST_KNOBS}
+    own |= {name: knobs.clock == name for name in _CLOCK_FLAGS}
+    return wire.RequestPolicy(**own)
+
+
+def clock_rule(knobs: Knobs, paused: bool = False, advise: bool = False) -> wire.ClockPolicy:
+    """The service's rule, with the figures that settings give for all. `advise`: it is told, not set."""
+    loop: Any = settings.GREENSERVE_LOOPS["clock"]
+    own = {
+        "policy": knobs.clock,
+        "period_s": knobs.period_s(Loop.CLOCK, loop["period_s"]),
+        "predictor_error": knobs.predictor_error,
+        "paused": paused,
+        "advise": advise,
+    }
+    return wire.ClockPolicy(**{**loop, **own})
+
+
+def engine_limits(knobs: Knobs) -> EngineLimits:
+    limits = EngineLimits(itl_limit_s=knobs.itl_limit_s)
+    return limits if knobs.max_num_seqs is None else replace(limits, max_num_seqs=knobs.max_num_seqs)

@@ -1,0 +1,118 @@
+"""The Overhead Table on the live fleet (DynamoLLM IV-B): what changes of the last week took, by their rows.
+
+A start is from the decision to the first answer of the engine (`Instance.created_at` to `ready_at`, which its agent
+says once a completion has come), the fetching of weights included where they were fetched. A re-shard is from the
+decision to the last of its instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db.models import QuerySet
+
+from core.engine.engine_params import UnknownConfiguration
+from core.engine.overhead_table import OverheadTable, reshard_key, start_key
+from core.engine.overheads import Overheads, cold_start_s
+from core.types import Loop
+from pools.models import Instance, Service
+from scheduler.models import Decision
+
+MEASURED_FOR = timedelta(days=7)
+_MEASURED_AT_MOST = 200  # of a service, by kind
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One that was made. `published_s`: what it is published to take; None: nothing is."""
+
+    key: str
+    took_s: float
+    at: datetime
+    published_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A kind of change. `mean_s`: what plans reckon with, the newest counting most."""
+
+    change: str
+    mean_s: float
+    least_s: float
+    most_s: float
+    count: int
+    newest: datetime
+    published_s: float | None
+
+
+def table(service: Service, now: datetime) -> OverheadTable:
+    """What plans reckon with."""
+    return _table([*_starts(_of(service, now)), *_reshards(service, now)])
+
+
+def rows(services: Sequence[Service], now: datetime) -> list[Row]:
+    """As it is shown, by kind of change. Starts are added up over the services; two queries for each, and more for
+    re-shards.
+    """
+    found: dict[str, list[Change]] = {}
+    for service in services:
+        for change in (*_starts(_of(service, now)), *_reshards(service, now)):
+            found.setdefault(change.key, []).append(change)
+    return [_row(key, sorted(changes, key=lambda one: one.at)) for key, changes in sorted(found.items())]
+
+
+def published_start_s(model: str, *, warm: bool) -> float:
+    """What a start takes while none has been measured (DynamoLLM, table V)."""
+    try:
+        took_s = cold_start_s(Overheads(), warm=warm, weights_cached=warm, model_name=model)
+    except UnknownConfiguration:
+        took_s = cold_start_s(Overheads(), warm=warm, weights_cached=warm)
+    return took_s / float(settings.GREENSERVE_TRANSITION_SPEEDUP)
+
+
+def _row(key: str, changes: Sequence[Change]) -> Row:
+    took = [one.took_s for one in changes]
+    newest = changes[-1]
+    mean_s = _table(changes).seconds[key]
+    return Row(key, mean_s, min(took), max(took), len(took), newest.at, newest.published_s)
+
+
+def _table(changes: Sequence[Change]) -> OverheadTable:
+    found = OverheadTable()
+    for change in changes:
+        found = found.measured(change.key, change.took_s)
+    return found
+
+
+def _of(service: Service, now: datetime) -> QuerySet[Instance]:
+    """Instances of ours that became ready lately: who registered himself was started by somebody else."""
+    own = Instance.objects.filter(pool__service=service, node__isnull=False)
+    return own.filter(ready_at__gte=now - MEASURED_FOR).order_by("-ready_at")
+
+
+def _starts(ready: QuerySet[Instance]) -> Iterator[Change]:
+    """The oldest first."""
+    columns = ("model_card__name", "gpu_type", "tp", "created_at", "ready_at")
+    for model, gpu_type, tp, created_at, ready_at in reversed(ready.values_list(*columns)[:_MEASURED_AT_MOST]):
+        if ready_at is not None:
+            key = start_key(model, gpu_type, tp, warm=True)
+            took_s = max(0.0, (ready_at - created_at).total_seconds())
+            yield Change(key, took_s, ready_at, published_start_s(model, warm=True))
+
+
+def _reshards(service: Service, now: datetime) -> Iterator[Change]:
+    """Only of decisions that changed one server: of several it cannot be told whose instance was whose."""
+    decided = Decision.objects.filter(kind=Loop.SHARD, service=service, at__gte=now - MEASURED_FOR).exclude(commands=[])
+    for decision in reversed(decided.order_by("-at")[:_MEASURED_AT_MOST]):
+        changes = [c for c in decision.commands if c.get("type") == "ReshardNode" and c["source"] and c["target"]]
+        if len(changes) != 1:
+            continue
+        times = list(Instance.objects.filter(decision_id=decision.pk).values_list("ready_at", flat=True))
+        if not times or None in times:
+            continue
+        took_s = max((at - decision.at).total_seconds() for at in times if at is not None)
+        key = reshard_key(service.model_card.name, changes[0]["gpu"], changes[0]["source"], changes[0]["target"])
+        yield Change(key, max(0.0, took_s), decision.at, None)

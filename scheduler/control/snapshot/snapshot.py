@@ -1,0 +1,328 @@
+"""Rows -> observations: everything a controller is told, read at one moment."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Count, QuerySet
+
+from core.algorithms.fleet.fleet_problem import mode_failure
+from core.controllers.fleet.shared_out import NodeView, SharedOutObservation
+from core.observations.mode_profile import Lengths
+from core.policy.dynamo_classes import strictest
+from core.policy.presets import Knobs
+from core.types import (
+    CarbonObservation,
+    CarbonPlan,
+    ClassDemand,
+    Limits,
+    Loop,
+    Mode,
+    ModeProfile,
+    PartitionOption,
+    PoolKey,
+    PoolView,
+    ScaleObservation,
+    ShardObservation,
+    SiteView,
+)
+from pools.models import Gpu, Partition, Pool, RequestClass, Service, Site
+from scheduler.control import in_force
+from scheduler.control.snapshot.published_profiles import mode_profiles, typical, without_limits
+from scheduler.control.snapshot.recorded_demand import Arrivals, arrivals, foreseen
+from telemetry.carbon.site_signals import for_decisions, price_steps
+
+# Old and new instance both draw power while the new one sets up its engine (18 s) and loads weights from the host's
+# memory (15 s): DynamoLLM (arXiv 2408.00741), table V.
+TRANSITION_S = 33.0
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of one epoch: FREESH plans 30 minutes in six steps of five."""
+
+    period_s: float
+    count: int
+
+    @property
+    def step_s(self) -> float:
+        return self.period_s / self.count
+
+
+def steps_of(kind: str) -> Steps:
+    loop: Any = settings.GREENSERVE_LOOPS[kind]
+    return Steps(float(loop["period_s"]), int(loop.get("steps", 1)))
+
+
+def limits_of(service: Service) -> Limits:
+    """The service's objectives as the limits that plans must keep."""
+    by_kind = {slo.kind: slo.objective_s for slo in service.slos.all()}
+    return Limits(by_kind.get("ttft"), by_kind.get("tpot"), by_kind.get("e2e"))
+
+
+@dataclass(frozen=True, slots=True)
+class ClassNow:
+    """A class with its demand, and what each mode does for it at the lengths now seen.
+
+    `failed`: no mode keeps its limits, and why; demand and profiles are then without them, so that it is served at all.
+    """
+
+    cell: RequestClass
+    demand: ClassDemand
+    lengths: Lengths
+    profiles: Mapping[Mode, ModeProfile]
+    failed: str = ""
+
+    @property
+    def servable(self) -> bool:
+        return any(profile.max_rps > 0.0 for profile in self.profiles.values())
+
+    @property
+    def told(self) -> str:
+        """A sentence where the class is not planned for as it should be."""
+        if not self.servable:
+            return f"{self.cell.name}: no mode can serve it at all ({self.failed}), left out."
+        return (
+            f"{self.cell.name}: no mode keeps its limits ({self.failed}), planned without them." if self.failed else ""
+        )
+
+
+def classes_now(service: Service, knobs: Knobs, partition: Partition, seen: Arrivals, steps: int) -> list[ClassNow]:
+    """The classes of a partition, smallest first."""
+    cells = {cell.pk: cell for cell in partition.classes.order_by("rank")}
+    slo = limits_of(service)
+    limits = {pk: _limits(slo, cell, knobs) for pk, cell in cells.items()}
+    demands = seen.demands(list(cells.values()), slo, steps)
+    profiles = mode_profiles(service, cells, {pk: lengths for pk, (_, lengths) in demands.items()}, limits)
+    found = []
+    for pk, cell in cells.items():
+        demand, lengths = replace(demands[pk][0], limits=limits[pk]), demands[pk][1] or typical(service, cell)
+        own = {mode: profile for (of, mode), profile in profiles.items() if of == pk}
+        failures = {mode: mode_failure(profile, limits[pk]) for mode, profile in own.items()}
+        if any(failure is None for failure in failures.values()):
+            found.append(ClassNow(cell, demand, lengths, own))
+            continue
+        why = "; ".join(f"{mode.name}: {failure}" for mode, failure in sorted(failures.items())) or "no mode is known"
+        free = without_limits(service, own, lengths)
+        found.append(ClassNow(cell, replace(demand, limits=Limits()), lengths, free, why))
+    return found
+
+
+def _limits(slo: Limits, cell: RequestClass, knobs: Knobs) -> Limits:
+    if not knobs.class_limits:
+        return slo
+    return replace(strictest([slo, Limits(cell.ttft_threshold_s, cell.tpot_threshold_s)]), e2e_s=slo.e2e_s)
+
+
+def _option(name: str, classes: Sequence[ClassNow]) -> PartitionOption:
+    """Those classes that can be served somehow: one that cannot must not keep all others from a plan."""
+    able = [own for own in classes if own.servable]
+    return PartitionOption(
+        name,
+        tuple(own.demand for own in able),
+        {(own.cell.name, mode): profile for own in able for mode, profile in own.profiles.items()},
+    )
+
+
+def carbon(
+    service: Service, knobs: Knobs, now: datetime, reporting: set[str]
+) -> tuple[CarbonObservation, tuple[str, ...]]:
+    """Every site and every partition the service may use, over the carbon loop's steps; and what is amiss, in words."""
+    steps = steps_of("carbon")
+    seen = foreseen(arrivals(service, now, steps.period_s), service, now, steps.step_s, steps.count)
+    offered = _offered_gpus(service, reporting)
+    places = list(Site.objects.filter(pools__service=service).distinct())
+    curves = for_decisions(places, now, now + timedelta(seconds=steps.step_s * steps.count))
+    sites = tuple(
+        SiteView(
+            name=site.name,
+            gpus=dict(offered.get(site.pk, {})),
+            pue=site.pue,
+            intensity_g_per_kwh=curves.steps(site, now, steps.step_s, steps.count),
+            price_usd_per_kwh=price_steps(site, now, steps.step_s, steps.count, "USD"),
+        )
+        for site in places
+    )
+    named = Partition.objects.filter(name=knobs.partition) if knobs.partition else service.partitions.order_by("name")
+    pinned = in_force.pins(service)
+    options, told = [], []
+    for partition in named:
+        classes = classes_now(service, knobs, partition, seen, steps.count)
+        options.append(in_force.relieved(_option(partition.name, classes), pinned))
+        told += [f"{partition.name} {own.told}" for own in classes if own.told]
+    sites = in_force.closed(sites, pinned)
+    return CarbonObservation(now.timestamp(), steps.step_s, sites, tuple(options), curves.signal), tuple(told)
+
+
+def shared_out(
+    service: Service, knobs: Knobs, now: datetime, nodes: tuple[NodeView, ...]
+) -> tuple[SharedOutObservation, tuple[str, ...]]:
+    """The nodes that are there, and the one partition of the policy; last: what is amiss, in words."""
+    steps = steps_of("carbon")
+    seen = arrivals(service, now, steps.period_s)
+    classes = classes_now(service, knobs, Partition.objects.get(name=knobs.partition), seen, 1)
+    option = in_force.relieved(_option(knobs.partition, classes), in_force.pins(service))
+    observation = SharedOutObservation(now.timestamp(), steps.period_s, nodes, option)
+    return observation, tuple(own.told for own in classes if own.told)
+
+
+def scale(service: Service, knobs: Knobs, now: datetime, plan: CarbonPlan | None) -> ScaleObservation:
+    steps = steps_of("scale")
+    return ScaleObservation(now.timestamp(), steps.step_s, pool_views(service, knobs, now, plan, steps.count))
+
+
+def shard(service: Service, knobs: Knobs, now: datetime, plan: CarbonPlan | None) -> ShardObservation:
+    return ShardObservation(
+        now_s=now.timestamp(),
+        epoch_s=knobs.period_s(Loop.SHARD, steps_of("shard").period_s),
+        pools=pool_views(service, knobs, now, plan, 1),
+        transition_s=TRANSITION_S / settings.GREENSERVE_TRANSITION_SPEEDUP,
+    )
+
+
+def look_back_s() -> float:
+    """One window for scale and shard: with a shorter one of its own, shard would in a lull give away the GPUs that
+    scale has given for the peak."""
+    return max(steps_of("scale").period_s, steps_of("shard").period_s)
+
+
+def _offered_gpus(service: Service, reporting: set[str]) -> Mapping[int, Counter[str]]:
+    """Site -> GPU type -> GPUs of reporting, schedulable nodes, less what other services' plans may use."""
+    found: dict[int, Counter[str]] = {}
+    rows = _usable(reporting)
+    for site_id, gpu_type in rows.values_list("node__cluster__site_id", "gpu_type"):
+        found.setdefault(site_id, Counter())[gpu_type] += 1
+    for (site_id, gpu_type), count in _taken([service]).items():
+        if site_id in found:
+            found[site_id][gpu_type] = max(0, found[site_id][gpu_type] - count)
+    return found
+
+
+def _usable(reporting: set[str]) -> QuerySet[Gpu]:
+    """GPUs of reporting, schedulable nodes, at sites that are not being drained."""
+    rows = Gpu.objects.filter(node__schedulable=True, node__name__in=reporting)
+    return rows.exclude(node__cluster__site__in=in_force.drained_sites())
+
+
+def _taken(services: Collection[Service]) -> Counter[tuple[int, str]]:
+    """(site, GPU type) -> GPUs that the plans of other services than these may use, and of their own pinned pools."""
+    taken = in_force.pinned_gpus(services)
+    for pool in Pool.objects.exclude(service__in=services).exclude(gpu_budget={}):
+        for gpu_type, count in pool.gpu_budget.items():
+            taken[pool.site_id, gpu_type] += count
+    return taken
+
+
+def offered_nodes(service: Service, reporting: set[str], sharing: Collection[Service] = ()) -> tuple[NodeView, ...]:
+    """The same node by node; what others use is taken from the smallest nodes, so that large ones stay whole.
+
+    `sharing`: services whose plans do not count, since they are made together with this one's.
+    """
+    rows = _usable(reporting).filter(node__cluster__site__pools__service=service)
+    keys = ("node__cluster__site_id", "node__cluster__site__name", "node__name", "gpu_type")
+    counts = rows.values_list(*keys).annotate(count=Count("pk", distinct=True)).order_by("count", "node__name")
+    taken = _taken([service, *sharing])
+    found = []
+    for site_id, site, _, gpu_type, count in counts:
+        less = min(count, taken[site_id, gpu_type])
+        taken[site_id, gpu_type] -= less
+        if count > less:
+            found.append(NodeView(site, gpu_type, count - less))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """DynamoLLM's cluster: `mode` is what one server runs at its best, `at` how many there are by site."""
+
+    mode: Mode
+    at: Mapping[str, int]
+
+    @property
+    def size(self) -> int:
+        return self.mode.tp
+
+
+def servers(service: Service, knobs: Knobs, reporting: set[str]) -> Servers | None:
+    """Of the GPU type of which most are offered; None: no node reports GPUs that the service may use."""
+    nodes = offered_nodes(service, reporting)
+    most = Counter[str]()
+    for node in nodes:
+        most[node.gpu] += node.gpus
+    if not most:
+        return None
+    kind = max(sorted(most), key=lambda name: most[name])
+    size = math.gcd(*(node.gpus for node in nodes if node.gpu == kind))
+    while size > knobs.tp:
+        size //= 2
+    at = Counter[str]()
+    for node in nodes:
+        at[node.site] += node.gpus // size if node.gpu == kind else 0
+    return Servers(Mode(kind, size), at)
+
+
+def pool_views(
+    service: Service, knobs: Knobs, now: datetime, plan: CarbonPlan | None, steps: int
+) -> tuple[PoolView, ...]:
+    """The pools of the partition in force that have a budget, each with its share of its class's demand."""
+    seen = foreseen(arrivals(service, now, look_back_s()), service, now, steps_of("scale").step_s, steps)
+    classes = {own.cell.pk: own for own in classes_now(service, knobs, service.partition, seen, steps)}
+    pools = [p for p in service.pools.filter(request_class__in=classes).select_related("site") if p.gpu_budget]
+    weights = {pool.pk: _capacity_rps(pool, classes[pool.request_class_id], plan) for pool in pools}
+    totals: dict[int, float] = {}
+    for pool in pools:
+        totals[pool.request_class_id] = totals.get(pool.request_class_id, 0.0) + weights[pool.pk]
+    pinned = {pin.pool_id for pin in in_force.pins(service)}
+    views = []
+    for pool in pools:
+        if pool.pk in pinned:
+            continue  # there is nothing to decide
+        own, total = classes[pool.request_class_id], totals[pool.request_class_id]
+        views.append(
+            PoolView(
+                key=PoolKey(pool.site.name, own.cell.name),
+                gpu_budget=dict(pool.gpu_budget),
+                workers={Mode.parse(name): count for name, count in pool.workers.items() if count},
+                demand=_scaled(own.demand, weights[pool.pk] / total if total else 0.0),
+                profiles=own.profiles,
+            )
+        )
+    return tuple(views)
+
+
+def shares(plan: CarbonPlan, option: PartitionOption) -> dict[PoolKey, float]:
+    """What part of its class each pool of the plan is to get: in proportion to what its workers carry."""
+    carries: dict[PoolKey, float] = {}
+    totals: dict[str, float] = {}
+    for (site, name, mode), count in plan.workers.items():
+        profile = option.profiles.get((name, mode))
+        rps = count * profile.max_rps if profile else 0.0
+        carries[PoolKey(site, name)] = carries.get(PoolKey(site, name), 0.0) + rps
+        totals[name] = totals.get(name, 0.0) + rps
+    return {key: rps / totals[key.request_class] for key, rps in carries.items() if totals[key.request_class] > 0.0}
+
+
+def _capacity_rps(pool: Pool, own: ClassNow, plan: CarbonPlan | None) -> float:
+    """What the carbon plan expects this pool to carry; without a plan for it, in proportion to its GPUs."""
+    planned = 0.0
+    for (site, request_class, mode), count in (plan.workers if plan else {}).items():
+        profile = own.profiles.get(mode)
+        if (site, request_class) == (pool.site.name, own.cell.name) and profile:
+            planned += count * profile.max_rps
+    return planned or 1e-6 * sum(pool.gpu_budget.values())
+
+
+def _scaled(demand: ClassDemand, share: float) -> ClassDemand:
+    return ClassDemand(
+        name=demand.name,
+        demand_rps=tuple(rate * share for rate in demand.demand_rps),
+        limits=demand.limits,
+        mean_prompt_tokens=demand.mean_prompt_tokens,
+        mean_output_tokens=demand.mean_output_tokens,
+    )

@@ -1,0 +1,1 @@
+"""Which steps a service's policy runs, fed from the database."""

@@ -1,0 +1,205 @@
+"""throttLL'eM's autoscaler on the live fleet (IV-D): the size of every engine follows the load, by shadow instances.
+
+The paper has one engine. Here the plan says how many a pool has; each is looked at by itself, with its share of the
+load of its class (`lately`): they share it in proportion to what they carry.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django.conf import settings
+
+from core.algorithms.fleet.fleet_problem import mode_failure
+from core.controllers.fleet import autoscale
+from core.controllers.fleet.autoscale import AutoscaleConfig, AutoscaleObservation, AutoscaleState, EngineSize
+from core.controllers.fleet.explain import gravest
+from core.controllers.fleet.pool_loop import PoolDecision, pool_name
+from core.engine.overhead_table import start_key
+from core.engine.overheads import Overheads, cold_start_s
+from core.types import CancelShadow, Command, Effects, Loop, Mode, PoolKey, Rationale, Reason, ScaleTo, StartShadow
+from pools.models import Instance
+from scheduler.control import recordings
+from scheduler.control.snapshot import measured_overheads, snapshot
+from scheduler.control.snapshot.recorded_demand import arrivals
+from scheduler.control.snapshot.snapshot import ClassNow
+from scheduler.control.steps import recent_load
+from scheduler.control.steps.policy_steps import Result, Turn, carbon_plan, nothing_to_do, period_s, planned_workers
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An instance that serves, or is the first of its place, and what warms up beside it."""
+
+    uid: str
+    pool: PoolKey
+    mode: Mode
+    shadow: Mode | None
+
+
+def scale(turn: Turn) -> Result:
+    """One period of every engine."""
+    plan = carbon_plan(turn.service)
+    if plan is None:
+        return nothing_to_do()
+    seen = arrivals(turn.service, turn.now, snapshot.look_back_s())
+    classes = {
+        own.cell.name: own for own in snapshot.classes_now(turn.service, turn.knobs, turn.service.partition, seen, 1)
+    }
+    engines = _engines(turn)
+    table = sizes(turn, classes)
+    workers: dict[PoolKey, dict[Mode, int]] = {}
+    present = planned_workers(turn.service, plan)
+    for key, (now, planned) in present.items():
+        workers[key] = _as_many(now, planned, [size.mode for size in table.get(key.request_class, ())])
+    load = recent_load.look(turn, classes, seen.declared)
+    told: dict[PoolKey, list[Effects]] = defaultdict(list)
+    states: dict[str, Any] = {}
+    for engine in engines:
+        if workers[engine.pool] != present[engine.pool][0]:
+            continue  # what is to run there is being set up anew
+        own = [size for size in table.get(engine.pool.request_class, ()) if size.mode.gpu == engine.mode.gpu]
+        if not any(size.mode == engine.mode for size in own):
+            continue
+        effects, states[engine.uid] = _look_at(turn, engine, own, _share(engine, engines, table, load.rates_rps))
+        told[engine.pool].append(effects)
+    stored = {"engines": states, recent_load.MEMORY: load.memory}
+    return replace(_answer(present, workers, engines, told), state=stored)
+
+
+def sizes(turn: Turn, classes: Mapping[str, ClassNow]) -> dict[str, list[EngineSize]]:
+    """The engine sizes for each class: ascending in what they carry, those that keep the limits."""
+    table = measured_overheads.table(turn.service, turn.now)
+    card = turn.service.model_card
+    published_s = cold_start_s(Overheads()) / settings.GREENSERVE_TRANSITION_SPEEDUP
+    found: dict[str, list[EngineSize]] = {}
+    for name, own in classes.items():
+        rising: list[EngineSize] = []
+        for mode, profile in sorted(own.profiles.items()):
+            last = max((size.max_rps for size in rising if size.mode.gpu == mode.gpu), default=0.0)
+            if mode.tp > turn.knobs.tp or mode_failure(profile, own.demand.limits) or profile.max_rps <= last:
+                continue
+            spawn_s = table.get(start_key(card.name, mode.gpu, mode.tp, warm=True), published_s)
+            rising.append(EngineSize(mode, profile.max_rps, spawn_s))
+        found[name] = rising
+    return found
+
+
+def _as_many(present: Mapping[Mode, int], planned: Mapping[Mode, int], known: Sequence[Mode]) -> dict[Mode, int]:
+    """As many engines as the plan has, in the sizes that they have now; the plan's where there are none of these."""
+    if not present or any(mode not in known for mode in present):
+        return dict(planned)
+    found = Counter(present)
+    short = sum(planned.values()) - sum(found.values())
+    for mode in Counter(planned).elements():
+        if short <= 0:
+            break
+        found[mode] += 1
+        short -= 1
+    for mode in sorted(Counter(present).elements(), key=lambda mode: mode.tp)[: max(0, -short)]:
+        found[mode] -= 1
+    return dict(+found)
+
+
+def _engines(turn: Turn) -> list[Engine]:
+    rows = Instance.objects.filter(pool__service=turn.service, desired=Instance.Desired.RUNNING, node__isnull=False)
+    live = list(
+        rows.filter(pool__request_class__partition=turn.service.partition_id)
+        .exclude(state=Instance.State.STOPPED)
+        .select_related("pool__site", "pool__request_class")
+        .order_by("pk")
+    )
+    uids = {str(row.uid) for row in live}
+    shadows: dict[str, Instance] = {}
+    over: set[str] = set()  # replaced by one that serves: they are about to drain
+    waiting: set[str] = set()
+    for row in live:
+        olds = [uid for uid in row.replaces if uid in uids]
+        if row.state == Instance.State.READY:
+            over.update(olds)
+        elif olds:
+            waiting.add(str(row.uid))
+            shadows.update(dict.fromkeys(olds, row))
+    found = []
+    for row in live:
+        uid = str(row.uid)
+        if uid in over or uid in waiting:
+            continue
+        shadow = shadows.get(uid)
+        key = PoolKey(row.pool.site.name, row.pool.request_class.name)
+        beside = None if shadow is None else Mode(shadow.gpu_type, shadow.tp)
+        found.append(Engine(uid, key, Mode(row.gpu_type, row.tp), beside))
+    return found
+
+
+def _share(
+    engine: Engine, engines: Sequence[Engine], table: Mapping[str, Sequence[EngineSize]], rates: Mapping[str, float]
+) -> float:
+    name = engine.pool.request_class
+    carries = {size.mode: size.max_rps for size in table[name]}
+    total = sum(carries.get(other.mode, 0.0) for other in engines if other.pool.request_class == name)
+    return rates[name] * carries[engine.mode] / total
+
+
+def _look_at(turn: Turn, engine: Engine, own: Sequence[EngineSize], rps: float) -> tuple[Effects, dict[str, Any]]:
+    stored = turn.state.get("engines", {}).get(engine.uid)
+    before = AutoscaleState(Mode.parse(stored["mode"]), stored["grace_until_s"]) if stored else None
+    obs = AutoscaleObservation(turn.now.timestamp(), engine.uid, engine.mode, engine.shadow, rps)
+    config = AutoscaleConfig(tuple(own), period_s(Loop.SCALE, turn.knobs))
+    state, effects = recordings.step(autoscale.step, before, obs, config)
+    why = effects.rationale
+    effects = replace(effects, rationale=replace(why, summary=why.summary.replace(engine.uid, engine.uid[:8])))
+    return effects, {"mode": state.mode.name, "grace_until_s": state.grace_until_s}
+
+
+def _answer(
+    present: Mapping[PoolKey, tuple[dict[Mode, int], dict[Mode, int]]],
+    workers: dict[PoolKey, dict[Mode, int]],
+    engines: Sequence[Engine],
+    told: Mapping[PoolKey, Sequence[Effects]],
+) -> Result:
+    """What is wanted of each pool: an engine and its shadow count as one, of the shadow's size."""
+    by_name = {engine.uid: engine for engine in engines}
+    commands: list[Command] = []
+    decisions = []
+    for key, (now, _) in present.items():
+        mix = Counter(workers[key])
+        own: list[Command] = [command for effects in told.get(key, ()) for command in effects.commands]
+        for command in own:
+            if isinstance(command, CancelShadow):
+                engine = by_name[command.instance]
+                if engine.shadow is not None:
+                    mix[engine.shadow] -= 1
+                    mix[engine.mode] += 1
+            elif isinstance(command, StartShadow):
+                mix[by_name[command.instance].mode] -= 1
+                mix[command.mode] += 1
+        wanted = dict(+mix)
+        whys = [effects.rationale for effects in told.get(key, ())]
+        if wanted == now:
+            continue
+        text = f"{pool_name(key)}: " + (" ".join(why.summary for why in whys) or "as many engines as the plan has.")
+        rationale = Rationale(
+            gravest(why.reason for why in whys),
+            text,
+            _inputs(whys),
+            tuple(row for why in whys for row in why.alternatives),
+        )
+        decisions.append(PoolDecision(key, wanted, True, rationale))
+        commands += [ScaleTo(key, wanted), *own]
+    whys = [effects.rationale for many in told.values() for effects in many]
+    text = " ".join(why.summary for why in whys) or "No engine serves yet."
+    summary = Rationale(_reason(whys), text, _inputs(whys))
+    return Result(Effects(tuple(commands), None, summary), {}, tuple(decisions))
+
+
+def _reason(whys: Sequence[Rationale]) -> Reason:
+    """Where no engine was looked at, it is the plan's doing."""
+    return gravest(why.reason for why in whys) if whys else Reason.POLICY
+
+
+def _inputs(whys: Sequence[Rationale]) -> dict[str, Any]:
+    return {why.summary.partition(":")[0]: dict(why.inputs) for why in whys}

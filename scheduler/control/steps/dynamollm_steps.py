@@ -1,0 +1,429 @@
+"""DynamoLLM's scale and shard epochs on the live fleet: rows to their observations, their commands to workers of pools.
+
+The paper has one cluster of servers that are all alike. Here that is the GPU type of which the service's sites offer
+most, in servers of as many GPUs as divide all its nodes; other GPUs stay idle. Scale counts servers for each class
+over all sites, and takes them where they are. A server is named by its place in its pool, since it only matters what
+runs on it. What a pool hands on to the next larger class is for the gateway to do: it spills by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from django.conf import settings
+from django.db.models import F
+
+from core.algorithms.fleet.hand_down import ClassLoad
+from core.algorithms.placement.node_layouts import Layout, arrange
+from core.controllers.fleet import scale_dynamo, shard_dynamo
+from core.controllers.fleet.explain import workers_text
+from core.controllers.fleet.pool_loop import PoolDecision, pool_name
+from core.engine.engine_model import UnknownConfiguration, engine_model
+from core.engine.load_profile import LoadProfile, servable
+from core.engine.overhead_table import start_key
+from core.engine.overheads import Overheads, weight_bytes
+from core.observations.mode_profile import Lengths, together
+from core.policy.dynamo_classes import strictest
+from core.policy.request_classes import classify
+from core.predictors import load_template
+from core.predictors.load_template import STRETCH_S, LoadHistory, TemplateConfig
+from core.types import Effects, Limits, Loop, Mode, PoolKey, ReshardNode, ScaleTo, SetTpDegrees
+from pools.models import Pool
+from scheduler.control import recordings
+from scheduler.control.snapshot import measured_overheads, snapshot
+from scheduler.control.snapshot.recorded_demand import MAX_WINDOW_S, Arrivals, arrivals
+from scheduler.control.snapshot.snapshot import ClassNow, Servers, servers
+from scheduler.control.steps.policy_steps import Result, Turn, alpha, nothing_to_do, period_s
+from scheduler.json_values import pool_key, workers_from_json
+from scheduler.models import ControllerState
+
+CLUSTER = "cluster"  # the site of keys that stand for a class over all sites
+LOADS = "loads"  # kind of the ControllerState that holds the templates of load
+TEMPLATE = TemplateConfig()
+TICK_S = 10.0  # how often beat asks whether a step wants its turn
+
+
+# -- scale -----------------------------------------------------------------------------------------
+
+
+def scale(turn: Turn) -> Result:
+    """Servers of each class by the forecast of its load (IV-B); ahead of the next epoch where that needs more."""
+    cluster = servers(turn.service, turn.knobs, turn.reporting)
+    if cluster is None or not turn.service.pools.exclude(gpu_budget={}).exists():
+        return nothing_to_do()
+    seen = arrivals(turn.service, turn.now, MAX_WINDOW_S)
+    classes = snapshot.classes_now(turn.service, turn.knobs, turn.service.partition, seen, 1)
+    present = _present(turn)
+    held = _held(turn, present, cluster)
+    warm_s, cold_s = _starts_s(turn, cluster.mode)
+    epoch_s = period_s(Loop.SCALE, turn.knobs)
+    steps = math.ceil((2 + cold_s // epoch_s) * epoch_s / TEMPLATE.step_s) + 1
+    obs = scale_dynamo.ScaleDynamoObservation(
+        now_s=turn.now.timestamp(),
+        step_s=TEMPLATE.step_s,
+        node=cluster.mode,
+        classes=_loads(turn, classes, seen, cluster, steps),
+        nodes={_key(own): sum(n for key, n in held.items() if key.request_class == own.cell.name) for own in classes},
+        nodes_available=sum(cluster.at.values()),
+        warm_start_s=warm_s,
+        cold_start_s=cold_s,
+    )
+    config = scale_dynamo.ScaleDynamoConfig(
+        epoch_s=epoch_s,
+        headroom=alpha(Loop.SCALE, turn.knobs),
+        hand_down=turn.knobs.hand_down,
+        proactive=turn.knobs.proactive,
+    )
+    state, effects = recordings.step(scale_dynamo.step, _scale_state(turn.state), obs, config)
+    wanted = {key.request_class: count for key, count in obs.nodes.items()}
+    for command in effects.commands:
+        if isinstance(command, ScaleTo):
+            wanted[command.pool.request_class] = sum(command.workers.values())
+    layouts = spread(cluster, {key: _layouts(present[key], cluster, held[key]) for key in present}, wanted)
+    decisions = _decisions(effects, present, {key: _workers(cluster.mode.gpu, own) for key, own in layouts.items()})
+    told = replace(effects, commands=tuple(ScaleTo(own.pool, own.workers) for own in decisions))
+    stored = {**_scale_json(state), "servers": {_text(key): len(own) for key, own in layouts.items() if own}}
+    return Result(told, stored, decisions, next_tick_s=effects.next_tick_s)
+
+
+def spread(
+    cluster: Servers, present: Mapping[PoolKey, Sequence[Layout]], wanted: Mapping[str, int]
+) -> dict[PoolKey, list[Layout]]:
+    """The servers of each pool, so that every class has as many as are wanted: those it has stay, if they are.
+
+    A class gives up servers where it has fewest, those first on which nothing or many small instances run; it gets new
+    ones, each with one instance, at the site with the most free.
+    """
+    layouts = {key: sorted(own, key=lambda layout: (not layout, len(layout), layout)) for key, own in present.items()}
+    for name, count in wanted.items():
+        mine = sorted((key for key in layouts if key.request_class == name), key=lambda key: len(layouts[key]))
+        for key in mine:
+            surplus = sum(len(layouts[other]) for other in mine) - count
+            layouts[key] = layouts[key][: len(layouts[key]) - max(0, min(surplus, len(layouts[key])))]
+    free = Counter(cluster.at)
+    for key, own in layouts.items():
+        free[key.site] -= len(own)
+    for name, count in wanted.items():
+        mine = [key for key in layouts if key.request_class == name]
+        for _ in range(count - sum(len(layouts[key]) for key in mine)):
+            roomy = [key for key in mine if free[key.site] > 0]
+            if not roomy:
+                break
+            key = max(roomy, key=lambda key: (free[key.site], key.site))
+            layouts[key].append((cluster.size,))
+            free[key.site] -= 1
+    return layouts
+
+
+def _layouts(workers: Mapping[Mode, int], cluster: Servers, count: int) -> list[Layout]:
+    """What runs on each of a pool's servers; instances that have no place in the cluster are left out."""
+    found = arrange({f"{n}": () for n in range(count)}, _by_tp(workers, cluster), cluster.size)
+    return [()] * count if found is None else list(found.values())
+
+
+def _by_tp(workers: Mapping[Mode, int], cluster: Servers) -> dict[int, int]:
+    return {mode.tp: n for mode, n in workers.items() if mode.gpu == cluster.mode.gpu and mode.tp <= cluster.size}
+
+
+def _held(turn: Turn, present: Mapping[PoolKey, Mapping[Mode, int]], cluster: Servers) -> dict[PoolKey, int]:
+    """Servers of each pool: what scale gave it, or where that does not count servers, what its budget holds.
+
+    Shard may leave a server without instances: it is its pool's all the same, until scale takes it.
+    """
+    budgets = {PoolKey(pool.site.name, pool.request_class.name): pool.gpu_budget for pool in _pools(turn)}
+    state = ControllerState.objects.filter(kind=Loop.SCALE, service=turn.service).first()
+    given = state.value.get("servers", {}) if state is not None else {}
+    found = {}
+    for key, workers in present.items():
+        used = math.ceil(sum(tp * n for tp, n in _by_tp(workers, cluster).items()) / cluster.size)
+        own = given.get(_text(key), 0) if turn.knobs.scale == "dynamo" else budgets[key].get(cluster.mode.gpu, 0)
+        found[key] = max(used, own if turn.knobs.scale == "dynamo" else own // cluster.size)
+    return found
+
+
+def _workers(gpu_name: str, layouts: Iterable[Layout]) -> dict[Mode, int]:
+    return dict(Counter(Mode(gpu_name, tp) for layout in layouts for tp in layout))
+
+
+def _present(turn: Turn) -> dict[PoolKey, dict[Mode, int]]:
+    """Wanted workers of the partition's pools that have a budget."""
+    return {PoolKey(pool.site.name, pool.request_class.name): workers_from_json(pool.workers) for pool in _pools(turn)}
+
+
+def _pools(turn: Turn) -> list[Pool]:
+    pools = turn.service.pools.filter(request_class__partition=turn.service.partition_id).exclude(gpu_budget={})
+    return list(pools.select_related("site", "request_class"))
+
+
+def _key(own: ClassNow) -> PoolKey:
+    return PoolKey(CLUSTER, own.cell.name)
+
+
+def _decisions(
+    effects: Effects, present: Mapping[PoolKey, Mapping[Mode, int]], after: Mapping[PoolKey, Mapping[Mode, int]]
+) -> tuple[PoolDecision, ...]:
+    why = effects.rationale
+    found = []
+    for key, workers in after.items():
+        if dict(workers) != {mode: n for mode, n in present[key].items() if n}:
+            move = f"{workers_text(present[key])} -> {workers_text(workers)}"
+            rationale = replace(why, summary=f"{pool_name(key)}: {move}. {why.summary}")
+            found.append(PoolDecision(key, workers, True, rationale))
+    return tuple(found)
+
+
+def _starts_s(turn: Turn, mode: Mode) -> tuple[float, float]:
+    """From the decision to the first request, from the warm pool and from nothing; beat's ticks are in it."""
+    table = measured_overheads.table(turn.service, turn.now)
+    card = turn.service.model_card
+    found = []
+    for warm in (True, False):
+        published_s = measured_overheads.published_start_s(card.name, warm=warm)
+        key = start_key(card.name, mode.gpu, mode.tp, warm=warm)
+        found.append(TICK_S + table.get(key, published_s))
+    return found[0], found[1]
+
+
+# -- forecasts -------------------------------------------------------------------------------------
+
+
+def _loads(
+    turn: Turn, classes: Sequence[ClassNow], seen: Arrivals, cluster: Servers, steps: int
+) -> tuple[ClassLoad, ...]:
+    """Forecast load and largest load of a server, in prompt tokens a second, smallest class first."""
+    history = _look(turn, classes, seen)
+    now_s = turn.now.timestamp()
+    found = []
+    for own in classes:
+        name, profile = own.cell.name, own.profiles.get(cluster.mode)
+        coming = load_template.forecast(history, _series(turn, name), now_s, steps, TEMPLATE)
+        rates = coming.rates
+        if seen.declared is not None:  # not a whole window was seen: the declared load is the least
+            least = max(own.demand.demand_rps, default=0.0) * own.lengths.prompt_tokens
+            rates = tuple(max(least, rate or 0.0) for rate in rates)
+        most = profile.max_rps * own.lengths.prompt_tokens if profile is not None else 0.0
+        found.append(ClassLoad(_key(own), rates, most, basis=str(coming.basis)))
+    return tuple(found)
+
+
+def _series(turn: Turn, name: str) -> str:
+    return f"{turn.service.partition.name}/{name}"
+
+
+def _look(turn: Turn, classes: Sequence[ClassNow], seen: Arrivals) -> LoadHistory:
+    """Takes what came in the window into the templates, and stores them; telling a stretch twice changes nothing."""
+    state, _ = ControllerState.objects.get_or_create(kind=LOADS, service=turn.service)
+    history = load_template.from_json(state.value)
+    start_s = (seen.now_s - seen.window_s) // STRETCH_S * STRETCH_S
+    stretches = int((seen.now_s - start_s) // STRETCH_S)  # whole ones
+    tokens = {own.cell.name: np.zeros(stretches) for own in classes}
+    cells = [own.cell for own in classes]
+    first_s = min((row.at_s for row in seen.rows), default=seen.now_s)
+    for row in seen.rows:
+        n = int((row.at_s - start_s) // STRETCH_S)
+        if 0 <= n < stretches:
+            tokens[classify(cells, row.prompt_tokens, row.predicted_tokens)][n] += row.prompt_tokens
+    known = max(0, int((first_s - start_s) // STRETCH_S))  # before the first request nothing is known, not even silence
+    for name, amounts in tokens.items():
+        at_s = start_s + known * STRETCH_S
+        history = load_template.observe(history, _series(turn, name), at_s, amounts[known:].tolist(), TEMPLATE)
+    ControllerState.objects.filter(pk=state.pk).update(value=load_template.to_json(history), version=F("version") + 1)
+    return history
+
+
+# -- shard -----------------------------------------------------------------------------------------
+
+
+def shard(turn: Turn) -> Result:
+    """The TP mix of every pool, a few servers at a time (IV-B); between epochs the next of those under way."""
+    cluster = servers(turn.service, turn.knobs, turn.reporting)
+    present = _present(turn)
+    if cluster is None or not any(present.values()):
+        return nothing_to_do()
+    before, layouts = _shard_state(turn.state), turn.state.get("layouts", {})
+    held = _held(turn, present, cluster)
+    named = {key: _named(workers, layouts.get(_text(key), {}), cluster, held[key]) for key, workers in present.items()}
+    obs = shard_dynamo.ShardDynamoObservation(
+        turn.now.timestamp(),
+        _shard_pools(turn, cluster, named),
+        measured_overheads.table(turn.service, turn.now),
+        Overheads().sync_s / settings.GREENSERVE_TRANSITION_SPEEDUP,
+        Overheads().link_bytes_per_s * settings.GREENSERVE_TRANSITION_SPEEDUP,
+    )
+    # Half the head-room that scale has: a pool that is exactly as large as scale asked for is not short.
+    config = shard_dynamo.ShardDynamoConfig(
+        epoch_s=period_s(Loop.SHARD, turn.knobs), alpha=(1.0 + alpha(Loop.SHARD, turn.knobs)) / 2.0
+    )
+    state, effects = recordings.step(shard_dynamo.step, before, obs, config)
+    commands: list[SetTpDegrees | ReshardNode] = []
+    decisions = []
+    for key in sorted({command.pool for command in effects.commands if isinstance(command, ReshardNode)}):
+        changes = [c for c in effects.commands if isinstance(c, ReshardNode) and c.pool == key]
+        named[key] |= {change.node: change.target for change in changes}
+        workers = _with_others(present[key], _workers(cluster.mode.gpu, named[key].values()), cluster)
+        commands += [SetTpDegrees(key, workers), *changes]
+        move = f"{workers_text(present[key])} -> {workers_text(workers)}"
+        text = f"{pool_name(key)}: {move}, {len(changes)} of its servers now. {effects.rationale.summary}"
+        decisions.append(PoolDecision(key, workers, True, replace(effects.rationale, summary=text)))
+    stored = _shard_json(state, named)
+    next_s = effects.next_tick_s if state.changes else None
+    quiet = before is not None and before.epoch == state.epoch and not commands
+    return Result(
+        Effects(tuple(commands), next_s, effects.rationale), stored, tuple(decisions), rests=quiet, next_tick_s=next_s
+    )
+
+
+def _with_others(present: Mapping[Mode, int], mine: Mapping[Mode, int], cluster: Servers) -> dict[Mode, int]:
+    """Workers of other GPUs stay beside the cluster's."""
+    others = {m: n for m, n in present.items() if m.gpu != cluster.mode.gpu or m.tp > cluster.size}
+    return {**others, **mine}
+
+
+def _named(workers: Mapping[Mode, int], stored: Mapping[str, Any], cluster: Servers, count: int) -> dict[str, Layout]:
+    """What runs on each server of a pool, with the names of last time where that is possible."""
+    known = {name: tuple(layout) for name, layout in sorted(stored.items())[:count]}
+    number = 0
+    while len(known) < count:
+        known.setdefault(f"server-{number}", ())
+        number += 1
+    return arrange(known, _by_tp(workers, cluster), cluster.size) or {}
+
+
+def _shard_pools(
+    turn: Turn, cluster: Servers, named: Mapping[PoolKey, Mapping[str, Layout]]
+) -> tuple[shard_dynamo.ShardPool, ...]:
+    card = turn.service.model_card
+    seen = arrivals(turn.service, turn.now, snapshot.look_back_s())
+    classes = snapshot.classes_now(turn.service, turn.knobs, turn.service.partition, seen, 1)
+    reached = _reaching(turn, classes)
+    totals = Counter[str]()
+    for key, layouts in named.items():
+        totals[key.request_class] += len(layouts)
+    try:
+        worker = engine_model(card.name, cluster.mode.gpu, cluster.size, card.engine)
+        weights = weight_bytes(card.name)
+    except UnknownConfiguration:
+        return ()
+    found = []
+    for key, layouts in sorted(named.items()):
+        load = reached.get(key.request_class)
+        if not layouts or load is None:
+            continue
+        rps, lengths, limits = load
+        profiles = {
+            tp: profile
+            for tp in (1, 2, 4, 8)
+            if tp <= cluster.size
+            and (profile := load_profile(card.name, card.engine, Mode(cluster.mode.gpu, tp), lengths.rounded))
+        }
+        found.append(
+            shard_dynamo.ShardPool(
+                key=key,
+                model=card.name,
+                gpu=cluster.mode.gpu,
+                nodes=layouts,
+                demand_rps=(rps * len(layouts) / totals[key.request_class],),
+                limits=limits,
+                profiles=profiles,
+                weight_bytes=weights,
+                room_bytes=(worker.kv_capacity_tokens * worker.constants.kv_bytes + weights) / worker.tp,
+                start_s=measured_overheads.published_start_s(card.name, warm=True),
+                gpus_per_node=cluster.size,
+            )
+        )
+    return tuple(found)
+
+
+def _reaching(turn: Turn, classes: Sequence[ClassNow]) -> dict[str, tuple[float, Lengths, Limits]]:
+    """What comes to the pools of each class: its own requests, and those that smaller ones hand on (rate, mean lengths,
+    the strictest limits of those that are present)."""
+    state = ControllerState.objects.filter(kind=Loop.SCALE, service=turn.service).first()
+    shares = state.value.get("shares", {}) if state is not None else {}
+    found: dict[str, tuple[float, Lengths, Limits]] = {}
+    carried: list[tuple[float, ClassNow]] = []
+    for own in classes:
+        arriving = [*carried, (max(own.demand.demand_rps, default=0.0), own)]
+        share = float(shares.get(_text(_key(own)), 0.0))
+        total = sum(rps for rps, _ in arriving)
+        carried = [(rps * share, one) for rps, one in arriving if rps * share > 0.0]
+        lengths = own.lengths
+        if total > 0.0:
+            lengths = together([(rps, one.lengths) for rps, one in arriving])
+        present = [one.demand.limits for rps, one in arriving if rps > 0.0] or [own.demand.limits]
+        found[own.cell.name] = (total * (1.0 - share), lengths, strictest(present))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def load_profile(model: str, engine: str, mode: Mode, lengths: Lengths) -> LoadProfile | None:
+    """Of one instance, up to the load at which its KV cache has room for 99 of 100 moments at each clock; None where
+    the engine model does not know it, or not even one request fits."""
+    try:
+        worker = engine_model(model, mode.gpu, mode.tp, engine)
+    except UnknownConfiguration:
+        return None
+    return servable(worker, lengths.prompt_tokens, lengths.output_tokens, lengths.context_tokens)
+
+
+# -- state as JSON ---------------------------------------------------------------------------------
+
+
+def _text(key: PoolKey) -> str:
+    return f"{key.site}/{key.request_class}"
+
+
+def _scale_json(state: scale_dynamo.ScaleDynamoState) -> dict[str, Any]:
+    return {
+        "epoch": state.epoch,
+        "low": {_text(key): count for key, count in state.low.items()},
+        "merged": sorted(_text(key) for key in state.merged),
+        "shares": {_text(key): share for key, share in state.shares.items()},
+    }
+
+
+def _scale_state(value: Mapping[str, Any]) -> scale_dynamo.ScaleDynamoState | None:
+    if "epoch" not in value:
+        return None
+    return scale_dynamo.ScaleDynamoState(
+        int(value["epoch"]),
+        {pool_key(text): int(count) for text, count in value["low"].items()},
+        frozenset(pool_key(text) for text in value["merged"]),
+        {pool_key(text): float(share) for text, share in value["shares"].items()},
+    )
+
+
+def _shard_json(state: shard_dynamo.ShardDynamoState, named: Mapping[PoolKey, Mapping[str, Layout]]) -> dict[str, Any]:
+    return {
+        "epoch": state.epoch,
+        "changes": {
+            _text(key): {
+                "target": {node: list(layout) for node, layout in change.target.items()},
+                "busy_until_s": dict(change.busy_until_s),
+            }
+            for key, change in state.changes.items()
+        },
+        "layouts": {
+            _text(key): {node: list(layout) for node, layout in layouts.items()}
+            for key, layouts in named.items()
+            if layouts
+        },
+    }
+
+
+def _shard_state(value: Mapping[str, Any]) -> shard_dynamo.ShardDynamoState | None:
+    if "epoch" not in value:
+        return None
+    changes = {
+        pool_key(text): shard_dynamo.Change(
+            {node: tuple(layout) for node, layout in change["target"].items()},
+            {node: float(at_s) for node, at_s in change["busy_until_s"].items()},
+        )
+        for text, change in value["changes"].items()
+    }
+    return shard_dynamo.ShardDynamoState(int(value["epoch"]), changes)

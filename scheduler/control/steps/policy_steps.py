@@ -1,0 +1,227 @@
+"""What loops run, as the knobs of a service's policy say: steps fed from the database, and their answers as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+
+from core.controllers.fleet import carbon, scale, shard, shared_out
+from core.controllers.fleet.best_effort import best_effort
+from core.controllers.fleet.explain import gpus_of
+from core.controllers.fleet.pool_loop import PoolDecision, PoolLoopConfig, pool_name
+from core.policy.presets import Knobs
+from core.types import CarbonPlan, Effects, Loop, Mode, PartitionOption, PoolKey, Rationale, Reason, ScaleTo
+from pools.models import Service
+from scheduler.control import in_force, recordings, service_policy
+from scheduler.control.snapshot import snapshot
+from scheduler.control.steps import model_groups
+from scheduler.json_values import plan_from_json, plan_to_json, to_json, workers_from_json
+from scheduler.models import ControllerState
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a loop of a service. `state` is what the same step left last time; of the carbon loop, the plan in
+    force, whoever made it. `fresh`: it is the first turn under this policy."""
+
+    service: Service
+    knobs: Knobs
+    now: datetime
+    reporting: set[str]
+    state: Mapping[str, Any]
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A controller's answer, and its new state as JSON. `rests`: there was nothing to decide, which is told once.
+
+    `next_tick_s`: when the step wants its turn before its next epoch.
+    """
+
+    effects: Effects
+    state: dict[str, Any]
+    per_pool: tuple[PoolDecision, ...] = ()
+    rests: bool = False
+    next_tick_s: float | None = None
+
+
+def carbon_plan(service: Service) -> CarbonPlan | None:
+    state = ControllerState.objects.filter(kind=Loop.CARBON, service=service).first()
+    return plan_from_json(state.value) if state else None
+
+
+def period_s(loop: Loop, knobs: Knobs) -> float:
+    found: Any = settings.GREENSERVE_LOOPS[loop.value]
+    return knobs.period_s(loop, float(found["period_s"]))
+
+
+def alpha(loop: Loop, knobs: Knobs) -> float:
+    found: Any = settings.GREENSERVE_LOOPS[loop.value]
+    return float(found["alpha"]) if knobs.alpha is None else knobs.alpha
+
+
+def config(loop: Loop, knobs: Knobs, kind: type[Any]) -> Any:
+    """The controller's configuration: from settings, and the policy's knobs above them; else its own defaults."""
+    found: Any = settings.GREENSERVE_LOOPS[loop.value]
+    own = {**found, "alpha": alpha(loop, knobs), "objective": knobs.objective}
+    return kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
+
+
+def nothing_to_do() -> Result:
+    rationale = Rationale(Reason.NO_DATA, "No pool has a GPU budget yet: the carbon epoch has made no plan.")
+    return Result(Effects((), None, rationale), {})
+
+
+# -- carbon ----------------------------------------------------------------------------------------
+
+
+def freesh_step(turn: Turn) -> Result:
+    """FREESH eq. 1; where no plan carries the demand, the one that carries most of it."""
+    if turn.fresh:
+        service_policy.provide(turn.service)
+    obs, told = snapshot.carbon(turn.service, turn.knobs, turn.now, turn.reporting)
+    pinned, own = in_force.pins(turn.service), config(Loop.CARBON, turn.knobs, carbon.CarbonConfig)
+    present = in_force.without_pins(plan_from_json(turn.state), pinned)
+    plan, effects = recordings.step(carbon.step, present, obs, own)
+    plan, effects = best_effort(plan, effects, obs, own)
+    if plan == present:
+        effects = replace(effects, commands=())
+    plan = in_force.with_pins(plan, pinned)
+    if plan is None:
+        return _unplanned(turn, _amiss(effects, told))
+    option = next((found for found in obs.partitions if found.name == plan.partition), None)
+    return Result(_amiss(effects, told), _plan_state(plan, option, turn.state))
+
+
+def shared_out_step(turn: Turn) -> Result:
+    """No carbon loop: one partition, and its pools' GPUs by load."""
+    knobs = turn.knobs
+    if turn.fresh:
+        service_policy.provide(turn.service)
+    if knobs.scale == "placement":
+        nodes = model_groups.nodes_of(turn.service, turn.now, turn.reporting)
+    else:
+        nodes = snapshot.offered_nodes(turn.service, turn.reporting)
+    obs, told = snapshot.shared_out(turn.service, knobs, turn.now, nodes)
+    own = shared_out.SharedOutConfig(
+        tp=_largest_tp(turn),
+        fill=knobs.fill,
+        alpha=alpha(Loop.CARBON, knobs),
+        whole_sites=knobs.scale in ("dynamo", "throttle", "right_size"),
+    )
+    pinned = in_force.pins(turn.service)
+    present = in_force.without_pins(plan_from_json(turn.state), pinned)
+    plan, effects = recordings.step(shared_out.step, None if turn.fresh else present, obs, own)
+    plan = in_force.with_pins(plan or present, pinned)
+    if plan is None:
+        return _unplanned(turn, _amiss(effects, told))
+    option = obs.partition if plan.partition == obs.partition.name else None
+    rests = effects.rationale.reason is Reason.POLICY
+    return Result(_amiss(effects, told), _plan_state(plan, option, turn.state), rests=rests)
+
+
+def _largest_tp(turn: Turn) -> int:
+    """DynamoLLM's loops deal in servers that are all alike: no instance is larger than one."""
+    if "dynamo" not in (turn.knobs.scale, turn.knobs.shard):
+        return turn.knobs.tp
+    cluster = snapshot.servers(turn.service, turn.knobs, turn.reporting)
+    return turn.knobs.tp if cluster is None else cluster.size
+
+
+def _amiss(effects: Effects, told: tuple[str, ...]) -> Effects:
+    """Classes that are not planned for as they should be are told with every plan."""
+    if not told:
+        return effects
+    why = effects.rationale
+    reason = why.reason if why.reason in (Reason.POLICY, Reason.NO_DATA) else Reason.INFEASIBLE
+    return replace(effects, rationale=replace(why, reason=reason, summary=" ".join([why.summary, *told])))
+
+
+def _unplanned(turn: Turn, effects: Effects) -> Result:
+    """There is no plan in force yet. What is missing, a feed or a node, may come at any moment and a whole period would
+    be long to wait for it: it wants its turn whenever it is asked, and what stays the same is told once.
+    """
+    why = effects.rationale.summary
+    asked_s = turn.now.timestamp()
+    return Result(effects, {"waits": why}, rests=turn.state.get("waits") == why, next_tick_s=asked_s)
+
+
+def _plan_state(plan: CarbonPlan, option: PartitionOption | None, before: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan, and each pool's share of its class for the gateways."""
+    if option is None:
+        return {**plan_to_json(plan), "shares": before.get("shares", [])}
+    shares = [
+        {"site": key.site, "request_class": key.request_class, "share": share}
+        for key, share in sorted(snapshot.shares(plan, option).items())
+    ]
+    return {**plan_to_json(plan), "shares": shares}
+
+
+# -- scale -----------------------------------------------------------------------------------------
+
+
+def fleet_step(turn: Turn) -> Result:
+    observation = snapshot.scale(turn.service, turn.knobs, turn.now, carbon_plan(turn.service))
+    if not observation.pools:
+        return nothing_to_do()
+    own = config(Loop.SCALE, turn.knobs, PoolLoopConfig)
+    state, effects = recordings.step(scale.step, None, observation, own)
+    changing = {command.pool for command in effects.commands if hasattr(command, "pool")}
+    per_pool = tuple(scale.step_pool(pool, own) for pool in observation.pools if pool.key in changing)
+    return Result(effects, to_json(state), per_pool)
+
+
+def static_step(turn: Turn) -> Result:
+    """The plan's instances, and no others; where TP degrees are another loop's, what fits on the plan's GPUs."""
+    plan = carbon_plan(turn.service)
+    if plan is None:
+        return nothing_to_do()
+    decisions = []
+    for key, (present, planned) in planned_workers(turn.service, plan).items():
+        own, most = gpus_of(present), gpus_of(planned)
+        within = bool(present) and all(count <= most.get(kind, 0) for kind, count in own.items())
+        if present != planned and not (within and turn.knobs.shard != "off"):
+            text = f"{pool_name(key)}: the plan's instances, which policy {turn.service.policy} keeps."
+            decisions.append(PoolDecision(key, planned, True, Rationale(Reason.POLICY, text)))
+    text = f"Policy {turn.service.policy} keeps the plan's instances: the scale loop rests."
+    commands = tuple(ScaleTo(own.pool, own.workers) for own in decisions)
+    return Result(Effects(commands, None, Rationale(Reason.POLICY, text)), {}, tuple(decisions), rests=True)
+
+
+def planned_workers(service: Service, plan: CarbonPlan) -> dict[PoolKey, tuple[dict[Mode, int], dict[Mode, int]]]:
+    """(present, planned) workers of each pool of the partition in force."""
+    pools = service.pools.filter(request_class__partition=service.partition_id)
+    found = {}
+    for pool in pools.select_related("site", "request_class"):
+        key = PoolKey(pool.site.name, pool.request_class.name)
+        planned = {mode: n for (site, name, mode), n in plan.workers.items() if PoolKey(site, name) == key and n}
+        found[key] = (workers_from_json(pool.workers), planned)
+    return found
+
+
+# -- shard -----------------------------------------------------------------------------------------
+
+
+def mix_step(turn: Turn) -> Result:
+    observation = snapshot.shard(turn.service, turn.knobs, turn.now, carbon_plan(turn.service))
+    if not observation.pools:
+        return nothing_to_do()
+    own = config(Loop.SHARD, turn.knobs, PoolLoopConfig)
+    found, effects = recordings.step(shard.step, None, observation, own)
+    changing = {command.pool for command in effects.commands if hasattr(command, "pool")}
+    per_pool = tuple(
+        shard.step_pool(pool, observation.epoch_s, observation.transition_s, own)
+        for pool in observation.pools
+        if pool.key in changing
+    )
+    return Result(effects, to_json(found), per_pool)
+
+
+def off_step(turn: Turn) -> Result:
+    text = f"Policy {turn.service.policy} changes no TP degree by a mix: the shard loop rests."
+    return Result(Effects((), None, Rationale(Reason.POLICY, text)), {}, rests=True)

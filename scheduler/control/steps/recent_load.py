@@ -1,0 +1,105 @@
+"""The load of each class since a loop's last turn, for loops that look each few seconds.
+
+Requests are on record when they end. Those that came in a time are those that ended in it, and as many as there are
+more under way at its end than at its beginning.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, FloatField, Value
+from django.db.models.functions import Cast, Coalesce
+
+from core.types import Loop
+from pools.models import Instance
+from scheduler import agents
+from scheduler.control.snapshot.recorded_demand import Declared
+from scheduler.control.snapshot.snapshot import ClassNow
+from scheduler.control.steps.policy_steps import Turn, period_s
+from telemetry.models import RequestRecord
+
+LONGEST_S = 600.0  # requests that run longer are not looked for
+UNDER_WAY_S = 2.0  # that records take from the gateway to the database
+MEMORY = "lately"  # in the loop's state
+_LEAST_SHARE, _MOST_PERIODS = 0.5, 3.0  # of a period: turns closer than that measure nothing; later ones are no memory
+
+
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """By class: requests a second that came, and those that wait at engines (a class without a report has none).
+
+    `memory`: what the next turn is to find in its state under `MEMORY`.
+    """
+
+    rates_rps: Mapping[str, float]
+    waiting: Mapping[str, int]
+    memory: Mapping[str, Any]
+
+
+def look(turn: Turn, classes: Mapping[str, ClassNow], declared: Declared | None) -> Lately:
+    """Of a new service no less than was declared."""
+    now_s, period = turn.now.timestamp(), period_s(Loop.SCALE, turn.knobs)
+    under_way, waiting, heard = _at_engines(turn)
+    before = turn.state.get(MEMORY, {})
+    since_s = now_s - before.get("at_s", -_MOST_PERIODS * period)
+    if since_s < _LEAST_SHARE * period and classes.keys() <= before["rates_rps"].keys():
+        return Lately(before["rates_rps"], waiting, before)  # two turns on end, or out of order
+    known = 0.0 < since_s <= _MOST_PERIODS * period
+    window_s = since_s if known else period
+    counts = _ended(turn, window_s)
+    only = next(iter(classes)) if len(classes) == 1 else None  # whatever it was called under another partition
+    comparable = before.get("under_way", {}) if known and before.get("heard") == heard else {}
+    rates = {}
+    for name in classes:
+        more = under_way[name] - comparable[name] if name in comparable and name in under_way else 0
+        ended = sum(counts.values()) if name == only else counts[name]
+        rates[name] = max(0.0, (ended + more) / window_s)
+    if declared is not None:
+        name = declared.class_name([own.cell for own in classes.values()])
+        rates[name] = max(rates[name], declared.rps)
+    return Lately(rates, waiting, {"at_s": now_s, "under_way": under_way, "heard": heard, "rates_rps": rates})
+
+
+def _at_engines(turn: Turn) -> tuple[dict[str, int], dict[str, int], list[str]]:
+    """Requests at the engines of each class and how many of them wait, as agents say now; and who has said so.
+
+    Only between the same agents' reports a difference tells of arrivals.
+    """
+    rows = Instance.objects.filter(pool__service=turn.service).exclude(state=Instance.State.STOPPED)
+    class_of = {str(uid): name for uid, name in rows.values_list("uid", "pool__request_class__name")}
+    every: Counter[str] = Counter()
+    waiting: Counter[str] = Counter()
+    states = agents.states(agents.connect(), turn.reporting)
+    for agent in states.values():
+        for seen in agent.instances:
+            if seen.uid in class_of and seen.running is not None and seen.waiting is not None:
+                every[class_of[seen.uid]] += seen.running + seen.waiting
+                waiting[class_of[seen.uid]] += seen.waiting
+    return dict(every), dict(waiting), sorted(states)
+
+
+def _ended(turn: Turn, window_s: float) -> Counter[str | None]:
+    """Requests of each class that ended in the time before now, as far as records can have come."""
+    until = turn.now - timedelta(seconds=UNDER_WAY_S)
+    since = until - timedelta(seconds=window_s)
+    took = ExpressionWrapper(
+        Cast(Coalesce(F("e2e_s"), 0.0), FloatField()) * Value(timedelta(seconds=1), DurationField()),
+        output_field=DurationField(),
+    )
+    ended = ExpressionWrapper(F("started_at") + took, output_field=DateTimeField())
+    rows = (
+        RequestRecord.objects.filter(
+            service=turn.service.name,
+            started_at__gt=since - timedelta(seconds=LONGEST_S),
+            started_at__lte=until,
+        )
+        .exclude(status=RequestRecord.Status.CLIENT_ERROR)
+        .annotate(ended_at=ended)
+        .filter(ended_at__gt=since, ended_at__lte=until)
+    )
+    return Counter(rows.values_list("request_class", flat=True))

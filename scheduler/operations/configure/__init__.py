@@ -1,0 +1,1 @@
+"""Everything an operator owns: fields, checks, consequences, import and export."""

@@ -1,0 +1,108 @@
+"""What of that which happens a person may know of: whose role is for some sites is told nothing of the others.
+
+What is of one site (an instance, a pool's decision, a node's alert) is for those who may see the site. What is of a
+whole service (its plans, the epochs that made them) names sites and their figures, and is for those who may see all of
+the service's sites. Pauses, modes and objectives name no site and are for everybody, as services themselves are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from django.core.exceptions import PermissionDenied
+from django.db.models import F, Func, Model, Q, QuerySet, TextField, Value
+
+from pools.access import rights
+from pools.models import Instance, Node, Pool, Service, Site
+from scheduler.operations.configure.registry import Owned
+
+Row = TypeVar("Row", bound=Model)
+
+
+def whole_services(user: Any) -> QuerySet[Service]:
+    """Those all of whose sites this person may see."""
+    if rights.everywhere(user):
+        return Service.objects.all()
+    others = Pool.objects.exclude(site__in=rights.sites_of(user).values("pk"))
+    return Service.objects.exclude(pk__in=others.values("service"))
+
+
+def of_services(user: Any, rows: QuerySet[Row]) -> QuerySet[Row]:
+    """Epochs, approvals: what is of a whole service."""
+    return rows if rights.everywhere(user) else rows.filter(service__in=whole_services(user).values("pk"))
+
+
+def decisions(user: Any, rows: QuerySet[Row]) -> QuerySet[Row]:
+    """Of pools at the person's sites, and of whole services."""
+    if rights.everywhere(user):
+        return rows
+    of_service = Q(pool=None, instance_uid=None, service__in=whole_services(user).values("pk"))
+    return rows.filter(of_service | Q(pool__site__in=rights.sites_of(user).values("pk")))
+
+
+def overrides(user: Any, rows: QuerySet[Row]) -> QuerySet[Row]:
+    """Of the person's sites and their pools; a pinned partition names no site."""
+    if rights.everywhere(user):
+        return rows
+    own = rights.sites_of(user).values("pk")
+    return rows.filter(Q(pool__site__in=own) | Q(site__in=own) | Q(pool=None, site=None))
+
+
+def for_sites(user: Any, rows: QuerySet[Row]) -> QuerySet[Row]:
+    """Reports and their schedules, whose `asked.sites` are within the person's; none there are all of them."""
+    if rights.everywhere(user):
+        return rows
+    own = list(rights.sites_of(user).values_list("name", flat=True))
+    return rows.filter(asked__sites__contained_by=own).exclude(asked__sites=[])
+
+
+def owned(user: Any, kind: Owned) -> QuerySet[Any]:
+    """What an operator owns: of the person's sites, and of no single site."""
+    rows = kind.at(rights.sites_of(user))
+    return for_sites(user, rows) if kind.has("asked") else rows
+
+
+def alerts(user: Any, rows: QuerySet[Row]) -> QuerySet[Row]:
+    """Alerts and silences, but for those whose subject names another site, or a node, pool or instance of one.
+
+    Subjects are a site or node, `site/feed`, `service/site/class`, `service/...`, or an instance's uid. What an epoch
+    of a service failed for names sites too.
+    """
+    if rights.everywhere(user):
+        return rows
+    own = rights.sites_of(user).values("pk")
+    sites = Site.objects.exclude(pk__in=own).values("name")
+    nodes = Node.objects.exclude(cluster__site__in=own)
+    services = Service.objects.exclude(pk__in=whole_services(user).values("pk"))
+    found: QuerySet[Any] = rows.alias(head=_part(1), second=_part(2))
+    return found.exclude(
+        Q(head__in=sites)
+        | Q(second__in=sites)
+        | Q(head__in=nodes.values("name"))
+        | Q(head__in=Instance.objects.exclude(pool__site__in=own).annotate(_uid=_text("uid")).values("_uid"))
+        | Q(rule="epoch_failed", head__in=services.values("name"))
+    )
+
+
+def require_subject(user: Any, subject: str) -> None:
+    """Raises PermissionDenied unless all alerts of this subject are of the person's sites; empty: of everything."""
+    if rights.everywhere(user):
+        return
+    own = rights.sites_of(user)
+    head, *rest = subject.split("/")
+    if own.filter(name=rest[0] if len(rest) == 2 else head).exists():
+        return
+    if Node.objects.filter(cluster__site__in=own, name=head).exists():
+        return
+    if Instance.objects.filter(pool__site__in=own).alias(_uid=_text("uid")).filter(_uid=head).exists():
+        return
+    words = f"'{subject}' is none of your sites" if subject else "this concerns all sites"
+    raise PermissionDenied(f"Your role is for some sites, and {words}: name one of yours, or a node or pool there.")
+
+
+def _part(number: int) -> Func:
+    return Func(F("subject"), Value("/"), Value(number), function="split_part", output_field=TextField())
+
+
+def _text(column: str) -> Func:
+    return Func(F(column), template="(%(expressions)s)::text", output_field=TextField())

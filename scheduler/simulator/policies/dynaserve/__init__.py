@@ -1,7 +1,0 @@
-"""DynaServe (arXiv 2504.09285): requests split at any token over two instances, batches that keep the gap between
-tokens; colocation and disaggregation of prefill and decode are its two ends.
-"""
-
-from scheduler.simulator.policies.dynaserve.scheduler import NAMES, DynaserveConfig, begin, read_dynaserve
-
-__all__ = ["NAMES", "DynaserveConfig", "begin", "read_dynaserve"]

@@ -1,7 +1,0 @@
-"""mu-Serve: clocks by the slack that latencies leave, weighted by sensitivity; placement; shortest jobs first by
-prediction. And AlpaServe, which it is measured against.
-"""
-
-from scheduler.simulator.policies.muserve.loop import NAMES, MuServeConfig, begin, read_muserve
-
-__all__ = ["NAMES", "MuServeConfig", "begin", "read_muserve"]

@@ -1,0 +1,77 @@
+"""Gives the policy of a run to a service that is live, advising first unless one says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from core.policy import presets
+from pools.access import audit
+from pools.access.audit import Actor
+from pools.models import Service
+from scheduler.models import ServiceMode, StudyRun
+from scheduler.operations.configure import changes
+
+from .errors import BadStudy
+
+LIVE = {"greenserve": "right_size"}  # what of the simulator's policies has another name live
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What would be set. `left_out`: knobs that only the simulator's policy has, or that live ones cannot have so."""
+
+    policy: str
+    knobs: Mapping[str, Any]
+    left_out: Mapping[str, Any]
+
+
+def of(run: StudyRun) -> Application:
+    """Raises BadStudy when there is no such policy live."""
+    policy = LIVE.get(run.policy, run.policy)
+    if policy not in presets.PRESETS:
+        raise BadStudy(
+            "policy", f"{policy} is a policy of the simulator only; live ones are {', '.join(presets.PRESETS)}"
+        )
+    kept: dict[str, Any] = {}
+    for key, value in run.knobs.items():
+        try:
+            presets.knobs(policy, {**kept, key: value})
+        except (ValueError, TypeError):
+            continue
+        kept[key] = value
+    return Application(policy, kept, {key: value for key, value in run.knobs.items() if key not in kept})
+
+
+@transaction.atomic
+def apply(actor: Actor, run: StudyRun, service: Service, advise: bool = True) -> Application:
+    """Sets the service's policy, with its mode to advise first where asked. Audited.
+
+    Raises:
+        BadStudy: There is no such policy live, or the service cannot have it; the words say why.
+        PermissionDenied: The actor may not change services.
+    """
+    found = of(run)
+    service.policy, service.knobs = found.policy, dict(found.knobs)
+    try:
+        changes.update(actor, service)
+    except ValidationError as error:
+        raise BadStudy("service", " ".join(error.messages)) from None
+    if advise:
+        _advise(actor, service)
+    audit.record(actor, "applied", run.study, None, {"run": run.label, "service": service.name, "advise": advise})
+    return found
+
+
+def _advise(actor: Actor, service: Service) -> None:
+    mode, _ = ServiceMode.objects.select_for_update().get_or_create(service=service)
+    if mode.mode == ServiceMode.Mode.ADVISE:
+        return
+    before = audit.values(mode)
+    mode.mode, mode.changed_by = ServiceMode.Mode.ADVISE, actor.user
+    mode.save()
+    audit.record(actor, "changed", mode, before, audit.values(mode))

@@ -1,0 +1,278 @@
+"""Today's fleet as a scenario: sites with their carbon and prices, GPUs, services with classes and objectives.
+
+What the database does not say is left out of the scenario, never made up; what is assumed is said in `notes`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from core.engine.engine_model import GPUS, UnknownConfiguration, engine_model
+from pools.models import Gpu, Partition, Service, Site
+from telemetry.carbon.site_signals import MIN_KNOWN_SHARE, IntensityCurve, price_steps
+from telemetry.ledger.rates import InForce, Rates
+
+from .errors import BadStudy
+from .scenario_documents import Document
+
+TPS = (8, 4, 2, 1)
+STEP_S, HOUR_S, DAY_H, WEEK_H = 300, 3_600, 24, 168
+MARGIN = timedelta(hours=2)  # requests end after the period in which they came
+MOST_NOTES = 30
+
+
+@dataclass
+class Draft:
+    """A scenario on its way: its mapping, its files, what is to be said of it, the currency of its prices."""
+
+    document: Document
+    files: dict[str, bytes] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    currency: str = "USD"
+
+
+def draft(
+    sites: Sequence[Site], workloads: dict[str, dict[str, Any]], start: datetime, end: datetime | None, now: datetime
+) -> Draft:
+    """The fleet at these sites under these workloads.
+
+    Args:
+        workloads: By service; services without one are left out.
+        start: When t = 0 is; on a whole minute.
+        end: Until when requests come, for carbon and prices as they were; None: a day as now is forecast, repeated.
+
+    Raises:
+        BadStudy: There is nothing to simulate, and what to do about it.
+    """
+    services = list(Service.objects.filter(name__in=workloads).select_related("model_card", "partition"))
+    if not services:
+        raise BadStudy("base", "there is no service to simulate; set one up, or take one of the papers' scenarios")
+    nodes = _nodes(sites)
+    if not nodes:
+        raise BadStudy("base", "no site has schedulable GPUs; set up nodes, or take one of the papers' scenarios")
+    made = Draft({"name": "fleet", "seed": 1, "start": start.isoformat(), "policy": "single_pool", "overload": "allow"})
+    made.document["fleet"] = _groups(services, nodes, workloads, made.notes)
+    stands = {group["site"] for group in made.document["fleet"]}
+    kept = [site for site in sites if site.name in stands]
+    made.document["sites"] = _sites(kept, nodes, start, end, now, made)
+    made.document["services"] = {service.name: _service(service, workloads[service.name]) for service in services}
+    made.notes = made.notes[:MOST_NOTES]
+    return made
+
+
+def whole_minute(at: datetime) -> datetime:
+    return at.astimezone(UTC).replace(second=0, microsecond=0)
+
+
+# -- GPUs ------------------------------------------------------------------------------------------
+
+
+def _nodes(sites: Sequence[Site]) -> dict[tuple[str, str], list[int]]:
+    """(site, GPU type) -> how many each schedulable node has."""
+    counts: Counter[tuple[str, str, int]] = Counter()
+    gpus = Gpu.objects.filter(node__cluster__site__in=sites, node__schedulable=True)
+    counts.update(gpus.values_list("node__cluster__site__name", "gpu_type", "node_id"))
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for (site, gpu_type, _), count in sorted(counts.items()):
+        found[site, gpu_type].append(count)
+    return dict(found)
+
+
+def _groups(
+    services: Sequence[Service],
+    nodes: dict[tuple[str, str], list[int]],
+    workloads: dict[str, dict[str, Any]],
+    notes: list[str],
+) -> list[dict[str, Any]]:
+    """For each service, site and GPU type the largest instances that nodes hold; TP degrees that policies may choose.
+
+    Policies that leave the fleet as it is run as many instances as there is room for; several services have equal
+    parts.
+    """
+    found, share = [], 1.0 / len(services)
+    unknown = sorted({gpu_type for _, gpu_type in nodes} - set(GPUS))
+    notes += [f"{gpu_type} is not in the engine model: its GPUs are left out." for gpu_type in unknown]
+    for service in services:
+        card = service.model_card
+        for (site, gpu_type), sizes in nodes.items():
+            if gpu_type in unknown:
+                continue
+            tps = [tp for tp in TPS if tp <= max(sizes) and _fits(card.name, gpu_type, tp, card.engine)]
+            if not tps:
+                notes.append(f"{card.name} does not fit on nodes of {max(sizes)} {gpu_type} at {site}.")
+                continue
+            room: Counter[int] = Counter()  # for instances of the largest degree that each node takes
+            for size in sizes:
+                if top := next((tp for tp in tps if tp <= size), 0):
+                    room[top] += size // top
+            for top, most in sorted(room.items(), reverse=True):
+                found.append(
+                    {
+                        "name": f"{service.name}-{site}-{gpu_type}-tp{top}".lower(),
+                        "count": max(1, round(most * share)),
+                        "model": card.name,
+                        "gpu": gpu_type,
+                        "tp": top,
+                        "tp_choices": [tp for tp in sorted(tps) if tp <= top],
+                        "engine": card.engine,
+                        "site": site,
+                        "services": [service.name],
+                    }
+                )
+    if not found:
+        raise BadStudy("base", "no instance of these services' models fits on the nodes: " + " ".join(notes))
+    if len(services) > 1:
+        notes.append(f"Policies that leave the fleet as it is have 1/{len(services)} of the GPUs for each service.")
+    return found
+
+
+def _fits(model: str, gpu_type: str, tp: int, engine: str) -> bool:
+    try:
+        return engine_model(model, gpu_type, tp, engine).fits
+    except UnknownConfiguration as error:
+        raise BadStudy("base", f"the simulator does not know this configuration: {error}") from None
+
+
+# -- sites -----------------------------------------------------------------------------------------
+
+
+def _sites(
+    sites: Sequence[Site],
+    nodes: dict[tuple[str, str], list[int]],
+    start: datetime,
+    end: datetime | None,
+    now: datetime,
+    made: Draft,
+) -> dict[str, Any]:
+    currencies = Counter(site.currency for site in sites)
+    made.currency = currencies.most_common(1)[0][0]
+    found = {}
+    for site in sites:
+        own = {gpu_type: sizes for (name, gpu_type), sizes in nodes.items() if name == site.name and gpu_type in GPUS}
+        rates = Rates.of(site).at(start)
+        section: dict[str, Any] = {
+            "pue": rates.pue,
+            "gpus": {gpu_type: sum(sizes) for gpu_type, sizes in own.items()},
+            "gpus_per_node": max(max(sizes) for sizes in own.values()),
+        }
+        carbon = _repeating(site, start, now, made) if end is None else _recorded(site, start, end, made)
+        if carbon is not None:
+            section["carbon_g_per_kwh"] = carbon
+        else:
+            made.notes.append(f"{site}: its carbon intensity is not known, so carbon is not either.")
+        if site.currency == made.currency:
+            section |= _prices(site, rates, section["gpus"], start, end, made)
+        else:
+            made.notes.append(f"{site}: pays in {site.currency}, not {made.currency}; its prices are left out.")
+        found[site.name] = section
+    return found
+
+
+def _recorded(site: Site, start: datetime, end: datetime, made: Draft) -> dict[str, str] | None:
+    """The intensity as it was, in steps of five minutes; after the last that is known it stays as that was."""
+    first_s = math.floor(start.timestamp() / STEP_S) * STEP_S
+    count = math.ceil((end.timestamp() + MARGIN.total_seconds() - first_s) / STEP_S)
+    curve = IntensityCurve(site, start - timedelta(seconds=STEP_S), end + MARGIN, modelled=True)
+    values = [curve.mean(at_s, at_s + STEP_S, MIN_KNOWN_SHARE) for at_s in _steps(first_s, count, STEP_S)]
+    known = [k for k, value in enumerate(values) if value is not None]
+    if not known:
+        return None
+    if known[-1] < len(values) - 1:
+        values[known[-1] + 1 :] = [values[known[-1]]] * (len(values) - 1 - known[-1])
+        if first_s + known[-1] * STEP_S < end.timestamp() - STEP_S:
+            last = datetime.fromtimestamp(first_s + (known[-1] + 1) * STEP_S, UTC)
+            made.notes.append(f"{site}: no intensity is known after {last:%Y-%m-%d %H:%M} UTC; the last one stays.")
+    if gaps := sum(value is None for value in values):
+        made.notes.append(f"{site}: {gaps} of {count} steps of 5 min have no intensity, and so no carbon.")
+    name = f"carbon-{site.name}.csv"
+    made.files[name] = _csv((datetime.fromtimestamp(first_s + k * STEP_S, UTC), v) for k, v in enumerate(values))
+    return {"csv": name}
+
+
+def _repeating(site: Site, start: datetime, now: datetime, made: Draft) -> list[float] | float | None:
+    """A value for each hour of the day to come: forecast, else as in the same hour of the day before."""
+    day = timedelta(days=1)
+    curve = IntensityCurve(site, start - day, start + day, modelled=True)
+    values: list[float | None] = []
+    for at_s in _steps(start.timestamp(), DAY_H, HOUR_S):
+        ahead = curve.mean(at_s, at_s + HOUR_S, MIN_KNOWN_SHARE)
+        before_s = at_s - day.total_seconds()
+        values.append(curve.mean(before_s, before_s + HOUR_S, MIN_KNOWN_SHARE) if ahead is None else ahead)
+    known = [value for value in values if value is not None]
+    if len(known) == DAY_H:
+        return [round(value, 3) for value in known]
+    lately = curve.mean(now.timestamp() - HOUR_S, now.timestamp())
+    at_hand = [value for value in (lately, curve.at(now.timestamp()), *known) if value is not None]
+    if not at_hand:
+        return None
+    made.notes.append(f"{site}: {len(known)} of 24 hours have an intensity; {at_hand[0]:.0f} g/kWh is taken for all.")
+    return round(at_hand[0], 3)
+
+
+def _prices(
+    site: Site, rates: InForce, gpus: dict[str, int], start: datetime, end: datetime | None, made: Draft
+) -> dict[str, Any]:
+    """`usd_per_kwh` of the tariff, else of the price feed; `usd_per_gpu_hour`, a mean where types differ."""
+    found: dict[str, Any] = {}
+    if (terms := rates.terms) is not None:
+        means = [
+            math.fsum(terms.price_at(at_s + n * STEP_S) for n in range(HOUR_S // STEP_S)) * STEP_S / HOUR_S
+            for at_s in _steps(start.timestamp(), WEEK_H if terms.windows else 1, HOUR_S)
+        ]
+        found["usd_per_kwh"] = means if terms.windows else means[0]
+    else:
+        hours = DAY_H if end is None else math.ceil((end + MARGIN - start).total_seconds() / HOUR_S)
+        steps = price_steps(site, start, HOUR_S, hours, site.currency)
+        if steps and all(price is not None for price in steps):
+            found["usd_per_kwh"] = list(steps)
+        else:
+            made.notes.append(f"{site}: has neither a tariff nor a whole price series, so cost is not known.")
+    known = {gpu_type: rates.rates[gpu_type] for gpu_type in gpus if gpu_type in rates.rates}
+    if known and len(known) == len(gpus):
+        found["usd_per_gpu_hour"] = sum(known[name] * gpus[name] for name in gpus) / max(1, sum(gpus.values()))
+        if len(set(known.values())) > 1:
+            made.notes.append(f"{site}: its GPU types' hourly rates are taken as their mean.")
+    return found
+
+
+def _steps(first_s: float, count: int, step_s: float) -> list[float]:
+    return [first_s + k * step_s for k in range(count)]
+
+
+def _csv(rows: Iterable[tuple[datetime, float | None]]) -> bytes:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("start", "value"))
+    writer.writerows((at.isoformat(), "" if value is None else round(value, 3)) for at, value in rows)
+    return out.getvalue().encode()
+
+
+# -- services --------------------------------------------------------------------------------------
+
+
+def _service(service: Service, workload: dict[str, Any]) -> dict[str, Any]:
+    """Its classes, the other partitions that it may use, and its objectives (percentiles are the figures' to show)."""
+    others = service.partitions.exclude(pk=service.partition_id)
+    found: dict[str, Any] = {"model": service.model_card.name, "workload": workload}
+    if classes := _classes(service.partition):
+        found["classes"] = classes
+    if partitions := {partition.name: own for partition in others if (own := _classes(partition))}:
+        found["partitions"] = partitions
+    if slo := {f"{slo.kind}_s": slo.objective_s for slo in service.slos.all()}:
+        found["slo"] = slo
+    return found
+
+
+def _classes(partition: Partition) -> list[dict[str, Any]]:
+    names = ("input_min", "input_max", "output_min", "output_max")
+    return [
+        {"name": cell.name} | {name: value for name in names if (value := getattr(cell, name))}
+        for cell in partition.classes.order_by("rank")
+    ]

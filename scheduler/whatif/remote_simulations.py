@@ -1,0 +1,46 @@
+"""Runs a simulation for somebody else: progress, figures and errors go back through Redis."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from core.simulator.runs.simulation_jobs import SimulationJob
+from pools import wire
+from scheduler import agents
+
+log = logging.getLogger(__name__)
+
+REPORT_EVERY_S = 1.0
+
+
+def serve(run: str, job: dict[str, Any]) -> None:
+    """Runs the job and tells how it goes. A stop asked for by key leaves partial figures."""
+    client = agents.connect()
+
+    def tell(update: wire.SimulationUpdate) -> None:
+        client.rpush(wire.simulation_key(run), wire.encode(update))
+        client.expire(wire.simulation_key(run), wire.SIMULATION_KEPT_S)
+
+    told_s = time.monotonic()
+
+    def progress(share: float | None, simulated_s: float) -> None:
+        nonlocal told_s
+        if time.monotonic() - told_s < REPORT_EVERY_S:
+            return
+        told_s = time.monotonic()
+        tell(wire.SimulationUpdate(simulated_s, share))
+        if client.exists(wire.simulation_stop_key(run)):
+            raise KeyboardInterrupt
+
+    tell(wire.SimulationUpdate())
+    try:
+        figures = SimulationJob(job["scenario"], tuple(job["settings"]), job["policy"], job["trace"]).run(progress)
+    except (ValueError, OSError) as error:  # what the simulator says of bad input
+        tell(wire.SimulationUpdate(error=str(error)))
+    except Exception as error:
+        log.exception("simulation %s failed", run)
+        tell(wire.SimulationUpdate(error=f"the simulator failed: {error!r}; see the log of the worker"))
+    else:
+        tell(wire.SimulationUpdate(figures["simulated_s"], 1.0, figures))

@@ -1,0 +1,48 @@
+"""Studies that are stored: found, read, stopped. What is asked for is taken up by `asking`."""
+
+from __future__ import annotations
+
+import zlib
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from pools.access import rights
+from pools.models import Job
+from scheduler.models import Study, StudyRun
+
+from .scenario_documents import RunSpec
+
+
+def cancel(study: Study) -> bool:
+    """Stops a study that is not finished: at once where no worker has it yet, else soon. False: it is finished."""
+    now = timezone.now()
+    with transaction.atomic():
+        queued = Job.objects.filter(pk=study.job_id, state=Job.State.QUEUED)
+        if queued.update(state=Job.State.CANCELLED, cancel_requested=True, finished_at=now):
+            stop_runs(study.pk, StudyRun.State.CANCELLED, now)
+            return True
+    return bool(Job.objects.filter(pk=study.job_id, state=Job.State.RUNNING).update(cancel_requested=True))
+
+
+def stop_runs(study_id: int, state: str, now: datetime, error: str = "") -> None:
+    """Of a study that ends early: those of its runs that did not come to an end."""
+    waiting = StudyRun.objects.filter(study_id=study_id, state__in=[StudyRun.State.QUEUED, StudyRun.State.RUNNING])
+    waiting.update(state=state, finished_at=now, error=error)
+
+
+def visible(user: Any) -> QuerySet[Study]:
+    """Those that a person may see: all; who is bound to some sites only the own ones, since studies have no site."""
+    found = Study.objects.select_related("job", "created_by")
+    return found if rights.everywhere(user) else found.filter(created_by_id=user.pk)
+
+
+def files_of(study: Study) -> dict[str, bytes]:
+    return {file.name: zlib.decompress(bytes(file.data)) for file in study.files.all()}
+
+
+def spec_of(run: StudyRun) -> RunSpec:
+    return RunSpec(run.policy, run.knobs, tuple(run.changes), run.label)

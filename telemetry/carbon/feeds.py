@@ -1,0 +1,259 @@
+"""Keeps carbon and price feeds up to date: asks providers when it is time, and stores what they say, append-only.
+
+One run at a time, whoever starts it (beat, a first start, the command line): providers count calls by key, and the pace
+between them is kept within a run. A feed that fails is left alone for longer and longer; where a provider says for how
+long (429), all of its feeds are.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+from django.db.models import F
+from django.utils.module_loading import import_string
+
+from core.ports import AdapterError, CarbonProvider, CoolDownError, IntensityPoint, PermanentError
+from telemetry.models import CarbonFeed, CarbonPoint
+from telemetry.providers.provider_http import Outside, Pace
+
+log = logging.getLogger(__name__)
+
+RUN_S = 30.0  # of one run; feeds that are left over are the first of the next
+LEAST_S = 2.0  # with less left a feed is not begun: running out of time is not its fault
+BACKFILL_S = 3_600.0  # how far back a new feed is filled, at least
+CATCH_UP_STEPS = 2_000  # after an outage, at most so far back
+CATCH_UP_S = 7 * 86_400.0
+REVISED_STEPS = 24  # so far back a provider may revise what it said
+FIRST_COOL_DOWN_S = 60.0
+LONGEST_COOL_DOWN_S = 3_600.0
+LOCK = 0x6361_7262  # "carb"
+LOCK_RETRY_S = 0.2
+Key = tuple[datetime, bool, str]  # start, whether it is a forecast, by which model
+
+
+def outside(run_s: float = RUN_S) -> Outside:
+    """The world as settings allow it, for a run that is to be over in `run_s`."""
+    pace = Pace()
+    return Outside(
+        secrets=settings.GREENSERVE_CARBON_SECRETS,
+        hosts=settings.GREENSERVE_CARBON_HOSTS,
+        pace=pace,
+        deadline=pace.now() + run_s,
+    )
+
+
+def provider(feed: CarbonFeed, world: Outside | None = None) -> CarbonProvider:
+    """The adapter that settings name for this feed. Raises AdapterError when the feed's configuration is bad."""
+    try:
+        adapter = import_string(settings.GREENSERVE_CARBON_PROVIDERS[feed.provider])
+    except KeyError:
+        known = ", ".join(sorted(settings.GREENSERVE_CARBON_PROVIDERS))
+        raise PermanentError(f"unknown carbon provider {feed.provider!r}; known are {known}") from None
+    own = {"zone": zone(feed), **feed.config, "signal": feed.signal}
+    if feed.factor:
+        own["factor"] = feed.factor
+    found: CarbonProvider = adapter(own, world or outside())
+    return found
+
+
+def zone(feed: CarbonFeed) -> str:
+    return str(feed.zone or feed.config.get("zone") or feed.site.grid_zone)
+
+
+def refresh_s(feed: CarbonFeed) -> float:
+    return float(feed.refresh_s or settings.GREENSERVE_CARBON_REFRESH_S)
+
+
+def forecast_horizon_s() -> float:
+    """As far as the carbon epoch looks, and one step more, since a step of it begins before the next refresh; and as
+    far as batches look."""
+    loop: Any = settings.GREENSERVE_LOOPS["carbon"]
+    return max(float((loop["steps"] + 1) * loop["period_s"]), float(settings.GREENSERVE_BATCHES["horizon_s"]))
+
+
+def poll(now: datetime, patience_s: float = 0.0, world: Outside | None = None) -> tuple[CarbonFeed, ...]:
+    """Refreshes the feeds whose time has come, those that waited longest first; returns those that it asked.
+
+    While another run is under way it waits for at most `patience_s` and then does nothing.
+    """
+    world = world or outside()
+    asked = []
+    with alone(patience_s) as held:
+        due = [feed for feed in CarbonFeed.objects.select_related("site") if is_due(feed, now)] if held else []
+        for feed in sorted(due, key=lambda feed: feed.last_tried_at or datetime.min.replace(tzinfo=UTC)):
+            left_s = math.inf if world.deadline is None else world.deadline - world.pace.now()
+            if world.pace.wait_s(feed.provider) + LEAST_S < left_s:
+                refresh_feed(feed, now, world)
+                asked.append(feed)
+    return tuple(asked)
+
+
+def is_due(feed: CarbonFeed, now: datetime) -> bool:
+    """A little early counts, so that a feed with beat's own period is asked each time."""
+    if feed.cool_down_until is not None and feed.cool_down_until > now:
+        return False
+    period_s = refresh_s(feed)
+    slack_s = min(1.0, 0.1 * period_s)
+    return feed.last_tried_at is None or feed.last_tried_at <= now - timedelta(seconds=period_s - slack_s)
+
+
+@contextmanager
+def alone(patience_s: float) -> Iterator[bool]:
+    """Holds PostgreSQL's advisory lock of polling, if it can; the lock ends with the connection at the latest."""
+    until = time.monotonic() + patience_s
+    with connection.cursor() as cursor:
+        while True:
+            cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
+            held = bool(cursor.fetchone()[0])
+            if held or time.monotonic() >= until:
+                break
+            time.sleep(LOCK_RETRY_S)
+        try:
+            yield held
+        finally:
+            if held:
+                cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
+
+
+def refresh_feed(feed: CarbonFeed, now: datetime, world: Outside | None = None) -> int:
+    """Stores new actuals and what changed in the forecast; returns the points stored.
+
+    A provider's error is recorded on the feed and goes no further: the other feeds and loops run on. What came before
+    it is kept.
+    """
+    stored = 0
+    try:
+        adapter = provider(feed, world)
+        where, can = zone(feed), adapter.capabilities
+        since = _since(feed, now, can.step_s, can.lag_s)
+        stored += append(feed, adapter.actuals(where, since.timestamp(), now.timestamp()), now)
+        if can.horizon_s > 0.0:
+            horizon_s = min(can.horizon_s, max(forecast_horizon_s(), can.step_s))
+            stored += append(feed, adapter.forecast(where, now.timestamp(), horizon_s), now)
+    except AdapterError as error:
+        _failed(feed, error, now)
+        return stored
+    CarbonFeed.objects.filter(pk=feed.pk).update(
+        last_tried_at=now, last_ok_at=now, last_error="", last_error_at=None, failures=0, cool_down_until=None
+    )
+    return stored
+
+
+def fetch(feed: CarbonFeed, start: datetime, end: datetime, now: datetime, world: Outside | None = None) -> int:
+    """Stores the actuals of a stretch of the past; returns the points that were new. Raises AdapterError."""
+    return append(feed, provider(feed, world).actuals(zone(feed), start.timestamp(), end.timestamp()), now)
+
+
+def _failed(feed: CarbonFeed, error: AdapterError, now: datetime) -> None:
+    log.warning("carbon feed of %s: %s", feed.site, error)
+    wait_s = min(LONGEST_COOL_DOWN_S, FIRST_COOL_DOWN_S * 2.0 ** min(feed.failures, 10))
+    if isinstance(error, CoolDownError):
+        wait_s = max(wait_s, error.wait_s or 0.0)
+        CarbonFeed.objects.filter(provider=feed.provider).update(cool_down_until=now + timedelta(seconds=wait_s))
+    CarbonFeed.objects.filter(pk=feed.pk).update(
+        last_tried_at=now,
+        last_error=str(error)[:300],
+        last_error_at=now,
+        failures=F("failures") + 1,
+        cool_down_until=now + timedelta(seconds=wait_s),
+    )
+
+
+def _since(feed: CarbonFeed, now: datetime, step_s: float, lag_s: float) -> datetime:
+    """From the newest value's start, or as far back as values may still change; after an outage from where it began."""
+    back_s = max(BACKFILL_S, lag_s + REVISED_STEPS * step_s)
+    newest = (
+        feed.points.filter(forecast=False, start_at__gt=now - timedelta(seconds=CATCH_UP_S))
+        .order_by("-start_at")
+        .values_list("start_at", flat=True)
+        .first()
+    )
+    if newest is None:
+        return now - timedelta(seconds=back_s)
+    furthest = now - timedelta(seconds=max(back_s, min(CATCH_UP_S, CATCH_UP_STEPS * step_s)))
+    changing = now - timedelta(seconds=lag_s + REVISED_STEPS * step_s) if lag_s else newest
+    return max(furthest, min(newest, changing))
+
+
+def forget(before: datetime) -> int:
+    """Drops forecasts for times before `before`; what was measured stays. Returns how many."""
+    return CarbonPoint.objects.filter(forecast=True, end_at__lt=before).delete()[0]
+
+
+def append(feed: CarbonFeed, points: Iterable[IntensityPoint], now: datetime, model: str = "") -> int:
+    """Inserts the points that say something new: an interval not stored before, or another value for it.
+
+    A revision that a provider gives under the old time of issue is dated now: it must come after what it revises.
+    Raises PermanentError for points of another signal or factor than the feed's: they would mix.
+    """
+    by_key: dict[Key, IntensityPoint] = {}
+    for point in points:
+        if point.signal != feed.signal or (feed.factor and point.factor not in ("", feed.factor)):
+            raise PermanentError(
+                f"{point.provider} told {point.signal} {point.factor}, the feed is {feed.signal} {feed.factor}"
+            )
+        by_key[_moment(point.start_s), point.forecast, model] = point
+    if not by_key:
+        return 0
+    known = _known(feed, by_key)
+    new = []
+    for key, point in by_key.items():
+        issued_at = _moment(point.issued_at_s)
+        if key in known:
+            value, before = known[key]
+            if value == _value(point):
+                continue
+            if issued_at <= before:
+                issued_at = max(now, before + timedelta(microseconds=1))
+        new.append(_row(feed, key, issued_at, point))
+    CarbonPoint.objects.bulk_create(new, ignore_conflicts=True, batch_size=1000)
+    return len(new)
+
+
+def _known(feed: CarbonFeed, keys: Iterable[Key]) -> dict[Key, tuple[tuple[float | None, str], datetime]]:
+    """The newest revision of each, and when it was issued."""
+    starts = [start for start, _, _ in keys]
+    rows = feed.points.filter(start_at__gte=min(starts), start_at__lte=max(starts)).order_by("start_at", "issued_at")
+    fields = ("start_at", "forecast", "model", "value_g_per_kwh", "price_per_kwh", "currency", "issued_at")
+    return {
+        (start, forecast, model): ((price if grams is None else grams, currency), issued_at)
+        for start, forecast, model, grams, price, currency, issued_at in rows.values_list(*fields)
+    }
+
+
+def _value(point: IntensityPoint) -> tuple[float | None, str]:
+    return point.price_per_kwh if point.value_g_per_kwh is None else point.value_g_per_kwh, point.currency
+
+
+def _row(feed: CarbonFeed, key: Key, issued_at: datetime, point: IntensityPoint) -> CarbonPoint:
+    start, forecast, model = key
+    return CarbonPoint(
+        feed=feed,
+        start_at=start,
+        end_at=_moment(point.end_s),
+        value_g_per_kwh=point.value_g_per_kwh,
+        price_per_kwh=point.price_per_kwh,
+        currency=point.currency,
+        raw_value=point.raw_value,
+        raw_unit=point.raw_unit,
+        factor=point.factor,
+        forecast=forecast,
+        model=model,
+        estimated=point.estimated,
+        provider=point.provider,
+        zone=point.zone,
+        issued_at=issued_at,
+        updated_at=None if point.updated_at_s is None else _moment(point.updated_at_s),
+    )
+
+
+def _moment(at_s: float) -> datetime:
+    return datetime.fromtimestamp(at_s, UTC)

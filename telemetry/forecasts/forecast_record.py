@@ -1,0 +1,62 @@
+"""The record of forecasts: scores are stored, the best model of the newest run is found again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from django.db import transaction
+from django.utils.module_loading import import_string
+
+from core.predictors.back_test import Score
+from core.predictors.seasonal import MODELS, Model
+from telemetry.models import CarbonFeed, ForecastScore
+
+PROVIDER = "provider"  # the name under which a provider's own forecast is scored
+FALL_BACK = "persistence"
+EXTRA = "telemetry.forecasts.stats_models.models"
+
+
+def models() -> Mapping[str, Model]:
+    """All that can be had: ours, and statsforecast's where it is installed."""
+    extra: Mapping[str, Model] = import_string(EXTRA)()
+    return {**MODELS, **extra}
+
+
+def store(
+    scores: Sequence[Score],
+    chosen: str | None,
+    now: datetime,
+    step_s: float,
+    steps: int,
+    feed: CarbonFeed | None = None,
+    service: str = "",
+    request_class: str = "",
+) -> None:
+    """One run's scores of one series, and which of them is used from now on."""
+    with transaction.atomic():
+        ForecastScore.objects.bulk_create(
+            ForecastScore(
+                feed=feed,
+                service=service,
+                request_class=request_class,
+                model=score.model,
+                scored_at=now,
+                step_s=step_s,
+                steps=steps,
+                origins=score.origins,
+                samples=score.samples,
+                quantile=score.quantile,
+                pinball=score.pinball,
+                mape=score.mape,
+                chosen=score.model == chosen,
+            )
+            for score in scores
+        )
+
+
+def newest(feed: CarbonFeed | None = None, service: str = "", request_class: str = "") -> tuple[ForecastScore, ...]:
+    """The newest run of a series, least loss first; empty where there was none yet."""
+    rows = ForecastScore.objects.filter(feed=feed, service=service, request_class=request_class)
+    last = rows.order_by("-scored_at").values_list("scored_at", flat=True).first()
+    return () if last is None else tuple(rows.filter(scored_at=last).order_by("pinball", "model"))

@@ -1,0 +1,284 @@
+"""Writes agents' batches: samples by COPY, instances' states, clock decisions."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from django.db import connection
+from django.utils import timezone
+from numpy.typing import NDArray
+
+from core.units import US_PER_S
+from pools.models import Gpu, Instance
+from pools.wire import GPU_NUMBERS, NUMBER_BYTES, AgentBatch, ClockDecision, GpuLabels, GpuSamples, InstanceSampleRow
+from telemetry.ingest import sample_rollups
+from telemetry.models import IngestedBatches, RollupDue
+from telemetry.storage import copying
+
+log = logging.getLogger(__name__)
+
+Source = tuple[str, str]  # agent and boot: what numbers batches
+ClockSink = Callable[[Sequence[ClockDecision], str, str, int], None]
+
+# In one order, so that two ingesters cannot deadlock.
+CLAIM_SQL = f"""
+INSERT INTO {IngestedBatches._meta.db_table} AS known (agent, boot, seqs, received_at)
+SELECT *, %s FROM unnest(%s::text[], %s::text[], %s::int8multirange[])
+ON CONFLICT (agent, boot) DO UPDATE SET seqs = known.seqs + excluded.seqs, received_at = excluded.received_at
+WHERE NOT known.seqs && excluded.seqs RETURNING agent, boot
+"""
+UNKNOWN_SQL = f"""
+SELECT agent, boot, seq FROM unnest(%s::text[], %s::text[], %s::bigint[]) AS asked (agent, boot, seq)
+JOIN {IngestedBatches._meta.db_table} USING (agent, boot) WHERE NOT seqs @> seq
+"""
+DUE_SQL = f"INSERT INTO {RollupDue._meta.db_table} (start_at) SELECT unnest(%s::timestamptz[])"
+LOOKUP_RETRY_S = 5.0
+LABELS_KEPT = 8_192
+
+
+class Ids:
+    """Database ids by the name that agents use. What is unknown is looked up again, but not at every row."""
+
+    def __init__(self, load: Callable[[], dict[str, int]]) -> None:
+        self._load = load
+        self._ids: dict[str, int] = {}
+        self._missed: dict[str, float] = {}
+
+    def get(self, name: str | None) -> int | None:
+        if name is None:
+            return None
+        if name not in self._ids and time.monotonic() - self._missed.get(name, -LOOKUP_RETRY_S) >= LOOKUP_RETRY_S:
+            self._ids = self._load()
+            self._missed = {n: at for n, at in self._missed.items() if n not in self._ids}
+            if name not in self._ids:
+                self._missed[name] = time.monotonic()
+        return self._ids.get(name)
+
+    def of(self, names: Sequence[str | None]) -> list[int]:
+        """The id of each, 0: there is none, or it is not known."""
+        ids = self._ids
+        found = [0 if name is None else ids.get(name) for name in names]
+        if None not in found:
+            return found  # type: ignore[return-value]
+        return [(self.get(name) or 0) if at is None else at for name, at in zip(names, found, strict=True)]
+
+
+def _gpu_ids() -> dict[str, int]:
+    return dict(Gpu.objects.values_list("uuid", "id"))
+
+
+def _instance_ids() -> dict[str, int]:
+    """All that live or lived lately: a batch may come late, but not by days."""
+    recent = Instance.objects.order_by("-id")[:5000]
+    return {str(uid): pk for uid, pk in recent.values_list("uid", "id")}
+
+
+def _roll_up_later(at_us: NDArray[np.int64]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(DUE_SQL, [[_moment(start_s) for start_s in sample_rollups.touched_minutes(at_us)]])
+
+
+class SampleWriter:
+    """Writes batches inside the caller's transaction; `unknown` counts rows whose GPU or instance nobody knows."""
+
+    def __init__(self, clock_sink: ClockSink) -> None:
+        self._clock_sink = clock_sink
+        self._gpus = Ids(_gpu_ids)
+        self._instances = Ids(_instance_ids)
+        self._held: dict[GpuLabels, tuple[bytes, bytes, bytes]] = {}
+        self._states: dict[bytes, int] = {b"": 0}
+        self._newest: dict[int, float] = {}  # instance -> time of the state applied last
+        self.unknown: Counter[str] = Counter()
+
+    def write(self, batches: Iterable[AgentBatch]) -> int:
+        """Writes what has not been ingested yet and returns the number of batches that were new."""
+        fresh = _claim(list(batches))
+        if not fresh:
+            return 0
+        self._write_gpus([batch.gpus for batch in fresh if batch.gpus.numbers])
+        self._write_instances([row for batch in fresh for row in batch.instances])
+        self._apply_states(row for batch in fresh for row in batch.instances)
+        for batch in fresh:
+            if batch.clocks:
+                self._clock_sink(batch.clocks, batch.agent, batch.boot, batch.seq)
+        return len(fresh)
+
+    def _write_gpus(self, parts: list[GpuSamples]) -> None:
+        """By column, since at a thousand rows a second what Python does for each counts."""
+        if not parts:
+            return
+        if len(self._held) >= LABELS_KEPT:  # never in between: places of states are those of all parts
+            self._held.clear()
+            self._states = {b"": 0}
+        held = [self._holding(part.of_what) for part in parts]
+        gpu, instance, state = (np.frombuffer(b"".join(ids), dtype=np.int64) for ids in zip(*held, strict=True))
+        if not gpu.any():
+            return
+        values = dict(zip(GPU_NUMBERS, np.ascontiguousarray(numbers(parts).T), strict=True))
+        at_us = _micros(values["at_s"])
+        columns = [
+            copying.moments("at", at_us),
+            copying.Column("gpu_id", copying.BIGINT, gpu),
+            copying.floats("energy_j", values["energy_j"]),
+            copying.floats("power_w", values["power_w"]),
+            copying.floats("sm_clock_mhz", values["sm_clock_mhz"]),
+            copying.floats("utilisation", values["utilisation"]),
+            copying.floats("memory_used_bytes", values["memory_used_bytes"], copying.BIGINT),
+            copying.floats("temperature_c", values["temperature_c"]),
+            copying.Column("instance_id", copying.BIGINT, instance, instance == 0),
+            copying.Column("instance_state", "", state, state == 0, tuple(self._states)),
+            copying.floats("running", values["running"], copying.INTEGER),
+        ]
+        if not gpu.all():
+            known = gpu > 0
+            at_us, columns = at_us[known], [column.pick(known) for column in columns]
+        copying.write_by_day("telemetry_gpusample", at_us, columns)
+        _roll_up_later(at_us)
+
+    def _holding(self, labels: GpuLabels) -> tuple[bytes, bytes, bytes]:
+        """Of each row the ids of GPU and instance (0: none, or not known) and the place of its state, as int64."""
+        if found := self._held.get(labels):
+            return found
+        gpus = self._ids("GPU", self._gpus, labels.gpu_uuids)
+        instances = np.array(self._instances.of(labels.instance_uids), dtype=np.int64)
+        places = [
+            self._states.setdefault((state or "").encode(), len(self._states)) for state in labels.instance_states
+        ]
+        found = gpus.tobytes(), instances.tobytes(), np.array(places, dtype=np.int64).tobytes()
+        nameless = sum(uid is None for uid in labels.instance_uids)
+        if gpus.all() and np.count_nonzero(instances == 0) == nameless:  # else it may be known the next time
+            self._held[labels] = found
+        return found
+
+    def _ids(self, what: str, ids: Ids, names: Sequence[str]) -> NDArray[np.int64]:
+        """The id of each, 0 where it is not known; these are counted."""
+        found = np.array(ids.of(names), dtype=np.int64)
+        for at in np.flatnonzero(found == 0).tolist():
+            self._skip(what, names[at])
+        return found
+
+    def _write_instances(self, rows: list[InstanceSampleRow]) -> None:
+        found = self._ids("instance", self._instances, [row.instance_uid for row in rows])
+        instance = found[found > 0]
+        rows = [row for row, known in zip(rows, found.tolist(), strict=True) if known]
+        if not rows:
+            return
+        at_us = _micros(np.array([row.at_s for row in rows]))
+        columns = [
+            copying.moments("at", at_us),
+            copying.Column("instance_id", copying.BIGINT, instance),
+            copying.words("state", [row.state for row in rows]),
+            copying.floats("running", [row.running for row in rows], copying.INTEGER),
+            copying.floats("waiting", [row.waiting for row in rows], copying.INTEGER),
+            copying.floats("kv_usage", [row.kv_usage for row in rows]),
+            copying.floats("prompt_tokens_total", [row.prompt_tokens_total for row in rows]),
+            copying.floats("generation_tokens_total", [row.generation_tokens_total for row in rows]),
+            copying.floats("ttft_s", [row.ttft_s for row in rows]),
+            copying.floats("tpot_s", [row.tpot_s for row in rows]),
+            copying.floats("sm_clock_mhz", [row.sm_clock_mhz for row in rows]),
+        ]
+        copying.write("telemetry_instancesample", columns)
+        _roll_up_later(at_us)
+
+    def _apply_states(self, rows: Iterable[InstanceSampleRow]) -> None:
+        """Brings `Instance` up to the newest row of each; an older batch that comes late changes nothing."""
+        newest: dict[int, InstanceSampleRow] = {}
+        for row in rows:
+            instance_id = self._instances.get(row.instance_uid)
+            if instance_id is None or row.at_s < self._newest.get(instance_id, 0.0):
+                continue
+            if instance_id not in newest or newest[instance_id].at_s <= row.at_s:
+                newest[instance_id] = row
+        for instance_id, row in newest.items():
+            self._newest[instance_id] = row.at_s
+            fields: dict[str, Any] = {
+                "state": row.state,
+                "url": (row.url or "")[:200],
+                "detail": row.detail.replace("\0", "")[:300],
+            }
+            live = Instance.objects.filter(pk=instance_id).exclude(state=Instance.State.STOPPED)
+            live.exclude(**fields).update(**fields)
+            if row.state in (Instance.State.READY, Instance.State.SLEEPING):  # one of the warm pool serves later
+                live.filter(ready_at__isnull=True).update(ready_at=_moment(row.at_s))
+
+    def _skip(self, what: str, name: str) -> None:
+        """Not fatal: a node may be taken out of the books while its agent still reports."""
+        self.unknown[what] += 1
+        if self.unknown[what] & (self.unknown[what] - 1) == 0:  # at powers of two, so that a storm stays readable
+            log.warning("%d rows of unknown %ss skipped so far, now of %r", self.unknown[what], what, name)
+
+
+def _claim(batches: Sequence[AgentBatch]) -> list[AgentBatch]:
+    """Those that are new, each once: the numbers kept by agent and boot are what makes ingestion idempotent.
+
+    One statement claims for each agent all of its numbers, or none where one of them is known. Of the latter, whose
+    rows it has locked, those that are new are looked for and claimed by themselves.
+    """
+    by_source: dict[Source, dict[int, AgentBatch]] = {}
+    for batch in batches:
+        by_source.setdefault((batch.agent, batch.boot), {}).setdefault(batch.seq, batch)
+    if not by_source:
+        return []
+    with connection.cursor() as cursor:
+        refused = by_source.keys() - _claim_all(cursor, by_source)
+        if refused:
+            asked = [(*source, seq) for source in refused for seq in by_source[source]]
+            cursor.execute(UNKNOWN_SQL, [list(column) for column in zip(*asked, strict=True)])
+            new: dict[Source, dict[int, AgentBatch]] = {}
+            for agent, boot, seq in cursor.fetchall():
+                new.setdefault((agent, boot), {})[seq] = by_source[agent, boot][seq]
+            if new:
+                _claim_all(cursor, new)
+            by_source = {
+                source: new.get(source, {}) if source in refused else by_source[source] for source in by_source
+            }
+    return [batch for own in by_source.values() for batch in own.values()]
+
+
+def _claim_all(cursor: Any, by_source: Mapping[Source, Iterable[int]]) -> set[Source]:
+    """The sources whose numbers are claimed now: of these none was known."""
+    sources = sorted(by_source)
+    agents, boots = (list(column) for column in zip(*sources, strict=True))
+    cursor.execute(CLAIM_SQL, [timezone.now(), agents, boots, [_ranges(by_source[source]) for source in sources]])
+    return set(cursor.fetchall())
+
+
+def _ranges(seqs: Iterable[int]) -> str:
+    """As PostgreSQL writes a multirange."""
+    first, *others = sorted(seqs)
+    runs = [[first, first]]
+    for seq in others:
+        if seq == runs[-1][1] + 1:
+            runs[-1][1] = seq
+        else:
+            runs.append([seq, seq])
+    return "{" + ",".join(f"[{low},{high}]" for low, high in runs) + "}"
+
+
+def numbers(parts: Sequence[GpuSamples]) -> NDArray[np.float64]:
+    """Of all rows of `parts` wire.GPU_NUMBERS, rows by columns; NaN: unknown."""
+    width = len(GPU_NUMBERS)
+    whole = all(len(part.numbers) == NUMBER_BYTES * width * part.rows for part in parts)
+    if whole:
+        return np.frombuffer(b"".join([part.numbers for part in parts]), dtype="<f8").reshape(-1, width)
+    found = np.full((sum(part.rows for part in parts), width), np.nan)
+    at = 0
+    for part in parts:  # of agents of other versions
+        own = np.frombuffer(part.numbers, dtype="<f8").reshape(part.rows, -1)[:, :width]
+        found[at : at + part.rows, : own.shape[1]] = own
+        at += part.rows
+    return found
+
+
+def _micros(at_s: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.rint(at_s * US_PER_S).astype(np.int64)
+
+
+def _moment(at_s: float) -> datetime:
+    return datetime.fromtimestamp(at_s, UTC)

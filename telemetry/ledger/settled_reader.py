@@ -1,0 +1,170 @@
+"""Reads the settled ledger, as of now or as of a version of then: the same lines, to the byte.
+
+Versions are ids of settlements (`settlement.version`). What holds as of a version is the sum of all lines of
+settlements up to it: a restated window's reversal takes its earlier lines out of that sum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+import msgspec
+from django.db import connection
+
+from core.accounting import tariffs
+from core.units import US_PER_S
+from pools.models import Site
+from telemetry.ledger.rates import Rates
+from telemetry.ledger.settlement import AMOUNTS, version
+from telemetry.models import RequestRecord
+
+KEYS = ("start_at", "site", "kind", "pool_id", "service", "tenant_id", "currency")
+PAGE = 5_000
+QUARTERS_SQL = """
+SELECT to_timestamp(floor(extract(epoch FROM s.start_at) / %(step_s)s) * %(step_s)s) AS at,
+       sum(l.facility_uj)::bigint AS uj
+FROM telemetry_settlement s JOIN telemetry_statementline l ON l.settlement_id = s.id
+WHERE s.site_id = %(site)s AND s.start_at >= %(start)s AND s.start_at < %(end)s AND s.id <= %(version)s
+GROUP BY 1 ORDER BY uj DESC, at LIMIT 1
+"""
+SHARES_SQL = """
+SELECT sum(h.prefill_uj)::bigint, sum(h.decode_uj)::bigint, sum(h.gpu_us)::bigint,
+       sum((h.prefill_uj + h.decode_uj) * l.carbon_ug::float8 / nullif(l.energy_uj - l.carbon_unknown_uj, 0)),
+       sum((h.prefill_uj + h.decode_uj) * l.cost_nano::float8 / nullif(l.energy_uj - l.cost_unknown_uj, 0)),
+       bool_or(l.carbon_unknown_uj > 0 OR l.energy_uj IS NULL), bool_or(l.cost_unknown_uj > 0 OR l.energy_uj IS NULL)
+FROM telemetry_requestshare h
+JOIN LATERAL (
+    SELECT s.id, s.shares_id FROM telemetry_settlement s
+    WHERE s.start_at = h.start_at AND s.site_id = %(site)s AND s.id <= %(version)s ORDER BY s.revision DESC LIMIT 1
+) newest ON newest.shares_id = h.settlement_id
+LEFT JOIN telemetry_statementline l ON l.settlement_id = newest.id AND l.entry <> 'reversal' AND l.kind = 'serving'
+    AND l.pool_id = %(pool)s AND l.service = %(service)s AND l.tenant_id IS NOT DISTINCT FROM %(tenant)s
+WHERE h.started_at = %(started_at)s AND h.request_id = %(request)s
+  AND h.start_at > %(started_at)s - interval '5 minutes'
+  AND h.start_at <= %(started_at)s + interval '20 minutes'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestUse:
+    """What a request used. `measured`: its share of the meters; else what routing predicted before it ran.
+
+    Carbon and cost are at its line's mean over each window of five minutes; None where a part of it is not known.
+    """
+
+    measured: bool
+    energy_j: float
+    prefill_j: float | None = None
+    decode_j: float | None = None
+    gpu_s: float | None = None
+    carbon_gco2e: float | None = None
+    cost: float | None = None
+    currency: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """A site's highest quarter of an hour in a local month, and what the tariff charges for it."""
+
+    start_at: datetime
+    power_w: float  # at the site's meter, PUE included
+    charge: float | None  # None: no tariff was in force
+    currency: str
+
+
+def lines(start: datetime, end: datetime, as_of: int | None = None) -> Iterator[dict[str, Any]]:
+    """What holds of the windows in [start, end) as of a version (None: now), by window and line, in one order."""
+    amounts = ", ".join(f"sum(l.{name})::bigint AS {name}" for name in AMOUNTS)
+    sql = f"""
+        SELECT s.start_at, t.name AS site, l.kind, l.pool_id, l.service, l.tenant_id, s.currency, {amounts}
+        FROM telemetry_settlement s JOIN telemetry_statementline l ON l.settlement_id = s.id
+        JOIN pools_site t ON t.id = s.site_id
+        WHERE s.start_at >= %s AND s.start_at < %s AND s.id <= %s GROUP BY 1, 2, 3, 4, 5, 6, 7
+        HAVING {" OR ".join(f"sum(l.{name}) <> 0" for name in AMOUNTS)}
+        ORDER BY 1, 2, 3, 4 NULLS FIRST, 5, 6 NULLS FIRST, 7
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(sql, [start, end, version() if as_of is None else as_of])
+        while rows := cursor.fetchmany(PAGE):
+            for row in rows:
+                yield dict(zip((*KEYS, *AMOUNTS), row, strict=True))
+
+
+def export(start: datetime, end: datetime, as_of: int) -> Iterator[bytes]:
+    """`lines` as JSON, one a line: as of the same version the same bytes, whenever it is made."""
+    encoder = msgspec.json.Encoder(order="deterministic")
+    for line in lines(start, end, as_of):
+        yield encoder.encode(line) + b"\n"
+
+
+def checksum(start: datetime, end: datetime, as_of: int) -> str:
+    """SHA-256 of the export."""
+    found = hashlib.sha256()
+    for row in export(start, end, as_of):
+        found.update(row)
+    return found.hexdigest()
+
+
+def totals(
+    start: datetime, end: datetime, by: Sequence[str] = (), as_of: int | None = None
+) -> dict[tuple[Any, ...], dict[str, int]]:
+    """Sums of whole amounts by some of KEYS. Currencies do not add up: name `currency` where sites differ in it."""
+    found: dict[tuple[Any, ...], dict[str, int]] = {}
+    for line in lines(start, end, as_of):
+        one = found.setdefault(tuple(line[name] for name in by), dict.fromkeys(AMOUNTS, 0))
+        for name in AMOUNTS:
+            one[name] += line[name]
+    return found
+
+
+def of_request(record: RequestRecord, as_of: int | None = None) -> RequestUse | None:
+    """A request's energy, carbon and cost; before its windows are settled its prediction; None: neither is known."""
+    if record.pool is not None:
+        params: Mapping[str, Any] = {
+            "site": record.pool.site_id,
+            "pool": record.pool_id,
+            "service": record.service,
+            "tenant": record.tenant_id,
+            "started_at": record.started_at,
+            "request": record.request_id,
+            "version": version() if as_of is None else as_of,
+        }
+        with connection.cursor() as cursor:
+            cursor.execute(SHARES_SQL, params)
+            prefill, decode, gpu_us, carbon_ug, cost_nano, no_carbon, no_cost = cursor.fetchone()
+        if prefill is not None:
+            return RequestUse(
+                measured=True,
+                energy_j=(prefill + decode) / 1e6,
+                prefill_j=prefill / 1e6,
+                decode_j=decode / 1e6,
+                gpu_s=gpu_us / US_PER_S,
+                carbon_gco2e=None if no_carbon else carbon_ug / 1e6,
+                cost=None if no_cost else cost_nano / 1e9,
+                currency=record.pool.site.currency,
+            )
+    return None if record.predicted_energy_j is None else RequestUse(False, record.predicted_energy_j)
+
+
+def peak(site: Site, month: date, as_of: int | None = None) -> Peak | None:
+    """The month's peak by the site's calendar, of the quarters of an hour that are settled; None: none is."""
+    start_s, end_s = tariffs.month_s(site.time_zone, month)
+    params: dict[str, Any] = {
+        "site": site.pk,
+        "start": datetime.fromtimestamp(start_s).astimezone(),
+        "end": datetime.fromtimestamp(end_s).astimezone(),
+        "version": version() if as_of is None else as_of,
+        "step_s": tariffs.DEMAND_S,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(QUARTERS_SQL, params)
+        found = cursor.fetchone()
+    if found is None:
+        return None
+    start_at, facility_uj = found
+    power_w, terms = facility_uj / 1e6 / tariffs.DEMAND_S, Rates.of(site).at(start_at).terms
+    return Peak(start_at, power_w, None if terms is None else tariffs.demand_charge(terms, power_w), site.currency)

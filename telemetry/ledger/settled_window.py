@@ -1,0 +1,243 @@
+"""Works out what a window's lines and request shares are: from energy entries and request records to whole amounts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.accounting.allocation import PREFILL, Pieces, pieces, share_out
+from core.accounting.counters import KINDS, SERVING, UNATTRIBUTED
+from core.accounting.grouping import Groups
+from core.units import US_PER_S, ug_per_uj
+from pools.models import Gpu, Site
+from telemetry.ledger import rollup_carbon
+from telemetry.ledger.energy_entries import CELL_S
+from telemetry.ledger.served_requests import Served, served
+from telemetry.ledger.window_sources import CELLS, WINDOW_S, Basis
+from telemetry.storage import copying
+
+Ints = NDArray[np.int64]
+CELL_US = round(CELL_S * US_PER_S)
+# Amounts that a GPU's cell has by itself, and that are shared out; the others are the requests' own.
+SHARED = (
+    *("energy_uj", "facility_uj", "gpu_us", "carbon_ug", "carbon_unknown_uj", "cost_nano", "cost_unknown_uj"),
+    *("rental_nano", "rental_unknown_us", "embodied_ug", "embodied_unknown_us"),
+)
+OWN = ("prefill_uj", "requests", "prompt_tokens", "output_tokens")
+NOBODY = 0  # the place of ("", None) among those whom lines are about
+
+ENTRIES_SQL = f"""
+SELECT gpu_id, start_at, array_position(ARRAY[{", ".join(f"'{kind}'" for kind in KINDS)}], kind::text)::bigint - 1,
+       coalesce(pool_id, 0)::bigint, coalesce(instance_id, 0)::bigint, energy_uj, gpu_us
+FROM telemetry_energyentry WHERE site_id = %(site)s AND start_at >= %(start)s AND start_at < %(end)s
+"""
+ENTRIES = {
+    "gpu": copying.BIGINT,
+    "start_us": copying.MOMENT,
+    "kind": copying.BIGINT,
+    "pool": copying.BIGINT,
+    "instance": copying.BIGINT,
+    "energy_uj": copying.BIGINT,
+    "gpu_us": copying.BIGINT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    kind: str
+    pool_id: int | None
+    service: str
+    tenant_id: int | None
+    amounts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What requests had of a window."""
+
+    request_id: Sequence[str]
+    started_us: Ints
+    prefill_uj: Ints
+    decode_uj: Ints
+    gpu_us: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    start: datetime
+    lines: Sequence[Line]
+    shares: Shares
+    emitted: Mapping[rollup_carbon.Key, rollup_carbon.Emitted]  # of its entries, by minute
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of lines to be, by column; `who` is the place of a (service, tenant)."""
+
+    window: Ints
+    kind: Ints
+    pool: Ints
+    who: Ints
+    amounts: Mapping[str, Ints]
+
+
+def windows(site: Site, starts: Sequence[datetime], found: Mapping[datetime, Basis]) -> list[Window]:
+    """The windows that begin at `starts` (sorted), which lie in one stretch that fits into memory."""
+    end = starts[-1] + timedelta(seconds=WINDOW_S)
+    numbers = np.array([_number(at) for at in starts], dtype=np.int64)
+    entries = copying.read(ENTRIES_SQL, {"site": site.pk, "start": starts[0], "end": end}, ENTRIES)
+    entries["cell"] = entries.pop("start_us") // CELL_US
+    entries = _pick(entries, np.isin(entries["cell"] // CELLS, numbers))
+    amounts = _amounts(entries, starts, found)
+    requests = served(site, starts[0], end)
+
+    serving = entries["kind"] == SERVING
+    cells = Groups.by(*(entries[name][serving] for name in ("instance", "cell")))
+    instance, cell = (cells.key(entries[name][serving]) for name in ("instance", "cell"))
+    pool = cells.key(entries["pool"][serving])
+    totals = {name: cells.sum(values[serving]) for name, values in amounts.items()}
+    found_pieces = pieces(requests.spans, instance, cell, CELL_S)
+    shared = {name: share_out(values, found_pieces.cell, found_pieces.weight) for name, values in totals.items()}
+    orphan = np.ones(len(cell), dtype=np.bool_)
+    orphan[found_pieces.cell] = False
+
+    parts = [
+        _part(entries["cell"], entries["kind"], entries["pool"], amounts, ~serving),
+        _part(cell, np.full(len(cell), UNATTRIBUTED), pool, totals, orphan),
+        _of_requests(found_pieces, requests, cell, pool, shared),
+        _counted(requests, numbers),
+    ]
+    lines = _lines(parts, requests.whose)
+    shares = _shares(found_pieces, requests, cell, shared)
+    emitted: dict[int, dict[rollup_carbon.Key, rollup_carbon.Emitted]] = {}
+    carbon = amounts["carbon_ug"], amounts["carbon_unknown_uj"]
+    minutes = rollup_carbon.by_minute(entries["cell"] * CELL_US, entries["pool"], entries["kind"], *carbon)
+    for key, value in minutes.items():
+        emitted.setdefault(key[0] // round(WINDOW_S), {})[key] = value
+    return [
+        Window(at, lines.get(number, ()), shares.get(number, _none()), emitted.get(number, {}))
+        for at, number in zip(starts, numbers.tolist(), strict=True)
+    ]
+
+
+def _number(at: datetime) -> int:
+    return round(at.timestamp() / WINDOW_S)
+
+
+def _pick(columns: Mapping[str, Any], which: NDArray[np.bool_]) -> dict[str, Any]:
+    return {name: values[which] for name, values in columns.items()}
+
+
+def _amounts(
+    entries: Mapping[str, Ints], starts: Sequence[datetime], found: Mapping[datetime, Basis]
+) -> dict[str, Ints]:
+    """What each entry emitted and cost, in whole units."""
+    energy, gpu_us = entries["energy_uj"], entries["gpu_us"]
+    at = np.searchsorted([_number(start) for start in starts], entries["cell"] // CELLS)
+    of = [found[start] for start in starts]
+    intensity = np.array([[np.nan if g is None else g for g in one.g_per_kwh] for one in of])
+    pue = np.array([one.in_force.pue for one in of])[at]
+    price = np.array(
+        [_or_nan(one.in_force.cost_nano_per_uj(start.timestamp())) for start, one in zip(starts, of, strict=True)]
+    )[at]
+    ids, gpu = np.unique(entries["gpu"], return_inverse=True)
+    types = dict(Gpu.objects.filter(pk__in=ids.tolist()).values_list("pk", "gpu_type"))
+    rental = np.array([[_or_nan(one.in_force.rental_nano_per_us(types[pk])) for pk in ids.tolist()] for one in of])
+    embodied = np.array([[one.in_force.embodied_ug_per_us(types[pk]) for pk in ids.tolist()] for one in of])
+    carbon_ug, carbon_unknown = _times(energy, intensity[at, entries["cell"] % CELLS] * ug_per_uj(1.0) * pue)
+    cost_nano, cost_unknown = _times(energy, price)
+    rental_nano, rental_unknown = _times(gpu_us, rental.reshape(len(of), -1)[at, gpu])
+    embodied_ug, embodied_unknown = _times(gpu_us, embodied.reshape(len(of), -1)[at, gpu])
+    return {
+        "energy_uj": energy,
+        "facility_uj": _times(energy, pue)[0],
+        "gpu_us": gpu_us,
+        "carbon_ug": carbon_ug,
+        "carbon_unknown_uj": carbon_unknown,
+        "cost_nano": cost_nano,
+        "cost_unknown_uj": cost_unknown,
+        "rental_nano": rental_nano,
+        "rental_unknown_us": rental_unknown,
+        "embodied_ug": embodied_ug,
+        "embodied_unknown_us": embodied_unknown,
+    }
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def _times(quantity: Ints, rate: NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """The whole amounts, and the quantity of which the rate (NaN) is not known."""
+    unknown = np.isnan(rate)
+    amount = np.rint(quantity * np.where(unknown, 0.0, rate)).astype(np.int64)
+    return amount, np.where(unknown, quantity, 0)
+
+
+def _part(cell: Ints, kind: Ints, pool: Ints, amounts: Mapping[str, Ints], which: NDArray[np.bool_]) -> _Part:
+    """Nobody's joules."""
+    who = np.full(int(which.sum()), NOBODY, dtype=np.int64)
+    return _Part(cell[which] // CELLS, kind[which], pool[which], who, _pick(amounts, which))
+
+
+def _of_requests(found: Pieces, requests: Served, cell: Ints, pool: Ints, shared: Mapping[str, Ints]) -> _Part:
+    prefill_uj = np.where(found.phase == PREFILL, shared["energy_uj"], 0)
+    kind = np.full(len(found), SERVING, dtype=np.int64)
+    who = requests.who[found.request]
+    return _Part(cell[found.cell] // CELLS, kind, pool[found.cell], who, {**shared, "prefill_uj": prefill_uj})
+
+
+def _counted(requests: Served, numbers: Ints) -> _Part:
+    """Each request once, with its tokens: in the window in which it started."""
+    window = requests.started_us // (CELL_US * CELLS)
+    here = np.isin(window, numbers)
+    amounts = {
+        "requests": np.ones(int(here.sum()), dtype=np.int64),
+        "prompt_tokens": requests.prompt_tokens[here],
+        "output_tokens": requests.output_tokens[here],
+    }
+    kind = np.full(int(here.sum()), SERVING, dtype=np.int64)
+    return _Part(window[here], kind, requests.pool[here], requests.who[here], amounts)
+
+
+def _lines(parts: Sequence[_Part], whose: Sequence[tuple[str, int | None]]) -> dict[int, list[Line]]:
+    """Lines by window, in the order of their keys: the same input gives the same lines."""
+    keys = [np.concatenate([getattr(part, name) for part in parts]) for name in ("window", "kind", "pool", "who")]
+    groups = Groups.by(*keys)
+    columns = {}
+    for name in (*SHARED, *OWN):
+        given = [part.amounts.get(name, np.zeros(len(part.window), dtype=np.int64)) for part in parts]
+        columns[name] = groups.sum(np.concatenate(given)).tolist()
+    found: dict[int, list[Line]] = {}
+    rows = zip(*(groups.key(key).tolist() for key in keys), strict=True)
+    for i, (window, kind, pool, who) in enumerate(rows):
+        service, tenant = whose[who]
+        amounts = {name: values[i] for name, values in columns.items()}
+        found.setdefault(window, []).append(Line(KINDS[kind].value, pool or None, service, tenant, amounts))
+    return found
+
+
+def _shares(found: Pieces, requests: Served, cell: Ints, shared: Mapping[str, Ints]) -> dict[int, Shares]:
+    window, energy = cell[found.cell] // CELLS, shared["energy_uj"]
+    groups = Groups.by(window, found.request)
+    of, request = groups.key(window), groups.key(found.request)
+    prefill_uj = groups.sum(np.where(found.phase == PREFILL, energy, 0))
+    decode_uj = groups.sum(np.where(found.phase == PREFILL, 0, energy))
+    gpu_us = groups.sum(shared["gpu_us"])
+    made = {}
+    for number in np.unique(of).tolist():
+        a, b = np.searchsorted(of, [number, number + 1]).tolist()
+        which = request[a:b]
+        ids = [requests.request_id[i] for i in which.tolist()]
+        made[number] = Shares(ids, requests.started_us[which], prefill_uj[a:b], decode_uj[a:b], gpu_us[a:b])
+    return made
+
+
+def _none() -> Shares:
+    nothing = np.zeros(0, dtype=np.int64)
+    return Shares((), nothing, nothing, nothing, nothing)

@@ -1,0 +1,1 @@
+"""A report as values: what is asked for, lines, totals, tables. Pure."""

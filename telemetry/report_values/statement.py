@@ -1,0 +1,207 @@
+"""A report's content, ready to be written for people: what stands in the workbook and in the document. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from .basis import Basis, SiteBasis
+from .lines import joules
+from .market import SiteMarket
+from .period import Period
+from .report_request import Asked
+from .table import COLUMNS, NAMES, Cell, Column
+from .totals import Book, Day, Group, Totals
+from .unit_scale import energy_words
+
+DAY_COLUMNS = ("energy_kwh", "idle_kwh", "scope2_location_kgco2e", "scope2_market_kgco2e", "cost", "output_tokens")
+KIND_WORDS = {
+    "ppa": "power purchase agreement",
+    "certificate": "certificates",
+    "supplier": "supplier's own factor",
+    "residual": "residual mix",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What was asked, what it rests on, and what came of it."""
+
+    asked: Asked
+    period: Period
+    basis: Basis
+    markets: Mapping[str, SiteMarket]
+    rows: Sequence[Group]
+    days: Sequence[Day]
+    total: Totals
+    totals_by_currency: Mapping[str | None, Totals]
+
+    @classmethod
+    def of(cls, asked: Asked, basis: Basis, book: Book) -> Statement:
+        return cls(
+            asked=asked,
+            period=asked.span(),
+            basis=basis,
+            markets=book.markets,
+            rows=book.rows(),
+            days=book.days_and_sites(),
+            total=book.total(),
+            totals_by_currency=book.by_currency(),
+        )
+
+    @property
+    def title(self) -> str:
+        return f"Energy, carbon and cost, {self.period.words}"
+
+    @property
+    def provisional(self) -> bool:
+        """Part of the period is not settled: more will come."""
+        return self.basis.settled_until_s < self.period.end_s
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        basis, period = self.basis, self.period
+        return [
+            ("organisation", basis.organisation),
+            ("period", f"{self.moment(period.start_s)} to {self.moment(period.end_s)} (exclusive)"),
+            ("sites", ", ".join(site.label for _, site in self.sites())),
+            ("grouped by", ", ".join(self.asked.by) or "nothing: one row for all"),
+            ("version", basis.version),
+            ("made", self.moment(basis.made_s)),
+            (
+                "settled",
+                f"until {self.moment(basis.settled_until_s)}: provisional" if self.provisional else "the whole period",
+            ),
+            ("made with", basis.product),
+        ]
+
+    def moment(self, at_s: int) -> str:
+        local = datetime.fromtimestamp(at_s, UTC).astimezone(ZoneInfo(self.period.zone))
+        return f"{local:%Y-%m-%d %H:%M} {self.period.zone}"
+
+    def sites(self) -> list[tuple[str, SiteBasis]]:
+        return sorted(self.basis.sites.items(), key=lambda item: (item[1].rank, item[0]))
+
+    # -- rows --------------------------------------------------------------------------------------
+
+    @property
+    def header(self) -> list[str]:
+        return [*self.asked.by, "currency", *NAMES]
+
+    def column_at(self, name: str) -> int:
+        return self.header.index(name)
+
+    def labels(self, group: Group) -> list[str]:
+        """A row's names, with words for what is nobody's."""
+        return [
+            value if value is not None else NOBODYS[name] for name, value in zip(self.asked.by, group.key, strict=True)
+        ]
+
+    def total_cell(self, column: Column, currency: str | None) -> Cell:
+        """The figure of all rows, or of those of one currency ("": those without), as the formulas have it."""
+        totals = self.total if currency is None else self.totals_by_currency[currency or None]
+        rows = [group for group in self.rows if currency is None or (group.currency or "") == currency]
+        if column.sums and any(column.cell(group) is None for group in rows):
+            return None
+        return column.cell(Group((), None, totals, True))
+
+    @property
+    def day_columns(self) -> tuple[Column, ...]:
+        return tuple(column for column in COLUMNS if column.name in DAY_COLUMNS)
+
+    def day_rows(self) -> Iterator[tuple[str, str, list[Cell]]]:
+        for day in self.days:
+            group = Group((), None, day.totals, True)
+            yield day.date, day.site, [column.cell(group) for column in self.day_columns]
+
+    # -- notes -------------------------------------------------------------------------------------
+
+    @property
+    def notes(self) -> list[str]:
+        return [*self._method(), *self._contracts(), *self._demand(), *self._gaps(), *self._saved()]
+
+    def _method(self) -> Iterator[str]:
+        metered = sum(meter.period_uj for meter in self.basis.meters)
+        yield (
+            f"Energy is metered by {len(self.basis.meters)} GPU counters: {joules(metered)} J in this period. "
+            f"Facility energy is that times each site's PUE."
+        )
+        yield (
+            "Scope 2 after the GHG Protocol: location-based by the grid's average intensity in each interval; "
+            "market-based by contracts. Marginal intensities are not in it."
+        )
+        yield (
+            "Embodied carbon after SCI 1.1, M = TE x (TiR / EL) x (RR / ToR). SCI = (E x I + M) / R with an output "
+            "token as R; E has idle energy in it where the row has."
+        )
+        yield "An empty cell is not known; it is never nothing. docs/reports.md explains each column."
+
+    def _contracts(self) -> Iterator[str]:
+        for name, market in self.markets.items():
+            label = self.basis.sites[name].label
+            for cover in market.covers:
+                contract = cover.contract
+                yield (
+                    f"{label}: {energy_words(cover.covered_uj)} by {KIND_WORDS[contract.kind]} at "
+                    f"{contract.factor_g_per_kwh} gCO2e/kWh ({contract.source})."
+                )
+            if market.uncovered_uj:
+                yield f"{label}: {energy_words(market.uncovered_uj)} have no contract; market-based Scope 2 is unknown."
+
+    @property
+    def demand_by_currency(self) -> dict[str, int]:
+        """Demand charges that are known, in billionths."""
+        found: dict[str, int] = {}
+        for charge in self.basis.demand:
+            if charge.charge_nano is not None:
+                found[charge.currency] = found.get(charge.currency, 0) + charge.charge_nano
+        return dict(sorted(found.items()))
+
+    def _demand(self) -> Iterator[str]:
+        for charge in self.basis.demand:
+            label = self.basis.sites[charge.site].label if charge.site in self.basis.sites else charge.site
+            known = charge.charge_nano
+            cost = "unknown: no tariff holds" if known is None else f"{known / 1e9:,.2f} {charge.currency}"
+            yield (
+                f"{label}: demand charge of {charge.month} for a peak of {charge.peak_w / 1e3:,.1f} kW: {cost}. It is "
+                "not in the rows' cost."
+            )
+
+    def _gaps(self) -> Iterator[str]:
+        total = self.total
+        if self.provisional:
+            yield "Provisional: part of the period is not settled yet, and a later revision will have more in it."
+        if total.location_missing_uj:
+            yield (
+                f"{energy_words(total.location_missing_uj)} were used while the carbon feed had no value. Known is "
+                f"{total.location_ug / 1e9:,.3f} kgCO2e for the rest."
+            )
+        if total.electricity_missing_uj:
+            yield f"{energy_words(total.electricity_missing_uj)} were used without a tariff: their cost is unknown."
+        if total.without_tokens:
+            yield f"{total.without_tokens:,} requests were served without anybody counting their tokens."
+        unrented = [site.label for _, site in sorted(self.basis.sites.items()) if not site.rented]
+        if unrented:
+            yield f"No rate per GPU-hour is entered for {', '.join(unrented)}: cost there is electricity only."
+
+    def _saved(self) -> Iterator[str]:
+        baseline = self.basis.baseline
+        if baseline is None:
+            return
+        metered_uj = self.total.energy_uj
+        yield (
+            f"Saved (modelled): the same {baseline.requests:,} requests, replayed in the simulator under "
+            f"{baseline.policy}, take {energy_words(baseline.energy_uj)}; metered here were "
+            f"{energy_words(metered_uj)}, so {energy_words(baseline.energy_uj - metered_uj)} were saved. {baseline.how}"
+        )
+
+
+NOBODYS = {
+    "site": "no site",
+    "tenant": "(no tenant)",
+    "service": "(no service)",
+    "pool": "(no pool)",
+    "model": "(no model)",
+}

@@ -1,0 +1,113 @@
+"""From lines to files: one pass over the lines, whatever their number. The same lines and basis give the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from telemetry.report_values.basis import Basis
+from telemetry.report_values.blocks import Block
+from telemetry.report_values.errors import BadReport
+from telemetry.report_values.market import markets
+from telemetry.report_values.period import Period
+from telemetry.report_values.report_request import Asked
+from telemetry.report_values.statement import Statement
+from telemetry.report_values.table import write_csv
+from telemetry.report_values.totals import Book
+
+from .document import write_document
+from .focus import FocusWriter
+from .parquet import write_parquet
+from .read_back import MadeFile, reconciliation
+from .workbook import write_workbook
+
+RECONCILIATION = "reconciliation"
+ENDINGS = {
+    "focus-csv": "focus.csv",
+    "focus-parquet": "focus.parquet",
+    "csv": "csv",
+    "xlsx": "xlsx",
+    "pdf": "pdf",
+    RECONCILIATION: "reconciliation.json",
+}
+CHUNK_BYTES = 1 << 20
+
+
+def make_files(asked: Asked, basis: Basis, blocks: Iterable[Block], folder: Path) -> tuple[Statement, list[MadeFile]]:
+    """Writes every format that was asked for, and the reconciliation, into `folder`, which must be there.
+
+    Args:
+        blocks: Lines by hour, site and pool, each pool's together; read once.
+
+    Raises:
+        BadReport: There is nothing in the period, or FOCUS needs a cost that is not known.
+        OSError: The folder cannot be written to.
+    """
+    period = asked.span()
+    book = _book(asked, basis, period)
+    focus = folder / file_name(asked, basis, "focus-csv")
+    rows = _read(asked, basis, (book.add(block) for block in blocks), focus)
+    if not book.groups:
+        raise BadReport("period", f"nothing was settled in {asked.period}: see from when to when the ledger reaches")
+    book.add_slo(basis.slo, {name: site.currency for name, site in basis.sites.items()})
+    statement = Statement.of(asked, basis, book)
+    made = [_write(kind, statement, folder, focus, rows) for kind in asked.formats]
+    if "focus-csv" not in asked.formats:
+        focus.unlink(missing_ok=True)
+    text = reconciliation(statement, made, folder)
+    target = folder / file_name(asked, basis, RECONCILIATION)
+    target.write_text(text, encoding="utf-8")
+    return statement, [*made, _made(target, RECONCILIATION, None)]
+
+
+def file_name(asked: Asked, basis: Basis, kind: str) -> str:
+    return f"{asked.period.replace('/', '_to_')}_{basis.version}.{ENDINGS[kind]}"
+
+
+def _book(asked: Asked, basis: Basis, period: Period) -> Book:
+    facility_uj = {name: site.facility_uj for name, site in basis.sites.items()}
+    contracts = markets(facility_uj, basis.contracts, period.start_s, period.end_s)
+    return Book(asked.by, contracts, tuple(period.days()))
+
+
+def _read(asked: Asked, basis: Basis, blocks: Iterator[Block], focus: Path) -> int:
+    """Takes all lines in, and writes them as FOCUS on the way where that is wanted. Returns the rows of it."""
+    if not {"focus-csv", "focus-parquet"} & set(asked.formats):
+        for _ in blocks:
+            pass
+        return 0
+    writer = FocusWriter(basis)
+    with focus.open("wb") as out:
+        writer.write(blocks, out)
+    return writer.rows
+
+
+def _write(kind: str, statement: Statement, folder: Path, focus: Path, focus_rows: int) -> MadeFile:
+    target = folder / file_name(statement.asked, statement.basis, kind)
+    rows: int | None = len(statement.rows)
+    if kind in ("focus-csv", "focus-parquet"):
+        rows = focus_rows
+        if kind == "focus-parquet":
+            write_parquet(focus, target)
+    elif kind == "csv":
+        period = statement.period
+        fixed = {
+            "period_start_utc": f"{period.start:%Y-%m-%dT%H:%M:%SZ}",
+            "period_end_utc": f"{period.end:%Y-%m-%dT%H:%M:%SZ}",
+            "report_version": statement.basis.version,
+        }
+        with target.open("w", encoding="utf-8", newline="") as out:
+            write_csv(statement.rows, statement.asked.by, fixed, out)
+    elif kind == "xlsx":
+        write_workbook(statement, target)
+    else:
+        write_document(statement, target)
+        rows = None
+    return _made(target, kind, rows)
+
+
+def _made(path: Path, kind: str, rows: int | None) -> MadeFile:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    return MadeFile(path.name, kind, digest.hexdigest(), path.stat().st_size, rows)

@@ -1,0 +1,43 @@
+"""In which steps energy is read: fine enough for a chart, and so coarse that a page need not wait for it."""
+
+from __future__ import annotations
+
+from django.core.cache import cache
+
+from pools.models import Gpu, Site
+from telemetry.models.rollups import MINUTE_S, STEPS_S
+from telemetry.selectors.frames import CELL_S, Window
+
+MOST_ENTRIES = 100_000  # that a chart's query sums up: some tenths of a second
+MOST_SUMS = 50_000  # the same of sites' sums over time
+KINDS_IN_USE = 2  # of a site's energy, nearly always: serving and idle
+SIZE_KEY = "size-of-the-fleet"
+
+
+def readable(window: Window) -> Window:
+    """`window`, or in longer steps where its buckets would be summed from more rows than a page can wait for.
+
+    Two queries, once a minute.
+    """
+    size: tuple[int, int] | None = cache.get(SIZE_KEY)
+    if size is None:
+        size = Gpu.objects.count(), Site.objects.count()
+        cache.set(SIZE_KEY, size, MINUTE_S)
+    gpus, sites = size
+    span_s = window.end_s - window.start_s
+    if not rollup_step_s(window) and gpus * span_s / CELL_S > MOST_ENTRIES:
+        window = window.coarser(MINUTE_S)
+    for step_s in STEPS_S[1:]:
+        read_s = rollup_step_s(window)
+        if not read_s or sites * KINDS_IN_USE * span_s / read_s <= MOST_SUMS:
+            return window
+        if step_s > read_s:
+            window = window.coarser(step_s)
+    return window
+
+
+def rollup_step_s(window: Window) -> int:
+    """The longest step of the sums over time that `window` is made of whole ones of; 0: of none."""
+    return next(
+        (step_s for step_s in reversed(STEPS_S) if not (window.bucket_s % step_s or window.start_s % step_s)), 0
+    )
