@@ -40,7 +40,7 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
         ("core/units.py", "import django", "core is pure"),
         ("core/units.py", "from pools import wire", "each floor may import only what lies below it"),
         ("pools/replicas.py", "from telemetry import models", "each floor may import only what lies below it"),
-        ("core/policy/presets.py", "from core.controllers import clock", "No two folders"),
+        ("core/engine/iteration.py", "from core.controllers.fleet import shard", "No two folders"),
         ("pools/simnode/__init__.py", "from django.db import models", "need no Django"),
     ],
 )
