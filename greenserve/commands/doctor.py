@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from greenserve import env
+from greenserve import env, packages
 from greenserve.process import StartError
 from greenserve.servers import embedded, places, server_checks
 from greenserve.supervision import preflight
@@ -64,6 +64,7 @@ def version(as_json: bool) -> None:
 
 def examine(config: env.Env) -> Iterator[Finding]:
     yield Finding("python", sys.version_info >= (3, 11), f"{sys.version.split()[0]} (3.11 or newer is needed)")
+    yield _packages()
     writable = os.access(config.var_dir, os.W_OK | os.X_OK)
     yield Finding("data folder", writable, f"{config.var_dir}{'' if writable else ' cannot be written'}")
     free_gb = shutil.disk_usage(config.var_dir).free / 1e9
@@ -101,6 +102,14 @@ def fleet(config: env.Env) -> Iterator[Finding]:
         except (DatabaseError, redis.RedisError) as error:
             words = f"cannot be looked at: {str(error).splitlines()[0]}; is GreenServe up?"
             yield Finding("fleet", False, words, must=False)
+
+
+def _packages() -> Finding:
+    strange = packages.not_ours()
+    others = [f"{name} (also of {owner})" for name, owner in packages.shared()]
+    if not (strange or others):
+        return Finding("packages", True, f"{', '.join(packages.PACKAGES)} are GreenServe's alone")
+    return Finding("packages", False, f"not GreenServe's alone: {', '.join([*strange, *others])}; {packages.REMEDY}")
 
 
 def _port(host: str, port: int, what: str, variable: str, running: int | None) -> Finding:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from greenserve import packages
 from greenserve.supervision.supervisor import write_whole
 
 ALREADY_RUNNING = 3
@@ -98,6 +99,13 @@ def read_state(var_dir: Path) -> dict[str, Any]:
     except (FileNotFoundError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def check_packages() -> None:
+    """Raises Refusal when another distribution's files stand where ours should."""
+    if strange := packages.not_ours():
+        names = ", ".join(strange)
+        raise Refusal(f"other files than GreenServe's are in the package {names}: {packages.REMEDY}", START_FAILED)
 
 
 def check_port(host: str, port: int, what: str, variable: str) -> None:

@@ -38,6 +38,7 @@ def run(config: env.Env, report: Callable[[str], None], announce: Callable[[], N
     lock.take()
     try:
         preflight.write_state(config.var_dir, "starting")
+        preflight.check_packages()
         supervisor = Supervisor(config.var_dir, report, _publisher(config))
         supervisor.catch_signals()
         supervisor.end_strays()

@@ -1,3 +1,5 @@
+"""The fleet's tables: sites, nodes, GPUs, models, services, pools, instances, people and jobs."""
+
 from .access import ApiKey, Tenant
 from .catalogue import ModelCard, Partition, Profile, RequestClass
 from .fleet import Cluster, Gpu, Node, Site

@@ -1,3 +1,5 @@
+"""What was decided: epochs, decisions, what people override, studies, batches and webhooks."""
+
 from .batches import Batch, BatchLine, File, FileChunk
 from .decisions import ControllerState, Decision, Epoch
 from .operations import Approval, LoopPause, Override, ServiceMode

@@ -1,3 +1,5 @@
+"""What was measured, and what follows from it: samples, requests, the ledger, rates, alerts, reports."""
+
 from .alerts import Alert, AlertNotice, AlertSilence, AlertWatch, SloMinute
 from .carbon import CarbonFeed, CarbonPoint
 from .forecasts import ForecastScore, LoadPoint

@@ -5,14 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from greenserve.env import ROOT
-
-PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
+from greenserve.packages import PACKAGES
 
 
 @pytest.fixture
@@ -51,3 +49,50 @@ def test_linter_fails_when_a_violation_is_planted(copy: Path, module: str, state
     assert done.returncode != 0
     broken = [line for line in done.stdout.splitlines() if "BROKEN" in line]
     assert any(contract in line for line in broken), done.stdout
+
+
+def draw(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(folder / "scripts" / "house"), *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def drawn(copy: Path) -> Path:
+    (copy / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "house", copy / "scripts")
+    shutil.copy(ROOT / "ARCHITECTURE.md", copy)
+    return copy
+
+
+def test_each_folder_stands_above_what_it_imports(drawn: Path) -> None:
+    done = draw(drawn)
+    assert done.returncode == 0, done.stderr
+    top = [line.split("/")[0] for line in done.stdout.splitlines() if not line.startswith(" ")]
+    assert top == list(PACKAGES)
+    assert draw(drawn, "--check").returncode == 0
+
+
+def test_drawing_fails_when_an_arrow_runs_back(drawn: Path) -> None:
+    path = drawn / "core" / "units.py"
+    path.write_text(path.read_text() + "\nfrom pools import wire\n")
+    done = draw(drawn)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "an arrow runs back" in done.stderr
+    assert "core" in done.stderr
+
+
+def test_drawing_fails_when_a_folder_does_not_say_what_it_is_for(drawn: Path) -> None:
+    (drawn / "core" / "engine" / "__init__.py").write_text("")
+    done = draw(drawn)
+    assert done.returncode == 1
+    assert "no docstring says what this is for: core.engine" in done.stderr
+
+
+def test_document_that_draws_another_house_is_refused_and_written_anew(drawn: Path) -> None:
+    (drawn / "core" / "spare").mkdir()
+    (drawn / "core" / "spare" / "__init__.py").write_text('"""Stands empty."""\n')
+    (drawn / "core" / "spare" / "room.py").touch()
+    assert draw(drawn, "--check").returncode == 1
+    assert draw(drawn, "--write").returncode == 0
+    assert draw(drawn, "--check").returncode == 0
+    assert "| `core/spare/` | Stands empty. |" in (drawn / "ARCHITECTURE.md").read_text()

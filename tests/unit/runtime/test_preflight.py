@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import socket
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from greenserve import packages
 from greenserve.supervision import preflight
 from greenserve.supervision.preflight import Lock, Refusal
 
@@ -72,3 +76,36 @@ def test_state_is_empty_when_the_file_is_missing_or_damaged(tmp_path: Path) -> N
     assert preflight.read_state(tmp_path) == {}
     preflight.write_state(tmp_path, "ready", model="m")
     assert preflight.read_state(tmp_path)["state"] == "ready"
+
+
+def test_start_is_refused_when_a_package_is_found_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "pools").mkdir()
+    (tmp_path / "pools" / "__init__.py").touch()
+    code = "from greenserve.supervision import preflight; preflight.check_packages()"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, timeout=60, check=False, capture_output=True
+    )
+    assert done.returncode != 0
+    assert b"in the package pools: install GreenServe into a virtual environment of its own" in done.stderr
+    preflight.check_packages()
+
+
+def test_package_is_not_ours_when_another_wheel_wrote_over_its_first_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = Path(packages.__file__).resolve().parents[1] / "core" / "__init__.py"
+    other = metadata.PackagePath("core/__init__.py")
+    other.hash = metadata.FileHash("sha256=AAAA")
+    other.dist = metadata.distribution("greenserve")
+    monkeypatch.setattr(metadata.PackagePath, "locate", lambda _: ours)
+    monkeypatch.setattr(metadata, "files", lambda _: [other])
+    assert packages.not_ours() == ["core"]
+    other.hash = metadata.FileHash(
+        "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(ours.read_bytes()).digest()).rstrip(b"=").decode()
+    )
+    assert packages.not_ours() == []
+
+
+def test_distribution_that_shares_a_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    owners = {"core": ["greenserve", "corelib"], "numpy": ["numpy"]}
+    monkeypatch.setattr(metadata, "packages_distributions", lambda: owners)
+    assert list(packages.shared()) == [("core", "corelib")]

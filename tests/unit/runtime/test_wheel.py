@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from core.simulator import shipped
+from greenserve.packages import PACKAGES
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES = PROJECT["tool"]["importlinter"]["root_packages"]
 SCENARIOS = sorted(path.name for path in (ROOT / "scenarios").glob("*.yaml"))
 
 
@@ -51,4 +51,5 @@ def test_wheel_has_scenarios_templates_and_styles(tmp_path):
     put = [name for name in names if f"data/{shipped.IN_WHEEL}/" in name]
     assert sorted(Path(name).name for name in put) == SCENARIOS
     assert "frontend/templates/frontend/base.html" in names
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name and ".data/" not in name} == set(PACKAGES)
     assert any(name.endswith(".css") for name in names)
