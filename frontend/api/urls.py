@@ -12,10 +12,10 @@ from .resources import (
     documents,
     experiments,
     history,
-    holds,
     jobs,
     keys,
     nodes,
+    operations,
     overheads,
     reports,
     series,
@@ -48,9 +48,9 @@ router.register("jobs", jobs.JobViewSet)
 router.register("reports", reports.ReportViewSet)
 router.register("alerts", alerts.AlertViewSet)
 router.register("alert-silences", alerts.SilenceViewSet)
-router.register("pauses", holds.PauseViewSet)
-router.register("overrides", holds.OverrideViewSet)
-router.register("approvals", holds.ApprovalViewSet)
+router.register("pauses", operations.PauseViewSet)
+router.register("overrides", operations.OverrideViewSet)
+router.register("approvals", operations.ApprovalViewSet)
 router.register("studies", studies.StudyViewSet)
 router.register("webhooks", webhooks.SubscriptionViewSet)
 router.register("webhook-deliveries", webhooks.DeliveryViewSet)
@@ -59,7 +59,7 @@ app_name = "api"
 urlpatterns = [
     path("nodes/join/", nodes.JoinView.as_view(), name="nodes-join"),  # before the node that is called so
     *router.urls,
-    path("modes/<str:service>/", holds.ModeView.as_view(), name="mode"),
+    path("modes/<str:service>/", operations.ModeView.as_view(), name="mode"),
     path("experiments/", experiments.ExperimentsView.as_view(), name="experiments"),
     path("experiments/<str:name>/", experiments.ExperimentView.as_view(), name="experiment"),
     path("overheads/", overheads.OverheadsView.as_view(), name="overheads"),

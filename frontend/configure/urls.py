@@ -1,6 +1,6 @@
 from django.urls import path
 
-from . import holds, policy_form, rows, setup, transfer
+from . import operations, policy_form, rows, setup, transfer
 
 urlpatterns = [
     path("configure/", rows.index, name="configure"),
@@ -13,13 +13,13 @@ urlpatterns = [
     path("configure/<slug:kind>/export.<slug:format>", transfer.export, name="configure-export"),
     path("configure/<slug:kind>/<int:pk>/", rows.edit, name="configure-edit"),
     path("configure/<slug:kind>/<int:pk>/delete/", rows.delete, name="configure-delete"),
-    path("holds/", holds.page, name="holds"),
-    path("holds/pause/", holds.pause, name="holds-pause"),
-    path("holds/resume/<int:pk>/", holds.resume, name="holds-resume"),
-    path("holds/mode/", holds.mode, name="holds-mode"),
-    path("holds/approvals/<int:pk>/<slug:answer>/", holds.answer, name="holds-answer"),
-    path("holds/overrides/", holds.override, name="holds-override"),
-    path("holds/overrides/<int:pk>/end/", holds.end, name="holds-end"),
-    path("holds/undo/<int:pk>/", holds.undo, name="holds-undo"),
+    path("holds/", operations.page, name="holds"),
+    path("holds/pause/", operations.pause, name="holds-pause"),
+    path("holds/resume/<int:pk>/", operations.resume, name="holds-resume"),
+    path("holds/mode/", operations.mode, name="holds-mode"),
+    path("holds/approvals/<int:pk>/<slug:answer>/", operations.answer, name="holds-answer"),
+    path("holds/overrides/", operations.override, name="holds-override"),
+    path("holds/overrides/<int:pk>/end/", operations.end, name="holds-end"),
+    path("holds/undo/<int:pk>/", operations.undo, name="holds-undo"),
     path("setup/", setup.page, name="setup"),
 ]

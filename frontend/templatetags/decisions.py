@@ -8,7 +8,7 @@ from django import template
 
 from pools.access import rights
 from scheduler.models import Decision
-from scheduler.operations import holds
+from scheduler.operations import undoing
 
 register = template.Library()
 
@@ -18,4 +18,4 @@ def undo_of(context: dict[str, Any], decision: Decision) -> str:
     """What undoing it would do; empty: nothing, or this person may not."""
     if not rights.has(context["request"].user, rights.Right.OPERATE):
         return ""
-    return holds.undoable(decision)
+    return undoing.undoable(decision)

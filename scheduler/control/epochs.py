@@ -25,7 +25,7 @@ from django.utils import timezone
 from core.types import Command, Effects, Loop, Reason
 from pools.models import Service
 from scheduler import agents
-from scheduler.control import approvals, decision_rows, in_force, recordings, service_policy
+from scheduler.control import decision_rows, in_force, pending_plans, recordings, service_policy
 from scheduler.control.apply import apply, publish
 from scheduler.control.steps import autoscale_step, dynamollm_steps, policy_steps, right_size_step
 from scheduler.control.steps.policy_steps import Result, Turn, carbon_plan, period_s
@@ -151,7 +151,7 @@ def _decide_and_apply(service: Service, loop: Loop, index: int, now: datetime) -
             if result.effects.commands and mode.mode != mode.Mode.ACT:
                 return _only_tell(epoch, state, result, mode, now)
             _swap(state, result.state)
-            approvals.supersede(service, loop.value, "The loop has decided anew.", now)
+            pending_plans.supersede(service, loop.value, "The loop has decided anew.", now)
             made = _apply(service, loop, epoch, result, now, reporting)
             if result.effects.commands:
                 touched = apply.apply_placement(service, reporting, made).nodes
@@ -199,14 +199,14 @@ def _only_tell(epoch: Epoch, state: ControllerState, result: Result, mode: Servi
     asks = mode.mode == mode.Mode.APPROVE
     epoch.status = Epoch.Status.WAITING if asks else Epoch.Status.ADVISED
     epoch.save(update_fields=["status"])
-    if asks and approvals.still_waits(epoch.service, state, epoch.kind, result):
+    if asks and pending_plans.still_waits(epoch.service, state, epoch.kind, result):
         return epoch
     if epoch.kind == Loop.CARBON:
         decision_rows.of_service(epoch, result.effects, now)
     else:
         decision_rows.of_pools(epoch, result.effects, result.per_pool, now)
     if asks:
-        approvals.offer(epoch, state, result, mode, now)
+        pending_plans.offer(epoch, state, result, mode, now)
     return epoch
 
 
@@ -219,7 +219,7 @@ def carry_out(approval: Approval, now: datetime) -> bool:
     service, state = approval.service, approval.controller
     service.refresh_from_db()
     state.refresh_from_db()
-    if approvals.basis(service, state) != approval.basis:
+    if pending_plans.basis(service, state) != approval.basis:
         return False
     client = agents.connect()
     reporting = agents.reporting(client, now)
@@ -248,7 +248,7 @@ def settle(client: redis.Redis, now: datetime) -> frozenset[str]:
     touched: frozenset[str] = frozenset()
     with transaction.atomic():
         apply.lock()
-        approvals.lapse(now)
+        pending_plans.lapse(now)
         touched |= apply.finish_drains(states, now)
         for service in Service.objects.all():
             touched |= apply.apply_placement(service, reporting, decision_rows.latest_by_pool(service)).nodes

@@ -1,7 +1,7 @@
 """What people hold, as the loops read it: pauses, modes, and overrides that are in force now.
 
 Overrides are part of the policy's signature: when one begins or ends, by hand or by its expiry, all loops of the
-services concerned decide anew within seconds, as after a change of policy. `holds` is where they are made.
+services concerned decide anew within seconds, as after a change of policy. `scheduler.operations` makes them.
 """
 
 from __future__ import annotations

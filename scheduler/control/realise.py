@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.models import Count, Q, Sum
 
-from scheduler.control.approvals import NOT_CARRIED_OUT
+from scheduler.control.pending_plans import NOT_CARRIED_OUT
 from scheduler.models import Decision
 from telemetry.ledger.posting import CELL_S
 from telemetry.models import EnergyEntry, RequestRecord

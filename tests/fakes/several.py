@@ -9,7 +9,7 @@ from pools.access.audit import Actor
 from pools.models import Job, ModelCard, Partition, Profile, RequestClass, Service
 from scheduler import webhooks
 from scheduler.models import Study, StudyRun
-from scheduler.operations import holds
+from scheduler.operations import overrides, pauses
 from telemetry.models import (
     Alert,
     AlertSilence,
@@ -51,8 +51,8 @@ def of_everything(actor: Actor, now: datetime | None = None) -> seed.Seeded:
         people.new_key(actor, seeded.tenants[n], "key")
         webhooks.subscribe(actor, f"w{n}", "https://ops.example.org/", ["decision.made"])
         loop = ("carbon", "scale", "shard")[n]
-        holds.pause(actor, seeded.service, loop, "works")
-        holds.drain_site(actor, site, soon, "works")
+        pauses.pause(actor, seeded.service, loop, "works")
+        overrides.drain_site(actor, site, soon, "works")
         Profile.objects.create(
             model_card=seeded.service.model_card,
             request_class=seeded.pools[n].request_class,

@@ -16,7 +16,7 @@ from frontend.api.resources import documents
 from pools.access import audit
 from pools.models import Job, Pool, Service, Site
 from scheduler.models import Approval, ControllerState, Decision, Epoch, Study
-from scheduler.operations import holds
+from scheduler.operations import overrides, pauses
 from telemetry.models import Alert, AlertSilence, GpuRate, Pue, Report, ReportSchedule, Tariff
 from tests.fakes import seed
 from tests.fakes.people import person
@@ -41,9 +41,9 @@ def seeded(shared_rows) -> seed.Seeded:
     until, now = found.now + timedelta(hours=1), datetime.now(UTC)
     for site in found.sites:
         pool = next(pool for pool in found.pools if pool.site_id == site.pk)
-        holds.pin_workers(SYSTEM, pool, {}, until, f"why at {site}")
-        holds.fix_clock(SYSTEM, pool, 1000.0, until, f"why at {site}")
-        holds.drain_site(SYSTEM, site, until, f"why at {site}")
+        overrides.pin_workers(SYSTEM, pool, {}, until, f"why at {site}")
+        overrides.fix_clock(SYSTEM, pool, 1000.0, until, f"why at {site}")
+        overrides.drain_site(SYSTEM, site, until, f"why at {site}")
         _rates(site, now)
         node, subject = NODES[site.name][0], f"{found.service}/{site.name}/SS"
         uid = next(str(one.uid) for one in found.instances if one.pool.site_id == site.pk)
@@ -61,7 +61,7 @@ def seeded(shared_rows) -> seed.Seeded:
     _plan(found.service, now)
     job = Job.objects.create(kind="study", parameters={"name": "not-for-all"}, log="not-for-all")
     Study.objects.create(name="not-for-all", base="fleet", scenario={}, notes=[], job=job, heard_at=now)
-    holds.pause(SYSTEM, found.service, "scale", "spring cleaning")
+    pauses.pause(SYSTEM, found.service, "scale", "spring cleaning")
     return found
 
 

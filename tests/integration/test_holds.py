@@ -11,9 +11,9 @@ from pools import wire
 from pools.access.audit import Actor
 from pools.models import AuditEntry, Instance, Membership, Node, Partition, Service, Site
 from scheduler import tasks
-from scheduler.control import approvals, epochs, service_policy
+from scheduler.control import epochs, pending_plans, service_policy
 from scheduler.models import Approval, Decision, Epoch, LoopPause, Override
-from scheduler.operations import holds
+from scheduler.operations import approvals, overrides, pauses, undoing
 from telemetry.carbon.feeds import refresh_feed
 from telemetry.models import CarbonFeed
 from tests.fakes.house import report_all, requests_came
@@ -64,7 +64,7 @@ def desired(client):
 
 def test_loop_decides_nothing_when_it_is_paused(service, redis_client, operator, now):
     epochs.run(service, Loop.CARBON, now)
-    held = holds.pause(operator, service, "carbon", "the grid operator rings", now + timedelta(hours=1))
+    held = pauses.pause(operator, service, "carbon", "the grid operator rings", now + timedelta(hours=1))
     at = later(redis_client, now)
     requests_came(at, count=1500, over_s=100)
     for by_s in (0, 61, 122):
@@ -74,8 +74,8 @@ def test_loop_decides_nothing_when_it_is_paused(service, redis_client, operator,
     assert epochs.run(service, Loop.SHARD, at) is not None
     LoopPause.objects.update(expires_at=timezone.now() - timedelta(seconds=1))  # it ends by itself
     assert epochs.run(service, Loop.CARBON, at) is not None
-    again = holds.pause(operator, service, "carbon", "once more")
-    assert holds.resume(operator, again).ended_at
+    again = pauses.pause(operator, service, "carbon", "once more")
+    assert pauses.resume(operator, again).ended_at
     assert held.reason in AuditEntry.objects.filter(action="paused").earliest("pk").after["reason"]
 
 
@@ -83,13 +83,13 @@ def test_clocks_go_to_the_top_when_the_clock_loop_is_paused(service, redis_clien
     epochs.run(service, Loop.CARBON, now)
     tasks.publish()
     assert not any(item.clock.paused for item in desired(redis_client))
-    holds.pause(operator, service, "clock", "measuring")
+    pauses.pause(operator, service, "clock", "measuring")
     tasks.publish()
     assert all(item.clock.paused for item in desired(redis_client))
 
 
 def test_nothing_is_carried_out_when_a_service_is_advised(service, operator, now):
-    holds.set_mode(operator, service, "advise")
+    pauses.set_mode(operator, service, "advise")
     epoch = epochs.run(service, Loop.CARBON, now)
     assert epoch.status == "advised"
     decision = epoch.decisions.get()
@@ -101,10 +101,10 @@ def test_nothing_is_carried_out_when_a_service_is_advised(service, operator, now
 
 
 def test_plan_is_carried_out_when_it_is_approved(service, redis_client, operator, now):
-    holds.set_mode(operator, service, "approve", approve_within_s=600)
+    pauses.set_mode(operator, service, "approve", approve_within_s=600)
     epoch = epochs.run(service, Loop.CARBON, now)
     assert (epoch.status, Instance.objects.count()) == ("waiting", 0)
-    assert holds.approve(operator, epoch.approval).status == "approved"
+    assert approvals.approve(operator, epoch.approval).status == "approved"
     epoch.refresh_from_db()
     assert epoch.status == "applied"
     assert epochs.has_plan(service)
@@ -113,23 +113,23 @@ def test_plan_is_carried_out_when_it_is_approved(service, redis_client, operator
     active = service.pools.exclude(gpu_budget={})
     assert {f"{p.site.name}/{p.request_class.name}": p.gpu_budget for p in active} == budgets
     with pytest.raises(ValidationError, match="approved already"):
-        holds.approve(operator, epoch.approval)
+        approvals.approve(operator, epoch.approval)
 
 
 def test_approval_is_out_of_date_when_the_state_has_moved(service, redis_client, operator, now):
-    holds.set_mode(operator, service, "approve", approve_within_s=600)
+    pauses.set_mode(operator, service, "approve", approve_within_s=600)
     first = epochs.run(service, Loop.CARBON, now).approval
     service.pools.filter(pk=service.pools.first().pk).update(workers={"A100-80GB/TP4": 1})
-    assert holds.approve(operator, first).status == "outdated"
+    assert approvals.approve(operator, first).status == "outdated"
     assert not epochs.has_plan(service)
     second = epochs.run(service, Loop.CARBON, later(redis_client, now)).approval
     third = epochs.run(service, Loop.CARBON, later(redis_client, now, 122))
     assert Approval.objects.filter(status="pending").count() == 1  # the same plan is not asked for twice, or renewed
     pending = Approval.objects.get(status="pending")
     assert pending in (second, getattr(third, "approval", None))
-    assert holds.reject(operator, pending, "not now").note == "not now"
+    assert approvals.reject(operator, pending, "not now").note == "not now"
     Approval.objects.filter(pk=pending.pk).update(status="pending", expires_at=timezone.now())
-    approvals.lapse(timezone.now())
+    pending_plans.lapse(timezone.now())
     pending.refresh_from_db()
     assert pending.status == "expired"
 
@@ -143,7 +143,7 @@ def test_plans_are_made_around_a_pool_when_its_workers_are_pinned(service, redis
     mode = next(iter(Instance.objects.filter(node__cluster__site=pool.site).values_list("gpu_type", flat=True)), None)
     mode = mode or Node.objects.filter(cluster__site=pool.site).first().gpus.first().gpu_type
     own = {f"{mode}/TP2": 1}
-    held = holds.pin_workers(operator, pool, own, timezone.now() + timedelta(hours=1), "a trial")
+    held = overrides.pin_workers(operator, pool, own, timezone.now() + timedelta(hours=1), "a trial")
     assert service_policy.taken_up(service, now)
     at = later(redis_client, now)
     assert [epoch.status for epoch in epochs.run_now(service, at) if epoch.status == "failed"] == []
@@ -176,13 +176,13 @@ def _nodes(site):
 def test_plans_leave_a_site_when_it_is_drained(service, redis_client, operator, now):
     epochs.run(service, Loop.CARBON, now)
     site = Instance.objects.first().node.cluster.site
-    held = holds.drain_site(operator, site, timezone.now() + timedelta(hours=1), "new transformer")
+    held = overrides.drain_site(operator, site, timezone.now() + timedelta(hours=1), "new transformer")
     service.refresh_from_db()
     assert service_policy.taken_up(service, now)
     epochs.run_now(service, later(redis_client, now))
     assert not service.pools.filter(site=site).exclude(workers={}).exists()
     assert service.pools.exclude(workers={}).exists()
-    assert holds.end(operator, held).ended_at
+    assert overrides.end(operator, held).ended_at
 
 
 def test_partition_stays_when_it_is_pinned(service, redis_client, operator, now):
@@ -190,23 +190,23 @@ def test_partition_stays_when_it_is_pinned(service, redis_client, operator, now)
     service.refresh_from_db()
     other = service.partitions.exclude(pk=service.partition_id).get()
     until = timezone.now() + timedelta(hours=1)
-    holds.pin_partition(operator, service, other, until, "compare")
+    overrides.pin_partition(operator, service, other, until, "compare")
     epochs.run_now(service, later(redis_client, now))
     service.refresh_from_db()
     assert service.partition == other
     with pytest.raises(ValidationError, match="may use"):
-        holds.pin_partition(operator, service, Partition.objects.create(name="elsewhere"), until, "no")
+        overrides.pin_partition(operator, service, Partition.objects.create(name="elsewhere"), until, "no")
 
 
 def test_clock_is_told_to_agents_when_it_is_fixed(service, redis_client, operator, now):
     epochs.run(service, Loop.CARBON, now)
     instance = Instance.objects.first()
     until = timezone.now() + timedelta(hours=1)
-    holds.fix_clock(operator, instance.pool, 1005.0, until, "measuring", instance)
+    overrides.fix_clock(operator, instance.pool, 1005.0, until, "measuring", instance)
     tasks.publish()
     assert {item.uid for item in desired(redis_client) if item.clock.fixed_mhz == 1005.0} == {str(instance.uid)}
     with pytest.raises(ValidationError, match="MHz"):
-        holds.fix_clock(operator, instance.pool, 9000.0, until, "too fast")
+        overrides.fix_clock(operator, instance.pool, 9000.0, until, "too fast")
 
 
 def test_agents_only_advise_until_a_floor_is_approved_when_decisions_wait(service, redis_client, operator, now):
@@ -218,18 +218,18 @@ def test_agents_only_advise_until_a_floor_is_approved_when_decisions_wait(servic
         return {(item.pool_id == pool.pk, item.clock.advise, item.clock.floor_mhz) for item in desired(redis_client)}
 
     assert {advise for _, advise, _ in told()} == {False}
-    holds.set_mode(operator, service, "approve")
+    pauses.set_mode(operator, service, "approve")
     assert {advise for _, advise, _ in told()} == {True}
-    held = holds.let_clocks_down(operator, pool, 900.0, until, "quiet night")
+    held = overrides.let_clocks_down(operator, pool, 900.0, until, "quiet night")
     assert (True, False, 900.0) in told()
     assert {advise for mine, advise, _ in told() if not mine} <= {True}
-    holds.set_mode(operator, service, "advise")
+    pauses.set_mode(operator, service, "advise")
     assert {advise for _, advise, _ in told()} == {True}
-    holds.end(operator, held)
-    holds.set_mode(operator, service, "approve")
+    overrides.end(operator, held)
+    pauses.set_mode(operator, service, "approve")
     assert {(advise, floor) for _, advise, floor in told()} == {(True, None)}
     with pytest.raises(ValidationError, match="from 210 to"):
-        holds.let_clocks_down(operator, pool, 1.0, until, "too slow")
+        overrides.let_clocks_down(operator, pool, 1.0, until, "too slow")
 
 
 def test_what_was_before_comes_back_when_a_decision_is_undone(service, redis_client, operator, now):
@@ -239,26 +239,26 @@ def test_what_was_before_comes_back_when_a_decision_is_undone(service, redis_cli
     decision = Decision.objects.create(
         kind="scale", at=now, service=service, pool=first.pool, reason="optimal", commands=[row]
     )
-    assert "keeps" in holds.undoable(decision)
-    (held,) = holds.undo(operator, decision, timezone.now() + timedelta(hours=1), "I would not have")
+    assert "keeps" in undoing.undoable(decision)
+    (held,) = undoing.undo(operator, decision, timezone.now() + timedelta(hours=1), "I would not have")
     assert held.value == first.commands[0]["workers"]
     assert held.decision == decision
     with pytest.raises(ValidationError, match="nothing"):
-        holds.undo(operator, Decision.objects.create(kind="scale", at=now, reason="x"), now, "y")
+        undoing.undo(operator, Decision.objects.create(kind="scale", at=now, reason="x"), now, "y")
 
 
 def test_it_is_refused_when_the_role_or_the_words_are_missing(service, operator, now):
     until = timezone.now() + timedelta(hours=1)
     with pytest.raises(ValidationError, match="say why"):
-        holds.pause(operator, service, "carbon", " ")
+        pauses.pause(operator, service, "carbon", " ")
     with pytest.raises(ValidationError, match="an override ends"):
-        holds.drain_site(operator, Site.objects.first(), until + timedelta(days=90), "for ever")
+        overrides.drain_site(operator, Site.objects.first(), until + timedelta(days=90), "for ever")
     Membership.objects.filter(user=operator.user).update(role=Membership.Role.VIEWER)
     viewer = Actor(type(operator.user).objects.get(pk=operator.user.pk), None, "page")
     for act in (
-        lambda: holds.pause(viewer, service, "carbon", "no"),
-        lambda: holds.set_mode(viewer, service, "advise"),
-        lambda: holds.drain_site(viewer, Site.objects.first(), until, "no"),
+        lambda: pauses.pause(viewer, service, "carbon", "no"),
+        lambda: pauses.set_mode(viewer, service, "advise"),
+        lambda: overrides.drain_site(viewer, Site.objects.first(), until, "no"),
     ):
         with pytest.raises(PermissionDenied):
             act()

@@ -27,7 +27,7 @@ from scheduler.models import (
     Study,
     StudyFile,
 )
-from scheduler.operations import holds
+from scheduler.operations import pauses
 from telemetry.ingest import sample_rollups
 from telemetry.ledger import settlement
 from telemetry.models import (
@@ -111,7 +111,7 @@ def _people(actor: Actor, seeded: seed.Seeded) -> None:
 
 
 def _decided(actor: Actor, seeded: seed.Seeded) -> None:
-    holds.set_mode(actor, seeded.service, "approve", 600.0)
+    pauses.set_mode(actor, seeded.service, "approve", 600.0)
     state, _ = ControllerState.objects.get_or_create(kind="scale", service=seeded.service)
     Approval.objects.create(
         epoch=Epoch.objects.filter(kind="scale").first(),

@@ -19,7 +19,7 @@ from pools.access.audit import Actor
 from pools.models import Partition, Pool, Service, Site
 from scheduler.control import in_force
 from scheduler.models import Approval, Decision, LoopPause, Override, ServiceMode
-from scheduler.operations import holds, visibility
+from scheduler.operations import approvals, overrides, pauses, undoing, visibility
 
 LENGTHS = ((900, "15 min"), (3600, "1 h"), (4 * 3600, "4 h"), (24 * 3600, "1 day"), (7 * 24 * 3600, "1 week"))
 RECENT = 20
@@ -142,7 +142,7 @@ def pause(request: HttpRequest) -> HttpResponse:
     service = get_object_or_404(Service, pk=_number(request, "service"))
 
     def act(actor: Actor) -> str:
-        made = holds.pause(
+        made = pauses.pause(
             actor, service, request.POST.get("loop", ""), request.POST.get("reason", ""), _until(request, optional=True)
         )
         return f"The {made.loop} loop of {service} is paused."
@@ -156,7 +156,7 @@ def resume(request: HttpRequest, pk: int) -> HttpResponse:
     held = get_object_or_404(LoopPause, pk=pk)
 
     def act(actor: Actor) -> str:
-        holds.resume(actor, held)
+        pauses.resume(actor, held)
         return f"The {held.loop} loop of {held.service} runs again."
 
     return _done(request, act)
@@ -171,7 +171,7 @@ def mode(request: HttpRequest) -> HttpResponse:
         minutes = request.POST.get("approve_within_min", "")
         if minutes and not minutes.isdecimal():
             raise ValidationError({"approve within": "whole minutes"})
-        made = holds.set_mode(actor, service, request.POST.get("mode", ""), 60.0 * int(minutes) if minutes else None)
+        made = pauses.set_mode(actor, service, request.POST.get("mode", ""), 60.0 * int(minutes) if minutes else None)
         return f"{service}: {made.get_mode_display()}."
 
     return _done(request, act)
@@ -186,9 +186,9 @@ def answer(request: HttpRequest, pk: int, answer: str) -> HttpResponse:
 
     def act(actor: Actor) -> str:
         if answer == "reject":
-            holds.reject(actor, approval, request.POST.get("note", ""))
+            approvals.reject(actor, approval, request.POST.get("note", ""))
             return f"The plan of the {approval.loop} loop is rejected."
-        found = holds.approve(actor, approval)
+        found = approvals.approve(actor, approval)
         if found.status != Approval.Status.APPROVED:
             raise ValidationError(f"The plan is {str(found.get_status_display()).lower()}. {found.note.rstrip('.')}")
         return f"The plan of the {approval.loop} loop is approved and carried out."
@@ -209,11 +209,11 @@ def _made(request: HttpRequest, actor: Actor) -> Override:
     given, reason, until = request.POST, request.POST.get("reason", ""), _for(request)
     kind = given.get("kind", "")
     if kind == Override.Kind.DRAIN:
-        return holds.drain_site(actor, get_object_or_404(Site, pk=_number(request, "site")), until, reason)
+        return overrides.drain_site(actor, get_object_or_404(Site, pk=_number(request, "site")), until, reason)
     if kind == Override.Kind.PARTITION:
         service = get_object_or_404(Service, pk=_number(request, "service"))
         partition = get_object_or_404(Partition, pk=_number(request, "partition"))
-        return holds.pin_partition(actor, service, partition, until, reason)
+        return overrides.pin_partition(actor, service, partition, until, reason)
     pool = get_object_or_404(Pool, pk=_number(request, "pool"))
     if kind == Override.Kind.CLOCK:
         name = "floor_mhz" if "floor_mhz" in given else "mhz"
@@ -221,10 +221,10 @@ def _made(request: HttpRequest, actor: Actor) -> Override:
             mhz = float(given.get(name, ""))
         except ValueError:
             raise ValidationError({name: "a number of MHz"}) from None
-        act = holds.let_clocks_down if name == "floor_mhz" else holds.fix_clock
+        act = overrides.let_clocks_down if name == "floor_mhz" else overrides.fix_clock
         return act(actor, pool, mhz, until, reason)
     if kind == Override.Kind.WORKERS:
-        return holds.pin_workers(actor, pool, _workers(given.get("workers", "")), until, reason)
+        return overrides.pin_workers(actor, pool, _workers(given.get("workers", "")), until, reason)
     raise ValidationError({"kind": f"one of {', '.join(Override.Kind.values)}"})
 
 
@@ -245,7 +245,7 @@ def end(request: HttpRequest, pk: int) -> HttpResponse:
     held = get_object_or_404(visibility.overrides(request.user, Override.objects.all()), pk=pk)
 
     def act(actor: Actor) -> str:
-        holds.end(actor, held)
+        overrides.end(actor, held)
         return f"Ended: {described(held)}."
 
     return _done(request, act)
@@ -257,7 +257,7 @@ def undo(request: HttpRequest, pk: int) -> HttpResponse:
     decision = get_object_or_404(visibility.decisions(request.user, Decision.objects.all()), pk=pk)
 
     def act(actor: Actor) -> str:
-        made = holds.undo(actor, decision, _for(request), request.POST.get("reason", ""))
+        made = undoing.undo(actor, decision, _for(request), request.POST.get("reason", ""))
         return f"In force: {'; '.join(described(held) for held in made)}."
 
     return _done(request, act, "decision", pk)

@@ -1,4 +1,4 @@
-"""Plans that wait for a person's word. Made by the epochs, decided on in `holds`."""
+"""Plans that wait for a person's approval: epochs make them, `scheduler.operations.approvals` decides on them."""
 
 from __future__ import annotations
 

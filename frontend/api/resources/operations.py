@@ -21,7 +21,7 @@ from pools.access import audit
 from pools.models import Instance, Partition, Pool, Service, Site
 from scheduler.control import in_force
 from scheduler.models import Approval, LoopPause, Override, ServiceMode
-from scheduler.operations import holds, visibility
+from scheduler.operations import approvals, overrides, pauses, visibility
 
 from ..rest.base import ReadOnly, View
 from ..rest.filters import filterset
@@ -132,7 +132,7 @@ class PauseViewSet(ReadOnly):
         """Pauses a loop of a service."""
         asked = NewPause(data=request.data)
         asked.is_valid(raise_exception=True)
-        made = holds.pause(audit.actor_of(request, "api"), **asked.validated_data)
+        made = pauses.pause(audit.actor_of(request, "api"), **asked.validated_data)
         location = f"{request.path}{made.pk}/"
         return Response(PauseSerializer(made).data, status=HTTP_201_CREATED, headers={"Location": location})
 
@@ -141,7 +141,7 @@ class PauseViewSet(ReadOnly):
     @idempotent
     def resume(self, request: Request, pk: str) -> Response:
         """The loop takes its next turn. One that has ended is left as it is."""
-        return Response(PauseSerializer(holds.resume(audit.actor_of(request, "api"), self.get_object())).data)
+        return Response(PauseSerializer(pauses.resume(audit.actor_of(request, "api"), self.get_object())).data)
 
 
 class OverrideViewSet(ReadOnly):
@@ -174,7 +174,7 @@ class OverrideViewSet(ReadOnly):
     @idempotent
     def end(self, request: Request, pk: str) -> Response:
         """Ends it now; the loops decide anew within seconds."""
-        return Response(OverrideSerializer(holds.end(audit.actor_of(request, "api"), self.get_object())).data)
+        return Response(OverrideSerializer(overrides.end(audit.actor_of(request, "api"), self.get_object())).data)
 
 
 def _override(request: Request, given: dict[str, Any]) -> Override:
@@ -185,16 +185,16 @@ def _override(request: Request, given: dict[str, Any]) -> Override:
     actor, until = audit.actor_of(request, "api"), (given["expires_at"], given["reason"])
     match kind:
         case Override.Kind.WORKERS:
-            return holds.pin_workers(actor, given["pool"], given["workers"], *until)
+            return overrides.pin_workers(actor, given["pool"], given["workers"], *until)
         case Override.Kind.CLOCK if ("mhz" in given) == ("floor_mhz" in given):
             raise ValidationError({"mhz": "give either mhz, to hold it there, or floor_mhz, to let it go down so far"})
         case Override.Kind.CLOCK if "floor_mhz" in given:
-            return holds.let_clocks_down(actor, given["pool"], given["floor_mhz"], *until)
+            return overrides.let_clocks_down(actor, given["pool"], given["floor_mhz"], *until)
         case Override.Kind.CLOCK:
-            return holds.fix_clock(actor, given["pool"], given["mhz"], *until, instance=_instance(given))
+            return overrides.fix_clock(actor, given["pool"], given["mhz"], *until, instance=_instance(given))
         case Override.Kind.PARTITION:
-            return holds.pin_partition(actor, given["service"], given["partition"], *until)
-    return holds.drain_site(actor, given["site"], *until)
+            return overrides.pin_partition(actor, given["service"], given["partition"], *until)
+    return overrides.drain_site(actor, given["site"], *until)
 
 
 def _instance(given: dict[str, Any]) -> Instance | None:
@@ -225,7 +225,7 @@ class ApprovalViewSet(ReadOnly):
     @idempotent
     def approve(self, request: Request, pk: str) -> Response:
         """Carries out exactly what was planned. Look at `status`: it may be too late, or out of date."""
-        return Response(ApprovalSerializer(holds.approve(audit.actor_of(request, "api"), self.get_object())).data)
+        return Response(ApprovalSerializer(approvals.approve(audit.actor_of(request, "api"), self.get_object())).data)
 
     @extend_schema(request=Rejection)
     @action(detail=True, methods=["post"])  # type: ignore[untyped-decorator]
@@ -234,7 +234,7 @@ class ApprovalViewSet(ReadOnly):
         """It is not carried out; the loop decides again at its next turn."""
         asked = Rejection(data=request.data)
         asked.is_valid(raise_exception=True)
-        done = holds.reject(audit.actor_of(request, "api"), self.get_object(), asked.validated_data["note"])
+        done = approvals.reject(audit.actor_of(request, "api"), self.get_object(), asked.validated_data["note"])
         return Response(ApprovalSerializer(done).data)
 
 
@@ -262,7 +262,7 @@ class ModeView(View):
         asked.is_valid(raise_exception=True)
         given = asked.validated_data
         actor = audit.actor_of(request, "api")
-        return _mode(holds.set_mode(actor, self._service(service), given["mode"], given.get("approve_within_s")))
+        return _mode(pauses.set_mode(actor, self._service(service), given["mode"], given.get("approve_within_s")))
 
     def _service(self, key: str) -> Service:
         if key.startswith("~") and key[1:].isascii() and key[1:].isdigit() and len(key) < 20:

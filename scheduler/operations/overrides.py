@@ -1,0 +1,223 @@
+"""Overrides: workers, clocks and partitions that a person sets, and drained sites, until they end.
+
+Each is a change of its own on the audit trail, and a decision of its own on the time line. The loops read them in
+`control.in_force`; whoever computes meanwhile finds out before anything is changed, since this happens under
+`apply.lock`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils import timezone
+
+from core.types import Loop, Mode, ScaleTo
+from pools.access import audit
+from pools.access.audit import Actor
+from pools.models import Gpu, Instance, Partition, Pool, Service, Site
+from scheduler.control import in_force, service_policy
+from scheduler.control.apply import apply
+from scheduler.control.snapshot import published_profiles
+from scheduler.json_values import workers_to_json
+from scheduler.models import Decision, Override
+
+from . import records
+
+LONGEST = timedelta(days=30)
+Kind = Override.Kind
+
+
+def pin_workers(
+    actor: Actor,
+    pool: Pool,
+    workers: Mapping[str, int],
+    expires_at: datetime,
+    reason: str,
+    decision: Decision | None = None,
+) -> Override:
+    """The pool has these workers (mode name -> instances), and no others, until the override ends.
+
+    Raises:
+        ValidationError: No such mode, more GPUs than the site has, or a pool that is not in force.
+        PermissionDenied: The actor may not operate the pool's site.
+    """
+    found = _modes(workers)
+    wanted = in_force.pin_of(pool, workers_to_json(found))
+    partition = in_force.partition_of(in_force.planned_around(pool.service)) or pool.service.partition.name
+    if wanted.partition != partition:
+        text = f"{pool} is of partition {wanted.partition}, but {partition} is in force"
+        raise ValidationError({"pool": f"{text}: pin that partition first"})
+    known = {mode.name for mode in published_profiles.offered_modes(pool.service)}
+    for mode in found:
+        if mode.name not in known:
+            text = f"no node of {pool.service}'s sites holds {mode.name}; known are {', '.join(sorted(known))}"
+            raise ValidationError({"workers": text})
+    for gpu, count in wanted.gpus.items():
+        there = Gpu.objects.filter(node__cluster__site=pool.site, node__schedulable=True, gpu_type=gpu).count()
+        if count > there:
+            raise ValidationError({"workers": f"{pool.site} has {there} {gpu}, not {count}"})
+    held = Override(kind=Kind.WORKERS, service=pool.service, pool=pool, value=workers_to_json(found), decision=decision)
+    words = ", ".join(f"{count} x {name}" for name, count in held.value.items()) or "no workers"
+    command = ScaleTo(wanted.key, found)
+    with transaction.atomic():
+        made = _override(actor, held, expires_at, reason, pool.site, Loop.SCALE, f"{pool} has {words}", [command])
+        Pool.objects.filter(pk=pool.pk).update(workers=held.value, gpu_budget=wanted.gpus)
+    return made
+
+
+def fix_clock(
+    actor: Actor,
+    pool: Pool,
+    mhz: float,
+    expires_at: datetime,
+    reason: str,
+    instance: Instance | None = None,
+    decision: Decision | None = None,
+) -> Override:
+    """The SM clock of an instance, or of all of a pool's, stays at `mhz`. Its clock rule rests meanwhile.
+
+    Raises:
+        ValidationError: A clock that the GPUs cannot have.
+        PermissionDenied: The actor may not operate the pool's site.
+    """
+    _can(pool, instance, "mhz", mhz)
+    uid = instance.uid if instance else None
+    value = {"mhz": float(mhz)}
+    held = Override(kind=Kind.CLOCK, service=pool.service, pool=pool, instance_uid=uid, value=value, decision=decision)
+    what = f"instance {str(uid)[:8]} of {pool}" if uid else f"all instances of {pool}"
+    words = f"{what} stay at {mhz:.0f} MHz" if uid is None else f"{what} stays at {mhz:.0f} MHz"
+    return _override(actor, held, expires_at, reason, pool.site, Loop.CLOCK, words)
+
+
+def let_clocks_down(actor: Actor, pool: Pool, floor_mhz: float, expires_at: datetime, reason: str) -> Override:
+    """The pool's clock rule may go down to `floor_mhz` and no further; in mode approve it acts within that.
+
+    The clock loop decides every few seconds, in the agents: nobody can be asked each time. What a person approves is
+    how far down it may go, and until when; the top clock needs nobody's word, since it only costs energy.
+
+    Raises:
+        ValidationError: A clock that the GPUs cannot have.
+        PermissionDenied: The actor may not operate the pool's site.
+    """
+    _can(pool, None, "floor_mhz", floor_mhz)
+    held = Override(kind=Kind.CLOCK, service=pool.service, pool=pool, value={"floor_mhz": float(floor_mhz)})
+    words = f"clocks of {pool} may go down to {floor_mhz:.0f} MHz"
+    return _override(actor, held, expires_at, reason, pool.site, Loop.CLOCK, words)
+
+
+def _can(pool: Pool, instance: Instance | None, field: str, mhz: float) -> None:
+    """Raises ValidationError unless all of the instance's, or the pool's, GPUs have this clock."""
+    holds = {"holds__instance": instance} if instance else {"holds__instance__pool": pool}
+    gpus = Gpu.objects.filter(**holds, holds__released_at=None) or Gpu.objects.filter(node__cluster__site=pool.site)
+    ranges = gpus.values_list("min_mhz", "max_mhz")
+    if ranges:
+        low, high = max(row[0] for row in ranges), min(row[1] for row in ranges)
+        if not low <= mhz <= high:
+            raise ValidationError({field: f"from {low:.0f} to {high:.0f} MHz, which all of its GPUs can"})
+
+
+def pin_partition(
+    actor: Actor,
+    service: Service,
+    partition: Partition,
+    expires_at: datetime,
+    reason: str,
+    decision: Decision | None = None,
+) -> Override:
+    """Requests are cut into classes by this partition, and no other.
+
+    Raises:
+        ValidationError: The service may not use it, or a pool of another one is pinned.
+        PermissionDenied: The actor may not operate all of the service.
+    """
+    if not service.partitions.filter(pk=partition.pk).exists() and partition.pk != service.partition_id:
+        names = ", ".join(service.partitions.values_list("name", flat=True))
+        raise ValidationError({"partition": f"one that {service} may use: {names}"})
+    others = [pin for pin in in_force.pins(service) if pin.partition != partition.name]
+    if others:
+        raise ValidationError({"partition": f"a pool of {others[0].partition} is pinned: end that first"})
+    held = Override(kind=Kind.PARTITION, service=service, value={"partition": partition.name}, decision=decision)
+    return _override(
+        actor, held, expires_at, reason, None, Loop.CARBON, f"{service} cuts requests by partition {partition}"
+    )
+
+
+def drain_site(actor: Actor, site: Site, expires_at: datetime, reason: str) -> Override:
+    """No new workers there; plans are made without it, and what runs there goes as others take over."""
+    held = Override(kind=Kind.DRAIN, site=site)
+    return _override(actor, held, expires_at, reason, site, Loop.CARBON, f"{site} is drained")
+
+
+@transaction.atomic
+def end(actor: Actor, held: Override) -> Override:
+    """Ends an override now; the loops decide anew within seconds."""
+    now = timezone.now()
+    records.require_right(actor, _site_of(held))
+    apply.lock()
+    held.refresh_from_db()
+    if held.ended_at is None and held.expires_at > now:
+        before = audit.values(held)
+        held.ended_at, held.ended_by = now, actor.user
+        held.save(update_fields=["ended_at", "ended_by"])
+        text = f"{records.name_of(actor)} ended an override: {held}."
+        records.record_decision(actor, _LOOP[Kind(held.kind)], held.service, text, now, held.pool)
+        audit.record(actor, "ended", held, before, audit.values(held))
+        records.publish_later()
+    return held
+
+
+_LOOP = {Kind.WORKERS: Loop.SCALE, Kind.CLOCK: Loop.CLOCK, Kind.PARTITION: Loop.CARBON, Kind.DRAIN: Loop.CARBON}
+
+
+def _override(
+    actor: Actor,
+    held: Override,
+    expires_at: datetime,
+    reason: str,
+    site: Site | None,
+    loop: Loop,
+    words: str,
+    commands: list[Any] | None = None,
+) -> Override:
+    """Stores it in place of what held the same, and puts it on record."""
+    now = timezone.now()
+    records.require_right(actor, site)
+    if not now < expires_at <= now + LONGEST:
+        raise ValidationError({"expires_at": f"in the future, and within {LONGEST.days} days: an override ends"})
+    held.reason, held.expires_at = records.reason_of(reason), expires_at
+    held.created_at, held.created_by = now, actor.user
+    with transaction.atomic():
+        apply.lock()
+        for service in [held.service] if held.service else Service.objects.filter(pools__site=site).distinct():
+            service_policy.ensure_state(service)  # so that the override is taken up
+        same = Override.objects.filter(
+            ended_at=None, kind=held.kind, service=held.service, site=held.site, pool=held.pool
+        )
+        same.filter(instance_uid=held.instance_uid).update(ended_at=now, ended_by=actor.user)
+        held.full_clean()
+        held.save()
+        text = f"{words} until {expires_at:%Y-%m-%d %H:%M} UTC, by {records.name_of(actor)}: {held.reason}"
+        records.record_decision(actor, loop, held.service, text, now, held.pool, held.instance_uid, commands)
+        audit.record(actor, "overrode", held, None, audit.values(held))
+        records.publish_later()
+    return held
+
+
+def _modes(workers: Mapping[str, Any]) -> dict[Mode, int]:
+    found = {}
+    for name, count in workers.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValidationError({"workers": f"{name}: a whole number of instances, not {count!r}"})
+        try:
+            found[Mode.parse(name)] = count
+        except ValueError as error:
+            raise ValidationError({"workers": str(error)}) from None
+    return found
+
+
+def _site_of(held: Override) -> Site | None:
+    return held.site or (held.pool.site if held.pool is not None else None)

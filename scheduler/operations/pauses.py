@@ -1,0 +1,108 @@
+"""Pauses of a service's loops, and its mode: whether decisions act, are only shown, or wait for approval.
+
+Each is a change of its own on the audit trail. The loops read them in `control.in_force`; whoever computes meanwhile
+finds out before anything is changed, since this happens under `apply.lock`.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils import timezone
+
+from pools.access import audit
+from pools.access.audit import Actor
+from pools.models import Service
+from scheduler.control import in_force, pending_plans
+from scheduler.control.apply import apply
+from scheduler.models import LoopPause, ServiceMode
+
+from . import records
+
+
+@transaction.atomic
+def pause(actor: Actor, service: Service, loop: str, reason: str, expires_at: datetime | None = None) -> LoopPause:
+    """The loop decides nothing until it is resumed, or `expires_at`. One that is paused already is paused anew.
+
+    Raises:
+        ValidationError: No such loop, no reason, or an end that has passed.
+        PermissionDenied: The actor may not operate all of the service.
+    """
+    now = timezone.now()
+    records.require_right(actor)
+    if loop not in LoopPause.Loop.values:
+        raise ValidationError({"loop": f"one of {', '.join(LoopPause.Loop.values)}, not '{loop}'"})
+    if expires_at is not None and expires_at <= now:
+        raise ValidationError({"expires_at": "in the future, or empty for until somebody resumes it"})
+    apply.lock()
+    LoopPause.objects.filter(service=service, loop=loop, ended_at=None).update(ended_at=now, ended_by=actor.user)
+    made = LoopPause(
+        service=service,
+        loop=loop,
+        reason=records.reason_of(reason),
+        expires_at=expires_at,
+        created_at=now,
+        created_by=actor.user,
+    )
+    made.save()
+    until = f"until {expires_at:%Y-%m-%d %H:%M} UTC" if expires_at else "until it is resumed"
+    records.record_decision(
+        actor,
+        loop,
+        service,
+        f"{records.name_of(actor)} paused the {loop} loop of {service} {until}: {made.reason}",
+        now,
+    )
+    audit.record(actor, "paused", made, None, audit.values(made))
+    records.publish_later()
+    return made
+
+
+@transaction.atomic
+def resume(actor: Actor, held: LoopPause) -> LoopPause:
+    """The loop takes its next turn. One that has ended already is left as it is."""
+    now = timezone.now()
+    records.require_right(actor)
+    apply.lock()
+    held.refresh_from_db()
+    if held.ended_at is None:
+        before = audit.values(held)
+        held.ended_at, held.ended_by = now, actor.user
+        held.save(update_fields=["ended_at", "ended_by"])
+        text = f"{records.name_of(actor)} resumed the {held.loop} loop of {held.service}."
+        records.record_decision(actor, held.loop, held.service, text, now)
+        audit.record(actor, "resumed", held, before, audit.values(held))
+        records.publish_later()
+    return held
+
+
+@transaction.atomic
+def set_mode(actor: Actor, service: Service, mode: str, approve_within_s: float | None = None) -> ServiceMode:
+    """Whether decisions of the service's carbon, scale and shard loops act, are only shown, or wait for approval.
+
+    Its clocks act in the first only: else they stay at the top, but for what `let_clocks_down` approves.
+
+    Raises:
+        ValidationError: No such mode, or no time to approve in.
+        PermissionDenied: The actor may not operate all of the service.
+    """
+    now = timezone.now()
+    records.require_right(actor)
+    apply.lock()
+    held = in_force.mode_of(service)
+    before = audit.values(held) if held.pk else None
+    held.mode, held.changed_by = mode, actor.user
+    if approve_within_s is not None:
+        held.approve_within_s = approve_within_s
+    if not 0 < held.approve_within_s < math.inf:
+        raise ValidationError({"approve_within_s": "above 0 seconds"})
+    held.full_clean()
+    held.save()
+    if mode != ServiceMode.Mode.APPROVE:
+        pending_plans.supersede(service, None, f"The service's mode is {mode} now.", now)
+    audit.record(actor, "mode", held, before, audit.values(held))
+    records.publish_later()
+    return held
