@@ -11,7 +11,7 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from pools.models import AuditEntry, Service, Site
-from scheduler.control import approvals
+from scheduler.control import pending_plans
 from scheduler.models import Approval, ControllerState, Decision, Epoch, LoopPause, Override
 from tests.fakes import seed
 
@@ -196,7 +196,7 @@ def waiting(service: Service) -> Approval:
         service=service,
         controller=state,
         loop="shard",
-        basis=approvals.basis(service, state),
+        basis=pending_plans.basis(service, state),
         created_at=now,
         expires_at=now + timedelta(minutes=10),
     )

@@ -419,8 +419,8 @@ def runners(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> 
     url = tmp_path_factory.mktemp("runners") / "url"
     code = (
         "import pathlib\n"
-        "from scheduler.batches import runner, sending\n"
-        f"runner.work(lambda: sending.GatewaySender(pathlib.Path({str(url)!r}).read_text()))\n"
+        "from scheduler.batches import batch_runner, sending\n"
+        f"batch_runner.work(lambda: sending.GatewaySender(pathlib.Path({str(url)!r}).read_text()))\n"
     )
     with nursery(code, child_env()) as opened:
         yield opened, url
