@@ -173,7 +173,7 @@ class InstanceRuntime(Protocol):
     """Starts and ends engines on one node. Idempotent by uid. `start` returns at once; `list` tells progress.
 
     `drain` stops the engine when its last request has ended, and lets it refuse new ones where it can; gateways are
-    told beforehand (`agent.reconcile`). `stop` aborts what runs.
+    told beforehand (`pools.agent.reconcile`). `stop` aborts what runs.
     Blocks for at most its time-out; raises AdapterError.
     """
 

@@ -100,7 +100,8 @@ class LatencyLimits(Message, frozen=True):
 
 
 class ClockPolicy(Message, frozen=True):
-    """A clock rule (`core.presets.Knobs.clock`) and its knobs; each rule reads its own. None: as its controller has it.
+    """A clock rule (`core.policy.presets.Knobs.clock`) and its knobs; each rule reads its own. None: as its controller
+    has it.
 
     Attributes:
         policy: miad and primal_dual (FREESH eq. 5 and 4), profile (DynamoLLM IV-B), slack (mu-Serve Alg. 3), throttle

@@ -23,7 +23,7 @@ FACTORS = (5.0, 10.0, 20.0)  # those that the paper names for stricter and loose
 
 @dataclass(frozen=True, slots=True)
 class RequestClass:
-    """A cell of table IV; fills `classify.ClassBounds`. A larger rank is a larger request."""
+    """A cell of table IV; fills `request_classes.ClassBounds`. A larger rank is a larger request."""
 
     name: str
     rank: int

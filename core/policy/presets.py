@@ -1,8 +1,8 @@
 """Policies of the live stack: knobs, and by name the settings that make it the system of a paper, or its baseline.
 
-Names are those of the simulator's policies (`simulator.policies.registry`). A service has a preset and overrides; every
-loop runs the step that its knob names. Papers: FREESH (arXiv 2511.00807), DynamoLLM (HPCA 2025), throttLL'eM (HPCA
-2025), mu-Serve (USENIX ATC 2024), DynaServe.
+Names are those of the simulator's policies (`core.simulator.policies.policy_registry`). A service has a preset and
+overrides; every loop runs the step that its knob names. Papers: FREESH (arXiv 2511.00807), DynamoLLM (HPCA 2025),
+throttLL'eM (HPCA 2025), mu-Serve (USENIX ATC 2024), DynaServe.
 
 Two partitions are known without an operator's doing: `whole`, one class of everything, for those who keep one pool, and
 `dynamo`, the classes of DynamoLLM's table IV. The others are FREESH's, or an operator's own.

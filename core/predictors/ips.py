@@ -2,7 +2,7 @@
 
 Two choices behind `IpsModel`: gradient-boosted trees learned from profile points, as in the paper, and the engine model
 in closed form, for engines that nobody has profiled. Neither is asked in the clock search: both are exported as a dense
-table (`algorithms.speed_table`).
+table (`core.algorithms.clock.speed_table`).
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class RequestsForm(forms.Form):
         return data
 
     def traffic(self) -> dict[str, Any]:
-        """Kind, service and period, as `asking.ask` takes them. Only of a valid form."""
+        """Kind, service and period, as `study_requests.ask` takes them. Only of a valid form."""
         data = self.cleaned_data
         past = {"from": data["past_from"], "to": data["past_to"]} if data["kind"] == "past" else {}
         return {"kind": data["kind"], "service": data["service"], **past}
@@ -119,7 +119,7 @@ class ExperimentForm(RequestsForm):
         self.fields["kind"].initial = "trace" if traced else "keep"
 
     def asked(self, base: str) -> dict[str, Any]:
-        """What `asking.ask` takes. Only of a valid form."""
+        """What `study_requests.ask` takes. Only of a valid form."""
         traffic = self.traffic()
         if traffic["kind"] != "past":
             traffic = {"kind": traffic["kind"]}
@@ -235,7 +235,7 @@ class StudyForm(RequestsForm):
         return found + [line.strip() for line in str(data.get("more_runs") or "").splitlines() if line.strip()]
 
     def asked(self) -> dict[str, Any]:
-        """What `asking.ask` takes. Only of a valid form."""
+        """What `study_requests.ask` takes. Only of a valid form."""
         data = self.cleaned_data
         traffic = self.traffic()
         if traffic["kind"] == "generated":

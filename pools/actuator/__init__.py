@@ -4,6 +4,6 @@
 
 Locked clocks need root or CAP_SYS_ADMIN, which the agent, with its network and its engines, is not to have. This
 process has a unix socket and NVML and nothing else: no network, no database, no configuration, three requests
-(`protocol`). It owns the leases: a clock returns to its default when the agent stops renewing it, goes away or is
-killed, and when this process ends, or starts again after it was killed.
+(`actuator_protocol`). It owns the leases: a clock returns to its default when the agent stops renewing it, goes away or
+is killed, and when this process ends, or starts again after it was killed.
 """

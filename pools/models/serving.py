@@ -126,7 +126,8 @@ class Pool(models.Model):
 class Instance(models.Model):
     """A model replica on GPUs of one node. `desired` is ours, `state` is what the agent last reported.
 
-    One without a node registered itself: somebody else runs it, and nobody meters its GPUs (`telemetry.ingest`).
+    One without a node registered itself: somebody else runs it, and nobody meters its GPUs
+    (`telemetry.ingest.scraper`).
     """
 
     class Desired(models.TextChoices):

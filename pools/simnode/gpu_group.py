@@ -12,7 +12,9 @@ from .gpus import SimGpu
 
 
 class GpuGroup:
-    """`batching.Accelerator`. With nothing to do they draw what their memory holds lets them: weights, or nothing."""
+    """`engine.batching.Accelerator`. With nothing to do they draw what their memory holds lets them: weights, or
+    nothing.
+    """
 
     def __init__(self, gpus: Sequence[SimGpu], model: EngineModel) -> None:
         self._gpus = tuple(gpus)

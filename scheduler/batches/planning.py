@@ -1,4 +1,4 @@
-"""Whether a service's lines run now: rows -> core.controllers.deferral -> a Decision that says why."""
+"""Whether a service's lines run now: rows -> core.controllers.request.deferral -> a Decision that says why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies that are stored: found, read, stopped. What is asked for is taken up by `asking`."""
+"""Studies that are stored: found, read, stopped. What is asked for is taken up by `study_requests`."""
 
 from __future__ import annotations
 

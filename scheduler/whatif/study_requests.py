@@ -30,7 +30,7 @@ def ask(given: Mapping[str, Any], user: Any, upload: bytes | None = None, now: d
         given: `name`; `base` (fleet, the name of a preset, study:ID, or lab:EXPERIMENT, which takes only a name and, in
             the place of its trace, traffic), or a `scenario` (mapping or YAML); `traffic`
             (`kind`: keep, past with `from`, `to` and `service`, generated with a workload's own fields, trace);
-            `changes` (changes.Changes); `runs`, each as `documents.run_spec` takes it.
+            `changes` (scenario_changes.Changes); `runs`, each as `scenario_documents.run_spec` takes it.
         upload: The trace of kind `trace`, plain or gzip.
 
     Raises:

@@ -57,7 +57,7 @@ class Alert(models.Model):
 
 
 class AlertWatch(models.Model):
-    """What `alerts.life` remembers of a rule and subject; there is none while nothing is the matter."""
+    """What `telemetry.alerts.life` remembers of a rule and subject; there is none while nothing is the matter."""
 
     rule = models.CharField(max_length=40)
     subject = models.CharField(max_length=200, blank=True)

@@ -1,7 +1,7 @@
 """Reports that finance can sign: what was used, emitted and paid in a period, traced back to the meters.
 
-`asked.py` reads what somebody asks for; `settled_lines.py` and `source.py` alone know the ledger's tables; the rest is
-values: `totals.py` adds blocks of lines up, `market.py` applies contracts, the writers turn both into files,
-`reconcile.py` reads the files back and holds them against the meters, `files.py` makes a report of all that, and
-`making.py` keeps them. docs/reports.md explains every column.
+`settled_lines.py` and `ledger_source.py` alone know the ledger's tables; the rest is values, in
+`telemetry/report_values/`: `report_request.py` reads what somebody asks for, `totals.py` adds blocks of lines up,
+`market.py` applies contracts. `writers/` turns both into files: `read_back.py` reads these back and holds them against
+the meters, `files.py` makes a report of all that. `making.py` keeps them. docs/reports.md explains every column.
 """

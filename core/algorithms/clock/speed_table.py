@@ -1,7 +1,7 @@
 """How fast an engine iterates, as plain arrays: what the compiled clock search reads instead of asking a model.
 
-A model of iterations a second (throttLL'eM's M, section IV-C1: see `predictors.ips`) is asked once an engine, over all
-clocks it offers and a grid of batch sizes and KV-cache use. The search then only looks up: exact in clock and small
+A model of iterations a second (throttLL'eM's M, section IV-C1: see `core.predictors.ips`) is asked once an engine, over
+all clocks it offers and a grid of batch sizes and KV-cache use. The search then only looks up: exact in clock and small
 batches, linear in larger ones and in KV blocks, in which the time of an iteration is (nearly) linear anyway (III-B).
 """
 

@@ -10,7 +10,7 @@ pieces. Curves are not convex, since an instance that does anything draws much m
 Beside the paper's constraints the mix has capacity for a peak, at the highest loads that the SLO allows.
 
 Two exact solvers: `solve` counts through the N_i of up to three modes (`mix_search`), a thousandth of a second for 128
-GPUs; `milp`, for more modes or more GPUs, is in `dynamo_milp`, which states the program. A test holds them together.
+GPUs; that of `dynamo_milp`, which states the program, is for more modes or more GPUs. A test holds them together.
 """
 
 from __future__ import annotations

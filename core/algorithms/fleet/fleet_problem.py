@@ -1,6 +1,6 @@
 """The fleet problem of FREESH eq. 1: its input, its answer, and what a plan costs and carries.
 
-The exact solution is in `milp`, which states the program; one without a solver is in `fleet_greedy`.
+The exact solution is in `fleet_milp`, which states the program; one without a solver is in `fleet_greedy`.
 """
 
 from __future__ import annotations

@@ -36,7 +36,10 @@ class ThrottleState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ThrottleObservation:
-    """An engine and all that it runs, the requests admitted just now included (`admission.board_after`)."""
+    """An engine and all that it runs, the requests admitted just now included.
+
+    `core.controllers.request.admission.board_after` makes the board.
+    """
 
     now_s: float
     instance: str

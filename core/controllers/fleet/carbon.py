@@ -1,7 +1,7 @@
 """The carbon epoch: how requests are cut into classes, and which sites serve which class with how many workers.
 
-FREESH's eq. 1 (see `algorithms.milp`) over the coming steps. Its answer is an envelope: the partition in force, and
-GPUs of each type for each pool; the faster loops stay within it.
+FREESH's eq. 1 (see `core.algorithms.fleet.fleet_milp`) over the coming steps. Its answer is an envelope: the partition
+in force, and GPUs of each type for each pool; the faster loops stay within it.
 """
 
 from __future__ import annotations

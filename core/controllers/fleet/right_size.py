@@ -3,7 +3,7 @@
 DynamoLLM (HPCA 2025) decides nodes each half hour and TP degrees each five minutes, because a start took minutes there.
 With an environment that stands ready and weights cached a start takes half a minute (table V: 33 s), so that count,
 degree, type and site can follow the load together, by one look at the profiles: the mix of least cost that has capacity
-for what is ahead (`algorithms.site_mix`). It is FREESH's choice of sites, made this often.
+for what is ahead (`core.algorithms.fleet.site_mix`). It is FREESH's choice of sites, made this often.
 
 What is ahead: the load as it would be if it went on to rise as it lately did, with `headroom`, and the largest burst of
 the look-back, whichever is more. More capacity is asked for at once; less, or another kind, once it would have saved

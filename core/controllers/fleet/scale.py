@@ -1,7 +1,8 @@
 """The scale epoch: how many workers of each mode a pool runs within its GPU budget.
 
-FREESH's integer program (see `algorithms.milp`) restricted to one pool: least power that carries alpha x demand.
-The mix of modes belongs to the shard epoch: workers that carry the need on no more GPUs than the best plan stay.
+FREESH's integer program (see `core.algorithms.fleet.fleet_milp`) restricted to one pool: least power that carries alpha
+x demand. The mix of modes belongs to the shard epoch: workers that carry the need on no more GPUs than the best plan
+stay.
 """
 
 from __future__ import annotations

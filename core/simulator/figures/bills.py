@@ -54,7 +54,7 @@ def bills(outcome: Outcome, sites: Mapping[str, Site]) -> dict[str, Bill]:
     """A bill for each site that an instance stood at.
 
     Raises:
-        ValueError: The energy series is too coarse for a site's steps; `sites.bin_s` says how fine it must be.
+        ValueError: The energy series is too coarse for a site's steps; `site_series.bin_s` says how fine it must be.
     """
     members: dict[str, list[int]] = {}
     for i, spec in enumerate(outcome.instances):

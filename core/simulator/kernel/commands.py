@@ -1,4 +1,4 @@
-"""What a controller of the simulated fleet sees, and what it can ask for. Values only; `run.py` carries them out.
+"""What a controller of the simulated fleet sees, and what it can ask for. Values only; `driver` carries them out.
 
 `ReorderQueue`, `ResteerRequests` and `SquashRequests` are the core's; requests go by their numbers. A waiting request
 that has no token yet may be squashed: what was done for it is lost and it comes again later, to the router or its pool;

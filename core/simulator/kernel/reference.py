@@ -423,7 +423,7 @@ class ReferenceInstance:
 
 
 class ReferenceWorld:
-    """A World (see `run`): all instances, and the router before them. One bin holds all its energy."""
+    """A World (see `driver`): all instances, and the router before them. One bin holds all its energy."""
 
     def __init__(self, fleet: FleetSpec, blocks: Iterator[Load], sink: Sink) -> None:
         self.fleet = fleet

@@ -103,7 +103,7 @@ def _widened(array: NDArray[Any], size: int, axis: int) -> NDArray[Any]:
 
 
 class CompiledWorld:
-    """A World (see `run`) in the kernel's arrays."""
+    """A World (see `driver`) in the kernel's arrays."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from core.simulator.lab.bound import Bound
 
-Figures = Mapping[str, Any]  # of a run, as `runner.run_scenario` gives them
+Figures = Mapping[str, Any]  # of a run, as `runs.runner.run_scenario` gives them
 Results = Mapping[str, Figures]  # by the run's label
 
 CONVERSATION = "azure-2023-conv"

@@ -39,7 +39,9 @@ class SiteInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClassInfo:
-    """A request class of a partition: bounds as in `core.classify` (lower inclusive, upper exclusive), and limits."""
+    """A request class of a partition, with limits. Bounds as in `core.policy.request_classes`: lower inclusive, upper
+    exclusive.
+    """
 
     name: str
     limits: Limits = field(default_factory=Limits)

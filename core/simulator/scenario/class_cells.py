@@ -64,7 +64,7 @@ class Cells:
         return found
 
     def classes(self, partition: Partition) -> tuple[int, ...]:
-        """For each cell the class it falls in, as `core.classify` says: also where no class contains it."""
+        """For each cell the class it falls in, as `request_classes.classify` says: also where no class contains it."""
         index = {c.name: k for k, c in enumerate(partition.classes)}
         return tuple(
             index[classify(partition.classes, prompt, output)]

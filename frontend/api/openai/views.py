@@ -1,6 +1,6 @@
 """OpenAI's /v1/files and /v1/batches. The caller is who its API key says; there is no session.
 
-Clients come through the gateway, which relays these paths (pools.gateway.web).
+Clients come through the gateway, which relays these paths (pools.gateway.relay.web).
 """
 
 from __future__ import annotations

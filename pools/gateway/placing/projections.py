@@ -1,4 +1,7 @@
-"""One instance as throttLL'eM judges it. Importing this loads compiled code for a second or more: see `admission`."""
+"""One instance as throttLL'eM judges it.
+
+Importing this loads compiled code for a second or more: see `projected_admission`.
+"""
 
 from __future__ import annotations
 

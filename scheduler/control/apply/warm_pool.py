@@ -1,7 +1,7 @@
 """The warm pool: engines beside those that are wanted, asleep or just loaded, which a plan takes before it starts one.
 
-A placement (`placement.place`) treats an instance of it like any other: it stays where its pool wants one of its mode
-more, and is surplus where none is wanted. What is decided here is what becomes of the surplus. Pure.
+A placement (`node_placement.place`) treats an instance of it like any other: it stays where its pool wants one of its
+mode more, and is surplus where none is wanted. What is decided here is what becomes of the surplus. Pure.
 
 Each pool keeps up to its `warm` instances. Surplus ones that serve fall asleep instead of draining; where there are too
 few of these, new ones of the mode of which most are wanted are started on free GPUs. Whoever waits for GPUs goes

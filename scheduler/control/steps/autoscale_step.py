@@ -1,7 +1,7 @@
 """throttLL'eM's autoscaler on the live fleet (IV-D): the size of every engine follows the load, by shadow instances.
 
 The paper has one engine. Here the plan says how many a pool has; each is looked at by itself, with its share of the
-load of its class (`lately`): they share it in proportion to what they carry.
+load of its class (`recent_load`): they share it in proportion to what they carry.
 """
 
 from __future__ import annotations

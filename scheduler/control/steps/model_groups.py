@@ -1,8 +1,8 @@
 """mu-Serve's placement of several models (section 3.2) on the live fleet: which nodes each service's model gets.
 
-AlpaServe's greedy choice (`algorithms.placement.select_models`), a node as a group of devices. Live, a GPU is one
-instance's, so a group has one model, and the second step, which puts like partitions of several models on one device
-(Algorithm 2), has nothing to choose; it is the simulator's. A service alone has all nodes.
+AlpaServe's greedy choice (`core.algorithms.placement.model_placement.select_models`), a node as a group of devices.
+Live, a GPU is one instance's, so a group has one model, and the second step, which puts like partitions of several
+models on one device (Algorithm 2), has nothing to choose; it is the simulator's. A service alone has all nodes.
 """
 
 from __future__ import annotations

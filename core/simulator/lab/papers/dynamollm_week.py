@@ -1,8 +1,8 @@
 """DynamoLLM's day and weeks, reckoned as the paper reckons them (V-E): in steps of time, from profiles, no request.
 
 Each half hour the servers that the nine pools need for its peak (`hand_down`), each five minutes the TP degrees, counts
-and clocks that draw least within them (eq. 1, as `right_size` solves it). Forecasts are right and changes are free. The
-baseline is one pool that keeps all servers at TP 8 and the top clock.
+and clocks that draw least within them (eq. 1, as `core.controllers.fleet.right_size` solves it). Forecasts are right
+and changes are free. The baseline is one pool that keeps all servers at TP 8 and the top clock.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """DynamoLLM's predictive scheduling (IV-D): a request to the pool of its class, there to the instance of least energy.
 
 Of what a pool hands on to the next larger class every so many requests go there, evenly. In a pool the router predicts
-energy and latencies with the request added (`core.routing`), and takes the least energy among the instances that keep
-the limits and are within the load that these allow. Is there none, the pool is overloaded: the next larger one is
-asked. When no pool has any, the fastest instance of all is taken.
+energy and latencies with the request added (`core.controllers.request.routing`), and takes the least energy among the
+instances that keep the limits and are within the load that these allow. Is there none, the pool is overloaded: the next
+larger one is asked. When no pool has any, the fastest instance of all is taken.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """DynaServe on the simulated fleet, and its two ends: prefill and decode together, and apart.
 
 Global (section 4.1): each request is cut at the token at which the two instances of a pair are done at the same time,
-by `core.algorithms.split`, which also knows the ends. Local (4.2): an instance's batches keep the limit on the gap
-between tokens. Transfer (4.3): what is computed is sent while more is computed. All three can be switched off.
+by `core.algorithms.split.split_point`, which also knows the ends. Local (4.2): an instance's batches keep the limit on
+the gap between tokens. Transfer (4.3): what is computed is sent while more is computed. All three can be switched off.
 
 The paper has two groups of as many instances, for the first parts and for the second ones. With more than one instance
 in each, a request goes to those that will be done first with what they have.
