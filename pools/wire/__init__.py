@@ -1,6 +1,55 @@
-"""What processes tell each other through Redis. Callers write `wire.DesiredInstance`, `wire.encode`."""
+"""What processes tell each other through Redis: key names and message types, encoded by msgspec.
 
-from pools.wire.sample_batches import (
+As JSON, but for agents' batches, which are MessagePack: they are what there is most of.
+
+No Django here: the agent and the gateway import this package without a database. Messages are tolerant readers:
+unknown fields are ignored, so one side can be upgraded before the other. Times are Unix seconds.
+
+Callers write `from pools import wire` and `wire.DesiredInstance`. Each name stands in one module:
+
+- redis_keys: keys, streams, channels and queues, with who writes and who reads each
+- message_codec: `Message`, the base of all; `encode` and `decode`
+- desired_state: what a node is to run, and the clocks that gateways ask for
+- agent_state: how a node and its instances are now
+- fleet_snapshot: what gateways are told of the fleet
+- worker_registration: engines that register themselves
+- sample_batches: what agents measured and decided
+- request_rows: records of requests
+- process_table: the supervisor's processes, and signs of life
+- simulation_updates: how a run stands
+"""
+
+from pools.wire.agent_state import (
+    AgentState,
+    InstanceState,
+)
+from pools.wire.desired_state import (
+    LONGEST_CLOCK_LEASE_S,
+    ClockPolicy,
+    ClockRequest,
+    DesiredInstance,
+    DesiredNode,
+    LatencyLimits,
+)
+from pools.wire.fleet_snapshot import (
+    Fleet,
+    FleetClass,
+    FleetKey,
+    FleetPool,
+    FleetService,
+    RequestPolicy,
+)
+from pools.wire.message_codec import (
+    Message,
+    decode,
+    encode,
+)
+from pools.wire.process_table import (
+    Heartbeat,
+    ProcessRow,
+    ProcessTable,
+)
+from pools.wire.redis_keys import (
     AGENT_STATE_TTL_S,
     ALIVE_PREFIX,
     BATCH_STREAM,
@@ -8,55 +57,43 @@ from pools.wire.sample_batches import (
     FLEET_CHANNEL,
     FLEET_KEY,
     GATEWAYS_KEY,
-    GPU_NUMBERS,
     HEARTBEAT_TTL_S,
     INGEST_GROUP,
-    LONGEST_CLOCK_LEASE_S,
     MEASURED_WORKERS_KEY,
-    NUMBER_BYTES,
     PROCESSES_KEY,
     REQUEST_STREAM,
     SIMULATION_KEPT_S,
     SIMULATIONS_QUEUE,
     TASKS_KEY,
     WORKERS_KEY,
-    AgentBatch,
-    AgentState,
-    ClockDecision,
-    ClockPolicy,
-    ClockRequest,
-    DesiredInstance,
-    DesiredNode,
-    Fleet,
-    FleetClass,
-    FleetKey,
-    FleetPool,
-    FleetService,
-    GpuLabels,
-    GpuSampleRow,
-    GpuSamples,
-    Heartbeat,
-    InstanceSampleRow,
-    InstanceState,
-    LatencyLimits,
-    Message,
-    ProcessRow,
-    ProcessTable,
-    RequestBatch,
-    RequestPolicy,
-    RequestRow,
-    SimulationUpdate,
-    WorkerRegistration,
     agent_key,
     alive_key,
     clock_channel,
-    decode,
     desired_key,
-    encode,
     node_queue,
     simulation_key,
     simulation_stop_key,
     worker_key,
+)
+from pools.wire.request_rows import (
+    RequestBatch,
+    RequestRow,
+)
+from pools.wire.sample_batches import (
+    GPU_NUMBERS,
+    NUMBER_BYTES,
+    AgentBatch,
+    ClockDecision,
+    GpuLabels,
+    GpuSampleRow,
+    GpuSamples,
+    InstanceSampleRow,
+)
+from pools.wire.simulation_updates import (
+    SimulationUpdate,
+)
+from pools.wire.worker_registration import (
+    WorkerRegistration,
 )
 
 __all__ = [

@@ -1,0 +1,46 @@
+"""How a node and its instances are now, from the agent to gateways and the scheduler."""
+
+from __future__ import annotations
+
+from core.ports import EngineLimits
+from pools.wire.message_codec import Message
+
+
+class InstanceState(Message, frozen=True):
+    """An instance as its agent sees it now. Latencies are means of what ended in the last period; None: nothing."""
+
+    uid: str
+    pool_id: int
+    url: str | None
+    state: str  # starting | ready | sleeping | draining | failed
+    model: str
+    engine: str
+    gpu_type: str
+    tp: int
+    sm_clock_mhz: float | None
+    min_mhz: float
+    max_mhz: float
+    power_w: float | None = None
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    detail: str = ""
+    progress: float | None = None  # of a start or a waking, 0 to 1
+    engine_limits: EngineLimits | None = None  # in force
+    shadow_of: str = ""
+    laxity: bool = False  # it reads hints for an order by laxity (docs/plugin.md)
+    kv_connector: str = ""  # through which it hands caches to engines of the same one; empty: it cannot
+
+
+class AgentState(Message, frozen=True):
+    node: str
+    boot: str
+    at_s: float
+    desired_version: int | None
+    instances: list[InstanceState]
+    error: str = ""
+    metrics_url: str | None = None  # where the agent shows its metrics; None: it does not
+    measure_only: str = ""  # why no clock can be set on this node; empty: clocks can be set
+    notices: list[str] = []  # what its meters lack or disagree about; nothing that stops it

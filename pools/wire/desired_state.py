@@ -1,0 +1,112 @@
+"""What a node is to run, from the scheduler to its agent; and the clocks that gateways ask the agent for."""
+
+from __future__ import annotations
+
+from core.engine.engine_launch import EngineLaunch
+from core.ports import EngineLimits, EngineOptions
+from pools.wire.message_codec import Message
+
+LONGEST_CLOCK_LEASE_S = 60.0
+
+
+class LatencyLimits(Message, frozen=True):
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+
+class ClockPolicy(Message, frozen=True):
+    """A clock rule (`core.policy.presets.Knobs.clock`) and its knobs; each rule reads its own. None: as its controller
+    has it.
+
+    Attributes:
+        policy: miad and primal_dual (FREESH eq. 5 and 4), profile (DynamoLLM IV-B), slack (mu-Serve Alg. 3), throttle
+            and retail (what the gateways ask for, throttLL'eM IV-E and V-F3), fixed (top clock).
+        period_s: Between decisions. `slack` samples latencies each `sample_s` within it.
+        increase, decrease_mhz: M and delta of miad, and of slack.
+        lease_s: How long a clock is held after it was last renewed.
+        paused: All clocks at the top until further notice.
+        predictor_error: By which predicted lengths are raised (throttle, retail).
+        full_at, sensitivity, power_exponent, beta, urgency: Of primal_dual, see PrimalDualConfig.
+        margin, min_saving: Of profile, see ProfileClockConfig.
+        reserve: Of slack, the share of a latency's target that is kept free.
+        fixed_mhz: A person holds the clock there, whatever the rule; None: nobody does.
+        advise: Nothing below the top is set: what the rule would set is told as advice.
+        floor_mhz: As far down as a person lets the rule go; what it would set below is told as advice. None: anywhere.
+    """
+
+    policy: str = "miad"
+    period_s: float = 1.0
+    increase: float = 2.0
+    decrease_mhz: float = 100.0
+    lease_s: float = 10.0
+    paused: bool = False
+    predictor_error: float = 0.3
+    sample_s: float = 0.5
+    full_at: float | None = None
+    sensitivity: float | None = None
+    power_exponent: float | None = None
+    beta: float | None = None
+    urgency: float | None = None
+    margin: float | None = None
+    min_saving: float | None = None
+    reserve: float | None = None
+    fixed_mhz: float | None = None
+    advise: bool = False
+    floor_mhz: float | None = None
+
+
+class DesiredInstance(Message, frozen=True):
+    """An instance that the node is to run, or (`state: draining`) to let finish and stop. Absent means stopped.
+
+    `sleeping`: to be kept with its weights off the GPUs. `options` hold from its start, `engine_limits` are changed
+    live. `shadow_of`: the instance that it is to replace. `clock`: its service's rule; None: the node's. `launch`: what
+    the model card says of its weights and arguments.
+    """
+
+    uid: str
+    pool_id: int
+    model: str
+    engine: str
+    gpu_uuids: list[str]
+    max_model_len: int
+    state: str  # running | sleeping | draining
+    limits: LatencyLimits  # thresholds of the clock loop
+    decision_id: int | None = None
+    options: EngineOptions = EngineOptions()
+    engine_limits: EngineLimits = EngineLimits()
+    shadow_of: str = ""
+    clock: ClockPolicy | None = None
+    launch: EngineLaunch = EngineLaunch()
+
+
+class DesiredNode(Message, frozen=True):
+    """`clock` is the rule of instances that bring none of their own. `launches`: what may be started here later."""
+
+    node: str
+    version: int
+    published_at_s: float
+    instances: list[DesiredInstance]
+    clock: ClockPolicy
+    launches: list[EngineLaunch] = []
+
+
+class ClockRequest(Message, frozen=True):
+    """What a gateway wants an instance's clock to be, until the lease is over or it asks again.
+
+    Of the gateways that ask for one instance the highest clock counts. With the rules `throttle` and `retail` it is the
+    clock; with others it is a floor under the rule's own choice; with `fixed`, or while the rule is paused, nothing.
+
+    Attributes:
+        at_s: By the gateway's clock: an older request of its own does not undo a later one.
+        lease_s: From its arrival on, at most LONGEST_CLOCK_LEASE_S; 0: nothing is asked for any more.
+        reason, summary: For the record of decisions; the reason is a `core.types.Reason`.
+    """
+
+    uid: str
+    gateway: str
+    at_s: float
+    mhz: float
+    lease_s: float
+    reason: str
+    summary: str

@@ -1,0 +1,115 @@
+"""What gateways are told of the fleet: services, their classes, pools, policies and SLOs, and keys."""
+
+from __future__ import annotations
+
+from pools.wire.desired_state import LatencyLimits
+from pools.wire.message_codec import Message
+
+
+class FleetClass(Message, frozen=True):
+    """A request class of the active partition. Upper bounds are exclusive; None: no bound. `rank` orders by size."""
+
+    name: str
+    rank: int
+    input_min: int
+    input_max: int | None
+    output_min: int
+    output_max: int | None
+
+
+class FleetPool(Message, frozen=True):
+    """A pool as gateways know it.
+
+    Attributes:
+        intensity_g_per_kwh: The average one, of the inventory: what a client is told of its request.
+        share: What the carbon plan sends here of its class's requests; None: no plan says.
+        marginal_g_per_kwh: What routing reckons with in place of the average: known only where it is for all the
+            service's sites. A negative one counts as 0, as in the carbon epoch.
+    """
+
+    id: int
+    site: str
+    request_class: str
+    pue: float
+    intensity_g_per_kwh: float | None = None
+    share: float | None = None
+    marginal_g_per_kwh: float | None = None
+
+
+class RequestPolicy(Message, frozen=True):
+    """How the gateway treats a service's requests; each field is a knob of the service's policy.
+
+    Attributes:
+        route: least_energy | least_carbon | least_loaded | weighted_round_robin.
+        by_share: Sites get the carbon plan's shares of each class, as far as their instances keep the limits.
+        order: fcfs | sjf | srtf | edf | llf, of the requests that wait at the gateway.
+        engine_priority: Send the order on as vLLM's `priority`; for engines that schedule by priority.
+        engine_queue: Requests that may wait inside one engine; more wait here, where they can still be ordered.
+        tenant_weights: Fair shares of tokens by tenant, 1 for those not named; None: tenants are not kept apart.
+        max_queued_requests: Beyond this, or `max_queued_tokens`, a class's requests are refused with 429.
+        admission: none | projection (throttLL'eM IV-C2).
+        throttle: With projections, ask for the lowest feasible clock at each admission (throttLL'eM IV-E).
+        retail: Ask for a clock at each arrival, by ReTail's rule (throttLL'eM V-F3).
+        emergencies: Climb DynamoLLM's ladder (IV-D) when requests are about to be late.
+        split: none | prompt (prefill and decode apart) | any (DynaServe).
+    """
+
+    route: str = "least_energy"
+    by_share: bool = False
+    order: str = "fcfs"
+    aging_tokens_per_s: float = 20.0
+    engine_priority: bool = False
+    engine_queue: int = 32
+    tenant_weights: dict[str, float] | None = None
+    max_queued_requests: int = 2000
+    max_queued_tokens: int = 20_000_000
+    max_wait_s: float = 120.0
+    admission: str = "none"
+    predictor_error: float = 0.3
+    throttle: bool = False
+    retail: bool = False
+    emergencies: bool = False
+    split: str = "none"
+
+
+class FleetService(Message, frozen=True):
+    """What the gateway serves under the name `model`; objectives are the service's SLO.
+
+    Attributes:
+        expected_prompt_tokens, expected_output_tokens: Mean lengths that its operator expects; None: not declared.
+        hugging_face_id: Of the model, where clients may find its tokenizer; empty: not known.
+        tokenizer: The model's tokenizer.json, a file on the gateways' machines; empty: none.
+    """
+
+    name: str
+    model: str
+    engine: str
+    max_model_len: int
+    objectives: LatencyLimits
+    partition: str
+    classes: list[FleetClass]
+    pools: list[FleetPool]
+    policy: RequestPolicy = RequestPolicy()
+    expected_prompt_tokens: int | None = None
+    expected_output_tokens: int | None = None
+    hugging_face_id: str = ""
+    tokenizer: str = ""
+
+
+class FleetKey(Message, frozen=True):
+    """An API key: SHA-256 hex of the secret, and whose it is. `services` empty: all."""
+
+    key_hash: str
+    key_id: int
+    tenant: str
+    tenant_id: int
+    services: list[str] = []
+    expires_at_s: float | None = None
+
+
+class Fleet(Message, frozen=True):
+    version: int
+    at_s: float
+    services: list[FleetService]
+    keys: list[FleetKey]
+    nodes: list[str]

@@ -1,0 +1,31 @@
+"""Which processes run, as their supervisor sees them; and signs of life of their own loops."""
+
+from __future__ import annotations
+
+from pools.wire.message_codec import Message
+
+
+class ProcessRow(Message, frozen=True):
+    name: str
+    pid: int | None
+    state: str  # running | restarting | stopped
+    started_at_s: float | None
+    restarts: int
+    log: str  # path of its log file
+    last_exit: str = ""
+    cpu_s: float | None = None  # of this process and all it started, since it started
+    rss_bytes: int | None = None
+
+
+class ProcessTable(Message, frozen=True):
+    at_s: float
+    processes: list[ProcessRow]
+
+
+class Heartbeat(Message, frozen=True):
+    """A sign of life of a process's own loop. It is late after `period_s` x 3."""
+
+    process: str
+    at_s: float
+    period_s: float
+    detail: str = ""

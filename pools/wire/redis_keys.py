@@ -1,0 +1,80 @@
+"""Redis keys, streams and channels, how long keys are kept, and Celery's queues.
+
+| key | kind | writer | reader |
+|---|---|---|---|
+| `greenserve:desired:<node>` | string, DesiredNode | scheduler.control | that node's agent, each second |
+| `greenserve:agent:<node>` | string with expiry, AgentState | the agent, each second | gateway, snapshot |
+| `greenserve:fleet` | string, Fleet; changes announced on channel `greenserve:fleet` | scheduler.control | gateways |
+| `greenserve:worker:<uid>` | string with expiry, WorkerRegistration | gateways, for workers | gateways, ingester |
+| `greenserve:workers` | sorted set, uid by the end of its lease | gateways, for workers | gateways, ingester |
+| `greenserve:workers:measured` | string with expiry, AgentState of no node | the ingester, each second | gateways |
+| `greenserve:clock:<node>` | channel, ClockRequest | gateways, as they decide | that node's agent, at once |
+| `greenserve:batches` | stream, field `b` = AgentBatch | agents | telemetry ingester |
+| `greenserve:requests` | stream, field `b` = RequestBatch | gateways | telemetry ingester |
+| `greenserve:processes` | string with expiry, ProcessTable | supervisor, each second | health page |
+| `greenserve:gateways` | sorted set, name by time of its last sign of life | gateways | gateways: how many they are |
+| `greenserve:alive:<process>` | string with expiry, Heartbeat | every process | health page |
+| `greenserve:tasks` | hash, sums by `<task>|<outcome>` and `<task>|seconds` | Celery workers | web's `/metrics` |
+| `greenserve:simulation:<id>` | list with expiry, SimulationUpdate | a `simulations` worker | who asked for the run |
+| `greenserve:simulation:<id>:stop` | string with expiry | who asked for the run | that worker, now and then |
+"""
+
+from __future__ import annotations
+
+FLEET_KEY = "greenserve:fleet"
+FLEET_CHANNEL = "greenserve:fleet"
+BATCH_STREAM = "greenserve:batches"
+REQUEST_STREAM = "greenserve:requests"
+GATEWAYS_KEY = "greenserve:gateways"
+WORKERS_KEY = "greenserve:workers"
+MEASURED_WORKERS_KEY = "greenserve:workers:measured"
+PROCESSES_KEY = "greenserve:processes"
+TASKS_KEY = "greenserve:tasks"
+INGEST_GROUP = "ingest"
+
+SIMULATIONS_QUEUE = "simulations"  # of Celery
+BATCHES_QUEUE = "batches"
+
+AGENT_STATE_TTL_S = 10
+HEARTBEAT_TTL_S = 60
+SIMULATION_KEPT_S = 3600
+
+DESIRED_PREFIX = "greenserve:desired:"
+AGENT_PREFIX = "greenserve:agent:"
+ALIVE_PREFIX = "greenserve:alive:"
+CLOCK_PREFIX = "greenserve:clock:"
+WORKER_PREFIX = "greenserve:worker:"
+
+
+def desired_key(node: str) -> str:
+    return DESIRED_PREFIX + node
+
+
+def agent_key(node: str) -> str:
+    return AGENT_PREFIX + node
+
+
+def alive_key(process: str) -> str:
+    return ALIVE_PREFIX + process
+
+
+def clock_channel(node: str) -> str:
+    """Where a node's agent hears what clocks gateways ask for. Nothing is kept: who is not there misses it."""
+    return CLOCK_PREFIX + node
+
+
+def worker_key(uid: str) -> str:
+    return WORKER_PREFIX + uid
+
+
+def simulation_key(run: str) -> str:
+    return f"greenserve:simulation:{run}"
+
+
+def simulation_stop_key(run: str) -> str:
+    return f"{simulation_key(run)}:stop"
+
+
+def node_queue(node: str) -> str:
+    """The Celery queue of a node's agent."""
+    return f"node.{node}"
