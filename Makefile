@@ -16,7 +16,7 @@ help:
 	@echo "make test       the tests that hold each change: eight minutes on two processors, needs no running services"
 	@echo "make test-slow, test-thorough, test-vllm  the long ones of each kind; which change calls for which: docs/testing.md"
 	@echo "make test-all   lint and all of these"
-	@echo "make flake TEST=tests/unit/gateway N=50  how often tests fail on a busy machine"
+	@echo "make flake TEST=tests/unit/pools/gateway N=50  how often tests fail on a busy machine"
 	@echo "make smoke      what a newcomer does, on a fresh clone of what is committed"
 	@echo "make lint       format, lint, types, import rule, the drawing of the house, Django checks, migrations"
 	@echo "make check      make lint, then the unit tests"
@@ -65,7 +65,7 @@ test-slow: install-dev
 test-thorough: install-dev
 	@$(BIN)/python scripts/warm_up
 	$(PYTEST) -n 2 tests/unit -m "hypothesis and not slow and not gpu and not vllm" --hypothesis-profile=thorough
-	$(PYTEST) tests/unit/gateway/test_fuzz.py --hypothesis-profile=fuzz
+	$(PYTEST) tests/unit/pools/gateway/test_fuzz.py --hypothesis-profile=fuzz
 
 # Where a vLLM for CPUs is not to be had (3), it is said what to supply, and what is skipped for that reason.
 test-vllm: install-dev
@@ -78,7 +78,7 @@ test-vllm: install-dev
 
 test-all: lint test test-slow test-thorough test-vllm
 
-# How often a test fails: make flake TEST=tests/unit/gateway N=50
+# How often a test fails: make flake TEST=tests/unit/pools/gateway N=50
 flake: install-dev
 	scripts/flake $(or $(N),20) $(TEST) $(QUICK)
 

@@ -1,0 +1,48 @@
+"""The script that sets up a fleet through REST alone, run as people run it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from django.utils import timezone
+
+from greenserve.env import ROOT
+from pools.access import people
+from pools.access.audit import Actor
+from pools.access.rights import Right
+from pools.models import Gpu, Node, Pool, Service
+from pools.services import find_key
+
+SCRIPT = ROOT / "scripts" / "fleet_by_rest.py"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_script_sets_up_a_fleet_and_changes_nothing_when_run_again(live_server, tmp_path, redis_client):
+    user, _ = people.create(Actor(), "setup", "administrator", password="a long pass phrase")
+    _, secret = people.new_token(Actor(), user, "setup", [right.value for right in Right])
+    token = tmp_path / "token"
+    token.write_text(secret)
+
+    def run() -> str:
+        command = [sys.executable, str(SCRIPT), live_server.url, "--token-file", str(token)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    told = run()
+    found = find_key(re.findall(r"gs-[\w-]+", told)[-1], timezone.now())
+    assert found is not None
+    assert found.tenant.name == "acme"
+    service = Service.objects.get()
+    assert (service.slos.count(), Node.objects.count(), Gpu.objects.count()) == (2, 1, 4)
+    assert set(Pool.objects.values_list("request_class__name", flat=True)) == {"S", "L"}
+    assert "All is there" in run()
+    assert (Pool.objects.count(), Gpu.objects.count()) == (2, 4)
+    token.write_text("gs_wrong")
+    command = [sys.executable, str(SCRIPT), live_server.url, "--token-file", str(token)]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 1
+    assert "token" in refused.stderr

@@ -1,0 +1,326 @@
+"""DynamoLLM on the simulator itself: each knob does what it says, alone and with the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from core.engine.engine_model import gpu
+from core.engine.overheads import clock_switch_s
+from core.predictors.load_template import WEEK_S, LoadHistory, observe
+from core.simulator.fields import ScenarioError
+from core.simulator.kernel import kernel
+from core.simulator.kernel.commands import OFF, SERVING, STRETCH_S, Reshard, Start
+from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.simulated import FleetSpec, PoolSpec, SimulationError, load
+from core.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, read_policy
+from core.simulator.policies.config import Starting
+from core.simulator.policies.dynamollm.config import PRESETS, DynamollmConfig
+from core.simulator.policies.dynamollm.demand import TEMPLATE
+from core.simulator.policies.dynamollm.loops import Dynamollm
+from core.simulator.policies.observe import first_view
+from core.types import Limits, ReorderQueue, ReshardNode, ResteerRequests, SetSmClock, SquashRequests
+from tests.unit.core.simulator.policies.worlds import H100, MODEL, templates
+
+TOP = gpu(H100).f_max
+LIMITS = {"short": Limits(0.25, 0.1), "long": Limits(2.0, 0.1)}
+
+
+def world(nodes=6, rps=(8.0, 8.0), **more):
+    """Two classes by output: below 100 tokens, and the others."""
+    classes = (
+        ClassInfo("short", LIMITS["short"], output_max=100),
+        ClassInfo("long", LIMITS["long"], output_min=100),
+    )
+    service = ServiceInfo("chat", MODEL, (PartitionInfo("only", classes, {0: 0, 1: 1}),))
+    declared = tuple(CellLoad(rate, 600.0, tokens) for rate, tokens in zip(rps, (50.0, 300.0), strict=True))
+    site = SiteInfo("east", {H100: 8 * nodes})
+    return World((site,), (service,), templates(["east"], (2, 4, 8)), 2, declared, **more)
+
+
+def requests(rates, seed=5, seconds=300.0):
+    """Stretches of equal length, each with a rate (requests a second, of both classes together)."""
+    rng = np.random.default_rng(seed)
+    at = np.concatenate(
+        [n * seconds + np.sort(rng.uniform(0.0, seconds, int(seconds * rps))) for n, rps in enumerate(rates)]
+    )
+    output = np.where(rng.random(at.size) < 0.5, rng.integers(20, 99, at.size), rng.integers(100, 500, at.size))
+    prompt = rng.integers(100, 1100, at.size)
+    return load(at, prompt, output, request_class=(output >= 100).astype(np.int64))
+
+
+def run(config, found, came, history=None):
+    """The outcome, the commands as (time, command), and the policy."""
+    policy = Dynamollm(config, found)
+    if history is not None:
+        policy.demand._history = history
+    plan = policy.begin()
+    log = []
+
+    class Watched:
+        def __init__(self, control):
+            self.control, self.name, self.period_s = control, control.name, control.period_s
+
+        def step(self, view):
+            on = (view.state != OFF) & ((view.pool >= 0) | (view.state != SERVING))  # not what was just retired
+            used = sum(view.instances[slot].tp for slot in np.flatnonzero(on))
+            assert used <= sum(found.sites[0].gpus.values())
+            answer = self.control.step(view)
+            log.extend((view.now_s, command) for command in answer.commands)
+            return answer
+
+    fleet = FleetSpec(
+        tuple(member.spec for member in plan.members),
+        (PoolSpec("chat", tuple(range(len(plan.members))), "least_loaded"),),
+        (0,) * found.cells,
+    )
+    outcome = simulate(
+        fleet,
+        came,
+        controls=[Watched(control) for control in plan.controls],
+        router=plan.router,
+        clock_switch_s=lambda spec: clock_switch_s(found.overheads, spec.gpu, spec.tp),
+    )
+    assert outcome.refused == 0
+    assert (outcome.rows["status"] == kernel.DONE).all()
+    return outcome, log, policy
+
+
+def of(log, kind):
+    return [(at_s, command) for at_s, command in log if isinstance(command, kind)]
+
+
+@pytest.fixture(scope="module")
+def hour():
+    """Quiet, busy, quiet: three minutes each."""
+    return requests([3.0, 24.0, 3.0], seconds=120.0)
+
+
+QUICK = DynamollmConfig(scale_period_s=90.0, shard_period_s=60.0, down_after=1)
+
+
+@pytest.fixture(scope="module")
+def whole(hour):
+    return run(QUICK, world(rps=(3.0, 3.0)), hour)
+
+
+def test_all_knobs_move_when_load_rises_and_falls(whole):
+    outcome, log, _ = whole
+    assert of(log, SetSmClock)
+    assert of(log, Reshard)
+    assert of(log, Start)
+    assert {decision.loop for decision in outcome.decisions} == {"scale", "shard", "clock"}
+
+
+def test_same_figures_when_run_again(whole, hour):
+    first, log, _ = whole
+    again, second_log, _ = run(QUICK, world(rps=(3.0, 3.0)), hour)
+    assert log == second_log
+    assert again.series_j.sum() == first.series_j.sum()
+    np.testing.assert_array_equal(again.rows["finish_s"], first.rows["finish_s"])
+
+
+def test_less_energy_than_fixed_nodes_when_all_loops_run(whole, hour):
+    fixed, _, _ = run(replace(QUICK, loops=(), emergency=True), world(rps=(3.0, 3.0)), hour)
+    assert whole[0].series_j.sum() < 0.8 * fixed.series_j.sum()
+
+
+@pytest.mark.parametrize(
+    ("name", "moves", "stays"),
+    [
+        ("scale_inst", Start, (SetSmClock, Reshard)),
+        ("scale_shard", Reshard, (SetSmClock,)),
+        ("scale_freq", SetSmClock, (Start, Reshard)),
+    ],
+)
+def test_baseline_turns_its_own_knob_alone(name, moves, stays, hour):
+    config = replace(PRESETS[name], scale_period_s=90.0, shard_period_s=60.0, down_after=1)
+    _, log, _ = run(config, world(rps=(3.0, 3.0)), hour)
+    assert of(log, moves)
+    assert not any(of(log, kind) for kind in stays)
+
+
+def test_clock_falls_and_rises_again_with_the_load(hour):
+    _, log, _ = run(replace(PRESETS["scale_freq"]), world(2, rps=(15.0, 15.0)), hour)
+    clocks = [(at_s, command.mhz) for at_s, command in of(log, SetSmClock)]
+    quiet = [mhz for at_s, mhz in clocks if at_s < 180.0]
+    busy = [mhz for at_s, mhz in clocks if 185.0 < at_s < 360.0]
+    assert min(quiet) < max(busy) <= TOP
+
+
+def test_server_starts_ahead_when_the_template_knows_a_peak():
+    """A week ago minutes 10 to 15 were busy. The template allows for five minutes more or less: nodes are up at 5."""
+    history = LoadHistory()
+    for name in ("short", "long"):
+        amounts = [0.0] * 120 + [30.0 * 600.0 * STRETCH_S] * 60
+        history = observe(history, name, -WEEK_S, amounts, TEMPLATE)
+    config = DynamollmConfig(scale_period_s=300.0, loops=("scale",))
+    came = requests([2.0], seconds=600.0)
+    _, log, _ = run(config, world(rps=(2.0, 2.0)), came, history)
+    starts = of(log, Start)
+    assert starts
+    assert {at_s for at_s, _ in starts} == {300.0 - 35.0}  # 33 s in whole ticks of 5 s
+    _, late, _ = run(replace(config, proactive=False), world(rps=(2.0, 2.0)), came, history)
+    assert {at_s for at_s, _ in of(late, Start)} == {300.0}
+
+
+def test_starts_take_longer_when_nothing_stands_ready(whole, hour):
+    _, cold, _ = run(replace(QUICK, starting=Starting(0, weights_cached=False)), world(rps=(3.0, 3.0)), hour)
+    ready = {}
+    for key, log in (("warm", whole[1]), ("cold", cold)):
+        starts = [start.ready_in_s for _, start in of(log, Start) if start.spec.tp == 8]
+        ready[key] = min(starts)
+    assert ready == {"warm": 33.0, "cold": pytest.approx(423.0)}
+
+
+def test_small_pool_hands_on_when_it_has_less_than_a_node():
+    policy = Dynamollm(DynamollmConfig(), world(rps=(2.0, 20.0)))
+    plan = policy.begin()
+    assert policy.demand.shares[0] == 1.0
+    assert policy.demand.flow(1) == [1.0, 1.0]
+    assert policy.demand.pool_limits(1).ttft_s == 0.25  # the strictest present
+    apart = Dynamollm(replace(DynamollmConfig(), hand_down=False), world(rps=(20.0, 20.0)))
+    assert len(apart.begin().members) > len(plan.members)
+    assert apart.demand.shares == [0.0, 0.0]
+
+
+def test_router_spreads_shares_evenly():
+    policy = Dynamollm(DynamollmConfig(), world())
+    policy.begin()
+    policy.demand.shares[0] = 0.25
+    entered = [policy.router._enter(0) for _ in range(400)]
+    assert entered.count(1) == 100
+    assert all(sum(entered[n : n + 4]) == 1 for n in range(0, 400, 4))
+
+
+def test_clock_is_ramped_when_requests_would_be_late():
+    """No clock loop: the instance was left at a low clock, and a burst comes."""
+    came = requests([1.0, 60.0, 1.0], seconds=10.0)
+    found = world(1, rps=(1.0, 1.0))
+    slow = replace(found, templates=tuple(replace(spec, mhz=800.0) for spec in found.templates))
+    config = DynamollmConfig(loops=())
+    outcome, log, _ = run(config, slow, came)
+    assert next(command.mhz for _, command in of(log, SetSmClock)) == TOP
+    assert any(decision.reason == "clock_ramped" for decision in outcome.decisions)
+    without = run(replace(config, loops=("clock",), emergency=False), slow, came)[0].decisions
+    assert not any(decision.reason == "clock_ramped" for decision in without)
+
+
+@pytest.fixture(scope="module")
+def spike():
+    """Twenty seconds of more short answers than their pool's server can carry."""
+    came = requests([2.0, 70.0, 2.0], seconds=20.0)
+    return load(came.arrival_s, came.prompt_tokens, came.output_tokens % 99 + 1)
+
+
+@pytest.mark.parametrize(
+    ("up_to", "kinds"),
+    [
+        ("reorder", {ReorderQueue}),
+        ("ramp", {ReorderQueue, SetSmClock}),
+        ("resteer", {ReorderQueue, SetSmClock, ResteerRequests}),
+        ("squash", {ReorderQueue, SetSmClock, ResteerRequests, SquashRequests}),
+    ],
+)
+def test_ladder_climbs_as_far_as_it_may_when_load_spikes(up_to, kinds, spike):
+    """No other loop: servers were left at a low clock."""
+    found = world(2, rps=(1.0, 1.0))
+    slow = replace(found, templates=tuple(replace(spec, mhz=1200.0) for spec in found.templates))
+    config = DynamollmConfig(loops=(), routing="least_loaded", emergency_up_to=up_to)
+    outcome, log, _ = run(config, slow, spike)
+    assert {type(command) for _, command in log} == kinds
+    moved = [move for _, command in of(log, ResteerRequests) for move in command.moves]
+    squashed = sum(len(command.requests) for _, command in of(log, SquashRequests))
+    assert outcome.rows["retries"].sum() == squashed
+    assert bool(moved) == (up_to in ("resteer", "squash"))
+    assert bool(squashed) == (up_to == "squash")
+
+
+def test_retry_is_a_new_request_to_the_ladder_when_one_was_squashed(spike):
+    """Its wait begins anew, so that it is not squashed again at once; its latency is that of its first arrival."""
+    outcome, log, _ = run(DynamollmConfig(loops=()), world(1, rps=(1.0, 1.0)), spike)
+    when = {}
+    for at_s, command in of(log, SquashRequests):
+        for name in command.requests:
+            when.setdefault(int(name), []).append(at_s + command.retry_after_s)
+    assert when
+    for number, again_s in when.items():
+        row = outcome.rows[number]
+        assert row["retries"] == len(again_s)
+        assert all(later - earlier > 10.0 for earlier, later in pairwise(again_s))
+        assert row["first_token_s"] >= again_s[-1]
+        assert row["arrival_s"] == spike.arrival_s[number]
+
+
+def test_old_instances_serve_on_when_gpus_have_room_for_both():
+    policy = Dynamollm(DynamollmConfig(), world(2))
+    policy.begin()
+    view = _view_of_first(policy)
+    policy.nodes.sync(view)
+    key = policy.demand.keys[0]
+    change = ReshardNode(key, "node-0", H100, (8,), (4, 4), 0.05, 0.95, 0.6, True, 0.0)
+    (command,) = policy.nodes.reshard(change, view)
+    assert (command.transfer_s, command.sync_s, command.kv_share) == (1.0, 0.0, 0.6)
+    assert policy.nodes.reshard(change, view) == []  # already under way
+    down = replace(change, node="node-1", serves_on=False, target=(2, 2, 2, 2))
+    (command,) = policy.nodes.reshard(down, view)
+    assert (command.transfer_s, command.sync_s) == (0.05, 0.95)
+
+
+def _view_of_first(policy):
+    specs = tuple(replace(policy.nodes._spec(8), name=f"tp8-{n}") for n in range(2))
+    for node in policy.nodes.all:
+        node.pool, node.slots, node.coming = None, [], []
+    policy.nodes._node_of.clear()
+    policy.nodes.first([1, 1])
+    ints = np.zeros(2, np.int64)
+    return replace(
+        first_view(policy.world),
+        instances=specs,
+        state=np.full(2, SERVING),
+        pool=ints,
+        mhz=np.full(2, TOP),
+        running=ints,
+        waiting=ints,
+    )
+
+
+def test_slo_factor_plans_for_looser_limits():
+    five, ten = (Dynamollm(DynamollmConfig(slo_factor=factor), world()) for factor in (5.0, 10.0))
+    assert ten.demand.limits[0] == Limits(0.5, 0.2)
+    assert five.demand.planned(LIMITS["long"]) == Limits(pytest.approx(0.9), pytest.approx(0.09))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"slo_factor": 7}, "policy.slo_factor: must be one of 5, 10, 20, not 7"),
+        ({"loops": ["carbon"]}, "policy.loops: unknown 'carbon'; known: scale, shard, clock"),
+        ({"wait_share": 1.5}, "policy.wait_share: must be at most 1"),
+        ({"wave": 0}, "policy.wave: must be at least 1"),
+        ({"clocks": "low"}, "policy.clocks: unknown 'low'; known: top, all"),
+        ({"headrom": 1.1}, "policy.headrom: unknown field; did you mean headroom"),
+    ],
+)
+def test_error_names_the_field_when_wrong(values, message):
+    with pytest.raises(ScenarioError, match=message):
+        read_policy({"name": "dynamollm", **values})
+
+
+def test_baselines_are_settings_of_the_same_knobs():
+    assert read_policy({"name": "dynamollm"}) == DynamollmConfig()
+    assert read_policy({"name": "scale_freq"}).loops == ("clock",)
+    assert read_policy({"name": "scale_inst"}).starting == Starting(0, weights_cached=False)
+    assert read_policy({"name": "scale_shard", "wave": 4}).wave == 4
+    assert read_policy({"name": "dynamollm", "loops": ["clock", "scale"]}).loops == ("scale", "clock")
+
+
+def test_scenario_is_refused_when_nodes_cannot_be_given_whole():
+    found = world()
+    with pytest.raises(SimulationError, match="gives whole nodes to pools"):
+        Dynamollm(DynamollmConfig(), replace(found, templates=found.templates[:2]))
+    with pytest.raises(SimulationError, match="one service at one site"):
+        Dynamollm(DynamollmConfig(), replace(found, services=(*found.services, found.services[0])))

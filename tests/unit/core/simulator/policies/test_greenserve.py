@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from core.simulator.fields import ScenarioError
+from core.simulator.kernel.commands import Start
+from core.simulator.kernel.simulated import SimulationError
+from core.simulator.policies import CellLoad, SiteInfo, build, read_policy
+from core.simulator.policies.greenserve import GreenserveConfig
+from core.simulator.policies.greenserve.demand import Demand
+from core.types import Limits, Mode, SetSmClock
+from tests.unit.core.simulator.policies.fake_fleet import FakeFleet
+from tests.unit.core.simulator.policies.worlds import H100, world
+
+LIMITS = Limits(ttft_s=0.25, tpot_s=0.1)
+UNBOUND = read_policy({"name": "greenserve", "hold_s": 10, "loops": ["scale"]})
+
+
+def fleet(config=None, sites=None, **more):
+    found = world(sites or {"east": 48}, limits=LIMITS, **more)
+    return FakeFleet(build(config or GreenserveConfig(), found), found.sites, found.cells)
+
+
+def test_first_fleet_carries_the_declared_load():
+    assert fleet(rps=2.0).serving() == [8]
+    assert len(fleet(rps=40.0).serving()) > 2
+
+
+def test_fleet_follows_the_load_within_a_start_when_it_rises():
+    fake = fleet()
+    fake.load = [2.0]
+    fake.run(100)
+    assert fake.serving() == [8]
+    fake.load = [40.0]
+    fake.run(150)
+    assert len(fake.serving()) > 2
+    assert {command.ready_in_s for _, command in fake.log if isinstance(command, Start)} == {33.0}
+
+
+def test_fleet_shrinks_when_less_has_done_for_a_while():
+    fake = fleet(rps=40.0)
+    before = len(fake.serving())
+    fake.load = [2.0]
+    fake.run(60)
+    assert len(fake.serving()) == before
+    fake.run(300)
+    assert fake.serving() == [8]
+
+
+def test_clocks_fall_when_the_load_is_small():
+    fake = fleet(GreenserveConfig(loops=("clock",)))
+    fake.load = [2.0]
+    fake.run(60)
+    assert fake.serving() == [8] * 6
+    last = [command.mhz for _, command in fake.log if isinstance(command, SetSmClock)][-1]
+    assert last < 1980.0
+
+
+def test_idle_fleet_is_one_instance_when_there_is_no_traffic():
+    fake = fleet(rps=0.01)
+    fake.load = [0.0]
+    fake.run(200)
+    assert fake.serving() == [8]
+
+
+def by_site(**g_per_kwh):
+    return lambda site, from_s, to_s, step_s: (g_per_kwh[site](from_s),) * 6
+
+
+def where(fake):
+    return {site for site in ("east", "west") if fake.serving(site)}
+
+
+def test_fleet_is_where_the_grid_is_cleanest_and_moves_with_it():
+    carbon = by_site(east=lambda at_s: 100.0 if at_s < 200.0 else 900.0, west=lambda at_s: 400.0)
+    fake = fleet(sites={"east": 16, "west": 16}, intensity=carbon)
+    fake.load = [2.0]
+    fake.run(100)
+    assert where(fake) == {"east"}
+    fake.run(400)
+    assert where(fake) == {"west"}
+
+
+@pytest.mark.parametrize("stale", [None, float("nan")])
+def test_least_energy_is_planned_when_a_sites_carbon_is_unknown(stale):
+    fake = fleet(sites={"east": 16, "west": 16}, intensity=by_site(east=lambda at_s: 900.0, west=lambda at_s: stale))
+    fake.load = [2.0]
+    fake.run(200)
+    assert where(fake) == {"east"}
+
+
+def test_kinds_are_mixed_and_share_the_load_by_what_each_carries():
+    """8 GPUs at each site: the cleaner one's are not enough, and a TP8 more than the rest needs."""
+    carbon = by_site(east=lambda at_s: 900.0, west=lambda at_s: 100.0)
+    fake = fleet(sites={"east": 8, "west": 8}, intensity=carbon, tps=(4, 8), rps=24.0)
+    fake.load = [24.0]
+    fake.run(120)
+    assert fake.serving("west") in ([8], [4, 4])
+    assert fake.serving("east") == [4]
+    shares = {fake.specs[n].tp: fake.weight[n] for n in range(len(fake.specs)) if fake.state[n]}
+    assert min(shares.values()) > 0.0
+
+
+def highest_w(fake, site):
+    """Of all that stands there, each instance at the most that it draws at any clock and load."""
+    demand = Demand(GreenserveConfig(), world({"east": 48}, limits=LIMITS, tps=(4, 8)))
+    most = {tp: float(demand.profile(Mode(H100, tp)).watts.max()) for tp in (4, 8)}
+    return sum(most[own.tp] for own, state in zip(fake.specs, fake.state, strict=True) if state and own.site == site)
+
+
+def test_site_never_draws_more_than_its_power_cap_when_the_load_would_want_it():
+    capped = (SiteInfo("east", {H100: 32}), SiteInfo("west", {H100: 32}, pue=1.2, power_cap_w=12_000.0))
+    swap = by_site(east=lambda at_s: 500.0, west=lambda at_s: 100.0 if at_s < 300.0 else 300.0)
+    fake = fleet(sites=capped, intensity=swap, tps=(4, 8), rps=10.0)
+    for until_s, rps in ((100, 10.0), (200, 60.0), (300, 20.0), (400, 2.0), (600, 90.0)):
+        fake.load = [rps]
+        while fake.now_s <= until_s:
+            fake.run(fake.now_s)
+            assert 1.2 * highest_w(fake, "west") <= 12_000.0
+    assert fake.serving("east")  # the rest of the load
+    uncapped = fleet(sites=(capped[0], replace(capped[1], power_cap_w=None)), intensity=swap, tps=(4, 8), rps=60.0)
+    assert 1.2 * highest_w(uncapped, "west") > 12_000.0
+
+
+def test_site_has_no_more_changes_in_an_hour_than_its_budget_when_load_and_carbon_swing():
+    config = read_policy({"name": "greenserve", "changes_per_hour": 3, "hold_s": 10, "loops": ["scale"]})
+    swing = by_site(east=lambda at_s: 100.0 + 800.0 * (at_s // 200.0 % 2), west=lambda at_s: 400.0)
+    free, held = (fleet(own, sites={"east": 16, "west": 16}, intensity=swing) for own in (UNBOUND, config))
+    for fake in (free, held):
+        for n in range(8):
+            fake.load = [(2.0, 25.0)[n % 2]]
+            fake.run(100.0 * (n + 1))
+
+    def most_starts(fake):
+        sites = [command.spec.site for _, command in fake.log if isinstance(command, Start)]
+        return max(sites.count(site) for site in ("east", "west"))
+
+    assert most_starts(free) > 3
+    assert 0 < most_starts(held) <= 3
+
+
+def test_fleet_stays_when_its_figures_stop_coming():
+    fake = fleet(rps=40.0)
+    fake.load = [40.0]
+    fake.run(100)
+    before = fake.serving()
+    for _ in range(40):  # time goes on and nothing more is seen
+        fake.step()
+        fake.now_s += 5.0
+    assert fake.serving() == before
+    assert {own.reason for own in fake.decisions if own.loop == "scale" and own.at_s > 200.0} == {"no_data"}
+
+
+def test_one_instance_is_left_at_the_cleanest_site_when_there_is_no_traffic():
+    carbon = by_site(east=lambda at_s: 300.0, west=lambda at_s: 100.0)
+    fake = fleet(sites={"east": 16, "west": 16}, intensity=carbon, rps=30.0)
+    fake.load = [0.0]
+    fake.run(300)
+    assert (fake.serving("east"), fake.serving("west")) == ([], [8])
+
+
+def test_limits_follow_the_class_whose_prompts_have_the_least_time():
+    """Short prompts wait for one long prompt's chunk, and not for two whole ones."""
+    one = world({"east": 16}, limits=LIMITS)
+    two = world({"east": 16}, classes=("short", "long"), limits=LIMITS)
+    loads = (CellLoad(2.0, 40.0, 200.0), CellLoad(1.0, 300.0, 200.0))
+    tight, loose = (
+        Demand(GreenserveConfig(), own).profile(Mode(H100, 8)) for own in (one, replace(two, declared=loads))
+    )
+    assert loose.ttft_s[0, 0] < tight.ttft_s[0, 0]
+
+
+def test_running_requests_are_those_with_long_answers_when_answers_differ():
+    two = world({"east": 16}, classes=("short", "long"), limits=LIMITS)
+    loads = (CellLoad(1.0, 100.0, 100.0), CellLoad(1.0, 100.0, 900.0))
+    demand = Demand(GreenserveConfig(), replace(two, declared=loads))
+    assert demand.lengths.output_tokens == 500.0
+    assert demand._context_tokens == 100.0 + (100.0 * 50.0 + 900.0 * 450.0) / 1000.0
+
+
+def test_e2e_limit_asks_for_a_tpot_where_a_mode_keeps_it():
+    """200 output tokens in 8 s are 40 ms each; in 0.5 s they are not to be had, and the limit is left out."""
+    for e2e_s, expected in ((8.0, pytest.approx((8.0 - 0.25) / 200.0)), (0.5, pytest.approx(0.05))):
+        demand = Demand(GreenserveConfig(), world({"east": 16}, limits=replace(LIMITS, e2e_s=e2e_s)))
+        assert demand.planned(0.5, demand.offers(0.0)).tpot_s == expected
+
+
+def test_error_says_what_to_do_when_there_are_two_services():
+    found = world({"east": 16})
+    second = replace(found.services[0], name="code")
+    with pytest.raises(SimulationError, match=r"serves one service, and the scenario has 2 services"):
+        build(GreenserveConfig(), replace(found, services=(*found.services, second)))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"loops": ["shard"]}, "policy.loops: unknown 'shard'; known: scale, clock"),
+        ({"headroom": 0.9}, "policy.headroom: must be at least 1"),
+        ({"min_saving": 1.0}, "policy.min_saving: must be below 1"),
+        ({"margin": 1.2}, "policy.margin: must be at most 1"),
+        ({"changes_per_hour": 0}, "policy.changes_per_hour: must be at least 1"),
+        ({"hold": 3}, "policy.hold: unknown field"),
+    ],
+)
+def test_error_names_the_field_and_the_remedy_when_wrong(values, message):
+    with pytest.raises(ScenarioError, match=message):
+        read_policy({"name": "greenserve", **values})
+
+
+def test_keys_are_read_when_given():
+    found = read_policy({"name": "greenserve", "loops": ["clock"], "burst": 1.2, "margin": 0.8, "scale_period_s": 5})
+    assert isinstance(found, GreenserveConfig)
+    assert (found.loops, found.fleet.burst, found.margin, found.fleet.period_s) == (("clock",), 1.2, 0.8, 5.0)

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from frontend.charts import figures
+from frontend.charts.plot_style import OTHERS_COLOUR, SITE_COLOURS, THEMES, Look, decision_ticks, site_colours
+from telemetry.selectors import largest
+from telemetry.selectors.frames import CarbonFrame, DecisionTick, PowerFrame, SiteCarbon, SitePower, Window
+from tests.unit.frontend import frames
+
+LOOK = Look(THEMES["light"], UTC, "UTC")
+DARK = Look(THEMES["dark"], ZoneInfo("America/New_York"), "America/New_York")
+TICK = DecisionTick(1_015.0, "scale", "not_worth_it", "One <b>bold</b> sentence", "/decisions/7/")
+ALL = [
+    (figures.power, frames.power),
+    (figures.carbon, frames.carbon),
+    (figures.slo, frames.slo),
+    (figures.jain, frames.jain),
+]
+
+
+def trace(figure, name, **more):
+    (found,) = [t for t in figure["data"] if t["name"] == name and all(t.get(k) == v for k, v in more.items())]
+    return found
+
+
+@pytest.mark.parametrize(("draw", "frame"), ALL)
+@pytest.mark.parametrize("look", [LOOK, DARK])
+def test_figure_is_strict_json_with_question_source_and_units_when_drawn(draw, frame, look):
+    figure = draw(frame(), look)
+    json.dumps(figure, allow_nan=False)
+    assert figure["meta"]["question"].endswith("?")
+    assert figure["meta"]["source"]
+    assert figure["layout"]["yaxis"]["title"]["text"]
+    assert look.zone_name in figure["layout"]["xaxis"]["title"]["text"]
+    assert all(t["hovertemplate"] for t in figure["data"] if t.get("hoverinfo") != "skip")
+
+
+@pytest.mark.parametrize(("draw", "frame"), ALL)
+def test_all_charts_share_one_time_axis_when_drawn_for_one_window(draw, frame):
+    assert draw(frame(), LOOK)["layout"]["xaxis"]["range"] == ["1970-01-01 00:16:40", "1970-01-01 00:17:23"]
+
+
+def test_power_is_scaled_and_keeps_gaps_when_a_meter_was_silent():
+    figure = figures.power(frames.power(), LOOK)
+    assert trace(figure, "East", showlegend=True)["y"] == [1.0, 2.0, None, 1.0]
+    assert figure["layout"]["yaxis"]["title"]["text"] == "power, kW"
+    assert figure["layout"]["yaxis"]["rangemode"] == "tozero"
+    (band,) = [s for s in figure["layout"]["shapes"] if s["type"] == "rect"]
+    assert (band["x0"], band["x1"]) == ("1970-01-01 00:17:00", "1970-01-01 00:17:10")
+
+
+def test_site_has_the_same_colour_in_every_chart():
+    power, carbon = figures.power(frames.power(), LOOK), figures.carbon(frames.carbon(), LOOK)
+    for label, colour in (("East", SITE_COLOURS[0]), ("West", SITE_COLOURS[1])):
+        assert {t["marker"]["color"] for t in power["data"] if t["name"] == label} == {colour}
+        lines = [t["line"]["color"] for t in carbon["data"] if t["name"] == label and t["type"] == "scatter"]
+        assert set(lines) <= {colour}
+
+
+def test_power_says_since_when_it_is_stale_when_the_ledger_lags():
+    window = Window(1_000.0, 1_300.0, 10.0)
+    none = (None,) * window.count
+    frame = PowerFrame(window, (), metered_until_s=1_200.0)
+    meta = figures.power(frame, LOOK)["meta"]
+    assert none
+    assert (meta["stale"], meta["until"]) == (True, "1970-01-01 00:20:00")
+
+
+def test_power_is_empty_when_nothing_was_metered():
+    assert figures.power(PowerFrame(frames.WINDOW, ()), LOOK)["meta"]["empty"] is True
+
+
+def test_cap_is_drawn_when_every_site_has_one():
+    figure = figures.power(frames.power(cap_w=9_000.0), LOOK)
+    assert any(s.get("y0") == 9.0 for s in figure["layout"]["shapes"])
+    assert any("cap 9.00" in t["name"] and t["showlegend"] for t in figure["data"])
+
+
+def test_intensity_breaks_and_forecast_is_dashed_when_the_feed_had_nothing():
+    figure = figures.carbon(frames.carbon(), LOOK)
+    actual, forecast = (t for t in figure["data"] if t["name"] == "East" and t["type"] == "scatter")
+    assert actual["y"] == [400.0, 400.0, None, None, None, 410.0, 410.0]
+    assert actual["connectgaps"] is False
+    assert actual["line"]["dash"] == "solid"
+    assert forecast["line"]["dash"] != "solid"
+    assert forecast["customdata"] == ["00:17:15"] * 2
+
+
+def test_carbon_band_shows_where_the_stack_lacks_a_site():
+    figure = figures.carbon(frames.carbon(), LOOK)
+    assert sum(s["type"] == "rect" for s in figure["layout"]["shapes"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("attained", "low"), [((0.999, 1.0, None, 1.0), 98), ((0.97, 1.0, None, 1.0), 95), ((0.3, 1.0, None, 1.0), 0)]
+)
+def test_attainment_axis_starts_below_its_lowest_value_and_says_so(attained, low):
+    axis = figures.slo(frames.slo(attained), LOOK)["layout"]["yaxis"]
+    assert axis["range"][0] == low
+    assert (f"from {low} %" in axis["title"]["text"]) == (low > 0)
+
+
+def test_objective_is_a_line_and_budget_burn_is_in_the_hover():
+    figure = figures.slo(frames.slo(), LOOK)
+    assert any(s.get("y0") == pytest.approx(99.0) for s in figure["layout"]["shapes"])
+    (line,) = [t for t in figure["data"] if t["name"] == "TTFT"]
+    assert line["customdata"][1][0] == pytest.approx(3.0)  # 3 % missed of 1 % allowed
+    assert line["y"][2] is None
+
+
+def test_decision_tick_links_to_its_page_and_cannot_carry_markup():
+    ticks = decision_ticks(LOOK, [TICK])
+    assert ticks["customdata"] == ["/decisions/7/"]
+    assert "<b>" not in ticks["text"][0]
+    assert "not worth it" in ticks["text"][0]
+
+
+def test_times_are_those_of_the_chosen_zone():
+    assert DARK.time(0.0) == "1969-12-31 19:00:00"
+
+
+def test_times_are_short_where_even_and_listed_when_the_clock_changes_between_them():
+    assert LOOK.grid((0.0, 60.0, 120.0)) == {"x0": "1970-01-01 00:00:00", "dx": 60_000.0}
+    berlin = Look(THEMES["light"], ZoneInfo("Europe/Berlin"), "Europe/Berlin")
+    change_s = 1_774_746_000.0  # 2026-03-29 01:00 UTC
+    assert berlin.grid((change_s - 3_600, change_s))["x"] == ["2026-03-29 01:00:00", "2026-03-29 03:00:00"]
+
+
+def test_sites_of_one_chart_have_colours_of_their_own_when_ranks_repeat():
+    found = site_colours([0, 6, 12, 1, None])
+    assert len(set(found)) == 5
+    assert (found[0], found[3], found[4]) == (SITE_COLOURS[0], SITE_COLOURS[1], OTHERS_COLOUR)
+
+
+def many(count: int) -> tuple[PowerFrame, CarbonFrame]:
+    """Sites of 100 W, 200 W and so on; the first is silent in the second bucket."""
+    window = frames.WINDOW
+    watts = [SitePower(f"s{n}", f"S{n}", n, (100.0 * (n + 1),) * 4, (0.0,) * 4, (False,) * 4) for n in range(count)]
+    watts[0] = SitePower("s0", "S0", 0, (100.0, None, 100.0, 100.0), (0.0, None, 0.0, 0.0), (False, True, False, False))
+    grams = [SiteCarbon(f"s{n}", f"S{n}", n, s.in_use_w) for n, s in enumerate(watts)]
+    drawn = largest.names(watts, 5)
+    power = PowerFrame(window, largest.powers(watts, drawn), metered_until_s=1_040.0)
+    return power, CarbonFrame(window, largest.carbons(grams, drawn))
+
+
+def test_chart_shows_the_five_largest_and_all_others_added_up_when_there_are_fifty():
+    power, carbon = (draw(frame, LOOK) for draw, frame in zip((figures.power, figures.carbon), many(50), strict=True))
+    shown = [t for t in power["data"] if t["showlegend"]]
+    assert [t["name"] for t in shown] == ["S45", "S46", "S47", "S48", "S49", "45 others"]
+    assert shown[-1]["y"] == [103.5, 103.4, 103.5, 103.5]  # kW; what is silent is not in the sum, and a band says so
+    assert any(s["type"] == "rect" for s in power["layout"]["shapes"])
+    assert power["meta"]["rest"] == ("/sites/", "all 45 other sites")
+    bars = [t for t in carbon["data"] if t["type"] == "bar"]
+    assert [t["name"] for t in bars] == [t["name"] for t in shown]
+    assert sum(s["type"] == "rect" for s in carbon["layout"]["shapes"]) == 1
+    assert not any(t["name"] == "45 others" for t in carbon["data"] if t["type"] == "scatter")
+
+
+def test_every_site_is_drawn_when_only_one_would_be_the_others():
+    power, _ = many(6)
+    assert [site.label for site in power.sites] == ["S0", "S1", "S2", "S3", "S4", "S5"]
+
+
+def test_worst_objectives_are_drawn_when_there_are_more_than_colours():
+    one = frames.slo().series[0]
+    series = tuple(replace(one, service=f"s{n}", total_within=30 - n) for n in range(9))
+    figure = figures.slo(replace(frames.slo(), series=series), LOOK)
+    assert [t["name"] for t in figure["data"]] == [*(f"s{n} TTFT" for n in range(3, 9)), "objective 99 %"]
+    assert figure["meta"]["rest"] == ("/services/", "3 further objectives")

@@ -1,0 +1,237 @@
+"""The snapshot: who may be chosen, with which load, and how old it may be."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+
+from pools import wire
+from pools.gateway import redis_tasks
+from pools.gateway.fleet.instance import Health
+from pools.gateway.fleet.view import FleetView
+from pools.gateway.redis_tasks import Refresher, Repeated, keep_refreshing
+from tests.fakes.fleet import MODEL, OTHER_SECRET, SECRET, FakeFleet
+from tests.unit.pools.gateway.conftest import Bench, until
+
+
+def view_of(fake: FakeFleet) -> FleetView:
+    view = FleetView()
+    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    return view
+
+
+@pytest.mark.parametrize(("state", "usable"), [("ready", 1), ("starting", 0), ("draining", 0), ("failed", 0)])
+def test_only_ready_instances_are_chosen_from(state: str, usable: int) -> None:
+    assert view_of(FakeFleet(["http://127.0.0.1:1"], state=state)).ready_instances == usable
+
+
+def test_a_key_is_known_until_a_snapshot_comes_without_it() -> None:
+    fake = FakeFleet([])
+    view = view_of(fake)
+    for _ in range(2):
+        found = [view.key(secret.encode()) for secret in (SECRET, OTHER_SECRET, "stranger")]
+        assert [key and key.key_id for key in found] == [1, 2, None]
+    fleet = fake.fleet()
+    view.apply(msgspec.structs.replace(fleet, keys=fleet.keys[1:]), {}, time.time(), time.monotonic())
+    assert view.key(SECRET.encode()) is None
+
+
+@pytest.mark.parametrize(("age_s", "usable"), [(14.0, 1), (16.0, 0)])
+def test_instances_are_left_out_when_their_agent_went_silent(age_s: float, usable: int) -> None:
+    assert view_of(FakeFleet(["http://127.0.0.1:1"], age_s=age_s)).ready_instances == usable
+
+
+def test_instance_is_left_out_and_named_when_its_address_is_unusable(caplog: pytest.LogCaptureFixture) -> None:
+    fake = FakeFleet(["ftp://somewhere", "http://127.0.0.1:1"])
+    view = view_of(fake)
+    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    assert view.ready_instances == 1
+    assert len(caplog.records) == 1
+
+
+def test_load_counts_what_was_sent_since_the_report() -> None:
+    fake = FakeFleet(["http://127.0.0.1:1"], waiting=2)
+    view = view_of(fake)
+    (instance,) = view.services[MODEL].ready
+    tickets = [instance.dispatched(100, stream=False) for _ in range(5)]
+    loaded = instance.candidate()
+    assert (loaded.running, loaded.waiting, loaded.queued_prompt_tokens) == (0, 5, 500)
+    instance.started(tickets[0], 100)
+    assert (instance.candidate().running, instance.candidate().waiting) == (1, 4)
+    fake.waiting = 0
+    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    assert view.services[MODEL].ready == [instance]
+    assert (instance.candidate().running, instance.candidate().queued_prompt_tokens) == (5, 0), "nothing queues there"
+    for ticket in tickets[1:]:
+        instance.started(ticket, 100)
+        instance.ended()
+    instance.ended()
+    assert (instance.candidate().running, instance.candidate().waiting) == (0, 0)
+    assert instance.queued_prompt_tokens == 0
+
+
+def test_stream_keeps_its_place_in_the_queue_until_its_first_byte_when_the_report_shows_no_queue() -> None:
+    fake = FakeFleet(["http://127.0.0.1:1"])
+    view = view_of(fake)
+    (instance,) = view.services[MODEL].ready
+    ticket = instance.dispatched(100, stream=True)
+    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    assert instance.candidate().queued_prompt_tokens == 100
+    instance.started(ticket, 100)
+    assert instance.candidate().queued_prompt_tokens == 0
+
+
+def test_counts_survive_when_an_instance_drains_and_comes_back() -> None:
+    fake = FakeFleet(["http://127.0.0.1:1"])
+    view = view_of(fake)
+    (instance,) = view.services[MODEL].ready
+    instance.dispatched(10, stream=True)
+    for state in ("draining", "draining", "ready"):
+        fake.state = state
+        view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    assert view.services[MODEL].ready == [instance]
+    assert instance.in_flight == 1
+
+
+def test_instance_serves_on_when_its_agent_has_not_heard_yet_of_its_move_to_another_partition() -> None:
+    fake = FakeFleet(["http://127.0.0.1:1"])
+    view = view_of(fake)
+    (instance,) = view.services[MODEL].ready
+    (service, other), whole = fake.fleet().services, wire.FleetClass("ALL", 0, 0, None, 0, None)
+    service = msgspec.structs.replace(
+        service, partition="whole", classes=[whole], pools=[wire.FleetPool(9, "location-1", "ALL", 1.2)]
+    )
+    moved = msgspec.structs.replace(fake.fleet(), services=[service, other])
+    view.apply(moved, fake.states(), time.time(), time.monotonic())
+    assert view.services[MODEL].ready == [instance]
+    gone = msgspec.structs.replace(moved, services=[other])
+    view.apply(gone, fake.states(), time.time(), time.monotonic())
+    assert view.ready_instances == 0
+
+
+def test_instance_that_refused_is_passed_over_unless_it_is_the_last() -> None:
+    service = view_of(FakeFleet(["http://127.0.0.1:1", "http://127.0.0.1:2"])).services[MODEL]
+    first, second = service.ready
+    first.health.failed(now_s=8.0, refused=True)
+    assert service.choosable((), now_s=9.0) == [second]
+    assert service.choosable((), now_s=11.0) == [first, second]
+    assert service.choosable({second.uid}, now_s=9.0) == [first]
+
+
+def test_failing_instance_is_out_for_longer_each_time_until_it_works() -> None:
+    health = Health()
+    health.failed(0.0)
+    health.failed(0.0)
+    assert health.usable(0.0), "now and then an engine may fail"
+    health.failed(0.0)
+    assert not health.usable(1.9)
+    assert health.usable(2.0)
+    health.chosen()
+    assert not health.usable(2.0), "one request probes, not all"
+    health.failed(2.1)
+    assert [health.usable(at_s) for at_s in (6.0, 6.1)] == [False, True]
+    health.chosen()
+    health.unknown()
+    assert health.usable(6.2), "its client left: nothing was learned"
+    health.worked()
+    health.failed(7.0)
+    assert health.usable(7.0)
+    for _ in range(20):
+        health.failed(7.0)
+    assert not health.usable(66.9)
+    assert health.usable(67.0)
+
+
+@pytest.mark.parametrize(("gateways", "waiting", "tokens"), [(1, 0, 100), (3, 2, 300)])
+def test_other_gateways_are_taken_to_have_sent_alike_since_the_report(gateways: int, waiting: int, tokens: int) -> None:
+    fake = FakeFleet(["http://127.0.0.1:1"])
+    view = view_of(fake)
+    view.gateways = gateways
+    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    (instance,) = view.services[MODEL].ready
+    instance.dispatched(100, stream=True)
+    candidate = instance.candidate()
+    assert candidate.load == 1 + waiting
+    assert candidate.queued_prompt_tokens == tokens
+    view.apply(fake.fleet(), fake.states(), time.time(), time.monotonic())
+    assert instance.candidate().load == 1, "the report has them"
+
+
+async def test_last_snapshot_stays_when_the_source_fails_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    fake, view = FakeFleet(["http://127.0.0.1:1"]), FleetView()
+    beat = Repeated("reading", 0.01)
+    task = asyncio.create_task(keep_refreshing(Refresher(view, fake), beat))
+    await until(lambda: view.ready_instances == 1)
+    fake.fails = True
+    await asyncio.sleep(0.1)
+    assert view.ready_instances == 1
+    assert len(caplog.records) == 1
+    fake.fails, fake.urls = False, []
+    await until(lambda: view.ready_instances == 0)
+    task.cancel()
+
+
+async def test_agent_keeps_its_last_state_until_stale_when_its_key_has_expired() -> None:
+    fake, view = FakeFleet(["http://127.0.0.1:1"]), FleetView()
+    refresher = Refresher(view, fake)
+    await refresher.refresh()
+    fake.states = dict  # type: ignore[method-assign]
+    await refresher.refresh()
+    assert view.ready_instances == 1
+    fake.nodes = []
+    await refresher.refresh()
+    assert view.ready_instances == 0, "the node has left the fleet"
+
+
+@dataclass
+class Clock:
+    """Stands for the module `time`, and can be turned on."""
+
+    ahead_s: float = 0.0
+
+    def time(self) -> float:
+        return time.time() + self.ahead_s
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+
+@pytest.mark.parametrize(("reads_s", "usable"), [((60.0,), 1), ((60.0, 1.0, 1.0), 1), ((60.0, *[2.0] * 8), 0)])
+async def test_agents_are_not_taken_to_be_silent_when_nobody_could_be_heard(
+    monkeypatch: pytest.MonkeyPatch, reads_s: Sequence[float], usable: int
+) -> None:
+    """Redis was gone for a minute and is back without the agents' states, whose keys have expired."""
+    clock = Clock()
+    monkeypatch.setattr(redis_tasks, "time", clock)
+    fake, view = FakeFleet(["http://127.0.0.1:1"]), FleetView()
+    refresher = Refresher(view, fake)
+    await refresher.refresh()
+    fake.states = dict  # type: ignore[method-assign]
+    for gap_s in reads_s:
+        clock.ahead_s += gap_s
+        await refresher.refresh()
+    assert view.ready_instances == usable, "from then on their silence counts"
+
+
+async def test_ready_says_why_when_it_is_not(bench: Bench) -> None:
+    async def ready() -> tuple[int, dict[str, object]]:
+        async with bench.http.get(bench.url + "/ready") as response:
+            return response.status, await response.json()
+
+    assert await ready() == (200, {"status": "ready", "instances": 1})
+    bench.server.fleet.fresh_at_s = time.monotonic() - 20
+    status, body = await ready()
+    assert status == 503
+    assert "20 s old" in str(body["reason"])
+    bench.fleet.state = "draining"
+    bench.publish()
+    assert await ready() == (503, {"status": "not ready", "reason": "no instance is ready"})
+    bench.server.fleet.fresh_at_s = None
+    assert (await ready())[0] == 503
+    async with bench.http.get(bench.url + "/live") as response:
+        assert response.status == 200

@@ -1,0 +1,338 @@
+"""Workers that register themselves: who may, what they say, when they get requests and when no more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from pools import wire
+from pools.gateway.errors import ApiError
+from pools.gateway.fleet.worker_desk import WorkerDesk
+from pools.gateway.fleet.workers import Workers
+from pools.gateway.redis_tasks import Refresher, Repeated, keep_refreshing
+from pools.gateway.server import Config, GatewayServer
+from pools.registration.registered_engines import pools_of
+from pools.registration.worker_hosts import WorkerHosts
+from tests.fakes.engine import FakeEngine
+from tests.fakes.fleet import MODEL, FakeFleet
+from tests.unit.laws import examples
+from tests.unit.pools.gateway.conftest import Bench, FirstOfEquals, completion, until
+
+TOKEN = "a-token-for-workers"
+
+
+@dataclass
+class FakeStore:
+    """Registrations under leases, in memory (WorkerStore)."""
+
+    kept: dict[str, wire.WorkerRegistration] = field(default_factory=dict)
+    until_s: dict[str, float] = field(default_factory=dict)
+    fails: bool = False
+    measured: wire.AgentState | None = None
+
+    async def workers(self) -> list[wire.WorkerRegistration]:
+        self._answer()
+        return [worker for uid, worker in self.kept.items() if self.until_s[uid] > time.monotonic()]
+
+    async def put_worker(self, worker: wire.WorkerRegistration) -> None:
+        self._answer()
+        self.kept[worker.uid] = worker
+        self.until_s[worker.uid] = time.monotonic() + worker.lease_s
+
+    async def drop_worker(self, uid: str) -> bool:
+        self._answer()
+        return self.kept.pop(uid, None) is not None
+
+    async def measured_workers(self) -> wire.AgentState | None:
+        self._answer()
+        return self.measured
+
+    def _answer(self) -> None:
+        if self.fails:
+            raise ConnectionError("no store today")
+
+
+@dataclass
+class WorkerBench:
+    bench: Bench
+    store: FakeStore
+
+    @property
+    def workers(self) -> Workers:
+        return self.bench.server.room.workers
+
+    async def ask(self, method: str, path: str = "", token: str | None = TOKEN, **kwargs: Any) -> tuple[int, Any]:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        url = f"{self.bench.url}/v1/workers{path}"
+        async with self.bench.http.request(method, url, headers=headers, **kwargs) as response:
+            return response.status, await response.json()
+
+    async def register(self, url: str, **fields: Any) -> tuple[int, Any]:
+        body = {"url": url, "service": MODEL, "gpu_type": "A100-80GB", "tp": 4, "lease_s": 60} | fields
+        return await self.ask("POST", json=body)
+
+    def ready(self) -> int:
+        return self.bench.server.fleet.ready_instances
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[WorkerBench]:
+    """A gateway without instances, one engine that nobody knows of, and a source that is read every 20 ms."""
+    engine = await FakeEngine().start()
+    spool = tmp_path / "spool"
+    server = GatewayServer(
+        Config("127.0.0.1", 0, spool, rng=FirstOfEquals(), worker_token=TOKEN, learns=False, grace_s=0.2)
+    )
+    await server.start()
+    store, source = FakeStore(), FakeFleet([])
+    server.room.workers.store, server.room.workers.probe_period_s = store, 0.05
+    beat = Repeated("reading", 0.02)
+    server.room.workers.changed = beat.wake.set
+    server.room.begin(keep_refreshing(Refresher(server.fleet, source, server.room.workers), beat), "snapshot")
+    bench = Bench(server, [engine], source, aiohttp.ClientSession(), spool)
+    await until(lambda: server.fleet.known)
+    yield WorkerBench(bench, store)
+    await bench.http.close()
+    await server.stop()
+    await engine.stop()
+
+
+async def test_worker_gets_requests_when_it_has_registered_and_answers(desk: WorkerBench) -> None:
+    bench = desk.bench
+    status, worker = await desk.register(bench.engine.url + "/", request_class="LS")
+    assert (status, worker["status"], worker["url"]) == (201, "probing", bench.engine.url)
+    await until(lambda: desk.ready() == 1)
+    async with bench.post(completion()) as response:
+        assert response.status == 200
+    row = await bench.row()
+    assert (row.instance_uid, row.pool_id, row.route_reason) == (worker["id"], 3, "least energy within the limits")
+    status, listed = await desk.ask("GET")
+    assert [(w["id"], w["status"]) for w in listed["data"]] == [(worker["id"], "ready")]
+
+
+async def test_worker_is_of_the_largest_class_when_it_names_none(desk: WorkerBench) -> None:
+    await desk.register(desk.bench.engine.url)
+    await until(lambda: desk.ready() == 1)
+    (instance,) = desk.bench.server.fleet.instances()
+    assert (instance.request_class, instance.state.model, instance.state.max_mhz) == ("LL", "Llama3-70B", 1410.0)
+
+
+async def test_worker_is_as_busy_as_its_engine_says_while_that_is_news(desk: WorkerBench) -> None:
+    def load() -> tuple[int | None, int | None, float | None]:
+        (instance,) = desk.bench.server.fleet.instances()
+        return instance.state.running, instance.state.waiting, instance.state.kv_usage
+
+    await desk.register(desk.bench.engine.url)
+    await until(lambda: desk.ready() == 1)
+    assert load() == (None, None, None)
+    (instance,) = desk.bench.server.fleet.instances()
+    seen = replace(instance.state, state="failed", running=9, waiting=4, kv_usage=0.5)
+    desk.store.measured = wire.AgentState("registered", "b", time.time(), None, [seen])
+    await until(lambda: load() == (9, 4, 0.5))
+    assert desk.ready() == 1, "whether it gets requests is for its health check to say"
+    assert instance.candidate().running == 9
+    desk.store.measured = replace(desk.store.measured, at_s=time.time() - 60.0)
+    await until(lambda: load() == (None, None, None))
+    assert desk.ready() == 1
+
+
+async def test_worker_is_left_out_until_its_health_check_succeeds(desk: WorkerBench) -> None:
+    engine = desk.bench.engine
+    engine.status = 503
+    await desk.register(engine.url)
+    await until(lambda: len(engine.received) >= 2)
+    assert desk.ready() == 0
+    _, listed = await desk.ask("GET")
+    assert (listed["data"][0]["status"], listed["data"][0]["detail"]) == ("failing", "/health answers 503")
+    engine.status = 200
+    await until(lambda: desk.ready() == 1)
+    engine.status = 500
+    await until(lambda: desk.ready() == 0)
+    engine.status = 200
+    await until(lambda: desk.ready() == 1)
+    assert {sent.path for sent in engine.received} == {"/health"}
+
+
+async def test_worker_is_left_out_when_nobody_listens(desk: WorkerBench) -> None:
+    await desk.bench.engine.stop()
+    await desk.register(desk.bench.engine.url)
+    await until(lambda: any(worker.answers is False for worker in desk.workers.known()))
+    assert desk.ready() == 0
+
+
+async def test_worker_goes_when_its_lease_is_over_and_stays_when_it_is_renewed(desk: WorkerBench) -> None:
+    _, worker = await desk.register(desk.bench.engine.url, lease_s=5)
+    await until(lambda: desk.ready() == 1)
+    desk.store.until_s[worker["id"]] = time.monotonic() + 0.3
+    status, again = await desk.register(desk.bench.engine.url, lease_s=5)
+    assert (status, again["id"], again["status"]) == (200, worker["id"], "ready")
+    await asyncio.sleep(0.4)
+    assert desk.ready() == 1
+    desk.store.until_s[worker["id"]] = 0.0
+    await until(lambda: desk.ready() == 0)
+
+
+async def test_worker_goes_when_it_leaves_and_what_runs_there_ends(desk: WorkerBench) -> None:
+    bench = desk.bench
+    bench.engine.pace_s = 0.1
+    _, worker = await desk.register(bench.engine.url)
+    await until(lambda: desk.ready() == 1)
+    running = asyncio.create_task(bench.events(completion()))
+    await until(lambda: len(bench.engine.received) > 1 and bench.engine.received[-1].path != "/health")
+    assert await desk.ask("DELETE", f"/{worker['id']}") == (
+        200,
+        {"id": worker["id"], "object": "worker", "deleted": True},
+    )
+    await until(lambda: desk.ready() == 0)
+    assert (await running)[-1] == "[DONE]"
+    status, answer = await desk.ask("DELETE", f"/{worker['id']}")
+    assert (status, answer["error"]["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"url": "ftp://10.0.0.1"}, "url", "http://10.0.0.7:8000"),
+        ({"url": "http://"}, "url", "http://10.0.0.7:8000"),
+        ({"url": "http://10.0.0.1:99999"}, "url", "http://10.0.0.7:8000"),
+        ({"url": "http://user:word@10.0.0.1"}, "url", "http://10.0.0.7:8000"),
+        ({"url": "http://10.0.0.1/v1"}, "url", "without a path"),
+        ({"url": "http://8.8.8.8:8000"}, "url", "--worker-hosts"),
+        ({"url": "http://example.org"}, "url", "--worker-hosts"),
+        ({"url": "http://169.254.169.254"}, "url", "--worker-hosts"),
+        ({"url": "http://2130706433"}, "url", "--worker-hosts"),
+        ({"url": 7}, "url", "url"),
+        ({"service": "nobody"}, "service", MODEL),
+        ({"request_class": "XXL"}, "request_class", "SS, SL, LS, LL"),
+        ({"site": "moon"}, "site", "location-1"),
+        ({"gpu_type": "Z80"}, "gpu_type", "A100-80GB"),
+        ({"gpu_type": "A100-80GB", "tp": 0}, "tp", "tp"),
+        ({"tp": 1}, "tp", "do not hold the model"),
+        ({"tp": 10**30}, "tp", "64"),
+        ({"url": "http://10.0.0.1/" + "x" * 500}, "url", "200"),
+        ({"model": "Nobody-7B"}, "model", "known"),
+        ({"engine": "steam"}, "engine", "known"),
+        ({"lease_s": 1}, "lease_s", "between 5 and 3600"),
+        ({"lease_s": 1e9}, "lease_s", "between 5 and 3600"),
+        ({"colour": "red"}, "colour", "colour"),
+    ],
+)
+async def test_registration_is_refused_with_the_field_and_the_remedy(
+    desk: WorkerBench, fields: dict[str, Any], param: str, said: str
+) -> None:
+    status, answer = await desk.register(**({"url": "http://127.0.0.1:1"} | fields))
+    assert (status, answer["error"]["param"]) == (400, param), answer
+    assert said in answer["error"]["message"]
+    assert not desk.store.kept
+
+
+async def test_registration_is_refused_when_fields_are_missing_or_no_json(desk: WorkerBench) -> None:
+    for raw, param in ((b"{}", "url"), (b"{", None), (b"\xff", None), (b"[" * 10_000, None)):
+        status, answer = await desk.ask("POST", data=raw)
+        assert (status, answer["error"]["param"]) == (400, param)
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+FIELDS = ("url", "service", "gpu_type", "tp", "lease_s", "request_class", "site", "model", "engine")
+GOOD = {"url": "http://127.0.0.1:1", "service": MODEL, "gpu_type": "A100-80GB", "tp": 4, "lease_s": 60}
+
+
+@given(fields=st.dictionaries(st.sampled_from(FIELDS), VALUES))
+@settings(max_examples=examples(50), deadline=None)
+def test_registration_is_taken_or_refused_with_400_when_fuzzed(fields: dict[str, Any]) -> None:
+    workers = Workers()
+    workers.fleet = FakeFleet([]).fleet()
+    desk = WorkerDesk(TOKEN, workers)
+    refusal: ApiError | None = None
+    try:
+        worker = desk._checked(json.dumps(GOOD | fields).encode())
+    except ApiError as error:
+        refusal = error
+    if refusal is None:
+        assert workers.hosts.allow(urlsplit(worker.url).hostname or "")
+    else:
+        assert (refusal.status, refusal.param in FIELDS) == (400, True)
+
+
+async def test_only_holders_of_the_token_get_in(desk: WorkerBench) -> None:
+    for method, path in (("POST", ""), ("GET", ""), ("DELETE", "/x"), ("PUT", "")):
+        for token in (None, "", "wrong", TOKEN + "x", "gs-secret-of-acme"):
+            status, answer = await desk.ask(method, path, token)
+            assert (status, answer["error"]["code"]) == (401, "invalid_token")
+    assert (await desk.ask("PUT"))[0] == 405
+
+
+async def test_path_is_not_there_without_a_token(bench: Bench) -> None:
+    async with bench.http.post(bench.url + "/v1/workers", headers=bench.auth, json={}) as response:
+        assert response.status == 404
+
+
+async def test_registration_is_refused_for_now_when_the_store_is_away(desk: WorkerBench) -> None:
+    desk.store.fails = True
+    status, answer = await desk.register("http://127.0.0.1:1")
+    assert (status, answer["error"]["code"]) == (503, "no_store")
+    desk.store.fails = False
+    assert (await desk.register("http://127.0.0.1:1"))[0] == 201
+
+
+async def test_last_workers_stay_when_the_store_goes_away(desk: WorkerBench) -> None:
+    await desk.register(desk.bench.engine.url)
+    await until(lambda: desk.ready() == 1)
+    desk.store.fails = True
+    await asyncio.sleep(0.1)
+    assert desk.ready() == 1
+
+
+async def test_worker_that_another_gateway_let_in_is_left_out_when_it_may_not_be_here(
+    desk: WorkerBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await desk.store.put_worker(wire.WorkerRegistration("u", "http://8.8.8.8:1", MODEL, "A100-80GB", 4, 60.0, 0.0))
+    await until(lambda: bool(caplog.records))
+    await asyncio.sleep(0.1)
+    assert len(caplog.records) == 1
+    assert not list(desk.workers.known())
+
+
+def test_pool_is_that_of_the_largest_class_when_the_workers_own_is_no_more() -> None:
+    service = FakeFleet([]).fleet().services[0]
+    assert [pool.request_class for pool in pools_of(service, "gone", None)] == ["LL"]
+    assert pools_of(service, "SS", "elsewhere") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed", "refused"),
+    [
+        (
+            "private",
+            ["10.1.2.3", "172.31.0.1", "192.168.1.1", "127.0.0.1", "::1", "fd00::1", "localhost", "LOCALHOST"],
+            [],
+        ),
+        ("private", [], ["8.8.8.8", "172.32.0.1", "169.254.1.1", "0.0.0.0", "::ffff:8.8.8.8", "2001:db8::1"]),  # noqa: S104
+        ("private", [], ["example.org", "localhost.example.org", "0x7f.1", "127.1", "", "fd00::1%1"]),
+        ("100.64.0.0/10, gpu-1,*.gpu.example.org", ["100.64.0.9", "gpu-1", "a.gpu.example.org"], ["10.0.0.1"]),
+        ("*.gpu.example.org", ["a.b.gpu.example.org"], ["gpu.example.org", "xgpu.example.org", "a b.gpu.example.org"]),
+        ("", [], ["127.0.0.1", "localhost"]),
+    ],
+)
+def test_hosts_are_those_that_are_listed(words: str, allowed: list[str], refused: list[str]) -> None:
+    hosts = WorkerHosts(words)
+    assert [host for host in allowed if not hosts.allow(host)] == []
+    assert [host for host in refused if hosts.allow(host)] == []
+
+
+@pytest.mark.parametrize("word", ["10.0.0.0/99", "a b", "*.*.org", "http://x", "1.2.3", "*"])
+def test_word_is_named_when_it_is_no_host(word: str) -> None:
+    with pytest.raises(ValueError, match="is no address, network or name"):
+        WorkerHosts(f"private,{word}")
