@@ -26,13 +26,13 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(["scheduler", "telemetry"])
 
 
-@worker_process_init.connect  # type: ignore[untyped-decorator]
+@worker_process_init.connect
 def _leash_pool_process(**_: Any) -> None:
     """A pool process whose worker is killed would otherwise live on and hold its task's database connection."""
     set_leash(signal.SIGKILL)
 
 
-@app.on_after_configure.connect  # type: ignore[untyped-decorator]
+@app.on_after_configure.connect
 def _beat(sender: Celery, **_: Any) -> None:
     from django.conf import settings
 

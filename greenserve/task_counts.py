@@ -31,12 +31,12 @@ def _client(url: str) -> redis.Redis:
     return redis.Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=retry)
 
 
-@task_prerun.connect  # type: ignore[untyped-decorator]
+@task_prerun.connect
 def _starts(task_id: str, **_: Any) -> None:
     _began[task_id] = time.monotonic()
 
 
-@task_postrun.connect  # type: ignore[untyped-decorator]
+@task_postrun.connect
 def _ends(task_id: str, task: Any, state: str | None = None, **_: Any) -> None:
     from django.conf import settings
 

@@ -34,7 +34,7 @@ BOOTSTRAP_RETRY_S = 2.0
 BOOTSTRAP_PATIENCE = 10  # tries until the fleet is started on the nodes that have come up so far
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def run_epochs(kind: str) -> None:
     """Runs one loop's epoch for every service; a fault in one service does not keep the others waiting.
 
@@ -53,7 +53,7 @@ def run_epochs(kind: str) -> None:
             epochs.run(service, loop, now)
 
 
-@shared_task(bind=True)  # type: ignore[untyped-decorator]
+@shared_task(bind=True)
 def bootstrap(self: Any, attempt: int = 0) -> None:
     """Gives services without a plan their first one at once, rather than after a whole period.
 
@@ -77,12 +77,12 @@ def bootstrap(self: Any, attempt: int = 0) -> None:
             epochs.run(service, loop, timezone.now())
 
 
-@worker_ready.connect  # type: ignore[untyped-decorator]
+@worker_ready.connect
 def _on_worker_ready(**_: object) -> None:
     bootstrap.delay()
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def take_up_policy(service_id: int) -> None:
     """All loops at once, since the service's policy has changed. Without a plan that is the first start's to do."""
     service = Service.objects.get(pk=service_id)
@@ -92,7 +92,7 @@ def take_up_policy(service_id: int) -> None:
         bootstrap.delay()
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def publish() -> None:
     """Finishes what placements are waiting for, then tells agents and gateways how things are to be."""
     now = timezone.now()
@@ -106,24 +106,24 @@ def publish() -> None:
     beat("epochs", period_s=5.0, detail="publishing")
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def realise_decisions() -> int:
     return realise.realise(timezone.now())
 
 
-@shared_task(acks_late=False, time_limit=SIMULATION_LIMIT_S)  # type: ignore[untyped-decorator]
+@shared_task(acks_late=False, time_limit=SIMULATION_LIMIT_S)
 def simulate(run: str, job: dict[str, Any]) -> None:
     """A simulation on the queue of its own. Not given to another worker when this one is lost: ask again."""
     remote_simulations.serve(run, job)
 
 
-@shared_task(acks_late=False, time_limit=BATCHES_LIMIT_S)  # type: ignore[untyped-decorator]
+@shared_task(acks_late=False, time_limit=BATCHES_LIMIT_S)
 def run_batches() -> None:
     """Batches go on from wherever the last run came to; beat asks again."""
     batches.work(lambda: GatewaySender(settings.GREENSERVE_GATEWAY_URL))
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def tell_webhooks() -> int:
     """Finds what subscribers are to be told, and tells them."""
     now = timezone.now()
@@ -131,7 +131,7 @@ def tell_webhooks() -> int:
     return webhooks.deliver(now)
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def tidy_outside() -> int:
     """Forgets old deliveries of webhooks, and answers whose keys are good for nothing any more."""
     now = timezone.now()
@@ -140,7 +140,7 @@ def tidy_outside() -> int:
     )
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def heartbeat() -> None:
     """Beat sent this and a worker ran it: both are alive."""
     beat("beat", period_s=5.0)

@@ -26,12 +26,12 @@ BATCH_MEMORY = timedelta(days=2)
 SCORING_S = 10.0  # of a run, for feeds and for load each
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def post_ledger() -> int:
     return posting.post(timezone.now())
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def roll_up_samples() -> int:
     """Until nothing is due: after an outage of the ingester there is more than one turn's worth."""
     done = 0
@@ -40,17 +40,17 @@ def roll_up_samples() -> int:
     return done
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def settle_ledger() -> int:
     return settlement.settle(timezone.now())
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def restate_ledger() -> int:
     return settlement.restate(timezone.now())
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def refresh_carbon_feeds() -> int:
     """Asks the feeds whose time has come, and makes the forecasts that their providers do not."""
     now = timezone.now()
@@ -60,19 +60,19 @@ def refresh_carbon_feeds() -> int:
     return len(asked)
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def record_load() -> int:
     return load_forecasts.record_load(timezone.now())
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def score_forecasts() -> int:
     """Back-tests what was not back-tested for a period, for a limited time at once."""
     now, period_s = timezone.now(), settings.GREENSERVE_FORECAST_SCORE_S
     return carbon_forecasts.score_due(now, period_s, SCORING_S) + load_forecasts.score_due(now, period_s, SCORING_S)
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def keep_partitions() -> list[str]:
     now = timezone.now()
     IngestedBatches.objects.filter(received_at__lt=now - BATCH_MEMORY).delete()
@@ -81,7 +81,7 @@ def keep_partitions() -> list[str]:
     return dropped + sample_rollups.drop_old(settings.GREENSERVE_MINUTE_RETENTION_DAYS, now)
 
 
-@shared_task(acks_late=False)  # type: ignore[untyped-decorator]
+@shared_task(acks_late=False)
 def judge_alerts() -> int:
     """One round; what it finds to tell is sent by a task of its own, which may take its time."""
     steps = alert_rounds.run(timezone.now())
@@ -89,17 +89,17 @@ def judge_alerts() -> int:
     return len(steps)
 
 
-@shared_task(acks_late=False)  # type: ignore[untyped-decorator]
+@shared_task(acks_late=False)
 def send_alert_notices() -> int:
     return alert_notices.deliver(timezone.now())
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def tidy_alerts() -> int:
     return alert_rounds.tidy(timezone.now())
 
 
-@shared_task(acks_late=False)  # type: ignore[untyped-decorator]
+@shared_task(acks_late=False)
 def export_traces() -> int:
     """Beat asks for it only where a collector is named."""
     if settings.GREENSERVE_OTLP_URL is None:

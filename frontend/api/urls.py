@@ -1,8 +1,5 @@
 """Addresses under /api/v1/."""
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from django.urls import path, re_path
 from rest_framework.routers import Route, SimpleRouter
 

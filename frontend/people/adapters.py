@@ -1,5 +1,3 @@
-# mypy: allow-subclassing-any
-# allauth brings no types of its own.
 """What we want otherwise than allauth: nobody signs up, sign-ins are recorded, secrets encrypted, groups are roles."""
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-# mypy: allow-subclassing-any
-# allauth brings no types of its own.
 """Getting in: a password, for those who set it up a second step, or the organisation's own sign-in."""
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Bell:
         return was
 
 
-class AgentApp(Celery):  # type: ignore[misc]  # Celery has no types
+class AgentApp(Celery):
     """A Celery application with the bell that the nudge task rings and the loop waits for."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -125,7 +125,7 @@ class AgentThread(threading.Thread):
         return left_s if glance_s is None else min(left_s, max(_LEAST_PAUSE_S, glance_s - self._now_s()))
 
 
-class AgentStep(bootsteps.StartStopStep):  # type: ignore[misc]
+class AgentStep(bootsteps.StartStopStep):
     """Runs the agent beside the worker's consumer. Engines outlive it; clocks return to the top with their leases."""
 
     def __init__(

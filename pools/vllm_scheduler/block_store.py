@@ -38,7 +38,7 @@ require(vllm.__version__)
 
 
 @dataclass
-class Orders(KVConnectorMetadata):  # type: ignore[misc]  # vLLM is not installed where types are checked
+class Orders(KVConnectorMetadata):
     """What a step's worker is to read before it and write after it: (key, block) pairs."""
 
     loads: list[tuple[str, int]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Saving:
     blocks: int = 0  # written so far
 
 
-class BlockStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]
+class BlockStoreConnector(KVConnectorBase_V1):
     """`kv_connector_extra_config`: `folder`, and `kept_s`, after which blocks that nobody fetched are removed."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:

@@ -40,7 +40,7 @@ require(vllm.__version__)
 RequestQueue.register(LaxityQueue)
 
 
-class GreenServeScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed where types are checked
+class GreenServeScheduler(Scheduler):
     """With `async_scheduling`, vLLM's default on a GPU, the class made is `GreenServeAsyncScheduler`."""
 
     # vLLM's own, which are set here as well
@@ -244,7 +244,7 @@ class GreenServeScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not insta
         }
 
 
-class GreenServeAsyncScheduler(GreenServeScheduler, AsyncScheduler):  # type: ignore[misc]
+class GreenServeAsyncScheduler(GreenServeScheduler, AsyncScheduler):
     """The same where steps are scheduled while the one before still runs."""
 
 

@@ -19,13 +19,13 @@ from .studies import stop_runs
 log = logging.getLogger(__name__)
 
 
-@shared_task(acks_late=False, time_limit=running.LIMIT_S + 600)  # type: ignore[untyped-decorator]
+@shared_task(acks_late=False, time_limit=running.LIMIT_S + 600)
 def run_study(study_id: int) -> bool:
     """All runs of a study. When this worker is lost, `mind_studies` sees to it."""
     return running.run(study_id)
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def mind_studies() -> int:
     return running.mind(timezone.now(), _send)
 

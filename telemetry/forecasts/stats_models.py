@@ -29,7 +29,7 @@ def mstl(history: History, steps: int) -> Floats:
     values = values[gaps[-1] + 1 :] if gaps.size else values
     if history.day > LONGEST_DAY or values.size < 2 * history.week:
         return np.full(steps, np.nan)
-    from statsforecast.models import MSTL, AutoETS  # type: ignore[import-not-found, unused-ignore]
+    from statsforecast.models import MSTL, AutoETS
 
     model = MSTL([history.day, history.week], trend_forecaster=AutoETS(model="ZZN"))
     return np.asarray(model.forecast(y=values, h=steps)["mean"], dtype=np.float64)

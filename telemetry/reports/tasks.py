@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 LIMIT_S = 6 * 3_600  # a month of a large fleet, and the replay of its requests
 
 
-@shared_task(acks_late=False, time_limit=LIMIT_S)  # type: ignore[untyped-decorator]
+@shared_task(acks_late=False, time_limit=LIMIT_S)
 def make_report(report_id: int) -> bool:
     """Makes a report and mails it where a schedule says so. Not given to another worker when this one is lost."""
     from . import making  # writers of documents and workbooks, which other processes do without
@@ -33,7 +33,7 @@ def make_report(report_id: int) -> bool:
     return done
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def make_scheduled_reports() -> int:
     """Beat asks each hour; a schedule has its turn once in a week or month."""
     asked = schedules.due(timezone.now())

@@ -1,8 +1,5 @@
 """Alerts over REST: read them, say that one is looked after, keep a rule quiet for a while."""
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 from typing import Any
@@ -80,7 +77,7 @@ class AlertViewSet(ReadOnly):
         return visibility.alerts(self.request.user, super().get_queryset())
 
     @extend_schema(request=None)
-    @action(detail=True, methods=["post"])  # type: ignore[untyped-decorator]
+    @action(detail=True, methods=["post"])
     @idempotent
     def acknowledge(self, request: Request, pk: str) -> Response:
         """Says that somebody looks after it. 409 where it is not open: somebody was first, or it is over."""

@@ -4,9 +4,6 @@ Several at a time: a list as the body of POST on a list makes all or none, and s
 and `etag`; what is wrong is told by the item's place in the list.
 """
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -141,7 +138,7 @@ class OwnedViewSet(ReadOnly):
         rows = self._each(request.data, change)
         return Response(self.get_serializer(rows, many=True).data)
 
-    @action(detail=False, methods=["post"], url_path="validate")  # type: ignore[untyped-decorator]
+    @action(detail=False, methods=["post"], url_path="validate")
     def validate(self, request: Request) -> Response:
         """What would follow if this were made; nothing is stored.
 
@@ -154,7 +151,7 @@ class OwnedViewSet(ReadOnly):
             raise ValidationError(f"Send 1 to {MOST} items.")
         return Response(self._verdicts([partial(self._item, item) for item in request.data]))
 
-    @action(detail=True, methods=["post"], url_path="validate")  # type: ignore[untyped-decorator]
+    @action(detail=True, methods=["post"], url_path="validate")
     def validate_change(self, request: Request, key: str) -> Response:
         """What would follow if it were changed so; nothing is stored."""
         row = self.get_object()

@@ -1,8 +1,5 @@
 """The API's description of itself, and what it says where there is nothing."""
 
-# mypy: allow-subclassing-any
-# DRF and drf-spectacular bring no types of their own.
-
 from __future__ import annotations
 
 import functools

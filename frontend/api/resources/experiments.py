@@ -1,8 +1,5 @@
 """The laboratory's experiments: /api/v1/experiments/. Each is started as a study of the base lab:NAME."""
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,8 +1,5 @@
 """What happens in the fleet, to be read: instances, epochs, decisions, requests, the audit trail."""
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 from typing import Any, ClassVar

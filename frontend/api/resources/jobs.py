@@ -1,8 +1,5 @@
 """Long work: /api/v1/jobs/. Whatever takes long answers 202 and names its job; here is how it goes, and its end."""
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 from typing import Any, ClassVar
@@ -68,7 +65,7 @@ class JobViewSet(ReadOnly):
         return found.defer("parameters", "result", "log") if self.action == "list" else found
 
     @extend_schema(request=None, responses=JobDetailSerializer)
-    @action(detail=True, methods=["post"])  # type: ignore[untyped-decorator]
+    @action(detail=True, methods=["post"])
     @idempotent
     def cancel(self, request: Request, uid: str) -> Response:
         """Stops it: at once where no worker has it yet, else soon. Others' jobs need the right to operate."""

@@ -1,8 +1,5 @@
 """Tenants' keys for the gateway: /api/v1/keys/. A key's secret is shown once, in the answer that made it."""
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 from typing import Any, ClassVar

@@ -1,8 +1,5 @@
 """Machines that join the fleet: POST /api/v1/nodes/join/, with a join token in place of a signed-in person."""
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 from typing import Any, ClassVar

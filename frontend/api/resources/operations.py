@@ -1,8 +1,5 @@
 """What people hold in their hands: pauses of loops, modes of services, plans to approve, and overrides with an end."""
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 from typing import Any
@@ -137,7 +134,7 @@ class PauseViewSet(ReadOnly):
         return Response(PauseSerializer(made).data, status=HTTP_201_CREATED, headers={"Location": location})
 
     @extend_schema(request=None)
-    @action(detail=True, methods=["post"])  # type: ignore[untyped-decorator]
+    @action(detail=True, methods=["post"])
     @idempotent
     def resume(self, request: Request, pk: str) -> Response:
         """The loop takes its next turn. One that has ended is left as it is."""
@@ -170,7 +167,7 @@ class OverrideViewSet(ReadOnly):
         return Response(OverrideSerializer(made).data, status=HTTP_201_CREATED, headers={"Location": location})
 
     @extend_schema(request=None)
-    @action(detail=True, methods=["post"])  # type: ignore[untyped-decorator]
+    @action(detail=True, methods=["post"])
     @idempotent
     def end(self, request: Request, pk: str) -> Response:
         """Ends it now; the loops decide anew within seconds."""
@@ -221,14 +218,14 @@ class ApprovalViewSet(ReadOnly):
         return visibility.of_services(self.request.user, super().get_queryset())
 
     @extend_schema(request=None)
-    @action(detail=True, methods=["post"])  # type: ignore[untyped-decorator]
+    @action(detail=True, methods=["post"])
     @idempotent
     def approve(self, request: Request, pk: str) -> Response:
         """Carries out exactly what was planned. Look at `status`: it may be too late, or out of date."""
         return Response(ApprovalSerializer(approvals.approve(audit.actor_of(request, "api"), self.get_object())).data)
 
     @extend_schema(request=Rejection)
-    @action(detail=True, methods=["post"])  # type: ignore[untyped-decorator]
+    @action(detail=True, methods=["post"])
     @idempotent
     def reject(self, request: Request, pk: str) -> Response:
         """It is not carried out; the loop decides again at its next turn."""

@@ -1,8 +1,5 @@
 """What changes of the fleet took: /api/v1/overheads/, DynamoLLM's Overhead Table."""
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 from django.utils import timezone

@@ -1,8 +1,5 @@
 """Reports under /api/v1/reports/: ask for one, see how it goes, download its files, sign it, stop it."""
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 from typing import Any, ClassVar
@@ -110,7 +107,7 @@ class ReportViewSet(ReadOnly):
         return Response(body, status=status.HTTP_202_ACCEPTED, headers=headers)
 
     @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
-    @action(detail=True, methods=["get"], url_path=r"files/(?P<kind>[a-z-]+)", pagination_class=None)  # type: ignore[untyped-decorator]
+    @action(detail=True, methods=["get"], url_path=r"files/(?P<kind>[a-z-]+)", pagination_class=None)
     def file(self, request: Request, pk: str, kind: str) -> FileResponse:
         """Bytes of one file, as they were when the report was made."""
         found = self.get_object().files.filter(format=kind).first()
@@ -119,7 +116,7 @@ class ReportViewSet(ReadOnly):
         return download(found)
 
     @extend_schema(request=None)
-    @action(detail=True, methods=["post"])  # type: ignore[untyped-decorator]
+    @action(detail=True, methods=["post"])
     @idempotent
     def sign(self, request: Request, pk: str) -> Response:
         """Notes who has checked it, once. 409 where it is signed, or not finished."""
@@ -129,7 +126,7 @@ class ReportViewSet(ReadOnly):
         return Response(ReportDetailSerializer(self.get_object()).data)
 
     @extend_schema(request=None)
-    @action(detail=True, methods=["post"])  # type: ignore[untyped-decorator]
+    @action(detail=True, methods=["post"])
     @idempotent
     def cancel(self, request: Request, pk: str) -> Response:
         """Stops one that is not finished; 409 for one that is."""

@@ -1,8 +1,5 @@
 """The public shape of what is stored: names with units, no internal columns."""
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 from rest_framework import serializers

@@ -1,8 +1,5 @@
 """Time series under /api/v1/series/: as JSON, CSV or Arrow, in buckets of a step or thinned to so many points."""
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 import csv

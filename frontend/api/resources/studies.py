@@ -1,8 +1,5 @@
 """What-if: /api/v1/studies/. A scenario under several policies in the simulator; docs/what-if.md has the fields."""
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 import json
@@ -194,7 +191,7 @@ class StudyViewSet(ReadOnly):
         return Response(StudyDetailSerializer(study).data, status=status.HTTP_202_ACCEPTED, headers=headers)
 
     @extend_schema(request=None)
-    @action(detail=True, methods=["post"])  # type: ignore[untyped-decorator]
+    @action(detail=True, methods=["post"])
     @idempotent
     def cancel(self, request: Request, pk: str) -> Response:
         """Stops one that is not finished; 409 for one that is."""
@@ -203,7 +200,7 @@ class StudyViewSet(ReadOnly):
         return Response(StudyDetailSerializer(self.get_object()).data)
 
     @extend_schema(request=ApplyStudy, responses=AppliedStudy)
-    @action(detail=True, methods=["post"], url_path=r"runs/(?P<index>[0-9]{1,4})/apply")  # type: ignore[untyped-decorator]
+    @action(detail=True, methods=["post"], url_path=r"runs/(?P<index>[0-9]{1,4})/apply")
     @idempotent
     def apply(self, request: Request, pk: str, index: str) -> Response:
         """Gives a service the policy of a run; with `advise` its decisions are at first only shown."""

@@ -1,5 +1,3 @@
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
 """Who calls the REST API: a person's access token, as `Authorization: Bearer gs_...` (docs/people.md)."""
 
 from __future__ import annotations

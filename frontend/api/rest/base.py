@@ -3,9 +3,6 @@
 JSON only: DRF's browsable pages need inline scripts, which our policy forbids.
 """
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 import re

@@ -1,8 +1,5 @@
 """Filters of lists, declared by each: the name of a query parameter and the column that it is held against."""
 
-# mypy: allow-subclassing-any
-# DRF and django-filter bring no types of their own.
-
 from __future__ import annotations
 
 import re

@@ -1,8 +1,5 @@
 """The public shape of what an operator owns, made from the list of it (scheduler.operations.configure.registry)."""
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 import math

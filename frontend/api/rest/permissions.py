@@ -1,8 +1,5 @@
 """Who may do what over REST: as on the pages (`rights`), by method, and at the sites that one's role is for."""
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 from typing import Any

@@ -4,9 +4,6 @@ Beside the standard members it has `request_id`, and `errors` where single field
 (`2.site` is the field `site` of the third item of a list), what is wrong, and what to do.
 """
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 import logging

@@ -1,8 +1,5 @@
 """How often one may ask: so many requests a minute for each person or token, counted in Redis for all web processes."""
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 import logging

@@ -1,8 +1,5 @@
 """How one resource names another: by what people know it by, such as `ashburn`, or `ashburn/main` for a cluster."""
 
-# mypy: allow-subclassing-any
-# DRF brings no types of its own.
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,8 +1,5 @@
 """The OpenAPI document: what drf-spectacular finds in the views, and what all of them have in common."""
 
-# mypy: allow-subclassing-any
-# DRF and drf-spectacular bring no types of their own.
-
 from __future__ import annotations
 
 from typing import Any
