@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db.models import ManyToManyField, Model
 from django.http import HttpRequest, HttpResponse
@@ -27,7 +28,7 @@ CHANNELS = ("page", "api", "command", "system")
 class Actor:
     """Who does it. `key`: label and prefix of the access token; `channel`: one of CHANNELS."""
 
-    user: Any = None
+    user: User | None = None
     key: str | None = None
     channel: str = "system"
 

@@ -29,7 +29,7 @@ USED_STEP = timedelta(minutes=1)  # so exactly it is kept when a token was last 
 Role = Membership.Role
 
 
-def role_of(user: Any) -> Role:
+def role_of(user: User) -> Role:
     """The role that the person's rights come from, whether the account is in use or not."""
     if user.is_superuser:
         return Role.ADMINISTRATOR
@@ -37,7 +37,7 @@ def role_of(user: Any) -> Role:
     return Role.VIEWER if membership is None else Role(membership.role)
 
 
-def shown(user: Any) -> dict[str, Any]:
+def shown(user: User) -> dict[str, Any]:
     """A person as the audit trail has them."""
     membership = Membership.objects.filter(user_id=user.pk).prefetch_related("sites").first()
     return {

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec
 
+from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseBase
@@ -20,6 +21,7 @@ from pools.models import Membership, Site
 
 P = ParamSpec("P")
 Role = Membership.Role
+AnyUser = User | AnonymousUser  # as requests have them
 
 
 class Right(StrEnum):
@@ -63,9 +65,9 @@ class Grant:
 NOTHING = Grant("", frozenset(), frozenset())
 
 
-def grant_of(user: Any) -> Grant:
+def grant_of(user: AnyUser | None) -> Grant:
     """The role's rights and sites, within those of the token that the user came with. Asked of the database once."""
-    if not getattr(user, "is_authenticated", False) or not user.is_active:
+    if user is None or not user.is_authenticated or not user.is_active:
         return NOTHING
     found: Grant | None = user.__dict__.get("_greenserve_grant")
     if found is None:
@@ -74,12 +76,12 @@ def grant_of(user: Any) -> Grant:
     return found if limits is None else found.within(limits)
 
 
-def limit(user: Any, rights: frozenset[Right], site_ids: frozenset[int] | None) -> None:
+def limit(user: User, rights: frozenset[Right], site_ids: frozenset[int] | None) -> None:
     """For the rest of this request the user has at most these: what an access token allows."""
     user.__dict__["_greenserve_limits"] = Grant("", rights, site_ids)
 
 
-def has(user: Any, right: Right, site: Site | None = None) -> bool:
+def has(user: AnyUser | None, right: Right, site: Site | None = None) -> bool:
     """False for anonymous. Without a site: whether the user has the right anywhere. None administers a part of it."""
     grant = grant_of(user)
     if right not in grant.rights or (right is Right.ADMINISTER and grant.site_ids is not None):
@@ -87,13 +89,13 @@ def has(user: Any, right: Right, site: Site | None = None) -> bool:
     return grant.site_ids is None or (bool(grant.site_ids) if site is None else site.pk in grant.site_ids)
 
 
-def require(user: Any, right: Right, site: Site | None = None) -> None:
+def require(user: AnyUser | None, right: Right, site: Site | None = None) -> None:
     """Raises PermissionDenied, whose words say what is missing and whom to ask."""
     if has(user, right, site):
         return
     grant = grant_of(user)
     role = f"Your role is {Role(grant.role).label.lower()}" if grant.role in RIGHTS else "You are not signed in"
-    if user.__dict__.get("_greenserve_limits"):
+    if user is not None and user.__dict__.get("_greenserve_limits"):
         role += ", and your token may allow less"
     if site is not None and right in grant.rights:
         role += f", and {site} is none of your sites"
@@ -102,7 +104,7 @@ def require(user: Any, right: Right, site: Site | None = None) -> None:
     )
 
 
-def everywhere(user: Any) -> bool:
+def everywhere(user: AnyUser | None) -> bool:
     """Whether the user's role is for all sites: what concerns no single site needs that to be changed."""
     return grant_of(user).site_ids is None
 
@@ -127,7 +129,7 @@ def needs(
     return decorate
 
 
-def sites_of(user: Any) -> QuerySet[Site]:
+def sites_of(user: AnyUser) -> QuerySet[Site]:
     """What this person may see and act on: all sites, unless the role or the token names some."""
     grant = grant_of(user)
     sites = Site.objects.all()
@@ -136,7 +138,7 @@ def sites_of(user: Any) -> QuerySet[Site]:
     return sites if grant.site_ids is None else sites.filter(pk__in=grant.site_ids)
 
 
-def _of_role(user: Any) -> Grant:
+def _of_role(user: User) -> Grant:
     if user.is_superuser:
         return Grant(Role.ADMINISTRATOR, RIGHTS[Role.ADMINISTRATOR])
     found = list(Membership.objects.filter(user_id=user.pk).values_list("role", "membershipsite__site_id"))

@@ -16,6 +16,7 @@ from allauth.mfa.totp.internal.auth import format_hotp_value, hotp_value, yield_
 from click.testing import CliRunner
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AnonymousUser
 from django.core.cache import cache
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import DatabaseError, transaction
@@ -146,6 +147,10 @@ def test_nobody_has_rights_when_not_in_use_or_not_signed_in(client):
     people.create(SYSTEM, "second", "administrator", password="a long enough phrase")
     people.set_active(SYSTEM, out, False)
     assert not rights.has(get_user_model().objects.get(pk=out.pk), Right.VIEW)
+    for nobody in (None, AnonymousUser()):
+        assert not rights.has(nobody, Right.VIEW)
+        with pytest.raises(PermissionDenied, match="You are not signed in"):
+            rights.require(nobody, Right.VIEW)
     assert client.post("/sign-in/", {"username": "administrator", "password": PASSWORD}).status_code == 200
 
 
