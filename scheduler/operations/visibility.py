@@ -13,13 +13,14 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import F, Func, Model, Q, QuerySet, TextField, Value
 
 from pools.access import rights
+from pools.access.rights import AnyUser
 from pools.models import Instance, Node, Pool, Service, Site
 from scheduler.operations.configure.registry import Owned
 
 Row = TypeVar("Row", bound=Model)
 
 
-def whole_services(user: Any) -> QuerySet[Service]:
+def whole_services(user: AnyUser) -> QuerySet[Service]:
     """Those all of whose sites this person may see."""
     if rights.everywhere(user):
         return Service.objects.all()
@@ -27,12 +28,12 @@ def whole_services(user: Any) -> QuerySet[Service]:
     return Service.objects.exclude(pk__in=others.values("service"))
 
 
-def of_services(user: Any, rows: QuerySet[Row]) -> QuerySet[Row]:
+def of_services(user: AnyUser, rows: QuerySet[Row]) -> QuerySet[Row]:
     """Epochs, approvals: what is of a whole service."""
     return rows if rights.everywhere(user) else rows.filter(service__in=whole_services(user).values("pk"))
 
 
-def decisions(user: Any, rows: QuerySet[Row]) -> QuerySet[Row]:
+def decisions(user: AnyUser, rows: QuerySet[Row]) -> QuerySet[Row]:
     """Of pools at the person's sites, and of whole services."""
     if rights.everywhere(user):
         return rows
@@ -40,7 +41,7 @@ def decisions(user: Any, rows: QuerySet[Row]) -> QuerySet[Row]:
     return rows.filter(of_service | Q(pool__site__in=rights.sites_of(user).values("pk")))
 
 
-def overrides(user: Any, rows: QuerySet[Row]) -> QuerySet[Row]:
+def overrides(user: AnyUser, rows: QuerySet[Row]) -> QuerySet[Row]:
     """Of the person's sites and their pools; a pinned partition names no site."""
     if rights.everywhere(user):
         return rows
@@ -48,7 +49,7 @@ def overrides(user: Any, rows: QuerySet[Row]) -> QuerySet[Row]:
     return rows.filter(Q(pool__site__in=own) | Q(site__in=own) | Q(pool=None, site=None))
 
 
-def for_sites(user: Any, rows: QuerySet[Row]) -> QuerySet[Row]:
+def for_sites(user: AnyUser, rows: QuerySet[Row]) -> QuerySet[Row]:
     """Reports and their schedules, whose `asked.sites` are within the person's; none there are all of them."""
     if rights.everywhere(user):
         return rows
@@ -56,13 +57,13 @@ def for_sites(user: Any, rows: QuerySet[Row]) -> QuerySet[Row]:
     return rows.filter(asked__sites__contained_by=own).exclude(asked__sites=[])
 
 
-def owned(user: Any, kind: Owned) -> QuerySet[Any]:
+def owned(user: AnyUser, kind: Owned) -> QuerySet[Any]:
     """What an operator owns: of the person's sites, and of no single site."""
     rows = kind.at(rights.sites_of(user))
     return for_sites(user, rows) if kind.has("asked") else rows
 
 
-def alerts(user: Any, rows: QuerySet[Row]) -> QuerySet[Row]:
+def alerts(user: AnyUser, rows: QuerySet[Row]) -> QuerySet[Row]:
     """Alerts and silences, but for those whose subject names another site, or a node, pool or instance of one.
 
     Subjects are a site or node, `site/feed`, `service/site/class`, `service/...`, or an instance's uid. What an epoch
@@ -84,7 +85,7 @@ def alerts(user: Any, rows: QuerySet[Row]) -> QuerySet[Row]:
     )
 
 
-def require_subject(user: Any, subject: str) -> None:
+def require_subject(user: AnyUser, subject: str) -> None:
     """Raises PermissionDenied unless all alerts of this subject are of the person's sites; empty: of everything."""
     if rights.everywhere(user):
         return

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pools.access import rights
+from pools.access.rights import AnyUser
 from pools.models import Service
 
 from . import fleet_scenario, scenario_documents, scenario_traffic, shipped_scenarios
@@ -24,7 +25,7 @@ KINDS = ("keep", "past", "generated", "trace")
 TRACE = "trace.csv"
 
 
-def draft(given: Mapping[str, Any], base: str, user: Any, upload: bytes | None, now: datetime) -> Draft:
+def draft(given: Mapping[str, Any], base: str, user: AnyUser, upload: bytes | None, now: datetime) -> Draft:
     """What is asked for. Raises BadStudy."""
     asked = wanted(given, upload)
     if base == FLEET and not given.get("scenario"):
@@ -48,7 +49,7 @@ def wanted(given: Mapping[str, Any], upload: bytes | None) -> dict[str, Any]:
     return {**found, "kind": kind}
 
 
-def draft_of(given: Mapping[str, Any], base: str, user: Any) -> Draft:
+def draft_of(given: Mapping[str, Any], base: str, user: AnyUser) -> Draft:
     """A scenario of one's own, a preset, or an earlier study's; what is given goes before what is stored."""
     scenario, files, notes, currency = given.get("scenario"), {}, [], "USD"
     if base.startswith("study:"):
@@ -67,12 +68,12 @@ def draft_of(given: Mapping[str, Any], base: str, user: Any) -> Draft:
     return Draft(scenario_documents.plain(scenario), files, notes, currency)
 
 
-def draft_of_fleet(user: Any, now: datetime) -> Draft:
+def draft_of_fleet(user: AnyUser, now: datetime) -> Draft:
     """The fleet that this person may see, as it would be simulated now. Raises BadStudy."""
     return _fleet("keep", {}, user, None, now)
 
 
-def _fleet(kind: str, wanted: Mapping[str, Any], user: Any, upload: bytes | None, now: datetime) -> Draft:
+def _fleet(kind: str, wanted: Mapping[str, Any], user: AnyUser, upload: bytes | None, now: datetime) -> Draft:
     sites = list(rights.sites_of(user))
     site_ids = None if rights.everywhere(user) else tuple(site.pk for site in sites)
     names = list(Service.objects.order_by("name").values_list("name", flat=True))
@@ -108,7 +109,7 @@ def _fleet(kind: str, wanted: Mapping[str, Any], user: Any, upload: bytes | None
     return made
 
 
-def _replace_traffic(made: Draft, kind: str, wanted: Mapping[str, Any], user: Any, upload: bytes | None) -> None:
+def _replace_traffic(made: Draft, kind: str, wanted: Mapping[str, Any], user: AnyUser, upload: bytes | None) -> None:
     """In place of the scenario's own workloads. Records go to the service of their name, or to the only one."""
     holders = {name: own for name, own in (made.document.get("services") or {}).items() if isinstance(own, dict)}
     targets: dict[str, dict[str, Any]] = holders or {"": made.document}
@@ -132,14 +133,14 @@ def _replace_traffic(made: Draft, kind: str, wanted: Mapping[str, Any], user: An
         made.notes.append(words)
 
 
-def recorded(wanted: Mapping[str, Any], user: Any) -> tuple[bytes, str]:
+def recorded(wanted: Mapping[str, Any], user: AnyUser) -> tuple[bytes, str]:
     """The requests of a period (of `service`, or of all) as a trace, and what they are. Raises BadStudy."""
     period, seen = _period(wanted, user)
     return _taken(period, seen, str(wanted.get("service") or ""))
 
 
 def _period(
-    wanted: Mapping[str, Any], user: Any
+    wanted: Mapping[str, Any], user: AnyUser
 ) -> tuple[scenario_traffic.Period, dict[str, scenario_traffic.Counted]]:
     """With what came in it, by service. Raises BadStudy."""
     site_ids = None if rights.everywhere(user) else tuple(rights.sites_of(user).values_list("pk", flat=True))

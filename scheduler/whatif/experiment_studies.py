@@ -21,6 +21,7 @@ from core.simulator.lab.experiment import Experiment, Table
 from core.simulator.lab.runs import bound_of, job_of
 from core.simulator.lab.store import Store
 from core.simulator.workload.public_traces import PUBLIC_TRACES, PublicTrace
+from pools.access.rights import AnyUser
 from scheduler.models import Study
 
 from . import drafts, scenario_documents, shipped_scenarios
@@ -53,7 +54,7 @@ def of(base: str) -> Experiment | None:
     return catalogue().get(base.removeprefix(HEAD)) if base.startswith(HEAD) else None
 
 
-def asked(given: Mapping[str, Any], base: str, user: Any, upload: bytes | None) -> tuple[Experiment, Draft]:
+def asked(given: Mapping[str, Any], base: str, user: AnyUser, upload: bytes | None) -> tuple[Experiment, Draft]:
     """The experiment with its requests. Raises BadStudy."""
     experiment = of(base)
     if experiment is None:
@@ -86,7 +87,7 @@ def trace_of(experiment: Experiment) -> PublicTrace | None:
 
 
 def _put_requests(
-    made: Draft, experiment: Experiment, wanted: Mapping[str, Any], user: Any, upload: bytes | None
+    made: Draft, experiment: Experiment, wanted: Mapping[str, Any], user: AnyUser, upload: bytes | None
 ) -> None:
     kind, public = wanted["kind"], trace_of(experiment)
     if public is None:

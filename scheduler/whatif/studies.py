@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import zlib
 from datetime import datetime
-from typing import Any
 
 from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
 from pools.access import rights
+from pools.access.rights import AnyUser
 from pools.models import Job
 from scheduler.models import Study, StudyRun
 
@@ -34,7 +34,7 @@ def stop_runs(study_id: int, state: str, now: datetime, error: str = "") -> None
     waiting.update(state=state, finished_at=now, error=error)
 
 
-def visible(user: Any) -> QuerySet[Study]:
+def visible(user: AnyUser) -> QuerySet[Study]:
     """Those that a person may see: all; who is bound to some sites only the own ones, since studies have no site."""
     found = Study.objects.select_related("job", "created_by")
     return found if rights.everywhere(user) else found.filter(created_by_id=user.pk)

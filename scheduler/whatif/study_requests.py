@@ -10,6 +10,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from pools.access.rights import AnyUser
 from pools.models import Job
 from scheduler.models import Study, StudyFile, StudyRun
 
@@ -23,7 +24,7 @@ MOST_RUNS = 24
 FIELDS = {"name", "base", "scenario", "traffic", "changes", "runs"}
 
 
-def ask(given: Mapping[str, Any], user: Any, upload: bytes | None = None, now: datetime | None = None) -> Study:
+def ask(given: Mapping[str, Any], user: AnyUser, upload: bytes | None = None, now: datetime | None = None) -> Study:
     """Stores a study that a worker is to run (`tasks.send` gives it to one).
 
     Args:
@@ -59,8 +60,8 @@ def ask(given: Mapping[str, Any], user: Any, upload: bytes | None = None, now: d
 
 
 @transaction.atomic
-def _stored(name: str, base: str, made: Draft, runs: Sequence[RunSpec], user: Any, now: datetime) -> Study:
-    creator = user if getattr(user, "is_authenticated", False) else None
+def _stored(name: str, base: str, made: Draft, runs: Sequence[RunSpec], user: AnyUser, now: datetime) -> Study:
+    creator = user if user.is_authenticated else None
     study = Study.objects.create(
         name=name,
         base=base[:120],
