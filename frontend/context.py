@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.utils.functional import SimpleLazyObject
 
 from pools.access import rights
+from pools.access.rights import AnyUser
 
 from . import formats
 
@@ -34,7 +35,7 @@ def _sped_up() -> str:
     )
 
 
-def _zones(user: Any) -> list[tuple[str, str]]:
+def _zones(user: AnyUser) -> list[tuple[str, str]]:
     """UTC, then each zone with the sites in it that this person may know of."""
     sites: dict[str, list[str]] = {}
     for site in rights.sites_of(user).exclude(time_zone="UTC"):

@@ -10,6 +10,7 @@ from typing import Any
 from django.core.cache import cache
 from django.urls import reverse
 
+from pools.access.rights import AnyUser
 from pools.models import Job
 from scheduler import selectors as scheduler_selectors
 from scheduler.operations import visibility
@@ -123,7 +124,7 @@ class Summary:
         return "loops on time" if not wrong else f"loops: {', '.join(wrong)}"
 
 
-def summary(user: Any, window: Window, power: selectors.PowerNow | None = None) -> Summary:
+def summary(user: AnyUser, window: Window, power: selectors.PowerNow | None = None) -> Summary:
     """For this person. `power`: what GPUs draw at the end of `window`, where that is known already."""
     now = datetime.fromtimestamp(window.end_s, UTC)
     state = health.gather(now)
@@ -161,7 +162,7 @@ def _more(now: float | None, before: float | None) -> float | None:
     return now / before - 1.0 if now is not None and before else None
 
 
-def _saved(user: Any) -> Saved | None:
+def _saved(user: AnyUser) -> Saved | None:
     """By the newest report of this person's with a baseline beside the metered figures. One query."""
     reports = Report.objects.filter(job__state=Job.State.DONE, basis__baseline__policy__isnull=False)
     report = visibility.for_sites(user, reports).order_by("-pk").only("asked", "basis", "summary").first()
@@ -190,7 +191,7 @@ def _today(since_s: float) -> Totals:
     return found
 
 
-def ticks(user: Any, window: Window) -> tuple[DecisionTick, ...]:
+def ticks(user: AnyUser, window: Window) -> tuple[DecisionTick, ...]:
     """The decisions of `window` that this person may see. One query."""
     start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (window.start_s, window.end_s))
     own = visibility.decisions(user, scheduler_selectors.decisions())
@@ -200,7 +201,7 @@ def ticks(user: Any, window: Window) -> tuple[DecisionTick, ...]:
     )
 
 
-def charts(user: Any, window: Window, look: Look, wanted: Collection[str] = CHARTS) -> dict[str, Any]:
+def charts(user: AnyUser, window: Window, look: Look, wanted: Collection[str] = CHARTS) -> dict[str, Any]:
     """The figures that are asked for, of all four; sites that this person may not name are others.
 
     At most ten queries, whatever the range.
@@ -216,7 +217,7 @@ def charts(user: Any, window: Window, look: Look, wanted: Collection[str] = CHAR
     return {name: figure for name, figure in found.items() if name in wanted}
 
 
-def table(user: Any, chart: str, window: Window) -> str:
+def table(user: AnyUser, chart: str, window: Window) -> str:
     """One chart's figures as CSV. Raises KeyError for a chart that is not there."""
 
     def energy() -> tuple[PowerFrame, CarbonFrame]:

@@ -6,9 +6,9 @@ Counts are the fleet's for everybody; names, words and links are of one's own si
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from pools.access import rights
+from pools.access.rights import AnyUser
 from pools.models import Node, Pool
 from scheduler.operations import visibility
 
@@ -17,19 +17,19 @@ from .health import Health
 OF_NODES = ("node.", "simnode.")  # processes that are called after their node
 
 
-def site_names(user: Any) -> frozenset[str] | None:
+def site_names(user: AnyUser) -> frozenset[str] | None:
     """The sites that this person may know by name; None: all of them, without a query."""
     return None if rights.everywhere(user) else frozenset(rights.sites_of(user).values_list("name", flat=True))
 
 
-def pool_ids(user: Any) -> list[int] | None:
+def pool_ids(user: AnyUser) -> list[int] | None:
     """The pools at these sites; None: all pools, without a query."""
     if rights.everywhere(user):
         return None
     return list(Pool.objects.filter(site__in=rights.sites_of(user)).values_list("pk", flat=True))
 
 
-def health(user: Any, state: Health) -> Health:
+def health(user: AnyUser, state: Health) -> Health:
     """Without other sites' nodes, their processes and feeds, and what loops of other sites' services say."""
     sites = site_names(user)
     if sites is None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from django.core.paginator import Page, Paginator
 
 from frontend import formats
 from frontend.attention import OpenAlert
+from pools.access.rights import AnyUser
 from pools.models import Site
 from scheduler.operations import visibility
 from telemetry.alerts import alert_settings, rounds
@@ -54,7 +54,7 @@ def quantity(value: float | None, unit: str) -> str:
     return formats.quantity(value, UNITS.get(unit, unit))
 
 
-def open_alerts(user: Any) -> tuple[OpenAlert, ...]:
+def open_alerts(user: AnyUser) -> tuple[OpenAlert, ...]:
     """For the attention list, of what this person may know. Two queries."""
     labels = {site.name: site.label or site.name for site in Site.objects.all()}
     return tuple(
@@ -73,12 +73,12 @@ def open_alerts(user: Any) -> tuple[OpenAlert, ...]:
     )
 
 
-def current(user: Any, now: datetime) -> list[Row]:
+def current(user: AnyUser, now: datetime) -> list[Row]:
     """Those that have not ended, the bad ones first."""
     return _rows(list(visibility.alerts(user, rounds.open_alerts())), rounds.active_silences(now))
 
 
-def ended(user: Any, number: str | None, rule: str) -> tuple[Page[Alert], list[Row]]:
+def ended(user: AnyUser, number: str | None, rule: str) -> tuple[Page[Alert], list[Row]]:
     """A page of those that have, newest first."""
     rows = Alert.objects.filter(state=Alert.State.RESOLVED).select_related("acknowledged_by")
     found = visibility.alerts(user, rows)
@@ -86,7 +86,7 @@ def ended(user: Any, number: str | None, rule: str) -> tuple[Page[Alert], list[R
     return page, _rows(list(page.object_list), [])
 
 
-def silences(user: Any, now: datetime) -> list[Silence]:
+def silences(user: AnyUser, now: datetime) -> list[Silence]:
     known = alert_settings.all_rules()
     rows = AlertSilence.objects.filter(expires_at__gt=now).select_related("created_by")
     return [Silence(row, _title(known, row.rule)) for row in visibility.alerts(user, rows)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from django.contrib import messages
 from django.core.paginator import Paginator
@@ -16,7 +15,7 @@ from django.views.decorators.http import require_POST, require_safe
 from frontend import reader
 from frontend.decisions import decision_facts
 from pools.access import audit, rights
-from pools.access.rights import Right
+from pools.access.rights import AnyUser, Right
 from pools.models import Job
 
 OPEN = (Job.State.QUEUED, Job.State.RUNNING)
@@ -82,7 +81,7 @@ def job(request: HttpRequest, uid: str) -> HttpResponse:
     return render(request, template, context)
 
 
-def may_cancel(user: Any, job: Job) -> bool:
+def may_cancel(user: AnyUser, job: Job) -> bool:
     """Operators may stop any job, others their own."""
     return job.state in OPEN and (rights.has(user, Right.OPERATE) or job.created_by_id == user.pk)
 

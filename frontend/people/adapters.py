@@ -12,6 +12,7 @@ from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from django.conf import settings
 from django.contrib import messages
+from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -33,11 +34,11 @@ class AccountAdapter(DefaultAccountAdapter):
     def add_message(self, *args: Any, **kwargs: Any) -> None:
         """The pages say themselves what they did."""
 
-    def respond_user_inactive(self, request: HttpRequest, user: Any) -> HttpResponse:
+    def respond_user_inactive(self, request: HttpRequest, user: User) -> HttpResponse:
         messages.error(request, "This account is not in use. Ask an administrator of GreenServe.")
         return redirect("login")
 
-    def post_login(self, request: HttpRequest, user: Any, **kwargs: Any) -> HttpResponse:
+    def post_login(self, request: HttpRequest, user: User, **kwargs: Any) -> HttpResponse:
         actor = audit.Actor(user, channel="page")
         name = user.get_username()
         audit.note(actor, sign_in_limits.KIND, sign_in_limits.KIND, sign_in_limits.name_key(name), name)
@@ -61,7 +62,7 @@ class MfaAdapter(DefaultMFAAdapter):
                 "The installation's secret key was changed: ask an administrator to reset your two-step sign-in."
             ) from None
 
-    def get_totp_label(self, user: Any) -> str:
+    def get_totp_label(self, user: User) -> str:
         return str(user.get_username())
 
 

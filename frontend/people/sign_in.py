@@ -16,6 +16,7 @@ from django.contrib import messages
 from django.contrib.auth import authenticate, get_user_model
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth.models import User
 from django.contrib.auth.views import LoginView, LogoutView
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
@@ -148,5 +149,5 @@ def _known(name: str) -> str:
     return str(found) if found is not None else ""
 
 
-def must_change(user: Any) -> bool:
+def must_change(user: User) -> bool:
     return Membership.objects.filter(user_id=user.pk, must_change_password=True).exists()

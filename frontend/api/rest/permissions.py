@@ -10,7 +10,7 @@ from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
 from pools.access import rights
-from pools.access.rights import Right
+from pools.access.rights import AnyUser, Right
 from pools.models import Site
 
 
@@ -29,7 +29,7 @@ def right_of(view: Any, method: str) -> Right:
     return found
 
 
-def within(user: Any, rows: QuerySet[Any], site_path: str | None) -> QuerySet[Any]:
+def within(user: AnyUser, rows: QuerySet[Any], site_path: str | None) -> QuerySet[Any]:
     """Only rows at sites of this person. `site_path`: the way from a row to its site; None: rows have none."""
     if site_path is None or rights.everywhere(user):
         return rows
@@ -37,7 +37,7 @@ def within(user: Any, rows: QuerySet[Any], site_path: str | None) -> QuerySet[An
     return rows.filter(Q(**{f"{site_path}__in": sites}))
 
 
-def require_at(user: Any, right: Right, site: Site | None) -> None:
+def require_at(user: AnyUser, right: Right, site: Site | None) -> None:
     """Raises PermissionDenied unless the user has the right there; without a site: at all sites."""
     if site is not None:
         rights.require(user, right, site)
