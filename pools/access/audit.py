@@ -155,7 +155,7 @@ class OriginMiddleware:
 
 
 class _Encoder(DjangoJSONEncoder):
-    def default(self, o: Any) -> Any:
+    def default(self, o: object) -> Any:
         if isinstance(o, (set, frozenset)):
             return sorted(o)
         try:
@@ -164,7 +164,7 @@ class _Encoder(DjangoJSONEncoder):
             return str(o)
 
 
-def _mask(name: str, value: Any) -> Any:
+def _mask(name: str, value: object) -> Any:
     if value not in (None, "") and SECRET.search(name.lower()):
         return MASK
     if isinstance(value, dict):

@@ -82,7 +82,7 @@ def work_of(
     return Work(due_s, lat_s, min(found.get("ttft_s", 0.0), lat_s), max(1, tokens)), tuple(bad)
 
 
-def _sensible(name: str, value: Any) -> bool:
+def _sensible(name: str, value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return False
     return name == "slo_s" or value >= 0.0  # what is late already is due before it comes

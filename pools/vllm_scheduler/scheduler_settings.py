@@ -70,5 +70,5 @@ def changed(settings: Settings, fields: Mapping[str, Any], most: Most) -> Settin
     return replace(settings, **fields)
 
 
-def _number(value: Any) -> bool:
+def _number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -245,7 +245,7 @@ class StoryMeter:
             return b""
         return self._choice(event, event["choices"][0], now_s)
 
-    def _note_usage(self, usage: Any) -> None:
+    def _note_usage(self, usage: object) -> None:
         if self._usage is None and isinstance(usage, dict) and isinstance(usage.get("prompt_tokens"), int):
             # To an engine that went on, what was written before was part of its prompt.
             self._usage = {**usage, "prompt_tokens": usage["prompt_tokens"] - self._written_before}
