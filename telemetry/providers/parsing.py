@@ -110,14 +110,14 @@ class Reader:
                 f"{self.provider}: the answer is no JSON ({len(body)} bytes), or was cut short"
             ) from None
 
-    def items(self, document: Any, *path: str) -> Sequence[Any]:
+    def items(self, document: object, *path: str) -> Sequence[Any]:
         """The list at `path`."""
         found = self.at(document, *path)
         if not isinstance(found, list):
             self.fail(".".join(path), "is no list")
         return found
 
-    def at(self, document: Any, *path: str) -> Any:
+    def at(self, document: object, *path: str) -> Any:
         found = document
         for name in path:
             if not isinstance(found, dict) or name not in found:
@@ -125,7 +125,7 @@ class Reader:
             found = found[name]
         return found
 
-    def number(self, value: Any, field: str, text: bool = False) -> float | None:
+    def number(self, value: object, field: str, text: bool = False) -> float | None:
         """`text`: a number may stand in quotes."""
         if value is None:
             return None

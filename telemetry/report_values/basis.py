@@ -107,5 +107,5 @@ class Basis:
         return found
 
     @classmethod
-    def from_json(cls, stored: Any) -> Basis:
+    def from_json(cls, stored: object) -> Basis:
         return msgspec.convert(stored, cls)

@@ -33,7 +33,7 @@ class Asked:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     @classmethod
-    def from_json(cls, stored: Any) -> Asked:
+    def from_json(cls, stored: object) -> Asked:
         """What `as_json` gave: read already, so not held against the sites that there are by now."""
         return msgspec.convert(stored, cls)
 
