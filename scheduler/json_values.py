@@ -11,7 +11,7 @@ from typing import Any
 from core.types import CarbonPlan, ChoosePartition, Command, Mode, PoolKey, ScaleTo, SetGpuBudget, SetTpDegrees
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: object) -> Any:
     """Dataclasses become objects with their `type`, modes their name, pool keys `site/class`; nan and inf null."""
     if value is None or isinstance(value, (bool, int, str)):
         return value.value if isinstance(value, Enum) else value
@@ -30,7 +30,7 @@ def to_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
-def _key(key: Any) -> str:
+def _key(key: object) -> str:
     if isinstance(key, Mode):
         return key.name
     if isinstance(key, PoolKey):

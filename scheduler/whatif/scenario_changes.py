@@ -34,7 +34,7 @@ class Changes:
     slo: Mapping[str, float] = field(default_factory=dict)
 
 
-def read(given: Any) -> Changes:
+def read(given: object) -> Changes:
     """Numbers only, each in its range. Raises BadStudy."""
     if not isinstance(given, Mapping):
         raise BadStudy("changes", "an object, like {rate_scale: 2}")
@@ -63,19 +63,19 @@ def read(given: Any) -> Changes:
     return Changes(**own)
 
 
-def _mapping(path: str, value: Any) -> dict[str, Any]:
+def _mapping(path: str, value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise BadStudy(path, "an object with a value for each name")
     return {str(key): item for key, item in value.items()}
 
 
-def _number(path: str, value: Any, least: float) -> float:
+def _number(path: str, value: object, least: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < 1e12:
         raise BadStudy(path, f"must be a number of at least {least:g}, not {value!r}")
     return float(value)
 
 
-def _whole(path: str, value: Any, least: int, most: int = 100_000) -> int:
+def _whole(path: str, value: object, least: int, most: int = 100_000) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise BadStudy(path, f"must be a whole number from {least} to {most:,}, not {value!r}")
     return value

@@ -95,7 +95,7 @@ def plain(document: Mapping[str, Any]) -> Document:
     return found
 
 
-def _plain(value: Any, room: list[int], depth: int) -> Any:
+def _plain(value: object, room: list[int], depth: int) -> Any:
     """What PostgreSQL can store as JSON, and a person could have written."""
     room[0] -= 1
     if room[0] < 0 or depth > MOST_DEPTH:
@@ -121,7 +121,7 @@ def text_of(document: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=110)
 
 
-def run_spec(given: Any) -> RunSpec:
+def run_spec(given: object) -> RunSpec:
     """`"NAME {key: value} field.field=value"`, or a mapping with `policy`, `knobs`, `set` and `label`.
 
     Raises:
@@ -265,5 +265,5 @@ def children(document: Mapping[str, Any], key: str) -> list[tuple[str, dict[str,
     return [(f"{key}.{name}", item) for name, item in section.items() if isinstance(item, dict)]
 
 
-def _flow(value: Any) -> str:
+def _flow(value: object) -> str:
     return yaml.safe_dump(value, default_flow_style=True, width=10_000).strip().removesuffix("...").strip()

@@ -89,7 +89,7 @@ def _stored(name: str, base: str, made: Draft, runs: Sequence[RunSpec], user: An
     return study
 
 
-def _runs(given: Any) -> list[RunSpec]:
+def _runs(given: object) -> list[RunSpec]:
     if not isinstance(given, (list, tuple)) or not given:
         raise BadStudy("runs", "name at least one policy")
     if len(given) > MOST_RUNS:

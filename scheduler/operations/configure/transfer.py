@@ -78,7 +78,7 @@ def _row(owned: Owned, instance: Model) -> dict[str, Any]:
     return found
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value is None:
         return ""
     return json.dumps(value) if isinstance(value, (list, dict, bool)) else str(value)
@@ -153,7 +153,7 @@ def _initial(owned: Owned, instance: Model | None) -> dict[str, Any]:
     return found
 
 
-def _given(owned: Owned, name: str, value: Any, names: dict[type[Model], dict[str, Model]]) -> Any:
+def _given(owned: Owned, name: str, value: object, names: dict[type[Model], dict[str, Model]]) -> Any:
     """A value as the form takes it: those that name others as their keys in the database."""
     field = owned.field(name)
     if isinstance(field, models.ManyToManyField):
