@@ -102,7 +102,7 @@ def _knobs(chosen: str, typed: dict[str, str], errors: dict[str, str]) -> list[K
     return found
 
 
-def _typed(value: Any) -> str:
+def _typed(value: object) -> str:
     """A knob's value as `presets.parse` reads it."""
     if value is None:
         return ""

@@ -147,7 +147,7 @@ def _series(name: str, values: Mapping[str, Sequence[Any]]) -> Table:
     return Table(title, unit, (Cell(""), *(Cell(f"step {n + 1}", True) for n in range(steps))), rows)
 
 
-def scalar(name: str, value: Any, clock: Clock) -> str:
+def scalar(name: str, value: object, clock: Clock) -> str:
     """A value in the unit that its name gives; a name in `_at_s` is a moment. Nested ones are written in a line."""
     if value is None or value == [] or value == {}:
         return formats.UNKNOWN
@@ -175,19 +175,19 @@ def _bare(value: Any) -> str:
     return formats.plain(float(value)) if _is_number(value) else str(value)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
-def _is_scalar(value: Any) -> bool:
+def _is_scalar(value: object) -> bool:
     return not isinstance(value, (Mapping, list, tuple))
 
 
-def _is_records(value: Any) -> bool:
+def _is_records(value: object) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(v, Mapping) for v in value)
 
 
-def _is_series(value: Any) -> bool:
+def _is_series(value: object) -> bool:
     return isinstance(value, (list, tuple)) and len(value) <= MAX_COLUMNS and all(_is_scalar(v) for v in value)
 
 
@@ -293,7 +293,7 @@ def span(predicted: Mapping[str, Any], realised: Mapping[str, Any] | None, clock
     return ". ".join(parts)
 
 
-def _difference(predicted: Any, realised: Any) -> str:
+def _difference(predicted: object, realised: object) -> str:
     if not isinstance(predicted, (int, float)) or not isinstance(realised, (int, float)) or not predicted:
         return ""
     return f"{(realised / predicted - 1) * 100:+.1f}\u00a0%"

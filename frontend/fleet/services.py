@@ -186,7 +186,7 @@ def _knobs(policy: str, overrides: Mapping[str, Any]) -> list[Knob]:
     ]
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if value is None:
         return "as settings have it"
     if isinstance(value, bool):

@@ -145,11 +145,11 @@ def _harmless(cell: str) -> str:
     return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
-def _change(name: str, before: Any, after: Any) -> tuple[str, str, str]:
+def _change(name: str, before: object, after: object) -> tuple[str, str, str]:
     return name.replace("_", " "), _text(before), _text(after)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if value is None or value == "":
         return "none"
     if isinstance(value, list) and all(isinstance(part, (str, int, float)) for part in value):

@@ -159,7 +159,7 @@ class OwnedViewSet(ReadOnly):
 
     # -- how ---------------------------------------------------------------------------------------
 
-    def _build(self, row: Model | None, data: Any) -> tuple[Model, dict[str, Any]]:
+    def _build(self, row: Model | None, data: object) -> tuple[Model, dict[str, Any]]:
         """The row as it would be, not stored, and what it names several of. Raises ValidationError."""
         known = self.get_serializer().fields
         if not isinstance(data, dict):
@@ -178,10 +178,10 @@ class OwnedViewSet(ReadOnly):
             setattr(built, name, value)
         return built, related
 
-    def _create(self, data: Any) -> Model:
+    def _create(self, data: object) -> Model:
         return changes.create(self._actor(), *self._build(None, data))
 
-    def _update(self, row: Model, data: Any) -> Model:
+    def _update(self, row: Model, data: object) -> Model:
         return changes.update(self._actor(), *self._build(self._again(row), data))
 
     def _again(self, row: Model) -> Model:
@@ -223,14 +223,14 @@ class OwnedViewSet(ReadOnly):
         store = changes.create if built.pk is None else changes.update
         return _told(trial.tried(built, lambda row: store(self._actor(), row, related)).consequences)
 
-    def _item(self, item: Any) -> tuple[Model, dict[str, Any]]:
+    def _item(self, item: object) -> tuple[Model, dict[str, Any]]:
         """Of a list: with `id` the row as it would be changed, else a new one."""
         if not isinstance(item, dict) or "id" not in item:
             return self._build(None, item)
         given = {name: value for name, value in item.items() if name not in ("id", "etag")}
         return self._build(self._again(self._one(item["id"])), given)
 
-    def _one(self, number: Any) -> Model:
+    def _one(self, number: object) -> Model:
         """Raises ValidationError where there is none of this id that one may see."""
         if not isinstance(number, int) or isinstance(number, bool) or not 0 < number < 1 << 63:
             raise ValidationError({"id": "give the id of what is to change"})

@@ -69,7 +69,7 @@ class MomentField(IsoDateTimeField):
     The plus of an offset comes as a space where a client has not escaped it.
     """
 
-    def to_python(self, value: Any) -> datetime | None:
+    def to_python(self, value: object) -> datetime | None:
         found = super().to_python(UNESCAPED.sub(r"\1+\2", value.strip()) if isinstance(value, str) else value)
         try:
             return None if found is None else found.astimezone(UTC)

@@ -83,7 +83,7 @@ def _keep(row: IdempotentAnswer, answer: Response) -> None:
     row.save(update_fields=["status", "headers", "body"])
 
 
-def _plain(data: Any) -> Any:
+def _plain(data: object) -> Any:
     if isinstance(data, dict):
         return {name: None if name in HIDDEN else _plain(value) for name, value in data.items()}
     if isinstance(data, list | tuple):
@@ -91,7 +91,7 @@ def _plain(data: Any) -> Any:
     return data if data is None or isinstance(data, str | int | float | bool) else JSONEncoder().default(data)
 
 
-def _part(value: Any) -> Any:
+def _part(value: object) -> Any:
     """Of a form: a text as it is, a file by what is in it."""
     if not isinstance(value, UploadedFile):
         return value

@@ -26,7 +26,7 @@ GPU_COUNTS = {"type": "object", "additionalProperties": {"type": "integer"}}
 class NumberField(serializers.FloatField):
     """A number that JSON has: neither NaN nor infinite, which databases would take."""
 
-    def to_internal_value(self, data: Any) -> float:
+    def to_internal_value(self, data: object) -> float:
         found: float = super().to_internal_value(data)
         if isinstance(data, bool) or not math.isfinite(found):
             self.fail("invalid")
@@ -36,7 +36,7 @@ class NumberField(serializers.FloatField):
 class ChoiceField(serializers.ChoiceField):
     """One of some words, which the error names."""
 
-    def to_internal_value(self, data: Any) -> Any:
+    def to_internal_value(self, data: object) -> Any:
         try:
             return super().to_internal_value(data)
         except serializers.ValidationError:

@@ -136,7 +136,7 @@ def of_model(error: ModelError) -> dict[str, Any] | list[str]:
     }
 
 
-def fields(detail: Any, path: str = "") -> Iterator[dict[str, str]]:
+def fields(detail: object, path: str = "") -> Iterator[dict[str, str]]:
     """One entry for each thing that is wrong, with the path of its field; an empty path: of the whole."""
     if isinstance(detail, Mapping):
         for name, inner in detail.items():

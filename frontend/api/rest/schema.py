@@ -115,7 +115,7 @@ def finish(result: dict[str, Any], generator: Any, request: Any, public: bool) -
     return result
 
 
-def _plain(schema: Any) -> Any:
+def _plain(schema: object) -> Any:
     """`anything, or null` is anything: as `oneOf` a null would be both, which is neither."""
     if isinstance(schema, list):
         return [_plain(one) for one in schema]
