@@ -208,7 +208,7 @@ def _print_result(result: ReplayResult, as_json: bool) -> None:
         click.echo(f"{name:16} {_in_words(value)}")
 
 
-def _in_words(value: Any) -> str:
+def _in_words(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_in_words(part)}" for name, part in value.items()) or "none"
     if isinstance(value, float):

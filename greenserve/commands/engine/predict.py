@@ -210,7 +210,7 @@ def _list(row: Mapping[str, Any], field: str) -> list[Any]:
     return value
 
 
-def _prefill(item: Any) -> tuple[int, int]:
+def _prefill(item: object) -> tuple[int, int]:
     if not isinstance(item, list | tuple) or len(item) != 2:
         raise BadField("prefill", f"pairs of new and cached tokens are needed, not {_shown(item)}")
     return _tokens("prefill", item[0], least=1), _tokens("prefill", item[1], least=0)
@@ -224,11 +224,11 @@ def _tokens(field: str, value: Any, least: int) -> int:
     return int(value)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return "nothing" if value is None else repr(value)
 
 

@@ -68,7 +68,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def parse_problem(document: Any) -> FleetProblem:
+def parse_problem(document: object) -> FleetProblem:
     """The problem that a JSON document states. Raises ProblemError.
 
     Only figures that are needed must be there. A latency or a limit that is missing or null rules nothing out, a mode
