@@ -7,7 +7,7 @@ import hmac
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -211,7 +211,7 @@ def _bad(field: str, what: str) -> ApiError:
     return ApiError(400, f"'{field}' {what}.", param=field)
 
 
-def _unknown(field: str, value: str, known: Any) -> ApiError:
+def _unknown(field: str, value: str, known: Iterable[str]) -> ApiError:
     return _bad(field, f"must be one of {', '.join(known) or 'none: there are none'}; '{value[:100]}' is not known")
 
 
