@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from django.conf import settings
 from django.db import connection
@@ -75,7 +74,7 @@ def refresh_s(feed: CarbonFeed) -> float:
 def forecast_horizon_s() -> float:
     """As far as the carbon epoch looks, and one step more, since a step of it begins before the next refresh; and as
     far as batches look."""
-    loop: Any = settings.GREENSERVE_LOOPS["carbon"]
+    loop = settings.GREENSERVE_LOOPS["carbon"]
     return max(float((loop["steps"] + 1) * loop["period_s"]), float(settings.GREENSERVE_BATCHES["horizon_s"]))
 
 
