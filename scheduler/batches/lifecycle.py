@@ -7,12 +7,14 @@ validating -> failed | in_progress -> finalizing -> completed | expired; cancell
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 import msgspec
 from django.db import InterfaceError, OperationalError, transaction
+from django.db.models import QuerySet
 
 from pools.models import Service
 from scheduler.batches import batch_keys, tenant_files
@@ -130,11 +132,11 @@ def finish(batch: Batch, now: datetime) -> None:
     batch.status = locked.status
 
 
-def _write(batch: Batch, name: str, contents: Iterator[bytes], now: datetime) -> Any:
+def _write(batch: Batch, name: str, contents: Iterator[bytes], now: datetime) -> uuid.UUID:
     return tenant_files.write(batch.tenant, File.Purpose.BATCH_OUTPUT, name, contents, batch.output_expires_s, now).uid
 
 
-def _contents(lines: Any, reason: tuple[str, str]) -> Iterator[bytes]:
+def _contents(lines: QuerySet[BatchLine], reason: tuple[str, str]) -> Iterator[bytes]:
     """In the order of the input file."""
     for line in lines.order_by("number").iterator(chunk_size=READ_ROWS):
         if line.result is not None:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Max
+from django.db.models import Max, QuerySet
 
 from core.controllers.fleet.pool_loop import PoolDecision
 from core.types import Alternative, Command, Effects, Loop, Rationale
-from pools.models import Service
+from pools.models import Pool, Service
 from scheduler.json_values import to_json
 from scheduler.models import Decision, Epoch
 
@@ -57,7 +57,7 @@ def latest_by_pool(service: Service) -> dict[int, int]:
     return dict(rows.values_list("pool").annotate(newest=Max("id")).values_list("pool", "newest"))
 
 
-def _pools(service: Service) -> Any:
+def _pools(service: Service) -> QuerySet[Pool]:
     active = service.pools.filter(request_class__partition=service.partition_id)
     return active.select_related("site", "request_class")
 

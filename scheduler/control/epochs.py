@@ -20,6 +20,7 @@ from typing import Any
 
 import redis
 from django.db import DatabaseError, IntegrityError, transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from core.types import Command, Effects, Loop, Reason
@@ -99,7 +100,7 @@ def _run(service: Service, loop: Loop, index: int, now: datetime) -> Epoch | Non
     return None
 
 
-def _rows(service: Service, loop: Loop, period: float, index: int) -> Any:
+def _rows(service: Service, loop: Loop, period: float, index: int) -> QuerySet[Epoch]:
     return Epoch.objects.filter(kind=loop.value, service=service, period_s=period, index=index)
 
 

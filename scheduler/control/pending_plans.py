@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from datetime import datetime, timedelta
-from typing import Any
+
+from django.contrib.auth.models import User
+from django.db.models import QuerySet
 
 from pools.models import Service
 from scheduler.control import service_policy
@@ -59,7 +61,7 @@ def lapse(now: datetime) -> None:
     close(rows, Approval.Status.EXPIRED, now, "Nobody approved it in time.")
 
 
-def close(rows: Any, status: Approval.Status, now: datetime, note: str, by: Any = None) -> None:
+def close(rows: QuerySet[Approval], status: Approval.Status, now: datetime, note: str, by: User | None = None) -> None:
     ids = list(rows.values_list("pk", flat=True))
     if ids:
         Approval.objects.filter(pk__in=ids).update(status=status, decided_at=now, note=note[:300], decided_by=by)

@@ -89,7 +89,7 @@ def request_policy(knobs: Knobs) -> wire.RequestPolicy:
 
 def clock_rule(knobs: Knobs, paused: bool = False, advise: bool = False) -> wire.ClockPolicy:
     """The service's rule, with the figures that settings give for all. `advise`: it is told, not set."""
-    loop: Any = settings.GREENSERVE_LOOPS["clock"]
+    loop = settings.GREENSERVE_LOOPS["clock"]
     own = {
         "policy": knobs.clock,
         "period_s": knobs.period_s(Loop.CLOCK, loop["period_s"]),

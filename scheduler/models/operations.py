@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from django.conf import settings
 from django.db import models
@@ -164,5 +164,5 @@ class Approval(models.Model):
     def __str__(self) -> str:
         return f"{self.loop} of {self.service}: {self.status}"
 
-    def decisions(self) -> Any:
+    def decisions(self) -> models.QuerySet[Decision]:
         return self.epoch.decisions.order_by("pk")

@@ -62,7 +62,7 @@ def nudge(nodes: Iterable[str], decision_id: int | None = None) -> None:
 
 
 def clock_policy() -> wire.ClockPolicy:
-    loop: Any = settings.GREENSERVE_LOOPS["clock"]
+    loop = settings.GREENSERVE_LOOPS["clock"]
     return wire.ClockPolicy(**loop)
 
 

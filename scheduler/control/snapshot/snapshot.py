@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.conf import settings
 from django.db.models import Count, QuerySet
@@ -56,7 +55,7 @@ class Steps:
 
 
 def steps_of(kind: str) -> Steps:
-    loop: Any = settings.GREENSERVE_LOOPS[kind]
+    loop = settings.GREENSERVE_LOOPS[kind]
     return Steps(float(loop["period_s"]), int(loop.get("steps", 1)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.conf import settings
 
@@ -21,6 +21,11 @@ from scheduler.control.snapshot import snapshot
 from scheduler.control.steps import model_groups
 from scheduler.json_values import plan_from_json, plan_to_json, to_json, workers_from_json
 from scheduler.models import ControllerState
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+C = TypeVar("C", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +61,18 @@ def carbon_plan(service: Service) -> CarbonPlan | None:
 
 
 def period_s(loop: Loop, knobs: Knobs) -> float:
-    found: Any = settings.GREENSERVE_LOOPS[loop.value]
+    found = settings.GREENSERVE_LOOPS[loop.value]
     return knobs.period_s(loop, float(found["period_s"]))
 
 
 def alpha(loop: Loop, knobs: Knobs) -> float:
-    found: Any = settings.GREENSERVE_LOOPS[loop.value]
+    found = settings.GREENSERVE_LOOPS[loop.value]
     return float(found["alpha"]) if knobs.alpha is None else knobs.alpha
 
 
-def config(loop: Loop, knobs: Knobs, kind: type[Any]) -> Any:
+def config(loop: Loop, knobs: Knobs, kind: type[C]) -> C:
     """The controller's configuration: from settings, and the policy's knobs above them; else its own defaults."""
-    found: Any = settings.GREENSERVE_LOOPS[loop.value]
+    found = settings.GREENSERVE_LOOPS[loop.value]
     own = {**found, "alpha": alpha(loop, knobs), "objective": knobs.objective}
     return kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
 

@@ -6,12 +6,12 @@ An error keeps it from being stored; a warning is for the operator to judge; an 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from django.conf import settings
-from django.db.models import CASCADE, PROTECT, Model, Q
+from django.db.models import CASCADE, PROTECT, ForeignObjectRel, Model, Q, QuerySet
 
 from core.accounting import tariffs
 from core.algorithms.fleet.fleet_problem import mode_failure
@@ -86,7 +86,7 @@ def _going_with(instance: Model) -> Iterator[tuple[str, int]]:
             yield str(meta.verbose_name if count == 1 else meta.verbose_name_plural), count
 
 
-def _pointing(instance: Model) -> Iterator[tuple[Any, Any]]:
+def _pointing(instance: Model) -> Iterator[tuple[ForeignObjectRel, QuerySet[Model]]]:
     for relation in instance._meta.related_objects:
         if relation.on_delete in (PROTECT, CASCADE) and instance.pk is not None:
             yield relation, relation.related_model._default_manager.filter(**{relation.field.name: instance})
@@ -172,7 +172,7 @@ def _model_card(card: ModelCard) -> Iterator[Consequence]:
             yield Consequence("info", "name", f"{card.name} fits on {fitting} of {nodes} nodes.")
 
 
-def _fitting(card: ModelCard, nodes: Any) -> tuple[int, int]:
+def _fitting(card: ModelCard, nodes: QuerySet[Node]) -> tuple[int, int]:
     """(nodes that hold an instance, nodes), by the largest TP degree that a node has GPUs for."""
     kinds: dict[int, dict[str, int]] = {}
     for node_id, kind in Gpu.objects.filter(node__in=nodes).values_list("node_id", "gpu_type"):
@@ -358,7 +358,7 @@ def _profile(profile: Profile) -> Iterator[Consequence]:
 
 
 def _feed(feed: CarbonFeed) -> Iterator[Consequence]:
-    known = cast(Mapping[str, Any], settings.GREENSERVE_CARBON_PROVIDERS)
+    known = settings.GREENSERVE_CARBON_PROVIDERS
     if feed.provider not in known:
         yield Consequence("error", "provider", f"There is no provider '{feed.provider}'; known are {_list(known)}.")
     if not isinstance(feed.config, Mapping):
@@ -397,8 +397,7 @@ def _version(row: Version) -> Iterator[Consequence]:
 def _siblings(row: Version) -> list[Version]:
     """Versions of the same thing."""
     keys = [name for name in ("site_id", "gpu_type") if hasattr(row, name)]
-    model = cast(Any, type(row))
-    return list(model.objects.filter(**{key: getattr(row, key) for key in keys}))
+    return list(type(row)._default_manager.filter(**{key: getattr(row, key) for key in keys}))
 
 
 def _kind(row: Version) -> str:
@@ -429,7 +428,7 @@ def _not_modelled(name: str, known: Mapping[str, Any]) -> str:
     return f"The engine model does not know '{name}', so that only profiles count. It knows {_list(known)}."
 
 
-def _list(names: Any) -> str:
+def _list(names: Iterable[str]) -> str:
     return ", ".join(str(name) for name in names)
 
 
