@@ -11,7 +11,9 @@ from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
 from django.db import transaction
 from django.db.models import Model, Q, QuerySet
+from django.db.models.expressions import Combinable
 from django.db.models.fields import CharField
+from django.forms import BoundField
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
@@ -88,7 +90,7 @@ def _related(owned: Owned) -> list[str]:
     return found
 
 
-def _order(owned: Owned) -> list[Any]:
+def _order(owned: Owned) -> list[str | Combinable]:
     return [*(owned.model._meta.ordering or ()), "pk"]
 
 
@@ -195,7 +197,7 @@ def _filled(request: HttpRequest, owned: Owned, form: OwnedForm, instance: Model
     return render(request, "frontend/configure/form.html", context)
 
 
-def _groups(owned: Owned, form: OwnedForm) -> list[tuple[str, list[Any]]]:
+def _groups(owned: Owned, form: OwnedForm) -> list[tuple[str, list[BoundField]]]:
     found = [(group.title, [form[name] for name in group.fields if name in form.fields]) for group in owned.groups]
     return [(title, fields) for title, fields in found if fields]
 

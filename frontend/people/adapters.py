@@ -9,6 +9,7 @@ from allauth.account.adapter import DefaultAccountAdapter
 from allauth.core.exceptions import ImmediateHttpResponse
 from allauth.mfa.adapter import DefaultMFAAdapter
 from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
+from allauth.socialaccount.models import SocialLogin
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from django.conf import settings
 from django.contrib import messages
@@ -75,15 +76,15 @@ def _fernet() -> MultiFernet:
 class SocialAdapter(DefaultSocialAccountAdapter):
     """People of an identity provider. They are known by its subject, never matched with people here by name or mail."""
 
-    def is_open_for_signup(self, request: HttpRequest, sociallogin: Any) -> bool:
+    def is_open_for_signup(self, request: HttpRequest, sociallogin: SocialLogin) -> bool:
         return True
 
-    def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
+    def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
         if sociallogin.is_existing:
             self._take_role(sociallogin)
 
-    def save_user(self, request: HttpRequest, sociallogin: Any, form: Any = None) -> Any:
-        user = super().save_user(request, sociallogin, form)
+    def save_user(self, request: HttpRequest, sociallogin: SocialLogin, form: Any = None) -> User:
+        user: User = super().save_user(request, sociallogin, form)
         Membership.objects.create(user=user, role=Membership.Role.VIEWER)
         audit.record(audit.Actor(channel="system"), "create", user, None, people.shown(user))
         self._take_role(sociallogin)
@@ -97,7 +98,7 @@ class SocialAdapter(DefaultSocialAccountAdapter):
         messages.error(request, f"{name} did not let you in. Try again, or ask who runs it.")
         raise ImmediateHttpResponse(redirect("login"))
 
-    def _take_role(self, sociallogin: Any) -> None:
+    def _take_role(self, sociallogin: SocialLogin) -> None:
         """Where groups are mapped to roles, what the provider says now is the role; in none of them: viewer."""
         provider = settings.ENV.oidc
         if provider is None or not provider.roles:

@@ -212,12 +212,12 @@ class StudyForm(RequestsForm):
             required=False, min_value=least, max_value=100_000, label=label, help_text=f"now {now}"
         )
 
-    def tables(self) -> list[tuple[str, list[Any]]]:
+    def tables(self) -> list[tuple[str, list[forms.BoundField]]]:
         """Sites with their bound fields, then groups, for the template."""
         found = [(site, [self[name] for name in names]) for site, names in self.sites]
         return [*found, ("", [self[name] for name in self.groups])] if self.groups else found
 
-    def policies(self) -> list[tuple[str, list[tuple[Any, Any]]]]:
+    def policies(self) -> list[tuple[str, list[tuple[forms.BoundField, forms.BoundField]]]]:
         return [(paper, [(self[f"run.{name}"], self[f"knobs.{name}"]) for name in names]) for paper, names in papers()]
 
     def clean(self) -> dict[str, Any]:
