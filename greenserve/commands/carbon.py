@@ -6,13 +6,18 @@ import json
 import os
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from greenserve.cli import fail
 
 from .database import database
+
+if TYPE_CHECKING:
+    from pools.models import Site
+    from telemetry.models import CarbonFeed
+    from telemetry.selectors.feed_status import FeedStatus
 
 PATIENCE_S = 40.0  # a run of beat takes at most 30
 RUN_S = 600.0
@@ -50,7 +55,7 @@ def feeds(as_json: bool) -> None:
     raise SystemExit(0 if all(row.state == "fresh" for row in found) else 1)
 
 
-def _show(row: Any, now_s: float) -> None:
+def _show(row: FeedStatus, now_s: float) -> None:
     factor = f", {row.factor}" if row.factor else ""
     click.echo(f"{row.site} {row.signal}: {row.state}; {row.provider}, zone {row.zone}{factor}")
     if row.source:
@@ -123,7 +128,7 @@ def _span(start: str | None, end: str | None) -> tuple[datetime, datetime] | Non
     return edges[0], edges[1]
 
 
-def _chosen(site: str | None, signal: str | None) -> list[Any]:
+def _chosen(site: str | None, signal: str | None) -> list[CarbonFeed]:
     from telemetry.models import CarbonFeed
 
     rows = CarbonFeed.objects.select_related("site").order_by("site__rank", "signal")
@@ -135,7 +140,7 @@ def _chosen(site: str | None, signal: str | None) -> list[Any]:
     return found
 
 
-def _site(name: str) -> Any:
+def _site(name: str) -> Site:
     from pools.models import Site
 
     found = Site.objects.filter(name=name).first()

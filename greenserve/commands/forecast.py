@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from greenserve.cli import fail
 
 from .database import database
+
+if TYPE_CHECKING:
+    from telemetry.forecasts.load_forecasts import LoadForecast
+    from telemetry.models import CarbonFeed, ForecastScore
 
 
 @click.command()
@@ -55,7 +60,7 @@ def forecast(service: str | None, site: str | None, score: bool, as_json: bool) 
         click.echo("There is nothing to forecast yet: no feed, and no load was seen.")
 
 
-def _load(found: Any) -> dict[str, Any]:
+def _load(found: LoadForecast) -> dict[str, Any]:
     return {
         "of": "load",
         "unit": "requests/s",
@@ -64,7 +69,7 @@ def _load(found: Any) -> dict[str, Any]:
     }
 
 
-def _carbon(feed: Any, now: datetime) -> dict[str, Any]:
+def _carbon(feed: CarbonFeed, now: datetime) -> dict[str, Any]:
     from telemetry.carbon.site_signals import IntensityCurve
     from telemetry.forecasts import forecast_record, histories
 
@@ -90,7 +95,7 @@ def _carbon(feed: Any, now: datetime) -> dict[str, Any]:
     }
 
 
-def _record(rows: Any) -> list[dict[str, Any]]:
+def _record(rows: Iterable[ForecastScore]) -> list[dict[str, Any]]:
     fields = ("model", "quantile", "pinball", "mape", "origins", "steps", "samples", "chosen")
     return [
         {**{field: getattr(row, field) for field in fields}, "scored_at_s": row.scored_at.timestamp()} for row in rows

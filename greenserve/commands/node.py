@@ -9,7 +9,7 @@ import re
 import socket
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +17,9 @@ from greenserve.cli import fail
 
 from .database import database
 from .node_profile import profile
+
+if TYPE_CHECKING:
+    from pools.models import Cluster
 
 if TYPE_CHECKING:
     from pools.agent.devices.nvml import Inventory
@@ -48,7 +51,7 @@ def token(cluster: str | None, hours: float) -> None:
     click.echo(f"  greenserve node join URL-OF-THE-DASHBOARD {secret}", err=True)
 
 
-def _cluster(name: str | None) -> Any:
+def _cluster(name: str | None) -> Cluster:
     from pools.models import Cluster
 
     rows = {f"{row.site.name}/{row.name}": row for row in Cluster.objects.select_related("site")}

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from greenserve.cli import fail
 
 from .database import database
+
+if TYPE_CHECKING:
+    from telemetry.models import Report
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -135,7 +138,7 @@ def verify(number: int, as_json: bool) -> None:
     raise SystemExit(1 if differ else 0)
 
 
-def _find(number: int) -> Any:
+def _find(number: int) -> Report:
     from pools.models import Job
     from telemetry.models import Report
 
@@ -147,7 +150,7 @@ def _find(number: int) -> Any:
     return found
 
 
-def _copy(found: Any, out: Path) -> list[Path]:
+def _copy(found: Report, out: Path) -> list[Path]:
     from telemetry.reports import report_requests
 
     try:
@@ -157,7 +160,7 @@ def _copy(found: Any, out: Path) -> list[Path]:
         fail(f"cannot copy the files: {error}")
 
 
-def _row(found: Any) -> dict[str, Any]:
+def _row(found: Report) -> dict[str, Any]:
     return {
         "id": found.pk,
         "period": found.asked["period"],
@@ -173,7 +176,7 @@ def _row(found: Any) -> dict[str, Any]:
     }
 
 
-def _show(found: Any, as_json: bool) -> None:
+def _show(found: Report, as_json: bool) -> None:
     row = _row(found)
     if as_json:
         click.echo(json.dumps(row))

@@ -7,13 +7,19 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import TYPE_CHECKING, ParamSpec
 
 import click
 
 from greenserve.cli import fail
 
 from .database import database
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+    from pools.access.audit import Actor
+    from pools.models import Site
 
 P = ParamSpec("P")
 ROLES = ("viewer", "operator", "finance", "administrator")
@@ -147,20 +153,20 @@ def shut_out(name: str) -> None:
     click.echo(f"{name} is out.")
 
 
-def _actor() -> Any:
+def _actor() -> Actor:
     from pools.access.audit import Actor
 
     return Actor(channel="command")
 
 
-def _person(name: str) -> Any:
+def _person(name: str) -> User:
     from django.contrib.auth import get_user_model
 
     found = get_user_model().objects.filter(username=name).first()
     return found if found is not None else fail(f"there is nobody called '{name}'; see `greenserve user list`", 2)
 
 
-def _sites(names: tuple[str, ...]) -> list[Any]:
+def _sites(names: tuple[str, ...]) -> list[Site]:
     from pools.models import Site
 
     found = list(Site.objects.filter(name__in=names))
