@@ -63,8 +63,8 @@ def rows() -> Iterator[tuple[str, str, str, str, str, str, str, str]]:
             start = DAY + timedelta(seconds=step * STEP_S)
             end = start + timedelta(seconds=STEP_S)
             value = "" if (zone, step) == GAP else f"{curve((step + 0.5) * STEP_S / 3600.0):.1f}"
-            stamps = (f"{moment:%Y-%m-%dT%H:%M}Z" for moment in (start, end))
-            yield (zone, *stamps, "average", value, "gCO2e/kWh", "lifecycle", SOURCE)  # type: ignore[misc]
+            since, until = (f"{moment:%Y-%m-%dT%H:%M}Z" for moment in (start, end))
+            yield (zone, since, until, "average", value, "gCO2e/kWh", "lifecycle", SOURCE)
 
 
 def write(path: Path = FILE) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from core.ports import InstanceSpec
 
@@ -57,9 +58,9 @@ async def _body(request: web.Request, kind: type[T]) -> T:
 
 
 @web.middleware
-async def _errors(request: web.Request, handler: object) -> web.StreamResponse:
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
-        return await handler(request)  # type: ignore[operator, no-any-return]
+        return await handler(request)
     except BadOrder as error:
         return _json({"error": str(error)}, 400)
     except Unknown as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -23,9 +23,12 @@ from pools.wire import ClockPolicy
 from .clock_log import Inputs
 from .engine_figures import EngineKind, Figures, Load
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 EARLY_S = 0.1  # a look a little before its time counts as on time
 
-T = TypeVar("T")
+T = TypeVar("T", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +244,7 @@ def unknown(engine: EngineView) -> str:
 
 def _config(kind: type[T], policy: ClockPolicy) -> T:
     """A controller's configuration from the knobs of the same names; those that are None are its own defaults."""
-    names = {item.name for item in fields(kind)}  # type: ignore[arg-type]  # all of them are dataclasses
+    names = {item.name for item in fields(kind)}
     given = msgspec.structs.asdict(policy)
     return kind(**{name: value for name, value in given.items() if name in names and value is not None})
 
