@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from django.db import connection
+from django.db.backends.utils import CursorWrapper
 from django.utils import timezone
 from numpy.typing import NDArray
 
@@ -241,7 +242,7 @@ def _claim(batches: Sequence[AgentBatch]) -> list[AgentBatch]:
     return [batch for own in by_source.values() for batch in own.values()]
 
 
-def _claim_all(cursor: Any, by_source: Mapping[Source, Iterable[int]]) -> set[Source]:
+def _claim_all(cursor: CursorWrapper, by_source: Mapping[Source, Iterable[int]]) -> set[Source]:
     """The sources whose numbers are claimed now: of these none was known."""
     sources = sorted(by_source)
     agents, boots = (list(column) for column in zip(*sources, strict=True))

@@ -122,7 +122,7 @@ def _write(site: Site, window: Window, made_from: Basis, before: Settlement | No
         currency=site.currency,
         energy_uj=sum(line.amounts["energy_uj"] for line in window.lines),
         unattributed_uj=sum(line.amounts["energy_uj"] for line in window.lines if line.kind == "unattributed"),
-        shares_id=number if shared else before.shares_id,  # type: ignore[union-attr]
+        shares_id=number if before is None or shared else before.shares_id,
     )
     if before is not None:
         with connection.cursor() as cursor:
