@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from django.db import models, transaction
+from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from pools.models import ApiKey, Tenant
@@ -21,7 +21,7 @@ WINDOW = re.compile(r"([1-9][0-9]{0,5})([smhd])")
 UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 WINDOW_S = (60, 14 * 86_400)
 METADATA_KEYS, METADATA_KEY, METADATA_VALUE = 16, 64, 512
-M = TypeVar("M", bound=models.Model)
+M = TypeVar("M", Batch, File)
 
 
 def public_id(uid: uuid.UUID) -> str:
@@ -122,7 +122,7 @@ def page(found: QuerySet[M], cursor: M | None, limit: int, newest_first: bool = 
     """Rows after the cursor by (created_at, id), and whether there are more."""
     sign, less = ("-", "lt") if newest_first else ("", "gt")
     if cursor is not None:
-        at = cursor.created_at  # type: ignore[attr-defined]
+        at = cursor.created_at
         found = found.filter(Q(**{f"created_at__{less}": at}) | Q(created_at=at, **{f"pk__{less}": cursor.pk}))
     rows = list(found.order_by(f"{sign}created_at", f"{sign}pk")[: limit + 1])
     return rows[:limit], len(rows) > limit
