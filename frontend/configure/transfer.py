@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from django.contrib import messages
 from django.core.exceptions import ValidationError
+from django.core.files.uploadedfile import UploadedFile
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
@@ -70,11 +71,11 @@ def bring_in(request: HttpRequest, kind: str) -> HttpResponse:
     return render(request, "frontend/configure/import.html", context)
 
 
-def _read(file: object) -> str:
-    size = getattr(file, "size", 0) or 0
+def _read(file: UploadedFile[bytes]) -> str:
+    size = file.size or 0
     if size > transfer.MOST_BYTES:
         raise ValidationError(f"the file has more than {transfer.MOST_BYTES // 1_000_000} MB: split it")
     try:
-        return str(file.read().decode("utf-8-sig"))  # type: ignore[attr-defined]
+        return str(file.read().decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise ValidationError("the file is not UTF-8: save it as such") from None

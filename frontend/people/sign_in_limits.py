@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 
 from django.core.exceptions import ValidationError
 from django.db import OperationalError, connection, transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
@@ -76,7 +77,7 @@ def free_again_at(key: str, address: str | None, now: datetime) -> datetime | No
     return max((at + WINDOW for at in ends if at is not None), default=None)
 
 
-def _nth(found: object, limit: int) -> datetime | None:
+def _nth(found: QuerySet[AuditEntry], limit: int) -> datetime | None:
     """The moment of the limit-th newest: as long as it is recent, the limit is reached."""
-    moments = list(found.order_by("-at").values_list("at", flat=True)[limit - 1 : limit])  # type: ignore[attr-defined]
+    moments = list(found.order_by("-at").values_list("at", flat=True)[limit - 1 : limit])
     return moments[0] if moments else None
