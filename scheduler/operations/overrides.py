@@ -15,7 +15,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
-from core.types import Loop, Mode, ScaleTo
+from core.types import Command, Loop, Mode, ScaleTo
 from pools.access import audit
 from pools.access.audit import Actor
 from pools.models import Gpu, Instance, Partition, Pool, Service, Site
@@ -181,7 +181,7 @@ def _override(
     site: Site | None,
     loop: Loop,
     words: str,
-    commands: list[Any] | None = None,
+    commands: list[Command] | None = None,
 ) -> Override:
     """Stores it in place of what held the same, and puts it on record."""
     now = timezone.now()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime
-from typing import Any
 
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
 
-from core.types import Reason
+from core.types import Command, Reason
 from pools.access.audit import Actor
 from pools.access.rights import Right, everywhere, require
 from pools.models import Pool, Service, Site
@@ -44,7 +43,7 @@ def record_decision(
     now: datetime,
     pool: Pool | None = None,
     instance_uid: uuid.UUID | None = None,
-    commands: list[Any] | None = None,
+    commands: list[Command] | None = None,
 ) -> None:
     Decision.objects.create(
         kind=loop,

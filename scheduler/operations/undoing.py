@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from core.types import Loop
+from core.types import Command, Loop
 from pools.access.audit import Actor
 from pools.models import Instance, Partition, Pool
 from scheduler.control import pending_plans
@@ -17,6 +16,8 @@ from scheduler.json_values import commands_from_json, to_json
 from scheduler.models import Decision, Override
 
 from .overrides import fix_clock, pin_partition, pin_workers
+
+Act = Callable[[Actor, datetime, str], Override]  # with the expiry and the reason
 
 
 def undoable(decision: Decision) -> str:
@@ -38,7 +39,7 @@ def undo(actor: Actor, decision: Decision, expires_at: datetime, reason: str) ->
     return [act(actor, expires_at, reason) for _, act in _back(decision)]
 
 
-def _back(decision: Decision) -> list[tuple[str, Any]]:
+def _back(decision: Decision) -> list[tuple[str, Act]]:
     """(words, what to call with actor, expiry and reason) of each thing that it changed."""
     if not decision.commands or decision.service is None:
         raise ValidationError("this decision changed nothing that could be undone")
@@ -54,7 +55,7 @@ def _back(decision: Decision) -> list[tuple[str, Any]]:
     return found
 
 
-def _clock_back(decision: Decision) -> tuple[str, Any]:
+def _clock_back(decision: Decision) -> tuple[str, Act]:
     uid = decision.instance_uid
     instance = None if uid is None else Instance.objects.filter(uid=uid).select_related("pool__site").first()
     mhz = decision.inputs.get("from_mhz")
@@ -67,7 +68,7 @@ def _clock_back(decision: Decision) -> tuple[str, Any]:
     return f"the clock of {instance} stays at {mhz:.0f} MHz", act
 
 
-def _partition_back(decision: Decision) -> tuple[str, Any]:
+def _partition_back(decision: Decision) -> tuple[str, Act]:
     now = next((row["partition"] for row in decision.commands if row["type"] == "ChoosePartition"), None)
     present = decision.inputs.get("present")
     before = present.get("partition") if isinstance(present, dict) else None
@@ -81,7 +82,7 @@ def _partition_back(decision: Decision) -> tuple[str, Any]:
     return f"{service} keeps partition {partition}", act
 
 
-def _workers_back(decision: Decision, command: Any) -> tuple[str, Any] | None:
+def _workers_back(decision: Decision, command: Command) -> tuple[str, Act] | None:
     """From the newest decision before this one that set the same pool's workers."""
     key = getattr(command, "pool", None)
     if key is None:
@@ -98,7 +99,7 @@ def _workers_back(decision: Decision, command: Any) -> tuple[str, Any] | None:
     return None
 
 
-def _pin_back(decision: Decision, pool: Pool, workers: Mapping[str, int]) -> tuple[str, Any]:
+def _pin_back(decision: Decision, pool: Pool, workers: Mapping[str, int]) -> tuple[str, Act]:
     def act(actor: Actor, expires_at: datetime, reason: str) -> Override:
         return pin_workers(actor, pool, workers, expires_at, reason, decision)
 
