@@ -14,8 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from core.simulator.kernel.driver import MACRO, WALK, Mode
 from core.simulator.runs.runner import Requests, requests_of, run_scenario, warm_up
 from core.simulator.scenario.scenario import Scenario, parse_scenario, read_scenario
+from tests.oracles.token_by_token import REFERENCE
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 HOUR, WEEK = SCENARIOS / "azure-conv-12xh100.yaml", SCENARIOS / "conversation-week.yaml"
@@ -27,7 +29,7 @@ EIGHT_REPLICAS = {  # the setting in which public simulators were timed: 8 repli
 
 
 def wall_s(
-    scenario: Scenario, requests: Requests, repeats: int, mode: str = "macro", policy: str | None = None
+    scenario: Scenario, requests: Requests, repeats: int, mode: Mode = MACRO, policy: str | None = None
 ) -> float:
     runs = (run_scenario(scenario, requests, policy, mode) for _ in range(repeats))
     return statistics.median(run.figures["wall_s"] for run in runs)
@@ -65,8 +67,8 @@ def main() -> None:
     warm_up(scenario)
     macro_s = wall_s(scenario, requests, REPEATS)
     memory_mb = peak_mb()
-    walk_s = wall_s(scenario, requests, 3, "walk")
-    reference_s = wall_s(scenario, requests, 1, "reference")
+    walk_s = wall_s(scenario, requests, 3, WALK)
+    reference_s = wall_s(scenario, requests, 1, REFERENCE)
     eight = parse_scenario(EIGHT_REPLICAS, HOUR)
     result = {
         "trace": str(trace) if trace else "generated",

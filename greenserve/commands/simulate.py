@@ -75,7 +75,7 @@ RATIOS = ("energy_wh", "carbon_g", "cost_usd", "gpu_hours", "slo_attainment", "g
     metavar="SHARE",
     help="Also search the largest rate that keeps this SLO attainment.",
 )
-@click.option("--mode", type=click.Choice(["macro", "walk", "reference"]), default="macro", show_default=True)
+@click.option("--mode", type=click.Choice(["macro", "walk"]), default="macro", show_default=True)
 @QUIET
 def simulate(
     scenario_file: Path,
@@ -92,21 +92,22 @@ def simulate(
 ) -> None:
     """Run a scenario in the simulator and print what it took: energy, carbon, cost, latencies, SLO attainment.
 
-    --mode walk goes through each iteration instead of jumping between events, reference does so in plain Python: the
-    same figures, later. Ctrl-C prints what was simulated so far.
+    --mode walk goes through each iteration instead of jumping between events: the same figures, later. Ctrl-C prints
+    what was simulated so far.
 
     \b
     greenserve simulate scenarios/azure-conv-12xh100.yaml --trace AzureLLMInferenceTrace_conv.csv
     greenserve simulate scenarios/azure-conv-12xh100.yaml --set workload.rate_rps=8 --policy threshold
     """
     with _errors():
+        from core.simulator.kernel.driver import MODES
         from core.simulator.runs import runner
 
         scenario = _prepare(scenario_file, settings, seed, [policy])
         requests = runner.requests_of(scenario, trace)
         with _progress(not quiet and json_out != "-") as progress, _stoppable(progress) as told:
             segments = DRAWN_SEGMENTS if svg else 0
-            run = runner.run_scenario(scenario, requests, policy, mode, told, parquet, segments)
+            run = runner.run_scenario(scenario, requests, policy, MODES[mode], told, parquet, segments)
         if svg is not None:
             from core.simulator.figures.instance_picture import instance_svg
 

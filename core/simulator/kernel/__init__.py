@@ -1,1 +1,1 @@
-"""The compiled loop, its reference, and the driver that carries commands out in time."""
+"""The compiled loop, and the driver that carries commands out in time."""

@@ -1,4 +1,4 @@
-"""Runs a load on a fleet: `simulate`. One driver for all modes: controls at their epochs, and their delayed effects.
+"""Runs a load on a fleet: `simulate`. One driver for all worlds: controls at their epochs, and their delayed effects.
 
 Total order of events: time, then priority (effects that were under way, then controls from the slowest to the fastest),
 then sequence. At one instant iterations end first, then these, then hand-overs land and requests arrive.
@@ -10,6 +10,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -31,12 +32,10 @@ from core.simulator.kernel.commands import (
     Start,
 )
 from core.simulator.kernel.outcome import Kept, Outcome, Sink
-from core.simulator.kernel.reference import ReferenceWorld
 from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, Load, SimulationError
 from core.simulator.kernel.worlds import CompiledWorld
 from core.types import ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
 
-MODES = ("macro", "walk", "reference")
 _SLICE_S = 600.0  # how often progress is told and Ctrl-C is heard, at the most
 _SLICES = 64  # of a load's time span, where it is known
 _OFFERS = 1000
@@ -149,11 +148,37 @@ class World(Protocol):
         ...
 
 
+class WorldMaker(Protocol):
+    def __call__(
+        self,
+        fleet: FleetSpec,
+        blocks: Iterator[Load],
+        sink: Sink,
+        *,
+        bin_s: float,
+        keep_events: int,
+        keep_segments: int,
+    ) -> World: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """A way to go through time: its name among the figures, and the world that does so."""
+
+    name: str
+    world: WorldMaker
+
+
+MACRO = Mode("macro", CompiledWorld)
+WALK = Mode("walk", partial(CompiledWorld, walk=True))
+MODES = {mode.name: mode for mode in (MACRO, WALK)}
+
+
 def simulate(
     fleet: FleetSpec,
     load: Load | Iterable[Load],
     *,
-    mode: str = "macro",
+    mode: Mode = MACRO,
     controls: Sequence[Control] = (),
     router: Router | None = None,
     clock_switch_s: Callable[[InstanceSpec], float] = lambda spec: 0.0,
@@ -169,8 +194,7 @@ def simulate(
 
     Args:
         load: All requests, or blocks of them in order of time, of which only one and those in flight are in memory.
-        mode: `macro` jumps from event to event; `walk` is the same compiled code, one iteration at a time; `reference`
-            is plain Python, token by token.
+        mode: MACRO jumps from event to event; WALK is the same compiled code, one iteration at a time.
         router: Places each request, in the place of the pools' own routing.
         clock_switch_s: How long after its command an instance's clock changes.
         sink: Takes the requests as they end; none: the outcome has them all.
@@ -186,18 +210,12 @@ def simulate(
         SimulationError: A block is out of order or does not go with the fleet, no request fits any instance of its
             pool, or a control asks for what there is not.
     """
-    if mode not in MODES:
-        raise SimulationError(f"unknown mode '{mode}'; known: {', '.join(MODES)}")
     if not 0.0 < bin_s < math.inf:
         raise SimulationError(f"bin_s must be above 0, not {bin_s}")
     kept = Kept() if sink is None else None
     taker: Sink = kept if kept is not None else sink  # type: ignore[assignment]
     blocks = _checked(fleet, iter([load] if isinstance(load, Load) else load), bool(controls))
-    world: World
-    if mode == "reference":
-        world = ReferenceWorld(fleet, blocks, taker)
-    else:
-        world = CompiledWorld(fleet, blocks, taker, bin_s, mode == "walk", keep_events, keep_segments)
+    world = mode.world(fleet, blocks, taker, bin_s=bin_s, keep_events=keep_events, keep_segments=keep_segments)
     span_s = float(load.arrival_s[-1]) if isinstance(load, Load) else math.inf
     driver = _Driver(fleet, world, controls, router, clock_switch_s, offers)
     outcome = driver.run(max(1.0, min(slice_s, span_s / _SLICES)), progress)

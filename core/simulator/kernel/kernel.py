@@ -3,8 +3,8 @@
 Between two events of an instance (a completion, an admission, a preemption, a clock change) its batch is constant and
 the context K grows by the batch B with each iteration. Iteration time and energy are linear in K, so m iterations are
 an arithmetic series: the instance jumps over them at once. Iterations with a prefill in them are events themselves;
-those that throttle at the TDP are not linear and are walked one by one. The rules are those of `reference.py`, which
-walks every token in plain Python; a property test holds the two against each other.
+those that throttle at the TDP are not linear and are walked one by one. The rules are those of the tests' oracle, which
+walks every token in plain Python (`tests/oracles/token_by_token.py`); a property test holds the two against each other.
 
 Instances meet only where a request is routed, so there is no heap: arrivals are taken in order, and an instance is
 brought to an arrival's time only when its state matters to the router. While requests are about to move from one

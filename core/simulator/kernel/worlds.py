@@ -110,11 +110,13 @@ class CompiledWorld:
         fleet: FleetSpec,
         blocks: Iterator[Load],
         sink: Sink,
+        *,
         bin_s: float,
-        walk: bool,
         keep_events: int,
         keep_segments: int,
+        walk: bool = False,
     ) -> None:
+        """`walk`: one iteration at a time instead of jumps between events."""
         self._fleet, self._blocks, self._sink = fleet, blocks, sink
         self._specs: list[InstanceSpec] = []
         self._pool: list[int] = []

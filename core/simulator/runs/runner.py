@@ -19,7 +19,7 @@ from core.simulator.figures.run_tables import ParquetSink, Tee
 from core.simulator.kernel import kernel
 from core.simulator.kernel.arrivals import Arrivals
 from core.simulator.kernel.commands import Control
-from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.driver import MACRO, Mode, simulate
 from core.simulator.kernel.outcome import Floats, Ints, Outcome, Sink
 from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, Load, load
 from core.simulator.kernel.worlds import cost_row
@@ -152,7 +152,7 @@ def run_scenario(
     scenario: Scenario,
     requests: Requests,
     policy: str | None = None,
-    mode: str = "macro",
+    mode: Mode = MACRO,
     progress: Callable[[float | None, float], None] | None = None,
     parquet: Path | None = None,
     keep_segments: int = 0,
@@ -209,7 +209,7 @@ def run_scenario(
         tables.close(outcome)
     found = figures.summary(outcome, scenario.sites)
     wall_s = time.perf_counter() - began
-    head = {"scenario": scenario.name, "policy": policy or config.name, "mode": mode, "seed": scenario.seed}
+    head = {"scenario": scenario.name, "policy": policy or config.name, "mode": mode.name, "seed": scenario.seed}
     tail = {
         "refused_commands": outcome.refused,
         "trace_rows_left_out": requests.tally.failed,

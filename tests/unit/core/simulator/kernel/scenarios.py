@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import strategies as st
 
 from core.engine.engine_model import GPUS
@@ -19,6 +20,7 @@ from core.simulator.kernel.commands import (
     SimCommand,
     Start,
 )
+from core.simulator.kernel.driver import MACRO, WALK
 from core.simulator.kernel.simulated import (
     FixedCosts,
     FleetSpec,
@@ -30,6 +32,9 @@ from core.simulator.kernel.simulated import (
     load,
 )
 from core.types import ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
+from tests.oracles.token_by_token import REFERENCE
+
+MODES = pytest.mark.parametrize("mode", [MACRO, WALK, REFERENCE], ids=lambda mode: mode.name)
 
 CONFIGURATIONS = [
     ("Llama2-70B", "H100-SXM-80GB", 8, "vllm-v1"),

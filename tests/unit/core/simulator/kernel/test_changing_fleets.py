@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from core.simulator.kernel.commands import OFF, Assign, Drain, FleetView, Reshard, SimCommand, Start
-from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.driver import MACRO, Mode, simulate
 from core.simulator.kernel.kernel import DONE, REJECTED
 from core.simulator.kernel.outcome import Outcome
 from core.simulator.kernel.simulated import (
@@ -24,9 +24,8 @@ from core.simulator.kernel.simulated import (
     load,
 )
 from core.types import SetSmClock
-from tests.unit.core.simulator.kernel.scenarios import Schedule
+from tests.unit.core.simulator.kernel.scenarios import MODES, Schedule
 
-MODES = pytest.mark.parametrize("mode", ["macro", "walk", "reference"])
 SPEC = InstanceSpec("i0", "fixed", "fixed", 1, 1.0, costs=FixedCosts(base_s=1.0, busy_w=100.0, idle_w=10.0))
 ONE = FleetSpec((SPEC,), (PoolSpec("all", (0,)),))
 
@@ -41,7 +40,7 @@ def stages(handover: Handover, budget: int = 2048) -> FleetSpec:
 
 
 def run(
-    mode: str,
+    mode: Mode,
     fleet: FleetSpec,
     rows: list[tuple[float, int, int]],
     *commands: tuple[int, SimCommand],
@@ -62,7 +61,7 @@ def run(
     ],
 )
 def test_decode_goes_on_elsewhere_when_prefill_and_decode_are_apart(
-    mode: str, budget: int, chunked: bool, finish_s: float
+    mode: Mode, budget: int, chunked: bool, finish_s: float
 ) -> None:
     handover = Handover("second", "prompt", token_s=0.1, latency_s=0.5, chunked=chunked)
     out = run(mode, stages(handover, budget), [(0.0, 10, 3)])
@@ -73,7 +72,7 @@ def test_decode_goes_on_elsewhere_when_prefill_and_decode_are_apart(
 
 
 @MODES
-def test_second_instance_ends_the_prompt_when_the_split_lies_within_it(mode: str) -> None:
+def test_second_instance_ends_the_prompt_when_the_split_lies_within_it(mode: Mode) -> None:
     out = run(mode, stages(Handover("second", 0.25)), [(0.0, 10, 10)])  # 5 of 20 tokens
     assert out.rows["first_token_s"].tolist() == [2.0]
     assert out.rows["finish_s"].tolist() == [11.0]
@@ -81,7 +80,7 @@ def test_second_instance_ends_the_prompt_when_the_split_lies_within_it(mode: str
 
 
 @MODES
-def test_second_instance_takes_the_last_tokens_when_the_split_lies_within_the_output(mode: str) -> None:
+def test_second_instance_takes_the_last_tokens_when_the_split_lies_within_the_output(mode: Mode) -> None:
     out = run(mode, stages(Handover("second", 0.75)), [(0.0, 10, 10)])  # 15 of 20: six tokens come from the first
     assert out.rows["finish_s"].tolist() == [10.0]
     assert out.spent_j["decode"].tolist() == [500.0, 400.0]
@@ -89,7 +88,7 @@ def test_second_instance_takes_the_last_tokens_when_the_split_lies_within_the_ou
 
 
 @MODES
-def test_landed_request_goes_on_decoding_when_a_whole_prompt_has_all_the_budget(mode: str) -> None:
+def test_landed_request_goes_on_decoding_when_a_whole_prompt_has_all_the_budget(mode: Mode) -> None:
     pools = (PoolSpec("first", (0,), handover=Handover("second", latency_s=0.5)), PoolSpec("second", (1,)))
     fleet = FleetSpec((spec("i0"), spec("i1", budget=4)), pools, (0, 1))
     requests = load([0.0, 0.0, 0.0], [10, 40, 40], [3, 1, 1], request_class=[0, 1, 1])
@@ -101,7 +100,7 @@ def test_landed_request_goes_on_decoding_when_a_whole_prompt_has_all_the_budget(
 
 
 @MODES
-def test_landed_prompt_is_ended_before_others_begin_when_it_was_cut(mode: str) -> None:
+def test_landed_prompt_is_ended_before_others_begin_when_it_was_cut(mode: Mode) -> None:
     pools = (PoolSpec("first", (0,), handover=Handover("second", 0.5)), PoolSpec("second", (1,)))
     fleet = FleetSpec((spec("i0"), spec("i1", budget=4)), pools, (0, 1))
     requests = load([0.0] * 4, [22, 12, 12, 12], [2, 1, 1, 1], request_class=[0, 1, 1, 1])
@@ -111,7 +110,7 @@ def test_landed_prompt_is_ended_before_others_begin_when_it_was_cut(mode: str) -
 
 
 @MODES
-def test_landed_request_waits_when_there_is_no_room_for_its_next_token(mode: str) -> None:
+def test_landed_request_waits_when_there_is_no_room_for_its_next_token(mode: Mode) -> None:
     pools = (PoolSpec("first", (0,), handover=Handover("second")), PoolSpec("second", (1,)))
     small = replace(spec("i1"), kv_capacity_tokens=20)
     fleet = FleetSpec((spec("i0"), small), pools, (0, 1))
@@ -121,7 +120,7 @@ def test_landed_request_waits_when_there_is_no_room_for_its_next_token(mode: str
 
 
 @MODES
-def test_requests_wait_and_the_start_costs_when_the_first_instance_comes_up(mode: str) -> None:
+def test_requests_wait_and_the_start_costs_when_the_first_instance_comes_up(mode: Mode) -> None:
     empty = FleetSpec((), (PoolSpec("all", ()),))
     out = run(mode, empty, [(1.0, 10, 2), (2.0, 10, 1)], (0, Start(SPEC, "all", 3.0)))
     assert out.rows["first_token_s"].tolist() == [4.0, 5.0]  # the second joins the next iteration
@@ -130,7 +129,7 @@ def test_requests_wait_and_the_start_costs_when_the_first_instance_comes_up(mode
 
 
 @MODES
-def test_instance_is_off_after_its_last_request_when_drained(mode: str) -> None:
+def test_instance_is_off_after_its_last_request_when_drained(mode: Mode) -> None:
     two = FleetSpec((spec("i0"), spec("i1")), (PoolSpec("all", (0, 1)),))
     out = run(mode, two, [(0.0, 10, 4), (2.5, 10, 4), (3.5, 10, 4)], (2, Drain("i0")))
     assert out.rows["instance"].tolist() == [0, 1, 1]
@@ -140,7 +139,7 @@ def test_instance_is_off_after_its_last_request_when_drained(mode: str) -> None:
 
 
 @MODES
-def test_shadow_takes_over_when_it_is_ready(mode: str) -> None:
+def test_shadow_takes_over_when_it_is_ready(mode: Mode) -> None:
     start = Start(spec("shadow"), "all", 2.0, replaces=("i0",))
     out = run(mode, ONE, [(0.0, 10, 5), (2.5, 10, 1), (3.5, 10, 1)], (1, start))
     assert out.rows["instance"].tolist() == [0, 0, 1]
@@ -149,7 +148,7 @@ def test_shadow_takes_over_when_it_is_ready(mode: str) -> None:
 
 
 @MODES
-def test_an_off_instance_of_the_same_kind_is_used_again_when_one_is_started(mode: str) -> None:
+def test_an_off_instance_of_the_same_kind_is_used_again_when_one_is_started(mode: Mode) -> None:
     two = FleetSpec((spec("i0"), spec("i1")), (PoolSpec("all", (0, 1)),))
     out = run(mode, two, [(9.0, 10, 1)], (1, Drain("i1")), (3, Start(spec("other"), "all", 1.0)))
     assert [s.name for s in out.instances] == ["i0", "i1"]
@@ -160,12 +159,12 @@ def test_a_gpu_with_a_higher_top_clock_starts_when_another_is_off() -> None:
     slow = InstanceSpec("slow", "Llama3-8B", "A100-80GB", 1, 1410.0)
     fast = InstanceSpec("fast", "Llama3-8B", "H100-SXM-80GB", 1, 1980.0)
     two = FleetSpec((slow, replace(slow, name="other")), (PoolSpec("all", (0, 1)),))
-    out = run("macro", two, [(9.0, 10, 1)], (1, Drain("other")), (3, Start(fast, "all", 1.0)))
+    out = run(MACRO, two, [(9.0, 10, 1)], (1, Drain("other")), (3, Start(fast, "all", 1.0)))
     assert [s.gpu for s in out.instances] == ["A100-80GB", "A100-80GB", "H100-SXM-80GB"]
 
 
 @MODES
-def test_requests_go_on_with_their_cache_when_their_gpus_are_resharded(mode: str) -> None:
+def test_requests_go_on_with_their_cache_when_their_gpus_are_resharded(mode: Mode) -> None:
     reshard = Reshard(("i0",), (spec("a"), spec("b")), transfer_s=1.5, sync_s=1.5)
     out = run(mode, ONE, [(0.0, 10, 5), (0.0, 10, 5)], (1, reshard))
     # The second joins an iteration later. Asked at 1 s, halted at 2.5 s, the iteration ends at 3 s with tokens 3 and 2;
@@ -179,7 +178,7 @@ def test_requests_go_on_with_their_cache_when_their_gpus_are_resharded(mode: str
 
 
 @MODES
-def test_run_ends_with_the_last_iteration_when_that_leaves_nothing_but_a_rejection(mode: str) -> None:
+def test_run_ends_with_the_last_iteration_when_that_leaves_nothing_but_a_rejection(mode: Mode) -> None:
     small = replace(spec("a"), kv_capacity_tokens=12)
     out = run(mode, ONE, [(0.0, 10, 5)], (1, Reshard(("i0",), (small,), transfer_s=0.0, sync_s=0.0)), every_s=0.7)
     assert out.rows["status"].tolist() == [REJECTED]
@@ -187,27 +186,27 @@ def test_run_ends_with_the_last_iteration_when_that_leaves_nothing_but_a_rejecti
 
 
 @MODES
-def test_requests_are_rejected_and_counted_when_nobody_comes_to_serve_them(mode: str) -> None:
+def test_requests_are_rejected_and_counted_when_nobody_comes_to_serve_them(mode: Mode) -> None:
     out = run(mode, ONE, [(0.0, 10, 2), (5.0, 10, 2)], (1, Drain("i0")))
     assert out.rows["status"].tolist() == [DONE, REJECTED]
 
 
 @MODES
-def test_requests_go_to_another_pool_when_their_cell_is_assigned_to_it(mode: str) -> None:
+def test_requests_go_to_another_pool_when_their_cell_is_assigned_to_it(mode: Mode) -> None:
     two = FleetSpec((spec("i0"), spec("i1")), (PoolSpec("a", (0,)), PoolSpec("b", (1,))), (0,))
     out = run(mode, two, [(0.0, 10, 1), (2.5, 10, 1)], (2, Assign({0: "b"})))
     assert out.rows["instance"].tolist() == [0, 1]
 
 
 @MODES
-def test_requests_are_shared_out_by_weight_when_routed_so(mode: str) -> None:
+def test_requests_are_shared_out_by_weight_when_routed_so(mode: Mode) -> None:
     two = FleetSpec((spec("i0"), spec("i1")), (PoolSpec("all", (0, 1), "weighted"),), (0,), (3.0, 1.0))
     out = run(mode, two, [(float(t), 10, 1) for t in range(8)])
     assert np.bincount(out.rows["instance"]).tolist() == [6, 2]
 
 
 @MODES
-def test_clock_changes_later_when_switching_takes_time(mode: str) -> None:
+def test_clock_changes_later_when_switching_takes_time(mode: Mode) -> None:
     real = InstanceSpec("i0", "Llama3-70B", "A100-80GB", 4, 1410.0)
     line = FleetSpec((real,), (PoolSpec("all", (0,)),))
     slow = [Schedule(((0, SetSmClock("i0", 600.0)),), 100.0)]
@@ -243,16 +242,16 @@ def test_view_tells_what_happened_when_a_control_looks() -> None:
 
 def test_command_is_refused_when_it_comes_too_late() -> None:
     reshard = Reshard(("i0",), (spec("a"),), transfer_s=3.0, sync_s=1.0)
-    out = run("macro", ONE, [(0.0, 10, 9)], (1, reshard), (2, Drain("i0")), (2, reshard))
+    out = run(MACRO, ONE, [(0.0, 10, 9)], (1, reshard), (2, Drain("i0")), (2, reshard))
     assert out.refused == 2
     assert out.rows["status"].tolist() == [DONE]
 
 
 def test_run_is_refused_when_a_control_names_what_is_not_there() -> None:
     with pytest.raises(SimulationError, match="there is no such instance"):
-        run("macro", ONE, [(0.0, 10, 9)], (1, Drain("i7")))
+        run(MACRO, ONE, [(0.0, 10, 9)], (1, Drain("i7")))
     with pytest.raises(SimulationError, match="there is no pool 'b'; known: all"):
-        run("macro", ONE, [(0.0, 10, 9)], (1, Start(SPEC, "b", 0.0)))
+        run(MACRO, ONE, [(0.0, 10, 9)], (1, Start(SPEC, "b", 0.0)))
 
 
 def test_instance_stays_off_when_drained_while_it_starts() -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from core.simulator.kernel.commands import Assign, FleetView, Placement, RequestView, SimCommand
-from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.driver import MACRO, Mode, simulate
 from core.simulator.kernel.kernel import DONE, FINISHED
 from core.simulator.kernel.outcome import Outcome
 from core.simulator.kernel.simulated import (
@@ -23,9 +23,8 @@ from core.simulator.kernel.simulated import (
     load,
 )
 from core.types import ReorderQueue, ResteerRequests, SquashRequests
-from tests.unit.core.simulator.kernel.scenarios import Schedule
+from tests.unit.core.simulator.kernel.scenarios import MODES, Schedule
 
-MODES = pytest.mark.parametrize("mode", ["macro", "walk", "reference"])
 COSTS = FixedCosts(base_s=1.0, busy_w=100.0, idle_w=10.0)
 FOUR = [(0.0, 10, 1)] * 4  # one after another: done at 1, 2, 3 and 4 s
 
@@ -56,7 +55,7 @@ class First:
 
 
 def run(
-    mode: str,
+    mode: Mode,
     fleet: FleetSpec,
     rows: list[tuple[float, int, int]],
     *commands: tuple[int, SimCommand],
@@ -79,7 +78,7 @@ def run(
 
 
 @MODES
-def test_named_requests_take_their_places_in_the_new_order_when_reordered(mode: str) -> None:
+def test_named_requests_take_their_places_in_the_new_order_when_reordered(mode: Mode) -> None:
     # At 1 s the second is admitted; 2, 3 and 4 wait, and only 4 and 2 are named: they change places.
     out = run(mode, two(), [*FOUR, FOUR[0]], (1, ReorderQueue("i0", ("4", "2", "9"))))
     assert out.rows["finish_s"].tolist() == [1.0, 2.0, 5.0, 4.0, 3.0]
@@ -87,7 +86,7 @@ def test_named_requests_take_their_places_in_the_new_order_when_reordered(mode: 
 
 
 @MODES
-def test_smaller_request_goes_on_at_once_when_it_comes_before_one_that_found_no_room(mode: str) -> None:
+def test_smaller_request_goes_on_at_once_when_it_comes_before_one_that_found_no_room(mode: Mode) -> None:
     fleet = FleetSpec((spec("i0", room=40),), (PoolSpec("a", (0,)),))
     rows = [(0.0, 10, 20), (0.5, 32, 1), (0.5, 5, 1)]
     waits = run(mode, fleet, rows)
@@ -97,7 +96,7 @@ def test_smaller_request_goes_on_at_once_when_it_comes_before_one_that_found_no_
 
 
 @MODES
-def test_order_stays_when_nobody_named_waits_or_the_queue_has_its_own(mode: str) -> None:
+def test_order_stays_when_nobody_named_waits_or_the_queue_has_its_own(mode: Mode) -> None:
     out = run(mode, two(), FOUR, (1, ReorderQueue("i0", ("0", "77"))), (1, ReorderQueue("i1", ("2",))))
     assert out.rows["finish_s"].tolist() == [1.0, 2.0, 3.0, 4.0]
     assert out.refused == 2
@@ -107,7 +106,7 @@ def test_order_stays_when_nobody_named_waits_or_the_queue_has_its_own(mode: str)
 
 
 @MODES
-def test_waiting_requests_are_served_elsewhere_when_resteered(mode: str) -> None:
+def test_waiting_requests_are_served_elsewhere_when_resteered(mode: Mode) -> None:
     out = run(mode, two(), FOUR, (1, ResteerRequests("i0", (("3", "i1"), ("2", "i1")))))
     assert out.rows["instance"].tolist() == [0, 0, 1, 1]
     assert out.rows["pool"].tolist() == [0, 0, 1, 1]
@@ -116,7 +115,7 @@ def test_waiting_requests_are_served_elsewhere_when_resteered(mode: str) -> None
 
 
 @MODES
-def test_requests_stay_when_they_have_begun_or_the_other_cannot_take_them(mode: str) -> None:
+def test_requests_stay_when_they_have_begun_or_the_other_cannot_take_them(mode: Mode) -> None:
     moves = (("0", "i1"), ("1", "i0"), ("2", "i1"), ("77", "i1"))
     out = run(mode, two(room=5), [(0.0, 10, 5), *FOUR[1:]], (1, ResteerRequests("i0", moves)))
     assert out.rows["instance"].tolist() == [0] * 4
@@ -124,7 +123,7 @@ def test_requests_stay_when_they_have_begun_or_the_other_cannot_take_them(mode: 
 
 
 @MODES
-def test_request_with_a_split_stays_in_its_pool_when_resteered(mode: str) -> None:
+def test_request_with_a_split_stays_in_its_pool_when_resteered(mode: Mode) -> None:
     pools = (PoolSpec("a", (0,), handover=Handover("b", "prompt")), PoolSpec("b", (1,)))
     out = run(mode, two(pools), [(0.0, 10, 2)] * 3, (1, ResteerRequests("i0", (("2", "i1"),))))
     assert out.refused == 1
@@ -135,7 +134,7 @@ def test_request_with_a_split_stays_in_its_pool_when_resteered(mode: str) -> Non
 
 
 @MODES
-def test_squashed_request_comes_again_later_and_its_latency_counts_from_its_first_arrival(mode: str) -> None:
+def test_squashed_request_comes_again_later_and_its_latency_counts_from_its_first_arrival(mode: Mode) -> None:
     router = First()
     out = run(mode, two(), FOUR, (1, SquashRequests("i0", ("2", "3"), 3.5)), router=router)
     assert out.rows["retries"].tolist() == [0, 0, 1, 1]
@@ -146,14 +145,14 @@ def test_squashed_request_comes_again_later_and_its_latency_counts_from_its_firs
 
 
 @MODES
-def test_squashed_request_goes_where_its_class_is_served_then_when_there_is_no_router(mode: str) -> None:
+def test_squashed_request_goes_where_its_class_is_served_then_when_there_is_no_router(mode: Mode) -> None:
     out = run(mode, two(), FOUR, (1, SquashRequests("i0", ("3",), 2.0)), (2, Assign({0: "b"})))
     assert out.rows["instance"].tolist() == [0, 0, 0, 1]
     assert out.rows["finish_s"][3] == 4.0
 
 
 @MODES
-def test_work_is_lost_and_paid_for_when_a_landed_part_is_squashed(mode: str) -> None:
+def test_work_is_lost_and_paid_for_when_a_landed_part_is_squashed(mode: Mode) -> None:
     # Half of each prompt is computed on i0. At 2 s both are on i1, where request 0 is served; 1 waits and is squashed.
     pools = (PoolSpec("a", (0,), handover=Handover("b", 0.45)), PoolSpec("b", (1,)))
     rows = [(0.0, 20, 2), (0.0, 20, 2)]
@@ -166,7 +165,7 @@ def test_work_is_lost_and_paid_for_when_a_landed_part_is_squashed(mode: str) -> 
 
 
 @MODES
-def test_request_with_a_token_stays_when_squashed(mode: str) -> None:
+def test_request_with_a_token_stays_when_squashed(mode: Mode) -> None:
     out = run(mode, two(), [(0.0, 10, 5), (0.0, 10, 1)], (2, SquashRequests("i0", ("0", "1"), 1.0)))
     assert out.rows["retries"].tolist() == [0, 0]
     assert out.refused == 2
@@ -174,4 +173,4 @@ def test_request_with_a_token_stays_when_squashed(mode: str) -> None:
 
 def test_run_is_refused_when_a_request_is_no_number() -> None:
     with pytest.raises(SimulationError, match="named the request 'r1'"):
-        run("macro", two(), FOUR, (1, SquashRequests("i0", ("r1",), 1.0)))
+        run(MACRO, two(), FOUR, (1, SquashRequests("i0", ("r1",), 1.0)))

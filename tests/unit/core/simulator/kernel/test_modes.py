@@ -1,4 +1,4 @@
-"""The laws: both modes give the same run, energy is conserved, nothing is lost."""
+"""The laws: the compiled kernel and the oracle give the same run, energy is conserved, nothing is lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.engine.engine_model import GPUS
-from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.driver import MACRO, WALK, Mode, simulate
 from core.simulator.kernel.kernel import (
     ADMITTED,
     DONE,
@@ -25,6 +25,7 @@ from core.simulator.kernel.kernel import (
 from core.simulator.kernel.outcome import Outcome
 from core.simulator.kernel.simulated import FleetSpec, Handover, Load, SimulationError
 from core.types import SetSmClock
+from tests.oracles.token_by_token import REFERENCE
 from tests.unit.core.simulator.kernel.scenarios import Schedule, Turns, emergencies, fleets, loads, schedules
 from tests.unit.laws import examples, thorough
 
@@ -43,7 +44,7 @@ OFFERS = 30  # of what no instance of a scenario can hold, before it is refused
 def run(
     fleet: FleetSpec,
     load: Load | list[Load],
-    mode: str,
+    mode: Mode,
     control: Schedule,
     switch_s: float = 0.0,
     router: Turns | None = None,
@@ -75,7 +76,7 @@ def by_instance(outcome: Outcome) -> dict[int, list[tuple[int, int]]]:
 def test_macro_mode_equals_the_reference_when_scenarios_are_random(data: st.DataObject) -> None:
     fleet, load = data.draw(fleets()), data.draw(LOADS)
     control, switch_s = data.draw(schedules(fleet)), data.draw(st.sampled_from([0.0, 0.2]))
-    macro, reference = (run(fleet, load, mode, control, switch_s) for mode in ("macro", "reference"))
+    macro, reference = (run(fleet, load, mode, control, switch_s) for mode in (MACRO, REFERENCE))
     assert (macro is None) == (reference is None)
     if macro is None or reference is None:
         return
@@ -107,7 +108,7 @@ def test_macro_mode_equals_the_reference_when_scenarios_are_random(data: st.Data
 def test_laws_hold_when_scenarios_are_random(data: st.DataObject) -> None:
     fleet, load = data.draw(fleets()), data.draw(LOADS)
     control = data.draw(schedules(fleet))
-    mode = data.draw(st.sampled_from(["macro", "walk"]))
+    mode = data.draw(st.sampled_from([MACRO, WALK]))
     controls = [control] if control.commands else []
     try:
         out = simulate(fleet, load, mode=mode, controls=controls, keep_events=EVENTS, keep_segments=EVENTS, bin_s=1.7)
@@ -156,8 +157,8 @@ def test_laws_hold_when_scenarios_are_random(data: st.DataObject) -> None:
 def test_run_is_the_same_when_requests_come_in_blocks(data: st.DataObject) -> None:
     fleet, load = data.draw(fleets()), data.draw(LOADS)
     control, size = data.draw(schedules(fleet)), data.draw(st.integers(1, 10))
-    whole = run(fleet, load, "macro", control)
-    parts = run(fleet, [load[k : k + size] for k in range(0, len(load), size)], "macro", control)
+    whole = run(fleet, load, MACRO, control)
+    parts = run(fleet, [load[k : k + size] for k in range(0, len(load), size)], MACRO, control)
     if whole is None or parts is None:  # the first block alone may not fit anywhere
         return
     for name in ("number", "status", "instance", "finish_s", "energy_j", "itl_p99_s"):
@@ -178,8 +179,7 @@ def test_modes_agree_and_show_the_same_when_a_router_places_requests(data: st.Da
     drawn = st.lists(st.tuples(st.integers(0, 20), emergencies(names)), max_size=8)
     control = Schedule(tuple(data.draw(drawn)))
     macro, reference = (
-        run(fleet, load, mode, control, router=router)
-        for mode, router in zip(("macro", "reference"), routers, strict=True)
+        run(fleet, load, mode, control, router=router) for mode, router in zip((MACRO, REFERENCE), routers, strict=True)
     )
     assert (macro is None) == (reference is None)
     if macro is None or reference is None:

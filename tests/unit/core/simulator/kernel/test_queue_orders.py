@@ -16,8 +16,7 @@ from core.simulator.kernel.simulated import (
     SimulationError,
     load,
 )
-
-MODES = ("macro", "walk", "reference")
+from tests.unit.core.simulator.kernel.scenarios import MODES
 
 
 def fleet(scheduling: Scheduling, costs: FixedCosts, tokens: int, sequences: int = 64) -> FleetSpec:
@@ -35,7 +34,7 @@ def fleet(scheduling: Scheduling, costs: FixedCosts, tokens: int, sequences: int
     return FleetSpec((server,), (PoolSpec("all", (0,)),))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@MODES
 def test_requests_of_like_laxity_end_when_prompts_take_longer_than_the_order_reckons(mode):
     # A prompt takes 40 s of which the order knows 20: whoever waits becomes the more urgent one, again and again.
     rules = Scheduling("llf", token_s=0.1, prefill_token_s=0.5, preempts_s=1.0)
@@ -46,7 +45,7 @@ def test_requests_of_like_laxity_end_when_prompts_take_longer_than_the_order_rec
     assert out.rows["preemptions"].sum() <= 6  # at most one for each token
 
 
-@pytest.mark.parametrize("mode", MODES)
+@MODES
 def test_short_prompts_come_along_with_a_long_one_when_chunks_are_limited(mode):
     costs = FixedCosts(0.01, 0.001, 0.001)
     requests = load([0.0, 0.001], [4000, 50], [2, 2])

@@ -12,12 +12,13 @@ from core.engine.engine_model import engine_model
 from core.simulator.fields import ScenarioError
 from core.simulator.kernel import kernel
 from core.simulator.kernel.commands import SERVING, FleetView, Placement, RequestView, Sequences
-from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.driver import MACRO, simulate
 from core.simulator.kernel.simulated import FleetSpec, PoolSpec, SimulationError, load
 from core.simulator.policies import ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, build, read_policy
 from core.simulator.policies.dynaserve import DynaserveConfig
 from core.simulator.policies.dynaserve.books import Books, Engine, Placed
 from core.types import Limits
+from tests.oracles.token_by_token import REFERENCE
 from tests.unit.core.simulator.policies.worlds import templates
 
 A100, MODEL = "A100-80GB", "Qwen2.5-14B"
@@ -47,7 +48,7 @@ def poisson(rps, seconds, prompt, output, seed=3, **more):
     return load(at, *lengths, **more)
 
 
-def run(config, requests, gpus=2, mode="macro", router=None, **more):
+def run(config, requests, gpus=2, mode=MACRO, router=None, **more):
     plan = build(config, world(gpus, **more))
     members = [tuple(n for n, m in enumerate(plan.members) if m.pool == pool.name) for pool in plan.pools]
     pools = [PoolSpec(p.name, own, p.routing, p.handover) for p, own in zip(plan.pools, members, strict=True)]
@@ -291,7 +292,7 @@ def test_work_to_come_counts_until_it_has_landed_or_is_late():
 
 def test_modes_agree_and_runs_repeat():
     requests = poisson(3.0, 15.0, 900, 40)
-    finish = [run(policy(), requests, mode=mode)[0].rows["finish_s"] for mode in ("macro", "macro", "reference")]
+    finish = [run(policy(), requests, mode=mode)[0].rows["finish_s"] for mode in (MACRO, MACRO, REFERENCE)]
     assert finish[0].tolist() == finish[1].tolist()
     np.testing.assert_allclose(finish[0], finish[2], rtol=1e-9)
 

@@ -11,7 +11,7 @@ from core.algorithms.placement.model_placement import PlacementConfig
 from core.engine.engine_model import engine_model, gpu
 from core.engine.overheads import clock_switch_s
 from core.simulator.fields import ScenarioError
-from core.simulator.kernel.driver import simulate
+from core.simulator.kernel.driver import MACRO, simulate
 from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, PoolSpec, SimulationError, load
 from core.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, build
 from core.simulator.policies.muserve import NAMES, MuServeConfig
@@ -20,6 +20,7 @@ from core.simulator.policies.muserve.replicas import Slot, clock_domains, parts
 from core.simulator.policies.observe import first_view
 from core.simulator.policies.policy_registry import read_policy
 from core.types import Limits
+from tests.oracles.token_by_token import REFERENCE
 
 V100 = "V100-16GB"
 EAGER = "eager-2023-a100"
@@ -266,7 +267,7 @@ def test_compiled_and_reference_agree_when_a_gpu_is_shared():
     spec = replace(world.templates[0], gpu_share=0.4, kv_capacity_tokens=2000)
     fleet = FleetSpec((spec,), (PoolSpec("chat", (0,)),))
     requests = requests_of(world, 60.0)
-    macro, reference = (simulate(fleet, requests, mode=mode) for mode in ("macro", "reference"))
+    macro, reference = (simulate(fleet, requests, mode=mode) for mode in (MACRO, REFERENCE))
     assert energy_j(macro) == pytest.approx(energy_j(reference), rel=1e-9)
     whole = simulate(replace(fleet, instances=(replace(spec, gpu_share=1.0),)), requests)
     assert energy_j(macro) < energy_j(whole)

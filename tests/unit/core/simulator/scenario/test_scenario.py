@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from core.simulator.fields import ScenarioError
+from core.simulator.kernel.driver import MACRO, Mode
 from core.simulator.kernel.outcome import Outcome
 from core.simulator.policies import FreeshConfig, ThresholdConfig
 from core.simulator.runs import runner
@@ -21,6 +22,7 @@ from core.simulator.runs.runner import capacity, requests_of, run_scenario
 from core.simulator.scenario.scenario import policy_of, read_scenario
 from greenserve.cli import cli
 from greenserve.env import ROOT
+from tests.oracles.token_by_token import REFERENCE
 
 SCENARIOS = ROOT / "scenarios"
 SMALL = """
@@ -44,7 +46,7 @@ def small(tmp_path: Path) -> Path:
     return path
 
 
-def figures(path: Path, *settings: str, policy: str | None = None, mode: str = "macro") -> dict[str, Any]:
+def figures(path: Path, *settings: str, policy: str | None = None, mode: Mode = MACRO) -> dict[str, Any]:
     scenario = read_scenario(path, settings)
     return run_scenario(scenario, requests_of(scenario), policy, mode).figures
 
@@ -72,7 +74,7 @@ def test_carbon_follows_the_hours_when_a_run_is_longer_than_one(small: Path) -> 
 
 def test_figures_are_the_same_when_modes_or_repetitions_differ(small: Path) -> None:
     timing = {"wall_s", "simulated_rps", "mode"}
-    macro, again, reference = figures(small), figures(small), figures(small, mode="reference")
+    macro, again, reference = figures(small), figures(small), figures(small, mode=REFERENCE)
     assert {k: v for k, v in macro.items() if k not in timing} == {k: v for k, v in again.items() if k not in timing}
     assert macro["energy_wh"] == pytest.approx(reference["energy_wh"], rel=1e-9)
     assert macro["e2e_s"] == pytest.approx(reference["e2e_s"], rel=1e-9)

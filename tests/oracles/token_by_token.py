@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,13 +40,13 @@ from core.simulator.kernel.commands import (
     RequestView,
     Sequences,
 )
+from core.simulator.kernel.driver import Mode
 from core.simulator.kernel.kernel import ADMITTED, FINISHED, FIRST_TOKEN, HANDED_OVER, NONE, PREEMPTED, TIE_S
 from core.simulator.kernel.outcome import Floats, Ints, Outcome, Sink
 from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, Load
 from core.simulator.kernel.worlds import KNOWN, lined_up, request_rows
 
 _GIVEN = ("number", "arrival_s", "prompt", "output", "cached", "deadline_s", "due_s", "predicted")
-Log = Callable[[int, int, int, float], None]  # kind, request, instance, time
 
 
 @dataclass(slots=True, eq=False)
@@ -423,9 +423,21 @@ class ReferenceInstance:
 
 
 class ReferenceWorld:
-    """A World (see `driver`): all instances, and the router before them. One bin holds all its energy."""
+    """A World (see `driver`): all instances, and the router before them.
 
-    def __init__(self, fleet: FleetSpec, blocks: Iterator[Load], sink: Sink) -> None:
+    One bin holds all its energy, it keeps all events and no segments, whatever it is asked to keep.
+    """
+
+    def __init__(
+        self,
+        fleet: FleetSpec,
+        blocks: Iterator[Load],
+        sink: Sink,
+        *,
+        bin_s: float,
+        keep_events: int,
+        keep_segments: int,
+    ) -> None:
         self.fleet = fleet
         self.events: list[tuple[int, int, int, float]] = []
         self.instances: list[ReferenceInstance] = []
@@ -815,3 +827,6 @@ def _binned(gaps_s: Floats) -> Ints:
 def _nearest_rank(values: Floats, percent: int) -> float:
     """The smallest value that `percent` of them do not exceed; 0 when there are none."""
     return float(np.sort(values)[-(-values.size * percent // 100) - 1]) if values.size else 0.0
+
+
+REFERENCE = Mode("reference", ReferenceWorld)

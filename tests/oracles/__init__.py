@@ -1,0 +1,1 @@
+"""Reference implementations that tests hold the product against: plain, slow and easy to check by eye."""
