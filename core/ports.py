@@ -237,21 +237,6 @@ class RequestFeatures:
     detailed: bool = True  # all of the above was looked at
 
 
-class OutputLengthPredictor(Protocol):
-    """Predicts the output tokens of one answer before a request runs, and learns from those that ended. Never blocks.
-
-    `predict` gives at least 1 and at most `max_tokens`; None when it does not know, or not yet.
-    """
-
-    def predict(
-        self, service: str, prompt_tokens: int, max_tokens: int | None, features: RequestFeatures | None = None
-    ) -> int | None: ...
-
-    def observe(
-        self, service: str, prompt_tokens: int, output_tokens: int, features: RequestFeatures | None = None
-    ) -> None: ...
-
-
 class LengthProxyModel(Protocol):
     """A small transformers model that reads prompts and says how long their answers are (mu-Serve, section 3.3).
 
@@ -259,14 +244,6 @@ class LengthProxyModel(Protocol):
     """
 
     def predict(self, service: str, prompts: Sequence[str]) -> Sequence[int | None]: ...
-
-
-class SemanticLengthCache(Protocol):
-    """Output lengths of prompts that mean the same. Blocks for milliseconds. Raises AdapterError."""
-
-    def lookup(self, service: str, prompt: str) -> int | None: ...
-
-    def store(self, service: str, prompt: str, output_tokens: int) -> None: ...
 
 
 class TextTokenizer(Protocol):

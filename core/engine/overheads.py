@@ -33,10 +33,6 @@ class StartSteps:
     engine_s: float = 18.0  # set up the engine
     weights_s: float = 15.0  # install weights and KV cache on the GPUs
 
-    @property
-    def total_s(self) -> float:
-        return self.vm_s + self.environment_s + self.download_s + self.engine_s + self.weights_s
-
 
 @dataclass(frozen=True, slots=True)
 class SleepSteps:

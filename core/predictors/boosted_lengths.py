@@ -193,7 +193,7 @@ class LengthRecords:
 
 
 class BoostedLengthPredictor:
-    """Fills the port OutputLengthPredictor with trees for each service that has some; keeps records to learn from.
+    """Predicts with trees for each service that has some; keeps records to learn from.
 
     Someone else learns (`due`, `records`, `install`): it takes a tenth of a second, and a second to load what it takes.
     """

@@ -52,7 +52,6 @@ class _Reservoir:
 class HistoryQuantilePredictor:
     """A quantile of the outputs seen for prompts of the same octave of length: the tenant's, else the service's.
 
-    Fills the port OutputLengthPredictor.
     Deterministic and bounded in memory: at most `RESERVOIR` values per bucket, and at most `TENANT_BUCKETS` buckets of
     tenants, of which the one longest unseen goes first. A tenant's octave with less than `MIN_TENANT_HISTORY` outputs
     uses the service's, one with less than `MIN_HISTORY` the service's whole history, and a service with less than

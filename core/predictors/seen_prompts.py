@@ -22,7 +22,7 @@ class SeenPrompt:
 
 
 class SeenPrompts:
-    """Least recently used first out. Fills the port OutputLengthPredictor, for requests that have a digest.
+    """Least recently used first out, for requests that have a digest.
 
     A digest names service, prompt and limit (`RequestFeatures.digest`): an answer cut off at a small `max_tokens` says
     nothing of what the prompt brings under a larger one.

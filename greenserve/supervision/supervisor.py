@@ -26,7 +26,6 @@ STEADY_AFTER_S = 30.0  # a child that ran this long starts afresh at the shortes
 LOG_LIMIT_BYTES = 16 * 2**20
 TICK_S = 0.1
 PUBLISH_EVERY_S = 1.0
-STOP_WITHIN_S = 25.0
 
 
 def backoff_s(quick_exits: int) -> float:

@@ -10,7 +10,6 @@ It yields: requests go to the gateway as service tier `flex`, and as few of them
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,12 +28,9 @@ from scheduler.batches.results import Fate, fate_of, result_line, retry_in_s, us
 from scheduler.batches.sending import Outcome, Request, Sender
 from scheduler.models import Batch, BatchLine
 
-log = logging.getLogger(__name__)
-
 LOOK_S = 1.0  # between looks at who waits, and at what clients have asked for
 COLLECT_S = 0.2
 FIRST_WINDOW = 4.0
-PRUNE_EVERY_S = 3_600.0
 
 Waiting = Callable[[Service], int | None]
 

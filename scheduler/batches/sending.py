@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import queue
 import threading
 import time
@@ -12,8 +11,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import aiohttp
-
-log = logging.getLogger(__name__)
 
 WHOLE_S = 900.0  # of one line: the wait in the gateway's line and the longest response
 CONNECT_S = 5.0

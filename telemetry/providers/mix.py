@@ -16,7 +16,6 @@ from collections.abc import Mapping
 
 from core.units import lb_per_mwh_to_g_per_kwh
 
-VERSION = "ipcc-ar5-2014/eia-2022"
 STORAGE = "storage"
 UNKNOWN = "unknown"
 MOST_UNKNOWN = 0.1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-KINDS = ("serving", "idle", "transition", "unattributed")
 DIMENSIONS = ("site", "tenant", "service", "pool", "model")
 
 

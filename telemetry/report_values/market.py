@@ -15,7 +15,6 @@ UJ_PER_KWH = 3_600_000_000_000
 UG_PER_G = 1_000_000
 # What is used first. Volumes go before factors without one.
 ORDER = ("ppa", "certificate", "supplier", "residual")
-VOLUME_KINDS = ORDER[:2]
 
 
 @dataclass(frozen=True, slots=True)

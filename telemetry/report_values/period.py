@@ -13,7 +13,6 @@ from .errors import BadReport
 EXAMPLES = (
     "2026-10 (a month), 2026-W45 (a week), 2026-10-05 (a day) or 2026-10-05/2026-10-12 (two dates, the second excluded)"
 )
-HOUR_S = 3_600
 LONGEST = timedelta(days=400)
 
 

@@ -60,13 +60,6 @@ def floats(name: str, values: Sequence[float | None] | NDArray[np.float64], kind
     return Column(name, kind, found, null if null.any() else None)
 
 
-def integers(name: str, values: Sequence[int], kind: str = BIGINT) -> Column:
-    """Raises DataError when one does not fit its column."""
-    if any(abs(value) >= _LIMITS[kind] for value in values):
-        raise DataError(f"{name}: {max(values, key=abs)} is out of range")
-    return Column(name, kind, np.array(values, dtype=np.int64))
-
-
 def moments(name: str, at_us: NDArray[np.int64]) -> Column:
     return Column(name, TIMESTAMPTZ, at_us - POSTGRES_EPOCH_US)
 

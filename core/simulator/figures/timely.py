@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from core.fairness import jain
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 GROUPS = 4  # FREESH C.2: quartiles

@@ -6,7 +6,6 @@ that can no longer be measured, or an agent that died, is back at its top clock 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,8 +18,6 @@ from .clock_log import Decided, DecisionLog
 from .clock_requests import Ask, ClockRequests
 from .clock_rules import BY_REQUEST, EARLY_S, EngineView, Rule, Seen, Why, rule_of, unknown
 from .engine_figures import Figures
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)

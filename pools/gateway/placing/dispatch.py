@@ -7,7 +7,6 @@ the order of the service's policy, until an instance has room: after each first 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -27,8 +26,6 @@ from ..requests.engine_order import EngineWork
 from .instance_choice import Routed, Router
 from .line import Line, Waiter
 from .slot import Slot
-
-log = logging.getLogger(__name__)
 
 TIER_HEAD_START_S = {"priority": 30.0, "flex": -60.0}  # OpenAI's service tiers; others: none
 PRIORITY_HEAD_START_S = 10.0  # of each step of a request's own `priority`, lower first as in vLLM

@@ -47,7 +47,7 @@ SCALED = {  # columns of one quantity have one unit in a table
     ("energy_kwh",): ENERGY,
     ("scope2_location_kgco2e", "scope2_market_kgco2e", "embodied_kgco2e"): CARBON,
 }
-INK, MUTED, RULE, SOFT = HexColor("#1a1d21"), HexColor("#5b626b"), HexColor("#d5d9de"), HexColor("#f5f7f8")
+INK, MUTED, RULE = HexColor("#1a1d21"), HexColor("#5b626b"), HexColor("#d5d9de")
 
 BODY = ParagraphStyle("body", fontName="Helvetica", fontSize=8.5, leading=11.5, textColor=INK)
 SMALL = ParagraphStyle("small", parent=BODY, fontSize=7.5, leading=10, textColor=MUTED)

@@ -31,7 +31,6 @@ ENDINGS = {
     "pdf": "pdf",
     RECONCILIATION: "reconciliation.json",
 }
-CHUNK_BYTES = 1 << 20
 
 
 def make_files(asked: Asked, basis: Basis, blocks: Iterable[Block], folder: Path) -> tuple[Statement, list[MadeFile]]:

@@ -24,7 +24,6 @@ from core.types import Limits, Loop, Reason, ReorderQueue, ResteerRequests, SetS
 
 _CHUNK_TOKENS = 2048  # what a prompt token takes is reckoned with a full iteration
 _MEMORY_S = 60.0  # a lull of one period is no smaller load: the mean of about so long counts as well
-_SAME_MHZ = 0.5
 # What was done by the ladder, the most drastic first.
 _RUNGS = (Reason.SQUASHED, Reason.RESTEERED, Reason.RAMPED, Reason.REORDERED, Reason.AT_LIMIT)
 

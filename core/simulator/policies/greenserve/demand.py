@@ -20,8 +20,6 @@ from core.simulator.policies.greenserve.config import GreenserveConfig
 from core.simulator.policies.world import CellLoad, SiteInfo, World
 from core.types import Limits, Mode
 
-Floats = NDArray[np.float64]
-
 _AHEAD_S, _AHEAD_STEP_S = 1800.0, 300.0  # how far ahead carbon is weighed: a move should pay for longer than it takes
 _ENOUGH = 64  # requests whose mean lengths are trusted over those before
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from core.algorithms.clock.speed_table import SpeedTable
 from core.controllers.clock import retail_clock, throttllem_clock
@@ -24,7 +23,6 @@ from core.simulator.policies.racks import Kind, kind_of
 from core.simulator.policies.throttllem.config import ThrottllemConfig
 from core.types import Admit, Effects, Loop, Rationale, Reason, SetSmClock
 
-Floats = NDArray[np.float64]
 ADMISSION = "admission"
 _EngineKey = tuple[Kind, int, int, int]
 
