@@ -70,24 +70,3 @@ class LengthClasses:
         """Typical lengths for an ordinal predictor's real-valued scores, rounded to the nearest class."""
         nearest = np.clip(np.rint(np.asarray(scores, dtype=np.float64)), 0, len(self.typical_tokens) - 1)
         return np.asarray(self.typical_tokens)[nearest.astype(np.int64)]
-
-
-def keys(predicted_tokens: ArrayLike, arrival_s: ArrayLike, config: SsjfConfig = SsjfConfig()) -> Floats:
-    """The smaller goes first. Unchanged while a request waits, so it can be an engine's priority."""
-    predicted, arrival = np.asarray(predicted_tokens, dtype=np.float64), np.asarray(arrival_s, dtype=np.float64)
-    found: Floats = predicted + config.aging_tokens_per_s * arrival
-    return found
-
-
-def order(predicted_tokens: ArrayLike, arrival_s: ArrayLike, config: SsjfConfig = SsjfConfig()) -> Ints:
-    """Indices in the order to be served; equal keys by arrival, then as given."""
-    arrival = np.asarray(arrival_s, dtype=np.float64)
-    return np.lexsort((arrival, keys(predicted_tokens, arrival, config))).astype(np.int64)
-
-
-def overtaking_s(predicted_tokens: float, config: SsjfConfig, least_tokens: float = 1.0) -> float:
-    """For how long after a request later ones can still go before it; infinite without aging."""
-    ahead = max(0.0, predicted_tokens - least_tokens)
-    if config.aging_tokens_per_s == 0.0:
-        return float("inf") if ahead else 0.0
-    return ahead / config.aging_tokens_per_s

@@ -1,7 +1,7 @@
 """A line of requests that wait, served in one of `queueing`'s orders, and with weighted fair shares of its tenants.
 
-What `queueing.ordered` and `queueing.fair_order` say of many rows at once, this does one request at a time: keys of
-waiting requests do not change, so a heap per tenant holds them, O(log n) a request.
+Keys of waiting requests do not change, so a heap per tenant holds them, O(log n) a request. Shares are fair by virtual
+start times: a request starts where its tenant's account stands, served tokens over the tenant's weight.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def due_s(arrival_s: float, work_s: float, config: OrderConfig) -> float:
 
 
 def key(request: Waiting, config: OrderConfig) -> float:
-    """The smaller goes first: `queueing.keys` of one request that has not begun."""
+    """The smaller goes first; of a request that has not begun."""
     if config.order is Order.SJF:
         aging = config.aging_tokens_per_s
         return request.predicted_tokens + aging * (request.arrival_s - request.head_start_s)

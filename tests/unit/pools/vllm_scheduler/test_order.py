@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from core.algorithms.queue import queueing
 from pools.vllm_scheduler.order import WINDOW_FACTOR, Head, LaxityQueue, Seat, Work, displaced, work_of
+from tests.oracles import queue_orders
 
 WINDOW_S = 30.0
 
@@ -43,16 +44,16 @@ def test_hint_counts_as_not_given_when_it_makes_no_sense(bad: Any) -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(1, 500), st.integers(0, 600)), min_size=1, max_size=20))
 def test_order_is_that_of_the_core_when_hints_tell_the_same(rows: list[tuple[float, int, int]]) -> None:
-    pace = queueing.Pace(ttft_s=0.5, tpot_s=0.02)
+    pace = queue_orders.Pace(ttft_s=0.5, tpot_s=0.02)
     config = queueing.OrderConfig(queueing.Order.LLF)
     arrival, tokens, generated = (np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
-    known = queueing.Requests.arrived(arrival, tokens, pace, config)
-    known = queueing.Requests(known.arrival_s, known.predicted_tokens, generated, known.due_s)
+    known = queue_orders.Requests.arrived(arrival, tokens, pace, config)
+    known = queue_orders.Requests(known.arrival_s, known.predicted_tokens, generated, known.due_s)
     own = [
         work_of({"lat_s": 0.5 + 0.02 * n, "ttft_s": 0.5, "predicted_tokens": n}, at, 9, 0, WINDOW_S)[0].key(int(g))
         for at, n, g in rows
     ]
-    assert own == pytest.approx(queueing.keys(known, pace, config).tolist())
+    assert own == pytest.approx(queue_orders.keys(known, pace, config).tolist())
 
 
 @given(st.lists(st.integers(-50, 50)))

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.algorithms.queue import queueing
-from core.algorithms.queue.queueing import Order, OrderConfig, Pace, Requests, Walk, walk
+from core.algorithms.queue.queueing import Order, OrderConfig
+from tests.oracles import queue_orders
+from tests.oracles.queue_orders import Pace, Requests, Walk, walk
 
 TOKEN = Pace(0.0, 1.0)  # a token a second
 PACE = Pace(0.5, 0.1)
@@ -45,38 +46,38 @@ def test_toy_example_is_served_by_the_order_when_it_is_another(order: Order, exp
 def test_laxity_is_what_is_left_to_wait_when_work_is_counted() -> None:
     requests = Requests.arrived([10.0, 10.0], [20.0, 5.0], PACE, OrderConfig())
     assert requests.due_s == pytest.approx([10.0 + 1.4 * 2.5, 10.0 + 1.4 * 1.0])
-    assert queueing.laxity_s(requests, PACE, 11.0) == pytest.approx([0.0, -0.6])
+    assert queue_orders.laxity_s(requests, PACE, 11.0) == pytest.approx([0.0, -0.6])
 
 
 def test_first_token_is_paid_once_when_a_request_has_begun() -> None:
     requests = of([0.0] * 4, [10.0] * 4, [0.0, 1.0, 9.0, 14.0], [9.0] * 4)
-    assert queueing.remaining_s(requests, PACE) == pytest.approx([1.5, 0.9, 0.1, 0.1])
+    assert queue_orders.remaining_s(requests, PACE) == pytest.approx([1.5, 0.9, 0.1, 0.1])
 
 
 def test_slower_pace_makes_long_requests_urgent_when_the_clock_falls() -> None:
     requests = of([0.0, 0.0], [100.0, 10.0], [0.0, 0.0], [20.0, 13.0])
     fast, slow = Pace(0.5, 0.05), Pace(0.5, 0.15)
-    assert queueing.ordered(requests, fast, OrderConfig()).tolist() == [1, 0]
-    assert queueing.ordered(requests, slow, OrderConfig()).tolist() == [0, 1]
+    assert queue_orders.ordered(requests, fast, OrderConfig()).tolist() == [1, 0]
+    assert queue_orders.ordered(requests, slow, OrderConfig()).tolist() == [0, 1]
 
 
 def test_long_request_is_not_starved_when_short_ones_age_less() -> None:
     requests = Requests.arrived([0.0, 31.0], [600.0, 1.0], PACE, OrderConfig())
     aging, plain = (OrderConfig(Order.SJF, aging_tokens_per_s=value) for value in (20.0, 0.0))
-    assert queueing.ordered(requests, PACE, aging).tolist() == [0, 1]
-    assert queueing.ordered(requests, PACE, plain).tolist() == [1, 0]
+    assert queue_orders.ordered(requests, PACE, aging).tolist() == [0, 1]
+    assert queue_orders.ordered(requests, PACE, plain).tolist() == [1, 0]
 
 
 def test_running_request_stays_when_a_waiting_one_is_no_more_urgent() -> None:
     requests = of([0.0, 1.0], [5.0, 5.0], [0.0, 0.0], [9.0, 9.0])
     running = np.array([False, True])
-    assert queueing.seated(requests, running, 1, PACE, OrderConfig()).tolist() == [1]
-    assert queueing.seated(requests, ~running, 1, PACE, OrderConfig()).tolist() == [0]
+    assert queue_orders.seated(requests, running, 1, PACE, OrderConfig()).tolist() == [1]
+    assert queue_orders.seated(requests, ~running, 1, PACE, OrderConfig()).tolist() == [0]
     urgent = of([0.0, 1.0], [5.0, 5.0], [0.0, 0.0], [8.9, 9.0])
-    assert queueing.seated(urgent, running, 1, PACE, OrderConfig()).tolist() == [0]
-    assert queueing.seated(urgent, running, 1, PACE, OrderConfig(margin_s=0.2)).tolist() == [1]
-    assert queueing.seated(urgent, running, 1, PACE, OrderConfig(Order.FCFS)).tolist() == [1]
-    assert queueing.seated(urgent, running, 0, PACE, OrderConfig()).tolist() == []
+    assert queue_orders.seated(urgent, running, 1, PACE, OrderConfig()).tolist() == [0]
+    assert queue_orders.seated(urgent, running, 1, PACE, OrderConfig(), 0.2).tolist() == [1]
+    assert queue_orders.seated(urgent, running, 1, PACE, OrderConfig(Order.FCFS)).tolist() == [1]
+    assert queue_orders.seated(urgent, running, 0, PACE, OrderConfig()).tolist() == []
 
 
 columns = st.lists(
@@ -92,15 +93,15 @@ def test_seats_are_the_head_of_the_order_when_drawn(rows, order, n):
     rows = sorted(rows)
     arrival, predicted, generated, due, running = (list(column) for column in zip(*rows, strict=True))
     requests, config = of(arrival, predicted, generated, due), OrderConfig(order)
-    key = queueing.keys(requests, PACE, config)
-    chosen = queueing.seated(requests, np.array(running), n, PACE, config).tolist()
+    key = queue_orders.keys(requests, PACE, config)
+    chosen = queue_orders.seated(requests, np.array(running), n, PACE, config).tolist()
     assert len(chosen) == min(n, len(rows)) == len(set(chosen))
     for row, other in itertools.product(chosen, set(range(len(rows))) - set(chosen)):
-        if order in queueing.PREEMPTIVE or running[row] == running[other]:
+        if order in queue_orders.PREEMPTIVE or running[row] == running[other]:
             assert key[row] <= key[other]
         else:
             assert running[row]
-    assert queueing.ordered(requests, PACE, config).tolist() == sorted(
+    assert queue_orders.ordered(requests, PACE, config).tolist() == sorted(
         range(len(rows)), key=lambda row: (key[row], row)
     )
 
@@ -110,8 +111,8 @@ def test_seats_are_the_head_of_the_order_when_drawn(rows, order, n):
 def test_priorities_keep_the_order_when_handed_to_an_engine(rows, order, origin_s):
     arrival, predicted, generated, due, _ = (list(column) for column in zip(*sorted(rows), strict=True))
     requests, config = of(arrival, predicted, generated, due), OrderConfig(order)
-    key = queueing.keys(requests, PACE, config)
-    numbers = queueing.priorities(requests, PACE, config, origin_s)
+    key = queue_orders.keys(requests, PACE, config)
+    numbers = queue_orders.priorities(requests, PACE, config, origin_s)
     for a, b in itertools.combinations(range(len(rows)), 2):
         if key[a] + 0.002 < key[b]:
             assert numbers[a] < numbers[b]
@@ -140,49 +141,6 @@ def test_workers_never_idle_when_requests_wait(rows, order, slots):
 def test_idle_ticks_are_walked_when_a_request_comes_late() -> None:
     found = walk([2.0], [1.5], TOKEN, OrderConfig())
     assert (found.served, found.begun_s, found.done_s) == (((), (), (0,), (0,)), (2.0,), (3.5,))
-
-
-def serve_fairly(rounds: int, weight: list[float], costs: list[list[float]]) -> list[float]:
-    """Every tenant always has two requests waiting; accounts after `rounds` of the first in order."""
-    account, shares = np.zeros(len(weight)), np.array(weight)
-    turn = [0] * len(weight)
-    for _ in range(rounds):
-        rows = [(k, costs[k][(turn[k] + ahead) % len(costs[k])]) for k in range(len(weight)) for ahead in (0, 1)]
-        tenant, cost = np.array([k for k, _ in rows]), np.array([c for _, c in rows])
-        first = queueing.fair_order(tenant, cost, account, shares)[:1]
-        account = queueing.charged(account, tenant[first], cost[first], shares)
-        turn[int(tenant[first[0]])] += 1
-    return account.tolist()
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.floats(0.5, 4.0), st.lists(st.floats(1.0, 30.0), min_size=1, max_size=4)), min_size=1, max_size=4
-    )
-)
-def test_tenants_stay_within_one_request_when_all_of_them_wait(tenants):
-    weight, costs = [w for w, _ in tenants], [c for _, c in tenants]
-    account = serve_fairly(60, weight, costs)
-    largest = [max(own) / w for own, w in zip(costs, weight, strict=True)]
-    for a, b in itertools.combinations(range(len(weight)), 2):
-        assert abs(account[a] - account[b]) <= max(largest[a], largest[b]) + 1e-9
-
-
-def test_tenants_own_order_is_kept_when_shares_are_fair() -> None:
-    tenant, cost = np.array([0, 0, 0, 1, 1]), np.array([4.0, 4.0, 4.0, 4.0, 4.0])
-    order = queueing.fair_order(tenant, cost, np.zeros(2), np.array([2.0, 1.0])).tolist()
-    assert order == [0, 3, 1, 2, 4]  # starts 0, 2, 4 and 0, 4
-    ahead = queueing.fair_order(tenant, cost, np.array([50.0, 0.0]), np.array([1.0, 1.0])).tolist()
-    assert ahead == [3, 4, 0, 1, 2]
-
-
-def test_time_away_earns_nothing_when_a_tenant_comes_back() -> None:
-    account = np.array([100.0, 90.0, 3.0])
-    active, joins = np.array([True, True, False]), np.array([False, False, True])
-    assert queueing.joined(account, active, joins).tolist() == [100.0, 90.0, 90.0]
-    assert queueing.joined(account, ~active & False, joins).tolist() == [100.0, 90.0, 100.0]
-    assert queueing.joined(account, active, ~joins).tolist() == [100.0, 90.0, 3.0]
 
 
 @pytest.mark.parametrize(

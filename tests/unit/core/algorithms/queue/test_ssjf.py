@@ -7,7 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.algorithms.queue.ssjf import LengthClasses, SsjfConfig, keys, order, overtaking_s
+from core.algorithms.queue.queueing import Order, OrderConfig
+from core.algorithms.queue.ssjf import LengthClasses, SsjfConfig
+from core.algorithms.queue.waiting_line import Waiting, WaitingLine
+
+
+def order(predicted_tokens, arrival_s, aging_tokens_per_s: float) -> np.ndarray:
+    """Numbers of requests as a line serves them that all wait in it, in order of arrival."""
+    line: WaitingLine[int] = WaitingLine(OrderConfig(Order.SJF, aging_tokens_per_s=aging_tokens_per_s))
+    for number in np.argsort(arrival_s, kind="stable").tolist():
+        line.push(number, Waiting(arrival_s[number], 0, predicted_tokens[number], 0.0, 0.0))
+    return np.array([line.pop() for _ in range(len(line))])
+
+
+def overtaking_s(predicted_tokens: float, aging_tokens_per_s: float) -> float:
+    """For how long after a request later ones, of at least a token, can still go before it."""
+    return (predicted_tokens - 1.0) / aging_tokens_per_s
+
 
 jobs = st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 100)), min_size=1, max_size=40)
 
@@ -18,7 +34,7 @@ def test_order_is_that_of_remaining_length_less_aging_when_looked_at_at_any_time
     queue: list[tuple[int, int]], aging: float, now_s: float
 ) -> None:
     predicted, arrival = np.array(queue, dtype=float).T
-    found = order(predicted, arrival, SsjfConfig(aging))
+    found = order(predicted, arrival, aging)
     aged = predicted - aging * (now_s - arrival)
     assert sorted(found.tolist()) == list(range(len(queue)))
     assert (np.diff(aged[found]) >= -1e-6 * (1 + np.abs(aged[found][1:]))).all()
@@ -29,29 +45,24 @@ def test_order_is_that_of_remaining_length_less_aging_when_looked_at_at_any_time
 def test_nobody_is_overtaken_for_longer_than_the_bound_when_requests_age(
     queue: list[tuple[int, int]], aging: float
 ) -> None:
-    config = SsjfConfig(aging)
     predicted, arrival = np.array(queue, dtype=float).T
-    found = order(predicted, arrival, config).tolist()
+    found = order(predicted, arrival, aging).tolist()
     for place, long in enumerate(found):
         ahead = [arrival[job] for job in found[:place]]
-        assert max(ahead, default=0.0) <= arrival[long] + overtaking_s(predicted[long], config) + 1e-9
+        assert max(ahead, default=0.0) <= arrival[long] + overtaking_s(predicted[long], aging) + 1e-9
 
 
 def test_bound_is_reached_when_the_shortest_come_until_then() -> None:
-    config = SsjfConfig(10.0)
-    assert overtaking_s(101, config) == 10.0
-    assert order([101, 1, 1], [0.0, 9.9, 10.1], config).tolist() == [1, 0, 2]
+    assert overtaking_s(101, 10.0) == 10.0
+    assert order([101, 1, 1], [0.0, 9.9, 10.1], 10.0).tolist() == [1, 0, 2]
 
 
 def test_order_is_shortest_first_when_nothing_ages() -> None:
-    config = SsjfConfig(0.0)
-    assert order([30, 10, 20, 10], [0.0, 3.0, 1.0, 2.0], config).tolist() == [3, 1, 2, 0]  # equals by arrival
-    assert overtaking_s(30, config) == float("inf")
-    assert overtaking_s(1, config) == 0.0
+    assert order([30, 10, 20, 10], [0.0, 3.0, 1.0, 2.0], 0.0).tolist() == [3, 1, 2, 0]  # equals by arrival
 
 
 def test_order_is_first_come_first_served_when_aging_outweighs_all_lengths() -> None:
-    assert order([500, 1, 300], [0.0, 1.0, 2.0], SsjfConfig(1000.0)).tolist() == [0, 1, 2]
+    assert order([500, 1, 300], [0.0, 1.0, 2.0], 1000.0).tolist() == [0, 1, 2]
 
 
 def test_mean_completion_time_falls_when_short_ones_go_first() -> None:
@@ -61,11 +72,10 @@ def test_mean_completion_time_falls_when_short_ones_go_first() -> None:
     def mean_s(served: np.ndarray) -> float:
         return float(np.cumsum(tokens[served]).mean())
 
-    assert mean_s(order(tokens, np.zeros(200))) < 0.7 * mean_s(np.arange(200))
+    assert mean_s(order(tokens, np.zeros(200), 20.0)) < 0.7 * mean_s(np.arange(200))
 
 
-def test_key_is_the_same_when_time_goes_by() -> None:
-    assert keys(100, 5.0, SsjfConfig(2.0)) == 110.0
+def test_aging_is_refused_when_it_makes_requests_longer() -> None:
     with pytest.raises(ValueError, match="aging"):
         SsjfConfig(-1.0)
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.algorithms.queue import queueing
-from core.algorithms.queue.queueing import Order, OrderConfig, Pace
+from core.algorithms.queue.queueing import Order, OrderConfig
 from core.algorithms.queue.waiting_line import Waiting, WaitingLine, due_s, key, priority
+from tests.oracles import queue_orders
+from tests.oracles.queue_orders import Pace
 
 PACE = Pace(0.5, 0.05)
 ROWS = st.lists(
@@ -25,7 +26,7 @@ def waiting(arrival_s, tokens, config, tenant=None, head_start_s=0.0):
 
 def columns(rows, config):
     arrival_s = [quarters / 4.0 for quarters, _, _ in rows]
-    return queueing.Requests.arrived(arrival_s, [float(tokens) for _, tokens, _ in rows], PACE, config)
+    return queue_orders.Requests.arrived(arrival_s, [float(tokens) for _, tokens, _ in rows], PACE, config)
 
 
 def drained(line):
@@ -43,8 +44,8 @@ def test_line_is_served_in_the_order_of_all_rows_when_all_wait(rows, config):
     for n, (quarters, tokens, _) in enumerate(rows):
         line.push(n, waiting(quarters / 4.0, tokens, config))
     assert line.tokens == sum(tokens for _, tokens, _ in rows)
-    assert line.peek() == queueing.ordered(columns(rows, config), PACE, config)[0]
-    assert drained(line) == queueing.ordered(columns(rows, config), PACE, config).tolist()
+    assert line.peek() == queue_orders.ordered(columns(rows, config), PACE, config)[0]
+    assert drained(line) == queue_orders.ordered(columns(rows, config), PACE, config).tolist()
     assert (len(line), line.tokens, line.peek()) == (0, 0, None)
 
 
@@ -59,7 +60,7 @@ def test_tenants_get_their_shares_when_weights_are_given(rows, config, weights):
     # Of each tenant in its order.
     for tenant in range(3):
         own = [n for n, row in enumerate(rows) if row[2] == tenant]
-        order = [n for n in queueing.ordered(columns(rows, config), PACE, config).tolist() if n in own]
+        order = [n for n in queue_orders.ordered(columns(rows, config), PACE, config).tolist() if n in own]
         assert [n for n in served if n in own] == order
     # Whoever is served had the least account of all that still wait.
     account = [0.0, 0.0, 0.0]
@@ -140,7 +141,7 @@ def test_head_start_counts_as_time_when_given():
 def test_priorities_are_those_of_all_rows_when_made_one_by_one(rows, config):
     rows = sorted(rows)
     made = [priority(waiting(quarters / 4.0, tokens, config), config) for quarters, tokens, _ in rows]
-    expected = queueing.priorities(columns(rows, config), PACE, config, 0.0)
+    expected = queue_orders.priorities(columns(rows, config), PACE, config, 0.0)
     np.testing.assert_allclose(made, expected, atol=1)
 
 
