@@ -29,7 +29,7 @@ ASKED = {
         2.0,
         "35 ms",
     ),
-    "LLF over 10,000 queued, a tick": ("freesh.freesh_llf_order_10000_queued.p50_ms", 1.0, "5 ms"),
+    "LLF over 10,000 queued, a tick": ("freesh.freesh_llf_line_10000_queued.p50_ms", 1.0, "5 ms"),
     "split decision": ("other.dynaserve_split_128_running_8_waiting.p50_us", 0.2, "14 to 17 ms"),
     "MIAD for 1,000 GPUs": ("freesh.freesh_miad_1000_gpus.p50_ms", 1.0, "20 ms"),
 }

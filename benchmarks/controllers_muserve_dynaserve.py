@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from core.algorithms.clock.slack_miad import SlackConfig, next_clocks_mhz
-from core.algorithms.queue import ssjf
+from core.algorithms.clock.slack_miad import SlackConfig, agreed, next_clock_mhz, wanted
 from core.algorithms.split.batch_composition import BatchLimits, compose, modelled_table
 from core.algorithms.split.split_point import Backlog, PassCosts, pass_costs, split_request
 from core.engine.engine_model import engine_model
@@ -51,27 +50,23 @@ def split(running: int, waiting: int, repeats: int = 1000) -> dict[str, float]:
     return timed(make, repeats)
 
 
-def miad(devices: int = 1000, partitions: int = 2000, repeats: int = 1000) -> dict[str, float]:
-    """Algorithm 3 for all devices at once."""
-    rng = np.random.default_rng(1)
-    device = rng.integers(0, devices, partitions)
-    target, weight = rng.uniform(0.5, 2.0, partitions), rng.uniform(0.0, 1.0, partitions)
-    busy = np.ones(partitions, dtype=np.bool_)
-    clocks = rng.uniform(300.0, 1980.0, devices)
+def miad(devices: int = 1000, each: int = 2, repeats: int = 300) -> dict[str, float]:
+    """Algorithm 3 for all devices, each with so many partitions."""
+    rng, config = np.random.default_rng(1), SlackConfig()
+    clocks = rng.uniform(300.0, 1980.0, devices).tolist()
 
     def make() -> Callable[[], Any]:
-        latency = target * rng.uniform(0.2, 1.2, partitions)
-        return lambda: next_clocks_mhz(clocks, device, target, latency, weight, busy, 210.0, 1980.0, SlackConfig())
+        target_s = rng.uniform(0.5, 2.0, (devices, each))
+        latency_s = target_s * rng.uniform(0.2, 1.2, (devices, each))
+        weight = rng.uniform(0.0, 1.0, (devices, each))
+        partitions = np.stack([target_s, latency_s, weight], 2).tolist()
 
-    return timed(make, repeats)
+        def tick() -> None:
+            for mhz, own in zip(clocks, partitions, strict=True):
+                action = agreed([wanted(target, latency, share, mhz, config) for target, latency, share in own])
+                next_clock_mhz(mhz, action, 210.0, 1980.0, config)
 
-
-def shortest_first(queued: int = 10_000, repeats: int = 300) -> dict[str, float]:
-    rng = np.random.default_rng(2)
-
-    def make() -> Callable[[], Any]:
-        tokens, arrival = rng.lognormal(5, 1, queued), np.sort(rng.uniform(0, 100, queued))
-        return lambda: ssjf.order(tokens, arrival)
+        return tick
 
     return timed(make, repeats)
 
@@ -102,7 +97,6 @@ def timings() -> dict[str, dict[str, float]]:
         "dynaserve_compose": composing,
         "dynaserve_learn": learning,
         "muserve_miad_1000_devices": miad(),
-        "muserve_ssjf_10000_queued": shortest_first(),
     }
 
 

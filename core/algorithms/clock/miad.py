@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
 class MiadConfig:
@@ -28,11 +23,3 @@ def next_clock_mhz(mhz: float, congested: bool, min_mhz: float, max_mhz: float, 
     if congested:
         return min(config.increase * mhz, max_mhz)
     return max(mhz - config.decrease_mhz, min_mhz)
-
-
-def next_clocks_mhz(
-    mhz: Floats, congested: NDArray[np.bool_], min_mhz: Floats | float, max_mhz: Floats | float, config: MiadConfig
-) -> Floats:
-    """The same for many GPUs at once; arrays of one value for each GPU."""
-    up, down = np.minimum(config.increase * mhz, max_mhz), np.maximum(mhz - config.decrease_mhz, min_mhz)
-    return np.where(congested, up, down)

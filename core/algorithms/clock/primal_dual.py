@@ -126,22 +126,6 @@ def next_clock_mhz(
     return x * max_mhz, Prices(float(y[0]), gamma)
 
 
-def best_clock_mhz(requests: int, urgent: bool, min_mhz: float, max_mhz: float, config: PrimalDualConfig) -> float:
-    """f* of eq. 3 for these requests, by bisection: gamma = N w / r(f), so N w r'(f) / r(f) = beta P'(f)."""
-    problem, weight = _problem(min_mhz / max_mhz, urgent, config)
-
-    def worth_more(x: float) -> bool:
-        return requests * weight * problem.rate_slope(x) / problem.rate(x) > config.beta * problem.power_slope(x)
-
-    low, high = problem.least, problem.most
-    if not worth_more(low):
-        return low * max_mhz
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if worth_more(middle) else (low, middle)
-    return high * max_mhz
-
-
 def _problem(least: float, urgent: bool, config: PrimalDualConfig) -> tuple[Problem, float]:
     s = config.sensitivity
     weight = (config.urgency if urgent else 1.0) / config.full_at

@@ -14,11 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float64]
-
 
 class Action(StrEnum):
     UP = "up"
@@ -64,33 +59,3 @@ def next_clock_mhz(mhz: float, action: Action, min_mhz: float, max_mhz: float, c
     if action is Action.UP:
         return min(max_mhz, mhz * config.increase)
     return max(min_mhz, mhz - config.step_mhz) if action is Action.DOWN else mhz
-
-
-def next_clocks_mhz(
-    mhz: Floats,
-    device: NDArray[np.int64],
-    target_s: Floats,
-    latency_s: Floats,
-    weight: Floats,
-    busy: NDArray[np.bool_],
-    min_mhz: Floats | float,
-    max_mhz: Floats | float,
-    config: SlackConfig,
-) -> Floats:
-    """The same for many devices at once.
-
-    Args:
-        mhz: Clock of each of G devices.
-        device: For each of P partitions, the index of its device.
-        target_s, latency_s, weight, busy: Of each partition; a latency of NaN is unknown.
-    """
-    left = (target_s - latency_s) / target_s
-    with np.errstate(invalid="ignore"):
-        up = left < config.reserve
-        down = weight * latency_s * config.step_mhz / mhz[device] / target_s < left - config.reserve
-    allowed = down | (np.isnan(latency_s) & ~busy)
-    raised = np.bincount(device[up], minlength=mhz.size) > 0
-    held = np.bincount(device[~allowed], minlength=mhz.size) > 0
-    lowered = np.where(held, mhz, np.maximum(min_mhz, mhz - config.step_mhz))
-    found: Floats = np.where(raised, np.minimum(max_mhz, mhz * config.increase), lowered)
-    return found

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from core.algorithms.clock import miad, primal_dual
 from core.algorithms.clock.miad import MiadConfig
-from core.algorithms.clock.primal_dual import PrimalDualConfig, Problem, best_clock_mhz, update
+from core.algorithms.clock.primal_dual import PrimalDualConfig, Problem, update
 from core.controllers.clock.frequency import ClockState, step
 from core.types import ClockObservation, Limits, Reason, SetSmClock
+from tests.oracles.best_clock import best_clock_mhz
+from tests.oracles.many_clocks import miad_clocks_mhz
 from tests.unit.laws import examples
 
 LOW, TOP = 300.0, 1410.0
@@ -135,5 +137,5 @@ def test_configuration_is_refused_when_it_cannot_settle(knobs):
 @given(st.lists(st.tuples(st.floats(200.0, 2000.0), st.booleans(), st.floats(100.0, 900.0), st.floats(900.0, 2000.0))))
 def test_many_clocks_move_like_one_when_miad_is_vectorised(gpus):
     mhz, congested, low, high = (np.array(column) for column in zip(*gpus, strict=True)) if gpus else [np.zeros(0)] * 4
-    together = miad.next_clocks_mhz(mhz, congested.astype(bool), low, high, MiadConfig())
+    together = miad_clocks_mhz(mhz, congested.astype(bool), low, high, MiadConfig())
     assert together.tolist() == [miad.next_clock_mhz(*gpu, MiadConfig()) for gpu in gpus]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.algorithms.clock.slack_miad import Action, SlackConfig, agreed, next_clock_mhz, next_clocks_mhz, slack, wanted
+from core.algorithms.clock.slack_miad import Action, SlackConfig, agreed, next_clock_mhz, slack, wanted
 from core.controllers.clock.muserve_clock import (
     DeviceObservation,
     MuServeClockConfig,
@@ -20,6 +20,7 @@ from core.controllers.clock.muserve_clock import (
     step,
 )
 from core.types import ClockObservation, Limits, Reason, SetSmClock
+from tests.oracles.many_clocks import slack_clocks_mhz
 
 KNOBS = SlackConfig()
 LOOP = MuServeClockConfig()
@@ -88,7 +89,7 @@ def test_all_devices_at_once_do_as_each_does_when_partitions_are_any(
                 asked.append(wanted(target, latency, weight, mhz, KNOBS))
         expected.append(next_clock_mhz(mhz, agreed(asked), 200.0, 1380.0, KNOBS))
     columns = [np.array(column) for column in zip(*partitions, strict=True)] if partitions else [np.empty(0)] * 5
-    found = next_clocks_mhz(
+    found = slack_clocks_mhz(
         np.array(clocks),
         columns[0].astype(np.int64),
         columns[1].astype(float),
