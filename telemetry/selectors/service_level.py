@@ -202,7 +202,7 @@ def _total(counts: dict[int, int]) -> int:
 
 
 def _classes(params: dict[str, object], roll: int, count: int) -> dict[str, Values]:
-    """As `core.fairness.freesh_timely_jain`, per class and bucket; None for fewer requests than quartiles.
+    """FREESH eq. 9, Jain's index over quartiles, per class and bucket; None for fewer requests than quartiles.
 
     Where a quartile ends among answers of about one length, these count by their mean.
     """

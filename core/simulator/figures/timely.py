@@ -16,9 +16,9 @@ MOST_TOKENS = 1 << 17  # longer outputs count as of this length
 class TimelyGroups:
     """Counts requests and timely tokens by class and output length: all that X_k of FREESH C.2 needs.
 
-    `core.fairness.timely_totals` cuts the requests, in order of output length, into groups of equal count. So does
-    this; where a border falls among requests of one length, they are taken to have that length's mean of timely tokens
-    each, since who of them would come first is chance. Without ties at the borders the two are the same.
+    The requests, in order of output length, are cut into groups of equal count. Where a border falls among requests of
+    one length, they are taken to have that length's mean of timely tokens each, since
+    who of them would come first is chance.
     """
 
     def __init__(self, classes: int) -> None:

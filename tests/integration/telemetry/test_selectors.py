@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from core.fairness import freesh_timely_jain, jain
+from core.fairness import jain
 from pools.models import Gpu, Pool
 from scheduler import selectors as scheduler_selectors
 from scheduler.models import Decision
@@ -21,6 +21,7 @@ from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuSample, Me
 from telemetry.selectors.frames import PoolRow, Window
 from telemetry.storage import time_partitions
 from tests.fakes import seed
+from tests.oracles.timely_jain import freesh_timely_jain
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)

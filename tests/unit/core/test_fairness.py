@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.fairness import freesh_timely_jain, jain, timely_totals
+from core.fairness import jain
+from tests.oracles.timely_jain import freesh_timely_jain, timely_totals
 
 SHARES = st.lists(st.floats(min_value=0.0, max_value=1e9), min_size=1, max_size=50)
 

@@ -9,7 +9,6 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.fairness import freesh_timely_jain
 from pools import demo
 from pools.models import Service, Slo, Tenant
 from telemetry import selectors
@@ -20,6 +19,7 @@ from telemetry.selectors.frames import Window
 from telemetry.storage import time_partitions
 from telemetry.storage.sql import length_rollups, request_rollups
 from tests.fakes.house import moment, request_row
+from tests.oracles.timely_jain import freesh_timely_jain
 
 pytestmark = pytest.mark.django_db
 START = 1_767_225_600.0

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.fairness import jain, timely_totals
+from core.fairness import jain
 from core.simulator.figures.timely import MOST_TOKENS, TimelyGroups
+from tests.oracles.timely_jain import timely_totals
 
 
 def streamed(classes: np.ndarray, output: np.ndarray, timely: np.ndarray, cut: int) -> TimelyGroups:
