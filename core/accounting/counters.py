@@ -7,7 +7,6 @@ microjoule, not up to the rounding of floating point.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.accounting.grouping import Groups
-from core.units import UJ_PER_J, US_PER_S
+from core.units import US_PER_S
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -32,18 +31,6 @@ KINDS = tuple(EnergyKind)  # arrays hold a kind by its place here
 STATES = ("", "starting", "ready", "draining", "failed")  # likewise an instance's; what is not here is -1
 SERVING, IDLE, TRANSITION, UNATTRIBUTED = range(4)
 _STARTING, _READY, _DRAINING, _FAILED = range(1, 5)
-
-
-@dataclass(frozen=True, slots=True)
-class MeterPoint:
-    """One sample of one GPU: its cumulative counter, and the instance that held it (all None: none did)."""
-
-    at_s: float
-    energy_j: float
-    instance_id: int | None
-    pool_id: int | None
-    instance_state: str | None  # starting | ready | draining | failed
-    running: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +85,6 @@ class Slices:
 
     def pick(self, which: Mask) -> Slices:
         return Slices(*(getattr(self, name)[which] for name in Slices.__slots__))
-
-
-@dataclass(frozen=True, slots=True)
-class EnergySlice:
-    """Energy of one GPU within [start_s, end_s), which lies in one cell, for one kind, pool and instance."""
-
-    start_s: float
-    end_s: float
-    kind: EnergyKind
-    pool_id: int | None
-    instance_id: int | None
-    energy_uj: int
-    gpu_us: int
-
-    @property
-    def energy_j(self) -> float:
-        return self.energy_uj / UJ_PER_J
 
 
 def plausible(trace: MeterTrace, most_w: float) -> Mask:
@@ -195,36 +165,6 @@ def counter_at(before: tuple[int, int], after: tuple[int, int], at_us: int) -> i
     base_uj = 0 if after[1] < before[1] else before[1]
     share = np.array([at_us - before[0]]), np.array([after[0] - before[0]])
     return base_uj + int(_reached(np.array([after[1] - base_uj]), *share)[0])
-
-
-def split_intervals(points: Sequence[MeterPoint], cell_s: float = 10.0, max_gap_s: float = 5.0) -> list[EnergySlice]:
-    """`split` of single points. Raises ValueError as it does."""
-    if len(points) < 2:
-        return []
-    pools = {point.instance_id: point.pool_id for point in points if point.instance_id is not None}
-    found = split(trace_of(points), cell_s, max_gap_s)
-    columns = (getattr(found, name).tolist() for name in Slices.__slots__[1:])
-    return [
-        EnergySlice(start / US_PER_S, end / US_PER_S, KINDS[kind], pools.get(held), held or None, energy_uj, gpu_us)
-        for kind, held, start, end, energy_uj, gpu_us in zip(*columns, strict=True)
-    ]
-
-
-def trace_of(points: Sequence[MeterPoint]) -> MeterTrace:
-    def ints(values: Sequence[float]) -> Ints:
-        return np.rint(np.array(values, dtype=np.float64)).astype(np.int64)
-
-    return MeterTrace(
-        ints([point.at_s * US_PER_S for point in points]),
-        ints([point.energy_j * UJ_PER_J for point in points]),
-        ints([point.instance_id or 0 for point in points]),
-        ints([state_code(point.instance_state) for point in points]),
-        ints([-1 if point.running is None else point.running for point in points]),
-    )
-
-
-def state_code(state: str | None) -> int:
-    return STATES.index(state or "") if (state or "") in STATES else -1
 
 
 def _kinds(trace: MeterTrace) -> Ints:

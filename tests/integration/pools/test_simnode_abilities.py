@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
-from core.accounting.counters import EnergyKind, MeterPoint, split_intervals
+from core.accounting.counters import EnergyKind
 from core.engine.engine_model import engine_model, gpu
 from core.engine.overheads import Overheads, cold_start_s, wake_s
 from core.ports import EngineReading
@@ -24,6 +24,7 @@ from pools.simnode.engine.hand_over import KvLink
 from pools.simnode.engine.side_channel import KvLinks
 from pools.simnode.gpus import GpuBank
 from pools.simnode.node import SimNode
+from tests.fakes.meter_points import MeterPoint, split_intervals
 
 MODEL = "Llama3-8B"
 A100 = gpu("A100-80GB")

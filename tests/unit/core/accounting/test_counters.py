@@ -5,18 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.accounting.counters import (
-    EnergyKind,
-    EnergySlice,
-    MeterPoint,
-    MeterTrace,
-    counter_at,
-    plausible,
-    split,
-    split_intervals,
-    state_code,
-    trace_of,
-)
+from core.accounting.counters import EnergyKind, MeterTrace, counter_at, plausible, split
+from tests.fakes.meter_points import EnergySlice, MeterPoint, split_intervals, state_code, trace_of
 
 
 def point(at_s: float, energy_j: float, state: str | None = None, running: int | None = None) -> MeterPoint:
