@@ -7,7 +7,7 @@ scaled, lengths by one factor so that the longest tenth still fits, the rate to 
 can take. Order, bursts and the mix of lengths stay.
 
 Two parts of the trace. The last requests tell, in closed loops, what the engine's iterations take under load
-(pools.profiler.under_load), and, sent at the pace of the run, how much more than there a prompt's tokens take, and what
+(benchmarks.under_load), and, sent at the pace of the run, how much more than there a prompt's tokens take, and what
 the first token takes beside them (HTTP, the front end: which the simulator does not have). The first are sent as the
 trace has them, and simulated with what was found. None is in both.
 
@@ -30,12 +30,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import theilslopes
 
+from benchmarks.under_load import Fit, Stretch, fit, measure_under_load
 from core.simulator.kernel.driver import simulate
 from core.simulator.kernel.simulated import FixedCosts, FleetSpec, InstanceSpec, PoolSpec, load
 from core.simulator.workload import TraceRequest, read_azure_trace
 from pools.load_generator import Seen, replay
 from pools.profiler.drive import Engine, warm_up
-from pools.profiler.under_load import Fit, Stretch, fit, measure_under_load
 
 SHARES = (0.5, 0.9)
 LATENCY_BAR, THROUGHPUT_BAR = 0.15, 0.05

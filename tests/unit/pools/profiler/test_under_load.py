@@ -10,10 +10,10 @@ from threading import Thread
 import numpy as np
 import pytest
 
+from benchmarks.under_load import Stretch, fit, measure_under_load
 from core.ports import PermanentError
 from core.simulator.workload import TraceRequest
 from pools.profiler.drive import Engine
-from pools.profiler.under_load import Stretch, fit, measure_under_load
 
 BASE_S, PREFILL_S, DECODE_S = 3e-3, 2e-5, 1e-4
 

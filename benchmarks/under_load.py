@@ -28,8 +28,7 @@ from core.simulator.kernel.simulated import FixedCosts
 from core.simulator.workload import TraceRequest
 from pools.agent.http_client import HttpClient
 from pools.load_generator import replay
-
-from .drive import Engine
+from pools.profiler.drive import Engine
 
 CONCURRENCIES = (1, 2, 4, 8, 16)
 _PROMPTS_AT_ONCE = 2  # with one the engine is idle between them
