@@ -24,6 +24,7 @@ from greenserve import env
 from greenserve.process import Child, Spec
 from greenserve.servers import embedded
 from pools import wire
+from tests import servers
 
 KEY = "gs-benchmark-0123456789abcdef"
 MODEL = "Llama3-70B"  # a service that has its engines' own name for the model
@@ -151,7 +152,7 @@ def greenserve(
         ):
             yield _target(child, f"http://127.0.0.1:{port}")
     finally:
-        embedded.remove(var_dir)
+        servers.remove(var_dir)
 
 
 @contextlib.contextmanager

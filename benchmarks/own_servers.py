@@ -18,6 +18,7 @@ def own_servers(*, durable: bool = True, keep: Path | None = None) -> Iterator[N
     `keep`: the folder whose data stay for the next run, which is migrated anew; else all is gone afterwards.
     """
     from greenserve.servers import embedded
+    from tests import servers
 
     with ExitStack() as stack:
         var_dir = keep.resolve() if keep else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
@@ -29,7 +30,7 @@ def own_servers(*, durable: bool = True, keep: Path | None = None) -> Iterator[N
             "DJANGO_SETTINGS_MODULE": "greenserve.settings",
         }
         try:
-            with embedded.running(var_dir, durable=durable):
+            with servers.running(var_dir, durable=durable):
                 import django
                 from django.core.management import call_command
 
@@ -39,4 +40,4 @@ def own_servers(*, durable: bool = True, keep: Path | None = None) -> Iterator[N
                 django.db.connections.close_all()
         finally:
             if keep is None:
-                embedded.remove(var_dir)
+                servers.remove(var_dir)

@@ -22,6 +22,7 @@ import pytest
 from pytest_django.plugin import blocking_manager_key
 
 from greenserve.servers import embedded
+from tests import servers
 
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_setup", "live_server"}
 UNIT = Path(__file__).parent / "unit"
@@ -42,7 +43,7 @@ class Services:
 
     def stop(self) -> None:
         self._stack.close()
-        embedded.remove(self.var_dir)
+        servers.remove(self.var_dir)
         shutil.rmtree(self.var_dir, ignore_errors=True)
 
 
@@ -60,14 +61,14 @@ def pytest_load_initial_conftests() -> None:
     os.environ["GREENSERVE_VAR"] = str(var_dir)
     os.environ["REDIS_URL"] = embedded.redis_url(var_dir)
     if WORKER in os.environ:
-        _services = Services(var_dir, embedded.redis_running)
+        _services = Services(var_dir, servers.redis_running)
     else:
         os.environ["DATABASE_URL"] = embedded.database_url(var_dir)
         _services = Services(var_dir, _both)
 
 
 def _both(var_dir: Path) -> AbstractContextManager[object]:
-    return embedded.running(var_dir, durable=False)
+    return servers.running(var_dir, durable=False)
 
 
 @pytest.hookimpl(trylast=True)

@@ -6,19 +6,15 @@ key: whoever can open it is trusted, so there is no password to leak. Data is ke
 
 from __future__ import annotations
 
-import contextlib
 import re
-import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 from greenserve import env
 from greenserve.process import Child, Spec, StartError, last_words
-from greenserve.servers import postgres_server
 from greenserve.servers.places import SYSTEM_ENV, own_folder, package_dir, places
 from greenserve.servers.postgres_server import ACCOUNT, DATABASE
 from greenserve.servers.server_checks import REDIS_AT_LEAST
@@ -87,35 +83,6 @@ def _redis_ready(socket: Path) -> bool:
         return False
 
 
-@contextlib.contextmanager
-def running(var_dir: Path, *, durable: bool = True) -> Iterator[tuple[str, str]]:
-    """Both servers for the length of a block; yields (database_url, redis_url). Raises StartError."""
-    with _started(var_dir, postgres_server.spec(var_dir, durable=durable), redis(var_dir)):
-        yield database_url(var_dir), redis_url(var_dir)
-
-
-@contextlib.contextmanager
-def redis_running(var_dir: Path) -> Iterator[str]:
-    """Redis alone for the length of a block; yields its address. Raises StartError."""
-    with _started(var_dir, redis(var_dir)):
-        yield redis_url(var_dir)
-
-
-@contextlib.contextmanager
-def _started(var_dir: Path, *specs: Spec) -> Iterator[None]:
-    children: list[Child] = []
-    try:
-        for spec in specs:
-            children.append(Child(spec, var_dir / "log" / f"{spec.name}.log"))
-            children[-1].start()
-        for child in children:
-            wait_ready(child, timeout_s=30)
-        yield
-    finally:
-        for child in reversed(children):
-            child.stop()
-
-
 def wait_ready(child: Child, timeout_s: float) -> None:
     """Waits until a server answers. Raises StartError when it ended, or does not answer in time."""
     deadline = time.monotonic() + timeout_s
@@ -124,10 +91,3 @@ def wait_ready(child: Child, timeout_s: float) -> None:
             state = "ended" if child.poll() is not None else f"does not answer after {timeout_s:g} s"
             raise StartError(f"{child.spec.name} {state}: {last_words(child.log_tail())} (log: {child.log})")
         time.sleep(0.05)
-
-
-def remove(var_dir: Path) -> None:
-    """Deletes the data and sockets of the stopped servers of `var_dir`, also those outside it. For tests."""
-    where = places(var_dir)
-    for path in (where.postgres_home, where.postgres_sockets, where.redis_socket.parent):
-        shutil.rmtree(path, ignore_errors=True)

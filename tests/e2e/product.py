@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from greenserve.servers import embedded
+from tests import servers
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,7 +92,7 @@ class Product:
     def down(self) -> None:
         """Stops it and removes its databases, which as root lie outside `var_dir`."""
         self.cli("down", timeout_s=60, check=False)
-        embedded.remove(self.var_dir)
+        servers.remove(self.var_dir)
 
     def processes(self) -> dict[str, dict[str, Any]]:
         table = json.loads((self.var_dir / "run" / "processes.json").read_text())

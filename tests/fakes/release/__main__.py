@@ -12,7 +12,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from greenserve.servers import embedded
+from tests import servers
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -23,11 +23,11 @@ def main() -> None:
         (var_dir / "log").mkdir()
         os.environ |= {"GREENSERVE_VAR": folder, "DJANGO_SETTINGS_MODULE": "greenserve.settings"}
         try:
-            with embedded.running(var_dir, durable=False) as (database, redis):
+            with servers.running(var_dir, durable=False) as (database, redis):
                 os.environ |= {"DATABASE_URL": database, "REDIS_URL": redis}
                 _record(database)
         finally:
-            embedded.remove(var_dir)
+            servers.remove(var_dir)
 
 
 def _record(database: str) -> None:

@@ -17,6 +17,7 @@ import redis
 
 from greenserve.process import Child, Spec, StartError
 from greenserve.servers import embedded, places, postgres_server
+from tests import servers
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def var_dir(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "var"
     path.mkdir()
     yield path
-    embedded.remove(path)
+    servers.remove(path)
 
 
 def start(spec: Spec, var_dir: Path) -> Child:
@@ -41,7 +42,7 @@ def query(var_dir: Path, statement: str) -> list[tuple[object, ...]]:
 
 
 def test_servers_keep_their_data_when_started_again(var_dir: Path) -> None:
-    with embedded.running(var_dir) as (database_url, redis_url):
+    with servers.running(var_dir) as (database_url, redis_url):
         assert database_url == embedded.database_url(var_dir)
         version = query(var_dir, "SHOW server_version")[0][0]
         assert str(version).startswith("18.")
@@ -50,14 +51,14 @@ def test_servers_keep_their_data_when_started_again(var_dir: Path) -> None:
         with redis.Redis.from_url(redis_url, socket_timeout=5) as client:
             client.set("a", "kept")
             assert client.config_get("maxmemory-policy")["maxmemory-policy"] == "noeviction"
-    with embedded.running(var_dir) as (_, redis_url):
+    with servers.running(var_dir) as (_, redis_url):
         assert query(var_dir, "SELECT x FROM t") == [("kept",)]
         with redis.Redis.from_url(redis_url, socket_timeout=5) as client:
             assert client.get("a") == b"kept"
 
 
 def test_servers_listen_on_sockets_alone_when_running(var_dir: Path) -> None:
-    with embedded.running(var_dir, durable=False) as (_, redis_url):
+    with servers.running(var_dir, durable=False) as (_, redis_url):
         assert query(var_dir, "SHOW listen_addresses") == [("",)]
         with redis.Redis.from_url(redis_url, socket_timeout=5) as client:
             assert client.config_get("port")["port"] == "0"

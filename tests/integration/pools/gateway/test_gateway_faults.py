@@ -28,6 +28,7 @@ from greenserve import env
 from greenserve.process import Child, Spec
 from greenserve.servers import embedded, postgres_server
 from pools import wire
+from tests import servers
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import FakeFleet
 from tests.integration.pools.gateway.test_gateway import (
@@ -219,7 +220,7 @@ def var_dir(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "var"
     path.mkdir()
     yield path
-    embedded.remove(path)
+    servers.remove(path)
 
 
 class Agents:

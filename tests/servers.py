@@ -1,0 +1,48 @@
+"""The product's embedded servers for the length of a block, for tests, benchmarks and scripts/smoke."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from greenserve.process import Child, Spec
+from greenserve.servers import embedded, postgres_server
+from greenserve.servers.places import places
+
+
+@contextlib.contextmanager
+def running(var_dir: Path, *, durable: bool = True) -> Iterator[tuple[str, str]]:
+    """Both servers for the length of a block; yields (database_url, redis_url). Raises StartError."""
+    with _started(var_dir, postgres_server.spec(var_dir, durable=durable), embedded.redis(var_dir)):
+        yield embedded.database_url(var_dir), embedded.redis_url(var_dir)
+
+
+@contextlib.contextmanager
+def redis_running(var_dir: Path) -> Iterator[str]:
+    """Redis alone for the length of a block; yields its address. Raises StartError."""
+    with _started(var_dir, embedded.redis(var_dir)):
+        yield embedded.redis_url(var_dir)
+
+
+@contextlib.contextmanager
+def _started(var_dir: Path, *specs: Spec) -> Iterator[None]:
+    children: list[Child] = []
+    try:
+        for spec in specs:
+            children.append(Child(spec, var_dir / "log" / f"{spec.name}.log"))
+            children[-1].start()
+        for child in children:
+            embedded.wait_ready(child, timeout_s=30)
+        yield
+    finally:
+        for child in reversed(children):
+            child.stop()
+
+
+def remove(var_dir: Path) -> None:
+    """Deletes the data and sockets of the stopped servers of `var_dir`, also those outside it."""
+    where = places(var_dir)
+    for path in (where.postgres_home, where.postgres_sockets, where.redis_socket.parent):
+        shutil.rmtree(path, ignore_errors=True)
