@@ -234,11 +234,11 @@ def why_not_cheaper(records: Sequence[Mapping[str, Any]], objective: str = "") -
         own = chosen.get(name)
         known = [record for record in others if record.get(name) is not None]
         if own and known:
-            return _weighed(chosen, known, name, word, float(own))
+            return _weighed(known, name, word, float(own))
     return ""
 
 
-def _weighed(chosen: Mapping[str, Any], known: Sequence[Mapping[str, Any]], name: str, word: str, own: float) -> str:
+def _weighed(known: Sequence[Mapping[str, Any]], name: str, word: str, own: float) -> str:
     least = min(known, key=lambda record: float(record[name]))
     label, share = least.get("label", "another"), float(least[name]) / own - 1.0
     if share >= 0:

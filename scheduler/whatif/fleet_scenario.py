@@ -58,7 +58,7 @@ def draft(
     if not nodes:
         raise BadStudy("base", "no site has schedulable GPUs; set up nodes, or take one of the papers' scenarios")
     made = Draft({"name": "fleet", "seed": 1, "start": start.isoformat(), "policy": "single_pool", "overload": "allow"})
-    made.document["fleet"] = _groups(services, nodes, workloads, made.notes)
+    made.document["fleet"] = _groups(services, nodes, made.notes)
     stands = {group["site"] for group in made.document["fleet"]}
     kept = [site for site in sites if site.name in stands]
     made.document["sites"] = _sites(kept, nodes, start, end, now, made)
@@ -88,7 +88,6 @@ def _nodes(sites: Sequence[Site]) -> dict[tuple[str, str], list[int]]:
 def _groups(
     services: Sequence[Service],
     nodes: dict[tuple[str, str], list[int]],
-    workloads: dict[str, dict[str, Any]],
     notes: list[str],
 ) -> list[dict[str, Any]]:
     """For each service, site and GPU type the largest instances that nodes hold; TP degrees that policies may choose.

@@ -229,13 +229,11 @@ def _rationale(
         summary = (
             f"{whole} wait {_span(then.start_s - observation.now_s)}: then {then.g_per_kwh or 0.0:.0f} g/kWh, {than}."
         )
-    return Rationale(
-        reason, summary, _inputs(observation, intensity, config), _alternatives(made, observation, intensity, config)
-    )
+    return Rationale(reason, summary, _inputs(observation, intensity, config), _alternatives(made, observation, config))
 
 
 def _alternatives(
-    made: DeferralPlan, observation: DeferralObservation, intensity: Sequence[float | None], config: DeferralConfig
+    made: DeferralPlan, observation: DeferralObservation, config: DeferralConfig
 ) -> tuple[Alternative, ...]:
     """The plan, and doing all at once."""
     assert observation.lines_per_s is not None

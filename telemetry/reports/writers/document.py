@@ -86,7 +86,7 @@ def write_document(statement: Statement, target: Path) -> None:
     )
     foot = partial(_foot, statement=statement)
     document.build(
-        [*_head(statement), *_charts(statement), *_rows(statement), *_notes(statement), _signatures(statement)],
+        [*_head(statement), *_charts(statement), *_rows(statement), *_notes(statement), _signatures()],
         onFirstPage=foot,
         onLaterPages=foot,
     )
@@ -253,7 +253,7 @@ def _notes(statement: Statement) -> list[Any]:
     return [Paragraph("How it was counted, and what is not known", SECTION), *notes]
 
 
-def _signatures(statement: Statement) -> Any:
+def _signatures() -> Any:
     rule = "_" * 34
     table = Table(
         [

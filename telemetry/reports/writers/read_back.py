@@ -55,7 +55,7 @@ def reconciliation(statement: Statement, files: Sequence[MadeFile], folder: Path
         }
         for name in sorted({*period_uj, *lines_uj})
     }
-    exports = [_export(file, folder, meters_uj, statement) for file in files]
+    exports = [_export(file, folder, meters_uj) for file in files]
     balanced = all(meter.metered_uj == meter.entered_uj for meter in basis.meters)
     content = {
         "version": basis.version,
@@ -91,7 +91,7 @@ def _meter(basis: Basis, i: int) -> dict[str, Any]:
     }
 
 
-def _export(file: MadeFile, folder: Path, meters_uj: int, statement: Statement) -> dict[str, Any]:
+def _export(file: MadeFile, folder: Path, meters_uj: int) -> dict[str, Any]:
     found: dict[str, Any] = {"file": file.name, "sha256": file.sha256, "bytes": file.size_bytes}
     if file.rows is not None:
         found["rows"] = file.rows

@@ -48,7 +48,7 @@ def write_workbook(statement: Statement, target: Path) -> None:
         _rows(book, look, statement)
         _days(book, look, statement)
         _meters(book, look, basis)
-        _notes(book, look, statement)
+        _notes(book, statement)
 
 
 def _look(book: Workbook) -> _Look:
@@ -213,7 +213,7 @@ def _meters(book: Workbook, look: _Look, basis: Basis) -> None:
         sheet.write_number(at, 5, meter.period_uj / 1e6, six)
 
 
-def _notes(book: Workbook, look: _Look, statement: Statement) -> None:
+def _notes(book: Workbook, statement: Statement) -> None:
     sheet = book.add_worksheet(NOTES_SHEET)
     _page(sheet, landscape=False)
     wrapped = book.add_format({"font_name": "Calibri", "font_size": 10, "text_wrap": True, "valign": "top"})

@@ -171,7 +171,7 @@ class Nodes:
                 elif (free := next((node for node in self.all if node.pool is None), None)) is not None:
                     commands.append(self._start(free, pool, view.now_s))
         for node in surplus:
-            commands += self._empty(node, node.slots, view)
+            commands += self._empty(node.slots, view)
         return commands
 
     def _least_used(self, pool: int, count: int, view: FleetView) -> list[Node]:
@@ -193,7 +193,7 @@ class Nodes:
     def _spec(self, tp: int) -> InstanceSpec:
         return replace(self._templates[tp], name=f"tp{tp}")
 
-    def _empty(self, node: Node, slots: Iterable[int], view: FleetView) -> list[SimCommand]:
+    def _empty(self, slots: Iterable[int], view: FleetView) -> list[SimCommand]:
         going = [slot for slot in slots if view.state[slot] != DRAINING]
         self._leaving.update(going)
         self.version += 1
@@ -220,7 +220,7 @@ class Nodes:
         if not old:
             return [self._join(node, tp, takes_s, view.now_s) for tp in new]
         if not new:
-            return self._empty(node, old, view)
+            return self._empty(old, view)
         node.old = old
         node.coming += [_Coming(tp, view.now_s + takes_s, starting=False) for tp in new]
         node.shifted = not change.serves_on
