@@ -41,15 +41,6 @@ class SeenPrompts:
         """What is known of a prompt. Asking does not keep it from being forgotten: only `observe` does."""
         return None if digest is None else self._seen.get(digest)
 
-    def predict(
-        self, service: str, prompt_tokens: int, max_tokens: int | None, features: RequestFeatures | None = None
-    ) -> int | None:
-        known = None if features is None else self.get(features.digest)
-        if known is None:
-            return None
-        tokens = round(known.output_tokens)
-        return max(1, tokens if max_tokens is None else min(tokens, max_tokens))
-
     def observe(
         self, service: str, prompt_tokens: int, output_tokens: int, features: RequestFeatures | None = None
     ) -> None:

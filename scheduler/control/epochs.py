@@ -155,7 +155,7 @@ def _decide_and_apply(service: Service, loop: Loop, index: int, now: datetime) -
             pending_plans.supersede(service, loop.value, "The loop has decided anew.", now)
             made = _apply(service, loop, epoch, result, now, reporting)
             if result.effects.commands:
-                touched = apply.apply_placement(service, reporting, made).nodes
+                touched = apply.apply_placement(service, reporting, made)
     if result.effects.commands:
         _tell(client, touched, made)
     return epoch
@@ -231,7 +231,7 @@ def carry_out(approval: Approval, now: datetime) -> bool:
     else:
         apply.apply_workers(service, commands)
         made = dict(approval.epoch.decisions.exclude(pool=None).values_list("pool_id", "pk"))
-    touched = apply.apply_placement(service, reporting, made).nodes
+    touched = apply.apply_placement(service, reporting, made)
     Epoch.objects.filter(pk=approval.epoch_id).update(status=Epoch.Status.APPLIED)
     transaction.on_commit(lambda: _tell(client, touched, made))
     return True
@@ -252,7 +252,7 @@ def settle(client: redis.Redis, now: datetime) -> frozenset[str]:
         pending_plans.lapse(now)
         touched |= apply.finish_drains(states, now)
         for service in Service.objects.all():
-            touched |= apply.apply_placement(service, reporting, decision_rows.latest_by_pool(service)).nodes
+            touched |= apply.apply_placement(service, reporting, decision_rows.latest_by_pool(service))
     return touched
 
 

@@ -17,6 +17,7 @@ from pools.agent.vllm.launch import VllmOptions
 from pools.agent.vllm.runtime import VllmRuntime
 from pools.agent.vllm.vllm_metrics import VllmMetrics
 from tests.contracts import test_engine_ports as contract
+from tests.fakes.vllm_runtime import end_all
 
 from .node import CARD, ENGINE_ARGUMENTS, ENGINE_ENVIRONMENT, LONGEST_TOKENS, READY_S
 from .server import VLLM
@@ -39,7 +40,7 @@ def runtime(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     )
     made = VllmRuntime(options, lambda: (DEVICE,))
     yield made
-    made.end_all(60.0)
+    end_all(made, 60.0)
 
 
 @pytest.fixture

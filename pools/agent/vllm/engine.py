@@ -115,10 +115,6 @@ class Engine:
         held = "" if found == limits else f"limits are held to those of its start: {most}"
         self._status = replace(self._status, limits=limits, detail=held)
 
-    def wait(self, timeout_s: float) -> None:
-        """Until it has ended, or the time is over."""
-        self._thread.join(timeout_s)
-
     # -- its own thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:

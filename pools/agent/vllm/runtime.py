@@ -96,16 +96,6 @@ class VllmRuntime:
         with self._lock:
             return tuple(sorted({engine.version for engine in self._engines.values() if engine.version}))
 
-    def end_all(self, timeout_s: float) -> None:
-        """For tests and for tools that own the node; an agent that ends leaves its engines running."""
-        with self._lock:
-            engines = list(self._engines.values())
-        for engine in engines:
-            engine.stop()
-        deadline_s = time.monotonic() + timeout_s
-        for engine in engines:
-            engine.wait(max(0.0, deadline_s - time.monotonic()))
-
     def _add(self, record: EngineRecord) -> None:
         engine = Engine(record, self._options, self._records, self._forget)
         with self._lock:

@@ -99,16 +99,6 @@ class PredictionCounts:
             miss.count += 1
             miss.tokens += abs(classified.prompt_tokens - row.prompt_tokens)
 
-    def mispredicted(self, service: str) -> int:
-        """Requests that were taken for another class than they were."""
-        return sum(n for (name, said, was, _), n in self.classes.items() if name == service and said != was)
-
-    def mean_absolute_error(self, service: str, source: str | None = None) -> float | None:
-        """Of output tokens, of one source or all; None before the first."""
-        found = [miss for (name, by), miss in self.outputs.items() if name == service and source in (None, by)]
-        count = sum(miss.count for miss in found)
-        return sum(miss.tokens for miss in found) / count if count else None
-
     def families(self) -> Iterator[tuple[str, str, list[tuple[tuple[tuple[str, str], ...], float]]]]:
         """Counters for /metrics: name, help, and samples as (labels, value)."""
         yield (

@@ -36,7 +36,7 @@ class AdmissionGate:
     """Narrows instances to those that may take a request. Projections are loaded beside the event loop.
 
     Until they are, and for configurations that the engine model does not know, requests are admitted without being
-    judged; the log says so, and `unjudged` counts them.
+    judged; the log says so.
     """
 
     def __init__(self, clocks: ClockAsks, loader: Executor | None = None) -> None:
@@ -45,7 +45,6 @@ class AdmissionGate:
         self._models: dict[_Configuration, Desk | None] = {}  # None: loading, or not to be had
         self._desks: dict[str, Desk] = {}
         self._asking: set[str] = set()  # instances that a clock was asked for
-        self.unjudged = 0
         self.held = 0  # times that a request was told to wait
 
     def narrows(self, service: Service, call: Call) -> bool:
@@ -59,7 +58,6 @@ class AdmissionGate:
         for instance in sorted(choosable, key=lambda i: (i.candidate().load, i.uid)):
             desk = self._desk(instance)
             admits = True if desk is None else desk.admits(service, instance, call)
-            self.unjudged += desk is None
             if admits:
                 return [instance]
             if admits is None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from django.db import connection
@@ -21,15 +21,6 @@ from scheduler.json_values import workers_from_json, workers_to_json
 log = logging.getLogger(__name__)
 
 Desired, State = Instance.Desired, Instance.State
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """What a placement changed: the nodes to nudge, and what could not be done yet."""
-
-    nodes: frozenset[str] = frozenset()
-    waiting: Sequence[tuple[int, Mode]] = ()
-    unplaceable: Sequence[tuple[int, Mode]] = field(default=())
 
 
 def lock() -> None:
@@ -117,8 +108,11 @@ def finish_drains(agents: Mapping[str, wire.AgentState], now: datetime) -> froze
     return frozenset(nodes)
 
 
-def apply_placement(service: Service, reporting: set[str], decisions: Mapping[int, int]) -> Changed:
-    """Brings instances towards the pools' wanted workers. `decisions`: pool -> the decision that new ones carry."""
+def apply_placement(service: Service, reporting: set[str], decisions: Mapping[int, int]) -> frozenset[str]:
+    """Brings instances towards the pools' wanted workers, and names the nodes to nudge.
+
+    `decisions`: pool -> the decision that new ones carry.
+    """
     wanted, standing, rooms = _wanted(service), _standing(service), _rooms(reporting)
     plan = place(wanted, standing, rooms)
     warm = dict(service.pools.filter(request_class__partition=service.partition_id).values_list("pk", "warm"))
@@ -128,7 +122,7 @@ def apply_placement(service: Service, reporting: set[str], decisions: Mapping[in
     nodes = {names[node_id] for node_id in (*_apply(service, plan, decisions), *_keep_warm(service, kept))}
     for pool_id, mode in plan.unplaceable:
         log.warning("%s of pool %d fits on no node as things are", mode.name, pool_id)
-    return Changed(frozenset(nodes), plan.waiting, plan.unplaceable)
+    return frozenset(nodes)
 
 
 def _apply(service: Service, plan: Placement, decisions: Mapping[int, int]) -> set[int]:

@@ -24,6 +24,7 @@ from pools.agent.vllm.launch import VllmOptions, command, environment
 from pools.agent.vllm.runtime import VllmRuntime
 from tests.fakes.simnode import eventually
 from tests.fakes.vllm_program import program
+from tests.fakes.vllm_runtime import end_all
 
 WITHIN_S = 30.0  # on a machine that does much else
 GPUS = ("G0", "G1")
@@ -57,7 +58,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     made = Node(tmp_path)
     yield made
     for runtime in made.runtimes:
-        runtime.end_all(15.0)
+        end_all(runtime, 15.0)
 
 
 def status(runtime: VllmRuntime, uid: str = "engine") -> InstanceStatus | None:

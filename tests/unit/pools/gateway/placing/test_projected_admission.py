@@ -174,7 +174,6 @@ def test_unknown_configuration_is_let_in_without_being_judged(caplog: pytest.Log
     instance._state = msgspec.structs.replace(instance.state, gpu_type="B300")
     gate = AdmissionGate(ClockAsks(), Here())  # type: ignore[arg-type]
     assert gate.narrow(view.services[MODEL], [instance], None) == [instance]  # type: ignore[arg-type]
-    assert gate.unjudged == 1
     assert "without being judged" in caplog.text
 
 
