@@ -117,12 +117,6 @@ def for_decisions(sites: Sequence[Site], start: datetime, end: datetime) -> Deci
     return DecisionCurves(Signal.AVERAGE.value, average)
 
 
-def intensity_steps(site: Site, start: datetime, step_s: float, n: int) -> tuple[float | None, ...]:
-    """Mean average intensity of each of `n` steps of one site in g/kWh, forecasts of our own included."""
-    curve = IntensityCurve(site, start, start + timedelta(seconds=step_s * n), modelled=True)
-    return DecisionCurves(Signal.AVERAGE.value, {site.pk: curve}).steps(site, start, step_s, n)
-
-
 def intensity_at(site: Site | int, at: datetime, signal: str = Signal.AVERAGE) -> float | None:
     """Intensity in g/kWh around `at`, our own forecasts included, for routing; None when nothing is known."""
     return IntensityCurve(site, at, at + timedelta(microseconds=1), signal, modelled=True).at(at.timestamp())
@@ -143,8 +137,3 @@ def price_steps(site: Site, start: datetime, step_s: float, n: int, currency: st
         return ()
     curve = IntensityCurve(site, start, end, Signal.PRICE, True)
     return DecisionCurves(Signal.PRICE.value, {site.pk: curve}).steps(site, start, step_s, n)
-
-
-def price_at(site: Site | int, at: datetime) -> float | None:
-    """Price per kWh around `at` in the currency of the site's price feed, None when it has none or there is no feed."""
-    return IntensityCurve(site, at, at + timedelta(microseconds=1), Signal.PRICE).at(at.timestamp())

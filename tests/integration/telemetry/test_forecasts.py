@@ -16,6 +16,7 @@ from telemetry.forecasts import carbon_forecasts, forecast_record, histories, lo
 from telemetry.models import CarbonFeed, ForecastScore, GpuSample, LoadPoint, RequestRecord
 from telemetry.storage import time_partitions
 from tests.fakes.house import moment
+from tests.fakes.intensity import intensity_steps
 
 pytestmark = pytest.mark.django_db
 START = 1_767_225_600.0  # 2026-01-01 00:00
@@ -77,7 +78,7 @@ def test_best_model_forecasts_when_the_provider_does_not(hourly):
     made = hourly.points.filter(forecast=True).order_by("start_at")
     assert {(p.model, p.provider, p.estimated) for p in made} == {(scores[0].model, "greenserve", True)}
     assert made[0].start_at == NOW
-    ahead = site_signals.intensity_steps(hourly.site, NOW, HOUR_S, 24)
+    ahead = intensity_steps(hourly.site, NOW, HOUR_S, 24)
     assert np.abs(np.array(ahead) - [wave(h) for h in range(24)]).max() < 25.0
 
 
@@ -117,7 +118,7 @@ def test_better_one_is_used_when_provider_and_models_forecast(hourly, error, bes
     hourly.refresh_from_db()
     assert bool(hourly.forecast_model) is bool(best)
     carbon_forecasts.extend(hourly, NOW)
-    ahead = np.array(site_signals.intensity_steps(hourly.site, NOW, HOUR_S, 12))
+    ahead = np.array(intensity_steps(hourly.site, NOW, HOUR_S, 12))
     off = np.abs(ahead - [wave(h) + 5.0 * NOISE[DAYS * 24 + h] for h in range(12)]).max()
     assert off < (1.0 if not best else 40.0)
 

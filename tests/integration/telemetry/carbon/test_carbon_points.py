@@ -9,9 +9,10 @@ from pools.models import Site
 from scheduler.control.apply import publish
 from telemetry import tasks
 from telemetry.carbon.feeds import forecast_horizon_s, refresh_feed
-from telemetry.carbon.site_signals import intensity_at, intensity_steps
+from telemetry.carbon.site_signals import intensity_at
 from telemetry.models import CarbonFeed, CarbonPoint
 from tests.fakes.house import moment
+from tests.fakes.intensity import intensity_steps
 
 pytestmark = pytest.mark.django_db
 START = 1_767_225_600.0  # 2026-01-01 00:00, a border of the demo's 48-minute day (2,880 s)

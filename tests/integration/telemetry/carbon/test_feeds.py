@@ -15,6 +15,7 @@ from telemetry.providers.provider_http import Bounds, Outside, Pace
 from telemetry.providers.secrets import VARIABLES, Secret
 from telemetry.selectors import feed_status
 from tests.fakes.house import moment
+from tests.fakes.intensity import intensity_steps
 from tests.fakes.web import Answer, Clock, serving
 
 pytestmark = pytest.mark.django_db
@@ -205,7 +206,7 @@ def test_price_has_its_currency_when_it_is_stored(site):
     assert feeds.append(feed, [priced], NOW) == 1
     assert feeds.append(feed, [priced], NOW) == 0
     assert feeds.append(feed, [replace(priced, price_per_kwh=-0.003)], NOW) == 1
-    assert site_signals.price_at(site, moment(START + 60.0)) == -0.003
+    assert site_signals.price_steps(site, moment(START + 60.0), 1.0, 1, "EUR") == (-0.003,)
     assert site_signals.intensity_at(site, moment(START + 60.0)) is None
     assert site_signals.price_steps(site, NOW, 3_600.0, 2, "EUR") == (-0.003, None)
     assert site_signals.price_steps(site, NOW, 3_600.0, 2, "USD") == ()
@@ -244,7 +245,7 @@ def test_decisions_go_by_marginal_rates_when_every_site_has_them(site):
     assert found.signal == "marginal"
     assert found.steps(site, NOW, 3_600.0, 2) == (-50.0, 400.0)
     assert found.at(west, NOW) == 300.0
-    assert site_signals.intensity_steps(site, NOW, 3_600.0, 2) == (100.0, 110.0)  # what the inventory goes by
+    assert intensity_steps(site, NOW, 3_600.0, 2) == (100.0, 110.0)  # what the inventory goes by
 
 
 @pytest.mark.parametrize("marginals", [None, [], [None, 300.0], [300.0, None, None, None]])
