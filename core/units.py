@@ -32,10 +32,6 @@ def ms_to_s(duration_ms: float) -> float:
     return duration_ms / 1_000.0
 
 
-def s_to_ms(duration_s: float) -> float:
-    return duration_s * 1_000.0
-
-
 def ug_per_uj(intensity_g_per_kwh: float, pue: float = 1.0) -> float:
     """Micrograms emitted by each microjoule metered at the GPU: the ledger's whole units, see `gco2e`."""
     return intensity_g_per_kwh * pue / J_PER_KWH

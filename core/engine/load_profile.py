@@ -6,7 +6,6 @@ them, as in the paper. A profile holds for one model, GPU, TP degree, engine and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -204,18 +203,3 @@ def _profile(
         np.hstack([idle_w[:, None], watts]),
         source,
     )
-
-
-def measured(mhz: Sequence[float], levels: Sequence[Sequence[tuple[float, float, float, float]]]) -> LoadProfile:
-    """From load tests: for each clock its levels (rps, TTFT, TPOT, watts), the first one idle, all of equal number.
-
-    Raises:
-        ValueError: Clocks or loads that do not rise, or rows of unequal length.
-    """
-    clock = np.array(mhz, dtype=np.float64)
-    if len({len(row) for row in levels}) != 1 or clock.size != len(levels):
-        raise ValueError("every clock needs the same number of load levels")
-    rps, ttft_s, tpot_s, watts = np.moveaxis(np.array(levels, dtype=np.float64), 2, 0)
-    if np.any(np.diff(clock) <= 0.0) or np.any(np.diff(rps, axis=1) <= 0.0) or np.any(rps[:, 0] != 0.0):
-        raise ValueError("clocks and loads rise, and the first load of each clock is 0")
-    return LoadProfile(clock, rps, ttft_s, tpot_s, watts, Source.MEASURED)

@@ -136,17 +136,6 @@ TABLE_VI: Mapping[tuple[Layout, Layout], int] = MappingProxyType(
 )
 
 
-def parse_layout(text: str) -> Layout:
-    """`TP2+TP4` or `4TP2`. Raises ValueError on anything else."""
-    degrees: list[int] = []
-    for part in text.split("+"):
-        count, sign, tp = part.strip().upper().partition("TP")
-        if not sign or not tp.isdigit() or not (count.isdigit() or not count):
-            raise ValueError(f"'{text}' is not a layout; write it like TP2+TP4 or 4TP2")
-        degrees += [int(tp)] * int(count or 1)
-    return tuple(sorted(degrees))
-
-
 def reshard_units(source: Sequence[int], target: Sequence[int]) -> float:
     """Time to bring the weights where `target` needs them, in T.
 
@@ -185,11 +174,6 @@ class Transition:
     transfer_s: float
     sync_s: float
     kv_share: float
-
-    @property
-    def full_throughput(self) -> bool:
-        """Whether the old instances lose nothing until the new ones take over."""
-        return self.kv_share >= 1.0 and self.sync_s == 0.0
 
 
 def transition(

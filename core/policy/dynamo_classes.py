@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from core.engine.iteration import IterationCosts
-from core.engine.steady_state import steady_state
 from core.types import Limits
 
 # Upper bounds, exclusive, None: open. Input is "at most 8192" tokens there; longer prompts are long ones too.
@@ -56,14 +54,6 @@ def request_classes(factor: float = PUBLISHED_FACTOR) -> tuple[RequestClass, ...
         for i, (name_in, input_min, input_max, ttft_s) in enumerate(INPUTS)
         for o, (name_out, output_min, output_max) in enumerate(OUTPUTS)
     )
-
-
-def isolated_limits(
-    instance: IterationCosts, prompt_tokens: float, output_tokens: float, top_mhz: float, factor: float
-) -> Limits:
-    """The same rule for one's own model and hardware: `factor` times a request by itself on an idle instance."""
-    lone = steady_state(instance, 0.0, prompt_tokens, output_tokens, top_mhz)
-    return Limits(ttft_s=factor * lone.ttft_s, tpot_s=factor * lone.tpot_s)
 
 
 def strictest(present: Iterable[Limits]) -> Limits:

@@ -113,10 +113,6 @@ class Site:
         """Grams of CO2e per kWh at a second of the run, without PUE; None: unknown."""
         return _one(self.carbon_g_per_kwh, t_s)
 
-    def usd_per_kwh_at(self, t_s: float) -> float | None:
-        """The price of a kWh at a second of the run, without PUE; None: unknown."""
-        return _one(self.usd_per_kwh, t_s)
-
     def intensities(self, from_s: float, to_s: float, step_s: float) -> tuple[float | None, ...]:
         """What a kWh drawn evenly over each step emits (g); the last step ends at `to_s`. None: not known throughout.
 

@@ -82,4 +82,4 @@ def _answer(
             each_rps = min(max(load_rps / count, piece.low_rps), piece.high_rps)
             operations[mode] = Operation(count, piece.mhz, each_rps)
             total_w += count * (piece.base_w + piece.slope * each_rps)
-    return OperatingMix(operations, total_w, outcome.bound, outcome.status)
+    return OperatingMix(operations, total_w, outcome.status)

@@ -75,7 +75,7 @@ def _search(
     operations = {
         mode: Operation(int(counts[m]), float(clocks[m]), float(loads[m])) for m, mode in enumerate(modes) if counts[m]
     }
-    return OperatingMix(operations, float(power_w), float(power_w), Status.OPTIMAL)
+    return OperatingMix(operations, float(power_w), Status.OPTIMAL)
 
 
 def power_w(workers: Mapping[Mode, int], curves: Mapping[Mode, Sequence[Piece]], load_rps: float) -> float | None:

@@ -47,11 +47,10 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class OperatingMix:
-    """The answer of eq. 1. `bound_w`: no mix draws less; None: the solver gave none."""
+    """The answer of eq. 1."""
 
     operations: Mapping[Mode, Operation]
     power_w: float
-    bound_w: float | None
     status: Status
 
     @property

@@ -44,10 +44,6 @@ class Bins:
     def devices_of(self, model: str) -> frozenset[str]:
         return frozenset(device for device, found in self.partitions.items() if any(p.model == model for p in found))
 
-    def sensitivity(self, device: str) -> float:
-        """Of the most sensitive partition on it, which sets its clock; 0 when it is empty."""
-        return max((p.sensitivity for p in self.partitions[device]), default=0.0)
-
 
 def place_partitions(
     memory_bytes: Mapping[str, float], models: Iterable[Sequence[Partition]], config: PlacementConfig

@@ -50,7 +50,7 @@ class GpuShare:
 class ReshardPlan:
     """Where the next instances stand, and the way there.
 
-    `units` in T, the time to move 1/8 of the weights over one link (table VI); `moved` is the volume in the same unit.
+    `units` in T, the time to move 1/8 of the weights over one link (table VI).
     """
 
     instances: tuple[Instance, ...]  # in the order of the wanted TP degrees
@@ -61,14 +61,6 @@ class ReshardPlan:
     @property
     def units(self) -> float:
         return max((len(t.blocks) for t in self.transfers), default=0) * EIGHTHS / self.block_count
-
-    @property
-    def moved(self) -> float:
-        return sum(len(t.blocks) for t in self.transfers) * EIGHTHS / self.block_count
-
-    def unchanged(self, current: Sequence[Instance]) -> frozenset[Instance]:
-        """Instances that are the same before and after: they serve on, untouched."""
-        return frozenset(current) & frozenset(self.instances)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +77,6 @@ class Outlook:
     sync_s: float
     kv_share: float
     serves_on: bool
-
-    @property
-    def down_s(self) -> float:
-        """How long nobody serves."""
-        if self.serves_on:
-            return 0.0
-        return self.sync_s if self.kv_share > 0.0 else self.transfer_s + self.sync_s
 
 
 def plan(current: Sequence[Sequence[int]], target: Sequence[int], gpus: Sequence[int]) -> ReshardPlan:

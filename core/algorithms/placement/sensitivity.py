@@ -14,8 +14,6 @@ from enum import StrEnum
 from core.engine.engine_model import EngineModel
 from core.engine.iteration import Totals
 
-INSENSITIVE_BELOW = 1.0
-
 
 class Kind(StrEnum):
     EMBEDDING = "embedding"
@@ -37,10 +35,6 @@ class Operator:
     sensitivity: float
     latency_s: float
     memory_bytes: float
-
-    @property
-    def insensitive(self) -> bool:
-        return self.sensitivity < INSENSITIVE_BELOW
 
 
 def sensitivity(default_s: float, half_s: float) -> float:

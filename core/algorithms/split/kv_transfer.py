@@ -56,11 +56,6 @@ def exposed_s(computed_s: ArrayLike, transfer_s: ArrayLike) -> float:
     return float((computed + to_send).max() - computed[-1])
 
 
-def exposed_equal_s(chunks: int, compute_s: float, transfer_s: float) -> float:
-    """The same for `chunks` equal ones: x + (n - 1) max(0, x - c)."""
-    return transfer_s + (chunks - 1) * max(0.0, transfer_s - compute_s) if chunks > 0 else 0.0
-
-
 def exposure(
     tokens_done: ArrayLike, pass_end_s: ArrayLike, chunk_tokens: int, kv_bytes_per_token: float, link: Link
 ) -> Exposure:

@@ -14,7 +14,7 @@ and the last one interpolates, which brings the ratio closer than halving can.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
@@ -126,12 +126,6 @@ class Backlog:
             raise ValueError("lead_s is from 0 and scale above it")
         return cls(costs, rows, admitted, lead_s, scale)
 
-    def with_request(self, part: tuple[int, int, int]) -> Backlog:
-        """With a micro-request more, last in the queue; an empty one changes nothing."""
-        if part[0] + part[1] == 0:
-            return self
-        return replace(self, work=np.vstack((self.work, np.array(part, dtype=np.int64))))
-
     def _instance(self) -> virtual_passes.Instance:
         decodes = np.zeros(len(self.work), dtype=np.bool_)
         decodes[: self.admitted] = self.work[: self.admitted, 0] == 0
@@ -162,18 +156,9 @@ class Split:
     probes: int
 
     @property
-    def ratio(self) -> float:
-        """phi."""
-        return self.tokens / self.total
-
-    @property
     def whole(self) -> bool:
         """Whether one instance does everything."""
         return self.tokens == 0 or self.tokens >= self.total - 1
-
-    def parts(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """Both micro-requests as rows of a backlog."""
-        return virtual_passes.parts(self.prompt, self.total, self.tokens)
 
 
 def split_request(

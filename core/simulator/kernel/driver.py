@@ -18,7 +18,6 @@ import numpy as np
 from core.simulator.kernel.commands import (
     OFF,
     SERVING,
-    Answer,
     Assign,
     Control,
     Decision,
@@ -42,19 +41,6 @@ _OFFERS = 1000
 _PATIENCE = 3  # epochs of the slowest control that held requests wait for an instance when nothing else is left
 
 Effect = Callable[[float], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ClockSchedule:
-    """A Control that sets clocks at given times: (time, instance, MHz), each a multiple of the period."""
-
-    period_s: float
-    changes: tuple[tuple[float, str, float], ...]
-    name: str = "clock"
-
-    def step(self, view: FleetView) -> Answer:
-        due = [SetSmClock(name, mhz) for at_s, name, mhz in self.changes if abs(at_s - view.now_s) < self.period_s / 2]
-        return Answer(tuple(due))
 
 
 class World(Protocol):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.simulator.kernel.commands import Decision
-from core.simulator.kernel.kernel import DONE, REQUEST
+from core.simulator.kernel.kernel import REQUEST
 from core.simulator.kernel.simulated import InstanceSpec
 
 Floats = NDArray[np.float64]
@@ -71,12 +71,3 @@ class Outcome:
     rows: Any = field(default=None, repr=False)
     events: tuple[tuple[int, int, int, float], ...] = ()
     segments: Floats | None = field(default=None, repr=False)
-
-    @property
-    def total_j(self) -> float:
-        return float(sum(part.sum() for part in self.spent_j.values()))
-
-    @property
-    def finished(self) -> NDArray[np.bool_]:
-        result: NDArray[np.bool_] = self.rows["status"] == DONE
-        return result

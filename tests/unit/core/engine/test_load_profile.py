@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core.engine.engine_model import engine_model, gpu
-from core.engine.load_profile import clocks, from_costs, measured, modelled
+from core.engine.load_profile import clocks, from_costs, modelled
 from core.engine.steady_state import SPARE_DEVIATIONS
 from core.types import Limits, Source
 
@@ -71,17 +71,3 @@ def test_instance_with_little_room_carries_less_when_answers_differ():
 def test_top_is_the_top_clock():
     assert PROFILE.top().mhz.tolist() == [1980.0]
     assert PROFILE.top().max_rps == PROFILE.max_rps
-
-
-@pytest.mark.parametrize(
-    ("mhz", "levels"),
-    [
-        ([800.0, 700.0], [[(0.0, 1, 1, 1), (1.0, 1, 1, 1)]] * 2),
-        ([800.0], [[(0.0, 1, 1, 1), (0.0, 1, 1, 1)]]),
-        ([800.0], [[(0.5, 1, 1, 1), (1.0, 1, 1, 1)]]),
-        ([800.0, 900.0], [[(0.0, 1, 1, 1), (1.0, 1, 1, 1)]]),
-    ],
-)
-def test_measurements_are_refused_when_they_do_not_rise(mhz, levels):
-    with pytest.raises(ValueError, match=r"rise|number"):
-        measured(mhz, levels)

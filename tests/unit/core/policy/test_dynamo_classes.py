@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.engine.engine_model import engine_model
-from core.policy.dynamo_classes import FACTORS, isolated_limits, request_classes, strictest
+from core.policy.dynamo_classes import FACTORS, request_classes, strictest
 from core.policy.request_classes import classify
 from core.types import Limits
 
@@ -49,14 +48,6 @@ def test_limits_scale_with_the_factor(factor):
 def test_factor_is_refused_when_no_request_could_keep_it():
     with pytest.raises(ValueError, match="at least 1"):
         request_classes(0.5)
-
-
-def test_isolated_limits_are_multiples_of_a_request_by_itself():
-    node = engine_model("Llama2-70B", "H100-SXM-80GB", 8)
-    lone = node.iteration(1980.0, ((640, 0),), 1, 740.0)
-    limits = isolated_limits(node, 640.0, 200.0, 1980.0, 5.0)
-    assert limits.ttft_s == pytest.approx(5.0 * lone.t_s, rel=0.02)
-    assert isolated_limits(node, 640.0, 200.0, 1980.0, 10.0).tpot_s == pytest.approx(2.0 * limits.tpot_s)
 
 
 def test_strictest_of_those_present_rules_when_a_pool_is_shared():

@@ -36,7 +36,7 @@ def test_site_is_unknown_when_nothing_is_said() -> None:
     assert found == Site("east")
     assert found.pue == 1.0
     assert found.intensity_g_per_kwh(0.0) is None
-    assert found.usd_per_kwh_at(0.0) is None
+    assert found.usd_per_kwh is None
     assert found.intensities(0.0, 2 * HOUR, HOUR) == (None, None)
     assert bin_s([found]) == bin_s([]) == HOUR
 
@@ -44,7 +44,7 @@ def test_site_is_unknown_when_nothing_is_said() -> None:
 def test_values_repeat_from_the_start_when_a_list_has_no_time_zone() -> None:
     found = site({"carbon_g_per_kwh": [1, 2, 3], "usd_per_kwh": 0.1}, datetime(2026, 1, 1, 7, 30, tzinfo=UTC))
     assert [found.intensity_g_per_kwh(h * HOUR) for h in (0, 0.99, 1, 2.5, 3, 7)] == [1, 1, 2, 3, 1, 2]
-    assert found.usd_per_kwh_at(1e9) == 0.1
+    assert found.usd_per_kwh.at(1e9) == 0.1
     assert bin_s([found]) == HOUR
 
 
@@ -104,7 +104,7 @@ def test_bins_divide_all_steps_when_a_run_starts_between_them(tmp_path: Path) ->
     (tmp_path / "c.csv").write_text(QUARTERS)
     start = datetime(2025, 12, 31, 23, 50, tzinfo=UTC)
     found = site({"usd_per_kwh": {"csv": str(tmp_path / "c.csv")}}, start)
-    assert found.usd_per_kwh_at(40 * 60.0) == 100
+    assert found.usd_per_kwh.at(40 * 60.0) == 100
     assert bin_s([found]) == 300.0
 
 

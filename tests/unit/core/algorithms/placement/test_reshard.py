@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.algorithms.placement.reshard import ReshardPlan, even, outlook, plan
+from core.algorithms.placement.reshard import EIGHTHS, ReshardPlan, even, outlook, plan
 from core.engine.overheads import TABLE_VI, weight_bytes
 from tests.unit.laws import examples
 
@@ -31,6 +31,11 @@ def shard(rank: int, tp: int, blocks: int) -> set[int]:
 
 def holdings(instances: list[tuple[int, ...]] | tuple[tuple[int, ...], ...], blocks: int) -> dict[int, set[int]]:
     return {gpu: shard(rank, len(own), blocks) for own in instances for rank, gpu in enumerate(own)}
+
+
+def moved(found: ReshardPlan) -> float:
+    """The volume, in T."""
+    return sum(len(t.blocks) for t in found.transfers) * EIGHTHS / found.block_count
 
 
 def check(found: ReshardPlan, current: list[tuple[int, ...]], target: tuple[int, ...]) -> None:
@@ -107,7 +112,7 @@ def test_plan_is_the_best_of_all_when_all_are_tried(case):
     found = plan(current, target, range(gpus))
     check(found, current, target)
     volume, busiest = least_by_trying(current, target, gpus, found.block_count)
-    assert (found.moved, found.units) == (volume, busiest)
+    assert (moved(found), found.units) == (volume, busiest)
 
 
 @settings(max_examples=examples(25), deadline=None)
@@ -115,13 +120,13 @@ def test_plan_is_the_best_of_all_when_all_are_tried(case):
 def test_nothing_moves_and_instances_stay_when_the_layout_is_the_same(layout):
     current = side_by_side(tuple(layout))
     found = plan(current, layout, range(8))
-    assert (found.units, found.moved) == (0.0, 0.0)
-    assert found.unchanged(current) == frozenset(current)
+    assert (found.units, moved(found)) == (0.0, 0.0)
+    assert set(current) <= set(found.instances)
 
 
 def test_an_instance_is_left_alone_when_it_can_be():
     found = plan([(0, 1), (2, 3, 4, 5)], (4, 4), range(8))
-    assert found.unchanged([(0, 1), (2, 3, 4, 5)]) == {(2, 3, 4, 5)}
+    assert {(0, 1), (2, 3, 4, 5)} & set(found.instances) == {(2, 3, 4, 5)}
 
 
 def test_blocks_are_finer_when_a_degree_does_not_divide_eight():
@@ -155,7 +160,7 @@ def test_old_instance_serves_on_when_memory_allows():
     """Published: TP4 -> TP8 at full throughput in T, about 50 ms; TP8 -> TP4 with less KV cache."""
     up = outlook(plan([(0, 1, 2, 3)], (8,), range(8)), LLAMA, ROOM, 300 * GB, 0.95)
     assert up.transfer_s == pytest.approx(0.05, rel=0.2)
-    assert (up.kv_share, up.serves_on, up.down_s) == (1.0, True, 0.0)
+    assert (up.kv_share, up.serves_on) == (1.0, True)
     down = outlook(plan([tuple(range(8))], (4,), range(8)), LLAMA, ROOM, 300 * GB, 0.95)
     assert down.serves_on
     assert 0.0 < down.kv_share < 1.0
@@ -165,13 +170,14 @@ def test_old_instance_ends_first_when_both_do_not_fit():
     """Published: TP2 and TP4 of a 70B model exceed 80 GB."""
     found = outlook(plan([(0, 1, 2, 3)], (2,), range(4)), LLAMA, ROOM, 300 * GB, 0.95)
     assert not found.serves_on
-    assert found.down_s >= 0.95
+    assert found.sync_s >= 0.95
 
 
 def test_nobody_serves_when_not_even_what_comes_fits():
     found = outlook(plan([(0, 1, 2, 3)], (2,), range(4)), LLAMA, 0.6 * LLAMA / 2, 300 * GB, 0.95)
     assert (found.kv_share, found.serves_on) == (0.0, False)
-    assert found.down_s == found.transfer_s + found.sync_s
+    assert found.transfer_s > 0.0
+    assert found.sync_s >= 0.95
 
 
 def test_nothing_happens_when_nothing_changes():

@@ -31,9 +31,9 @@ def test_score_is_the_rise_at_half_the_clock_when_measured() -> None:
         sensitivity(0.0, 1.0)
 
 
-def test_insensitive_is_below_one_when_profiled() -> None:
-    assert profiled("a", Kind.MLP, 1.0, 1.99, 10.0).insensitive
-    assert not profiled("a", Kind.MLP, 1.0, 2.0, 10.0).insensitive
+def test_operator_has_the_score_of_its_latencies_when_profiled() -> None:
+    assert profiled("a", Kind.MLP, 1.0, 1.99, 10.0).sensitivity == pytest.approx(0.99)
+    assert profiled("a", Kind.MLP, 1.0, 2.0, 10.0).sensitivity == 1.0
 
 
 @pytest.mark.parametrize("totals", [PREFILL, DECODE], ids=["prefill", "decode"])

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.algorithms.split.kv_transfer import Link, exposed_equal_s, exposed_s, exposure
+from core.algorithms.split.kv_transfer import Link, exposed_s, exposure
 from core.algorithms.split.split_point import Backlog, pass_costs, split_request
+from core.algorithms.split.virtual_passes import parts
 from core.engine.engine_model import engine_model
 
 seconds = st.floats(0.0, 10.0)
@@ -28,9 +29,8 @@ def test_exposed_time_is_that_of_a_walk_when_chunks_are_any(chunks: list[tuple[f
 @given(st.integers(1, 50), seconds, seconds)
 def test_closed_form_agrees_when_chunks_are_equal(chunks: int, compute_s: float, transfer_s: float) -> None:
     computed = compute_s * np.arange(1, chunks + 1)
-    assert exposed_equal_s(chunks, compute_s, transfer_s) == pytest.approx(
-        exposed_s(computed, [transfer_s] * chunks), abs=1e-9
-    )
+    expected_s = transfer_s + (chunks - 1) * max(0.0, transfer_s - compute_s)
+    assert exposed_s(computed, [transfer_s] * chunks) == pytest.approx(expected_s, abs=1e-9)
 
 
 def test_everything_is_exposed_when_all_is_computed_in_one_pass() -> None:
@@ -52,7 +52,8 @@ def test_chunking_removes_94_percent_when_a_reasoning_request_is_split() -> None
     engine = engine_model("Qwen2.5-14B", "A100-80GB", 1)
     link, kv_bytes = Link(25e9, 20e-6), engine.constants.kv_bytes
     idle = Backlog.of(pass_costs(engine, 1410.0, 2048), [], 0)
-    prompt, passes, _ = split_request(219, 1467, idle, idle).parts()[0]
+    found = split_request(219, 1467, idle, idle)
+    prompt, passes, _ = parts(found.prompt, found.total, found.tokens)[0]
     assert prompt == 219  # decodes go along with the prompt: a split beyond it
     tokens = np.arange(prompt, prompt + passes + 1)
     step_s = engine.iteration(1410.0, decodes=40, context_tokens=40 * 800.0).t_s

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.algorithms.split import virtual_passes
 from core.algorithms.split.split_point import (
     Backlog,
     PassCosts,
+    Split,
     SplitConfig,
     SplitMode,
     calibrated,
@@ -87,6 +89,17 @@ def costs(budget: int = 64, cap: int = 8, instance: EngineModel = A100) -> PassC
     return pass_costs(instance, MHZ, budget, cap)
 
 
+def parts(found: Split) -> tuple[Row, Row]:
+    """Both micro-requests as rows of a backlog."""
+    return virtual_passes.parts(found.prompt, found.total, found.tokens)
+
+
+def grown(backlog: Backlog, part: Row) -> Backlog:
+    """With a micro-request more, last in the queue; an empty one changes nothing."""
+    rows = [part] if part[0] + part[1] else []
+    return Backlog.of(backlog.costs, [*map(tuple, backlog.work.tolist()), *rows], backlog.admitted)
+
+
 @settings(deadline=None, max_examples=examples(50))
 @given(st.lists(rows, max_size=14), st.integers(0, 8), st.sampled_from([5, 16, 64]), st.sampled_from([A100, MIXTRAL]))
 def test_finish_time_is_that_of_a_walk_when_the_queue_is_any(
@@ -107,7 +120,7 @@ def test_finish_time_with_a_new_request_is_that_of_a_walk_when_the_prefix_is_sha
     prompt, output = max(1, part[0]), max(1, part[1])
     one, two = Backlog.of(costs(), work, admitted), Backlog.of(costs(), work[: admitted // 2], admitted // 2)
     found = split_request(prompt, output, one, two, SplitConfig(margin_tokens=0))
-    for backlog, part_, seen_s in zip((one, two), found.parts(), (found.first_s, found.second_s), strict=True):
+    for backlog, part_, seen_s in zip((one, two), parts(found), (found.first_s, found.second_s), strict=True):
         grown = [tuple(row) for row in backlog.work.tolist()] + ([part_] if part_[0] + part_[1] else [])
         expected = walk(A100, grown, backlog.admitted, 64, 8, A100.kv_capacity_tokens)
         assert seen_s == pytest.approx(expected, rel=1e-9, abs=1e-12)
@@ -127,7 +140,7 @@ def test_requests_wait_when_the_kv_cache_has_no_room() -> None:
 def test_parts_are_the_whole_request_when_cut_anywhere(prompt: int, output: int, at: int) -> None:
     total = prompt + output
     idle = Backlog.of(costs(), [], 0)
-    one, two = split_at(min(at, total), prompt, total, idle, idle).parts()
+    one, two = parts(split_at(min(at, total), prompt, total, idle, idle))
     assert one[0] + two[0] == prompt
     assert one[1] + two[1] == output - 1  # the prompt's last pass brings the first token
     if two[0] + two[1]:
@@ -168,13 +181,13 @@ def test_stream_throughput_is_within_one_percent_when_the_oracle_tries_all_joint
     idle = Backlog.of(pass_costs(A100, MHZ, 2048), [], 0)
     one = two = idle
     for p, d in sizes:
-        first, second = split_request(p, d, one, two, SplitConfig(margin_tokens=0)).parts()
-        one, two = one.with_request(first), two.with_request(second)
+        first, second = parts(split_request(p, d, one, two, SplitConfig(margin_tokens=0)))
+        one, two = grown(one, first), grown(two, second)
     made_s = max(finish_s(one), finish_s(two))
-    grid = [[split_at(round(k * (p + d) / 24), p, p + d, idle, idle).parts() for k in range(25)] for p, d in sizes]
+    grid = [[parts(split_at(round(k * (p + d) / 24), p, p + d, idle, idle)) for k in range(25)] for p, d in sizes]
     best_s = min(
         max(finish_s(Backlog.of(idle.costs, [part[side] for part in chosen], 0)) for side in (0, 1))
-        for chosen in itertools.product(*(parts[::2] for parts in grid))
+        for chosen in itertools.product(*(row[::2] for row in grid))
     )
     assert made_s <= 1.01 * best_s  # the same tokens, so throughputs are as times are
 
@@ -209,10 +222,10 @@ def test_ends_are_disaggregation_and_colocation_when_asked_for() -> None:
     c = pass_costs(A100, MHZ, 2048)
     idle, busy = Backlog.of(c, [], 0), Backlog.of(c, [(0, 50, 100)], 1)
     apart = split_request(500, 200, idle, idle, SplitConfig(SplitMode.DISAGGREGATED))
-    assert apart.parts()[0] == (500, 0, 0)
-    assert apart.parts()[1] == (0, 219, 500)
+    assert parts(apart)[0] == (500, 0, 0)
+    assert parts(apart)[1] == (0, 219, 500)
     whole = SplitConfig(SplitMode.COLOCATED, margin_tokens=0)
-    assert split_request(500, 200, idle, busy, whole).parts() == ((500, 199, 0), (0, 0, 700))
+    assert parts(split_request(500, 200, idle, busy, whole)) == ((500, 199, 0), (0, 0, 700))
     assert split_request(500, 200, busy, idle, whole).tokens == 0
 
 

@@ -17,8 +17,9 @@ from core.controllers.clock.clock_profile import (
     step,
 )
 from core.engine.engine_model import engine_model
-from core.engine.load_profile import clocks, measured, modelled
+from core.engine.load_profile import clocks, modelled
 from core.types import Limits, Reason, SetSmClock
+from tests.fakes.load_profiles import measured
 from tests.unit.laws import examples
 
 WORKER = engine_model("Llama2-70B", "H100-SXM-80GB", 8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -21,6 +22,8 @@ from core.simulator.kernel.commands import (
     Start,
 )
 from core.simulator.kernel.driver import MACRO, WALK
+from core.simulator.kernel.kernel import DONE
+from core.simulator.kernel.outcome import Outcome
 from core.simulator.kernel.simulated import (
     FixedCosts,
     FleetSpec,
@@ -47,6 +50,15 @@ CONFIGURATIONS = [
     ("gpt2-large", "V100-16GB", 2, "eager-2023-h100"),
     ("Llama2-13B", "V100-16GB", 1, "vllm-v1"),
 ]
+
+
+def total_j(outcome: Outcome) -> float:
+    return float(sum(part.sum() for part in outcome.spent_j.values()))
+
+
+def finished(outcome: Outcome) -> np.ndarray:
+    """Which requests ended well."""
+    return np.asarray(outcome.rows["status"] == DONE)
 
 
 @st.composite

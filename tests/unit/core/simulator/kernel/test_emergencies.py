@@ -23,7 +23,7 @@ from core.simulator.kernel.simulated import (
     load,
 )
 from core.types import ReorderQueue, ResteerRequests, SquashRequests
-from tests.unit.core.simulator.kernel.scenarios import MODES, Schedule
+from tests.unit.core.simulator.kernel.scenarios import MODES, Schedule, total_j
 
 COSTS = FixedCosts(base_s=1.0, busy_w=100.0, idle_w=10.0)
 FOUR = [(0.0, 10, 1)] * 4  # one after another: done at 1, 2, 3 and 4 s
@@ -70,7 +70,7 @@ def run(
     assert out.rows["generated"].tolist() == list(output)
     finished = Counter(request for kind, request, _, _ in out.events if kind == FINISHED)
     assert finished == dict.fromkeys(range(len(rows)), 1)
-    assert out.rows["energy_j"].sum() + out.spent_j["idle"].sum() == pytest.approx(out.total_j, rel=1e-9)
+    assert out.rows["energy_j"].sum() + out.spent_j["idle"].sum() == pytest.approx(total_j(out), rel=1e-9)
     return out
 
 
@@ -161,7 +161,7 @@ def test_work_is_lost_and_paid_for_when_a_landed_part_is_squashed(mode: Mode) ->
     again = out.rows["retries"].tolist()
     assert again[0] == 0
     if again[1]:
-        assert out.total_j - out.spent_j["idle"].sum() > whole.total_j - whole.spent_j["idle"].sum()
+        assert total_j(out) - out.spent_j["idle"].sum() > total_j(whole) - whole.spent_j["idle"].sum()
 
 
 @MODES

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.simulator.kernel.driver import MACRO, ClockSchedule, Mode, simulate
+from core.simulator.kernel.driver import MACRO, Mode, simulate
 from core.simulator.kernel.kernel import DONE, REJECTED
 from core.simulator.kernel.outcome import Outcome
 from core.simulator.kernel.simulated import FixedCosts, FleetSpec, InstanceSpec, PoolSpec, SimulationError, load
-from tests.unit.core.simulator.kernel.scenarios import MODES
+from core.types import SetSmClock
+from tests.unit.core.simulator.kernel.scenarios import MODES, Schedule, finished, total_j
 
 SECOND = FixedCosts(base_s=1.0, busy_w=100.0, idle_w=10.0)  # each iteration takes a second
 
@@ -102,7 +103,7 @@ def test_clock_change_takes_effect_with_the_next_iteration_when_busy(mode: Mode)
     line = FleetSpec((spec,), (PoolSpec("all", (0,)),))
     requests = load([0.0], [100], [200])
     fast = simulate(line, requests, mode=mode)
-    slow = simulate(line, requests, mode=mode, controls=[ClockSchedule(1.0, ((1.0, "i0", 600.0),))])
+    slow = simulate(line, requests, mode=mode, controls=[Schedule(((1, SetSmClock("i0", 600.0)),), 1.0)])
     assert slow.rows["finish_s"][0] > fast.rows["finish_s"][0]
     assert slow.rows["energy_j"][0] < fast.rows["energy_j"][0]
 
@@ -115,9 +116,9 @@ def test_partial_outcome_is_returned_when_interrupted() -> None:
     at = np.arange(1000.0)
     out = simulate(fleet(), load(at, np.full(1000, 10), np.ones(1000, int)), progress=stop)
     assert out.partial
-    assert 400 < out.finished.sum() < 700
-    assert out.rows["energy_j"].sum() + out.spent_j["idle"].sum() == pytest.approx(out.total_j, rel=1e-9)
-    assert out.total_j == pytest.approx(100.0 * out.finished.sum(), rel=0.01)
+    assert 400 < finished(out).sum() < 700
+    assert out.rows["energy_j"].sum() + out.spent_j["idle"].sum() == pytest.approx(total_j(out), rel=1e-9)
+    assert total_j(out) == pytest.approx(100.0 * finished(out).sum(), rel=0.01)
 
 
 @pytest.mark.parametrize(
