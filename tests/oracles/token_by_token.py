@@ -29,6 +29,8 @@ from typing import Any
 
 import numpy as np
 
+from core.engine.engine_model import EngineModel
+from core.engine.iteration import Iteration
 from core.simulator.kernel import kernel
 from core.simulator.kernel.commands import (
     DRAINING,
@@ -43,7 +45,7 @@ from core.simulator.kernel.commands import (
 from core.simulator.kernel.driver import Mode
 from core.simulator.kernel.kernel import ADMITTED, FINISHED, FIRST_TOKEN, HANDED_OVER, NONE, PREEMPTED, TIE_S
 from core.simulator.kernel.outcome import Floats, Ints, Outcome, Sink
-from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, Load
+from core.simulator.kernel.simulated import FixedCosts, FleetSpec, InstanceSpec, Load
 from core.simulator.kernel.worlds import KNOWN, lined_up, request_rows
 
 _GIVEN = ("number", "arrival_s", "prompt", "output", "cached", "deadline_s", "due_s", "predicted")
@@ -111,6 +113,20 @@ class Request:
             row["itl_p50_s"], row["itl_p99_s"] = _nearest_rank(gaps, 50), _nearest_rank(gaps, 99)
         row["itl_max_s"] = gaps.max(initial=0.0)
         return row
+
+
+def iteration(
+    costs: EngineModel | FixedCosts,
+    mhz: float,
+    prefills: Sequence[tuple[int, int]],
+    decodes: int,
+    context_tokens: float,
+) -> Iteration:
+    """Of so many new tokens on top of cached ones for each prompt under way, beside so many sequences that decode."""
+    if isinstance(costs, EngineModel):
+        return costs.iteration(mhz, prefills, decodes, context_tokens)
+    t_s = costs.base_s + costs.prefill_token_s * sum(tokens for tokens, _ in prefills) + costs.decode_s * decodes
+    return Iteration(t_s, costs.busy_w, costs.busy_w, mhz, costs.busy_w * t_s)
 
 
 @dataclass(slots=True)
@@ -317,7 +333,7 @@ class ReferenceInstance:
         low, high = 0, budget + 1
         while high - low > 1:
             middle = (low + high) // 2
-            whole = self.spec.engine_costs.iteration(self.mhz, [(middle, cached)], len(decodes), context)
+            whole = iteration(self.spec.engine_costs, self.mhz, [(middle, cached)], len(decodes), context)
             low, high = (middle, high) if whole.t_s <= limit_s else (low, middle)
         return low
 
@@ -337,8 +353,8 @@ class ReferenceInstance:
         costs = self.spec.engine_costs
         context = float(sum(request.kv for request in decodes))
         chunks = [(tokens, request.computed) for request, tokens in prefills]
-        whole = costs.iteration(self.mhz, chunks, len(decodes), context)
-        alone_j = costs.iteration(self.mhz, (), len(decodes), context).energy_j if decodes else 0.0
+        whole = iteration(costs, self.mhz, chunks, len(decodes), context)
+        alone_j = iteration(costs, self.mhz, (), len(decodes), context).energy_j if decodes else 0.0
         prefill_j = max(0.0, whole.energy_j - alone_j) if prefills else 0.0
         end_s = now_s + whole.t_s
         self.in_flight = InFlight(now_s, end_s, decodes, prefills, prefill_j, whole.energy_j - prefill_j)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from core.engine.engine_model import engine_model
-from core.engine.iteration import Iteration
+from core.engine.engine_model import EngineModel, engine_model
 
 TOKENS_PER_ITERATION = 2048  # vLLM's long-standing default of max_num_batched_tokens with chunked prefill
 MAX_SEQUENCES = 256  # vLLM's max_num_seqs
@@ -20,17 +18,6 @@ ORDERS = ("fcfs", "sjf", "srtf", "edf", "llf")
 
 class SimulationError(ValueError):
     """Something that cannot be simulated. The message names the field and what to do about it."""
-
-
-class Costs(Protocol):
-    """What an instance needs to know of its engine: the engine model, or `FixedCosts`."""
-
-    @property
-    def kv_capacity_tokens(self) -> float: ...
-
-    def iteration(
-        self, mhz: float, prefills: Sequence[tuple[int, int]] = (), decodes: int = 0, context_tokens: float = 0.0
-    ) -> Iteration: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +37,6 @@ class FixedCosts:
                 raise SimulationError(f"fixed costs: {name} must be a number from 0, not {getattr(self, name)}")
         if self.base_s <= 0.0 and (self.prefill_token_s <= 0.0 or self.decode_s <= 0.0):
             raise SimulationError("fixed costs: an iteration would take no time: give base_s")
-
-    def iteration(
-        self, mhz: float, prefills: Sequence[tuple[int, int]] = (), decodes: int = 0, context_tokens: float = 0.0
-    ) -> Iteration:
-        new = float(sum(tokens for tokens, _ in prefills))
-        t_s = self.base_s + self.prefill_token_s * new + self.decode_s * decodes
-        return Iteration(t_s, self.busy_w, self.busy_w, mhz, self.busy_w * t_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +127,7 @@ class InstanceSpec:
         return min(self.scheduling.chunk_tokens or self.tokens_per_iteration, self.tokens_per_iteration)
 
     @property
-    def engine_costs(self) -> Costs:
+    def engine_costs(self) -> EngineModel | FixedCosts:
         return self.costs or engine_model(self.model, self.gpu, self.tp, self.engine, self.gpu_share)
 
     def idle_w(self, mhz: float) -> float:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from core.engine.engine_model import EngineModel
 from core.simulator.kernel import kernel
 from core.simulator.kernel.commands import FleetView, RequestView, Sequences
 from core.simulator.kernel.outcome import Floats, Outcome, Sink
@@ -28,13 +27,11 @@ def cost_row(spec: InstanceSpec) -> Floats:
     if isinstance(costs, FixedCosts):
         values |= {name: getattr(costs, name) for name in ("base_s", "prefill_token_s", "decode_s", "busy_w", "idle_w")}
         values["fixed"] = 1.0
-    elif isinstance(costs, EngineModel):
+    else:
         gpu = {item.name: getattr(costs.gpu_params, item.name) for item in fields(costs.gpu_params)}
         constants = {item.name: getattr(costs.constants, item.name) for item in fields(costs.constants)}
         values |= {name: value for name, value in (gpu | constants).items() if name in values}
         values["tp"] = spec.tp
-    else:
-        raise TypeError(f"{spec.name}: the kernel has no form for {type(costs).__name__}")
     return np.array([values[name] for name in kernel.COST_COLUMNS])
 
 

@@ -11,6 +11,7 @@ from core.engine.engine_model import ENGINES, GPUS, MODELS, engine_model
 from core.simulator.kernel import kernel
 from core.simulator.kernel.simulated import FixedCosts, InstanceSpec
 from core.simulator.kernel.worlds import cost_row
+from tests.oracles.token_by_token import iteration
 from tests.unit.laws import examples
 
 QUICK = settings(max_examples=examples(80), deadline=None)
@@ -75,6 +76,6 @@ def test_gaps_are_counted_as_one_by_one_when_a_jump_crosses_bins(first: float, s
 def test_fixed_costs_are_the_same_in_both_forms_when_asked_for_one_iteration() -> None:
     fixed = FixedCosts(0.5, 0.25, 0.125, busy_w=100.0, idle_w=10.0)
     spec = InstanceSpec("i", "fixed", "fixed", 1, 1.0, costs=fixed)
-    expect = fixed.iteration(1.0, [(3, 0)], 2, 10.0)
+    expect = iteration(fixed, 1.0, [(3, 0)], 2, 10.0)
     t_s, energy_j, _ = kernel.iteration(cost_row(spec), 1.0, 3.0, 0.0, 4.5, 1.0, 2.0, 10.0)
     assert (t_s, energy_j) == (expect.t_s, expect.energy_j) == (1.5, 150.0)
