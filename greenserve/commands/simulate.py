@@ -32,6 +32,7 @@ SETTINGS = click.option(
 )
 SEED = click.option("--seed", type=click.IntRange(0), help="Override the scenario's seed.")
 JSON = click.option("--json", "json_out", metavar="OUT", help="Write the figures as JSON to OUT (- : standard output).")
+QUIET = click.option("--quiet", is_flag=True, help="No progress bar.")  # compare draws none: taken all the same
 
 DRAWN_SEGMENTS = 1_000_000  # of all instances: 72 MB
 # Figure -> (label, unit). Quantiles follow separately.
@@ -75,7 +76,7 @@ RATIOS = ("energy_wh", "carbon_g", "cost_usd", "gpu_hours", "slo_attainment", "g
     help="Also search the largest rate that keeps this SLO attainment.",
 )
 @click.option("--mode", type=click.Choice(["macro", "walk"]), default="macro", show_default=True)
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@QUIET
 def simulate(
     scenario_file: Path,
     trace: Path | None,
@@ -136,6 +137,7 @@ def simulate(
 @SEED
 @JSON
 @click.option("--distributed", is_flag=True, help="Run on the Celery workers of a GreenServe that is up.")
+@QUIET
 def compare(
     scenario_file: Path,
     trace: Path | None,
@@ -144,6 +146,7 @@ def compare(
     seed: int | None,
     json_out: str | None,
     distributed: bool,
+    quiet: bool,
 ) -> None:
     """Run a scenario under several policies, side by side in processes of their own, and print ratios to the first.
 
