@@ -18,7 +18,7 @@ help:
 	@echo "make test-all   lint and all of these"
 	@echo "make flake TEST=tests/unit/pools/gateway N=50  how often tests fail on a busy machine"
 	@echo "make smoke      what a newcomer does, on a fresh clone of what is committed"
-	@echo "make lint       format, lint, types, import rule, the drawing of the house, Django checks, migrations"
+	@echo "make lint       format, lint, types, import rule, the drawing of the house, words, Django checks, migrations"
 	@echo "make check      make lint, then the unit tests"
 	@echo "make install    only install; make lock  renew the locks; make clean  remove what make made, but no data"
 
@@ -40,6 +40,7 @@ lint: install-dev
 	$(BIN)/mypy --no-error-summary .
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/house --check
+	$(BIN)/python scripts/words
 	$(BIN)/python manage.py check --fail-level WARNING
 	$(NO_DATABASE) manage.py makemigrations --check --dry-run
 
