@@ -101,6 +101,13 @@ def test_places_are_listed_by_rule_and_folder(
     assert words.main(["--places", "unheard"]) == 2
 
 
+def test_glossary_has_another_word_for_each_that_is_counted(words: ModuleType) -> None:
+    _, _, banned = (SCRIPT.parents[1] / "docs/glossary.md").read_text().partition("## Words that we do not use")
+    listed = {row.split("|")[1].split("(")[0].strip(" ,") for row in banned.splitlines() if row.startswith("| ")}
+    every = {word.strip() for words_of_row in listed for word in words_of_row.split(",")}
+    assert {*words.INVENTED, *words.MEANINGS} <= every
+
+
 @pytest.mark.parametrize("name", ["told", "_told_s", "bulk_told", "toldBy", "Told", "ToldOnce", "wasTold", "TOLD_S"])
 def test_word_is_found_when_it_is_part_of_a_name(words: ModuleType, tree: Path, name: str) -> None:
     put(tree, f"{name} = 1\n")
