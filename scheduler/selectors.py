@@ -98,7 +98,7 @@ def last_epochs(periods_s: Mapping[str, float]) -> list[LoopRun]:
             epoch, loop = epochs.get(getattr(service, f"{kind}_epoch")), Loop(kind)
             decision_id = epoch.decision_id if epoch else None
             period_s = knobs.period_s(loop, periods_s[kind])
-            found.append(LoopRun(kind, service.name, epoch, decision_id, period_s, knobs.rests(loop)))
+            found.append(LoopRun(kind, service.name, epoch, decision_id, period_s, knobs.has_no_choice(loop)))
     return found
 
 
@@ -110,7 +110,7 @@ def newest_clock_decision_at() -> datetime | None:
 def clocks_rest() -> bool:
     """Whether no service's policy moves clocks: then nothing is reported of them."""
     services = list(Service.objects.all())
-    return bool(services) and all(service.policy_knobs().rests(Loop.CLOCK) for service in services)
+    return bool(services) and all(service.policy_knobs().has_no_choice(Loop.CLOCK) for service in services)
 
 
 def instance_counts() -> dict[str, int]:

@@ -125,8 +125,8 @@ class Knobs:
         own = {Loop.SCALE: self.scale_period_s, Loop.SHARD: self.shard_period_s, Loop.CLOCK: self.clock_period_s}
         return own.get(loop) or default_s
 
-    def rests(self, loop: Loop) -> bool:
-        """Whether a loop has nothing to decide: what it holds stays as it was set up."""
+    def has_no_choice(self, loop: Loop) -> bool:
+        """Says whether a loop has nothing to decide: what it would decide on stays as it was set up."""
         still = {
             Loop.CARBON: self.carbon == "off",
             Loop.SCALE: self.scale in ("static", "placement"),

@@ -133,7 +133,7 @@ def test_loops_rest_or_hold_when_nothing_changes(service, redis_client, now, nam
     own = knobs(name)
     for loop, epoch in zip(LOOPS, ran, strict=True):
         only_changes = loop is Loop.SCALE and own.scale == "right_size"  # each ten seconds is not worth a row
-        assert (epoch is None) == (own.rests(loop) or only_changes), loop
+        assert (epoch is None) == (own.has_no_choice(loop) or only_changes), loop
     if name not in ("greenserve", "freesh", "min_energy", "dynamollm", "scale_inst", "throttllem", "scale_shard"):
         assert set(Instance.objects.filter(desired="running").values_list("uid", flat=True)) == before
 

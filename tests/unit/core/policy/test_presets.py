@@ -140,5 +140,5 @@ def test_periods_and_rest_are_the_policys():
     assert PRESETS["throttllem"].period_s(Loop.SCALE, 1800.0) == 10.0
     assert PRESETS["freesh"].period_s(Loop.SCALE, 1800.0) == 1800.0
     assert PRESETS["dynamollm"].period_s(Loop.CLOCK, 1.0) == 5.0
-    assert [loop for loop in Loop if PRESETS["single_pool"].rests(loop)] == list(Loop)
-    assert [loop for loop in Loop if PRESETS["greenserve"].rests(loop)] == []
+    assert [loop for loop in Loop if PRESETS["single_pool"].has_no_choice(loop)] == list(Loop)
+    assert [loop for loop in Loop if PRESETS["greenserve"].has_no_choice(loop)] == []
