@@ -192,7 +192,7 @@ def gather(now: datetime) -> Health:
         clock_at.timestamp() if clock_at else None,
         instances.get("ready", 0),
         now_s,
-        scheduler_selectors.clocks_rest(),
+        scheduler_selectors.clocks_have_no_choice(),
     )
     return Health(
         at_s=now_s,
@@ -269,7 +269,7 @@ def judge_loops(runs: Iterable[LoopRun], periods: Mapping[str, float], now_s: fl
     for run in runs:
         epoch = run.epoch
         period_s = run.period_s or periods.get(run.kind, epoch.period_s if epoch else 0.0)
-        if run.rests and not (epoch and epoch.status == "failed"):
+        if run.no_choice and not (epoch and epoch.status == "failed"):
             state = "rests"
         elif epoch is None:
             state = "never ran"

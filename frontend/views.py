@@ -22,7 +22,7 @@ from redis import RedisError
 
 from pools.models import Pool, Site
 from scheduler import selectors as scheduler_selectors
-from scheduler.models import Decision
+from scheduler.models import Decision, DecisionKind
 from scheduler.operations import visibility
 from telemetry import selectors
 from telemetry.selectors.frames import PoolRow
@@ -126,7 +126,7 @@ def chart_csv(request: HttpRequest, chart: str) -> HttpResponse:
 @require_safe
 def decision_list(request: HttpRequest) -> HttpResponse:
     kind = request.GET.get("kind", "")
-    kind = kind if kind in Decision.Kind.values else ""
+    kind = kind if kind in DecisionKind.values else ""
     text = request.GET.get("q", "").strip()[:100]
     epoch = request.GET.get("epoch", "")
     epoch_id = int(epoch) if epoch.isdecimal() and len(epoch) < 19 else None
@@ -136,7 +136,7 @@ def decision_list(request: HttpRequest) -> HttpResponse:
     page = Paginator(found, PAGE).get_page(request.GET.get("page"))
     of_pool = Pool.objects.select_related("site", "request_class").filter(pk=pool_id).first() if pool_id else None
     context: dict[str, Any] = {"pool": of_pool, "zone_name": timezone.get_current_timezone_name()}
-    context |= {"page": page, "decisions": page.object_list, "kind": kind, "kinds": Decision.Kind.values, "q": text}
+    context |= {"page": page, "decisions": page.object_list, "kind": kind, "kinds": DecisionKind.values, "q": text}
     context["keep"] = urlencode(
         {k: v for k, v in (("kind", kind), ("q", text), ("epoch", epoch_id), ("pool", pool_id)) if v}
     )

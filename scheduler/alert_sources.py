@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from pools.models import Service
-from scheduler.models import Epoch
+from scheduler.models import Epoch, SlowLoop
 from telemetry.alerts.life import Level, Reading
 from telemetry.alerts.sources import Rules, Source
 
@@ -17,7 +17,7 @@ NOT_WELL = (Epoch.Status.FAILED, Epoch.Status.INFEASIBLE)
 def _epochs(now: datetime, rules: Rules) -> Iterator[Reading]:
     """Epochs of each loop and service that failed one after the other, the newest included."""
     for service in Service.objects.all():
-        for kind in Epoch.Kind.values:
+        for kind in SlowLoop.values:
             newest = list(
                 Epoch.objects.filter(service=service, kind=kind, due_at__lte=now)
                 .order_by("-due_at", "-pk")

@@ -10,21 +10,21 @@ from django.db.models import Count, Min, OuterRef, QuerySet, Subquery
 
 from core.types import Loop, Reason
 from pools.models import Instance, Service
-from scheduler.models import Decision, Epoch
+from scheduler.models import Decision, DecisionKind, Epoch, SlowLoop
 
 MAX_TICKS = 150
 
 
 @dataclass(frozen=True, slots=True)
 class LoopRun:
-    """The newest epoch of one loop of one service; None: it never ran. `rests`: the policy has it decide nothing."""
+    """The newest epoch of one loop of one service; None: it never ran. `no_choice`: its policy leaves it none."""
 
     kind: str
     service: str
     epoch: Epoch | None
     decision_id: int | None = None
     period_s: float | None = None
-    rests: bool = False
+    no_choice: bool = False
 
 
 def decisions(
@@ -52,7 +52,7 @@ def recent_decisions(per_loop: int, rows: QuerySet[Decision] | None = None) -> l
     `rows`: those of `decisions` that are looked at, where it is not all of them.
     """
     rows = decisions() if rows is None else rows
-    found = [decision for kind in Decision.Kind.values for decision in rows.filter(kind=kind)[:per_loop]]
+    found = [decision for kind in DecisionKind.values for decision in rows.filter(kind=kind)[:per_loop]]
     return sorted(found, key=lambda d: (d.at, d.pk), reverse=True)
 
 
@@ -74,7 +74,7 @@ def ticks(start: datetime, end: datetime, rows: QuerySet[Decision] | None = None
     found = (
         (decisions() if rows is None else rows)
         .filter(at__gte=start, at__lte=end)
-        .exclude(kind=Decision.Kind.CLOCK)
+        .exclude(kind=DecisionKind.CLOCK)
         .exclude(reason__in=[Reason.NO_CHANGE, Reason.NOT_WORTH_IT])
     )
     return list(found[:MAX_TICKS])[::-1]
@@ -86,7 +86,7 @@ def last_epochs(periods_s: Mapping[str, float]) -> list[LoopRun]:
         f"{kind}_epoch": Subquery(
             Epoch.objects.filter(service=OuterRef("pk"), kind=kind).order_by("-due_at", "-pk").values("pk")[:1]
         )
-        for kind in Epoch.Kind.values
+        for kind in SlowLoop.values
     }
     services = list(Service.objects.annotate(**newest))
     ids = [getattr(service, name) for service in services for name in newest]
@@ -94,7 +94,7 @@ def last_epochs(periods_s: Mapping[str, float]) -> list[LoopRun]:
     found = []
     for service in services:
         knobs = service.policy_knobs()
-        for kind in Epoch.Kind.values:
+        for kind in SlowLoop.values:
             epoch, loop = epochs.get(getattr(service, f"{kind}_epoch")), Loop(kind)
             decision_id = epoch.decision_id if epoch else None
             period_s = knobs.period_s(loop, periods_s[kind])
@@ -104,10 +104,10 @@ def last_epochs(periods_s: Mapping[str, float]) -> list[LoopRun]:
 
 def newest_clock_decision_at() -> datetime | None:
     """When the clock loop last reported a decision."""
-    return Decision.objects.filter(kind=Decision.Kind.CLOCK).order_by("-at").values_list("at", flat=True).first()
+    return Decision.objects.filter(kind=DecisionKind.CLOCK).order_by("-at").values_list("at", flat=True).first()
 
 
-def clocks_rest() -> bool:
+def clocks_have_no_choice() -> bool:
     """Whether no service's policy moves clocks: then nothing is reported of them."""
     services = list(Service.objects.all())
     return bool(services) and all(service.policy_knobs().has_no_choice(Loop.CLOCK) for service in services)

@@ -125,7 +125,7 @@ def run_batches() -> None:
 
 @shared_task
 def tell_webhooks() -> int:
-    """Finds what subscribers are to be told, and tells them."""
+    """Finds the events that subscribers are to receive, and sends them."""
     now = timezone.now()
     webhooks.collect(now)
     return webhooks.deliver(now)

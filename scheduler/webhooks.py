@@ -1,7 +1,7 @@
 """Tells subscribers of events: writes each once for each of them, and sends it until it has arrived or is given up.
 
-Events are found by looking at what happened lately, time and again, and written where they are not yet: what is
-committed late is found by the next look, and nothing is told twice. Alerts' own channel (telemetry.alerts) is another:
+Events are found by looking at what happened recently, time and again, and written where they are not yet: what is
+committed late is found by the next look, and nothing is sent twice. Alerts' own channel (telemetry.alerts) is another:
 that one is set in the environment and needs no database to be set up.
 """
 
@@ -23,7 +23,7 @@ from django.db import transaction
 from core.ports import PermanentError, RetryableError
 from pools.access import audit
 from pools.models import Job
-from scheduler.models import Decision, WebhookDelivery, WebhookSubscription
+from scheduler.models import Decision, DecisionKind, DeliveryState, WebhookDelivery, WebhookSubscription
 from telemetry.alerts import webhook
 from telemetry.models import Alert, Report
 from telemetry.providers.secrets import Secret
@@ -44,7 +44,7 @@ Happened = Iterator[tuple[str, dict[str, Any]]]  # subject, data
 
 def _decisions(since: datetime) -> Happened:
     """Of the slow loops: the clock loop's come each second."""
-    rows = Decision.objects.filter(at__gte=since).exclude(kind=Decision.Kind.CLOCK).select_related("service")
+    rows = Decision.objects.filter(at__gte=since).exclude(kind=DecisionKind.CLOCK).select_related("service")
     for row in rows.order_by("at", "id").only("kind", "at", "reason", "summary", "service__name")[:MOST]:
         service = row.service.name if row.service else None
         data = {"id": row.pk, "kind": row.kind, "service": service, "at": row.at.isoformat(), "reason": row.reason}
@@ -91,7 +91,7 @@ EVENTS: Mapping[str, Callable[[datetime], Happened]] = {
 }
 
 
-# -- who is told -----------------------------------------------------------------------------------
+# -- who is notified -------------------------------------------------------------------------------
 
 
 @transaction.atomic
@@ -152,7 +152,7 @@ def _target(row: WebhookSubscription) -> webhook.Target:
         raise ValidationError({"url": str(error)}) from None
 
 
-# -- what they are told ----------------------------------------------------------------------------
+# -- what they are sent ----------------------------------------------------------------------------
 
 
 def collect(now: datetime) -> int:
@@ -190,7 +190,7 @@ def deliver(now: datetime) -> int:
             _failed(row, now, error)
             failed.add(row.subscription_id)
             continue
-        WebhookDelivery.objects.filter(pk=row.pk).update(state=WebhookDelivery.State.SENT, sent_at=now, error="")
+        WebhookDelivery.objects.filter(pk=row.pk).update(state=DeliveryState.SENT, sent_at=now, error="")
         sent += 1
     return sent
 
@@ -202,8 +202,8 @@ def forget(now: datetime) -> int:
 
 def again(row: WebhookDelivery, now: datetime) -> bool:
     """Another round of tries for one that was given up. False for others."""
-    changed = WebhookDelivery.objects.filter(pk=row.pk, state=WebhookDelivery.State.FAILED).update(
-        state=WebhookDelivery.State.PENDING, attempts=0, due_at=now
+    changed = WebhookDelivery.objects.filter(pk=row.pk, state=DeliveryState.FAILED).update(
+        state=DeliveryState.PENDING, attempts=0, due_at=now
     )
     return bool(changed)
 
@@ -212,7 +212,7 @@ def again(row: WebhookDelivery, now: datetime) -> bool:
 def _claim(now: datetime, failed: Collection[int]) -> WebhookDelivery | None:
     """The next that is due, its due time moved on: another sender leaves it alone for as long as a try may take."""
     due = WebhookDelivery.objects.filter(
-        state=WebhookDelivery.State.PENDING, due_at__lte=now, subscription__enabled=True
+        state=DeliveryState.PENDING, due_at__lte=now, subscription__enabled=True
     ).exclude(subscription__in=failed)
     row = due.select_for_update(skip_locked=True, of=("self",)).select_related("subscription").order_by("id").first()
     if row is not None:
@@ -239,7 +239,7 @@ def _failed(row: WebhookDelivery, now: datetime, error: Exception) -> None:
     log.warning("webhook %s, %s, try %d: %s", row.subscription.name, row.event, row.attempts, words)
     wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 3.0 ** (row.attempts - 1))
     WebhookDelivery.objects.filter(pk=row.pk).update(
-        state=WebhookDelivery.State.FAILED if final else WebhookDelivery.State.PENDING,
+        state=DeliveryState.FAILED if final else DeliveryState.PENDING,
         due_at=now + timedelta(seconds=wait_s),
         error=words,
     )

@@ -18,7 +18,17 @@ from pools.access import audit, rights
 from pools.access.audit import Actor
 from pools.models import Partition, Pool, Service, Site
 from scheduler.control import in_force
-from scheduler.models import Approval, Decision, LoopPause, Override, ServiceMode
+from scheduler.models import (
+    Approval,
+    ApprovalStatus,
+    ControlMode,
+    Decision,
+    DecisionKind,
+    LoopPause,
+    Override,
+    OverrideKind,
+    ServiceMode,
+)
 from scheduler.operations import approvals, overrides, pauses, undoing, visibility
 
 LENGTHS = ((900, "15 min"), (3600, "1 h"), (4 * 3600, "4 h"), (24 * 3600, "1 day"), (7 * 24 * 3600, "1 week"))
@@ -47,7 +57,7 @@ def page(request: HttpRequest) -> HttpResponse:
         }
         for service in Service.objects.all()
     ]
-    waiting = Approval.objects.filter(status=Approval.Status.PENDING, expires_at__gt=now).select_related(
+    waiting = Approval.objects.filter(status=ApprovalStatus.PENDING, expires_at__gt=now).select_related(
         "service", "epoch"
     )
     waiting = visibility.of_services(request.user, waiting)
@@ -62,7 +72,7 @@ def page(request: HttpRequest) -> HttpResponse:
     context = {
         "rows": rows,
         "loops": LOOPS,
-        "modes": ServiceMode.Mode.choices,
+        "modes": ControlMode.choices,
         "lengths": LENGTHS,
         "clocks": _clock_advice(request),
         "waiting": [(row, list(row.decisions())) for row in waiting.prefetch_related("epoch__decisions")],
@@ -81,28 +91,28 @@ def page(request: HttpRequest) -> HttpResponse:
 
 def _clock_advice(request: HttpRequest) -> list[tuple[Decision, bool]]:
     """What the clock loop would do in pools where it may not, the newest of each; and whether it can be approved."""
-    modes = dict(ServiceMode.objects.exclude(mode=ServiceMode.Mode.ACT).values_list("service_id", "mode"))
+    modes = dict(ServiceMode.objects.exclude(mode=ControlMode.ACT).values_list("service_id", "mode"))
     if not modes:
         return []
     since = timezone.now() - ADVICE_SPAN
-    found = Decision.objects.filter(kind=Decision.Kind.CLOCK, at__gt=since, service__in=list(modes))
+    found = Decision.objects.filter(kind=DecisionKind.CLOCK, at__gt=since, service__in=list(modes))
     found = visibility.decisions(request.user, found.filter(inputs__has_key="advised_mhz"))
     newest = found.order_by("pool_id", "-at").distinct("pool_id").select_related("pool__site", "pool__request_class")
-    approving = {service for service, mode in modes.items() if mode == ServiceMode.Mode.APPROVE}
+    approving = {service for service, mode in modes.items() if mode == ControlMode.APPROVE}
     return [(row, row.service_id in approving) for row in newest if row.pool is not None]
 
 
 def described(held: Override) -> str:
     """What it holds, as a sentence."""
-    if held.kind == Override.Kind.WORKERS:
+    if held.kind == OverrideKind.WORKERS:
         workers = ", ".join(f"{count} x {mode}" for mode, count in held.value.items()) or "no workers"
         return f"{held.pool} of {held.service} has {workers}"
     if "floor_mhz" in held.value:
         return f"clocks of {held.pool} of {held.service} may go down to {held.value['floor_mhz']:.0f} MHz"
-    if held.kind == Override.Kind.CLOCK:
+    if held.kind == OverrideKind.CLOCK:
         what = f"instance {str(held.instance_uid)[:8]} of {held.pool}" if held.instance_uid else f"all of {held.pool}"
         return f"{what} at {held.value['mhz']:.0f} MHz"
-    if held.kind == Override.Kind.PARTITION:
+    if held.kind == OverrideKind.PARTITION:
         return f"{held.service} keeps partition {held.value['partition']}"
     return f"{held.site} gets no new workers, and plans do without it"
 
@@ -171,7 +181,9 @@ def mode(request: HttpRequest) -> HttpResponse:
         minutes = request.POST.get("approve_within_min", "")
         if minutes and not minutes.isdecimal():
             raise ValidationError({"approve within": "whole minutes"})
-        made = pauses.set_mode(actor, service, request.POST.get("mode", ""), 60.0 * int(minutes) if minutes else None)
+        made = pauses.set_control_mode(
+            actor, service, request.POST.get("mode", ""), 60.0 * int(minutes) if minutes else None
+        )
         return f"{service}: {made.get_mode_display()}."
 
     return _done(request, act)
@@ -189,7 +201,7 @@ def answer(request: HttpRequest, pk: int, answer: str) -> HttpResponse:
             approvals.reject(actor, approval, request.POST.get("note", ""))
             return f"The plan of the {approval.loop} loop is rejected."
         found = approvals.approve(actor, approval)
-        if found.status != Approval.Status.APPROVED:
+        if found.status != ApprovalStatus.APPROVED:
             raise ValidationError(f"The plan is {str(found.get_status_display()).lower()}. {found.note.rstrip('.')}")
         return f"The plan of the {approval.loop} loop is approved and carried out."
 
@@ -208,14 +220,14 @@ def override(request: HttpRequest) -> HttpResponse:
 def _made(request: HttpRequest, actor: Actor) -> Override:
     given, reason, until = request.POST, request.POST.get("reason", ""), _for(request)
     kind = given.get("kind", "")
-    if kind == Override.Kind.DRAIN:
+    if kind == OverrideKind.DRAIN:
         return overrides.drain_site(actor, get_object_or_404(Site, pk=_number(request, "site")), until, reason)
-    if kind == Override.Kind.PARTITION:
+    if kind == OverrideKind.PARTITION:
         service = get_object_or_404(Service, pk=_number(request, "service"))
         partition = get_object_or_404(Partition, pk=_number(request, "partition"))
         return overrides.pin_partition(actor, service, partition, until, reason)
     pool = get_object_or_404(Pool, pk=_number(request, "pool"))
-    if kind == Override.Kind.CLOCK:
+    if kind == OverrideKind.CLOCK:
         name = "floor_mhz" if "floor_mhz" in given else "mhz"
         try:
             mhz = float(given.get(name, ""))
@@ -223,9 +235,9 @@ def _made(request: HttpRequest, actor: Actor) -> Override:
             raise ValidationError({name: "a number of MHz"}) from None
         act = overrides.let_clocks_down if name == "floor_mhz" else overrides.fix_clock
         return act(actor, pool, mhz, until, reason)
-    if kind == Override.Kind.WORKERS:
+    if kind == OverrideKind.WORKERS:
         return overrides.pin_workers(actor, pool, _workers(given.get("workers", "")), until, reason)
-    raise ValidationError({"kind": f"one of {', '.join(Override.Kind.values)}"})
+    raise ValidationError({"kind": f"one of {', '.join(OverrideKind.values)}"})
 
 
 def _workers(text: str) -> dict[str, int]:

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_safe
 from frontend import reader
 from pools.access.rights import Right, has, needs
 from pools.models import Service
-from scheduler.models import StudyRun
+from scheduler.models import RunState, StudyRun
 from scheduler.whatif import comparing, experiment_studies, scenario_documents, studies
 
 from . import plots, study_cells
@@ -117,7 +117,7 @@ def study_file(request: HttpRequest, study_id: int, name: str) -> HttpResponse:
 @needs(Right.VIEW)
 def run(request: HttpRequest, study_id: int, index: int) -> HttpResponse:
     found = done_run(request, study_id, index)
-    done = found.state == StudyRun.State.DONE
+    done = found.state == RunState.DONE
     context: dict[str, Any] = {
         "run": found,
         "study": found.study,

@@ -13,7 +13,7 @@ from core.simulator.lab.comparison import Compared, sentences
 from core.simulator.lab.experiment import Experiment
 from frontend import formats
 from pools.models import Job
-from scheduler.models import Study, StudyRun
+from scheduler.models import RunState, Study, StudyRun
 from scheduler.whatif import comparing
 from scheduler.whatif.comparing import Figure
 
@@ -57,7 +57,7 @@ def shown(study: Study, runs: Sequence[StudyRun]) -> list[Shown]:
     return [
         Shown(run.index, run.label, run.figures, run.series or {}, reverse("whatif-run", args=(study.pk, run.index)))
         for run in runs
-        if run.state == StudyRun.State.DONE and run.figures is not None
+        if run.state == RunState.DONE and run.figures is not None
     ]
 
 
@@ -90,7 +90,7 @@ def listed(experiment: Experiment | None, runs: Sequence[StudyRun]) -> list[Stud
     """Those that an experiment's table and picture have, and whatever is under way or went wrong; else all."""
     if experiment is None or not experiment.listed:
         return list(runs)
-    telling = (StudyRun.State.RUNNING, StudyRun.State.FAILED)
+    telling = (RunState.RUNNING, RunState.FAILED)
     return [run for run in runs if run.label in experiment.listed or run.state in telling]
 
 

@@ -1,7 +1,7 @@
 """The keys that batches' lines are sent with.
 
 A client's secret is not kept, so a line cannot be sent with it. Instead each API key that has a batch under way gets a
-second secret, derived from it and the installation's own: gateways are told its hash, and it counts as that key.
+second secret, derived from it and the installation's own: gateways get its hash, and it counts as that key.
 Nothing is stored, and with the key it ends.
 """
 

@@ -15,7 +15,7 @@ from pools.models import ApiKey, Tenant
 from scheduler.batches import tenant_files
 from scheduler.batches.errors import Refused, not_found
 from scheduler.batches.input_lines import ENDPOINTS
-from scheduler.models import Batch, File
+from scheduler.models import Batch, BatchStatus, File
 
 WINDOW = re.compile(r"([1-9][0-9]{0,5})([smhd])")
 UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -75,10 +75,10 @@ def create(key: ApiKey, asked: Mapping[str, Any], now: datetime) -> Batch:
 def cancel(tenant: Tenant, public: str, now: datetime) -> Batch:
     """Asks for the end. What has been done by then is kept. Raises Refused 409 when the batch is over."""
     batch = find(tenant, public)
-    may = (Batch.Status.VALIDATING, Batch.Status.IN_PROGRESS)
-    moved = Batch.objects.filter(pk=batch.pk, status__in=may).update(status=Batch.Status.CANCELLING, cancelling_at=now)
+    may = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
+    moved = Batch.objects.filter(pk=batch.pk, status__in=may).update(status=BatchStatus.CANCELLING, cancelling_at=now)
     batch.refresh_from_db()
-    if not moved and batch.status not in (Batch.Status.CANCELLING, Batch.Status.CANCELLED):
+    if not moved and batch.status not in (BatchStatus.CANCELLING, BatchStatus.CANCELLED):
         raise Refused(409, f"Cannot cancel a batch with status '{batch.status}'.", param="batch_id")
     return batch
 

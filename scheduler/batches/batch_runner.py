@@ -25,8 +25,8 @@ from pools.models import Node, Service
 from scheduler import agents
 from scheduler.batches import batch_keys, lifecycle, planning, tenant_files
 from scheduler.batches.results import Fate, fate_of, result_line, retry_in_s, usage_of
-from scheduler.batches.sending import Outcome, Request, Sender
-from scheduler.models import Batch, BatchLine
+from scheduler.batches.sending import LineOutcome, Request, Sender
+from scheduler.models import Batch, BatchLine, BatchStatus
 
 LOOK_S = 1.0  # between looks at who waits, and at what clients have asked for
 COLLECT_S = 0.2
@@ -92,7 +92,7 @@ class Runner:
         now = self._now()
         lifecycle.advance(now)
         self._forget_what_is_over()
-        for service in Service.objects.filter(batch__status=Batch.Status.IN_PROGRESS).distinct():
+        for service in Service.objects.filter(batch__status=BatchStatus.IN_PROGRESS).distinct():
             if service.pk not in self._lanes:
                 self._lanes[service.pk] = Lane(service, planning.load_rate(service))
         for lane in self._lanes.values():
@@ -105,7 +105,7 @@ class Runner:
     def _forget_what_is_over(self) -> None:
         """Batches that were cancelled or have expired: what is under way of them is given up."""
         flying = {line.batch_id for lane in self._lanes.values() for line in lane.flying.values()}
-        going = set(Batch.objects.filter(pk__in=flying, status=Batch.Status.IN_PROGRESS).values_list("pk", flat=True))
+        going = set(Batch.objects.filter(pk__in=flying, status=BatchStatus.IN_PROGRESS).values_list("pk", flat=True))
         for lane in self._lanes.values():
             over = [pk for pk, line in lane.flying.items() if line.batch_id not in going]
             self._sender.drop(over)
@@ -153,7 +153,7 @@ class Runner:
         """Lines to send, of the batch that is due first, in their order."""
         now, found = self._now(), list[BatchLine]()
         batches = Batch.objects.filter(
-            service=lane.service, status=Batch.Status.IN_PROGRESS, expires_at__gt=now, key__isnull=False
+            service=lane.service, status=BatchStatus.IN_PROGRESS, expires_at__gt=now, key__isnull=False
         )
         for batch in batches.order_by("expires_at", "pk"):
             open_ones = batch.lines.filter(result__isnull=True).exclude(pk__in=lane.flying).exclude(not_before__gt=now)
@@ -165,7 +165,7 @@ class Runner:
                 break
         return found
 
-    def _take(self, outcomes: list[Outcome]) -> None:
+    def _take(self, outcomes: list[LineOutcome]) -> None:
         for lane in self._lanes.values():
             mine = [outcome for outcome in outcomes if outcome.line in lane.flying]
             ended = 0
@@ -176,7 +176,7 @@ class Runner:
                 lane.rate.ran(self._clock(), True, ended)
                 lane.dry_until_s = 0.0
 
-    def _settle(self, lane: Lane, line: BatchLine, outcome: Outcome) -> bool:
+    def _settle(self, lane: Lane, line: BatchLine, outcome: LineOutcome) -> bool:
         """Stores what came of one request. Returns whether the line is done."""
         fate = fate_of(outcome, line.attempts + 1, tenant_files.limits()["attempts"])
         if fate is Fate.DONE:
@@ -190,7 +190,7 @@ class Runner:
         return False
 
 
-def store(line: BatchLine, outcome: Outcome) -> bool:
+def store(line: BatchLine, outcome: LineOutcome) -> bool:
     """Writes a line's result, once; False: it had one, or its batch is over."""
     ok = outcome.status is not None and outcome.status < 300
     prompt_tokens, output_tokens = usage_of(outcome.body) if ok else (0, 0)
@@ -242,7 +242,7 @@ def work(make_sender: Callable[[], Sender]) -> bool:
         now = datetime.now(UTC)
         tenant_files.prune(now)
         lifecycle.advance(now)
-        if not Batch.objects.filter(status=Batch.Status.IN_PROGRESS).exists():
+        if not Batch.objects.filter(status=BatchStatus.IN_PROGRESS).exists():
             return True
         sender = make_sender()
         try:

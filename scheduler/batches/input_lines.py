@@ -10,7 +10,7 @@ import msgspec
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
 MAX_LINE_BYTES = 8 << 20  # what the gateway takes as a body
-MAX_FAULTS = 100  # that a client is told of
+MAX_FAULTS = 100  # in one answer to a client
 MAX_CUSTOM_ID = 512
 TIER = b'"flex"'
 NOT_JSON = ("invalid_json_line", "This line is not parseable as valid JSON.", None)

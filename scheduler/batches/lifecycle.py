@@ -19,13 +19,12 @@ from django.db.models import QuerySet
 from pools.models import Service
 from scheduler.batches import batch_keys, tenant_files
 from scheduler.batches.input_lines import Checker, Fault
-from scheduler.models import Batch, BatchLine, File
+from scheduler.models import Batch, BatchLine, BatchStatus, File
 
 log = logging.getLogger(__name__)
 
-HELD_BYTES = 4 << 20  # of lines, until they are inserted
+BUFFERED_BYTES = 4 << 20  # of lines, until they are inserted
 READ_ROWS = 20  # at a time, of results, which may have some megabytes each
-Status = Batch.Status
 EXPIRED = ("batch_expired", "This request could not be executed before the completion window expired.")
 CANCELLED = ("batch_cancelled", "This request was not executed: its batch was cancelled.")
 
@@ -40,24 +39,24 @@ def advance(now: datetime) -> None:
             raise
         except Exception:
             log.exception("%s cannot go on from '%s'", batch, batch.status)
-            if batch.status == Status.VALIDATING:  # it would break in the same way for ever
+            if batch.status == BatchStatus.VALIDATING:  # it would break in the same way for ever
                 fault = Fault("internal_error", "The input file could not be read.").shape()
-                Batch.objects.filter(pk=batch.pk, status=Status.VALIDATING).update(
-                    status=Status.FAILED, failed_at=now, errors=[fault]
+                Batch.objects.filter(pk=batch.pk, status=BatchStatus.VALIDATING).update(
+                    status=BatchStatus.FAILED, failed_at=now, errors=[fault]
                 )
 
 
 def _advance(batch: Batch, key_is_live: bool, now: datetime) -> None:
-    if not key_is_live and batch.status in (Status.VALIDATING, Status.IN_PROGRESS):
+    if not key_is_live and batch.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
         log.warning("%s is cancelled: its API key is revoked or has expired", batch)
-        _move(batch, batch.status, Status.CANCELLING, now)
-    if batch.status == Status.VALIDATING:
+        _move(batch, batch.status, BatchStatus.CANCELLING, now)
+    if batch.status == BatchStatus.VALIDATING:
         validate(batch, now)
-    if batch.status == Status.IN_PROGRESS and (
+    if batch.status == BatchStatus.IN_PROGRESS and (
         batch.expires_at <= now or not batch.lines.filter(result__isnull=True).exists()
     ):
-        _move(batch, Status.IN_PROGRESS, Status.FINALIZING, now)
-    if batch.status in (Status.FINALIZING, Status.CANCELLING):
+        _move(batch, BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, now)
+    if batch.status in (BatchStatus.FINALIZING, BatchStatus.CANCELLING):
         finish(batch, now)
 
 
@@ -65,7 +64,7 @@ def validate(batch: Batch, now: datetime) -> None:
     """Reads the input file: its lines become rows, or the batch fails with what is wrong with them."""
     with transaction.atomic():
         locked = Batch.objects.select_for_update().get(pk=batch.pk)
-        if locked.status != Status.VALIDATING:
+        if locked.status != BatchStatus.VALIDATING:
             batch.status = locked.status
             return
         services = {service.name: service for service in Service.objects.all()}
@@ -77,10 +76,10 @@ def validate(batch: Batch, now: datetime) -> None:
             _insert(locked, checker, file)
         if checker.faults:
             locked.lines.all().delete()
-            locked.status, locked.failed_at = Status.FAILED, now
+            locked.status, locked.failed_at = BatchStatus.FAILED, now
             locked.errors = [fault.shape() for fault in checker.faults]
         else:
-            locked.status, locked.in_progress_at = Status.IN_PROGRESS, now
+            locked.status, locked.in_progress_at = BatchStatus.IN_PROGRESS, now
             locked.service = services[checker.model or ""]
             locked.total = locked.lines.count()
         locked.save()
@@ -89,17 +88,17 @@ def validate(batch: Batch, now: datetime) -> None:
 
 def _insert(batch: Batch, checker: Checker, file: File) -> None:
     rows: list[BatchLine] = []
-    held = 0
+    buffered = 0
     for line in checker.read(tenant_files.read(file)):
         if checker.faults:  # it will fail: only its faults are still of interest
             rows.clear()
             continue
         rows.append(BatchLine(batch=batch, number=line.number, custom_id=line.custom_id, body=line.body.decode()))
-        held += len(line.body) + 500
-        if held >= HELD_BYTES:
+        buffered += len(line.body) + 500
+        if buffered >= BUFFERED_BYTES:
             BatchLine.objects.bulk_create(rows)
             rows.clear()
-            held = 0
+            buffered = 0
     if not checker.faults:
         BatchLine.objects.bulk_create(rows)
 
@@ -108,12 +107,14 @@ def finish(batch: Batch, now: datetime) -> None:
     """What came of the lines becomes the batch's files, and the lines go. Lines without a result say why."""
     with transaction.atomic():
         locked = Batch.objects.select_for_update().get(pk=batch.pk)
-        if locked.status == Status.CANCELLING:
-            final, moment, reason = Status.CANCELLED, "cancelled_at", CANCELLED
-        elif locked.status == Status.FINALIZING:
+        if locked.status == BatchStatus.CANCELLING:
+            final, moment, reason = BatchStatus.CANCELLED, "cancelled_at", CANCELLED
+        elif locked.status == BatchStatus.FINALIZING:
             undone = locked.lines.filter(result__isnull=True).exists()
             final, moment, reason = (
-                (Status.EXPIRED, "expired_at", EXPIRED) if undone else (Status.COMPLETED, "completed_at", EXPIRED)
+                (BatchStatus.EXPIRED, "expired_at", EXPIRED)
+                if undone
+                else (BatchStatus.COMPLETED, "completed_at", EXPIRED)
             )
         else:
             batch.status = locked.status
@@ -157,7 +158,7 @@ def request_id(line: BatchLine) -> str:
     return f"batch_req_{line.batch_id:x}_{line.number:x}"
 
 
-def _move(batch: Batch, source: str, target: Status, now: datetime) -> None:
+def _move(batch: Batch, source: str, target: BatchStatus, now: datetime) -> None:
     moved = Batch.objects.filter(pk=batch.pk, status=source).update(**{"status": target, f"{target.value}_at": now})
     if moved:
         batch.status = target

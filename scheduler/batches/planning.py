@@ -15,11 +15,11 @@ from core.types import Effects, RunDeferred, SiteView
 from pools.models import Pool, Service
 from scheduler.batches.tenant_files import limits
 from scheduler.json_values import to_json
-from scheduler.models import Batch, ControllerState, Decision
+from scheduler.models import Batch, BatchStatus, ControllerState, Decision, DecisionKind
 from telemetry.carbon.site_signals import for_decisions
 from telemetry.models import RequestRecord
 
-KIND = Decision.Kind.DEFERRAL.value
+KIND = DecisionKind.DEFERRAL.value
 RECENT_REQUESTS = 200
 RECENT = timedelta(hours=1)
 WEIGHT = 0.3  # of the newest rate in what has been learned
@@ -76,7 +76,7 @@ def config() -> DeferralConfig:
 def observe(service: Service, lines_per_s: float | None, now: datetime) -> DeferralObservation:
     backlogs = tuple(
         Backlog(str(batch), batch.left, batch.expires_at.timestamp())
-        for batch in Batch.objects.filter(service=service, status=Batch.Status.IN_PROGRESS, expires_at__gt=now)
+        for batch in Batch.objects.filter(service=service, status=BatchStatus.IN_PROGRESS, expires_at__gt=now)
         .annotate(left=Count("lines", filter=Q(lines__result__isnull=True)))
         .order_by("expires_at", "pk")
         if batch.left
@@ -103,9 +103,9 @@ def _sites(service: Service, now: datetime, backlogs: Sequence[Backlog]) -> tupl
     sites = {}
     for pool in Pool.objects.filter(service=service).select_related("site"):
         sites[pool.site_id] = pool.site
-        held = gpus.setdefault(pool.site_id, {})
+        at_site = gpus.setdefault(pool.site_id, {})
         for gpu_type, count in pool.gpu_budget.items():
-            held[gpu_type] = held.get(gpu_type, 0) + count
+            at_site[gpu_type] = at_site.get(gpu_type, 0) + count
     curves = for_decisions(list(sites.values()), now, now + timedelta(seconds=steps * step_s))
     return tuple(
         SiteView(site.name, gpus[pk], site.pue, curves.steps(site, now, step_s, steps)) for pk, site in sites.items()
@@ -113,7 +113,7 @@ def _sites(service: Service, now: datetime, backlogs: Sequence[Backlog]) -> tupl
 
 
 def _energy_j(service: Service, now: datetime) -> float | None:
-    """Of a request, as the gateway predicted for those that ended lately."""
+    """Of a request, as the gateway predicted for those that ended recently."""
     recent = RequestRecord.objects.filter(
         service=service.name, started_at__gte=now - RECENT, predicted_energy_j__isnull=False
     ).order_by("-started_at")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from scheduler.batches.lifecycle import request_id, result_of
-from scheduler.batches.sending import Outcome
+from scheduler.batches.sending import LineOutcome
 from scheduler.models import BatchLine
 
 NOT_NOW = frozenset({401, 429, 503})  # no fault of the line's: no room, or the gateway does not know its key yet
@@ -23,7 +23,7 @@ class Fate(Enum):
     LATER = auto()  # as if it had not been sent
 
 
-def fate_of(outcome: Outcome, attempts: int, most: int) -> Fate:
+def fate_of(outcome: LineOutcome, attempts: int, most: int) -> Fate:
     """`attempts`: with this one."""
     if outcome.unsent or outcome.status in NOT_NOW:
         return Fate.LATER
@@ -32,7 +32,7 @@ def fate_of(outcome: Outcome, attempts: int, most: int) -> Fate:
     return Fate.DONE
 
 
-def retry_in_s(outcome: Outcome, attempts: int) -> float:
+def retry_in_s(outcome: LineOutcome, attempts: int) -> float:
     if outcome.retry_after_s is not None:
         return outcome.retry_after_s
     if outcome.status is None:
@@ -42,7 +42,7 @@ def retry_in_s(outcome: Outcome, attempts: int) -> float:
     return min(LONGEST_S, BUSY_S * 2.0**attempts)
 
 
-def result_line(line: BatchLine, outcome: Outcome) -> bytes:
+def result_line(line: BatchLine, outcome: LineOutcome) -> bytes:
     """The line of an output or error file."""
     if outcome.status is None:
         return result_of(

@@ -31,7 +31,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LineOutcome:
     """How a request ended. `status` None: there was no answer, `error` says why; `unsent`: it never reached anybody."""
 
     line: int
@@ -48,7 +48,7 @@ class Sender(Protocol):
 
     def send(self, request: Request) -> None: ...
 
-    def collect(self, timeout_s: float) -> list[Outcome]:
+    def collect(self, timeout_s: float) -> list[LineOutcome]:
         """What has ended, after at most `timeout_s`. What was dropped never comes."""
 
     def drop(self, lines: Collection[int]) -> None:
@@ -65,7 +65,7 @@ class GatewaySender:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[LineOutcome] = queue.SimpleQueue()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._waiting: int | None = None
         self._ready = threading.Event()
@@ -77,8 +77,8 @@ class GatewaySender:
     def send(self, request: Request) -> None:
         self._loop.call_soon_threadsafe(self._begin, request)
 
-    def collect(self, timeout_s: float) -> list[Outcome]:
-        found: list[Outcome] = []
+    def collect(self, timeout_s: float) -> list[LineOutcome]:
+        found: list[LineOutcome] = []
         try:
             found.append(self._ended.get(timeout=timeout_s))
             while True:
@@ -134,7 +134,7 @@ class GatewaySender:
         try:
             async with self._session.post(self._url + request.path, data=request.body, headers=headers) as response:
                 body = await response.read()
-                outcome = Outcome(
+                outcome = LineOutcome(
                     request.line,
                     response.status,
                     body,
@@ -143,7 +143,7 @@ class GatewaySender:
                 )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             unsent = isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
-            outcome = Outcome(request.line, None, error=f"{type(error).__name__}: {error}"[:300], unsent=unsent)
+            outcome = LineOutcome(request.line, None, error=f"{type(error).__name__}: {error}"[:300], unsent=unsent)
         finally:
             self._tasks.pop(request.line, None)
         self._ended.put(outcome)

@@ -82,8 +82,8 @@ def create(tenant: Tenant, name: str, pieces: Iterable[bytes], life_s: int | Non
         raise Refused(400, "The file's name holds a character that it may not.", param="file")
     with transaction.atomic():
         Tenant.objects.select_for_update().get(pk=tenant.pk)  # uploads at the same time count each other
-        held = File.objects.filter(tenant=tenant).aggregate(sum=Sum("bytes"))["sum"] or 0
-        room = limits()["tenant_bytes"] - held
+        stored = File.objects.filter(tenant=tenant).aggregate(sum=Sum("bytes"))["sum"] or 0
+        room = limits()["tenant_bytes"] - stored
         file = write(tenant, File.Purpose.BATCH, name or "upload", _bounded(pieces, room), life_s or BATCH_LIFE_S, now)
         if not file.bytes:
             raise Refused(400, "The file is empty.", param="file", code="empty_file")

@@ -1,1 +1,1 @@
-"""The slow loops: snapshot, step, one transaction of state, rows and reasons, then what agents are told."""
+"""The slow loops: each makes a snapshot, takes a step, stores its result in one transaction, and publishes it."""

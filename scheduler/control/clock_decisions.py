@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from pools.models import Instance
 from pools.wire import ClockDecision
-from scheduler.models import Decision
+from scheduler.models import Decision, DecisionKind
 
 
 def store(rows: Sequence[ClockDecision], agent: str, boot: str, seq: int) -> None:
@@ -27,7 +27,7 @@ def store(rows: Sequence[ClockDecision], agent: str, boot: str, seq: int) -> Non
         command = {"type": "SetSmClock", "instance": row.instance_uid, "mhz": row.to_mhz}
         decisions.append(
             Decision(
-                kind=Decision.Kind.CLOCK,
+                kind=DecisionKind.CLOCK,
                 at=datetime.fromtimestamp(row.at_s, UTC),
                 service_id=service_id,
                 pool_id=pool_id,

@@ -86,7 +86,7 @@ def _create(
 
 
 def _expected(alternatives: Iterable[Alternative]) -> dict[str, Any]:
-    """The figures of what was chosen, to be held against what comes."""
+    """The figures of what was chosen, to be compared with what comes."""
     chosen = next((row for row in alternatives if row.chosen), None)
     if chosen is None:
         return {}

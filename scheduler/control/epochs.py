@@ -29,9 +29,9 @@ from scheduler import agents
 from scheduler.control import decision_rows, in_force, pending_plans, recordings, service_policy
 from scheduler.control.apply import apply, publish
 from scheduler.control.steps import autoscale_step, dynamollm_steps, policy_steps, right_size_step
-from scheduler.control.steps.policy_steps import Result, Turn, carbon_plan, period_s
+from scheduler.control.steps.policy_steps import LoopTurn, Result, carbon_plan, period_s
 from scheduler.json_values import commands_from_json
-from scheduler.models import Approval, ControllerState, Epoch, ServiceMode
+from scheduler.models import Approval, ControllerState, ControlMode, Epoch, ServiceMode
 
 __all__ = ["carbon_plan", "carry_out", "has_plan", "run", "run_now", "settle"]
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
 EPOCH_LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)  # slowest first
-STEPS: Mapping[tuple[Loop, str], Callable[[Turn], Result]] = {
+STEPS: Mapping[tuple[Loop, str], Callable[[LoopTurn], Result]] = {
     (Loop.CARBON, "freesh"): policy_steps.freesh_step,
     (Loop.CARBON, "off"): policy_steps.shared_out_step,
     (Loop.SCALE, "fleet"): policy_steps.fleet_step,
@@ -111,7 +111,7 @@ def _meta(service: Service, loop: Loop) -> Mapping[str, Any]:
 
 
 def _looked(service: Service, loop: Loop, period: float, index: int) -> bool:
-    """Whether a loop that rests has had its turn; it leaves no row each time."""
+    """Says whether a loop has had its turn in this epoch without leaving a row, as one without a choice does."""
     meta = _meta(service, loop)
     return meta.get("looked") == [period, index] and meta.get("policy") == service_policy.signature(service)
 
@@ -140,7 +140,7 @@ def _decide_and_apply(service: Service, loop: Loop, index: int, now: datetime) -
     with recordings.noting() as notes:
         state, result, fresh = _decide(service, loop, index, now, reporting)
         with transaction.atomic():
-            if result.rests and not fresh and not result.effects.commands:
+            if result.no_op and not fresh and not result.effects.commands:
                 _swap(state, result.state)
                 return None
             epoch = _epoch(service, loop, index, started_at, clock, _status(result.effects), now)
@@ -148,9 +148,9 @@ def _decide_and_apply(service: Service, loop: Loop, index: int, now: datetime) -
             if in_force.is_paused(service, loop):
                 raise Stale  # somebody paused it while it computed
             recordings.keep(epoch, notes, now)
-            mode = in_force.mode_of(service)
-            if result.effects.commands and mode.mode != mode.Mode.ACT:
-                return _only_tell(epoch, state, result, mode, now)
+            control_mode = in_force.control_mode_of(service)
+            if result.effects.commands and control_mode.mode != ControlMode.ACT:
+                return _record_only(epoch, state, result, control_mode, now)
             _swap(state, result.state)
             pending_plans.supersede(service, loop.value, "The loop has decided anew.", now)
             made = _apply(service, loop, epoch, result, now, reporting)
@@ -175,7 +175,7 @@ def _decide(
     meta = state.value.get(META, {})
     fresh = meta.get("policy") != signature
     known = state.value if loop is Loop.CARBON or meta.get("step") == name else {}
-    result = _around_pins(service, STEPS[loop, name](Turn(service, knobs, now, reporting, known, fresh)))
+    result = _around_pins(service, STEPS[loop, name](LoopTurn(service, knobs, now, reporting, known, fresh)))
     mine = {
         "step": name,
         "policy": meta.get("policy") if index is None else signature,
@@ -195,9 +195,11 @@ def _around_pins(service: Service, result: Result) -> Result:
     return replace(result, effects=replace(result.effects, commands=commands), per_pool=per_pool)
 
 
-def _only_tell(epoch: Epoch, state: ControllerState, result: Result, mode: ServiceMode, now: datetime) -> Epoch:
+def _record_only(
+    epoch: Epoch, state: ControllerState, result: Result, control_mode: ServiceMode, now: datetime
+) -> Epoch:
     """Puts a decision on record that is not carried out, or not before somebody approves it."""
-    asks = mode.mode == mode.Mode.APPROVE
+    asks = control_mode.mode == ControlMode.APPROVE
     epoch.status = Epoch.Status.WAITING if asks else Epoch.Status.ADVISED
     epoch.save(update_fields=["status"])
     if asks and pending_plans.still_waits(epoch.service, state, epoch.kind, result):
@@ -207,7 +209,7 @@ def _only_tell(epoch: Epoch, state: ControllerState, result: Result, mode: Servi
     else:
         decision_rows.of_pools(epoch, result.effects, result.per_pool, now)
     if asks:
-        pending_plans.offer(epoch, state, result, mode, now)
+        pending_plans.offer(epoch, state, result, control_mode, now)
     return epoch
 
 

@@ -1,4 +1,4 @@
-"""What people hold, as the loops read it: pauses, modes, and overrides that are in force now.
+"""Reads what people have set, for the loops: pauses, control modes, and overrides that are in force now.
 
 Overrides are part of the policy's signature: when one begins or ends, by hand or by its expiry, all loops of the
 services concerned decide anew within seconds, as after a change of policy. `scheduler.operations` makes them.
@@ -17,7 +17,7 @@ from core.controllers.fleet.explain import gpus_of
 from core.types import CarbonPlan, Loop, Mode, PartitionOption, PoolKey, SiteView
 from pools.models import Pool, Service
 from scheduler.json_values import workers_from_json
-from scheduler.models import LoopPause, Override, ServiceMode
+from scheduler.models import LoopPause, Override, OverrideKind, ServiceMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,15 @@ def is_paused(service: Service, loop: Loop) -> bool:
     return open_pauses().filter(service=service, loop=loop.value).exists()
 
 
-def mode_of(service: Service) -> ServiceMode:
-    """The service's mode; one that nobody has set acts."""
+def control_mode_of(service: Service) -> ServiceMode:
+    """Returns the service's control mode; where nobody has set one, decisions act."""
     return ServiceMode.objects.filter(service=service).first() or ServiceMode(service=service)
 
 
 def planned_around(service: Service) -> tuple[Override, ...]:
     """Overrides that plans of this service are made around."""
-    own = Q(service=service, kind__in=(Override.Kind.WORKERS, Override.Kind.PARTITION))
-    drains = Q(kind=Override.Kind.DRAIN, site__pools__service=service)
+    own = Q(service=service, kind__in=(OverrideKind.WORKERS, OverrideKind.PARTITION))
+    drains = Q(kind=OverrideKind.DRAIN, site__pools__service=service)
     return tuple(open_overrides().filter(own | drains).distinct().order_by("pk"))
 
 
@@ -63,15 +63,15 @@ def partition_of(overrides: Iterable[Override]) -> str | None:
     """The partition that is pinned, or that a pinned pool is of; the newest word counts."""
     found = None
     for item in overrides:
-        if item.kind == Override.Kind.PARTITION:
+        if item.kind == OverrideKind.PARTITION:
             found = str(item.value["partition"])
-        elif item.kind == Override.Kind.WORKERS and item.pool is not None:
+        elif item.kind == OverrideKind.WORKERS and item.pool is not None:
             found = item.pool.request_class.partition.name
     return found
 
 
 def pins(service: Service) -> tuple[Pin, ...]:
-    rows = open_overrides().filter(service=service, kind=Override.Kind.WORKERS).order_by("pk")
+    rows = open_overrides().filter(service=service, kind=OverrideKind.WORKERS).order_by("pk")
     return tuple(pin_of(row.pool, row.value) for row in rows.select_related(*_POOL) if row.pool is not None)
 
 
@@ -79,13 +79,13 @@ _POOL = ("pool__site", "pool__request_class__partition")
 
 
 def pin_of(pool: Pool, workers: Mapping[str, int]) -> Pin:
-    cell = pool.request_class
-    key = PoolKey(pool.site.name, cell.name)
-    return Pin(pool.pk, pool.site_id, key, cell.partition.name, workers_from_json(workers))
+    request_class = pool.request_class
+    key = PoolKey(pool.site.name, request_class.name)
+    return Pin(pool.pk, pool.site_id, key, request_class.partition.name, workers_from_json(workers))
 
 
 def drained_sites() -> frozenset[int]:
-    rows = open_overrides().filter(kind=Override.Kind.DRAIN)
+    rows = open_overrides().filter(kind=OverrideKind.DRAIN)
     return frozenset(site_id for site_id in rows.values_list("site_id", flat=True) if site_id is not None)
 
 
@@ -103,7 +103,7 @@ def fixed_clocks() -> tuple[dict[str, float], dict[int, float]]:
     """MHz by instance and by pool, where a person has fixed them."""
     by_instance: dict[str, float] = {}
     by_pool: dict[int, float] = {}
-    for row in open_overrides().filter(kind=Override.Kind.CLOCK).order_by("pk"):
+    for row in open_overrides().filter(kind=OverrideKind.CLOCK).order_by("pk"):
         if "mhz" not in row.value:
             continue
         if row.instance_uid is not None:
@@ -115,7 +115,7 @@ def fixed_clocks() -> tuple[dict[str, float], dict[int, float]]:
 
 def clock_floors() -> dict[int, float]:
     """By pool, how far down in MHz a person lets clocks go."""
-    rows = open_overrides().filter(kind=Override.Kind.CLOCK, value__has_key="floor_mhz").order_by("pk")
+    rows = open_overrides().filter(kind=OverrideKind.CLOCK, value__has_key="floor_mhz").order_by("pk")
     return {row.pool_id: float(row.value["floor_mhz"]) for row in rows if row.pool_id is not None}
 
 
@@ -130,7 +130,7 @@ def closed(sites: tuple[SiteView, ...], pinned: Collection[Pin]) -> tuple[SiteVi
     )
 
 
-def relieved(option: PartitionOption, pinned: Collection[Pin]) -> PartitionOption:
+def without_pinned_load(option: PartitionOption, pinned: Collection[Pin]) -> PartitionOption:
     """The partition, less what its pinned pools carry."""
     own = [pin for pin in pinned if pin.partition == option.name]
     if not own:

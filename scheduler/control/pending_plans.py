@@ -13,7 +13,7 @@ from pools.models import Service
 from scheduler.control import service_policy
 from scheduler.control.steps.policy_steps import Result
 from scheduler.json_values import to_json
-from scheduler.models import Approval, ControllerState, Epoch, ServiceMode
+from scheduler.models import Approval, ApprovalStatus, ControllerState, Epoch, ServiceMode
 
 NOT_CARRIED_OUT = (Epoch.Status.ADVISED, Epoch.Status.WAITING)
 
@@ -21,19 +21,26 @@ NOT_CARRIED_OUT = (Epoch.Status.ADVISED, Epoch.Status.WAITING)
 def basis(service: Service, controller: ControllerState) -> str:
     """What a plan was made on, as far as it bears on carrying it out: policy, partition, pools, the loop's state."""
     pools = service.pools.order_by("pk").values_list("pk", "gpu_budget", "workers")
-    told = [service_policy.signature(service), service.partition_id, controller.version, [list(row) for row in pools]]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    made_on = [
+        service_policy.signature(service),
+        service.partition_id,
+        controller.version,
+        [list(row) for row in pools],
+    ]
+    return hashlib.sha256(json.dumps(made_on, sort_keys=True).encode()).hexdigest()
 
 
 def still_waits(service: Service, controller: ControllerState, loop: str, result: Result) -> bool:
     """Whether the very same plan waits already: it is not asked for twice."""
-    pending = Approval.objects.filter(service=service, loop=loop, status=Approval.Status.PENDING).first()
+    pending = Approval.objects.filter(service=service, loop=loop, status=ApprovalStatus.PENDING).first()
     if pending is None:
         return False
     return pending.basis == basis(service, controller) and pending.commands == to_json(result.effects.commands)
 
 
-def offer(epoch: Epoch, controller: ControllerState, result: Result, mode: ServiceMode, now: datetime) -> Approval:
+def offer(
+    epoch: Epoch, controller: ControllerState, result: Result, control_mode: ServiceMode, now: datetime
+) -> Approval:
     """Asks for approval of an epoch's plan; what the same loop asked for before is out of date."""
     supersede(epoch.service, epoch.kind, "A newer plan has taken its place.", now)
     return Approval.objects.create(
@@ -45,23 +52,23 @@ def offer(epoch: Epoch, controller: ControllerState, result: Result, mode: Servi
         state=result.state,
         basis=basis(epoch.service, controller),
         created_at=now,
-        expires_at=now + timedelta(seconds=mode.approve_within_s),
+        expires_at=now + timedelta(seconds=control_mode.approve_within_s),
     )
 
 
 def supersede(service: Service, loop: str | None, note: str, now: datetime) -> None:
     """What waits of this loop, or of all, is out of date."""
-    rows = Approval.objects.filter(service=service, status=Approval.Status.PENDING)
-    close(rows.filter(loop=loop) if loop else rows, Approval.Status.OUTDATED, now, note)
+    rows = Approval.objects.filter(service=service, status=ApprovalStatus.PENDING)
+    close(rows.filter(loop=loop) if loop else rows, ApprovalStatus.OUTDATED, now, note)
 
 
 def lapse(now: datetime) -> None:
     """What nobody approved in time is not carried out."""
-    rows = Approval.objects.filter(status=Approval.Status.PENDING, expires_at__lte=now)
-    close(rows, Approval.Status.EXPIRED, now, "Nobody approved it in time.")
+    rows = Approval.objects.filter(status=ApprovalStatus.PENDING, expires_at__lte=now)
+    close(rows, ApprovalStatus.EXPIRED, now, "Nobody approved it in time.")
 
 
-def close(rows: QuerySet[Approval], status: Approval.Status, now: datetime, note: str, by: User | None = None) -> None:
+def close(rows: QuerySet[Approval], status: ApprovalStatus, now: datetime, note: str, by: User | None = None) -> None:
     ids = list(rows.values_list("pk", flat=True))
     if ids:
         Approval.objects.filter(pk__in=ids).update(status=status, decided_at=now, note=note[:300], decided_by=by)

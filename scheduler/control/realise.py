@@ -42,15 +42,15 @@ def outcome(decision: Decision, start: datetime, end: datetime) -> dict[str, Any
     Energy is that of whole ledger cells. Carbon is null when any part of it is: a sum of what is known would look
     like less. The attainment counts requests that were judged.
     """
-    cells = EnergyEntry.objects.filter(
+    entries = EnergyEntry.objects.filter(
         start_at__gte=start - timedelta(seconds=CELL_S / 2), start_at__lt=end - timedelta(seconds=CELL_S / 2)
     )
     records = RequestRecord.objects.filter(started_at__gte=start, started_at__lt=end)
     if decision.pool_id is not None:
-        cells, records = cells.filter(pool=decision.pool_id), records.filter(pool=decision.pool_id)
+        entries, records = entries.filter(pool=decision.pool_id), records.filter(pool=decision.pool_id)
     elif decision.service is not None:
-        cells, records = cells.filter(pool__service=decision.service), records.filter(service=decision.service.name)
-    energy = cells.aggregate(
+        entries, records = entries.filter(pool__service=decision.service), records.filter(service=decision.service.name)
+    energy = entries.aggregate(
         energy_j=Sum("energy_j"), carbon=Sum("carbon_gco2e"), unknown=Count("id", filter=Q(carbon_gco2e__isnull=True))
     )
     judged = records.aggregate(

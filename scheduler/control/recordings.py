@@ -1,4 +1,4 @@
-"""Keeps what each controller was told, so that a live run can be gone through again: the same steps, the same answers.
+"""Keeps what each controller was given and answered, so that a live run can be replayed.
 
 `step` stands before every controller's own; what it notes goes into the epoch's row. `replay` calls the steps again, as
 the simulator does, without clock, database or nodes.
@@ -21,6 +21,7 @@ from scheduler.models import Epoch
 log = logging.getLogger(__name__)
 
 KEPT = timedelta(days=2)
+GIVEN_0_1 = "told"  # "given" in recordings of version 0.1, which are gone after KEPT: the next version drops it
 
 S = TypeVar("S")
 R = TypeVar("R")
@@ -32,7 +33,7 @@ _notes: ContextVar[list[dict[str, Any]] | None] = ContextVar("notes", default=No
 
 @contextmanager
 def noting() -> Iterator[list[dict[str, Any]]]:
-    """Collects what the steps inside are told and answer."""
+    """Collects what the steps that run inside are given and answer."""
     notes: list[dict[str, Any]] = []
     token = _notes.set(notes)
     try:
@@ -52,7 +53,7 @@ def step(
     try:
         note = {
             "step": f"{function.__module__}:{function.__qualname__}",
-            "told": record((state, observation, config)),
+            "given": record((state, observation, config)),
             "commands": record(answer[1].commands),
             "reason": answer[1].rationale.reason.value,
         }
@@ -85,7 +86,7 @@ def replay(epoch: Epoch) -> list[Replayed]:
     """Takes the epoch's steps again. Raises RecordingError when the code has moved on from what was recorded."""
     found = []
     for note in epoch.recording or []:
-        state, observation, config = recall(note["told"])
+        state, observation, config = recall(note["given"] if "given" in note else note[GIVEN_0_1])
         _, effects = named(note["step"])(state, observation, config)
         commands = recall(note["commands"])
         same = commands == effects.commands and note["reason"] == effects.rationale.reason.value

@@ -1,4 +1,4 @@
-"""A service's policy: what its loops run, what gateways and agents are told, and how it is changed."""
+"""A service's policy: what its loops run, what is published of it to gateways and agents, and how it is changed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def ensure_state(service: Service) -> ControllerState:
     return ControllerState.objects.get_or_create(kind=KIND, service=service, defaults={"value": value})[0]
 
 
-# -- what others are told --------------------------------------------------------------------------
+# -- what is published -----------------------------------------------------------------------------
 
 
 def request_policy(knobs: Knobs) -> wire.RequestPolicy:
@@ -88,7 +88,7 @@ def request_policy(knobs: Knobs) -> wire.RequestPolicy:
 
 
 def clock_rule(knobs: Knobs, paused: bool = False, advise: bool = False) -> wire.ClockPolicy:
-    """The service's rule, with the figures that settings give for all. `advise`: it is told, not set."""
+    """The service's rule, with the figures that settings give for all. `advise`: the clock is reported, not set."""
     loop = settings.GREENSERVE_LOOPS["clock"]
     own = {
         "policy": knobs.clock,

@@ -1,24 +1,32 @@
 """What was decided: epochs, decisions, what people override, studies, batches and webhooks."""
 
-from .batches import Batch, BatchLine, File, FileChunk
-from .decisions import ControllerState, Decision, Epoch
-from .operations import Approval, LoopPause, Override, ServiceMode
-from .outside import IdempotentAnswer, WebhookDelivery, WebhookSubscription
-from .studies import Study, StudyFile, StudyRun
+from .batches import Batch, BatchLine, BatchStatus, File, FileChunk
+from .decisions import ControllerState, Decision, DecisionKind, Epoch, SlowLoop
+from .operations import Approval, ApprovalStatus, ControlMode, LoopPause, Override, OverrideKind, ServiceMode
+from .outside import DeliveryState, IdempotentAnswer, WebhookDelivery, WebhookSubscription
+from .studies import RunState, Study, StudyFile, StudyRun
 
 __all__ = [
     "Approval",
+    "ApprovalStatus",
     "Batch",
     "BatchLine",
+    "BatchStatus",
+    "ControlMode",
     "ControllerState",
     "Decision",
+    "DecisionKind",
+    "DeliveryState",
     "Epoch",
     "File",
     "FileChunk",
     "IdempotentAnswer",
     "LoopPause",
     "Override",
+    "OverrideKind",
+    "RunState",
     "ServiceMode",
+    "SlowLoop",
     "Study",
     "StudyFile",
     "StudyRun",

@@ -48,23 +48,26 @@ class FileChunk(models.Model):
         return f"{self.file_id}#{self.index}"
 
 
+class BatchStatus(models.TextChoices):
+    """A batch's status in OpenAI's words."""
+
+    VALIDATING = "validating"
+    FAILED = "failed"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    EXPIRED = "expired"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+
+
 class Batch(models.Model):
     """Requests that may wait until `expires_at` (OpenAI's Batch API). Files are named by uid: they may be deleted.
 
     Lines exist from `in_progress` until the batch is final; then what came of them stands in its files.
     """
 
-    class Status(models.TextChoices):
-        VALIDATING = "validating"
-        FAILED = "failed"
-        IN_PROGRESS = "in_progress"
-        FINALIZING = "finalizing"
-        COMPLETED = "completed"
-        EXPIRED = "expired"
-        CANCELLING = "cancelling"
-        CANCELLED = "cancelled"
-
-    FINAL = (Status.FAILED, Status.COMPLETED, Status.EXPIRED, Status.CANCELLED)
+    FINAL = (BatchStatus.FAILED, BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.CANCELLED)
 
     uid = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="batches")
@@ -73,7 +76,7 @@ class Batch(models.Model):
     endpoint = models.CharField(max_length=60)
     completion_window = models.CharField(max_length=10)
     metadata = models.JSONField(null=True)
-    status = models.CharField(max_length=12, choices=Status, default=Status.VALIDATING)
+    status = models.CharField(max_length=12, choices=BatchStatus, default=BatchStatus.VALIDATING)
     errors = models.JSONField(default=list)
     input_file_uid = models.UUIDField()
     output_file_uid = models.UUIDField(null=True)

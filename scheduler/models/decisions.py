@@ -24,13 +24,16 @@ class ControllerState(models.Model):
         return f"{self.kind} {self.service} v{self.version}"
 
 
+class SlowLoop(models.TextChoices):
+    """The loops that run in epochs."""
+
+    CARBON = "carbon"
+    SCALE = "scale"
+    SHARD = "shard"
+
+
 class Epoch(models.Model):
     """One run of a slow loop for one service; `index` = floor(t / period), unique: no epoch runs twice."""
-
-    class Kind(models.TextChoices):
-        CARBON = "carbon"
-        SCALE = "scale"
-        SHARD = "shard"
 
     class Status(models.TextChoices):
         APPLIED = "applied"
@@ -40,7 +43,7 @@ class Epoch(models.Model):
         ADVISED = "advised", "advised (not carried out)"
         WAITING = "waiting", "waiting (for approval)"
 
-    kind = models.CharField(max_length=10, choices=Kind)
+    kind = models.CharField(max_length=10, choices=SlowLoop)
     service = models.ForeignKey(Service, on_delete=models.CASCADE, related_name="epochs")
     index = models.BigIntegerField()
     period_s = models.FloatField()
@@ -64,17 +67,20 @@ class Epoch(models.Model):
         return f"{self.kind} {self.service} #{self.index}"
 
 
+class DecisionKind(models.TextChoices):
+    """Who decides: a loop, or the planner of batches."""
+
+    CARBON = "carbon"
+    SCALE = "scale"
+    SHARD = "shard"
+    CLOCK = "clock"
+    DEFERRAL = "deferral"
+
+
 class Decision(models.Model):
     """What a loop decided, why, on which inputs, and against which alternatives. Holds are decisions too."""
 
-    class Kind(models.TextChoices):
-        CARBON = "carbon"
-        SCALE = "scale"
-        SHARD = "shard"
-        CLOCK = "clock"
-        DEFERRAL = "deferral"
-
-    kind = models.CharField(max_length=10, choices=Kind)
+    kind = models.CharField(max_length=10, choices=DecisionKind)
     at = models.DateTimeField()
     service = models.ForeignKey(Service, on_delete=models.CASCADE, null=True, related_name="decisions")
     epoch = models.ForeignKey(Epoch, on_delete=models.CASCADE, null=True, related_name="decisions")

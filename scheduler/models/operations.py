@@ -1,4 +1,4 @@
-"""What people hold in their hands: pauses of loops, a service's mode, approvals, and overrides with an end."""
+"""Rows of what people set in the place of the loops: pauses, control modes, approvals, and overrides with an end."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from pools.models import Pool, Service, Site
 from .decisions import ControllerState, Decision, Epoch
 
 
+class ControlMode(models.TextChoices):
+    """What becomes of the decisions of a service's slow loops."""
+
+    ACT = "act", "act: decisions are carried out"
+    ADVISE = "advise", "advise: decisions are made and shown, and not carried out"
+    APPROVE = "approve", "approve: decisions wait until a person approves them"
+
+
 class ServiceMode(models.Model):
     """What becomes of the decisions of a service's slow loops; without a row they act."""
 
-    class Mode(models.TextChoices):
-        ACT = "act", "act: decisions are carried out"
-        ADVISE = "advise", "advise: decisions are made and shown, and not carried out"
-        APPROVE = "approve", "approve: decisions wait until a person approves them"
-
     service = models.OneToOneField(Service, on_delete=models.CASCADE, related_name="mode")
-    mode = models.CharField(max_length=8, choices=Mode, default=Mode.ACT)
+    mode = models.CharField(max_length=8, choices=ControlMode, default=ControlMode.ACT)
     approve_within_s = models.FloatField(default=900.0, help_text="A decision that nobody approved by then lapses.")
     changed_at = models.DateTimeField(auto_now=True)
     changed_by = models.ForeignKey(
@@ -36,7 +39,7 @@ class ServiceMode(models.Model):
         return f"{self.service}: {self.mode}"
 
 
-class Hold(models.Model):
+class Intervention(models.Model):
     """What pauses and overrides have in common. In force until `ended_at` or `expires_at`, whichever comes first."""
 
     reason = models.CharField(max_length=300, help_text="Why, for those who wonder later.")
@@ -54,7 +57,7 @@ class Hold(models.Model):
         ordering: ClassVar[list[str]] = ["-created_at", "-id"]
 
 
-class LoopPause(Hold):
+class LoopPause(Intervention):
     """A loop of a service that decides nothing: what it set last stays, but that clocks go to their top."""
 
     class Loop(models.TextChoices):
@@ -67,7 +70,7 @@ class LoopPause(Hold):
     loop = models.CharField(max_length=10, choices=Loop)
     expires_at = models.DateTimeField(null=True, blank=True, help_text="Empty: until somebody resumes it.")
 
-    class Meta(Hold.Meta):
+    class Meta(Intervention.Meta):
         constraints = [
             models.UniqueConstraint(
                 fields=["service", "loop"], condition=Q(ended_at__isnull=True), name="loop_paused_once"
@@ -78,7 +81,16 @@ class LoopPause(Hold):
         return f"{self.loop} of {self.service} paused"
 
 
-class Override(Hold):
+class OverrideKind(models.TextChoices):
+    """What an override sets."""
+
+    WORKERS = "workers", "workers of a pool"
+    CLOCK = "clock", "clock"
+    PARTITION = "partition", "partition of a service"
+    DRAIN = "drain", "drain of a site"
+
+
+class Override(Intervention):
     """A person's word against the controllers', for a while. `value` by kind:
 
     workers: mode name -> instances of the pool. clock: {"mhz": MHz} of the instance, or of all of the pool's; or
@@ -86,13 +98,7 @@ class Override(Hold):
     partition: {"partition": name}. drain: {}, of the site: no new workers there, and plans without it.
     """
 
-    class Kind(models.TextChoices):
-        WORKERS = "workers", "workers of a pool"
-        CLOCK = "clock", "clock"
-        PARTITION = "partition", "partition of a service"
-        DRAIN = "drain", "drain of a site"
-
-    kind = models.CharField(max_length=10, choices=Kind)
+    kind = models.CharField(max_length=10, choices=OverrideKind)
     service = models.ForeignKey(Service, on_delete=models.CASCADE, null=True, blank=True, related_name="overrides")
     site = models.ForeignKey(Site, on_delete=models.CASCADE, null=True, blank=True, related_name="overrides")
     pool = models.ForeignKey(Pool, on_delete=models.CASCADE, null=True, blank=True, related_name="overrides")
@@ -108,7 +114,7 @@ class Override(Hold):
         help_text="That it undoes.",
     )
 
-    class Meta(Hold.Meta):
+    class Meta(Intervention.Meta):
         constraints = [
             models.CheckConstraint(condition=Q(expires_at__gt=F("created_at")), name="override_ends"),
             models.CheckConstraint(
@@ -124,18 +130,21 @@ class Override(Hold):
         return f"{self.get_kind_display()} {self.pool or self.site or self.service}"
 
 
+class ApprovalStatus(models.TextChoices):
+    """What became of a plan that needs an approval."""
+
+    PENDING = "pending"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    OUTDATED = "outdated", "out of date"
+
+
 class Approval(models.Model):
     """A plan that waits for a person. `basis` is what it was made on: when that has moved, it is out of date.
 
     Approved, exactly `commands` are carried out and `state` becomes the loop's: by compare-and-swap.
     """
-
-    class Status(models.TextChoices):
-        PENDING = "pending"
-        APPROVED = "approved"
-        REJECTED = "rejected"
-        EXPIRED = "expired"
-        OUTDATED = "outdated", "out of date"
 
     epoch = models.OneToOneField(Epoch, on_delete=models.CASCADE, related_name="approval")
     service = models.ForeignKey(Service, on_delete=models.CASCADE, related_name="approvals")
@@ -144,7 +153,7 @@ class Approval(models.Model):
     commands = models.JSONField(default=list)
     state = models.JSONField(default=dict)
     basis = models.CharField(max_length=64)
-    status = models.CharField(max_length=10, choices=Status, default=Status.PENDING)
+    status = models.CharField(max_length=10, choices=ApprovalStatus, default=ApprovalStatus.PENDING)
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField()
     decided_at = models.DateTimeField(null=True, blank=True)

@@ -1,4 +1,4 @@
-"""What programs outside were answered and are told: answers by idempotency key, webhooks and their deliveries."""
+"""Rows of what goes to programs outside: answers by idempotency key, webhook subscriptions and deliveries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class IdempotentAnswer(models.Model):
 
 
 class WebhookSubscription(models.Model):
-    """Who is told of events, each as JSON posted to `url` and signed with `secret`, which is shown once.
+    """A subscriber to events, each of which is posted as JSON to `url` and signed with `secret`, which is shown once.
 
     The secret is kept as it is, since signing needs it.
     """
@@ -55,20 +55,23 @@ class WebhookSubscription(models.Model):
         return self.name
 
 
+class DeliveryState(models.TextChoices):
+    """How far the delivery of an event has come."""
+
+    PENDING = "pending"
+    SENT = "sent"
+    FAILED = "failed"
+
+
 class WebhookDelivery(models.Model):
     """An event for one subscriber: written once (`subject` is what it is about), sent afterwards, and kept as a log."""
-
-    class State(models.TextChoices):
-        PENDING = "pending"
-        SENT = "sent"
-        FAILED = "failed"
 
     uid = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
     subscription = models.ForeignKey(WebhookSubscription, on_delete=models.CASCADE, related_name="deliveries")
     event = models.CharField(max_length=40)
     subject = models.CharField(max_length=80)
     body = models.JSONField()
-    state = models.CharField(max_length=8, choices=State, default=State.PENDING)
+    state = models.CharField(max_length=8, choices=DeliveryState, default=DeliveryState.PENDING)
     attempts = models.PositiveSmallIntegerField(default=0)
     due_at = models.DateTimeField(help_text="When it is to be sent, or tried again.")
     sent_at = models.DateTimeField(null=True)

@@ -49,15 +49,18 @@ class StudyFile(models.Model):
         return self.name
 
 
+class RunState(models.TextChoices):
+    """How far a run of a study has come."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
 class StudyRun(models.Model):
     """A study's scenario under one policy. `figures` are the simulator's; `series` is over time, by site."""
-
-    class State(models.TextChoices):
-        QUEUED = "queued"
-        RUNNING = "running"
-        DONE = "done"
-        FAILED = "failed"
-        CANCELLED = "cancelled"
 
     study = models.ForeignKey(Study, on_delete=models.CASCADE, related_name="runs")
     index = models.PositiveSmallIntegerField()
@@ -65,7 +68,7 @@ class StudyRun(models.Model):
     policy = models.CharField(max_length=40)
     knobs = models.JSONField(default=dict, blank=True, help_text="Keys of the policy that are set otherwise.")
     changes = models.JSONField(default=list, blank=True, help_text="Fields set otherwise: key.key=value.")
-    state = models.CharField(max_length=10, choices=State, default=State.QUEUED)
+    state = models.CharField(max_length=10, choices=RunState, default=RunState.QUEUED)
     progress = models.FloatField(null=True, help_text="Share done; null: it is not known.")
     simulated_s = models.FloatField(default=0.0)
     figures = models.JSONField(null=True)

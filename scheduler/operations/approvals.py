@@ -12,7 +12,7 @@ from pools.access import audit
 from pools.access.audit import Actor
 from scheduler.control import epochs, pending_plans
 from scheduler.control.apply import apply
-from scheduler.models import Approval
+from scheduler.models import Approval, ApprovalStatus
 
 from . import records
 
@@ -30,10 +30,10 @@ def approve(actor: Actor, approval: Approval) -> Approval:
     if approval.expires_at <= now:
         pending_plans.lapse(now)
     elif epochs.carry_out(approval, now):
-        _close(actor, approval, Approval.Status.APPROVED, "", now)
+        _close(actor, approval, ApprovalStatus.APPROVED, "", now)
     else:
         text = "What it was made on has moved: the loop's next plan asks again."
-        _close(actor, approval, Approval.Status.OUTDATED, text, now)
+        _close(actor, approval, ApprovalStatus.OUTDATED, text, now)
     approval.refresh_from_db()
     return approval
 
@@ -42,7 +42,7 @@ def approve(actor: Actor, approval: Approval) -> Approval:
 def reject(actor: Actor, approval: Approval, note: str = "") -> Approval:
     """It is not carried out; the loop decides again at its next turn."""
     approval = _pending(actor, approval)
-    _close(actor, approval, Approval.Status.REJECTED, note, timezone.now())
+    _close(actor, approval, ApprovalStatus.REJECTED, note, timezone.now())
     approval.refresh_from_db()
     return approval
 
@@ -51,13 +51,13 @@ def _pending(actor: Actor, approval: Approval) -> Approval:
     records.require_right(actor)
     apply.lock()
     found = Approval.objects.select_related("service", "controller", "epoch").get(pk=approval.pk)
-    if found.status != Approval.Status.PENDING:
-        told = str(found.get_status_display()).lower()
-        raise ValidationError(f"it is {told} already{f': {found.note}' if found.note else ''}")
+    if found.status != ApprovalStatus.PENDING:
+        status = str(found.get_status_display()).lower()
+        raise ValidationError(f"it is {status} already{f': {found.note}' if found.note else ''}")
     return found
 
 
-def _close(actor: Actor, approval: Approval, status: Approval.Status, note: str, now: datetime) -> None:
+def _close(actor: Actor, approval: Approval, status: ApprovalStatus, note: str, now: datetime) -> None:
     before = audit.values(approval)
     pending_plans.close(Approval.objects.filter(pk=approval.pk), status, now, note, actor.user)
     approval.refresh_from_db()

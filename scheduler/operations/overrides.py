@@ -23,12 +23,11 @@ from scheduler.control import in_force, service_policy
 from scheduler.control.apply import apply
 from scheduler.control.snapshot import published_profiles
 from scheduler.json_values import workers_to_json
-from scheduler.models import Decision, Override
+from scheduler.models import Decision, Override, OverrideKind
 
 from . import records
 
 LONGEST = timedelta(days=30)
-Kind = Override.Kind
 
 
 def pin_workers(
@@ -60,12 +59,14 @@ def pin_workers(
         there = Gpu.objects.filter(node__cluster__site=pool.site, node__schedulable=True, gpu_type=gpu).count()
         if count > there:
             raise ValidationError({"workers": f"{pool.site} has {there} {gpu}, not {count}"})
-    held = Override(kind=Kind.WORKERS, service=pool.service, pool=pool, value=workers_to_json(found), decision=decision)
-    words = ", ".join(f"{count} x {name}" for name, count in held.value.items()) or "no workers"
+    override = Override(
+        kind=OverrideKind.WORKERS, service=pool.service, pool=pool, value=workers_to_json(found), decision=decision
+    )
+    words = ", ".join(f"{count} x {name}" for name, count in override.value.items()) or "no workers"
     command = ScaleTo(wanted.key, found)
     with transaction.atomic():
-        made = _override(actor, held, expires_at, reason, pool.site, Loop.SCALE, f"{pool} has {words}", [command])
-        Pool.objects.filter(pk=pool.pk).update(workers=held.value, gpu_budget=wanted.gpus)
+        made = _override(actor, override, expires_at, reason, pool.site, Loop.SCALE, f"{pool} has {words}", [command])
+        Pool.objects.filter(pk=pool.pk).update(workers=override.value, gpu_budget=wanted.gpus)
     return made
 
 
@@ -78,7 +79,7 @@ def fix_clock(
     instance: Instance | None = None,
     decision: Decision | None = None,
 ) -> Override:
-    """The SM clock of an instance, or of all of a pool's, stays at `mhz`. Its clock rule rests meanwhile.
+    """The SM clock of an instance, or of all of a pool's, stays at `mhz`. Its clock rule is off meanwhile.
 
     Raises:
         ValidationError: A clock that the GPUs cannot have.
@@ -87,10 +88,12 @@ def fix_clock(
     _can(pool, instance, "mhz", mhz)
     uid = instance.uid if instance else None
     value = {"mhz": float(mhz)}
-    held = Override(kind=Kind.CLOCK, service=pool.service, pool=pool, instance_uid=uid, value=value, decision=decision)
+    override = Override(
+        kind=OverrideKind.CLOCK, service=pool.service, pool=pool, instance_uid=uid, value=value, decision=decision
+    )
     what = f"instance {str(uid)[:8]} of {pool}" if uid else f"all instances of {pool}"
     words = f"{what} stay at {mhz:.0f} MHz" if uid is None else f"{what} stays at {mhz:.0f} MHz"
-    return _override(actor, held, expires_at, reason, pool.site, Loop.CLOCK, words)
+    return _override(actor, override, expires_at, reason, pool.site, Loop.CLOCK, words)
 
 
 def let_clocks_down(actor: Actor, pool: Pool, floor_mhz: float, expires_at: datetime, reason: str) -> Override:
@@ -104,15 +107,15 @@ def let_clocks_down(actor: Actor, pool: Pool, floor_mhz: float, expires_at: date
         PermissionDenied: The actor may not operate the pool's site.
     """
     _can(pool, None, "floor_mhz", floor_mhz)
-    held = Override(kind=Kind.CLOCK, service=pool.service, pool=pool, value={"floor_mhz": float(floor_mhz)})
+    override = Override(kind=OverrideKind.CLOCK, service=pool.service, pool=pool, value={"floor_mhz": float(floor_mhz)})
     words = f"clocks of {pool} may go down to {floor_mhz:.0f} MHz"
-    return _override(actor, held, expires_at, reason, pool.site, Loop.CLOCK, words)
+    return _override(actor, override, expires_at, reason, pool.site, Loop.CLOCK, words)
 
 
 def _can(pool: Pool, instance: Instance | None, field: str, mhz: float) -> None:
     """Raises ValidationError unless all of the instance's, or the pool's, GPUs have this clock."""
-    holds = {"holds__instance": instance} if instance else {"holds__instance__pool": pool}
-    gpus = Gpu.objects.filter(**holds, holds__released_at=None) or Gpu.objects.filter(node__cluster__site=pool.site)
+    allocated = {"holds__instance": instance} if instance else {"holds__instance__pool": pool}
+    gpus = Gpu.objects.filter(**allocated, holds__released_at=None) or Gpu.objects.filter(node__cluster__site=pool.site)
     ranges = gpus.values_list("min_mhz", "max_mhz")
     if ranges:
         low, high = max(row[0] for row in ranges), min(row[1] for row in ranges)
@@ -140,42 +143,49 @@ def pin_partition(
     others = [pin for pin in in_force.pins(service) if pin.partition != partition.name]
     if others:
         raise ValidationError({"partition": f"a pool of {others[0].partition} is pinned: end that first"})
-    held = Override(kind=Kind.PARTITION, service=service, value={"partition": partition.name}, decision=decision)
+    override = Override(
+        kind=OverrideKind.PARTITION, service=service, value={"partition": partition.name}, decision=decision
+    )
     return _override(
-        actor, held, expires_at, reason, None, Loop.CARBON, f"{service} cuts requests by partition {partition}"
+        actor, override, expires_at, reason, None, Loop.CARBON, f"{service} cuts requests by partition {partition}"
     )
 
 
 def drain_site(actor: Actor, site: Site, expires_at: datetime, reason: str) -> Override:
     """No new workers there; plans are made without it, and what runs there goes as others take over."""
-    held = Override(kind=Kind.DRAIN, site=site)
-    return _override(actor, held, expires_at, reason, site, Loop.CARBON, f"{site} is drained")
+    override = Override(kind=OverrideKind.DRAIN, site=site)
+    return _override(actor, override, expires_at, reason, site, Loop.CARBON, f"{site} is drained")
 
 
 @transaction.atomic
-def end(actor: Actor, held: Override) -> Override:
+def end(actor: Actor, override: Override) -> Override:
     """Ends an override now; the loops decide anew within seconds."""
     now = timezone.now()
-    records.require_right(actor, _site_of(held))
+    records.require_right(actor, _site_of(override))
     apply.lock()
-    held.refresh_from_db()
-    if held.ended_at is None and held.expires_at > now:
-        before = audit.values(held)
-        held.ended_at, held.ended_by = now, actor.user
-        held.save(update_fields=["ended_at", "ended_by"])
-        text = f"{records.name_of(actor)} ended an override: {held}."
-        records.record_decision(actor, _LOOP[Kind(held.kind)], held.service, text, now, held.pool)
-        audit.record(actor, "ended", held, before, audit.values(held))
+    override.refresh_from_db()
+    if override.ended_at is None and override.expires_at > now:
+        before = audit.values(override)
+        override.ended_at, override.ended_by = now, actor.user
+        override.save(update_fields=["ended_at", "ended_by"])
+        text = f"{records.name_of(actor)} ended an override: {override}."
+        records.record_decision(actor, _LOOP[OverrideKind(override.kind)], override.service, text, now, override.pool)
+        audit.record(actor, "ended", override, before, audit.values(override))
         records.publish_later()
-    return held
+    return override
 
 
-_LOOP = {Kind.WORKERS: Loop.SCALE, Kind.CLOCK: Loop.CLOCK, Kind.PARTITION: Loop.CARBON, Kind.DRAIN: Loop.CARBON}
+_LOOP = {
+    OverrideKind.WORKERS: Loop.SCALE,
+    OverrideKind.CLOCK: Loop.CLOCK,
+    OverrideKind.PARTITION: Loop.CARBON,
+    OverrideKind.DRAIN: Loop.CARBON,
+}
 
 
 def _override(
     actor: Actor,
-    held: Override,
+    override: Override,
     expires_at: datetime,
     reason: str,
     site: Site | None,
@@ -183,28 +193,30 @@ def _override(
     words: str,
     commands: list[Command] | None = None,
 ) -> Override:
-    """Stores it in place of what held the same, and puts it on record."""
+    """Stores it in place of the one that set the same, and puts it on record."""
     now = timezone.now()
     records.require_right(actor, site)
     if not now < expires_at <= now + LONGEST:
         raise ValidationError({"expires_at": f"in the future, and within {LONGEST.days} days: an override ends"})
-    held.reason, held.expires_at = records.reason_of(reason), expires_at
-    held.created_at, held.created_by = now, actor.user
+    override.reason, override.expires_at = records.reason_of(reason), expires_at
+    override.created_at, override.created_by = now, actor.user
     with transaction.atomic():
         apply.lock()
-        for service in [held.service] if held.service else Service.objects.filter(pools__site=site).distinct():
+        for service in [override.service] if override.service else Service.objects.filter(pools__site=site).distinct():
             service_policy.ensure_state(service)  # so that the override is taken up
         same = Override.objects.filter(
-            ended_at=None, kind=held.kind, service=held.service, site=held.site, pool=held.pool
+            ended_at=None, kind=override.kind, service=override.service, site=override.site, pool=override.pool
         )
-        same.filter(instance_uid=held.instance_uid).update(ended_at=now, ended_by=actor.user)
-        held.full_clean()
-        held.save()
-        text = f"{words} until {expires_at:%Y-%m-%d %H:%M} UTC, by {records.name_of(actor)}: {held.reason}"
-        records.record_decision(actor, loop, held.service, text, now, held.pool, held.instance_uid, commands)
-        audit.record(actor, "overrode", held, None, audit.values(held))
+        same.filter(instance_uid=override.instance_uid).update(ended_at=now, ended_by=actor.user)
+        override.full_clean()
+        override.save()
+        text = f"{words} until {expires_at:%Y-%m-%d %H:%M} UTC, by {records.name_of(actor)}: {override.reason}"
+        records.record_decision(
+            actor, loop, override.service, text, now, override.pool, override.instance_uid, commands
+        )
+        audit.record(actor, "overrode", override, None, audit.values(override))
         records.publish_later()
-    return held
+    return override
 
 
 def _modes(workers: Mapping[str, Any]) -> dict[Mode, int]:
@@ -219,5 +231,5 @@ def _modes(workers: Mapping[str, Any]) -> dict[Mode, int]:
     return found
 
 
-def _site_of(held: Override) -> Site | None:
-    return held.site or (held.pool.site if held.pool is not None else None)
+def _site_of(override: Override) -> Site | None:
+    return override.site or (override.pool.site if override.pool is not None else None)

@@ -1,4 +1,4 @@
-"""Pauses of a service's loops, and its mode: whether decisions act, are only shown, or wait for approval.
+"""Pauses of a service's loops, and its control mode: whether decisions act, are only shown, or wait for approval.
 
 Each is a change of its own on the audit trail. The loops read them in `control.in_force`; whoever computes meanwhile
 finds out before anything is changed, since this happens under `apply.lock`.
@@ -18,7 +18,7 @@ from pools.access.audit import Actor
 from pools.models import Service
 from scheduler.control import in_force, pending_plans
 from scheduler.control.apply import apply
-from scheduler.models import LoopPause, ServiceMode
+from scheduler.models import ControlMode, LoopPause, ServiceMode
 
 from . import records
 
@@ -62,47 +62,47 @@ def pause(actor: Actor, service: Service, loop: str, reason: str, expires_at: da
 
 
 @transaction.atomic
-def resume(actor: Actor, held: LoopPause) -> LoopPause:
+def resume(actor: Actor, paused: LoopPause) -> LoopPause:
     """The loop takes its next turn. One that has ended already is left as it is."""
     now = timezone.now()
     records.require_right(actor)
     apply.lock()
-    held.refresh_from_db()
-    if held.ended_at is None:
-        before = audit.values(held)
-        held.ended_at, held.ended_by = now, actor.user
-        held.save(update_fields=["ended_at", "ended_by"])
-        text = f"{records.name_of(actor)} resumed the {held.loop} loop of {held.service}."
-        records.record_decision(actor, held.loop, held.service, text, now)
-        audit.record(actor, "resumed", held, before, audit.values(held))
+    paused.refresh_from_db()
+    if paused.ended_at is None:
+        before = audit.values(paused)
+        paused.ended_at, paused.ended_by = now, actor.user
+        paused.save(update_fields=["ended_at", "ended_by"])
+        text = f"{records.name_of(actor)} resumed the {paused.loop} loop of {paused.service}."
+        records.record_decision(actor, paused.loop, paused.service, text, now)
+        audit.record(actor, "resumed", paused, before, audit.values(paused))
         records.publish_later()
-    return held
+    return paused
 
 
 @transaction.atomic
-def set_mode(actor: Actor, service: Service, mode: str, approve_within_s: float | None = None) -> ServiceMode:
+def set_control_mode(actor: Actor, service: Service, mode: str, approve_within_s: float | None = None) -> ServiceMode:
     """Whether decisions of the service's carbon, scale and shard loops act, are only shown, or wait for approval.
 
     Its clocks act in the first only: else they stay at the top, but for what `let_clocks_down` approves.
 
     Raises:
-        ValidationError: No such mode, or no time to approve in.
+        ValidationError: No such control mode, or no time to approve in.
         PermissionDenied: The actor may not operate all of the service.
     """
     now = timezone.now()
     records.require_right(actor)
     apply.lock()
-    held = in_force.mode_of(service)
-    before = audit.values(held) if held.pk else None
-    held.mode, held.changed_by = mode, actor.user
+    control_mode = in_force.control_mode_of(service)
+    before = audit.values(control_mode) if control_mode.pk else None
+    control_mode.mode, control_mode.changed_by = mode, actor.user
     if approve_within_s is not None:
-        held.approve_within_s = approve_within_s
-    if not 0 < held.approve_within_s < math.inf:
+        control_mode.approve_within_s = approve_within_s
+    if not 0 < control_mode.approve_within_s < math.inf:
         raise ValidationError({"approve_within_s": "above 0 seconds"})
-    held.full_clean()
-    held.save()
-    if mode != ServiceMode.Mode.APPROVE:
-        pending_plans.supersede(service, None, f"The service's mode is {mode} now.", now)
-    audit.record(actor, "mode", held, before, audit.values(held))
+    control_mode.full_clean()
+    control_mode.save()
+    if mode != ControlMode.APPROVE:
+        pending_plans.supersede(service, None, f"The service's control mode is {mode} now.", now)
+    audit.record(actor, "mode", control_mode, before, audit.values(control_mode))
     records.publish_later()
-    return held
+    return control_mode

@@ -13,7 +13,7 @@ from pools.access.audit import Actor
 from pools.models import Instance, Partition, Pool
 from scheduler.control import pending_plans
 from scheduler.json_values import commands_from_json, to_json
-from scheduler.models import Decision, Override
+from scheduler.models import Decision, DecisionKind, Override
 
 from .overrides import fix_clock, pin_partition, pin_workers
 
@@ -45,9 +45,9 @@ def _back(decision: Decision) -> list[tuple[str, Act]]:
         raise ValidationError("this decision changed nothing that could be undone")
     if decision.epoch is not None and decision.epoch.status in pending_plans.NOT_CARRIED_OUT:
         raise ValidationError("this decision was not carried out")
-    if decision.kind == Decision.Kind.CLOCK:
+    if decision.kind == DecisionKind.CLOCK:
         return [_clock_back(decision)]
-    if decision.kind == Decision.Kind.CARBON:
+    if decision.kind == DecisionKind.CARBON:
         return [_partition_back(decision)]
     found = [item for command in commands_from_json(decision.commands) if (item := _workers_back(decision, command))]
     if not found:

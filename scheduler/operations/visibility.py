@@ -1,4 +1,4 @@
-"""What of that which happens a person may know of: whose role is for some sites is told nothing of the others.
+"""What of that which happens a person may know of: a role for some sites shows nothing of the others.
 
 What is of one site (an instance, a pool's decision, a node's alert) is for those who may see the site. What is of a
 whole service (its plans, the epochs that made them) names sites and their figures, and is for those who may see all of

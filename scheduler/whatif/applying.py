@@ -13,7 +13,7 @@ from core.policy import presets
 from pools.access import audit
 from pools.access.audit import Actor
 from pools.models import Service
-from scheduler.models import ServiceMode, StudyRun
+from scheduler.models import ControlMode, ServiceMode, StudyRun
 from scheduler.operations.configure import changes
 
 from .errors import BadStudy
@@ -49,7 +49,7 @@ def of(run: StudyRun) -> Application:
 
 @transaction.atomic
 def apply(actor: Actor, run: StudyRun, service: Service, advise: bool = True) -> Application:
-    """Sets the service's policy, with its mode to advise first where asked. Audited.
+    """Sets the service's policy, with its control mode to advise first where asked. Audited.
 
     Raises:
         BadStudy: There is no such policy live, or the service cannot have it; the words say why.
@@ -68,10 +68,10 @@ def apply(actor: Actor, run: StudyRun, service: Service, advise: bool = True) ->
 
 
 def _advise(actor: Actor, service: Service) -> None:
-    mode, _ = ServiceMode.objects.select_for_update().get_or_create(service=service)
-    if mode.mode == ServiceMode.Mode.ADVISE:
+    control_mode, _ = ServiceMode.objects.select_for_update().get_or_create(service=service)
+    if control_mode.mode == ControlMode.ADVISE:
         return
-    before = audit.values(mode)
-    mode.mode, mode.changed_by = ServiceMode.Mode.ADVISE, actor.user
-    mode.save()
-    audit.record(actor, "changed", mode, before, audit.values(mode))
+    before = audit.values(control_mode)
+    control_mode.mode, control_mode.changed_by = ControlMode.ADVISE, actor.user
+    control_mode.save()
+    audit.record(actor, "changed", control_mode, before, audit.values(control_mode))

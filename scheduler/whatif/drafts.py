@@ -91,21 +91,21 @@ def _fleet(kind: str, wanted: Mapping[str, Any], user: AnyUser, upload: bytes | 
         start = fleet_scenario.whole_minute(min(own.first for own in seen.values()))
         made = fleet_scenario.draft(sites, workloads, start, period.end, now)
         made.files |= files
-        made.notes[:0] = [_told(name, own.requests, own.left_out) for name, own in seen.items()]
+        made.notes[:0] = [_request_note(name, own.requests, own.left_out) for name, own in seen.items()]
         return made
-    told: list[str] = []
+    notes: list[str] = []
     workloads = {}
     for service in Service.objects.filter(name__in=chosen):
         if kind == "keep":
             workloads[service.name], words = scenario_traffic.generated(service, now, site_ids)
-            told.append(words)
+            notes.append(words)
         else:
             workloads[service.name] = {"trace": TRACE} if kind == "trace" else _generated(wanted)
     made = fleet_scenario.draft(sites, workloads, fleet_scenario.whole_minute(now), None, now)
     if kind == "trace":
         _one_service(workloads)
         made.files[TRACE] = plain_trace(upload or b"")
-    made.notes[:0] = told
+    made.notes[:0] = notes
     return made
 
 
@@ -156,11 +156,11 @@ def _taken(
 ) -> tuple[bytes, str]:
     """A service's requests ("": everybody's) as a trace, and what they are."""
     own = [counted for service, counted in seen.items() if source in ("", service)]
-    words = _told(source or "all services", sum(c.requests for c in own), sum(c.left_out for c in own))
+    words = _request_note(source or "all services", sum(c.requests for c in own), sum(c.left_out for c in own))
     return scenario_traffic.trace(period, source), words
 
 
-def _told(name: str, requests: int, left_out: int) -> str:
+def _request_note(name: str, requests: int, left_out: int) -> str:
     words = f"{name}: {requests:,} requests as they came"
     return words + (f"; {left_out:,} that failed or lack tokens are left out." if left_out else ".")
 

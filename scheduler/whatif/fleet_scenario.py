@@ -207,8 +207,8 @@ def _repeating(site: Site, start: datetime, now: datetime, made: Draft) -> list[
     known = [value for value in values if value is not None]
     if len(known) == DAY_H:
         return [round(value, 3) for value in known]
-    lately = curve.mean(now.timestamp() - HOUR_S, now.timestamp())
-    at_hand = [value for value in (lately, curve.at(now.timestamp()), *known) if value is not None]
+    last_hour_mean = curve.mean(now.timestamp() - HOUR_S, now.timestamp())
+    at_hand = [value for value in (last_hour_mean, curve.at(now.timestamp()), *known) if value is not None]
     if not at_hand:
         return None
     made.notes.append(f"{site}: {len(known)} of 24 hours have an intensity; {at_hand[0]:.0f} g/kWh is taken for all.")
@@ -272,6 +272,6 @@ def _service(service: Service, workload: dict[str, Any]) -> dict[str, Any]:
 def _classes(partition: Partition) -> list[dict[str, Any]]:
     names = ("input_min", "input_max", "output_min", "output_max")
     return [
-        {"name": cell.name} | {name: value for name in names if (value := getattr(cell, name))}
-        for cell in partition.classes.order_by("rank")
+        {"name": request_class.name} | {name: value for name in names if (value := getattr(request_class, name))}
+        for request_class in partition.classes.order_by("rank")
     ]

@@ -23,13 +23,13 @@ def serve(run: str, job: dict[str, Any]) -> None:
         client.rpush(wire.simulation_key(run), wire.encode(update))
         client.expire(wire.simulation_key(run), wire.SIMULATION_KEPT_S)
 
-    told_s = time.monotonic()
+    reported_s = time.monotonic()
 
     def progress(share: float | None, simulated_s: float) -> None:
-        nonlocal told_s
-        if time.monotonic() - told_s < REPORT_EVERY_S:
+        nonlocal reported_s
+        if time.monotonic() - reported_s < REPORT_EVERY_S:
             return
-        told_s = time.monotonic()
+        reported_s = time.monotonic()
         tell(wire.SimulationUpdate(simulated_s, share))
         if client.exists(wire.simulation_stop_key(run)):
             raise KeyboardInterrupt

@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from core.simulator.runs.runner import requests_of, run_scenario, warm_up
 from pools.models import Job
-from scheduler.models import Study, StudyRun
+from scheduler.models import RunState, Study, StudyRun
 
 from . import experiment_studies, run_series, scenario_documents
 from .errors import BadStudy
@@ -46,25 +46,25 @@ class TooLong(Exception):
 
 
 @dataclass
-class Turn:
+class StudyTurn:
     """A worker's turn with a study. Raises Stopped as soon as it is over."""
 
     study_id: int
     attempt: int
     began_s: float = field(default_factory=time.monotonic)
-    told_s: float = -TELL_EVERY_S
+    reported_s: float = -TELL_EVERY_S
 
     def tell(self, run: StudyRun, share: float | None, simulated_s: float) -> None:
         """Called by the simulator between two slices: seldom more than once a second is anything written."""
-        if time.monotonic() - self.told_s < TELL_EVERY_S:
+        if time.monotonic() - self.reported_s < TELL_EVERY_S:
             return
-        self.told_s = time.monotonic()
-        if self.told_s - self.began_s > LIMIT_S:
+        self.reported_s = time.monotonic()
+        if self.reported_s - self.began_s > LIMIT_S:
             raise TooLong
         self.check()
         StudyRun.objects.filter(pk=run.pk).update(progress=share, simulated_s=simulated_s)
         runs = list(StudyRun.objects.filter(study_id=self.study_id).values_list("state", flat=True))
-        done = sum(state in (StudyRun.State.DONE, StudyRun.State.FAILED) for state in runs)
+        done = sum(state in (RunState.DONE, RunState.FAILED) for state in runs)
         Job.objects.filter(study__pk=self.study_id).update(progress=min(1.0, (done + (share or 0.0)) / len(runs)))
 
     def check(self) -> None:
@@ -85,7 +85,7 @@ def run(study_id: int) -> bool:
     try:
         with _beating(turn):
             files = files_of(study)
-            for own in study.runs.filter(state=StudyRun.State.QUEUED):
+            for own in study.runs.filter(state=RunState.QUEUED):
                 _run(turn, study, own, files)
             if (experiment := experiment_studies.of(study.base)) is not None:
                 result = {"bound": experiment_studies.bound(experiment, files)}
@@ -96,7 +96,7 @@ def run(study_id: int) -> bool:
     except Exception as failure:
         log.exception("study %s failed", study_id)
         state, error = Job.State.FAILED, f"the study failed: {failure!r}; see the log of the worker for simulations"
-    if state == Job.State.DONE and not study.runs.filter(state=StudyRun.State.DONE).exists():
+    if state == Job.State.DONE and not study.runs.filter(state=RunState.DONE).exists():
         state, error = Job.State.FAILED, "none of its runs could be simulated; each says why"
     _finish(turn, state, error, result)
     return state == Job.State.DONE
@@ -113,8 +113,8 @@ def mind(now: datetime, send: Callable[[Study], None]) -> int:
     """
     touched = 0
     ended = Study.objects.exclude(job__state__in=[Job.State.QUEUED, Job.State.RUNNING])
-    for study in ended.filter(runs__state__in=[StudyRun.State.QUEUED, StudyRun.State.RUNNING]).distinct():
-        stop_runs(study.pk, StudyRun.State.CANCELLED, now)  # its job was stopped on the page of jobs
+    for study in ended.filter(runs__state__in=[RunState.QUEUED, RunState.RUNNING]).distinct():
+        stop_runs(study.pk, RunState.CANCELLED, now)  # its job was stopped on the page of jobs
     for study in Study.objects.filter(job__state=Job.State.RUNNING, heard_at__lt=now - LOST_AFTER):
         touched += _lost(study, now, send)
     for study in Study.objects.filter(job__state=Job.State.QUEUED, heard_at__lt=now - SEND_AGAIN):
@@ -134,8 +134,8 @@ def _lost(study: Study, now: datetime, send: Callable[[Study], None]) -> bool:
         if again:
             words = "its worker was lost; what was not finished is run again\n"
             job.state, job.log = Job.State.QUEUED, job.log + words
-            StudyRun.objects.filter(study=study, state=StudyRun.State.RUNNING).update(
-                state=StudyRun.State.QUEUED, progress=None, simulated_s=0.0, started_at=None
+            StudyRun.objects.filter(study=study, state=RunState.RUNNING).update(
+                state=RunState.QUEUED, progress=None, simulated_s=0.0, started_at=None
             )
         else:
             cancelled = job.cancel_requested
@@ -149,7 +149,7 @@ def _lost(study: Study, now: datetime, send: Callable[[Study], None]) -> bool:
                 )
             )
             job.error = lost
-            stop_runs(study.pk, StudyRun.State.CANCELLED if cancelled else StudyRun.State.FAILED, now, lost)
+            stop_runs(study.pk, RunState.CANCELLED if cancelled else RunState.FAILED, now, lost)
         job.save(update_fields=["state", "log", "error", "finished_at"])
         mine.update(heard_at=now)
     log.warning("study %s: its worker was lost (attempt %d)", study.pk, study.attempts)
@@ -159,29 +159,29 @@ def _lost(study: Study, now: datetime, send: Callable[[Study], None]) -> bool:
 
 
 @transaction.atomic
-def _take(study_id: int) -> Turn | None:
+def _take(study_id: int) -> StudyTurn | None:
     now = timezone.now()
     queued = Job.objects.filter(study__pk=study_id, state=Job.State.QUEUED)
     if not queued.update(state=Job.State.RUNNING, started_at=now):
         return None
     Study.objects.filter(pk=study_id).update(attempts=F("attempts") + 1, heard_at=now)
-    return Turn(study_id, Study.objects.values_list("attempts", flat=True).get(pk=study_id))
+    return StudyTurn(study_id, Study.objects.values_list("attempts", flat=True).get(pk=study_id))
 
 
 @transaction.atomic
-def _finish(turn: Turn, state: str, error: str, result: dict[str, Any] | None) -> None:
+def _finish(turn: StudyTurn, state: str, error: str, result: dict[str, Any] | None) -> None:
     now = timezone.now()
     mine = Study.objects.filter(pk=turn.study_id, attempts=turn.attempt).values("job_id")
     done = {"progress": 1.0} if state == Job.State.DONE else {}
     running = Job.objects.filter(pk__in=mine, state=Job.State.RUNNING)
     if running.update(state=state, error=error, result=result, finished_at=now, **done):
-        ended = StudyRun.State.CANCELLED if state == Job.State.CANCELLED else StudyRun.State.FAILED
+        ended = RunState.CANCELLED if state == Job.State.CANCELLED else RunState.FAILED
         stop_runs(turn.study_id, ended, now, error)
 
 
-def _run(turn: Turn, study: Study, own: StudyRun, files: scenario_documents.Files) -> None:
+def _run(turn: StudyTurn, study: Study, own: StudyRun, files: scenario_documents.Files) -> None:
     turn.check()
-    own.state, own.started_at = StudyRun.State.RUNNING, timezone.now()
+    own.state, own.started_at = RunState.RUNNING, timezone.now()
     own.save(update_fields=["state", "started_at"])
     experiment = experiment_studies.of(study.base)
 
@@ -193,9 +193,9 @@ def _run(turn: Turn, study: Study, own: StudyRun, files: scenario_documents.File
             own.figures, own.series = _simulated(study, own, files, tell)
         else:
             own.figures = experiment_studies.simulated(experiment, own.label, files, tell)
-        own.state, own.progress, own.simulated_s = StudyRun.State.DONE, 1.0, own.figures["simulated_s"]
+        own.state, own.progress, own.simulated_s = RunState.DONE, 1.0, own.figures["simulated_s"]
     except (*BAD, BadStudy) as error:  # what the simulator says of bad input: this run's alone
-        own.state, own.error = StudyRun.State.FAILED, str(error)
+        own.state, own.error = RunState.FAILED, str(error)
     own.finished_at = timezone.now()
     turn.check()
     own.save()
@@ -221,7 +221,7 @@ def _simulated(
 
 
 @contextlib.contextmanager
-def _beating(turn: Turn) -> Iterator[None]:
+def _beating(turn: StudyTurn) -> Iterator[None]:
     """Says in a thread that the worker is there: the simulator may compile or plan for minutes without a word."""
     over = threading.Event()
 

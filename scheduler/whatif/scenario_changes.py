@@ -156,10 +156,10 @@ def _set_slo(document: Document, slo: Mapping[str, float]) -> None:
     """For all: the scenario's own, and those of services and classes, which would else go before it."""
     holders = [document, *(service for _, service in children(document, "services"))]
     for holder in list(holders):
-        cells = holder.get("classes") or []
-        holders += [cell for cell in (cells if isinstance(cells, list) else [cells]) if isinstance(cell, dict)]
-        for cells in (holder.get("partitions") or {}).values():
-            holders += [cell for cell in cells if isinstance(cell, dict)]
+        classes = holder.get("classes") or []
+        holders += [one for one in (classes if isinstance(classes, list) else [classes]) if isinstance(one, dict)]
+        for classes in (holder.get("partitions") or {}).values():
+            holders += [one for one in classes if isinstance(one, dict)]
     for holder in holders:
         if holder is document or isinstance(holder.get("slo"), dict):
             holder["slo"] = {**(holder.get("slo") or {}), **slo}

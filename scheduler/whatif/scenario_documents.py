@@ -52,7 +52,7 @@ class RunSpec:
 
     @property
     def title(self) -> str:
-        """The label, or the run as `greenserve compare` would be told of it."""
+        """The label, or the run as the arguments of `greenserve compare` would name it."""
         return self.label or " ".join([self.line, *self.changes])
 
     @property

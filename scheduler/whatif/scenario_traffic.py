@@ -16,7 +16,7 @@ from telemetry.models import RequestRecord
 from .errors import BadStudy
 
 MOST_REQUESTS = 1_000_000
-LATELY = timedelta(hours=1)
+RECENT = timedelta(hours=1)
 FEW = 100  # requests whose lengths say too little
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 USABLE = "status = 'ok' AND prompt_tokens > 0 AND output_tokens > 0"
@@ -65,7 +65,7 @@ class Counted:
     first: datetime
 
 
-def reach() -> tuple[datetime, datetime] | None:
+def recorded_period() -> tuple[datetime, datetime] | None:
     """From when to when there are records; None: there is none."""
     found = RequestRecord.objects.aggregate(first=Min("started_at"), last=Max("started_at"))
     return (found["first"], found["last"]) if found["first"] is not None else None
@@ -79,7 +79,7 @@ def counted(period: Period) -> dict[str, Counted]:
     total = sum(own.requests for own in found.values())
     span = f"{period.start:%Y-%m-%d %H:%M} to {period.end:%Y-%m-%d %H:%M} UTC"
     if not total:
-        known = reach()
+        known = recorded_period()
         words = (
             f"there are records from {known[0]:%Y-%m-%d %H:%M} to {known[1]:%Y-%m-%d %H:%M} UTC"
             if known
@@ -101,7 +101,7 @@ def trace(period: Period, service: str) -> bytes:
 
 def generated(service: Service, now: datetime, site_ids: Sequence[int] | None) -> tuple[dict[str, Any], str]:
     """A workload like the last hour's, or like what the service declares; and where it is from, as a sentence."""
-    period = Period(now - LATELY, now, None if site_ids is None else tuple(site_ids))
+    period = Period(now - RECENT, now, None if site_ids is None else tuple(site_ids))
     rows = RequestRecord.objects.filter(service=service.name, started_at__gte=period.start, started_at__lt=period.end)
     seen = rows.aggregate(n=Count("request_id"), first=Min("started_at"), prompt=Avg("prompt_tokens"))
     if seen["n"] >= FEW and seen["prompt"] is not None:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from pools.access import rights
 from pools.access.rights import AnyUser
 from pools.models import Job
-from scheduler.models import Study, StudyRun
+from scheduler.models import RunState, Study, StudyRun
 
 from .scenario_documents import RunSpec
 
@@ -23,14 +23,14 @@ def cancel(study: Study) -> bool:
     with transaction.atomic():
         queued = Job.objects.filter(pk=study.job_id, state=Job.State.QUEUED)
         if queued.update(state=Job.State.CANCELLED, cancel_requested=True, finished_at=now):
-            stop_runs(study.pk, StudyRun.State.CANCELLED, now)
+            stop_runs(study.pk, RunState.CANCELLED, now)
             return True
     return bool(Job.objects.filter(pk=study.job_id, state=Job.State.RUNNING).update(cancel_requested=True))
 
 
 def stop_runs(study_id: int, state: str, now: datetime, error: str = "") -> None:
     """Of a study that ends early: those of its runs that did not come to an end."""
-    waiting = StudyRun.objects.filter(study_id=study_id, state__in=[StudyRun.State.QUEUED, StudyRun.State.RUNNING])
+    waiting = StudyRun.objects.filter(study_id=study_id, state__in=[RunState.QUEUED, RunState.RUNNING])
     waiting.update(state=state, finished_at=now, error=error)
 
 

@@ -11,7 +11,7 @@ from kombu.exceptions import OperationalError
 
 from pools import wire
 from pools.models import Job
-from scheduler.models import Study, StudyRun
+from scheduler.models import RunState, Study
 
 from . import running
 from .studies import stop_runs
@@ -46,4 +46,4 @@ def _send(study: Study) -> None:
         if Job.objects.filter(pk=study.job_id, state=Job.State.QUEUED).update(
             state=Job.State.FAILED, error=words, finished_at=now
         ):
-            stop_runs(study.pk, StudyRun.State.FAILED, now, words)
+            stop_runs(study.pk, RunState.FAILED, now, words)

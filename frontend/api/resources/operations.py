@@ -17,7 +17,7 @@ from rest_framework.status import HTTP_201_CREATED
 from pools.access import audit
 from pools.models import Instance, Partition, Pool, Service, Site
 from scheduler.control import in_force
-from scheduler.models import Approval, LoopPause, Override, ServiceMode
+from scheduler.models import Approval, ControlMode, LoopPause, Override, OverrideKind, ServiceMode
 from scheduler.operations import approvals, overrides, pauses, visibility
 
 from ..rest.base import ReadOnly, View
@@ -76,7 +76,7 @@ class NewOverride(serializers.Serializer):
     """`workers` (mode -> instances) for a `pool`; of kind clock `mhz`, or `floor_mhz`: how far down its rule may go;
     `partition` for a `service`; or a `site` to drain."""
 
-    kind = ChoiceField(choices=Override.Kind.choices)
+    kind = ChoiceField(choices=OverrideKind.choices)
     pool = serializers.PrimaryKeyRelatedField(
         queryset=Pool.objects.select_related("service__partition", "site", "request_class__partition"), required=False
     )
@@ -92,10 +92,10 @@ class NewOverride(serializers.Serializer):
 
 
 NEEDED = {
-    Override.Kind.WORKERS: ("pool", "workers"),
-    Override.Kind.CLOCK: ("pool",),
-    Override.Kind.PARTITION: ("service", "partition"),
-    Override.Kind.DRAIN: ("site",),
+    OverrideKind.WORKERS: ("pool", "workers"),
+    OverrideKind.CLOCK: ("pool",),
+    OverrideKind.PARTITION: ("service", "partition"),
+    OverrideKind.DRAIN: ("site",),
 }
 
 
@@ -176,20 +176,20 @@ class OverrideViewSet(ReadOnly):
 
 def _override(request: Request, given: dict[str, Any]) -> Override:
     """Raises ValidationError naming what the kind needs."""
-    kind = Override.Kind(given["kind"])
+    kind = OverrideKind(given["kind"])
     if missing := [name for name in NEEDED[kind] if name not in given]:
         raise ValidationError(dict.fromkeys(missing, f"an override of kind {kind} needs it"))
     actor, until = audit.actor_of(request, "api"), (given["expires_at"], given["reason"])
     match kind:
-        case Override.Kind.WORKERS:
+        case OverrideKind.WORKERS:
             return overrides.pin_workers(actor, given["pool"], given["workers"], *until)
-        case Override.Kind.CLOCK if ("mhz" in given) == ("floor_mhz" in given):
+        case OverrideKind.CLOCK if ("mhz" in given) == ("floor_mhz" in given):
             raise ValidationError({"mhz": "give either mhz, to hold it there, or floor_mhz, to let it go down so far"})
-        case Override.Kind.CLOCK if "floor_mhz" in given:
+        case OverrideKind.CLOCK if "floor_mhz" in given:
             return overrides.let_clocks_down(actor, given["pool"], given["floor_mhz"], *until)
-        case Override.Kind.CLOCK:
+        case OverrideKind.CLOCK:
             return overrides.fix_clock(actor, given["pool"], given["mhz"], *until, instance=_instance(given))
-        case Override.Kind.PARTITION:
+        case OverrideKind.PARTITION:
             return overrides.pin_partition(actor, given["service"], given["partition"], *until)
     return overrides.drain_site(actor, given["site"], *until)
 
@@ -239,7 +239,7 @@ class ModeSerializer(serializers.Serializer):
     """What becomes of the decisions of a service's slow loops: they act, are only shown, or wait for approval."""
 
     service = KeyField(read_only=True)
-    mode = ChoiceField(choices=ServiceMode.Mode.choices)
+    mode = ChoiceField(choices=ControlMode.choices)
     approve_within_s = NumberField(required=False, min_value=1)
 
 
@@ -249,7 +249,7 @@ class ModeView(View):
     @extend_schema(operation_id="mode_retrieve", responses=ModeSerializer, tags=["modes"])
     def get(self, request: Request, service: str) -> Response:
         """The mode of a service's slow loops."""
-        return _mode(in_force.mode_of(self._service(service)))
+        return _mode(in_force.control_mode_of(self._service(service)))
 
     @extend_schema(operation_id="mode_set", request=ModeSerializer, responses=ModeSerializer, tags=["modes"])
     @idempotent
@@ -259,7 +259,9 @@ class ModeView(View):
         asked.is_valid(raise_exception=True)
         given = asked.validated_data
         actor = audit.actor_of(request, "api")
-        return _mode(pauses.set_mode(actor, self._service(service), given["mode"], given.get("approve_within_s")))
+        return _mode(
+            pauses.set_control_mode(actor, self._service(service), given["mode"], given.get("approve_within_s"))
+        )
 
     def _service(self, key: str) -> Service:
         if key.startswith("~") and key[1:].isascii() and key[1:].isdigit() and len(key) < 20:

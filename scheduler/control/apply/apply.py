@@ -20,7 +20,7 @@ from scheduler.json_values import workers_from_json, workers_to_json
 
 log = logging.getLogger(__name__)
 
-Desired, State = Instance.Desired, Instance.State
+Desired = Instance.Desired
 
 
 def lock() -> None:
@@ -92,13 +92,13 @@ def _within(workers: Mapping[str, int], budget: Mapping[str, int]) -> bool:
 def finish_drains(agents: Mapping[str, wire.AgentState], now: datetime) -> frozenset[str]:
     """Ends instances that were to drain and that their agent no longer lists; their GPUs are free again."""
     nodes = set()
-    draining = Instance.objects.filter(desired=Desired.DRAINING).exclude(state=State.STOPPED)
+    draining = Instance.objects.filter(desired=Desired.DRAINING).exclude(state=Instance.State.STOPPED)
     for instance in draining.annotate(node_name=F("node__name")):
         agent = agents.get(instance.node_name)
         if agent is None or agent.error or any(seen.uid == str(instance.uid) for seen in agent.instances):
             continue
         Instance.objects.filter(pk=instance.pk).update(
-            desired=Desired.STOPPED, state=State.STOPPED, stopped_at=now, url=""
+            desired=Desired.STOPPED, state=Instance.State.STOPPED, stopped_at=now, url=""
         )
         left = InstanceGpu.objects.filter(instance=instance, released_at__isnull=True)
         gpus = list(left.values_list("gpu_id", flat=True))
@@ -179,13 +179,15 @@ def _wanted(service: Service) -> list[Wanted]:
 def _standing(service: Service) -> list[Standing]:
     live = (
         Instance.objects.filter(pool__service=service, node__isnull=False)
-        .exclude(state=State.STOPPED)
+        .exclude(state=Instance.State.STOPPED)
         .annotate(site=F("node__cluster__site_id"), on=F("node_id"), class_name=F("pool__request_class__name"))
         .order_by("pk")
     )
-    holds: dict[int, list[InstanceGpu]] = {}
-    for hold in InstanceGpu.objects.filter(instance__in=live, released_at__isnull=True).select_related("gpu__node"):
-        holds.setdefault(hold.instance_id, []).append(hold)
+    allocations: dict[int, list[InstanceGpu]] = {}
+    for allocation in InstanceGpu.objects.filter(instance__in=live, released_at__isnull=True).select_related(
+        "gpu__node"
+    ):
+        allocations.setdefault(allocation.instance_id, []).append(allocation)
     ids = {str(row.uid): row.pk for row in live}
     return [
         Standing(
@@ -198,9 +200,9 @@ def _standing(service: Service) -> list[Standing]:
             running=row.desired in (Desired.RUNNING, Desired.SLEEPING),
             warm=row.desired == Desired.SLEEPING,
             state=row.state,
-            gpu_ids=tuple(hold.gpu_id for hold in holds.get(row.pk, ())),
-            roomy=gpu_memory.holds_two(service.model_card, row.tp, holds.get(row.pk, ())),
-            beside=any(hold.beside for hold in holds.get(row.pk, ())),
+            gpu_ids=tuple(allocation.gpu_id for allocation in allocations.get(row.pk, ())),
+            roomy=gpu_memory.fits_two(service.model_card, row.tp, allocations.get(row.pk, ())),
+            beside=any(allocation.beside for allocation in allocations.get(row.pk, ())),
             order=row.pk,
             replaces=tuple(ids[uid] for uid in row.replaces if uid in ids),
         )
@@ -209,14 +211,14 @@ def _standing(service: Service) -> list[Standing]:
 
 
 def _rooms(reporting: set[str]) -> list[NodeRoom]:
-    held = set(InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu_id", flat=True))
+    allocated = set(InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu_id", flat=True))
     drained = in_force.drained_sites()
     rooms: dict[int, tuple[int, dict[str, list[int]]]] = {}
     gpus = Gpu.objects.filter(node__schedulable=True, node__name__in=reporting).order_by("node_id", "index")
     for gpu_id, node_id, site_id, kind in gpus.values_list("pk", "node_id", "node__cluster__site_id", "gpu_type"):
         _, free = rooms.setdefault(node_id, (site_id, {}))
         free.setdefault(kind, [])
-        if gpu_id not in held and site_id not in drained:
+        if gpu_id not in allocated and site_id not in drained:
             free[kind].append(gpu_id)
     return [
         NodeRoom(node_id, site_id, {kind: tuple(ids) for kind, ids in free.items()})

@@ -1,6 +1,6 @@
-"""Whether the memory of GPUs holds two engines of a model card at once: a shadow, and the one that it replaces.
+"""Says whether two engines of a model card fit into the memory of the same GPUs: a shadow and the one that it replaces.
 
-vLLM takes a share of each GPU's memory when it starts (`--gpu-memory-utilization`, 0.9 unless told otherwise), and
+vLLM takes a share of each GPU's memory when it starts (`--gpu-memory-utilization`, 0.9 unless set otherwise), and
 refuses to start where less is free. So both fit only where the card gives them less than half each, and where that is
 enough for the weights and one request of the longest kind.
 """
@@ -18,12 +18,12 @@ BOTH_AT_MOST = 0.96  # of a GPU: the driver, and what CUDA takes for each proces
 GB = 1e9
 
 
-def holds_two(card: ModelCard, tp: int, holds: Sequence[InstanceGpu]) -> bool:
+def fits_two(card: ModelCard, tp: int, allocations: Sequence[InstanceGpu]) -> bool:
     """Never on a simulated node, whose engines have their GPUs to themselves, nor where the need is not known, nor
     for one that stands beside another itself.
     """
-    gpus = [hold.gpu for hold in holds]
-    if not gpus or any(gpu.node.simulated for gpu in gpus) or any(hold.beside for hold in holds):
+    gpus = [one.gpu for one in allocations]
+    if not gpus or any(gpu.node.simulated for gpu in gpus) or any(one.beside for one in allocations):
         return False
     share = memory_share(card.engine_arguments)
     need = need_bytes(card, gpus[0].gpu_type, tp)

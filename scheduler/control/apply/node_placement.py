@@ -11,8 +11,8 @@ The rules, in order:
 5. Where free GPUs suffice but lie on several nodes, small instances make room for a large one.
 6. In a pool with shadows a new instance on free GPUs replaces a surplus one of its class, of the same pool if there is
    one, which serves until the new one is ready. Where a new one finds no free GPUs it starts beside a surplus one
-   of its pool, on that one's GPUs, if their memory holds both; else it waits for a drain, as elsewhere. One that failed
-   beside another gets these GPUs to itself.
+   of its pool, on that one's GPUs, if both fit into their memory; else it waits for a drain, as elsewhere. One that
+   failed beside another gets these GPUs to itself.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class NodeRoom:
-    """A node that new instances may use, and its GPUs that nobody holds, by type."""
+    """A node that new instances may use, and its free GPUs, by type."""
 
     id: int
     site_id: int
@@ -343,9 +343,9 @@ def _make_room(
         if node.site_id != sites[pool_id]:
             continue
         small = sorted((s for s in staying if s.node_id == node.id and s.mode.tp < mode.tp), key=lambda s: s.mode.tp)
-        held = [s for s in standing if s.node_id == node.id and s.mode.gpu == mode.gpu]
-        large = sum(s.mode.tp for s in held if s in staying and s not in small)
-        room = sum(s.mode.tp for s in held) + len(node.free.get(mode.gpu, ())) - large
+        there = [s for s in standing if s.node_id == node.id and s.mode.gpu == mode.gpu]
+        large = sum(s.mode.tp for s in there if s in staying and s not in small)
+        room = sum(s.mode.tp for s in there) + len(node.free.get(mode.gpu, ())) - large
         if room < mode.tp or not small:
             continue
         cost = sum(s.mode.tp for s in small)

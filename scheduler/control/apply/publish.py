@@ -25,7 +25,7 @@ from pools.models import Instance, Node, Pool, RequestClass, Service, Site
 from scheduler.batches import batch_keys
 from scheduler.control import in_force as control
 from scheduler.control import service_policy
-from scheduler.models import ControllerState, ServiceMode
+from scheduler.models import ControllerState, ControlMode
 from telemetry.carbon.site_signals import intensity_at, marginal_at
 
 log = logging.getLogger(__name__)
@@ -78,18 +78,18 @@ def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
         .prefetch_related("gpu_holds__gpu")
         .order_by("pk")
     )
-    services = {service.pk: _Told.of(service) for service in Service.objects.prefetch_related("slos")}
+    services = {service.pk: _ServiceSettings.of(service) for service in Service.objects.prefetch_related("slos")}
     uids = {str(instance.uid) for instance in live}
     of_instance, of_pool = control.fixed_clocks()
     floors = control.clock_floors()
     for instance in live:
-        told = services[instance.pool.service_id]
+        own = services[instance.pool.service_id]
         fixed_mhz = of_instance.get(str(instance.uid), of_pool.get(instance.pool_id))
         if fixed_mhz is not None:
-            told = replace(told, clock=msgspec.structs.replace(told.clock, fixed_mhz=fixed_mhz))
+            own = replace(own, clock=msgspec.structs.replace(own.clock, fixed_mhz=fixed_mhz))
         elif (floor_mhz := floors.get(instance.pool_id)) is not None:
-            told = told.down_to(floor_mhz)
-        by_node[instance.node_id].append(_desired(instance, told, uids))
+            own = own.down_to(floor_mhz)
+        by_node[instance.node_id].append(_desired(instance, own, uids))
     launches = _launches()
     return [
         wire.DesiredNode(
@@ -110,25 +110,25 @@ def _launches() -> dict[int, list[EngineLaunch]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _ServiceSettings:
     """What all instances of a service have in common."""
 
     clock: wire.ClockPolicy
     engine_limits: EngineLimits
     objectives: wire.LatencyLimits
-    mode: str
+    control_mode: str
 
     @classmethod
-    def of(cls, service: Service) -> _Told:
-        knobs, mode = service_policy.of(service), control.mode_of(service).mode
-        paused, advise = control.is_paused(service, Loop.CLOCK), mode != ServiceMode.Mode.ACT
+    def of(cls, service: Service) -> _ServiceSettings:
+        knobs, control_mode = service_policy.of(service), control.control_mode_of(service).mode
+        paused, advise = control.is_paused(service, Loop.CLOCK), control_mode != ControlMode.ACT
         rule = service_policy.clock_rule(knobs, paused, advise)
-        return cls(rule, service_policy.engine_limits(knobs), _objectives(service), mode)
+        return cls(rule, service_policy.engine_limits(knobs), _objectives(service), control_mode)
 
-    def down_to(self, floor_mhz: float) -> _Told:
+    def down_to(self, floor_mhz: float) -> _ServiceSettings:
         """Where clocks wait for approval, a floor is what has been approved; where they only advise it changes
         nothing."""
-        advise = self.mode == ServiceMode.Mode.ADVISE
+        advise = self.control_mode == ControlMode.ADVISE
         return replace(self, clock=msgspec.structs.replace(self.clock, advise=advise, floor_mhz=floor_mhz))
 
 
@@ -137,28 +137,28 @@ def _objectives(service: Service) -> wire.LatencyLimits:
     return wire.LatencyLimits(found.get("ttft"), found.get("tpot"), found.get("e2e"))
 
 
-def _desired(instance: Instance, told: _Told, uids: set[str]) -> wire.DesiredInstance:
+def _desired(instance: Instance, own: _ServiceSettings, uids: set[str]) -> wire.DesiredInstance:
     """`uids`: of all that live. A class without a threshold of its own has the service's objective."""
-    cell, slo = instance.pool.request_class, told.objectives
-    holds = sorted(instance.gpu_holds.all(), key=lambda hold: hold.gpu.index)
+    request_class, slo = instance.pool.request_class, own.objectives
+    allocations = sorted(instance.gpu_holds.all(), key=lambda one: one.gpu.index)
     return wire.DesiredInstance(
         uid=str(instance.uid),
         pool_id=instance.pool_id,
         model=instance.model_card.name,
         engine=instance.model_card.engine,
-        gpu_uuids=[hold.gpu.uuid for hold in holds],
+        gpu_uuids=[one.gpu.uuid for one in allocations],
         max_model_len=instance.model_card.max_model_len,
         state=instance.desired,
         limits=wire.LatencyLimits(
-            slo.ttft_s if cell.ttft_threshold_s is None else cell.ttft_threshold_s,
-            slo.tpot_s if cell.tpot_threshold_s is None else cell.tpot_threshold_s,
-            slo.e2e_s if cell.e2e_threshold_s is None else cell.e2e_threshold_s,
+            slo.ttft_s if request_class.ttft_threshold_s is None else request_class.ttft_threshold_s,
+            slo.tpot_s if request_class.tpot_threshold_s is None else request_class.tpot_threshold_s,
+            slo.e2e_s if request_class.e2e_threshold_s is None else request_class.e2e_threshold_s,
         ),
         decision_id=instance.decision_id,
         options=service_policy.ENGINE_OPTIONS,
-        engine_limits=told.engine_limits,
+        engine_limits=own.engine_limits,
         shadow_of=next((uid for uid in instance.replaces if uid in uids), ""),
-        clock=told.clock,
+        clock=own.clock,
         launch=instance.model_card.launch(),
     )
 
@@ -206,7 +206,7 @@ def _service(
         max_model_len=service.model_card.max_model_len,
         objectives=_objectives(service),
         partition=service.partition.name,
-        classes=[_class(cell) for cell in service.partition.classes.all()],
+        classes=[_class(request_class) for request_class in service.partition.classes.all()],
         pools=[
             wire.FleetPool(
                 id=pool.pk,
@@ -234,5 +234,12 @@ def carbon_state(service: Service) -> dict[str, Any]:
     return {} if state is None else dict(state.value)
 
 
-def _class(cell: RequestClass) -> wire.FleetClass:
-    return wire.FleetClass(cell.name, cell.rank, cell.input_min, cell.input_max, cell.output_min, cell.output_max)
+def _class(request_class: RequestClass) -> wire.FleetClass:
+    return wire.FleetClass(
+        request_class.name,
+        request_class.rank,
+        request_class.input_min,
+        request_class.input_max,
+        request_class.output_min,
+        request_class.output_max,
+    )

@@ -37,7 +37,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A kind of change. `mean_s`: what plans reckon with, the newest counting most."""
+    """A kind of change. `mean_s`: what plans assume, the newest counting most."""
 
     change: str
     mean_s: float
@@ -49,7 +49,7 @@ class Row:
 
 
 def table(service: Service, now: datetime) -> OverheadTable:
-    """What plans reckon with."""
+    """What plans assume."""
     return _table([*_starts(_of(service, now)), *_reshards(service, now)])
 
 
@@ -88,7 +88,7 @@ def _table(changes: Sequence[Change]) -> OverheadTable:
 
 
 def _of(service: Service, now: datetime) -> QuerySet[Instance]:
-    """Instances of ours that became ready lately: who registered himself was started by somebody else."""
+    """Instances of ours that became ready recently: who registered himself was started by somebody else."""
     own = Instance.objects.filter(pool__service=service, node__isnull=False)
     return own.filter(ready_at__gte=now - MEASURED_FOR).order_by("-ready_at")
 
@@ -104,7 +104,7 @@ def _starts(ready: QuerySet[Instance]) -> Iterator[Change]:
 
 
 def _reshards(service: Service, now: datetime) -> Iterator[Change]:
-    """Only of decisions that changed one server: of several it cannot be told whose instance was whose."""
+    """Only of decisions that changed one server: of several nobody knows whose instance was whose."""
     decided = Decision.objects.filter(kind=Loop.SHARD, service=service, at__gte=now - MEASURED_FOR).exclude(commands=[])
     for decision in reversed(decided.order_by("-at")[:_MEASURED_AT_MOST]):
         changes = [c for c in decision.commands if c.get("type") == "ReshardNode" and c["source"] and c["target"]]

@@ -16,15 +16,18 @@ from pools.models import Node, Profile, RequestClass, Service
 OPEN_PROMPT_TOKENS, OPEN_OUTPUT_TOKENS = 1024, 256
 
 
-def typical(service: Service, cell: RequestClass) -> Lengths:
+def typical(service: Service, request_class: RequestClass) -> Lengths:
     """Lengths to plan a class by before any request of it was seen: the middle of its bounds, or the declared ones."""
-    if (cell.input_min, cell.input_max, cell.output_min, cell.output_max) == (0, None, 0, None) and (
-        service.expected_prompt_tokens and service.expected_output_tokens
-    ):
+    if (request_class.input_min, request_class.input_max, request_class.output_min, request_class.output_max) == (
+        0,
+        None,
+        0,
+        None,
+    ) and (service.expected_prompt_tokens and service.expected_output_tokens):
         return Lengths(service.expected_prompt_tokens, service.expected_output_tokens)
     return Lengths(
-        _middle(cell.input_min, cell.input_max, OPEN_PROMPT_TOKENS),
-        _middle(cell.output_min, cell.output_max, OPEN_OUTPUT_TOKENS),
+        _middle(request_class.input_min, request_class.input_max, OPEN_PROMPT_TOKENS),
+        _middle(request_class.output_min, request_class.output_max, OPEN_OUTPUT_TOKENS),
     )
 
 

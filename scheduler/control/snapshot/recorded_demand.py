@@ -1,4 +1,4 @@
-"""What clients asked for lately, cut into the classes of any partition."""
+"""Demand as the request records of the recent past have it, divided into the classes of any partition."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Arrivals:
 
     def by_class(self, classes: Sequence[RequestClass]) -> Mapping[str, list[Arrival]]:
         """As the gateway sends them: a pool must carry what is predicted to be of its class, whatever comes out."""
-        found: dict[str, list[Arrival]] = {cell.name: [] for cell in classes}
+        found: dict[str, list[Arrival]] = {request_class.name: [] for request_class in classes}
         for row in self.rows:
             found[classify(classes, row.prompt_tokens, row.predicted_tokens)].append(row)
         return found
@@ -71,7 +71,10 @@ class Arrivals:
     ) -> dict[int, tuple[ClassDemand, Lengths | None]]:
         """By class id: the forecast, with mean lengths None where nothing came."""
         split = self.by_class(classes)
-        found = {cell.pk: self._demand(cell.name, split[cell.name], limits, steps) for cell in classes}
+        found = {
+            request_class.pk: self._demand(request_class.name, split[request_class.name], limits, steps)
+            for request_class in classes
+        }
         return found if self.declared is None else _at_least(self.declared, found, classes)
 
     def _demand(
@@ -90,19 +93,19 @@ class Arrivals:
 
 
 def foreseen(seen: Arrivals, service: Service, now: datetime, step_s: float, steps: int) -> Arrivals:
-    """With the rise that the best load model sees coming, once it has a record; what was seen lately stays the least.
+    """Adds the rise that the best load model foresees, once it has a record; recent demand stays the least.
 
     The service's load as a whole is forecast, and each class follows it: a partition that is not in force has no
     history of its own.
     """
     times = np.array([row.at_s for row in seen.rows], dtype=np.float64)
-    (lately,) = peak_rates(times, seen.now_s, seen.window_s, steps=1)
-    if lately <= 0.0 or not math.isclose(step_s, load_step_s()):
+    (peak_rps,) = peak_rates(times, seen.now_s, seen.window_s, steps=1)
+    if peak_rps <= 0.0 or not math.isclose(step_s, load_step_s()):
         return seen
     ahead = load_forecasts.expected(service.name, "", now, steps)
     if not any(row.chosen for row in ahead.record):
         return seen
-    rise = tuple(1.0 if rate is None else min(MOST_RISE, max(1.0, rate / lately)) for rate in ahead.rates_rps)
+    rise = tuple(1.0 if rate is None else min(MOST_RISE, max(1.0, rate / peak_rps)) for rate in ahead.rates_rps)
     return replace(seen, rise=rise)
 
 
@@ -110,7 +113,7 @@ def _at_least(
     declared: Declared, seen: dict[int, tuple[ClassDemand, Lengths | None]], classes: Sequence[RequestClass]
 ) -> dict[int, tuple[ClassDemand, Lengths | None]]:
     name = declared.class_name(classes)
-    key = next(cell.pk for cell in classes if cell.name == name)
+    key = next(request_class.pk for request_class in classes if request_class.name == name)
     demand, lengths = seen[key]
     lengths = lengths or declared.lengths
     raised = replace(

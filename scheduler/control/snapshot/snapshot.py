@@ -1,4 +1,4 @@
-"""Rows -> observations: everything a controller is told, read at one moment."""
+"""Makes observations of rows: everything that a controller is given, read at one moment."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ClassNow:
     `failed`: no mode keeps its limits, and why; demand and profiles are then without them, so that it is served at all.
     """
 
-    cell: RequestClass
+    request_class: RequestClass
     demand: ClassDemand
     lengths: Lengths
     profiles: Mapping[Mode, ModeProfile]
@@ -83,40 +83,44 @@ class ClassNow:
         return any(profile.max_rps > 0.0 for profile in self.profiles.values())
 
     @property
-    def told(self) -> str:
-        """A sentence where the class is not planned for as it should be."""
+    def input_faults(self) -> str:
+        """A sentence that says why the class is not planned for as it should be; empty: it is."""
         if not self.servable:
-            return f"{self.cell.name}: no mode can serve it at all ({self.failed}), left out."
+            return f"{self.request_class.name}: no mode can serve it at all ({self.failed}), left out."
         return (
-            f"{self.cell.name}: no mode keeps its limits ({self.failed}), planned without them." if self.failed else ""
+            f"{self.request_class.name}: no mode keeps its limits ({self.failed}), planned without them."
+            if self.failed
+            else ""
         )
 
 
 def classes_now(service: Service, knobs: Knobs, partition: Partition, seen: Arrivals, steps: int) -> list[ClassNow]:
     """The classes of a partition, smallest first."""
-    cells = {cell.pk: cell for cell in partition.classes.order_by("rank")}
+    request_classes = {request_class.pk: request_class for request_class in partition.classes.order_by("rank")}
     slo = limits_of(service)
-    limits = {pk: _limits(slo, cell, knobs) for pk, cell in cells.items()}
-    demands = seen.demands(list(cells.values()), slo, steps)
-    profiles = mode_profiles(service, cells, {pk: lengths for pk, (_, lengths) in demands.items()}, limits)
+    limits = {pk: _limits(slo, request_class, knobs) for pk, request_class in request_classes.items()}
+    demands = seen.demands(list(request_classes.values()), slo, steps)
+    profiles = mode_profiles(service, request_classes, {pk: lengths for pk, (_, lengths) in demands.items()}, limits)
     found = []
-    for pk, cell in cells.items():
-        demand, lengths = replace(demands[pk][0], limits=limits[pk]), demands[pk][1] or typical(service, cell)
+    for pk, request_class in request_classes.items():
+        demand, lengths = replace(demands[pk][0], limits=limits[pk]), demands[pk][1] or typical(service, request_class)
         own = {mode: profile for (of, mode), profile in profiles.items() if of == pk}
         failures = {mode: mode_failure(profile, limits[pk]) for mode, profile in own.items()}
         if any(failure is None for failure in failures.values()):
-            found.append(ClassNow(cell, demand, lengths, own))
+            found.append(ClassNow(request_class, demand, lengths, own))
             continue
         why = "; ".join(f"{mode.name}: {failure}" for mode, failure in sorted(failures.items())) or "no mode is known"
         free = without_limits(service, own, lengths)
-        found.append(ClassNow(cell, replace(demand, limits=Limits()), lengths, free, why))
+        found.append(ClassNow(request_class, replace(demand, limits=Limits()), lengths, free, why))
     return found
 
 
-def _limits(slo: Limits, cell: RequestClass, knobs: Knobs) -> Limits:
+def _limits(slo: Limits, request_class: RequestClass, knobs: Knobs) -> Limits:
     if not knobs.class_limits:
         return slo
-    return replace(strictest([slo, Limits(cell.ttft_threshold_s, cell.tpot_threshold_s)]), e2e_s=slo.e2e_s)
+    return replace(
+        strictest([slo, Limits(request_class.ttft_threshold_s, request_class.tpot_threshold_s)]), e2e_s=slo.e2e_s
+    )
 
 
 def _option(name: str, classes: Sequence[ClassNow]) -> PartitionOption:
@@ -125,14 +129,17 @@ def _option(name: str, classes: Sequence[ClassNow]) -> PartitionOption:
     return PartitionOption(
         name,
         tuple(own.demand for own in able),
-        {(own.cell.name, mode): profile for own in able for mode, profile in own.profiles.items()},
+        {(own.request_class.name, mode): profile for own in able for mode, profile in own.profiles.items()},
     )
 
 
 def carbon(
     service: Service, knobs: Knobs, now: datetime, reporting: set[str]
 ) -> tuple[CarbonObservation, tuple[str, ...]]:
-    """Every site and every partition the service may use, over the carbon loop's steps; and what is amiss, in words."""
+    """Reads what the carbon loop observes: every site and partition that the service may use, over its steps.
+
+    Returns the observation, and the faults of its inputs as sentences.
+    """
     steps = steps_of("carbon")
     seen = foreseen(arrivals(service, now, steps.period_s), service, now, steps.step_s, steps.count)
     offered = _offered_gpus(service, reporting)
@@ -150,25 +157,28 @@ def carbon(
     )
     named = Partition.objects.filter(name=knobs.partition) if knobs.partition else service.partitions.order_by("name")
     pinned = in_force.pins(service)
-    options, told = [], []
+    options, faults = [], []
     for partition in named:
         classes = classes_now(service, knobs, partition, seen, steps.count)
-        options.append(in_force.relieved(_option(partition.name, classes), pinned))
-        told += [f"{partition.name} {own.told}" for own in classes if own.told]
+        options.append(in_force.without_pinned_load(_option(partition.name, classes), pinned))
+        faults += [f"{partition.name} {own.input_faults}" for own in classes if own.input_faults]
     sites = in_force.closed(sites, pinned)
-    return CarbonObservation(now.timestamp(), steps.step_s, sites, tuple(options), curves.signal), tuple(told)
+    return CarbonObservation(now.timestamp(), steps.step_s, sites, tuple(options), curves.signal), tuple(faults)
 
 
 def shared_out(
     service: Service, knobs: Knobs, now: datetime, nodes: tuple[NodeView, ...]
 ) -> tuple[SharedOutObservation, tuple[str, ...]]:
-    """The nodes that are there, and the one partition of the policy; last: what is amiss, in words."""
+    """Reads what plans without a carbon loop observe: the nodes that are there, and the one partition of the policy.
+
+    Returns the observation, and the faults of its inputs as sentences.
+    """
     steps = steps_of("carbon")
     seen = arrivals(service, now, steps.period_s)
     classes = classes_now(service, knobs, Partition.objects.get(name=knobs.partition), seen, 1)
-    option = in_force.relieved(_option(knobs.partition, classes), in_force.pins(service))
+    option = in_force.without_pinned_load(_option(knobs.partition, classes), in_force.pins(service))
     observation = SharedOutObservation(now.timestamp(), steps.period_s, nodes, option)
-    return observation, tuple(own.told for own in classes if own.told)
+    return observation, tuple(own.input_faults for own in classes if own.input_faults)
 
 
 def scale(service: Service, knobs: Knobs, now: datetime, plan: CarbonPlan | None) -> ScaleObservation:
@@ -271,7 +281,7 @@ def pool_views(
 ) -> tuple[PoolView, ...]:
     """The pools of the partition in force that have a budget, each with its share of its class's demand."""
     seen = foreseen(arrivals(service, now, look_back_s()), service, now, steps_of("scale").step_s, steps)
-    classes = {own.cell.pk: own for own in classes_now(service, knobs, service.partition, seen, steps)}
+    classes = {own.request_class.pk: own for own in classes_now(service, knobs, service.partition, seen, steps)}
     pools = [p for p in service.pools.filter(request_class__in=classes).select_related("site") if p.gpu_budget]
     weights = {pool.pk: _capacity_rps(pool, classes[pool.request_class_id], plan) for pool in pools}
     totals: dict[int, float] = {}
@@ -285,7 +295,7 @@ def pool_views(
         own, total = classes[pool.request_class_id], totals[pool.request_class_id]
         views.append(
             PoolView(
-                key=PoolKey(pool.site.name, own.cell.name),
+                key=PoolKey(pool.site.name, own.request_class.name),
                 gpu_budget=dict(pool.gpu_budget),
                 workers={Mode.parse(name): count for name, count in pool.workers.items() if count},
                 demand=_scaled(own.demand, weights[pool.pk] / total if total else 0.0),
@@ -312,7 +322,7 @@ def _capacity_rps(pool: Pool, own: ClassNow, plan: CarbonPlan | None) -> float:
     planned = 0.0
     for (site, request_class, mode), count in (plan.workers if plan else {}).items():
         profile = own.profiles.get(mode)
-        if (site, request_class) == (pool.site.name, own.cell.name) and profile:
+        if (site, request_class) == (pool.site.name, own.request_class.name) and profile:
             planned += count * profile.max_rps
     return planned or 1e-6 * sum(pool.gpu_budget.values())
 

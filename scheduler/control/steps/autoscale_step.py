@@ -27,11 +27,11 @@ from scheduler.control.snapshot import measured_overheads, snapshot
 from scheduler.control.snapshot.recorded_demand import arrivals
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps import recent_load
-from scheduler.control.steps.policy_steps import Result, Turn, carbon_plan, nothing_to_do, period_s, planned_workers
+from scheduler.control.steps.policy_steps import LoopTurn, Result, carbon_plan, nothing_to_do, period_s, planned_workers
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class ScaledInstance:
     """An instance that serves, or is the first of its place, and what warms up beside it."""
 
     uid: str
@@ -40,14 +40,15 @@ class Engine:
     shadow: Mode | None
 
 
-def scale(turn: Turn) -> Result:
+def scale(turn: LoopTurn) -> Result:
     """One period of every engine."""
     plan = carbon_plan(turn.service)
     if plan is None:
         return nothing_to_do()
     seen = arrivals(turn.service, turn.now, snapshot.look_back_s())
     classes = {
-        own.cell.name: own for own in snapshot.classes_now(turn.service, turn.knobs, turn.service.partition, seen, 1)
+        own.request_class.name: own
+        for own in snapshot.classes_now(turn.service, turn.knobs, turn.service.partition, seen, 1)
     }
     engines = _engines(turn)
     table = sizes(turn, classes)
@@ -55,8 +56,8 @@ def scale(turn: Turn) -> Result:
     present = planned_workers(turn.service, plan)
     for key, (now, planned) in present.items():
         workers[key] = _as_many(now, planned, [size.mode for size in table.get(key.request_class, ())])
-    load = recent_load.look(turn, classes, seen.declared)
-    told: dict[PoolKey, list[Effects]] = defaultdict(list)
+    load = recent_load.measure(turn, classes, seen.declared)
+    effects_by_pool: dict[PoolKey, list[Effects]] = defaultdict(list)
     states: dict[str, Any] = {}
     for engine in engines:
         if workers[engine.pool] != present[engine.pool][0]:
@@ -65,12 +66,12 @@ def scale(turn: Turn) -> Result:
         if not any(size.mode == engine.mode for size in own):
             continue
         effects, states[engine.uid] = _look_at(turn, engine, own, _share(engine, engines, table, load.rates_rps))
-        told[engine.pool].append(effects)
+        effects_by_pool[engine.pool].append(effects)
     stored = {"engines": states, recent_load.MEMORY: load.memory}
-    return replace(_answer(present, workers, engines, told), state=stored)
+    return replace(_answer(present, workers, engines, effects_by_pool), state=stored)
 
 
-def sizes(turn: Turn, classes: Mapping[str, ClassNow]) -> dict[str, list[EngineSize]]:
+def sizes(turn: LoopTurn, classes: Mapping[str, ClassNow]) -> dict[str, list[EngineSize]]:
     """The engine sizes for each class: ascending in what they carry, those that keep the limits."""
     table = measured_overheads.table(turn.service, turn.now)
     card = turn.service.model_card
@@ -104,7 +105,7 @@ def _as_many(present: Mapping[Mode, int], planned: Mapping[Mode, int], known: Se
     return dict(+found)
 
 
-def _engines(turn: Turn) -> list[Engine]:
+def _engines(turn: LoopTurn) -> list[ScaledInstance]:
     rows = Instance.objects.filter(pool__service=turn.service, desired=Instance.Desired.RUNNING, node__isnull=False)
     live = list(
         rows.filter(pool__request_class__partition=turn.service.partition_id)
@@ -131,12 +132,15 @@ def _engines(turn: Turn) -> list[Engine]:
         shadow = shadows.get(uid)
         key = PoolKey(row.pool.site.name, row.pool.request_class.name)
         beside = None if shadow is None else Mode(shadow.gpu_type, shadow.tp)
-        found.append(Engine(uid, key, Mode(row.gpu_type, row.tp), beside))
+        found.append(ScaledInstance(uid, key, Mode(row.gpu_type, row.tp), beside))
     return found
 
 
 def _share(
-    engine: Engine, engines: Sequence[Engine], table: Mapping[str, Sequence[EngineSize]], rates: Mapping[str, float]
+    engine: ScaledInstance,
+    engines: Sequence[ScaledInstance],
+    table: Mapping[str, Sequence[EngineSize]],
+    rates: Mapping[str, float],
 ) -> float:
     name = engine.pool.request_class
     carries = {size.mode: size.max_rps for size in table[name]}
@@ -144,7 +148,9 @@ def _share(
     return rates[name] * carries[engine.mode] / total
 
 
-def _look_at(turn: Turn, engine: Engine, own: Sequence[EngineSize], rps: float) -> tuple[Effects, dict[str, Any]]:
+def _look_at(
+    turn: LoopTurn, engine: ScaledInstance, own: Sequence[EngineSize], rps: float
+) -> tuple[Effects, dict[str, Any]]:
     stored = turn.state.get("engines", {}).get(engine.uid)
     before = AutoscaleState(Mode.parse(stored["mode"]), stored["grace_until_s"]) if stored else None
     obs = AutoscaleObservation(turn.now.timestamp(), engine.uid, engine.mode, engine.shadow, rps)
@@ -158,8 +164,8 @@ def _look_at(turn: Turn, engine: Engine, own: Sequence[EngineSize], rps: float) 
 def _answer(
     present: Mapping[PoolKey, tuple[dict[Mode, int], dict[Mode, int]]],
     workers: dict[PoolKey, dict[Mode, int]],
-    engines: Sequence[Engine],
-    told: Mapping[PoolKey, Sequence[Effects]],
+    engines: Sequence[ScaledInstance],
+    effects_by_pool: Mapping[PoolKey, Sequence[Effects]],
 ) -> Result:
     """What is wanted of each pool: an engine and its shadow count as one, of the shadow's size."""
     by_name = {engine.uid: engine for engine in engines}
@@ -167,7 +173,7 @@ def _answer(
     decisions = []
     for key, (now, _) in present.items():
         mix = Counter(workers[key])
-        own: list[Command] = [command for effects in told.get(key, ()) for command in effects.commands]
+        own: list[Command] = [command for effects in effects_by_pool.get(key, ()) for command in effects.commands]
         for command in own:
             if isinstance(command, CancelShadow):
                 engine = by_name[command.instance]
@@ -178,7 +184,7 @@ def _answer(
                 mix[by_name[command.instance].mode] -= 1
                 mix[command.mode] += 1
         wanted = dict(+mix)
-        whys = [effects.rationale for effects in told.get(key, ())]
+        whys = [effects.rationale for effects in effects_by_pool.get(key, ())]
         if wanted == now:
             continue
         text = f"{pool_name(key)}: " + (" ".join(why.summary for why in whys) or "as many engines as the plan has.")
@@ -190,7 +196,7 @@ def _answer(
         )
         decisions.append(PoolDecision(key, wanted, True, rationale))
         commands += [ScaleTo(key, wanted), *own]
-    whys = [effects.rationale for many in told.values() for effects in many]
+    whys = [effects.rationale for many in effects_by_pool.values() for effects in many]
     text = " ".join(why.summary for why in whys) or "No engine serves yet."
     summary = Rationale(_reason(whys), text, _inputs(whys))
     return Result(Effects(tuple(commands), None, summary), {}, tuple(decisions))

@@ -39,12 +39,12 @@ from scheduler.control import recordings
 from scheduler.control.snapshot import measured_overheads, snapshot
 from scheduler.control.snapshot.recorded_demand import MAX_WINDOW_S, Arrivals, arrivals
 from scheduler.control.snapshot.snapshot import ClassNow, Servers, servers
-from scheduler.control.steps.policy_steps import Result, Turn, alpha, nothing_to_do, period_s
+from scheduler.control.steps.policy_steps import LoopTurn, Result, alpha, nothing_to_do, period_s
 from scheduler.json_values import pool_key, workers_from_json
 from scheduler.models import ControllerState
 
 CLUSTER = "cluster"  # the site of keys that stand for a class over all sites
-LOADS = "loads"  # kind of the ControllerState that holds the templates of load
+LOADS = "loads"  # kind of the ControllerState that has the templates of load
 TEMPLATE = TemplateConfig()
 TICK_S = 10.0  # how often beat asks whether a step wants its turn
 
@@ -52,7 +52,7 @@ TICK_S = 10.0  # how often beat asks whether a step wants its turn
 # -- scale -----------------------------------------------------------------------------------------
 
 
-def scale(turn: Turn) -> Result:
+def scale(turn: LoopTurn) -> Result:
     """Servers of each class by the forecast of its load (IV-B); ahead of the next epoch where that needs more."""
     cluster = servers(turn.service, turn.knobs, turn.reporting)
     if cluster is None or not turn.service.pools.exclude(gpu_budget={}).exists():
@@ -60,7 +60,7 @@ def scale(turn: Turn) -> Result:
     seen = arrivals(turn.service, turn.now, MAX_WINDOW_S)
     classes = snapshot.classes_now(turn.service, turn.knobs, turn.service.partition, seen, 1)
     present = _present(turn)
-    held = _held(turn, present, cluster)
+    counts = _server_counts(turn, present, cluster)
     warm_s, cold_s = _starts_s(turn, cluster.mode)
     epoch_s = period_s(Loop.SCALE, turn.knobs)
     steps = math.ceil((2 + cold_s // epoch_s) * epoch_s / TEMPLATE.step_s) + 1
@@ -69,7 +69,10 @@ def scale(turn: Turn) -> Result:
         step_s=TEMPLATE.step_s,
         node=cluster.mode,
         classes=_loads(turn, classes, seen, cluster, steps),
-        nodes={_key(own): sum(n for key, n in held.items() if key.request_class == own.cell.name) for own in classes},
+        nodes={
+            _key(own): sum(n for key, n in counts.items() if key.request_class == own.request_class.name)
+            for own in classes
+        },
         nodes_available=sum(cluster.at.values()),
         warm_start_s=warm_s,
         cold_start_s=cold_s,
@@ -85,11 +88,11 @@ def scale(turn: Turn) -> Result:
     for command in effects.commands:
         if isinstance(command, ScaleTo):
             wanted[command.pool.request_class] = sum(command.workers.values())
-    layouts = spread(cluster, {key: _layouts(present[key], cluster, held[key]) for key in present}, wanted)
+    layouts = spread(cluster, {key: _layouts(present[key], cluster, counts[key]) for key in present}, wanted)
     decisions = _decisions(effects, present, {key: _workers(cluster.mode.gpu, own) for key, own in layouts.items()})
-    told = replace(effects, commands=tuple(ScaleTo(own.pool, own.workers) for own in decisions))
+    answer = replace(effects, commands=tuple(ScaleTo(own.pool, own.workers) for own in decisions))
     stored = {**_scale_json(state), "servers": {_text(key): len(own) for key, own in layouts.items() if own}}
-    return Result(told, stored, decisions, next_tick_s=effects.next_tick_s)
+    return Result(answer, stored, decisions, next_tick_s=effects.next_tick_s)
 
 
 def spread(
@@ -131,8 +134,10 @@ def _by_tp(workers: Mapping[Mode, int], cluster: Servers) -> dict[int, int]:
     return {mode.tp: n for mode, n in workers.items() if mode.gpu == cluster.mode.gpu and mode.tp <= cluster.size}
 
 
-def _held(turn: Turn, present: Mapping[PoolKey, Mapping[Mode, int]], cluster: Servers) -> dict[PoolKey, int]:
-    """Servers of each pool: what scale gave it, or where that does not count servers, what its budget holds.
+def _server_counts(
+    turn: LoopTurn, present: Mapping[PoolKey, Mapping[Mode, int]], cluster: Servers
+) -> dict[PoolKey, int]:
+    """Servers of each pool: what scale gave it, or where that does not count servers, what its budget has room for.
 
     Shard may leave a server without instances: it is its pool's all the same, until scale takes it.
     """
@@ -151,18 +156,18 @@ def _workers(gpu_name: str, layouts: Iterable[Layout]) -> dict[Mode, int]:
     return dict(Counter(Mode(gpu_name, tp) for layout in layouts for tp in layout))
 
 
-def _present(turn: Turn) -> dict[PoolKey, dict[Mode, int]]:
+def _present(turn: LoopTurn) -> dict[PoolKey, dict[Mode, int]]:
     """Wanted workers of the partition's pools that have a budget."""
     return {PoolKey(pool.site.name, pool.request_class.name): workers_from_json(pool.workers) for pool in _pools(turn)}
 
 
-def _pools(turn: Turn) -> list[Pool]:
+def _pools(turn: LoopTurn) -> list[Pool]:
     pools = turn.service.pools.filter(request_class__partition=turn.service.partition_id).exclude(gpu_budget={})
     return list(pools.select_related("site", "request_class"))
 
 
 def _key(own: ClassNow) -> PoolKey:
-    return PoolKey(CLUSTER, own.cell.name)
+    return PoolKey(CLUSTER, own.request_class.name)
 
 
 def _decisions(
@@ -178,7 +183,7 @@ def _decisions(
     return tuple(found)
 
 
-def _starts_s(turn: Turn, mode: Mode) -> tuple[float, float]:
+def _starts_s(turn: LoopTurn, mode: Mode) -> tuple[float, float]:
     """From the decision to the first request, from the warm pool and from nothing; beat's ticks are in it."""
     table = measured_overheads.table(turn.service, turn.now)
     card = turn.service.model_card
@@ -194,14 +199,14 @@ def _starts_s(turn: Turn, mode: Mode) -> tuple[float, float]:
 
 
 def _loads(
-    turn: Turn, classes: Sequence[ClassNow], seen: Arrivals, cluster: Servers, steps: int
+    turn: LoopTurn, classes: Sequence[ClassNow], seen: Arrivals, cluster: Servers, steps: int
 ) -> tuple[ClassLoad, ...]:
     """Forecast load and largest load of a server, in prompt tokens a second, smallest class first."""
     history = _look(turn, classes, seen)
     now_s = turn.now.timestamp()
     found = []
     for own in classes:
-        name, profile = own.cell.name, own.profiles.get(cluster.mode)
+        name, profile = own.request_class.name, own.profiles.get(cluster.mode)
         coming = load_template.forecast(history, _series(turn, name), now_s, steps, TEMPLATE)
         rates = coming.rates
         if seen.declared is not None:  # not a whole window was seen: the declared load is the least
@@ -212,23 +217,23 @@ def _loads(
     return tuple(found)
 
 
-def _series(turn: Turn, name: str) -> str:
+def _series(turn: LoopTurn, name: str) -> str:
     return f"{turn.service.partition.name}/{name}"
 
 
-def _look(turn: Turn, classes: Sequence[ClassNow], seen: Arrivals) -> LoadHistory:
+def _look(turn: LoopTurn, classes: Sequence[ClassNow], seen: Arrivals) -> LoadHistory:
     """Takes what came in the window into the templates, and stores them; telling a stretch twice changes nothing."""
     state, _ = ControllerState.objects.get_or_create(kind=LOADS, service=turn.service)
     history = load_template.from_json(state.value)
     start_s = (seen.now_s - seen.window_s) // STRETCH_S * STRETCH_S
     stretches = int((seen.now_s - start_s) // STRETCH_S)  # whole ones
-    tokens = {own.cell.name: np.zeros(stretches) for own in classes}
-    cells = [own.cell for own in classes]
+    tokens = {own.request_class.name: np.zeros(stretches) for own in classes}
+    request_classes = [own.request_class for own in classes]
     first_s = min((row.at_s for row in seen.rows), default=seen.now_s)
     for row in seen.rows:
         n = int((row.at_s - start_s) // STRETCH_S)
         if 0 <= n < stretches:
-            tokens[classify(cells, row.prompt_tokens, row.predicted_tokens)][n] += row.prompt_tokens
+            tokens[classify(request_classes, row.prompt_tokens, row.predicted_tokens)][n] += row.prompt_tokens
     known = max(0, int((first_s - start_s) // STRETCH_S))  # before the first request nothing is known, not even silence
     for name, amounts in tokens.items():
         at_s = start_s + known * STRETCH_S
@@ -240,15 +245,17 @@ def _look(turn: Turn, classes: Sequence[ClassNow], seen: Arrivals) -> LoadHistor
 # -- shard -----------------------------------------------------------------------------------------
 
 
-def shard(turn: Turn) -> Result:
+def shard(turn: LoopTurn) -> Result:
     """The TP mix of every pool, a few servers at a time (IV-B); between epochs the next of those under way."""
     cluster = servers(turn.service, turn.knobs, turn.reporting)
     present = _present(turn)
     if cluster is None or not any(present.values()):
         return nothing_to_do()
     before, layouts = _shard_state(turn.state), turn.state.get("layouts", {})
-    held = _held(turn, present, cluster)
-    named = {key: _named(workers, layouts.get(_text(key), {}), cluster, held[key]) for key, workers in present.items()}
+    counts = _server_counts(turn, present, cluster)
+    named = {
+        key: _named(workers, layouts.get(_text(key), {}), cluster, counts[key]) for key, workers in present.items()
+    }
     obs = shard_dynamo.ShardDynamoObservation(
         turn.now.timestamp(),
         _shard_pools(turn, cluster, named),
@@ -275,7 +282,7 @@ def shard(turn: Turn) -> Result:
     next_s = effects.next_tick_s if state.changes else None
     quiet = before is not None and before.epoch == state.epoch and not commands
     return Result(
-        Effects(tuple(commands), next_s, effects.rationale), stored, tuple(decisions), rests=quiet, next_tick_s=next_s
+        Effects(tuple(commands), next_s, effects.rationale), stored, tuple(decisions), no_op=quiet, next_tick_s=next_s
     )
 
 
@@ -296,7 +303,7 @@ def _named(workers: Mapping[Mode, int], stored: Mapping[str, Any], cluster: Serv
 
 
 def _shard_pools(
-    turn: Turn, cluster: Servers, named: Mapping[PoolKey, Mapping[str, Layout]]
+    turn: LoopTurn, cluster: Servers, named: Mapping[PoolKey, Mapping[str, Layout]]
 ) -> tuple[shard_dynamo.ShardPool, ...]:
     card = turn.service.model_card
     seen = arrivals(turn.service, turn.now, snapshot.look_back_s())
@@ -340,7 +347,7 @@ def _shard_pools(
     return tuple(found)
 
 
-def _reaching(turn: Turn, classes: Sequence[ClassNow]) -> dict[str, tuple[float, Lengths, Limits]]:
+def _reaching(turn: LoopTurn, classes: Sequence[ClassNow]) -> dict[str, tuple[float, Lengths, Limits]]:
     """What comes to the pools of each class: its own requests, and those that smaller ones hand on (rate, mean lengths,
     the strictest limits of those that are present)."""
     state = ControllerState.objects.filter(kind=Loop.SCALE, service=turn.service).first()
@@ -356,7 +363,7 @@ def _reaching(turn: Turn, classes: Sequence[ClassNow]) -> dict[str, tuple[float,
         if total > 0.0:
             lengths = together([(rps, one.lengths) for rps, one in arriving])
         present = [one.demand.limits for rps, one in arriving if rps > 0.0] or [own.demand.limits]
-        found[own.cell.name] = (total * (1.0 - share), lengths, strictest(present))
+        found[own.request_class.name] = (total * (1.0 - share), lengths, strictest(present))
     return found
 
 

@@ -51,12 +51,12 @@ def place(
     def attainment(placement: GroupPlacement) -> float:
         served = 0.0
         for name, rps in demand.items():
-            served += min(rps, sum(rates[name, n] for n, held in enumerate(placement.models) if name in held))
+            served += min(rps, sum(rates[name, n] for n, models in enumerate(placement.models) if name in models))
         return served / sum(demand.values())
 
     one_each = dict.fromkeys(options, 1.0)
     found = select_models([[str(n)] for n in range(len(nodes))], 1.0, one_each, attainment).placement
-    return {name: tuple(n for n, held in enumerate(found.models) if name in held) for name in options}
+    return {name: tuple(n for n, models in enumerate(found.models) if name in models) for name in options}
 
 
 def _carries(node: NodeView, option: PartitionOption, tp: int) -> float:

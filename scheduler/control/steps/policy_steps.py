@@ -29,7 +29,7 @@ C = TypeVar("C", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class LoopTurn:
     """One turn of a loop of a service. `state` is what the same step left last time; of the carbon loop, the plan in
     force, whoever made it. `fresh`: it is the first turn under this policy."""
 
@@ -43,7 +43,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A controller's answer, and its new state as JSON. `rests`: there was nothing to decide, which is told once.
+    """A controller's answer, and its new state as JSON. `no_op`: there was nothing to decide, which is reported once.
 
     `next_tick_s`: when the step wants its turn before its next epoch.
     """
@@ -51,7 +51,7 @@ class Result:
     effects: Effects
     state: dict[str, Any]
     per_pool: tuple[PoolDecision, ...] = ()
-    rests: bool = False
+    no_op: bool = False
     next_tick_s: float | None = None
 
 
@@ -85,11 +85,11 @@ def nothing_to_do() -> Result:
 # -- carbon ----------------------------------------------------------------------------------------
 
 
-def freesh_step(turn: Turn) -> Result:
+def freesh_step(turn: LoopTurn) -> Result:
     """FREESH eq. 1; where no plan carries the demand, the one that carries most of it."""
     if turn.fresh:
         service_policy.provide(turn.service)
-    obs, told = snapshot.carbon(turn.service, turn.knobs, turn.now, turn.reporting)
+    obs, faults = snapshot.carbon(turn.service, turn.knobs, turn.now, turn.reporting)
     pinned, own = in_force.pins(turn.service), config(Loop.CARBON, turn.knobs, carbon.CarbonConfig)
     present = in_force.without_pins(plan_from_json(turn.state), pinned)
     plan, effects = recordings.step(carbon.step, present, obs, own)
@@ -98,12 +98,12 @@ def freesh_step(turn: Turn) -> Result:
         effects = replace(effects, commands=())
     plan = in_force.with_pins(plan, pinned)
     if plan is None:
-        return _unplanned(turn, _amiss(effects, told))
+        return _unplanned(turn, _with_faults(effects, faults))
     option = next((found for found in obs.partitions if found.name == plan.partition), None)
-    return Result(_amiss(effects, told), _plan_state(plan, option, turn.state))
+    return Result(_with_faults(effects, faults), _plan_state(plan, option, turn.state))
 
 
-def shared_out_step(turn: Turn) -> Result:
+def shared_out_step(turn: LoopTurn) -> Result:
     """No carbon loop: one partition, and its pools' GPUs by load."""
     knobs = turn.knobs
     if turn.fresh:
@@ -112,7 +112,7 @@ def shared_out_step(turn: Turn) -> Result:
         nodes = model_groups.nodes_of(turn.service, turn.now, turn.reporting)
     else:
         nodes = snapshot.offered_nodes(turn.service, turn.reporting)
-    obs, told = snapshot.shared_out(turn.service, knobs, turn.now, nodes)
+    obs, faults = snapshot.shared_out(turn.service, knobs, turn.now, nodes)
     own = shared_out.SharedOutConfig(
         tp=_largest_tp(turn),
         fill=knobs.fill,
@@ -124,13 +124,13 @@ def shared_out_step(turn: Turn) -> Result:
     plan, effects = recordings.step(shared_out.step, None if turn.fresh else present, obs, own)
     plan = in_force.with_pins(plan or present, pinned)
     if plan is None:
-        return _unplanned(turn, _amiss(effects, told))
+        return _unplanned(turn, _with_faults(effects, faults))
     option = obs.partition if plan.partition == obs.partition.name else None
-    rests = effects.rationale.reason is Reason.POLICY
-    return Result(_amiss(effects, told), _plan_state(plan, option, turn.state), rests=rests)
+    no_op = effects.rationale.reason is Reason.POLICY
+    return Result(_with_faults(effects, faults), _plan_state(plan, option, turn.state), no_op=no_op)
 
 
-def _largest_tp(turn: Turn) -> int:
+def _largest_tp(turn: LoopTurn) -> int:
     """DynamoLLM's loops deal in servers that are all alike: no instance is larger than one."""
     if "dynamo" not in (turn.knobs.scale, turn.knobs.shard):
         return turn.knobs.tp
@@ -138,22 +138,22 @@ def _largest_tp(turn: Turn) -> int:
     return turn.knobs.tp if cluster is None else cluster.size
 
 
-def _amiss(effects: Effects, told: tuple[str, ...]) -> Effects:
-    """Classes that are not planned for as they should be are told with every plan."""
-    if not told:
+def _with_faults(effects: Effects, faults: tuple[str, ...]) -> Effects:
+    """Adds to the rationale which classes are not planned for as they should be, with every plan."""
+    if not faults:
         return effects
     why = effects.rationale
     reason = why.reason if why.reason in (Reason.POLICY, Reason.NO_DATA) else Reason.INFEASIBLE
-    return replace(effects, rationale=replace(why, reason=reason, summary=" ".join([why.summary, *told])))
+    return replace(effects, rationale=replace(why, reason=reason, summary=" ".join([why.summary, *faults])))
 
 
-def _unplanned(turn: Turn, effects: Effects) -> Result:
+def _unplanned(turn: LoopTurn, effects: Effects) -> Result:
     """There is no plan in force yet. What is missing, a feed or a node, may come at any moment and a whole period would
-    be long to wait for it: it wants its turn whenever it is asked, and what stays the same is told once.
+    be long to wait for it: it wants its turn whenever it is asked, and what stays the same is reported once.
     """
     why = effects.rationale.summary
     asked_s = turn.now.timestamp()
-    return Result(effects, {"waits": why}, rests=turn.state.get("waits") == why, next_tick_s=asked_s)
+    return Result(effects, {"waits": why}, no_op=turn.state.get("waits") == why, next_tick_s=asked_s)
 
 
 def _plan_state(plan: CarbonPlan, option: PartitionOption | None, before: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _plan_state(plan: CarbonPlan, option: PartitionOption | None, before: Mappin
 # -- scale -----------------------------------------------------------------------------------------
 
 
-def fleet_step(turn: Turn) -> Result:
+def fleet_step(turn: LoopTurn) -> Result:
     observation = snapshot.scale(turn.service, turn.knobs, turn.now, carbon_plan(turn.service))
     if not observation.pools:
         return nothing_to_do()
@@ -181,7 +181,7 @@ def fleet_step(turn: Turn) -> Result:
     return Result(effects, to_json(state), per_pool)
 
 
-def static_step(turn: Turn) -> Result:
+def static_step(turn: LoopTurn) -> Result:
     """The plan's instances, and no others; where TP degrees are another loop's, what fits on the plan's GPUs."""
     plan = carbon_plan(turn.service)
     if plan is None:
@@ -193,9 +193,9 @@ def static_step(turn: Turn) -> Result:
         if present != planned and not (within and turn.knobs.shard != "off"):
             text = f"{pool_name(key)}: the plan's instances, which policy {turn.service.policy} keeps."
             decisions.append(PoolDecision(key, planned, True, Rationale(Reason.POLICY, text)))
-    text = f"Policy {turn.service.policy} keeps the plan's instances: the scale loop rests."
+    text = f"Policy {turn.service.policy} keeps the plan's instances: the scale loop has nothing to decide."
     commands = tuple(ScaleTo(own.pool, own.workers) for own in decisions)
-    return Result(Effects(commands, None, Rationale(Reason.POLICY, text)), {}, tuple(decisions), rests=True)
+    return Result(Effects(commands, None, Rationale(Reason.POLICY, text)), {}, tuple(decisions), no_op=True)
 
 
 def planned_workers(service: Service, plan: CarbonPlan) -> dict[PoolKey, tuple[dict[Mode, int], dict[Mode, int]]]:
@@ -212,7 +212,7 @@ def planned_workers(service: Service, plan: CarbonPlan) -> dict[PoolKey, tuple[d
 # -- shard -----------------------------------------------------------------------------------------
 
 
-def mix_step(turn: Turn) -> Result:
+def mix_step(turn: LoopTurn) -> Result:
     observation = snapshot.shard(turn.service, turn.knobs, turn.now, carbon_plan(turn.service))
     if not observation.pools:
         return nothing_to_do()
@@ -227,6 +227,6 @@ def mix_step(turn: Turn) -> Result:
     return Result(effects, to_json(found), per_pool)
 
 
-def off_step(turn: Turn) -> Result:
-    text = f"Policy {turn.service.policy} changes no TP degree by a mix: the shard loop rests."
-    return Result(Effects((), None, Rationale(Reason.POLICY, text)), {}, rests=True)
+def off_step(turn: LoopTurn) -> Result:
+    text = f"Policy {turn.service.policy} changes no TP degree by a mix: the shard loop has nothing to decide."
+    return Result(Effects((), None, Rationale(Reason.POLICY, text)), {}, no_op=True)

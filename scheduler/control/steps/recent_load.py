@@ -20,17 +20,18 @@ from pools.models import Instance
 from scheduler import agents
 from scheduler.control.snapshot.recorded_demand import Declared
 from scheduler.control.snapshot.snapshot import ClassNow
-from scheduler.control.steps.policy_steps import Turn, period_s
+from scheduler.control.steps.policy_steps import LoopTurn, period_s
 from telemetry.models import RequestRecord
 
 LONGEST_S = 600.0  # requests that run longer are not looked for
 UNDER_WAY_S = 2.0  # that records take from the gateway to the database
-MEMORY = "lately"  # in the loop's state
+MEMORY = "recent_load"  # in the loop's state
+MEMORY_0_1 = "lately"  # the same in a state that version 0.1 wrote; the next version need not read it
 _LEAST_SHARE, _MOST_PERIODS = 0.5, 3.0  # of a period: turns closer than that measure nothing; later ones are no memory
 
 
 @dataclass(frozen=True, slots=True)
-class Lately:
+class RecentLoad:
     """By class: requests a second that came, and those that wait at engines (a class without a report has none).
 
     `memory`: what the next turn is to find in its state under `MEMORY`.
@@ -41,14 +42,14 @@ class Lately:
     memory: Mapping[str, Any]
 
 
-def look(turn: Turn, classes: Mapping[str, ClassNow], declared: Declared | None) -> Lately:
+def measure(turn: LoopTurn, classes: Mapping[str, ClassNow], declared: Declared | None) -> RecentLoad:
     """Of a new service no less than was declared."""
     now_s, period = turn.now.timestamp(), period_s(Loop.SCALE, turn.knobs)
     under_way, waiting, heard = _at_engines(turn)
-    before = turn.state.get(MEMORY, {})
+    before = turn.state.get(MEMORY, turn.state.get(MEMORY_0_1, {}))
     since_s = now_s - before.get("at_s", -_MOST_PERIODS * period)
     if since_s < _LEAST_SHARE * period and classes.keys() <= before["rates_rps"].keys():
-        return Lately(before["rates_rps"], waiting, before)  # two turns on end, or out of order
+        return RecentLoad(before["rates_rps"], waiting, before)  # two turns on end, or out of order
     known = 0.0 < since_s <= _MOST_PERIODS * period
     window_s = since_s if known else period
     counts = _ended(turn, window_s)
@@ -60,12 +61,12 @@ def look(turn: Turn, classes: Mapping[str, ClassNow], declared: Declared | None)
         ended = sum(counts.values()) if name == only else counts[name]
         rates[name] = max(0.0, (ended + more) / window_s)
     if declared is not None:
-        name = declared.class_name([own.cell for own in classes.values()])
+        name = declared.class_name([own.request_class for own in classes.values()])
         rates[name] = max(rates[name], declared.rps)
-    return Lately(rates, waiting, {"at_s": now_s, "under_way": under_way, "heard": heard, "rates_rps": rates})
+    return RecentLoad(rates, waiting, {"at_s": now_s, "under_way": under_way, "heard": heard, "rates_rps": rates})
 
 
-def _at_engines(turn: Turn) -> tuple[dict[str, int], dict[str, int], list[str]]:
+def _at_engines(turn: LoopTurn) -> tuple[dict[str, int], dict[str, int], list[str]]:
     """Requests at the engines of each class and how many of them wait, as agents say now; and who has said so.
 
     Only between the same agents' reports a difference tells of arrivals.
@@ -83,7 +84,7 @@ def _at_engines(turn: Turn) -> tuple[dict[str, int], dict[str, int], list[str]]:
     return dict(every), dict(waiting), sorted(states)
 
 
-def _ended(turn: Turn, window_s: float) -> Counter[str | None]:
+def _ended(turn: LoopTurn, window_s: float) -> Counter[str | None]:
     """Requests of each class that ended in the time before now, as far as records can have come."""
     until = turn.now - timedelta(seconds=UNDER_WAY_S)
     since = until - timedelta(seconds=window_s)

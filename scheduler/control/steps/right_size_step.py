@@ -25,7 +25,7 @@ from scheduler.control.snapshot import snapshot
 from scheduler.control.snapshot.recorded_demand import arrivals
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps import dynamollm_steps, recent_load
-from scheduler.control.steps.policy_steps import Result, Turn, alpha, nothing_to_do, period_s
+from scheduler.control.steps.policy_steps import LoopTurn, Result, alpha, nothing_to_do, period_s
 from scheduler.json_values import workers_from_json
 from telemetry.carbon.site_signals import for_decisions
 
@@ -36,7 +36,7 @@ AHEAD_S, AHEAD_STEPS = 1800.0, 6  # of carbon: a move should pay for longer than
 WAIT_SHARE, TPOT_SHARE = 0.42, 0.45
 
 
-def scale(turn: Turn) -> Result:
+def scale(turn: LoopTurn) -> Result:
     """One period of every class."""
     pools = list(
         turn.service.pools.filter(request_class__partition=turn.service.partition_id)
@@ -47,26 +47,26 @@ def scale(turn: Turn) -> Result:
         return nothing_to_do()
     seen = arrivals(turn.service, turn.now, snapshot.look_back_s())
     classes = snapshot.classes_now(turn.service, turn.knobs, turn.service.partition, seen, 1)
-    load = recent_load.look(turn, {own.cell.name: own for own in classes}, seen.declared)
+    load = recent_load.measure(turn, {own.request_class.name: own for own in classes}, seen.declared)
     fleet = _Fleet(turn, pools)
     steps = max(1, round(LOOK_S / period_s(Loop.SCALE, turn.knobs)))
     before = turn.state.get("classes", {})
     stored: dict[str, Any] = {}
-    told: list[Effects] = []
+    effects_by_class: list[Effects] = []
     for own in classes:
-        name = own.cell.name
+        name = own.request_class.name
         known = before.get(name, {})
-        lately_rps = [*known.get("rates_rps", ()), load.rates_rps[name]][-steps:]
-        obs = fleet.observed(own, tuple(lately_rps), load.waiting.get(name, 0))
+        recent_rps = [*known.get("rates_rps", ()), load.rates_rps[name]][-steps:]
+        obs = fleet.observed(own, tuple(recent_rps), load.waiting.get(name, 0))
         present = _as_it_is(_recalled(known), fleet.asked(name))
         state, effects = recordings.step(right_size.step, present, obs, _config(turn))
         fleet.take(state, obs.offers)
-        stored[name] = {"rates_rps": lately_rps, "state": record(state)}
-        told.append(effects)
-    return _answer(pools, told, {"classes": stored, recent_load.MEMORY: load.memory})
+        stored[name] = {"rates_rps": recent_rps, "state": record(state)}
+        effects_by_class.append(effects)
+    return _answer(pools, effects_by_class, {"classes": stored, recent_load.MEMORY: load.memory})
 
 
-def _config(turn: Turn) -> RightSizeConfig:
+def _config(turn: LoopTurn) -> RightSizeConfig:
     return RightSizeConfig(
         period_s(Loop.SCALE, turn.knobs),
         headroom=alpha(Loop.SCALE, turn.knobs),
@@ -96,7 +96,7 @@ def _as_it_is(state: RightSizeState | None, asked: Mapping[Kind, int]) -> RightS
 class _Fleet:
     """What is offered to one class after the other."""
 
-    def __init__(self, turn: Turn, pools: Sequence[Pool]) -> None:
+    def __init__(self, turn: LoopTurn, pools: Sequence[Pool]) -> None:
         self._turn = turn
         self._pools = pools
         self._sites = {pool.site_id: pool.site for pool in pools}
@@ -141,12 +141,12 @@ class _Fleet:
         caps = {site.name: site.power_cap_w / site.pue for site in self._sites.values() if site.power_cap_w is not None}
         return RightSizeObservation(
             self._turn.now.timestamp(),
-            PoolKey("", own.cell.name),
+            PoolKey("", own.request_class.name),
             rates_rps,
             offers,
             _planned(own, offers),
             {site: max(0.0, cap_w - self._drawn_w[site]) for site, cap_w in caps.items()},
-            dict(self._standing.get(own.cell.name, {})),
+            dict(self._standing.get(own.request_class.name, {})),
             waiting,
         )
 
@@ -171,7 +171,7 @@ class _Fleet:
         return room
 
     def take(self, state: RightSizeState | None, offers: Sequence[Offer]) -> None:
-        """What a class has, or is about to have, is not there for the next; a cap reckons with the most it may draw."""
+        """What a class has, or is about to have, is not there for the next; a cap counts the most that it may draw."""
         most_w = {offer.kind: float(offer.profile.watts.max()) for offer in offers}
         for (site, mode), count in ({} if state is None else state.workers).items():
             self._taken[site, mode.gpu] += count * mode.tp
@@ -187,11 +187,11 @@ def _planned(own: ClassNow, offers: Sequence[Offer]) -> Limits:
     return in_time(offers, kept, [(limits.e2e_s - (limits.ttft_s or 0.0)) / max(1.0, own.lengths.output_tokens)])
 
 
-def _answer(pools: Sequence[Pool], told: Sequence[Effects], state: dict[str, Any]) -> Result:
+def _answer(pools: Sequence[Pool], effects_by_class: Sequence[Effects], state: dict[str, Any]) -> Result:
     present = {PoolKey(pool.site.name, pool.request_class.name): workers_from_json(pool.workers) for pool in pools}
     commands: list[ScaleTo] = []
     decisions = []
-    for effects in told:
+    for effects in effects_by_class:
         for command in effects.commands:
             if isinstance(command, ScaleTo) and command.pool in present:
                 move = f"{workers_text(present[command.pool])} -> {workers_text(command.workers)}"
@@ -200,7 +200,7 @@ def _answer(pools: Sequence[Pool], told: Sequence[Effects], state: dict[str, Any
                 whole = Rationale(why.reason, text, why.inputs, why.alternatives)
                 decisions.append(PoolDecision(command.pool, command.workers, True, whole))
                 commands.append(command)
-    whys = [effects.rationale for effects in told]
+    whys = [effects.rationale for effects in effects_by_class]
     inputs = {why.summary.partition(":")[0]: dict(why.inputs) for why in whys}
     summary = Rationale(gravest(why.reason for why in whys), " ".join(why.summary for why in whys), inputs)
-    return Result(Effects(tuple(commands), None, summary), state, tuple(decisions), rests=not commands)
+    return Result(Effects(tuple(commands), None, summary), state, tuple(decisions), no_op=not commands)

@@ -1,4 +1,4 @@
-"""The one way in which people change what they own: checked, told apart from accidents, written down, then published.
+"""Checks, stores, records and publishes what people change of what they own.
 
 Forms, imports and REST call these; nothing else writes such rows for a person.
 """
@@ -43,7 +43,7 @@ def create(actor: Actor, instance: M, related: Related | None = None) -> M:
 
     Raises:
         ValidationError: By field, in words; nothing is written.
-        PermissionDenied: The actor's role does not reach that far.
+        PermissionDenied: The actor's role is not for that site.
     """
     owned = registry.of(instance)
     instance.pk = None
@@ -65,7 +65,7 @@ def update(actor: Actor, instance: M, related: Related | None = None) -> M:
 
     Raises:
         ValidationError: By field, in words; nothing is written.
-        PermissionDenied: The actor's role does not reach that far.
+        PermissionDenied: The actor's role is not for that site.
     """
     owned = registry.of(instance)
     model = type(instance)
@@ -104,7 +104,7 @@ def delete(actor: Actor, instance: Model) -> None:
 
     Raises:
         ValidationError: It is in use; the words name by what. Versions are never deleted.
-        PermissionDenied: The actor's role does not reach that far.
+        PermissionDenied: The actor's role is not for that site.
     """
     owned = registry.of(instance)
     _allowed(actor, owned, instance)
@@ -112,8 +112,8 @@ def delete(actor: Actor, instance: Model) -> None:
         raise ValidationError(
             f"a {owned.one} is never deleted, since settled figures rest on it: enter another one that counts from then"
         )
-    if held := consequences.held_by(instance):
-        raise ValidationError(f"{instance} is in use by {held}: delete or change that first")
+    if users := consequences.users_of(instance):
+        raise ValidationError(f"{instance} is in use by {users}: delete or change that first")
     audit.record(actor, "deleted", instance, audit.values(instance), None)
     try:
         with transaction.atomic():
@@ -207,7 +207,7 @@ def _publish_on_commit() -> None:
 
 
 def publish_soon() -> None:
-    """Asks a worker to tell gateways and agents now; they are told every few seconds anyway."""
+    """Asks a worker to publish to gateways and agents now; that happens every few seconds anyway."""
     try:
         current_app.send_task(PUBLISH_TASK, expires=PUBLISH_EXPIRES_S, retry=False)
     except (OperationalError, redis.RedisError, OSError) as error:

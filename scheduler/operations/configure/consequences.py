@@ -1,6 +1,6 @@
-"""What would follow if a row were stored as it is: told beside the form, before anything is stored.
+"""What would follow if a row were stored as it is: shown beside the form, before anything is stored.
 
-An error keeps it from being stored; a warning is for the operator to judge; an info is only told.
+An error keeps it from being stored; a warning is for the operator to judge; an info is only shown.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def of(instance: Model) -> tuple[Consequence, ...]:
 def of_deletion(instance: Model) -> tuple[Consequence, ...]:
     """What holds it, and what would go with it."""
     found = []
-    if held := held_by(instance):
-        found.append(Consequence("error", "", f"{instance} is in use by {held}: delete or change that first."))
+    if users := users_of(instance):
+        found.append(Consequence("error", "", f"{instance} is in use by {users}: delete or change that first."))
     for name, count in _going_with(instance):
         found.append(Consequence("warning", "", f"{count} {name} would be deleted with it."))
     return tuple(found)
 
 
-def held_by(instance: Model) -> str:
+def users_of(instance: Model) -> str:
     """Rows that must go first, by name; empty: nothing holds it."""
     found: list[str] = []
     count = 0
@@ -102,9 +102,9 @@ def _site(site: Site) -> Iterator[Consequence]:
         yield Consequence("error", "time_zone", f"{error}.")
     before = Site.objects.filter(pk=site.pk).first() if site.pk else None
     if before and before.currency != site.currency:
-        held = Tariff.objects.filter(site=site).count() + GpuRate.objects.filter(site=site).count()
-        if held:
-            text = f"{held} tariffs and rates of this site are in {before.currency}: sums need one currency."
+        priced = Tariff.objects.filter(site=site).count() + GpuRate.objects.filter(site=site).count()
+        if priced:
+            text = f"{priced} tariffs and rates of this site are in {before.currency}: sums need one currency."
             yield Consequence("error", "currency", text)
     if before and before.pue != site.pue and Pue.objects.filter(site=site).exists():
         text = "This site has PUEs over time, which count instead for settled figures; plans take this one."
@@ -238,11 +238,15 @@ def _slo(slo: Slo) -> Iterator[Consequence]:
         return
     known = limits_of(service)
     limits = Limits(**{**_as_dict(known), f"{slo.kind}_s": slo.objective_s})
-    cells = {cell.pk: cell for cell in RequestClass.objects.filter(partition=service.partition_id)}
-    free = dict.fromkeys(cells, Limits())
-    lengths = {pk: published_profiles.typical(service, cell) for pk, cell in cells.items()}
-    anywhere = not service.pools.exists()  # who has not said yet where it may run is told what it could do
-    found = published_profiles.mode_profiles(service, cells, lengths, dict.fromkeys(cells, limits), anywhere)
+    request_classes = {
+        request_class.pk: request_class for request_class in RequestClass.objects.filter(partition=service.partition_id)
+    }
+    free = dict.fromkeys(request_classes, Limits())
+    lengths = {pk: published_profiles.typical(service, request_class) for pk, request_class in request_classes.items()}
+    anywhere = not service.pools.exists()  # who has not said yet where it may run sees what it could do
+    found = published_profiles.mode_profiles(
+        service, request_classes, lengths, dict.fromkeys(request_classes, limits), anywhere
+    )
     if not found:
         nodes = "node" if anywhere else "node at its sites"
         text = (
@@ -252,19 +256,22 @@ def _slo(slo: Slo) -> Iterator[Consequence]:
         yield Consequence("info", "objective_s", text)
         return
     able = {pk for (pk, _), profile in found.items() if mode_failure(profile, limits) is None}
-    failing = sorted((cell for pk, cell in cells.items() if pk not in able), key=lambda cell: cell.rank)
+    failing = sorted(
+        (request_class for pk, request_class in request_classes.items() if pk not in able),
+        key=lambda request_class: request_class.rank,
+    )
     if not failing:
         return
-    alone = published_profiles.mode_profiles(service, cells, lengths, free, anywhere)
+    alone = published_profiles.mode_profiles(service, request_classes, lengths, free, anywhere)
     own = Limits(**{f"{slo.kind}_s": slo.objective_s})
     best = _best(alone, slo.kind)
     met = best is None or best <= slo.objective_s
     reached = f": best {slo.get_kind_display()} {_milliseconds(best)}" if best is not None else ""
-    if len(failing) == len(cells) and not met:
+    if len(failing) == len(request_classes) and not met:
         text = f"This SLO cannot be met by any profile of this model{reached}."
     else:
         also = "" if own == limits else " with the service's other SLOs"
-        names = ", ".join(cell.name for cell in failing)
+        names = ", ".join(request_class.name for request_class in failing)
         text = f"No mode keeps this SLO{also} for {names}{reached}; these classes are planned without limits."
     yield Consequence("warning", "objective_s", text)
 
@@ -285,15 +292,21 @@ def _milliseconds(value_s: float) -> str:
 def _pool(pool: Pool) -> Iterator[Consequence]:
     service = Service.objects.filter(pk=pool.service_id).select_related("model_card").first()
     site = Site.objects.filter(pk=pool.site_id).first()
-    cell = RequestClass.objects.filter(pk=pool.request_class_id).select_related("partition").first()
-    if service is None or site is None or cell is None:
+    request_class = RequestClass.objects.filter(pk=pool.request_class_id).select_related("partition").first()
+    if service is None or site is None or request_class is None:
         return
-    if not Partition.objects.filter(Q(services=service) | Q(active_services=service), pk=cell.partition_id).exists():
+    if not Partition.objects.filter(
+        Q(services=service) | Q(active_services=service), pk=request_class.partition_id
+    ).exists():
         own = _list(service.partitions.values_list("name", flat=True))
-        text = f"{cell} is not of a partition that {service} may use: {own or 'it has none'}."
+        text = f"{request_class} is not of a partition that {service} may use: {own or 'it has none'}."
         yield Consequence("error", "request_class", text)
     before = Pool.objects.filter(pk=pool.pk).first() if pool.pk else None
-    moved = before and (before.service_id, before.site_id, before.request_class_id) != (service.pk, site.pk, cell.pk)
+    moved = before and (before.service_id, before.site_id, before.request_class_id) != (
+        service.pk,
+        site.pk,
+        request_class.pk,
+    )
     if moved and Instance.objects.filter(pool=pool).exists():
         yield Consequence("error", "", "Instances were started for this pool: make another one instead.")
     nodes = Node.objects.filter(cluster__site=site, gpus__isnull=False).distinct()
@@ -314,16 +327,18 @@ def _pool(pool: Pool) -> Iterator[Consequence]:
 
 
 def _partner_pools(service: Service, site: Site) -> int:
-    cells = RequestClass.objects.filter(Q(partition__services=service) | Q(partition__active_services=service))
-    return cells.distinct().count() - Pool.objects.filter(service=service, site=site).count()
+    request_classes = RequestClass.objects.filter(
+        Q(partition__services=service) | Q(partition__active_services=service)
+    )
+    return request_classes.distinct().count() - Pool.objects.filter(service=service, site=site).count()
 
 
-def _request_class(cell: RequestClass) -> Iterator[Consequence]:
-    partition = Partition.objects.filter(pk=cell.partition_id).first()
+def _request_class(request_class: RequestClass) -> Iterator[Consequence]:
+    partition = Partition.objects.filter(pk=request_class.partition_id).first()
     if partition is None:
         return
-    for other in partition.classes.exclude(pk=cell.pk):
-        if _overlap(cell, other):
+    for other in partition.classes.exclude(pk=request_class.pk):
+        if _overlap(request_class, other):
             text = f"It overlaps {other.name}: a request that is in both goes to the one of the lower rank."
             yield Consequence("warning", "input_min", text)
     users = Service.objects.filter(partition=partition)
@@ -382,11 +397,11 @@ def _version(row: Version) -> Iterator[Consequence]:
         return
     ends = [other.valid_to for other in others if other.valid_from < row.valid_from]
     if ends and None not in ends and (last := max(end for end in ends if end is not None)) < row.valid_from:
-        text = f"Nothing holds from {last:%Y-%m-%d %H:%M} until then: that time has no {_kind(row)}."
+        text = f"Nothing is valid from {last:%Y-%m-%d %H:%M} until then: that time has no {_kind(row)}."
         yield Consequence("warning", "valid_from", text)
     later = min((other.valid_from for other in others if other.valid_from > row.valid_from), default=None)
     if later is not None and row.valid_to is not None and row.valid_to < later:
-        text = f"Nothing holds from {row.valid_to:%Y-%m-%d %H:%M} until {later:%Y-%m-%d %H:%M}."
+        text = f"Nothing is valid from {row.valid_to:%Y-%m-%d %H:%M} until {later:%Y-%m-%d %H:%M}."
         yield Consequence("warning", "valid_to", text)
     newest = max(other.valid_from for other in others)
     if row.valid_from <= newest:

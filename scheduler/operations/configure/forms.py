@@ -45,7 +45,7 @@ class OwnedForm(forms.ModelForm):  # type: ignore[type-arg]  # it is generic for
         try:
             super()._post_clean()  # type: ignore[misc]
         except (ObjectDoesNotExist, TypeError, AttributeError):
-            if not self.errors:  # a row's own check looked at a field that is missing, which has been told
+            if not self.errors:  # a row's own check looked at a field that is missing, which has been reported
                 raise
 
     def validate_constraints(self) -> None:

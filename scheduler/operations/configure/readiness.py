@@ -78,7 +78,7 @@ def _models(now: datetime) -> Iterator[Step]:
     names = list(ModelCard.objects.values_list("name", flat=True))
     yield _step("model", names, "Enter the model that is to be served.", "models")
     cut = list(Partition.objects.exclude(classes=None).values_list("name", flat=True))
-    words = "Enter a partition and its classes: how requests are told apart. One class without bounds is enough."
+    words = "Enter a partition and its classes: how requests are distinguished. One class without bounds is enough."
     yield _step("partition", cut, words, "classes" if Partition.objects.exists() else "partitions")
 
 

@@ -190,7 +190,7 @@ _ALL = (
         ),
         ("partition", "name"),
         ("partition", "name", "rank", "input_min", "input_max", "output_min", "output_max"),
-        help="A cell of a partition. Lower bounds are inclusive, upper ones exclusive; empty: no bound.",
+        help="A request class of a partition. Lower bounds are inclusive, upper ones exclusive; empty: no bound.",
     ),
     Owned(
         "profiles",

@@ -31,17 +31,17 @@ def broken(row: Model, leave_out: Collection[str] = ()) -> dict[str, list[str]]:
         try:
             constraint.validate(type(row), row, exclude=set(leave_out))
         except ValidationError:
-            for name, words in _told(row, constraint):
+            for name, words in _broken(row, constraint):
                 found.setdefault(name, []).append(words)
     return found
 
 
-def _told(row: Model, constraint: CheckConstraint) -> Iterator[tuple[str, str]]:
+def _broken(row: Model, constraint: CheckConstraint) -> Iterator[tuple[str, str]]:
     condition = constraint.condition
     leaves = list(_leaves(condition)) if isinstance(condition, Q) else []
-    told = {name: words for name, lookup, limit in leaves if (words := _words(row, name, lookup, limit))}
-    if told:
-        yield from told.items()
+    broken = {name: words for name, lookup, limit in leaves if (words := _words(row, name, lookup, limit))}
+    if broken:
+        yield from broken.items()
         return
     names = ", ".join(dict.fromkeys(name for name, _, _ in leaves)) or constraint.name
     yield "", f"{names} do not go together"

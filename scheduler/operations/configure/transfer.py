@@ -29,7 +29,7 @@ MOST_BYTES = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RowOutcome:
     """What became, or would become, of one row. `line`: where it begins in the file."""
 
     line: int
@@ -84,7 +84,7 @@ def _cell(value: object) -> str:
     return json.dumps(value) if isinstance(value, (list, dict, bool)) else str(value)
 
 
-def bring_in(actor: Actor, owned: Owned, text: str, format: str, *, dry_run: bool) -> list[Outcome]:
+def bring_in(actor: Actor, owned: Owned, text: str, format: str, *, dry_run: bool) -> list[RowOutcome]:
     """Reads rows and enters or changes them, found by `lookup`. With one refused, none is stored; nor in a dry run.
 
     Raises:
@@ -103,7 +103,7 @@ def bring_in(actor: Actor, owned: Owned, text: str, format: str, *, dry_run: boo
 
 def _one(
     actor: Actor, owned: Owned, line: int, values: Mapping[str, Any], names: dict[type[Model], dict[str, Model]]
-) -> Outcome:
+) -> RowOutcome:
     label = "/".join(str(values.get(name) or "") for name in owned.lookup)
     try:
         with transaction.atomic():
@@ -113,14 +113,14 @@ def _one(
             notes = [f"{name}: {' '.join(texts)}" for name, texts in error.message_dict.items()]
         else:
             notes = error.messages
-        return Outcome(line, label, "refused", tuple(note.removeprefix("__all__: ") for note in notes))
+        return RowOutcome(line, label, "refused", tuple(note.removeprefix("__all__: ") for note in notes))
     except PermissionDenied as error:
-        return Outcome(line, label, "refused", (str(error),))
+        return RowOutcome(line, label, "refused", (str(error),))
 
 
 def _entered(
     actor: Actor, owned: Owned, line: int, values: Mapping[str, Any], names: dict[type[Model], dict[str, Model]]
-) -> Outcome:
+) -> RowOutcome:
     data = {name: _given(owned, name, value, names) for name, value in values.items()}
     instance = _stored(owned, data)
     before = None if instance is None else audit.values(instance)
@@ -135,7 +135,7 @@ def _entered(
         what = "unchanged" if audit.values(made) == before else "changed"
     if type(made) in names:
         names[type(made)][key_of(made)] = made
-    return Outcome(line, key_of(made), what, notes)
+    return RowOutcome(line, key_of(made), what, notes)
 
 
 def _texts(errors: Iterable[ValidationError]) -> list[str]:

@@ -34,14 +34,14 @@ def of_several(rows: Iterable[Model], store: Callable[[Model], object]) -> list[
 
 def tried(row: Model, store: Callable[[Model], object]) -> Tried:
     """Stores a row; the transaction around it is the caller's to roll back."""
-    told = list(of(row))
+    consequences = list(of(row))
     try:
         with transaction.atomic():
             store(row)
     except ValidationError as error:
-        known = {(item.field, item.text) for item in told}
-        told += [item for item in _refused(error) if (item.field, item.text) not in known]
-    return Tried(str(row), tuple(told))
+        known = {(item.field, item.text) for item in consequences}
+        consequences += [item for item in _refused(error) if (item.field, item.text) not in known]
+    return Tried(str(row), tuple(consequences))
 
 
 def _refused(error: ValidationError) -> list[Consequence]:

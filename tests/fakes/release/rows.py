@@ -111,7 +111,7 @@ def _people(actor: Actor, seeded: seed.Seeded) -> None:
 
 
 def _decided(actor: Actor, seeded: seed.Seeded) -> None:
-    pauses.set_mode(actor, seeded.service, "approve", 600.0)
+    pauses.set_control_mode(actor, seeded.service, "approve", 600.0)
     state, _ = ControllerState.objects.get_or_create(kind="scale", service=seeded.service)
     Approval.objects.create(
         epoch=Epoch.objects.filter(kind="scale").first(),

@@ -32,7 +32,7 @@ from pools.models import ApiKey, Service, Site, Tenant
 from pools.services import hash_secret, register_key
 from scheduler.batches import batch_keys, batch_runner, lifecycle, planning, tenant_files
 from scheduler.batches.input_lines import ENDPOINTS
-from scheduler.batches.sending import GatewaySender, Outcome, Request
+from scheduler.batches.sending import GatewaySender, LineOutcome, Request
 from scheduler.control.apply import publish
 from scheduler.models import Batch, BatchLine, Decision, File
 from telemetry.models import CarbonFeed, CarbonPoint
@@ -463,7 +463,7 @@ def test_second_runner_leaves_at_once_when_one_is_at_work(bench: Bench) -> None:
 class FakeSender:
     """Answers nothing by itself; `others` wait in the gateway's lines."""
 
-    def __init__(self, answer: Callable[[Request], Outcome] | None = None) -> None:
+    def __init__(self, answer: Callable[[Request], LineOutcome] | None = None) -> None:
         self.others: int | None = 0
         self.flying: dict[int, Request] = {}
         self.most = 0
@@ -475,7 +475,7 @@ class FakeSender:
         self.flying[request.line] = request
         self.most = max(self.most, len(self.flying))
 
-    def collect(self, timeout_s: float) -> list[Outcome]:
+    def collect(self, timeout_s: float) -> list[LineOutcome]:
         time.sleep(0.01)
         if self._answer is None:
             return []
@@ -493,8 +493,8 @@ class FakeSender:
     def close(self) -> None: ...
 
 
-def ok(request: Request) -> Outcome:
-    return Outcome(request.line, 200, b'{"usage":{"prompt_tokens":1,"completion_tokens":2}}', "rid")
+def ok(request: Request) -> LineOutcome:
+    return LineOutcome(request.line, 200, b'{"usage":{"prompt_tokens":1,"completion_tokens":2}}', "rid")
 
 
 def made_batch(service: Service, count: int, window_s: float = 3_600.0) -> Batch:
@@ -575,13 +575,13 @@ def test_fewer_lines_are_under_way_when_others_wait(service: Service) -> None:
     assert lane.window == 4.0, "not known: it stays"
 
 
-def test_refused_lines_come_again_when_told_to(service: Service) -> None:
+def test_refused_lines_come_again_when_the_gateway_says_so(service: Service) -> None:
     made_batch(service, 3)
     answers = iter([429, 503, 401, 200, 200, 200])
 
-    def busy(request: Request) -> Outcome:
+    def busy(request: Request) -> LineOutcome:
         status = next(answers)
-        return ok(request) if status == 200 else Outcome(request.line, status, retry_after_s=0.05)
+        return ok(request) if status == 200 else LineOutcome(request.line, status, retry_after_s=0.05)
 
     sender = FakeSender(busy)
     assert batch_runner.work(lambda: sender)
@@ -592,7 +592,7 @@ def test_refused_lines_come_again_when_told_to(service: Service) -> None:
 def test_result_is_written_once_when_a_line_was_sent_twice(service: Service) -> None:
     batch = made_batch(service, 1)
     row = batch.lines.get()
-    outcome = Outcome(row.pk, 200, b'{"usage":{"prompt_tokens":1,"completion_tokens":2}}')
+    outcome = LineOutcome(row.pk, 200, b'{"usage":{"prompt_tokens":1,"completion_tokens":2}}')
     assert batch_runner.store(row, outcome)
     assert not batch_runner.store(row, dataclasses.replace(outcome, status=500))
     batch.refresh_from_db()

@@ -1,4 +1,4 @@
-"""Changes to what an operator owns: checked, told beforehand, written down; and what is in use stays."""
+"""Changes to what an operator owns: checked, shown beforehand, written down; and what is in use stays."""
 
 from datetime import timedelta
 
@@ -95,7 +95,7 @@ def test_the_holder_is_named_when_something_in_use_is_deleted(service, operator)
     assert any("decisions" in item.text or "pool" in item.text for item in consequences.of_deletion(service))
 
 
-def test_best_latency_is_told_when_an_slo_cannot_be_met(service):
+def test_best_latency_is_shown_when_an_slo_cannot_be_met(service):
     slo = Slo(service=service, kind="tpot", objective_s=0.0005)
     (text,) = texts(slo, "warning")
     assert "cannot be met by any profile of this model: best TPOT" in text
@@ -104,7 +104,7 @@ def test_best_latency_is_told_when_an_slo_cannot_be_met(service):
     assert texts(slo, "warning") == []
 
 
-def test_cap_below_idle_power_is_told_when_a_site_is_changed(service):
+def test_cap_below_idle_power_is_shown_when_a_site_is_changed(service):
     at = Site.objects.exclude(clusters=None).first()
     at.power_cap_w = 10.0
     assert "idle" in texts(at, "warning")[0]
@@ -112,7 +112,7 @@ def test_cap_below_idle_power_is_told_when_a_site_is_changed(service):
     assert texts(at, "warning") == []
 
 
-def test_a_model_too_large_is_told_when_no_node_holds_it(service):
+def test_a_model_too_large_is_shown_when_no_node_holds_it(service):
     assert texts(ModelCard(name="Llama3-70B", max_model_len=8192), "info")
     assert "does not know" in texts(ModelCard(name="Nobody-7B", max_model_len=8192), "warning")[0]
 
@@ -133,7 +133,7 @@ def test_versions_stay_when_a_tariff_is_edited(service):
         ),
     )
     first.price_per_kwh, first.valid_from, first.valid_to, first.version = 0.2, now, None, "2"
-    assert "Nothing holds from" in texts(first, "warning")[0]
+    assert "Nothing is valid from" in texts(first, "warning")[0]
     second = changes.update(SYSTEM, first)
     assert second.pk != Tariff.objects.get(version="1").pk
     assert list(Tariff.objects.filter(site=at).values_list("price_per_kwh", flat=True)) == [0.1, 0.2]

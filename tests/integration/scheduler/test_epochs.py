@@ -202,7 +202,7 @@ def test_first_plan_is_made_when_the_feeds_answer_within_the_same_period(service
     kept = list(feeds)
     feeds.delete()
     assert epochs.run(service, Loop.CARBON, now).decisions.get().reason == "no_data"
-    assert epochs.run(service, Loop.CARBON, now + timedelta(seconds=10)) is None  # the same is told once
+    assert epochs.run(service, Loop.CARBON, now + timedelta(seconds=10)) is None  # the same is reported once
     assert Epoch.objects.count() == 1
     CarbonPoint.objects.bulk_create(kept)
     assert epochs.run(service, Loop.CARBON, now + timedelta(seconds=20)).status == "applied"
@@ -401,7 +401,7 @@ def test_carbon_stays_unknown_when_a_part_of_it_is(service, redis_client, now):
     at = moment(int(now.timestamp()) // 60 * 60.0)
     decision = epochs.run(service, Loop.CARBON, at).decisions.get(kind="carbon")
     instance = Instance.objects.first()
-    gpus = [hold.gpu for hold in instance.gpu_holds.all()]
+    gpus = [one.gpu for one in instance.gpu_holds.all()]
     for gpu, grams in zip(gpus, [0.5, None], strict=False):
         EnergyEntry.objects.create(
             gpu=gpu,
@@ -501,8 +501,8 @@ def test_gpus_are_given_once_when_carbon_and_scale_and_settling_run_at_once(redi
         thread.join(timeout=60)
     assert errors == []
     assert set(Epoch.objects.filter(due_at__gt=now).values_list("kind", flat=True)) == {"carbon", "scale"}
-    held = list(InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu_id", flat=True))
-    assert len(held) == len(set(held))
+    allocated = list(InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu_id", flat=True))
+    assert len(allocated) == len(set(allocated))
 
 
 def test_declared_load_is_planned_for_when_no_request_was_ever_made(service, now):

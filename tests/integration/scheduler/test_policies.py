@@ -66,7 +66,7 @@ def run_all(service, at):
 
 
 def later(redis_client, at, by_s):
-    """The agents have done as they were told, and report at that moment."""
+    """The agents have done as they should, and report at that moment."""
     at += timedelta(seconds=by_s)
     report_all(redis_client, at=at)
     refresh(at)
@@ -110,19 +110,19 @@ def test_every_loop_runs_when_a_policy_is_in_force(service, redis_client, now, n
     live = list(Instance.objects.filter(desired="running"))
     assert live
     assert len(live) == sum(sum(pool.workers.values()) for pool in active)
-    held = InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu", flat=True)
-    assert len(held) == len(set(held)) == sum(instance.tp for instance in live)
+    allocated = InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu", flat=True)
+    assert len(allocated) == len(set(allocated)) == sum(instance.tp for instance in live)
     assert max(instance.tp for instance in live) <= own.tp
     assert set(desired(redis_client)) == {str(instance.uid) for instance in live}
-    # Taken again, on what they were told, the steps decide the same.
+    # Taken again, on what they were given, the steps decide the same.
     again = [step for epoch in Epoch.objects.all() for step in replay(epoch)]
     assert [step for step in again if not step.same] == []
     assert again
 
 
 @EACH
-def test_loops_rest_or_hold_when_nothing_changes(service, redis_client, now, name):
-    """A second turn on the same fleet and load: what rests leaves no row, and nobody restarts."""
+def test_loops_leave_no_row_or_hold_when_nothing_changes(service, redis_client, now, name):
+    """A second turn on the same fleet and load: a loop without a choice leaves no row, and nobody restarts."""
     set_policy(service, name)
     requests_came(now, count=300, over_s=100)
     run_all(service, now)
@@ -139,15 +139,20 @@ def test_loops_rest_or_hold_when_nothing_changes(service, redis_client, now, nam
 
 
 @EACH
-def test_gateways_and_agents_are_told_when_a_policy_is_in_force(service, redis_client, now, name):
+def test_policy_is_published_to_gateways_and_agents_when_it_is_in_force(service, redis_client, now, name):
     set_policy(service, name)
     run_all(service, now)
     tasks.publish()
-    told, own = fleet(redis_client).policy, knobs(name)
-    assert (told.route, told.order, told.split, told.admission) == (own.route, own.order, own.split, own.admission)
-    assert (told.by_share, told.engine_priority) == (own.by_share, own.engine_priority)
-    assert told.emergencies == own.emergencies
-    assert (told.throttle, told.retail) == (own.clock == "throttle", own.clock == "retail")
+    published, own = fleet(redis_client).policy, knobs(name)
+    assert (published.route, published.order, published.split, published.admission) == (
+        own.route,
+        own.order,
+        own.split,
+        own.admission,
+    )
+    assert (published.by_share, published.engine_priority) == (own.by_share, own.engine_priority)
+    assert published.emergencies == own.emergencies
+    assert (published.throttle, published.retail) == (own.clock == "throttle", own.clock == "retail")
     instances = desired(redis_client).values()
     assert instances
     assert {item.clock.policy for item in instances} == {own.clock}
@@ -157,7 +162,7 @@ def test_gateways_and_agents_are_told_when_a_policy_is_in_force(service, redis_c
     assert all(item.limits.tpot_s for item in instances)
 
 
-def test_engines_are_told_how_many_requests_to_run_when_the_policy_says_so(service, redis_client, now):
+def test_number_of_requests_to_run_is_published_to_engines_when_the_policy_says_so(service, redis_client, now):
     set_policy(service, "dynaserve", max_num_seqs=4)
     run_all(service, now)
     tasks.publish()
@@ -166,15 +171,15 @@ def test_engines_are_told_how_many_requests_to_run_when_the_policy_says_so(servi
     }
 
 
-def test_gateways_are_told_what_the_model_card_and_the_operator_say_of_a_service(service, redis_client, now):
+def test_what_the_model_card_and_the_operator_say_of_a_service_is_published_to_gateways(service, redis_client, now):
     card = service.model_card
     card.tokenizer, card.hugging_face_id = "/models/llama3/tokenizer.json", "meta-llama/Meta-Llama-3-70B-Instruct"
     card.save()
     tasks.publish()
-    told = fleet(redis_client)
-    assert (told.tokenizer, told.hugging_face_id) == (card.tokenizer, card.hugging_face_id)
+    published = fleet(redis_client)
+    assert (published.tokenizer, published.hugging_face_id) == (card.tokenizer, card.hugging_face_id)
     lengths = (service.expected_prompt_tokens, service.expected_output_tokens)
-    assert (told.expected_prompt_tokens, told.expected_output_tokens) == lengths
+    assert (published.expected_prompt_tokens, published.expected_output_tokens) == lengths
 
 
 def test_shares_of_a_class_add_up_when_a_plan_is_published(service, redis_client, now):
@@ -197,7 +202,7 @@ def test_policy_decision_is_left_once_when_a_loop_rests(service, redis_client, n
         now = later(redis_client, now, 61)
         assert run_all(service, now) == [None, None, None]
     assert Decision.objects.count() == count
-    states = {run.kind: run.rests for run in selectors.last_epochs({"carbon": 60.0, "scale": 60.0, "shard": 20.0})}
+    states = {run.kind: run.no_choice for run in selectors.last_epochs({"carbon": 60.0, "scale": 60.0, "shard": 20.0})}
     assert states == {"carbon": True, "scale": True, "shard": True}
 
 
@@ -269,9 +274,9 @@ def test_policy_is_refused_with_words_when_it_makes_no_sense(service, name, over
 def test_partitions_of_policies_are_made_once_when_asked_for(service):
     assert ensure_partition("dynamo") == Partition.objects.get(name="dynamo")
     assert RequestClass.objects.filter(partition__name="dynamo").count() == 9
-    cell = RequestClass.objects.get(partition__name="dynamo", name="MS")
-    assert (cell.input_min, cell.input_max, cell.output_max) == (256, 1024, 100)
-    assert (cell.ttft_threshold_s, cell.tpot_threshold_s) == (0.4, 0.1)
+    request_class = RequestClass.objects.get(partition__name="dynamo", name="MS")
+    assert (request_class.input_min, request_class.input_max, request_class.output_max) == (256, 1024, 100)
+    assert (request_class.ttft_threshold_s, request_class.tpot_threshold_s) == (0.4, 0.1)
     count = Pool.objects.count()
     ensure_pools(service, ensure_partition("whole"))
     assert Pool.objects.count() == count
@@ -290,8 +295,8 @@ def test_fleet_is_planned_for_what_it_carries_when_demand_is_beyond_it(service, 
     assert decision.reason == "infeasible"
     assert "Planned for" in decision.summary
     assert decision.commands
-    held = InstanceGpu.objects.filter(released_at__isnull=True).count()
-    assert held >= 20
+    allocated = InstanceGpu.objects.filter(released_at__isnull=True).count()
+    assert allocated >= 20
 
 
 def test_class_is_planned_without_its_limits_when_no_mode_keeps_them(service, redis_client, now):
@@ -462,15 +467,15 @@ def test_step_has_its_turn_before_its_next_epoch_when_it_asks_for_it(service, re
 def test_requests_that_came_are_those_that_ended_and_those_under_way_more(service, redis_client, now):
     whole = Partition.objects.get(name="whole")
     classes = {
-        own.cell.name: own
+        own.request_class.name: own
         for own in snapshot.classes_now(service, knobs("throttllem"), whole, arrivals(service, now, 300), 1)
     }
     requests_came(now - timedelta(seconds=7), count=30, over_s=10)
     nodes = sorted(Node.objects.values_list("name", flat=True))
 
-    def looked(before, declared=None):
-        turn = epochs.Turn(service, knobs("throttllem"), now, set(nodes), {recent_load.MEMORY: before}, False)
-        return recent_load.look(turn, classes, declared)
+    def looked(before, declared=None, key=recent_load.MEMORY):
+        turn = epochs.LoopTurn(service, knobs("throttllem"), now, set(nodes), {key: before}, False)
+        return recent_load.measure(turn, classes, declared)
 
     first = looked({}).rates_rps["ALL"]
     assert 0.0 < first < 3.5
@@ -479,6 +484,9 @@ def test_requests_that_came_are_those_that_ended_and_those_under_way_more(servic
     node = Node.objects.filter(cluster__site=pool.site).first()
     report(redis_client, node.name, [start_instance(pool, node, 4)], running=20, waiting=4)
     assert looked(before).rates_rps["ALL"] == pytest.approx(first + 2.0)
+    assert looked(before, key=recent_load.MEMORY_0_1).rates_rps["ALL"] == pytest.approx(first + 2.0), (
+        "a state of version 0.1"
+    )
     assert looked(before | {"heard": nodes[1:]}).rates_rps["ALL"] == pytest.approx(first)
     for by_s in (1.0, -0.2):  # of two turns at once either may have been asked for first
         at_once = before | {"at_s": now.timestamp() - by_s}
@@ -488,7 +496,7 @@ def test_requests_that_came_are_those_that_ended_and_those_under_way_more(servic
     assert looked({}, replace(declared, rps=0.1)).rates_rps == {"ALL": first}
 
 
-# -- GreenServe's fleet loop ------------------------------------------------------------------------
+# -- GreenServe's fleet loop -----------------------------------------------------------------------
 
 
 def cleanest(service, at):
@@ -561,13 +569,13 @@ def test_fleet_is_taken_over_as_it_stands_when_the_policy_changes(service, redis
 def test_measured_times_replace_published_ones_when_instances_have_started(service, redis_client, now):
     set_policy(service, "dynamollm")
     run_all(service, now)
-    turn = epochs.Turn(service, knobs("dynamollm"), now, set(), {}, False)
+    turn = epochs.LoopTurn(service, knobs("dynamollm"), now, set(), {}, False)
     assert measured_overheads.table(turn.service, turn.now).seconds == {}
     for instance in Instance.objects.all():
         Instance.objects.filter(pk=instance.pk).update(
             ready_at=instance.created_at + timedelta(seconds=7), state="ready"
         )
-    turn = epochs.Turn(service, knobs("dynamollm"), timezone.now(), set(), {}, False)
+    turn = epochs.LoopTurn(service, knobs("dynamollm"), timezone.now(), set(), {}, False)
     assert list(measured_overheads.table(turn.service, turn.now).seconds.values()) == [pytest.approx(7.0)]
 
 

@@ -11,6 +11,7 @@ from core.types import Loop
 from greenserve.commands.decisions import decisions
 from pools import demo
 from scheduler.control import epochs, service_policy
+from scheduler.control.recordings import GIVEN_0_1
 from scheduler.models import Epoch
 from telemetry.carbon.feeds import refresh_feed
 from telemetry.models import CarbonFeed
@@ -44,6 +45,17 @@ def test_steps_decide_the_same_when_they_are_taken_again(recorded):
     assert found["steps"] >= len(recorded) == 3
 
 
+def test_recordings_of_version_0_1_are_read_when_they_have_the_key_of_then(recorded):
+    for epoch in recorded.values():
+        notes = [
+            {GIVEN_0_1 if key == "given" else key: value for key, value in note.items()} for note in epoch.recording
+        ]
+        Epoch.objects.filter(pk=epoch.pk).update(recording=notes)
+    code, found = replayed("--service", "llama3-70b")
+    assert (code, found["differ"]) == (0, [])
+    assert found["steps"] >= len(recorded)
+
+
 def another_number(notes):
     """A command gives one GPU more."""
     text = json.dumps(notes[0]["commands"])
@@ -65,7 +77,7 @@ def another_reason(notes):
 
 def another_question(notes):
     """The same answer, but no class had a server."""
-    nodes = notes[0]["told"]["$tuple"][1]["fields"]["nodes"]
+    nodes = notes[0]["given"]["$tuple"][1]["fields"]["nodes"]
     assert any(count for _, count in nodes["$map"])
     nodes["$map"] = [[key, 0] for key, _ in nodes["$map"]]
     return notes
@@ -82,7 +94,7 @@ def another_question(notes):
         ("shard", another_reason),
     ],
 )
-def test_difference_is_told_when_a_recording_was_altered(recorded, kind, alter):
+def test_difference_is_reported_when_a_recording_was_altered(recorded, kind, alter):
     epoch = recorded[kind]
     Epoch.objects.filter(pk=epoch.pk).update(recording=alter(epoch.recording))
     code, found = replayed()

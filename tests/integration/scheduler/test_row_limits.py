@@ -13,7 +13,7 @@ pytestmark = pytest.mark.django_db  # PostgreSQL judges them
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "expected"),
     [
         (Site(pue=1.2, currency="USD", power_cap_w=5.0), {}),
         (Site(pue=1.2, currency="USD"), {}),
@@ -27,10 +27,10 @@ pytestmark = pytest.mark.django_db  # PostgreSQL judges them
         ),
     ],
 )
-def test_a_broken_limit_is_told_in_words_at_its_field(row: Any, told: dict[str, list[str]]) -> None:
+def test_a_broken_limit_is_described_at_its_field(row: Any, expected: dict[str, list[str]]) -> None:
     found = row_limits.broken(row)
-    assert found.keys() == told.keys()
-    for name, words in told.items():
+    assert found.keys() == expected.keys()
+    for name, words in expected.items():
         assert found[name][0].startswith(words[0])
 
 

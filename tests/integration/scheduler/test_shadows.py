@@ -1,4 +1,4 @@
-"""A shadow on the GPUs of the engine that it replaces: when memory allows it, and who holds what meanwhile."""
+"""A shadow on the GPUs of the engine that it replaces: when memory allows it, and which GPUs each has meanwhile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.utils import timezone
 from pools import demo, wire
 from pools.models import Instance, InstanceGpu, ModelCard, Node
 from scheduler.control.apply import apply
-from scheduler.control.apply.gpu_memory import holds_two
+from scheduler.control.apply.gpu_memory import fits_two
 from tests.fakes.house import start_instance
 
 pytestmark = pytest.mark.django_db
@@ -41,9 +41,9 @@ def test_shadow_holds_gpus_beside_the_old_one_and_has_them_alone_when_that_has_g
     start_instance(pool, Node.objects.get(name=NODE), tp=4)
     old, new = placed(pool, {"A100-80GB/TP2": 1})
     assert (new.tp, new.replaces, old.desired) == (2, [str(old.uid)], "running")
-    both = {hold.gpu_id for hold in new.gpu_holds.all()}
-    assert both < {hold.gpu_id for hold in old.gpu_holds.all()}
-    assert all(hold.beside for hold in new.gpu_holds.all())
+    both = {one.gpu_id for one in new.gpu_holds.all()}
+    assert both < {one.gpu_id for one in old.gpu_holds.all()}
+    assert all(one.beside for one in new.gpu_holds.all())
     third = Instance.objects.create(pool=pool, node=new.node, model_card=new.model_card, gpu_type=new.gpu_type, tp=1)
     with pytest.raises(IntegrityError), transaction.atomic():
         InstanceGpu.objects.create(instance=third, gpu_id=min(both), beside=True)
@@ -53,8 +53,8 @@ def test_shadow_holds_gpus_beside_the_old_one_and_has_them_alone_when_that_has_g
     old.refresh_from_db()
     assert old.desired == "draining"
     apply.finish_drains({NODE: wire.AgentState(NODE, "b", 0.0, None, [])}, timezone.now())
-    held = InstanceGpu.objects.filter(released_at=None)
-    assert {(hold.instance_id, hold.beside) for hold in held} == {(new.pk, False)}
+    allocated = InstanceGpu.objects.filter(released_at=None)
+    assert {(one.instance_id, one.beside) for one in allocated} == {(new.pk, False)}
 
 
 def test_old_one_drains_first_when_its_card_gives_it_all_memory(pool):
@@ -77,15 +77,15 @@ def test_old_one_drains_first_when_its_card_gives_it_all_memory(pool):
         ({"max_model_len": 10**9}, False),
     ],
 )
-def test_memory_holds_two_by_card_and_gpu(pool, changes, fits):
+def test_memory_fits_two_by_card_and_gpu(pool, changes, fits):
     instance = start_instance(pool, Node.objects.get(name=NODE), tp=1)
     card = pool.service.model_card
     for name, value in changes.items():
         setattr(card, name, value)
-    assert holds_two(card, 1, list(instance.gpu_holds.all())) is fits
+    assert fits_two(card, 1, list(instance.gpu_holds.all())) is fits
 
 
 def test_simulated_nodes_keep_gpus_apart(pool):
     Node.objects.filter(name=NODE).update(simulated=True)
     instance = start_instance(pool, Node.objects.get(name=NODE), tp=1)
-    assert not holds_two(pool.service.model_card, 1, list(instance.gpu_holds.all()))
+    assert not fits_two(pool.service.model_card, 1, list(instance.gpu_holds.all()))

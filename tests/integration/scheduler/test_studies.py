@@ -15,7 +15,7 @@ from django.utils import timezone
 from core.simulator.runs.runner import requests_of
 from pools.access.audit import Actor
 from pools.models import AuditEntry, Job, Membership, Service
-from scheduler.models import ServiceMode, Study, StudyRun
+from scheduler.models import ControlMode, RunState, Study, StudyRun
 from scheduler.whatif import (
     applying,
     comparing,
@@ -148,7 +148,7 @@ def test_an_empty_period_says_what_there_is_when_nothing_came_then(operator: Any
         study_requests.ask({"base": "fleet", "traffic": wanted, "runs": ["single_pool"]}, operator)
 
     assert caught.value.field == "traffic.from"
-    assert scenario_traffic.reach() is not None
+    assert scenario_traffic.recorded_period() is not None
 
 
 @pytest.mark.parametrize(
@@ -200,17 +200,17 @@ def test_a_study_stops_when_it_is_cancelled(operator: Any, monkeypatch: pytest.M
     queued, begun = asked(operator), asked(operator)
     assert studies.cancel(queued)
     assert not running.run(queued.pk)
-    assert set(queued.runs.values_list("state", flat=True)) == {StudyRun.State.CANCELLED}
+    assert set(queued.runs.values_list("state", flat=True)) == {RunState.CANCELLED}
 
-    def tell(turn: running.Turn, run: StudyRun, share: float | None, at_s: float) -> None:
+    def tell(turn: running.StudyTurn, run: StudyRun, share: float | None, at_s: float) -> None:
         studies.cancel(begun)
         turn.check()
 
-    monkeypatch.setattr(running.Turn, "tell", tell)
+    monkeypatch.setattr(running.StudyTurn, "tell", tell)
     assert not running.run(begun.pk)
     begun.job.refresh_from_db()
     assert begun.job.state == Job.State.CANCELLED
-    assert set(begun.runs.values_list("state", flat=True)) == {StudyRun.State.CANCELLED}
+    assert set(begun.runs.values_list("state", flat=True)) == {RunState.CANCELLED}
     assert not studies.cancel(begun)
 
 
@@ -219,7 +219,7 @@ def test_a_lost_worker_leaves_no_study_running_for_ever(operator: Any) -> None:
     now = timezone.now()
     turn = running._take(study.pk)
     assert turn is not None
-    study.runs.filter(index=0).update(state=StudyRun.State.RUNNING, progress=0.5)
+    study.runs.filter(index=0).update(state=RunState.RUNNING, progress=0.5)
     assert running.mind(now, sent(given)) == 0  # it is heard of
 
     assert running.mind(now + timedelta(minutes=5), sent(given)) == 1
@@ -232,7 +232,7 @@ def test_a_lost_worker_leaves_no_study_running_for_ever(operator: Any) -> None:
     study.job.refresh_from_db()
     assert study.job.state == Job.State.FAILED
     assert "lost 2 times" in study.job.error
-    assert set(study.runs.values_list("state", flat=True)) == {StudyRun.State.FAILED}
+    assert set(study.runs.values_list("state", flat=True)) == {RunState.FAILED}
 
 
 def test_a_queued_study_is_sent_again_when_nobody_took_it(operator: Any) -> None:
@@ -249,9 +249,9 @@ def test_one_run_fails_by_itself_when_the_scenario_is_not_for_its_policy(operato
     running.run(study.pk)
 
     states = dict(study.runs.values_list("policy", "state"))
-    assert states["single_pool"] == StudyRun.State.DONE
+    assert states["single_pool"] == RunState.DONE
     failed = study.runs.get(policy="dynaserve")
-    if failed.state == StudyRun.State.FAILED:
+    if failed.state == RunState.FAILED:
         assert failed.error
     study.job.refresh_from_db()
     assert study.job.state == Job.State.DONE
@@ -267,7 +267,7 @@ def test_a_runs_policy_is_the_services_when_it_is_applied(operator: Any) -> None
     service = Service.objects.get(pk=seeded.service.pk)
     assert (service.policy, service.knobs) == ("freesh", {"order": "fcfs"})
     assert found.left_out == {"margin_s": 2}
-    assert service.mode.mode == ServiceMode.Mode.ADVISE
+    assert service.mode.mode == ControlMode.ADVISE
     assert AuditEntry.objects.filter(action="applied", user_id=operator.pk).exists()
     with pytest.raises(BadStudy, match="simulator only"):
         applying.of(static)

@@ -52,7 +52,7 @@ def test_event_arrives_once_and_signed(receiver):
     assert "/hook" not in json.dumps(list(AuditEntry.objects.values("before", "after")))
 
 
-def test_what_was_before_the_subscription_is_not_told(receiver):
+def test_what_was_before_the_subscription_is_not_sent(receiver):
     done(finished_at=datetime.now(UTC) - timedelta(minutes=1))
     webhooks.subscribe(Actor(), "ops", receiver.url, ["job.ended"])
     assert webhooks.collect(datetime.now(UTC)) == 0

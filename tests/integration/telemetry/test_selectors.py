@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from core.fairness import jain
 from pools.models import Gpu, Pool
 from scheduler import selectors as scheduler_selectors
-from scheduler.models import Decision
+from scheduler.models import Decision, DecisionKind
 from telemetry import selectors
 from telemetry.ledger import energy_entries
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuSample, MeterMark, RequestRecord
@@ -294,10 +294,10 @@ def test_decision_list_leaves_the_heavy_columns_in_the_database(fleet):
         connection,
     ) as queries:
         found = scheduler_selectors.recent_decisions(2)
-    assert len(queries) == len(Decision.Kind.values)
+    assert len(queries) == len(DecisionKind.values)
     assert not any("alternatives" in q["sql"] for q in queries)
     assert [d.at for d in found] == sorted((d.at for d in found), reverse=True)
-    assert {d.kind for d in found} == set(Decision.Kind.values) - {Decision.Kind.DEFERRAL}, "no batch has come"
+    assert {d.kind for d in found} == set(DecisionKind.values) - {DecisionKind.DEFERRAL}, "no batch has come"
 
 
 def test_ticks_leave_out_holds_and_the_clock(fleet):

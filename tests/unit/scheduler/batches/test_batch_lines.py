@@ -14,7 +14,7 @@ from scheduler.batches import input_lines as batch_lines
 from scheduler.batches.input_lines import Checked, Checker, split
 from scheduler.batches.planning import RateMeter
 from scheduler.batches.results import Fate, fate_of, result_line, retry_in_s, usage_of
-from scheduler.batches.sending import Outcome
+from scheduler.batches.sending import LineOutcome
 from scheduler.batches.tenant_files import CHUNK_BYTES, rechunk
 from scheduler.models import BatchLine
 
@@ -73,7 +73,7 @@ def test_fault_names_line_and_field(row: bytes, code: str, param: str | None) ->
     assert [(fault.line, fault.code, fault.param) for fault in checker.faults] == [(2, code, param)]
 
 
-def test_faults_of_several_lines_and_of_the_whole_are_told() -> None:
+def test_faults_of_several_lines_and_of_the_whole_are_reported() -> None:
     assert [f.code for f in read(raw("a"), raw("a"))[1].faults] == ["duplicate_custom_id"]
     other = raw("b", body={"model": "other"})
     assert [f.code for f in read(raw("a"), other)[1].faults] == ["mismatched_model"]
@@ -102,8 +102,8 @@ def test_chunks_are_of_one_size_but_for_the_last() -> None:
     assert sizes == [CHUNK_BYTES, CHUNK_BYTES, 2_800_000 - 2 * CHUNK_BYTES]
 
 
-def outcome(status: int | None, body: bytes = b"{}", **more: Any) -> Outcome:
-    return Outcome(1, status, body, "rid", **more)
+def outcome(status: int | None, body: bytes = b"{}", **more: Any) -> LineOutcome:
+    return LineOutcome(1, status, body, "rid", **more)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def outcome(status: int | None, body: bytes = b"{}", **more: Any) -> Outcome:
         (outcome(502), Fate.AGAIN),
     ],
 )
-def test_what_an_end_means_for_the_line(found: Outcome, fate: Fate) -> None:
+def test_what_an_end_means_for_the_line(found: LineOutcome, fate: Fate) -> None:
     assert fate_of(found, 1, 3) is fate
     assert fate_of(found, 3, 3) is (Fate.DONE if fate is Fate.AGAIN else fate)
 

@@ -1,4 +1,4 @@
-"""Which instance stands where: each rule by itself, and the laws that hold for any fleet."""
+"""Which instance stands where: each rule by itself, and the laws that are true of any fleet."""
 
 from dataclasses import replace
 from itertools import count
@@ -199,7 +199,7 @@ def test_every_plan_keeps_the_books_when_anything_is_wanted(fleet):
 @given(fleets())
 @settings(max_examples=examples(40), deadline=None)
 def test_plan_settles_when_it_is_carried_out_step_by_step(fleet):
-    """Agents do as told between plans: after a few rounds nothing changes any more, unless something fits nowhere."""
+    """Agents carry plans out between them: after a few rounds nothing changes, unless something fits nowhere."""
     wants, live, nodes = fleet
     numbers = count(1000)
     for _ in range(12):

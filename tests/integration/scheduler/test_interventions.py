@@ -1,4 +1,4 @@
-"""What a person holds, with the real epochs: pauses, advice, approvals, and overrides that plans are made around."""
+"""Interventions, with the real epochs: pauses, advice, approvals, and overrides that plans are made around."""
 
 from datetime import timedelta
 
@@ -64,7 +64,7 @@ def desired(client):
 
 def test_loop_decides_nothing_when_it_is_paused(service, redis_client, operator, now):
     epochs.run(service, Loop.CARBON, now)
-    held = pauses.pause(operator, service, "carbon", "the grid operator rings", now + timedelta(hours=1))
+    paused = pauses.pause(operator, service, "carbon", "the grid operator rings", now + timedelta(hours=1))
     at = later(redis_client, now)
     requests_came(at, count=1500, over_s=100)
     for by_s in (0, 61, 122):
@@ -76,7 +76,7 @@ def test_loop_decides_nothing_when_it_is_paused(service, redis_client, operator,
     assert epochs.run(service, Loop.CARBON, at) is not None
     again = pauses.pause(operator, service, "carbon", "once more")
     assert pauses.resume(operator, again).ended_at
-    assert held.reason in AuditEntry.objects.filter(action="paused").earliest("pk").after["reason"]
+    assert paused.reason in AuditEntry.objects.filter(action="paused").earliest("pk").after["reason"]
 
 
 def test_clocks_go_to_the_top_when_the_clock_loop_is_paused(service, redis_client, operator, now):
@@ -89,7 +89,7 @@ def test_clocks_go_to_the_top_when_the_clock_loop_is_paused(service, redis_clien
 
 
 def test_nothing_is_carried_out_when_a_service_is_advised(service, operator, now):
-    pauses.set_mode(operator, service, "advise")
+    pauses.set_control_mode(operator, service, "advise")
     epoch = epochs.run(service, Loop.CARBON, now)
     assert epoch.status == "advised"
     decision = epoch.decisions.get()
@@ -101,7 +101,7 @@ def test_nothing_is_carried_out_when_a_service_is_advised(service, operator, now
 
 
 def test_plan_is_carried_out_when_it_is_approved(service, redis_client, operator, now):
-    pauses.set_mode(operator, service, "approve", approve_within_s=600)
+    pauses.set_control_mode(operator, service, "approve", approve_within_s=600)
     epoch = epochs.run(service, Loop.CARBON, now)
     assert (epoch.status, Instance.objects.count()) == ("waiting", 0)
     assert approvals.approve(operator, epoch.approval).status == "approved"
@@ -117,7 +117,7 @@ def test_plan_is_carried_out_when_it_is_approved(service, redis_client, operator
 
 
 def test_approval_is_out_of_date_when_the_state_has_moved(service, redis_client, operator, now):
-    pauses.set_mode(operator, service, "approve", approve_within_s=600)
+    pauses.set_control_mode(operator, service, "approve", approve_within_s=600)
     first = epochs.run(service, Loop.CARBON, now).approval
     service.pools.filter(pk=service.pools.first().pk).update(workers={"A100-80GB/TP4": 1})
     assert approvals.approve(operator, first).status == "outdated"
@@ -143,18 +143,18 @@ def test_plans_are_made_around_a_pool_when_its_workers_are_pinned(service, redis
     mode = next(iter(Instance.objects.filter(node__cluster__site=pool.site).values_list("gpu_type", flat=True)), None)
     mode = mode or Node.objects.filter(cluster__site=pool.site).first().gpus.first().gpu_type
     own = {f"{mode}/TP2": 1}
-    held = overrides.pin_workers(operator, pool, own, timezone.now() + timedelta(hours=1), "a trial")
+    override = overrides.pin_workers(operator, pool, own, timezone.now() + timedelta(hours=1), "a trial")
     assert service_policy.taken_up(service, now)
     at = later(redis_client, now)
     assert [epoch.status for epoch in epochs.run_now(service, at) if epoch.status == "failed"] == []
     pool.refresh_from_db()
     assert (pool.workers, pool.gpu_budget) == (own, {mode: 2})
     for _ in range(4):  # where the site is full, others drain first
-        report_all(redis_client, at=at)  # what nodes say holds for seconds
+        report_all(redis_client, at=at)  # what nodes say is valid for seconds
         epochs.settle(redis_client, at)
     assert Instance.objects.filter(pool=pool, desired="running").count() == 1
-    told = service.pools.exclude(workers={}).filter(site=pool.site)
-    assert sum(sum(p.gpu_budget.values()) for p in told) <= sum(n.gpus.count() for n in _nodes(pool.site))
+    planned = service.pools.exclude(workers={}).filter(site=pool.site)
+    assert sum(sum(p.gpu_budget.values()) for p in planned) <= sum(n.gpus.count() for n in _nodes(pool.site))
     service.refresh_from_db()
     assert service.partition == pool.request_class.partition
     # The next turns leave it alone; when it has ended by itself, it is the plan's again.
@@ -163,7 +163,7 @@ def test_plans_are_made_around_a_pool_when_its_workers_are_pinned(service, redis
     pool.refresh_from_db()
     assert pool.workers == own
     assert not service_policy.taken_up(service, at)
-    Override.objects.filter(pk=held.pk).update(
+    Override.objects.filter(pk=override.pk).update(
         created_at=timezone.now() - timedelta(hours=2), expires_at=timezone.now() - timedelta(seconds=1)
     )
     assert service_policy.taken_up(service, at)
@@ -176,13 +176,13 @@ def _nodes(site):
 def test_plans_leave_a_site_when_it_is_drained(service, redis_client, operator, now):
     epochs.run(service, Loop.CARBON, now)
     site = Instance.objects.first().node.cluster.site
-    held = overrides.drain_site(operator, site, timezone.now() + timedelta(hours=1), "new transformer")
+    override = overrides.drain_site(operator, site, timezone.now() + timedelta(hours=1), "new transformer")
     service.refresh_from_db()
     assert service_policy.taken_up(service, now)
     epochs.run_now(service, later(redis_client, now))
     assert not service.pools.filter(site=site).exclude(workers={}).exists()
     assert service.pools.exclude(workers={}).exists()
-    assert overrides.end(operator, held).ended_at
+    assert overrides.end(operator, override).ended_at
 
 
 def test_partition_stays_when_it_is_pinned(service, redis_client, operator, now):
@@ -198,7 +198,7 @@ def test_partition_stays_when_it_is_pinned(service, redis_client, operator, now)
         overrides.pin_partition(operator, service, Partition.objects.create(name="elsewhere"), until, "no")
 
 
-def test_clock_is_told_to_agents_when_it_is_fixed(service, redis_client, operator, now):
+def test_clock_is_published_to_agents_when_it_is_fixed(service, redis_client, operator, now):
     epochs.run(service, Loop.CARBON, now)
     instance = Instance.objects.first()
     until = timezone.now() + timedelta(hours=1)
@@ -213,21 +213,21 @@ def test_agents_only_advise_until_a_floor_is_approved_when_decisions_wait(servic
     epochs.run(service, Loop.CARBON, now)
     pool, until = Instance.objects.first().pool, timezone.now() + timedelta(hours=1)
 
-    def told():
+    def published():
         tasks.publish()
         return {(item.pool_id == pool.pk, item.clock.advise, item.clock.floor_mhz) for item in desired(redis_client)}
 
-    assert {advise for _, advise, _ in told()} == {False}
-    pauses.set_mode(operator, service, "approve")
-    assert {advise for _, advise, _ in told()} == {True}
-    held = overrides.let_clocks_down(operator, pool, 900.0, until, "quiet night")
-    assert (True, False, 900.0) in told()
-    assert {advise for mine, advise, _ in told() if not mine} <= {True}
-    pauses.set_mode(operator, service, "advise")
-    assert {advise for _, advise, _ in told()} == {True}
-    overrides.end(operator, held)
-    pauses.set_mode(operator, service, "approve")
-    assert {(advise, floor) for _, advise, floor in told()} == {(True, None)}
+    assert {advise for _, advise, _ in published()} == {False}
+    pauses.set_control_mode(operator, service, "approve")
+    assert {advise for _, advise, _ in published()} == {True}
+    override = overrides.let_clocks_down(operator, pool, 900.0, until, "quiet night")
+    assert (True, False, 900.0) in published()
+    assert {advise for mine, advise, _ in published() if not mine} <= {True}
+    pauses.set_control_mode(operator, service, "advise")
+    assert {advise for _, advise, _ in published()} == {True}
+    overrides.end(operator, override)
+    pauses.set_control_mode(operator, service, "approve")
+    assert {(advise, floor) for _, advise, floor in published()} == {(True, None)}
     with pytest.raises(ValidationError, match="from 210 to"):
         overrides.let_clocks_down(operator, pool, 1.0, until, "too slow")
 
@@ -240,9 +240,9 @@ def test_what_was_before_comes_back_when_a_decision_is_undone(service, redis_cli
         kind="scale", at=now, service=service, pool=first.pool, reason="optimal", commands=[row]
     )
     assert "keeps" in undoing.undoable(decision)
-    (held,) = undoing.undo(operator, decision, timezone.now() + timedelta(hours=1), "I would not have")
-    assert held.value == first.commands[0]["workers"]
-    assert held.decision == decision
+    (override,) = undoing.undo(operator, decision, timezone.now() + timedelta(hours=1), "I would not have")
+    assert override.value == first.commands[0]["workers"]
+    assert override.decision == decision
     with pytest.raises(ValidationError, match="nothing"):
         undoing.undo(operator, Decision.objects.create(kind="scale", at=now, reason="x"), now, "y")
 
@@ -257,7 +257,7 @@ def test_it_is_refused_when_the_role_or_the_words_are_missing(service, operator,
     viewer = Actor(type(operator.user).objects.get(pk=operator.user.pk), None, "page")
     for act in (
         lambda: pauses.pause(viewer, service, "carbon", "no"),
-        lambda: pauses.set_mode(viewer, service, "advise"),
+        lambda: pauses.set_control_mode(viewer, service, "advise"),
         lambda: overrides.drain_site(viewer, Site.objects.first(), until, "no"),
     ):
         with pytest.raises(PermissionDenied):
