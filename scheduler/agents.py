@@ -1,4 +1,4 @@
-"""What the agents say now, from Redis, and which nodes can be counted on."""
+"""Reads from Redis what the agents report now, and says which nodes epochs can count on."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SILENT_AFTER_S = 30.0
 
 
 def connect() -> redis.Redis:
-    """A client whose calls end: at most a few seconds each."""
+    """Returns a client none of whose calls takes more than a few seconds."""
     return redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5)
 
 
 def states(client: redis.Redis, nodes: Iterable[str]) -> Mapping[str, wire.AgentState]:
-    """The agents' states by node. A node whose agent is silent, or not understood, is absent."""
+    """Returns the agents' states by node, without nodes whose agent is silent or not understood."""
     names = list(nodes)
     found: dict[str, wire.AgentState] = {}
     if not names:
@@ -45,7 +45,7 @@ def nodes() -> list[str]:
 
 
 def reporting(client: redis.Redis, now: datetime) -> set[str]:
-    """Names of the nodes that reported in the last 30 s: a state in Redis, or samples that reached the database.
+    """Returns the names of the nodes that reported in the last 30 s: a state in Redis, or samples in the database.
 
     Either will do, so that a restart of Redis or of the ingester does not look like the loss of the fleet.
     """
@@ -56,6 +56,6 @@ def reporting(client: redis.Redis, now: datetime) -> set[str]:
 
 
 def presence(now: datetime) -> tuple[set[str], set[str]]:
-    """(nodes that epochs may use, those of them that report)."""
+    """Returns the nodes that epochs may use, and those of them that report."""
     expected = set(Node.objects.filter(schedulable=True).values_list("name", flat=True))
     return expected, expected & reporting(connect(), now)

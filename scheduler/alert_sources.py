@@ -1,4 +1,4 @@
-"""What alert rules judge of the epochs; `telemetry.alerts` finds it by its name in the settings."""
+"""Reads from epochs what alert rules judge; `telemetry.alerts` finds this module by its name in the settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_WELL = (Epoch.Status.FAILED, Epoch.Status.INFEASIBLE)
 
 
 def _epochs(now: datetime, rules: Rules) -> Iterator[Reading]:
-    """Epochs of each loop and service that failed one after the other, the newest included."""
+    """Yields how many of the newest epochs of each loop and service failed, or met not all constraints, in a row."""
     for service in Service.objects.all():
         for kind in SlowLoop.values:
             newest = list(

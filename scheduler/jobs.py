@@ -10,7 +10,10 @@ from scheduler.whatif import studies
 
 
 def cancel(job: Job) -> bool:
-    """At once where no worker has it yet, else as soon as its worker looks. False: it is finished."""
+    """Cancels a job: at once where no worker has it yet, else as soon as its worker looks.
+
+    Returns False when it is finished.
+    """
     study = Study.objects.filter(job=job).first()
     if study is not None:
         return studies.cancel(study)

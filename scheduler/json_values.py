@@ -41,13 +41,13 @@ def _key(key: object) -> str:
 
 
 def pool_key(text: str) -> PoolKey:
-    """Inverse of what a PoolKey becomes: `site/class`."""
+    """Reads `site/class`, which a PoolKey becomes in JSON."""
     site, _, request_class = text.partition("/")
     return PoolKey(site, request_class)
 
 
 def workers_to_json(workers: Mapping[Mode, int]) -> dict[str, int]:
-    """As `Pool.workers` holds them: mode name -> instances, none of them zero."""
+    """Writes workers as `Pool.workers` has them: mode name -> instances, none of them zero."""
     return {mode.name: count for mode, count in sorted(workers.items()) if count}
 
 
@@ -67,7 +67,7 @@ def plan_to_json(plan: CarbonPlan | None) -> dict[str, Any]:
 
 
 def plan_from_json(value: Mapping[str, Any]) -> CarbonPlan | None:
-    """None when there is no plan yet."""
+    """Reads a plan; None when there is none yet."""
     if not value.get("partition"):
         return None
     workers = {(w["site"], w["request_class"], Mode.parse(w["mode"])): int(w["count"]) for w in value["workers"]}

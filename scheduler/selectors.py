@@ -30,7 +30,8 @@ class LoopRun:
 def decisions(
     kind: str | None = None, text: str = "", epoch_id: int | None = None, pool_id: int | None = None
 ) -> QuerySet[Decision]:
-    """Newest first, with what a list shows; of one kind, epoch or pool, with `text` in the summary if given.
+    """Returns decisions, newest first, with what a list shows: of one kind, epoch or pool, with `text` in the summary
+    if given.
 
     The heavy JSON columns stay in the database.
     """
@@ -57,7 +58,7 @@ def recent_decisions(per_loop: int, rows: QuerySet[Decision] | None = None) -> l
 
 
 def decision(decision_id: int) -> Decision | None:
-    """One decision with its epoch and pool."""
+    """Returns one decision with its epoch and pool."""
     return (
         Decision.objects.select_related("service", "epoch__service", "pool__site", "pool__request_class")
         .filter(pk=decision_id)
@@ -66,7 +67,7 @@ def decision(decision_id: int) -> Decision | None:
 
 
 def ticks(start: datetime, end: datetime, rows: QuerySet[Decision] | None = None) -> list[Decision]:
-    """Decisions of the slow loops that changed or refused something: the newest ones, oldest first.
+    """Returns decisions of the slow loops that changed or refused something: the newest ones, oldest first.
 
     The clock loop decides each second on each instance, and a hold changes nothing: both would hide the rest.
     `rows`: those of `decisions` that are looked at, where it is not all of them.
@@ -81,7 +82,10 @@ def ticks(start: datetime, end: datetime, rows: QuerySet[Decision] | None = None
 
 
 def last_epochs(periods_s: Mapping[str, float]) -> list[LoopRun]:
-    """The newest epoch of every slow loop of every service, whose policy may have a period of its own. Two queries."""
+    """Returns the newest epoch of every slow loop of every service, whose policy may have a period of its own.
+
+    Takes two queries.
+    """
     newest = {
         f"{kind}_epoch": Subquery(
             Epoch.objects.filter(service=OuterRef("pk"), kind=kind).order_by("-due_at", "-pk").values("pk")[:1]
@@ -103,7 +107,7 @@ def last_epochs(periods_s: Mapping[str, float]) -> list[LoopRun]:
 
 
 def newest_clock_decision_at() -> datetime | None:
-    """When the clock loop last reported a decision."""
+    """Returns when the clock loop last reported a decision."""
     return Decision.objects.filter(kind=DecisionKind.CLOCK).order_by("-at").values_list("at", flat=True).first()
 
 
@@ -114,6 +118,6 @@ def clocks_have_no_choice() -> bool:
 
 
 def instance_counts() -> dict[str, int]:
-    """Live instances by state."""
+    """Counts live instances by state."""
     rows = Instance.objects.exclude(state=Instance.State.STOPPED).values_list("state").annotate(Count("pk"))
     return dict(rows.order_by())

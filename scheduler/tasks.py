@@ -1,4 +1,4 @@
-"""What beat asks of the scheduler, and what happens when its worker starts."""
+"""Runs what beat asks of the scheduler, and what its worker does when it starts."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _on_worker_ready(**_: object) -> None:
 
 @shared_task
 def take_up_policy(service_id: int) -> None:
-    """All loops at once, since the service's policy has changed. Without a plan that is the first start's to do."""
+    """Runs all loops at once, since the service's policy has changed. Without a plan the first start runs them."""
     service = Service.objects.get(pk=service_id)
     if epochs.has_plan(service):
         epochs.run_now(service, timezone.now())
@@ -113,7 +113,7 @@ def realise_decisions() -> int:
 
 @shared_task(acks_late=False, time_limit=SIMULATION_LIMIT_S)
 def simulate(run: str, job: dict[str, Any]) -> None:
-    """A simulation on the queue of its own. Not given to another worker when this one is lost: ask again."""
+    """Runs a simulation from a queue of its own. When this worker is lost, no other gets it: the caller asks again."""
     remote_simulations.serve(run, job)
 
 

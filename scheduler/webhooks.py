@@ -98,7 +98,7 @@ EVENTS: Mapping[str, Callable[[datetime], Happened]] = {
 def subscribe(
     actor: audit.Actor, name: str, url: str, events: Collection[str], enabled: bool = True
 ) -> WebhookSubscription:
-    """A subscription with a secret of its own. Raises ValidationError by field."""
+    """Makes a subscription with a secret of its own. Raises ValidationError by field."""
     row = WebhookSubscription(
         name=name,
         url=url,
@@ -132,7 +132,7 @@ def end(actor: audit.Actor, row: WebhookSubscription) -> None:
 
 
 def _values(row: WebhookSubscription) -> dict[str, Any]:
-    """For the trail: of the address its host only, since paths of chat services are secrets themselves."""
+    """Returns the values for the audit trail; of the address its host only, since chat services' paths are secrets."""
     return {**audit.values(row), "url": urlsplit(row.url).hostname or ""}
 
 
@@ -201,7 +201,7 @@ def forget(now: datetime) -> int:
 
 
 def again(row: WebhookDelivery, now: datetime) -> bool:
-    """Another round of tries for one that was given up. False for others."""
+    """Gives a delivery that was given up another round of attempts. Returns False for others."""
     changed = WebhookDelivery.objects.filter(pk=row.pk, state=DeliveryState.FAILED).update(
         state=DeliveryState.PENDING, attempts=0, due_at=now
     )

@@ -25,12 +25,12 @@ def secret(key_id: int) -> str:
 
 
 def live_keys(now: datetime) -> QuerySet[ApiKey]:
-    """Keys that are neither revoked nor expired."""
+    """Returns the keys that are neither revoked nor expired."""
     return ApiKey.objects.filter(revoked_at__isnull=True).filter(Q(expires_at__isnull=True) | Q(expires_at__gt=now))
 
 
 def fleet_keys(now: datetime) -> list[wire.FleetKey]:
-    """What gateways are to know, as long as a batch is under way."""
+    """Returns the keys that gateways are to know of batches, each for as long as one of its batches is under way."""
     busy = Batch.objects.exclude(status__in=Batch.FINAL).values("key")
     return [
         wire.FleetKey(

@@ -1,4 +1,4 @@
-"""What clients ask of batches, and the shapes that they get. Every look-up is within the caller's tenant."""
+"""Answers clients' requests about batches, in OpenAI's shapes. Every look-up is within the caller's tenant."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def find(tenant: Tenant, public: str) -> Batch:
 
 
 def create(key: ApiKey, asked: Mapping[str, Any], now: datetime) -> Batch:
-    """A new batch, to be validated in the background. Raises Refused."""
+    """Makes a batch, which is validated in the background. Raises Refused."""
     endpoint, window = asked.get("endpoint"), str(asked.get("completion_window"))
     if endpoint not in ENDPOINTS:
         raise Refused(400, f"'endpoint' must be one of {', '.join(ENDPOINTS)}.", param="endpoint")
@@ -84,7 +84,7 @@ def cancel(tenant: Tenant, public: str, now: datetime) -> Batch:
 
 
 def shape(batch: Batch) -> dict[str, Any]:
-    """A batch as clients see it."""
+    """Returns a batch as clients see it."""
 
     def at(name: str) -> int | None:
         moment: datetime | None = getattr(batch, name)
@@ -119,7 +119,7 @@ def shape(batch: Batch) -> dict[str, Any]:
 
 
 def page(found: QuerySet[M], cursor: M | None, limit: int, newest_first: bool = True) -> tuple[list[M], bool]:
-    """Rows after the cursor by (created_at, id), and whether there are more."""
+    """Returns the rows after the cursor by (created_at, id), and whether there are more."""
     sign, less = ("-", "lt") if newest_first else ("", "gt")
     if cursor is not None:
         at = cursor.created_at
@@ -129,7 +129,7 @@ def page(found: QuerySet[M], cursor: M | None, limit: int, newest_first: bool = 
 
 
 def seconds_of(window: str) -> int:
-    """`24h` in seconds. Raises Refused 400 on what is no duration, or not one that a batch may have."""
+    """Reads a duration such as `24h` as seconds. Raises Refused 400 where it is none, or a batch may not have it."""
     match = WINDOW.fullmatch(window)
     found = int(match[1]) * UNIT_S[match[2]] if match else 0
     if not WINDOW_S[0] <= found <= WINDOW_S[1]:
@@ -140,7 +140,7 @@ def seconds_of(window: str) -> int:
 
 
 def expiry(given: object, param: str) -> int | None:
-    """Seconds after its creation that a file is to live; None: nothing said. Raises Refused 400."""
+    """Reads after how many seconds a file is to expire; None: nothing was given. Raises Refused 400."""
     if given is None:
         return None
     least, most = tenant_files.LIFE_S

@@ -150,7 +150,7 @@ class Runner:
             lane.permit = planning.Permit()  # used up before its time: decide anew
 
     def _next(self, lane: Lane, count: int) -> list[BatchLine]:
-        """Lines to send, of the batch that is due first, in their order."""
+        """Returns lines to send, of the batch that is due first, in their order."""
         now, found = self._now(), list[BatchLine]()
         batches = Batch.objects.filter(
             service=lane.service, status=BatchStatus.IN_PROGRESS, expires_at__gt=now, key__isnull=False
@@ -210,7 +210,7 @@ def store(line: BatchLine, outcome: LineOutcome) -> bool:
 
 
 def engines_waiting(service: Service) -> int | None:
-    """Requests that wait inside the service's engines, as their agents say; None: Redis does not answer."""
+    """Counts the requests that wait inside the service's engines, as agents report; None: Redis does not answer."""
     pools = set(service.pools.values_list("pk", flat=True))
     try:
         states = agents.states(agents.connect(), Node.objects.values_list("name", flat=True))
@@ -222,7 +222,7 @@ def engines_waiting(service: Service) -> int | None:
 
 @contextmanager
 def alone() -> Iterator[bool]:
-    """Whether this process is the one that runs batches; it is as long as its database connection lives."""
+    """Yields whether this process is the one that runs batches; it is as long as its database connection lives."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(hashtext('scheduler.batches'))")
         mine: bool = cursor.fetchone()[0]
@@ -235,7 +235,7 @@ def alone() -> Iterator[bool]:
 
 
 def work(make_sender: Callable[[], Sender]) -> bool:
-    """One turn of the batches' process. Returns False when another one is at it."""
+    """Takes one turn of the batches' process. Returns False when another process is at it."""
     with alone() as mine:
         if not mine:
             return False

@@ -25,7 +25,7 @@ class _Line(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a line, or, `line` None, with the whole file."""
+    """A fault of a line; `line` None: of the whole file."""
 
     code: str
     message: str
@@ -130,7 +130,10 @@ def _value(body: dict[str, msgspec.Raw], name: str) -> Any:
 
 
 def split(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines without their ends. One that is too long is cut short: just long enough to be seen to be too long."""
+    """Yields lines without their ends.
+
+    One that is too long is cut, so that it is just long enough to be seen to be too long.
+    """
     rest = bytearray()
     for piece in pieces:
         *whole, last = piece.split(b"\n")

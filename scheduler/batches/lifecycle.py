@@ -138,7 +138,7 @@ def _write(batch: Batch, name: str, contents: Iterator[bytes], now: datetime) ->
 
 
 def _contents(lines: QuerySet[BatchLine], reason: tuple[str, str]) -> Iterator[bytes]:
-    """In the order of the input file."""
+    """Yields the lines of an output or error file in the order of the input file."""
     for line in lines.order_by("number").iterator(chunk_size=READ_ROWS):
         if line.result is not None:
             yield line.result.encode() + b"\n"
@@ -147,14 +147,14 @@ def _contents(lines: QuerySet[BatchLine], reason: tuple[str, str]) -> Iterator[b
 
 
 def result_of(line: BatchLine, response: dict[str, Any] | None, error: dict[str, str] | None = None) -> bytes:
-    """A line of an output or error file."""
+    """Returns a line of an output or error file."""
     return msgspec.json.encode(
         {"id": request_id(line), "custom_id": line.custom_id, "response": response, "error": error}
     )
 
 
 def request_id(line: BatchLine) -> str:
-    """The same at each attempt, and on record as what the client called it."""
+    """Returns the request's id: the same at each attempt, and on record as what the client called it."""
     return f"batch_req_{line.batch_id:x}_{line.number:x}"
 
 

@@ -1,4 +1,4 @@
-"""Whether a service's lines run now: rows -> core.controllers.request.deferral -> a Decision that says why."""
+"""Decides whether a service's lines run now: rows -> core.controllers.request.deferral -> a Decision that says why."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def observe(service: Service, lines_per_s: float | None, now: datetime) -> Defer
 
 
 def _sites(service: Service, now: datetime, backlogs: Sequence[Backlog]) -> tuple[SiteView, ...]:
-    """The sites of the service's pools with the GPUs that it has there, and their intensity until the last deadline."""
+    """Returns the sites of the service's pools with its GPUs there, and their intensity until the last deadline."""
     if not backlogs:
         return ()
     step_s, now_s = limits()["step_s"], now.timestamp()
@@ -113,7 +113,7 @@ def _sites(service: Service, now: datetime, backlogs: Sequence[Backlog]) -> tupl
 
 
 def _energy_j(service: Service, now: datetime) -> float | None:
-    """Of a request, as the gateway predicted for those that ended recently."""
+    """Returns a request's mean joules, as the gateway predicted for the recent ones."""
     recent = RequestRecord.objects.filter(
         service=service.name, started_at__gte=now - RECENT, predicted_energy_j__isnull=False
     ).order_by("-started_at")
@@ -122,7 +122,7 @@ def _energy_j(service: Service, now: datetime) -> float | None:
 
 
 def record(service: Service, effects: Effects, now: datetime) -> None:
-    """A row when what is done changes, or why; else the row before counts one more (run-length encoding)."""
+    """Stores a row when what is done, or why, changes; else counts one more in the last row (run-length encoding)."""
     rationale, runs = effects.rationale, bool(effects.commands)
     last = Decision.objects.filter(kind=KIND, service=service).order_by("-at", "-pk").first()
     batches = rationale.inputs.get("batches")

@@ -1,4 +1,4 @@
-"""What a request's end means for its line, and the line of the result. No I/O."""
+"""Decides what a request's end means for its line, and writes the line of its result. No I/O."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Fate(Enum):
 
 
 def fate_of(outcome: LineOutcome, attempts: int, most: int) -> Fate:
-    """`attempts`: with this one."""
+    """Decides what becomes of a line. `attempts` includes this one."""
     if outcome.unsent or outcome.status in NOT_NOW:
         return Fate.LATER
     if outcome.status is None or outcome.status in FAULTY:
@@ -43,7 +43,7 @@ def retry_in_s(outcome: LineOutcome, attempts: int) -> float:
 
 
 def result_line(line: BatchLine, outcome: LineOutcome) -> bytes:
-    """The line of an output or error file."""
+    """Returns the line of an output or error file."""
     if outcome.status is None:
         return result_of(
             line, None, {"code": "no_response", "message": f"The request got no response: {outcome.error}"}
@@ -67,7 +67,7 @@ class _Response(msgspec.Struct):
 
 
 def usage_of(body: bytes) -> tuple[int, int]:
-    """Prompt and output tokens; 0 where the engine did not say."""
+    """Returns prompt and output tokens; 0 where the engine did not say."""
     try:
         usage = msgspec.json.decode(body, type=_Response).usage
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

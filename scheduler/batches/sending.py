@@ -32,7 +32,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class LineOutcome:
-    """How a request ended. `status` None: there was no answer, `error` says why; `unsent`: it never reached anybody."""
+    """The end of a request. `status` None: there was no answer, `error` says why; `unsent`: nobody received it."""
 
     line: int
     status: int | None
@@ -49,13 +49,13 @@ class Sender(Protocol):
     def send(self, request: Request) -> None: ...
 
     def collect(self, timeout_s: float) -> list[LineOutcome]:
-        """What has ended, after at most `timeout_s`. What was dropped never comes."""
+        """Returns the requests that have ended, after at most `timeout_s`. One that was dropped is never among them."""
 
     def drop(self, lines: Collection[int]) -> None:
         """Gives up requests: the gateway sees their client leave, and has their engines stop."""
 
     def waiting(self) -> int | None:
-        """How many requests stand in the gateway's lines, as of a moment ago; None: not known."""
+        """Returns how many requests stood in the gateway's queues a moment ago; None: not known."""
 
     def close(self) -> None: ...
 
@@ -168,7 +168,7 @@ def _gauge(page: str, name: str) -> int | None:
 
 
 def _seconds(header: str | None) -> float | None:
-    """Of a Retry-After. A date, which our gateway does not send, is not understood."""
+    """Reads the seconds of a Retry-After. A date, which our gateway does not send, gives None."""
     try:
         found = float(header or "")
     except ValueError:

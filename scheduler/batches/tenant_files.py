@@ -37,7 +37,7 @@ def parse_id(text: str) -> uuid.UUID | None:
 
 
 def parse_uid(text: str, prefix: str) -> uuid.UUID | None:
-    """The uid of an id as clients know it; None: no such id can exist."""
+    """Returns the uid of an id as clients know it; None: no such id can exist."""
     rest = text.removeprefix(prefix)
     if rest == text or len(rest) != 32:
         return None
@@ -48,7 +48,7 @@ def parse_uid(text: str, prefix: str) -> uuid.UUID | None:
 
 
 def shape(file: File) -> dict[str, Any]:
-    """A file as clients see it."""
+    """Returns a file as clients see it."""
     return {
         "id": public_id(file.uid),
         "object": "file",
@@ -63,7 +63,7 @@ def shape(file: File) -> dict[str, Any]:
 
 
 def visible(tenant: Tenant, now: datetime) -> QuerySet[File]:
-    """The tenant's files that have not expired."""
+    """Returns the tenant's files that have not expired."""
     return File.objects.filter(tenant=tenant).filter(Q(expires_at__isnull=True) | Q(expires_at__gt=now))
 
 
@@ -119,7 +119,7 @@ def write(
 
 
 def rechunk(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of CHUNK_BYTES, the last one shorter."""
+    """Yields the same bytes in pieces of CHUNK_BYTES, the last one shorter."""
     buffer = bytearray()
     for piece in pieces:
         buffer += piece
@@ -131,13 +131,13 @@ def rechunk(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def read(file: File) -> Iterator[bytes]:
-    """A file's contents, a chunk at a time."""
+    """Yields a file's contents, a chunk at a time."""
     for index in range(-(-file.bytes // CHUNK_BYTES)):
         yield bytes(FileChunk.objects.values_list("data", flat=True).get(file=file, index=index))
 
 
 async def stream(file: File) -> AsyncIterator[bytes]:
-    """The same for a response, which is sent while it is read. Raises DoesNotExist when the file goes meanwhile."""
+    """Yields the same for a response, which is sent while it is read. Raises DoesNotExist when the file is deleted."""
     for index in range(-(-file.bytes // CHUNK_BYTES)):
         yield bytes(await FileChunk.objects.values_list("data", flat=True).aget(file=file, index=index))
 

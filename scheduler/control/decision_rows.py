@@ -19,14 +19,17 @@ EXPECTED = ("power_w", "energy_j", "carbon_gco2e", "cost_usd", "ttft_s", "tpot_s
 
 
 def of_service(epoch: Epoch, effects: Effects, now: datetime, kind: Loop | None = None) -> Decision:
-    """One row for the whole service. `kind` where it is not the epoch's own: scale's follow-up of a carbon epoch."""
+    """Stores one row for the whole service.
+
+    `kind` where it is not the epoch's own: scale's follow-up of a carbon epoch.
+    """
     return _create(epoch, effects.rationale, effects.commands, now, kind)
 
 
 def of_pools(
     epoch: Epoch, effects: Effects, changed: Iterable[PoolDecision], now: datetime, kind: Loop | None = None
 ) -> dict[int, int]:
-    """One row a pool that changes, or one that says why none does. Returns pool -> decision."""
+    """Stores one row for each pool that changes, or one that says why none does. Returns pool -> decision."""
     pools = {(p.site.name, p.request_class.name): p for p in _pools(epoch.service)}
     made: dict[int, int] = {}
     for item in changed:
@@ -51,7 +54,7 @@ def failed(epoch: Epoch, now: datetime, error: str) -> Decision:
 
 
 def latest_by_pool(service: Service) -> dict[int, int]:
-    """The decision that each pool's workers follow from."""
+    """Returns the decision that each pool's workers follow from."""
     rows = Decision.objects.filter(service=service, pool__isnull=False, kind__in=(Loop.SCALE, Loop.SHARD))
     rows = rows.exclude(epoch__status__in=(Epoch.Status.ADVISED, Epoch.Status.WAITING))
     return dict(rows.values_list("pool").annotate(newest=Max("id")).values_list("pool", "newest"))
@@ -86,7 +89,7 @@ def _create(
 
 
 def _expected(alternatives: Iterable[Alternative]) -> dict[str, Any]:
-    """The figures of what was chosen, to be compared with what comes."""
+    """Returns the predicted figures of the chosen alternative, which are compared with the realised ones later."""
     chosen = next((row for row in alternatives if row.chosen), None)
     if chosen is None:
         return {}

@@ -64,7 +64,7 @@ def has_plan(service: Service) -> bool:
 
 
 def run(service: Service, loop: Loop, now: datetime) -> Epoch | None:
-    """One epoch of one loop for one service; None when it has been run already, or there was nothing to tell.
+    """Runs one epoch of one loop for one service. Returns None when it has been run already, or left no row.
 
     A controller's exception is stored with the epoch: the last plan stays in force and the next epoch tries again.
     """
@@ -164,7 +164,8 @@ def _decide_and_apply(service: Service, loop: Loop, index: int, now: datetime) -
 def _decide(
     service: Service, loop: Loop, index: int | None, now: datetime, reporting: set[str]
 ) -> tuple[ControllerState, Result, bool]:
-    """The step's answer, with whose state it is in it. Last: whether it is the first under this policy.
+    """Takes the step. Returns the state that it was taken on, its result with whose state that is, and whether this is
+    the first turn under this policy.
 
     Another step's state is not read, but for the carbon loop's: that is the plan in force, whoever made it. `index`
     None: it follows up on another loop, and has its own turn still before it.
@@ -186,7 +187,7 @@ def _decide(
 
 
 def _around_pins(service: Service, result: Result) -> Result:
-    """The answer without what it says of pools that a person has pinned."""
+    """Returns the result without its commands and decisions for pools that a person has pinned."""
     keys = {pin.key for pin in in_force.pins(service)}
     if not keys:
         return result
@@ -276,7 +277,7 @@ def _apply(
 def _apply_plan(
     service: Service, epoch: Epoch, commands: Iterable[Command], now: datetime, reporting: set[str]
 ) -> dict[int, int]:
-    """A carbon plan: its budgets, and the workers that follow from them."""
+    """Carries out a carbon plan: its budgets, and the workers that follow from them."""
     apply.apply_budgets(service, commands)
     # Pools that lost or gained GPUs get their workers at once rather than at the next scale epoch.
     state, follow_up, _ = _decide(service, Loop.SCALE, None, now, reporting)

@@ -60,7 +60,7 @@ def planned_around(service: Service) -> tuple[Override, ...]:
 
 
 def partition_of(overrides: Iterable[Override]) -> str | None:
-    """The partition that is pinned, or that a pinned pool is of; the newest word counts."""
+    """Returns the partition that is pinned, or that a pinned pool is of; the newest override counts."""
     found = None
     for item in overrides:
         if item.kind == OverrideKind.PARTITION:
@@ -90,7 +90,7 @@ def drained_sites() -> frozenset[int]:
 
 
 def pinned_gpus(services: Collection[Service]) -> Counter[tuple[int, str]]:
-    """(site, GPU type) -> GPUs of the services' pinned pools."""
+    """Counts the GPUs of the services' pinned pools, by (site, GPU type)."""
     found: Counter[tuple[int, str]] = Counter()
     for service in services:
         for pin in pins(service):
@@ -100,7 +100,7 @@ def pinned_gpus(services: Collection[Service]) -> Counter[tuple[int, str]]:
 
 
 def fixed_clocks() -> tuple[dict[str, float], dict[int, float]]:
-    """MHz by instance and by pool, where a person has fixed them."""
+    """Returns the MHz that a person has fixed, by instance and by pool."""
     by_instance: dict[str, float] = {}
     by_pool: dict[int, float] = {}
     for row in open_overrides().filter(kind=OverrideKind.CLOCK).order_by("pk"):
@@ -123,7 +123,7 @@ def clock_floors() -> dict[int, float]:
 
 
 def closed(sites: tuple[SiteView, ...], pinned: Collection[Pin]) -> tuple[SiteView, ...]:
-    """The sites, where no plan may put workers into a pinned pool."""
+    """Closes the sites to plans that would put workers into a pinned pool."""
     return tuple(
         replace(site, closed=tuple(sorted(pin.key.request_class for pin in pinned if pin.key.site == site.name)))
         for site in sites
@@ -131,7 +131,7 @@ def closed(sites: tuple[SiteView, ...], pinned: Collection[Pin]) -> tuple[SiteVi
 
 
 def without_pinned_load(option: PartitionOption, pinned: Collection[Pin]) -> PartitionOption:
-    """The partition, less what its pinned pools carry."""
+    """Returns the partition with its demand less what its pinned pools carry."""
     own = [pin for pin in pinned if pin.partition == option.name]
     if not own:
         return option
@@ -163,7 +163,7 @@ def with_pins(plan: CarbonPlan | None, pinned: Collection[Pin]) -> CarbonPlan | 
 
 
 def without_pins(plan: CarbonPlan | None, pinned: Collection[Pin]) -> CarbonPlan | None:
-    """What of a plan the loops may decide on."""
+    """Returns the part of a plan that the loops may decide on."""
     if plan is None or not pinned:
         return plan
     keys = {pin.key for pin in pinned if pin.partition == plan.partition}

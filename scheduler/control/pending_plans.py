@@ -19,7 +19,7 @@ NOT_CARRIED_OUT = (Epoch.Status.ADVISED, Epoch.Status.WAITING)
 
 
 def basis(service: Service, controller: ControllerState) -> str:
-    """What a plan was made on, as far as it bears on carrying it out: policy, partition, pools, the loop's state."""
+    """Returns a hash of what carrying a plan out depends on: policy, partition, pools, the loop's state."""
     pools = service.pools.order_by("pk").values_list("pk", "gpu_budget", "workers")
     made_on = [
         service_policy.signature(service),
@@ -63,7 +63,7 @@ def supersede(service: Service, loop: str | None, note: str, now: datetime) -> N
 
 
 def lapse(now: datetime) -> None:
-    """What nobody approved in time is not carried out."""
+    """Closes the approvals whose time is over: their plans are not carried out."""
     rows = Approval.objects.filter(status=ApprovalStatus.PENDING, expires_at__lte=now)
     close(rows, ApprovalStatus.EXPIRED, now, "Nobody approved it in time.")
 

@@ -45,7 +45,7 @@ def noting() -> Iterator[list[dict[str, Any]]]:
 def step(
     function: Callable[[S, Obs, C], tuple[R, Effects]], state: S, observation: Obs, config: C
 ) -> tuple[R, Effects]:
-    """`function(state, observation, config)`, noted."""
+    """Calls `function(state, observation, config)`, and notes what it was given and answered."""
     answer = function(state, observation, config)
     notes = _notes.get()
     if notes is None:

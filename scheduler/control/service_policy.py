@@ -29,7 +29,7 @@ ENGINE_OPTIONS = EngineOptions("priority", preempt_for_waiting=True)
 
 
 def of(service: Service) -> Knobs:
-    """What the policy sets, within what a person holds for now."""
+    """Returns the knobs that the policy sets, with the partition that an override pins."""
     own, name = service.policy_knobs(), in_force.partition_of(in_force.planned_around(service))
     return own if name is None else replace(own, partition=name)
 
@@ -57,7 +57,7 @@ def change(service: Service, name: str, overrides: Mapping[str, Any]) -> Knobs:
 
 
 def provide(service: Service) -> None:
-    """The partition that the policy names, and its pools."""
+    """Makes the partition that the policy names, and its pools."""
     if name := of(service).partition:
         ensure_pools(service, ensure_partition(name))
 
@@ -88,7 +88,7 @@ def request_policy(knobs: Knobs) -> wire.RequestPolicy:
 
 
 def clock_rule(knobs: Knobs, paused: bool = False, advise: bool = False) -> wire.ClockPolicy:
-    """The service's rule, with the figures that settings give for all. `advise`: the clock is reported, not set."""
+    """Returns the service's clock rule, with the figures that settings give for all. `advise`: it sets no clock."""
     loop = settings.GREENSERVE_LOOPS["clock"]
     own = {
         "policy": knobs.clock,

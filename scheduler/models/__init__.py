@@ -1,4 +1,4 @@
-"""What was decided: epochs, decisions, what people override, studies, batches and webhooks."""
+"""Rows of what was decided: epochs, decisions, interventions, studies, batches and webhooks."""
 
 from .batches import Batch, BatchLine, BatchStatus, File, FileChunk
 from .decisions import ControllerState, Decision, DecisionKind, Epoch, SlowLoop

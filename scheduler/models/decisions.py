@@ -68,7 +68,7 @@ class Epoch(models.Model):
 
 
 class DecisionKind(models.TextChoices):
-    """Who decides: a loop, or the planner of batches."""
+    """The loop that decides, or the planner of batches."""
 
     CARBON = "carbon"
     SCALE = "scale"
@@ -78,7 +78,7 @@ class DecisionKind(models.TextChoices):
 
 
 class Decision(models.Model):
-    """What a loop decided, why, on which inputs, and against which alternatives. Holds are decisions too."""
+    """A decision of a loop: what, why, on which inputs, and against which alternatives. Holds are decisions too."""
 
     kind = models.CharField(max_length=10, choices=DecisionKind)
     at = models.DateTimeField()

@@ -14,7 +14,7 @@ from .decisions import ControllerState, Decision, Epoch
 
 
 class ControlMode(models.TextChoices):
-    """What becomes of the decisions of a service's slow loops."""
+    """Says whether a service's decisions are carried out."""
 
     ACT = "act", "act: decisions are carried out"
     ADVISE = "advise", "advise: decisions are made and shown, and not carried out"
@@ -22,7 +22,7 @@ class ControlMode(models.TextChoices):
 
 
 class ServiceMode(models.Model):
-    """What becomes of the decisions of a service's slow loops; without a row they act."""
+    """The control mode of a service's slow loops; without a row their decisions act."""
 
     service = models.OneToOneField(Service, on_delete=models.CASCADE, related_name="mode")
     mode = models.CharField(max_length=8, choices=ControlMode, default=ControlMode.ACT)
@@ -40,7 +40,10 @@ class ServiceMode(models.Model):
 
 
 class Intervention(models.Model):
-    """What pauses and overrides have in common. In force until `ended_at` or `expires_at`, whichever comes first."""
+    """The fields that pauses and overrides have in common.
+
+    One is in force until `ended_at` or `expires_at`, whichever comes first.
+    """
 
     reason = models.CharField(max_length=300, help_text="Why, for those who wonder later.")
     created_at = models.DateTimeField()
@@ -82,7 +85,7 @@ class LoopPause(Intervention):
 
 
 class OverrideKind(models.TextChoices):
-    """What an override sets."""
+    """The thing that an override sets."""
 
     WORKERS = "workers", "workers of a pool"
     CLOCK = "clock", "clock"
@@ -131,7 +134,7 @@ class Override(Intervention):
 
 
 class ApprovalStatus(models.TextChoices):
-    """What became of a plan that needs an approval."""
+    """The state of a plan that needs an approval."""
 
     PENDING = "pending"
     APPROVED = "approved"

@@ -11,7 +11,8 @@ from django.db.models import Q
 
 
 class IdempotentAnswer(models.Model):
-    """What a POST with an Idempotency-Key was answered: the same again for a day. Kept with its effect, or not at all.
+    """The answer to a POST with an Idempotency-Key, which is given again for a day. It is stored with its effect, or
+    not at all.
 
     `body_hash` is of the method, the path and the body: the key with another one is a mistake.
     """
@@ -56,7 +57,7 @@ class WebhookSubscription(models.Model):
 
 
 class DeliveryState(models.TextChoices):
-    """How far the delivery of an event has come."""
+    """The progress of a delivery."""
 
     PENDING = "pending"
     SENT = "sent"

@@ -50,7 +50,7 @@ class StudyFile(models.Model):
 
 
 class RunState(models.TextChoices):
-    """How far a run of a study has come."""
+    """The progress of a study's run."""
 
     QUEUED = "queued"
     RUNNING = "running"

@@ -1,1 +1,1 @@
-"""What people do: configure, pause, approve, override, undo; and what each may see."""
+"""The operations of people: they configure, pause, approve, override and undo; and what each person may see."""

@@ -1,4 +1,4 @@
-"""What a person decides about plans that wait (`control.pending_plans`): approve or reject, under `apply.lock`."""
+"""Approves or rejects plans that wait (`control.pending_plans`) for a person, under `apply.lock`."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def pin_partition(
 
 
 def drain_site(actor: Actor, site: Site, expires_at: datetime, reason: str) -> Override:
-    """No new workers there; plans are made without it, and what runs there goes as others take over."""
+    """Drains a site: it gets no new workers, plans are made without it, and its instances go as others take over."""
     override = Override(kind=OverrideKind.DRAIN, site=site)
     return _override(actor, override, expires_at, reason, site, Loop.CARBON, f"{site} is drained")
 

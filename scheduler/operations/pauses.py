@@ -81,7 +81,7 @@ def resume(actor: Actor, paused: LoopPause) -> LoopPause:
 
 @transaction.atomic
 def set_control_mode(actor: Actor, service: Service, mode: str, approve_within_s: float | None = None) -> ServiceMode:
-    """Whether decisions of the service's carbon, scale and shard loops act, are only shown, or wait for approval.
+    """Sets whether decisions of the service's carbon, scale and shard loops act, are only shown, or wait for approval.
 
     Its clocks act in the first only: else they stay at the top, but for what `let_clocks_down` approves.
 

@@ -1,4 +1,4 @@
-"""What every operation of a person needs: the right to it, a reason, and a decision on the time line."""
+"""Checks and records what every operation of a person needs: a right, a reason, and a decision on the time line."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Act = Callable[[Actor, datetime, str], Override]  # with the expiry and the reas
 
 
 def undoable(decision: Decision) -> str:
-    """What undoing it would do, as a sentence; empty: there is nothing to go back to."""
+    """Says what undoing it would do, as a sentence; empty: there is nothing to go back to."""
     try:
         return "; ".join(words for words, _ in _back(decision))
     except ValidationError:
@@ -30,7 +30,7 @@ def undoable(decision: Decision) -> str:
 
 @transaction.atomic
 def undo(actor: Actor, decision: Decision, expires_at: datetime, reason: str) -> list[Override]:
-    """Overrides that bring back what was before a decision, until they end.
+    """Makes overrides that bring back what was before a decision, until they end.
 
     Raises:
         ValidationError: It changed nothing, or what was before is not on record.
@@ -40,7 +40,7 @@ def undo(actor: Actor, decision: Decision, expires_at: datetime, reason: str) ->
 
 
 def _back(decision: Decision) -> list[tuple[str, Act]]:
-    """(words, what to call with actor, expiry and reason) of each thing that it changed."""
+    """Returns, for each thing that it changed, words and what to call with actor, expiry and reason."""
     if not decision.commands or decision.service is None:
         raise ValidationError("this decision changed nothing that could be undone")
     if decision.epoch is not None and decision.epoch.status in pending_plans.NOT_CARRIED_OUT:
@@ -83,7 +83,7 @@ def _partition_back(decision: Decision) -> tuple[str, Act]:
 
 
 def _workers_back(decision: Decision, command: Command) -> tuple[str, Act] | None:
-    """From the newest decision before this one that set the same pool's workers."""
+    """Finds the newest decision before this one that set the same pool's workers."""
     key = getattr(command, "pool", None)
     if key is None:
         return None

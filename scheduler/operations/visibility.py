@@ -1,4 +1,4 @@
-"""What of that which happens a person may know of: a role for some sites shows nothing of the others.
+"""Says what a person may know of: a role for some sites shows nothing of the others.
 
 What is of one site (an instance, a pool's decision, a node's alert) is for those who may see the site. What is of a
 whole service (its plans, the epochs that made them) names sites and their figures, and is for those who may see all of
@@ -21,7 +21,7 @@ Row = TypeVar("Row", bound=Model)
 
 
 def whole_services(user: AnyUser) -> QuerySet[Service]:
-    """Those all of whose sites this person may see."""
+    """Returns the services all of whose sites this person may see."""
     if rights.everywhere(user):
         return Service.objects.all()
     others = Pool.objects.exclude(site__in=rights.sites_of(user).values("pk"))
@@ -29,12 +29,12 @@ def whole_services(user: AnyUser) -> QuerySet[Service]:
 
 
 def of_services(user: AnyUser, rows: QuerySet[Row]) -> QuerySet[Row]:
-    """Epochs, approvals: what is of a whole service."""
+    """Leaves those epochs or approvals, which are of whole services, whose service this person may see whole."""
     return rows if rights.everywhere(user) else rows.filter(service__in=whole_services(user).values("pk"))
 
 
 def decisions(user: AnyUser, rows: QuerySet[Row]) -> QuerySet[Row]:
-    """Of pools at the person's sites, and of whole services."""
+    """Leaves the decisions of pools at the person's sites, and of services that they may see whole."""
     if rights.everywhere(user):
         return rows
     of_service = Q(pool=None, instance_uid=None, service__in=whole_services(user).values("pk"))
@@ -42,7 +42,7 @@ def decisions(user: AnyUser, rows: QuerySet[Row]) -> QuerySet[Row]:
 
 
 def overrides(user: AnyUser, rows: QuerySet[Row]) -> QuerySet[Row]:
-    """Of the person's sites and their pools; a pinned partition names no site."""
+    """Leaves the overrides of the person's sites and their pools; a pinned partition names no site."""
     if rights.everywhere(user):
         return rows
     own = rights.sites_of(user).values("pk")
@@ -58,13 +58,13 @@ def for_sites(user: AnyUser, rows: QuerySet[Row]) -> QuerySet[Row]:
 
 
 def owned(user: AnyUser, kind: Owned) -> QuerySet[Any]:
-    """What an operator owns: of the person's sites, and of no single site."""
+    """Returns what an operator owns: rows of the person's sites, and of no single site."""
     rows = kind.at(rights.sites_of(user))
     return for_sites(user, rows) if kind.has("asked") else rows
 
 
 def alerts(user: AnyUser, rows: QuerySet[Row]) -> QuerySet[Row]:
-    """Alerts and silences, but for those whose subject names another site, or a node, pool or instance of one.
+    """Leaves out the alerts and silences whose subject names another site, or a node, pool or instance of one.
 
     Subjects are a site or node, `site/feed`, `service/site/class`, `service/...`, or an instance's uid. What an epoch
     of a service failed for names sites too.

@@ -23,7 +23,10 @@ LIVE = {"greenserve": "right_size"}  # what of the simulator's policies has anot
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What would be set. `left_out`: knobs that only the simulator's policy has, or that live ones cannot have so."""
+    """The settings that would be applied.
+
+    `left_out`: knobs that only the simulator's policy has, or that live ones cannot have so.
+    """
 
     policy: str
     knobs: Mapping[str, Any]

@@ -56,7 +56,7 @@ class Compared:
 
 
 def compared(runs: Sequence[tuple[int, str, Mapping[str, Any]]]) -> list[Compared]:
-    """Of (index, label, figures) of the runs that are done, in order; ratios are to the first of them."""
+    """Compares the runs that are done, in order, as (index, label, figures); ratios are to the first of them."""
     found: list[Compared] = []
     for index, label, figures in runs:
         values = tuple(figure.of(figures) for figure in FIGURES)
@@ -66,7 +66,7 @@ def compared(runs: Sequence[tuple[int, str, Mapping[str, Any]]]) -> list[Compare
 
 
 def unbeaten(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Of (what it takes, what it attains): whether no other point takes less or as much and attains more or as much."""
+    """Says of each (cost, merit) whether no other point costs less or as much and has more merit or as much."""
     return [
         not any(x <= own_x and y >= own_y and (x, y) != (own_x, own_y) for x, y in points) for own_x, own_y in points
     ]
@@ -91,7 +91,7 @@ def as_json(runs: Sequence[tuple[int, str, Mapping[str, Any]]], currency: str) -
 
 
 def as_csv(runs: Sequence[tuple[int, str, Mapping[str, Any]]], currency: str) -> str:
-    """A row for each run; empty: not known."""
+    """Writes a row for each run; an empty field is not known."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     units = [f"{figure.key} ({unit})" if (unit := unit_of(figure, currency)) else figure.key for figure in FIGURES]

@@ -26,7 +26,7 @@ TRACE = "trace.csv"
 
 
 def draft(given: Mapping[str, Any], base: str, user: AnyUser, upload: bytes | None, now: datetime) -> Draft:
-    """What is asked for. Raises BadStudy."""
+    """Makes the draft that is asked for. Raises BadStudy."""
     asked = wanted(given, upload)
     if base == FLEET and not given.get("scenario"):
         return _fleet(asked["kind"], asked, user, upload, now)
@@ -37,7 +37,7 @@ def draft(given: Mapping[str, Any], base: str, user: AnyUser, upload: bytes | No
 
 
 def wanted(given: Mapping[str, Any], upload: bytes | None) -> dict[str, Any]:
-    """The traffic that is asked for, whose `kind` is known. Raises BadStudy."""
+    """Reads the traffic that is asked for, whose `kind` is known. Raises BadStudy."""
     found = given.get("traffic") or {}
     if not isinstance(found, Mapping):
         raise BadStudy("traffic", "an object with kind, like {kind: past, from: ..., to: ...}")
@@ -50,7 +50,7 @@ def wanted(given: Mapping[str, Any], upload: bytes | None) -> dict[str, Any]:
 
 
 def draft_of(given: Mapping[str, Any], base: str, user: AnyUser) -> Draft:
-    """A scenario of one's own, a preset, or an earlier study's; what is given goes before what is stored."""
+    """Makes a draft of a given scenario, a preset, or an earlier study; what is given goes before what is stored."""
     scenario, files, notes, currency = given.get("scenario"), {}, [], "USD"
     if base.startswith("study:"):
         number = base.removeprefix("study:")
@@ -69,7 +69,7 @@ def draft_of(given: Mapping[str, Any], base: str, user: AnyUser) -> Draft:
 
 
 def draft_of_fleet(user: AnyUser, now: datetime) -> Draft:
-    """The fleet that this person may see, as it would be simulated now. Raises BadStudy."""
+    """Makes a draft of the fleet that this person may see, as it would be simulated now. Raises BadStudy."""
     return _fleet("keep", {}, user, None, now)
 
 
@@ -110,7 +110,7 @@ def _fleet(kind: str, wanted: Mapping[str, Any], user: AnyUser, upload: bytes | 
 
 
 def _replace_traffic(made: Draft, kind: str, wanted: Mapping[str, Any], user: AnyUser, upload: bytes | None) -> None:
-    """In place of the scenario's own workloads. Records go to the service of their name, or to the only one."""
+    """Replaces the scenario's own workloads. Records go to the service of their name, or to the only one."""
     holders = {name: own for name, own in (made.document.get("services") or {}).items() if isinstance(own, dict)}
     targets: dict[str, dict[str, Any]] = holders or {"": made.document}
     if kind == "generated":
@@ -134,7 +134,7 @@ def _replace_traffic(made: Draft, kind: str, wanted: Mapping[str, Any], user: An
 
 
 def recorded(wanted: Mapping[str, Any], user: AnyUser) -> tuple[bytes, str]:
-    """The requests of a period (of `service`, or of all) as a trace, and what they are. Raises BadStudy."""
+    """Returns the requests of a period (of `service`, or of all) as a trace, and what they are. Raises BadStudy."""
     period, seen = _period(wanted, user)
     return _taken(period, seen, str(wanted.get("service") or ""))
 
@@ -142,7 +142,7 @@ def recorded(wanted: Mapping[str, Any], user: AnyUser) -> tuple[bytes, str]:
 def _period(
     wanted: Mapping[str, Any], user: AnyUser
 ) -> tuple[scenario_traffic.Period, dict[str, scenario_traffic.Counted]]:
-    """With what came in it, by service. Raises BadStudy."""
+    """Returns the period with what came in it, by service. Raises BadStudy."""
     site_ids = None if rights.everywhere(user) else tuple(rights.sites_of(user).values_list("pk", flat=True))
     period, wished = read_period(wanted, site_ids), str(wanted.get("service") or "")
     seen = scenario_traffic.counted(period)
@@ -154,7 +154,7 @@ def _period(
 def _taken(
     period: scenario_traffic.Period, seen: Mapping[str, scenario_traffic.Counted], source: str
 ) -> tuple[bytes, str]:
-    """A service's requests ("": everybody's) as a trace, and what they are."""
+    """Returns a service's requests ("": everybody's) as a trace, and what they are."""
     own = [counted for service, counted in seen.items() if source in ("", service)]
     words = _request_note(source or "all services", sum(c.requests for c in own), sum(c.left_out for c in own))
     return scenario_traffic.trace(period, source), words
@@ -176,7 +176,7 @@ def _generated(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain_trace(data: bytes) -> bytes:
-    """Decompressed, since the study keeps it compressed itself. Raises BadStudy."""
+    """Returns a trace decompressed, since the study keeps it compressed itself. Raises BadStudy."""
     if len(data) > MOST_TRACE_BYTES:
         raise BadStudy("traffic.trace", f"larger than {MOST_TRACE_BYTES >> 20} MiB; cut it, or compress it with gzip")
     if not data.startswith(b"\x1f\x8b"):
@@ -192,7 +192,7 @@ def plain_trace(data: bytes) -> bytes:
 
 
 def read_period(wanted: Mapping[str, Any], site_ids: Sequence[int] | None) -> scenario_traffic.Period:
-    """`from` and `to`, each a moment with its offset. Raises BadStudy."""
+    """Reads `from` and `to`, each a moment with its offset. Raises BadStudy."""
     moments = {}
     for key in ("from", "to"):
         value = wanted.get(key)

@@ -1,4 +1,4 @@
-"""What is wrong with what was asked for, by field."""
+"""Errors of what was asked for, by field."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class BadStudy(ValueError):
 
     @classmethod
     def of(cls, error: Exception, field: str = "scenario") -> BadStudy:
-        """From the simulator's words, which begin with the field where one is to blame."""
+        """Makes one of the simulator's words, which begin with the field where one is to blame."""
         head, colon, rest = str(error).partition(": ")
         if colon and head and " " not in head:
             return cls(head, rest)

@@ -43,19 +43,19 @@ Tell = Callable[[float | None, float], None]
 
 
 def catalogue() -> Mapping[str, Experiment]:
-    """All experiments by name. Loaded when first asked for: few pages are about them."""
+    """Returns all experiments by name. They are loaded when first asked for, since few pages are about them."""
     from core.simulator.lab.experiments import EXPERIMENTS
 
     return EXPERIMENTS
 
 
 def of(base: str) -> Experiment | None:
-    """The experiment that a study's base names; None: none, or one that is no longer there."""
+    """Returns the experiment that a study's base names; None: none, or one that is no longer there."""
     return catalogue().get(base.removeprefix(HEAD)) if base.startswith(HEAD) else None
 
 
 def asked(given: Mapping[str, Any], base: str, user: AnyUser, upload: bytes | None) -> tuple[Experiment, Draft]:
-    """The experiment with its requests. Raises BadStudy."""
+    """Returns the experiment with its requests. Raises BadStudy."""
     experiment = of(base)
     if experiment is None:
         known = ", ".join(catalogue())
@@ -82,7 +82,7 @@ def runs_of(experiment: Experiment) -> list[RunSpec]:
 
 
 def trace_of(experiment: Experiment) -> PublicTrace | None:
-    """The trace that it runs on, which whoever asks for it brings."""
+    """Returns the trace that it runs on, which a person must supply."""
     return None if experiment.trace is None else PUBLIC_TRACES[experiment.trace]
 
 
@@ -122,7 +122,10 @@ def _put_requests(
 
 
 def simulated(experiment: Experiment, label: str, files: Files, tell: Tell) -> dict[str, Any]:
-    """Figures of one of its runs: those that are kept, or new ones. Raises what the simulator does, and BadStudy."""
+    """Returns figures of one of its runs: those that are stored, or new ones.
+
+    Raises what the simulator does, and BadStudy.
+    """
     run = next((run for run in experiment.runs if run.label[:200] == label), None)
     if run is None:
         raise BadStudy("base", f"{HEAD}{experiment.name} has no run '{label}' any more; start it again")
@@ -140,7 +143,7 @@ def simulated(experiment: Experiment, label: str, files: Files, tell: Tell) -> d
 
 
 def bound(experiment: Experiment, files: Files) -> dict[str, float] | None:
-    """The clairvoyant bound as the study's job keeps it; None: the experiment has none."""
+    """Returns the clairvoyant bound as the study's job keeps it; None: the experiment has none."""
     with _trace(files) as trace:
         found = bound_of(experiment, trace)
     return None if found is None else {"energy_wh": found.energy_wh, "gpu_hours": found.gpu_hours}
@@ -148,7 +151,7 @@ def bound(experiment: Experiment, files: Files) -> dict[str, float] | None:
 
 @contextmanager
 def _trace(files: Files) -> Iterator[Path | None]:
-    """The study's trace on disk for as long as it is used."""
+    """Yields the study's trace on disk for as long as it is used."""
     data = files.get(drafts.TRACE)
     if data is None:
         yield None
@@ -160,7 +163,7 @@ def _trace(files: Files) -> Iterator[Path | None]:
 
 
 def published(study: Study) -> list[Compared]:
-    """Published beside simulated, as far as the study is; none: it is no experiment."""
+    """Returns published figures beside simulated ones, as far as the study is; none: it is no experiment."""
     experiment = of(study.base)
     if experiment is None:
         return []
@@ -168,7 +171,7 @@ def published(study: Study) -> list[Compared]:
 
 
 def table(study: Study) -> Table | None:
-    """What the experiment shows of all its runs together; None: nothing, or not all of them are done."""
+    """Returns what the experiment shows of all its runs together; None: nothing, or not all of them are done."""
     experiment, results = of(study.base), _results(study)
     if experiment is None or experiment.table is None or any(run.label not in results for run in experiment.runs):
         return None
@@ -180,7 +183,7 @@ def _results(study: Study) -> dict[str, dict[str, Any]]:
 
 
 def result(study: Study) -> dict[str, Any] | None:
-    """The same as JSON, and the bound; None: it is no experiment."""
+    """Returns the same as JSON, and the bound; None: it is no experiment."""
     experiment = of(study.base)
     if experiment is None:
         return None

@@ -41,7 +41,7 @@ class Draft:
 def draft(
     sites: Sequence[Site], workloads: dict[str, dict[str, Any]], start: datetime, end: datetime | None, now: datetime
 ) -> Draft:
-    """The fleet at these sites under these workloads.
+    """Makes a draft of the fleet at these sites under these workloads.
 
     Args:
         workloads: By service; services without one are left out.
@@ -75,7 +75,7 @@ def whole_minute(at: datetime) -> datetime:
 
 
 def _nodes(sites: Sequence[Site]) -> dict[tuple[str, str], list[int]]:
-    """(site, GPU type) -> how many each schedulable node has."""
+    """Returns how many GPUs each schedulable node has, by (site, GPU type)."""
     counts: Counter[tuple[str, str, int]] = Counter()
     gpus = Gpu.objects.filter(node__cluster__site__in=sites, node__schedulable=True)
     counts.update(gpus.values_list("node__cluster__site__name", "gpu_type", "node_id"))
@@ -90,7 +90,8 @@ def _groups(
     nodes: dict[tuple[str, str], list[int]],
     notes: list[str],
 ) -> list[dict[str, Any]]:
-    """For each service, site and GPU type the largest instances that nodes hold; TP degrees that policies may choose.
+    """Returns, for each service, site and GPU type, the largest instances that fit on nodes, and the TP degrees that
+    policies may choose.
 
     Policies that leave the fleet as it is run as many instances as there is room for; several services have equal
     parts.
@@ -175,7 +176,7 @@ def _sites(
 
 
 def _recorded(site: Site, start: datetime, end: datetime, made: Draft) -> dict[str, str] | None:
-    """The intensity as it was, in steps of five minutes; after the last that is known it stays as that was."""
+    """Returns the intensity as it was, in steps of five minutes; after the last that is known it stays as that was."""
     first_s = math.floor(start.timestamp() / STEP_S) * STEP_S
     count = math.ceil((end.timestamp() + MARGIN.total_seconds() - first_s) / STEP_S)
     curve = IntensityCurve(site, start - timedelta(seconds=STEP_S), end + MARGIN, modelled=True)
@@ -196,7 +197,7 @@ def _recorded(site: Site, start: datetime, end: datetime, made: Draft) -> dict[s
 
 
 def _repeating(site: Site, start: datetime, now: datetime, made: Draft) -> list[float] | float | None:
-    """A value for each hour of the day to come: forecast, else as in the same hour of the day before."""
+    """Returns a value for each hour of the day to come: the forecast, else that of the same hour of the day before."""
     day = timedelta(days=1)
     curve = IntensityCurve(site, start - day, start + day, modelled=True)
     values: list[float | None] = []
@@ -218,7 +219,7 @@ def _repeating(site: Site, start: datetime, now: datetime, made: Draft) -> list[
 def _prices(
     site: Site, rates: InForce, gpus: dict[str, int], start: datetime, end: datetime | None, made: Draft
 ) -> dict[str, Any]:
-    """`usd_per_kwh` of the tariff, else of the price feed; `usd_per_gpu_hour`, a mean where types differ."""
+    """Returns `usd_per_kwh` of the tariff, else of the price feed; `usd_per_gpu_hour`, a mean where types differ."""
     found: dict[str, Any] = {}
     if (terms := rates.terms) is not None:
         means = [

@@ -1,4 +1,4 @@
-"""What a run drew and emitted over time, by site: few enough points for a chart."""
+"""Makes series of what a run drew and emitted over time, by site, with few enough points for a chart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLICES = 64  # of a run, after each of which it says how far it is
 
 
 def span_s(scenario: Scenario, requests: Requests) -> float:
-    """Over how long requests come; infinite where that is not known beforehand."""
+    """Returns over how many seconds requests come; infinity where that is not known beforehand."""
     spans = [service.workload.duration_s for service in scenario.services]
     if requests.whole and requests.first:
         return float(requests.first[-1].arrival_s[-1])
@@ -24,7 +24,7 @@ def span_s(scenario: Scenario, requests: Requests) -> float:
 
 
 def of(run: Run) -> dict[str, Any]:
-    """`step_s`, and by site mean `power_w` at the GPUs and `carbon_g_per_h` (PUE included; None: not known)."""
+    """Returns `step_s`, and by site mean `power_w` at the GPUs and `carbon_g_per_h` (PUE included; None: not known)."""
     outcome = run.outcome
     width_s = outcome.bin_s if math.isfinite(outcome.bin_s) else outcome.end_s
     count = outcome.series_j.shape[1]

@@ -55,7 +55,7 @@ class StudyTurn:
     reported_s: float = -TELL_EVERY_S
 
     def tell(self, run: StudyRun, share: float | None, simulated_s: float) -> None:
-        """Called by the simulator between two slices: seldom more than once a second is anything written."""
+        """Stores the progress. The simulator calls it between two slices; it writes seldom more than once a second."""
         if time.monotonic() - self.reported_s < TELL_EVERY_S:
             return
         self.reported_s = time.monotonic()

@@ -17,7 +17,7 @@ SLO_KEYS = ("ttft_s", "tpot_s", "e2e_s", "itl_p99_s")
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is to be otherwise than in the scenario. Scales are factors; None: as it is.
+    """The changes to a scenario. Scales are factors; None: as it is.
 
     `gpus`: site -> GPU type -> GPUs; `instances`: name of a group -> instances; `pues`, `carbon_scales` and
     `price_scales`: site -> value.
@@ -35,7 +35,7 @@ class Changes:
 
 
 def read(given: object) -> Changes:
-    """Numbers only, each in its range. Raises BadStudy."""
+    """Reads the changes: numbers only, each in its range. Raises BadStudy."""
     if not isinstance(given, Mapping):
         raise BadStudy("changes", "an object, like {rate_scale: 2}")
     known = set(Changes.__dataclass_fields__)
@@ -112,7 +112,7 @@ def put(document: Mapping[str, Any], files: Files, changes: Changes) -> tuple[Do
 
 
 def _resize(document: Document, gpus: Mapping[str, Mapping[str, int]]) -> None:
-    """GPUs of sites, and the instances of static policies in the same proportion. None at all leaves them out."""
+    """Sets the GPUs of sites, and the instances of static policies in the same proportion. Zero leaves them out."""
     for name, counts in gpus.items():
         own = _site(document, name).setdefault("gpus", {})
         for gpu_type, count in counts.items():
@@ -125,7 +125,7 @@ def _resize(document: Document, gpus: Mapping[str, Mapping[str, int]]) -> None:
 
 
 def _leave_out(document: Document) -> None:
-    """Groups without instances, types without GPUs, and sites without either."""
+    """Leaves out groups without instances, types without GPUs, and sites without either."""
     if isinstance(document.get("fleet"), list):
         document["fleet"] = [group for group in groups(document) if group.get("count", 1)]
     for path, site in children(document, "sites"):

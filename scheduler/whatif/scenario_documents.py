@@ -76,7 +76,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_text(text: str) -> Document:
-    """A scenario file's text. Raises BadStudy."""
+    """Reads a scenario file's text. Raises BadStudy."""
     if len(text) > MOST_TEXT:
         raise BadStudy("scenario", f"longer than {MOST_TEXT:,} characters; put traces and series into files")
     try:
@@ -89,14 +89,14 @@ def read_text(text: str) -> Document:
 
 
 def plain(document: Mapping[str, Any]) -> Document:
-    """A copy with texts for keys and for dates, as it comes back from the database."""
+    """Returns a copy with texts for keys and for dates, as it comes back from the database."""
     found = _plain(document, [MOST_VALUES], 0)
     assert isinstance(found, dict)
     return found
 
 
 def _plain(value: object, room: list[int], depth: int) -> Any:
-    """What PostgreSQL can store as JSON, and a person could have written."""
+    """Returns the value as PostgreSQL can store it in JSON. Raises BadStudy where nobody could have written it."""
     room[0] -= 1
     if room[0] < 0 or depth > MOST_DEPTH:
         raise BadStudy("scenario", f"more than {MOST_VALUES:,} values, or {MOST_DEPTH} levels; put series into files")
@@ -122,7 +122,7 @@ def text_of(document: Mapping[str, Any]) -> str:
 
 
 def run_spec(given: object) -> RunSpec:
-    """`"NAME {key: value} field.field=value"`, or a mapping with `policy`, `knobs`, `set` and `label`.
+    """Reads a run: `"NAME {key: value} field.field=value"`, or a mapping with `policy`, `knobs`, `set` and `label`.
 
     Raises:
         BadStudy: It is neither, or there is no such policy.
@@ -147,7 +147,7 @@ def run_spec(given: object) -> RunSpec:
 
 
 def _run_line(given: str) -> dict[str, Any]:
-    """A run as `RunSpec.title` writes it."""
+    """Reads a run as `RunSpec.title` writes it."""
     head, close, tail = given.rpartition("}")
     words = (tail if close else given).split()
     name, brace, rest = head.partition("{") if close else (words.pop(0) if words else "", "", "")
@@ -177,8 +177,9 @@ def for_run(document: Mapping[str, Any], run: RunSpec) -> Document:
 
 @contextmanager
 def opened(document: Mapping[str, Any], files: Files) -> Iterator[Scenario]:
-    """The scenario with its files on disk for as long as it is used. Raises what `parse_scenario` does, and BadStudy
-    where it names a file that is not the study's."""
+    """Yields the scenario with its files on disk for as long as it is used. Raises what `parse_scenario` does, and
+    BadStudy where it names a file that is not the study's.
+    """
     check_files(document, files)
     with tempfile.TemporaryDirectory(prefix="greenserve-study-") as folder:
         for name, data in files.items():
@@ -242,7 +243,7 @@ def _named_files(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def workloads(document: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Path and mapping of each workload."""
+    """Returns path and mapping of each workload."""
     found = [
         (f"{path}.workload", service["workload"])
         for path, service in children(document, "services")

@@ -58,7 +58,7 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Of a service in a period: requests that can be simulated, those that lack tokens or failed, and the first."""
+    """The requests of a service in a period: the usable ones, those that lack tokens or failed, and the first."""
 
     requests: int
     left_out: int
@@ -66,13 +66,16 @@ class Counted:
 
 
 def recorded_period() -> tuple[datetime, datetime] | None:
-    """From when to when there are records; None: there is none."""
+    """Returns the moments of the first and the last record; None: there is none."""
     found = RequestRecord.objects.aggregate(first=Min("started_at"), last=Max("started_at"))
     return (found["first"], found["last"]) if found["first"] is not None else None
 
 
 def counted(period: Period) -> dict[str, Counted]:
-    """By service; those without a usable request are left out. Raises BadStudy when there is none, or too many."""
+    """Counts requests by service; those without a usable one are left out.
+
+    Raises BadStudy when there is none, or too many.
+    """
     with connection.cursor() as cursor:
         cursor.execute(COUNT_SQL, period.params())
         found = {name: Counted(own, left, first) for name, own, left, first in cursor.fetchall() if own}
@@ -92,7 +95,7 @@ def counted(period: Period) -> dict[str, Counted]:
 
 
 def trace(period: Period, service: str) -> bytes:
-    """The period's requests of a service ("" for all) as a trace in the Azure format, in order of arrival."""
+    """Returns the period's requests of a service ("" for all) as a trace in the Azure format, in order of arrival."""
     parts = []
     with connection.cursor() as cursor, cursor.copy(TRACE_SQL, period.params(service=service)) as copy:
         parts = [bytes(part) for part in copy]
@@ -100,7 +103,7 @@ def trace(period: Period, service: str) -> bytes:
 
 
 def generated(service: Service, now: datetime, site_ids: Sequence[int] | None) -> tuple[dict[str, Any], str]:
-    """A workload like the last hour's, or like what the service declares; and where it is from, as a sentence."""
+    """Returns a workload like the last hour's, or what the service declares; and where it is from, as a sentence."""
     period = Period(now - RECENT, now, None if site_ids is None else tuple(site_ids))
     rows = RequestRecord.objects.filter(service=service.name, started_at__gte=period.start, started_at__lt=period.end)
     seen = rows.aggregate(n=Count("request_id"), first=Min("started_at"), prompt=Avg("prompt_tokens"))

@@ -28,7 +28,7 @@ class Preset:
 
 
 def available() -> tuple[Preset, ...]:
-    """Those that are there, by name."""
+    """Returns the presets that are there, by name."""
     return tuple(_preset(path) for path in sorted(folder().glob("*.yaml")))
 
 

@@ -35,7 +35,7 @@ def stop_runs(study_id: int, state: str, now: datetime, error: str = "") -> None
 
 
 def visible(user: AnyUser) -> QuerySet[Study]:
-    """Those that a person may see: all; who is bound to some sites only the own ones, since studies have no site."""
+    """Returns the studies that a person may see: all; with a role for some sites, only the person's own."""
     found = Study.objects.select_related("job", "created_by")
     return found if rights.everywhere(user) else found.filter(created_by_id=user.pk)
 

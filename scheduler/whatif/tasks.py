@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @shared_task(acks_late=False, time_limit=running.LIMIT_S + 600)
 def run_study(study_id: int) -> bool:
-    """All runs of a study. When this worker is lost, `mind_studies` sees to it."""
+    """Runs all runs of a study. When this worker is lost, `mind_studies` sees to it."""
     return running.run(study_id)
 
 

@@ -24,13 +24,13 @@ Desired = Instance.Desired
 
 
 def lock() -> None:
-    """One change of plans and placements at a time in the whole fleet; released when the transaction ends."""
+    """Lets one transaction at a time in the whole fleet change plans and placements; its end releases the lock."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtext('scheduler.placement'))")
 
 
 def apply_budgets(service: Service, commands: Iterable[Command]) -> None:
-    """The carbon epoch's envelope. Pools that it does not name get none, and their workers are no longer wanted.
+    """Writes the GPU budgets of a carbon plan. Pools that it does not name get none and lose their workers.
 
     Pools that a person has pinned keep what they were given.
     """
@@ -55,7 +55,10 @@ def apply_budgets(service: Service, commands: Iterable[Command]) -> None:
 
 
 def apply_workers(service: Service, commands: Iterable[Command]) -> dict[int, tuple[dict[str, int], dict[str, int]]]:
-    """Scale's and shard's answer. Returns pool -> (workers before, workers now) of those that changed."""
+    """Writes the workers that scale or shard wants.
+
+    Returns pool -> (workers before, workers now) of those that changed.
+    """
     pools = {
         (pool.site.name, pool.request_class.name): pool
         for pool in service.pools.filter(request_class__partition=service.partition_id).select_related(
@@ -137,7 +140,7 @@ def _apply(service: Service, plan: Placement, decisions: Mapping[int, int]) -> s
 
 
 def _keep_warm(service: Service, kept: warm_pool.Kept) -> list[int]:
-    """The nodes on which something changes."""
+    """Puts instances to sleep, wakes them, and starts warm ones. Returns the nodes on which something changes."""
     changed: list[int] = []
     for wish, ids in ((Desired.SLEEPING, kept.asleep), (Desired.RUNNING, kept.woken)):
         rows = Instance.objects.filter(pk__in=ids).exclude(desired=wish)

@@ -19,8 +19,8 @@ GB = 1e9
 
 
 def fits_two(card: ModelCard, tp: int, allocations: Sequence[InstanceGpu]) -> bool:
-    """Never on a simulated node, whose engines have their GPUs to themselves, nor where the need is not known, nor
-    for one that stands beside another itself.
+    """Says whether two engines fit. They never do on a simulated node, whose engines have their GPUs to themselves, nor
+    where the need is not known, nor for one that stands beside another itself.
     """
     gpus = [one.gpu for one in allocations]
     if not gpus or any(gpu.node.simulated for gpu in gpus) or any(one.beside for one in allocations):
@@ -32,7 +32,7 @@ def fits_two(card: ModelCard, tp: int, allocations: Sequence[InstanceGpu]) -> bo
 
 
 def memory_share(arguments: Sequence[str]) -> float:
-    """Of each GPU, by an engine's arguments, which have been checked; what is no number is vLLM's to refuse."""
+    """Returns the share of a GPU's memory that an engine takes, by its arguments. vLLM refuses what is no number."""
     words = iter(arguments)
     for word in words:
         name, joined, value = word.partition("=")
@@ -45,7 +45,7 @@ def memory_share(arguments: Sequence[str]) -> float:
 
 
 def need_bytes(card: ModelCard, gpu_type: str, tp: int) -> float | None:
-    """Of one GPU, for its part of the weights and of one request as long as the card lets it be; None: not known."""
+    """Returns the bytes of one GPU for its part of the weights and one request of the longest kind; None: not known."""
     try:
         worker = engine_model(card.name, gpu_type, tp, card.engine)
         return (weight_bytes(card.name) + worker.constants.kv_bytes * card.max_model_len) / tp

@@ -1,4 +1,4 @@
-"""Which instance stands on which node: from wanted workers to starts, moves between pools and drains. Pure.
+"""Decides which instance stands on which node: from wanted workers to starts, moves between pools and drains. Pure.
 
 The rules, in order:
 1. What runs and is still wanted stays where it is.
@@ -81,7 +81,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What to do now. `waiting` start once something else has gone; `unplaceable` fit nowhere as things are."""
+    """The changes to make now. `waiting` ones start once something else has gone; `unplaceable` ones fit nowhere."""
 
     moves: Mapping[int, int] = field(default_factory=dict)  # instance -> its new pool
     starts: tuple[Start, ...] = ()
@@ -180,7 +180,7 @@ def _attempt(
 
 
 def _shadowed(running: Sequence[Standing], staying: Mapping[int, int]) -> set[int]:
-    """Rule 6: surplus instances whose replacement is wanted still and not ready yet."""
+    """Returns the surplus instances whose replacement is still wanted and not ready yet (rule 6)."""
     waited_for = {old for s in running if s.id in staying and s.state != READY for old in s.replaces}
     return {s.id for s in running if s.id in waited_for and s.id not in staying}
 
@@ -188,7 +188,7 @@ def _shadowed(running: Sequence[Standing], staying: Mapping[int, int]) -> set[in
 def _beside(
     wanted: Sequence[Wanted], waiting: Sequence[tuple[int, Mode]], surplus: Sequence[Standing]
 ) -> tuple[list[Start], list[tuple[int, Mode]]]:
-    """Rule 6: (those of `waiting` that start on GPUs of a surplus one of their pool, those that wait on)."""
+    """Returns those of `waiting` that start on GPUs of a surplus one of their pool, and the others (rule 6)."""
     shadowing = {w.pool_id for w in wanted if w.shadow}
     left = {s.id: s for s in sorted(surplus, key=lambda s: (s.order, s.id))}
     starts, waiting_on = [], []
@@ -206,7 +206,7 @@ def _beside(
 def _as_shadows(
     wanted: Sequence[Wanted], starts: Sequence[Start], surplus: Sequence[Standing], short: set[tuple[int, str]]
 ) -> list[Start]:
-    """Rule 6: pairs what starts with what would go, oldest first; the last start takes over from all that are left.
+    """Makes pairs of what starts and what would go, oldest first; the last start takes over from all that are left (rule 6).
 
     `short`: sites and GPU types for which others wait: what would go there does.
     """
@@ -231,7 +231,7 @@ def _as_shadows(
 def _bridges(
     wanted: Sequence[Wanted], running: Sequence[Standing], staying: Mapping[int, int], given_up: set[int]
 ) -> set[int]:
-    """Rule 4: for each wanted class of which nothing ready stays, one ready instance of it that would go."""
+    """Returns, for each wanted class of which nothing ready stays, one ready instance of it that would go (rule 4)."""
     classes = {w.pool_id: w.request_class for w in wanted}
     without = {w.request_class for w in wanted if any(w.workers.values())}
     without -= {classes[staying[s.id]] for s in running if s.id in staying and s.state == READY}
@@ -245,7 +245,7 @@ def _bridges(
 def _last_ready(
     wanted: Sequence[Wanted], running: Sequence[Standing], staying: Mapping[int, int], given_up: set[int]
 ) -> set[int]:
-    """Rule 4 for a partition none of whose classes has anybody yet: one instance goes on serving whatever comes."""
+    """Keeps one instance that serves whatever comes, for a partition none of whose classes has anybody yet (rule 4)."""
     if not any(any(w.workers.values()) for w in wanted) or any(s.id in staying and s.state == READY for s in running):
         return set()
     surplus = [s for s in running if s.state == READY and s.id not in given_up]
@@ -253,7 +253,7 @@ def _last_ready(
 
 
 def _keep(wanted: Sequence[Wanted], running: Sequence[Standing]) -> tuple[dict[int, int], list[tuple[int, Mode]]]:
-    """Rule 1: (instance -> pool of those that stay, the workers still missing). Ready ones first, then the oldest."""
+    """Returns instance -> pool of those that stay, ready and old ones first, and the workers still missing (rule 1)."""
     by_pool: dict[tuple[int, Mode], list[Standing]] = defaultdict(list)
     for s in sorted(running, key=lambda s: (s.state != READY, s.order, s.id)):
         by_pool[s.pool_id, s.mode].append(s)
@@ -299,7 +299,7 @@ def _start(
     nodes: Sequence[NodeRoom],
     going: Sequence[Standing],
 ) -> tuple[list[Start], list[tuple[int, Mode]], list[tuple[int, Mode]]]:
-    """Rule 3: (what starts now, what waits for a drain with its room reserved, what fits nowhere)."""
+    """Returns what starts now, what waits for a drain with its room reserved, and what fits nowhere (rule 3)."""
     free = {(node.id, kind): list(ids) for node in nodes for kind, ids in node.free.items()}
     coming: Counter[tuple[int, str]] = Counter({key: len(ids) for key, ids in free.items()})
     for s in going:
@@ -331,7 +331,7 @@ def _make_room(
     sites: Mapping[int, int],
     displaced: set[int],
 ) -> set[int]:
-    """Rule 5: the smaller instances of one node that are to go for the largest one that fits nowhere; {} if none do."""
+    """Returns the smaller instances of one node that make room for the largest one that fits nowhere (rule 5)."""
     pool_id, mode = max(plan.unplaceable, key=lambda item: item[1].tp)
     staying = [
         s

@@ -101,7 +101,7 @@ def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
 
 
 def _launches() -> dict[int, list[EngineLaunch]]:
-    """By site, what engines of its pools are started with, each model once."""
+    """Returns, by site, how engines of its pools are started, each model once."""
     found: dict[int, dict[int, EngineLaunch]] = defaultdict(dict)
     for pool in Pool.objects.select_related("service__model_card").order_by("service__pk"):
         card = pool.service.model_card
@@ -111,7 +111,7 @@ def _launches() -> dict[int, list[EngineLaunch]]:
 
 @dataclass(frozen=True, slots=True)
 class _ServiceSettings:
-    """What all instances of a service have in common."""
+    """The settings that all instances of a service have in common."""
 
     clock: wire.ClockPolicy
     engine_limits: EngineLimits
@@ -138,7 +138,10 @@ def _objectives(service: Service) -> wire.LatencyLimits:
 
 
 def _desired(instance: Instance, own: _ServiceSettings, uids: set[str]) -> wire.DesiredInstance:
-    """`uids`: of all that live. A class without a threshold of its own has the service's objective."""
+    """Makes the message of one instance.
+
+    `uids`: of all that live. A class without a threshold of its own has the service's objective.
+    """
     request_class, slo = instance.pool.request_class, own.objectives
     allocations = sorted(instance.gpu_holds.all(), key=lambda one: one.gpu.index)
     return wire.DesiredInstance(
@@ -190,7 +193,10 @@ def fleet_snapshot(now: datetime, version: int) -> wire.Fleet:
 def _service(
     service: Service, intensity: dict[int, float | None], marginal: dict[int, float | None]
 ) -> wire.FleetService:
-    """`intensity` (average) and `marginal`, by site; a service has the latter where all of its sites do."""
+    """Makes the message of one service.
+
+    `intensity` (average) and `marginal` are by site; a service has the latter where all of its sites do.
+    """
     in_force = Q(request_class__partition=service.partition_id)
     # An instance of the partition before may still be serving until its replacement is ready.
     still_serving = Q(instances__state=Instance.State.READY)

@@ -35,7 +35,7 @@ def keep(
     nodes: Sequence[NodeRoom],
     warm: Mapping[int, int],
 ) -> Kept:
-    """What the warm pool is after a placement of the same arguments. `warm`: how many each pool keeps."""
+    """Decides what the warm pool is after a placement of the same arguments. `warm`: how many each pool keeps."""
     usable = {node.id for node in nodes}
     sites = {w.pool_id: w.site_id for w in wanted}
     short = {(sites[pool_id], mode.gpu) for pool_id, mode in (*plan.waiting, *plan.unplaceable)}
@@ -58,7 +58,7 @@ def _starts(
     left: Mapping[int, int],
     short: set[tuple[int, str]],
 ) -> list[Start]:
-    """On the node with the fewest free GPUs that still fits, as in a placement."""
+    """Starts each on the node with the fewest free GPUs that still fits, as a placement does."""
     taken = {gpu_id for start in plan.starts for gpu_id in start.gpu_ids}
     free: dict[tuple[int, str], list[int]] = defaultdict(list)
     for room in nodes:
@@ -81,6 +81,6 @@ def _starts(
 
 
 def _usual(pool: Wanted) -> Mode | None:
-    """The mode of which most are wanted, the larger one of equals; None: none is."""
+    """Returns the mode of which most are wanted, the larger one of equals; None: none is wanted."""
     present = [(count, mode.tp, mode) for mode, count in pool.workers.items() if count]
     return max(present, key=lambda item: item[:2])[2] if present else None

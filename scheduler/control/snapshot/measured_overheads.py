@@ -49,13 +49,14 @@ class Row:
 
 
 def table(service: Service, now: datetime) -> OverheadTable:
-    """What plans assume."""
+    """Returns the seconds that plans assume for each kind of change, as measured."""
     return _table([*_starts(_of(service, now)), *_reshards(service, now)])
 
 
 def rows(services: Sequence[Service], now: datetime) -> list[Row]:
-    """As it is shown, by kind of change. Starts are added up over the services; two queries for each, and more for
-    re-shards.
+    """Returns the rows that are shown, by kind of change.
+
+    Starts of all services count together. It takes two queries for each service, and more for re-shards.
     """
     found: dict[str, list[Change]] = {}
     for service in services:
@@ -65,7 +66,7 @@ def rows(services: Sequence[Service], now: datetime) -> list[Row]:
 
 
 def published_start_s(model: str, *, warm: bool) -> float:
-    """What a start takes while none has been measured (DynamoLLM, table V)."""
+    """Returns the seconds that a start takes while none has been measured (DynamoLLM, table V)."""
     try:
         took_s = cold_start_s(Overheads(), warm=warm, weights_cached=warm, model_name=model)
     except UnknownConfiguration:
@@ -88,13 +89,13 @@ def _table(changes: Sequence[Change]) -> OverheadTable:
 
 
 def _of(service: Service, now: datetime) -> QuerySet[Instance]:
-    """Instances of ours that became ready recently: who registered himself was started by somebody else."""
+    """Returns our instances that became ready recently; one that registered itself was started by somebody else."""
     own = Instance.objects.filter(pool__service=service, node__isnull=False)
     return own.filter(ready_at__gte=now - MEASURED_FOR).order_by("-ready_at")
 
 
 def _starts(ready: QuerySet[Instance]) -> Iterator[Change]:
-    """The oldest first."""
+    """Yields the starts, the oldest first."""
     columns = ("model_card__name", "gpu_type", "tp", "created_at", "ready_at")
     for model, gpu_type, tp, created_at, ready_at in reversed(ready.values_list(*columns)[:_MEASURED_AT_MOST]):
         if ready_at is not None:

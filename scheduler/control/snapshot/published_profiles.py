@@ -1,4 +1,4 @@
-"""What each mode does for each class, as the epochs see it: published figures, bounded by the engine model."""
+"""Computes what each mode does for each class, as the epochs see it: published figures, bounded by the engine model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPEN_PROMPT_TOKENS, OPEN_OUTPUT_TOKENS = 1024, 256
 
 
 def typical(service: Service, request_class: RequestClass) -> Lengths:
-    """Lengths to plan a class by before any request of it was seen: the middle of its bounds, or the declared ones."""
+    """Returns the lengths to plan a class by before it had requests: the middle of its bounds, or the declared ones."""
     if (request_class.input_min, request_class.input_max, request_class.output_min, request_class.output_max) == (
         0,
         None,
@@ -75,7 +75,7 @@ def mode_profiles(
 
 
 def offered_modes(service: Service, anywhere: bool = False) -> list[Mode]:
-    """Every TP degree that some node at the service's sites (or anywhere) can hold, by GPU type."""
+    """Returns every TP degree that fits on some node at the service's sites (or anywhere), by GPU type."""
     largest: dict[str, int] = {}
     here = Q() if anywhere else Q(cluster__site__pools__service=service)
     nodes = Node.objects.filter(here, schedulable=True).order_by()
@@ -86,7 +86,7 @@ def offered_modes(service: Service, anywhere: bool = False) -> list[Mode]:
 
 
 def without_limits(service: Service, profiles: Mapping[Mode, ModeProfile], lengths: Lengths) -> dict[Mode, ModeProfile]:
-    """The same modes when no latency limit holds: what to plan with for a class whose limits none can keep."""
+    """Returns the same modes without latency limits, to plan with for a class whose limits none can keep."""
     return {mode: _modelled(service, mode, lengths, Limits()) or profile for mode, profile in profiles.items()}
 
 
@@ -100,7 +100,7 @@ def _bounded(
 
 
 def _modelled(service: Service, mode: Mode, lengths: Lengths, limits: Limits) -> ModeProfile | None:
-    """The engine model's answer at the top clock; None where it does not know the configuration."""
+    """Returns the engine model's profile at the top clock; None where it does not know the configuration."""
     card = service.model_card
     try:
         return mode_profile(card.name, card.engine, mode, lengths.rounded, limits)

@@ -69,7 +69,7 @@ class Arrivals:
     def demands(
         self, classes: Sequence[RequestClass], limits: Limits, steps: int
     ) -> dict[int, tuple[ClassDemand, Lengths | None]]:
-        """By class id: the forecast, with mean lengths None where nothing came."""
+        """Returns demand and mean lengths by class id; lengths are None where nothing came."""
         split = self.by_class(classes)
         found = {
             request_class.pk: self._demand(request_class.name, split[request_class.name], limits, steps)
@@ -126,7 +126,7 @@ def _at_least(
 
 
 def arrivals(service: Service, now: datetime, period_s: float) -> Arrivals:
-    """Requests of the last period (between 5 minutes and an hour) that a worker had or should have had.
+    """Returns the requests of the last period (between 5 minutes and an hour) that a worker had or should have had.
 
     An answer that was cut short tells nothing of its true length: there the prediction counts.
     """
@@ -153,7 +153,7 @@ def arrivals(service: Service, now: datetime, period_s: float) -> Arrivals:
 
 
 def _declared(service: Service, start: datetime) -> Declared | None:
-    """What the operator expects, as long as records do not reach back to `start`; after that silence means no load."""
+    """Returns the load that the operator expects, until records reach back to `start`; then silence means no load."""
     if not (service.expected_rps and service.expected_prompt_tokens and service.expected_output_tokens):
         return None
     if RequestRecord.objects.filter(service=service.name, started_at__lte=start).exists():

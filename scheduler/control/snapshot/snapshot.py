@@ -60,7 +60,7 @@ def steps_of(kind: str) -> Steps:
 
 
 def limits_of(service: Service) -> Limits:
-    """The service's objectives as the limits that plans must keep."""
+    """Returns the service's objectives as the limits that plans must keep."""
     by_kind = {slo.kind: slo.objective_s for slo in service.slos.all()}
     return Limits(by_kind.get("ttft"), by_kind.get("tpot"), by_kind.get("e2e"))
 
@@ -95,7 +95,7 @@ class ClassNow:
 
 
 def classes_now(service: Service, knobs: Knobs, partition: Partition, seen: Arrivals, steps: int) -> list[ClassNow]:
-    """The classes of a partition, smallest first."""
+    """Returns the classes of a partition, smallest first."""
     request_classes = {request_class.pk: request_class for request_class in partition.classes.order_by("rank")}
     slo = limits_of(service)
     limits = {pk: _limits(slo, request_class, knobs) for pk, request_class in request_classes.items()}
@@ -202,7 +202,7 @@ def look_back_s() -> float:
 
 
 def _offered_gpus(service: Service, reporting: set[str]) -> Mapping[int, Counter[str]]:
-    """Site -> GPU type -> GPUs of reporting, schedulable nodes, less what other services' plans may use."""
+    """Counts the GPUs of reporting, schedulable nodes by site and type, less what other services' plans may use."""
     found: dict[int, Counter[str]] = {}
     rows = _usable(reporting)
     for site_id, gpu_type in rows.values_list("node__cluster__site_id", "gpu_type"):
@@ -214,13 +214,13 @@ def _offered_gpus(service: Service, reporting: set[str]) -> Mapping[int, Counter
 
 
 def _usable(reporting: set[str]) -> QuerySet[Gpu]:
-    """GPUs of reporting, schedulable nodes, at sites that are not being drained."""
+    """Returns the GPUs of reporting, schedulable nodes, at sites that are not being drained."""
     rows = Gpu.objects.filter(node__schedulable=True, node__name__in=reporting)
     return rows.exclude(node__cluster__site__in=in_force.drained_sites())
 
 
 def _taken(services: Collection[Service]) -> Counter[tuple[int, str]]:
-    """(site, GPU type) -> GPUs that the plans of other services than these may use, and of their own pinned pools."""
+    """Counts GPUs by (site, GPU type): those of other services' plans, and of these services' pinned pools."""
     taken = in_force.pinned_gpus(services)
     for pool in Pool.objects.exclude(service__in=services).exclude(gpu_budget={}):
         for gpu_type, count in pool.gpu_budget.items():
@@ -229,7 +229,7 @@ def _taken(services: Collection[Service]) -> Counter[tuple[int, str]]:
 
 
 def offered_nodes(service: Service, reporting: set[str], sharing: Collection[Service] = ()) -> tuple[NodeView, ...]:
-    """The same node by node; what others use is taken from the smallest nodes, so that large ones stay whole.
+    """Returns the same node by node; what others use is taken from the smallest nodes, so that large ones stay whole.
 
     `sharing`: services whose plans do not count, since they are made together with this one's.
     """
@@ -259,7 +259,7 @@ class Servers:
 
 
 def servers(service: Service, knobs: Knobs, reporting: set[str]) -> Servers | None:
-    """Of the GPU type of which most are offered; None: no node reports GPUs that the service may use."""
+    """Makes servers of the GPU type of which most are offered; None: no node reports GPUs that the service may use."""
     nodes = offered_nodes(service, reporting)
     most = Counter[str]()
     for node in nodes:
@@ -279,7 +279,7 @@ def servers(service: Service, knobs: Knobs, reporting: set[str]) -> Servers | No
 def pool_views(
     service: Service, knobs: Knobs, now: datetime, plan: CarbonPlan | None, steps: int
 ) -> tuple[PoolView, ...]:
-    """The pools of the partition in force that have a budget, each with its share of its class's demand."""
+    """Returns the pools of the partition in force that have a budget, each with its share of its class's demand."""
     seen = foreseen(arrivals(service, now, look_back_s()), service, now, steps_of("scale").step_s, steps)
     classes = {own.request_class.pk: own for own in classes_now(service, knobs, service.partition, seen, steps)}
     pools = [p for p in service.pools.filter(request_class__in=classes).select_related("site") if p.gpu_budget]
@@ -306,7 +306,7 @@ def pool_views(
 
 
 def shares(plan: CarbonPlan, option: PartitionOption) -> dict[PoolKey, float]:
-    """What part of its class each pool of the plan is to get: in proportion to what its workers carry."""
+    """Returns the share of its class that each pool of the plan is to get: in proportion to what its workers carry."""
     carries: dict[PoolKey, float] = {}
     totals: dict[str, float] = {}
     for (site, name, mode), count in plan.workers.items():
@@ -318,7 +318,7 @@ def shares(plan: CarbonPlan, option: PartitionOption) -> dict[PoolKey, float]:
 
 
 def _capacity_rps(pool: Pool, own: ClassNow, plan: CarbonPlan | None) -> float:
-    """What the carbon plan expects this pool to carry; without a plan for it, in proportion to its GPUs."""
+    """Returns the rps that the carbon plan expects of this pool; without a plan, a figure in proportion to its GPUs."""
     planned = 0.0
     for (site, request_class, mode), count in (plan.workers if plan else {}).items():
         profile = own.profiles.get(mode)

@@ -1,1 +1,1 @@
-"""Which steps a service's policy runs, fed from the database."""
+"""The steps that a service's policy chooses from, each fed from the database."""

@@ -41,7 +41,7 @@ class ScaledInstance:
 
 
 def scale(turn: LoopTurn) -> Result:
-    """One period of every engine."""
+    """Takes one period of the autoscaler for every instance."""
     plan = carbon_plan(turn.service)
     if plan is None:
         return nothing_to_do()
@@ -72,7 +72,7 @@ def scale(turn: LoopTurn) -> Result:
 
 
 def sizes(turn: LoopTurn, classes: Mapping[str, ClassNow]) -> dict[str, list[EngineSize]]:
-    """The engine sizes for each class: ascending in what they carry, those that keep the limits."""
+    """Returns the sizes for each class that keep its limits, ascending in the load that they carry."""
     table = measured_overheads.table(turn.service, turn.now)
     card = turn.service.model_card
     published_s = cold_start_s(Overheads()) / settings.GREENSERVE_TRANSITION_SPEEDUP
@@ -90,7 +90,7 @@ def sizes(turn: LoopTurn, classes: Mapping[str, ClassNow]) -> dict[str, list[Eng
 
 
 def _as_many(present: Mapping[Mode, int], planned: Mapping[Mode, int], known: Sequence[Mode]) -> dict[Mode, int]:
-    """As many engines as the plan has, in the sizes that they have now; the plan's where there are none of these."""
+    """Returns as many instances as the plan has, in their present sizes; in the plan's where those are not known."""
     if not present or any(mode not in known for mode in present):
         return dict(planned)
     found = Counter(present)

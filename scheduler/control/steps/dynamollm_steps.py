@@ -53,7 +53,7 @@ TICK_S = 10.0  # how often beat asks whether a step wants its turn
 
 
 def scale(turn: LoopTurn) -> Result:
-    """Servers of each class by the forecast of its load (IV-B); ahead of the next epoch where that needs more."""
+    """Decides the servers of each class by the forecast of its load (IV-B); before the next epoch where that is late."""
     cluster = servers(turn.service, turn.knobs, turn.reporting)
     if cluster is None or not turn.service.pools.exclude(gpu_budget={}).exists():
         return nothing_to_do()
@@ -125,7 +125,7 @@ def spread(
 
 
 def _layouts(workers: Mapping[Mode, int], cluster: Servers, count: int) -> list[Layout]:
-    """What runs on each of a pool's servers; instances that have no place in the cluster are left out."""
+    """Returns what runs on each of a pool's servers; instances that have no place in the cluster are left out."""
     found = arrange({f"{n}": () for n in range(count)}, _by_tp(workers, cluster), cluster.size)
     return [()] * count if found is None else list(found.values())
 
@@ -137,7 +137,8 @@ def _by_tp(workers: Mapping[Mode, int], cluster: Servers) -> dict[int, int]:
 def _server_counts(
     turn: LoopTurn, present: Mapping[PoolKey, Mapping[Mode, int]], cluster: Servers
 ) -> dict[PoolKey, int]:
-    """Servers of each pool: what scale gave it, or where that does not count servers, what its budget has room for.
+    """Counts the servers of each pool: those that scale gave it, or where scale counts no servers, those that its
+    budget has room for.
 
     Shard may leave a server without instances: it is its pool's all the same, until scale takes it.
     """
@@ -157,7 +158,7 @@ def _workers(gpu_name: str, layouts: Iterable[Layout]) -> dict[Mode, int]:
 
 
 def _present(turn: LoopTurn) -> dict[PoolKey, dict[Mode, int]]:
-    """Wanted workers of the partition's pools that have a budget."""
+    """Returns the wanted workers of the partition's pools that have a budget."""
     return {PoolKey(pool.site.name, pool.request_class.name): workers_from_json(pool.workers) for pool in _pools(turn)}
 
 
@@ -184,7 +185,7 @@ def _decisions(
 
 
 def _starts_s(turn: LoopTurn, mode: Mode) -> tuple[float, float]:
-    """From the decision to the first request, from the warm pool and from nothing; beat's ticks are in it."""
+    """Returns the seconds from the decision to the first request, of a warm and a cold start, with a tick of beat."""
     table = measured_overheads.table(turn.service, turn.now)
     card = turn.service.model_card
     found = []
@@ -201,7 +202,7 @@ def _starts_s(turn: LoopTurn, mode: Mode) -> tuple[float, float]:
 def _loads(
     turn: LoopTurn, classes: Sequence[ClassNow], seen: Arrivals, cluster: Servers, steps: int
 ) -> tuple[ClassLoad, ...]:
-    """Forecast load and largest load of a server, in prompt tokens a second, smallest class first."""
+    """Returns the forecast load and the largest load of a server, in prompt tokens a second, smallest class first."""
     history = _look(turn, classes, seen)
     now_s = turn.now.timestamp()
     found = []
@@ -246,7 +247,7 @@ def _look(turn: LoopTurn, classes: Sequence[ClassNow], seen: Arrivals) -> LoadHi
 
 
 def shard(turn: LoopTurn) -> Result:
-    """The TP mix of every pool, a few servers at a time (IV-B); between epochs the next of those under way."""
+    """Decides the TP mix of every pool, a few servers at a time (IV-B); between epochs goes on with those under way."""
     cluster = servers(turn.service, turn.knobs, turn.reporting)
     present = _present(turn)
     if cluster is None or not any(present.values()):
@@ -293,7 +294,7 @@ def _with_others(present: Mapping[Mode, int], mine: Mapping[Mode, int], cluster:
 
 
 def _named(workers: Mapping[Mode, int], stored: Mapping[str, Any], cluster: Servers, count: int) -> dict[str, Layout]:
-    """What runs on each server of a pool, with the names of last time where that is possible."""
+    """Returns what runs on each server of a pool, with the names of last time where that is possible."""
     known = {name: tuple(layout) for name, layout in sorted(stored.items())[:count]}
     number = 0
     while len(known) < count:
@@ -348,8 +349,9 @@ def _shard_pools(
 
 
 def _reaching(turn: LoopTurn, classes: Sequence[ClassNow]) -> dict[str, tuple[float, Lengths, Limits]]:
-    """What comes to the pools of each class: its own requests, and those that smaller ones hand on (rate, mean lengths,
-    the strictest limits of those that are present)."""
+    """Returns what comes to the pools of each class, its own requests and those that smaller ones hand on: rate, mean
+    lengths, and the strictest limits of the classes that are present.
+    """
     state = ControllerState.objects.filter(kind=Loop.SCALE, service=turn.service).first()
     shares = state.value.get("shares", {}) if state is not None else {}
     found: dict[str, tuple[float, Lengths, Limits]] = {}
@@ -369,8 +371,9 @@ def _reaching(turn: LoopTurn, classes: Sequence[ClassNow]) -> dict[str, tuple[fl
 
 @lru_cache(maxsize=4096)
 def load_profile(model: str, engine: str, mode: Mode, lengths: Lengths) -> LoadProfile | None:
-    """Of one instance, up to the load at which its KV cache has room for 99 of 100 moments at each clock; None where
-    the engine model does not know it, or not even one request fits."""
+    """Returns the profile of one instance, up to the load at which its KV cache has room in 99 of 100 moments at each
+    clock; None where the engine model does not know it, or not even one request fits.
+    """
     try:
         worker = engine_model(model, mode.gpu, mode.tp, engine)
     except UnknownConfiguration:

@@ -21,8 +21,9 @@ _FLOOR_RPS = 0.05
 
 
 def nodes_of(service: Service, now: datetime, reporting: set[str]) -> tuple[NodeView, ...]:
-    """The nodes of one service of those that are placed together. The same for all of them, as long as they are asked
-    about the same moment; where they are not, GPUs go to who comes first."""
+    """Returns the nodes of one service of those that are placed together. All of them get the same placement as long as
+    they ask about the same moment; where they do not, GPUs go to the first that asks.
+    """
     peers = [found for found in Service.objects.order_by("name") if found.policy_knobs().scale == "placement"]
     nodes = snapshot.offered_nodes(service, reporting, peers)
     if len(peers) < 2:
@@ -40,7 +41,7 @@ def nodes_of(service: Service, now: datetime, reporting: set[str]) -> tuple[Node
 def place(
     nodes: Sequence[NodeView], options: Mapping[str, PartitionOption], tps: Mapping[str, int]
 ) -> dict[str, tuple[int, ...]]:
-    """Model -> its nodes, by number: so that the largest share of all requests finds capacity within its limits."""
+    """Gives each model nodes, by number, so that the largest share of all requests finds capacity within its limits."""
     rates = {
         (name, n): _carries(node, option, tps[name]) for name, option in options.items() for n, node in enumerate(nodes)
     }
@@ -60,7 +61,7 @@ def place(
 
 
 def _carries(node: NodeView, option: PartitionOption, tp: int) -> float:
-    """Of the class that the node's instances are worst for, of those that they can serve."""
+    """Returns the rps that a node carries of the class that its instances serve worst, of those that they can serve."""
     total = 0.0
     for (_, mode), count in units([node], option, tp).items():
         able = [profile.max_rps for (_, of), profile in option.profiles.items() if of == mode and profile.max_rps > 0.0]

@@ -1,4 +1,4 @@
-"""What loops run, as the knobs of a service's policy say: steps fed from the database, and their answers as values."""
+"""Feeds the steps that a service's policy names from the database, and returns their answers as values."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def alpha(loop: Loop, knobs: Knobs) -> float:
 
 
 def config(loop: Loop, knobs: Knobs, kind: type[C]) -> C:
-    """The controller's configuration: from settings, and the policy's knobs above them; else its own defaults."""
+    """Makes the controller's configuration: the policy's knobs, else settings, else its own defaults."""
     found = settings.GREENSERVE_LOOPS[loop.value]
     own = {**found, "alpha": alpha(loop, knobs), "objective": knobs.objective}
     return kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
@@ -86,7 +86,7 @@ def nothing_to_do() -> Result:
 
 
 def freesh_step(turn: LoopTurn) -> Result:
-    """FREESH eq. 1; where no plan carries the demand, the one that carries most of it."""
+    """Solves FREESH's eq. 1; where no plan carries the demand, takes the one that carries most of it."""
     if turn.fresh:
         service_policy.provide(turn.service)
     obs, faults = snapshot.carbon(turn.service, turn.knobs, turn.now, turn.reporting)
@@ -104,7 +104,7 @@ def freesh_step(turn: LoopTurn) -> Result:
 
 
 def shared_out_step(turn: LoopTurn) -> Result:
-    """No carbon loop: one partition, and its pools' GPUs by load."""
+    """Shares the GPUs among the pools of one partition by load, where the policy has no carbon loop."""
     knobs = turn.knobs
     if turn.fresh:
         service_policy.provide(turn.service)
@@ -182,7 +182,7 @@ def fleet_step(turn: LoopTurn) -> Result:
 
 
 def static_step(turn: LoopTurn) -> Result:
-    """The plan's instances, and no others; where TP degrees are another loop's, what fits on the plan's GPUs."""
+    """Keeps the plan's instances and no others; where TP degrees are another loop's, what fits on the plan's GPUs."""
     plan = carbon_plan(turn.service)
     if plan is None:
         return nothing_to_do()
@@ -199,7 +199,7 @@ def static_step(turn: LoopTurn) -> Result:
 
 
 def planned_workers(service: Service, plan: CarbonPlan) -> dict[PoolKey, tuple[dict[Mode, int], dict[Mode, int]]]:
-    """(present, planned) workers of each pool of the partition in force."""
+    """Returns the (present, planned) workers of each pool of the partition in force."""
     pools = service.pools.filter(request_class__partition=service.partition_id)
     found = {}
     for pool in pools.select_related("site", "request_class"):

@@ -43,7 +43,7 @@ class RecentLoad:
 
 
 def measure(turn: LoopTurn, classes: Mapping[str, ClassNow], declared: Declared | None) -> RecentLoad:
-    """Of a new service no less than was declared."""
+    """Measures the load of each class since the last turn. A new service's is no less than was declared."""
     now_s, period = turn.now.timestamp(), period_s(Loop.SCALE, turn.knobs)
     under_way, waiting, heard = _at_engines(turn)
     before = turn.state.get(MEMORY, turn.state.get(MEMORY_0_1, {}))
@@ -67,7 +67,8 @@ def measure(turn: LoopTurn, classes: Mapping[str, ClassNow], declared: Declared 
 
 
 def _at_engines(turn: LoopTurn) -> tuple[dict[str, int], dict[str, int], list[str]]:
-    """Requests at the engines of each class and how many of them wait, as agents say now; and who has said so.
+    """Counts the requests at the engines of each class and how many of them wait, as agents report now; and names the
+    agents that did.
 
     Only between the same agents' reports a difference tells of arrivals.
     """
@@ -85,7 +86,7 @@ def _at_engines(turn: LoopTurn) -> tuple[dict[str, int], dict[str, int], list[st
 
 
 def _ended(turn: LoopTurn, window_s: float) -> Counter[str | None]:
-    """Requests of each class that ended in the time before now, as far as records can have come."""
+    """Counts the requests of each class that ended in the time before now, as far as records can have come."""
     until = turn.now - timedelta(seconds=UNDER_WAY_S)
     since = until - timedelta(seconds=window_s)
     took = ExpressionWrapper(

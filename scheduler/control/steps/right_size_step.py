@@ -37,7 +37,7 @@ WAIT_SHARE, TPOT_SHARE = 0.42, 0.45
 
 
 def scale(turn: LoopTurn) -> Result:
-    """One period of every class."""
+    """Takes one period of every class."""
     pools = list(
         turn.service.pools.filter(request_class__partition=turn.service.partition_id)
         .exclude(gpu_budget={})
@@ -75,7 +75,10 @@ def _config(turn: LoopTurn) -> RightSizeConfig:
 
 
 def _recalled(known: Mapping[str, Any]) -> RightSizeState | None:
-    """None also where another version kept it: only since when less would do, and the changes counted, are lost."""
+    """Reads the stored state.
+
+    Returns None also where another version stored it: only since when less would do, and the changes counted, are lost.
+    """
     try:
         found = recall(known.get("state"))
     except RecordingError:
@@ -94,7 +97,7 @@ def _as_it_is(state: RightSizeState | None, asked: Mapping[Kind, int]) -> RightS
 
 
 class _Fleet:
-    """What is offered to one class after the other."""
+    """The fleet as it is offered to one class after the other."""
 
     def __init__(self, turn: LoopTurn, pools: Sequence[Pool]) -> None:
         self._turn = turn
@@ -107,7 +110,7 @@ class _Fleet:
         self._standing = self._stands()
 
     def _worths(self) -> dict[str, float]:
-        """What a watt at a GPU is worth by site. Carbon is only weighed where it is known of all sites."""
+        """Returns what a watt at a GPU is worth by site. Carbon is only weighed where it is known of all sites."""
         sites, now = list(self._sites.values()), self._turn.now
         if self._turn.knobs.objective != "carbon":
             return {site.name: worth_per_watt(site.pue, None) for site in sites}
@@ -122,7 +125,7 @@ class _Fleet:
         return found
 
     def _stands(self) -> dict[str, Counter[Kind]]:
-        """Instances of each class that draw power, those that drain among them."""
+        """Counts the instances of each class that draw power, those that drain among them."""
         rows = Instance.objects.filter(pool__service=self._turn.service, node__isnull=False)
         live = rows.exclude(state=Instance.State.STOPPED)
         found: dict[str, Counter[Kind]] = {}
@@ -161,7 +164,7 @@ class _Fleet:
         return found
 
     def _room(self, site: str, mode: Mode) -> int:
-        """Instances that the site's nodes have room for; what other classes took, they took from the smallest nodes."""
+        """Counts the instances that the site's nodes have room for; other classes took GPUs from the smallest nodes."""
         less, room = self._taken[site, mode.gpu], 0
         for node in self._nodes:
             if (node.site, node.gpu) == (site, mode.gpu):

@@ -156,7 +156,7 @@ def _allowed(actor: Actor, owned: Owned, instance: Model) -> None:
 
 
 def _check(instance: Model) -> None:
-    """Everything that can be known beforehand. Raises ValidationError by field."""
+    """Checks everything that can be known beforehand. Raises ValidationError by field."""
     instance.clean_fields()  # first, since a row's own check may look at what is not there
     instance.full_clean(validate_constraints=False)
     found = {name or NON_FIELD_ERRORS: texts for name, texts in row_limits.broken(instance).items()}
@@ -180,7 +180,7 @@ def _save(owned: Owned, instance: Model, related: Related | None, only: list[str
 
 
 def _follow_up(instance: Model) -> None:
-    """What goes with a row: a service's partitions and pools, and the pools of a new class."""
+    """Makes what belongs to a row: a service's partitions and pools, and the pools of a new class."""
     if isinstance(instance, Service):
         instance.partitions.add(instance.partition)
         service_policy.provide(instance)

@@ -1,4 +1,4 @@
-"""What would follow if a row were stored as it is: shown beside the form, before anything is stored.
+"""Says what would follow if a row were stored as it is. It is shown beside the form, before anything is stored.
 
 An error keeps it from being stored; a warning is for the operator to judge; an info is only shown.
 """
@@ -52,13 +52,13 @@ class Consequence:
 
 
 def of(instance: Model) -> tuple[Consequence, ...]:
-    """In the order in which they were looked for; also of rows that are not valid yet, as far as they go."""
+    """Returns the consequences, in the order of the checks; also of rows that are not valid yet, where it can."""
     look = _OF.get(type(instance))
     return tuple(look(instance)) if look else ()
 
 
 def of_deletion(instance: Model) -> tuple[Consequence, ...]:
-    """What holds it, and what would go with it."""
+    """Returns the rows that keep it from being deleted, and those that would be deleted with it."""
     found = []
     if users := users_of(instance):
         found.append(Consequence("error", "", f"{instance} is in use by {users}: delete or change that first."))
@@ -68,7 +68,7 @@ def of_deletion(instance: Model) -> tuple[Consequence, ...]:
 
 
 def users_of(instance: Model) -> str:
-    """Rows that must go first, by name; empty: nothing holds it."""
+    """Names the rows that must go first; empty: none uses it."""
     found: list[str] = []
     count = 0
     for relation, rows in _pointing(instance):
@@ -173,7 +173,7 @@ def _model_card(card: ModelCard) -> Iterator[Consequence]:
 
 
 def _fitting(card: ModelCard, nodes: QuerySet[Node]) -> tuple[int, int]:
-    """(nodes that hold an instance, nodes), by the largest TP degree that a node has GPUs for."""
+    """Counts the nodes that an instance fits on, and all nodes, by the largest TP degree that a node has GPUs for."""
     kinds: dict[int, dict[str, int]] = {}
     for node_id, kind in Gpu.objects.filter(node__in=nodes).values_list("node_id", "gpu_type"):
         own = kinds.setdefault(node_id, {})
@@ -388,7 +388,7 @@ def _feed(feed: CarbonFeed) -> Iterator[Consequence]:
 
 
 def _version(row: Version) -> Iterator[Consequence]:
-    """Gaps and overlaps with the versions that are there."""
+    """Finds gaps and overlaps with the versions that are there."""
     if row.valid_from is None:
         return
     # A version that is edited becomes another one: the stored one still counts, from its own moment.
@@ -410,7 +410,7 @@ def _version(row: Version) -> Iterator[Consequence]:
 
 
 def _siblings(row: Version) -> list[Version]:
-    """Versions of the same thing."""
+    """Returns the versions of the same thing."""
     keys = [name for name in ("site_id", "gpu_type") if hasattr(row, name)]
     return list(type(row)._default_manager.filter(**{key: getattr(row, key) for key in keys}))
 

@@ -31,7 +31,7 @@ _WORDS |= {"tdp": "TDP", "id": "id", "gpus": "GPUs", "slo": "SLO", "rps": "rate"
 
 
 class OwnedForm(forms.ModelForm):  # type: ignore[type-arg]  # it is generic for type checkers alone
-    """Of one row. Errors of the change itself are put beside their fields by `take`."""
+    """The form of one row. `take` puts errors of the change itself beside their fields."""
 
     required_css_class = "required"
 
@@ -49,7 +49,7 @@ class OwnedForm(forms.ModelForm):  # type: ignore[type-arg]  # it is generic for
                 raise
 
     def validate_constraints(self) -> None:
-        """Beside the fields that they are of, in words."""
+        """Puts broken limits beside the fields that they are of, in words."""
         found = row_limits.broken(self.instance, self._get_validation_exclusions())  # type: ignore[attr-defined]
         for name, texts in found.items():
             self.add_error(name if name in self.fields else None, ValidationError(texts))
@@ -65,13 +65,13 @@ class OwnedForm(forms.ModelForm):  # type: ignore[type-arg]  # it is generic for
 
     @property
     def related(self) -> dict[str, Any]:
-        """What the fields name that name several others."""
+        """The rows that the fields name which name several others."""
         many = [field.name for field in self._meta.model._meta.many_to_many if field.name in self.cleaned_data]
         return {name: list(self.cleaned_data[name]) for name in many}
 
 
 def form_of(owned: Owned, only: tuple[str, ...] | None = None) -> type[OwnedForm]:
-    """The form of a kind; `only` some of its fields."""
+    """Makes the form of a kind; `only` some of its fields."""
     made = forms.modelform_factory(
         owned.model, form=OwnedForm, fields=only or owned.fields, formfield_callback=_form_field
     )
@@ -93,7 +93,7 @@ def _words(name: str) -> str:
 
 
 def _form_field(field: models.Field[Any, Any], **options: Any) -> forms.Field | None:
-    """A field with its unit in the label, and controls that phones and screen readers know."""
+    """Makes a field with its unit in the label, and controls that phones and screen readers know."""
     options.setdefault("label", label_of(field.name))
     if isinstance(field, models.DateTimeField):
         widget = forms.DateTimeInput({"type": "datetime-local", "step": 60}, format="%Y-%m-%dT%H:%M")

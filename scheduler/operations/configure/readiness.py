@@ -1,4 +1,4 @@
-"""From empty to serving, step by step: what is there, what is missing, and what to do next.
+"""Lists the steps from an empty database to serving: what is there, what is missing, and what to do next.
 
 The first-run page and `greenserve doctor` show the same.
 """
@@ -28,7 +28,10 @@ class Step:
 
 
 def steps(now: datetime) -> tuple[Step, ...]:
-    """In the order in which one takes them. Reads the database and Redis; a step never raises for what is missing."""
+    """Returns the steps in the order in which one takes them.
+
+    Reads the database and Redis; never raises for what is missing.
+    """
     return tuple(step for look in _LOOKS for step in look(now))
 
 

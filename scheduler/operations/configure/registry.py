@@ -62,14 +62,14 @@ class Owned:
 
     @property
     def related(self) -> tuple[str, ...]:
-        """What a list needs of other tables."""
+        """The fields by which a list reads other tables."""
         return tuple(name for name in self.fields if self.field(name).many_to_one)
 
     def field(self, name: str) -> Any:
         return self.model._meta.get_field(name)
 
     def at(self, sites: QuerySet[Site]) -> QuerySet[Any]:
-        """The rows that stand at these sites; all of what is of no single site."""
+        """Returns the rows that stand at these sites; all of what is of no single site."""
         rows = self.model._default_manager.all()
         if not self.site:
             return rows
@@ -78,7 +78,7 @@ class Owned:
         return rows.filter(found | Q(site=None) if path == "site" and self.field("site").null else found)
 
     def site_of(self, instance: Model) -> Site | None:
-        """The site whose people may change it; None: it is of no single site."""
+        """Returns the site whose people may change it; None: it is of no single site."""
         found: Any = instance
         for part in self.site.split(".") if self.site else ():
             if part != "self":

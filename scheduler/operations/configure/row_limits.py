@@ -19,7 +19,7 @@ _CURRENCY = "^[A-Z]{3}$"
 
 
 def broken(row: Model, leave_out: Collection[str] = ()) -> dict[str, list[str]]:
-    """Words by field (empty: of several together) for each check constraint that the row would break.
+    """Says for each check constraint that the row would break, by field (empty: of several together), in which way.
 
     Args:
         leave_out: Fields that are not to be judged; constraints that name one are passed over.
@@ -48,7 +48,7 @@ def _broken(row: Model, constraint: CheckConstraint) -> Iterator[tuple[str, str]
 
 
 def _leaves(condition: Q) -> Iterator[tuple[str, str, Any]]:
-    """Field, lookup and limit of each comparison; a condition that turns on a choice has none to tell."""
+    """Yields field, lookup and limit of each comparison; an expression among them has none."""
     for child in condition.children:
         if isinstance(child, Q):
             yield from _leaves(child)
@@ -58,7 +58,7 @@ def _leaves(condition: Q) -> Iterator[tuple[str, str, Any]]:
 
 
 def _words(row: Model, name: str, lookup: str, limit: Any) -> str:
-    """What the field must be, where that is what it is not; else empty."""
+    """Says what the field must be, where it is not; else empty."""
     value = getattr(row, name, None)
     if lookup == "regex":
         wrong = re.search(limit, str(value)) is None

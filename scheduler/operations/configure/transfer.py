@@ -30,7 +30,7 @@ MOST_BYTES = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class RowOutcome:
-    """What became, or would become, of one row. `line`: where it begins in the file."""
+    """The fate of one row, real or tried. `line`: where it begins in the file."""
 
     line: int
     key: str
@@ -39,7 +39,7 @@ class RowOutcome:
 
 
 def key_of(instance: Model) -> str:
-    """What a person knows a row by: its `lookup` fields, those of others by their own, with slashes."""
+    """Returns what a person knows a row by: its `lookup` fields, those of others by their own, with slashes."""
     parts = []
     for name in registry.of(instance).lookup:
         value = getattr(instance, name)
@@ -50,7 +50,7 @@ def key_of(instance: Model) -> str:
 
 
 def export(owned: Owned, format: str, found: QuerySet[Any]) -> str:
-    """These rows of a kind, as an import takes them."""
+    """Writes these rows of a kind as an import reads them."""
     rows = [_row(owned, item) for item in found.select_related(*owned.related)]
     if format == "yaml":
         return str(yaml.safe_dump(rows, sort_keys=False, allow_unicode=True)) if rows else "[]\n"
@@ -143,7 +143,7 @@ def _texts(errors: Iterable[ValidationError]) -> list[str]:
 
 
 def _initial(owned: Owned, instance: Model | None) -> dict[str, Any]:
-    """The values that a file which leaves a column out keeps, or the defaults."""
+    """Returns the values that a file which leaves a column out keeps, or the defaults."""
     form = form_of(owned)(instance=instance)
     found = {}
     for name, field in form.fields.items():
@@ -154,7 +154,7 @@ def _initial(owned: Owned, instance: Model | None) -> dict[str, Any]:
 
 
 def _given(owned: Owned, name: str, value: object, names: dict[type[Model], dict[str, Model]]) -> Any:
-    """A value as the form takes it: those that name others as their keys in the database."""
+    """Returns a value as the form takes it; one that names others becomes their keys in the database."""
     field = owned.field(name)
     if isinstance(field, models.ManyToManyField):
         wanted = value if isinstance(value, list) else [part for part in str(value or "").split(";") if part.strip()]
@@ -185,7 +185,7 @@ def _some(known: Mapping[str, Any]) -> str:
 
 
 def _stored(owned: Owned, data: Mapping[str, Any]) -> Model | None:
-    """The row that the lookup fields name; None: it is a new one."""
+    """Returns the row that the lookup fields name; None: it is a new one."""
     wanted = {}
     for name in owned.lookup:
         if name not in data:
@@ -200,7 +200,10 @@ def _stored(owned: Owned, data: Mapping[str, Any]) -> Model | None:
 
 
 def _parsed(owned: Owned, text: str, format: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line, fields) of each row. Raises ValidationError: it cannot be read, or has columns that there are not."""
+    """Yields the line and fields of each row.
+
+    Raises ValidationError when the text cannot be read, or has unknown columns.
+    """
     if len(text) > MOST_BYTES:
         raise ValidationError(f"the file has more than {MOST_BYTES // 1_000_000} MB: split it")
     rows = list(_of_yaml(text) if format == "yaml" else _of_csv(text))

@@ -1,4 +1,4 @@
-"""What would follow if several rows were stored together: each in turn, and all of it taken back again."""
+"""Tries what would follow if several rows were stored together: stores each in turn, and takes all of it back."""
 
 from __future__ import annotations
 
