@@ -17,7 +17,7 @@ from pools.models import Service
 from scheduler import agents, webhooks
 from scheduler.batches import batch_runner as batches
 from scheduler.batches.sending import GatewaySender
-from scheduler.control import epochs, realise, service_policy
+from scheduler.control import epochs, realised_figures, service_policy
 from scheduler.control.apply import publish as publishing
 from scheduler.control.epochs import EPOCH_LOOPS
 from scheduler.models import IdempotentAnswer
@@ -108,7 +108,7 @@ def publish() -> None:
 
 @shared_task
 def realise_decisions() -> int:
-    return realise.realise(timezone.now())
+    return realised_figures.fill(timezone.now())
 
 
 @shared_task(acks_late=False, time_limit=SIMULATION_LIMIT_S)

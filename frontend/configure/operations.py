@@ -17,7 +17,7 @@ from django.views.decorators.http import require_POST, require_safe
 from pools.access import audit, rights
 from pools.access.audit import Actor
 from pools.models import Partition, Pool, Service, Site
-from scheduler.control import in_force
+from scheduler.control import active_interventions
 from scheduler.models import (
     Approval,
     ApprovalStatus,
@@ -47,7 +47,9 @@ LOOPS = {
 @rights.needs(rights.Right.VIEW)
 def page(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
-    open_pauses = {(row.service_id, row.loop): row for row in in_force.open_pauses().select_related("created_by")}
+    open_pauses = {
+        (row.service_id, row.loop): row for row in active_interventions.open_pauses().select_related("created_by")
+    }
     modes = {row.service_id: row for row in ServiceMode.objects.all()}
     rows = [
         {
@@ -61,7 +63,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "service", "epoch"
     )
     waiting = visibility.of_services(request.user, waiting)
-    overrides = visibility.overrides(request.user, in_force.open_overrides()).select_related(
+    overrides = visibility.overrides(request.user, active_interventions.open_overrides()).select_related(
         "service", "site", "pool__site", "pool__request_class", "created_by"
     )
     over = (

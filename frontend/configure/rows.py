@@ -21,12 +21,12 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from pools.access import audit, rights
 from scheduler.operations import visibility
-from scheduler.operations.configure import changes, consequences, registry, trial
+from scheduler.operations.configure import changes, consequences, dry_run, registry
 from scheduler.operations.configure.consequences import Consequence
+from scheduler.operations.configure.dry_run import Tried
 from scheduler.operations.configure.forms import OwnedForm, form_of, label_of
 from scheduler.operations.configure.registry import Owned
 from scheduler.operations.configure.transfer import key_of
-from scheduler.operations.configure.trial import Tried
 
 PAGE = 50
 AREAS = (
@@ -275,7 +275,7 @@ def bulk(request: HttpRequest, kind: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         for item in items:
             setattr(item, name, form.cleaned_data[name])
-        tried = trial.of_several(items, lambda item: changes.update(actor, item))
+        tried = dry_run.of_several(items, lambda item: changes.update(actor, item))
         wanted = "part" not in request.GET and all(row.possible for row in tried)
         if wanted and _seen(request, [item for row in tried for item in row.consequences]):
             with transaction.atomic():

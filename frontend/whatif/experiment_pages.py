@@ -13,7 +13,7 @@ from core.simulator.lab.experiment import Experiment
 from pools.access.rights import Right, has, needs
 from pools.models import Service
 from scheduler.models import Study
-from scheduler.whatif import drafts, experiment_studies, studies, study_requests, tasks
+from scheduler.whatif import experiment_studies, studies, study_drafts, study_requests, tasks
 from scheduler.whatif.errors import BadStudy
 
 from . import study_cells
@@ -60,7 +60,7 @@ def new_experiment(request: HttpRequest, name: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         upload = form.cleaned_data["trace"]
         try:
-            data = upload.read(drafts.MOST_TRACE_BYTES + 1) if upload else None
+            data = upload.read(study_drafts.MOST_TRACE_BYTES + 1) if upload else None
             made = study_requests.ask(form.asked(base), request.user, data)
         except BadStudy as error:
             form.take(error)

@@ -13,8 +13,8 @@ from django import forms
 from core.simulator.policies import POLICIES
 from pools.models.fleet import PUE_MOST
 from scheduler.whatif import scenario_documents
-from scheduler.whatif.drafts import FLEET
 from scheduler.whatif.errors import BadStudy
+from scheduler.whatif.study_drafts import FLEET
 
 KINDS = {
     "keep": "as the scenario has it",

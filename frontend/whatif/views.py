@@ -19,7 +19,7 @@ from pools.access.rights import Right, needs
 from pools.models import Service
 from scheduler.models import Study, StudyRun
 from scheduler.operations.configure import consequences
-from scheduler.whatif import applying, drafts, shipped_scenarios, studies, study_requests, tasks
+from scheduler.whatif import applying, shipped_scenarios, studies, study_drafts, study_requests, tasks
 from scheduler.whatif.errors import BadStudy
 from scheduler.whatif.scenario_documents import Document, RunSpec
 
@@ -46,7 +46,7 @@ def studies_page(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Right.OPERATE)
 def new_study(request: HttpRequest) -> HttpResponse:
-    base = request.POST.get("base") or request.GET.get("base") or drafts.FLEET
+    base = request.POST.get("base") or request.GET.get("base") or study_drafts.FLEET
     try:
         document, notes, ticked = _base(request, base[:120])
     except BadStudy as error:
@@ -61,7 +61,7 @@ def new_study(request: HttpRequest) -> HttpResponse:
     upload = form.cleaned_data["trace"]
     try:
         made = study_requests.ask(
-            form.asked(), request.user, upload.read(drafts.MOST_TRACE_BYTES + 1) if upload else None
+            form.asked(), request.user, upload.read(study_drafts.MOST_TRACE_BYTES + 1) if upload else None
         )
     except BadStudy as error:
         form.take(error)
@@ -75,16 +75,16 @@ def _base(request: HttpRequest, base: str) -> tuple[Document, list[str], dict[st
 
     After an error the text that was typed is the scenario, if it can be read: else the base's own.
     """
-    if base == drafts.FLEET:
-        made = drafts.draft_of_fleet(request.user, timezone.now())
+    if base == study_drafts.FLEET:
+        made = study_drafts.draft_of_fleet(request.user, timezone.now())
         return made.document, made.notes, {"run.single_pool": True, "run.freesh": True}
     typed = request.POST.get("scenario")
     try:
-        made = drafts.draft_of({"scenario": typed} if typed else {}, base, request.user)
+        made = study_drafts.draft_of({"scenario": typed} if typed else {}, base, request.user)
     except BadStudy:
         if not typed:
             raise
-        made = drafts.draft_of({}, base, request.user)
+        made = study_drafts.draft_of({}, base, request.user)
     own = made.document.get("policy", "single_pool")
     name = own.get("name") if isinstance(own, dict) else own
     ticked: dict[str, Any] = {"run.single_pool": True, f"run.{name}": True}

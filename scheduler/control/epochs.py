@@ -1,8 +1,8 @@
 """Runs the slow loops: snapshot -> step -> one transaction of state, rows and reasons -> Redis.
 
 An epoch is unique by (kind, service, period, floor(t / period)): whoever inserts its row first has it, and what a
-second process worked out meanwhile is rolled back. The controller's state moves by compare-and-swap; when it moved
-under us, the epoch is worked out again on what is now there.
+second process computed meanwhile is rolled back. The controller's state moves by compare-and-swap; when it moved
+under us, the epoch is computed again on what is now there (`_decide_and_apply` has the steps).
 
 Epochs out of turn (a policy was changed, or a step asked for its turn before its next epoch) have the moment in
 milliseconds as their index, below zero. Which step a loop runs is for the service's policy to say (`steps`).
@@ -26,7 +26,7 @@ from django.utils import timezone
 from core.types import Command, Effects, Loop, Reason
 from pools.models import Service
 from scheduler import agents
-from scheduler.control import decision_rows, in_force, pending_plans, recordings, service_policy
+from scheduler.control import active_interventions, decision_rows, pending_plans, recordings, service_policy
 from scheduler.control.apply import apply, publish
 from scheduler.control.steps import autoscale_step, dynamollm_steps, policy_steps, right_size_step
 from scheduler.control.steps.policy_steps import LoopTurn, Result, carbon_plan, period_s
@@ -85,7 +85,7 @@ def run_now(service: Service, now: datetime) -> list[Epoch]:
 def _run(service: Service, loop: Loop, index: int, now: datetime) -> Epoch | None:
     for _ in range(ATTEMPTS):
         service.refresh_from_db()  # another loop may have changed its partition, an operator its policy
-        if in_force.is_paused(service, loop):
+        if active_interventions.is_paused(service, loop):
             return None  # which the pause itself has put on record
         if _rows(service, loop, period_s(loop, service_policy.of(service)), index).exists():
             return None
@@ -133,31 +133,63 @@ def _run_once(service: Service, loop: Loop, index: int, now: datetime) -> Epoch 
 
 
 def _decide_and_apply(service: Service, loop: Loop, index: int, now: datetime) -> Epoch | None:
+    """Decides, and carries the decision out only if nothing that it was made on has changed meanwhile.
+
+    A step may compute for seconds. It holds no lock meanwhile, so that people and other loops go on; a compare-and-swap
+    keeps it from overwriting what they did:
+
+    1. Read the controller's state with its version, and compute the step on it.
+    2. Begin the transaction, in which all of the following happens or nothing. A step that had nothing to decide swaps
+       its state (as in 7) and is done: it leaves no row, unless it is the first under its policy.
+    3. Insert the epoch's row. It is unique, so that the insert fails where another process has run this epoch.
+    4. Take the lock of plans and placements. Whoever pauses a loop, sets a control mode or makes an override takes it
+       too: these stay as they are until the transaction ends.
+    5. Check that nobody has paused the loop while it computed.
+    6. Read the control mode. Where decisions do not act, record this one, or offer it for approval, and leave the
+       controller's state alone: for the next epoch this one has not happened.
+    7. Swap the controller's state: replace it where its version is still the one that was read in 1.
+    8. Carry out: close older plans that wait, write budgets, workers and decisions, then instances.
+    9. Commit, and only then publish to agents and gateways, which would else act on what may be rolled back.
+
+    Raises:
+        Stale: The check in 5 or a swap (2, 7, or that of scale's state in 8) failed. Nothing is stored; `_run` begins
+            again on what is now there.
+        IntegrityError: Another process has run this epoch (3).
+    """
+    # 1. Compute on the state as it is now.
     client = agents.connect()
     reporting = agents.reporting(client, now)
     started_at, clock = timezone.now(), time.monotonic()
     touched: frozenset[str] = frozenset()
     with recordings.noting() as notes:
         state, result, fresh = _decide(service, loop, index, now, reporting)
+        # 2. From here on: all, or nothing.
         with transaction.atomic():
             if result.no_op and not fresh and not result.effects.commands:
                 _swap(state, result.state)
                 return None
+            # 3. Claim the epoch.
             epoch = _epoch(service, loop, index, started_at, clock, _status(result.effects), now)
+            # 4. Keep everybody else from changing plans, placements and interventions.
             apply.lock()
-            if in_force.is_paused(service, loop):
-                raise Stale  # somebody paused it while it computed
+            # 5. A pause that came meanwhile goes before this decision.
+            if active_interventions.is_paused(service, loop):
+                raise Stale
             recordings.keep(epoch, notes, now)
-            control_mode = in_force.control_mode_of(service)
+            # 6. A decision that does not act goes on record, and no further.
+            control_mode = active_interventions.control_mode_of(service)
             if result.effects.commands and control_mode.mode != ControlMode.ACT:
                 return _record_only(epoch, state, result, control_mode, now)
+            # 7. Compare and swap.
             _swap(state, result.state)
+            # 8. Carry out.
             pending_plans.supersede(service, loop.value, "The loop has decided anew.", now)
             made = _apply(service, loop, epoch, result, now, reporting)
             if result.effects.commands:
                 touched = apply.apply_placement(service, reporting, made)
+    # 9. Committed: publish.
     if result.effects.commands:
-        _tell(client, touched, made)
+        _publish(client, touched, made)
     return epoch
 
 
@@ -188,7 +220,7 @@ def _decide(
 
 def _around_pins(service: Service, result: Result) -> Result:
     """Returns the result without its commands and decisions for pools that a person has pinned."""
-    keys = {pin.key for pin in in_force.pins(service)}
+    keys = {pin.key for pin in active_interventions.pins(service)}
     if not keys:
         return result
     commands = tuple(own for own in result.effects.commands if getattr(own, "pool", None) not in keys)
@@ -236,11 +268,11 @@ def carry_out(approval: Approval, now: datetime) -> bool:
         made = dict(approval.epoch.decisions.exclude(pool=None).values_list("pool_id", "pk"))
     touched = apply.apply_placement(service, reporting, made)
     Epoch.objects.filter(pk=approval.epoch_id).update(status=Epoch.Status.APPLIED)
-    transaction.on_commit(lambda: _tell(client, touched, made))
+    transaction.on_commit(lambda: _publish(client, touched, made))
     return True
 
 
-def _tell(client: redis.Redis, touched: frozenset[str], made: dict[int, int]) -> None:
+def _publish(client: redis.Redis, touched: frozenset[str], made: dict[int, int]) -> None:
     publish.publish(client, timezone.now())
     publish.nudge(touched, decision_id=next(iter(made.values()), None))
 
@@ -287,7 +319,7 @@ def _apply_plan(
 
 
 def _swap(state: ControllerState, value: dict[str, Any]) -> None:
-    """Raises Stale when another process was quicker."""
+    """Replaces the controller's state if its version is still the one that was read. Raises Stale if it is not."""
     moved = ControllerState.objects.filter(pk=state.pk, version=state.version).update(
         version=state.version + 1, value=value, updated_at=timezone.now()
     )

@@ -2,9 +2,10 @@
 
 from .batches import Batch, BatchLine, BatchStatus, File, FileChunk
 from .decisions import ControllerState, Decision, DecisionKind, Epoch, SlowLoop
+from .idempotent_answers import IdempotentAnswer
 from .operations import Approval, ApprovalStatus, ControlMode, LoopPause, Override, OverrideKind, ServiceMode
-from .outside import DeliveryState, IdempotentAnswer, WebhookDelivery, WebhookSubscription
 from .studies import RunState, Study, StudyFile, StudyRun
+from .webhooks import DeliveryState, WebhookDelivery, WebhookSubscription
 
 __all__ = [
     "Approval",

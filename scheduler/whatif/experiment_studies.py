@@ -24,7 +24,7 @@ from core.simulator.workload.public_traces import PUBLIC_TRACES, PublicTrace
 from pools.access.rights import AnyUser
 from scheduler.models import Study
 
-from . import drafts, scenario_documents, shipped_scenarios
+from . import scenario_documents, shipped_scenarios, study_drafts
 from .errors import BadStudy
 from .fleet_scenario import Draft
 from .scenario_documents import Files, RunSpec
@@ -67,7 +67,7 @@ def asked(given: Mapping[str, Any], base: str, user: AnyUser, upload: bytes | No
     made = Draft(
         shipped_scenarios.load(experiment.scenario), notes=[experiment.stands_in] if experiment.stands_in else []
     )
-    _put_requests(made, experiment, drafts.wanted(given, upload), user, upload)
+    _put_requests(made, experiment, study_drafts.wanted(given, upload), user, upload)
     scenario_documents.check(
         made.document, made.files, runs_of(experiment)[:1]
     )  # the others differ by nothing that is given
@@ -111,14 +111,14 @@ def _put_requests(
         made.notes.append(f"Requests: those that the scenario generates, {instead}")
         return
     if kind == "trace":
-        data = drafts.plain_trace(upload or b"")
+        data = study_drafts.plain_trace(upload or b"")
         own = hashlib.sha256(data).hexdigest() == public.sha256
         made.notes.append(f"Requests: {public.title}, as published." if own else f"Requests: a trace {instead}")
     else:
-        data, words = drafts.recorded(wanted, user)
+        data, words = study_drafts.recorded(wanted, user)
         made.notes.append(f"Requests: {words} {instead[0].upper()}{instead[1:]}")
-    made.files[drafts.TRACE] = data
-    made.document["workload"]["trace"] = drafts.TRACE
+    made.files[study_drafts.TRACE] = data
+    made.document["workload"]["trace"] = study_drafts.TRACE
 
 
 def simulated(experiment: Experiment, label: str, files: Files, tell: Tell) -> dict[str, Any]:
@@ -152,12 +152,12 @@ def bound(experiment: Experiment, files: Files) -> dict[str, float] | None:
 @contextmanager
 def _trace(files: Files) -> Iterator[Path | None]:
     """Yields the study's trace on disk for as long as it is used."""
-    data = files.get(drafts.TRACE)
+    data = files.get(study_drafts.TRACE)
     if data is None:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="greenserve-study-") as folder:
-        path = Path(folder) / drafts.TRACE
+        path = Path(folder) / study_drafts.TRACE
         path.write_bytes(data)
         yield path
 

@@ -14,7 +14,7 @@ from pools.access.rights import AnyUser
 from pools.models import Job
 from scheduler.models import Study, StudyFile, StudyRun
 
-from . import drafts, experiment_studies, scenario_changes, scenario_documents
+from . import experiment_studies, scenario_changes, scenario_documents, study_drafts
 from .errors import BadStudy
 from .fleet_scenario import Draft
 from .scenario_documents import BAD, RunSpec
@@ -40,14 +40,14 @@ def ask(given: Mapping[str, Any], user: AnyUser, upload: bytes | None = None, no
     now = now or timezone.now()
     if unknown := sorted(set(given) - FIELDS):
         raise BadStudy(unknown[0], f"unknown field; known: {', '.join(sorted(FIELDS))}")
-    base = str(given.get("base") or ("" if given.get("scenario") else drafts.FLEET))[:120].replace("\0", "")
+    base = str(given.get("base") or ("" if given.get("scenario") else study_drafts.FLEET))[:120].replace("\0", "")
     name = str(given.get("name") or "").replace("\0", "").strip()[:120]
     if base.startswith(experiment_studies.HEAD):
         experiment, made = experiment_studies.asked(given, base, user, upload)
         return _stored(name or experiment.title[:120], base, made, experiment_studies.runs_of(experiment), user, now)
     runs = _runs(given.get("runs"))
     otherwise = scenario_changes.read(given.get("changes") or {})
-    made = drafts.draft(given, base, user, upload, now)
+    made = study_drafts.draft(given, base, user, upload, now)
     try:
         document, files = scenario_changes.put(made.document, made.files, otherwise)
     except BadStudy:

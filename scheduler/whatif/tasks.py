@@ -13,21 +13,21 @@ from pools import wire
 from pools.models import Job
 from scheduler.models import RunState, Study
 
-from . import running
+from . import study_worker
 from .studies import stop_runs
 
 log = logging.getLogger(__name__)
 
 
-@shared_task(acks_late=False, time_limit=running.LIMIT_S + 600)
+@shared_task(acks_late=False, time_limit=study_worker.LIMIT_S + 600)
 def run_study(study_id: int) -> bool:
     """Runs all runs of a study. When this worker is lost, `mind_studies` sees to it."""
-    return running.run(study_id)
+    return study_worker.run(study_id)
 
 
 @shared_task
 def mind_studies() -> int:
-    return running.mind(timezone.now(), _send)
+    return study_worker.mind(timezone.now(), _send)
 
 
 def send(study: Study) -> None:
@@ -38,7 +38,7 @@ def send(study: Study) -> None:
 def _send(study: Study) -> None:
     try:
         run_study.apply_async(
-            (study.pk,), queue=wire.SIMULATIONS_QUEUE, retry=False, expires=running.SEND_AGAIN.total_seconds()
+            (study.pk,), queue=wire.SIMULATIONS_QUEUE, retry=False, expires=study_worker.SEND_AGAIN.total_seconds()
         )
     except (OperationalError, OSError) as error:
         log.warning("study %s could not be given to a worker: %s", study.pk, error)

@@ -24,7 +24,7 @@ from rest_framework.response import Response
 from pools.access import audit
 from pools.access.rights import everywhere
 from scheduler.operations import visibility
-from scheduler.operations.configure import changes, consequences, trial
+from scheduler.operations.configure import changes, consequences, dry_run
 from scheduler.operations.configure.registry import OWNED, Owned
 
 from ..rest.base import ReadOnly, shown
@@ -221,7 +221,7 @@ class OwnedViewSet(ReadOnly):
             return _told(told)
         require_at(self.request.user, self.owned.right, self.owned.site_of(built))
         store = changes.create if built.pk is None else changes.update
-        return _told(trial.tried(built, lambda row: store(self._actor(), row, related)).consequences)
+        return _told(dry_run.tried(built, lambda row: store(self._actor(), row, related)).consequences)
 
     def _item(self, item: object) -> tuple[Model, dict[str, Any]]:
         """Of a list: with `id` the row as it would be changed, else a new one."""

@@ -16,7 +16,7 @@ from rest_framework.status import HTTP_201_CREATED
 
 from pools.access import audit
 from pools.models import Instance, Partition, Pool, Service, Site
-from scheduler.control import in_force
+from scheduler.control import active_interventions
 from scheduler.models import Approval, ControlMode, LoopPause, Override, OverrideKind, ServiceMode
 from scheduler.operations import approvals, overrides, pauses, visibility
 
@@ -249,7 +249,7 @@ class ModeView(View):
     @extend_schema(operation_id="mode_retrieve", responses=ModeSerializer, tags=["modes"])
     def get(self, request: Request, service: str) -> Response:
         """The mode of a service's slow loops."""
-        return _mode(in_force.control_mode_of(self._service(service)))
+        return _mode(active_interventions.control_mode_of(self._service(service)))
 
     @extend_schema(operation_id="mode_set", request=ModeSerializer, responses=ModeSerializer, tags=["modes"])
     @idempotent

@@ -19,7 +19,7 @@ from rest_framework.response import Response
 from pools.access import audit
 from pools.models import Service
 from scheduler.models import Study, StudyRun
-from scheduler.whatif import applying, comparing, drafts, experiment_studies, studies, study_requests, tasks
+from scheduler.whatif import applying, comparing, experiment_studies, studies, study_drafts, study_requests, tasks
 from scheduler.whatif.errors import BadStudy
 
 from ..rest.base import ReadOnly
@@ -29,7 +29,7 @@ from ..rest.problems import Conflict
 from ..rest.references import KeyField
 from .experiments import ExperimentResultSerializer
 
-MOST_FORM_BYTES = drafts.MOST_TRACE_BYTES + (1 << 20)
+MOST_FORM_BYTES = study_drafts.MOST_TRACE_BYTES + (1 << 20)
 
 
 class StudyRunSerializer(serializers.ModelSerializer):
@@ -122,7 +122,7 @@ def _study_and_trace(request: Request) -> tuple[dict[str, Any], bytes | None]:
     if not isinstance(wanted, dict) or wanted.get("kind", "trace") != "trace":
         raise ValidationError({"study": 'its traffic is of kind "trace" where a trace comes with it'})
     given["traffic"] = {**wanted, "kind": "trace"}
-    return given, asked.validated_data["trace"].read(drafts.MOST_TRACE_BYTES + 1)
+    return given, asked.validated_data["trace"].read(study_drafts.MOST_TRACE_BYTES + 1)
 
 
 def _no_number(text: str) -> None:
@@ -166,7 +166,9 @@ class StudyViewSet(ReadOnly):
         super().initial(request, *args, **kwargs)
         length = request.META.get("CONTENT_LENGTH") or "0"
         if request.content_type.startswith("multipart/") and int(length) > MOST_FORM_BYTES:
-            raise ValidationError({"trace": f"larger than {drafts.MOST_TRACE_BYTES >> 20} MiB; compress it with gzip"})
+            raise ValidationError(
+                {"trace": f"larger than {study_drafts.MOST_TRACE_BYTES >> 20} MiB; compress it with gzip"}
+            )
 
     @extend_schema(
         request={"application/json": NewStudy, "multipart/form-data": StudyWithTrace},

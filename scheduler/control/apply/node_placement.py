@@ -206,7 +206,7 @@ def _beside(
 def _as_shadows(
     wanted: Sequence[Wanted], starts: Sequence[Start], surplus: Sequence[Standing], short: set[tuple[int, str]]
 ) -> list[Start]:
-    """Makes pairs of what starts and what would go, oldest first; the last start takes over from all that are left (rule 6).
+    """Makes pairs of what starts and what would go, oldest first; the last start takes over from all others (rule 6).
 
     `short`: sites and GPU types for which others wait: what would go there does.
     """

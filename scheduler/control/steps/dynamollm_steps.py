@@ -53,7 +53,7 @@ TICK_S = 10.0  # how often beat asks whether a step wants its turn
 
 
 def scale(turn: LoopTurn) -> Result:
-    """Decides the servers of each class by the forecast of its load (IV-B); before the next epoch where that is late."""
+    """Decides the servers of each class by the forecast of its load (IV-B); early where the next epoch is too late."""
     cluster = servers(turn.service, turn.knobs, turn.reporting)
     if cluster is None or not turn.service.pools.exclude(gpu_budget={}).exists():
         return nothing_to_do()

@@ -12,7 +12,7 @@ from core.types import Loop
 from pools import demo, wire
 from pools.models import Instance, InstanceGpu, Node, Pool, Profile, Service
 from scheduler import tasks
-from scheduler.control import clock_decisions, epochs, realise
+from scheduler.control import clock_decisions, epochs, realised_figures
 from scheduler.control.apply import publish
 from scheduler.models import ControllerState, Decision, Epoch
 from telemetry.carbon.feeds import refresh_feed
@@ -386,15 +386,15 @@ def test_decisions_are_joined_with_what_happened_when_their_horizon_has_passed(s
             carbon_gco2e=0.5,
         )
     requests_came(at + timedelta(seconds=60), count=30, over_s=60)
-    assert realise.realise(at + timedelta(seconds=60)) == 0
-    assert realise.realise(at + timedelta(seconds=120)) >= 1
+    assert realised_figures.fill(at + timedelta(seconds=60)) == 0
+    assert realised_figures.fill(at + timedelta(seconds=120)) >= 1
     decision.refresh_from_db()
     assert decision.realised["energy_j"] == pytest.approx(6000.0)
     assert decision.realised["mean_power_w"] == pytest.approx(100.0)
     assert decision.realised["carbon_gco2e"] == pytest.approx(3.0)
     assert decision.realised["requests"] == 30
     assert decision.realised["slo_attainment"] is None
-    assert realise.realise(at + timedelta(seconds=180)) == 0
+    assert realised_figures.fill(at + timedelta(seconds=180)) == 0
 
 
 def test_carbon_stays_unknown_when_a_part_of_it_is(service, redis_client, now):
@@ -413,7 +413,7 @@ def test_carbon_stays_unknown_when_a_part_of_it_is(service, redis_client, now):
             energy_uj=1_000_000_000,
             carbon_gco2e=grams,
         )
-    assert realise.outcome(decision, at, at + timedelta(seconds=60))["carbon_gco2e"] is None
+    assert realised_figures.outcome(decision, at, at + timedelta(seconds=60))["carbon_gco2e"] is None
 
 
 def test_clock_decision_is_stored_once_when_its_batch_comes_twice(service, now):

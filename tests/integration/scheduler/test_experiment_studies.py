@@ -14,7 +14,7 @@ from core.simulator.runs.simulation_jobs import SimulationJob
 from greenserve.commands.lab import lab as command
 from pools.models import Job, Membership
 from scheduler.models import Study
-from scheduler.whatif import experiment_studies, running, study_requests, tasks
+from scheduler.whatif import experiment_studies, study_requests, study_worker, tasks
 from scheduler.whatif.errors import BadStudy
 from tests.fakes import lab, seed
 
@@ -48,7 +48,7 @@ def test_an_experiment_has_its_published_figures_beside_its_own_when_it_has_run(
     assert before is not None
     assert [row["simulated"] for row in before["published"]] == [None, None]
 
-    assert running.run(study.pk), list(study.runs.values_list("error", flat=True))
+    assert study_worker.run(study.pk), list(study.runs.values_list("error", flat=True))
 
     found = experiment_studies.result(study)
     assert found is not None
@@ -66,7 +66,7 @@ def test_the_command_line_knows_a_run_when_a_study_has_run_it_and_the_other_way_
     trace.write_bytes(TRACE)
     traced = {"base": "lab:traced", "traffic": {"kind": "trace"}}
     study = study_requests.ask(traced, operator, TRACE)
-    assert running.run(study.pk), list(study.runs.values_list("error", flat=True))
+    assert study_worker.run(study.pk), list(study.runs.values_list("error", flat=True))
 
     out = str(folder / "docs" / "results.md")
     shown = CliRunner().invoke(command, ["--trace", str(trace), "--out", out, "--workers", "1"])
@@ -76,7 +76,7 @@ def test_the_command_line_knows_a_run_when_a_study_has_run_it_and_the_other_way_
     monkeypatch.setattr(SimulationJob, "run", lambda *given: pytest.fail("it is known"))
     for given, upload in (({"base": "lab:tiny"}, None), (traced, TRACE)):
         again = study_requests.ask(given, operator, upload)
-        assert running.run(again.pk)
+        assert study_worker.run(again.pk)
     again.job.refresh_from_db()
     assert (again.job.result or {})["bound"]["energy_wh"] > 0
     figures = again.runs.get(label="after").figures or {}
@@ -134,7 +134,7 @@ def test_pages_start_an_experiment_and_show_its_figures(
     made = client.post("/what-if/experiments/traced/", {"kind": "trace", "trace": SimpleUploadedFile("t.csv", TRACE)})
     study = Study.objects.get()
     assert made["Location"] == f"/what-if/{study.pk}/"
-    assert running.run(study.pk)
+    assert study_worker.run(study.pk)
 
     shown = client.get(made["Location"])
     assert [row["run"].label for row in shown.context["rows"]] == ["after"]  # the one that is listed
@@ -170,7 +170,7 @@ def test_rest_tells_of_experiments_and_starts_one(operator: Any, client: Any, mo
     asked = client.post("/api/v1/studies/", {"base": own["base"]}, content_type="application/json")
     assert asked.status_code == 202
     assert asked.json()["experiment"]["published"][0]["simulated"] is None
-    assert running.run(asked.json()["id"])
+    assert study_worker.run(asked.json()["id"])
     done = client.get(asked["Location"]).json()
     assert done["experiment"]["published"][0]["ratio"] == pytest.approx(
         done["experiment"]["published"][0]["simulated"] / 40.0
@@ -192,8 +192,8 @@ def test_an_experiment_keeps_the_runs_that_are_done_when_it_is_stopped(
         return whole(job, tell)
 
     monkeypatch.setattr(SimulationJob, "run", stopped)
-    monkeypatch.setattr(running, "TELL_EVERY_S", 0.0)
-    assert not running.run(study.pk)
+    monkeypatch.setattr(study_worker, "TELL_EVERY_S", 0.0)
+    assert not study_worker.run(study.pk)
     study.job.refresh_from_db()
     assert study.job.state == Job.State.CANCELLED
     assert list(study.runs.values_list("state", flat=True)) == ["done", "done", "cancelled"]

@@ -19,11 +19,11 @@ from scheduler.models import ControlMode, RunState, Study, StudyRun
 from scheduler.whatif import (
     applying,
     comparing,
-    running,
     scenario_documents,
     scenario_traffic,
     studies,
     study_requests,
+    study_worker,
     tasks,
 )
 from scheduler.whatif.errors import BadStudy
@@ -54,7 +54,7 @@ def test_a_study_has_figures_and_series_of_each_run_when_a_worker_has_run_it(ope
         operator, runs=["single_pool", "single_pool {}", "least_loaded"][::2] + ["least_loaded {loops: 3}"][:0]
     )
 
-    assert running.run(study.pk)
+    assert study_worker.run(study.pk)
 
     study.job.refresh_from_db()
     assert (study.job.state, study.job.progress) == (Job.State.DONE, 1.0)
@@ -85,7 +85,7 @@ def test_todays_fleet_becomes_a_scenario_that_simulates(operator: Any) -> None:
         operator,
     )
 
-    assert running.run(study.pk), list(study.runs.values_list("error", flat=True))
+    assert study_worker.run(study.pk), list(study.runs.values_list("error", flat=True))
 
     own = study.scenario["services"][seeded.service.name]
     assert own["slo"] == {"ttft_s": 2.0, "tpot_s": 0.15, "e2e_s": 60.0}
@@ -114,7 +114,7 @@ def test_a_policy_of_one_site_says_so_before_it_runs_and_runs_when_the_others_ar
     asked = {"base": "fleet", "changes": {"gpus": none, "duration_s": 20}, "runs": ["dynamollm"]}
     study = study_requests.ask(asked, operator)
 
-    assert running.run(study.pk), list(study.runs.values_list("error", flat=True))
+    assert study_worker.run(study.pk), list(study.runs.values_list("error", flat=True))
     assert list(study.scenario["sites"]) == ["location-3"]
 
 
@@ -188,7 +188,7 @@ def test_an_uploaded_trace_takes_the_place_of_the_requests(operator: Any) -> Non
     }
     study = study_requests.ask(given, operator, trace)
 
-    assert running.run(study.pk)
+    assert study_worker.run(study.pk)
 
     assert study.runs.get().figures["requests"] == 2
     assert study.scenario["slo"] == {"ttft_s": 9.0, "tpot_s": 0.03}
@@ -199,15 +199,15 @@ def test_an_uploaded_trace_takes_the_place_of_the_requests(operator: Any) -> Non
 def test_a_study_stops_when_it_is_cancelled(operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     queued, begun = asked(operator), asked(operator)
     assert studies.cancel(queued)
-    assert not running.run(queued.pk)
+    assert not study_worker.run(queued.pk)
     assert set(queued.runs.values_list("state", flat=True)) == {RunState.CANCELLED}
 
-    def tell(turn: running.StudyTurn, run: StudyRun, share: float | None, at_s: float) -> None:
+    def tell(turn: study_worker.StudyTurn, run: StudyRun, share: float | None, at_s: float) -> None:
         studies.cancel(begun)
         turn.check()
 
-    monkeypatch.setattr(running.StudyTurn, "tell", tell)
-    assert not running.run(begun.pk)
+    monkeypatch.setattr(study_worker.StudyTurn, "tell", tell)
+    assert not study_worker.run(begun.pk)
     begun.job.refresh_from_db()
     assert begun.job.state == Job.State.CANCELLED
     assert set(begun.runs.values_list("state", flat=True)) == {RunState.CANCELLED}
@@ -217,18 +217,18 @@ def test_a_study_stops_when_it_is_cancelled(operator: Any, monkeypatch: pytest.M
 def test_a_lost_worker_leaves_no_study_running_for_ever(operator: Any) -> None:
     study, given = asked(operator), []
     now = timezone.now()
-    turn = running._take(study.pk)
+    turn = study_worker._take(study.pk)
     assert turn is not None
     study.runs.filter(index=0).update(state=RunState.RUNNING, progress=0.5)
-    assert running.mind(now, sent(given)) == 0  # it is heard of
+    assert study_worker.mind(now, sent(given)) == 0  # it is heard of
 
-    assert running.mind(now + timedelta(minutes=5), sent(given)) == 1
+    assert study_worker.mind(now + timedelta(minutes=5), sent(given)) == 1
     study.job.refresh_from_db()
     assert (study.job.state, given) == (Job.State.QUEUED, [study.pk])
-    with pytest.raises(running.Stopped):
+    with pytest.raises(study_worker.Stopped):
         turn.check()  # the one that was thought lost
-    assert running._take(study.pk) is not None
-    assert running.mind(now + timedelta(minutes=15), sent(given)) == 1
+    assert study_worker._take(study.pk) is not None
+    assert study_worker.mind(now + timedelta(minutes=15), sent(given)) == 1
     study.job.refresh_from_db()
     assert study.job.state == Job.State.FAILED
     assert "lost 2 times" in study.job.error
@@ -238,7 +238,7 @@ def test_a_lost_worker_leaves_no_study_running_for_ever(operator: Any) -> None:
 def test_a_queued_study_is_sent_again_when_nobody_took_it(operator: Any) -> None:
     study, given = asked(operator), []
 
-    running.mind(timezone.now() + timedelta(minutes=11), sent(given))
+    study_worker.mind(timezone.now() + timedelta(minutes=11), sent(given))
 
     assert given == [study.pk]
 
@@ -246,7 +246,7 @@ def test_a_queued_study_is_sent_again_when_nobody_took_it(operator: Any) -> None
 def test_one_run_fails_by_itself_when_the_scenario_is_not_for_its_policy(operator: Any) -> None:
     study = asked(operator, runs=["single_pool", "dynaserve"])
 
-    running.run(study.pk)
+    study_worker.run(study.pk)
 
     states = dict(study.runs.values_list("policy", "state"))
     assert states["single_pool"] == RunState.DONE
@@ -313,7 +313,7 @@ def test_rest_starts_shows_and_stops_a_study(operator: Any, client: Any, monkeyp
 
     assert made.status_code == 202, made.content
     assert given == [made.json()["id"]]
-    assert running.run(given[0])
+    assert study_worker.run(given[0])
     found = client.get(made.headers["Location"]).json()
     assert (found["state"], found["progress"]) == ("done", 1.0)
     assert found["comparison"]["runs"][1]["ratios"]["energy_wh"] == pytest.approx(

@@ -1,4 +1,4 @@
-"""Joins decisions with what happened after them: predicted against realised."""
+"""Fills in what decisions brought about, beside what they predicted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OLDEST = timedelta(days=1)
 BATCH = 200
 
 
-def realise(now: datetime) -> int:
+def fill(now: datetime) -> int:
     """Fills `realised` of the epochs' decisions whose horizon has passed; returns how many."""
     waiting = (
         Decision.objects.filter(realised__isnull=True, epoch__isnull=False, at__gte=now - OLDEST)
