@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 SIMULATION_LIMIT_S = 12 * 3600
 BATCHES_LIMIT_S = 3600  # a run, its last requests, and what large files take
 BOOTSTRAP_RETRY_S = 2.0
-BOOTSTRAP_PATIENCE = 10  # tries until the fleet is started on the nodes that have come up so far
+BOOTSTRAP_PATIENCE = 10  # attempts until the fleet is started on the nodes that have come up so far
 
 
 @shared_task

@@ -35,8 +35,8 @@ LOOK_BACK = timedelta(minutes=30)  # longer than any outage of the workers that 
 KEPT = timedelta(days=30)  # of the log
 TRIES = 8
 FIRST_WAIT_S, LONGEST_WAIT_S = 10.0, 1_800.0
-CLAIM = timedelta(seconds=120)  # longer than any try
-BUDGET_S = 20.0  # of one run; a try that has begun may take its own time-out more
+CLAIM = timedelta(seconds=120)  # longer than any attempt
+BUDGET_S = 20.0  # of one run; an attempt that has begun may take its own time-out more
 MOST = 1_000  # events of a kind in one look
 
 Happened = Iterator[tuple[str, dict[str, Any]]]  # subject, data
@@ -210,7 +210,7 @@ def again(row: WebhookDelivery, now: datetime) -> bool:
 
 @transaction.atomic
 def _claim(now: datetime, failed: Collection[int]) -> WebhookDelivery | None:
-    """The next that is due, its due time moved on: another sender leaves it alone for as long as a try may take."""
+    """Claims the next one that is due: moves its due time on, so that other senders leave it alone meanwhile."""
     due = WebhookDelivery.objects.filter(
         state=DeliveryState.PENDING, due_at__lte=now, subscription__enabled=True
     ).exclude(subscription__in=failed)
@@ -236,7 +236,7 @@ def _send(row: WebhookDelivery) -> None:
 def _failed(row: WebhookDelivery, now: datetime, error: Exception) -> None:
     final = isinstance(error, PermanentError) or row.attempts >= TRIES
     words = str(error).partition(";")[0][:200]  # what follows is about the alerts' own channel
-    log.warning("webhook %s, %s, try %d: %s", row.subscription.name, row.event, row.attempts, words)
+    log.warning("webhook %s, %s, attempt %d: %s", row.subscription.name, row.event, row.attempts, words)
     wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 3.0 ** (row.attempts - 1))
     WebhookDelivery.objects.filter(pk=row.pk).update(
         state=DeliveryState.FAILED if final else DeliveryState.PENDING,

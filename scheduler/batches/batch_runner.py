@@ -5,7 +5,7 @@ result is stored, in one transaction with its batch's counts; what was under way
 Requests may so be made twice, results are never lost or doubled.
 
 It yields: requests go to the gateway as service tier `flex`, and as few of them at a time as leaves nobody waiting
-(AIMD), be it in the gateway's lines or in the engines' own.
+(AIMD), be it in the gateway's queues or in the engines' own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scheduler.models import Batch, BatchLine, BatchStatus
 
 LOOK_S = 1.0  # between looks at who waits, and at what clients have asked for
 COLLECT_S = 0.2
-FIRST_WINDOW = 4.0
+FIRST_IN_FLIGHT = 4.0
 
 Waiting = Callable[[Service], int | None]
 
@@ -42,7 +42,7 @@ class Lane:
     service: Service
     rate: planning.RateMeter
     permit: planning.Permit = field(default_factory=planning.Permit)
-    window: float = FIRST_WINDOW
+    most_in_flight: float = FIRST_IN_FLIGHT
     flying: dict[int, BatchLine] = field(default_factory=dict)
     refused: bool = False  # since the last look
     was_full: bool = False
@@ -118,15 +118,15 @@ class Runner:
         congested: bool | None = lane.refused or bool(in_gateway) or bool(in_engines)
         if not congested and None in (in_gateway, in_engines):
             congested = None
-        lane.window = next_window(lane.window, congested, lane.was_full, self._aimd)
+        lane.most_in_flight = next_window(lane.most_in_flight, congested, lane.was_full, self._aimd)
         lane.refused = lane.was_full = False
 
     # -- lines -------------------------------------------------------------------------------------
 
     def _fill(self, lane: Lane) -> None:
-        free = min(int(lane.window) - len(lane.flying), lane.permit.lines)
+        free = min(int(lane.most_in_flight) - len(lane.flying), lane.permit.lines)
         if free <= 0:
-            lane.was_full = lane.was_full or len(lane.flying) >= int(lane.window)
+            lane.was_full = lane.was_full or len(lane.flying) >= int(lane.most_in_flight)
             return
         if self._clock() < lane.dry_until_s:
             return

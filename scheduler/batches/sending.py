@@ -12,7 +12,7 @@ from typing import Protocol
 
 import aiohttp
 
-WHOLE_S = 900.0  # of one line: the wait in the gateway's line and the longest response
+WHOLE_S = 900.0  # of one line: the wait in the gateway's queue and the longest response
 CONNECT_S = 5.0
 PROBE_S = 2.0
 MAX_RETRY_AFTER_S = 600.0

@@ -39,7 +39,7 @@ def fill(now: datetime) -> int:
 def outcome(decision: Decision, start: datetime, end: datetime) -> dict[str, Any]:
     """Energy and carbon of the service's GPUs, and the service it gave, over [start, end); a pool's where it has one.
 
-    Energy is that of whole ledger cells. Carbon is null when any part of it is: a sum of what is known would look
+    Energy is that of whole ledger intervals. Carbon is null when any part of it is: a sum of what is known would look
     like less. The attainment counts requests that were judged.
     """
     entries = EnergyEntry.objects.filter(

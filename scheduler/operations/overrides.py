@@ -56,7 +56,7 @@ def pin_workers(
     known = {mode.name for mode in published_profiles.offered_modes(pool.service)}
     for mode in found:
         if mode.name not in known:
-            text = f"no node of {pool.service}'s sites holds {mode.name}; known are {', '.join(sorted(known))}"
+            text = f"{mode.name} fits on no node of {pool.service}'s sites; known are {', '.join(sorted(known))}"
             raise ValidationError({"workers": text})
     for gpu, count in wanted.gpus.items():
         there = Gpu.objects.filter(node__cluster__site=pool.site, node__schedulable=True, gpu_type=gpu).count()

@@ -2,7 +2,7 @@
 
 What is of one site (an instance, a pool's decision, a node's alert) is for those who may see the site. What is of a
 whole service (its plans, the epochs that made them) names sites and their figures, and is for those who may see all of
-the service's sites. Pauses, modes and objectives name no site and are for everybody, as services themselves are.
+the service's sites. Pauses, control modes and objectives name no site and are for everybody, as services are.
 """
 
 from __future__ import annotations

@@ -44,11 +44,11 @@ def mode_profiles(
     limits: Mapping[int, Limits],
     anywhere: bool = False,
 ) -> dict[tuple[int, Mode], ModeProfile]:
-    """Profiles by (request class id, mode). Of several rows for one mode the most trusted, then the newest, counts.
+    """Returns profiles by (request class id, mode). Of several rows of a mode the most trusted, then the newest counts.
 
-    A published rate holds for the authors' mix of lengths. Where requests now are longer, the engine model's rate at
+    A published rate is for the authors' mix of lengths. Where requests now are longer, the engine model's rate at
     their mean lengths is lower, and it counts: a plan on the published rate would fall short. A class without any row
-    has the engine model's figures for every mode that its sites' nodes can hold (`anywhere`: that any node can).
+    has the engine model's figures for every mode that fits on its sites' nodes (`anywhere`: on any node).
     """
     trust = {Profile.Kind.MEASURED: 2, Profile.Kind.PUBLISHED: 1, Profile.Kind.MODELLED: 0}
     rows = Profile.objects.filter(model_card=service.model_card, request_class__in=classes)

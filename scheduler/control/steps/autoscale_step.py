@@ -50,7 +50,7 @@ def scale(turn: LoopTurn) -> Result:
         own.request_class.name: own
         for own in snapshot.classes_now(turn.service, turn.knobs, turn.service.partition, seen, 1)
     }
-    engines = _engines(turn)
+    instances = _instances(turn)
     table = sizes(turn, classes)
     workers: dict[PoolKey, dict[Mode, int]] = {}
     present = planned_workers(turn.service, plan)
@@ -59,16 +59,18 @@ def scale(turn: LoopTurn) -> Result:
     load = recent_load.measure(turn, classes, seen.declared)
     effects_by_pool: dict[PoolKey, list[Effects]] = defaultdict(list)
     states: dict[str, Any] = {}
-    for engine in engines:
-        if workers[engine.pool] != present[engine.pool][0]:
+    for instance in instances:
+        if workers[instance.pool] != present[instance.pool][0]:
             continue  # what is to run there is being set up anew
-        own = [size for size in table.get(engine.pool.request_class, ()) if size.mode.gpu == engine.mode.gpu]
-        if not any(size.mode == engine.mode for size in own):
+        own = [size for size in table.get(instance.pool.request_class, ()) if size.mode.gpu == instance.mode.gpu]
+        if not any(size.mode == instance.mode for size in own):
             continue
-        effects, states[engine.uid] = _look_at(turn, engine, own, _share(engine, engines, table, load.rates_rps))
-        effects_by_pool[engine.pool].append(effects)
+        effects, states[instance.uid] = _look_at(
+            turn, instance, own, _share(instance, instances, table, load.rates_rps)
+        )
+        effects_by_pool[instance.pool].append(effects)
     stored = {"engines": states, recent_load.MEMORY: load.memory}
-    return replace(_answer(present, workers, engines, effects_by_pool), state=stored)
+    return replace(_answer(present, workers, instances, effects_by_pool), state=stored)
 
 
 def sizes(turn: LoopTurn, classes: Mapping[str, ClassNow]) -> dict[str, list[EngineSize]]:
@@ -105,7 +107,7 @@ def _as_many(present: Mapping[Mode, int], planned: Mapping[Mode, int], known: Se
     return dict(+found)
 
 
-def _engines(turn: LoopTurn) -> list[ScaledInstance]:
+def _instances(turn: LoopTurn) -> list[ScaledInstance]:
     rows = Instance.objects.filter(pool__service=turn.service, desired=Instance.Desired.RUNNING, node__isnull=False)
     live = list(
         rows.filter(pool__request_class__partition=turn.service.partition_id)
@@ -137,38 +139,38 @@ def _engines(turn: LoopTurn) -> list[ScaledInstance]:
 
 
 def _share(
-    engine: ScaledInstance,
-    engines: Sequence[ScaledInstance],
+    instance: ScaledInstance,
+    instances: Sequence[ScaledInstance],
     table: Mapping[str, Sequence[EngineSize]],
     rates: Mapping[str, float],
 ) -> float:
-    name = engine.pool.request_class
+    name = instance.pool.request_class
     carries = {size.mode: size.max_rps for size in table[name]}
-    total = sum(carries.get(other.mode, 0.0) for other in engines if other.pool.request_class == name)
-    return rates[name] * carries[engine.mode] / total
+    total = sum(carries.get(other.mode, 0.0) for other in instances if other.pool.request_class == name)
+    return rates[name] * carries[instance.mode] / total
 
 
 def _look_at(
-    turn: LoopTurn, engine: ScaledInstance, own: Sequence[EngineSize], rps: float
+    turn: LoopTurn, instance: ScaledInstance, own: Sequence[EngineSize], rps: float
 ) -> tuple[Effects, dict[str, Any]]:
-    stored = turn.state.get("engines", {}).get(engine.uid)
+    stored = turn.state.get("engines", {}).get(instance.uid)
     before = AutoscaleState(Mode.parse(stored["mode"]), stored["grace_until_s"]) if stored else None
-    obs = AutoscaleObservation(turn.now.timestamp(), engine.uid, engine.mode, engine.shadow, rps)
+    obs = AutoscaleObservation(turn.now.timestamp(), instance.uid, instance.mode, instance.shadow, rps)
     config = AutoscaleConfig(tuple(own), period_s(Loop.SCALE, turn.knobs))
     state, effects = recordings.step(autoscale.step, before, obs, config)
     why = effects.rationale
-    effects = replace(effects, rationale=replace(why, summary=why.summary.replace(engine.uid, engine.uid[:8])))
+    effects = replace(effects, rationale=replace(why, summary=why.summary.replace(instance.uid, instance.uid[:8])))
     return effects, {"mode": state.mode.name, "grace_until_s": state.grace_until_s}
 
 
 def _answer(
     present: Mapping[PoolKey, tuple[dict[Mode, int], dict[Mode, int]]],
     workers: dict[PoolKey, dict[Mode, int]],
-    engines: Sequence[ScaledInstance],
+    instances: Sequence[ScaledInstance],
     effects_by_pool: Mapping[PoolKey, Sequence[Effects]],
 ) -> Result:
     """What is wanted of each pool: an engine and its shadow count as one, of the shadow's size."""
-    by_name = {engine.uid: engine for engine in engines}
+    by_name = {instance.uid: instance for instance in instances}
     commands: list[Command] = []
     decisions = []
     for key, (now, _) in present.items():
@@ -176,10 +178,10 @@ def _answer(
         own: list[Command] = [command for effects in effects_by_pool.get(key, ()) for command in effects.commands]
         for command in own:
             if isinstance(command, CancelShadow):
-                engine = by_name[command.instance]
-                if engine.shadow is not None:
-                    mix[engine.shadow] -= 1
-                    mix[engine.mode] += 1
+                instance = by_name[command.instance]
+                if instance.shadow is not None:
+                    mix[instance.shadow] -= 1
+                    mix[instance.mode] += 1
             elif isinstance(command, StartShadow):
                 mix[by_name[command.instance].mode] -= 1
                 mix[command.mode] += 1

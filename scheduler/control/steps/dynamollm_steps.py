@@ -223,7 +223,7 @@ def _series(turn: LoopTurn, name: str) -> str:
 
 
 def _look(turn: LoopTurn, classes: Sequence[ClassNow], seen: Arrivals) -> LoadHistory:
-    """Takes what came in the window into the templates, and stores them; telling a stretch twice changes nothing."""
+    """Takes what came in the window into the templates, and stores them; to count a stretch twice changes nothing."""
     state, _ = ControllerState.objects.get_or_create(kind=LOADS, service=turn.service)
     history = load_template.from_json(state.value)
     start_s = (seen.now_s - seen.window_s) // STRETCH_S * STRETCH_S

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 PUBLISH_TASK = "scheduler.tasks.publish"
 PUBLISH_EXPIRES_S = 60
-NAMED = 5  # of what holds a row, by name; the rest is counted
+NAMED = 5  # of the rows that use a row, by name; the rest is counted
 
 M = TypeVar("M", bound=Model)
 Related = Mapping[str, Iterable[Model]]

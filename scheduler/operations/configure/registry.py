@@ -316,7 +316,7 @@ _ALL = (
         ("site", "value", "valid_from", "valid_to", "source"),
         "site",
         versions=True,
-        help="Power usage effectiveness; without one the site's own field holds.",
+        help="Power usage effectiveness; without one the site's own field counts.",
     ),
     Owned(
         "embodied-factors",

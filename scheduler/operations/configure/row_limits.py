@@ -66,9 +66,9 @@ def _words(row: Model, name: str, lookup: str, limit: Any) -> str:
         return f"must be {shape}" if wrong else ""
     if lookup not in _LOOKUPS:
         return ""
-    holds, words = _LOOKUPS[lookup]
+    is_kept, words = _LOOKUPS[lookup]
     shown = str(limit.deconstruct()[1][0]) if isinstance(limit, F) else f"{limit:g}"  # of F: the other field
     other = getattr(row, shown, None) if isinstance(limit, F) else limit
-    if other is None or (value is not None and holds(value, other)):
+    if other is None or (value is not None and is_kept(value, other)):
         return ""
     return f"is needed here: {words} {shown}" if value is None else f"must be {words} {shown}"

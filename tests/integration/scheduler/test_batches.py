@@ -556,23 +556,23 @@ def test_fewer_lines_are_under_way_when_others_wait(service: Service) -> None:
     turn = batch_runner.Runner(sender, waiting=lambda _: 0, clock=lambda: now[0] - 1e9)
     turn._look(now[0] - 1e9)
     (lane,) = turn._lanes.values()
-    lane.window = 16.0
+    lane.most_in_flight = 16.0
     sender.others = 3
     for expected in (8.0, 4.0, 2.0, 1.0, 1.0):
         turn._adjust(lane, now[0])
-        assert lane.window == expected
+        assert lane.most_in_flight == expected
     sender.others, lane.refused = 0, True
     turn._adjust(lane, now[0])
-    assert lane.window == 1.0, "a 429 is a sign as well"
+    assert lane.most_in_flight == 1.0, "a 429 is a sign as well"
     for _ in range(3):
         turn._fill(lane)
         turn._fill(lane)
         turn._adjust(lane, now[0])
-    assert lane.window == 4.0
+    assert lane.most_in_flight == 4.0
     sender.others = None
     lane.was_full = True
     turn._adjust(lane, now[0])
-    assert lane.window == 4.0, "not known: it stays"
+    assert lane.most_in_flight == 4.0, "not known: it stays"
 
 
 def test_refused_lines_come_again_when_the_gateway_says_so(service: Service) -> None:
