@@ -94,7 +94,7 @@ def take_up_policy(service_id: int) -> None:
 
 @shared_task
 def publish() -> None:
-    """Finishes what placements are waiting for, then tells agents and gateways how things are to be."""
+    """Finishes what placements wait for, then publishes what agents and gateways are to do."""
     now = timezone.now()
     client = agents.connect()
     for service in Service.objects.all():

@@ -104,7 +104,9 @@ def _insert(batch: Batch, checker: Checker, file: File) -> None:
 
 
 def finish(batch: Batch, now: datetime) -> None:
-    """What came of the lines becomes the batch's files, and the lines go. Lines without a result say why."""
+    """Writes what came of the lines into the batch's files, and deletes the lines. Lines without a result get the
+    reason.
+    """
     with transaction.atomic():
         locked = Batch.objects.select_for_update().get(pk=batch.pk)
         if locked.status == BatchStatus.CANCELLING:

@@ -114,7 +114,7 @@ def fixed_clocks() -> tuple[dict[str, float], dict[int, float]]:
 
 
 def clock_floors() -> dict[int, float]:
-    """By pool, how far down in MHz a person lets clocks go."""
+    """Returns the MHz, by pool, below which a person lets no clock go."""
     rows = open_overrides().filter(kind=OverrideKind.CLOCK, value__has_key="floor_mhz").order_by("pk")
     return {row.pool_id: float(row.value["floor_mhz"]) for row in rows if row.pool_id is not None}
 

@@ -42,7 +42,7 @@ def of_pools(
 
 
 def failed(epoch: Epoch, now: datetime, error: str) -> Decision:
-    """The record of a controller that stumbled: nothing was commanded."""
+    """Stores the decision of a controller that failed: it commanded nothing."""
     return Decision.objects.create(
         kind=epoch.kind,
         at=now,

@@ -353,7 +353,9 @@ def _epoch(
 
 
 def _status(effects: Effects) -> Epoch.Status:
-    """Infeasible also where the best that can be done was done: an operator is to hear of it."""
+    """Returns the epoch's status. It is infeasible also where the best that is possible was done, so that an operator
+    notices.
+    """
     if effects.rationale.reason is Reason.INFEASIBLE:
         return Epoch.Status.INFEASIBLE
     return Epoch.Status.APPLIED if effects.commands else Epoch.Status.HELD

@@ -31,7 +31,7 @@ def basis(service: Service, controller: ControllerState) -> str:
 
 
 def still_waits(service: Service, controller: ControllerState, loop: str, result: Result) -> bool:
-    """Whether the very same plan waits already: it is not asked for twice."""
+    """Says whether the very same plan waits already, since nobody is asked for it twice."""
     pending = Approval.objects.filter(service=service, loop=loop, status=ApprovalStatus.PENDING).first()
     if pending is None:
         return False
@@ -57,7 +57,7 @@ def offer(
 
 
 def supersede(service: Service, loop: str | None, note: str, now: datetime) -> None:
-    """What waits of this loop, or of all, is out of date."""
+    """Closes plans of this loop, or of all, that wait and are out of date."""
     rows = Approval.objects.filter(service=service, status=ApprovalStatus.PENDING)
     close(rows.filter(loop=loop) if loop else rows, ApprovalStatus.OUTDATED, now, note)
 

@@ -63,7 +63,7 @@ def provide(service: Service) -> None:
 
 
 def taken_up(service: Service, now: datetime) -> bool:
-    """Whether a change of policy was found by this call, and by no other process: its epochs are to be run now."""
+    """Says whether this call, and no other process, found a change of policy: its epochs are to be run now."""
     state, own = ensure_state(service), signature(service)
     if state.value.get("signature") == own:
         return False

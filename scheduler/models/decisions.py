@@ -1,4 +1,4 @@
-"""What the controllers did: epochs, decisions, and the state they carry from one epoch to the next."""
+"""Rows of what the controllers did: epochs, decisions, and the state that they carry from one epoch to the next."""
 
 from __future__ import annotations
 

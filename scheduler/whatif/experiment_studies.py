@@ -39,7 +39,7 @@ KINDS: Mapping[str, frozenset[str]] = {  # of requests in the place of its trace
     "generated": frozenset(),
 }
 
-Tell = Callable[[float | None, float], None]
+Progress = Callable[[float | None, float], None]
 
 
 def catalogue() -> Mapping[str, Experiment]:
@@ -121,7 +121,7 @@ def _put_requests(
     made.document["workload"]["trace"] = study_drafts.TRACE
 
 
-def simulated(experiment: Experiment, label: str, files: Files, tell: Tell) -> dict[str, Any]:
+def simulated(experiment: Experiment, label: str, files: Files, progress: Progress) -> dict[str, Any]:
     """Returns figures of one of its runs: those that are stored, or new ones.
 
     Raises what the simulator does, and BadStudy.
@@ -134,7 +134,7 @@ def simulated(experiment: Experiment, label: str, files: Files, tell: Tell) -> d
         job = job_of(experiment, run, trace)
         figures = store.find(job)
         if figures is None:
-            figures = job.run(tell)
+            figures = job.run(progress)
             try:
                 store.keep(job, figures)
             except OSError as error:

@@ -16,10 +16,10 @@ REPORT_EVERY_S = 1.0
 
 
 def serve(run: str, job: dict[str, Any]) -> None:
-    """Runs the job and tells how it goes. A stop asked for by key leaves partial figures."""
+    """Runs the job and reports its progress. A stop asked for by key leaves partial figures."""
     client = agents.connect()
 
-    def tell(update: wire.SimulationUpdate) -> None:
+    def report(update: wire.SimulationUpdate) -> None:
         client.rpush(wire.simulation_key(run), wire.encode(update))
         client.expire(wire.simulation_key(run), wire.SIMULATION_KEPT_S)
 
@@ -30,17 +30,17 @@ def serve(run: str, job: dict[str, Any]) -> None:
         if time.monotonic() - reported_s < REPORT_EVERY_S:
             return
         reported_s = time.monotonic()
-        tell(wire.SimulationUpdate(simulated_s, share))
+        report(wire.SimulationUpdate(simulated_s, share))
         if client.exists(wire.simulation_stop_key(run)):
             raise KeyboardInterrupt
 
-    tell(wire.SimulationUpdate())
+    report(wire.SimulationUpdate())
     try:
         figures = SimulationJob(job["scenario"], tuple(job["settings"]), job["policy"], job["trace"]).run(progress)
     except (ValueError, OSError) as error:  # what the simulator says of bad input
-        tell(wire.SimulationUpdate(error=str(error)))
+        report(wire.SimulationUpdate(error=str(error)))
     except Exception as error:
         log.exception("simulation %s failed", run)
-        tell(wire.SimulationUpdate(error=f"the simulator failed: {error!r}; see the log of the worker"))
+        report(wire.SimulationUpdate(error=f"the simulator failed: {error!r}; see the log of the worker"))
     else:
-        tell(wire.SimulationUpdate(figures["simulated_s"], 1.0, figures))
+        report(wire.SimulationUpdate(figures["simulated_s"], 1.0, figures))

@@ -29,7 +29,7 @@ from .studies import files_of, spec_of, stop_runs
 
 log = logging.getLogger(__name__)
 
-TELL_EVERY_S = 1.0
+REPORT_EVERY_S = 1.0
 BEAT_S = 15.0
 LOST_AFTER = timedelta(seconds=90)  # without a beat: six are missed
 SEND_AGAIN = timedelta(minutes=10)
@@ -52,11 +52,11 @@ class StudyTurn:
     study_id: int
     attempt: int
     began_s: float = field(default_factory=time.monotonic)
-    reported_s: float = -TELL_EVERY_S
+    reported_s: float = -REPORT_EVERY_S
 
-    def tell(self, run: StudyRun, share: float | None, simulated_s: float) -> None:
+    def report(self, run: StudyRun, share: float | None, simulated_s: float) -> None:
         """Stores the progress. The simulator calls it between two slices; it writes seldom more than once a second."""
-        if time.monotonic() - self.reported_s < TELL_EVERY_S:
+        if time.monotonic() - self.reported_s < REPORT_EVERY_S:
             return
         self.reported_s = time.monotonic()
         if self.reported_s - self.began_s > LIMIT_S:
@@ -185,14 +185,14 @@ def _run(turn: StudyTurn, study: Study, own: StudyRun, files: scenario_documents
     own.save(update_fields=["state", "started_at"])
     experiment = experiment_studies.of(study.base)
 
-    def tell(share: float | None, simulated_s: float) -> None:
-        turn.tell(own, share, simulated_s)
+    def report(share: float | None, simulated_s: float) -> None:
+        turn.report(own, share, simulated_s)
 
     try:
         if experiment is None:
-            own.figures, own.series = _simulated(study, own, files, tell)
+            own.figures, own.series = _simulated(study, own, files, report)
         else:
-            own.figures = experiment_studies.simulated(experiment, own.label, files, tell)
+            own.figures = experiment_studies.simulated(experiment, own.label, files, report)
         own.state, own.progress, own.simulated_s = RunState.DONE, 1.0, own.figures["simulated_s"]
     except (*BAD, BadStudy) as error:  # what the simulator says of bad input: this run's alone
         own.state, own.error = RunState.FAILED, str(error)
@@ -202,7 +202,7 @@ def _run(turn: StudyTurn, study: Study, own: StudyRun, files: scenario_documents
 
 
 def _simulated(
-    study: Study, own: StudyRun, files: scenario_documents.Files, tell: experiment_studies.Tell
+    study: Study, own: StudyRun, files: scenario_documents.Files, report: experiment_studies.Progress
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures and series of a run."""
     document = scenario_documents.for_run(study.scenario, spec_of(own))
@@ -213,7 +213,7 @@ def _simulated(
         found = run_scenario(
             scenario,
             requests,
-            progress=tell,
+            progress=report,
             most_bin_s=max(1.0, span_s / run_series.POINTS),
             slice_s=max(1.0, min(600.0, span_s / run_series.SLICES)),
         )

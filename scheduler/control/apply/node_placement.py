@@ -106,7 +106,7 @@ def place(wanted: Sequence[Wanted], standing: Sequence[Standing], nodes: Sequenc
     best: Placement | None = None
 
     def soon_free(bridge: Standing, plan: Placement) -> bool:
-        """Whether others of its class are coming up, who would not be kept from it by giving the bridge up now."""
+        """Says whether others of its class come up, and giving the bridge up now keeps none of them from it."""
         if bridge.id not in plan.last:
             return False
         without = _attempt(wanted, standing, nodes, given_up | {bridge.id}, displaced)

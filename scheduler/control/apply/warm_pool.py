@@ -21,7 +21,7 @@ from .node_placement import READY, NodeRoom, Placement, Standing, Start, Wanted
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Who sleeps from now on (who sleeps already is among them), who is woken, what is started to sleep."""
+    """The instances that sleep from now on (those that already do are among them), that wake, and that start asleep."""
 
     asleep: frozenset[int] = frozenset()
     woken: frozenset[int] = frozenset()

@@ -42,7 +42,7 @@ class Declared:
     lengths: Lengths
 
     def class_name(self, classes: Sequence[RequestClass]) -> str:
-        """Of its mean lengths: all of it counts there, their spread is not known yet."""
+        """Returns the class of its mean lengths: all of it counts there, since their spread is not known yet."""
         return classify(classes, round(self.lengths.prompt_tokens), round(self.lengths.output_tokens))
 
 
@@ -60,7 +60,9 @@ class Arrivals:
     rise: tuple[float, ...] = ()
 
     def by_class(self, classes: Sequence[RequestClass]) -> Mapping[str, list[Arrival]]:
-        """As the gateway sends them: a pool must carry what is predicted to be of its class, whatever comes out."""
+        """Divides arrivals as the gateway does: a pool must carry what is predicted to be of its class, whatever comes
+        out.
+        """
         found: dict[str, list[Arrival]] = {request_class.name: [] for request_class in classes}
         for row in self.rows:
             found[classify(classes, row.prompt_tokens, row.predicted_tokens)].append(row)

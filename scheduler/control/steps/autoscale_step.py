@@ -169,7 +169,7 @@ def _answer(
     instances: Sequence[ScaledInstance],
     effects_by_pool: Mapping[PoolKey, Sequence[Effects]],
 ) -> Result:
-    """What is wanted of each pool: an engine and its shadow count as one, of the shadow's size."""
+    """Returns what is wanted of each pool: an instance and its shadow count as one, of the shadow's size."""
     by_name = {instance.uid: instance for instance in instances}
     commands: list[Command] = []
     decisions = []

@@ -32,7 +32,7 @@ _LEAST_SHARE, _MOST_PERIODS = 0.5, 3.0  # of a period: turns closer than that me
 
 @dataclass(frozen=True, slots=True)
 class RecentLoad:
-    """By class: requests a second that came, and those that wait at engines (a class without a report has none).
+    """Requests a second that came, and requests that wait at engines, by class (a class without a report has none).
 
     `memory`: what the next turn is to find in its state under `MEMORY`.
     """

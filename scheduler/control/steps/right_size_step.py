@@ -87,7 +87,9 @@ def _recalled(known: Mapping[str, Any]) -> RightSizeState | None:
 
 
 def _as_it_is(state: RightSizeState | None, asked: Mapping[Kind, int]) -> RightSizeState | None:
-    """With what the pools are to have now, whoever said so: another policy, a person, a budget that was taken away."""
+    """Returns the state with the workers that the pools are to have now, be it by another policy, a person or a smaller
+    budget.
+    """
     if state is not None and state.workers == asked:
         return state
     if not asked:
@@ -135,7 +137,7 @@ class _Fleet:
         return found
 
     def asked(self, name: str) -> dict[Kind, int]:
-        """What the pools of a class are to have as it is."""
+        """Returns the workers that the pools of a class are to have at present."""
         own = [pool for pool in self._pools if pool.request_class.name == name]
         return {(p.site.name, mode): n for p in own for mode, n in workers_from_json(p.workers).items() if n}
 
@@ -174,7 +176,9 @@ class _Fleet:
         return room
 
     def take(self, state: RightSizeState | None, offers: Sequence[Offer]) -> None:
-        """What a class has, or is about to have, is not there for the next; a cap counts the most that it may draw."""
+        """Takes a class's instances, present or about to start, off what the next may have; a cap counts their highest
+        power.
+        """
         most_w = {offer.kind: float(offer.profile.watts.max()) for offer in offers}
         for (site, mode), count in ({} if state is None else state.workers).items():
             self._taken[site, mode.gpu] += count * mode.tp

@@ -192,7 +192,7 @@ def test_an_experiment_keeps_the_runs_that_are_done_when_it_is_stopped(
         return whole(job, tell)
 
     monkeypatch.setattr(SimulationJob, "run", stopped)
-    monkeypatch.setattr(study_worker, "TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(study_worker, "REPORT_EVERY_S", 0.0)
     assert not study_worker.run(study.pk)
     study.job.refresh_from_db()
     assert study.job.state == Job.State.CANCELLED

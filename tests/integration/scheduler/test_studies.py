@@ -202,11 +202,11 @@ def test_a_study_stops_when_it_is_cancelled(operator: Any, monkeypatch: pytest.M
     assert not study_worker.run(queued.pk)
     assert set(queued.runs.values_list("state", flat=True)) == {RunState.CANCELLED}
 
-    def tell(turn: study_worker.StudyTurn, run: StudyRun, share: float | None, at_s: float) -> None:
+    def report(turn: study_worker.StudyTurn, run: StudyRun, share: float | None, at_s: float) -> None:
         studies.cancel(begun)
         turn.check()
 
-    monkeypatch.setattr(study_worker.StudyTurn, "tell", tell)
+    monkeypatch.setattr(study_worker.StudyTurn, "report", report)
     assert not study_worker.run(begun.pk)
     begun.job.refresh_from_db()
     assert begun.job.state == Job.State.CANCELLED
