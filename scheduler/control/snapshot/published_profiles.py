@@ -18,12 +18,8 @@ OPEN_PROMPT_TOKENS, OPEN_OUTPUT_TOKENS = 1024, 256
 
 def typical(service: Service, request_class: RequestClass) -> Lengths:
     """Returns the lengths to plan a class by before it had requests: the middle of its bounds, or the declared ones."""
-    if (request_class.input_min, request_class.input_max, request_class.output_min, request_class.output_max) == (
-        0,
-        None,
-        0,
-        None,
-    ) and (service.expected_prompt_tokens and service.expected_output_tokens):
+    bounds = (request_class.input_min, request_class.input_max, request_class.output_min, request_class.output_max)
+    if bounds == (0, None, 0, None) and service.expected_prompt_tokens and service.expected_output_tokens:
         return Lengths(service.expected_prompt_tokens, service.expected_output_tokens)
     return Lengths(
         _middle(request_class.input_min, request_class.input_max, OPEN_PROMPT_TOKENS),

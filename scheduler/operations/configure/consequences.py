@@ -238,15 +238,13 @@ def _slo(slo: Slo) -> Iterator[Consequence]:
         return
     known = limits_of(service)
     limits = Limits(**{**_as_dict(known), f"{slo.kind}_s": slo.objective_s})
-    request_classes = {
+    classes = {
         request_class.pk: request_class for request_class in RequestClass.objects.filter(partition=service.partition_id)
     }
-    free = dict.fromkeys(request_classes, Limits())
-    lengths = {pk: published_profiles.typical(service, request_class) for pk, request_class in request_classes.items()}
+    free = dict.fromkeys(classes, Limits())
+    lengths = {pk: published_profiles.typical(service, request_class) for pk, request_class in classes.items()}
     anywhere = not service.pools.exists()  # who has not said yet where it may run sees what it could do
-    found = published_profiles.mode_profiles(
-        service, request_classes, lengths, dict.fromkeys(request_classes, limits), anywhere
-    )
+    found = published_profiles.mode_profiles(service, classes, lengths, dict.fromkeys(classes, limits), anywhere)
     if not found:
         nodes = "node" if anywhere else "node at its sites"
         text = (
@@ -257,17 +255,17 @@ def _slo(slo: Slo) -> Iterator[Consequence]:
         return
     able = {pk for (pk, _), profile in found.items() if mode_failure(profile, limits) is None}
     failing = sorted(
-        (request_class for pk, request_class in request_classes.items() if pk not in able),
+        (request_class for pk, request_class in classes.items() if pk not in able),
         key=lambda request_class: request_class.rank,
     )
     if not failing:
         return
-    alone = published_profiles.mode_profiles(service, request_classes, lengths, free, anywhere)
+    alone = published_profiles.mode_profiles(service, classes, lengths, free, anywhere)
     own = Limits(**{f"{slo.kind}_s": slo.objective_s})
     best = _best(alone, slo.kind)
     met = best is None or best <= slo.objective_s
     reached = f": best {slo.get_kind_display()} {_milliseconds(best)}" if best is not None else ""
-    if len(failing) == len(request_classes) and not met:
+    if len(failing) == len(classes) and not met:
         text = f"This SLO cannot be met by any profile of this model{reached}."
     else:
         also = "" if own == limits else " with the service's other SLOs"
@@ -327,10 +325,8 @@ def _pool(pool: Pool) -> Iterator[Consequence]:
 
 
 def _partner_pools(service: Service, site: Site) -> int:
-    request_classes = RequestClass.objects.filter(
-        Q(partition__services=service) | Q(partition__active_services=service)
-    )
-    return request_classes.distinct().count() - Pool.objects.filter(service=service, site=site).count()
+    classes = RequestClass.objects.filter(Q(partition__services=service) | Q(partition__active_services=service))
+    return classes.distinct().count() - Pool.objects.filter(service=service, site=site).count()
 
 
 def _request_class(request_class: RequestClass) -> Iterator[Consequence]:
