@@ -35,7 +35,7 @@ from core.simulator.kernel.driver import simulate
 from core.simulator.kernel.simulated import FixedCosts, FleetSpec, InstanceSpec, PoolSpec, load
 from core.simulator.workload import TraceRequest, read_azure_trace
 from pools.load_generator import Seen, replay
-from pools.profiler.drive import Engine, warm_up
+from pools.profiler.measurements import EngineEndpoint, warm_up
 
 SHARES = (0.5, 0.9)
 LATENCY_BAR, THROUGHPUT_BAR = 0.15, 0.05
@@ -189,7 +189,7 @@ def _quantiles(values: ArrayLike) -> tuple[float, ...]:
 
 def compare(
     trace: Sequence[TraceRequest],
-    engine: Engine,
+    engine: EngineEndpoint,
     *,
     minutes: float,
     share: float,
@@ -242,7 +242,7 @@ def compare(
     )
 
 
-def _under_load(engine: Engine, every: Sequence[TraceRequest], level_s: float) -> tuple[Stretch, ...]:
+def _under_load(engine: EngineEndpoint, every: Sequence[TraceRequest], level_s: float) -> tuple[Stretch, ...]:
     return asyncio.run(measure_under_load(engine, every[-_HELD_OUT:], level_s=level_s))
 
 
@@ -277,7 +277,7 @@ def main() -> None:
     args = parser.parse_args()
     found = compare(
         read_azure_trace(args.trace),
-        Engine(args.url, args.model),
+        EngineEndpoint(args.url, args.model),
         minutes=args.minutes,
         share=args.load,
         longest_tokens=args.longest,

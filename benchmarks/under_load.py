@@ -28,7 +28,7 @@ from core.simulator.kernel.simulated import FixedCosts
 from core.simulator.workload import TraceRequest
 from pools.agent.http_client import HttpClient
 from pools.load_generator import replay
-from pools.profiler.drive import Engine
+from pools.profiler.measurements import EngineEndpoint
 
 CONCURRENCIES = (1, 2, 4, 8, 16)
 _PROMPTS_AT_ONCE = 2  # with one the engine is idle between them
@@ -90,7 +90,7 @@ def fit(stretches: Sequence[Stretch]) -> Fit:
 
 
 async def measure_under_load(
-    engine: Engine,
+    engine: EngineEndpoint,
     requests: Sequence[TraceRequest],
     concurrencies: Sequence[int] = CONCURRENCIES,
     level_s: float = _LEVEL_S,
@@ -115,7 +115,7 @@ async def measure_under_load(
 
 
 async def _level(
-    engine: Engine,
+    engine: EngineEndpoint,
     client: HttpClient,
     requests: Sequence[TraceRequest],
     concurrency: int,

@@ -182,7 +182,7 @@ class _Replay:
         return result
 
     async def _stopped_before(self, due_s: float) -> bool:
-        """Waits until it is time, or until told to stop."""
+        """Waits until it is time, or until it has to stop."""
         delay_s = due_s - time.monotonic()
         if delay_s <= 0:
             await asyncio.sleep(0)  # late: still let others run
@@ -224,9 +224,9 @@ class _Replay:
         if self._max_tokens is None:
             prompt = self._draw.choices(DRAWN_IDS, k=request.prompt_tokens)
             return {**common, "prompt": prompt, "max_tokens": request.output_tokens, "ignore_eos": True}
-        told = {"sim_output_tokens": request.output_tokens}
+        xargs = {"sim_output_tokens": request.output_tokens}
         prompt = [TOKEN_ID] * request.prompt_tokens
-        return {**common, "prompt": prompt, "max_tokens": self._max_tokens, "vllm_xargs": told}
+        return {**common, "prompt": prompt, "max_tokens": self._max_tokens, "vllm_xargs": xargs}
 
     async def _send(self, request: TraceRequest, key: str) -> Seen:
         body = json.dumps(self._body(request), separators=(",", ":")).encode()

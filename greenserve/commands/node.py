@@ -121,7 +121,7 @@ def join(
         fail(str(error))
     settings = join_fleet.keep(keep or env.read().var_dir, joined)
     runs = "It runs engines when it is opened to planning" if vllm else "It is metered"
-    click.echo(f"Joined {joined.cluster} as node {joined.node}. {runs}; no plan reckons with it yet.")
+    click.echo(f"Joined {joined.cluster} as node {joined.node}. {runs}; no plan counts on it yet.")
     click.echo(f"The agent's settings are in {settings}; only you can read them.")
     if why := join_fleet.unreachable(joined.broker_url):
         click.echo(f"But {why}.")

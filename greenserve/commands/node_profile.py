@@ -17,7 +17,7 @@ from greenserve.cli import fail
 if TYPE_CHECKING:
     from pools.agent.real_node import RealNode
     from pools.profiler.plan_runner import Progress
-    from pools.profiler.session import Found, Node, Order
+    from pools.profiler.session import Found, Order, ProfiledNode
 
 _PLAIN_EVERY_S = 10.0
 _CONTROL_TIMEOUT_S = 5.0  # the agent's is shorter: it has its own pace to keep
@@ -110,7 +110,7 @@ def profile(
     """
     from core.engine.engine_launch import EngineLaunch
     from core.types import Limits
-    from pools.profiler.drive import Effort
+    from pools.profiler.measurements import Effort
     from pools.profiler.session import Order
 
     if url is not None and len(tps) > 1:
@@ -139,19 +139,21 @@ def profile(
 
 
 @contextmanager
-def _node(control: str | None, declare: str | None, engines: dict[str, Any]) -> Iterator[Node]:
+def _node(control: str | None, declare: str | None, engines: dict[str, Any]) -> Iterator[ProfiledNode]:
     """The simulated node, the machine's GPUs, or its processors with declared power."""
     from core.ports import AdapterError
     from pools.agent.devices.sim import SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
     from pools.agent.http_client import HttpClient
-    from pools.profiler.session import Node
+    from pools.profiler.session import ProfiledNode
 
     if control is not None:
         try:
             client = HttpClient(control, _CONTROL_TIMEOUT_S)
         except ValueError as error:
             raise click.UsageError(f"--control: {error}") from error
-        yield Node(SimGpuMeter(client), SimFrequencyActuator(client), SimInstanceRuntime(client), "simulated counters")
+        yield ProfiledNode(
+            SimGpuMeter(client), SimFrequencyActuator(client), SimInstanceRuntime(client), "simulated counters"
+        )
         client.close()
         return
     try:
@@ -160,7 +162,7 @@ def _node(control: str | None, declare: str | None, engines: dict[str, Any]) -> 
         fail(f"{error}; a machine without GPUs is profiled with --declare IDLE:FULL watts")
     if refusal := machine.measure_only():
         click.echo(f"The default clock is profiled: {refusal}", err=True)
-    yield Node(machine.meter, None if refusal else machine.actuator, machine.engines, watts_by)
+    yield ProfiledNode(machine.meter, None if refusal else machine.actuator, machine.engines, watts_by)
     machine.close()
 
 
@@ -180,7 +182,7 @@ def _machine(declare: str | None, engines: dict[str, Any]) -> tuple[RealNode, st
     return node, f"declared power: {power.idle_w:g} W idle, {power.full_w:g} W with all processors busy"
 
 
-def _run(order: Order, node: Node) -> list[Found]:
+def _run(order: Order, node: ProfiledNode) -> list[Found]:
     from core.ports import AdapterError
     from pools.profiler.session import profile as run_profile
 

@@ -22,7 +22,7 @@ from django.utils import timezone
 from pools.access import audit, rights
 from pools.access.audit import Actor
 from pools.models import AccessToken, ApiKey, Membership, Site, Tenant
-from pools.services import KEY_PREFIX_LENGTH, hash_secret, new_secret
+from pools.writes import KEY_PREFIX_LENGTH, hash_secret, new_secret
 
 TOKEN_PREFIX = "gs_"
 USED_STEP = timedelta(minutes=1)  # so exactly it is kept when a token was last used

@@ -37,7 +37,7 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 Request = Lock | Reset | Status
 
 
-class Held(msgspec.Struct, frozen=True):
+class ClockLease(msgspec.Struct, frozen=True):
     """A lease. `left_s` below 0: it is over, and the clock could not be given back yet. `mhz` None: unknown."""
 
     gpu: str
@@ -46,7 +46,7 @@ class Held(msgspec.Struct, frozen=True):
     pid: int
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ActuatorAnswer(msgspec.Struct, frozen=True):
     """`error` empty: done. `refusal`: why clocks cannot be set on this node at all; empty: they can, as far as known.
 
     `lease_s`: the lease that was given, which may be shorter than the one asked for.
@@ -56,4 +56,4 @@ class Answer(msgspec.Struct, frozen=True):
     permanent: bool = False
     lease_s: float | None = None
     refusal: str = ""
-    held: list[Held] = []
+    held: list[ClockLease] = []

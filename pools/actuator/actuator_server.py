@@ -18,7 +18,7 @@ import msgspec
 
 from core.ports import AdapterError, PermanentError
 
-from .actuator_protocol import MESSAGE_BYTES, Answer, Lock, Request, Reset
+from .actuator_protocol import MESSAGE_BYTES, ActuatorAnswer, Lock, Request, Reset
 from .leases import Leases
 from .nvml_clocks import NvmlClocks
 
@@ -115,7 +115,7 @@ class Server:
             refusal = f"{_MOST_PEERS} peers are connected already"
         if refusal:
             logger.warning("process %d is refused: %s", pid, refusal)
-            self._send(peer, Answer(error=refusal, permanent=True, refusal=refusal))
+            self._send(peer, ActuatorAnswer(error=refusal, permanent=True, refusal=refusal))
             connection.close()
             return
         self._peers[connection.fileno()] = peer
@@ -132,12 +132,12 @@ class Server:
         if not data:
             self._close(peer)
         elif len(data) > MESSAGE_BYTES:
-            self._send(peer, Answer(error=f"a message has at most {MESSAGE_BYTES} bytes", permanent=True))
+            self._send(peer, ActuatorAnswer(error=f"a message has at most {MESSAGE_BYTES} bytes", permanent=True))
             self._close(peer)
         elif not self._send(peer, self._answer(peer, data)):
             self._close(peer)  # who does not read its answers is not served
 
-    def _answer(self, peer: _Peer, data: bytes) -> Answer:
+    def _answer(self, peer: _Peer, data: bytes) -> ActuatorAnswer:
         now_s, lease_s = time.monotonic(), None
         try:
             request: Request = msgspec.json.decode(data, type=Request)
@@ -146,13 +146,13 @@ class Server:
             elif isinstance(request, Reset):
                 self._leases.reset(peer.number, peer.pid, request.gpus, now_s)
         except msgspec.DecodeError as error:
-            return Answer(error=f"not a request: {error}", permanent=True)
+            return ActuatorAnswer(error=f"not a request: {error}", permanent=True)
         except AdapterError as error:
             permanent = isinstance(error, PermanentError)
-            return Answer(error=str(error), permanent=permanent, refusal=self._clocks.refusal)
-        return Answer(lease_s=lease_s, refusal=self._clocks.refusal, held=self._leases.held(now_s))
+            return ActuatorAnswer(error=str(error), permanent=permanent, refusal=self._clocks.refusal)
+        return ActuatorAnswer(lease_s=lease_s, refusal=self._clocks.refusal, held=self._leases.held(now_s))
 
-    def _send(self, peer: _Peer, answer: Answer) -> bool:
+    def _send(self, peer: _Peer, answer: ActuatorAnswer) -> bool:
         try:
             peer.socket.send(msgspec.json.encode(answer))
         except OSError as error:

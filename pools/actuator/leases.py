@@ -1,4 +1,4 @@
-"""Who holds which clock until when; and a file that says so, for whoever comes after a killed actuator."""
+"""Who has locked which clock until when; and a file that says so, for whoever comes after a killed actuator."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import msgspec
 
 from core.ports import AdapterError, PermanentError, RetryableError
 
-from .actuator_protocol import LONGEST_LEASE_S, Held
+from .actuator_protocol import LONGEST_LEASE_S, ClockLease
 from .nvml_clocks import ClockSetter
 
 logger = logging.getLogger(__name__)
 
-SET_S = 30.0  # a held clock is set again after this: somebody else may have reset it
+SET_S = 30.0  # a locked clock is set again after this: somebody else may have reset it
 AGAIN_S = 1.0  # a clock that could not be given back is tried again after this
 _MOST_GPUS = 64
 _NOBODY = -1  # owns what a killed actuator left
@@ -54,7 +54,7 @@ class _Lease:
     pid: int
     mhz: float | None  # None: not known, or not yet set
     until_s: float
-    set_s: float  # when the driver was last told
+    set_s: float  # when the driver last set it
     retry_s: float = 0.0  # not before this, after a failure
 
 
@@ -90,7 +90,7 @@ class Leases:
         return given_s
 
     def reset(self, owner: int, pid: int, gpus: Sequence[str], now_s: float) -> None:
-        """Gives clocks back. Those that nobody holds are left as they are."""
+        """Gives clocks back. Those that nobody has locked are left as they are."""
         self._check(owner, pid, gpus)
         for gpu in gpus:
             self._clocks.offered(gpu)  # refuses a name that is none
@@ -128,7 +128,7 @@ class Leases:
         return not left
 
     def wait_s(self, now_s: float) -> float | None:
-        """Until `lapse` has something to do; None: nothing is held."""
+        """Until `lapse` has something to do; None: no clock is locked."""
         times = [max(lease.until_s, lease.retry_s) for lease in self._leases.values()]
         return max(0.0, min(times) - now_s) if times else None
 
@@ -153,8 +153,8 @@ class Leases:
             self._leases[gpu] = _Lease(_NOBODY, 0, None, now_s, now_s)
         self.lapse(now_s)
 
-    def held(self, now_s: float) -> list[Held]:
-        return [Held(gpu, lease.mhz, lease.until_s - now_s, lease.pid) for gpu, lease in self._leases.items()]
+    def held(self, now_s: float) -> list[ClockLease]:
+        return [ClockLease(gpu, lease.mhz, lease.until_s - now_s, lease.pid) for gpu, lease in self._leases.items()]
 
     def _nearest(self, gpu: str, mhz: float) -> float:
         """The nearest clock offered at or above `mhz`: what is asked for is what latencies need."""
@@ -170,7 +170,7 @@ class Leases:
         for gpu in gpus:
             lease = self._leases.get(gpu)
             if lease is not None and lease.owner not in (owner, _NOBODY) and (lease.pid != pid or pid == 0):
-                raise RetryableError(f"the clock of {gpu} is held by process {lease.pid}")
+                raise RetryableError(f"the clock of {gpu} is locked by process {lease.pid}")
 
     def _write(self, gpus: Iterable[str]) -> None:
         try:

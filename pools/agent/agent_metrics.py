@@ -32,7 +32,7 @@ class Picture:
     ticks: int
     gpus: Sequence[GpuReading] = ()
     instances: Sequence[InstanceState] = ()
-    held: Mapping[str, str] | None = None  # GPU uuid -> uid of the instance that holds it
+    allocated: Mapping[str, str] | None = None  # GPU uuid -> uid of the instance that it is allocated to
     waiting_batches: int = 0
     dropped_batches: int = 0
     link_up: bool = True
@@ -80,7 +80,7 @@ def serve(board: Board, host: str, port: int) -> Callable[[], None]:
 
 def _gpus(picture: Picture | None, node: str) -> Iterator[Metric]:
     gpus = picture.gpus if picture else ()
-    held = (picture.held if picture else None) or {}
+    allocated = (picture.allocated if picture else None) or {}
     columns = (
         ("gpu_power_watts", "Power.", [(g, g.power_w) for g in gpus]),
         ("gpu_sm_clock_hertz", "SM clock.", [(g, _times(g.sm_clock_mhz, HZ_PER_MHZ)) for g in gpus]),
@@ -89,15 +89,17 @@ def _gpus(picture: Picture | None, node: str) -> Iterator[Metric]:
         ("gpu_temperature_celsius", "Temperature.", [(g, g.temperature_c) for g in gpus]),
         ("gpu_memory_clock_hertz", "Memory clock.", [(g, _times(g.memory_clock_mhz, HZ_PER_MHZ)) for g in gpus]),
         ("gpu_ecc_errors", "Uncorrected memory errors since the driver was loaded.", [(g, g.ecc_errors) for g in gpus]),
-        ("gpu_throttled", "Whether heat or power hold its clock down.", [(g, _throttled(g)) for g in gpus]),
+        ("gpu_throttled", "Whether heat or power keep its clock down.", [(g, _throttled(g)) for g in gpus]),
     )
     for name, text, values in columns:
         yield _filled(_gauge(name, text, "gpu", "gpu_type"), node, (((g.uuid, g.gpu_type), v) for g, v in values))
     energy = ((g.uuid, g.gpu_type) for g in gpus)
     counters = zip(energy, (g.energy_j for g in gpus), strict=True)
     yield _filled(_counter("gpu_energy_joules", "The GPU's own meter.", "gpu", "gpu_type"), node, counters)
-    text = "Which instance holds the GPU; 1."
-    yield _filled(_gauge("gpu_held_info", text, "gpu", "instance_uid"), node, ((pair, 1.0) for pair in held.items()))
+    text = "Which instance the GPU is allocated to; 1."
+    yield _filled(
+        _gauge("gpu_held_info", text, "gpu", "instance_uid"), node, ((pair, 1.0) for pair in allocated.items())
+    )
 
 
 def _instances(picture: Picture | None, node: str) -> Iterator[Metric]:

@@ -32,9 +32,9 @@ from .devices.dcgm import DEFAULT_URL
 from .devices.declared import Declaration
 from .devices.sim import TIMEOUT_S, SimEngineControl, SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
 from .http_client import HttpClient
-from .link import RedisLink, redis_url
 from .loop import PERIOD_S, AgentLoop
 from .real_node import RealNode, dcgm_node, declared_node, nvml_node
+from .redis_link import RedisLink, redis_url
 from .vllm.vllm_metrics import VllmMetrics
 from .vllm.vllm_options import click_options, vllm_options
 

@@ -18,8 +18,8 @@ from core.ports import AdapterError, PermanentError, RetryableError
 from pools.actuator.actuator_protocol import DEFAULT_SOCKET, DEFAULT_STATE
 
 from .devices.nvml import Inventory
-from .link import redis_url
-from .offers import GpuOffer, Joined, NodeOffer
+from .join_messages import GpuOffer, Joined, NodeOffer
+from .redis_link import redis_url
 
 TIMEOUT_S = 15.0
 PATH = "/api/v1/nodes/join/"

@@ -28,13 +28,13 @@ from pools.wire import (
 )
 
 from .agent_metrics import Board, Picture
+from .batch_outbox import Outbox
 from .clocks.clock_loop import ClockLoop
 from .clocks.clock_requests import ClockRequests
 from .clocks.clock_rules import EngineView, look_period_s
 from .clocks.engine_figures import Figures
-from .link import BadDesired, Link, LinkError
-from .outbox import Outbox
 from .reconcile import Reconciler
+from .redis_link import BadDesired, Link, LinkError
 from .reports import NodeReport, View, gpu_rows, instance_rows, instance_state, slowest, unreachable
 
 logger = logging.getLogger(__name__)
@@ -199,19 +199,19 @@ class AgentLoop:
     # -- views -------------------------------------------------------------------------------------
 
     def _engine_views(self, view: View) -> list[EngineView]:
-        """The engines that the clock loop is to hold: those that serve."""
+        """The engines whose clocks the clock loop is to lock: those that serve."""
         assert self._desired is not None
         wanted = {item.uid: item for item in self._desired.instances}
         views: list[EngineView] = []
-        held: set[str] = set()  # of two on one GPU the one that is ready has its clock
+        clocked: set[str] = set()  # of two on one GPU the one that is ready has its clock
         for status in sorted(view.statuses or (), key=lambda one: one.state != "ready"):
             item = wanted.get(status.uid)
             gpus = [self._gpus[uuid] for uuid in status.gpu_uuids if uuid in self._gpus]
             if item is None or status.state not in ("ready", "draining") or len(gpus) < len(status.gpu_uuids):
                 continue
-            if not held.isdisjoint(status.gpu_uuids):
+            if not clocked.isdisjoint(status.gpu_uuids):
                 continue
-            held.update(status.gpu_uuids)
+            clocked.update(status.gpu_uuids)
             views.append(
                 EngineView(
                     uid=status.uid,
@@ -286,7 +286,7 @@ class AgentLoop:
             ticks=self._ticks,
             gpus=view.gpus,
             instances=state.instances,
-            held={row.gpu_uuid: row.instance_uid for row in rows if row.instance_uid is not None},
+            allocated={row.gpu_uuid: row.instance_uid for row in rows if row.instance_uid is not None},
             waiting_batches=self._outbox.waiting,
             dropped_batches=self._outbox.dropped,
             link_up=not self._link_down,

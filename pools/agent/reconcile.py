@@ -122,8 +122,8 @@ class Reconciler:
         if status is None or status.state not in ("ready", "sleeping"):
             return False
         if item.state == "sleeping" and status.state == "ready":
-            told = now_s - self._leaving.get(item.uid, now_s) >= NOTICE_S
-            return told and item.uid not in busy and self._put_to_sleep(item.uid)
+            noticed = now_s - self._leaving.get(item.uid, now_s) >= NOTICE_S
+            return noticed and item.uid not in busy and self._put_to_sleep(item.uid)
         to_wake = item.state == "running" and status.state == "sleeping"
         to_tune = status.state == "ready" and status.limits not in (None, item.engine_limits)
         if not (to_wake or to_tune):

@@ -31,7 +31,7 @@ class NodeReport(Protocol):
         ...
 
 
-# Of two engines on one GPU what it draws cannot be told apart: it is the first one's of these.
+# Of two engines on one GPU what it draws cannot be distinguished: it is the first one's of these.
 _BOOKED = {"ready": 0, "sleeping": 1, "draining": 2, "starting": 3}
 
 

@@ -12,7 +12,7 @@ from django.contrib.auth import get_user_model
 from django.db import transaction
 
 from pools.models import Tenant
-from pools.services import new_secret, register_key
+from pools.writes import new_secret, register_key
 
 from .demo_fleet import TENANTS
 

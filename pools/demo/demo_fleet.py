@@ -31,7 +31,7 @@ from pools.models import (
     Slo,
     Tenant,
 )
-from pools.services import ensure_partition, ensure_pools
+from pools.writes import ensure_partition, ensure_pools
 
 PROFILES_FILE = Path(__file__).with_name("freesh_profiles.csv")
 PROFILES_SOURCE = "FREESH (arXiv 2511.00807), profile constants of its released code"

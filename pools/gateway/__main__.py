@@ -15,10 +15,10 @@ import uvloop
 
 from pools.registration.worker_hosts import WorkerHosts, from_argument
 
+from .gateway_processes import PortShare
 from .http.request import HttpLimits
 from .relay.exchange import Timeouts
 from .server import Config, GatewayServer
-from .siblings import PortShare
 
 BROKEN_EXIT = 1
 CANNOT_START_EXIT = 2

@@ -13,7 +13,7 @@ _PARAM, _FIELD = re.compile(r"`\$\.([A-Za-z_]+)"), re.compile(r"field `([A-Za-z_
 
 
 class ApiError(Exception):
-    """A refusal that the client is told about. `retry_after_s` becomes a Retry-After header."""
+    """A refusal, as the client gets it. `retry_after_s` becomes a Retry-After header."""
 
     def __init__(
         self,

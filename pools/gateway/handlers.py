@@ -15,22 +15,22 @@ from .accounts.request_journal import Journal
 from .classify.classifier import Classifier
 from .errors import SERVER_ERROR, ApiError
 from .fleet.view import FleetView
-from .fleet.worker_desk import WorkerDesk
+from .fleet.worker_api import WorkerApi
+from .gateway_processes import GatewayProcesses
 from .http.client_protocol import ClientConnection
+from .http.loop_turn import EndOfTurn
 from .http.request import Request
-from .http.turn import EndOfTurn
 from .http.upstream import UpstreamPool
 from .intake import Intake, Refused
 from .placing.dispatch import Dispatcher
 from .placing.splitter import NONE as NO_SPLIT
 from .placing.splitter import Splitter
+from .relay.continuation import can_continue
+from .relay.continued_exchange import ContinuedExchange
 from .relay.exchange import Context, Exchange, Timeouts
-from .relay.legs import LegsExchange
-from .relay.story import can_continue
-from .relay.web import WebProcess, is_web_path
+from .relay.web_relay import WebProcess, is_web_path
 from .requests.call import Call, Ending
 from .requests.endpoint import BY_PATH
-from .siblings import Siblings
 
 log = logging.getLogger(__name__)
 
@@ -51,17 +51,17 @@ class Gateway:
     timeouts: Timeouts = field(default_factory=Timeouts)
     pool: UpstreamPool = field(default_factory=UpstreamPool)
     web: WebProcess | None = None  # None: no files, no batches
-    workers: WorkerDesk | None = None  # None: workers cannot register themselves
+    workers: WorkerApi | None = None  # None: workers cannot register themselves
     draining: bool = False
     metrics_page: Callable[[int, int], bytes] = lambda in_flight, connections: b""
-    siblings: Siblings | None = None  # None: nobody else listens on this port
+    other_gateways: GatewayProcesses | None = None  # None: nobody else listens on this port
     connections: set[ClientConnection] = field(default_factory=set)
     exchanges: set[Exchange] = field(default_factory=set)
     idle: asyncio.Event = field(default_factory=asyncio.Event)  # set while no request is served
 
     def __post_init__(self) -> None:
         self._started_at_s = int(time.time())
-        self._errands: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.idle.set()
         departures = EndOfTurn[Exchange](self._see_off)
         self.splitter = Splitter(self.fleet, self.dispatcher)
@@ -140,7 +140,7 @@ class Gateway:
         splits = call.service.policy.split != NO_SPLIT
         wanted = (splits or call.continues) and call.stream and call.endpoint.continues
         if wanted and can_continue(call.body, call.endpoint.chat):
-            return LegsExchange(call, connection, self._context, self.splitter if splits else None)
+            return ContinuedExchange(call, connection, self._context, self.splitter if splits else None)
         return Exchange(call, connection, self._context)
 
     def _see_off(self, over: list[Exchange]) -> None:
@@ -194,17 +194,17 @@ class Gateway:
         return self.metrics_page(len(self.exchanges), len(self.connections))
 
     def _metrics_page(self, request: Request, connection: ClientConnection) -> None:
-        if self.siblings is None:
+        if self.other_gateways is None:
             connection.respond(200, self.own_metrics(), CONTENT_TYPE)
             return
         connection.listener = _Patient()
-        task = self.loop.create_task(self._all_metrics(connection, self.siblings))
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+        task = self.loop.create_task(self._all_metrics(connection, self.other_gateways))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _all_metrics(self, connection: ClientConnection, siblings: Siblings) -> None:
+    async def _all_metrics(self, connection: ClientConnection, other_gateways: GatewayProcesses) -> None:
         try:
-            page = await siblings.page()
+            page = await other_gateways.page()
         except Exception:
             log.exception("the pages of this port's gateways cannot be joined: one is shown")
             page = self.own_metrics()

@@ -151,8 +151,8 @@ class Intake:
         counted = prompt_tokens, output_tokens, source = counts(call, ending)
         actual = None
         features, classified = call.features, call.classified
-        told = source == "usage" and ending.status == "ok"
-        if told and prompt_tokens and output_tokens is not None and features is not None:
+        measured = source == "usage" and ending.status == "ok"
+        if measured and prompt_tokens and output_tokens is not None and features is not None:
             actual = self.classifier.actual_class(call.service, features, prompt_tokens, output_tokens)
         row = row_of(call, ending, actual, counted)
         self.metrics.count(row)

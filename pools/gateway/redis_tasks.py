@@ -21,7 +21,7 @@ from pools import wire
 from .accounts.request_journal import Shipper
 from .fleet.view import FleetView
 from .fleet.workers import Workers
-from .placing.clock_wishes import Ask
+from .placing.clock_requests import PendingClockRequest
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class RedisLink:
         return bool(found[0])
 
     async def measured_workers(self) -> wire.AgentState | None:
-        """What the ingester measured of them last; None: nothing lately."""
+        """What the ingester measured of them last; None: nothing recently."""
         value = await self._redis.get(wire.MEASURED_WORKERS_KEY)
         try:
             return None if value is None else wire.decode(value, wire.AgentState)
@@ -109,7 +109,7 @@ class RedisLink:
         await self._redis.xadd(wire.REQUEST_STREAM, {"b": wire.encode(batch)})
 
     async def beat(self, process: str, detail: str) -> int:
-        """Leaves a sign of life. Returns how many gateways have done so lately."""
+        """Leaves a sign of life. Returns how many gateways have done so recently."""
         now_s = time.time()
         heartbeat = wire.Heartbeat(process, now_s, HEARTBEAT_PERIOD_S, detail)
         async with self._redis.pipeline(transaction=False) as pipe:
@@ -120,7 +120,7 @@ class RedisLink:
             found = await pipe.execute()
         return int(found[-1])
 
-    async def ask_clock(self, gateway: str, ask: Ask) -> None:
+    async def ask_clock(self, gateway: str, ask: PendingClockRequest) -> None:
         """Tells an instance's agent; one that does not listen now hears the next renewal."""
         request = wire.ClockRequest(
             uid=ask.uid,
@@ -240,7 +240,7 @@ async def keep_shipping(shipper: Shipper) -> None:
         await beat.pause()
 
 
-async def keep_asking(link: RedisLink, process: str, asks: asyncio.Queue[Ask]) -> None:
+async def keep_asking(link: RedisLink, process: str, asks: asyncio.Queue[PendingClockRequest]) -> None:
     """Sends clocks that are asked for. While Redis is away they are dropped: what still stands is renewed later."""
     beat = Repeated("asking for clocks", HEARTBEAT_PERIOD_S)
     while True:

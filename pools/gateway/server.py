@@ -12,14 +12,14 @@ from pathlib import Path
 
 from pools.registration.worker_hosts import WorkerHosts
 
-from .backroom import Backroom, BackroomConfig
-from .fleet.worker_desk import WorkerDesk
+from .fleet.worker_api import WorkerApi
+from .gateway_processes import GatewayProcesses, PortShare
 from .handlers import Gateway
 from .http.client_protocol import ClientConnection
 from .http.request import HttpLimits
 from .relay.exchange import Timeouts
-from .relay.web import WebProcess
-from .siblings import PortShare, Siblings
+from .relay.web_relay import WebProcess
+from .runtime import GatewayRuntime, GatewayRuntimeConfig
 
 BACKLOG = 2048
 
@@ -54,36 +54,39 @@ class GatewayServer:
     """A listening gateway. Make and start it inside a running event loop."""
 
     def __init__(self, config: Config, when_broken: Callable[[], None] = lambda: None) -> None:
-        """Opens the journal. Raises OSError when the spool folder cannot be written to. `when_broken`: see Backroom."""
+        """Opens the journal. Raises OSError when the spool folder cannot be written to.
+
+        `when_broken`: see GatewayRuntime.
+        """
         self._config = config
-        self.room = room = Backroom(
-            BackroomConfig(
+        self.runtime = runtime = GatewayRuntime(
+            GatewayRuntimeConfig(
                 *(config.spool, config.process, config.rng, config.state, config.learns, config.tokenizers),
                 *(config.redis_url, config.worker_hosts),
             ),
             when_broken,
         )
-        self.fleet, self.journal = room.fleet, room.journal
-        self.clocks, self.gate, self.emergencies = room.clocks, room.gate, room.emergencies
+        self.fleet, self.journal = runtime.fleet, runtime.journal
+        self.clocks, self.gate, self.emergencies = runtime.clocks, runtime.gate, runtime.emergencies
         self.gateway = Gateway(
-            fleet=room.fleet,
-            dispatcher=room.dispatcher,
-            classifier=room.classifier,
-            journal=room.journal,
-            metrics=room.metrics,
-            intake=room.intake,
+            fleet=runtime.fleet,
+            dispatcher=runtime.dispatcher,
+            classifier=runtime.classifier,
+            journal=runtime.journal,
+            metrics=runtime.metrics,
+            intake=runtime.intake,
             metrics_page=self._own_metrics,
             loop=asyncio.get_running_loop(),
             timeouts=config.timeouts,
             web=WebProcess(config.web_url) if config.web_url else None,
-            workers=WorkerDesk(config.worker_token, room.workers) if config.worker_token else None,
+            workers=WorkerApi(config.worker_token, runtime.workers) if config.worker_token else None,
         )
         self._server: asyncio.Server | None = None
         self._port = config.port
 
     @property
     def broken(self) -> bool:
-        return self.room.broken
+        return self.runtime.broken
 
     @property
     def port(self) -> int:
@@ -94,12 +97,14 @@ class GatewayServer:
         """Listens and begins the background tasks. Raises OSError when the port is taken."""
         config, share = self._config, self._config.share
         loop = asyncio.get_running_loop()
-        self.room.recall()
+        self.runtime.recall()
         try:
             if share is not None:
-                siblings = Siblings(share, config.name, config.host, config.port, self.gateway.own_metrics)
-                await siblings.start()
-                self.gateway.siblings = siblings
+                other_gateways = GatewayProcesses(
+                    share, config.name, config.host, config.port, self.gateway.own_metrics
+                )
+                await other_gateways.start()
+                self.gateway.other_gateways = other_gateways
             self._server = await loop.create_server(
                 lambda: ClientConnection(self.gateway, config.limits),
                 *(config.host, config.port),
@@ -110,8 +115,8 @@ class GatewayServer:
             self.journal.close()
             raise
         self._port = self._server.sockets[0].getsockname()[1]
-        self.room.start()
-        self.room.begin(self._keep_checking(), "checks")
+        self.runtime.start()
+        self.runtime.begin(self._keep_checking(), "checks")
 
     async def stop(self) -> None:
         """Once: stops listening, lets running requests end within the grace time, ships what can be shipped."""
@@ -130,9 +135,9 @@ class GatewayServer:
         await self._wait_until_idle(1.0)
         if gateway.workers is not None:
             await gateway.workers.close()
-        if gateway.siblings is not None:
-            await gateway.siblings.close()
-        await self.room.stop()
+        if gateway.other_gateways is not None:
+            await gateway.other_gateways.close()
+        await self.runtime.stop()
         gateway.splitter.close()
         gateway.pool.close()
         for connection in list(gateway.connections):
@@ -140,7 +145,7 @@ class GatewayServer:
 
     def _own_metrics(self, in_flight: int, connections: int) -> bytes:
         own = () if self._config.share is None else (("gateway", self._config.process),)
-        return self.room.metrics_page(in_flight, connections, own)
+        return self.runtime.metrics_page(in_flight, connections, own)
 
     async def _wait_until_idle(self, most_s: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -156,5 +161,5 @@ class GatewayServer:
                 exchange.check(now_s)
             for connection in list(self.gateway.connections):
                 connection.check(now_s)
-            self.room.look_around(now_s)
+            self.runtime.look_around(now_s)
             self.gateway.pool.prune()

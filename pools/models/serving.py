@@ -178,7 +178,7 @@ class Instance(models.Model):
 
 
 class InstanceGpu(models.Model):
-    """A GPU held by an instance. The database keeps two live instances off one GPU, but for one beside another."""
+    """A GPU that is allocated to an instance. No live instances share one, but for a shadow and its original."""
 
     instance = models.ForeignKey(Instance, on_delete=models.CASCADE, related_name="gpu_holds")
     gpu = models.ForeignKey(Gpu, on_delete=models.PROTECT, related_name="holds")

@@ -64,7 +64,7 @@ class Bounds:
         """The longest that so many sequences can be, all at once."""
         return self.max_model_len if self.kv_tokens is None else min(self.max_model_len, self.kv_tokens // sequences)
 
-    def holds(self, sequences: int, tokens: int) -> bool:
+    def fits(self, sequences: int, tokens: int) -> bool:
         return tokens <= self.room(sequences)
 
 
@@ -92,7 +92,7 @@ def sweep(
                     longest = min(room, output * _LONGER_OUTPUTS)
                     steps.append(Step(DECODE, mhz, prompt, output, batch, longest_output=longest))
         sizes = sorted({min(size, bounds.max_model_len - 1, TOKEN_BUDGET) for size in PREFILL_SIZES})
-        steps += [Step(PREFILL, mhz, size, 1) for size in sizes if bounds.holds(2, size + 1)]
+        steps += [Step(PREFILL, mhz, size, 1) for size in sizes if bounds.fits(2, size + 1)]
     random.Random(seed).shuffle(steps)
     return tuple(steps)
 
@@ -114,7 +114,7 @@ def loads(classes: Sequence[ClassBounds], bounds: Bounds, clocks_mhz: Sequence[f
     for cell in classes:
         prompt = _middle(cell.input_min, cell.input_max)
         output = _middle(cell.output_min, cell.output_max)
-        if bounds.holds(1, prompt + output):
+        if bounds.fits(1, prompt + output):
             found += [Step(LOAD, mhz, prompt, output, name=cell.name) for mhz in clocks_mhz]
     return tuple(found)
 

@@ -1,4 +1,4 @@
-"""Goes through a plan on one engine: clocks held under a lease, steps in the journal, time kept."""
+"""Goes through a plan on one engine: clocks locked under a lease, steps in the journal, time kept."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from core.ports import AdapterError, FrequencyActuator, InstanceRuntime, InstanceSpec, InstanceStatus, RetryableError
 
 from .calls import Calls
-from .drive import Effort, Engine, NotMeasured, measure, warm_up
+from .counter_watch import Watch
+from .measurements import Effort, EngineEndpoint, NotMeasured, measure, warm_up
 from .plan import LOAD, Step
 from .profiling_journal import Journal
-from .watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Progress:
     note: str = ""
 
 
-Told = Callable[[Progress], None]
+ProgressCallback = Callable[[Progress], None]
 
 
 @asynccontextmanager
@@ -78,23 +78,23 @@ def _status(runtime: InstanceRuntime, uid: str) -> InstanceStatus | None:
 async def clock(
     calls: Calls, actuator: FrequencyActuator | None, uuids: Sequence[str], mhz: float
 ) -> AsyncIterator[None]:
-    """Holds the clock for as long as the body runs; it returns to its default then, and in any case with the lease.
+    """Locks the clock for as long as the body runs; it returns to its default then, and in any case with the lease.
 
-    Without an actuator nothing is held: the engine runs at its default clock. Raises AdapterError.
+    Without an actuator no clock is locked: the engine runs at its default clock. Raises AdapterError.
     """
     if actuator is None:
         yield
         return
-    held = actuator
-    await calls(held.lock, uuids, mhz, LEASE_S)
+    locking = actuator
+    await calls(locking.lock, uuids, mhz, LEASE_S)
 
     async def renew() -> None:
         while True:
             await asyncio.sleep(RENEW_S)
             try:
-                await calls(held.lock, uuids, mhz, LEASE_S)
+                await calls(locking.lock, uuids, mhz, LEASE_S)
             except AdapterError as error:
-                logger.warning("the clock could not be held: %s", error)
+                logger.warning("the clock could not be locked again: %s", error)
 
     task = asyncio.create_task(renew())
     try:
@@ -102,12 +102,12 @@ async def clock(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await asyncio.shield(calls(held.reset, uuids))
+        await asyncio.shield(calls(locking.reset, uuids))
 
 
 async def go_through(
     steps: Sequence[Step],
-    engine: Engine,
+    engine: EngineEndpoint,
     watch: Watch,
     effort: Effort,
     calls: Calls,
@@ -115,7 +115,7 @@ async def go_through(
     prefix: str,
     actuator: FrequencyActuator | None,
     uuids: Sequence[str],
-    told: Told,
+    on_progress: ProgressCallback,
     until_s: float = float("inf"),
 ) -> list[str]:
     """Measures what the journal does not have yet. Returns what was not measured, and why.
@@ -132,7 +132,7 @@ async def go_through(
     began_s, note = time.monotonic(), ""
     for n, step in enumerate(todo):
         left_s = (time.monotonic() - began_s) / n * (len(todo) - n) if n else None
-        told(Progress(len(steps) - len(todo) + n, len(steps), step.words, left_s, note))
+        on_progress(Progress(len(steps) - len(todo) + n, len(steps), step.words, left_s, note))
         if step.kind == LOAD and time.monotonic() > until_s:
             late.append(step)
             continue
@@ -145,7 +145,7 @@ async def go_through(
             continue
         note = ""
         journal.add(prefix + step.key, rows)
-    told(Progress(len(steps), len(steps), "done", 0.0, note))
+    on_progress(Progress(len(steps), len(steps), "done", 0.0, note))
     if late:
         missed.append(f"no time left for {len(late)} loads, from {late[0].words} on")
     return missed

@@ -8,7 +8,7 @@ from html import escape
 
 from core.engine.profiles import Point
 
-from .result import Outcome
+from .result import ProfilingResult
 
 _WIDTH, _HEIGHT, _LEFT, _GAP = 420, 260, 70, 60
 _INK, _GRID = "#334155", "#cbd5e1"
@@ -16,7 +16,7 @@ _COLOURS = ("#0f766e", "#b45309", "#4338ca", "#be123c", "#4d7c0f", "#0369a1", "#
 Place = tuple[float, float]
 
 
-def profile_svg(outcome: Outcome) -> str:
+def profile_svg(outcome: ProfilingResult) -> str:
     """Three panels: seconds and watts of decode iterations over their batch (context as measured), and the hull."""
     profile = outcome.profile
     decodes = [point for point in profile.points if point.batch]

@@ -42,7 +42,7 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class IterationFit:
     """t = base + prefill_token x new tokens + decode x batch + context_token x context; power while busy."""
 
     base_s: float
@@ -63,7 +63,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProfilingResult:
     """`against`: the closed form's errors by kind of iteration; empty: it does not know the machine.
 
     `scales`: measured over modelled, by clock. `hull`: corners of what was measured, as (batch, context a sequence).
@@ -74,13 +74,13 @@ class Outcome:
     hull: tuple[tuple[int, float], ...]
     against: Mapping[str, Errors]
     scales: Mapping[float, Scale]
-    line: Line
+    line: IterationFit
     line_errors: Errors
 
 
 def evaluate(
     rows: Iterable[Mapping[str, Any]], key: tuple[str, str, int, str], origin: str, idle_w: float | None
-) -> Outcome:
+) -> ProfilingResult:
     """Folds the rows of a run. Raises ProfileError when they make no profile."""
     run = fold_run(rows, key)
     profile = replace(run.profile, origin=origin)
@@ -102,7 +102,7 @@ def evaluate(
     line = fit_line(profile, idle_w)
     fitted = [(line.t_s(p.prefill_tokens, p.batch, p.context_tokens), line.busy_w) for p in profile.points]
     line_errors = _errors(profile.points, fitted)
-    return Outcome(profile, run.outliers, hull(profile.points), against, scales, line, line_errors)
+    return ProfilingResult(profile, run.outliers, hull(profile.points), against, scales, line, line_errors)
 
 
 def _errors(points: Sequence[Point], found: Sequence[tuple[float, float]]) -> Errors:
@@ -117,7 +117,7 @@ def _modelled(model: EngineModel, point: Point) -> tuple[float, float]:
     return found.t_s, found.watts
 
 
-def fit_line(profile: Profile, idle_w: float | None) -> Line:
+def fit_line(profile: Profile, idle_w: float | None) -> IterationFit:
     """A straight line through the profile's times, no term below 0: least squares of relative errors.
 
     Power is the median while busy. Clocks are not in it: it is for engines that the closed form does not know, at one
@@ -131,7 +131,7 @@ def fit_line(profile: Profile, idle_w: float | None) -> Line:
     base_s, prefill_token_s, decode_s, context_token_s = (float(value) for value in solution / largest)
     watts = [point.watts for point in profile.points if point.watts is not None]
     busy_w = median(watts) if watts else 0.0
-    return Line(max(base_s, 1e-9), prefill_token_s, decode_s, context_token_s, busy_w, idle_w or 0.0)
+    return IterationFit(max(base_s, 1e-9), prefill_token_s, decode_s, context_token_s, busy_w, idle_w or 0.0)
 
 
 def hull(points: Iterable[Point]) -> tuple[tuple[int, float], ...]:
@@ -144,7 +144,7 @@ def hull(points: Iterable[Point]) -> tuple[tuple[int, float], ...]:
     return tuple(places[int(n)] for n in corners)
 
 
-def words(outcome: Outcome) -> list[str]:
+def words(outcome: ProfilingResult) -> list[str]:
     """What a person wants to know of it, line by line."""
     profile = outcome.profile
     clocks = sorted({point.mhz for point in profile.points})

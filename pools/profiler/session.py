@@ -27,7 +27,8 @@ from pools.agent.http_client import HttpClient
 from pools.agent.vllm.vllm_metrics import VllmMetrics
 
 from .calls import Calls
-from .drive import Effort, Engine, idle_watts
+from .counter_watch import Watch
+from .measurements import Effort, EngineEndpoint, idle_watts
 from .plan import (
     CONTEXT_PROMPTS,
     DECODE,
@@ -40,11 +41,10 @@ from .plan import (
     loads,
     sweep,
 )
-from .plan_runner import Told, go_through, started
+from .plan_runner import ProgressCallback, go_through, started
 from .profile_picture import profile_svg
 from .profiling_journal import Journal
-from .result import Outcome, evaluate
-from .watch import Watch
+from .result import ProfilingResult, evaluate
 
 _TIMEOUT_S = 5.0
 Key = tuple[str, str, int, str]  # model, GPU, TP, engine
@@ -52,7 +52,7 @@ _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ProfiledNode:
     """What a node offers. `meter` None: timed only; `actuator` None: default clocks; `runtime` None: `url` is given.
 
     `watts_by`: in words, what the meter is.
@@ -106,13 +106,13 @@ class Order:
 class Found:
     """What came of a TP degree. `repeats`: each row of the sweep. `missed`: what was not measured, and why."""
 
-    outcome: Outcome
+    outcome: ProfilingResult
     repeats: tuple[Mapping[str, Any], ...]
     loads: tuple[Mapping[str, Any], ...]
     missed: tuple[str, ...]
 
 
-async def profile(order: Order, node: Node, told: Told) -> list[Found]:
+async def profile(order: Order, node: ProfiledNode, on_progress: ProgressCallback) -> list[Found]:
     """Profiles each TP degree, and writes the files of `order.out`.
 
     What the journal has is not measured again. Cancelled, it gives clocks back and ends the engines that it started.
@@ -123,10 +123,10 @@ async def profile(order: Order, node: Node, told: Told) -> list[Found]:
         OSError: A file cannot be written.
     """
     with Calls() as calls:
-        return await _profile(order, node, calls, told)
+        return await _profile(order, node, calls, on_progress)
 
 
-async def _profile(order: Order, node: Node, calls: Calls, told: Told) -> list[Found]:
+async def _profile(order: Order, node: ProfiledNode, calls: Calls, on_progress: ProgressCallback) -> list[Found]:
     gpus = await calls(node.meter.read) if node.meter is not None else ()
     gpu = order.gpu or (gpus[0].gpu_type if gpus else None)
     if gpu is None:
@@ -150,14 +150,14 @@ async def _profile(order: Order, node: Node, calls: Calls, told: Told) -> list[F
             if gpus and len(uuids) < tp:
                 raise PermanentError(f"TP {tp} needs {tp} GPUs, and the node has {len(gpus)}")
             async with _engine(order, node, calls, key, uuids) as url:
-                found.append(await _one(order, node, calls, key, url, uuids, clocks, journal, told, until_s))
+                found.append(await _one(order, node, calls, key, url, uuids, clocks, journal, on_progress, until_s))
     finally:
         journal.close()
     _write(order, found)
     return found
 
 
-def _clocks(order: Order, node: Node, gpus: Sequence[GpuReading]) -> list[float]:
+def _clocks(order: Order, node: ProfiledNode, gpus: Sequence[GpuReading]) -> list[float]:
     top = gpus[0].max_mhz if gpus else None
     if node.actuator is None:
         if order.clocks_mhz and (len(order.clocks_mhz) > 1 or order.clocks_mhz[0] != top):
@@ -172,7 +172,7 @@ def _clocks(order: Order, node: Node, gpus: Sequence[GpuReading]) -> list[float]
 
 
 @asynccontextmanager
-async def _engine(order: Order, node: Node, calls: Calls, key: Key, uuids: Sequence[str]) -> AsyncIterator[str]:
+async def _engine(order: Order, node: ProfiledNode, calls: Calls, key: Key, uuids: Sequence[str]) -> AsyncIterator[str]:
     if order.url is not None:
         yield order.url
         return
@@ -188,14 +188,14 @@ async def _engine(order: Order, node: Node, calls: Calls, key: Key, uuids: Seque
 
 async def _one(
     order: Order,
-    node: Node,
+    node: ProfiledNode,
     calls: Calls,
     key: Key,
     url: str,
     uuids: Sequence[str],
     clocks: Sequence[float],
     journal: Journal,
-    told: Told,
+    on_progress: ProgressCallback,
     until_s: float,
 ) -> Found:
     """One TP degree, on an engine that serves."""
@@ -210,9 +210,9 @@ async def _one(
     try:
         if prefix + "idle" not in journal.done:
             journal.add(prefix + "idle", [{"watts": await idle_watts(watch, order.effort.idle_s)}])
-        engine = Engine(url, served, order.key)
+        engine = EngineEndpoint(url, served, order.key)
         missed = await go_through(
-            steps, engine, watch, order.effort, calls, journal, prefix, node.actuator, uuids, told, until_s
+            steps, engine, watch, order.effort, calls, journal, prefix, node.actuator, uuids, on_progress, until_s
         )
     finally:
         metrics.close()

@@ -14,9 +14,9 @@ from django.utils import timezone
 
 from pools.access import audit
 from pools.access.audit import Actor
-from pools.agent.offers import GpuOffer, NodeOffer
+from pools.agent.join_messages import GpuOffer, NodeOffer
 from pools.models import Cluster, Gpu, JoinToken, Node
-from pools.services import KEY_PREFIX_LENGTH, hash_secret
+from pools.writes import KEY_PREFIX_LENGTH, hash_secret
 
 TOKEN_PREFIX = "gsj_"
 LIFETIME = timedelta(hours=24)

@@ -12,7 +12,7 @@ from aiohttp.typedefs import Handler
 from core.ports import InstanceSpec
 
 from .engine.sim_engine import Busy
-from .node import BadOrder, Held, SimNode, Unknown
+from .node import BadOrder, GpuBusy, SimNode, Unknown
 
 
 class ClockOrder(msgspec.Struct):
@@ -65,7 +65,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _json({"error": str(error)}, 400)
     except Unknown as error:
         return _json({"error": str(error)}, 404)
-    except (Held, Busy) as error:
+    except (GpuBusy, Busy) as error:
         return _json({"error": str(error)}, 409)
 
 

@@ -34,9 +34,9 @@ class GpuGroup:
         for gpu in self._gpus:
             gpu.draw(at_s, self._idle_w(gpu))
 
-    def hold(self, uid: str, on_clock: Callable[[float], None]) -> None:
+    def allocate(self, uid: str, on_clock: Callable[[float], None]) -> None:
         for gpu in self._gpus:
-            gpu.held_by, gpu.on_clock = uid, on_clock
+            gpu.owner, gpu.on_clock = uid, on_clock
 
     def move_weights(self, at_s: float) -> None:
         """Weights come or go. Modelled as a loaded GPU at its top clock: no measurement of it is published."""
@@ -46,12 +46,12 @@ class GpuGroup:
         self._become(at_s, self._loaded_w, loaded=True)
 
     def sleep(self, at_s: float) -> None:
-        """Nothing is in their memory, though the instance holds them."""
+        """Empties their memory, though they stay allocated to the instance."""
         self._become(at_s, lambda gpu: gpu.params.idle_w, loaded=False)
 
     def release(self, at_s: float) -> None:
         for gpu in self._gpus:
-            gpu.held_by, gpu.on_clock = None, None
+            gpu.owner, gpu.on_clock = None, None
         self.sleep(at_s)
 
     def _become(self, at_s: float, idle_w: Callable[[SimGpu], float], *, loaded: bool) -> None:

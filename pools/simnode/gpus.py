@@ -32,7 +32,7 @@ class SimGpu:
         self.energy_j = energy_j
         self.power_w: float = params.idle_w
         self.effective_mhz: float | None = None  # below the lock while the GPU throttles at its TDP
-        self.held_by: str | None = None
+        self.owner: str | None = None
         self.loaded = False
         self.on_clock: Callable[[float], None] | None = None
         self._at_s = now_s

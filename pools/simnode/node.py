@@ -25,8 +25,8 @@ class BadOrder(Exception):
     """An order that makes no sense on this node: unknown GPU, clock out of range, no such model."""
 
 
-class Held(Exception):
-    """A GPU is held by another instance, or too few are free."""
+class GpuBusy(Exception):
+    """A GPU is allocated to another instance, or too few are free."""
 
 
 class Unknown(Exception):
@@ -104,9 +104,9 @@ class SimNode:
         if not spec.uid or spec.max_model_len < 1:
             raise BadOrder("an instance needs a uid and a max_model_len of at least 1")
         gpus = self._gpus(spec.gpu_uuids)
-        held = {gpu.uuid: gpu.held_by for gpu in gpus if gpu.held_by is not None}
-        if held:
-            raise Held(", ".join(f"{uuid} is held by instance {uid}" for uuid, uid in held.items()))
+        taken = {gpu.uuid: gpu.owner for gpu in gpus if gpu.owner is not None}
+        if taken:
+            raise GpuBusy(", ".join(f"{uuid} is allocated to instance {uid}" for uuid, uid in taken.items()))
         try:
             detail = misfit(spec, gpus)
         except UnknownConfiguration as error:
@@ -131,11 +131,11 @@ class SimNode:
         """
         replaced = self._instance(of).spec
         gpu_type = self._bank.gpus[replaced.gpu_uuids[0]].params.name
-        free = [g.uuid for g in self._bank.gpus.values() if g.held_by is None and g.params.name == gpu_type]
+        free = [g.uuid for g in self._bank.gpus.values() if g.owner is None and g.params.name == gpu_type]
         if uid in self._instances:
             return self._instances[uid].status()
         if len(free) < tp:
-            raise Held(f"{len(free)} {gpu_type} are free on this node, the shadow of {of} needs {tp}")
+            raise GpuBusy(f"{len(free)} {gpu_type} are free on this node, the shadow of {of} needs {tp}")
         return await self.start(replace(replaced, uid=uid, gpu_uuids=tuple(free[:tp]), shadow_of=of))
 
     def tune(self, uid: str, limits: EngineLimits) -> None:

@@ -2,7 +2,7 @@
 
 The engine with the first part (`kv_transfer_params: {"do_remote_decode": true}`) writes each block of the request's
 cache as it fills, prompt and output alike; the one with the second (`do_remote_prefill`) reads those of the tokens that
-it is given, and computes the rest. A block's file is named by the tokens up to its end, so neither has to be told
+it is given, and computes the rest. A block's file is named by the tokens up to its end, so neither has to know
 anything of the other, and a stream needs no parameters at its end, which vLLM sends only with whole answers. Other
 requests are not touched. What cannot be written or read is computed again.
 

@@ -34,7 +34,7 @@ LONGEST_LINE = 65_536
 LONGEST_PATH = 107  # bytes of a unix socket's address in Linux
 
 
-class Desk:
+class SchedulerControl:
     """What the socket's thread and the engine share."""
 
     def __init__(self, settings: Settings, most: Most) -> None:
@@ -71,11 +71,11 @@ def _refused(why: str) -> dict[str, Any]:
 class ControlSocket:
     """Listens from its making until `close`."""
 
-    def __init__(self, path: str, desk: Desk) -> None:
+    def __init__(self, path: str, control: SchedulerControl) -> None:
         """Raises ValueError where the path cannot be an address, OSError where it cannot be listened at."""
         if len(os.fsencode(path)) > LONGEST_PATH:
             raise ValueError(f"the socket's path has more than {LONGEST_PATH} bytes, use a shorter folder: {path}")
-        self._path, self._desk = path, desk
+        self._path, self._control = path, control
         self._closing = threading.Event()
         _clear(path)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -128,7 +128,7 @@ class ControlSocket:
             *lines, data = (data + received).split(b"\n")
             for line in lines:
                 client.settimeout(max(0.001, until_s - time.monotonic()))
-                client.sendall(json.dumps(self._desk.answer(line)).encode() + b"\n")
+                client.sendall(json.dumps(self._control.answer(line)).encode() + b"\n")
             if len(data) > LONGEST_LINE:
                 client.sendall(json.dumps(_refused(f"a message has at most {LONGEST_LINE} bytes")).encode() + b"\n")
                 return

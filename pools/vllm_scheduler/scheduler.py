@@ -23,10 +23,10 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
 from . import SETTINGS_VARIABLE, SOCKET_VARIABLE, require
-from .control_socket import ControlSocket, Desk
+from .control_socket import ControlSocket, SchedulerControl
 from .order import Head, LaxityQueue, Seat, Work, displaced, work_of
 from .scheduler_settings import Most, Settings, changed
-from .step_times import Load, StepTimes, pairs
+from .step_times import StepLoad, StepTimes, pairs
 
 # Under vLLM's own name, which it has set up to be seen.
 log = logging.getLogger("vllm.greenserve")
@@ -62,18 +62,18 @@ class GreenServeScheduler(Scheduler):
         most = Most(self.max_num_scheduled_tokens, self.max_num_active_reqs)
         self._own_policy = self.policy
         self._settings = Settings()
-        self._desk = Desk(_first_settings(most), most)
+        self._control = SchedulerControl(_first_settings(most), most)
         self._steps = StepTimes()
-        self._begun: deque[tuple[Any, Load, float]] = deque()  # steps whose outputs are still to come
+        self._begun: deque[tuple[Any, StepLoad, float]] = deque()  # steps whose outputs are still to come
         self._last_output_s: float | None = None  # None: there was nothing to do after it
         self._gaps_s: deque[float] = deque(maxlen=RECENT)
         self._ran = self._cut = self._displaced = self._bad_hints = 0
-        self._socket = _listen(self._desk, self.parallel_config)
+        self._socket = _listen(self._control, self.parallel_config)
 
     # -- what vLLM calls ---------------------------------------------------------------------------
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
-        settings = self._desk.settings
+        settings = self._control.settings
         if settings is not self._settings:
             self._take_up(settings)
         aside: list[Any] = []
@@ -97,7 +97,7 @@ class GreenServeScheduler(Scheduler):
         found = super().update_from_output(scheduler_output, model_runner_output)
         if not self.running:
             self._last_output_s = None
-        self._desk.stats = self._figures()
+        self._control.stats = self._figures()
         return found
 
     def shutdown(self) -> None:
@@ -109,7 +109,7 @@ class GreenServeScheduler(Scheduler):
 
     def _take_up(self, settings: Settings) -> None:
         before, self._settings = self._settings, settings
-        most = self._desk.most
+        most = self._control.most
         self.max_num_scheduled_tokens = settings.max_num_batched_tokens or most.max_num_batched_tokens
         self.max_num_active_reqs = settings.max_num_seqs or most.max_num_seqs
         self._gaps_s.clear()
@@ -181,7 +181,7 @@ class GreenServeScheduler(Scheduler):
 
         Without decodes nobody waits between tokens, and the prompts have the whole budget.
         """
-        most = tuned_tokens or self._desk.most.max_num_batched_tokens
+        most = tuned_tokens or self._control.most.max_num_batched_tokens
         decodes, context_tokens, cached_tokens = 0, 0, 0
         for request in self.running:
             if request.is_prefill_chunk:
@@ -197,7 +197,7 @@ class GreenServeScheduler(Scheduler):
             most = min(most, beside + max(LEAST_PROMPT_TOKENS, room))
         self.max_num_scheduled_tokens = most
 
-    def _load_of(self, output: Any) -> Load:
+    def _load_of(self, output: Any) -> StepLoad:
         """What a step holds; vLLM has counted its tokens as computed already."""
         per_decode = 1 + self.num_spec_tokens
         prompt_tokens, pair_count, decodes, context_tokens = 0, 0.0, 0, 0
@@ -210,7 +210,7 @@ class GreenServeScheduler(Scheduler):
             else:
                 prompt_tokens += tokens
                 pair_count += pairs(tokens, before)
-        return Load(prompt_tokens, pair_count, decodes, context_tokens)
+        return StepLoad(prompt_tokens, pair_count, decodes, context_tokens)
 
     def _observe(self, output: Any, now_s: float) -> None:
         """A step has ended. It began when the one before ended, or where there was none, when it was scheduled."""
@@ -250,25 +250,25 @@ class GreenServeAsyncScheduler(GreenServeScheduler, AsyncScheduler):
 
 def _first_settings(most: Most) -> Settings:
     """Raises ValueError on what makes no sense."""
-    told = os.environ.get(SETTINGS_VARIABLE)
-    if not told:
+    given = os.environ.get(SETTINGS_VARIABLE)
+    if not given:
         return Settings()
     try:
-        fields = json.loads(told)
+        fields = json.loads(given)
         if not isinstance(fields, dict):
             raise ValueError("it is no JSON object")
         return changed(Settings(), fields, most)
     except ValueError as error:
-        raise ValueError(f"{SETTINGS_VARIABLE}={told}: {error}") from None
+        raise ValueError(f"{SETTINGS_VARIABLE}={given}: {error}") from None
 
 
-def _listen(desk: Desk, parallel: Any) -> ControlSocket | None:
+def _listen(control: SchedulerControl, parallel: Any) -> ControlSocket | None:
     """Engines of one data-parallel group listen each at a path of their own, the first one at the path as it is."""
     path = os.environ.get(SOCKET_VARIABLE)
     if not path:
         return None
     rank = parallel.data_parallel_index
     path = f"{path}.{rank}" if rank else path
-    socket = ControlSocket(path, desk)
+    socket = ControlSocket(path, control)
     log.info("GreenServe's scheduler listens at %s", path)
     return socket

@@ -30,7 +30,7 @@ _SCALES = (1.0, 1e-3, 1e-6, 1e-2, 1e-5)  # of the features, so that all are near
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class StepLoad:
     """What a step holds. `pairs`: token pairs of the prompts' attention; `context_tokens`: of all decodes."""
 
     prompt_tokens: int = 0
@@ -70,7 +70,7 @@ class StepTimes:
         late = sorted(self._errors)[int(0.98 * (len(self._errors) - 1))]
         return min(MOST_MARGIN, max(LEAST_MARGIN, late))
 
-    def observe(self, load: Load, took_s: float) -> None:
+    def observe(self, load: StepLoad, took_s: float) -> None:
         """Takes a step in; one that was held up counts as no more than so many times what was expected."""
         if not took_s > 0.0:
             return
@@ -101,14 +101,14 @@ class StepTimes:
                     rest = sum(p * c for p, c in zip(products, found, strict=True)) - own * found[i]
                     found[i] = max(0.0, (self._targets[i] - rest) / own)
 
-    def predict_s(self, load: Load) -> float:
+    def predict_s(self, load: StepLoad) -> float:
         return sum(c * value for c, value in zip(self.coefficients, load.features(), strict=True))
 
     def prompt_s(self, tokens: int) -> float:
         """What computing so many tokens of a prompt adds to a step; 0 before there is a fit."""
         if not self.ready:
             return 0.0
-        return self.predict_s(Load(tokens, pairs(tokens, 0))) - self.predict_s(Load())
+        return self.predict_s(StepLoad(tokens, pairs(tokens, 0))) - self.predict_s(StepLoad())
 
     def prompt_budget(self, decodes: int, context_tokens: int, cached_tokens: int, limit_s: float, most: int) -> int:
         """Prompt tokens up to `most`, as of one prompt, with which a step keeps `limit_s`, its margin left free.
@@ -120,7 +120,7 @@ class StepTimes:
         within_s = limit_s / (1.0 + self.margin)
         linear = self.coefficients[1] * _SCALES[1] + self.coefficients[2] * _SCALES[2] * cached_tokens
         square = self.coefficients[2] * _SCALES[2] / 2.0
-        room_s = within_s - self.predict_s(Load(0, 0.0, decodes, context_tokens))
+        room_s = within_s - self.predict_s(StepLoad(0, 0.0, decodes, context_tokens))
         if room_s <= 0.0:
             return 0
         root = math.sqrt(linear * linear + 4.0 * square * room_s)

@@ -11,7 +11,7 @@ Callers write `from pools import wire` and `wire.DesiredInstance`. Each name sta
 - message_codec: `Message`, the base of all; `encode` and `decode`
 - desired_state: what a node is to run, and the clocks that gateways ask for
 - agent_state: how a node and its instances are now
-- fleet_snapshot: what gateways are told of the fleet
+- fleet_snapshot: what gateways know of the fleet
 - worker_registration: engines that register themselves
 - sample_batches: what agents measured and decided
 - request_rows: records of requests

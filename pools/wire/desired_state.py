@@ -24,15 +24,15 @@ class ClockPolicy(Message, frozen=True):
             and retail (what the gateways ask for, throttLL'eM IV-E and V-F3), fixed (top clock).
         period_s: Between decisions. `slack` samples latencies each `sample_s` within it.
         increase, decrease_mhz: M and delta of miad, and of slack.
-        lease_s: How long a clock is held after it was last renewed.
+        lease_s: How long a clock stays locked after it was last renewed.
         paused: All clocks at the top until further notice.
         predictor_error: By which predicted lengths are raised (throttle, retail).
         full_at, sensitivity, power_exponent, beta, urgency: Of primal_dual, see PrimalDualConfig.
         margin, min_saving: Of profile, see ProfileClockConfig.
         reserve: Of slack, the share of a latency's target that is kept free.
-        fixed_mhz: A person holds the clock there, whatever the rule; None: nobody does.
-        advise: Nothing below the top is set: what the rule would set is told as advice.
-        floor_mhz: As far down as a person lets the rule go; what it would set below is told as advice. None: anywhere.
+        fixed_mhz: A person has fixed the clock there, whatever the rule; None: nobody does.
+        advise: Nothing below the top is set: what the rule would set is reported as advice.
+        floor_mhz: As far down as a person lets the rule go; what it would set below is advice. None: anywhere.
     """
 
     policy: str = "miad"

@@ -1,4 +1,4 @@
-"""What gateways are told of the fleet: services, their classes, pools, policies and SLOs, and keys."""
+"""What gateways know of the fleet: services, their classes, pools, policies and SLOs, and keys."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class FleetPool(Message, frozen=True):
     """A pool as gateways know it.
 
     Attributes:
-        intensity_g_per_kwh: The average one, of the inventory: what a client is told of its request.
+        intensity_g_per_kwh: The average one, of the inventory: what a client gets to know of its request.
         share: What the carbon plan sends here of its class's requests; None: no plan says.
-        marginal_g_per_kwh: What routing reckons with in place of the average: known only where it is for all the
+        marginal_g_per_kwh: What routing uses in place of the average: known only where it is for all the
             service's sites. A negative one counts as 0, as in the carbon epoch.
     """
 

@@ -14,7 +14,7 @@ from django.utils.crypto import salted_hmac
 
 from pools import wire
 from pools.models import ApiKey
-from pools.services import hash_secret
+from pools.writes import hash_secret
 from scheduler.models import Batch
 
 SALT = "scheduler.live.batches"  # as in the first release: keys of batches under way stay good over an upgrade

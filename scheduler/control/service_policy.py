@@ -16,7 +16,7 @@ from core.ports import EngineLimits, EngineOptions
 from core.types import Loop
 from pools import wire
 from pools.models import Service
-from pools.services import ensure_partition, ensure_pools
+from pools.writes import ensure_partition, ensure_pools
 from scheduler.control import active_interventions
 from scheduler.models import ControllerState
 

@@ -43,7 +43,7 @@ class Node:
     ready_s: float = 60.0
     ends_s: float = 20.0
     long_tokens: int = 150  # of an answer that takes long enough to be seen running
-    refuses_while_draining: bool = True  # False: who sends is told beforehand, as gateways are
+    refuses_while_draining: bool = True  # False: who sends knows it beforehand, as gateways do
 
     def status(self, uid: str) -> InstanceStatus | None:
         return next((status for status in self.runtime.list() if status.uid == uid), None)
@@ -114,7 +114,7 @@ def test_stop_is_no_error_when_nothing_is_there(node: Node) -> None:
 def test_start_is_retryable_when_a_gpu_is_held(node: Node) -> None:
     node.ready(node.spec)
     other = InstanceSpec("other", node.spec.model, node.spec.engine, node.spec.gpu_uuids, node.spec.max_model_len)
-    with pytest.raises(RetryableError, match="held"):
+    with pytest.raises(RetryableError, match="allocated"):
         node.runtime.start(other)
     node.runtime.stop("engine")
     node.gone("engine")

@@ -1,5 +1,5 @@
 """Envoy's side of an external processing stream: it sends what Envoy sends in each body mode, and holds answers against
-the same rules. No bytes flow: the response is told to it.
+the same rules. No bytes flow: it is given the response.
 
 Importing this skips the test module where the extra `picker` is not installed, so tests import the picker's own modules
 only later, in functions.

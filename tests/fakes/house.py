@@ -136,7 +136,7 @@ def report(
 
 
 def report_all(client: redis.Redis, at: datetime | None = None) -> None:
-    """Every agent reports, and runs what it is told to: its instances are ready, those told to drain are gone."""
+    """Every agent reports, and runs what it is to run: its instances are ready, those that are to drain are gone."""
     for instance in Instance.objects.filter(desired="running").exclude(state="stopped"):
         Instance.objects.filter(pk=instance.pk).update(state="ready", ready_at=datetime.now(UTC))
     for node in Node.objects.all():

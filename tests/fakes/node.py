@@ -1,4 +1,4 @@
-"""Doubles of the ports that an agent works through. Each can be told to fail."""
+"""Doubles of the ports that an agent works through. Each can be made to fail."""
 
 from __future__ import annotations
 

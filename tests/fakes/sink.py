@@ -1,4 +1,4 @@
-"""A receiver of webhooks on the loopback: keeps what came, answers as it is told."""
+"""A receiver of webhooks on the loopback: keeps what came, answers as it is set to."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from frontend import health
 from frontend.metrics import metrics_page, readings
 from pools.agent.agent_metrics import AgentCollector, Board
-from pools.gateway.backroom import Backroom, BackroomConfig
+from pools.gateway.runtime import GatewayRuntime, GatewayRuntimeConfig
 
 ROOT = Path(__file__).parent.parent.parent
 DASHBOARDS = sorted((ROOT / "docker/grafana/dashboards").glob("*.json"))
@@ -71,12 +71,12 @@ def families(monkeypatch, tmp_path) -> dict[str, tuple[str, str, str]]:
     monkeypatch.setattr(metrics_page.selectors, "tenant_fairness", lambda _: None)
     found = {name: (*what, "web") for name, what in _served(metrics_page.FleetCollector(_NoBooks())).items()}  # type: ignore[arg-type]
     found |= {name: (*what, "agent") for name, what in _served(AgentCollector(Board("n1"))).items()}
-    room = Backroom(BackroomConfig(tmp_path, learns=False))
+    runtime = GatewayRuntime(GatewayRuntimeConfig(tmp_path, learns=False))
     try:
-        found |= {name: (*what, "gateway") for name, what in _parsed(room.metrics_page(0, 0).decode()).items()}
+        found |= {name: (*what, "gateway") for name, what in _parsed(runtime.metrics_page(0, 0).decode()).items()}
     finally:
-        room.journal.close()
-        room.classifier.close()
+        runtime.journal.close()
+        runtime.classifier.close()
     return found
 
 

@@ -131,7 +131,7 @@ class Bench:
         found = self.state()
         return next((i for i in found.instances if i.uid == uid and i.state in states), None) if found else None
 
-    def reach(self, uid: str, *states: str) -> wire.InstanceState:
+    def wait_until(self, uid: str, *states: str) -> wire.InstanceState:
         return self.wait(lambda: self.seen(uid, *states), f"{uid} {states}", READY_S)  # type: ignore[no-any-return]
 
     def gone(self, uid: str) -> None:

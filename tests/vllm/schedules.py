@@ -176,7 +176,7 @@ def switched(model: str, policy: str, ahead: bool, blocks: int, hasher: Any) -> 
 
     def tuning(step: int, scheduler: Any) -> None:
         if rng.random() < 0.1:
-            scheduler._desk.settings = replace(
+            scheduler._control.settings = replace(
                 Settings(margin_s=0.0),
                 order=rng.choice(["vllm", "llf", "llf"]),
                 itl_limit_s=rng.choice([None, 1e-9, 1e-4]),
@@ -187,7 +187,7 @@ def switched(model: str, policy: str, ahead: bool, blocks: int, hasher: Any) -> 
     wanted = run(world, 6, hasher, 400, True, tuning)
     for tokens, *_ in world.log:
         over += sum(count for _, count in tokens) > TOKENS
-    figures = world.scheduler._desk.stats
+    figures = world.scheduler._control.stats
     return {
         "wanted": len(wanted),
         "complete": sum(len(world.tokens.get(rid, ())) == count for rid, count in wanted.items()),
@@ -201,7 +201,7 @@ def switched(model: str, policy: str, ahead: bool, blocks: int, hasher: Any) -> 
 def urgent_first(model: str, hasher: Any) -> dict[str, Any]:
     """A full batch of relaxed requests, then an urgent one: it runs in the next step, and one of them waits."""
     scheduler = made(GreenServeScheduler, model, "fcfs", 1000, False)
-    scheduler._desk.settings = Settings(order="llf")
+    scheduler._control.settings = Settings(order="llf")
     world, rng = World(scheduler, False), random.Random(1)
     for number in range(SEATS):
         one = request(number, rng, hasher, {"slo_s": 100.0})

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.fidelity import Comparison, compare, table
 from core.simulator.workload import read_azure_trace
 from pools.agent.devices.declared import Declaration, DeclaredMeter
-from pools.profiler.drive import Engine
+from pools.profiler.measurements import EngineEndpoint
 
 from .server import VllmServer
 
@@ -36,7 +36,7 @@ def test_the_simulator_foretells_a_real_engine_when_it_was_measured_under_load(
         others = _busy_share()
         compared = compare(
             trace,
-            Engine(server.url, "tiny"),
+            EngineEndpoint(server.url, "tiny"),
             minutes=1.0,
             share=0.2,
             longest_tokens=1024,

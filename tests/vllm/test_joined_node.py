@@ -27,7 +27,7 @@ from .server import VLLM
 
 NODE, SITE, SERVICE = "laptop", "home", "tiny"
 MODE = "A100-80GB/TP1"
-CARD = "Llama3-8B"  # what plans reckon with; the weights are the tiny model's
+CARD = "Llama3-8B"  # what plans count on; the weights are the tiny model's
 READY_S, GONE_S = 400.0, 120.0
 
 
@@ -152,10 +152,10 @@ def test_plans_start_a_real_engine_serve_it_and_drain_it_when_a_machine_has_join
     answer = wait_for("a completion", lambda: joined.complete(key), 60.0, every_s=2.0)
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 16
-    told = joined.client(key).chat.completions.create(
+    chunks = joined.client(key).chat.completions.create(
         model=SERVICE, messages=[{"role": "user", "content": "Hello"}], max_tokens=8, stream=True
     )
-    assert [chunk.choices[0].finish_reason for chunk in told if chunk.choices][-1] in ("length", "stop")
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] in ("length", "stop")
     records = wait_for("their records", lambda: served(api.rows("requests/"), 2), 60.0)
     assert {(record["tenant"], record["output_tokens"]) for record in records} == {("acme", 16), ("acme", 8)}
     booked = wait_for("energy of the start and after it", lambda: energy(joined.product), 90.0, every_s=2.0)

@@ -34,7 +34,7 @@ def bench(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def test_engine_serves_and_is_measured_when_it_is_wanted(bench: Bench) -> None:
     bench.want(bench.instance("first", 0))
     began_s = time.monotonic()
-    state = bench.reach("first", "ready")
+    state = bench.wait_until("first", "ready")
     print(f"\nstart to ready: {time.monotonic() - began_s:.1f} s")
     assert (state.model, state.gpu_type, state.tp) == ("Llama3-8B", "A100-80GB", 1)
     bench.wait(bench.answers, "answer", PATIENCE_S)
@@ -59,28 +59,28 @@ def test_engine_serves_and_is_measured_when_it_is_wanted(bench: Bench) -> None:
 
 def test_engine_and_its_requests_live_on_when_the_agent_is_killed(bench: Bench) -> None:
     bench.want(bench.instance("first", 0))
-    bench.reach("first", "ready")
+    bench.wait_until("first", "ready")
     record, before = bench.records()["first"], bench.state()
     assert before is not None
     bench.agent.end(9)
     assert began_ticks(record.pid) == record.began_ticks
     bench.agent.start()
     bench.wait(lambda: (s := bench.state()) and s.boot != before.boot, "new agent", PATIENCE_S)
-    bench.reach("first", "ready")
+    bench.wait_until("first", "ready")
     assert bench.records()["first"].pid == record.pid
     bench.wait(bench.answers, "answer", PATIENCE_S)
 
 
-def test_instance_is_told_of_and_started_again_when_its_engine_is_killed(bench: Bench) -> None:
+def test_instance_is_reported_and_started_again_when_its_engine_is_killed(bench: Bench) -> None:
     bench.want(bench.instance("first", 0))
-    bench.reach("first", "ready")
+    bench.wait_until("first", "ready")
     pid = bench.records()["first"].pid
     kill(pid)
-    # What became of a process that a former agent started is not told; of its own child an agent hears the signal.
+    # What became of a process that a former agent started is not known; of its own child an agent hears the signal.
     assert bench.was("first", "failed").detail.startswith(("it ended with -9: ", "it has ended: "))
     assert not runs(pid), "its workers too have ended"
     began_s = time.monotonic()
-    bench.reach("first", "ready")
+    bench.wait_until("first", "ready")
     print(f"\ncrash to ready: {time.monotonic() - began_s:.1f} s")
     assert bench.records()["first"].pid != pid
     bench.wait(bench.answers, "answer", PATIENCE_S)
@@ -89,13 +89,13 @@ def test_instance_is_told_of_and_started_again_when_its_engine_is_killed(bench: 
 def test_no_request_fails_when_a_shadow_instance_takes_over_under_load(bench: Bench) -> None:
     """throttLL'eM IV-D: the new one starts beside the old, takes over when ready, the old one drains and ends."""
     bench.want(bench.instance("first", 0))
-    bench.reach("first", "ready")
+    bench.wait_until("first", "ready")
     bench.wait(bench.answers, "answer", PATIENCE_S)
     with Clients(bench) as clients:
         began_s = time.monotonic()
         shadow = bench.instance("second", 1, shadow_of="first")
         bench.want(bench.instance("first", 0), shadow)
-        assert bench.reach("second", "ready").shadow_of == "first"
+        assert bench.wait_until("second", "ready").shadow_of == "first"
         ready_s = time.monotonic()
         bench.want(bench.instance("first", 0, "draining"), shadow)
         bench.gone("first")

@@ -37,10 +37,10 @@ class Tuned:
         self.server, self.socket = server, folder / "s"
         self.scheduler = VllmScheduler(self.socket, timeout_s=10.0)
 
-    async def stream(self, http: aiohttp.ClientSession, prompt_tokens: int, output_tokens: int, **body: Any) -> Told:
+    async def stream(self, http: aiohttp.ClientSession, prompt_tokens: int, output_tokens: int, **body: Any) -> Written:
         """A request of exactly these lengths, and when its tokens came."""
         prompt = [random.randrange(10, 2000) for _ in range(prompt_tokens)]
-        told = Told(time.monotonic())
+        written = Written(time.monotonic())
         whole = {
             "model": self.server.model,
             "prompt": prompt,
@@ -54,11 +54,11 @@ class Tuned:
             assert response.status == 200, await response.text()
             async for line in response.content:
                 if line.startswith(b"data: {"):
-                    told.at_s.append(time.monotonic())
-        return told
+                    written.at_s.append(time.monotonic())
+        return written
 
 
-class Told:
+class Written:
     def __init__(self, began_s: float) -> None:
         self.began_s = began_s
         self.at_s: list[float] = []
@@ -183,7 +183,7 @@ async def test_tokens_keep_coming_when_prompts_would_hold_them_up(engine: Tuned,
 
 
 async def test_nothing_is_lost_when_it_is_switched_under_load(engine: Tuned, http: aiohttp.ClientSession) -> None:
-    switches, told = 0, []
+    switches, written = 0, []
     while switches < 20:  # a fast engine is done with a round before much was switched
         these = [asyncio.create_task(engine.stream(http, 100 * n, 60, vllm_xargs={"slo_s": n})) for n in range(1, 13)]
         while not all(task.done() for task in these):
@@ -192,8 +192,8 @@ async def test_nothing_is_lost_when_it_is_switched_under_load(engine: Tuned, htt
             limits = EngineLimits(TOKENS // (1 + switches % 3), 1 + switches % SEATS, 0.02)
             await asyncio.to_thread(engine.scheduler.tune, limits)
             await asyncio.sleep(0.02)
-        told += [task.result() for task in these]
-    assert all(one.at_s for one in told)
+        written += [task.result() for task in these]
+    assert all(one.at_s for one in written)
 
 
 async def test_bad_messages_are_answered_and_hold_nothing_up(engine: Tuned, http: aiohttp.ClientSession) -> None:
@@ -205,8 +205,8 @@ async def test_bad_messages_are_answered_and_hold_nothing_up(engine: Tuned, http
             client.settimeout(10)
             client.connect(str(engine.socket))
         rude.sendall(b"\x00" * LONGEST_LINE)
-        told = await telling
-    assert len(told.at_s) > 1
+        written = await telling
+    assert len(written.at_s) > 1
     assert engine.scheduler.limits() == EngineLimits(TOKENS, SEATS)
 
 
@@ -215,8 +215,8 @@ async def test_hint_that_makes_no_sense_is_counted_and_the_request_served(
 ) -> None:
     engine.scheduler.order(by_laxity=True)
     before = engine.scheduler.stats()["bad_hints"]
-    told = await engine.stream(http, 32, 20, vllm_xargs={"slo_s": "soon", "lat_s": -3})
-    assert told.at_s
+    written = await engine.stream(http, 32, 20, vllm_xargs={"slo_s": "soon", "lat_s": -3})
+    assert written.at_s
     assert engine.scheduler.stats()["bad_hints"] == before + 2
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from pools import wire
 from pools.agent.vllm import vllm_control
-from pools.gateway.relay.story import Story
+from pools.gateway.relay.continuation import Continuation
 from pools.gateway.server import Config, GatewayServer
 from tests.fakes.fleet import MODEL, SECRET, FakeFleet
 
@@ -73,7 +73,7 @@ def engines(vllm_server: Callable[..., VllmServer], tmp_path_factory: pytest.Tem
 
 @dataclass
 class Front:
-    """A gateway before them, which cuts requests where it is told to."""
+    """A gateway before them, which cuts requests where the test says."""
 
     server: GatewayServer
     engines: Engines
@@ -92,7 +92,7 @@ class Front:
         assert self.cut is not None
         return first[0], second[0], call.prompt_tokens + self.cut, call.prompt_tokens + call.max_tokens
 
-    async def told(self, path: str, body: dict[str, Any], seen: list[str] | None = None) -> list[dict[str, Any]]:
+    async def events_of(self, path: str, body: dict[str, Any], seen: list[str] | None = None) -> list[dict[str, Any]]:
         """The events of a stream; `seen` gets the text so far."""
         whole = {
             "model": MODEL,
@@ -122,14 +122,14 @@ class Front:
 async def front(engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Front]:
     engines.renew()
     asked: list[dict[str, Any]] = []
-    next_body = Story.next
+    next_body = Continuation.next
 
-    def noted(story: Story, params: dict[str, Any] | None) -> bytes:
-        body = next_body(story, params)
+    def noted(continuation: Continuation, params: dict[str, Any] | None) -> bytes:
+        body = next_body(continuation, params)
         asked.append(json.loads(body))
         return body
 
-    monkeypatch.setattr(Story, "next", noted)
+    monkeypatch.setattr(Continuation, "next", noted)
     async with AsyncExitStack() as stack:
         server = GatewayServer(Config("127.0.0.1", 0, tmp_path / "spool", learns=False))
         await server.start()
@@ -162,15 +162,15 @@ def by_source(server: VllmServer) -> dict[str, float]:
 
 @pytest.mark.parametrize("cut", [1, 50])
 @pytest.mark.parametrize(("path", "prompt"), PROMPTS)
-async def test_split_request_reads_as_one_engine_would_have_told_it(
+async def test_split_request_reads_as_one_engine_would_have_written_it(
     front: Front, cut: int, path: str, prompt: dict[str, Any]
 ) -> None:
     front.follow(None)
     body = prompt | {"max_tokens": 120}
-    whole = await front.told(path, body)
+    whole = await front.events_of(path, body)
     before = [by_source(server) for server in front.engines.servers]
     front.follow(cut)
-    parts = await front.told(path, body)
+    parts = await front.events_of(path, body)
     after = [by_source(server) for server in front.engines.servers]
     assert written(parts) == written(whole)
     check(parts, 120)
@@ -186,11 +186,11 @@ async def test_split_request_reads_as_one_engine_would_have_told_it(
     assert computed <= 2 * BLOCK
 
 
-async def test_story_goes_on_when_the_second_engine_dies(front: Front) -> None:
+async def test_response_goes_on_when_the_second_engine_dies(front: Front) -> None:
     await goes_on(front, dies=1)
 
 
-async def test_story_goes_on_when_the_first_engine_dies(front: Front) -> None:
+async def test_response_goes_on_when_the_first_engine_dies(front: Front) -> None:
     await goes_on(front, dies=0)
 
 
@@ -215,20 +215,20 @@ def held_back(group: int) -> Iterator[None]:
 
 
 async def goes_on(front: Front, dies: int) -> None:
-    """An engine is killed while it tells its part; the client gets what it has told, and what the other says to that.
+    """An engine is killed while it tells its part; the client gets what it wrote, and what the other adds.
 
     That is the whole answer but for arithmetic: a long prompt's numbers may be rounded otherwise than a token's alone.
     """
     path, body = "/v1/completions", {"prompt": PROMPT_IDS, "max_tokens": 1800}
     front.follow(None)
-    whole = await front.told(path, body)
+    whole = await front.events_of(path, body)
     cut = 5 if dies else 1700
     front.follow(cut)
     seen: list[str] = []
     process = front.engines.servers[dies].process
     assert process is not None
     with held_back(process.pid):
-        telling = asyncio.create_task(front.told(path, body, seen))
+        telling = asyncio.create_task(front.events_of(path, body, seen))
         while len(seen) < 20:
             assert not telling.done(), telling
             await asyncio.sleep(0.002)
@@ -237,10 +237,12 @@ async def goes_on(front: Front, dies: int) -> None:
     process.wait(10)
     events = await telling
     other, asked = front.engines.servers[1 - dies], front.asked[-1]
-    told_ids = asked["prompt"][len(PROMPT_IDS) :]
-    whole_ids = other.complete(PROMPT_IDS, max_tokens=len(told_ids), return_token_ids=True)["choices"][0]["token_ids"]
+    written_ids = asked["prompt"][len(PROMPT_IDS) :]
+    whole_ids = other.complete(PROMPT_IDS, max_tokens=len(written_ids), return_token_ids=True)["choices"][0][
+        "token_ids"
+    ]
     assert asked["prompt"] == PROMPT_IDS + whole_ids
-    assert asked["max_tokens"] == 1800 - len(told_ids)
+    assert asked["max_tokens"] == 1800 - len(written_ids)
     rest = other.post(path, {**asked, "stream": False, "stream_options": None})
     before, _, gone_on = written(events).rpartition(rest["choices"][0]["text"])
     print(f"engine {dies} died after {after} of {len(events)} events, {len(before)} characters")

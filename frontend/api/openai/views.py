@@ -1,6 +1,6 @@
 """OpenAI's /v1/files and /v1/batches. The caller is who its API key says; there is no session.
 
-Clients come through the gateway, which relays these paths (pools.gateway.relay.web).
+Clients come through the gateway, which relays these paths (pools.gateway.relay.web_relay).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 
 from pools.models import ApiKey
-from pools.services import find_key
+from pools.writes import find_key
 from scheduler.batches import batch_requests
 from scheduler.batches import tenant_files as store
 from scheduler.batches.errors import Refused

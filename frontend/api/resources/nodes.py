@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.status import HTTP_201_CREATED
 
-from pools.agent.offers import GpuOffer, NodeOffer
+from pools.agent.join_messages import GpuOffer, NodeOffer
 from pools.registration import join_tokens
 
 from ..rest.base import View

@@ -1,6 +1,6 @@
-"""The clock loop of one node: runs each engine's clock rule, hears what gateways ask for, and holds the clocks.
+"""The clock loop of one node: runs each engine's clock rule, hears what gateways ask for, and locks the clocks.
 
-Clocks are held under a lease. A clock below the top is renewed each tick. Whoever stops renewing lets go: an engine
+Clocks are locked under a lease. A clock below the top is renewed each tick. Whoever stops renewing lets go: an engine
 that can no longer be measured, or an agent that died, is back at its top clock when the lease is over.
 """
 
@@ -15,7 +15,7 @@ from core.types import Reason
 from pools.wire import ClockDecision, ClockPolicy
 
 from .clock_log import Decided, DecisionLog
-from .clock_requests import Ask, ClockRequests
+from .clock_requests import ClockRequests, HeardClockRequest
 from .clock_rules import BY_REQUEST, EARLY_S, EngineView, Rule, Seen, Why, rule_of, unknown
 from .engine_figures import Figures
 
@@ -32,9 +32,9 @@ class _Clock:
     state: Any = None
     seen: Seen = field(default_factory=Seen)
     due_s: float = 0.0
-    asked: Ask | None = None
-    mhz: float | None = None  # that is to be held; None: the top, by a lease that is left to lapse
-    held_mhz: float | None = None  # that the GPUs were last told, as far as is known
+    asked: HeardClockRequest | None = None
+    mhz: float | None = None  # to be locked at; None: the top, by a lease that is left to lapse
+    locked_mhz: float | None = None  # that the GPUs were last set to, as far as is known
 
     @property
     def by_request(self) -> bool:
@@ -53,7 +53,7 @@ class _Clock:
 
     @property
     def rest_mhz(self) -> float:
-        """Where it stands when nothing decides on it: at the top, or where a person holds it."""
+        """Where it stands when nothing decides on it: at the top, or where a person has fixed it."""
         fixed_mhz = None if self.policy is None or self.fault else self.policy.fixed_mhz
         return self.engine.max_mhz if fixed_mhz is None else self.engine.within(fixed_mhz)
 
@@ -98,7 +98,7 @@ class ClockLoop:
             clock.engine = engine
             rows += self._adopt(now_s, clock, engine.clock or policy)
             rows += self._look(now_s, clock)
-            self._hold(clock, renew=True)
+            self._lock(clock, renew=True)
         faults = {clock.fault for clock in self._clocks.values() if clock.fault}
         self.errors += [f"clock policy: {fault}; clocks stay at the top" for fault in sorted(faults)]
         self._requests.forget_lapsed(now_s)
@@ -118,7 +118,7 @@ class ClockLoop:
                 rows += self._answer(now_s, clock, None)
             if uid in samples and sample is None:
                 clock.due_s = now_s + self._tick_s
-            self._hold(clock, renew=False)
+            self._lock(clock, renew=False)
         self._requests.forget_lapsed(now_s)
         return rows
 
@@ -154,8 +154,8 @@ class ClockLoop:
         from_mhz, clock.mhz = _mhz(clock), clock.rest_mhz
         if from_mhz == clock.mhz:
             return []
-        held = policy.fixed_mhz is not None and not clock.fault
-        words = f"Held at {clock.mhz:.0f} MHz by hand." if held else f"Back to the top clock: {why}."
+        fixed = policy.fixed_mhz is not None and not clock.fault
+        words = f"Fixed at {clock.mhz:.0f} MHz by hand." if fixed else f"Back to the top clock: {why}."
         found = Why(Reason.POLICY.value, words, {})
         return self._log(now_s, clock, from_mhz, found)
 
@@ -175,7 +175,7 @@ class ClockLoop:
         return self._answer(now_s, clock, why)
 
     def _answer(self, now_s: float, clock: _Clock, why: Why | None) -> list[ClockDecision]:
-        """What is to be held: by the rule, which may just have decided (`why`), or by the gateways."""
+        """What is to be locked: by the rule, which may just have decided (`why`), or by the gateways."""
         engine, from_mhz = clock.engine, _mhz(clock)
         ask = None if clock.rule is None and not clock.by_request else self._requests.highest(engine.uid, now_s)
         news, clock.asked = ask != clock.asked, ask
@@ -217,13 +217,13 @@ class ClockLoop:
         why = Why(Reason.NO_DATA.value, summary, {"sm_clock_mhz": clock.engine.sm_clock_mhz})
         return rows + self._log(now_s, clock, from_mhz, why)
 
-    def _hold(self, clock: _Clock, *, renew: bool) -> None:
-        """Sets the clock that is to be held: when it changes, and to renew its lease while it is below the top."""
+    def _lock(self, clock: _Clock, *, renew: bool) -> None:
+        """Sets the clock that is to be locked: when it changes, and to renew its lease while it is below the top."""
         engine, target_mhz = clock.engine, clock.mhz
         if target_mhz is None:
-            clock.held_mhz = None  # the lease is still running: whoever measures it again sets the clock anew
+            clock.locked_mhz = None  # the lease is still running: whoever measures it again sets the clock anew
             return
-        if target_mhz == clock.held_mhz and not (renew and target_mhz < engine.max_mhz):
+        if target_mhz == clock.locked_mhz and not (renew and target_mhz < engine.max_mhz):
             return
         assert clock.policy is not None
         try:
@@ -231,9 +231,9 @@ class ClockLoop:
                 self._actuator.lock(engine.gpu_uuids, target_mhz, clock.policy.lease_s)
             else:
                 self._actuator.reset(engine.gpu_uuids)
-            clock.held_mhz = target_mhz
+            clock.locked_mhz = target_mhz
         except AdapterError as error:
-            clock.held_mhz = None
+            clock.locked_mhz = None
             self.errors.append(f"clock of instance {engine.uid}: {error}")
 
     def _log(self, now_s: float, clock: _Clock, from_mhz: float, why: Why) -> list[ClockDecision]:
@@ -250,7 +250,7 @@ def _kept(policy: ClockPolicy) -> tuple[str, bool, float | None]:
     return policy.policy, policy.paused, policy.fixed_mhz
 
 
-def _by_request(ask: Ask, more: str = "") -> Why:
+def _by_request(ask: HeardClockRequest, more: str = "") -> Why:
     return Why(ask.reason, ask.summary + more, {"gateway": ask.gateway, "asked_mhz": ask.mhz})
 
 
@@ -261,5 +261,5 @@ def _advice(why: Why, advised_mhz: float, set_mhz: float) -> Why:
 
 
 def _mhz(clock: _Clock) -> float:
-    """The clock that is to be held, or that a lapsing lease leads to."""
+    """The clock that is to be locked, or that a lapsing lease leads to."""
     return clock.engine.max_mhz if clock.mhz is None else clock.engine.within(clock.mhz)

@@ -29,7 +29,7 @@ _AGAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class HeardClockRequest:
     """What one gateway wants. `at_s` is the gateway's clock, `until_s` the agent's."""
 
     gateway: str
@@ -45,7 +45,7 @@ class ClockRequests:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asks: dict[str, dict[str, Ask]] = {}
+        self._heard: dict[str, dict[str, HeardClockRequest]] = {}
 
     def put(self, request: wire.ClockRequest, now_s: float) -> None:
         """Takes a request that has just come. Raises ValueError when it makes no sense."""
@@ -54,34 +54,34 @@ class ClockRequests:
         if not request.lease_s >= 0.0:
             raise ValueError(f"lease_s must be at least 0, not {request.lease_s:g}")
         until_s = now_s + min(request.lease_s, wire.LONGEST_CLOCK_LEASE_S)
-        ask = Ask(request.gateway, request.mhz, request.reason, request.summary, request.at_s, until_s)
+        ask = HeardClockRequest(request.gateway, request.mhz, request.reason, request.summary, request.at_s, until_s)
         with self._lock:
-            mine = self._asks.setdefault(request.uid, {})
+            mine = self._heard.setdefault(request.uid, {})
             known = mine.get(request.gateway)
             if known is None or known.at_s <= request.at_s or known.until_s <= now_s:
                 mine[request.gateway] = ask
 
-    def highest(self, uid: str, now_s: float) -> Ask | None:
+    def highest(self, uid: str, now_s: float) -> HeardClockRequest | None:
         """The highest clock that a living lease asks for; None: nobody asks."""
         with self._lock:
-            mine = {gateway: ask for gateway, ask in self._asks.get(uid, {}).items() if ask.until_s > now_s}
+            mine = {gateway: ask for gateway, ask in self._heard.get(uid, {}).items() if ask.until_s > now_s}
             if not mine:
-                self._asks.pop(uid, None)
+                self._heard.pop(uid, None)
                 return None
-            self._asks[uid] = mine
+            self._heard[uid] = mine
             return max(mine.values(), key=lambda ask: (ask.mhz, ask.until_s))
 
     def forget_lapsed(self, now_s: float) -> None:
         """For instances that nobody looks at here: those of requests that came to the wrong node, or too late."""
         with self._lock:
-            uids = list(self._asks)
+            uids = list(self._heard)
         for uid in uids:
             self.highest(uid, now_s)
 
     def next_lapse_s(self) -> float | None:
         """When the next lease is over, by the agent's clock."""
         with self._lock:
-            ends = [ask.until_s for mine in self._asks.values() for ask in mine.values()]
+            ends = [ask.until_s for mine in self._heard.values() for ask in mine.values()]
         return min(ends, default=None)
 
 

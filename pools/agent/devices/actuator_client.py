@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from core.ports import PermanentError, RetryableError
-from pools.actuator.actuator_protocol import MESSAGE_BYTES, Answer, Lock, Request, Reset, Status
+from pools.actuator.actuator_protocol import MESSAGE_BYTES, ActuatorAnswer, Lock, Request, Reset, Status
 
 TIMEOUT_S = 1.0
 
@@ -50,7 +50,7 @@ class SocketFrequencyActuator:
         if answer.error:
             raise PermanentError(answer.error) if answer.permanent else RetryableError(answer.error)
 
-    def _call(self, request: Request) -> Answer:
+    def _call(self, request: Request) -> ActuatorAnswer:
         kept = self._socket is not None
         try:
             return self._exchange(request)
@@ -66,7 +66,7 @@ class SocketFrequencyActuator:
             self.close()
             raise self._absent(error) from error
 
-    def _exchange(self, request: Request) -> Answer:
+    def _exchange(self, request: Request) -> ActuatorAnswer:
         if self._socket is None:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             connection.settimeout(self._timeout_s)
@@ -76,16 +76,16 @@ class SocketFrequencyActuator:
                 connection.close()
                 raise
             self._socket = connection
-        with suppress(BrokenPipeError):  # whoever is refused is told why before the connection is closed
+        with suppress(BrokenPipeError):  # a refusal's reason comes before the connection is closed
             self._socket.send(msgspec.json.encode(request))
         try:
             data = self._socket.recv(MESSAGE_BYTES)
-        except ConnectionResetError:  # told once, ahead of what was sent before
+        except ConnectionResetError:  # it is reported once, ahead of what was sent before
             data = self._socket.recv(MESSAGE_BYTES)
         if not data:
             raise ConnectionResetError("it closed the connection")
         try:
-            return msgspec.json.decode(data, type=Answer)
+            return msgspec.json.decode(data, type=ActuatorAnswer)
         except msgspec.DecodeError as error:
             raise ConnectionError(f"it gave an answer that cannot be read: {error}") from error
 

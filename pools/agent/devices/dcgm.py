@@ -28,7 +28,7 @@ _BUSY = "DCGM_FI_DEV_GPU_UTIL"
 _TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
 _MEMORY = "DCGM_FI_DEV_FB_USED"
 _READ = (_ENERGY, _POWER, _CLOCK, _MEMORY_CLOCK, _BUSY, _TEMPERATURE, _MEMORY)
-_TOLD = {_ENERGY: "energy counter", _POWER: "power", _CLOCK: "SM clock"}  # without which an operator should know
+_EXPORTED = {_ENERGY: "energy counter", _POWER: "power", _CLOCK: "SM clock"}  # without which an operator should know
 
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -44,7 +44,7 @@ class _Board:
 class DcgmGpuMeter:
     """`ports.GpuMeter`. One scrape a reading; blocks for at most its time-out.
 
-    The exporter samples by itself, each 30 s unless it is told otherwise (`--collect-interval`, in ms): the energy
+    The exporter samples by itself, each 30 s unless `--collect-interval` (in ms) says otherwise: the energy
     counter stays exact, power and clocks are as old as that.
     """
 
@@ -117,7 +117,7 @@ def _boards(page: str) -> dict[str, _Board]:
 
 def _remarks(uuid: str, board: _Board) -> list[str]:
     found = []
-    if lacks := [words for name, words in _TOLD.items() if name not in board.values]:
+    if lacks := [words for name, words in _EXPORTED.items() if name not in board.values]:
         found.append(f"the DCGM exporter does not tell of {uuid}: {', '.join(lacks)}")
     if board.slices:
         found.append(

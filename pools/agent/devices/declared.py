@@ -20,7 +20,7 @@ from .nvml import Inventory
 from .nvml_device import GpuDescription
 
 _STAT, _MEMORY = Path("/proc/stat"), Path("/proc/meminfo")
-_CATALOGUE_FREE_MHZ = 1000.0  # a type that the catalogue does not know has no clock that anybody reckons with
+_CATALOGUE_FREE_MHZ = 1000.0  # a type that the catalogue does not know has a clock that nobody counts on
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import pynvml
 from core.ports import AdapterError, GpuReading, PermanentError
 from pools.actuator.nvml_errors import STALE, translated
 
-from .bounded import BoundedCaller
+from .call_timeout import BoundedCaller
 from .energy_check import EnergyCheck
 from .nvml_device import GpuDescription, NvmlDevice
 

@@ -33,7 +33,7 @@ class GpuDescription:
     """What does not change while the driver is loaded. None: the driver does not say.
 
     `clocks_mhz`: SM clocks that it offers, rising. `nvlinks`: links that are up. `catalogued`: `gpu_type` is a type
-    that plans can reckon with. `mig_slices`: instances that it is divided into; None: MIG is off.
+    that plans can count on. `mig_slices`: instances that it is divided into; None: MIG is off.
     """
 
     index: int

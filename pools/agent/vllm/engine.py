@@ -112,8 +112,8 @@ class Engine:
         """
         found = VllmScheduler(self._options.socket(self.spec.uid)).tune(limits)
         most = f"{found.max_num_batched_tokens} tokens, {found.max_num_seqs} sequences"
-        held = "" if found == limits else f"limits are held to those of its start: {most}"
-        self._status = replace(self._status, limits=limits, detail=held)
+        limited = "" if found == limits else f"limits stay within those of its start: {most}"
+        self._status = replace(self._status, limits=limits, detail=limited)
 
     # -- its own thread ----------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class Engine:
                 raise _Failed(f"it has not answered for {now_s - answered_s:.0f} s: {self._last_words()}")
 
     def _drain(self) -> None:
-        """Waits for the last request: gateways send none any more, since they were told before the order came."""
+        """Waits for the last request: gateways send none any more, since they heard of it before the order came."""
         self._show("draining")
         deadline_s, idle = time.monotonic() + self._options.drain_within_s, 0
         while idle < 2:  # a request that was on its way is seen by the second look

@@ -82,7 +82,7 @@ def command(spec: InstanceSpec, options: VllmOptions, port: int) -> list[str]:
     words += ["--scheduling-policy", spec.options.scheduling_policy]
     words += ["--max-num-batched-tokens", str(spec.limits.max_num_batched_tokens)]
     words += ["--max-num-seqs", str(spec.limits.max_num_seqs)]
-    # Without a time-out of its own, an engine that is told to end while a request runs never does.
+    # Without a time-out of its own, an engine that has to end while a request runs never does.
     words += ["--shutdown-timeout", str(max(1, round(options.stop_within_s)))]
     words.append("--disable-uvicorn-access-log")  # the agent asks each second; gateways keep the record of requests
     if options.sleep and options.by_uuid:

@@ -137,8 +137,8 @@ class VllmRuntime:
         for status in self.list():
             if status.uid in (spec.uid, spec.shadow_of) or status.state == "failed":
                 continue  # a shadow beside the one that it replaces was planned with the memory of both
-            if held := set(status.gpu_uuids) & set(spec.gpu_uuids):
-                raise RetryableError(f"{', '.join(sorted(held))} is held by instance {status.uid}")
+            if taken := set(status.gpu_uuids) & set(spec.gpu_uuids):
+                raise RetryableError(f"{', '.join(sorted(taken))} is allocated to instance {status.uid}")
 
     def _free_port(self) -> int:
         """Any of them: vLLM listens with SO_REUSEPORT, so two that another agent and this one start at the same moment

@@ -40,7 +40,7 @@ _MEANS = frozenset(name + suffix for name in (*_TTFT, *_TPOT, *_E2E) for suffix 
 
 
 @dataclass(slots=True)
-class _Engine:
+class _LastReading:
     """What is kept of an engine between two readings."""
 
     url: str
@@ -87,7 +87,7 @@ class VllmMetrics:
     def __init__(self, clock: Callable[[], float] = time.time, timeout_s: float = TIMEOUT_S) -> None:
         self._clock = clock
         self._timeout_s = timeout_s
-        self._engines: dict[str, _Engine] = {}
+        self._engines: dict[str, _LastReading] = {}
 
     def scrape(self, uid: str, url: str) -> EngineReading:
         now_s = self._clock()
@@ -100,12 +100,12 @@ class VllmMetrics:
             engine.client.close()
         self._engines.clear()
 
-    def _engine(self, uid: str, url: str, now_s: float) -> _Engine:
+    def _engine(self, uid: str, url: str, now_s: float) -> _LastReading:
         engine = self._engines.get(uid)
         if engine is None or engine.url != url:
             for old in [key for key, known in self._engines.items() if now_s - known.seen_s > _FORGET_AFTER_S]:
                 self._engines.pop(old).client.close()
-            engine = self._engines[uid] = _Engine(url, HttpClient(url, self._timeout_s), now_s)
+            engine = self._engines[uid] = _LastReading(url, HttpClient(url, self._timeout_s), now_s)
         engine.seen_s = now_s
         return engine
 

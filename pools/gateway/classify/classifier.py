@@ -26,7 +26,7 @@ from core.predictors.output_length import PRIOR_OUTPUT_TOKENS, HistoryQuantilePr
 from core.predictors.seen_prompts import SeenPrompt, SeenPrompts
 from pools import wire
 
-from ..allowance import Allowance
+from ..token_bucket import TokenBucket
 from .length_trainer import LengthTrainer
 from .prompt_tokens import PromptEstimator, TokenizerThread
 
@@ -76,7 +76,7 @@ class _Miss:
 
 @dataclass
 class PredictionCounts:
-    """How predictions turned out. Only requests count whose true lengths the engine told."""
+    """How predictions turned out. Only requests count whose true lengths the engine reported."""
 
     classes: dict[tuple[str, str, str, str], int] = field(default_factory=dict)  # service, predicted, actual, source
     outputs: dict[tuple[str, str], _Miss] = field(default_factory=dict)  # service, source
@@ -152,7 +152,7 @@ class Classifier:
         self._seen = seen or SeenPrompts()
         self._history = history or HistoryQuantilePredictor(prior_tokens=None)
         self._sources = ((BOOSTED, self.boosted), (HISTORY, self._history))
-        self._lessons = Allowance(LESSONS_PER_S, LESSONS_AT_ONCE)
+        self._lessons = TokenBucket(LESSONS_PER_S, LESSONS_AT_ONCE)
         self._grids: dict[str, ClassGrid] = {}
 
     @property

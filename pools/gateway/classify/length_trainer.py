@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_S = 120.0
 _NICENESS = 15  # requests come first
-REST = 100.0  # of what learning took in processor time: it may have a hundredth of a core
+PAUSE_RATIO = 100.0  # of what learning took in processor time: it may have a hundredth of a core
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class LengthTrainer:
         self._thread: threading.Thread | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
-        self._rests_until_s = 0.0  # monotonic
+        self._paused_until_s = 0.0  # monotonic
 
     @property
     def busy(self) -> bool:
@@ -57,7 +57,7 @@ class LengthTrainer:
 
     def consider(self, service: str, quantile: float) -> None:
         """Begins to learn when that is due and nothing is being learned. Returns at once."""
-        if self._closed or time.monotonic() < self._rests_until_s or not self._predictor.due(service) or self.busy:
+        if self._closed or time.monotonic() < self._paused_until_s or not self._predictor.due(service) or self.busy:
             return
         records = self._predictor.records(service)
         self._thread = threading.Thread(
@@ -87,7 +87,7 @@ class LengthTrainer:
             if not self._closed:
                 log.warning("output lengths of %s could not be learned: %s", service, error)
         finally:
-            self._rests_until_s = time.monotonic() + REST * (_children_s() - before_s)
+            self._paused_until_s = time.monotonic() + PAUSE_RATIO * (_children_s() - before_s)
 
     def _run(self, quantile: float, records: bytes) -> dict[str, Any]:
         command = [sys.executable, "-m", __name__, repr(quantile)]

@@ -59,7 +59,7 @@ class LineState:
     count: int
 
 
-class _Line:
+class _TokenFit:
     """Exponentially weighted regression of tokens a byte on messages a byte."""
 
     __slots__ = ("count", "covariance", "mean_x", "mean_y", "overhead", "ratio", "variance_x", "variance_y")
@@ -96,7 +96,7 @@ class PromptEstimator:
     """Tokens of a text from its UTF-8 bytes, for each service and endpoint."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[str, bool], _Line] = {}
+        self._lines: dict[tuple[str, bool], _TokenFit] = {}
 
     def estimate(self, service: str, chat: bool, text_bytes: int, messages: int) -> TokenRange:
         line = self._line(service, chat)
@@ -118,10 +118,10 @@ class PromptEstimator:
     def observe(self, service: str, chat: bool, text_bytes: int, messages: int, prompt_tokens: int) -> None:
         self._line(service, chat).observe(text_bytes, messages, prompt_tokens, chat)
 
-    def _line(self, service: str, chat: bool) -> _Line:
+    def _line(self, service: str, chat: bool) -> _TokenFit:
         line = self._lines.get((service, chat))
         if line is None:
-            line = self._lines[service, chat] = _Line(START_OVERHEAD if chat else 0.0)
+            line = self._lines[service, chat] = _TokenFit(START_OVERHEAD if chat else 0.0)
         return line
 
     def lines(self) -> dict[tuple[str, bool], LineState]:
@@ -133,7 +133,7 @@ class PromptEstimator:
         """Takes in what `lines` gave. Raises ValueError for what no line can be."""
         if state.ratio < 0.0 or not 0.0 <= state.overhead <= _MAX_OVERHEAD or state.variance_y < 0.0 or state.count < 0:
             raise ValueError(f"no line of tokens by bytes: {state}")
-        line = self._lines[service, chat] = _Line(state.overhead)
+        line = self._lines[service, chat] = _TokenFit(state.overhead)
         for name, value in asdict(state).items():
             setattr(line, name, value)
 

@@ -58,7 +58,7 @@ class Health:
 
 
 class RoundTrip:
-    """The least that a new connection has taken lately. A way that has become longer shows after two windows."""
+    """The least that a new connection has taken recently. A way that has become longer shows after two windows."""
 
     __slots__ = ("_before_s", "_began_s", "_least_s")
 
@@ -121,7 +121,7 @@ class Instance:
         self._round_trip = RoundTrip()
         self.slots: dict[object, None] = {}  # what this gateway has in flight there: see `slots_at`
         self.node = node
-        self.unstarted = 0  # in flight with their prompt still to be computed, as far as can be told from here
+        self.unstarted = 0  # in flight with their prompt still to be computed, as far as can be seen from here
         self._unstarted_tokens = 0  # of those that stream: prompts' tokens
         self._queued = self._queued_tokens = 0  # others, since the last report without a queue
         self._sent = self._sent_tokens = 0  # since the last report: what other gateways are taken to have sent as well

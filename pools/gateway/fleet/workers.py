@@ -45,7 +45,7 @@ class WorkerStore(Protocol):
         """Whether there was one."""
 
     async def measured_workers(self) -> wire.AgentState | None:
-        """What the ingester measured of them last; None: nothing lately."""
+        """What the ingester measured of them last; None: nothing recently."""
 
 
 @dataclass(slots=True, eq=False)

@@ -71,7 +71,7 @@ class Application(Protocol):
         """Answers at once, or sets `connection.listener` and answers later. Never blocks."""
 
     def refused(self, error: ApiError) -> None:
-        """Told of what never became a request."""
+        """Counts what never became a request."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -92,7 +92,7 @@ class ClientConnection(asyncio.Protocol):
         self._deadline_s = time.monotonic() + limits.read_timeout_s
         self.listener: ClientListener | None = None
         self.paused = False
-        self.held: list[bytes] = []  # of a stream: chunks in their frames, to be sent at the end of the turn
+        self.buffered: list[bytes] = []  # of a stream: chunks in their frames, to be sent at the end of the turn
         self.on_message_begin()
         self._phase = _IDLE
 
@@ -108,7 +108,7 @@ class ClientConnection(asyncio.Protocol):
         self._application.closed(self)
 
     def eof_received(self) -> None:
-        """A client that closed its sending side is taken to be gone: the two cannot be told apart in time."""
+        """A client that closed its sending side is taken to be gone: the two cannot be distinguished in time."""
         if self.listener is not None:
             self._leave()
             self._transport.abort()
@@ -353,22 +353,22 @@ class ClientConnection(asyncio.Protocol):
         self._transport.write(head)
 
     def send(self, data: bytes) -> None:
-        if self.held:
-            self.send_held()
+        if self.buffered:
+            self.send_buffered()
         if (request := self._serving) is not None and data and not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if request.chunked_reply else data)
 
-    def send_held(self) -> None:
-        """Sends the chunks in `held`; whatever is to be sent behind them does so first."""
-        data = self.held[0] if len(self.held) == 1 else b"".join(self.held)
-        self.held.clear()
+    def send_buffered(self) -> None:
+        """Sends the chunks in `buffered`; whatever is to be sent behind them does so first."""
+        data = self.buffered[0] if len(self.buffered) == 1 else b"".join(self.buffered)
+        self.buffered.clear()
         if self._serving is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def finish(self, data: bytes = b"") -> None:
         """Ends a stream, with its last bytes."""
-        if self.held:
-            self.send_held()
+        if self.buffered:
+            self.send_buffered()
         if (request := self._serving) is None or self._transport.is_closing():
             return
         keep_alive = self._keeps_alive(request)

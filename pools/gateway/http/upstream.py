@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, cast
 import httptools
 
 from .known_heads import KnownHead
-from .turn import EndOfTurn
+from .loop_turn import EndOfTurn
 
 CONNECT_TIMEOUT_S = 2.0
 MAX_IDLE_PER_ENGINE = 256
@@ -75,7 +75,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._between = True  # messages: the parser waits for a head
         self._behind_chunk = False  # the parser has come to the end of a chunk, and no further
         self._known_head: KnownHead[tuple[int, bytes]] | None = None
-        self._told: tuple[int, bytes] | None = None  # by the head of the response in progress
+        self._head: tuple[int, bytes] | None = None  # by the head of the response in progress
         self._reset()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -129,9 +129,9 @@ class UpstreamConnection(asyncio.Protocol):
                 return
         self._feed(receiver, data)
 
-    def _answer(self, receiver: Receiver, told: tuple[int, bytes], body: bytes) -> None:
+    def _answer(self, receiver: Receiver, head: tuple[int, bytes], body: bytes) -> None:
         """A whole response has come, with a head like the one before."""
-        receiver.head(*told)
+        receiver.head(*head)
         if self._receiver is receiver:
             receiver.body([body])
         if self._receiver is receiver:
@@ -139,7 +139,7 @@ class UpstreamConnection(asyncio.Protocol):
             receiver.complete()
 
     def _feed(self, receiver: Receiver, data: bytes) -> None:
-        fresh, self._told, self._behind_chunk = self._between, None, False
+        fresh, self._head, self._behind_chunk = self._between, None, False
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -152,10 +152,12 @@ class UpstreamConnection(asyncio.Protocol):
             self._check_head(receiver, len(data))
         if self._pieces:
             self._pass_on()
-        if not data.endswith(b"\n"):  # something stands behind the chunk: not a whole line, or it would have been told
+        if not data.endswith(
+            b"\n"
+        ):  # something stands behind the chunk: not a whole line, or it would have been an event
             self._behind_chunk = False
-        if fresh and self._between and self._told is not None and self._keep_alive:
-            self._known_head = KnownHead.of(data, self._body_bytes, self._told)
+        if fresh and self._between and self._head is not None and self._keep_alive:
+            self._known_head = KnownHead.of(data, self._body_bytes, self._head)
 
     def _check_head(self, receiver: Receiver, more_bytes: int) -> None:
         self._head_bytes += more_bytes
@@ -208,8 +210,8 @@ class UpstreamConnection(asyncio.Protocol):
         if self._interim or self._receiver is None:
             return
         self._ends_with_connection = not self._framed
-        self._told = status, b"".join(self._headers)
-        self._receiver.head(*self._told)
+        self._head = status, b"".join(self._headers)
+        self._receiver.head(*self._head)
 
     def on_chunk_header(self) -> None:
         self._behind_chunk = False

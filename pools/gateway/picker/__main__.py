@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def _serve(given: argparse.Namespace) -> int:
-    from ..backroom import BackroomConfig
+    from ..runtime import GatewayRuntimeConfig
     from .picker_server import PickerConfig, PickerServer, Tls
 
     stop = asyncio.Event()
@@ -40,10 +40,10 @@ async def _serve(given: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     tls = Tls(given.tls_certificate.read_bytes(), given.tls_key.read_bytes()) if given.tls_certificate else None
-    room = BackroomConfig(
+    runtime = GatewayRuntimeConfig(
         given.spool, given.name, state=given.state, redis_url=given.redis_url, worker_hosts=given.worker_hosts
     )
-    config = PickerConfig(given.host, given.port, room, tls, given.max_body_bytes, given.metrics_port)
+    config = PickerConfig(given.host, given.port, runtime, tls, given.max_body_bytes, given.metrics_port)
     server = PickerServer(config, stop.set)
     await server.start()
     logging.getLogger(__name__).info("listening on %s:%d", given.host, server.port)

@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
-from ..backroom import Backroom, BackroomConfig
+from ..runtime import GatewayRuntime, GatewayRuntimeConfig
 from . import messages
 from .endpoints import AllowedOnly, Endpoints
-from .processing import Desk, Processing
-from .site import Site
+from .processing import PickerContext, Processing
+from .status_page import StatusPage
 
 CHECK_PERIOD_S = 0.5
 HEALTH = "grpc.health.v1.Health", "Check"
@@ -33,7 +33,7 @@ class Tls:
 class PickerConfig:
     host: str
     port: int
-    backroom: BackroomConfig
+    runtime: GatewayRuntimeConfig
     tls: Tls | None = None  # None: in the clear
     max_body_bytes: int = 8 << 20
     metrics_port: int | None = None  # on the same address; None: nobody can ask for metrics
@@ -47,14 +47,14 @@ class PickerServer:
         """Opens the journal. Raises OSError when the spool folder cannot be written to.
 
         Args:
-            when_broken: Called when a background task has died: see Backroom.
+            when_broken: Called when a background task has died: see GatewayRuntime.
         """
         self._config = config
         self._endpoints = Endpoints()
-        self.room = Backroom(config.backroom, when_broken, lambda gate: AllowedOnly(self._endpoints, gate))
-        self.desk = Desk(self.room, self._endpoints, config.max_body_bytes, int(time.time()))
+        self.runtime = GatewayRuntime(config.runtime, when_broken, lambda gate: AllowedOnly(self._endpoints, gate))
+        self.context = PickerContext(self.runtime, self._endpoints, config.max_body_bytes, int(time.time()))
         self._streams = 0
-        self.site = Site(self.room, lambda: self._streams)
+        self.status_page = StatusPage(self.runtime, lambda: self._streams)
         self._draining = False
         self._port = config.port
         # A message is at most a body and its head.
@@ -70,39 +70,39 @@ class PickerServer:
 
     @property
     def broken(self) -> bool:
-        return self.room.broken
+        return self.runtime.broken
 
     async def start(self) -> None:
         """Listens and begins the background tasks. Raises OSError when the port cannot be had."""
         config = self._config
         where = f"[{config.host}]:{config.port}" if ":" in config.host else f"{config.host}:{config.port}"
-        self.room.recall()
+        self.runtime.recall()
         try:
             if config.metrics_port is not None:
-                await self.site.start(config.host, config.metrics_port)
+                await self.status_page.start(config.host, config.metrics_port)
             if config.tls is None:
                 self._port = self._grpc.add_insecure_port(where)
             else:
                 pairs = ((config.tls.key, config.tls.certificate),)
                 self._port = self._grpc.add_secure_port(where, grpc.ssl_server_credentials(pairs))
         except OSError:
-            self.room.journal.close()
+            self.runtime.journal.close()
             raise
         except RuntimeError as error:
-            self.room.journal.close()
-            self.site.close()
+            self.runtime.journal.close()
+            self.status_page.close()
             raise OSError(f"cannot listen on {where}: {error}") from error
         await self._grpc.start()
-        self.room.start()
-        self.room.begin(self._keep_checking(), "checks")
+        self.runtime.start()
+        self.runtime.begin(self._keep_checking(), "checks")
 
     async def stop(self) -> None:
         """Once: takes no new streams, lets those that run end within the grace time, ships what can be shipped."""
         if not self._draining:
             self._draining = True
             await self._grpc.stop(self._config.grace_s)
-            self.site.close()
-            await self.room.stop()
+            self.status_page.close()
+            await self.runtime.stop()
 
     async def _process(self, stream: Any, context: Any) -> None:
         async def receive() -> pb.ProcessingRequest | None:
@@ -110,23 +110,23 @@ class PickerServer:
 
         self._streams += 1
         try:
-            await Processing(self.desk, receive, context.write).run()
+            await Processing(self.context, receive, context.write).run()
         except messages.ProtocolError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         finally:
             self._streams -= 1
 
     async def _check(self, _: bytes, context: Any) -> bytes:
-        ready = not self._draining and not self.room.fleet.not_ready(time.monotonic())
+        ready = not self._draining and not self.runtime.fleet.not_ready(time.monotonic())
         return _SERVING if ready else _NOT_SERVING
 
     async def _keep_checking(self) -> None:
         while True:
             await asyncio.sleep(CHECK_PERIOD_S)
             now_s = time.monotonic()
-            self.room.look_around(now_s)
-            self.site.check(now_s)
-            self._endpoints.keep(self.room.fleet.instances())
+            self.runtime.look_around(now_s)
+            self.status_page.check(now_s)
+            self._endpoints.keep(self.runtime.fleet.instances())
 
 
 def _service(method: tuple[str, str], serve: Any) -> Any:

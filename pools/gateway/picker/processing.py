@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..accounts import request_energy
-from ..backroom import Backroom
 from ..errors import SERVER_ERROR, ApiError, unavailable
 from ..fleet.instance import Instance
 from ..http.request import Request
@@ -24,6 +23,7 @@ from ..relay.exchange import CLIENT_CLOSED, MAX_WHOLE_BYTES, is_not_offered, sta
 from ..requests.call import Call, Ending
 from ..requests.endpoint import BY_PATH
 from ..requests.engine_order import engine_body
+from ..runtime import GatewayRuntime
 from . import messages
 from .endpoints import Endpoints
 from .messages import BodyMode, ProtocolError
@@ -37,10 +37,10 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class PickerContext:
     """What all requests share."""
 
-    room: Backroom
+    runtime: GatewayRuntime
     endpoints: Endpoints
     max_body_bytes: int
     started_at_s: int
@@ -49,8 +49,8 @@ class Desk:
 class Processing:
     """Serves one stream of Envoy's. `run` returns when all is said; it raises ProtocolError, and CancelledError."""
 
-    def __init__(self, desk: Desk, receive: Receive, send: Send) -> None:
-        self._desk = desk
+    def __init__(self, context: PickerContext, receive: Receive, send: Send) -> None:
+        self._context = context
         self._receive = receive
         self._send = send
         self._modes = messages.Modes()
@@ -62,9 +62,9 @@ class Processing:
         self._status = 0  # of the response; 0: none yet
         self._by_envoy = False  # the response is Envoy's own: it did not reach an engine
         self._refused = False  # ... which took no connection
-        self._rewrites: Callable[[bytes], bytes] | None = None  # of a response that is held until it is complete
-        self._held: list[bytes] = []
-        self._held_bytes = 0
+        self._rewrites: Callable[[bytes], bytes] | None = None  # of a response that is buffered until it is complete
+        self._buffered: list[bytes] = []
+        self._buffered_bytes = 0
 
     async def run(self) -> None:
         try:
@@ -95,7 +95,7 @@ class Processing:
             request = await self._take_in(head, first)
             if request is None:
                 return False
-            call = self._call = self._desk.room.intake.call(request, BY_PATH[_path(head)])
+            call = self._call = self._context.runtime.intake.call(request, BY_PATH[_path(head)])
             call.endpoints = messages.subset_of(first)
             where = await self._place(call)
         except Refused as refused:
@@ -117,9 +117,9 @@ class Processing:
 
     async def _take_in(self, head: Request, first: Any) -> Request | None:
         """The request with its body; None: it was one that the picker answers itself. Raises ApiError."""
-        path, intake = _path(head), self._desk.room.intake
+        path, intake = _path(head), self._context.runtime.intake
         if path == MODELS and head.method in (b"GET", b"HEAD"):
-            models = intake.models(head, self._desk.started_at_s)
+            models = intake.models(head, self._context.started_at_s)
             await self._send(messages.immediate(200, models, _identity(head, None)))
             return None
         if path != MODELS and path not in BY_PATH:
@@ -148,27 +148,27 @@ class Processing:
                 raise ApiError(400, "The body did not come to its end.")
             pieces.append(message.request_body.body)
             size += len(pieces[-1])
-            if size > self._desk.max_body_bytes:
-                raise ApiError(413, f"The body exceeds {self._desk.max_body_bytes} bytes.", code="body_too_large")
+            if size > self._context.max_body_bytes:
+                raise ApiError(413, f"The body exceeds {self._context.max_body_bytes} bytes.", code="body_too_large")
             if message.request_body.end_of_stream or not duplex:
                 return b"".join(pieces)
 
     async def _place(self, call: Call) -> str:
         """Waits for a place; returns its endpoint. Raises ApiError."""
-        desk, service = self._desk, call.service
-        dispatcher = desk.room.dispatcher
+        context, service = self._context, call.service
+        dispatcher = context.runtime.dispatcher
         dispatcher.retries.earn()
         if call.endpoints is not None:
             for instance in service.ready:
-                await desk.endpoints.of(instance)
-            if not desk.endpoints.allowed(service.ready, call):
+                await context.endpoints.of(instance)
+            if not context.endpoints.allowed(service.ready, call):
                 raise unavailable(f"No instance of '{service.name}' that the proxy allows is ready.")
         slot = self._slot = dispatcher.place_now(call) or await dispatcher.place(call)
         if slot is None:
             raise unavailable(f"No instance of '{service.name}' is ready.")
         ending = self._ending
         ending.instance, ending.choice, ending.attempts = slot.instance, slot.choice, 1
-        return await desk.endpoints.of(slot.instance)
+        return await context.endpoints.of(slot.instance)
 
     async def _refuse(self, head: Request, error: ApiError, status: str) -> None:
         """Answers in the engine's place; the record goes first."""
@@ -178,7 +178,7 @@ class Processing:
         ending = self._ending
         ending.status, ending.http_status, ending.error = status, error.status, error.message
         if self._call is None:
-            self._desk.room.metrics.refusals[error.status] += 1
+            self._context.runtime.metrics.refusals[error.status] += 1
         self._record()
         await self._send(messages.immediate(error.status, error.body(), headers))
 
@@ -248,21 +248,21 @@ class Processing:
                 self._end(complete=True)
                 goes += meter.ending()
             return goes
-        self._held_bytes += len(data)
-        if self._held_bytes <= MAX_WHOLE_BYTES:
-            self._held.append(data)
-        else:  # too large to be held: it passes unread
-            data = data if self._rewrites is None else b"".join((*self._held, data))
-            self._rewrites, self._held = None, []
+        self._buffered_bytes += len(data)
+        if self._buffered_bytes <= MAX_WHOLE_BYTES:
+            self._buffered.append(data)
+        else:  # too large to be buffered: it passes unread
+            data = data if self._rewrites is None else b"".join((*self._buffered, data))
+            self._rewrites, self._buffered = None, []
         if self._rewrites is None:
             return data
         if not last:
             return b""
         self._end(complete=True)
-        return self._rewrites(b"".join(self._held))
+        return self._rewrites(b"".join(self._buffered))
 
     async def _response_over(self) -> None:
-        """Trailers: the body has ended before them. In full duplex what was held of it goes first."""
+        """Trailers: the body has ended before them. In full duplex what was buffered of it goes first."""
         rest = b"" if self._ended else self._read(b"", last=True)
         self._end(complete=True)
         if self._modes.response is BodyMode.FULL_DUPLEX and rest:
@@ -271,18 +271,18 @@ class Processing:
         await self._send(messages.nothing_to_change(messages.RESPONSE_TRAILERS))
 
     def _served(self, where: str | None) -> None:
-        """The proxy may have gone elsewhere than it was told: counts and records follow."""
+        """The proxy may have sent it elsewhere than it was answered: counts and records follow."""
         slot = self._slot
-        if where is None or slot is None or where == self._desk.endpoints.known(slot.instance):
+        if where is None or slot is None or where == self._context.endpoints.known(slot.instance):
             return
-        instance = self._desk.endpoints.find(slot.call.service.ready, where)
+        instance = self._context.endpoints.find(slot.call.service.ready, where)
         if instance is not None:
             self._move(slot, instance)
 
     def _move(self, slot: Slot, instance: Instance) -> None:
         slot.instance.health.unknown()
         slot.end()
-        self._slot = self._desk.room.dispatcher.take(slot.call, (instance, slot.choice))
+        self._slot = self._context.runtime.dispatcher.take(slot.call, (instance, slot.choice))
         self._ending.instance = instance
 
     def _with_energy(self, json: bytes) -> bytes:
@@ -313,7 +313,7 @@ class Processing:
         else:
             ending.http_status = self._status
             ending.status = status_for(self._status, self._call)
-            body = b"".join(self._held)
+            body = b"".join(self._buffered)
             if ending.status == "ok":
                 ending.usage = self._call.endpoint.usage_of(body)
             else:
@@ -355,7 +355,7 @@ class Processing:
         ending.ended_s = time.monotonic()
         if ending.usage is None and ending.meter is not None:
             ending.usage = ending.meter.usage()
-        self._desk.room.intake.record(call, ending)
+        self._context.runtime.intake.record(call, ending)
 
 
 def _failed_upstream(said: bytes) -> bytes:

@@ -1,1 +1,1 @@
-"""Which requests go now and where to, and which wait: routing, lines, admission, clocks, emergencies, splits."""
+"""Which requests go now and where to, and which wait: routing, queues, admission, clocks, emergencies, splits."""

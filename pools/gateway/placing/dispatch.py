@@ -1,7 +1,7 @@
-"""Which requests go now and where to, and which wait: the one place that decides, a line for each request class.
+"""Which requests go now and where to, and which wait: the one place that decides, a queue for each request class.
 
-A request goes at once when nobody of its class waits and an instance can take it. Else it waits in its class's line, in
-the order of the service's policy, until an instance has room: after each first token, each end, and each new report.
+A request goes at once when nobody of its class waits and an instance can take it. Else it waits in its class's queue,
+in the order of the service's policy, until an instance has room: after each first token, each end, and each new report.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from core.algorithms.queue.queueing import Order, OrderConfig
 from core.algorithms.queue.waiting_line import Waiting, WaitingLine, due_s, priority
 from core.controllers.request.routing import RouteRequest
 
-from ..allowance import Allowance
 from ..classify.classifier import Classifier
 from ..errors import ApiError
 from ..fleet.instance import Instance
 from ..fleet.view import FleetView, Service
-from ..http.turn import Ticks
+from ..http.loop_turn import Ticks
 from ..requests.call import Call
 from ..requests.engine_order import EngineWork
+from ..token_bucket import TokenBucket
+from .class_queue import ClassQueue, Waiter
 from .instance_choice import Routed, Router
-from .line import Line, Waiter
 from .slot import Slot
 
 TIER_HEAD_START_S = {"priority": 30.0, "flex": -60.0}  # OpenAI's service tiers; others: none
@@ -51,7 +51,7 @@ class RetryBudget:
     MOST = 100.0
 
     def __init__(self) -> None:
-        self._left = Allowance(self.PER_S, self.MOST)
+        self._left = TokenBucket(self.PER_S, self.MOST)
         self._earned = 0  # new requests since the last retry
 
     def earn(self) -> None:
@@ -77,23 +77,23 @@ class Dispatcher:
         self._gate = gate
         self.retries = RetryBudget()
         self.ticks = Ticks()
-        self._lines: dict[tuple[str, str | None], Line] = {}
+        self._queues: dict[tuple[str, str | None], ClassQueue] = {}
 
     @property
     def waiting(self) -> int:
-        return sum(len(line.waiters) for line in self._lines.values())
+        return sum(len(queue.waiters) for queue in self._queues.values())
 
     def waiters(self, service_name: str, class_name: str | None) -> list[Waiter]:
         """Who waits, by arrival."""
-        line = self._lines.get((service_name, class_name))
-        return [] if line is None else sorted(line.waiters.items(), key=lambda waiter: waiter.row.arrival_s)
+        queue = self._queues.get((service_name, class_name))
+        return [] if queue is None else sorted(queue.waiters.items(), key=lambda waiter: waiter.row.arrival_s)
 
     def reorder(self, first: Sequence[Waiter]) -> None:
-        """These go before all others of their lines, in this order."""
+        """These go before all others of their queues, in this order."""
         for key in {(waiter.call.service.name, waiter.call.class_name) for waiter in first}:
-            line = self._lines.get(key)
-            if line is not None:
-                line.waiters.reorder(first)
+            queue = self._queues.get(key)
+            if queue is not None:
+                queue.waiters.reorder(first)
 
     async def place(self, call: Call, tried: Collection[str] = ()) -> Slot | None:
         """A place for the call, after a wait if need be; None: no instance is left that it could go to.
@@ -101,14 +101,14 @@ class Dispatcher:
         A call that was elsewhere before (`tried`) has waited already: it goes before all others.
 
         Raises:
-            ApiError: 429, the line is full or has not moved for `max_wait_s`.
+            ApiError: 429, the queue is full or has not moved for `max_wait_s`.
         """
         service = self._current(call)
         if call.texts:
             await self._refine(service, call)
         self._order_inside(service, call)
-        line = self._lines.get((service.name, call.class_name))
-        if tried or line is None or not len(line.waiters):
+        queue = self._queues.get((service.name, call.class_name))
+        if tried or queue is None or not len(queue.waiters):
             if not service.choosable(tried, time.monotonic()):
                 return None
             slot = self._try(service, call, tried)
@@ -121,9 +121,9 @@ class Dispatcher:
         if call.texts:
             return None
         service = self._current(call)
-        if self._lines:
-            line = self._lines.get((service.name, call.class_name))
-            if line is not None and len(line.waiters):
+        if self._queues:
+            queue = self._queues.get((service.name, call.class_name))
+            if queue is not None and len(queue.waiters):
                 return None
         if service.policy.engine_priority:
             self._order_inside(service, call)
@@ -135,16 +135,16 @@ class Dispatcher:
 
     def room(self, service_name: str) -> None:
         """An instance of the service has room: whoever is next goes, as long as there is any."""
-        if self._lines:
+        if self._queues:
             service = self._fleet.services.get(service_name)
-            lines = [line for (name, _), line in self._lines.items() if name == service_name and len(line.waiters)]
-            if service is not None and lines:
-                self._serve(service, lines)
+            queues = [queue for (name, _), queue in self._queues.items() if name == service_name and len(queue.waiters)]
+            if service is not None and queues:
+                self._serve(service, queues)
 
     def look_around(self) -> None:
         """Called now and then: a new snapshot may have made room, or another policy be in force."""
-        self._lines = {key: line for key, line in self._lines.items() if len(line.waiters)}
-        for name in {name for name, _ in self._lines}:
+        self._queues = {key: queue for key, queue in self._queues.items() if len(queue.waiters)}
+        for name in {name for name, _ in self._queues}:
             self.room(name)
 
     def request_of(self, service: Service, call: Call) -> RouteRequest:
@@ -194,17 +194,17 @@ class Dispatcher:
             gate.placed(service, slot.instance)
         return slot
 
-    def _serve(self, service: Service, lines: list[Line]) -> None:
+    def _serve(self, service: Service, queues: list[ClassQueue]) -> None:
         """Whoever is most urgent of all classes goes first; a class whose next one cannot go holds up no other."""
-        while lines:
-            line = min(lines, key=lambda own: own.waiters.urgency())
-            waiter = line.waiters.peek()
+        while queues:
+            queue = min(queues, key=lambda own: own.waiters.urgency())
+            waiter = queue.waiters.peek()
             slot = self._try(service, waiter.call) if waiter is not None else None
             if slot is None or waiter is None:
-                lines.remove(line)
+                queues.remove(queue)
                 continue
-            line.waiters.pop()
-            line.departed(time.monotonic())
+            queue.waiters.pop()
+            queue.departed(time.monotonic())
             if waiter.place.done():  # its client has just left
                 slot.end()
             else:
@@ -213,11 +213,11 @@ class Dispatcher:
     # -- waiting -----------------------------------------------------------------------------------
 
     async def _wait(self, service: Service, call: Call) -> Slot:
-        line = self._line(service, call.class_name)
-        row = self.row_of(service, call, line.waiters.config)
-        self._check_bounds(service, line, row)
+        queue = self._queue(service, call.class_name)
+        row = self.row_of(service, call, queue.waiters.config)
+        self._check_bounds(service, queue, row)
         waiter = Waiter(call, row, asyncio.get_running_loop().create_future())
-        line.waiters.push(waiter, row)
+        queue.waiters.push(waiter, row)
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(service.policy.max_wait_s):
@@ -229,29 +229,29 @@ class Dispatcher:
                 f"No instance of '{service.name}' had room within {service.policy.max_wait_s:g} s.",
                 kind="rate_limit_error",
                 code="queue_timeout",
-                retry_after_s=line.drained_in_s(),
+                retry_after_s=queue.drained_in_s(),
             ) from None
         except asyncio.CancelledError:
             waiter.give_back()
             raise
         finally:
             call.queue_s = (call.queue_s or 0.0) + time.monotonic() - began_s
-            line.waiters.remove(waiter)
+            queue.waiters.remove(waiter)
 
-    def _line(self, service: Service, class_name: str | None) -> Line:
+    def _queue(self, service: Service, class_name: str | None) -> ClassQueue:
         key = (service.name, class_name)
         config, weights = order_config(service), service.policy.tenant_weights
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = Line(WaitingLine(config, weights), weights)
-        elif (line.waiters.config, line.weights) != (config, weights):
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = ClassQueue(WaitingLine(config, weights), weights)
+        elif (queue.waiters.config, queue.weights) != (config, weights):
             # The policy has changed: those that wait keep waiting, in the new order.
             fresh = WaitingLine[Waiter](config, weights)
-            for waiter in sorted(line.waiters.items(), key=lambda w: w.row.arrival_s):
+            for waiter in sorted(queue.waiters.items(), key=lambda w: w.row.arrival_s):
                 waiter.row = self.row_of(service, waiter.call, config)
                 fresh.push(waiter, waiter.row)
-            line.waiters, line.weights = fresh, weights
-        return line
+            queue.waiters, queue.weights = fresh, weights
+        return queue
 
     def row_of(self, service: Service, call: Call, config: OrderConfig) -> Waiting:
         """What the order goes by. Times are Unix seconds, so that keys of several gateways can be compared."""
@@ -284,8 +284,8 @@ class Dispatcher:
                 due_s = row.due_s - row.head_start_s
                 call.engine_work = EngineWork(due_s, row.work_s, alone[0], row.predicted_tokens)
 
-    def _check_bounds(self, service: Service, line: Line, row: Waiting) -> None:
-        policy, waiters = service.policy, line.waiters
+    def _check_bounds(self, service: Service, queue: ClassQueue, row: Waiting) -> None:
+        policy, waiters = service.policy, queue.waiters
         if len(waiters) < policy.max_queued_requests and waiters.tokens + row.tokens <= policy.max_queued_tokens:
             return
         raise ApiError(
@@ -293,7 +293,7 @@ class Dispatcher:
             f"'{service.name}' has {len(waiters)} requests ({waiters.tokens} tokens) waiting, as many as it may have.",
             kind="rate_limit_error",
             code="queue_full",
-            retry_after_s=line.drained_in_s(),
+            retry_after_s=queue.drained_in_s(),
         )
 
 

@@ -18,12 +18,12 @@ from core.engine.engine_model import UnknownConfiguration
 from ..fleet.instance import Instance
 from ..fleet.view import Service
 from ..requests.call import Call
-from .clock_wishes import ClockAsks
+from .clock_requests import ClockRequests
 
 if TYPE_CHECKING:
     from core.types import Rationale
 
-    from .projections import Desk
+    from .projections import InstanceProjection
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +39,13 @@ class AdmissionGate:
     judged; the log says so.
     """
 
-    def __init__(self, clocks: ClockAsks, loader: Executor | None = None) -> None:
+    def __init__(self, clocks: ClockRequests, loader: Executor | None = None) -> None:
         self._clocks = clocks
         self._loader = loader
-        self._models: dict[_Configuration, Desk | None] = {}  # None: loading, or not to be had
-        self._desks: dict[str, Desk] = {}
+        self._models: dict[_Configuration, InstanceProjection | None] = {}  # None: loading, or not to be had
+        self._projections: dict[str, InstanceProjection] = {}
         self._asking: set[str] = set()  # instances that a clock was asked for
-        self.held = 0  # times that a request was told to wait
+        self.waits = 0  # times that a request had to wait
 
     def narrows(self, service: Service, call: Call) -> bool:
         return service.policy.admission == PROJECTION
@@ -56,15 +56,15 @@ class AdmissionGate:
             return choosable
         too_small: list[Instance] = []
         for instance in sorted(choosable, key=lambda i: (i.candidate().load, i.uid)):
-            desk = self._desk(instance)
-            admits = True if desk is None else desk.admits(service, instance, call)
+            projection = self._projection(instance)
+            admits = True if projection is None else projection.admits(service, instance, call)
             if admits:
                 return [instance]
             if admits is None:
                 too_small.append(instance)
         if too_small and len(too_small) == len(choosable):  # to wait is of no use: an engine is to refuse it
             return [max(too_small, key=lambda i: i.candidate().kv_room_tokens)]
-        self.held += 1
+        self.waits += 1
         return []
 
     def placed(self, service: Service, instance: Instance) -> None:
@@ -79,30 +79,34 @@ class AdmissionGate:
         """None: the rule is not the gateway's, or the clock asked for last stays."""
         policy = service.policy
         if policy.retail:
-            desk = self._desk(instance)
-            if desk is not None and not desk.fitted(service):
-                self._later(desk.fit, service)
-            return desk.retail_clock(service, instance) if desk is not None and desk.fitted(service) else None
+            projection = self._projection(instance)
+            if projection is not None and not projection.fitted(service):
+                self._later(projection.fit, service)
+            return (
+                projection.retail_clock(service, instance)
+                if projection is not None and projection.fitted(service)
+                else None
+            )
         if policy.throttle and policy.admission == PROJECTION:
-            desk = self._desks.get(instance.uid)
-            return None if desk is None else desk.lowest_clock(service)
+            projection = self._projections.get(instance.uid)
+            return None if projection is None else projection.lowest_clock(service)
         return None
 
     def keep(self, uids: Collection[str], services: Iterable[Service]) -> None:
         """Forgets instances that are no more, and takes back what was asked for under a policy that is no more."""
-        gone = set(self._desks) - set(uids)
+        gone = set(self._projections) - set(uids)
         for service in services:
             if not (service.policy.throttle or service.policy.retail):
                 gone |= self._asking & service.uids.keys()
         for uid in gone:
-            self._desks.pop(uid, None)
+            self._projections.pop(uid, None)
             self._asking.discard(uid)
             self._clocks.drop(uid)
 
-    def _desk(self, instance: Instance) -> Desk | None:
-        desk = self._desks.get(instance.uid)
-        if desk is not None:
-            return desk
+    def _projection(self, instance: Instance) -> InstanceProjection | None:
+        projection = self._projections.get(instance.uid)
+        if projection is not None:
+            return projection
         state = instance.state
         key = (state.model, state.gpu_type, state.tp, state.engine)
         if key not in self._models:
@@ -111,8 +115,8 @@ class AdmissionGate:
         model = self._models[key]
         if model is None:
             return None
-        desk = self._desks[instance.uid] = model.fresh()
-        return desk
+        projection = self._projections[instance.uid] = model.fresh()
+        return projection
 
     def _later(self, work: Callable[[T], None], argument: T) -> None:
         """Beside the event loop."""
@@ -123,14 +127,16 @@ class AdmissionGate:
         what = f"{key[0]} on {key[2]} x {key[1]}"
         log.info("requests to %s are not judged yet: projections are being loaded", what)
         try:
-            desk: Desk = importlib.import_module("pools.gateway.placing.projections").Desk(*key)
-            desk.warm_up()
+            projection: InstanceProjection = importlib.import_module(
+                "pools.gateway.placing.projections"
+            ).InstanceProjection(*key)
+            projection.warm_up()
         except UnknownConfiguration as error:
             log.warning("requests to %s are admitted without being judged: %s", what, error)
         except Exception:
             log.exception("requests to %s are admitted without being judged", what)
         else:
-            self._models[key] = desk
+            self._models[key] = projection
             log.info("requests to %s are judged from now on", what)
 
     def close(self) -> None:

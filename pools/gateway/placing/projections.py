@@ -28,7 +28,7 @@ from .slot import slots_at
 _TYPICAL_TOKENS = (1155, 211)
 
 
-class Desk:
+class InstanceProjection:
     """Admission and clock of one instance; every request that this gateway has in flight there is on its scoreboard."""
 
     def __init__(self, model: str, gpu: str, tp: int, engine: str) -> None:
@@ -40,9 +40,9 @@ class Desk:
         self._judged: tuple[AdmissionObservation, Effects] | None = None
         self._regressions: dict[tuple[int, int], RetailConfig] = {}  # by typical lengths; of all alike instances
 
-    def fresh(self) -> Desk:
-        """A desk for another instance of the same configuration."""
-        other = object.__new__(Desk)
+    def fresh(self) -> InstanceProjection:
+        """A projection for another instance of the same configuration."""
+        other = object.__new__(InstanceProjection)
         other._speed, other._regressions = self._speed, self._regressions
         other._admission = other._clock = other._judged = None
         return other

@@ -6,7 +6,7 @@ import time
 from typing import Protocol, cast
 
 from ..fleet.instance import Instance
-from ..http.turn import Ticks
+from ..http.loop_turn import Ticks
 from ..requests.call import Call
 from ..requests.sse import Meter
 from .instance_choice import Routed
@@ -31,14 +31,14 @@ class Slot:
     """A place at an instance, counted from the moment it is given. `end` gives it back; more than once does no harm."""
 
     __slots__ = (
-        *("_giver", "_held", "_tick", "_ticket", "_tokens"),
+        *("_giver", "_occupied", "_tick", "_ticket", "_tokens"),
         *("begun_s", "call", "choice", "instance", "meter", "owner"),
     )
 
     def __init__(self, giver: Giver, call: Call, routed: Routed) -> None:
         self._giver = giver
         self._tokens = call.prompt_tokens or 0
-        self._held = True
+        self._occupied = True
         self._tick: int | None = None
         self.call = call
         self.owner: Recallable | None = None  # whom to tell that the call is to go elsewhere
@@ -60,13 +60,13 @@ class Slot:
             self._ticket = None
             if self._tick is not None:
                 self._giver.ticks.cancel(self._tick, self.started)
-            if self._held:  # else it is over, which makes room in any case
+            if self._occupied:  # else it is over, which makes room in any case
                 self.begun_s = time.monotonic()
                 self._giver.room(self.call.service.name)
 
     def end(self) -> None:
-        if self._held:
-            self._held = False
+        if self._occupied:
+            self._occupied = False
             if self._ticket is not None:
                 self.started()
             self.instance.slots.pop(self, None)

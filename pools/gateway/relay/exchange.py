@@ -18,7 +18,7 @@ from enum import Enum, auto
 from ..accounts import request_energy
 from ..errors import SERVER_ERROR, ApiError, squashed, unavailable
 from ..http.client_protocol import ClientConnection
-from ..http.turn import EndOfTurn
+from ..http.loop_turn import EndOfTurn
 from ..http.upstream import UpstreamConnection, UpstreamPool
 from ..placing.dispatch import Dispatcher
 from ..placing.slot import Slot
@@ -30,7 +30,7 @@ from ..requests.sse import SseMeter
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
-MAX_WHOLE_BYTES = 16 << 20  # of a response that is no stream, held until it is complete
+MAX_WHOLE_BYTES = 16 << 20  # of a response that is no stream, buffered until it is complete
 BUSY = frozenset({429, 502, 503, 504})  # an engine says: not now
 CLIENT_FAULTS = frozenset({400, 413, 422})  # any other refusal by an engine is no fault of the client's
 CLIENT_CLOSED = 499  # nginx's code for a client that left before there was a response
@@ -68,12 +68,12 @@ class Context:
     pool: UpstreamPool
     timeouts: Timeouts
     departures: EndOfTurn[Exchange]  # those that are over but for their record, and their last words after that
-    outbox: EndOfTurn[ClientConnection] = field(default_factory=lambda: EndOfTurn(_send_held))
+    outbox: EndOfTurn[ClientConnection] = field(default_factory=lambda: EndOfTurn(_send_buffered))
 
 
-def _send_held(clients: list[ClientConnection]) -> None:
+def _send_buffered(clients: list[ClientConnection]) -> None:
     for client in clients:
-        client.send_held()
+        client.send_buffered()
 
 
 class Exchange:
@@ -382,7 +382,7 @@ class Exchange:
             rest = meter.ending()
             return lambda: self._client.finish(rest)
         body = b"".join(self._pieces)
-        if self._started:  # too large to be held: unread
+        if self._started:  # too large to be buffered: unread
             ending.status = status_for(self._status, self.call)
             return lambda: self._client.finish(body)
         return self._pass_on(self._status, self._headers, body)
@@ -441,7 +441,7 @@ class Exchange:
             slot.started()
         meter = self.ending.meter
         if meter is None:
-            self._hold(pieces)
+            self._buffer(pieces)
             return
         if len(pieces) == 1:
             out = meter.feed(pieces[0], now_s)
@@ -454,13 +454,13 @@ class Exchange:
         meter = self._token_meter
         if meter is not None and meter.takes(data, start, len(data) - 2, time.monotonic()):
             client = self._client
-            if not client.held:
+            if not client.buffered:
                 self._context.outbox.add(client)
-            client.held.append(data)
+            client.buffered.append(data)
         else:
             self.body([data[start:-2]])
 
-    def _hold(self, pieces: list[bytes]) -> None:
+    def _buffer(self, pieces: list[bytes]) -> None:
         """Of a response that is no stream."""
         self._pieces += pieces
         self._size += sum(map(len, pieces))

@@ -46,7 +46,7 @@ class Endpoint:
     prompt_field: str
     limit_field: str | None
     chat: bool = False
-    continues: bool = False  # elsewhere, should its engine die: see `relay.story`
+    continues: bool = False  # elsewhere, should its engine die: see `relay.continuation`
     output_field: str = "completion_tokens"
     usage_of: Callable[[bytes], Usage | None] = sse.usage_of
     meter: type[SseMeter] = SseMeter

@@ -1,7 +1,7 @@
-"""What an engine is told of a request's place among others.
+"""What an engine gets to know of a request's place among others.
 
 vLLM takes a `priority`. One that runs GreenServe's scheduler (docs/plugin.md) says so in its agent's report
-(`InstanceState.laxity`), and is told more, so that it can order by laxity as the request goes on: `vllm_xargs` with
+(`InstanceState.laxity`), and gets more, so that it can order by laxity as the request goes on: `vllm_xargs` with
 `slo_s`, `lat_s`, `ttft_s` and `predicted_tokens`. No other engine sees these.
 """
 

@@ -86,7 +86,7 @@ def _look_closely(found: RequestFeatures, body: CompletionBody | ChatBody, tools
     if last:  # of token ids no text is known
         tail = last[-_TAIL:]
         found.last_bytes = len(last)
-        found.has_question = _holds_any(tail, _QUESTION_MARKS)
+        found.has_question = _contains_any(tail, _QUESTION_MARKS)
         found.has_code = any(fence in tail for fence in _FENCES)
         found.digit_share = sum(map(tail.count, _DIGITS)) / len(tail)
         found.lines = tail.count("\n")
@@ -147,7 +147,7 @@ def _temperature(raw: msgspec.Raw) -> float | None:
     return value if math.isfinite(value) and 0.0 <= value <= _MAX_TEMPERATURE else None
 
 
-def _holds_any(text: str, marks: str) -> bool:
+def _contains_any(text: str, marks: str) -> bool:
     return any(mark in text for mark in (marks if not text.isascii() else "?"))
 
 

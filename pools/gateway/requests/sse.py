@@ -19,7 +19,7 @@ _USAGE_KEY = b'"usage":'
 _USAGE_NULL = b'"usage":null'
 _ERROR = re.compile(rb'data:\s*\{\s*"error"')
 _END_OF_EVENT = re.compile(rb"\r?\n\r?\n")
-_MAX_HELD_BYTES = 1 << 20
+_MAX_BUFFERED_BYTES = 1 << 20
 
 
 class Usage(msgspec.Struct):
@@ -79,7 +79,7 @@ class SseMeter:
     """
 
     __slots__ = (
-        "_held",
+        "_buffered",
         "_last_usage_event",
         "_partial",
         "_rewrite_usage",
@@ -101,7 +101,7 @@ class SseMeter:
         self._strip_usage = strip_usage
         self._rewrite_usage = rewrite_usage  # of an event that carries usage: its JSON
         self._partial = b""
-        self._held = b""
+        self._buffered = b""
         self._last_usage_event = b""
         self.events = 0  # events with choices: tokens, nearly
         self.timely_events = 0  # of these, within the fairness window
@@ -139,7 +139,7 @@ class SseMeter:
 
     def ending(self) -> bytes:
         """What was held back: the end marker, and anything behind it."""
-        return self._held + self._partial
+        return self._buffered + self._partial
 
     def usage(self) -> Usage | None:
         """The engine's last word on token counts, or None."""
@@ -154,11 +154,11 @@ class SseMeter:
             start = match.end()
             if self.done or self._is_last(event):
                 self.done = True
-                self._held += event if self._rewrite_usage is None else self._rewritten(event)
+                self._buffered += event if self._rewrite_usage is None else self._rewritten(event)
             elif self._passes(event, now_s):
                 out.append(event if self._rewrite_usage is None else self._rewritten(event))
         self._partial = buffer[start:]
-        if len(self._partial) > _MAX_HELD_BYTES:  # no event: not to be held for ever
+        if len(self._partial) > _MAX_BUFFERED_BYTES:  # no event: not to be held for ever
             out.append(self._partial)
             self._partial = b""
         return b"".join(out)

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from . import language
+from . import generated_text
 
-_TOKENS = tuple(token.encode() for token in language.TOKENS)
+_TOKENS = tuple(token.encode() for token in generated_text.TOKENS)
 
 DONE = b"data: [DONE]\n\n"
 
@@ -66,7 +66,7 @@ class StreamFrames:
 
     def token(self, index: int | None, finish: str | None, transfer: Mapping[str, Any] | None = None) -> bytes:
         """The event of a token; with index None of an end without one. The last may carry `kv_transfer_params`."""
-        word = b"" if index is None else _TOKENS[language.word_index(self._seed, index)]
+        word = b"" if index is None else _TOKENS[generated_text.word_index(self._seed, index)]
         if self._begun and finish is None and self._prompt_ids is None:
             return self._before + word + self._after
         first, self._begun = not self._begun, True
@@ -76,7 +76,7 @@ class StreamFrames:
     def _ids(self, index: int | None, first: bool) -> bytes:
         if self._prompt_ids is None:
             return b""
-        own = [] if index is None else [language.FIRST_ID + language.word_index(self._seed, index)]
+        own = [] if index is None else [generated_text.FIRST_ID + generated_text.word_index(self._seed, index)]
         ids: dict[str, Any] = {"token_ids": own}
         if first and not self._chat:
             ids["prompt_token_ids"] = self._prompt_ids
@@ -93,7 +93,7 @@ class StreamFrames:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CompleteAnswer:
     """A whole answer. `ids`: (prompt's, output's) token ids, if they were asked for."""
 
     request_id: str
@@ -106,20 +106,20 @@ class Answer:
     transfer: Mapping[str, Any] | None = None
 
 
-def completion(answer: Answer) -> bytes:
+def completion(answer: CompleteAnswer) -> bytes:
     choice: dict[str, Any] = {"index": 0, "text": answer.text}
     if answer.ids is not None:
         choice["prompt_token_ids"] = answer.ids[0]
     return _whole("text_completion", answer, choice, {})
 
 
-def chat_completion(answer: Answer) -> bytes:
+def chat_completion(answer: CompleteAnswer) -> bytes:
     choice = {"index": 0, "message": {"role": "assistant", "content": answer.text}}
     more = {} if answer.ids is None else {"prompt_token_ids": answer.ids[0]}
     return _whole("chat.completion", answer, choice, more)
 
 
-def _whole(kind: str, answer: Answer, choice: dict[str, Any], more: dict[str, Any]) -> bytes:
+def _whole(kind: str, answer: CompleteAnswer, choice: dict[str, Any], more: dict[str, Any]) -> bytes:
     choice |= {"logprobs": None, "finish_reason": answer.finish, "stop_reason": None}
     if answer.ids is not None:
         choice["token_ids"] = answer.ids[1]

@@ -21,7 +21,7 @@ from core.ports import EngineLimits, EngineOptions
 
 from .generation import Generation
 from .kv import KvCache
-from .roster import Roster
+from .request_queues import RequestQueues
 from .sim_metrics import EngineCounters
 
 
@@ -75,7 +75,7 @@ class Batcher:
         self.limits = limits or EngineLimits()
         self.cache = KvCache(int(kv_capacity_tokens))
         self._options = options or EngineOptions()
-        self._roster = Roster(self.cache, self._options, self.counters)
+        self._queues = RequestQueues(self.cache, self._options, self.counters)
         self._cost = cost
         self._gpus = gpus
         self._current: _Running | None = None
@@ -88,24 +88,24 @@ class Batcher:
         """When something happens by itself: the iteration in flight ends, or else a cache arrives or is let go."""
         if self._current is not None:
             return self._current.end_s
-        head = self._roster.waiting.head
-        times = [ready_s for ready_s, _ in self._roster.loading]
+        head = self._queues.waiting.head
+        times = [ready_s for ready_s, _ in self._queues.loading]
         times += [head.arrived_s] if head is not None else []
         times += [expiry_s] if (expiry_s := self.cache.next_expiry_s) is not None else []
         return min((at_s for at_s in times if at_s > self._begun_s), default=None)
 
     @property
     def running(self) -> int:
-        return len(self._roster.active)
+        return len(self._queues.active)
 
     @property
     def waiting(self) -> int:
         """Those that wait for their cache from another engine included."""
-        return len(self._roster.waiting) + self.loading
+        return len(self._queues.waiting) + self.loading
 
     @property
     def loading(self) -> int:
-        return len(self._roster.loading)
+        return len(self._queues.loading)
 
     @property
     def kv_usage(self) -> float:
@@ -114,7 +114,7 @@ class Batcher:
     @property
     def empty(self) -> bool:
         """Whether nobody needs this engine any more, be it for what it keeps for others."""
-        return not self.running and not self.waiting and not self.cache.held
+        return not self.running and not self.waiting and not self.cache.kept
 
     @property
     def settled(self) -> bool:
@@ -124,21 +124,21 @@ class Batcher:
     def submit(self, sequence: Generation, now_s: float) -> None:
         """Queues a request; prompt and output together must fit in the KV cache (the surface sees to it)."""
         self.advance(now_s)
-        self._roster.add(sequence)
+        self._queues.add(sequence)
         self._stir(now_s)
 
     def abort(self, sequence: Generation, now_s: float) -> None:
         """Ends a request early: its client has gone. Its share of the iteration in flight is still paid for."""
         self.advance(now_s)
         if not sequence.ended:
-            self._roster.drop(sequence)
+            self._queues.drop(sequence)
             self._stir(now_s)
 
     def abort_all(self, now_s: float) -> None:
         """Ends every request early and tells those who wait for them."""
         self.advance(now_s)
-        for sequence in list(self._roster):
-            self._roster.drop(sequence)
+        for sequence in list(self._queues):
+            self._queues.drop(sequence)
             sequence.on_token(None, "abort")
 
     def let_go(self, request_id: str, now_s: float) -> bool:
@@ -177,7 +177,7 @@ class Batcher:
 
     def forget(self) -> None:
         """Loses the KV cache, what was kept in it for others included. Only when `settled`."""
-        self._roster.forget()
+        self._queues.forget()
 
     def resume(self, now_s: float) -> None:
         self.advance(now_s)
@@ -194,10 +194,10 @@ class Batcher:
         self._begun_s = at_s
         self.cache.expire(at_s)
         if self._paused == "keep":
-            while self._roster.active:
-                self._roster.preempt(self._roster.active[-1])
+            while self._queues.active:
+                self._queues.preempt(self._queues.active[-1])
         elif self._paused is None and self._options.preempt_for_waiting:
-            self._roster.displace(at_s, self.limits.max_num_seqs)
+            self._queues.displace(at_s, self.limits.max_num_seqs)
         preemptions = self.counters.preemptions
         decodes = self._decodes()
         budget = self._prefill_budget(decodes)
@@ -221,11 +221,11 @@ class Batcher:
 
     def _decodes(self) -> list[Generation]:
         """The sequences that decode, each with a KV slot for its token; preempts others until they fit."""
-        decodes = [sequence for sequence in self._roster.active if not sequence.to_prefill]
+        decodes = [sequence for sequence in self._queues.active if not sequence.to_prefill]
         del decodes[self.limits.max_num_batched_tokens :]
         while decodes and self.cache.free < len(decodes):
-            victim = self._roster.worst()
-            self._roster.preempt(victim)
+            victim = self._queues.worst()
+            self._queues.preempt(victim)
             if victim in decodes:
                 decodes.remove(victim)
         self.cache.take_one_each(decodes)
@@ -238,7 +238,7 @@ class Batcher:
         section 4.2). Without decodes nobody waits between tokens.
         """
         budget = self.limits.max_num_batched_tokens - len(decodes)
-        cached = [sequence.computed for sequence in self._roster.active if sequence.to_prefill]
+        cached = [sequence.computed for sequence in self._queues.active if sequence.to_prefill]
         limit_s = self.limits.itl_limit_s
         if limit_s is None or not decodes or not (cached or self.waiting):
             return budget
@@ -253,7 +253,7 @@ class Batcher:
 
     def _prefills(self, budget: int) -> Iterator[tuple[Generation, int]]:
         """The next chunks of the prompts that are under way."""
-        for sequence in self._roster.active:
+        for sequence in self._queues.active:
             if sequence.to_prefill and budget > 0:
                 tokens = min(budget, sequence.to_prefill)
                 budget -= tokens
@@ -262,12 +262,12 @@ class Batcher:
     def _admissions(self, budget: int, at_s: float) -> Iterator[tuple[Generation, int]]:
         """The first chunks of the requests that come in now: first those whose cache has come from another engine."""
         while budget > 0 and self.running < self.limits.max_num_seqs:
-            sequence = self._roster.loaded(at_s)
+            sequence = self._queues.loaded(at_s)
             if sequence is None:
-                sequence = self._roster.waiting.head
+                sequence = self._queues.waiting.head
                 if sequence is None or sequence.arrived_s > at_s or sequence.to_prefill > self.cache.free:
                     return
-                if not self._roster.admit(sequence, at_s):
+                if not self._queues.admit(sequence, at_s):
                     continue
             tokens = min(budget, sequence.to_prefill)
             budget -= tokens
@@ -323,7 +323,7 @@ class Batcher:
 
     def _end(self, sequence: Generation, at_s: float) -> None:
         assert sequence.first_token_s is not None
-        self._roster.finish(sequence, at_s)
+        self._queues.finish(sequence, at_s)
         self.counters.e2e_s.observe(at_s - sequence.arrived_s)
         self.counters.request_prompt_tokens.observe(sequence.prompt_tokens)
         self.counters.request_generation_tokens.observe(sequence.generated)

@@ -23,7 +23,7 @@ class KvCache:
 
     capacity: int
     used: int = 0
-    held: dict[str, HandOver] = field(default_factory=dict)
+    kept: dict[str, HandOver] = field(default_factory=dict)
     expired: int = 0
     _out_free_s: float = 0.0
     _in_free_s: float = 0.0
@@ -66,24 +66,24 @@ class KvCache:
             leaving.sent_tokens += ready
             leaving.there_at_s = self._out_free_s
 
-    def hold(self, sequence: Generation, at_s: float) -> None:
+    def keep(self, sequence: Generation, at_s: float) -> None:
         """Keeps the cache of a request that has ended, for another engine."""
         leaving = sequence.hand_over
         assert leaving is not None
         self.push(sequence, at_s, all_of_it=True)
         leaving.tokens, sequence.kv_tokens = sequence.kv_tokens, 0
         leaving.until_s = at_s + LEASE_S
-        self.held[leaving.request_id] = leaving
+        self.kept[leaving.request_id] = leaving
 
     def renew(self, request_id: str, at_s: float) -> HandOver | None:
         """Somebody means to fetch it. None: it is not, or no longer, here."""
-        if (leaving := self.held.get(request_id)) is not None:
+        if (leaving := self.kept.get(request_id)) is not None:
             leaving.until_s = at_s + LEASE_S
         return leaving
 
     def let_go(self, request_id: str) -> bool:
-        """Frees what was held; False: nothing was."""
-        leaving = self.held.pop(request_id, None)
+        """Frees what was kept; False: nothing was."""
+        leaving = self.kept.pop(request_id, None)
         if leaving is None:
             return False
         self.used -= leaving.tokens
@@ -91,10 +91,10 @@ class KvCache:
 
     @property
     def next_expiry_s(self) -> float | None:
-        return min((leaving.until_s for leaving in self.held.values()), default=None)
+        return min((leaving.until_s for leaving in self.kept.values()), default=None)
 
     def expire(self, at_s: float) -> None:
-        for request_id in [key for key, leaving in self.held.items() if leaving.until_s <= at_s]:
+        for request_id in [key for key, leaving in self.kept.items() if leaving.until_s <= at_s]:
             self.let_go(request_id)
             self.expired += 1
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from . import language
+from . import generated_text
 
 _UNSET_COMPLETION_TOKENS = 16  # the API's default of max_tokens for /v1/completions
 _LONGEST_MADE_UP_OUTPUT = 512  # where the body does not say how long the output truly is
@@ -98,7 +98,7 @@ class Ask(msgspec.Struct, frozen=True):
     chat: bool
     stream: bool
     include_usage: bool
-    prompt: language.Prompt
+    prompt: generated_text.Prompt
     output_tokens: int
     finish: str
     priority: int = 0
@@ -133,7 +133,7 @@ def read_chat(data: bytes, model: str, max_model_len: int) -> Ask:
     if body.continue_final_message and body.add_generation_prompt:
         message = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
         raise RequestError(400, message, "continue_final_message")
-    prompt = language.of_chat([(m.role, _message_text(m)) for m in body.messages], body.continue_final_message)
+    prompt = generated_text.of_chat([(m.role, _message_text(m)) for m in body.messages], body.continue_final_message)
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     return _ask(body, True, prompt, limit, model, max_model_len)
 
@@ -148,16 +148,16 @@ def _decode(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
         raise RequestError(400, f"the body is not valid JSON: {error}") from None
 
 
-def _prompt(prompt: str | list[int | str | list[int]]) -> language.Prompt:
+def _prompt(prompt: str | list[int | str | list[int]]) -> generated_text.Prompt:
     only = prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else prompt
     if isinstance(only, str):
-        return language.of_text(only)
+        return generated_text.of_text(only)
     ids = only if isinstance(only, list) else prompt
     if not ids or any(type(item) is not int for item in ids):
         raise RequestError(400, "prompt must be one text or one list of token ids, and not empty", "prompt")
-    if not 0 <= min(ids) <= max(ids) <= language.LAST_ID:  # type: ignore[operator]  # whole numbers all
-        raise RequestError(400, f"a token id of the prompt is not within 0 and {language.LAST_ID}", "prompt")
-    return language.of_ids(ids)  # type: ignore[arg-type]
+    if not 0 <= min(ids) <= max(ids) <= generated_text.LAST_ID:  # type: ignore[operator]  # whole numbers all
+        raise RequestError(400, f"a token id of the prompt is not within 0 and {generated_text.LAST_ID}", "prompt")
+    return generated_text.of_ids(ids)  # type: ignore[arg-type]
 
 
 def _message_text(message: _ChatMessage) -> str:
@@ -169,7 +169,9 @@ def _message_text(message: _ChatMessage) -> str:
     return "".join(part["text"] for part in parts)
 
 
-def _ask(body: _Body, chat: bool, prompt: language.Prompt, limit: int | None, model: str, max_model_len: int) -> Ask:
+def _ask(
+    body: _Body, chat: bool, prompt: generated_text.Prompt, limit: int | None, model: str, max_model_len: int
+) -> Ask:
     if body.model != model:
         raise RequestError(404, f"The model `{body.model}` does not exist.", "model")
     if body.n not in (None, 1):
@@ -246,10 +248,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def _true_output_tokens(body: _Body, origin: int) -> int:
-    """How long the whole answer is, what the prompt has of it included: told by a replayed trace, else made up."""
-    told = (body.vllm_xargs or {}).get("sim_output_tokens")
-    if told is None:
+    """How long the whole answer is, what the prompt has of it included: given by a replayed trace, else made up."""
+    wanted = (body.vllm_xargs or {}).get("sim_output_tokens")
+    if wanted is None:
         return 1 + origin % _LONGEST_MADE_UP_OUTPUT
-    if type(told) is not int or told < 1:
+    if type(wanted) is not int or wanted < 1:
         raise RequestError(400, "vllm_xargs.sim_output_tokens must be a whole number of at least 1", "vllm_xargs")
-    return told
+    return wanted

@@ -49,12 +49,12 @@ class KvLinks:
 
 @dataclass(slots=True)
 class KvNetwork:
-    """One node's end of the side channel; engines are told apart by their instances' uid."""
+    """One node's end of the side channel; engines are distinguished by their instances' uid."""
 
     links: KvLinks
     is_neighbour: Callable[[str], bool]  # whether an engine is of this node
     _session: aiohttp.ClientSession | None = None
-    _errands: set[asyncio.Task[None]] = field(default_factory=set)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def link_to(self, engine_id: str | None) -> KvLink:
         """None: it is not known yet who will fetch."""
@@ -74,11 +74,11 @@ class KvNetwork:
     def let_go(self, host: str, port: int, request_id: str) -> None:
         """Sends word that a cache is not needed there any more; if that fails its lease ends it."""
         task = asyncio.get_running_loop().create_task(self._let_go(_url(host, port, request_id)))
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        for task in self._errands:
+        for task in self._tasks:
             task.cancel()
         if self._session is not None:
             await self._session.close()

@@ -19,10 +19,10 @@ from .batching import Batcher
 from .engine_transitions import Durations, Transition
 from .generation import Generation
 from .hand_over import Arriving, HandOver
+from .http_api import HttpApi
 from .request_reading import Ask, RequestError
 from .side_channel import KvNetwork, KvOffer, LoadFailed
 from .sim_metrics import EngineGauges, render
-from .surface import Surface
 
 _BLOCK_TOKENS = 16  # vLLM's
 
@@ -55,7 +55,7 @@ class SimInstance:
         self._gone = gone
         self._started_at_s = time.time()
         self._batcher: Batcher | None = None
-        self._surface = Surface(self)
+        self._http_api = HttpApi(self)
         self._runner: web.AppRunner | None = None
         self._address: tuple[str, int] = ("", 0)
         self._timer: tuple[float, asyncio.TimerHandle] | None = None  # when the batcher is looked at next
@@ -63,7 +63,7 @@ class SimInstance:
         self._transition_timer: asyncio.TimerHandle | None = None
         self._to_wake: set[str] = set()  # parts of an engine that sleeps, by vLLM's tags
         self._stable = asyncio.Event()  # it neither starts, falls asleep nor wakes
-        self._group.hold(spec.uid, self._on_clock)
+        self._group.allocate(spec.uid, self._on_clock)
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class SimInstance:
         now_s = time.monotonic()
         self._group.move_weights(now_s)
         self._runner = web.AppRunner(
-            self._surface.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.5
+            self._http_api.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.5
         )
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -101,12 +101,12 @@ class SimInstance:
     async def close(self) -> None:
         """Stops at once: what runs is cut off."""
         self.state = "stopped"
-        self._batcher = None  # requests that end from here on must not touch the GPUs: others may hold them
+        self._batcher = None  # requests that end from here on must not touch the GPUs: others may have them
         for timer in (self._timer and self._timer[1], self._transition_timer):
             if timer is not None:
                 timer.cancel()
         self._stable.set()
-        self._surface.close()
+        self._http_api.close()
         await asyncio.sleep(0)  # lets the handlers see it before the server cancels them
         self._group.release(time.monotonic())
         if self._runner is not None:
@@ -117,7 +117,7 @@ class SimInstance:
         detail = "" if self._transition is None else self._transition.doing(now_s)
         if self.state == "draining" and self._batcher is not None:
             batcher = self._batcher
-            detail = f"requests left: {batcher.running + batcher.waiting}, kept for others: {len(batcher.cache.held)}"
+            detail = f"requests left: {batcher.running + batcher.waiting}, kept for others: {len(batcher.cache.kept)}"
         elif self.state == "sleeping" and not detail:
             detail = f"sleeps at level {self.sleep_level}"
         return InstanceStatus(
@@ -191,12 +191,12 @@ class SimInstance:
         self._group.sleep(time.monotonic())
 
     async def sleep(self, level: int, mode: str) -> None:
-        await self._reach(lambda: self.fall_asleep(level, mode))
+        await self._carry_out(lambda: self.fall_asleep(level, mode))
 
     async def wake(self, tags: Sequence[str]) -> None:
-        await self._reach(lambda: self.wake_up(tags))
+        await self._carry_out(lambda: self.wake_up(tags))
 
-    async def _reach(self, begin: Callable[[], None]) -> None:
+    async def _carry_out(self, begin: Callable[[], None]) -> None:
         try:
             begin()
         except Busy as error:

@@ -21,7 +21,7 @@ from pools.access import audit
 from pools.access.audit import Actor
 from pools.access.rights import everywhere, require
 from pools.models import Partition, Pool, RequestClass, Service
-from pools.services import ensure_pools
+from pools.writes import ensure_pools
 from scheduler.control import service_policy
 from scheduler.operations.configure import consequences, registry, row_limits
 from scheduler.operations.configure.registry import Owned

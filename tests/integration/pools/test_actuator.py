@@ -89,7 +89,7 @@ def test_clock_returns_when_the_agent_goes_away_or_hangs(
     process.wait(5.0)
 
 
-def test_clock_returns_when_the_actuator_is_told_to_end(actuator: ActuatorProcess, boards: Boards) -> None:
+def test_clock_returns_when_the_actuator_has_to_end(actuator: ActuatorProcess, boards: Boards) -> None:
     process = agent(actuator, boards)
     assert actuator.stop(signal.SIGTERM) == 0, actuator.log()
     assert boards.locked_mhz(0) == 0
@@ -223,8 +223,8 @@ def test_agent_says_that_it_only_measures_until_the_actuator_is_there(
             wire.desired_key(node), wire.encode(wire.DesiredNode(node, 1, time.time(), [], wire.ClockPolicy()))
         )
         eventually(lambda: (now := state()) and "no clock actuator" in now.measure_only, 30.0, "word of it")
-        told: Any = eventually(lambda: (now := state()) and now.notices and now, 10.0, "notice of the meters")
-        assert told.notices == [f"{boards.uuid(1)} does not tell: temperature"]
+        noticed: Any = eventually(lambda: (now := state()) and now.notices and now, 10.0, "notice of the meters")
+        assert noticed.notices == [f"{boards.uuid(1)} does not tell: temperature"]
         actuator.start()
         eventually(lambda: (now := state()) and now.measure_only == "", 10.0, "clocks")
         entries: Any = redis_client.xrange(wire.BATCH_STREAM)

@@ -22,7 +22,7 @@ from greenserve.commands.node import node as node_command
 from pools.access.audit import Actor
 from pools.models import AuditEntry, Cluster, Gpu, JoinToken, Node, Site
 from pools.registration import join_tokens
-from pools.services import hash_secret
+from pools.writes import hash_secret
 from tests.fakes.nvml import Boards, library
 from tests.fakes.simnode import ROOT
 
@@ -134,7 +134,7 @@ def test_command_joins_and_says_what_to_run(live_server, redis_client, boards: B
     assert "Driver 570.00.01, 2 GPUs:" in done.stdout
     assert "0  A100-80GB, 86 GB, 210 to 1410 MHz, 400 W, 12 NVLinks  GPU-00000000" in done.stdout
     assert "MIG, 2 instances" in done.stdout
-    assert "Joined oslo/main as node box-1. It is metered; no plan reckons with it yet." in done.stdout
+    assert "Joined oslo/main as node box-1. It is metered; no plan counts on it yet." in done.stdout
     assert "But " not in done.stdout  # the tests' Redis is on this machine
     assert f"--allow-uid {os.getuid()} " in done.stdout
     kept = tmp_path / "var" / "node-box-1.env"

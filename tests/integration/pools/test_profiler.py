@@ -16,9 +16,9 @@ from core.engine.profiles import load_profiles
 from core.policy.dynamo_classes import request_classes
 from pools.agent.devices.sim import SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
 from pools.agent.http_client import HttpClient
-from pools.profiler.drive import Effort
+from pools.profiler.measurements import Effort
 from pools.profiler.plan_runner import Progress
-from pools.profiler.session import Found, Node, Order, profile
+from pools.profiler.session import Found, Order, ProfiledNode, profile
 from tests.fakes.simnode import ROOT, SimnodeProcess, eventually
 
 QUICK = Effort(repeats=1, window_s=0.8, bisections=0, prefills_s=0.2, idle_s=0.3)
@@ -40,10 +40,10 @@ def quick(out: Path, **changes: object) -> Order:
 
 def run(order: Order, simnode: SimnodeProcess) -> tuple[list[Found], list[Progress]]:
     client = HttpClient(simnode.url, 5.0)
-    told: list[Progress] = []
-    node = Node(SimGpuMeter(client), SimFrequencyActuator(client), SimInstanceRuntime(client))
+    progress: list[Progress] = []
+    node = ProfiledNode(SimGpuMeter(client), SimFrequencyActuator(client), SimInstanceRuntime(client))
     try:
-        return asyncio.run(profile(order, node, told.append)), told
+        return asyncio.run(profile(order, node, progress.append)), progress
     finally:
         client.close()
 
@@ -51,14 +51,14 @@ def run(order: Order, simnode: SimnodeProcess) -> tuple[list[Found], list[Progre
 @pytest.fixture(scope="module")
 def profiled(simnode: SimnodeProcess, tmp_path_factory: pytest.TempPathFactory) -> tuple[Order, Found, list[Progress]]:
     order = quick(tmp_path_factory.mktemp("profile") / "p.csv")
-    ((found,), told) = run(order, simnode)
-    return order, found, told
+    ((found,), progress) = run(order, simnode)
+    return order, found, progress
 
 
 def test_the_profile_is_the_engine_model_when_the_engine_is_simulated(
     simnode: SimnodeProcess, profiled: tuple[Order, Found, list[Progress]]
 ) -> None:
-    order, found, told = profiled
+    order, found, progress = profiled
     assert not found.missed
     # Spans of half a second, on a machine that may do other things: they are within 1 % where it does not. Prompts
     # take 15 ms, less than a busy client may need to send the next one.
@@ -67,7 +67,7 @@ def test_the_profile_is_the_engine_model_when_the_engine_is_simulated(
         assert errors.time_mape < bar
         assert errors.watts_mape is not None
         assert errors.watts_mape < bar
-    assert (told[0].done, told[-1].done, told[-1].total) == (0, 5, 5)
+    assert (progress[0].done, progress[-1].done, progress[-1].total) == (0, 5, 5)
     assert load_profiles(order.out) == (found.outcome.profile,)
     assert found.outcome.profile.origin.endswith("watts by the GPUs' counters")
     assert order.beside(".svg").read_text().startswith("<svg ")
@@ -96,8 +96,8 @@ def test_nothing_is_measured_again_when_all_of_it_is_in_the_journal(
 ) -> None:
     order, found, _ = profiled
     done = order.beside(".journal").read_text()
-    ((again,), told) = run(order, simnode)
-    assert len(told) == 1, "all of it is in the journal"
+    ((again,), progress) = run(order, simnode)
+    assert len(progress) == 1, "all of it is in the journal"
     assert again.outcome.profile == found.outcome.profile
     assert order.beside(".journal").read_text() == done
 

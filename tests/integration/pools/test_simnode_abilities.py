@@ -120,7 +120,7 @@ async def test_two_engines_write_what_one_would_when_a_request_is_split(node: No
     rest = await node.complete(second, prompt=prompt, max_tokens=20 - split, kv_transfer_params=params)
     assert choice["text"] + rest["choices"][0]["text"] == whole["choices"][0]["text"]
     assert rest["usage"]["prompt_tokens"] == begun["usage"]["prompt_tokens"] + split
-    await node.until(lambda: not node.node._instances["a"]._batcher.cache.held)  # type: ignore[union-attr]
+    await node.until(lambda: not node.node._instances["a"]._batcher.cache.kept)  # type: ignore[union-attr]
     seen = await node.metrics(second)
     assert seen['vllm:prompt_tokens_by_source_total{,source="external_kv_transfer"}'] == params["remote_num_tokens"]
     assert seen["vllm:nixl_xfer_time_seconds_count{}"] == 1
@@ -331,7 +331,7 @@ async def test_sleeping_engine_ends_and_its_parked_requests_too_when_it_is_drain
 # -- drain and shadows -----------------------------------------------------------------------------
 
 
-async def test_client_is_told_when_to_come_back_when_an_engine_drains(node: Node) -> None:
+async def test_client_learns_when_to_come_back_when_an_engine_drains(node: Node) -> None:
     url = await node.start("a", 0)
     running = asyncio.create_task(node.complete(url, max_tokens=60))
     await asyncio.sleep(0.1)

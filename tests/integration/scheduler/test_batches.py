@@ -29,7 +29,7 @@ from greenserve import env
 from pools import demo, wire
 from pools.gateway.server import Config, GatewayServer
 from pools.models import ApiKey, Service, Site, Tenant
-from pools.services import hash_secret, register_key
+from pools.writes import hash_secret, register_key
 from scheduler.batches import batch_keys, batch_runner, lifecycle, planning, tenant_files
 from scheduler.batches.input_lines import ENDPOINTS
 from scheduler.batches.sending import GatewaySender, LineOutcome, Request

@@ -13,7 +13,7 @@ from core.ports import EngineLimits
 from core.types import Loop, Mode, PoolKey
 from pools import wire
 from pools.models import Instance, InstanceGpu, Node, Partition, Pool, Profile, RequestClass, Service, Site
-from pools.services import ensure_partition, ensure_pools
+from pools.writes import ensure_partition, ensure_pools
 from scheduler import selectors, tasks
 from scheduler.control import epochs, service_policy
 from scheduler.control.recordings import replay

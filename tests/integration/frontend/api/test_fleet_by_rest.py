@@ -14,7 +14,7 @@ from pools.access import people
 from pools.access.audit import Actor
 from pools.access.rights import Right
 from pools.models import Gpu, Node, Pool, Service
-from pools.services import find_key
+from pools.writes import find_key
 
 SCRIPT = ROOT / "scripts" / "fleet_by_rest.py"
 

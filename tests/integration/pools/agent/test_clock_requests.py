@@ -15,8 +15,8 @@ from django.conf import settings
 from pools import wire
 from pools.agent.app import AgentThread, Bell
 from pools.agent.clocks.clock_requests import ClockListener, ClockRequests
-from pools.agent.link import redis_url
 from pools.agent.loop import PERIOD_S, AgentLoop
+from pools.agent.redis_link import redis_url
 from tests.fakes.agent import redis_server
 from tests.fakes.node import (
     FakeEngineMetrics,

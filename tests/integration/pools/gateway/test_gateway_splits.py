@@ -48,7 +48,9 @@ class Pair:
         self.fleet.policy = wire.RequestPolicy(**policy)
         self.server.fleet.apply(self.fleet.fleet(), self.fleet.states(), time.time(), time.monotonic())
 
-    async def told(self, body: dict[str, Any], path: str = "/v1/completions", **headers: str) -> list[dict[str, Any]]:
+    async def events_of(
+        self, body: dict[str, Any], path: str = "/v1/completions", **headers: str
+    ) -> list[dict[str, Any]]:
         """The events of a stream; each whole line must be JSON or the end marker, which comes last."""
         body = {"model": MODEL, "stream": True, "ignore_eos": True, "stream_options": {"include_usage": True}} | body
         url = f"http://127.0.0.1:{self.server.port}{path}"
@@ -107,7 +109,7 @@ def check(events: list[dict[str, Any]], tokens: int) -> None:
     assert roles.count("assistant") <= 1
 
 
-STORY = 120  # tokens: a second and more, in which an engine can die
+LONG_ANSWER_TOKENS = 120  # a second and more, in which an engine can die
 LONG_TEXT = "tell me all about the weather in the north " * 40
 PROMPTS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"prompt": LONG_TEXT}),
@@ -118,14 +120,14 @@ PROMPTS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("split", ["prompt", "any"])
 @pytest.mark.parametrize(("path", "prompt"), PROMPTS)
-async def test_split_request_reads_as_one_engine_would_have_told_it(
+async def test_split_request_reads_as_one_engine_would_have_written_it(
     pair: Pair, split: str, path: str, prompt: dict[str, Any]
 ) -> None:
     body = prompt | {"max_tokens": 60}
-    whole = await pair.told(body, path)
+    whole = await pair.events_of(body, path)
     before = await pair.served()
     pair.follow(split=split)
-    parts = await pair.told(body, path)
+    parts = await pair.events_of(body, path)
     assert written(parts) == written(whole)
     check(parts, 60)
     assert parts[-1]["usage"] == whole[-1]["usage"]
@@ -138,7 +140,7 @@ async def test_split_request_reads_as_one_engine_would_have_told_it(
 
 async def test_cache_is_handed_over_and_not_computed_again(pair: Pair) -> None:
     pair.follow(split="prompt")
-    await pair.told({"prompt": LONG_TEXT, "max_tokens": 30})
+    await pair.events_of({"prompt": LONG_TEXT, "max_tokens": 30})
     computed = []
     for url in pair.urls:
         metrics = await pair.node.metrics(url)
@@ -154,16 +156,16 @@ async def test_cache_is_handed_over_and_not_computed_again(pair: Pair) -> None:
 async def test_client_is_served_whole_when_there_is_only_one_engine(pair: Pair) -> None:
     pair.fleet.urls = pair.urls[:1]
     pair.follow(split="any")
-    check(await pair.told({"prompt": LONG_TEXT, "max_tokens": 20}), 20)
+    check(await pair.events_of({"prompt": LONG_TEXT, "max_tokens": 20}), 20)
     assert pair.row().route_reason != ""
     assert not pair.row().route_reason.startswith("split")
 
 
 @pytest.mark.parametrize("dies", ["a", "b"])
-async def test_story_goes_on_when_either_engine_of_a_split_dies(pair: Pair, dies: str) -> None:
-    whole = await pair.told({"prompt": LONG_TEXT, "max_tokens": STORY})
+async def test_response_goes_on_when_either_engine_of_a_split_dies(pair: Pair, dies: str) -> None:
+    whole = await pair.events_of({"prompt": LONG_TEXT, "max_tokens": LONG_ANSWER_TOKENS})
     pair.follow(split="any")
-    task = asyncio.create_task(pair.told({"prompt": LONG_TEXT, "max_tokens": STORY}))
+    task = asyncio.create_task(pair.events_of({"prompt": LONG_TEXT, "max_tokens": LONG_ANSWER_TOKENS}))
     number = str("ab".index(dies))
     await pair.node.until(
         lambda: any(s.begun for i in pair.server.fleet.instances() if i.uid.endswith(number) for s in i.slots)
@@ -171,14 +173,14 @@ async def test_story_goes_on_when_either_engine_of_a_split_dies(pair: Pair, dies
     await pair.node.call("DELETE", f"/instances/{dies}")
     events = await task
     assert written(events) == written(whole)
-    check(events, STORY)
+    check(events, LONG_ANSWER_TOKENS)
     assert pair.row().status == "ok"
 
 
 async def test_deterministic_request_goes_on_elsewhere_when_its_engine_dies_and_it_asked_for_that(pair: Pair) -> None:
-    body = {"prompt": LONG_TEXT, "max_tokens": STORY, "temperature": 0}
-    whole = await pair.told(body)
-    task = asyncio.create_task(pair.told(body, **{"x-greenserve-continue": "true"}))
+    body = {"prompt": LONG_TEXT, "max_tokens": LONG_ANSWER_TOKENS, "temperature": 0}
+    whole = await pair.events_of(body)
+    task = asyncio.create_task(pair.events_of(body, **{"x-greenserve-continue": "true"}))
 
     def begun() -> str | None:
         return next(
@@ -189,9 +191,9 @@ async def test_deterministic_request_goes_on_elsewhere_when_its_engine_dies_and_
     await pair.node.call("DELETE", f"/instances/{'ab'[int(str(begun())[-1])]}")
     events = await task
     assert written(events) == written(whole)
-    check(events, STORY)
+    check(events, LONG_ANSWER_TOKENS)
     row = pair.row()
-    assert (row.status, row.attempts, row.output_tokens) == ("ok", 2, STORY)
+    assert (row.status, row.attempts, row.output_tokens) == ("ok", 2, LONG_ANSWER_TOKENS)
 
 
 async def test_continuation_is_refused_when_another_engine_would_write_something_else(pair: Pair) -> None:

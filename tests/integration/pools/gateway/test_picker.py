@@ -126,7 +126,7 @@ async def real_envoy(folder: Path, picker_port: int, request_mode: str, response
 @pytest.mark.parametrize(
     ("request_mode", "response_mode"), [(DUPLEX, DUPLEX), ("BUFFERED", "BUFFERED"), ("BUFFERED", "STREAMED")]
 )
-async def test_a_real_envoy_sends_where_it_is_told_and_every_request_leaves_a_row(
+async def test_a_real_envoy_sends_where_the_picker_says_and_every_request_leaves_a_row(
     tmp_path: Path, redis_client: redis.Redis, engine: FakeEngine, request_mode: str, response_mode: str
 ) -> None:
     publish(redis_client, engine)

@@ -79,9 +79,9 @@ def test_only_the_own_clocks_return_when_a_connection_goes(leases: Leases, clock
 
 def test_held_clock_is_refused_to_others_but_not_to_the_same_process(leases: Leases, clocks: FakeClocks) -> None:
     leases.lock(*AGENT, ["GPU-a"], 705.0, 5.0, 0.0)
-    with pytest.raises(RetryableError, match="held by process 100"):
+    with pytest.raises(RetryableError, match="locked by process 100"):
         leases.lock(*OTHER, ["GPU-a"], 210.0, 5.0, 1.0)
-    with pytest.raises(RetryableError, match="held by process 100"):
+    with pytest.raises(RetryableError, match="locked by process 100"):
         leases.reset(*OTHER, ["GPU-a"], 1.0)
     leases.lock(3, AGENT[1], ["GPU-a"], 210.0, 5.0, 1.0)  # the same process, connected again
     leases.leave(AGENT[0], 2.0)

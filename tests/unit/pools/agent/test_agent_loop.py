@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from core.ports import RetryableError
-from pools.agent.link import BadDesired, LinkError
+from pools.agent.batch_outbox import LIMIT, Outbox
 from pools.agent.loop import AgentLoop
-from pools.agent.outbox import LIMIT, Outbox
+from pools.agent.redis_link import BadDesired, LinkError
 from pools.wire import AgentState, InstanceState
 from tests.fakes.node import (
     FakeEngineMetrics,
@@ -193,10 +193,10 @@ def test_instances_are_failed_not_gone_when_the_runtime_does_not_answer() -> Non
 
 def test_failed_start_is_reported_with_its_reason_when_the_runtime_refuses() -> None:
     bench = Bench()
-    bench.runtime.start_errors = [RetryableError("G0 is held by instance z")]
+    bench.runtime.start_errors = [RetryableError("G0 is allocated to instance z")]
     bench.link.desired_node = desired_node(desired_instance("a"))
     instance = only(bench.tick())
-    assert (instance.state, instance.detail) == ("starting", "G0 is held by instance z (attempt 1)")
+    assert (instance.state, instance.detail) == ("starting", "G0 is allocated to instance z (attempt 1)")
 
 
 def test_engine_is_reported_unknown_when_it_cannot_be_measured() -> None:

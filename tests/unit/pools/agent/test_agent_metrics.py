@@ -35,7 +35,8 @@ def instance(uid: str, state: str) -> InstanceState:
 def test_page_shows_the_last_tick_in_base_units():
     board = Board("n1")
     board.picture = Picture(
-        at_s=100.0, took_s=0.02, ticks=7, gpus=(GPU, UNKNOWN), instances=[instance("a", "ready")], held={"GPU-1": "a"},
+        at_s=100.0, took_s=0.02, ticks=7, gpus=(GPU, UNKNOWN), instances=[instance("a", "ready")],
+        allocated={"GPU-1": "a"},
         dropped_batches=2,
     )  # fmt: skip
     found = scraped(board)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from core.ports import PermanentError
-from pools.agent.link import LinkError
 from pools.agent.loop import AgentLoop
 from pools.agent.real_node import MeasuredNode
+from pools.agent.redis_link import LinkError
 from pools.wire import AgentState
 from tests.fakes.node import (
     FakeEngineMetrics,

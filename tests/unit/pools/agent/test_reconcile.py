@@ -80,7 +80,7 @@ def test_endings_come_before_starts_when_gpus_change_hands() -> None:
 
 def test_start_backs_off_when_it_keeps_failing() -> None:
     bench = Bench()
-    bench.runtime.start_errors = [RetryableError("GPU is held")] * 100
+    bench.runtime.start_errors = [RetryableError("GPU is allocated")] * 100
     starts_s = []
     for _ in range(130):
         before = len(bench.runtime.calls)
@@ -92,7 +92,7 @@ def test_start_backs_off_when_it_keeps_failing() -> None:
     assert set(gaps[5:]) == {LONGEST_BACKOFF_S}
     trouble = bench.reconciler.trouble("a")
     assert trouble is not None
-    assert (trouble.state, trouble.detail) == ("starting", "GPU is held")
+    assert (trouble.state, trouble.detail) == ("starting", "GPU is allocated")
 
 
 def test_trouble_is_forgotten_when_the_engine_becomes_ready() -> None:

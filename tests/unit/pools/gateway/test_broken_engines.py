@@ -208,8 +208,8 @@ async def test_stream_is_passed_on_as_it_is_when_its_events_make_no_sense(
 ) -> None:
     bench = await start()
     engine = await broken(bench)
-    told = chunk(TOKEN) + chunk(event) + chunk(b"data: [DONE]\n\n")
-    engine.answer, engine.ends = STREAM_HEAD + told + b"0\r\n\r\n", False
+    events = chunk(TOKEN) + chunk(event) + chunk(b"data: [DONE]\n\n")
+    engine.answer, engine.ends = STREAM_HEAD + events + b"0\r\n\r\n", False
     async with bench.post(completion(stream=True)) as response:
         assert await response.read() == TOKEN + event + b"data: [DONE]\n\n"
     row = await bench.row()
@@ -239,12 +239,12 @@ async def test_everything_arrives_when_the_engine_sends_drop_by_drop(start: Star
     bench = await start(timeouts=Timeouts(first_byte_s=5.0, whole_response_s=5.0, idle_s=5.0))
     engine = await broken(bench)
     body = b'{"choices":[],"usage":{"prompt_tokens":300,"completion_tokens":1}}'
-    told = TOKEN + b"data: [DONE]\n\n"
+    events = TOKEN + b"data: [DONE]\n\n"
     whole = HEAD + b"content-length: %d\r\n\r\n%b" % (len(body), body)
-    engine.answer = STREAM_HEAD + chunk(told) + b"0\r\n\r\n" if stream else whole
+    engine.answer = STREAM_HEAD + chunk(events) + b"0\r\n\r\n" if stream else whole
     engine.step, engine.pace_s, engine.ends = 1, 0.001, False
     async with bench.post(completion(stream=stream)) as response:
-        assert await response.read() == (told if stream else body)
+        assert await response.read() == (events if stream else body)
     assert (await bench.row()).status == "ok"
 
 

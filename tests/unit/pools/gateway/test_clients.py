@@ -128,8 +128,8 @@ async def test_answer_is_the_engines_own_when_a_benchmark_client_asks(
     exchange: dict[str, str], relayed: Relayed
 ) -> None:
     got_head, got = split(await sent(relayed.bench.server.port, exchange["request"].encode("latin-1")))
-    head, told = split(relayed.engine.answer)
-    assert got == told, "every byte of every event, and so every field"
+    head, original = split(relayed.engine.answer)
+    assert got == original, "every byte of every event, and so every field"
     assert got_head.startswith(b"HTTP/1.1 200 OK\r\n")
     kind = re.compile(rb"content-type: ([^\r]+)")
     assert kind.search(got_head)[1] == kind.search(head)[1]  # type: ignore[index]
@@ -158,7 +158,7 @@ async def test_usage_is_kept_from_clients_that_do_not_ask_for_it_when_vllm_tells
     await engine.stop()
 
 
-async def test_models_are_told_as_vllm_does_when_a_benchmark_client_looks(start: Start) -> None:
+async def test_models_are_listed_as_vllm_does_when_a_benchmark_client_looks(start: Start) -> None:
     """`vllm bench serve` without `--model` takes the first model's `id` and, for its tokenizer, `root`."""
     bench = await start()
     serve_tiny(bench)

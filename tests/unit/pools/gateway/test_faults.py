@@ -1,4 +1,4 @@
-"""Engines that refuse, die, hang or say no; clients that leave or do not read; a gateway that is told to stop."""
+"""Engines that refuse, die, hang or say no; clients that leave or do not read; a gateway that has to stop."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_stream_is_cut_when_the_engine_goes_silent_midway(start: Start) ->
 
 @BOTH
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-async def test_engine_is_told_at_once_when_the_client_leaves(bench: Bench, stream: bool, path: str) -> None:
+async def test_engine_hears_at_once_when_the_client_leaves(bench: Bench, stream: bool, path: str) -> None:
     bench.engine.tokens, bench.engine.pace_s = 1000, 0.02
     body = completion(stream=stream)
     if "chat" in path:

@@ -86,7 +86,7 @@ async def test_replay_goes_on_when_the_gateway_restarts(bench: Bench, tmp_path: 
     await second.stop()
 
 
-async def test_replay_ends_early_when_told_to_stop_or_cancelled(bench: Bench) -> None:
+async def test_replay_ends_early_when_stopped_or_cancelled(bench: Bench) -> None:
     endless = (TraceRequest(n * 0.01, 5, 3) for n in itertools.count())
     stop = asyncio.Event()
     running = asyncio.create_task(replay(endless, bench.url, KEYS, MODEL, stop=stop))

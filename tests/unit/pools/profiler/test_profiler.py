@@ -12,13 +12,13 @@ from core.engine.profiles import Point, load_profiles, write_profile
 from core.policy.dynamo_classes import request_classes
 from core.types import Limits
 from pools.load_generator import Seen
-from pools.profiler.drive import SeenRequests, mean_watts, saturation
+from pools.profiler.counter_watch import CounterSeries, Log
+from pools.profiler.measurements import SeenRequests, mean_watts, saturation
 from pools.profiler.plan import DECODE, PREFILL, Bounds, RateSearch, loads, sweep
 from pools.profiler.profile_picture import profile_svg
 from pools.profiler.profiling_journal import Journal, JournalError
 from pools.profiler.result import evaluate, hull, words
 from pools.profiler.session import whole
-from pools.profiler.watch import Log, Series
 
 HEAD = {"model": "tiny", "gpu": "CPU", "tps": [1]}
 
@@ -94,11 +94,11 @@ def test_a_journal_is_refused_when_it_is_of_another_run(tmp_path: Path) -> None:
 
 
 def test_a_counter_is_read_between_its_readings_when_time_passes_evenly() -> None:
-    series = Series([1.0, 2.0, 4.0], [10.0, 20.0, 60.0])
+    series = CounterSeries([1.0, 2.0, 4.0], [10.0, 20.0, 60.0])
     assert series.value_at(3.0) == 40.0
     assert series.time_of(40.0) == 3.0
     assert series.value_at(4.5) is None
-    assert Series().value_at(1.0) is None
+    assert CounterSeries().value_at(1.0) is None
 
 
 def test_a_batch_is_left_out_when_not_every_clock_has_it() -> None:
@@ -128,7 +128,7 @@ def test_a_rate_is_too_high_when_a_limit_is_broken_or_the_queue_grows() -> None:
 
 
 def test_power_is_of_the_span_alone_when_its_own_readings_tell_it() -> None:
-    log = Log(energy_j=Series([0.0, 1.0, 1.2, 1.4, 1.6, 2.5], [0.0, 100.0, 180.0, 260.0, 340.0, 400.0]))
+    log = Log(energy_j=CounterSeries([0.0, 1.0, 1.2, 1.4, 1.6, 2.5], [0.0, 100.0, 180.0, 260.0, 340.0, 400.0]))
     assert mean_watts(log, 0.9, 1.7) == pytest.approx(400.0), "not the 100 W before, nor the 67 W after"
     assert mean_watts(log, 0.2, 0.8) == pytest.approx(100.0), "no reading inside: by those around"
     assert mean_watts(log, 2.0, 3.0) is None

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.under_load import Stretch, fit, measure_under_load
 from core.ports import PermanentError
 from core.simulator.workload import TraceRequest
-from pools.profiler.drive import Engine
+from pools.profiler.measurements import EngineEndpoint
 
 BASE_S, PREFILL_S, DECODE_S = 3e-3, 2e-5, 1e-4
 
@@ -74,4 +74,4 @@ def bare_engine() -> Iterator[str]:
 
 def test_missing_counters_are_named_when_an_engine_lacks_them(bare_engine: str) -> None:
     with pytest.raises(PermanentError, match=r"does not count .*iteration_tokens_total_count"):
-        asyncio.run(measure_under_load(Engine(bare_engine, "m"), [TraceRequest(0.0, 10, 2)], settle_s=0.0))
+        asyncio.run(measure_under_load(EngineEndpoint(bare_engine, "m"), [TraceRequest(0.0, 10, 2)], settle_s=0.0))

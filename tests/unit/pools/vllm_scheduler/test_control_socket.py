@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 
 from pools.vllm_scheduler import control_socket
-from pools.vllm_scheduler.control_socket import LONGEST_LINE, ControlSocket, Desk
+from pools.vllm_scheduler.control_socket import LONGEST_LINE, ControlSocket, SchedulerControl
 from pools.vllm_scheduler.scheduler_settings import Most, Settings
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk(Settings(), Most(2048, 64))
+def control() -> SchedulerControl:
+    return SchedulerControl(Settings(), Most(2048, 64))
 
 
 @pytest.fixture
-def path(desk: Desk, tmp_path: Path) -> Iterator[Path]:
+def path(control: SchedulerControl, tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "scheduler.sock"
-    server = ControlSocket(str(path), desk)
+    server = ControlSocket(str(path), control)
     yield path
     server.close()
     assert not path.exists()
@@ -44,17 +44,17 @@ def ask(path: Path, *messages: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data.splitlines()]
 
 
-def test_settings_are_told_and_changed_when_asked(path: Path, desk: Desk) -> None:
-    before = desk.settings
+def test_settings_are_shown_and_changed_when_asked(path: Path, control: SchedulerControl) -> None:
+    before = control.settings
     found = ask(path, b'{"op":"get"}', b'{"op":"set","order":"llf","itl_limit_s":0.05}', b'{"op":"stats"}')
     assert [answer["ok"] for answer in found] == [True] * 3
     assert found[0]["settings"]["order"] == "vllm"
     assert found[0]["most"] == {"max_num_batched_tokens": 2048, "max_num_seqs": 64}
-    assert found[1]["settings"] == desk.settings.to_json()
-    assert (desk.settings.order, desk.settings.itl_limit_s) == ("llf", 0.05)
-    assert desk.settings is not before
+    assert found[1]["settings"] == control.settings.to_json()
+    assert (control.settings.order, control.settings.itl_limit_s) == ("llf", 0.05)
+    assert control.settings is not before
     ask(path, b'{"op":"set","itl_limit_s":null}')
-    assert desk.settings.itl_limit_s is None
+    assert control.settings.itl_limit_s is None
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_settings_are_told_and_changed_when_asked(path: Path, desk: Desk) -> Non
     ],
 )
 def test_bad_message_is_answered_with_what_is_wrong_and_changes_nothing(
-    path: Path, desk: Desk, message: bytes, says: str
+    path: Path, control: SchedulerControl, message: bytes, says: str
 ) -> None:
-    before = desk.settings
+    before = control.settings
     bad, good = ask(path, message, b'{"op":"get"}')
     assert not bad["ok"]
     assert says in bad["error"]
     assert good["ok"]
-    assert desk.settings is before
+    assert control.settings is before
 
 
 def test_message_without_an_end_is_refused_when_it_gets_too_long(path: Path) -> None:
@@ -110,21 +110,21 @@ def test_only_its_own_user_may_connect(path: Path) -> None:
     assert stat.S_IMODE(os.lstat(path).st_mode) == 0o600
 
 
-def test_path_of_a_killed_engine_is_taken_over_and_a_live_one_is_not(desk: Desk, tmp_path: Path) -> None:
+def test_path_of_a_killed_engine_is_taken_over_and_a_live_one_is_not(control: SchedulerControl, tmp_path: Path) -> None:
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(path))
-    server = ControlSocket(str(path), desk)
+    server = ControlSocket(str(path), control)
     try:
         with pytest.raises(FileExistsError, match="another engine listens"):
-            ControlSocket(str(path), desk)
+            ControlSocket(str(path), control)
         assert ask(path, b'{"op":"get"}')[0]["ok"]
     finally:
         server.close()
         server.close()
     path.write_text("no socket")
     with pytest.raises(FileExistsError, match="is no socket"):
-        ControlSocket(str(path), desk)
+        ControlSocket(str(path), control)
     with pytest.raises(ValueError, match="use a shorter folder"):
-        ControlSocket(str(tmp_path / ("x" * 120)), desk)
+        ControlSocket(str(tmp_path / ("x" * 120)), control)
     assert not any(thread.name.startswith("greenserve-scheduler") for thread in threading.enumerate())

@@ -6,18 +6,18 @@ import random
 
 import pytest
 
-from pools.vllm_scheduler.step_times import ENOUGH_STEPS, Load, StepTimes, pairs
+from pools.vllm_scheduler.step_times import ENOUGH_STEPS, StepLoad, StepTimes, pairs
 
 
-def truth_s(load: Load, speed: float = 1.0) -> float:
+def truth_s(load: StepLoad, speed: float = 1.0) -> float:
     own = 0.008 + 60e-6 * load.prompt_tokens + 2e-9 * load.pairs + 150e-6 * load.decodes + 30e-9 * load.context_tokens
     return own / speed
 
 
-def some_load(rng: random.Random) -> Load:
+def some_load(rng: random.Random) -> StepLoad:
     decodes = rng.randrange(0, 64)
     tokens = rng.choice([0, 0, 64, 256, 1024, 2048])
-    return Load(tokens, pairs(tokens, rng.randrange(0, 4096)), decodes, decodes * rng.randrange(100, 3000))
+    return StepLoad(tokens, pairs(tokens, rng.randrange(0, 4096)), decodes, decodes * rng.randrange(100, 3000))
 
 
 def taught(steps: int, noise: float = 0.0, speed: float = 1.0, times: StepTimes | None = None) -> StepTimes:
@@ -35,7 +35,7 @@ def test_budget_is_full_when_too_little_has_been_seen() -> None:
     assert times.prompt_budget(10, 1000, 0, 0.001, 2048) == 2048
     only_decodes = StepTimes()
     for _ in range(200):
-        only_decodes.observe(Load(0, 0.0, 8, 800), 0.01)
+        only_decodes.observe(StepLoad(0, 0.0, 8, 800), 0.01)
     assert only_decodes.prompt_budget(10, 1000, 0, 0.001, 2048) == 2048
 
 
@@ -51,7 +51,7 @@ def test_fit_predicts_within_a_few_percent_when_times_are_noisy() -> None:
 def test_step_keeps_the_limit_and_uses_it_when_the_budget_is_taken(limit_s: float) -> None:
     times = taught(600)
     budget = times.prompt_budget(16, 16_000, 512, limit_s, 100_000)
-    full = Load(budget, pairs(budget, 512), 16, 16_000)
+    full = StepLoad(budget, pairs(budget, 512), 16, 16_000)
     assert truth_s(full) <= limit_s
     assert truth_s(full) == pytest.approx(limit_s / 1.05, rel=0.05)
 
@@ -65,17 +65,17 @@ def test_budget_shrinks_when_the_clock_falls() -> None:
     before = times.prompt_budget(16, 16_000, 0, 0.05, 2048)
     taught(300, speed=0.5, times=times)
     after = times.prompt_budget(16, 16_000, 0, 0.05, 2048)
-    load = Load(after, pairs(after, 0), 16, 16_000)
+    load = StepLoad(after, pairs(after, 0), 16, 16_000)
     assert after < before
     assert truth_s(load, 0.5) <= 0.05
 
 
 def test_stall_teaches_little_but_another_engine_is_learned() -> None:
     times = taught(600)
-    load = Load(256, pairs(256, 0), 8, 800)
+    load = StepLoad(256, pairs(256, 0), 8, 800)
     before_s = times.predict_s(load)
     for _ in range(8):
-        times.observe(Load(0, 0.0, 8, 800), 5.0)
+        times.observe(StepLoad(0, 0.0, 8, 800), 5.0)
         taught(20, times=times)
     assert times.predict_s(load) == pytest.approx(before_s, rel=0.5)
     taught(600, speed=30.0, times=times)
@@ -85,11 +85,12 @@ def test_stall_teaches_little_but_another_engine_is_learned() -> None:
 def test_prompts_are_learned_when_none_so_long_has_come_before() -> None:
     times = StepTimes()
     for n in range(100):
-        load = Load(16 if n % 8 == 0 else 0, 128.0 if n % 8 == 0 else 0.0, 4, 400)
+        load = StepLoad(16 if n % 8 == 0 else 0, 128.0 if n % 8 == 0 else 0.0, 4, 400)
         times.observe(load, 0.002)
     for n in range(100):
         times.observe(
-            Load(1500, pairs(1500, 0), 4, 400) if n % 4 == 0 else Load(0, 0.0, 4, 400), 0.06 - 0.058 * (n % 4 > 0)
+            StepLoad(1500, pairs(1500, 0), 4, 400) if n % 4 == 0 else StepLoad(0, 0.0, 4, 400),
+            0.06 - 0.058 * (n % 4 > 0),
         )
     assert times.prompt_budget(4, 400, 0, 0.02, 2048) < 1000
 

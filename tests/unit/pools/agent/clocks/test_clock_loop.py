@@ -182,7 +182,7 @@ def test_clocks_of_one_engine_do_not_depend_on_another_when_both_run() -> None:
     assert bench.actuator.calls.count(("reset", ("G2",))) == 1
 
 
-def test_nothing_is_set_and_what_would_be_is_told_when_decisions_only_advise() -> None:
+def test_nothing_is_set_and_what_would_be_is_reported_when_decisions_only_advise() -> None:
     bench = Bench()
     advise = ClockPolicy(advise=True)
     (row,) = bench.tick(view(), advise)
@@ -216,7 +216,7 @@ def test_clock_stays_where_a_person_holds_it_when_it_is_fixed() -> None:
     bench = Bench()
     bench.tick(view())
     (row,) = bench.tick(view(), ClockPolicy(fixed_mhz=900.0))
-    assert (row.to_mhz, row.summary) == (900.0, "Held at 900 MHz by hand.")
+    assert (row.to_mhz, row.summary) == (900.0, "Fixed at 900 MHz by hand.")
     assert bench.tick(view(engine_reading(waiting=9)), ClockPolicy(fixed_mhz=900.0)) == []
     assert bench.locks()[-2:] == [900.0, 900.0]  # renewed, whatever the load
     row, *_ = bench.tick(view(), MIAD)

@@ -71,7 +71,7 @@ def meter(exporter: Exporter) -> Iterator[DcgmGpuMeter]:
     made.close()
 
 
-def test_figures_have_our_units_when_all_are_told(exporter: Exporter, meter: DcgmGpuMeter) -> None:
+def test_figures_have_our_units_when_all_are_exported(exporter: Exporter, meter: DcgmGpuMeter) -> None:
     exporter.page = "# HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).\n" + whole(B, 1) + whole(A, 0)
     first, second = meter.read()
     assert (first.uuid, first.index, second.uuid) == (A, 0, B)

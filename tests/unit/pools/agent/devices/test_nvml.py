@@ -42,7 +42,7 @@ def words(meter: NvmlGpuMeter) -> str:
     return "\n".join(meter.notices())
 
 
-def test_everything_is_told_when_the_gpu_is_whole(meter: NvmlGpuMeter, boards: Boards) -> None:
+def test_everything_is_reported_when_the_gpu_is_whole(meter: NvmlGpuMeter, boards: Boards) -> None:
     boards[1].reasons = 0x1 | 0x4 | 0x40  # idle is no throttle
     boards[1].ecc_errors = 3
     reading = meter.read()[1]
@@ -85,7 +85,7 @@ def test_counter_is_unknown_when_the_gpu_has_none(meter: NvmlGpuMeter, boards: B
     assert meter.notices() == ()
 
 
-def test_mean_power_is_told_when_the_driver_has_no_instant_power(meter: NvmlGpuMeter, boards: Boards) -> None:
+def test_mean_power_is_reported_when_the_driver_has_no_instant_power(meter: NvmlGpuMeter, boards: Boards) -> None:
     boards.fail(0, "instant_power", NOT_SUPPORTED)
     assert meter.read()[0].power_w == 400.0
     boards.fail(0, "power", NOT_SUPPORTED)
@@ -169,7 +169,7 @@ def _checked(power_w: float, counted_w: float, seconds: int = 61, gap_s: float =
     return check
 
 
-def test_meter_and_check_are_told_apart_when_they_disagree() -> None:
+def test_meter_and_check_are_distinguished_when_they_disagree() -> None:
     assert _checked(300.0, 270.0).notices() == ()
     (notice,) = _checked(300.0, 240.0).notices()
     assert "the energy counter says 14400 J and integrated power 18000 J, 20% apart" in notice

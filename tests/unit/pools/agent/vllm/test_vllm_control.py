@@ -14,20 +14,20 @@ import pytest
 from core.ports import EngineLimits, PermanentError, RetryableError
 from pools.agent.vllm import vllm_control
 from pools.agent.vllm.vllm_control import VllmScheduler
-from pools.vllm_scheduler.control_socket import ControlSocket, Desk
+from pools.vllm_scheduler.control_socket import ControlSocket, SchedulerControl
 from pools.vllm_scheduler.scheduler_settings import Most, Settings
 
 
 def test_limits_are_set_up_to_what_the_engine_was_started_with(tmp_path: Path) -> None:
-    desk = Desk(Settings(), Most(1024, 64))
-    server = ControlSocket(str(tmp_path / "s"), desk)
+    control = SchedulerControl(Settings(), Most(1024, 64))
+    server = ControlSocket(str(tmp_path / "s"), control)
     try:
         engine = VllmScheduler(tmp_path / "s")
         assert engine.limits() == EngineLimits(1024, 64, None)
         assert engine.tune(EngineLimits(2048, 32, 0.05)) == EngineLimits(1024, 32, 0.05)
         assert engine.tune(EngineLimits()) == engine.limits() == EngineLimits(1024, 64, None)
         engine.order(by_laxity=True)
-        assert desk.settings.order == "llf"
+        assert control.settings.order == "llf"
         assert engine.stats() == {}
     finally:
         server.close()

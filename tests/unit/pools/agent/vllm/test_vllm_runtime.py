@@ -65,7 +65,7 @@ def status(runtime: VllmRuntime, uid: str = "engine") -> InstanceStatus | None:
     return next((found for found in runtime.list() if found.uid == uid), None)
 
 
-def reach(runtime: VllmRuntime, state: str, uid: str = "engine") -> InstanceStatus:
+def wait_until(runtime: VllmRuntime, state: str, uid: str = "engine") -> InstanceStatus:
     found = eventually(lambda: (s := status(runtime, uid)) and s.state == state and s, WITHIN_S, f"{uid} {state}")
     assert isinstance(found, InstanceStatus)
     return found
@@ -86,7 +86,7 @@ def test_engine_is_ready_when_it_has_answered_a_real_request(node: Node) -> None
     runtime = node.agent()
     runtime.start(spec())
     assert status(runtime).state == "starting"  # type: ignore[union-attr]
-    found = reach(runtime, "ready")
+    found = wait_until(runtime, "ready")
     assert found.url is not None
     assert "POST /v1/completions" in node.options.log("engine").read_text()
     assert runtime.versions() == ("9.9.9",)
@@ -98,7 +98,7 @@ def test_engine_sees_only_its_gpus_and_no_secret_when_it_is_started(
     monkeypatch.setenv("BROKER_URL", "redis://:secret@host")
     runtime = node.agent(arguments=("--seed", "3"), environment={"MINE": "yes"})
     runtime.start(spec(gpus=GPUS))
-    url = reach(runtime, "ready").url
+    url = wait_until(runtime, "ready").url
     variables, words = fetch(f"{url}/environment"), fetch(f"{url}/arguments")
     assert variables["CUDA_VISIBLE_DEVICES"] == "G0,G1"
     assert variables["HF_HOME"] == str(node.options.folder / "weights")
@@ -108,45 +108,45 @@ def test_engine_sees_only_its_gpus_and_no_secret_when_it_is_started(
     assert words[-2:] == ["--seed", "3"]
 
 
-def test_last_error_is_told_and_the_instance_can_be_tried_again_when_it_crashes_at_its_start(node: Node) -> None:
+def test_last_error_is_reported_and_the_instance_can_be_tried_again_when_it_crashes_at_its_start(node: Node) -> None:
     runtime = node.agent()
     runtime.start(spec(weights="fake/crash"))
-    detail = reach(runtime, "failed").detail
+    detail = wait_until(runtime, "failed").detail
     assert "ended with 3" in detail
     assert "no room for the KV cache" in detail
     runtime.stop("engine")
     assert runtime.list() == ()
     runtime.start(spec())
-    reach(runtime, "ready")
+    wait_until(runtime, "ready")
 
 
 def test_instance_fails_and_leaves_no_worker_when_a_serving_engine_dies(node: Node) -> None:
     runtime = node.agent()
     runtime.start(spec())
-    url, pid = reach(runtime, "ready").url, node.pid
+    url, pid = wait_until(runtime, "ready").url, node.pid
     with pytest.raises(OSError, match="Remote end closed"):
         fetch(f"{url}/crash", {})
-    assert "the engine core has died" in reach(runtime, "failed").detail
+    assert "the engine core has died" in wait_until(runtime, "failed").detail
     eventually(lambda: not runs(pid), WITHIN_S, "end of its workers")
 
 
 def test_start_is_given_up_when_it_takes_too_long(node: Node) -> None:
     runtime = node.agent(start_within_s=0.1)
     runtime.start(spec(weights="fake/mute"))
-    assert "not up within 0.1 s" in reach(runtime, "failed").detail
+    assert "not up within 0.1 s" in wait_until(runtime, "failed").detail
 
 
 def test_running_request_is_finished_when_the_engine_drains(node: Node) -> None:
     runtime = node.agent()
     runtime.start(spec())
-    url = reach(runtime, "ready").url
+    url = wait_until(runtime, "ready").url
     answers: list[Any] = []
     body = {"model": "Llama3-8B", "prompt": "x", "max_tokens": 150}
     request = threading.Thread(target=lambda: answers.append(fetch(f"{url}/v1/completions", body)))
     request.start()
     eventually(lambda: b"running 1" in urllib.request.urlopen(f"{url}/metrics", timeout=5).read(), WITHIN_S, "request")
     runtime.drain("engine")
-    assert reach(runtime, "draining").url == url
+    assert wait_until(runtime, "draining").url == url
     request.join(WITHIN_S)
     assert answers[0]["usage"]["completion_tokens"] == 150
     gone(runtime)
@@ -155,7 +155,7 @@ def test_running_request_is_finished_when_the_engine_drains(node: Node) -> None:
 def test_requests_are_cut_off_when_the_drain_takes_too_long(node: Node) -> None:
     runtime = node.agent(drain_within_s=0.3)
     runtime.start(spec())
-    url = reach(runtime, "ready").url
+    url = wait_until(runtime, "ready").url
     body = {"model": "Llama3-8B", "prompt": "x", "max_tokens": 3000}
     failed = threading.Event()
 
@@ -177,7 +177,7 @@ def test_requests_are_cut_off_when_the_drain_takes_too_long(node: Node) -> None:
 def test_engine_is_killed_when_it_does_not_heed(node: Node) -> None:
     runtime = node.agent(stop_within_s=0.3)
     runtime.start(spec(weights="fake/stubborn"))
-    reach(runtime, "ready")
+    wait_until(runtime, "ready")
     pid = node.pid
     runtime.stop("engine")
     gone(runtime)
@@ -187,10 +187,10 @@ def test_engine_is_killed_when_it_does_not_heed(node: Node) -> None:
 def test_engine_is_taken_over_when_the_agent_starts_again(node: Node) -> None:
     before = node.agent()
     before.start(spec())
-    url, pid = reach(before, "ready").url, node.pid
+    url, pid = wait_until(before, "ready").url, node.pid
     node.runtimes.clear()  # the first agent is gone, its threads do nothing any more for the engine
     after = node.agent()
-    assert reach(after, "ready").url == url
+    assert wait_until(after, "ready").url == url
     assert node.pid == pid
     after.start(spec())  # what is wanted is there
     assert len(after.list()) == 1
@@ -202,21 +202,21 @@ def test_engine_is_taken_over_when_the_agent_starts_again(node: Node) -> None:
 def test_instance_is_failed_and_its_workers_end_when_the_engine_died_meanwhile(node: Node) -> None:
     before = node.agent()
     before.start(spec())
-    reach(before, "ready")
+    wait_until(before, "ready")
     pid = node.pid
     (record,) = Records(node.options.folder / "engines").all()
     os.kill(pid, signal.SIGKILL)
-    reach(before, "failed")
+    wait_until(before, "failed")
     Records(node.options.folder / "engines").write(record)  # as an agent that was killed first would have left it
     after = node.agent()
-    assert "while no agent ran" in reach(after, "failed").detail
+    assert "while no agent ran" in wait_until(after, "failed").detail
     assert not runs(pid)
 
 
 def test_another_process_is_left_alone_when_it_has_the_pid_of_a_record(node: Node) -> None:
     before = node.agent()
     before.start(spec())
-    reach(before, "ready")
+    wait_until(before, "ready")
     (record,) = Records(node.options.folder / "engines").all()
     before.stop("engine")
     gone(before)
@@ -224,7 +224,7 @@ def test_another_process_is_left_alone_when_it_has_the_pid_of_a_record(node: Nod
     values = {name: getattr(record, name) for name in record.__struct_fields__}
     Records(node.options.folder / "engines").write(type(record)(**{**values, "pid": mine}))
     after = node.agent()
-    reach(after, "failed")
+    wait_until(after, "failed")
     assert began_ticks(mine) is not None
 
 
@@ -232,13 +232,13 @@ def test_shadow_may_stand_on_the_gpu_of_the_one_that_it_replaces(node: Node) -> 
     runtime = node.agent()
     runtime.start(spec())
     runtime.start(replace(spec("shadow"), shadow_of="engine"))
-    assert {reach(runtime, "ready", uid).gpu_uuids for uid in ("engine", "shadow")} == {("G0",)}
+    assert {wait_until(runtime, "ready", uid).gpu_uuids for uid in ("engine", "shadow")} == {("G0",)}
 
 
 def test_start_is_refused_when_it_cannot_be_done(node: Node) -> None:
     runtime = node.agent()
     runtime.start(spec())
-    with pytest.raises(RetryableError, match="G0 is held by instance engine"):
+    with pytest.raises(RetryableError, match="G0 is allocated to instance engine"):
         runtime.start(spec("other"))
     with pytest.raises(PermanentError, match="no GPU nowhere"):
         runtime.start(spec("other", gpus=("nowhere",)))
@@ -252,12 +252,12 @@ def test_start_is_refused_when_it_cannot_be_done(node: Node) -> None:
 def test_engine_sleeps_and_wakes_when_it_may(node: Node) -> None:
     runtime = node.agent(sleep=True)
     runtime.start(spec())
-    reach(runtime, "ready")
+    wait_until(runtime, "ready")
     for _ in range(2):
         runtime.sleep("engine")
-    reach(runtime, "sleeping")
+    wait_until(runtime, "sleeping")
     runtime.wake("engine")
-    reach(runtime, "ready")
+    wait_until(runtime, "ready")
     with pytest.raises(PermanentError, match="only level 1"):
         runtime.sleep("engine", 2)
     with pytest.raises(PermanentError, match="fixed when it starts"):
@@ -267,7 +267,7 @@ def test_engine_sleeps_and_wakes_when_it_may(node: Node) -> None:
 def test_sleep_is_refused_when_the_node_does_not_offer_it(node: Node) -> None:
     runtime = node.agent()
     runtime.start(spec())
-    reach(runtime, "ready")
+    wait_until(runtime, "ready")
     with pytest.raises(PermanentError, match="--vllm-sleep"):
         runtime.sleep("engine")
 
@@ -285,13 +285,13 @@ def test_log_is_copied_and_cut_off_when_it_grows(tmp_path: Path) -> None:
     assert (tmp_path / "engine.log.1").read_text() == "x" * 100
 
 
-def test_errors_come_first_when_the_last_lines_are_told(tmp_path: Path) -> None:
+def test_errors_come_first_when_the_last_lines_are_shown(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
-    warned, told = "(APIServer pid=7) WARNING it may end in an OSError", "(EngineCore pid=8) ERROR no space"
+    warned, raised = "(APIServer pid=7) WARNING it may end in an OSError", "(EngineCore pid=8) ERROR no space"
     log.write_text(
-        f"\n--- then vllm serve\nTypeError: old\n\n--- now vllm serve\n{warned}\n{told}\nOSError: x\nINFO b\n"
+        f"\n--- then vllm serve\nTypeError: old\n\n--- now vllm serve\n{warned}\n{raised}\nOSError: x\nINFO b\n"
     )
-    assert last_lines(log) == f"{told} | OSError: x"
+    assert last_lines(log) == f"{raised} | OSError: x"
     assert last_lines(tmp_path / "none") == ""
 
 
@@ -316,7 +316,7 @@ def test_engines_hand_requests_to_each_other_when_the_node_has_a_store(node: Nod
     store = node.options.folder / "kv"
     runtime = node.agent(kv_store=store)
     runtime.start(spec())
-    found = reach(runtime, "ready")
+    found = wait_until(runtime, "ready")
     assert (found.kv_connector, found.laxity) == ("blocks", False)
     words = fetch(f"{found.url}/arguments")
     config = json.loads(words[words.index("--kv-transfer-config") + 1])

@@ -13,7 +13,7 @@ from pools.agent.vllm.launch import VllmOptions
 from pools.agent.vllm.weights import WeightCache
 from tests.fakes.simnode import eventually
 
-# Fetches what it is told to into the folder of the environment, waiting for a file `go`; `fake/gone` is not there.
+# Fetches what it is given into the folder of the environment, waiting for a file `go`; `fake/gone` is not there.
 HF = """#!/bin/sh
 test "$1 $2" = "download fake/gone" && { echo "RepositoryNotFoundError: 404"; exit 1; }
 blobs="$HF_HOME/hub/models--$(echo "$2" | sed 's#/#--#')/blobs"
@@ -52,7 +52,7 @@ def says(cache: WeightCache, *wanted: EngineLaunch) -> str:
     return "; ".join(cache.notices())
 
 
-def test_weights_come_one_model_after_the_other_and_what_has_come_is_told(
+def test_weights_come_one_model_after_the_other_and_what_has_come_is_reported(
     options: VllmOptions, cache_of: Callable[[VllmOptions], WeightCache]
 ) -> None:
     cache, home = cache_of(options), options.folder / "weights"
@@ -71,7 +71,7 @@ def test_weights_come_one_model_after_the_other_and_what_has_come_is_told(
     assert not asked.exists(), "what is here is not fetched again"
 
 
-def test_one_that_cannot_be_had_is_told_of_and_does_not_hold_up_others(
+def test_one_that_cannot_be_had_is_reported_and_does_not_delay_others(
     options: VllmOptions, cache_of: Callable[[VllmOptions], WeightCache]
 ) -> None:
     cache, gone = cache_of(options), EngineLaunch("fake/gone")

@@ -355,7 +355,7 @@ def test_trees_are_in_force_when_another_process_has_learned_them(
     assert not trainer.busy
 
 
-def test_learning_rests_when_it_has_just_taken_long(learned: tuple[BoostedLengthPredictor, LengthTrainer]) -> None:
+def test_learning_pauses_when_it_has_just_taken_long(learned: tuple[BoostedLengthPredictor, LengthTrainer]) -> None:
     predictor, trainer = learned
     for number in range(RETRAIN_AFTER):
         predictor.observe("chat", 500, 40 + number % 7, ASKED)

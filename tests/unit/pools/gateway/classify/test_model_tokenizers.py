@@ -123,16 +123,16 @@ async def test_prompt_near_a_border_is_counted_when_the_fleet_names_a_tokenizer(
     fleet = bench.fleet.fleet()
     named = msgspec.structs.replace(fleet.services[0], tokenizer=str(file))
     fleet = msgspec.structs.replace(fleet, services=[named, *fleet.services[1:]])
-    room = bench.server.room
-    assert room.classifier.tokenizers is not None
-    room.classifier.tokenizers.deadline_s = LOAD_S
+    runtime = bench.server.runtime
+    assert runtime.classifier.tokenizers is not None
+    runtime.classifier.tokenizers.deadline_s = LOAD_S
 
     def applied() -> bool:
-        room.fleet.apply(fleet, bench.fleet.states(), time.time(), time.monotonic())
-        return room.classifier.tokenizers is not None and room.classifier.tokenizers.serves(MODEL)
+        runtime.fleet.apply(fleet, bench.fleet.states(), time.time(), time.monotonic())
+        return runtime.classifier.tokenizers is not None and runtime.classifier.tokenizers.serves(MODEL)
 
     await until(applied, LOAD_S)
     async with bench.post(completion(prompt="b " * 370)) as response:  # some 185 tokens, by the estimate
         assert response.status == 200
     await bench.row()
-    assert room.classifier.tokenizers.answered == 1
+    assert runtime.classifier.tokenizers.answered == 1

@@ -69,7 +69,7 @@ async def test_far_instance_serves_only_what_has_time_for_the_way(start: Start) 
     assert await ask(bench, 150) == NEAR, "a new snapshot changes nothing of it"
 
 
-def test_least_of_what_was_seen_lately_counts() -> None:
+def test_least_of_what_was_seen_recently_counts() -> None:
     way = RoundTrip()
     assert way.observe(0.0805, 0.0) == 0.080
     assert way.observe(0.300, 10.0) == 0.080

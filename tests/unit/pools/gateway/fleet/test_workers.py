@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from pools import wire
 from pools.gateway.errors import ApiError
-from pools.gateway.fleet.worker_desk import WorkerDesk
+from pools.gateway.fleet.worker_api import WorkerApi
 from pools.gateway.fleet.workers import Workers
 from pools.gateway.redis_tasks import Refresher, Repeated, keep_refreshing
 from pools.gateway.server import Config, GatewayServer
@@ -71,7 +71,7 @@ class WorkerBench:
 
     @property
     def workers(self) -> Workers:
-        return self.bench.server.room.workers
+        return self.bench.server.runtime.workers
 
     async def ask(self, method: str, path: str = "", token: str | None = TOKEN, **kwargs: Any) -> tuple[int, Any]:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -88,7 +88,7 @@ class WorkerBench:
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[WorkerBench]:
+async def api(tmp_path: Path) -> AsyncIterator[WorkerBench]:
     """A gateway without instances, one engine that nobody knows of, and a source that is read every 20 ms."""
     engine = await FakeEngine().start()
     spool = tmp_path / "spool"
@@ -97,10 +97,10 @@ async def desk(tmp_path: Path) -> AsyncIterator[WorkerBench]:
     )
     await server.start()
     store, source = FakeStore(), FakeFleet([])
-    server.room.workers.store, server.room.workers.probe_period_s = store, 0.05
+    server.runtime.workers.store, server.runtime.workers.probe_period_s = store, 0.05
     beat = Repeated("reading", 0.02)
-    server.room.workers.changed = beat.wake.set
-    server.room.begin(keep_refreshing(Refresher(server.fleet, source, server.room.workers), beat), "snapshot")
+    server.runtime.workers.changed = beat.wake.set
+    server.runtime.begin(keep_refreshing(Refresher(server.fleet, source, server.runtime.workers), beat), "snapshot")
     bench = Bench(server, [engine], source, aiohttp.ClientSession(), spool)
     await until(lambda: server.fleet.known)
     yield WorkerBench(bench, store)
@@ -109,95 +109,95 @@ async def desk(tmp_path: Path) -> AsyncIterator[WorkerBench]:
     await engine.stop()
 
 
-async def test_worker_gets_requests_when_it_has_registered_and_answers(desk: WorkerBench) -> None:
-    bench = desk.bench
-    status, worker = await desk.register(bench.engine.url + "/", request_class="LS")
+async def test_worker_gets_requests_when_it_has_registered_and_answers(api: WorkerBench) -> None:
+    bench = api.bench
+    status, worker = await api.register(bench.engine.url + "/", request_class="LS")
     assert (status, worker["status"], worker["url"]) == (201, "probing", bench.engine.url)
-    await until(lambda: desk.ready() == 1)
+    await until(lambda: api.ready() == 1)
     async with bench.post(completion()) as response:
         assert response.status == 200
     row = await bench.row()
     assert (row.instance_uid, row.pool_id, row.route_reason) == (worker["id"], 3, "least energy within the limits")
-    status, listed = await desk.ask("GET")
+    status, listed = await api.ask("GET")
     assert [(w["id"], w["status"]) for w in listed["data"]] == [(worker["id"], "ready")]
 
 
-async def test_worker_is_of_the_largest_class_when_it_names_none(desk: WorkerBench) -> None:
-    await desk.register(desk.bench.engine.url)
-    await until(lambda: desk.ready() == 1)
-    (instance,) = desk.bench.server.fleet.instances()
+async def test_worker_is_of_the_largest_class_when_it_names_none(api: WorkerBench) -> None:
+    await api.register(api.bench.engine.url)
+    await until(lambda: api.ready() == 1)
+    (instance,) = api.bench.server.fleet.instances()
     assert (instance.request_class, instance.state.model, instance.state.max_mhz) == ("LL", "Llama3-70B", 1410.0)
 
 
-async def test_worker_is_as_busy_as_its_engine_says_while_that_is_news(desk: WorkerBench) -> None:
+async def test_worker_is_as_busy_as_its_engine_says_while_that_is_news(api: WorkerBench) -> None:
     def load() -> tuple[int | None, int | None, float | None]:
-        (instance,) = desk.bench.server.fleet.instances()
+        (instance,) = api.bench.server.fleet.instances()
         return instance.state.running, instance.state.waiting, instance.state.kv_usage
 
-    await desk.register(desk.bench.engine.url)
-    await until(lambda: desk.ready() == 1)
+    await api.register(api.bench.engine.url)
+    await until(lambda: api.ready() == 1)
     assert load() == (None, None, None)
-    (instance,) = desk.bench.server.fleet.instances()
+    (instance,) = api.bench.server.fleet.instances()
     seen = replace(instance.state, state="failed", running=9, waiting=4, kv_usage=0.5)
-    desk.store.measured = wire.AgentState("registered", "b", time.time(), None, [seen])
+    api.store.measured = wire.AgentState("registered", "b", time.time(), None, [seen])
     await until(lambda: load() == (9, 4, 0.5))
-    assert desk.ready() == 1, "whether it gets requests is for its health check to say"
+    assert api.ready() == 1, "whether it gets requests is for its health check to say"
     assert instance.candidate().running == 9
-    desk.store.measured = replace(desk.store.measured, at_s=time.time() - 60.0)
+    api.store.measured = replace(api.store.measured, at_s=time.time() - 60.0)
     await until(lambda: load() == (None, None, None))
-    assert desk.ready() == 1
+    assert api.ready() == 1
 
 
-async def test_worker_is_left_out_until_its_health_check_succeeds(desk: WorkerBench) -> None:
-    engine = desk.bench.engine
+async def test_worker_is_left_out_until_its_health_check_succeeds(api: WorkerBench) -> None:
+    engine = api.bench.engine
     engine.status = 503
-    await desk.register(engine.url)
+    await api.register(engine.url)
     await until(lambda: len(engine.received) >= 2)
-    assert desk.ready() == 0
-    _, listed = await desk.ask("GET")
+    assert api.ready() == 0
+    _, listed = await api.ask("GET")
     assert (listed["data"][0]["status"], listed["data"][0]["detail"]) == ("failing", "/health answers 503")
     engine.status = 200
-    await until(lambda: desk.ready() == 1)
+    await until(lambda: api.ready() == 1)
     engine.status = 500
-    await until(lambda: desk.ready() == 0)
+    await until(lambda: api.ready() == 0)
     engine.status = 200
-    await until(lambda: desk.ready() == 1)
+    await until(lambda: api.ready() == 1)
     assert {sent.path for sent in engine.received} == {"/health"}
 
 
-async def test_worker_is_left_out_when_nobody_listens(desk: WorkerBench) -> None:
-    await desk.bench.engine.stop()
-    await desk.register(desk.bench.engine.url)
-    await until(lambda: any(worker.answers is False for worker in desk.workers.known()))
-    assert desk.ready() == 0
+async def test_worker_is_left_out_when_nobody_listens(api: WorkerBench) -> None:
+    await api.bench.engine.stop()
+    await api.register(api.bench.engine.url)
+    await until(lambda: any(worker.answers is False for worker in api.workers.known()))
+    assert api.ready() == 0
 
 
-async def test_worker_goes_when_its_lease_is_over_and_stays_when_it_is_renewed(desk: WorkerBench) -> None:
-    _, worker = await desk.register(desk.bench.engine.url, lease_s=5)
-    await until(lambda: desk.ready() == 1)
-    desk.store.until_s[worker["id"]] = time.monotonic() + 0.3
-    status, again = await desk.register(desk.bench.engine.url, lease_s=5)
+async def test_worker_goes_when_its_lease_is_over_and_stays_when_it_is_renewed(api: WorkerBench) -> None:
+    _, worker = await api.register(api.bench.engine.url, lease_s=5)
+    await until(lambda: api.ready() == 1)
+    api.store.until_s[worker["id"]] = time.monotonic() + 0.3
+    status, again = await api.register(api.bench.engine.url, lease_s=5)
     assert (status, again["id"], again["status"]) == (200, worker["id"], "ready")
     await asyncio.sleep(0.4)
-    assert desk.ready() == 1
-    desk.store.until_s[worker["id"]] = 0.0
-    await until(lambda: desk.ready() == 0)
+    assert api.ready() == 1
+    api.store.until_s[worker["id"]] = 0.0
+    await until(lambda: api.ready() == 0)
 
 
-async def test_worker_goes_when_it_leaves_and_what_runs_there_ends(desk: WorkerBench) -> None:
-    bench = desk.bench
+async def test_worker_goes_when_it_leaves_and_what_runs_there_ends(api: WorkerBench) -> None:
+    bench = api.bench
     bench.engine.pace_s = 0.1
-    _, worker = await desk.register(bench.engine.url)
-    await until(lambda: desk.ready() == 1)
+    _, worker = await api.register(bench.engine.url)
+    await until(lambda: api.ready() == 1)
     running = asyncio.create_task(bench.events(completion()))
     await until(lambda: len(bench.engine.received) > 1 and bench.engine.received[-1].path != "/health")
-    assert await desk.ask("DELETE", f"/{worker['id']}") == (
+    assert await api.ask("DELETE", f"/{worker['id']}") == (
         200,
         {"id": worker["id"], "object": "worker", "deleted": True},
     )
-    await until(lambda: desk.ready() == 0)
+    await until(lambda: api.ready() == 0)
     assert (await running)[-1] == "[DONE]"
-    status, answer = await desk.ask("DELETE", f"/{worker['id']}")
+    status, answer = await api.ask("DELETE", f"/{worker['id']}")
     assert (status, answer["error"]["code"]) == (404, "not_found")
 
 
@@ -230,17 +230,17 @@ async def test_worker_goes_when_it_leaves_and_what_runs_there_ends(desk: WorkerB
     ],
 )
 async def test_registration_is_refused_with_the_field_and_the_remedy(
-    desk: WorkerBench, fields: dict[str, Any], param: str, said: str
+    api: WorkerBench, fields: dict[str, Any], param: str, said: str
 ) -> None:
-    status, answer = await desk.register(**({"url": "http://127.0.0.1:1"} | fields))
+    status, answer = await api.register(**({"url": "http://127.0.0.1:1"} | fields))
     assert (status, answer["error"]["param"]) == (400, param), answer
     assert said in answer["error"]["message"]
-    assert not desk.store.kept
+    assert not api.store.kept
 
 
-async def test_registration_is_refused_when_fields_are_missing_or_no_json(desk: WorkerBench) -> None:
+async def test_registration_is_refused_when_fields_are_missing_or_no_json(api: WorkerBench) -> None:
     for raw, param in ((b"{}", "url"), (b"{", None), (b"\xff", None), (b"[" * 10_000, None)):
-        status, answer = await desk.ask("POST", data=raw)
+        status, answer = await api.ask("POST", data=raw)
         assert (status, answer["error"]["param"]) == (400, param)
 
 
@@ -254,10 +254,10 @@ GOOD = {"url": "http://127.0.0.1:1", "service": MODEL, "gpu_type": "A100-80GB", 
 def test_registration_is_taken_or_refused_with_400_when_fuzzed(fields: dict[str, Any]) -> None:
     workers = Workers()
     workers.fleet = FakeFleet([]).fleet()
-    desk = WorkerDesk(TOKEN, workers)
+    api = WorkerApi(TOKEN, workers)
     refusal: ApiError | None = None
     try:
-        worker = desk._checked(json.dumps(GOOD | fields).encode())
+        worker = api._checked(json.dumps(GOOD | fields).encode())
     except ApiError as error:
         refusal = error
     if refusal is None:
@@ -266,12 +266,12 @@ def test_registration_is_taken_or_refused_with_400_when_fuzzed(fields: dict[str,
         assert (refusal.status, refusal.param in FIELDS) == (400, True)
 
 
-async def test_only_holders_of_the_token_get_in(desk: WorkerBench) -> None:
+async def test_only_holders_of_the_token_get_in(api: WorkerBench) -> None:
     for method, path in (("POST", ""), ("GET", ""), ("DELETE", "/x"), ("PUT", "")):
         for token in (None, "", "wrong", TOKEN + "x", "gs-secret-of-acme"):
-            status, answer = await desk.ask(method, path, token)
+            status, answer = await api.ask(method, path, token)
             assert (status, answer["error"]["code"]) == (401, "invalid_token")
-    assert (await desk.ask("PUT"))[0] == 405
+    assert (await api.ask("PUT"))[0] == 405
 
 
 async def test_path_is_not_there_without_a_token(bench: Bench) -> None:
@@ -279,30 +279,30 @@ async def test_path_is_not_there_without_a_token(bench: Bench) -> None:
         assert response.status == 404
 
 
-async def test_registration_is_refused_for_now_when_the_store_is_away(desk: WorkerBench) -> None:
-    desk.store.fails = True
-    status, answer = await desk.register("http://127.0.0.1:1")
+async def test_registration_is_refused_for_now_when_the_store_is_away(api: WorkerBench) -> None:
+    api.store.fails = True
+    status, answer = await api.register("http://127.0.0.1:1")
     assert (status, answer["error"]["code"]) == (503, "no_store")
-    desk.store.fails = False
-    assert (await desk.register("http://127.0.0.1:1"))[0] == 201
+    api.store.fails = False
+    assert (await api.register("http://127.0.0.1:1"))[0] == 201
 
 
-async def test_last_workers_stay_when_the_store_goes_away(desk: WorkerBench) -> None:
-    await desk.register(desk.bench.engine.url)
-    await until(lambda: desk.ready() == 1)
-    desk.store.fails = True
+async def test_last_workers_stay_when_the_store_goes_away(api: WorkerBench) -> None:
+    await api.register(api.bench.engine.url)
+    await until(lambda: api.ready() == 1)
+    api.store.fails = True
     await asyncio.sleep(0.1)
-    assert desk.ready() == 1
+    assert api.ready() == 1
 
 
 async def test_worker_that_another_gateway_let_in_is_left_out_when_it_may_not_be_here(
-    desk: WorkerBench, caplog: pytest.LogCaptureFixture
+    api: WorkerBench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await desk.store.put_worker(wire.WorkerRegistration("u", "http://8.8.8.8:1", MODEL, "A100-80GB", 4, 60.0, 0.0))
+    await api.store.put_worker(wire.WorkerRegistration("u", "http://8.8.8.8:1", MODEL, "A100-80GB", 4, 60.0, 0.0))
     await until(lambda: bool(caplog.records))
     await asyncio.sleep(0.1)
     assert len(caplog.records) == 1
-    assert not list(desk.workers.known())
+    assert not list(api.workers.known())
 
 
 def test_pool_is_that_of_the_largest_class_when_the_workers_own_is_no_more() -> None:

@@ -194,13 +194,13 @@ class FakeReceiver:
     """Remembers what it hears, and the body as one."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, bytes]] = []
+        self.heads: list[tuple[int, bytes]] = []
         self.bytes = b""
         self.chunks = 0
         self.endings: list[str] = []
 
     def head(self, status: int, headers: bytes) -> None:
-        self.told.append((status, headers))
+        self.heads.append((status, headers))
 
     def body(self, pieces: list[bytes]) -> None:
         self.bytes += b"".join(pieces)
@@ -240,7 +240,7 @@ def test_whole_responses_are_heard_the_same_however_they_come(rounds: list[tuple
     connection = engine()
     for body, cuts in rounds:
         receiver = hear(connection, message(ANSWER, body), cuts)
-        assert receiver.told == [(200, b"date: now\r\ncontent-type: application/json\r\n")]
+        assert receiver.heads == [(200, b"date: now\r\ncontent-type: application/json\r\n")]
         assert receiver.bytes == body
         assert receiver.endings == ["complete"]
         assert connection.reusable
@@ -317,10 +317,10 @@ def test_token_is_taken_when_its_chunk_holds_one_event_and_nothing_else() -> Non
 async def test_held_chunks_go_out_before_what_is_sent_behind_them() -> None:
     connection, _, transport = client()
     connection._serving = Request(b"POST", b"/", {}, b"", True)
-    connection.held += [frame(b"one"), frame(b"two")]
+    connection.buffered += [frame(b"one"), frame(b"two")]
     connection.send(b"three")
-    connection.held.append(frame(b"four"))
+    connection.buffered.append(frame(b"four"))
     connection.finish(b"five")
-    connection.send_held()
+    connection.send_buffered()
     sent = b"".join(transport.written)
     assert sent == frame(b"one") + frame(b"two") + frame(b"three") + frame(b"four") + frame(b"five") + b"0\r\n\r\n"

@@ -14,7 +14,7 @@ from tests.fakes.fleet import FakeFleet
 from tests.unit.pools.gateway.conftest import FirstOfEquals, until
 
 # Only now: `tests.fakes.envoy` skips the module that wants this where the extra is missing.
-from pools.gateway.backroom import BackroomConfig  # isort: skip
+from pools.gateway.runtime import GatewayRuntimeConfig  # isort: skip
 from pools.gateway.picker.picker_server import PickerConfig, PickerServer  # isort: skip
 
 HERE, THERE = "127.0.0.1:8001", "127.0.0.1:8002"
@@ -29,7 +29,7 @@ class Picker:
     fleet: FakeFleet
 
     def publish(self) -> None:
-        self.server.room.fleet.apply(self.fleet.fleet(), self.fleet.states(), time.time(), time.monotonic())
+        self.server.runtime.fleet.apply(self.fleet.fleet(), self.fleet.states(), time.time(), time.monotonic())
 
     def envoy(self, mode: str = DUPLEX, back: str = DUPLEX, tells_modes: bool = True) -> FakeEnvoy:
         return FakeEnvoy(self.server.port, mode, back, tells_modes)
@@ -47,13 +47,13 @@ class Picker:
 
     @property
     def in_flight(self) -> int:
-        return sum(instance.in_flight for instance in self.server.room.fleet.instances())
+        return sum(instance.in_flight for instance in self.server.runtime.fleet.instances())
 
 
 @asynccontextmanager
 async def running(spool: Path, urls: list[str]) -> AsyncIterator[Picker]:
-    room = BackroomConfig(spool, "picker", FirstOfEquals(), learns=False)
-    server = PickerServer(PickerConfig("127.0.0.1", 0, room, max_body_bytes=1 << 20, metrics_port=0, grace_s=0.2))
+    runtime = GatewayRuntimeConfig(spool, "picker", FirstOfEquals(), learns=False)
+    server = PickerServer(PickerConfig("127.0.0.1", 0, runtime, max_body_bytes=1 << 20, metrics_port=0, grace_s=0.2))
     await server.start()
     bench = Picker(server, spool, FakeFleet(urls))
     bench.publish()

@@ -134,7 +134,7 @@ async def test_place_and_record_follow_when_another_endpoint_has_served(picker: 
     async with picker.envoy().stream() as stream:
         await asked(stream, stream=True)
         got = await stream.begin_answer(served=THERE)
-        by_uid = {instance.uid: instance.in_flight for instance in picker.server.room.fleet.instances()}
+        by_uid = {instance.uid: instance.in_flight for instance in picker.server.runtime.fleet.instances()}
         assert sorted(by_uid.values()) == [0, 1]
         assert by_uid["00000000-0000-4000-8000-000000000001"] == 1
         await stream.answer_piece(got, DONE, end=True)
@@ -178,7 +178,7 @@ async def test_request_waits_and_goes_when_there_is_room(picker: Picker) -> None
     async with picker.envoy().stream() as first, picker.envoy().stream() as second:
         await asked(first, stream=True)
         waiting = asyncio.ensure_future(asked(second, stream=True))
-        await until(lambda: picker.server.room.dispatcher.waiting == 1)
+        await until(lambda: picker.server.runtime.dispatcher.waiting == 1)
         got = await first.begin_answer()
         await first.answer_piece(got, TOKENS[0])
         assert (await waiting).endpoint == HERE
@@ -210,7 +210,7 @@ async def test_401_when_the_key_is_missing_wrong_or_expired(picker: Picker, mode
         assert (answered.status, answered.error["code"]) == (401, "invalid_api_key")
         assert answered.headers["content-type"] == "application/json"
     assert picker.rows() == []
-    assert picker.server.room.metrics.refusals == {401: 1}
+    assert picker.server.runtime.metrics.refusals == {401: 1}
 
 
 @REQUEST_MODES
@@ -407,9 +407,9 @@ async def test_line_is_left_when_the_client_leaves_while_it_waits(picker: Picker
         await asked(first)
         async with picker.envoy().stream() as second:
             waiting = asyncio.ensure_future(second.ask(completion()))
-            await until(lambda: picker.server.room.dispatcher.waiting == 1)
+            await until(lambda: picker.server.runtime.dispatcher.waiting == 1)
             waiting.cancel()
-        await until(lambda: picker.server.room.dispatcher.waiting == 0)
+        await until(lambda: picker.server.runtime.dispatcher.waiting == 0)
         await until(lambda: len(picker.rows()) == 1)
         assert picker.rows()[0].status == "client_gone"
 
@@ -464,7 +464,7 @@ async def test_health_follows_the_fleet(picker: Picker) -> None:
 
 
 async def test_metrics_and_readiness_are_shown_when_asked_over_http(picker: Picker) -> None:
-    url = f"http://127.0.0.1:{picker.server.site.port}"
+    url = f"http://127.0.0.1:{picker.server.status_page.port}"
     async with picker.envoy().stream() as stream:
         sent = await asked(stream)
         assert sent.endpoint == HERE

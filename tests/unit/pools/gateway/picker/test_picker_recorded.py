@@ -35,7 +35,7 @@ async def test_answers_are_those_that_envoy_took_when_an_exchange_is_played_agai
         played.append({"picker": as_json(message)})
 
     async with running(tmp_path / "spool", [f"http://{recorded['endpoint']}"]) as picker:
-        await Processing(picker.server.desk, receive, send).run()
+        await Processing(picker.server.context, receive, send).run()
         assert [without_ids(message) for message in played] == [without_ids(m) for m in recorded["messages"]]
         assert [row.http_status for row in picker.rows()] == [recorded["client"]["status"]] * (name != "wrong-key")
 

@@ -119,7 +119,7 @@ async def test_line_is_bounded_by_tokens_too(start: Start) -> None:
     await asyncio.gather(*tasks)
 
 
-async def test_request_that_waits_too_long_is_told_when_to_come_again(start: Start) -> None:
+async def test_request_that_waits_too_long_learns_when_to_come_again(start: Start) -> None:
     bench = await bench_with(start, max_wait_s=0.1)
     held = hold(bench)
     first = asyncio.create_task(sent(bench, 0))

@@ -22,11 +22,11 @@ from pools.gateway.errors import ApiError
 from pools.gateway.fleet.instance import Instance
 from pools.gateway.fleet.view import FleetView
 from pools.gateway.http.request import Request
-from pools.gateway.placing.clock_wishes import ClockAsks
+from pools.gateway.placing.clock_requests import ClockRequests
 from pools.gateway.placing.dispatch import Dispatcher, RetryBudget
 from pools.gateway.placing.instance_choice import Router
 from pools.gateway.placing.projected_admission import AdmissionGate
-from pools.gateway.placing.projections import Desk
+from pools.gateway.placing.projections import InstanceProjection
 from pools.gateway.placing.slot import Slot
 from pools.gateway.requests.call import Call
 from pools.gateway.requests.endpoint import COMPLETIONS
@@ -48,7 +48,7 @@ class Guest:
     slots: list[Slot] = field(default_factory=list)
     left: bool = False
     refused: ApiError | None = None
-    nowhere: bool = False  # told that there is no instance left
+    nowhere: bool = False  # refused: there is no instance left
 
     @property
     def slot(self) -> Slot | None:
@@ -115,7 +115,7 @@ class House:
 
     @property
     def held(self) -> list[Guest]:
-        return [guest for guest in self.guests if guest.slot is not None and guest.slot._held]
+        return [guest for guest in self.guests if guest.slot is not None and guest.slot._occupied]
 
     @property
     def waiting(self) -> list[Guest]:
@@ -239,7 +239,7 @@ def check(house: House, most: int) -> None:
     route=st.sampled_from(["least_energy", "least_loaded", "weighted_round_robin"]),
 )
 @LAW
-async def test_every_request_is_placed_once_or_told_so_and_all_counts_return_to_nothing(
+async def test_every_request_is_placed_once_or_refused_and_all_counts_return_to_nothing(
     deeds: list[tuple[str, Any]], instances: int, most: int, weights: dict[str, float] | None, route: str
 ) -> None:
     house = House(instances, engine_queue=most, tenant_weights=weights, route=route, max_queued_requests=12)
@@ -259,7 +259,7 @@ async def test_every_request_is_placed_once_or_told_so_and_all_counts_return_to_
         assert instance.queued_prompt_tokens == 0
     house.dispatcher.look_around()
     assert house.dispatcher.waiting == 0
-    assert not house.dispatcher._lines
+    assert not house.dispatcher._queues
 
 
 @pytest.mark.parametrize("first", ["the client", "the place"])
@@ -499,8 +499,8 @@ SPEED = table(kv_blocks=60, block_tokens=4, max_sequences=6, chunk_tokens=32)
 ERROR = 0.3
 
 
-def desk() -> Desk:
-    made = object.__new__(Desk)
+def projection() -> InstanceProjection:
+    made = object.__new__(InstanceProjection)
     made._speed = SPEED
     made._admission = made._clock = made._judged = None
     return made
@@ -536,10 +536,10 @@ async def test_cache_is_never_overfilled_when_requests_are_admitted_by_projectio
     rows: list[tuple[int, int, int]], steps: list[tuple[str, int]]
 ) -> None:
     """After each admission the batch is walked to its end, token by token: it stays within the cache and the places."""
-    gate = AdmissionGate(ClockAsks())
+    gate = AdmissionGate(ClockRequests())
     house = House(1, gate, admission="projection", predictor_error=ERROR, engine_queue=100)
     (instance,) = house.instances
-    gate._desks[instance.uid] = desk()
+    gate._projections[instance.uid] = projection()
     generated: dict[str, int] = {}
     placed: set[str] = set()
     room = SPEED.shape.kv_blocks

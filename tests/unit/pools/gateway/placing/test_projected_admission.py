@@ -20,10 +20,10 @@ from core.predictors.engine_speed import engine_speed
 from core.types import SetSmClock
 from pools import wire
 from pools.gateway.fleet.view import Service
-from pools.gateway.placing.clock_wishes import LEASE_S, RENEW_S, Ask, ClockAsks
-from pools.gateway.placing.late_requests import Emergencies
+from pools.gateway.placing.clock_requests import LEASE_S, RENEW_S, ClockRequests, PendingClockRequest
+from pools.gateway.placing.emergencies import Emergencies
 from pools.gateway.placing.projected_admission import AdmissionGate
-from pools.gateway.placing.projections import Desk
+from pools.gateway.placing.projections import InstanceProjection
 from tests.fakes.fleet import MODEL, FakeFleet
 from tests.unit.pools.gateway.conftest import Bench, Start, completion, until
 from tests.unit.pools.gateway.fleet.test_fleet_view import view_of
@@ -32,7 +32,7 @@ from tests.unit.pools.gateway.fleet.test_fleet_view import view_of
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
     """Projections are loaded before the first test: that takes longer than most of them."""
-    Desk("Llama3-70B", "A100-80GB", 4, "vllm-v1").warm_up()
+    InstanceProjection("Llama3-70B", "A100-80GB", 4, "vllm-v1").warm_up()
 
 
 class Here:
@@ -44,17 +44,17 @@ class Here:
     def shutdown(self, **_: Any) -> None: ...
 
 
-async def judged(start: Start, engines: int = 1, tp: int = 4, **policy: Any) -> tuple[Bench, list[Ask]]:
+async def judged(start: Start, engines: int = 1, tp: int = 4, **policy: Any) -> tuple[Bench, list[PendingClockRequest]]:
     bench = await start(engines)
     bench.fleet.policy, bench.fleet.tp = wire.RequestPolicy(**{"admission": "projection", **policy}), tp
     bench.publish()
-    asks: list[Ask] = []
+    asks: list[PendingClockRequest] = []
     bench.server.clocks.send = asks.append
     gate = bench.server.gate
     gate._loader = Here()  # type: ignore[assignment]
     (service,) = [s for s in bench.server.fleet.services.values() if s.name == MODEL]
     for instance in service.ready:
-        gate._desk(instance)
+        gate._projection(instance)
     return bench, asks
 
 
@@ -152,11 +152,11 @@ async def test_clocks_are_taken_back_when_the_rule_is_no_longer_the_gateways(sta
     bench, asks = await judged(start, admission="none", retail=True)
     assert await stream(bench) == 200
     uid = asks[-1].uid
-    bench.server.room.look_around(time.monotonic())
+    bench.server.runtime.look_around(time.monotonic())
     assert bench.server.clocks.asked(uid) is not None
     bench.fleet.policy = wire.RequestPolicy()
     bench.publish()
-    bench.server.room.look_around(time.monotonic())
+    bench.server.runtime.look_around(time.monotonic())
     assert bench.server.clocks.asked(uid) is None
     assert asks[-1].lease_s == 0.0
 
@@ -172,7 +172,7 @@ def test_unknown_configuration_is_let_in_without_being_judged(caplog: pytest.Log
     view = view_of(fake)
     (instance,) = view.services[MODEL].ready
     instance._state = msgspec.structs.replace(instance.state, gpu_type="B300")
-    gate = AdmissionGate(ClockAsks(), Here())  # type: ignore[arg-type]
+    gate = AdmissionGate(ClockRequests(), Here())  # type: ignore[arg-type]
     assert gate.narrow(view.services[MODEL], [instance], None) == [instance]  # type: ignore[arg-type]
     assert "without being judged" in caplog.text
 
@@ -180,7 +180,7 @@ def test_unknown_configuration_is_let_in_without_being_judged(caplog: pytest.Log
 def test_clock_is_asked_for_again_before_its_lease_is_over() -> None:
     (instance,) = view_of(FakeFleet(["http://127.0.0.1:1"])).services[MODEL].ready
     sent: list[float] = []
-    clocks = ClockAsks(lambda ask: sent.append(ask.sent_s))
+    clocks = ClockRequests(lambda ask: sent.append(ask.sent_s))
     clocks.ask(instance, 900.0, "within_limits", "", 0.0)
     clocks.ask(instance, 900.0, "within_limits", "", 1.0)
     assert sent == [0.0], "asked for already"
@@ -209,12 +209,12 @@ class Hand:
     def look(self, services: Iterable[Service], now_s: float) -> None: ...
 
 
-async def pressed(start: Start, engines: int, **policy: Any) -> tuple[Bench, list[Ask]]:
+async def pressed(start: Start, engines: int, **policy: Any) -> tuple[Bench, list[PendingClockRequest]]:
     bench = await start(engines)
     bench.server.emergencies = Hand(bench.server.emergencies)  # type: ignore[assignment]
     bench.fleet.policy = wire.RequestPolicy(emergencies=True, **policy)
     bench.publish()
-    asks: list[Ask] = []
+    asks: list[PendingClockRequest] = []
     bench.server.clocks.send = asks.append
     return bench, asks
 

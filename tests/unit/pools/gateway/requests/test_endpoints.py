@@ -60,7 +60,7 @@ async def test_embedding_costs_its_prefill_only(bench: Bench) -> None:
     assert 0 < embedded.predicted_energy_j < completed.predicted_energy_j
 
 
-async def test_energy_is_told_of_embeddings_and_responses_when_asked(bench: Bench) -> None:
+async def test_energy_is_reported_of_embeddings_and_responses_when_asked(bench: Bench) -> None:
     headers = bench.auth | {"x-greenserve-energy": "true"}
     for path, body in ((EMBED, embedding()), (RESPOND, response())):
         async with bench.post(body, path, headers=headers) as answer:
@@ -180,7 +180,7 @@ async def test_many_texts_are_embedded_when_each_fits_the_context(bench: Bench) 
     async with bench.post(embedding(input=["word " * 1000] * 100), EMBED) as answer:
         assert answer.status == 200
     async with bench.post(embedding(input="word " * 50_000, truncate_prompt_tokens=-1), EMBED) as answer:
-        assert answer.status == 200, "the engine was told to cut it"
+        assert answer.status == 200, "the engine was asked to cut it"
 
 
 async def test_key_and_model_are_minded(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""What engines are told of a request's place among others."""
+"""What engines get to know of a request's place among others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HINTS = {"slo_s": 8.0, "lat_s": 5.0, "ttft_s": 0.5, "predicted_tokens": 90}
 
 
 @pytest.mark.parametrize("body", [b'{"model":"m","prompt":"x"}', b' { "model": "m", "prompt": "x" }'])
-def test_engine_is_told_priority_and_hints_when_it_reads_them(body: bytes) -> None:
+def test_engine_gets_priority_and_hints_when_it_reads_them(body: bytes) -> None:
     found = json.loads(engine_body(body, -7, WORK, True, 1002.0))
     assert found == {"model": "m", "prompt": "x", "priority": -7, "vllm_xargs": HINTS}
 

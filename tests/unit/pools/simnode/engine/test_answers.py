@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pools.simnode.engine import answers, language
+from pools.simnode.engine import answers, generated_text
 
 
 def events(data: bytes) -> list[dict[str, object]]:
@@ -25,7 +25,7 @@ def test_stream_says_what_the_whole_answer_says_when_the_seed_is_the_same(chat: 
         choices = choices[1:]
     else:
         text = "".join(choice["text"] for choice in choices)
-    assert text == language.text_of(12345, 6)
+    assert text == generated_text.text_of(12345, 6)
     assert [choice["finish_reason"] for choice in choices] == [None] * 5 + ["length"]
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk" if chat else "text_completion"}
 
@@ -42,6 +42,6 @@ def test_usage_chunk_has_no_choices_when_usage_was_asked_for() -> None:
 
 
 def test_no_token_needs_escaping_when_it_goes_into_a_template() -> None:
-    for token in language.TOKENS:
+    for token in generated_text.TOKENS:
         assert json.dumps(token) == f'"{token}"'
-    assert len(set(language.TOKENS)) == len(language.TOKENS)
+    assert len(set(generated_text.TOKENS)) == len(generated_text.TOKENS)

@@ -81,7 +81,7 @@ class Engine(RuleBasedStateMachine):
             return
         batcher = self.bench.batcher
         holders = sum(sequence.kv_tokens for sequence in self.asked)
-        kept = sum(leaving.tokens for leaving in batcher.cache.held.values())
+        kept = sum(leaving.tokens for leaving in batcher.cache.kept.values())
         assert batcher.cache.used == holders + kept
         assert 0 <= batcher.cache.used <= CAPACITY
         assert len(self.let_go) == len(set(self.let_go))
@@ -91,7 +91,7 @@ class Engine(RuleBasedStateMachine):
             return
         batcher = self.bench.batcher
         for _ in range(200):  # what is kept is fetched, so that all can come to their end
-            for name in list(batcher.cache.held):
+            for name in list(batcher.cache.kept):
                 batcher.let_go(name, self.now_s)
             self.wait(5.0)
             if batcher.empty:

@@ -204,7 +204,7 @@ def test_cache_is_kept_only_when_the_answer_is_not_at_its_end(finish: str) -> No
     bench = Bench()
     asked = bench.ask("a", 10, 5, finish=finish, hand_over=HandOver("r", BYTES, LINK))
     bench.run(10.0)
-    assert (asked.hand_over is not None) == (finish == "length") == bool(bench.batcher.cache.held)
+    assert (asked.hand_over is not None) == (finish == "length") == bool(bench.batcher.cache.kept)
 
 
 @pytest.mark.parametrize("when_s", [60.0, 60.05, 61.5], ids=["waiting", "on its way", "running"])

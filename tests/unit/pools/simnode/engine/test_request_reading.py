@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pools.simnode.engine import language
+from pools.simnode.engine import generated_text
 from pools.simnode.engine.request_reading import Ask, RequestError, read_chat, read_completion
 
 MODEL = "Llama3-70B"
@@ -56,7 +56,7 @@ def test_prompt_tokens_of_a_chat_count_contents_and_four_a_message() -> None:
 @pytest.mark.parametrize(
     ("true", "limit", "output", "finish"), [(7, 20, 7, "stop"), (20, 20, 20, "stop"), (30, 20, 20, "length")]
 )
-def test_output_is_the_told_length_within_max_tokens_when_a_trace_tells_it(
+def test_output_is_the_given_length_within_max_tokens_when_a_trace_gives_it(
     true: int, limit: int, output: int, finish: str
 ) -> None:
     ask = completion(max_tokens=limit, vllm_xargs={"sim_output_tokens": true})
@@ -142,16 +142,16 @@ def test_body_is_refused_when_it_is_no_request(data: bytes) -> None:
 def test_rest_of_an_answer_is_asked_for_when_the_prompt_ends_with_its_beginning() -> None:
     whole = completion(max_tokens=30, vllm_xargs={"sim_output_tokens": 12})
     assert (whole.output_tokens, whole.finish) == (12, "stop")
-    begun = "hello" + language.text_of(whole.prompt.seed, 5)
+    begun = "hello" + generated_text.text_of(whole.prompt.seed, 5)
     rest = completion(prompt=begun, max_tokens=25, vllm_xargs={"sim_output_tokens": 12})
     assert (rest.prompt_tokens, rest.output_tokens, rest.finish) == (whole.prompt_tokens + 5, 7, "stop")
-    ids = [*whole.prompt.ids(), *language.ids_of(whole.prompt.seed, 5)]
+    ids = [*whole.prompt.ids(), *generated_text.ids_of(whole.prompt.seed, 5)]
     assert completion(prompt=ids, max_tokens=25, vllm_xargs={"sim_output_tokens": 12}).output_tokens == 7
 
 
-def test_chat_goes_on_with_its_last_message_when_it_is_told_to() -> None:
+def test_chat_goes_on_with_its_last_message_when_it_is_asked_to() -> None:
     seed = chat().prompt.seed
-    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": language.text_of(seed, 3)}]
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": generated_text.text_of(seed, 3)}]
     rest = chat(messages=messages, continue_final_message=True, add_generation_prompt=False, ignore_eos=True)
     assert (rest.prompt.written, rest.prompt_tokens) == (3, chat().prompt_tokens + 3)
     assert chat(messages=messages).prompt.written == 0

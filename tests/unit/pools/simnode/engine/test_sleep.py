@@ -95,7 +95,7 @@ def test_gpus_draw_what_their_memory_holds_when_weights_come_and_go() -> None:
     model = engine_model(MODEL, "A100-80GB", 2)
     gpus = [SimGpu(f"G{n}", n, gpu("A100-80GB"), 0.0, 0.0) for n in range(2)]
     group = GpuGroup(gpus, model)
-    group.hold("i", group.idle)
+    group.allocate("i", group.idle)
     a100 = gpu("A100-80GB")
     steps = [
         (0.0, group.move_weights, model.idle_gpu_watts(a100.f_max), False),
@@ -118,7 +118,7 @@ def test_gpus_draw_what_their_memory_holds_when_weights_come_and_go() -> None:
     gpus[0].reset(75.0)  # the clock of a GPU with nothing in its memory
     assert gpus[0].power_w == a100.idle_w
     group.release(80.0)
-    assert gpus[0].held_by is None
+    assert gpus[0].owner is None
 
 
 @pytest.mark.parametrize(

@@ -28,17 +28,17 @@ from .classify.prompt_tokens import TokenizerThread
 from .fleet.view import FleetView
 from .fleet.workers import Workers
 from .intake import Intake
-from .placing.clock_wishes import Ask, ClockAsks
+from .placing.clock_requests import ClockRequests, PendingClockRequest
 from .placing.dispatch import Dispatcher, Gate
+from .placing.emergencies import Emergencies
 from .placing.instance_choice import Router
-from .placing.late_requests import Emergencies
 from .placing.projected_admission import AdmissionGate
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class BackroomConfig:
+class GatewayRuntimeConfig:
     """`name`: of the process, in records and heartbeats. `spool`: folder for rows, of this process alone."""
 
     spool: Path
@@ -51,12 +51,12 @@ class BackroomConfig:
     worker_hosts: WorkerHosts = field(default_factory=WorkerHosts)  # where workers may be that register themselves
 
 
-class Backroom:
+class GatewayRuntime:
     """Make and start it inside a running event loop; call `look_around` now and then."""
 
     def __init__(
         self,
-        config: BackroomConfig,
+        config: GatewayRuntimeConfig,
         when_broken: Callable[[], None] = lambda: None,
         before_gate: Callable[[Gate], Gate] = lambda gate: gate,
     ) -> None:
@@ -86,7 +86,7 @@ class Backroom:
             tokenizers=counting,
         )
         self.learned = None if config.state is None else Learned(config.state, config.name, self.classifier)
-        self.clocks = ClockAsks()
+        self.clocks = ClockRequests()
         self.gate = AdmissionGate(self.clocks)
         router = Router(self.metrics.routing_s, config.rng)
         self.dispatcher = Dispatcher(self.fleet, router, self.classifier, before_gate(self.gate))
@@ -133,7 +133,7 @@ class Backroom:
         )
         self.begin(redis_tasks.keep_listening(link, refreshing), "fleet channel")
         self.begin(redis_tasks.keep_shipping(self._shipper), "shipper")
-        asks: asyncio.Queue[Ask] = asyncio.Queue()
+        asks: asyncio.Queue[PendingClockRequest] = asyncio.Queue()
         self.clocks.send = asks.put_nowait
         self.begin(redis_tasks.keep_asking(link, config.name, asks), "clock requests")
         self.begin(redis_tasks.keep_beating(link, config.name, self.fleet), "heartbeat")

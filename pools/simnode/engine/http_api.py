@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 import msgspec
 from aiohttp import HttpVersion11, web
 
-from . import answers, language
+from . import answers, generated_text
 from .generation import Generation
 from .hand_over import Arriving, HandOver
 from .request_reading import Ask, RequestError, read_chat, read_completion
@@ -24,7 +24,7 @@ _SLEEP_MODES = ("abort", "wait", "keep")
 _WAKE_TAGS = ("weights", "kv_cache")
 
 
-class Engine(Protocol):
+class ServedEngine(Protocol):
     """What the surface needs of an engine."""
 
     model: str
@@ -112,10 +112,10 @@ class _StreamedReply(_Reply):
             self._transport.write(b"%x\r\n%b\r\n" % (len(event), event) if self._chunked else event)
 
 
-class Surface:
+class HttpApi:
     """Handlers of one engine. `close` ends the requests that are under way by cutting their connections."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: ServedEngine) -> None:
         self._engine = engine
         self._created = int(time.time())
         self._replies: set[_Reply] = set()
@@ -262,14 +262,14 @@ class Surface:
         reply = _Reply()
         await self._run(generation, reply)
         seed, tokens = ask.prompt.seed, reply.tokens
-        answer = answers.Answer(
+        answer = answers.CompleteAnswer(
             full_id,
             created,
             self._engine.model,
-            language.text_of(seed, tokens),
+            generated_text.text_of(seed, tokens),
             reply.finish,
             answers.usage(ask.prompt_tokens, tokens),
-            (ask.prompt.ids(), language.ids_of(seed, tokens)) if ask.return_token_ids else None,
+            (ask.prompt.ids(), generated_text.ids_of(seed, tokens)) if ask.return_token_ids else None,
             reply.transfer,
         )
         body = (answers.chat_completion if ask.chat else answers.completion)(answer)

@@ -1,4 +1,4 @@
-"""What engines that tell one story are asked, and how their events become one stream."""
+"""What engines that generate one response are asked, and how their events become one stream."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from pools.gateway.placing.splitter import of_one_connector
-from pools.gateway.relay.story import BLOCKS, SIMULATED, Story, StoryMeter, can_continue
+from pools.gateway.relay.continuation import BLOCKS, SIMULATED, Continuation, ContinuationMeter, can_continue
 
 COMPLETION = {"model": "m", "prompt": "a b c", "stream": True, "max_tokens": 10}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "a b c"}], "stream": True, "max_tokens": 10}
 
 
-def story_of(body: dict[str, Any]) -> Story:
-    return Story(json.dumps(body).encode(), "messages" in body, body["max_tokens"])
+def continuation_of(body: dict[str, Any]) -> Continuation:
+    return Continuation(json.dumps(body).encode(), "messages" in body, body["max_tokens"])
 
 
 def event(chat: bool, text: str, finish: str | None = None, **fields: Any) -> bytes:
@@ -27,63 +27,63 @@ def event(chat: bool, text: str, finish: str | None = None, **fields: Any) -> by
     return b"data: " + json.dumps({"id": "x", "created": 1, "choices": [choice], **fields}).encode() + b"\n\n"
 
 
-def first_part(body: dict[str, Any], **fields: Any) -> tuple[Story, StoryMeter, list[dict[str, Any]]]:
+def first_part(body: dict[str, Any], **fields: Any) -> tuple[Continuation, ContinuationMeter, list[dict[str, Any]]]:
     """After a first engine that was to write two tokens."""
     chat = "messages" in body
-    story = story_of(body)
-    meter = StoryMeter(story, 0.0, False)
+    continuation = continuation_of(body)
+    meter = ContinuationMeter(continuation, 0.0, False)
     meter.begin(part_only=True)
     sent = meter.feed(event(chat, " d", ids=[7], prompt_token_ids=[1, 2, 3]), 0.0)
     sent += meter.feed(event(chat, " e", "length", ids=[8]), 0.1)
-    return story, meter, [json.loads(line[6:]) for line in sent.split(b"\n\n") if line]
+    return continuation, meter, [json.loads(line[6:]) for line in sent.split(b"\n\n") if line]
 
 
 @pytest.mark.parametrize("body", [COMPLETION, CHAT])
 def test_real_engine_is_asked_for_ids_and_nothing_it_does_not_know(body: dict[str, Any]) -> None:
-    asked = json.loads(story_of(body).first(5, 3, 512, BLOCKS))
+    asked = json.loads(continuation_of(body).first(5, 3, 512, BLOCKS))
     assert asked["kv_transfer_params"] == {"do_remote_decode": True}
     assert (asked["max_tokens"], asked["return_token_ids"]) == (2, True)
-    assert json.loads(story_of(body).first(1, 3, 512, BLOCKS))["max_tokens"] == 1
-    simulated = json.loads(story_of(body).first(1, 3, 512, SIMULATED))
+    assert json.loads(continuation_of(body).first(1, 3, 512, BLOCKS))["max_tokens"] == 1
+    simulated = json.loads(continuation_of(body).first(1, 3, 512, SIMULATED))
     assert simulated["kv_transfer_params"] == {"do_remote_decode": True, "chunk_tokens": 512, "prefill_tokens": 1}
     assert "return_token_ids" not in simulated
 
 
-def test_second_engine_gets_the_same_tokens_when_the_first_told_them() -> None:
-    story = story_of(COMPLETION)
-    story.first(5, 3, None, BLOCKS)
-    story.prompt_ids, story.ids, story.tokens, story.text = [1, 2, 3], [7, 8], 2, " d e"
-    asked = json.loads(story.next({"do_remote_prefill": True}))
+def test_second_engine_gets_the_same_tokens_when_the_first_reported_them() -> None:
+    continuation = continuation_of(COMPLETION)
+    continuation.first(5, 3, None, BLOCKS)
+    continuation.prompt_ids, continuation.ids, continuation.tokens, continuation.text = [1, 2, 3], [7, 8], 2, " d e"
+    asked = json.loads(continuation.next({"do_remote_prefill": True}))
     assert asked["prompt"] == [1, 2, 3, 7, 8]
     assert (asked["max_tokens"], asked["kv_transfer_params"]) == (8, {"do_remote_prefill": True})
 
 
 def test_second_engine_of_a_chat_gets_them_beside_the_messages() -> None:
-    story, _, _ = first_part(CHAT)
+    continuation, _, _ = first_part(CHAT)
     for params in ({"do_remote_prefill": True}, None):
-        asked = json.loads(story.next(params))
+        asked = json.loads(continuation.next(params))
         assert asked["messages"] == CHAT["messages"]
         assert asked["kv_transfer_params"] == {**(params or {}), "prompt_token_ids": [1, 2, 3, 7, 8]}
         assert "continue_final_message" not in asked
 
 
-def test_chat_goes_on_by_its_text_when_no_ids_were_told() -> None:
-    story = story_of(CHAT)
-    story.tokens, story.text = 2, " d e"
-    asked = json.loads(story.next(None))
+def test_chat_goes_on_by_its_text_when_no_ids_were_reported() -> None:
+    continuation = continuation_of(CHAT)
+    continuation.tokens, continuation.text = 2, " d e"
+    asked = json.loads(continuation.next(None))
     assert asked["messages"][-1] == {"role": "assistant", "content": " d e"}
     assert asked["continue_final_message"]
 
 
 @pytest.mark.parametrize("body", [COMPLETION, CHAT])
 def test_client_sees_no_ids(body: dict[str, Any]) -> None:
-    _, _, told = first_part(body)
-    assert "token_ids" not in json.dumps(told)
+    _, _, events = first_part(body)
+    assert "token_ids" not in json.dumps(events)
 
 
 @pytest.mark.parametrize("body", [COMPLETION, CHAT])
 def test_request_that_asks_for_ids_is_served_whole(body: dict[str, Any]) -> None:
-    """Those of half a character would be told twice."""
+    """Those of half a character would be sent twice."""
     asked = {value: json.dumps(body | {"return_token_ids": value}).encode() for value in (False, True)}
     assert can_continue(asked[False], "messages" in body)
     assert not can_continue(asked[True], "messages" in body)
@@ -92,50 +92,50 @@ def test_request_that_asks_for_ids_is_served_whole(body: dict[str, Any]) -> None
 @pytest.mark.parametrize("body", [COMPLETION, CHAT])
 def test_half_a_character_is_written_anew_by_the_engine_that_goes_on(body: dict[str, Any]) -> None:
     chat = "messages" in body
-    story, meter, _ = first_part(body)
+    continuation, meter, _ = first_part(body)
     meter.feed(event(chat, "", ids=[240]), 0.2)
     meter.feed(event(chat, "", ids=[159]), 0.3)
     meter.feed(event(chat, "", "length"), 0.3)  # an ending by itself
-    asked = json.loads(story.next(None))
+    asked = json.loads(continuation.next(None))
     assert (asked["kv_transfer_params"]["prompt_token_ids"] if chat else asked["prompt"]) == [1, 2, 3, 7, 8]
     assert asked["max_tokens"] == 8
     meter.begin(part_only=False)
     meter.feed(event(chat, "\U0001f600", ids=[240, 159, 152, 128]), 0.4)
-    assert (story.text, story.tokens) == (" d e\U0001f600", 6)
+    assert (continuation.text, continuation.tokens) == (" d e\U0001f600", 6)
 
 
 @pytest.mark.parametrize("kind", ["reasoning", "reasoning_content"])
 def test_thoughts_are_text_as_well(kind: str) -> None:
-    story, meter, _ = first_part(CHAT)
+    continuation, meter, _ = first_part(CHAT)
     choice = {"index": 0, "finish_reason": None, "token_ids": [9], "delta": {kind: "hm"}}
     meter.feed(b"data: " + json.dumps({"id": "x", "created": 1, "choices": [choice]}).encode() + b"\n\n", 0.2)
-    assert json.loads(story.next(None))["kv_transfer_params"]["prompt_token_ids"] == [1, 2, 3, 7, 8, 9]
+    assert json.loads(continuation.next(None))["kv_transfer_params"]["prompt_token_ids"] == [1, 2, 3, 7, 8, 9]
 
 
 @pytest.mark.parametrize("body", [COMPLETION, CHAT])
-def test_prompt_is_not_told_when_half_a_character_hid_behind_other_text(body: dict[str, Any]) -> None:
+def test_prompt_is_not_sent_when_half_a_character_hid_behind_other_text(body: dict[str, Any]) -> None:
     chat = "messages" in body
-    story, meter, _ = first_part(body)
+    continuation, meter, _ = first_part(body)
     meter.feed(event(chat, " f", "length", ids=[9, 240]), 0.2)
-    story.next(None)
+    continuation.next(None)
     meter.begin(part_only=False)
     echo = "the prompt, in whole and from its beginning: d e f d e f"
     sent = meter.feed(event(chat, f"{echo}\U0001f600", ids=[159, 152]), 0.3)
     assert "prompt" not in sent.decode()
-    assert story.text == " d e f\U0001f600"
+    assert continuation.text == " d e f\U0001f600"
     meter.feed(event(chat, " and all that is in it: d e f, again and again: d e f g", ids=[11]), 0.3)
-    assert story.text.endswith("again: d e f g"), "only what comes first can be an echo"
+    assert continuation.text.endswith("again: d e f g"), "only what comes first can be an echo"
 
 
 def test_prompt_is_counted_without_what_was_written_when_the_first_engine_died() -> None:
-    story, meter, _ = first_part(COMPLETION)
+    continuation, meter, _ = first_part(COMPLETION)
     meter.begin(part_only=False)
     meter.feed(event(False, " f", "length", ids=[9]), 0.2)
     meter.feed(b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6}}\n\n', 0.2)
     usage = meter.usage()
     assert usage is not None
     assert (usage.prompt_tokens, usage.completion_tokens) == (3, 3)
-    assert story.text == " d e f"
+    assert continuation.text == " d e f"
 
 
 def instance(uid: str, connector: str) -> Any:

@@ -9,19 +9,19 @@ from collections.abc import Callable
 import msgspec
 
 from ..accounts.gateway_metrics import CONTENT_TYPE
-from ..backroom import Backroom
 from ..errors import ApiError
 from ..http.client_protocol import ClientConnection
 from ..http.request import HttpLimits, Request
+from ..runtime import GatewayRuntime
 
 _LIMITS = HttpLimits(max_body_bytes=1 << 10, max_head_bytes=8 << 10, max_pipelined=4)
 
 
-class Site:
+class StatusPage:
     """The application behind the connections. `streams`: how many requests are under way."""
 
-    def __init__(self, room: Backroom, streams: Callable[[], int]) -> None:
-        self._room, self._streams = room, streams
+    def __init__(self, runtime: GatewayRuntime, streams: Callable[[], int]) -> None:
+        self._runtime, self._streams = runtime, streams
         self._connections: set[ClientConnection] = set()
         self._server: asyncio.Server | None = None
         self.draining = False
@@ -63,7 +63,7 @@ class Site:
         if request.method not in (b"GET", b"HEAD"):
             connection.respond(405, ApiError(405, "Use GET here.", code="method_not_allowed").body())
         elif path == b"/metrics":
-            page = self._room.metrics_page(self._streams(), len(self._connections))
+            page = self._runtime.metrics_page(self._streams(), len(self._connections))
             connection.respond(200, page, CONTENT_TYPE)
         elif path == b"/live":
             connection.respond(200, b'{"status":"live"}')
@@ -73,7 +73,7 @@ class Site:
             connection.respond(404, ApiError(404, "There are /metrics, /live and /ready.", code="not_found").body())
 
     def _ready(self, connection: ClientConnection) -> None:
-        fleet = self._room.fleet
+        fleet = self._runtime.fleet
         reason = "the picker is shutting down" if self.draining else fleet.not_ready(time.monotonic())
         if reason:
             body = msgspec.json.encode({"status": "not ready", "reason": reason})

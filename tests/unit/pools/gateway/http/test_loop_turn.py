@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from pools.gateway.http.turn import EndOfTurn, Ticks
+from pools.gateway.http.loop_turn import EndOfTurn, Ticks
 from tests.unit.pools.gateway.conftest import until
 
 EARLY_S = 0.002  # uvloop counts whole milliseconds, from when its turn began

@@ -1,4 +1,4 @@
-"""A call that more than one engine tells: split over two in advance, or gone on with when its engine dies.
+"""A call that more than one engine generates: split over two in advance, or continued when its engine dies.
 
 What the client sees is one stream. When the first of two engines fails, or the second cannot have its cache, another
 one computes again what is written so far and goes on: nothing that was sent is taken back.
@@ -13,20 +13,20 @@ from ..http.client_protocol import ClientConnection
 from ..placing.slot import Slot
 from ..placing.splitter import CHUNK_TOKENS, SplitPlan, Splitter
 from ..requests.call import Call
+from .continuation import BLOCKS, Continuation, ContinuationMeter
 from .exchange import MAX_ATTEMPTS, Context, Exchange, Fate, LastWords
-from .story import BLOCKS, Story, StoryMeter
 
 
-class LegsExchange(Exchange):
-    """`splitter` None: served whole, and only gone on with elsewhere when need be."""
+class ContinuedExchange(Exchange):
+    """Serves a call by one engine after another. `splitter` None: others get it only when the first one dies."""
 
-    __slots__ = ("_meter", "_params", "_splitter", "_story", "_whole")
+    __slots__ = ("_continuation", "_meter", "_params", "_splitter", "_whole")
 
     def __init__(self, call: Call, client: ClientConnection, context: Context, splitter: Splitter | None) -> None:
-        self._meter: StoryMeter | None = None
+        self._meter: ContinuationMeter | None = None
         super().__init__(call, client, context)
         self._splitter = splitter
-        self._story = Story(call.body, call.endpoint.chat, call.max_tokens)
+        self._continuation = Continuation(call.body, call.endpoint.chat, call.max_tokens)
         self._whole = call.body
 
     def start(self) -> None:
@@ -52,18 +52,18 @@ class LegsExchange(Exchange):
 
     async def _serve(self, fate: Fate | None) -> LastWords:
         rewrite = self._with_energy if self.call.tells_energy else None
-        self._meter = StoryMeter(self._story, 0.0, self.call.strip_usage, rewrite)
+        self._meter = ContinuationMeter(self._continuation, 0.0, self.call.strip_usage, rewrite)
         plan = None if self._splitter is None else self._splitter.plan(self.call)
         try:
-            return await self._tell(self._meter, plan)
+            return await self._generate(self._meter, plan)
         finally:
             if plan is not None:  # places that were not used after all
                 plan.first.end()
                 plan.second.end()
 
-    async def _tell(self, meter: StoryMeter, plan: SplitPlan | None) -> LastWords:
-        """Engine after engine until the story is told."""
-        call, story = self.call, self._story
+    async def _generate(self, meter: ContinuationMeter, plan: SplitPlan | None) -> LastWords:
+        """Asks engine after engine until the response is complete."""
+        call, continuation = self.call, self._continuation
         next_slot: Slot | None = None if plan is None else plan.first
         params = None
         while True:
@@ -77,11 +77,11 @@ class LegsExchange(Exchange):
             next_slot = None
             if plan is not None and part_only:
                 connector = slot.instance.state.kv_connector
-                call.body = story.first(plan.cut_tokens, call.prompt_tokens or 1, CHUNK_TOKENS, connector)
+                call.body = continuation.first(plan.cut_tokens, call.prompt_tokens or 1, CHUNK_TOKENS, connector)
             else:
                 if plan is not None and slot.instance.state.kv_connector == BLOCKS:
                     params = {"do_remote_prefill": True}  # what is there of it, whoever wrote it
-                call.body = story.next(params)
+                call.body = continuation.next(params)
             meter.begin(part_only)
             self._begin(slot)
             fate = await self._attempt()

@@ -37,7 +37,7 @@ class PortShare:
         return f"{base}.{self.number if number is None else number}"
 
 
-class Siblings:
+class GatewayProcesses:
     """This gateway's page for the others, and theirs. Make and use it inside a running event loop.
 
     Args:

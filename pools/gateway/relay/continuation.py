@@ -1,4 +1,4 @@
-"""One stream told by several engines: what each is to be asked, and how their events become one story.
+"""One response that several engines generate: what each is asked, and how their events become one stream.
 
 For requests that are split over two instances (DynaServe), and for those that go on elsewhere when their engine dies.
 An engine that goes on gets the prompt and what was written so far; with the `kv_transfer_params` of the engine before
@@ -7,8 +7,8 @@ An engine that goes on gets the prompt and what was written so far; with the `kv
 Simulated engines stop anywhere and send their parameters with the stream. A vLLM computes its prompt in whole and sends
 none, so real engines hand over through a store of blocks (docs/plugin.md) that needs none. They are asked for token
 ids, so that the one that goes on gets the same tokens, and not the text cut into others. But a character may be several
-tokens, and vLLM tells no text until it has all of one; begun with half a character, it would tell the whole prompt
-with the rest. So tokens at the end that have given no text yet are told again by the engine that goes on.
+tokens, and vLLM sends no text until it has all of one; begun with half a character, it would send the whole prompt
+with the rest. So the engine that goes on generates tokens at the end that have given no text yet once more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..requests.sse import Usage
 SIMULATED, BLOCKS = "simulated", "blocks"  # kv_connector of instances
 _FIELDS = dict[str, msgspec.Raw]
 _ONE_ANSWER = (b"", b"null", b"1")
-# What a second engine cannot tell as the first one would have.
+# What a second engine cannot send as the first one would have.
 _WHOLE_ONLY = frozenset(
     {
         *("logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids"),
@@ -52,7 +52,7 @@ def _is_ids(prompt: bytes) -> bool:
     return prompt[:1] == b"[" and prompt[1:].lstrip()[:1].isdigit()
 
 
-class Story:
+class Continuation:
     """What was asked, and what has been written so far."""
 
     def __init__(self, body: bytes, chat: bool, max_tokens: int | None) -> None:
@@ -62,7 +62,7 @@ class Story:
         self._ids_prompt = not chat and _is_ids(bytes(self._fields["prompt"]))
         self._max_tokens = max_tokens
         self._exact = self._ids_prompt  # token ids are asked for
-        self.prompt_ids: list[int] = []  # as an engine told them
+        self.prompt_ids: list[int] = []  # as an engine reported them
         self.text = ""
         self.ids: list[int] = []
         self.tokens = 0
@@ -76,9 +76,9 @@ class Story:
         self._silent = self._silent + len(ids) if silent else 0
 
     def unechoed(self, text: str, tokens: int) -> str:
-        """An engine's first text without what was told before.
+        """Returns an engine's first text without what was sent before.
 
-        Several tokens told at once may end with half a character, unseen beside the text of the others.
+        Several tokens sent at once may end with half a character, unseen beside the text of the others.
         """
         if self.text and len(text) > len(self.text) + _LONG_TOKEN * tokens and self.text in text:
             return text.rpartition(self.text)[2]
@@ -150,8 +150,8 @@ class Story:
         return msgspec.json.encode(fields)
 
 
-class StoryMeter:
-    """Reads the streams of a story's engines as one. It has what `SseMeter` has for those who look at a stream.
+class ContinuationMeter:
+    """Reads the streams of a continuation's engines as one. It has what `SseMeter` has for those who look at a stream.
 
     The last event of an engine that was only to do a part is not its end for the client: its text is passed on, and who
     goes on is asked with its `kv_transfer_params`. Chunks of later engines carry the first one's id.
@@ -159,26 +159,26 @@ class StoryMeter:
 
     def __init__(
         self,
-        story: Story,
+        continuation: Continuation,
         window_end_s: float,
         strip_usage: bool,
         rewrite_usage: Callable[[bytes], bytes] | None = None,
     ) -> None:
-        self._story = story
+        self._continuation = continuation
         self.window_end_s = window_end_s
         self._strip_usage = strip_usage
         self._rewrite_usage = rewrite_usage
         self._partial = b""
         self._id: Any = None
         self._created: Any = None
-        self._legs = 0
+        self._parts = 0
         self._part_only = False
-        self._opening = False  # an engine goes on, and has told no text yet
-        self._written_before = 0  # tokens, before the engine that tells now
+        self._opening = False  # an engine goes on, and has sent no text yet
+        self._written_before = 0  # tokens, before the engine that generates now
         self._usage: dict[str, Any] | None = None  # the first engine's
-        self._ended: dict[str, Any] | None = None  # the event that ends the story, and its usage after it
+        self._ended: dict[str, Any] | None = None  # the event that ends the continuation, and its usage after it
         self.params: dict[str, Any] | None = None
-        self.finished = False  # an engine has come to the story's end
+        self.finished = False  # an engine has come to the continuation's end
         self.events = 0
         self.timely_events = 0
         self.first_s: float | None = None
@@ -188,11 +188,11 @@ class StoryMeter:
         self.failed = False
 
     def begin(self, part_only: bool) -> None:
-        """Another engine tells from here."""
-        self._legs += 1
+        """Another engine generates from here on."""
+        self._parts += 1
         self._part_only = part_only
-        self._opening = self._legs > 1
-        self._written_before = self._story.tokens
+        self._opening = self._parts > 1
+        self._written_before = self._continuation.tokens
         self._partial = b""
         self.params = None
         self.failed = False
@@ -203,7 +203,7 @@ class StoryMeter:
         return b"".join(self._event(event[5:].strip(), now_s) for event in events if event.startswith(b"data:"))
 
     def ending(self) -> bytes:
-        """The usage of the whole story, when the client asked for it, and the end marker."""
+        """The usage of the whole continuation, when the client asked for it, and the end marker."""
         if not self.finished:
             return b""
         usage = self._total()
@@ -221,7 +221,7 @@ class StoryMeter:
         """The first engine's usage, with the tokens that all have written."""
         if self._usage is None:
             return None
-        prompt, written = self._usage["prompt_tokens"], self._story.tokens
+        prompt, written = self._usage["prompt_tokens"], self._continuation.tokens
         return {**self._usage, "total_tokens": prompt + written, "completion_tokens": written}
 
     def _event(self, json: bytes, now_s: float) -> bytes:
@@ -251,35 +251,37 @@ class StoryMeter:
             self._usage = {**usage, "prompt_tokens": usage["prompt_tokens"] - self._written_before}
 
     def _choice(self, event: dict[str, Any], choice: dict[str, Any], now_s: float) -> bytes:
-        story = self._story
+        continuation = self._continuation
         delta = choice.get("delta")
-        told: dict[str, Any] = delta if isinstance(delta, dict) else choice
-        place = "text" if told is choice else "content"
-        text = told.get(place) or ""
+        delta_fields: dict[str, Any] = delta if isinstance(delta, dict) else choice
+        place = "text" if delta_fields is choice else "content"
+        text = delta_fields.get(place) or ""
         ids = choice.pop("token_ids", None) or []
         for place_of_ids in (event, choice):  # chats' and completions'
             prompt_ids = place_of_ids.pop("prompt_token_ids", None)
-            if not story.prompt_ids and isinstance(prompt_ids, list):
-                story.prompt_ids = prompt_ids
+            if not continuation.prompt_ids and isinstance(prompt_ids, list):
+                continuation.prompt_ids = prompt_ids
         if self._opening and text:
             self._opening = False
             if ids:
-                told[place] = text = story.unechoed(text, len(ids))
-        tokens = story.tokens
-        story.write(text, ids, silent=not (text or told.get("reasoning") or told.get("reasoning_content")))
-        if story.tokens > tokens:
+                delta_fields[place] = text = continuation.unechoed(text, len(ids))
+        tokens = continuation.tokens
+        continuation.write(
+            text, ids, silent=not (text or delta_fields.get("reasoning") or delta_fields.get("reasoning_content"))
+        )
+        if continuation.tokens > tokens:
             self._count(now_s)
         finish = choice.get("finish_reason")
         if finish is not None:
             # A part that was cut off is not the end; nor is what a first engine says when it was to write nothing.
-            if self._part_only and finish in ("length", "remote_decode") and not story.complete:
+            if self._part_only and finish in ("length", "remote_decode") and not continuation.complete:
                 choice["finish_reason"] = None
                 if not text:
                     return b""
             else:
                 self.finished = True
                 self._ended = {key: value for key, value in event.items() if key != "choices"}
-        elif not text and self._legs > 1:  # the opening of another engine: the client has had one
+        elif not text and self._parts > 1:  # the opening of another engine: the client has had one
             return b""
         return b"data: %b\n\n" % msgspec.json.encode(event)
 

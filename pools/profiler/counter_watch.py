@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Series:
+class CounterSeries:
     """A counter over time, both rising; linear between what was read."""
 
     at_s: list[float] = field(default_factory=list)  # monotonic
@@ -54,8 +54,8 @@ def _between(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None
 class Log:
     """What was read. `waiting` and `running` as (time, requests)."""
 
-    energy_j: Series = field(default_factory=Series)
-    generated_tokens: Series = field(default_factory=Series)
+    energy_j: CounterSeries = field(default_factory=CounterSeries)
+    generated_tokens: CounterSeries = field(default_factory=CounterSeries)
     waiting: list[tuple[float, int]] = field(default_factory=list)
     running: list[tuple[float, int]] = field(default_factory=list)
 

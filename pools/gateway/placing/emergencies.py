@@ -1,7 +1,7 @@
 """DynamoLLM's emergencies (IV-D) at the gateway: requests that wait and would be late for their first token.
 
 For services whose policy has `emergencies`. What waits for an instance are the requests that were sent there and have
-not begun, and its share of those in its class's line. The ladder is the core's; here its commands are carried out.
+not begun, and its share of those in its class's queue. The ladder is the core's; here its commands are carried out.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from core.types import Effects, ReorderQueue, ResteerRequests, SetSmClock, Squas
 from ..fleet.instance import Instance
 from ..fleet.view import Service
 from ..requests.call import Call
-from .clock_wishes import ClockAsks
+from .class_queue import Waiter
+from .clock_requests import ClockRequests
 from .dispatch import Dispatcher
-from .line import Waiter
 from .slot import Recallable, slots_at
 
 
 class Emergencies:
     """Looks after all instances once a second."""
 
-    def __init__(self, dispatcher: Dispatcher, clocks: ClockAsks, config: EmergencyConfig | None = None) -> None:
+    def __init__(self, dispatcher: Dispatcher, clocks: ClockRequests, config: EmergencyConfig | None = None) -> None:
         self._dispatcher = dispatcher
         self._clocks = clocks
         self._config = config or EmergencyConfig()
@@ -48,11 +48,11 @@ class Emergencies:
         self._states = seen
 
     def _look_at(
-        self, service: Service, instances: Sequence[Instance], line: Sequence[Waiter], now_s: float
+        self, service: Service, instances: Sequence[Instance], queue: Sequence[Waiter], now_s: float
     ) -> dict[str, EmergencyState]:
         found = {}
         for n, instance in enumerate(instances):
-            share = line[n :: len(instances)]
+            share = queue[n :: len(instances)]
             obs = _observation(service, instance, instances, share, now_s)
             if obs is None:
                 continue
@@ -67,8 +67,8 @@ class Emergencies:
                 self._clocks.ask(instance, obs.top_mhz, str(why.reason), why.summary, now_s)
         return found
 
-    def _carry_out(self, service: Service, instance: Instance, line: Sequence[Waiter], effects: Effects) -> None:
-        waiting = {waiter.call.request_id: waiter for waiter in line}
+    def _carry_out(self, service: Service, instance: Instance, queue: Sequence[Waiter], effects: Effects) -> None:
+        waiting = {waiter.call.request_id: waiter for waiter in queue}
         sent: Mapping[str, Recallable] = {
             slot.call.request_id: slot.owner for slot in slots_at(instance) if not slot.begun and slot.owner is not None
         }
@@ -90,7 +90,7 @@ class Emergencies:
 
 
 def _observation(
-    service: Service, instance: Instance, mates: Sequence[Instance], line: Sequence[Waiter], now_s: float
+    service: Service, instance: Instance, mates: Sequence[Instance], waiters: Sequence[Waiter], now_s: float
 ) -> EmergencyObservation | None:
     """None: the engine model does not know the instance."""
     state = instance.state
@@ -99,7 +99,7 @@ def _observation(
     if table is None or top is None:
         return None
     limit_s = service.limits.ttft_s or 0.0
-    calls = [slot.call for slot in slots_at(instance) if not slot.begun] + [waiter.call for waiter in line]
+    calls = [slot.call for slot in slots_at(instance) if not slot.begun] + [waiter.call for waiter in waiters]
     queue = tuple(
         Waiting(
             call.request_id,

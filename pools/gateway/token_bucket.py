@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Allowance:
+class TokenBucket:
     """So many a second, and some at once after a pause."""
 
     __slots__ = ("_at_s", "_left", "_most", "_per_s")

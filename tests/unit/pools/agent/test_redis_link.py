@@ -12,7 +12,7 @@ import pytest
 
 from core.ports import PermanentError, RetryableError
 from pools.agent.http_client import HttpClient
-from pools.agent.link import TIMEOUT_S, LinkError, RedisLink, redis_url
+from pools.agent.redis_link import TIMEOUT_S, LinkError, RedisLink, redis_url
 from pools.wire import AgentState, Heartbeat
 from tests.ports import free_port
 

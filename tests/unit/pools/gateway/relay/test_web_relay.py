@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web as aioweb
 
 from pools.gateway.http.request import HttpLimits
-from pools.gateway.relay.web import WebTimeouts, is_web_path
+from pools.gateway.relay.web_relay import WebTimeouts, is_web_path
 from pools.gateway.server import Config, GatewayServer
 from tests.fakes.fleet import OTHER_SECRET, SECRET, FakeFleet
 from tests.unit.pools.gateway.conftest import until
@@ -167,7 +167,7 @@ async def test_no_more_of_an_upload_is_held_than_the_bound_when_the_web_process_
         nonlocal held
         while True:
             for exchange in relay.server.gateway.web._running.values():  # type: ignore[union-attr]
-                held = max(held, exchange._held)
+                held = max(held, exchange._buffered_bytes)
             await asyncio.sleep(0.002)
 
     watching = asyncio.create_task(watch())
@@ -225,7 +225,7 @@ async def test_client_that_reads_nothing_is_cut_off(start: Start) -> None:
     del reader
 
 
-async def test_client_that_stops_sending_is_told_so(start: Start) -> None:
+async def test_client_that_stops_sending_is_answered(start: Start) -> None:
     relay = await start(WebTimeouts(client_s=0.3))
     reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
     writer.write(

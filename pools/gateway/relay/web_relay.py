@@ -1,7 +1,6 @@
 """/v1/files and /v1/batches: relayed to the web process, which has the database.
 
-Not a path of completions: what is minded here is that bodies of 200 MB pass without being held, either way, and that
-nothing waits for ever.
+Bodies of 200 MB pass either way without being buffered, and nothing waits for ever.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ..http.request import Request
 
 log = logging.getLogger(__name__)
 
-HELD_BYTES = 1 << 20  # of an upload that the web process has not taken yet
+BUFFER_BYTES = 1 << 20  # of an upload that the web process has not taken yet
 # These and no others: whatever else the web process serves is not to be reached from here.
 _PATH = re.compile(rb"/v1/(files|batches)(/[A-Za-z0-9_-]{1,100}(/(content|cancel))?)?(\?[!-~]*)?")
 _PASSED_ON = {b"authorization": "Authorization", b"content-type": "Content-Type", b"accept": "Accept"}
@@ -89,7 +88,7 @@ class WebExchange:
         self._web = web
         self._task: asyncio.Task[None] | None = None
         self._pieces: list[bytes] = []
-        self._held = 0
+        self._buffered_bytes = 0
         self._upload_paused = False
         self._complete = not request.incoming
         self._news = asyncio.Event()
@@ -167,7 +166,7 @@ class WebExchange:
             if not self._pieces:
                 return
             data, self._pieces = b"".join(self._pieces), []
-            self._held = 0
+            self._buffered_bytes = 0
             self._resume()
             yield data
 
@@ -200,9 +199,9 @@ class WebExchange:
 
     def client_sent(self, data: bytes) -> None:
         self._pieces.append(data)
-        self._held += len(data)
+        self._buffered_bytes += len(data)
         self._news.set()
-        if self._held > HELD_BYTES and not self._upload_paused:
+        if self._buffered_bytes > BUFFER_BYTES and not self._upload_paused:
             self._upload_paused = True
             self._client.pause_upload(True)
 

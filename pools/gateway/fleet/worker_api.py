@@ -58,13 +58,13 @@ class _Silent:
     def client_paused(self, paused: bool) -> None: ...
 
 
-class WorkerDesk:
+class WorkerApi:
     """Serves the path. Leases are begun and ended in the store, beside the event loop's other work."""
 
     def __init__(self, token: str, workers: Workers) -> None:
         self._token = token.encode()
         self._workers = workers
-        self._errands: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def takes(self, path: bytes) -> bool:
         return path == PATH or path.startswith(PATH + b"/")
@@ -85,7 +85,7 @@ class WorkerDesk:
             raise ApiError(405, "Use POST or GET here, DELETE with a worker's id.", code="method_not_allowed")
 
     async def close(self) -> None:
-        await asyncio.gather(*self._errands, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _check_token(self, request: Request) -> None:
         scheme, _, token = request.headers.get(b"authorization", b"").partition(b" ")
@@ -97,8 +97,8 @@ class WorkerDesk:
     def _later(self, request: Request, connection: ClientConnection, refuse: Refuse, work: Awaitable[Answer]) -> None:
         connection.listener = _Silent()
         task = asyncio.get_running_loop().create_task(self._run(request, connection, refuse, work))
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _run(
         self, request: Request, connection: ClientConnection, refuse: Refuse, work: Awaitable[Answer]

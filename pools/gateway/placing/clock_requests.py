@@ -16,7 +16,7 @@ RENEW_S = 3.0
 
 
 @dataclass(slots=True)
-class Ask:
+class PendingClockRequest:
     """A clock that stands asked for."""
 
     uid: str
@@ -28,37 +28,39 @@ class Ask:
     lease_s: float = LEASE_S  # 0: no more
 
 
-class ClockAsks:
+class ClockRequests:
     """What this gateway asks for, by instance. `send` must not block."""
 
-    def __init__(self, send: Callable[[Ask], None] = lambda ask: None) -> None:
+    def __init__(self, send: Callable[[PendingClockRequest], None] = lambda ask: None) -> None:
         self.send = send
-        self._asks: dict[str, Ask] = {}
+        self._pending: dict[str, PendingClockRequest] = {}
 
     def ask(self, instance: Instance, mhz: float, reason: str, summary: str, now_s: float) -> None:
         """Asks for a clock until further notice. A worker that registered itself has no agent to ask."""
         if instance.node == NO_NODE:
             return
-        known = self._asks.get(instance.uid)
+        known = self._pending.get(instance.uid)
         if known is not None and known.mhz == mhz and now_s - known.sent_s < RENEW_S:
             return
-        ask = self._asks[instance.uid] = Ask(instance.uid, instance.node, mhz, reason, summary, now_s)
+        ask = self._pending[instance.uid] = PendingClockRequest(
+            instance.uid, instance.node, mhz, reason, summary, now_s
+        )
         self.send(ask)
 
     def drop(self, uid: str) -> None:
         """No more: the agent is free again."""
-        ask = self._asks.pop(uid, None)
+        ask = self._pending.pop(uid, None)
         if ask is not None:
             ask.lease_s = 0.0
             self.send(ask)
 
     def asked(self, uid: str) -> float | None:
-        ask = self._asks.get(uid)
+        ask = self._pending.get(uid)
         return None if ask is None else ask.mhz
 
     def renew(self, now_s: float) -> None:
         """Called now and then."""
-        for ask in self._asks.values():
+        for ask in self._pending.values():
             if now_s - ask.sent_s >= RENEW_S:
                 ask.sent_s = now_s
                 self.send(ask)

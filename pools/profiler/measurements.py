@@ -14,8 +14,8 @@ from core.simulator.workload import TraceRequest
 from core.types import Limits
 from pools.load_generator import ReplayResult, Seen, replay
 
+from .counter_watch import Log, Watch
 from .plan import DECODE, PREFILL, RateSearch, Step
-from .watch import Log, Watch
 
 # Of a batch's tokens: before, prompts may still be under way; after, the first sequences may have ended.
 WINDOW = (0.25, 0.75)
@@ -33,7 +33,7 @@ class NotMeasured(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineEndpoint:
     """What is profiled: base URL, the name it serves, and a key where it asks for one."""
 
     url: str
@@ -73,7 +73,7 @@ class SeenRequests:
         return sorted(self.began_s + one.sent_s + one.e2e_s for one in self.requests)
 
 
-async def measure(step: Step, engine: Engine, watch: Watch, effort: Effort) -> list[dict[str, Any]]:
+async def measure(step: Step, engine: EngineEndpoint, watch: Watch, effort: Effort) -> list[dict[str, Any]]:
     """Raises NotMeasured, and AdapterError when meter or engine fail."""
     if step.kind == DECODE:
         return await _decodes(step, engine, watch, effort.repeats)
@@ -85,7 +85,7 @@ async def measure(step: Step, engine: Engine, watch: Watch, effort: Effort) -> l
     return await _load(step, engine, watch, effort)
 
 
-async def warm_up(engine: Engine) -> None:
+async def warm_up(engine: EngineEndpoint) -> None:
     """The first requests of an engine take seconds. Raises RetryableError when it does not serve."""
     seen = await _send(engine, [TraceRequest(0.0, 64, 16)] * 2)
     if seen.failed:
@@ -101,7 +101,10 @@ async def idle_watts(watch: Watch, seconds: float) -> float | None:
 
 
 async def _send(
-    engine: Engine, requests: Sequence[TraceRequest], concurrency: int | None = None, seen: SeenRequests | None = None
+    engine: EngineEndpoint,
+    requests: Sequence[TraceRequest],
+    concurrency: int | None = None,
+    seen: SeenRequests | None = None,
 ) -> SeenRequests:
     seen = seen or SeenRequests()
     seen.began_s = time.monotonic()
@@ -113,7 +116,7 @@ async def _send(
     return seen
 
 
-async def _decodes(step: Step, engine: Engine, watch: Watch, repeats: int) -> list[dict[str, Any]]:
+async def _decodes(step: Step, engine: EngineEndpoint, watch: Watch, repeats: int) -> list[dict[str, Any]]:
     """Repeats of a batch, with outputs long enough for all of its sequences to decode at once for a while."""
     while True:
         try:
@@ -124,7 +127,7 @@ async def _decodes(step: Step, engine: Engine, watch: Watch, repeats: int) -> li
             step = replace(step, output_tokens=2 * step.output_tokens)
 
 
-async def _decode(step: Step, engine: Engine, watch: Watch) -> dict[str, Any]:
+async def _decode(step: Step, engine: EngineEndpoint, watch: Watch) -> dict[str, Any]:
     """One batch of equal requests; timed between two counts of tokens, at which its contexts are known exactly."""
     async with watch.log() as log:
         seen = await _send(engine, [TraceRequest(0.0, step.prompt_tokens, step.output_tokens)] * step.batch)
@@ -155,7 +158,7 @@ def _unhindered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row, t_s in zip(rows, each, strict=True) if t_s <= _HINDERED * min(each)]
 
 
-async def _prefill(step: Step, engine: Engine, watch: Watch, count: int) -> dict[str, Any]:
+async def _prefill(step: Step, engine: EngineEndpoint, watch: Watch, count: int) -> dict[str, Any]:
     """Prompts of which one is computed while the next waits, so that the engine never does."""
     async with watch.log() as log:
         seen = await _send(engine, [TraceRequest(0.0, step.prompt_tokens, 1)] * count, concurrency=2)
@@ -174,7 +177,7 @@ async def _prefill(step: Step, engine: Engine, watch: Watch, count: int) -> dict
     }
 
 
-async def _load(step: Step, engine: Engine, watch: Watch, effort: Effort) -> list[dict[str, Any]]:
+async def _load(step: Step, engine: EngineEndpoint, watch: Watch, effort: Effort) -> list[dict[str, Any]]:
     """Rates of Poisson arrivals, until they are too high. The first row is of requests that are alone."""
     request = TraceRequest(0.0, step.prompt_tokens, step.output_tokens)
     async with watch.log() as log:
@@ -268,7 +271,7 @@ def _rate_row(
 
 
 def _energy(log: Log, start_s: float, end_s: float) -> dict[str, float]:
-    """Nothing where no meter told it."""
+    """Is empty where no meter measured it."""
     watts = mean_watts(log, start_s, end_s)
     return {} if watts is None else {"energy_j": watts * (end_s - start_s)}
 

@@ -20,9 +20,9 @@ from core.types import Limits
 from pools import wire
 from pools.gateway.__main__ import _config
 from pools.gateway.accounts.gateway_metrics import ROUTING_BOUNDS_S, Histogram
+from pools.gateway.gateway_processes import GatewayProcesses, PortShare, joined
 from pools.gateway.placing.instance_choice import Router
 from pools.gateway.server import Config, GatewayServer
-from pools.gateway.siblings import PortShare, Siblings, joined
 from tests.fakes.fleet import MODEL, FakeFleet
 from tests.ports import free_port
 from tests.unit.pools.gateway.fleet.test_fleet_view import view_of
@@ -51,7 +51,7 @@ async def metrics(port: int) -> str:
 
 async def test_any_of_them_shows_all_when_metrics_are_asked_for(pair: list[GatewayServer]) -> None:
     for n, server in enumerate(pair, start=1):
-        server.room.metrics.retries = n
+        server.runtime.metrics.retries = n
     for _ in range(6):
         page = await metrics(pair[0].port)
         for n in (1, 2):
@@ -72,12 +72,12 @@ async def test_gateway_that_is_gone_is_said_to_be_down(pair: list[GatewayServer]
 
 
 async def test_page_comes_when_another_gateway_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pools.gateway.siblings.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("pools.gateway.gateway_processes.TIMEOUT_S", 0.1)
     port = free_port()
     with socket.socket(socket.AF_UNIX) as stuck:
         stuck.bind(f"\0greenserve-gateway-127.0.0.1-{port}-2")
         stuck.listen()
-        page = (await Siblings(PortShare(1, 2), "gw", "127.0.0.1", port, lambda: b"").page()).decode()
+        page = (await GatewayProcesses(PortShare(1, 2), "gw", "127.0.0.1", port, lambda: b"").page()).decode()
     assert 'up{gateway="gw.2"} 0' in page
 
 
@@ -142,7 +142,7 @@ async def test_loop_is_left_clean_when_they_stop(pair: list[GatewayServer]) -> N
     for server in pair:
         await server.stop()
     await asyncio.sleep(0)
-    assert not [task for task in asyncio.all_tasks() if "Siblings" in repr(task)]
+    assert not [task for task in asyncio.all_tasks() if "GatewayProcesses" in repr(task)]
 
 
 def test_room_in_an_engines_queue_is_shared_out_when_there_are_several_gateways() -> None:

@@ -1,4 +1,4 @@
-"""Who waits for an instance, a line for each class of a service."""
+"""Who waits for an instance, a queue for each class of a service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import squashed
 from ..requests.call import Call
 from .slot import Slot
 
-RATE_WEIGHT = 0.1  # of the newest gap between departures in a line's mean
+RATE_WEIGHT = 0.1  # of the newest gap between departures in a queue's mean
 
 
 @dataclass(slots=True, eq=False)
@@ -36,11 +36,11 @@ class Waiter:
 
 
 @dataclass(slots=True)
-class Line:
-    """The line of one class of a service, and how fast it moves."""
+class ClassQueue:
+    """The queue of one class of a service, and how fast it moves."""
 
     waiters: WaitingLine[Waiter]
-    weights: dict[str, float] | None  # of tenants, as the line has them
+    weights: dict[str, float] | None  # of tenants, as the queue has them
     gap_s: float | None = None  # mean time between departures
     left_at_s: float = field(default_factory=time.monotonic)
 

@@ -11,7 +11,7 @@ from .kv import KvCache
 from .sim_metrics import EngineCounters
 
 
-class Roster:
+class RequestQueues:
     """The requests of one engine and their shares of its KV cache. Moves them; knows nothing of iterations."""
 
     def __init__(self, cache: KvCache, options: EngineOptions, counters: EngineCounters) -> None:
@@ -93,7 +93,7 @@ class Roster:
             _let_go(sequence)
             self._restart(sequence)
         self.loading.clear()
-        for request_id in list(self.cache.held):
+        for request_id in list(self.cache.kept):
             self.cache.let_go(request_id)
 
     def finish(self, sequence: Generation, at_s: float) -> None:
@@ -101,7 +101,7 @@ class Roster:
         sequence.ended = True
         self.active.remove(sequence)
         if sequence.hand_over is not None and sequence.finish == "length":
-            self.cache.hold(sequence, at_s)
+            self.cache.keep(sequence, at_s)
         else:  # an answer that has come to its end needs no other engine
             sequence.hand_over = None
             self.cache.give_back(sequence)
