@@ -91,7 +91,7 @@ def _fill(rows: int) -> None:
 def _report(formats: list[str]) -> dict[str, Any]:
     from django.db import connection
 
-    from pools.models import Job, Site
+    from pools.models import Job, JobState, Site
     from telemetry.models import Report
     from telemetry.report_values.basis import Basis
     from telemetry.report_values.report_request import Asked
@@ -108,7 +108,7 @@ def _report(formats: list[str]) -> dict[str, Any]:
     report = report_requests.ask({"period": MONTH, "formats": formats})
     total_s, cpu, backend_cpu = _timed(backend, lambda: making.make(report.pk))
     job = Job.objects.get(pk=report.job_id)
-    if job.state != Job.State.DONE:
+    if job.state != JobState.DONE:
         raise RuntimeError(job.error)
     report = Report.objects.get(pk=report.pk)
     reconciliation = json.loads(

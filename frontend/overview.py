@@ -11,7 +11,7 @@ from django.core.cache import cache
 from django.urls import reverse
 
 from pools.access.rights import AnyUser
-from pools.models import Job
+from pools.models import JobState
 from scheduler import selectors as scheduler_selectors
 from scheduler.operations import visibility
 from telemetry import selectors
@@ -164,7 +164,7 @@ def _more(now: float | None, before: float | None) -> float | None:
 
 def _saved(user: AnyUser) -> Saved | None:
     """By the newest report of this person's with a baseline beside the metered figures. One query."""
-    reports = Report.objects.filter(job__state=Job.State.DONE, basis__baseline__policy__isnull=False)
+    reports = Report.objects.filter(job__state=JobState.DONE, basis__baseline__policy__isnull=False)
     report = visibility.for_sites(user, reports).order_by("-pk").only("asked", "basis", "summary").first()
     summary = (report.summary or {}) if report else {}
     if report is None or report.basis is None or summary.get("energy_j") is None:

@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from frontend.api.resources.reports import download
 from pools.access import audit, rights
 from pools.access.rights import Right
-from pools.models import Job
+from pools.models import JobState
 from scheduler.operations import visibility
 from telemetry.models import Report, ReportFile
 from telemetry.report_values.errors import BadReport
@@ -106,7 +106,7 @@ def report(request: HttpRequest, report_id: int) -> HttpResponse:
         "checks": _checks(found),
         "changes": found.changes[:CHANGES_SHOWN],
         "more_changes": max(0, len(found.changes) - CHANGES_SHOWN),
-        "newer": found.revised_by.filter(job__state=Job.State.DONE).order_by("-revision").first(),
+        "newer": found.revised_by.filter(job__state=JobState.DONE).order_by("-revision").first(),
     }
     part = "parts/report.html" if request.GET.get("part") else "report.html"
     return render(request, f"frontend/{part}", context)
@@ -213,8 +213,8 @@ def _row(report: Report) -> dict[str, Any]:
         "state": job.state,
         "progress": job.progress,
         "error": job.error,
-        "open": job.state in (Job.State.QUEUED, Job.State.RUNNING),
-        "signable": job.state == Job.State.DONE and report.signed_at is None,
+        "open": job.state in (JobState.QUEUED, JobState.RUNNING),
+        "signable": job.state == JobState.DONE and report.signed_at is None,
         "signed_by": report.signed_by,
         "signed_at": report.signed_at,
         "files": [(file.format, FORMAT_WORDS[file.format], file.sha256, file) for file in report.files.all()],

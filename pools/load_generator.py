@@ -34,7 +34,7 @@ QUANTILES = (0.5, 0.9, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """Where a replay stands. `lag_s` is how late the last request left: above a second, this client is too slow."""
+    """The progress of a replay. `lag_s` is how late the last request left: above a second, this client is too slow."""
 
     sent: int
     ok: int
@@ -45,7 +45,7 @@ class ReplayProgress:
 
 @dataclass(slots=True)
 class ReplayResult:
-    """What a replay saw. Percentiles (p50, p90, p99) are of requests that ended well; None: there were none."""
+    """The figures of a replay. Percentiles (p50, p90, p99) are of requests that ended well; None: there were none."""
 
     sent: int = 0
     ok: int = 0
@@ -266,7 +266,10 @@ class _Replay:
 
 
 def _usage(tail: bytes) -> tuple[int, int]:
-    """Prompt and output tokens from the last events of a stream. Raises RequestFailed when it did not end properly."""
+    """Returns prompt and output tokens from a stream's last events.
+
+    Raises RequestFailed when it did not end properly.
+    """
     events = [line[5:].strip() for line in tail.split(b"\n") if line.startswith(b"data:")]
     if not events or events[-1] != b"[DONE]":
         for event in events:
@@ -281,7 +284,7 @@ def _usage(tail: bytes) -> tuple[int, int]:
 
 
 def _reason(status: int, body: bytes) -> str:
-    """The gateway's code for what went wrong, or its status."""
+    """Returns the gateway's code for what went wrong, or its status."""
     error = _json(body).get("error")
     code = error.get("code") if isinstance(error, dict) else None
     return f"{status} {code}" if code else f"{status}"
@@ -296,6 +299,6 @@ def _json(text: bytes) -> dict[str, Any]:
 
 
 def _quantiles(values: list[float]) -> dict[str, float | None]:
-    """Nearest-rank percentiles by name."""
+    """Returns nearest-rank percentiles by name."""
     ordered = sorted(values)
     return {f"p{q * 100:g}": ordered[max(0, math.ceil(q * len(ordered)) - 1)] if ordered else None for q in QUANTILES}

@@ -15,17 +15,17 @@ KEY_PREFIX_LENGTH = 10
 
 
 def new_secret() -> str:
-    """A 256-bit random API key, recognisable as ours."""
+    """Returns a 256-bit random API key, recognisable as ours."""
     return "gs-" + secrets.token_urlsafe(32)
 
 
 def hash_secret(secret: str) -> str:
-    """SHA-256 hex: enough for a 256-bit random secret, and cheap enough for every request."""
+    """Returns the SHA-256 hex: enough for a 256-bit random secret, and cheap enough for every request."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def find_key(secret: str, now: datetime) -> ApiKey | None:
-    """The key that a bearer secret is, with its tenant; None: none that is valid now."""
+    """Returns the valid key that a bearer secret is, with its tenant, or None."""
     key = ApiKey.objects.filter(key_hash=hash_secret(secret), revoked_at__isnull=True).select_related("tenant").first()
     return None if key is None or (key.expires_at and key.expires_at <= now) else key
 
@@ -41,7 +41,7 @@ def register_key(tenant: Tenant, secret: str, label: str = "") -> ApiKey:
 
 @transaction.atomic
 def ensure_partition(name: str) -> Partition:
-    """The partition of that name; those that policies bring with them are made when they are missing.
+    """Returns the partition of that name; those that policies bring with them are made when they are missing.
 
     Raises:
         Partition.DoesNotExist: It is an operator's own, and there is none.
@@ -53,17 +53,17 @@ def ensure_partition(name: str) -> Partition:
     if created and name == presets.WHOLE:
         RequestClass.objects.create(partition=partition, name="ALL", rank=0)
     elif created:
-        for cell in dynamo_classes.request_classes():
+        for bounds in dynamo_classes.request_classes():
             RequestClass.objects.create(
                 partition=partition,
-                name=cell.name,
-                rank=cell.rank,
-                input_min=cell.input_min,
-                input_max=cell.input_max,
-                output_min=cell.output_min,
-                output_max=cell.output_max,
-                ttft_threshold_s=cell.limits.ttft_s,
-                tpot_threshold_s=cell.limits.tpot_s,
+                name=bounds.name,
+                rank=bounds.rank,
+                input_min=bounds.input_min,
+                input_max=bounds.input_max,
+                output_min=bounds.output_min,
+                output_max=bounds.output_max,
+                ttft_threshold_s=bounds.limits.ttft_s,
+                tpot_threshold_s=bounds.limits.tpot_s,
             )
     return partition
 
@@ -75,7 +75,7 @@ _BUILT_IN = {
 
 
 def ensure_pools(service: Service, partition: Partition) -> None:
-    """A pool for each class of the partition at each site where the service has pools."""
+    """Makes sure that each class of the partition has a pool at each site where the service has pools."""
     for site in Site.objects.filter(pools__service=service).distinct():
         for request_class in partition.classes.all():
             Pool.objects.get_or_create(service=service, site=site, request_class=request_class)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.utils import timezone
 
-from pools.models import Job
+from pools.models import Job, JobState
 from scheduler.models import Study
 from scheduler.whatif import studies
 
@@ -17,7 +17,7 @@ def cancel(job: Job) -> bool:
     study = Study.objects.filter(job=job).first()
     if study is not None:
         return studies.cancel(study)
-    queued = Job.objects.filter(pk=job.pk, state=Job.State.QUEUED)
-    if queued.update(state=Job.State.CANCELLED, cancel_requested=True, finished_at=timezone.now()):
+    queued = Job.objects.filter(pk=job.pk, state=JobState.QUEUED)
+    if queued.update(state=JobState.CANCELLED, cancel_requested=True, finished_at=timezone.now()):
         return True
-    return bool(Job.objects.filter(pk=job.pk, state=Job.State.RUNNING).update(cancel_requested=True))
+    return bool(Job.objects.filter(pk=job.pk, state=JobState.RUNNING).update(cancel_requested=True))

@@ -22,7 +22,7 @@ from django.db import transaction
 
 from core.ports import PermanentError, RetryableError
 from pools.access import audit
-from pools.models import Job
+from pools.models import Job, JobState
 from scheduler.models import Decision, DecisionKind, DeliveryState, WebhookDelivery, WebhookSubscription
 from telemetry.alerts import webhook
 from telemetry.models import Alert, Report
@@ -75,7 +75,7 @@ def _jobs(since: datetime) -> Happened:
 
 
 def _reports(since: datetime) -> Happened:
-    rows = Report.objects.filter(job__finished_at__gte=since, job__state=Job.State.DONE).select_related("job")
+    rows = Report.objects.filter(job__finished_at__gte=since, job__state=JobState.DONE).select_related("job")
     for row in rows.order_by("id").defer("basis", "changes")[:MOST]:
         at = row.job.finished_at.isoformat() if row.job.finished_at else None
         data = {"id": row.pk, "at": at, "revision": row.revision, "asked": row.asked}

@@ -16,9 +16,9 @@ from frontend import reader
 from frontend.decisions import decision_facts
 from pools.access import audit, rights
 from pools.access.rights import AnyUser, Right
-from pools.models import Job
+from pools.models import Job, JobState
 
-OPEN = (Job.State.QUEUED, Job.State.RUNNING)
+OPEN = (JobState.QUEUED, JobState.RUNNING)
 SORTS = {
     "created": "created_at",
     "kind": "kind",
@@ -52,7 +52,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
     page = Paginator(found.order_by(f"{downwards}{SORTS[asked.sort.lstrip('-')]}", "-pk"), PAGE).get_page(
         request.GET.get("page")
     )
-    context = {"page": page, "asked": asked, "kinds": kinds, "states": Job.State.values, "sorts": SORTS}
+    context = {"page": page, "asked": asked, "kinds": kinds, "states": JobState.values, "sorts": SORTS}
     template = "frontend/fleet/parts/job_table.html" if request.GET.get("part") else "frontend/fleet/jobs.html"
     return render(request, template, context)
 
@@ -60,7 +60,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
 def _asked(request: HttpRequest, kinds: list[str]) -> Asked:
     state, kind, sort = (request.GET.get(name, "") for name in ("state", "kind", "sort"))
     return Asked(
-        state if state in Job.State.values else "",
+        state if state in JobState.values else "",
         kind if kind in kinds else "",
         sort if sort.removeprefix("-") in SORTS else "-created",
     )
@@ -96,11 +96,11 @@ def cancel(request: HttpRequest, uid: str) -> HttpResponse:
         messages.warning(request, "The job is over already.")
         return redirect("job", uid=uid)
     before = audit.values(found)
-    queued = Job.objects.filter(pk=found.pk, state=Job.State.QUEUED)
-    if queued.update(state=Job.State.CANCELLED, cancel_requested=True, finished_at=timezone.now()):
+    queued = Job.objects.filter(pk=found.pk, state=JobState.QUEUED)
+    if queued.update(state=JobState.CANCELLED, cancel_requested=True, finished_at=timezone.now()):
         messages.success(request, "The job is cancelled; nothing of it had begun.")
     else:
-        Job.objects.filter(pk=found.pk, state=Job.State.RUNNING).update(cancel_requested=True)
+        Job.objects.filter(pk=found.pk, state=JobState.RUNNING).update(cancel_requested=True)
         messages.success(request, "The job has been asked to stop; it does so at its next step.")
     found.refresh_from_db()
     audit.record(audit.actor_of(request), "cancel", found, before, audit.values(found))

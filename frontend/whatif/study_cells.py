@@ -12,14 +12,14 @@ from django.utils import timezone
 from core.simulator.lab.comparison import Compared, sentences
 from core.simulator.lab.experiment import Experiment
 from frontend import formats
-from pools.models import Job
+from pools.models import JobState
 from scheduler.models import RunState, Study, StudyRun
 from scheduler.whatif import comparing
 from scheduler.whatif.comparing import Figure
 
 from .plots import Shown
 
-OPEN = (Job.State.QUEUED, Job.State.RUNNING)
+OPEN = (JobState.QUEUED, JobState.RUNNING)
 DOTS = {"done": "fresh", "running": "starting", "queued": "waiting", "cancelled": "over", "failed": "failed"}
 COLUMNS = 7  # of the comparison that the page shows; all are in its downloads, and on each run's page
 MORE = (  # what a run's page has beside the comparison

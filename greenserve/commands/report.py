@@ -139,13 +139,13 @@ def verify(number: int, as_json: bool) -> None:
 
 
 def _find(number: int) -> Report:
-    from pools.models import Job
+    from pools.models import JobState
     from telemetry.models import Report
 
     found = Report.objects.select_related("job").prefetch_related("files").filter(pk=number).first()
     if found is None:
         fail(f"there is no report {number}; see `greenserve report list`", 2)
-    if found.job.state != Job.State.DONE:
+    if found.job.state != JobState.DONE:
         fail(f"report {number} is {found.job.state}{f': {found.job.error}' if found.job.error else ''}")
     return found
 

@@ -1,1 +1,1 @@
-"""Who may do what, and who did what."""
+"""Decides who may do what, and records who did what."""

@@ -26,7 +26,10 @@ CHANNELS = ("page", "api", "command", "system")
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who does it. `key`: label and prefix of the access token; `channel`: one of CHANNELS."""
+    """The person or program that makes a change.
+
+    `key`: label and prefix of the access token; `channel`: one of CHANNELS.
+    """
 
     user: User | None = None
     key: str | None = None
@@ -35,7 +38,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a request came from, for entries that are made while it is answered."""
+    """The request that a change came with, for entries that are made while it is answered."""
 
     request_id: str = ""
     address: str | None = None
@@ -45,7 +48,7 @@ _ORIGIN: ContextVar[Origin | None] = ContextVar("greenserve_origin", default=Non
 
 
 def actor_of(request: HttpRequest, channel: str = "page") -> Actor:
-    """Who sent this request; the token is what the REST API's authentication found."""
+    """Returns who sent this request; the token is what the REST API's authentication found."""
     token = getattr(request, "auth", None)
     user = getattr(request, "user", None)
     known = user if getattr(user, "is_authenticated", False) else None
@@ -80,7 +83,7 @@ def note(
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any] | None = None,
 ) -> None:
-    """As `record`, of what is no row: an attempt to sign in, say."""
+    """Records, as `record` does, what is no change of a row: an attempt to sign in, say."""
     if actor.channel not in CHANNELS:
         raise ValueError(f"channel {actor.channel!r}: one of {', '.join(CHANNELS)}")
     origin = _ORIGIN.get() or Origin()
@@ -101,7 +104,7 @@ def note(
 
 
 def values(instance: Model) -> dict[str, Any]:
-    """The fields of a row as JSON has them; relations by the names of what they name, secrets masked."""
+    """Returns a row's fields as JSON has them: relations by the names of what they name, secrets masked."""
     found: dict[str, Any] = {}
     for field in instance._meta.concrete_fields:
         value = getattr(instance, field.attname)
@@ -122,14 +125,14 @@ def masked(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changed(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[tuple[str, Any, Any]]:
-    """Field, before, after, of what differs."""
+    """Returns what differs, each as (field, before, after)."""
     old, new = before or {}, after or {}
     names = [*old, *(name for name in new if name not in old)]
     return [(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)]
 
 
 def client_address(request: HttpRequest) -> str | None:
-    """Of the client, past as many proxies as the settings say are ours; what others claim does not count."""
+    """Returns the client's address, past as many proxies as the settings say are ours; others' claims do not count."""
     hops = settings.GREENSERVE_PROXIES
     chain = [part.strip() for part in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if part.strip()]
     address = chain[-hops] if hops and len(chain) >= hops else request.META.get("REMOTE_ADDR", "")

@@ -1,4 +1,4 @@
-"""What administrators do with people and keys, and people with their own: each a transaction, each in the audit trail.
+"""Does what administrators do with people and keys, and people with their own: each in a transaction, and audited.
 
 Secrets are returned once, to be shown once; what is kept is a hash. Mistakes are ValidationErrors by field.
 """
@@ -30,7 +30,7 @@ Role = Membership.Role
 
 
 def role_of(user: User) -> Role:
-    """The role that the person's rights come from, whether the account is in use or not."""
+    """Returns the role that the person's rights come from, whether the account is in use or not."""
     if user.is_superuser:
         return Role.ADMINISTRATOR
     membership = Membership.objects.filter(user_id=user.pk).first()
@@ -38,7 +38,7 @@ def role_of(user: User) -> Role:
 
 
 def shown(user: User) -> dict[str, Any]:
-    """A person as the audit trail has them."""
+    """Returns a person's fields as the audit trail has them."""
     membership = Membership.objects.filter(user_id=user.pk).prefetch_related("sites").first()
     return {
         "username": user.get_username(),
@@ -53,7 +53,7 @@ def shown(user: User) -> dict[str, Any]:
 def create(
     actor: Actor, username: str, role: str, sites: Iterable[Site] = (), email: str = "", password: str | None = None
 ) -> tuple[User, str | None]:
-    """A new person. Without a password one is made, returned, and must be changed when they first sign in."""
+    """Adds a person. Without a password one is made, returned, and must be changed when they first sign in."""
     user = get_user_model()(username=username.strip(), email=email.strip())
     given = password is not None
     chosen = password if password is not None else one_time_password()
@@ -96,7 +96,7 @@ def set_active(actor: Actor, user: User, active: bool) -> None:
 
 @transaction.atomic
 def reset_password(actor: Actor, user: User) -> str:
-    """A new one-time password; all sessions of the person end."""
+    """Sets a new one-time password and returns it; all sessions of the person end."""
     password = one_time_password()
     user.set_password(password)
     user.save(update_fields=["password"])
@@ -107,7 +107,7 @@ def reset_password(actor: Actor, user: User) -> str:
 
 @transaction.atomic
 def change_password(actor: Actor, user: User, password: str, field: str = "password") -> None:
-    """The person's own choice; all their other sessions end."""
+    """Sets the password that the person chose; all their other sessions end."""
     _checked_password(password, user, field)
     user.set_password(password)
     user.save(update_fields=["password"])
@@ -133,7 +133,7 @@ def new_token(
     sites: Iterable[Site] = (),
     expires_at: datetime | None = None,
 ) -> tuple[AccessToken, str]:
-    """An access token and its secret. It cannot have a right or a site that the person lacks."""
+    """Returns a new access token and its secret. It cannot have a right or a site that the person lacks."""
     asked = [right for right in rights.Right if right in set(token_rights)]
     grant = rights.grant_of(user)
     site_ids = sorted({site.pk for site in sites})
@@ -170,12 +170,12 @@ def new_token(
 
 @transaction.atomic
 def revoke_token(actor: Actor, token: AccessToken) -> bool:
-    """False where it was revoked already."""
+    """Revokes a token; returns False where it was revoked already."""
     return _revoke(actor, token)
 
 
 def find_token(secret: str, now: datetime) -> AccessToken | None:
-    """The token that a bearer secret is, with its person; None: none that is valid now. Keeps when it was used."""
+    """Returns the valid token that a bearer secret is, with its person, or None. Notes when it was used."""
     if not secret.startswith(TOKEN_PREFIX):
         return None
     valid = Q(expires_at=None) | Q(expires_at__gt=now)
@@ -191,7 +191,7 @@ def find_token(secret: str, now: datetime) -> AccessToken | None:
 
 @transaction.atomic
 def new_key(actor: Actor, tenant: Tenant, label: str, expires_at: datetime | None = None) -> tuple[ApiKey, str]:
-    """A tenant's key for the gateway, and its secret. Gateways learn of it with the next fleet snapshot."""
+    """Returns a tenant's new key for the gateway, and its secret. Gateways learn of it with the next fleet snapshot."""
     if expires_at is not None and expires_at <= timezone.now():
         raise ValidationError({"expires_at": "Choose a moment in the future."})
     secret = new_secret()
@@ -210,7 +210,7 @@ def new_key(actor: Actor, tenant: Tenant, label: str, expires_at: datetime | Non
 
 @transaction.atomic
 def revoke_key(actor: Actor, key: ApiKey) -> bool:
-    """False where it was revoked already."""
+    """Revokes a key; returns False where it was revoked already."""
     return _revoke(actor, key)
 
 
@@ -229,7 +229,7 @@ def one_time_password() -> str:
 
 
 def administrators() -> QuerySet[User]:
-    """People who can let others in: in use, and for all sites."""
+    """Returns the people who can let others in: those in use whose role is administrator."""
     administers = Q(is_superuser=True) | Q(membership__role=Role.ADMINISTRATOR)
     return get_user_model().objects.filter(administers, is_active=True)
 

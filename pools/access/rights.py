@@ -1,4 +1,4 @@
-"""Who may do what, where. One rule for pages, REST and commands (docs/people.md).
+"""Says who may do what, and where: one rule for pages, REST and commands (docs/people.md).
 
 A right comes from a person's role; it holds at the sites of the role, or everywhere where the role names none. Who came
 with an access token has at most the token's rights and sites (`limit`).
@@ -47,14 +47,14 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What somebody may do. `site_ids` None: at all sites."""
+    """The rights of somebody, and the sites that they are for. `site_ids` None: all sites."""
 
     role: str
     rights: frozenset[Right]
     site_ids: frozenset[int] | None = None
 
     def within(self, other: Grant) -> Grant:
-        """What both allow."""
+        """Returns what both grants allow."""
         if self.site_ids is None or other.site_ids is None:
             sites = other.site_ids if self.site_ids is None else self.site_ids
         else:
@@ -66,7 +66,10 @@ NOTHING = Grant("", frozenset(), frozenset())
 
 
 def grant_of(user: AnyUser | None) -> Grant:
-    """The role's rights and sites, within those of the token that the user came with. Asked of the database once."""
+    """Returns the role's rights and sites, within those of the token that the user came with.
+
+    Asks the database once.
+    """
     if user is None or not user.is_authenticated or not user.is_active:
         return NOTHING
     found: Grant | None = user.__dict__.get("_greenserve_grant")
@@ -82,7 +85,10 @@ def limit(user: User, rights: frozenset[Right], site_ids: frozenset[int] | None)
 
 
 def has(user: AnyUser | None, right: Right, site: Site | None = None) -> bool:
-    """False for anonymous. Without a site: whether the user has the right anywhere. None administers a part of it."""
+    """Says whether the user has the right at the site, or without a site anywhere. Anonymous users have none.
+
+    Only those whose role is for all sites administer.
+    """
     grant = grant_of(user)
     if right not in grant.rights or (right is Right.ADMINISTER and grant.site_ids is not None):
         return False
@@ -105,7 +111,7 @@ def require(user: AnyUser | None, right: Right, site: Site | None = None) -> Non
 
 
 def everywhere(user: AnyUser | None) -> bool:
-    """Whether the user's role is for all sites: what concerns no single site needs that to be changed."""
+    """Says whether the user's role is for all sites: what concerns no single site needs that to be changed."""
     return grant_of(user).site_ids is None
 
 
@@ -114,7 +120,7 @@ def needs(
 ) -> Callable[
     [Callable[Concatenate[HttpRequest, P], HttpResponseBase]], Callable[Concatenate[HttpRequest, P], HttpResponseBase]
 ]:
-    """A view that only those who have the right may call; others get the page 403 with words."""
+    """Makes a view that only those who have the right may call; others get the page 403 with words."""
 
     def decorate(
         view: Callable[Concatenate[HttpRequest, P], HttpResponseBase],
@@ -130,7 +136,7 @@ def needs(
 
 
 def sites_of(user: AnyUser) -> QuerySet[Site]:
-    """What this person may see and act on: all sites, unless the role or the token names some."""
+    """Returns the sites that this person may see and act on: all, unless the role or the token names some."""
     grant = grant_of(user)
     sites = Site.objects.all()
     if not grant.rights:

@@ -20,7 +20,7 @@ _CAP_SYS_ADMIN = 21  # linux/capability.h
 
 
 def lacking() -> str:
-    """What this process lacks to set clocks, in words; empty: nothing."""
+    """Returns what this process lacks to set clocks, in words; empty: nothing."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("CapEff:") and not int(line.split()[1], 16) >> _CAP_SYS_ADMIN & 1:
             return "the actuator runs without root or CAP_SYS_ADMIN"

@@ -1,4 +1,4 @@
-"""What the agent and the actuator say to each other: one JSON message a packet of a unix SEQPACKET socket, one answer.
+"""The messages of agent and actuator: one JSON object a packet of a unix SEQPACKET socket, and one answer to each.
 
 The kernel keeps packets apart and tells who is at the other end, so there is no framing and no password. Times are
 seconds, clocks MHz.
@@ -31,7 +31,7 @@ class Reset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 
 
 class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="status"):
-    """How things stand."""
+    """Asks for the actuator's state, and changes nothing."""
 
 
 Request = Lock | Reset | Status

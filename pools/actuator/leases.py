@@ -1,4 +1,4 @@
-"""Who has locked which clock until when; and a file that says so, for whoever comes after a killed actuator."""
+"""Keeps who has locked which clock until when, and a file of it for the actuator that starts after one was killed."""
 
 from __future__ import annotations
 

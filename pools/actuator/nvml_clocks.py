@@ -19,7 +19,7 @@ class ClockSetter(Protocol):
     """Blocks for as long as the driver does; raises AdapterError."""
 
     def offered(self, gpu: str) -> Sequence[float]:
-        """The clocks that it offers in MHz, rising."""
+        """Returns the SM clocks that the GPU offers, in MHz, rising."""
         ...
 
     def set(self, gpu: str, mhz: float) -> None: ...
@@ -60,7 +60,7 @@ class NvmlClocks:
         self._do(f"reset {gpu}", lambda: pynvml.nvmlDeviceResetGpuLockedClocks(self._handle(gpu)))
 
     def all(self) -> tuple[str, ...]:
-        """Every GPU of the node."""
+        """Returns the UUID of every GPU of the node."""
 
         def uuids() -> tuple[str, ...]:
             self._opened()
@@ -98,6 +98,6 @@ class NvmlClocks:
 
 
 def offered_mhz(handle: object) -> list[float]:
-    """The SM clocks that a GPU offers at its highest memory clock, rising. Raises NVMLError."""
+    """Returns the SM clocks (MHz) that a GPU offers at its highest memory clock, rising. Raises NVMLError."""
     memory_mhz = max(pynvml.nvmlDeviceGetSupportedMemoryClocks(handle))
     return sorted(float(mhz) for mhz in pynvml.nvmlDeviceGetSupportedGraphicsClocks(handle, memory_mhz))

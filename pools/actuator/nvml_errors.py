@@ -44,7 +44,7 @@ UNSUPPORTED = frozenset(
 
 
 def translated(error: pynvml.NVMLError, what: str) -> AdapterError:
-    """`error` of doing `what`, for example `lock the clock of GPU-1`. What is not known to last is retryable."""
+    """Translates the `error` of doing `what`, for example `lock the clock of GPU-1`. Unknown errors are retryable."""
     if (words := _PERMANENT.get(error.value)) is not None:
         return PermanentError(f"cannot {what}: {words}")
     return RetryableError(f"cannot {what}: {error}")

@@ -22,7 +22,7 @@ F = TypeVar("F", bound=GaugeMetricFamily | CounterMetricFamily)
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What one tick saw and did. Replaced whole, so that a scrape never sees half of two ticks.
+    """A record of what one tick saw and did. It is replaced whole, so that a scrape never sees half of two ticks.
 
     `dropped_batches` are lost for good, `waiting_batches` are on their way; `clock_changes` since the agent's start.
     """
@@ -40,7 +40,7 @@ class Picture:
 
 
 class Board:
-    """Where the loop puts its picture, and scrapes find it. `url`: of the page, once it is served."""
+    """The place where the loop puts its picture and scrapes find it. `url`: of the page, once it is served."""
 
     def __init__(self, node: str) -> None:
         self.node = node

@@ -58,12 +58,12 @@ class Bell:
         self._rung.set()
 
     def wait(self, timeout_s: float) -> None:
-        """Until it is rung, or has been since the last wait."""
+        """Waits until it is rung, or returns at once when it has been since the last wait; `timeout_s` at most."""
         if self._rung.wait(timeout_s):
             self._rung.clear()
 
     def nudged(self) -> bool:
-        """Whether it has been, since this was last asked."""
+        """Says whether it has been nudged since this was last asked."""
         was = self._nudged.is_set()
         self._nudged.clear()
         return was
@@ -119,7 +119,7 @@ class AgentThread(threading.Thread):
         self.join(timeout_s)
 
     def _pause_s(self, tick_s: float) -> float:
-        """To the next tick, or to a glance before it."""
+        """Returns the time to the next tick, or to a glance before it."""
         left_s = max(0.0, tick_s - self._elapsed_s())
         glance_s = self._loop.glance_s()
         return left_s if glance_s is None else min(left_s, max(_LEAST_PAUSE_S, glance_s - self._now_s()))
@@ -196,7 +196,7 @@ class AgentStep(bootsteps.StartStopStep):
     terminate = stop
 
     def _adapters(self) -> tuple[dict[str, Any], Callable[[], None]]:
-        """The node's own arguments of AgentLoop, and what closes them."""
+        """Returns the arguments of AgentLoop that this kind of node has, and what closes them."""
         if self._gpus != "sim":
             node = self._real_node()
             parts = {"meter": node.meter, "actuator": node.actuator, "runtime": node.runtime, "report": node}

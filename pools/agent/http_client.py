@@ -22,7 +22,7 @@ class HttpClient:
         self._connection = kind(parts.hostname, parts.port, timeout=timeout_s)
 
     def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        """The body of a 2xx answer.
+        """Returns the body of a 2xx answer.
 
         A kept connection that the server closed meanwhile is opened again once, so only send what may be sent twice.
 

@@ -82,7 +82,7 @@ class _Problem(msgspec.Struct):
 
 
 def unreachable(broker_url: str) -> str:
-    """Why this machine cannot hear the control plane's Redis, and what to do; empty: it can be connected to."""
+    """Returns why this machine cannot hear the control plane's Redis, and what to do; empty: it can be connected to."""
     parts = urlsplit(redis_url(broker_url))
     try:
         if parts.scheme == "unix":
@@ -128,7 +128,7 @@ def agent_command(node: str, more: Sequence[str] = GPU_NODE) -> tuple[str, ...]:
 
 
 def agent_unit(node: str, user: str, environment: Path, code: Path, more: Sequence[str] = GPU_NODE) -> str:
-    """The agent's systemd unit: no privilege, and a restart whatever ended it. Its engines outlive it (KillMode)."""
+    """Returns the agent's systemd unit, without privileges and with restarts. Its engines outlive it (KillMode)."""
     return f"""[Unit]
 Description=GreenServe agent of node {node}
 After=network-online.target greenserve-actuator.service

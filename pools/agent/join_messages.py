@@ -1,4 +1,4 @@
-"""What a machine says of itself when it joins the fleet, and what it gets back. JSON by msgspec, over HTTP."""
+"""The messages of a machine that joins the fleet, and of the answer to it: JSON by msgspec, over HTTP."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class AgentLoop:
         self._ticks = 0
 
     def tick(self, now_s: float) -> AgentState:
-        """One round. `now_s`: Unix seconds. Returns the state that it reported, or tried to."""
+        """Does one round. `now_s`: Unix seconds. Returns the state that it reported, or tried to."""
         view, began_s = View(now_s), time.monotonic()
         reachable = self._read_desired(view)
         self._read_node(view)
@@ -121,7 +121,7 @@ class AgentLoop:
         return state
 
     def glance(self, now_s: float) -> None:
-        """Only clocks, and only what cannot wait for the next tick: samples that are due, and what gateways ask for."""
+        """Does what cannot wait for the next tick: reads samples that are due, sets clocks that gateways ask for."""
         samples: dict[str, EngineReading | None] = {}
         for uid in self._clocks.wanting(now_s):
             try:
@@ -132,7 +132,7 @@ class AgentLoop:
         self._clock_rows += self._clocks.glance(now_s, samples)
 
     def glance_s(self) -> float | None:
-        """When a glance is worth its while, in Unix seconds; None: not before the next tick."""
+        """Returns when a glance is worth its while, in Unix seconds; None: not before the next tick."""
         return self._clocks.next_s()
 
     # -- reading -----------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class AgentLoop:
         self._busy = {uid for uid, engine in view.engines.items() if engine.running or engine.waiting}
 
     def _sampled(self, view: View, item: DesiredInstance) -> EngineReading | None:
-        """What the clock rule of an instance goes by: the tick's own reading, unless the rule is faster than ticks."""
+        """Returns the reading that an instance's clock rule goes by: the tick's, unless the rule is faster."""
         assert self._desired is not None
         period_s = look_period_s(item.clock or self._desired.clock)
         if item.uid not in self._urls or period_s is None or period_s >= self._period_s:
@@ -199,7 +199,7 @@ class AgentLoop:
     # -- views -------------------------------------------------------------------------------------
 
     def _engine_views(self, view: View) -> list[EngineView]:
-        """The engines whose clocks the clock loop is to lock: those that serve."""
+        """Returns the engines whose clocks the clock loop is to lock: those that serve."""
         assert self._desired is not None
         wanted = {item.uid: item for item in self._desired.instances}
         views: list[EngineView] = []
@@ -230,7 +230,7 @@ class AgentLoop:
         return views
 
     def _instance_states(self, view: View) -> list[InstanceState]:
-        """Every instance that the desired state names and the node has, or should have."""
+        """Returns a state for every instance that the desired state names and the node has, or should have."""
         if self._desired is None:
             return []
         if view.statuses is None:
@@ -300,6 +300,6 @@ class AgentLoop:
 
 
 def _detail(state: AgentState) -> str:
-    """What health pages say of the agent."""
+    """Returns what health pages say of the agent."""
     only = f"measure only: {state.measure_only}" if state.measure_only else ""
     return "; ".join(filter(None, (state.error, only)))

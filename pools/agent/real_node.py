@@ -97,7 +97,7 @@ class RealNode:
 
 
 def nvml_node(actuator_socket: Path, options: VllmOptions | None = None) -> RealNode:
-    """A node with NVIDIA GPUs. Raises PermanentError."""
+    """Returns a node with NVIDIA GPUs. Raises PermanentError."""
     from .devices.nvml import NvmlGpuMeter  # pynvml is for nodes that have the driver
 
     return RealNode(NvmlGpuMeter(), SocketFrequencyActuator(actuator_socket), options)
@@ -109,5 +109,5 @@ def dcgm_node(exporter: str, actuator_socket: Path, options: VllmOptions | None 
 
 
 def declared_node(node: str, declared: Declaration, options: VllmOptions | None = None) -> RealNode:
-    """A machine without GPUs. Raises PermanentError."""
+    """Returns a machine without GPUs as a node. Raises PermanentError."""
     return RealNode(DeclaredMeter(node, declared), NoClocks(), options)

@@ -69,7 +69,7 @@ class Reconciler:
         actual: Sequence[InstanceStatus],
         busy: Collection[str] = (),
     ) -> bool:
-        """One pass; says whether anything was done. Endings come before starts: they free GPUs.
+        """Makes one pass and returns whether anything was done. Endings come before starts: they free GPUs.
 
         `busy`: instances in which requests run or wait.
         """
@@ -118,7 +118,7 @@ class Reconciler:
     def _adjust(
         self, now_s: float, item: DesiredInstance, status: InstanceStatus | None, busy: Collection[str]
     ) -> bool:
-        """Sleep, waking and limits of an engine that is up."""
+        """Puts an engine that is up to sleep, wakes it, or sets its limits; returns whether anything was done."""
         if status is None or status.state not in ("ready", "sleeping"):
             return False
         if item.state == "sleeping" and status.state == "ready":

@@ -25,7 +25,7 @@ class BadDesired(Exception):
 
 
 class Link(Protocol):
-    """What the loop needs. Each call blocks for at most about two seconds and raises LinkError."""
+    """The loop's side of Redis. Each call blocks for at most about two seconds and raises LinkError."""
 
     def desired(self) -> wire.DesiredNode | None:
         """None: there is none. Raises BadDesired too."""
@@ -72,7 +72,7 @@ class RedisLink:
 
 
 def redis_url(broker_url: str) -> str:
-    """Celery's broker URL as the Redis client writes it. Raises ValueError when it is not Redis.
+    """Returns Celery's broker URL as the Redis client writes it. Raises ValueError when it is not Redis.
 
     A socket is `redis+socket:///PATH?virtual_host=DB` there and `unix:///PATH?db=DB` here.
     """

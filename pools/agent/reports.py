@@ -1,4 +1,4 @@
-"""What the agent reports, made from what one tick saw: states for the gateway and rows for the ingester."""
+"""Makes what the agent reports of what one tick saw: states for the gateway and rows for the ingester."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .reconcile import Trouble
 
 
 class NodeReport(Protocol):
-    """What a node has to say of itself; asked once a tick. Blocks for at most its time-out, raises nothing."""
+    """Says what a node has to say of itself, once a tick. Blocks for at most its time-out and raises nothing."""
 
     def measure_only(self) -> str:
-        """Why no clock can be set, in words; empty: clocks can be set."""
+        """Returns why no clock can be set, in words; empty: clocks can be set."""
         ...
 
     def notices(self) -> tuple[str, ...]:
-        """What an operator should know of the node's meters."""
+        """Returns what an operator should know of the node's meters."""
         ...
 
     def prepare(self, launches: Sequence[EngineLaunch]) -> None:
-        """What engines here may be started with; returns at once."""
+        """Begins to fetch what engines here may be started with; returns at once."""
         ...
 
 
@@ -37,7 +37,7 @@ _BOOKED = {"ready": 0, "sleeping": 1, "draining": 2, "starting": 3}
 
 @dataclass(slots=True)
 class View:
-    """What one tick saw. `statuses` None: the runtime did not answer, nothing is known of the instances."""
+    """The readings of one tick. `statuses` None: the runtime did not answer, nothing is known of the instances."""
 
     now_s: float
     gpus: tuple[GpuReading, ...] = ()
@@ -47,7 +47,7 @@ class View:
 
 
 def slowest(gpus: Sequence[GpuReading]) -> float | None:
-    """The clock that sets the pace of a tensor-parallel instance."""
+    """Returns the lowest SM clock (MHz), which sets a tensor-parallel instance's pace; None where one is not known."""
     clocks = [gpu.sm_clock_mhz for gpu in gpus if gpu.sm_clock_mhz is not None]
     return min(clocks) if clocks and len(clocks) == len(gpus) else None
 
@@ -59,7 +59,10 @@ def instance_state(
     known_gpus: Mapping[str, GpuReading],
     view: View,
 ) -> InstanceState:
-    """How one wanted instance stands. `known_gpus`: the last reading of each GPU, for what does not change."""
+    """Returns the state of one wanted instance.
+
+    `known_gpus`: the last reading of each GPU, for what does not change.
+    """
     reading = view.engines.get(item.uid)
     gpus = [known_gpus[uuid] for uuid in item.gpu_uuids if uuid in known_gpus]
     powers = [gpu.power_w for gpu in gpus if gpu.power_w is not None] if view.gpus else []

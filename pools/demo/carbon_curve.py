@@ -24,13 +24,13 @@ GAP = ("US-PJM-AEP", 150)  # (zone, step): the feed has no value there
 
 
 def _bump(hour: float, centre: float, width: float) -> float:
-    """A Gaussian bump on the circle of 24 hours."""
+    """Returns a Gaussian bump on the circle of 24 hours."""
     distance = (hour - centre + 12.0) % 24.0 - 12.0
     return math.exp(-0.5 * (distance / width) ** 2)
 
 
 def _ripple(hour: float, seed: int) -> float:
-    """Weather: whole harmonics of the day, so that midnight joins up. Within -1..1."""
+    """Returns weather within -1..1, in whole harmonics of the day, so that midnight joins up."""
     angle = 2.0 * math.pi * hour / 24.0
     return 0.6 * math.sin(5.0 * angle + seed) + 0.4 * math.sin(11.0 * angle + 2.0 * seed)
 
@@ -56,7 +56,7 @@ ZONES: dict[str, Callable[[float], float]] = {
 
 
 def rows() -> Iterator[tuple[str, str, str, str, str, str, str, str]]:
-    """The file's rows, header first; values rounded to 0.1 g/kWh at the middle of each step."""
+    """Yields the file's rows, header first; values are g/kWh at the middle of each step, rounded to 0.1."""
     yield ("zone", "start_utc", "end_utc", "signal", "value", "unit", "factor", "source")
     for zone, curve in ZONES.items():
         for step in range(STEPS):

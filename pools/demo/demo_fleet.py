@@ -25,6 +25,7 @@ from pools.models import (
     Partition,
     Pool,
     Profile,
+    ProfileSource,
     RequestClass,
     Service,
     Site,
@@ -148,7 +149,7 @@ def _site(rank: int, spec: SiteSpec) -> Site:
 
 
 def _gpus(node: Node, gpu_type: str, count: int) -> None:
-    """GPUs as the simulated node reports them: `SIM-<node>-<index>`, limits from the engine model."""
+    """Makes GPUs as the simulated node reports them: `SIM-<node>-<index>`, limits from the engine model."""
     params = engine_model.gpu(gpu_type)
     for index in range(count):
         Gpu.objects.get_or_create(
@@ -188,7 +189,7 @@ def _partition(name: str, input_cut: int, output_cut: int) -> Partition:
 
 
 def profile_rows() -> Iterator[dict[str, str]]:
-    """The fixture's rows as text; an empty figure is unknown."""
+    """Yields the fixture's rows as text; an empty figure is unknown."""
     with PROFILES_FILE.open(newline="") as file:
         yield from csv.DictReader(file)
 
@@ -208,7 +209,7 @@ def _profiles(card: ModelCard) -> None:
                 "ttft_s": _figure(row["ttft_s"]),
                 "tpot_s": _figure(row["tpot_s"]),
                 "e2e_s": _figure(row["e2e_s"]),
-                "kind": Profile.Kind.PUBLISHED,
+                "kind": ProfileSource.PUBLISHED,
                 "note": row["note"],
             },
         )

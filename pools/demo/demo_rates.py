@@ -1,4 +1,4 @@
-"""What the demo fleet costs. Invented, and said so wherever a sum rests on it: no utility's tariff, nobody's offer."""
+"""The rates of the demo fleet. They are invented, and called so wherever a sum rests on them: no utility's tariff."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ async def _serve(config: Config) -> int:
 
 
 def _refuse(config: Config, error: OSError) -> int:
-    """One line for whoever started it."""
+    """Writes one line for whoever started it, and returns the exit status."""
     if error.errno == errno.EADDRINUSE:
         what = f"port {config.port} on {config.host} is taken: stop what uses it, or choose another with --port"
     else:

@@ -34,13 +34,13 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
 
     def body(self) -> bytes:
-        """The JSON object that goes to the client, also as an event of a stream that breaks."""
+        """Returns the JSON object that goes to the client, also as an event of a stream that breaks."""
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return msgspec.json.encode({"error": error})
 
 
 def bad_body(error: Exception) -> ApiError:
-    """What a decoder's error is to the client."""
+    """Makes a decoder's error into one for the client."""
     if isinstance(error, msgspec.ValidationError):
         found = _PARAM.search(str(error)) or _FIELD.search(str(error))
         return ApiError(400, f"Invalid body: {error}", param=found.group(1) if found else None)

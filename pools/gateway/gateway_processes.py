@@ -33,7 +33,7 @@ class PortShare:
             raise ValueError(f"gateway {self.number} of {self.of}: numbers go from 1 to the number of gateways")
 
     def name(self, base: str, number: int | None = None) -> str:
-        """Of the process: its own, or another's by its number."""
+        """Returns the name of this process, or of another by its number."""
         return f"{base}.{self.number if number is None else number}"
 
 
@@ -60,7 +60,7 @@ class GatewayProcesses:
         self._server = await asyncio.start_unix_server(self._serve, sock=listening)
 
     async def page(self) -> bytes:
-        """All gateways' metrics; those that do not answer are said to be down."""
+        """Returns all gateways' metrics; those that do not answer are said to be down."""
         numbers = [n for n in range(1, self._share.of + 1) if n != self._share.number]
         others = await asyncio.gather(*(self._ask(n) for n in numbers))
         up = {self._share.name(self._base): True}
@@ -83,7 +83,7 @@ class GatewayProcesses:
             writer.close()
 
     async def _ask(self, number: int) -> bytes:
-        """Empty: no answer in time."""
+        """Returns another's page; empty: no answer in time."""
         asking = socket.socket(socket.AF_UNIX)
         asking.setblocking(False)
         writer = None

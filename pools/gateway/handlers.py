@@ -1,4 +1,4 @@
-"""Which path does what. What engines answer becomes a `Call` and an `Exchange`."""
+"""Decides which path does what. What engines answer becomes a `Call` and an `Exchange`."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class Gateway:
             connection.respond(200, body)
 
     def not_ready(self) -> str:
-        """Why requests cannot be served now; empty: they can."""
+        """Returns why requests cannot be served now; empty: they can."""
         if self.draining:
             return "the gateway is shutting down"
         return self.fleet.not_ready(time.monotonic())

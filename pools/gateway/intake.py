@@ -1,4 +1,4 @@
-"""From a request's bytes to a call that can be placed, and from its end to its record: what every front door does."""
+"""Makes a request's bytes a call that can be placed, and its end a record: gateway and picker both do this."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Intake:
     metrics: Metrics
 
     def key(self, request: Request) -> wire.FleetKey:
-        """The caller's key. Raises ApiError 401, or 503 while the fleet is not known."""
+        """Returns the caller's key. Raises ApiError 401, or 503 while the fleet is not known."""
         if not self.fleet.known:
             raise unavailable("The gateway does not know its fleet yet.", "starting", retry_after_s=1)
         scheme, _, secret = request.headers.get(b"authorization", b"").partition(b" ")
@@ -63,7 +63,7 @@ class Intake:
         return key
 
     def call(self, request: Request, endpoint: Endpoint) -> Call:
-        """A request that is whole and right, ready to be placed. Raises ApiError, or Refused with the call."""
+        """Returns a request that is whole and right, ready to be placed. Raises ApiError, or Refused with the call."""
         key = self.key(request)
         try:
             parsed = validation.decode(request.body, endpoint)
@@ -111,7 +111,7 @@ class Intake:
         call.strip_usage = call.strip_usage and not call.tells_energy
 
     def models(self, request: Request, created_at_s: int) -> bytes:
-        """The list of models that the caller may use, in OpenAI's shape with vLLM's members. Raises ApiError 401.
+        """Returns the models that the caller may use, in OpenAI's shape with vLLM's members. Raises ApiError 401.
 
         Benchmarks of vLLM's take the tokenizer by `root`.
         """
@@ -137,7 +137,7 @@ class Intake:
         self.record_all([(call, ending)])
 
     def record_all(self, ended: Iterable[tuple[Call, Ending]]) -> None:
-        """As `record`, with one write for all."""
+        """Records several calls as `record` does, with one write for all."""
         rows = []
         for call, ending in ended:
             try:
@@ -147,7 +147,7 @@ class Intake:
         self.journal.append(*rows)
 
     def _row(self, call: Call, ending: Ending) -> wire.RequestRow:
-        """A call's row, counted and learned from."""
+        """Makes a call's row, counts it and learns from it."""
         counted = prompt_tokens, output_tokens, source = counts(call, ending)
         actual = None
         features, classified = call.features, call.classified

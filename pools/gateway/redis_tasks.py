@@ -34,10 +34,10 @@ STALE_WORKER_S = 60.0  # past its lease: it is forgotten
 
 
 class FleetSource(Protocol):
-    """Where snapshots come from. Blocks for at most its time-out; raises RedisError or OSError."""
+    """Reads snapshots. Blocks for at most its time-out; raises RedisError or OSError."""
 
     async def read(self) -> tuple[wire.Fleet, Mapping[str, wire.AgentState]] | None:
-        """The fleet and its agents' states; None: no fleet has been published."""
+        """Returns the fleet and its agents' states; None: no fleet has been published."""
 
 
 class RedisLink:
@@ -67,7 +67,7 @@ class RedisLink:
         return fleet, states
 
     async def workers(self) -> list[wire.WorkerRegistration]:
-        """Those whose lease lasts."""
+        """Returns the registrations whose lease lasts."""
         uids = [uid.decode() for uid in await self._redis.zrange(wire.WORKERS_KEY, 0, -1)]  # type: ignore[union-attr]
         values = await self._redis.mget([wire.worker_key(uid) for uid in uids]) if uids else []
         found = []
@@ -89,7 +89,7 @@ class RedisLink:
             await pipe.execute()
 
     async def drop_worker(self, uid: str) -> bool:
-        """Whether there was one."""
+        """Removes a registration; returns whether there was one."""
         async with self._redis.pipeline() as pipe:
             pipe.delete(wire.worker_key(uid))
             pipe.zrem(wire.WORKERS_KEY, uid)
@@ -97,7 +97,7 @@ class RedisLink:
         return bool(found[0])
 
     async def measured_workers(self) -> wire.AgentState | None:
-        """What the ingester measured of them last; None: nothing recently."""
+        """Returns what the ingester measured of workers last; None: nothing recently."""
         value = await self._redis.get(wire.MEASURED_WORKERS_KEY)
         try:
             return None if value is None else wire.decode(value, wire.AgentState)

@@ -1,4 +1,4 @@
-"""What stands behind every front door: the fleet's picture, the decision, the records, and the tasks that keep them."""
+"""The parts that gateway and picker share: the fleet's picture, the decision, the records, and the tasks for them."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ class GatewayRuntime:
         self.intake = Intake(self.fleet, self.classifier, self.journal, self.metrics)
 
     def metrics_page(self, in_flight: int, connections: int, everywhere: Labels = ()) -> bytes:
-        """`/metrics`. `everywhere`: labels of every sample."""
+        """Returns `/metrics`. `everywhere`: labels of every sample."""
         fresh_at_s = self.fleet.fresh_at_s
         age_s = float("nan") if fresh_at_s is None else time.monotonic() - fresh_at_s
         gauges: dict[str, tuple[str, float]] = {
             "requests_in_flight": ("Requests being served.", in_flight),
             "client_connections": ("Open client connections.", connections),
-            "requests_waiting": ("Requests in line at the gateway.", self.dispatcher.waiting),
+            "requests_waiting": ("Requests in a queue of the gateway.", self.dispatcher.waiting),
             "instances_ready": ("Instances that take requests.", self.fleet.ready_instances),
             "snapshot_age_seconds": ("Since the fleet snapshot was confirmed.", age_s),
         }
@@ -139,7 +139,7 @@ class GatewayRuntime:
         self.begin(redis_tasks.keep_beating(link, config.name, self.fleet), "heartbeat")
 
     def begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """A task that goes on until `stop`."""
+        """Begins a task that goes on until `stop`."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         task.add_done_callback(self._ended)
         self._tasks.append(task)

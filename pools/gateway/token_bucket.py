@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class TokenBucket:
-    """So many a second, and some at once after a pause."""
+    """Allows so many a second, and some at once after a pause."""
 
     __slots__ = ("_at_s", "_left", "_most", "_per_s")
 
@@ -13,11 +13,11 @@ class TokenBucket:
         self._at_s: float | None = None
 
     def give(self, amount: float) -> None:
-        """Besides what time brings."""
+        """Adds to what time brings."""
         self._left = min(self._most, self._left + amount)
 
     def take(self, now_s: float) -> bool:
-        """Whether there is one, which is then taken."""
+        """Takes one if there is one, and returns whether there was."""
         left = self._left
         if self._at_s is not None:
             left = min(self._most, left + self._per_s * (now_s - self._at_s))

@@ -1,12 +1,12 @@
 """The fleet's tables: sites, nodes, GPUs, models, services, pools, instances, people and jobs."""
 
 from .access import ApiKey, Tenant
-from .catalogue import ModelCard, Partition, Profile, RequestClass
+from .catalogue import ModelCard, Partition, Profile, ProfileSource, RequestClass
 from .fleet import Cluster, Gpu, Node, Site
-from .jobs import Job
+from .jobs import Job, JobState
 from .joining import JoinToken
 from .people import AccessToken, AuditEntry, Membership, MembershipSite
-from .serving import Instance, InstanceGpu, Pool, Service, Slo
+from .serving import Instance, InstanceGpu, Pool, Service, Slo, SloMetric
 
 __all__ = [
     "AccessToken",
@@ -17,6 +17,7 @@ __all__ = [
     "Instance",
     "InstanceGpu",
     "Job",
+    "JobState",
     "JoinToken",
     "Membership",
     "MembershipSite",
@@ -25,9 +26,11 @@ __all__ = [
     "Partition",
     "Pool",
     "Profile",
+    "ProfileSource",
     "RequestClass",
     "Service",
     "Site",
     "Slo",
+    "SloMetric",
     "Tenant",
 ]

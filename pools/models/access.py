@@ -1,4 +1,4 @@
-"""Who may call: tenants and their API keys."""
+"""The clients that may call: tenants and their API keys."""
 
 from __future__ import annotations
 

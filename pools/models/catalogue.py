@@ -1,4 +1,4 @@
-"""What can be served and how well: model cards, partitions with their request classes, profiles."""
+"""The models that can be served and their performance: model cards, partitions with request classes, profiles."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ModelCard(models.Model):
             raise ValidationError({fields.get(where, where): why}) from None
 
     def launch(self) -> EngineLaunch:
-        """How a real engine of this card is started."""
+        """Returns how a real engine of this card is started."""
         weights = self.weights or self.hugging_face_id
         return EngineLaunch(weights, self.dtype, tuple(self.engine_arguments), dict(self.engine_environment))
 
@@ -80,7 +80,7 @@ class Partition(models.Model):
 
 
 class RequestClass(models.Model):
-    """A cell of a partition. Lower bounds are inclusive, upper ones exclusive; empty: no bound.
+    """A range of lengths of a partition. Lower bounds are inclusive, upper ones exclusive; empty: no bound.
 
     The thresholds are the clock loop's (FREESH table 7), not the service's SLO.
     """
@@ -114,16 +114,19 @@ class RequestClass(models.Model):
         return f"{self.partition.name}/{self.name}"
 
 
+class ProfileSource(models.TextChoices):
+    """The source of a profile's figures, in order of trust; `core.types.Source` has interpolated ones as well."""
+
+    MEASURED = "measured"
+    PUBLISHED = "published"
+    MODELLED = "modelled"
+
+
 class Profile(models.Model):
-    """What one instance of a mode does for one class at its top clock; figures with their source.
+    """The performance of one instance of a worker mode for one class at its top clock; figures with their source.
 
     `max_rps` 0: the mode cannot serve the class. A figure that the source lacks, or that is impossible, is empty.
     """
-
-    class Kind(models.TextChoices):
-        MEASURED = "measured"
-        PUBLISHED = "published"
-        MODELLED = "modelled"
 
     model_card = models.ForeignKey(ModelCard, on_delete=models.CASCADE, related_name="profiles")
     request_class = models.ForeignKey(RequestClass, on_delete=models.CASCADE, related_name="profiles")
@@ -134,7 +137,7 @@ class Profile(models.Model):
     e2e_s = models.FloatField(null=True, blank=True)
     tpot_s = models.FloatField(null=True, blank=True)
     ttft_s = models.FloatField(null=True, blank=True)
-    kind = models.CharField(max_length=10, choices=Kind)
+    kind = models.CharField(max_length=10, choices=ProfileSource)
     source = models.CharField(max_length=300)
     note = models.CharField(max_length=300, blank=True)
 

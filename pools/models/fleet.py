@@ -1,4 +1,4 @@
-"""Where things stand: sites, clusters, nodes, GPUs."""
+"""The places of the fleet: sites, clusters, nodes, GPUs."""
 
 from __future__ import annotations
 

@@ -9,17 +9,18 @@ from django.db import models
 from django.db.models import Q
 
 
-class Job(models.Model):
-    class State(models.TextChoices):
-        QUEUED = "queued"
-        RUNNING = "running"
-        DONE = "done"
-        FAILED = "failed"
-        CANCELLED = "cancelled"
+class JobState(models.TextChoices):
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
 
+
+class Job(models.Model):
     uid = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
     kind = models.CharField(max_length=40)
-    state = models.CharField(max_length=10, choices=State, default=State.QUEUED)
+    state = models.CharField(max_length=10, choices=JobState, default=JobState.QUEUED)
     progress = models.FloatField(default=0.0, help_text="Share done, 0 to 1.")
     parameters = models.JSONField(default=dict, blank=True)
     result = models.JSONField(null=True, blank=True)

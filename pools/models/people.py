@@ -1,4 +1,4 @@
-"""Who may do what: people's roles, their tokens for the REST API, and the trail of what was changed."""
+"""The people and what they may do: roles, tokens for the REST API, and the trail of what was changed."""
 
 from __future__ import annotations
 

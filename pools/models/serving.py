@@ -1,4 +1,4 @@
-"""What is being served: services with their SLOs, pools, instances."""
+"""The services that are served, with their SLOs, pools and instances."""
 
 from __future__ import annotations
 
@@ -70,20 +70,23 @@ class Service(models.Model):
             )
 
     def policy_knobs(self) -> presets.Knobs:
-        """What the policy sets. Raises ValueError when it makes no sense, which `clean` keeps out of the database."""
+        """Returns what the policy sets. Raises ValueError when that makes no sense, which `clean` prevents."""
         return presets.knobs(self.policy, self.knobs)
+
+
+class SloMetric(models.TextChoices):
+    """The latency that an objective is for."""
+
+    TTFT = "ttft", "TTFT"
+    TPOT = "tpot", "TPOT"
+    E2E = "e2e", "E2E"
 
 
 class Slo(models.Model):
     """One objective: `percentile` of requests within `objective_s`."""
 
-    class Kind(models.TextChoices):
-        TTFT = "ttft", "TTFT"
-        TPOT = "tpot", "TPOT"
-        E2E = "e2e", "E2E"
-
     service = models.ForeignKey(Service, on_delete=models.CASCADE, related_name="slos")
-    kind = models.CharField(max_length=8, choices=Kind)
+    kind = models.CharField(max_length=8, choices=SloMetric)
     objective_s = models.FloatField()
     percentile = models.FloatField(default=99.0)
 
@@ -102,7 +105,7 @@ class Slo(models.Model):
 class Pool(models.Model):
     """The instances at one site that serve one request class of a service.
 
-    `gpu_budget` (GPU type -> GPUs) is the carbon epoch's envelope; `workers` (mode name -> instances) is what scale
+    `gpu_budget` (GPU type -> GPUs) is the carbon epoch's envelope; `workers` (worker mode -> instances) is what scale
     and shard want within it. A pool of a class outside the active partition has neither.
     """
 

@@ -32,11 +32,11 @@ class CounterSeries:
         self.value.append(value)
 
     def value_at(self, at_s: float) -> float | None:
-        """None: before the first reading or after the last."""
+        """Returns the value at a moment; None: before the first reading or after the last."""
         return _between(self.at_s, self.value, at_s)
 
     def time_of(self, value: float) -> float | None:
-        """When it first stood there."""
+        """Returns when it first stood there."""
         return _between(self.value, self.at_s, value)
 
 
@@ -52,7 +52,7 @@ def _between(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None
 
 @dataclass(slots=True)
 class Log:
-    """What was read. `waiting` and `running` as (time, requests)."""
+    """The readings of a span. `waiting` and `running` are pairs of (time, requests)."""
 
     energy_j: CounterSeries = field(default_factory=CounterSeries)
     generated_tokens: CounterSeries = field(default_factory=CounterSeries)
@@ -112,7 +112,10 @@ class Watch:
         return self._metrics.scrape("profiled", self._url)
 
     async def _timed(self, call: Callable[[], T]) -> tuple[float, T]:
-        """A call, and the middle of the time that it took; tried again, since a busy machine answers late."""
+        """Returns a call's answer and the middle of the time that it took.
+
+        Tries again, since a busy machine answers late.
+        """
 
         def timed() -> tuple[float, T]:
             began_s = time.monotonic()

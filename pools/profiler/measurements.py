@@ -43,7 +43,7 @@ class EngineEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is spent on a step.
+    """The effort that is spent on a step.
 
     Meters move every 20 to 100 ms: `prefills_s`, how long prompts are sent, and `idle_s`, how long the idle engine is
     looked at, have many of their steps. `limits`: of a load; None: `SLO_FACTOR` times a request by itself.
@@ -117,7 +117,7 @@ async def _send(
 
 
 async def _decodes(step: Step, engine: EngineEndpoint, watch: Watch, repeats: int) -> list[dict[str, Any]]:
-    """Repeats of a batch, with outputs long enough for all of its sequences to decode at once for a while."""
+    """Repeats a batch, with outputs long enough for all of its sequences to decode at once for a while."""
     while True:
         try:
             return [await _decode(step, engine, watch) for _ in range(repeats)]
@@ -128,7 +128,7 @@ async def _decodes(step: Step, engine: EngineEndpoint, watch: Watch, repeats: in
 
 
 async def _decode(step: Step, engine: EngineEndpoint, watch: Watch) -> dict[str, Any]:
-    """One batch of equal requests; timed between two counts of tokens, at which its contexts are known exactly."""
+    """Measures one batch of equal requests between two counts of tokens, at which its contexts are known exactly."""
     async with watch.log() as log:
         seen = await _send(engine, [TraceRequest(0.0, step.prompt_tokens, step.output_tokens)] * step.batch)
     if seen.failed:
@@ -159,7 +159,7 @@ def _unhindered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def _prefill(step: Step, engine: EngineEndpoint, watch: Watch, count: int) -> dict[str, Any]:
-    """Prompts of which one is computed while the next waits, so that the engine never does."""
+    """Sends prompts of which one is computed while the next waits, so that the engine never does."""
     async with watch.log() as log:
         seen = await _send(engine, [TraceRequest(0.0, step.prompt_tokens, 1)] * count, concurrency=2)
     if seen.failed:
@@ -178,7 +178,7 @@ async def _prefill(step: Step, engine: EngineEndpoint, watch: Watch, count: int)
 
 
 async def _load(step: Step, engine: EngineEndpoint, watch: Watch, effort: Effort) -> list[dict[str, Any]]:
-    """Rates of Poisson arrivals, until they are too high. The first row is of requests that are alone."""
+    """Tries rates of Poisson arrivals, until they are too high. The first row is of requests that are alone."""
     request = TraceRequest(0.0, step.prompt_tokens, step.output_tokens)
     async with watch.log() as log:
         lone = await _send(engine, [request] * _LONE, concurrency=1)
@@ -215,7 +215,7 @@ def _poisson(request: TraceRequest, rps: float, window_s: float, draw: random.Ra
 
 
 def _limits(lone: SeenRequests) -> Limits:
-    """DynamoLLM's rule (table IV): a factor over a request by itself."""
+    """Returns limits by DynamoLLM's rule (table IV): a factor over a request by itself."""
     tpot = [one.tpot_s for one in lone.requests if one.tpot_s is not None]
     return Limits(
         ttft_s=SLO_FACTOR * _quantile([one.ttft_s for one in lone.requests], 0.5),
@@ -224,7 +224,7 @@ def _limits(lone: SeenRequests) -> Limits:
 
 
 def saturation(seen: SeenRequests, log: Log, limits: Limits, window_s: float) -> str:
-    """Why a rate is too high; empty: it is not."""
+    """Returns why a rate is too high; empty: it is not."""
     if seen.failed:
         return "requests did not end"
     figures = {
@@ -277,7 +277,7 @@ def _energy(log: Log, start_s: float, end_s: float) -> dict[str, float]:
 
 
 def mean_watts(log: Log, start_s: float, end_s: float) -> float | None:
-    """Mean power of a span; None: no meter.
+    """Returns the mean power of a span; None: no meter.
 
     Between readings inside of the span where there are several, for what lies beside it may draw another power; else
     between its ends, read off the line through the readings around them.

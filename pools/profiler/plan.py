@@ -1,4 +1,4 @@
-"""What a profiling run measures, in which order. Pure.
+"""Decides what a profiling run measures, and in which order. Pure.
 
 Three kinds of steps. `decode`: a batch of equal requests, kept at its size (throttLL'eM, section IV-B: batch sizes up
 to a full KV cache, in random order of clocks). `prefill`: prompts one after the other, without output. `load`: a
@@ -40,12 +40,12 @@ class Step:
 
     @property
     def key(self) -> str:
-        """What the journal knows it by."""
+        """The name that the journal knows the step by."""
         return f"{self.kind} {self.name} {self.mhz:g} {self.prompt_tokens} {self.output_tokens} {self.batch}"
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The step in words, for people."""
         if self.kind == LOAD:
             return f"load {self.name} ({self.prompt_tokens} in, {self.output_tokens} out) at {self.mhz:g} MHz"
         if self.kind == PREFILL:
@@ -55,13 +55,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the engine can take. `kv_tokens` None: not known."""
+    """The limits of an engine. `kv_tokens` None: not known."""
 
     max_model_len: int
     kv_tokens: int | None
 
     def room(self, sequences: int) -> int:
-        """The longest that so many sequences can be, all at once."""
+        """Returns the longest that so many sequences can be, all at once."""
         return self.max_model_len if self.kv_tokens is None else min(self.max_model_len, self.kv_tokens // sequences)
 
     def fits(self, sequences: int, tokens: int) -> bool:
@@ -77,7 +77,7 @@ def sweep(
     lengths: tuple[int, int] = CONTEXT_PROMPTS,
     output_tokens: int = SWEEP_OUTPUT_TOKENS,
 ) -> tuple[Step, ...]:
-    """Decode and prefill steps, clocks and batches in random order, so that a drift of the machine is none of theirs.
+    """Returns decode and prefill steps, in random order, so that a drift of the machine is no clock's or batch's.
 
     Every clock has every batch: what a profile needs. `batches` None: 1, 4, 16 ... up to a full KV cache.
     """
@@ -98,7 +98,7 @@ def sweep(
 
 
 def _doublings(bounds: Bounds, tokens: int, most: int) -> Iterator[int]:
-    """1, 4, 16 ... and the largest batch that fits."""
+    """Yields 1, 4, 16 ... and the largest batch that fits."""
     full = most if bounds.kv_tokens is None else min(most, bounds.kv_tokens // tokens)
     batch = 1
     while batch < full:
@@ -109,18 +109,21 @@ def _doublings(bounds: Bounds, tokens: int, most: int) -> Iterator[int]:
 
 
 def loads(classes: Sequence[ClassBounds], bounds: Bounds, clocks_mhz: Sequence[float]) -> tuple[Step, ...]:
-    """A step for each class and clock, at lengths in the middle of the class. Classes that do not fit are left out."""
+    """Returns a step for each class and clock, at lengths in the middle of the class.
+
+    Classes that do not fit are out.
+    """
     found = []
-    for cell in classes:
-        prompt = _middle(cell.input_min, cell.input_max)
-        output = _middle(cell.output_min, cell.output_max)
+    for request_class in classes:
+        prompt = _middle(request_class.input_min, request_class.input_max)
+        output = _middle(request_class.output_min, request_class.output_max)
         if bounds.fits(1, prompt + output):
-            found += [Step(LOAD, mhz, prompt, output, name=cell.name) for mhz in clocks_mhz]
+            found += [Step(LOAD, mhz, prompt, output, name=request_class.name) for mhz in clocks_mhz]
     return tuple(found)
 
 
 def _middle(low: int, below: int | None) -> int:
-    """The geometric middle of a range of lengths; of one from 0 its half."""
+    """Returns the geometric middle of a range of lengths; of one from 0 its half."""
     if below is None:
         return int(low * _OPEN_ENDED)
     return below // 2 if low == 0 else round((low * below) ** 0.5)
@@ -138,7 +141,7 @@ class RateSearch:
     _tried: int = field(default=0)
 
     def next(self) -> float | None:
-        """The rate to try; None: done."""
+        """Returns the rate to try; None: done."""
         if self.high_rps is None:
             return self.first_rps * 2.0**self._tried if self._tried < self.doublings else None
         if self.bisections <= 0:
@@ -146,7 +149,7 @@ class RateSearch:
         return (self.low_rps + self.high_rps) / 2.0
 
     def tell(self, rps: float, saturated: bool) -> None:
-        """What came of `rps`."""
+        """Takes what came of `rps`."""
         self._tried += 1
         if self.high_rps is not None:
             self.bisections -= 1

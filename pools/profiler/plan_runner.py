@@ -28,7 +28,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stands. `left_s` None: not known yet. `note`: what became of the step that ended last."""
+    """The progress of a run. `left_s` None: not known yet. `note`: what became of the step that ended last."""
 
     done: int
     total: int
@@ -42,7 +42,7 @@ ProgressCallback = Callable[[Progress], None]
 
 @asynccontextmanager
 async def started(calls: Calls, runtime: InstanceRuntime, spec: InstanceSpec) -> AsyncIterator[str]:
-    """An engine of one's own for as long as the body runs: its URL. Raises AdapterError."""
+    """Starts an engine for as long as the body runs, and yields its URL. Raises AdapterError."""
     await calls(runtime.start, spec)
     try:
         deadline_s = time.monotonic() + START_TIMEOUT_S

@@ -17,7 +17,7 @@ Place = tuple[float, float]
 
 
 def profile_svg(outcome: ProfilingResult) -> str:
-    """Three panels: seconds and watts of decode iterations over their batch (context as measured), and the hull."""
+    """Draws three panels: seconds and watts of decodes over their batch (context as measured), and the hull."""
     profile = outcome.profile
     decodes = [point for point in profile.points if point.batch]
     clocks = sorted({point.mhz for point in decodes})
@@ -55,7 +55,7 @@ def profile_svg(outcome: ProfilingResult) -> str:
 
 
 def _curve(points: Sequence[Point], value: Callable[[Point], float | None], shortest: bool) -> list[Place]:
-    """Of each batch its shortest or longest context."""
+    """Returns each batch's point with its shortest or longest context."""
     chosen: dict[int, Point] = {}
     for point in sorted(points, key=lambda one: one.context_tokens, reverse=shortest):
         chosen[point.batch] = point
@@ -72,7 +72,7 @@ def _short(value: float) -> str:
 
 
 def _panel(label: str, lines: Sequence[tuple[str, list[Place]]], left: float, top: float) -> list[str]:
-    """Batches in logarithms from left to right, values from 0 upwards."""
+    """Draws batches in logarithms from left to right, values from 0 upwards."""
     xs = [x for _, line in lines for x, _ in line] or [1.0]
     high = max((y for _, line in lines for _, y in line), default=0.0) or 1.0
     low_x, span = math.log2(min(xs)), max(1.0, math.log2(max(xs)) - math.log2(min(xs)))

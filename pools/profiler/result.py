@@ -1,4 +1,4 @@
-"""What a run gives: a profile, its hull, how the engine model stands against it, and what fits it where there is none.
+"""Makes a run's result: a profile, its hull, how far off the engine model is, and a fit where there is none.
 
 For a catalogued GPU the closed form is rescaled by the profile (`ProfiledEngine.scale`). A machine without one has no
 closed form: a straight line through its iterations (`fit_line`) is what the simulator then computes with.
@@ -57,7 +57,7 @@ class IterationFit:
         return self.base_s + spent_s + self.context_token_s * context_tokens
 
     def costs(self, context_tokens: float) -> FixedCosts:
-        """For the simulator, whose fixed costs know no contexts: with sequences of so many tokens."""
+        """Returns costs for the simulator, whose fixed costs know no contexts: with sequences of so many tokens."""
         decode_s = self.decode_s + self.context_token_s * context_tokens
         return FixedCosts(self.base_s, self.prefill_token_s, decode_s, self.busy_w, self.idle_w)
 
@@ -118,7 +118,7 @@ def _modelled(model: EngineModel, point: Point) -> tuple[float, float]:
 
 
 def fit_line(profile: Profile, idle_w: float | None) -> IterationFit:
-    """A straight line through the profile's times, no term below 0: least squares of relative errors.
+    """Fits a straight line through the profile's times, no term below 0: least squares of relative errors.
 
     Power is the median while busy. Clocks are not in it: it is for engines that the closed form does not know, at one
     clock.
@@ -135,7 +135,7 @@ def fit_line(profile: Profile, idle_w: float | None) -> IterationFit:
 
 
 def hull(points: Iterable[Point]) -> tuple[tuple[int, float], ...]:
-    """Corners of the convex hull of the decode points, in batch and context a sequence, counter-clockwise."""
+    """Returns the corners of the decode points' convex hull, in batch and context a sequence, counter-clockwise."""
     places = sorted({(p.batch, p.context_tokens / p.batch) for p in points if p.batch})
     try:
         corners = ConvexHull(np.array(places, dtype=float)).vertices if len(places) > 2 else range(len(places))
@@ -145,7 +145,7 @@ def hull(points: Iterable[Point]) -> tuple[tuple[int, float], ...]:
 
 
 def words(outcome: ProfilingResult) -> list[str]:
-    """What a person wants to know of it, line by line."""
+    """Returns what a person wants to know of it, line by line."""
     profile = outcome.profile
     clocks = sorted({point.mhz for point in profile.points})
     lines = [

@@ -53,7 +53,7 @@ _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class ProfiledNode:
-    """What a node offers. `meter` None: timed only; `actuator` None: default clocks; `runtime` None: `url` is given.
+    """The adapters of a node. `meter` None: timed only; `actuator` None: default clocks; `runtime` None: only by `url`.
 
     `watts_by`: in words, what the meter is.
     """
@@ -66,7 +66,7 @@ class ProfiledNode:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be profiled.
+    """An order to profile a model.
 
     Attributes:
         gpu: Type; None: what the meter says.
@@ -98,13 +98,13 @@ class Order:
     effort: Effort = field(default_factory=Effort)
 
     def beside(self, suffix: str) -> Path:
-        """A file that goes with the profile."""
+        """Returns the path of a file that goes with the profile."""
         return self.out.with_suffix(suffix)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of a TP degree. `repeats`: each row of the sweep. `missed`: what was not measured, and why."""
+    """The outcome of a TP degree. `repeats`: each row of the sweep. `missed`: what was not measured, and why."""
 
     outcome: ProfilingResult
     repeats: tuple[Mapping[str, Any], ...]
@@ -198,7 +198,7 @@ async def _one(
     on_progress: ProgressCallback,
     until_s: float,
 ) -> Found:
-    """One TP degree, on an engine that serves."""
+    """Profiles one TP degree, on an engine that serves."""
     served, bounds = await calls(_asked, url, key)
     metrics = VllmMetrics(timeout_s=_TIMEOUT_S)
     watch = Watch(calls, node.meter, uuids, metrics, url)
@@ -237,7 +237,7 @@ def whole(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[st
 
 
 def _asked(url: str, key: Key) -> tuple[str, Bounds]:
-    """The name that an engine serves, and what it can take. Raises AdapterError."""
+    """Asks an engine for the name that it serves, and what it can take. Raises AdapterError."""
     client = HttpClient(url, _TIMEOUT_S)
     try:
         models = msgspec.json.decode(client.call("GET", "/v1/models"))["data"]
@@ -252,7 +252,7 @@ def _asked(url: str, key: Key) -> tuple[str, Bounds]:
 
 
 def _kv_tokens(metrics: str, key: Key) -> int | None:
-    """By the engine's own word, else the closed form's; None: neither knows."""
+    """Returns the cache's tokens by the engine's own word, else the closed form's; None: neither knows."""
     if (found := _CACHE_CONFIG.search(metrics)) is not None:
         labels = dict(re.findall(r'(\w+)="([^"]*)"', found[1]))
         blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")

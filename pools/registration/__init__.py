@@ -1,1 +1,1 @@
-"""How machines and engines join the fleet."""
+"""Lets machines and engines join the fleet."""

@@ -26,7 +26,7 @@ MOST_GPUS = 64
 
 @transaction.atomic
 def issue(actor: Actor, cluster: Cluster, lifetime: timedelta = LIFETIME) -> tuple[JoinToken, str]:
-    """A new token and its secret, which is shown this once."""
+    """Returns a new token and its secret, which is shown this once."""
     if not timedelta(0) < lifetime <= LONGEST:
         raise ValidationError({"lifetime": f"A join token holds for up to {LONGEST.days} days; give a shorter time."})
     secret = TOKEN_PREFIX + secrets.token_urlsafe(32)

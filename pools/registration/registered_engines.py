@@ -17,14 +17,14 @@ def class_of(service: wire.FleetService, request_class: str | None) -> str | Non
 
 
 def pools_of(service: wire.FleetService, request_class: str | None, site: str | None) -> list[wire.FleetPool]:
-    """The service's pools that a worker may belong to, by id."""
+    """Returns the service's pools that a worker may belong to, by id."""
     name = class_of(service, request_class)
     pools = [pool for pool in service.pools if pool.request_class == name and site in (None, pool.site)]
     return sorted(pools, key=lambda pool: pool.id)
 
 
 def instance_of(worker: wire.WorkerRegistration, fleet: wire.Fleet) -> wire.InstanceState | None:
-    """The worker as an agent would tell of it, with nothing measured.
+    """Returns the worker as an agent would report it, with nothing measured.
 
     None: the fleet has changed since it registered, and has no place for it.
     """

@@ -1,4 +1,4 @@
-"""Where workers may be that register themselves."""
+"""Decides at which hosts workers may be that register themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9_-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9_-]*[a-z0-
 
 
 class WorkerHosts:
-    """Where workers may be, so that nobody's prompts go to places that the operator has not thought of.
+    """The hosts that workers may be at: nobody's prompts go to places that the operator has not thought of.
 
     Words, with commas between: `private` (private and loopback addresses, and `localhost`), an address, a network
     (`100.64.0.0/10`), a name, or `*.` and a domain. Names are not looked up: only those that are listed are allowed.
@@ -43,7 +43,7 @@ class WorkerHosts:
                 self._names.add(word)
 
     def allow(self, host: str) -> bool:
-        """Whether a host, as it stands in a URL, is one of these."""
+        """Says whether a host, as it stands in a URL, is one of these."""
         host = host.lower()
         try:
             address = ipaddress.ip_address(host)
@@ -54,7 +54,7 @@ class WorkerHosts:
 
 
 def _is_name(word: str) -> bool:
-    """Whether it may be a host's name. What ends in a number is an address in disguise."""
+    """Says whether it may be a host's name. What ends in a number is an address in disguise."""
     last = word.rpartition(".")[2]
     return _NAME.fullmatch(word) is not None and not last.isdigit() and not last.startswith("0x")
 

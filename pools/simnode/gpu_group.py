@@ -46,7 +46,7 @@ class GpuGroup:
         self._become(at_s, self._loaded_w, loaded=True)
 
     def sleep(self, at_s: float) -> None:
-        """Empties their memory, though they stay allocated to the instance."""
+        """Removes what is in their memory; they stay allocated to the instance."""
         self._become(at_s, lambda gpu: gpu.params.idle_w, loaded=False)
 
     def release(self, at_s: float) -> None:

@@ -89,7 +89,7 @@ class SimGpu:
             self.on_clock(now_s)
 
     def reading(self, at_s: float) -> GpuReading:
-        """What NVML would say. There is no thermal model, so the temperature is unknown. `at_s`: Unix seconds."""
+        """Returns what NVML would say. Without a thermal model the temperature is unknown. `at_s`: Unix seconds."""
         return GpuReading(
             uuid=self.uuid,
             index=self.index,
@@ -132,7 +132,7 @@ class GpuBank:
             device.lapse(now_s)
 
     def read(self, at_s: float) -> list[GpuReading]:
-        """Readings, on disk before they are returned. Call `advance` first. Raises OSError when they cannot be."""
+        """Returns readings, on disk before that. Call `advance` first. Raises OSError when they cannot be written."""
         self.save()
         return [device.reading(at_s) for device in self.gpus.values()]
 
@@ -160,7 +160,7 @@ def _load(path: Path) -> dict[str, float]:
 
 
 def parse_gpu_group(text: str) -> tuple[str, int]:
-    """`A100-80GB:4` -> ("A100-80GB", 4). Raises ValueError saying what is wrong."""
+    """Reads `A100-80GB:4` as ("A100-80GB", 4). Raises ValueError saying what is wrong."""
     name, separator, count = text.rpartition(":")
     if not separator or not count.isdigit() or not 1 <= int(count) <= 64:
         raise ValueError(f"'{text}' is not TYPE:COUNT with a count from 1 to 64, for example A100-80GB:4")

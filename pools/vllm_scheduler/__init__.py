@@ -26,7 +26,7 @@ def require(version: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """The scheduler's class, by the name that vLLM asks for: imported only then, since it imports vLLM."""
+    """Returns the scheduler's class by the name that vLLM asks for. It is imported only then, since it imports vLLM."""
     if name == "GreenServeScheduler":
         from .scheduler import GreenServeScheduler
 

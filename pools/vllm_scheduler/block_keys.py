@@ -8,16 +8,16 @@ from collections.abc import Sequence
 
 
 class BlockKeys:
-    """Of one request, as far as its tokens are known; they only ever get longer."""
+    """The block keys of one request, as far as its tokens are known; they only ever get longer."""
 
     def __init__(self, block_tokens: int, seed: str = "") -> None:
-        """`seed`: whatever else the cache depends on (an adapter, a salt)."""
+        """Begins without tokens. `seed` is whatever else the cache depends on (an adapter, a salt)."""
         self._block_tokens = block_tokens
         self._last = hashlib.sha256(seed.encode()).digest()
         self.keys: list[str] = []
 
     def upto(self, tokens: Sequence[int], count: int) -> list[str]:
-        """Keys of the blocks that the first `count` of `tokens` fill."""
+        """Returns keys of the blocks that the first `count` of `tokens` fill."""
         size = self._block_tokens
         full = min(count, len(tokens)) // size
         for block in range(len(self.keys), full):

@@ -39,7 +39,7 @@ require(vllm.__version__)
 
 @dataclass
 class Orders(KVConnectorMetadata):
-    """What a step's worker is to read before it and write after it: (key, block) pairs."""
+    """The blocks that a step's worker reads before the step and writes after it, as (key, block) pairs."""
 
     loads: list[tuple[str, int]] = field(default_factory=list)
     saves: list[tuple[str, int]] = field(default_factory=list)
@@ -89,7 +89,7 @@ class BlockStoreConnector(KVConnectorBase_V1):
             self._saving[request.request_id] = Saving(request, self._keys_of(request))
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
-        """Tokens beyond those computed whose blocks are there; at least one is left to be computed."""
+        """Returns how many tokens beyond those computed have their blocks there; at least one stays to be computed."""
         self._found.pop(request.request_id, None)
         if not (request.kv_transfer_params or {}).get("do_remote_prefill") or request.mm_features:
             return 0, False

@@ -35,7 +35,7 @@ LONGEST_PATH = 107  # bytes of a unix socket's address in Linux
 
 
 class SchedulerControl:
-    """What the socket's thread and the engine share."""
+    """The state that the socket's thread and the engine share."""
 
     def __init__(self, settings: Settings, most: Most) -> None:
         self.settings = settings
@@ -43,7 +43,7 @@ class SchedulerControl:
         self.stats: dict[str, Any] = {}
 
     def answer(self, line: bytes) -> dict[str, Any]:
-        """What is said to a message; never raises on what was sent."""
+        """Answers a message; never raises on what was sent."""
         try:
             message = json.loads(line)
         except (ValueError, RecursionError) as error:

@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the order needs of a request.
+    """The properties of a request that the order needs.
 
     Attributes:
         due_s: Unix seconds.
@@ -52,7 +52,7 @@ def work_of(
     priority: int,
     default_window_s: float,
 ) -> tuple[Work, tuple[str, ...]]:
-    """What a request brings, and the names of hints that make no sense, which count as not given.
+    """Returns what a request brings, and the names of hints that make no sense, which count as not given.
 
     Args:
         hints: `lat_s`, `ttft_s`, `predicted_tokens` and `slo_s` (due so long after its arrival; beats 1.4 x Lat), all
@@ -128,7 +128,7 @@ class LaxityQueue(Generic[R]):
         self._rows = [row for row in self._rows if id(row[2]) not in gone]
 
     def first(self, count: int) -> list[R]:
-        """Who goes next, at most so many."""
+        """Returns those that go next, at most `count`."""
         return [row[2] for row in self._rows[:count]]
 
     def __bool__(self) -> bool:
@@ -163,7 +163,7 @@ class Head(Generic[R]):
 def displaced(
     heads: Iterable[Head[R]], seats: Iterable[Seat[R]], free_seats: int, free_blocks: int, margin_s: float, most: int
 ) -> list[R]:
-    """Running requests that give way to waiting ones, the one with the most laxity first; at most `most`.
+    """Chooses running requests that give way to waiting ones, those with the most laxity first; at most `most`.
 
     One gives way only to one whose laxity is smaller by more than `margin_s` and what its own work would cost again:
     else two requests of like laxity would take the place from each other forever. Nobody gives way in vain: a waiting

@@ -198,7 +198,7 @@ class GreenServeScheduler(Scheduler):
         self.max_num_scheduled_tokens = most
 
     def _load_of(self, output: Any) -> StepLoad:
-        """What a step holds; vLLM has counted its tokens as computed already."""
+        """Returns the load of a step; vLLM has counted its tokens as computed already."""
         per_decode = 1 + self.num_spec_tokens
         prompt_tokens, pair_count, decodes, context_tokens = 0, 0.0, 0, 0
         for request_id, tokens in output.num_scheduled_tokens.items():
@@ -263,7 +263,7 @@ def _first_settings(most: Most) -> Settings:
 
 
 def _listen(control: SchedulerControl, parallel: Any) -> ControlSocket | None:
-    """Engines of one data-parallel group listen each at a path of their own, the first one at the path as it is."""
+    """Listens at the path of this engine: those of a data-parallel group have one each, the first the path as it is."""
     path = os.environ.get(SOCKET_VARIABLE)
     if not path:
         return None

@@ -1,4 +1,4 @@
-"""What can be set of the scheduler while it runs, and messages that set it. Pure."""
+"""The settings that can change while the scheduler runs, and the messages that change them. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ORDERS = ("vllm", "llf")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to schedule. The defaults are vLLM's own decisions.
+    """The settings of scheduling. The defaults are vLLM's own decisions.
 
     Attributes:
         order: vllm (its `--scheduling-policy`) | llf (least laxity first, preemptive).
@@ -39,7 +39,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """What the engine was started with."""
+    """The limits that the engine was started with."""
 
     max_num_batched_tokens: int
     max_num_seqs: int

@@ -31,7 +31,7 @@ _SCALES = (1.0, 1e-3, 1e-6, 1e-2, 1e-5)  # of the features, so that all are near
 
 @dataclass(frozen=True, slots=True)
 class StepLoad:
-    """What a step holds. `pairs`: token pairs of the prompts' attention; `context_tokens`: of all decodes."""
+    """The work in a step. `pairs`: token pairs of the prompts' attention; `context_tokens`: of all decodes."""
 
     prompt_tokens: int = 0
     pairs: float = 0.0
@@ -64,7 +64,7 @@ class StepTimes:
 
     @property
     def margin(self) -> float:
-        """How much longer than predicted the slow ones of recent steps took: the share that 98 of 100 stayed within."""
+        """Returns how much longer than predicted slow recent steps took: the share that 98 of 100 stayed within."""
         if not self._errors:
             return MOST_MARGIN
         late = sorted(self._errors)[int(0.98 * (len(self._errors) - 1))]
@@ -105,13 +105,13 @@ class StepTimes:
         return sum(c * value for c, value in zip(self.coefficients, load.features(), strict=True))
 
     def prompt_s(self, tokens: int) -> float:
-        """What computing so many tokens of a prompt adds to a step; 0 before there is a fit."""
+        """Returns what computing so many tokens of a prompt adds to a step; 0 before there is a fit."""
         if not self.ready:
             return 0.0
         return self.predict_s(StepLoad(tokens, pairs(tokens, 0))) - self.predict_s(StepLoad())
 
     def prompt_budget(self, decodes: int, context_tokens: int, cached_tokens: int, limit_s: float, most: int) -> int:
-        """Prompt tokens up to `most`, as of one prompt, with which a step keeps `limit_s`, its margin left free.
+        """Returns the prompt tokens up to `most`, as of one prompt, with which a step keeps `limit_s` less its margin.
 
         Before there is a fit: `most`.
         """

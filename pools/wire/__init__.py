@@ -1,4 +1,4 @@
-"""What processes tell each other through Redis: key names and message types, encoded by msgspec.
+"""The messages that processes send each other through Redis: key names and message types, encoded by msgspec.
 
 As JSON, but for agents' batches, which are MessagePack: they are what there is most of.
 

@@ -1,4 +1,4 @@
-"""How a node and its instances are now, from the agent to gateways and the scheduler."""
+"""The state of a node and its instances now, from the agent to gateways and the scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node is to run, from the scheduler to its agent; and the clocks that gateways ask the agent for."""
+"""The desired state of a node, from the scheduler to its agent; and the clocks that gateways ask the agent for."""
 
 from __future__ import annotations
 

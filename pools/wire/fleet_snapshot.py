@@ -1,4 +1,4 @@
-"""What gateways know of the fleet: services, their classes, pools, policies and SLOs, and keys."""
+"""The fleet as gateways know it: services, their classes, pools, policies and SLOs, and keys."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FleetPool(Message, frozen=True):
 
 
 class RequestPolicy(Message, frozen=True):
-    """How the gateway treats a service's requests; each field is a knob of the service's policy.
+    """The gateway's treatment of a service's requests; each field is a knob of the service's policy.
 
     Attributes:
         route: least_energy | least_carbon | least_loaded | weighted_round_robin.
@@ -73,7 +73,7 @@ class RequestPolicy(Message, frozen=True):
 
 
 class FleetService(Message, frozen=True):
-    """What the gateway serves under the name `model`; objectives are the service's SLO.
+    """A service that the gateway serves under the name `model`; objectives are the service's SLO.
 
     Attributes:
         expected_prompt_tokens, expected_output_tokens: Mean lengths that its operator expects; None: not declared.

@@ -1,4 +1,4 @@
-"""What all messages are built upon, and how they become bytes and are read again."""
+"""The base of all messages; it encodes them and reads them again."""
 
 from __future__ import annotations
 

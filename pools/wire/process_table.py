@@ -1,4 +1,4 @@
-"""Which processes run, as their supervisor sees them; and signs of life of their own loops."""
+"""The processes that run, as their supervisor sees them; and signs of life of their own loops."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def alive_key(process: str) -> str:
 
 
 def clock_channel(node: str) -> str:
-    """Where a node's agent hears what clocks gateways ask for. Nothing is kept: who is not there misses it."""
+    """Names the channel of clocks that gateways ask a node's agent for. Nothing is kept: who is not there misses it."""
     return CLOCK_PREFIX + node
 
 
@@ -76,5 +76,5 @@ def simulation_stop_key(run: str) -> str:
 
 
 def node_queue(node: str) -> str:
-    """The Celery queue of a node's agent."""
+    """Names the Celery queue of a node's agent."""
     return f"node.{node}"

@@ -38,7 +38,7 @@ class RequestRow(Message, frozen=True):
     window_s: float | None = None  # fairness window W = 1.4 x Lat (FREESH C.2)
     timely_tokens: int | None = None  # tokens delivered within the window
     predicted_energy_j: float | None = None  # the increment that routing expected
-    queue_s: float | None = None  # in the gateway's line; None: it did not stand in one
+    queue_s: float | None = None  # in the gateway's queue; None: it did not wait in one
     lost: bool = False  # admitted although it cannot keep its own limits (throttLL'eM)
     own_ttft_s: float | None = None  # objectives that the request brought itself
     own_tpot_s: float | None = None

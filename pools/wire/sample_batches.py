@@ -1,4 +1,4 @@
-"""What an agent measured and decided, for the ingester: samples of GPUs and of instances, and clock decisions."""
+"""The agent's measurements and decisions for the ingester: samples of GPUs and of instances, and clock decisions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class GpuSampleRow(Message, frozen=True, gc=False):
 
 
 class GpuLabels(Message, frozen=True, eq=False):
-    """What rows of GPU samples are of, by column. One like another is another still, so that it can be a key."""
+    """The subjects of GPU sample rows, by column. Two like ones are never equal, so that each can be a key."""
 
     gpu_uuids: list[str] = []
     instance_uids: list[str | None] = []  # which instance held the GPU

@@ -1,4 +1,4 @@
-"""How a run stands, from a `simulations` worker to who asked for the run."""
+"""The progress of a run, from a `simulations` worker to who asked for the run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pools.wire.message_codec import Message
 
 
 class SimulationUpdate(Message, frozen=True):
-    """How a run stands. The last one has `figures`, or `error` in words for the operator."""
+    """The progress of a run. The last one has `figures`, or `error` in words for the operator."""
 
     simulated_s: float = 0.0
     share: float | None = None  # done, 0 to 1; None: not known

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from pools.access import rights
 from pools.access.rights import AnyUser
-from pools.models import Job
+from pools.models import Job, JobState
 from scheduler.models import RunState, Study, StudyRun
 
 from .scenario_documents import RunSpec
@@ -21,11 +21,11 @@ def cancel(study: Study) -> bool:
     """Stops a study that is not finished: at once where no worker has it yet, else soon. False: it is finished."""
     now = timezone.now()
     with transaction.atomic():
-        queued = Job.objects.filter(pk=study.job_id, state=Job.State.QUEUED)
-        if queued.update(state=Job.State.CANCELLED, cancel_requested=True, finished_at=now):
+        queued = Job.objects.filter(pk=study.job_id, state=JobState.QUEUED)
+        if queued.update(state=JobState.CANCELLED, cancel_requested=True, finished_at=now):
             stop_runs(study.pk, RunState.CANCELLED, now)
             return True
-    return bool(Job.objects.filter(pk=study.job_id, state=Job.State.RUNNING).update(cancel_requested=True))
+    return bool(Job.objects.filter(pk=study.job_id, state=JobState.RUNNING).update(cancel_requested=True))
 
 
 def stop_runs(study_id: int, state: str, now: datetime, error: str = "") -> None:

@@ -19,7 +19,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from core.simulator.runs.runner import requests_of, run_scenario, warm_up
-from pools.models import Job
+from pools.models import Job, JobState
 from scheduler.models import RunState, Study, StudyRun
 
 from . import experiment_studies, run_series, scenario_documents
@@ -68,7 +68,7 @@ class StudyTurn:
         Job.objects.filter(study__pk=self.study_id).update(progress=min(1.0, (done + (share or 0.0)) / len(runs)))
 
     def check(self) -> None:
-        mine = Study.objects.filter(pk=self.study_id, attempts=self.attempt, job__state=Job.State.RUNNING)
+        mine = Study.objects.filter(pk=self.study_id, attempts=self.attempt, job__state=JobState.RUNNING)
         if not mine.filter(job__cancel_requested=False).exists():
             raise Stopped
         mine.update(heard_at=timezone.now())
@@ -81,7 +81,7 @@ def run(study_id: int) -> bool:
         log.info("study %s is not queued: another worker has it, or it was cancelled", study_id)
         return False
     study = Study.objects.select_related("job").get(pk=study_id)
-    state, error, result = Job.State.DONE, "", None
+    state, error, result = JobState.DONE, "", None
     try:
         with _beating(turn):
             files = files_of(study)
@@ -90,16 +90,16 @@ def run(study_id: int) -> bool:
             if (experiment := experiment_studies.of(study.base)) is not None:
                 result = {"bound": experiment_studies.bound(experiment, files)}
     except Stopped:
-        state = Job.State.CANCELLED
+        state = JobState.CANCELLED
     except TooLong:
-        state, error = Job.State.FAILED, f"stopped after {LIMIT_S / 3_600:g} h; make it smaller: fewer runs or requests"
+        state, error = JobState.FAILED, f"stopped after {LIMIT_S / 3_600:g} h; make it smaller: fewer runs or requests"
     except Exception as failure:
         log.exception("study %s failed", study_id)
-        state, error = Job.State.FAILED, f"the study failed: {failure!r}; see the log of the worker for simulations"
-    if state == Job.State.DONE and not study.runs.filter(state=RunState.DONE).exists():
-        state, error = Job.State.FAILED, "none of its runs could be simulated; each says why"
+        state, error = JobState.FAILED, f"the study failed: {failure!r}; see the log of the worker for simulations"
+    if state == JobState.DONE and not study.runs.filter(state=RunState.DONE).exists():
+        state, error = JobState.FAILED, "none of its runs could be simulated; each says why"
     _finish(turn, state, error, result)
-    return state == Job.State.DONE
+    return state == JobState.DONE
 
 
 def mind(now: datetime, send: Callable[[Study], None]) -> int:
@@ -112,12 +112,12 @@ def mind(now: datetime, send: Callable[[Study], None]) -> int:
         How many it did something about.
     """
     touched = 0
-    ended = Study.objects.exclude(job__state__in=[Job.State.QUEUED, Job.State.RUNNING])
+    ended = Study.objects.exclude(job__state__in=[JobState.QUEUED, JobState.RUNNING])
     for study in ended.filter(runs__state__in=[RunState.QUEUED, RunState.RUNNING]).distinct():
         stop_runs(study.pk, RunState.CANCELLED, now)  # its job was stopped on the page of jobs
-    for study in Study.objects.filter(job__state=Job.State.RUNNING, heard_at__lt=now - LOST_AFTER):
+    for study in Study.objects.filter(job__state=JobState.RUNNING, heard_at__lt=now - LOST_AFTER):
         touched += _lost(study, now, send)
-    for study in Study.objects.filter(job__state=Job.State.QUEUED, heard_at__lt=now - SEND_AGAIN):
+    for study in Study.objects.filter(job__state=JobState.QUEUED, heard_at__lt=now - SEND_AGAIN):
         if Study.objects.filter(pk=study.pk, heard_at=study.heard_at).update(heard_at=now):
             send(study)  # the queue may have been lost; who has it already finds the study taken
             touched += 1
@@ -128,18 +128,18 @@ def _lost(study: Study, now: datetime, send: Callable[[Study], None]) -> bool:
     with transaction.atomic():
         mine = Study.objects.select_for_update(of=("self",)).filter(pk=study.pk, heard_at=study.heard_at)
         job = Job.objects.select_for_update().get(pk=study.job_id)
-        if not mine.exists() or job.state != Job.State.RUNNING:
+        if not mine.exists() or job.state != JobState.RUNNING:
             return False
         again = study.attempts < MOST_ATTEMPTS and not job.cancel_requested
         if again:
             words = "its worker was lost; what was not finished is run again\n"
-            job.state, job.log = Job.State.QUEUED, job.log + words
+            job.state, job.log = JobState.QUEUED, job.log + words
             StudyRun.objects.filter(study=study, state=RunState.RUNNING).update(
                 state=RunState.QUEUED, progress=None, simulated_s=0.0, started_at=None
             )
         else:
             cancelled = job.cancel_requested
-            job.state, job.finished_at = Job.State.CANCELLED if cancelled else Job.State.FAILED, now
+            job.state, job.finished_at = JobState.CANCELLED if cancelled else JobState.FAILED, now
             lost = (
                 ""
                 if cancelled
@@ -161,8 +161,8 @@ def _lost(study: Study, now: datetime, send: Callable[[Study], None]) -> bool:
 @transaction.atomic
 def _take(study_id: int) -> StudyTurn | None:
     now = timezone.now()
-    queued = Job.objects.filter(study__pk=study_id, state=Job.State.QUEUED)
-    if not queued.update(state=Job.State.RUNNING, started_at=now):
+    queued = Job.objects.filter(study__pk=study_id, state=JobState.QUEUED)
+    if not queued.update(state=JobState.RUNNING, started_at=now):
         return None
     Study.objects.filter(pk=study_id).update(attempts=F("attempts") + 1, heard_at=now)
     return StudyTurn(study_id, Study.objects.values_list("attempts", flat=True).get(pk=study_id))
@@ -172,10 +172,10 @@ def _take(study_id: int) -> StudyTurn | None:
 def _finish(turn: StudyTurn, state: str, error: str, result: dict[str, Any] | None) -> None:
     now = timezone.now()
     mine = Study.objects.filter(pk=turn.study_id, attempts=turn.attempt).values("job_id")
-    done = {"progress": 1.0} if state == Job.State.DONE else {}
-    running = Job.objects.filter(pk__in=mine, state=Job.State.RUNNING)
+    done = {"progress": 1.0} if state == JobState.DONE else {}
+    running = Job.objects.filter(pk__in=mine, state=JobState.RUNNING)
     if running.update(state=state, error=error, result=result, finished_at=now, **done):
-        ended = RunState.CANCELLED if state == Job.State.CANCELLED else RunState.FAILED
+        ended = RunState.CANCELLED if state == JobState.CANCELLED else RunState.FAILED
         stop_runs(turn.study_id, ended, now, error)
 
 

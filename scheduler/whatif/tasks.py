@@ -10,7 +10,7 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from pools import wire
-from pools.models import Job
+from pools.models import Job, JobState
 from scheduler.models import RunState, Study
 
 from . import study_worker
@@ -43,7 +43,7 @@ def _send(study: Study) -> None:
     except (OperationalError, OSError) as error:
         log.warning("study %s could not be given to a worker: %s", study.pk, error)
         words, now = f"Redis does not answer ({error}): ask again when it does", timezone.now()
-        if Job.objects.filter(pk=study.job_id, state=Job.State.QUEUED).update(
-            state=Job.State.FAILED, error=words, finished_at=now
+        if Job.objects.filter(pk=study.job_id, state=JobState.QUEUED).update(
+            state=JobState.FAILED, error=words, finished_at=now
         ):
             stop_runs(study.pk, RunState.FAILED, now, words)

@@ -136,7 +136,7 @@ class SloMinute(models.Model):
     """
 
     service = models.CharField(max_length=100)
-    kind = models.CharField(max_length=8)  # as pools.Slo.Kind
+    kind = models.CharField(max_length=8)  # as pools.SloMetric
     start_at = models.DateTimeField()
     judged = models.IntegerField()
     within = models.IntegerField()

@@ -67,7 +67,7 @@ class SiteEnergy(EnergySums):
 class SloRollup(models.Model):
     """Requests judged by one objective that ended in [start_at, start_at + step_s), and how many kept it.
 
-    `kind` as pools.Slo.Kind, or empty: by all objectives together. The database adds what records are written; should
+    `kind` as pools.SloMetric, or empty: by all objectives together. The database adds what records are written; should
     some be deleted, the counts follow and `until` stays.
     """
 

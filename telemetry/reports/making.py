@@ -17,7 +17,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from pools.models import Job, Site
+from pools.models import Job, JobState, Site
 from telemetry.models import Report, ReportFile, Settlement
 from telemetry.report_values.basis import Baseline, Basis, SiteBasis
 from telemetry.report_values.blocks import Block
@@ -54,24 +54,24 @@ class Difference:
 def make(report_id: int) -> bool:
     """Makes a report whose job is queued. What goes wrong stands on the job. Returns whether it is done."""
     report = Report.objects.select_related("job", "revises").get(pk=report_id)
-    if not Job.objects.filter(pk=report.job_id, state=Job.State.QUEUED).update(
-        state=Job.State.RUNNING, started_at=timezone.now()
+    if not Job.objects.filter(pk=report.job_id, state=JobState.QUEUED).update(
+        state=JobState.RUNNING, started_at=timezone.now()
     ):
         log.info("report %s is not queued: another worker has it, or it was cancelled", report_id)
         return False
-    state, error = Job.State.DONE, ""
+    state, error = JobState.DONE, ""
     try:
         _make(report)
     except Cancelled:
-        state = Job.State.CANCELLED
+        state = JobState.CANCELLED
     except BadReport as bad:
-        state, error = Job.State.FAILED, str(bad)
+        state, error = JobState.FAILED, str(bad)
     except Exception as failure:
         log.exception("report %s failed", report_id)
-        state, error = Job.State.FAILED, f"the report failed: {failure}; see the log of the worker"
-    done = {"progress": 1.0} if state == Job.State.DONE else {}
+        state, error = JobState.FAILED, f"the report failed: {failure}; see the log of the worker"
+    done = {"progress": 1.0} if state == JobState.DONE else {}
     Job.objects.filter(pk=report.job_id).update(state=state, error=error, finished_at=timezone.now(), **done)
-    return state == Job.State.DONE
+    return state == JobState.DONE
 
 
 def _make(report: Report) -> None:

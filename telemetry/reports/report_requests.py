@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from pools.access import audit
 from pools.access.audit import Actor
-from pools.models import Job, Site
+from pools.models import Job, JobState, Site
 from telemetry.models import Report, ReportFile, ReportSchedule
 from telemetry.report_values.errors import BadReport
 from telemetry.report_values.period import Period
@@ -31,9 +31,7 @@ def ask(given: Mapping[str, Any], user: User | None = None, schedule: ReportSche
     asked = read(given, dict(Site.objects.order_by("rank", "name").values_list("name", "time_zone")))
     period = asked.span()
     _check(period, timezone.now())
-    before = (
-        Report.objects.filter(asked=asked.as_json(), job__state=Job.State.DONE).order_by("-revision", "-id").first()
-    )
+    before = Report.objects.filter(asked=asked.as_json(), job__state=JobState.DONE).order_by("-revision", "-id").first()
     return Report.objects.create(
         asked=asked.as_json(),
         period_start=period.start,
@@ -74,7 +72,7 @@ def sign(report: Report, actor: Actor, now: datetime) -> bool:
     """Notes who has checked a finished report, here and on the audit trail. Once: a signed report keeps its signature.
     False: it has one, or is not finished."""
     name = "" if actor.user is None else str(actor.user.get_username())
-    signed = Report.objects.filter(pk=report.pk, signed_at__isnull=True, job__state=Job.State.DONE)
+    signed = Report.objects.filter(pk=report.pk, signed_at__isnull=True, job__state=JobState.DONE)
     if not signed.update(signed_by=name, signed_at=now):
         return False
     after = {"signed_by": name, "signed_at": now, "files": dict(report.files.values_list("name", "sha256"))}
@@ -85,10 +83,10 @@ def sign(report: Report, actor: Actor, now: datetime) -> bool:
 def cancel(report: Report) -> bool:
     """Stops a report that is not finished: at once where no worker has it yet, else soon. False: it is finished."""
     now = timezone.now()
-    queued = Job.objects.filter(pk=report.job_id, state=Job.State.QUEUED)
-    if queued.update(state=Job.State.CANCELLED, cancel_requested=True, finished_at=now):
+    queued = Job.objects.filter(pk=report.job_id, state=JobState.QUEUED)
+    if queued.update(state=JobState.CANCELLED, cancel_requested=True, finished_at=now):
         return True
-    return bool(Job.objects.filter(pk=report.job_id, state=Job.State.RUNNING).update(cancel_requested=True))
+    return bool(Job.objects.filter(pk=report.job_id, state=JobState.RUNNING).update(cancel_requested=True))
 
 
 def folder_of(report: Report) -> Path:

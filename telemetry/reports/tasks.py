@@ -10,7 +10,7 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from pools import wire
-from pools.models import Job
+from pools.models import Job, JobState
 from telemetry.models import Report, ReportSchedule
 
 from . import schedules
@@ -53,4 +53,4 @@ def _send(report: Report) -> None:
     except (OperationalError, OSError) as error:
         log.warning("report %s could not be given to a worker: %s", report.pk, error)
         words = f"Redis does not answer ({error}): ask again when it does"
-        Job.objects.filter(pk=report.job_id).update(state=Job.State.FAILED, error=words, finished_at=timezone.now())
+        Job.objects.filter(pk=report.job_id).update(state=JobState.FAILED, error=words, finished_at=timezone.now())

@@ -53,7 +53,7 @@ class _Clock:
 
     @property
     def rest_mhz(self) -> float:
-        """Where it stands when nothing decides on it: at the top, or where a person has fixed it."""
+        """The clock where nothing decides on it: the top, or what a person has fixed."""
         fixed_mhz = None if self.policy is None or self.fault else self.policy.fixed_mhz
         return self.engine.max_mhz if fixed_mhz is None else self.engine.within(fixed_mhz)
 
@@ -105,7 +105,7 @@ class ClockLoop:
         return rows
 
     def glance(self, now_s: float, samples: Mapping[str, EngineReading | None]) -> list[ClockDecision]:
-        """Between ticks: readings of engines whose rule wanted one (`wanting`), and what gateways ask for.
+        """Acts between ticks on readings of engines whose rule wanted one (`wanting`), and on what gateways ask for.
 
         An engine that gives no sample (None) is left as it is: the next tick tells whether it can be measured.
         """
@@ -123,7 +123,10 @@ class ClockLoop:
         return rows
 
     def wanting(self, now_s: float) -> list[str]:
-        """Engines whose rule is due for a reading. One that could not be measured waits for the next tick."""
+        """Returns the engines whose rule is due for a reading.
+
+        One that could not be measured waits for the next tick.
+        """
         return [uid for uid, clock in self._clocks.items() if self._samples(clock) and now_s >= clock.due_s - EARLY_S]
 
     def next_s(self) -> float | None:
@@ -137,7 +140,7 @@ class ClockLoop:
         return clock.rule is not None and clock.rule.period_s < self._tick_s and clock.engine.reading is not None
 
     def _adopt(self, now_s: float, clock: _Clock, policy: ClockPolicy) -> list[ClockDecision]:
-        """Knobs change in passing. Another rule starts from the top clock, and so does one that makes no sense."""
+        """Takes over changed knobs in passing. Another rule, or one that makes no sense, starts from the top clock."""
         if policy == clock.policy:
             return []
         before, clock.policy = clock.policy, policy
@@ -160,7 +163,7 @@ class ClockLoop:
         return self._log(now_s, clock, from_mhz, found)
 
     def _look(self, now_s: float, clock: _Clock) -> list[ClockDecision]:
-        """With a fresh reading, or the lack of one."""
+        """Decides by a fresh reading, or by the lack of one."""
         if clock.rule is None:
             return self._answer(now_s, clock, None)
         if missing := unknown(clock.engine):
@@ -246,7 +249,7 @@ _NOBODY = Why(Reason.NO_DATA.value, "No gateway asks for a clock: it is at its t
 
 
 def _kept(policy: ClockPolicy) -> tuple[str, bool, float | None]:
-    """What of a policy may not change in passing."""
+    """Returns the parts of a policy that may not change in passing."""
     return policy.policy, policy.paused, policy.fixed_mhz
 
 
@@ -261,5 +264,5 @@ def _advice(why: Why, advised_mhz: float, set_mhz: float) -> Why:
 
 
 def _mhz(clock: _Clock) -> float:
-    """The clock that is to be locked, or that a lapsing lease leads to."""
+    """Returns the clock to lock, or the top, where a lapsing lease leads to."""
     return clock.engine.max_mhz if clock.mhz is None else clock.engine.within(clock.mhz)

@@ -30,7 +30,7 @@ _AGAIN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class HeardClockRequest:
-    """What one gateway wants. `at_s` is the gateway's clock, `until_s` the agent's."""
+    """A clock that one gateway asks for. `at_s` is by the gateway's clock, `until_s` by the agent's."""
 
     gateway: str
     mhz: float
@@ -41,7 +41,7 @@ class HeardClockRequest:
 
 
 class ClockRequests:
-    """What is asked for now, by instance and gateway. Of one thread's writing and another's reading."""
+    """The clocks that are asked for now, by instance and gateway. One thread writes them and another reads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class ClockRequests:
                 mine[request.gateway] = ask
 
     def highest(self, uid: str, now_s: float) -> HeardClockRequest | None:
-        """The highest clock that a living lease asks for; None: nobody asks."""
+        """Returns the request for the highest clock whose lease lasts; None: nobody asks."""
         with self._lock:
             mine = {gateway: ask for gateway, ask in self._heard.get(uid, {}).items() if ask.until_s > now_s}
             if not mine:
@@ -72,14 +72,14 @@ class ClockRequests:
             return max(mine.values(), key=lambda ask: (ask.mhz, ask.until_s))
 
     def forget_lapsed(self, now_s: float) -> None:
-        """For instances that nobody looks at here: those of requests that came to the wrong node, or too late."""
+        """Forgets requests for instances that nobody looks at here: they came to the wrong node, or too late."""
         with self._lock:
             uids = list(self._heard)
         for uid in uids:
             self.highest(uid, now_s)
 
     def next_lapse_s(self) -> float | None:
-        """When the next lease is over, by the agent's clock."""
+        """Returns when the next lease is over, by the agent's clock."""
         with self._lock:
             ends = [ask.until_s for mine in self._heard.values() for ask in mine.values()]
         return min(ends, default=None)
@@ -110,7 +110,7 @@ class ClockListener(threading.Thread):
         self.join(timeout_s)
 
     def _listen(self) -> None:
-        """Until the end, or RedisError."""
+        """Listens until the end. Raises RedisError."""
         client = redis.Redis.from_url(
             self._url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=Retry(NoBackoff(), 0)
         )
@@ -140,7 +140,7 @@ class ClockListener(threading.Thread):
         self._ring()
 
     def _say(self, fault: str) -> None:
-        """Once when it begins, once when it ends."""
+        """Says in the log once that a fault begins and once that it ends."""
         if fault and not self._fault:
             logger.warning("%s", fault)
         elif self._fault and not fault:

@@ -88,10 +88,10 @@ class Rule(Protocol):
     def period_s(self) -> float: ...
 
     def step(self, state: Any, now_s: float, engine: EngineView, seen: Seen) -> tuple[Any, Why | None]:
-        """One look at an engine that could be measured; without a reason where it only looked."""
+        """Takes one look at an engine that could be measured; returns no reason where it only looked."""
 
     def asked_mhz(self, state: Any, engine: EngineView) -> float | None:
-        """The clock that it last asked for; None: none yet."""
+        """Returns the clock (MHz) that it last asked for; None: none yet."""
 
     def follow(self, state: Any, mhz: float, engine: EngineView) -> Any:
         """Another clock was set than it asked for: it goes on from there."""
@@ -225,14 +225,14 @@ def rule_of(policy: ClockPolicy, figures: Figures) -> Rule | None:
 
 
 def look_period_s(policy: ClockPolicy) -> float | None:
-    """How often the rule wants a reading; None: not at all."""
+    """Returns how often the rule wants a reading; None: not at all."""
     if policy.fixed_mhz is not None or policy.policy == "fixed" or policy.policy in BY_REQUEST:
         return None
     return min(policy.sample_s, policy.period_s) if policy.policy == "slack" else policy.period_s
 
 
 def unknown(engine: EngineView) -> str:
-    """What is missing to decide on, in words; empty when nothing is."""
+    """Returns what is missing to decide on, in words; empty when nothing is."""
     if engine.reading is None:
         return "the engine cannot be measured"
     if engine.reading.running is None or engine.reading.waiting is None:
@@ -243,7 +243,7 @@ def unknown(engine: EngineView) -> str:
 
 
 def _config(kind: type[T], policy: ClockPolicy) -> T:
-    """A controller's configuration from the knobs of the same names; those that are None are its own defaults."""
+    """Returns a controller's configuration with the knobs of the same names; those that are None keep its defaults."""
     names = {item.name for item in fields(kind)}
     given = msgspec.structs.asdict(policy)
     return kind(**{name: value for name, value in given.items() if name in names and value is not None})

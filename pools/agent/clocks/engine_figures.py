@@ -1,4 +1,4 @@
-"""What clock rules need to know of an engine beyond its latencies: what it carries, and how it reacts to the clock."""
+"""Knows what clock rules need of an engine beyond its latencies: its load, and how it reacts to the clock."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Counted:
 
 
 class Load:
-    """How many requests come to an engine and how long they are, from its counters. Those cut off do not count."""
+    """The rate and lengths of requests that come to an engine, from its counters. Those cut off do not count."""
 
     def __init__(self) -> None:
         self._last: _Counted | None = None
@@ -82,7 +82,7 @@ class Load:
         self._output_tokens = kept * self._output_tokens + now.output_tokens - last.output_tokens
 
     def rps(self) -> float | None:
-        """Of the time since this was last asked, or of about a minute if that is more; None: not known."""
+        """Returns the rate since this was last asked, or of about a minute if that is longer; None: not known."""
         if self._passed_s <= 0.0:
             return None
         now_rps = self._begun / self._passed_s
@@ -102,7 +102,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """What profiles are made for."""
+    """The configuration of an engine that profiles are made for."""
 
     model: str
     gpu: str
@@ -118,15 +118,18 @@ class Figures:
         self._interpolated = lru_cache(maxsize=256)(self._interpolate)
 
     def profile(self, kind: EngineKind, lengths: Lengths) -> LoadProfile | None:
-        """Latencies and watts over the load at each clock; None where neither knows such an engine."""
+        """Returns latencies and watts over the load at each clock; None where neither source knows such an engine."""
         return self._interpolated(kind, lengths) if kind in self._measured else _modelled(kind, lengths)
 
     def weights(self, kind: EngineKind, lengths: Lengths | None, running: int) -> Mapping[str, float]:
-        """The share of each latency that goes with the clock (mu-Serve 3.1): ttft, tpot and e2e. Empty: not known."""
+        """Returns the share of each latency (ttft, tpot, e2e) that goes with the clock (mu-Serve 3.1).
+
+        Empty: not known.
+        """
         return {} if lengths is None else _weights(kind, lengths, _rounded(running))
 
     def _interpolate(self, kind: EngineKind, lengths: Lengths) -> LoadProfile | None:
-        """At the clocks that were measured; where that is one, at those that the engine model is asked for."""
+        """Makes a profile at the clocks that were measured; where that is one, at those of the engine model."""
         profile = self._measured[kind]
         mhz = np.array(sorted({point.mhz for point in profile.points}))
         if mhz.size < 2:
@@ -146,7 +149,10 @@ def _modelled(kind: EngineKind, lengths: Lengths) -> LoadProfile | None:
 
 @lru_cache(maxsize=1024)
 def _weights(kind: EngineKind, lengths: Lengths, batch: float) -> Mapping[str, float]:
-    """Of a prompt alone, of a decode at this batch, and of the mean iteration: a prompt for each output that ends."""
+    """Returns shares for a prompt alone (ttft), a decode at this batch (tpot) and the mean iteration (e2e).
+
+    The mean iteration has one prompt for each output that ends.
+    """
     try:
         worker = engine_model(kind.model, kind.gpu, kind.tp, kind.engine)
     except UnknownConfiguration:

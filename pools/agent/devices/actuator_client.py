@@ -33,7 +33,7 @@ class SocketFrequencyActuator:
         self._do(Reset(list(gpu_uuids)))
 
     def refusal(self) -> str:
-        """Why no clock can be set on this node, in words; empty: clocks can be set, as far as the actuator knows."""
+        """Returns why no clock can be set on this node, in words; empty: the actuator knows of no reason."""
         try:
             return self._call(Status()).refusal
         except (PermanentError, RetryableError) as error:

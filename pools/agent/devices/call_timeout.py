@@ -38,7 +38,10 @@ class BoundedCaller:
         self._thread.start()
 
     def call(self, action: Callable[[], T]) -> T:
-        """What `action` returns, or raises; RetryableError when it takes too long, or another one still does."""
+        """Returns or raises what `action` does.
+
+        Raises RetryableError when it takes too long, or another one still does.
+        """
         if self._stuck is not None:
             stuck, since_s = self._stuck
             if not stuck.done.is_set():

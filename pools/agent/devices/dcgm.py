@@ -96,7 +96,10 @@ class DcgmGpuMeter:
 
 
 def _boards(page: str) -> dict[str, _Board]:
-    """By UUID. Of several rows of one board and counter (MIG's instances) the first counts: they say the same."""
+    """Reads the boards by UUID.
+
+    Of several rows of one board and counter (MIG's instances) the first counts: all agree.
+    """
     boards: dict[str, _Board] = {}
     for line in page.splitlines():
         name, _, rest = line.partition("{")

@@ -34,7 +34,7 @@ class Declaration:
 
     @classmethod
     def read(cls, devices: str, power: str) -> Declaration:
-        """From `TYPE:COUNT` and `IDLE:FULL`. Raises ValueError."""
+        """Reads `TYPE:COUNT` and `IDLE:FULL`. Raises ValueError."""
         gpu_type, _, count = devices.rpartition(":")
         idle, _, full = power.partition(":")
         try:
@@ -55,7 +55,7 @@ class Declaration:
 
 
 def inventory(node: str, declared: Declaration) -> Inventory:
-    """What such a machine joins the fleet with."""
+    """Returns the inventory that such a machine joins the fleet with."""
     return Inventory(
         "none, devices are declared",
         tuple(
@@ -136,17 +136,17 @@ class NoClocks:
         return "this machine has no GPU whose clock could be set"
 
     def lock(self, gpu_uuids: object, mhz: float, lease_s: float) -> None:
-        """Nothing to set."""
+        """Does nothing: there is no clock to set."""
 
     def reset(self, gpu_uuids: object) -> None:
-        """Nothing to set."""
+        """Does nothing: there is no clock to set."""
 
     def close(self) -> None:
         """Nothing is open."""
 
 
 def _ticks() -> tuple[float, float]:
-    """Of all processors since the boot: busy ones, and all (proc_stat(5): user, nice, system, idle, iowait, ...)."""
+    """Returns the ticks of all processors since the boot, busy ones and all (proc_stat(5): user, nice, system, ...)."""
     try:
         fields = [float(word) for word in _STAT.read_text().split("\n", 1)[0].split()[1:9]]
     except (OSError, ValueError) as error:

@@ -42,7 +42,7 @@ class EnergyCheck:
                 self._add(reading.uuid, reading.at_s, reading.energy_j, reading.power_w)
 
     def notices(self) -> tuple[str, ...]:
-        """What was found in each GPU's last window, in words."""
+        """Returns the findings of each GPU's last window, in words."""
         return tuple(self._found.values())
 
     def _add(self, uuid: str, at_s: float, energy_j: float, power_w: float) -> None:

@@ -1,4 +1,4 @@
-"""What the driver calls a GPU, and what GreenServe's catalogue of GPU types calls it."""
+"""Translates the driver's name of a GPU into that of GreenServe's catalogue of GPU types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ALIASES = {
 
 
 def gpu_type(name: str) -> tuple[str, bool]:
-    """The type of a GPU of this name, and whether the catalogue knows it; one it does not know keeps its name."""
+    """Returns the type of a GPU of this name, and whether the catalogue knows it; an unknown one keeps its name."""
     if (known := _ALIASES.get(name, name)) in GPUS:
         return known, True
     return name.removeprefix("NVIDIA ").strip().replace(" ", "-")[:40], False

@@ -59,11 +59,11 @@ class NvmlGpuMeter:
         return readings
 
     def inventory(self) -> Inventory:
-        """What the node has. Raises AdapterError."""
+        """Returns what the node has. Raises AdapterError."""
         return self._caller.call(self._take_inventory)
 
     def notices(self) -> tuple[str, ...]:
-        """What an operator should know of the meters, as of the last reading; nothing of it stops the node."""
+        """Returns what an operator should know of the meters, as of the last reading; nothing of it stops the node."""
         return (*self._notices, *self._check.notices())
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ _THROTTLES = {
 
 @dataclass(frozen=True, slots=True)
 class GpuDescription:
-    """What does not change while the driver is loaded. None: the driver does not say.
+    """The properties of a GPU that do not change while the driver is loaded. None: the driver does not say.
 
     `clocks_mhz`: SM clocks that it offers, rising. `nvlinks`: links that are up. `catalogued`: `gpu_type` is a type
     that plans can count on. `mig_slices`: instances that it is divided into; None: MIG is off.
@@ -130,14 +130,14 @@ class NvmlDevice:
         )
 
     def _range(self) -> tuple[float, float]:
-        """The lowest and the highest clock. Where the driver lists none there is only the highest: nothing to lock."""
+        """Returns the lowest and the highest clock (MHz); without a list only the highest: nothing to lock."""
         if clocks := self.description.clocks_mhz:
             return clocks[0], clocks[-1]
         top_mhz = float(pynvml.nvmlDeviceGetMaxClockInfo(self._handle, pynvml.NVML_CLOCK_SM))
         return top_mhz, top_mhz
 
     def _nvlinks(self) -> int | None:
-        """Links that are up; None: it has none, or does not say."""
+        """Returns how many links are up; None: it has none, or does not say."""
         up, known = 0, False
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
             try:
@@ -152,7 +152,7 @@ class NvmlDevice:
     # -- how it is ---------------------------------------------------------------------------------
 
     def _power_w(self) -> float | None:
-        """Of this instant; the mean of the last second from drivers that do not tell the other."""
+        """Returns the instant's power, or the mean of the last second from drivers that do not report the instant's."""
         values = self._quiet(lambda: pynvml.nvmlDeviceGetFieldValues(self._handle, [pynvml.NVML_FI_DEV_POWER_INSTANT]))
         if values and values[0].nvmlReturn == pynvml.NVML_SUCCESS:
             return float(values[0].value.uiVal) / 1000.0
@@ -176,7 +176,7 @@ class NvmlDevice:
         return None if bits is None else tuple(words for bit, words in _THROTTLES.items() if bits & bit)
 
     def _ask(self, words: str, question: Callable[[], T]) -> T | None:
-        """The answer, or None and a note of what is lacking. What is wrong with the whole GPU is raised."""
+        """Returns the answer, or None with a note of what is lacking. Raises what is wrong with the whole GPU."""
         try:
             return question()
         except pynvml.NVMLError as error:
@@ -187,7 +187,7 @@ class NvmlDevice:
             return None
 
     def _quiet(self, question: Callable[[], T]) -> T | None:
-        """As `_ask`, for what a GPU may well not have."""
+        """Asks as `_ask` does, without a note, for what a GPU may well not have."""
         before = len(self.lacks)
         answer = self._ask("", question)
         del self.lacks[before:]

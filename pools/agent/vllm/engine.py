@@ -94,7 +94,7 @@ class Engine:
 
     @property
     def resting(self) -> bool:
-        """Whether it falls asleep or wakes just now."""
+        """Whether it falls asleep or wakes just now: it is so from the order to its end."""
         return self._resting > 0
 
     def sleep(self, level: int) -> None:
@@ -106,7 +106,7 @@ class Engine:
         self._orders.put(("wake", 0))
 
     def tune(self, limits: EngineLimits) -> None:
-        """At once, by the caller. Raises AdapterError.
+        """Sets the limits at once, in the caller's thread. Raises AdapterError.
 
         None goes above what the engine was started with: what was asked for counts as set, and the detail says so.
         """
@@ -140,7 +140,7 @@ class Engine:
         self._drain()
 
     def _find(self) -> EngineProcess:
-        """A process that a former agent started."""
+        """Returns a process that a former agent started."""
         record = self._record
         found = EngineProcess.known_again(record.pid, record.began_ticks) if record.boot_id == boot_id() else None
         if found is None:
@@ -186,7 +186,7 @@ class Engine:
         self._show("ready")
 
     def _serve(self) -> None:
-        """Until something is to be done; looks after the engine meanwhile."""
+        """Looks after the engine until something is to be done."""
         answered_s = looked_s = housekept_s = time.monotonic()
         while not self._leaving:
             self._look_for_orders(self._options.watch_s)
@@ -265,7 +265,7 @@ class Engine:
             raise _Failed(f"{how}: {self._last_words()}")
 
     def _end(self) -> None:
-        """In order where it can, by force where it must."""
+        """Ends the process in order where it can, by force where it must."""
         self._status = replace(
             self._status, state="draining", url=None, detail="ends"
         )  # nothing is to be read any more

@@ -25,12 +25,12 @@ _REST_S = 2.0  # for what is left of a group that got SIGKILL
 
 
 def boot_id() -> str:
-    """Of this run of the machine."""
+    """Returns the identifier of this run of the machine."""
     return _BOOT_ID.read_text().strip()
 
 
 def began_ticks(pid: int) -> int | None:
-    """When a process began, in clock ticks since the boot (proc_pid_stat(5), field 22); None: it has ended."""
+    """Returns when a process began, in clock ticks since the boot (proc_pid_stat(5), field 22); None: it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -97,7 +97,7 @@ class EngineProcess:
                 os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to the whole group: workers outlive a leader that was killed. Blocks for at most 2 s."""
+        """Sends SIGKILL to the whole group: workers outlive a leader that was killed. Blocks for at most 2 s."""
         # The pid stays the group's while it has members, so it is nobody else's unless a process has it as its own.
         if began_ticks(self.pid) not in (None, self.began):
             return
@@ -115,7 +115,7 @@ class EngineProcess:
 
 
 def last_lines(log: Path, lines: int = 6) -> str:
-    """What an engine said last, for an operator: its errors before anything else."""
+    """Returns the last lines of an engine's log, for an operator: its errors before anything else."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL_BYTES))

@@ -1,4 +1,4 @@
-"""What is run for an instance: vLLM's command line and environment."""
+"""Builds what is run for an instance: vLLM's command line and environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 @dataclass(frozen=True, slots=True)
 class VllmOptions:
-    """How a node runs vLLM; its operator's words, so nothing of it is checked against the card's allowances.
+    """A node's settings of vLLM. They are its operator's, so nothing is checked against the card's allowances.
 
     Attributes:
         program: The `vllm` of the environment that it is installed in.
@@ -60,7 +60,7 @@ class VllmOptions:
     keep_free_bytes: float = 50e9
 
     def socket(self, uid: str) -> Path:
-        """Where the plug-in of an engine listens."""
+        """Returns the socket at which the plug-in of an engine listens."""
         return self.folder / "s" / quote(uid, safe="")[:36]
 
     def log(self, uid: str) -> Path:
@@ -68,7 +68,10 @@ class VllmOptions:
 
 
 def command(spec: InstanceSpec, options: VllmOptions, port: int) -> list[str]:
-    """`vllm serve` for an instance. Raises PermanentError: the card says too little, or asks for what it may not."""
+    """Returns the `vllm serve` of an instance.
+
+    Raises PermanentError: the card says too little, or asks for too much.
+    """
     launch = spec.launch
     try:
         launch.check()
@@ -99,7 +102,7 @@ def command(spec: InstanceSpec, options: VllmOptions, port: int) -> list[str]:
 
 
 def environment(spec: InstanceSpec, options: VllmOptions, own: Mapping[str, str]) -> dict[str, str]:
-    """The engine's. `own`: the agent's, of which the engine gets what it needs."""
+    """Returns the engine's environment. `own`: the agent's, of which the engine gets what it needs."""
     set_here = {"VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
     if options.offline:
         set_here["HF_HUB_OFFLINE"] = "1"
@@ -116,7 +119,7 @@ def environment(spec: InstanceSpec, options: VllmOptions, own: Mapping[str, str]
 
 
 def cache_environment(options: VllmOptions, own: Mapping[str, str]) -> dict[str, str]:
-    """Of what uses the node's weights: what it needs of the agent's, and where they are."""
+    """Returns the environment of programs that use the node's weights: what they need of the agent's, and where."""
     passed = {
         name: value
         for name, value in own.items()

@@ -18,7 +18,7 @@ _PROMPT_TOKENS = (64, 512)  # of warm-up requests
 
 
 class Probe:
-    """Of one engine, by one thread. Every method raises AdapterError."""
+    """Asks one engine, from one thread. Every method raises AdapterError."""
 
     def __init__(self, url: str, model: str, max_model_len: int) -> None:
         self._url = url
@@ -38,7 +38,7 @@ class Probe:
             return str(msgspec.json.decode(client.call("GET", "/version")).get("version", ""))
 
     def answer(self) -> None:
-        """One token of a real completion: an engine that is up and cannot do that is not ready."""
+        """Generates one token of a real completion: an engine that is up and cannot do that is not ready."""
         self._complete("Are you there?", 1)
 
     def warm_up(self) -> None:
@@ -48,7 +48,7 @@ class Probe:
                 self._complete([5 + i % 50 for i in range(tokens)], 8)  # low token ids are in any vocabulary
 
     def left(self) -> int:
-        """Requests that run or wait."""
+        """Returns how many requests run or wait."""
         reading = self.reading()
         if reading.running is None or reading.waiting is None:
             raise RetryableError("the engine does not say how many requests it has")

@@ -70,7 +70,10 @@ class VllmRuntime:
     # -- EngineControl -----------------------------------------------------------------------------
 
     def tune(self, uid: str, limits: EngineLimits) -> None:
-        """With the scheduler plug-in; without it, limits are those of the engine's start."""
+        """Sets limits through the scheduler plug-in.
+
+        Raises PermanentError without it: limits are those of the start.
+        """
         engine = self._serving(uid)
         if not self._options.plugin:
             raise PermanentError(
@@ -92,7 +95,7 @@ class VllmRuntime:
     # ----------------------------------------------------------------------------------------------
 
     def versions(self) -> tuple[str, ...]:
-        """Of the engines that are up."""
+        """Returns the versions of the engines that are up."""
         with self._lock:
             return tuple(sorted({engine.version for engine in self._engines.values() if engine.version}))
 

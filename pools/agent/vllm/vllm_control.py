@@ -1,4 +1,4 @@
-"""How an agent has a vLLM find GreenServe's scheduler, and speaks to it while it runs (docs/plugin.md)."""
+"""Has a vLLM find GreenServe's scheduler, and speaks to it while it runs (docs/plugin.md)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def import_root(folder: Path) -> Path:
 
 
 def environment(folder: Path, socket: Path, by_laxity: bool, limits: EngineLimits | None = None) -> dict[str, str]:
-    """Variables for a vLLM that is started with `--scheduler-cls` and SCHEDULER_CLS.
+    """Returns variables for a vLLM that is started with `--scheduler-cls` and SCHEDULER_CLS.
 
     Args:
         folder: For `import_root`; it may be that of all a node's instances.
@@ -56,7 +56,7 @@ def environment(folder: Path, socket: Path, by_laxity: bool, limits: EngineLimit
 
 
 def kv_transfer(store: Path) -> dict[str, Any]:
-    """`--kv-transfer-config` of engines that hand requests to each other through the folder `store`.
+    """Returns the `--kv-transfer-config` of engines that hand requests to each other through the folder `store`.
 
     Such an instance's `kv_connector` is `blocks`.
     """
@@ -73,7 +73,7 @@ class VllmScheduler:
     """A running engine's scheduler. Each call blocks for at most `timeout_s`, and raises AdapterError."""
 
     def __init__(self, path: Path, timeout_s: float = TIMEOUT_S) -> None:
-        """`path`: of its socket, as `environment` had it."""
+        """Speaks to the socket at `path`, which `environment` had it listen at."""
         self._path = path
         self._timeout_s = timeout_s
 
@@ -84,15 +84,15 @@ class VllmScheduler:
         return _limits(self._call({"op": "set", "itl_limit_s": limits.itl_limit_s, **fields}))
 
     def limits(self) -> EngineLimits:
-        """Those in force."""
+        """Returns the limits in force."""
         return _limits(self._call({"op": "get"}))
 
     def order(self, by_laxity: bool) -> None:
-        """Least laxity first, or vLLM's own scheduling policy."""
+        """Sets the order: least laxity first, or vLLM's own scheduling policy."""
         self._call({"op": "set", "order": "llf" if by_laxity else "vllm"})
 
     def stats(self) -> dict[str, Any]:
-        """Figures of its last step; empty before the first."""
+        """Returns figures of the engine's last step; empty before the first."""
         found: dict[str, Any] = self._call({"op": "stats"})["stats"]
         return found
 

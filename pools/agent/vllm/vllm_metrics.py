@@ -41,7 +41,7 @@ _MEANS = frozenset(name + suffix for name in (*_TTFT, *_TPOT, *_E2E) for suffix 
 
 @dataclass(slots=True)
 class _LastReading:
-    """What is kept of an engine between two readings."""
+    """The state that is kept of an engine between two readings."""
 
     url: str
     client: HttpClient
@@ -58,7 +58,7 @@ class Samples:
 
 
 def parse(text: str) -> Samples:
-    """The samples of Prometheus text that are read here. Lines of other metrics are skipped."""
+    """Returns the samples of Prometheus text that are read here. Lines of other metrics are skipped."""
     totals: dict[str, float] = {}
     counts: dict[str, int] = {}
     for line in text.splitlines():
@@ -77,7 +77,7 @@ def parse(text: str) -> Samples:
 
 
 def parse_reading(page: bytes) -> EngineReading:
-    """One look at a page of metrics; means, which are over two, are None."""
+    """Reads one page of metrics; means, which need two, are None."""
     return _reading(time.time(), parse(page.decode(errors="replace")), {})
 
 
@@ -153,7 +153,7 @@ def _reading(now_s: float, samples: Samples, before: dict[str, tuple[float, floa
 
 
 def _mean_since(name: str, total: float, count: float, before: dict[str, tuple[float, float]]) -> float | None:
-    """Mean of a histogram since the reading before; None when nothing was added, or there was none before."""
+    """Returns a histogram's mean since the reading before; None when nothing was added, or there was none before."""
     known = before.get(name)
     before[name] = (total, count)
     if known is None or count <= known[1] or total < known[0]:  # going down: the engine was restarted

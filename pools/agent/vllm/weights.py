@@ -43,7 +43,7 @@ class WeightCache:
         self._counted = (0.0, 0)  # when, and bytes of what is being fetched
 
     def want(self, wanted: Sequence[EngineLaunch]) -> None:
-        """What engines of this node may be started with, the most urgent first."""
+        """Takes what engines of this node may be started with, the most urgent first, and begins to fetch it."""
         self._wanted = [one for one in wanted if one.weights and not one.weights.startswith("/")]
         if self._options.offline or not os.access(self._program, os.X_OK):
             return
@@ -121,7 +121,7 @@ class WeightCache:
         logger.warning("weights of %s are not fetched, next try in %g s: %s", name, pause_s, why)
 
     def _full(self) -> str:
-        """Why there is no room; empty: there is."""
+        """Returns why there is no room; empty: there is."""
         there = next(folder for folder in (self._home, *self._home.parents) if folder.exists())
         free, keep = shutil.disk_usage(there).free, self._options.keep_free_bytes
         return (
@@ -129,7 +129,7 @@ class WeightCache:
         )
 
     def _bytes(self) -> int:
-        """Of the model that is being fetched, so far; counted now and then, since it is many files."""
+        """Returns the bytes fetched so far of the current model, counted now and then, since it is many files."""
         at_s, found = self._counted
         if self._fetching is not None and time.monotonic() - at_s > _COUNTED_EVERY_S:
             folder = self._home / "hub" / f"models--{self._fetching.replace('/', '--')}"
@@ -149,7 +149,7 @@ def _size(path: Path) -> int:
 
 
 def _revision(arguments: Sequence[str]) -> str | None:
-    """Which one the model card asks for, as `check_arguments` lets it: `--revision X` or `--revision=X`."""
+    """Returns the revision that the model card asks for: `--revision X` or `--revision=X` (`check_arguments`)."""
     words = iter(arguments)
     for word in words:
         name, joined, value = word.partition("=")

@@ -1,1 +1,1 @@
-"""What each call leaves: its record, on disk before its end is seen, its figures, its energy."""
+"""Keeps what each call leaves: its record, on disk before its end is seen, its figures, its energy."""

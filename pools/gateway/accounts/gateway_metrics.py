@@ -81,7 +81,7 @@ class Metrics:
         families: Iterable[tuple[str, str, list[tuple[Labels, float]]]] = (),
         everywhere: Labels = (),
     ) -> bytes:
-        """The page. `gauges` and `counters` map a name without prefix to (help, value).
+        """Returns the page. `gauges` and `counters` map a name without prefix to (help, value).
 
         Args:
             families: Counters with labels: name, help, samples.
@@ -102,7 +102,7 @@ class Metrics:
         page.family("lost_total", "counter", "Requests served although they could not keep their own limits any more.")
         for service, n in sorted(self.lost.items()):
             page.sample("lost_total", (("service", service),), n)
-        page.histograms("queue_seconds", "Requests that stood in a line at the gateway: for how long.", self.queue_s)
+        page.histograms("queue_seconds", "Requests that waited in a queue of the gateway: for how long.", self.queue_s)
         page.histograms("time_to_first_token_seconds", "Streams: arrival to the first token relayed.", self.ttft_s)
         page.histograms("time_per_output_token_seconds", "Streams: mean time of a token after the first.", self.tpot_s)
         page.histograms("inter_token_max_seconds", "Streams: the longest wait between two events.", self.itl_max_s)

@@ -62,12 +62,12 @@ def row_of(
 
 
 def _traceparent(sent: bytes | None) -> str | None:
-    """Only what can be one: 55 characters. Whether it is one is looked at where spans are made."""
+    """Returns only what has a traceparent's 55 characters. Whether it is one is looked at where spans are made."""
     return sent.decode() if sent is not None and len(sent) == TRACEPARENT_CHARACTERS and sent.isascii() else None
 
 
 def counts(call: Call, ending: Ending) -> Counted:
-    """Prompt tokens, output tokens and where they come from: the engine's usage, the chunks seen, or an estimate."""
+    """Returns prompt and output tokens and their source: the engine's usage, the chunks seen, or an estimate."""
     usage, meter = ending.usage, ending.meter
     if usage is not None and usage.prompt_tokens is not None and usage.completion_tokens is not None:
         return usage.prompt_tokens, usage.completion_tokens, "usage"
@@ -77,14 +77,14 @@ def counts(call: Call, ending: Ending) -> Counted:
 
 
 def _tpot_s(meter: Meter, output_tokens: int | None) -> float | None:
-    """Mean time of a token after the first; None where there is no second."""
+    """Returns the mean time of a token after the first; None where there is no second."""
     if meter.first_s is None or meter.last_s is None or not output_tokens or output_tokens < 2:
         return None
     return (meter.last_s - meter.first_s) / (output_tokens - 1)
 
 
 def _timely_tokens(ending: Ending, output_tokens: int | None, e2e_s: float | None) -> int | None:
-    """Tokens delivered within the fairness window (FREESH C.2); None without a window or tokens.
+    """Returns the tokens delivered within the fairness window (FREESH C.2); None without a window or tokens.
 
     Events stand for tokens. Where the engine counts otherwise (an event of several tokens, or one without) the share
     of timely events is applied to its count. A response that is no stream comes as one piece at its end.

@@ -1,4 +1,4 @@
-"""What a request cost in energy and carbon, in the usage of its response, for clients that ask for it.
+"""Adds to a response's usage what the request cost in energy and carbon, for clients that ask for it.
 
 Ask with the header `x-greenserve-energy: true`. The figure is the engine model's for what the request adds at the
 instance it went to, with the engine's own count of output tokens in place of the predicted one, PUE included. What was
@@ -24,7 +24,7 @@ def asked(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def energy_of(call: Call, ending: Ending, output_tokens: int | None) -> dict[str, float | str | None]:
-    """The fields that go into `usage`. None: not known, as without an engine model or a carbon intensity."""
+    """Returns the fields that go into `usage`. None: not known, as without an engine model or a carbon intensity."""
     energy_j = _energy_j(call, ending, output_tokens)
     intensity = None if ending.instance is None else ending.instance.pool.intensity_g_per_kwh
     carbon_g = None if energy_j is None or intensity is None else energy_j / J_PER_KWH * intensity
@@ -32,7 +32,7 @@ def energy_of(call: Call, ending: Ending, output_tokens: int | None) -> dict[str
 
 
 def with_energy(body: bytes, call: Call, ending: Ending) -> bytes:
-    """A response, or an event's JSON, with the figures added to its usage; unchanged when it has none."""
+    """Returns a response, or an event's JSON, with the figures in its usage; unchanged when it has none."""
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         usage = msgspec.json.decode(fields.get("usage", b"null"), type=dict[str, msgspec.Raw] | None)

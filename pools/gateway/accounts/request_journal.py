@@ -86,7 +86,7 @@ class Journal:
         self._open()
 
     def is_sound(self, path: Path) -> bool:
-        """Whether this process has written the file, each row as a whole."""
+        """Says whether this process has written the file, each row as a whole."""
         return path in self._sound_files
 
     def shipped(self, path: Path) -> None:
@@ -101,7 +101,7 @@ class Journal:
             self._path(self._number).unlink(missing_ok=True)
 
     def closed_files(self) -> list[Path]:
-        """Files to ship, oldest first: our own closed ones, and those that dead gateways have left."""
+        """Returns files to ship, oldest first: our own closed ones, and those that dead gateways have left."""
         mine = self._path(self._number)
         found = [path for path in self._spool.glob("requests.*" + _SUFFIX) if path != mine]
         self._sound_files.intersection_update(found)  # others may have shipped some
@@ -124,14 +124,14 @@ class Journal:
 
 
 def _in_use(path: Path) -> bool:
-    """Whether a living gateway writes to the file, or ships it; or has just shipped it."""
+    """Says whether a living gateway writes to the file, or ships it; or has just shipped it."""
     with _claim(path) as mine:
         return not mine
 
 
 @contextmanager
 def _claim(path: Path) -> Iterator[bool]:
-    """Whether the file is there, and nobody else's while the context lasts."""
+    """Yields whether the file is there, and nobody else's while the context lasts."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -151,7 +151,7 @@ def _age(path: Path) -> tuple[float, str]:
 
 
 def _stat(path: Path) -> tuple[float, int]:
-    """When it was changed, and its size in bytes; zeros when another gateway has shipped it meanwhile."""
+    """Returns when the file was changed, and its size in bytes; zeros when another gateway has shipped it meanwhile."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -160,7 +160,7 @@ def _stat(path: Path) -> tuple[float, int]:
 
 
 def batches(path: Path, sound: bool = False) -> Iterator[wire.RequestBatch]:
-    """The rows of a closed file in batches whose numbers depend on nothing but the file. Torn lines are skipped.
+    """Yields a closed file's rows in batches whose numbers depend on nothing but the file. Torn lines are skipped.
 
     Args:
         sound: There are none, so that rows need not be read to be shipped: they are `msgspec.Raw` in their batch.
@@ -184,13 +184,13 @@ def batches(path: Path, sound: bool = False) -> Iterator[wire.RequestBatch]:
 
 
 def _name_parts(path: Path) -> tuple[str, str, int]:
-    """Gateway, boot and number of `requests.<gateway>.<boot>.<number>.jsonl`; the gateway's name may hold dots."""
+    """Returns gateway, boot and number of `requests.<gateway>.<boot>.<number>.jsonl`; the first may have dots."""
     head, boot, number, _ = path.name.rsplit(".", 3)
     return head.removeprefix("requests."), boot, int(number)
 
 
 class BatchStream(Protocol):
-    """Where encoded batches go. Blocks for at most its time-out; raises any exception when one is not confirmed."""
+    """Takes encoded batches. Blocks for at most its time-out; raises any exception when one is not confirmed."""
 
     async def add(self, batch: wire.RequestBatch) -> None: ...
 

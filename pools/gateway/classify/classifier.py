@@ -1,4 +1,4 @@
-"""What a request will take, before it is sent anywhere: its prompt's tokens, its answer's, and so its class.
+"""Predicts what a request will take, before it is sent anywhere: tokens of prompt and answer, and so its class.
 
 `Classifier.classify` answers from memory in some 30 us and never waits. Lengths of answers are asked of, in order of
 trust: the cache of seen prompts, boosted trees once there are some that beat history, history's quantile. What the
@@ -36,7 +36,7 @@ CACHE, BOOSTED, HISTORY, PRIOR, BOUND = "cache", "boosted", "history", "prior", 
 
 
 class ServiceView(Protocol):
-    """What classifying needs of a service. `classes` is replaced as a whole when the partition changes."""
+    """The part of a service that classifying needs. `classes` is replaced as a whole when the partition changes."""
 
     @property
     def name(self) -> str: ...
@@ -76,7 +76,7 @@ class _Miss:
 
 @dataclass
 class PredictionCounts:
-    """How predictions turned out. Only requests count whose true lengths the engine reported."""
+    """The outcomes of predictions. Only requests count whose true lengths the engine reported."""
 
     classes: dict[tuple[str, str, str, str], int] = field(default_factory=dict)  # service, predicted, actual, source
     outputs: dict[tuple[str, str], _Miss] = field(default_factory=dict)  # service, source
@@ -100,7 +100,7 @@ class PredictionCounts:
             miss.tokens += abs(classified.prompt_tokens - row.prompt_tokens)
 
     def families(self) -> Iterator[tuple[str, str, list[tuple[tuple[tuple[str, str], ...], float]]]]:
-        """Counters for /metrics: name, help, and samples as (labels, value)."""
+        """Yields counters for /metrics: name, help, and samples as (labels, value)."""
         yield (
             "classified_total",
             "Requests by the class predicted and the class they turned out to be.",
@@ -182,7 +182,7 @@ class Classifier:
         return self._classified(service, features, tokens, False, near)
 
     def can_refine(self, service: ServiceView, classified: Classified) -> bool:
-        """Whether `refine` may change anything."""
+        """Says whether `refine` may change anything."""
         return classified.near_border and self.tokenizers is not None and self.tokenizers.serves(service.name)
 
     async def refine(
@@ -209,7 +209,7 @@ class Classifier:
     def actual_class(
         self, service: ServiceView, features: RequestFeatures, prompt_tokens: int, output_tokens: int
     ) -> str | None:
-        """The class that a request turned out to be of, by the engine's usage, which is a total over its answers."""
+        """Returns the class that a request turned out to be of, by the engine's usage, a total over its answers."""
         return self.class_of(service, prompt_tokens, max(1, round(output_tokens / features.sequences)))
 
     def learn(self, row: wire.RequestRow, features: RequestFeatures, classified: Classified) -> None:

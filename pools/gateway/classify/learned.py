@@ -23,7 +23,7 @@ import msgspec
 from core.predictors.boosted_lengths import FEATURES, LengthTrees
 
 from .classifier import Classifier
-from .prompt_tokens import LineState
+from .prompt_tokens import TokenFitState
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class _Head(_Part, frozen=True, tag="head"):
 class _Prompts(_Part, frozen=True, tag="prompts"):
     service: str
     chat: bool
-    line: LineState
+    line: TokenFitState
 
 
 class _Outputs(_Part, frozen=True, tag="outputs"):
@@ -136,12 +136,12 @@ class Learned:
         return found
 
     def _parts(self) -> Iterator[_Part]:
-        """In steps of a millisecond at most; what is learned between two of them may or may not be in."""
+        """Yields parts in steps of a millisecond at most; what is learned between two of them may or may not be in."""
         classifier = self._classifier
         yield _Head(VERSION, FEATURES)
-        for (service, chat), line in classifier.estimator.lines().items():
-            if line.count:
-                yield _Prompts(service, chat, line)
+        for (service, chat), fit in classifier.estimator.fits().items():
+            if fit.count:
+                yield _Prompts(service, chat, fit)
         history = classifier.history
         for bucket in history.buckets():
             yield _Outputs(*bucket, history.outputs(bucket))

@@ -29,7 +29,7 @@ PAUSE_RATIO = 100.0  # of what learning took in processor time: it may have a hu
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What came of learning: mean absolute errors in tokens on the newest records, and whether trees are in force."""
+    """The outcome of learning: mean absolute errors in tokens on the newest records, and whether trees are in force."""
 
     service: str
     kept: bool
@@ -122,7 +122,7 @@ class LengthTrainer:
 
 
 def _children_s() -> float:
-    """Processor time of all children that have ended."""
+    """Returns the processor time of all children that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

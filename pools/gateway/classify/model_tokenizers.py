@@ -71,7 +71,7 @@ class TokenizerProcess:
             _pipe(pipe).close()
 
     def _read(self, timeout_s: float) -> _Answer:
-        """The next line; an answer is far smaller than what a pipe takes at once."""
+        """Reads the next line; an answer is far smaller than what a pipe takes at once."""
         stdout = _pipe(self._process.stdout)
         line = stdout.readline() if select.select([stdout], [], [], timeout_s)[0] else b""
         if not line.endswith(b"\n"):
@@ -100,7 +100,10 @@ class ModelTokenizers:
         self._closed = False
 
     def keep(self, named: Mapping[str, str]) -> None:
-        """Called now and then with the files that model cards name, by service; empty: none. Returns at once."""
+        """Keeps up with the files that model cards name, by service; empty: none.
+
+        Called now and then; returns at once.
+        """
         wanted = {service: Path(file) for service, file in named.items() if file} | self._given
         for service in [service for service, tokenizer in self._loaded.items() if tokenizer.dead]:
             log.warning("the tokenizer of %s has ended and is started again", service)
@@ -129,7 +132,7 @@ class ModelTokenizers:
             tokenizer.close()
 
     def _load(self, service: str, path: Path) -> None:
-        """In a thread of its own."""
+        """Reads a tokenizer, in a thread of its own."""
         try:
             tokenizer = TokenizerProcess(path)
         except (AdapterError, OSError, msgspec.DecodeError) as error:

@@ -1,7 +1,7 @@
-"""How many tokens a prompt has: from its bytes at once, by the model's own tokenizer within milliseconds.
+"""Counts a prompt's tokens: from its bytes at once, or by the model's own tokenizer within milliseconds.
 
-The estimate is a line, tokens = ratio x bytes + overhead x messages, learned from the engines' usage for each service
-and endpoint; the overhead is what a chat template adds. With it comes how far off it has been.
+The estimate is a straight line, tokens = ratio x bytes + overhead x messages, learned from the engines' usage for each
+service and endpoint; the overhead is what a chat template adds. With it comes how far off it has been.
 
 A tokenizer needs 2.5 ms for a thousand tokens, 25 times what all else in the gateway costs a request. So it is asked
 only where it can change the class: when a border lies within the estimate's error, and then off the event loop.
@@ -46,8 +46,8 @@ class TokenRange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LineState:
-    """A line as it can be kept: see `PromptEstimator`."""
+class TokenFitState:
+    """A fit as it can be kept: see `PromptEstimator`."""
 
     ratio: float
     overhead: float
@@ -67,7 +67,7 @@ class _TokenFit:
     def __init__(self, overhead: float) -> None:
         self.ratio, self.overhead = START_TOKENS_PER_BYTE, overhead
         self.mean_x = self.mean_y = self.variance_x = self.covariance = 0.0
-        self.variance_y = START_DEVIATION**2  # of what the line leaves
+        self.variance_y = START_DEVIATION**2  # of what the fit leaves
         self.count = 0
 
     def observe(self, text_bytes: int, messages: int, prompt_tokens: int, chat: bool) -> None:
@@ -77,7 +77,7 @@ class _TokenFit:
         weight = max(_WEIGHT, 1.0 / (self.count + 1))
         miss = y - self.ratio - self.overhead * x
         self.variance_y += weight * min(1.0, text_bytes / _FULL_BYTES) * (miss * miss - self.variance_y)
-        if self.count == 1:  # begin on the line that was assumed
+        if self.count == 1:  # begin on the fit that was assumed
             self.mean_x, self.mean_y = x, self.ratio + self.overhead * x
         dx, dy = x - self.mean_x, y - self.mean_y
         self.mean_x += weight * dx
@@ -96,46 +96,46 @@ class PromptEstimator:
     """Tokens of a text from its UTF-8 bytes, for each service and endpoint."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[str, bool], _TokenFit] = {}
+        self._fits: dict[tuple[str, bool], _TokenFit] = {}
 
     def estimate(self, service: str, chat: bool, text_bytes: int, messages: int) -> TokenRange:
-        line = self._line(service, chat)
-        middle = text_bytes * line.ratio + messages * line.overhead
-        error = _SPREAD * text_bytes * math.sqrt(line.variance_y)
+        fit = self._fit(service, chat)
+        middle = text_bytes * fit.ratio + messages * fit.overhead
+        error = _SPREAD * text_bytes * math.sqrt(fit.variance_y)
         tokens = max(1, round(middle))
         return TokenRange(tokens, max(1, min(tokens, int(middle - error))), max(tokens, math.ceil(middle + error)))
 
     def tokens(self, service: str, chat: bool, text_bytes: int, messages: int) -> int:
-        """The estimate alone."""
-        line = self._line(service, chat)
-        return max(1, round(text_bytes * line.ratio + messages * line.overhead))
+        """Returns the estimate alone."""
+        fit = self._fit(service, chat)
+        return max(1, round(text_bytes * fit.ratio + messages * fit.overhead))
 
     def overhead(self, service: str, chat: bool) -> float:
-        """Tokens that a message adds to its text's own."""
-        line = self._lines.get((service, chat))
-        return line.overhead if line is not None else START_OVERHEAD if chat else 0.0
+        """Returns the tokens that a message adds to its text's own."""
+        fit = self._fits.get((service, chat))
+        return fit.overhead if fit is not None else START_OVERHEAD if chat else 0.0
 
     def observe(self, service: str, chat: bool, text_bytes: int, messages: int, prompt_tokens: int) -> None:
-        self._line(service, chat).observe(text_bytes, messages, prompt_tokens, chat)
+        self._fit(service, chat).observe(text_bytes, messages, prompt_tokens, chat)
 
-    def _line(self, service: str, chat: bool) -> _TokenFit:
-        line = self._lines.get((service, chat))
-        if line is None:
-            line = self._lines[service, chat] = _TokenFit(START_OVERHEAD if chat else 0.0)
-        return line
+    def _fit(self, service: str, chat: bool) -> _TokenFit:
+        fit = self._fits.get((service, chat))
+        if fit is None:
+            fit = self._fits[service, chat] = _TokenFit(START_OVERHEAD if chat else 0.0)
+        return fit
 
-    def lines(self) -> dict[tuple[str, bool], LineState]:
-        """All that was learned, by service and whether it is of chats."""
-        names = [field.name for field in fields(LineState)]
-        return {key: LineState(*(getattr(line, name) for name in names)) for key, line in self._lines.items()}
+    def fits(self) -> dict[tuple[str, bool], TokenFitState]:
+        """Returns all that was learned, by service and whether it is of chats."""
+        names = [field.name for field in fields(TokenFitState)]
+        return {key: TokenFitState(*(getattr(fit, name) for name in names)) for key, fit in self._fits.items()}
 
-    def restore(self, service: str, chat: bool, state: LineState) -> None:
-        """Takes in what `lines` gave. Raises ValueError for what no line can be."""
+    def restore(self, service: str, chat: bool, state: TokenFitState) -> None:
+        """Takes in what `fits` gave. Raises ValueError for what no fit can be."""
         if state.ratio < 0.0 or not 0.0 <= state.overhead <= _MAX_OVERHEAD or state.variance_y < 0.0 or state.count < 0:
-            raise ValueError(f"no line of tokens by bytes: {state}")
-        line = self._lines[service, chat] = _TokenFit(state.overhead)
+            raise ValueError(f"no fit of tokens by bytes: {state}")
+        fit = self._fits[service, chat] = _TokenFit(state.overhead)
         for name, value in asdict(state).items():
-            setattr(line, name, value)
+            setattr(fit, name, value)
 
 
 class HuggingFaceTokenizer:
@@ -211,7 +211,7 @@ class TokenizerThread:
         return self._jobs.qsize()
 
     async def count(self, service: str, texts: Sequence[str], text_bytes: int) -> int | None:
-        """Tokens of the texts, without a template's; None when they cannot be had within the deadline."""
+        """Returns the tokens of the texts, without a template's; None when they cannot be had within the deadline."""
         tokenizer = self._tokenizers.get(service)
         if tokenizer is None or self._thread is None:
             return None

@@ -1,1 +1,1 @@
-"""What the gateway knows of the fleet, in memory: services, keys, instances; and workers that register themselves."""
+"""Knows the fleet in memory: services, keys, instances; and workers that register themselves."""

@@ -53,7 +53,7 @@ class Health:
         self._probing = False
 
     def unknown(self) -> None:
-        """A request ended without telling anything of the engine: its client left."""
+        """Lets another request probe: this one ended without showing anything of the engine, since its client left."""
         self._probing = False
 
 

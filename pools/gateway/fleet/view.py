@@ -49,14 +49,14 @@ class Service:
         self.uids: dict[str, Instance] = {}  # the same
 
     def of_rank(self, rank: int) -> list[Instance]:
-        """Those of `ready` that serve the class of this rank. Asked for once all are there."""
+        """Returns those of `ready` that serve the class of this rank. Ask only once all instances are there."""
         if not self._by_rank:
             for instance in self.ready:
                 self._by_rank.setdefault(instance.rank, []).append(instance)
         return self._by_rank.get(rank, [])
 
     def choosable(self, tried: Collection[str], now_s: float) -> list[Instance]:
-        """Instances to choose from: not tried yet, and rather none that fails at present."""
+        """Returns the instances to choose from: not tried yet, and none that fails at present, unless all do."""
         left = [i for i in self.ready if i.uid not in tried] if tried else self.ready
         return [i for i in left if not i.health.ejections or i.health.usable(now_s)] or left
 
@@ -87,7 +87,7 @@ class FleetView:
         return sum(len(service.ready) for service in self.services.values())
 
     def not_ready(self, now_s: float) -> str:
-        """Why requests cannot be served at a (monotonic) moment; empty: they can."""
+        """Returns why requests cannot be served at a (monotonic) moment; empty: they can."""
         if self.fresh_at_s is None:
             return "no fleet snapshot has been read yet"
         age_s = now_s - self.fresh_at_s
@@ -96,7 +96,7 @@ class FleetView:
         return "" if self.ready_instances else "no instance is ready"
 
     def key(self, secret: bytes) -> wire.FleetKey | None:
-        """The key that a bearer secret belongs to; expiry is the caller's to check."""
+        """Returns the key that a bearer secret belongs to; callers check whether it has expired."""
         key = self._secrets.get(secret)
         if key is None:
             key = self._keys.get(hashlib.sha256(secret).hexdigest())

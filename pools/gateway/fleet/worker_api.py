@@ -168,7 +168,7 @@ class WorkerApi:
         )
 
     def _url(self, url: str) -> str:
-        """Scheme, host and port, and nothing else of what was sent."""
+        """Returns scheme, host and port, and nothing else of what was sent."""
         example = "must be like 'http://10.0.0.7:8000'"
         try:
             parts = urlsplit(url)

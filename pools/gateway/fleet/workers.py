@@ -33,19 +33,19 @@ MOST_WORKERS = 500
 
 
 class WorkerStore(Protocol):
-    """Where registrations are kept under their leases. Blocks for 2 s at most; raises RedisError or OSError."""
+    """Keeps registrations under their leases. Blocks for 2 s at most; raises RedisError or OSError."""
 
     async def workers(self) -> list[wire.WorkerRegistration]:
-        """Those whose lease lasts."""
+        """Returns those whose lease lasts."""
 
     async def put_worker(self, worker: wire.WorkerRegistration) -> None:
         """Begins its lease, or begins it anew."""
 
     async def drop_worker(self, uid: str) -> bool:
-        """Whether there was one."""
+        """Removes a registration; returns whether there was one."""
 
     async def measured_workers(self) -> wire.AgentState | None:
-        """What the ingester measured of them last; None: nothing recently."""
+        """Returns what the ingester measured of them last; None: nothing recently."""
 
 
 @dataclass(slots=True, eq=False)
@@ -154,7 +154,7 @@ class Workers:
             await asyncio.sleep(self.probe_period_s)
 
     async def _ask(self, url: str) -> str:
-        """Why it is not to get requests; empty: it is well."""
+        """Returns why the worker is not to get requests; empty: it is well."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
             self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(force_close=True))
@@ -168,7 +168,7 @@ class Workers:
 
 
 def _loaded(instance: wire.InstanceState, measured: wire.InstanceState | None) -> wire.InstanceState:
-    """With what its engine says of itself. Whether it gets requests is for `/health` to say."""
+    """Adds what its engine says of itself. Whether it gets requests is for `/health` to say."""
     if measured is None:
         return instance
     running, waiting, kv_usage = measured.running, measured.waiting, measured.kv_usage

@@ -55,13 +55,13 @@ class UploadListener(ClientListener, Protocol):
 
 
 class Application(Protocol):
-    """What stands behind the connections."""
+    """The application behind the connections."""
 
     @property
     def draining(self) -> bool: ...
 
     def uploads(self, path: bytes) -> bool:
-        """Whether bodies that are sent there are passed on as they come."""
+        """Says whether bodies that are sent there are passed on as they come."""
 
     def opened(self, connection: ClientConnection) -> None: ...
 
@@ -236,7 +236,7 @@ class ClientConnection(asyncio.Protocol):
         self._application.handle(request, self)
 
     def _upload_listener(self) -> UploadListener | None:
-        """Whoever takes the body that is coming in; None: it was answered before its end, and the rest is of no use."""
+        """Returns who takes the body that comes in; None: it was answered before its end, and the rest is of no use."""
         served = self._serving is self._upload and self.listener is not None
         return cast(UploadListener, self.listener) if served else None
 
@@ -333,7 +333,7 @@ class ClientConnection(asyncio.Protocol):
         self._last_words(error)
 
     def respond(self, status: int, body: bytes, content_type: bytes | None = JSON, headers: bytes = b"") -> None:
-        """A whole response at once. `headers` are complete lines."""
+        """Sends a whole response at once. `headers` are complete lines."""
         if (request := self._serving) is None or self._transport.is_closing():
             return
         keep_alive = request.keep_alive and not self._application.draining
@@ -418,7 +418,10 @@ class ClientConnection(asyncio.Protocol):
 def response_head(
     status: int, content_type: bytes | None, length: int | None, keep_alive: bool, headers: bytes = b""
 ) -> bytes:
-    """A response's head. `length` None: chunked; -1: until the connection ends. `headers` are complete lines."""
+    """Returns a response's head. `length` None: chunked; -1: until the connection ends.
+
+    `headers` are complete lines.
+    """
     if length is None:
         framing = b"transfer-encoding: chunked\r\n"
     else:

@@ -23,14 +23,14 @@ class KnownHead(Generic[T]):
     __slots__ = ("_after", "_before", "_before_bytes", "meaning")
 
     def __init__(self, before: bytes, after: bytes, meaning: T) -> None:
-        """`before` and `after` the digits of its body's length; the latter to its end."""
+        """Keeps a head in two parts: `before` the digits of its body's length, and `after` them to its end."""
         self._before, self._after = before, after
         self._before_bytes = len(before)
         self.meaning = meaning
 
     @classmethod
     def of(cls, data: bytes, body_bytes: int, meaning: T) -> KnownHead[T] | None:
-        """The head of a message that the parser found at the end of these bytes, with a body so long.
+        """Returns the head of a message that the parser found at the end of these bytes, with a body so long.
 
         None: it cannot be recognised, as where the bytes are more than one message, or the body came in chunks.
         """
@@ -41,7 +41,7 @@ class KnownHead(Generic[T]):
         return cls(data[: length.start(1)], data[length.end(1) : end], meaning)
 
     def body_of(self, data: bytes) -> bytes | None:
-        """The body, if these bytes are a whole message with this head."""
+        """Returns the body, if these bytes are a whole message with this head."""
         if not data.startswith(self._before):
             return None
         begins = self._before_bytes

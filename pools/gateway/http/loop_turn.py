@@ -1,4 +1,4 @@
-"""What is done once for all events of a turn of the event loop, or of a tick of its clock, and not at each of them.
+"""Does once what is due for all events of a turn of the event loop, or of a tick of its clock.
 
 Every write wakes whoever reads at the other end, and a sleeper costs four times the write itself to wake. What a turn
 has to send, sent together, finds the readers awake from the first write on. With few requests a turn has one event, and

@@ -42,6 +42,6 @@ class Request:
         self.started_at_s = time.time()
 
     def client_id(self) -> bytes | None:
-        """The client's X-Request-Id, unless it is missing or something that should not be echoed."""
+        """Returns the client's X-Request-Id, unless it is missing or something that should not be echoed."""
         sent = self.headers.get(b"x-request-id")
         return sent if sent is not None and _SANE_ID.fullmatch(sent) else None

@@ -33,7 +33,7 @@ _DROPPED_HEADERS = frozenset(
 
 
 class Address(NamedTuple):
-    """Where an engine listens."""
+    """The host and port at which an engine listens."""
 
     host: str
     port: int
@@ -41,10 +41,10 @@ class Address(NamedTuple):
 
 
 class Receiver(Protocol):
-    """Whoever waits for a response. Calls come in this order; `lost` may replace any of them from then on."""
+    """Takes a response. Calls come in this order; `lost` may replace any of them from then on."""
 
     def head(self, status: int, headers: bytes) -> None:
-        """The response's status, and its end-to-end headers as complete lines."""
+        """Takes the response's status, and its end-to-end headers as complete lines."""
 
     def body(self, pieces: list[bytes]) -> None:
         """What came of the body with one read, one piece at least. The list is the connection's."""
@@ -55,7 +55,7 @@ class Receiver(Protocol):
     def complete(self) -> None: ...
 
     def lost(self, error: str) -> None:
-        """The connection broke before the response was complete."""
+        """Hears that the connection broke before the response was complete."""
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -241,7 +241,7 @@ class UpstreamPool:
         self._idle: dict[Address, deque[UpstreamConnection]] = {}
 
     def take(self, address: Address) -> UpstreamConnection | None:
-        """An idle connection that is young enough to be trusted, or None."""
+        """Returns an idle connection that is young enough to be trusted, or None."""
         idle = self._idle.get(address)
         limit_s = time.monotonic() - MAX_IDLE_S
         while idle:
@@ -252,7 +252,7 @@ class UpstreamPool:
         return None
 
     async def connect(self, address: Address) -> UpstreamConnection:
-        """A new connection. Raises OSError (TimeoutError after 2 s) when there is none to be had."""
+        """Opens a new connection. Raises OSError (TimeoutError after 2 s) when there is none to be had."""
         begun_s = time.monotonic()
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             connection = await self._open(address)

@@ -53,7 +53,7 @@ async def _serve(given: argparse.Namespace) -> int:
 
 
 def _refuse(what: str) -> int:
-    """One line for whoever started it."""
+    """Writes one line for whoever started it, and returns the exit status."""
     sys.stderr.write(f"picker: {what}\n")
     return CANNOT_START_EXIT
 

@@ -1,4 +1,4 @@
-"""Where instances are, as Envoy wants it: addresses, not names; and which of them a request may go to."""
+"""Knows where instances are as Envoy wants it, by address, and which of them a request may go to."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class Endpoints:
         self._found = {address: found for address, found in self._found.items() if address in addresses}
 
     def allowed(self, instances: Sequence[Instance], call: Call) -> Sequence[Instance]:
-        """Those that the proxy allows the call."""
+        """Returns those that the proxy allows the call."""
         if call.endpoints is None:
             return instances
         return [instance for instance in instances if self.known(instance) in call.endpoints]
 
     def find(self, instances: Sequence[Instance], where: str) -> Instance | None:
-        """The instance at an endpoint; None: none of these, as far as is known."""
+        """Returns the instance at an endpoint; None: none of these, as far as is known."""
         return next((instance for instance in instances if self.known(instance) == where), None)
 
 

@@ -32,7 +32,7 @@ Headers = Mapping[str, bytes]
 
 
 class BodyMode(IntEnum):
-    """How Envoy sends a body: ProcessingMode.BodySendMode."""
+    """Envoy's way to send a body: ProcessingMode.BodySendMode."""
 
     NONE = 0
     STREAMED = 1
@@ -48,7 +48,7 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """What Envoy is configured to send. Without a word of it (Envoy before 1.34) the protocol's own mode is taken."""
+    """The body modes that Envoy is configured with; the protocol's own where it names none (before 1.34)."""
 
     request: BodyMode = BodyMode.FULL_DUPLEX
     response: BodyMode = BodyMode.FULL_DUPLEX
@@ -58,7 +58,7 @@ class Modes:
 
 
 def kind_of(message: pb.ProcessingRequest) -> str:
-    """One of the constants above; empty: a message that this version does not know."""
+    """Returns one of the constants above; empty: a message that this version does not know."""
     return str(message.WhichOneof("request") or "")
 
 
@@ -76,7 +76,7 @@ def modes_of(first: pb.ProcessingRequest) -> Modes:
 
 
 def headers_of(headers: pb.HttpHeaders) -> dict[bytes, bytes]:
-    """By lower-case name; Envoy sends pseudo-headers (`:path`) among them. Of repeated ones the first."""
+    """Returns headers by lower-case name, pseudo-headers (`:path`) among them; of repeated ones the first."""
     found: dict[bytes, bytes] = {}
     for header in headers.headers.headers:
         found.setdefault(header.key.lower().encode(), header.raw_value or header.value.encode())
@@ -88,7 +88,7 @@ def request_of(headers: dict[bytes, bytes], body: bytes = b"") -> Request:
 
 
 def subset_of(message: pb.ProcessingRequest) -> frozenset[str] | None:
-    """The endpoints that the proxy allows; None: all."""
+    """Returns the endpoints that the proxy allows; None: all."""
     space = message.metadata_context.filter_metadata
     if _SUBSET_SPACE not in space or _SUBSET not in space[_SUBSET_SPACE].fields:
         return None
@@ -99,7 +99,7 @@ def subset_of(message: pb.ProcessingRequest) -> frozenset[str] | None:
 
 
 def served_by(message: pb.ProcessingRequest) -> str | None:
-    """The endpoint that the response comes from, where the proxy tells: as metadata, or as Envoy's own attribute."""
+    """Returns the endpoint that the response comes from, where the proxy says: in metadata, or in Envoy's attribute."""
     space = message.metadata_context.filter_metadata
     if _DESTINATION_SPACE in space and _SERVED in space[_DESTINATION_SPACE].fields:
         return space[_DESTINATION_SPACE].fields[_SERVED].string_value or None
@@ -107,7 +107,7 @@ def served_by(message: pb.ProcessingRequest) -> str | None:
 
 
 def attribute(message: pb.ProcessingRequest, name: str) -> str | None:
-    """One of the filter's `response_attributes`; None: not sent."""
+    """Returns one of the filter's `response_attributes`; None: not sent."""
     if _ATTRIBUTES not in message.attributes or name not in message.attributes[_ATTRIBUTES].fields:
         return None
     return message.attributes[_ATTRIBUTES].fields[name].string_value or None
@@ -163,13 +163,13 @@ def response_body(mode: BodyMode, came: bytes, goes: bytes, last: bool) -> Itera
 
 
 def nothing_to_change(kind: str) -> pb.ProcessingResponse:
-    """The answer to headers or trailers that may pass as they are."""
+    """Answers headers or trailers that may pass as they are."""
     answer = pb.TrailersResponse() if kind.endswith("trailers") else pb.HeadersResponse()
     return pb.ProcessingResponse(**{kind: answer})
 
 
 def immediate(status: int, body: bytes, headers: Headers) -> pb.ProcessingResponse:
-    """A response of the picker's own; the request goes nowhere."""
+    """Answers with a response of the picker's own; the request goes nowhere."""
     response = pb.ImmediateResponse(body=body, headers=_mutation({"content-type": b"application/json", **headers}, ()))
     response.status.code = status
     response.details = "endpoint_picker"

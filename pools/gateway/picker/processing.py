@@ -38,7 +38,7 @@ Send = Callable[[Any], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class PickerContext:
-    """What all requests share."""
+    """The parts that all requests share."""
 
     runtime: GatewayRuntime
     endpoints: Endpoints
@@ -83,7 +83,7 @@ class Processing:
     # -- the request -------------------------------------------------------------------------------
 
     async def _send_on(self) -> bool:
-        """Whether the request went to an instance; else it has been answered."""
+        """Says whether the request went to an instance; else it has been answered."""
         first = await self._receive()
         if first is None:
             return False
@@ -116,7 +116,7 @@ class Processing:
         return True
 
     async def _take_in(self, head: Request, first: Any) -> Request | None:
-        """The request with its body; None: it was one that the picker answers itself. Raises ApiError."""
+        """Returns the request with its body; None: it was one that the picker answers itself. Raises ApiError."""
         path, intake = _path(head), self._context.runtime.intake
         if path == MODELS and head.method in (b"GET", b"HEAD"):
             models = intake.models(head, self._context.started_at_s)
@@ -132,7 +132,7 @@ class Processing:
         return messages.request_of(head.headers, body)
 
     async def _body(self) -> bytes:
-        """All of it. Raises ApiError 413, and 400 when Envoy breaks off."""
+        """Returns the whole body. Raises ApiError 413, and 400 when Envoy breaks off."""
         duplex = self._modes.request is BodyMode.FULL_DUPLEX
         if not duplex:  # the body is not sent before the headers are answered
             await self._send(messages.nothing_to_change(messages.REQUEST_HEADERS))
@@ -359,7 +359,7 @@ class Processing:
 
 
 def _failed_upstream(said: bytes) -> bytes:
-    """In place of what Envoy says when an engine does not answer."""
+    """Returns what is sent in place of Envoy's words when an engine does not answer."""
     what = said[:200].decode(errors="replace") or "no answer"
     return ApiError(502, f"The request failed upstream: {what}.", kind=SERVER_ERROR, code="upstream_error").body()
 

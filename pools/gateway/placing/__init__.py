@@ -1,1 +1,1 @@
-"""Which requests go now and where to, and which wait: routing, queues, admission, clocks, emergencies, splits."""
+"""Decides which requests go now and where to: routing, queues, admission, clocks, emergencies, splits."""

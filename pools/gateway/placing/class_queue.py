@@ -1,4 +1,4 @@
-"""Who waits for an instance, a queue for each class of a service."""
+"""Keeps those that wait for an instance, in a queue for each class of a service."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Waiter:
             self.place.result().end()
 
     def squash(self, retry_after_s: float) -> None:
-        """Back to its client, to be tried again."""
+        """Sends it back to its client, to be tried again."""
         if not self.place.done():
             self.place.set_exception(squashed(retry_after_s))
 
@@ -50,5 +50,5 @@ class ClassQueue:
         self.left_at_s = now_s
 
     def drained_in_s(self) -> int:
-        """When a client may try again: when those that wait now will have gone, 1 to 60 seconds."""
+        """Returns in how many seconds (1 to 60) those that wait now will have gone and a client may try again."""
         return max(1, min(60, math.ceil(len(self.waiters) * (self.gap_s or 1.0))))

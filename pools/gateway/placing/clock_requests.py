@@ -29,7 +29,7 @@ class PendingClockRequest:
 
 
 class ClockRequests:
-    """What this gateway asks for, by instance. `send` must not block."""
+    """The clocks that this gateway asks for, by instance. `send` must not block."""
 
     def __init__(self, send: Callable[[PendingClockRequest], None] = lambda ask: None) -> None:
         self.send = send
@@ -59,7 +59,7 @@ class ClockRequests:
         return None if ask is None else ask.mhz
 
     def renew(self, now_s: float) -> None:
-        """Called now and then."""
+        """Sends each request again once RENEW_S have passed. Called now and then."""
         for ask in self._pending.values():
             if now_s - ask.sent_s >= RENEW_S:
                 ask.sent_s = now_s

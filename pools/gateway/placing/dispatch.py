@@ -1,4 +1,4 @@
-"""Which requests go now and where to, and which wait: the one place that decides, a queue for each request class.
+"""Decides which requests go now and where to, in the one place that does, with a queue for each request class.
 
 A request goes at once when nobody of its class waits and an instance can take it. Else it waits in its class's queue,
 in the order of the service's policy, until an instance has room: after each first token, each end, and each new report.
@@ -36,7 +36,7 @@ class Gate(Protocol):
     """Says which instances may take a request now, and hears which one did."""
 
     def narrows(self, service: Service, call: Call) -> bool:
-        """Whether `narrow` may leave any out."""
+        """Says whether `narrow` may leave any out."""
 
     def narrow(self, service: Service, choosable: Sequence[Instance], call: Call) -> Sequence[Instance]: ...
 
@@ -59,7 +59,7 @@ class RetryBudget:
         self._earned += 1
 
     def spend(self, now_s: float) -> bool:
-        """Whether there is one for a retry."""
+        """Takes a retry from the budget; returns whether there was one."""
         self._left.give(self.SHARE * self._earned)
         self._earned = 0
         return self._left.take(now_s)
@@ -84,7 +84,7 @@ class Dispatcher:
         return sum(len(queue.waiters) for queue in self._queues.values())
 
     def waiters(self, service_name: str, class_name: str | None) -> list[Waiter]:
-        """Who waits, by arrival."""
+        """Returns those that wait, by arrival."""
         queue = self._queues.get((service_name, class_name))
         return [] if queue is None else sorted(queue.waiters.items(), key=lambda waiter: waiter.row.arrival_s)
 
@@ -96,7 +96,7 @@ class Dispatcher:
                 queue.waiters.reorder(first)
 
     async def place(self, call: Call, tried: Collection[str] = ()) -> Slot | None:
-        """A place for the call, after a wait if need be; None: no instance is left that it could go to.
+        """Returns a place for the call, after a wait if need be; None: no instance is left that it could go to.
 
         A call that was elsewhere before (`tried`) has waited already: it goes before all others.
 
@@ -130,7 +130,7 @@ class Dispatcher:
         return self._try(service, call)
 
     def take(self, call: Call, routed: Routed) -> Slot:
-        """A place at an instance that somebody else has chosen."""
+        """Returns a place at an instance that somebody else has chosen."""
         return Slot(self, call, routed)
 
     def room(self, service_name: str) -> None:
@@ -254,7 +254,7 @@ class Dispatcher:
         return queue
 
     def row_of(self, service: Service, call: Call, config: OrderConfig) -> Waiting:
-        """What the order goes by. Times are Unix seconds, so that keys of several gateways can be compared."""
+        """Returns what the order goes by, in Unix seconds, so that keys of several gateways can be compared."""
         arrival_s = call.request.started_at_s
         alone = self._router.alone(service, self.request_of(service, call))
         work_s = alone[1] if alone is not None else 0.0
@@ -271,7 +271,7 @@ class Dispatcher:
         )
 
     def _order_inside(self, service: Service, call: Call) -> None:
-        """The call's place in an engine's own queue, where the policy asks for one."""
+        """Sets the call's place in an engine's own queue, where the policy asks for one."""
         call.engine_priority = call.engine_work = None
         if not service.policy.engine_priority:
             return

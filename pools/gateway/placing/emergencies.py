@@ -34,7 +34,7 @@ class Emergencies:
         self.counts: dict[tuple[str, str], int] = defaultdict(int)  # (service, reason) of what was done
 
     def look(self, services: Iterable[Service], now_s: float) -> None:
-        """One period. `now_s` is monotonic."""
+        """Runs one period. `now_s` is monotonic."""
         seen: dict[str, EmergencyState] = {}
         for service in services:
             if service.policy.emergencies and service.limits.ttft_s is not None:

@@ -1,4 +1,4 @@
-"""Which instance a request goes to: the core's pure choice, from the gateway's memory, within the service's policy."""
+"""Chooses a request's instance by the core's pure choice, from memory, within the service's policy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Router:
         prompt: bytes | memoryview = b"",
         everybody: Callable[[], Sequence[Instance]] | None = None,
     ) -> Routed | None:
-        """The instance to send to; None: there is none.
+        """Returns the instance to send to; None: there is none.
 
         Args:
             prompt: As it stands in the body, from its beginning: see WarmPrefixes. Empty: too short to matter.
@@ -73,7 +73,7 @@ class Router:
         return service.uids[choice.uid], choice
 
     def alone(self, service: Service, request: RouteRequest) -> tuple[float, float] | None:
-        """TTFT and E2E that the request would have alone on an instance of its class (FREESH's Lat); None: unknown."""
+        """Returns TTFT and E2E (s) of the request alone on an instance of its class (FREESH's Lat); None: unknown."""
         own = [i.candidate() for i in service.ready]
         own = [c for c in own if c.class_rank == request.class_rank] or own
         for candidate in own:
@@ -86,7 +86,7 @@ class Router:
     def _by_turns(
         self, service: Service, candidates: Sequence[routing.Candidate], request: RouteRequest
     ) -> Choice | None:
-        """Weighted round robin over the instances of the request's class, or of the next larger one that has any.
+        """Takes turns by weight over the instances of the request's class, or of the next larger one that has any.
 
         An instance weighs what it can generate: tokens a second at a full batch.
         """
@@ -126,7 +126,7 @@ class Turns:
         self._credit: dict[str, float] = {}
 
     def next(self, weights: dict[str, float]) -> str:
-        """Whose turn it is; `weights` (one at least, above 0) may change from turn to turn."""
+        """Chooses whose turn it is; `weights` (one at least, above 0) may change from turn to turn."""
         total = sum(weights.values())
         credit = {name: self._credit.get(name, 0.0) + weight / total for name, weight in weights.items()}
         name = max(credit, key=lambda n: credit[n])
@@ -151,7 +151,7 @@ class WarmPrefixes:
         self._where: OrderedDict[int, str] = OrderedDict()
 
     def find(self, scope: str, prompt: bytes | memoryview) -> tuple[str | None, list[int]]:
-        """The instance that has seen the longest known beginning, and which beginnings to `note`."""
+        """Returns the instance that has seen the longest known beginning, and which beginnings to `note`."""
         block, where = self.BLOCK_BYTES, self._where
         uid, chain, beginnings = None, hash(scope), []
         for end in range(block, min(len(prompt), self.MAX_BYTES) + 1, block):

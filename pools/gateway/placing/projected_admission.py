@@ -51,7 +51,7 @@ class AdmissionGate:
         return service.policy.admission == PROJECTION
 
     def narrow(self, service: Service, choosable: Sequence[Instance], call: Call) -> Sequence[Instance]:
-        """The least loaded instance that admits the request, alone; none: it must wait."""
+        """Returns the least loaded instance that admits the request, alone; none: it must wait."""
         if not self.narrows(service, call):
             return choosable
         too_small: list[Instance] = []
@@ -119,7 +119,7 @@ class AdmissionGate:
         return projection
 
     def _later(self, work: Callable[[T], None], argument: T) -> None:
-        """Beside the event loop."""
+        """Runs work beside the event loop."""
         self._loader = self._loader or ThreadPoolExecutor(1, "projections")
         self._loader.submit(work, argument)
 

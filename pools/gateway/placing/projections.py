@@ -41,7 +41,7 @@ class InstanceProjection:
         self._regressions: dict[tuple[int, int], RetailConfig] = {}  # by typical lengths; of all alike instances
 
     def fresh(self) -> InstanceProjection:
-        """A projection for another instance of the same configuration."""
+        """Returns a projection for another instance of the same configuration."""
         other = object.__new__(InstanceProjection)
         other._speed, other._regressions = self._speed, self._regressions
         other._admission = other._clock = other._judged = None
@@ -65,7 +65,10 @@ class InstanceProjection:
         return _typical_tokens(service) in self._regressions
 
     def admits(self, service: Service, instance: Instance, call: Call) -> bool | None:
-        """Whether the call may join the batch now (IV-C2); None: it never could. Marks it when it is lost already."""
+        """Says whether the call may join the batch now (IV-C2); None: it never could.
+
+        Marks it when it is lost already.
+        """
         newcomer = admission.RequestView(
             call.request_id,
             call.prompt_tokens or 1,
@@ -84,7 +87,7 @@ class InstanceProjection:
         return None if effects.rationale.reason is Reason.INFEASIBLE else False
 
     def lowest_clock(self, service: Service) -> tuple[float, Rationale] | None:
-        """The clock to change to for the batch with those just admitted (IV-E); None: the one asked for last stays."""
+        """Returns the clock to change to for the batch with those just admitted (IV-E); None: no change."""
         if self._judged is None or self._admission is None:
             return None
         obs, admitted = self._judged
@@ -94,7 +97,7 @@ class InstanceProjection:
         return _asked(effects)
 
     def retail_clock(self, service: Service, instance: Instance) -> tuple[float, Rationale] | None:
-        """ReTail's clock for all that runs, what was just placed included; None: the one asked for last stays.
+        """Returns ReTail's clock for all that runs, what was just placed included; None: no change.
 
         Only once it is `fitted` for the service.
         """

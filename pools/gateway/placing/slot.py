@@ -19,7 +19,7 @@ class Recallable(Protocol):
 
 
 class Giver(Protocol):
-    """Who gives places, and hears of those that come free."""
+    """Gives places, and hears of those that come free."""
 
     @property
     def ticks(self) -> Ticks: ...

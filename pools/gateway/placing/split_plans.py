@@ -1,4 +1,4 @@
-"""Where to cut a request between two instances (DynaServe 4.1). Importing this loads compiled code: see `splitter`."""
+"""Decides where to cut a request in two (DynaServe 4.1). Importing this loads compiled code: see `splitter`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MODES = {"any": SplitMode.DYNAMIC, "prompt": SplitMode.DISAGGREGATED}
 
 
 def backlog(instance: Instance) -> Backlog:
-    """What this gateway has in flight at an instance, as micro-requests. Raises UnknownConfiguration, ValueError."""
+    """Returns what this gateway has in flight there, as micro-requests. Raises UnknownConfiguration, ValueError."""
     state = instance.state
     model = engine_model(state.model, state.gpu_type, state.tp, state.engine)
     costs = pass_costs(model, state.sm_clock_mhz or state.max_mhz, TOKEN_BUDGET)
@@ -34,7 +34,7 @@ def backlog(instance: Instance) -> Backlog:
 def best_cut(
     first: Sequence[Instance], second: Sequence[Instance], call: Call, split: str
 ) -> tuple[Instance, Instance, int, int] | None:
-    """The instance of each group that is done first, the token to cut at and all tokens; None: better not at all."""
+    """Returns each group's instance that is done first, the token to cut at and all tokens; None: better not at all."""
     ours, theirs = ({i.uid: (i, backlog(i)) for i in group} for group in (first, second))
     here, one = min(ours.values(), key=lambda pair: (finish_s(pair[1]), pair[0].uid))
     there, two = min(theirs.values(), key=lambda pair: (finish_s(pair[1]), pair[0].uid))

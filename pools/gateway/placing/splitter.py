@@ -1,4 +1,4 @@
-"""Which requests are split over two instances, for services whose policy says so; the deciding is in `split_plans`.
+"""Chooses requests to split over two instances where the policy says so; `split_plans` decides where to cut.
 
 Instances of a class, in the order of their names, are two groups: the first half does first parts, the others second
 ones.
@@ -52,7 +52,7 @@ class Splitter:
         self.counts: dict[tuple[str, str], int] = defaultdict(int)  # (service, split | whole)
 
     def plan(self, call: Call) -> SplitPlan | None:
-        """Two places for a call; None: it is served whole."""
+        """Returns two places for a call; None: it is served whole."""
         service = self._fleet.services.get(call.service.name, call.service)
         if service.policy.split == NONE:
             return None
@@ -75,8 +75,8 @@ class Splitter:
         reason = f"split at token {found[2]} of {found[3]}"
         slots = []
         for instance in found[:2]:
-            verdict = routing.judge([instance.candidate()], request)[0]
-            slots.append(self._dispatcher.take(call, (instance, routing.chosen(verdict, reason))))
+            estimate = routing.judge([instance.candidate()], request)[0]
+            slots.append(self._dispatcher.take(call, (instance, routing.chosen(estimate, reason))))
         return SplitPlan(slots[0], slots[1], found[2], found[3])
 
     def _load(self, instances: Sequence[Instance], call: Call) -> bool:
@@ -103,7 +103,7 @@ class Splitter:
 
 
 def of_one_connector(instances: Sequence[Instance]) -> list[Instance]:
-    """Those that can hand caches to each other: of the connector that most of them have."""
+    """Returns those that can hand caches to each other: of the connector that most of them have."""
     counts = Counter(i.state.kv_connector for i in instances if i.state.kv_connector)
     if not counts:
         return []

@@ -36,7 +36,7 @@ _LONG_TOKEN = 16  # characters; with more to a token, text is not an engine's ow
 
 
 def can_continue(body: bytes, chat: bool) -> bool:
-    """Whether another engine can go on with what a first one has written: a stream of one answer, in plain text."""
+    """Says whether another engine can go on with what a first one has written: a stream of one plain text."""
     fields = msgspec.json.decode(body, type=_FIELDS)
     if bytes(fields.get("n", b"null")) not in _ONE_ANSWER or bytes(fields.get("stream", b"null")) != b"true":
         return False
@@ -53,10 +53,10 @@ def _is_ids(prompt: bytes) -> bool:
 
 
 class Continuation:
-    """What was asked, and what has been written so far."""
+    """A request, and what engines have written of its response so far."""
 
     def __init__(self, body: bytes, chat: bool, max_tokens: int | None) -> None:
-        """`body`: as a single engine would get it."""
+        """Begins with nothing written. `body`: as a single engine would get it."""
         self._fields: _FIELDS = msgspec.json.decode(body, type=_FIELDS)
         self._chat = chat
         self._ids_prompt = not chat and _is_ids(bytes(self._fields["prompt"]))
@@ -69,7 +69,10 @@ class Continuation:
         self._silent = 0  # of the ids, those at the end that have given no text yet
 
     def write(self, text: str, ids: list[int], silent: bool) -> None:
-        """`text` without `ids` counts as one token. `silent`: there is no text of any kind yet."""
+        """Adds what an engine wrote; `text` without `ids` counts as one token.
+
+        `silent`: no text of any kind came yet.
+        """
         self.text += text
         self.ids += ids
         self.tokens += len(ids) if ids else int(bool(text))
@@ -85,7 +88,7 @@ class Continuation:
         return text
 
     def first(self, cut_tokens: int, prompt_tokens: int, chunk_tokens: int | None, connector: str) -> bytes:
-        """The body for the engine that does the first `cut_tokens` tokens of prompt and output.
+        """Returns the body for the engine that does the first `cut_tokens` tokens of prompt and output.
 
         A cut near the prompt's end is one at its end, since the prompt's tokens may be only an estimate; the engine
         then writes the first token.
@@ -102,7 +105,7 @@ class Continuation:
         return self._body({"kv_transfer_params": params, "max_tokens": limit})
 
     def next(self, params: dict[str, Any] | None) -> bytes:
-        """The body for the engine that goes on. `params`: of the engine before; None: it computes all again."""
+        """Returns the body for the engine that goes on. `params`: of the one before; None: it computes all again."""
         if self._silent:
             del self.ids[-self._silent :]
             self.tokens -= self._silent
@@ -203,7 +206,7 @@ class ContinuationMeter:
         return b"".join(self._event(event[5:].strip(), now_s) for event in events if event.startswith(b"data:"))
 
     def ending(self) -> bytes:
-        """The usage of the whole continuation, when the client asked for it, and the end marker."""
+        """Returns the usage of the whole response, when the client asked for it, and the end marker."""
         if not self.finished:
             return b""
         usage = self._total()
@@ -218,7 +221,7 @@ class ContinuationMeter:
         return None if total is None else Usage(total["prompt_tokens"], total["completion_tokens"])
 
     def _total(self) -> dict[str, Any] | None:
-        """The first engine's usage, with the tokens that all have written."""
+        """Returns the first engine's usage, with the tokens that all have written."""
         if self._usage is None:
             return None
         prompt, written = self._usage["prompt_tokens"], self._continuation.tokens

@@ -50,7 +50,7 @@ class Timeouts:
 
 
 class Fate(Enum):
-    """How an attempt ended."""
+    """The ways in which an attempt ends."""
 
     COMPLETE = auto()
     LOST = auto()
@@ -61,7 +61,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What all exchanges of a gateway share. Each departs once."""
+    """The parts that all exchanges of a gateway share. Each departs once."""
 
     loop: asyncio.AbstractEventLoop
     dispatcher: Dispatcher
@@ -162,7 +162,7 @@ class Exchange:
         self._go_on(None)
 
     def _go_on(self, fate: Fate | None) -> None:
-        """From here on in a task. `fate`: of the attempt that was made without one; None: none was, or it was void."""
+        """Goes on in a task. `fate`: of the attempt that was made without one; None: none was, or it was void."""
         self._task = self._context.loop.create_task(self._run(fate))
 
     async def _run(self, fate: Fate | None) -> None:
@@ -203,7 +203,7 @@ class Exchange:
         self._context.departures.add(self)
 
     async def _serve(self, fate: Fate | None) -> LastWords:
-        """Attempts until one gives the client an answer, after the one that ended with `fate`, if any."""
+        """Makes attempts until one gives the client an answer, after the one that ended with `fate`, if any."""
         while True:
             if fate is None:
                 if self._slot is None:
@@ -230,7 +230,7 @@ class Exchange:
         return self._fail("rejected", unavailable(f"No instance of '{self.call.service.name}' is ready."))
 
     def _begin(self, slot: Slot) -> None:
-        """An attempt at a place that was found."""
+        """Begins an attempt at a place that was found."""
         ending = self.ending
         self._slot = slot
         slot.owner = self
@@ -241,7 +241,7 @@ class Exchange:
         self._reset(math.inf if window_s is None else self.call.request.received_s + window_s)
 
     def _judge(self, fate: Fate) -> LastWords | None:
-        """What an attempt's end means for the client; None: it is tried again elsewhere."""
+        """Decides what an attempt's end means for the client; None: it is tried again elsewhere."""
         ending = self.ending
         if fate is Fate.COMPLETE and (self._status not in BUSY or self._started):
             return self._completed()
@@ -388,7 +388,7 @@ class Exchange:
         return self._pass_on(self._status, self._headers, body)
 
     def _pass_on(self, status: int, headers: bytes, body: bytes) -> LastWords:
-        """A whole response of an engine."""
+        """Sends an engine's whole response to the client."""
         ending, call = self.ending, self.call
         ending.http_status = status
         ending.status = status_for(status, call)
@@ -407,7 +407,7 @@ class Exchange:
         return request_energy.with_energy(json, self.call, self.ending)
 
     def _fail(self, status: str, error: ApiError) -> LastWords:
-        """An error of ours: a response of its own, or where one has begun, an error event and a cut."""
+        """Sends an error of ours: a response of its own, or where one has begun, an error event and a cut."""
         ending = self.ending
         ending.status, ending.error = status, error.message
         if self._started:
@@ -461,7 +461,7 @@ class Exchange:
             self.body([data[start:-2]])
 
     def _buffer(self, pieces: list[bytes]) -> None:
-        """Of a response that is no stream."""
+        """Keeps pieces of a response that is no stream."""
         self._pieces += pieces
         self._size += sum(map(len, pieces))
         if self._size > MAX_WHOLE_BYTES:  # the last piece stays back: it must not pass before the record
@@ -512,7 +512,7 @@ class Exchange:
             self._settle(Fate.CALLED_BACK)
 
     def stop(self) -> None:
-        """For shutting down: the call ends now, with an error."""
+        """Ends the call now, with an error: the gateway shuts down."""
         self._stop()
 
     def _stop(self) -> None:
@@ -540,7 +540,7 @@ class Exchange:
 
 
 def status_for(http_status: int, call: Call) -> str:
-    """The record's status for what an engine answered."""
+    """Returns the record's status for what an engine answered."""
     if http_status < 300:
         return "ok"
     if http_status in (429, 503):
@@ -550,5 +550,5 @@ def status_for(http_status: int, call: Call) -> str:
 
 
 def is_not_offered(http_status: int, call: Call) -> bool:
-    """Whether an engine says that it was started without the endpoint, of which it is none the worse."""
+    """Says whether an engine answers that it was started without the endpoint, which is no fault of it."""
     return call.endpoint.optional and http_status in NOT_OFFERED

@@ -1,4 +1,4 @@
-"""What a completion's body may hold. Only fields that the gateway needs are declared: others pass unread to the engine.
+"""The fields of a completion's body that the gateway needs: all others pass unread to the engine.
 
 In particular `vllm_xargs` (engine-specific arguments, among them a simulated engine's true output length) has no
 field here, so nothing in the gateway can look at it.
@@ -21,7 +21,7 @@ class _Body(msgspec.Struct):
     stream: bool | None = None
     stream_options: StreamOptions | UnsetType | None = UNSET
     max_tokens: int | UnsetType | None = UNSET
-    priority: int | UnsetType | None = UNSET  # vLLM's, lower first: a hint for the line at the gateway
+    priority: int | UnsetType | None = UNSET  # vLLM's, lower first: a hint for the queue at the gateway
     service_tier: str | UnsetType | None = UNSET
     # Hints for predicting lengths, read as they come: what is wrong with them the engine says. Empty: not given.
     n: msgspec.Raw = NOTHING

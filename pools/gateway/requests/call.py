@@ -46,7 +46,7 @@ class Call:
     endpoints: Collection[str] | None = None  # `ip:port`s that a proxy allows it; None: all
     engine_priority: int | None = None
     engine_work: EngineWork | None = None
-    queue_s: float | None = None  # in a line at the gateway
+    queue_s: float | None = None  # in a queue of the gateway
     lost: bool = False
     body: bytes = b""  # as the engine gets it
     strip_usage: bool = False
@@ -68,7 +68,7 @@ class Call:
 
 @dataclass(slots=True)
 class Ending:
-    """How a call ended. `status` is one of RequestRow's."""
+    """The end of a call. `status` is one of RequestRow's."""
 
     status: str = "upstream_error"
     http_status: int = 500

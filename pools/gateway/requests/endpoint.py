@@ -1,6 +1,6 @@
-"""What sets the endpoints apart that are relayed to engines: path, body, what their usage is called, how streams end.
+"""The differences of the endpoints that are relayed to engines: path, body, names of their usage, ends of streams.
 
-Routing, limits, lines, retries and records are the same for all. They know two kinds of bodies, a chat's and a text's;
+Routing, limits, queues, retries and records are the same for all. They know two kinds of bodies, a chat's and a text's;
 the other endpoints' bodies are read as one of these.
 """
 
@@ -59,7 +59,7 @@ class Endpoint:
 
     @property
     def prompt_key(self) -> bytes:
-        """Where a body's prompt begins."""
+        """The name before a body's prompt, in its quotes."""
         return b'"%b"' % self.prompt_field.encode()
 
 
@@ -90,7 +90,7 @@ _EMBEDDING_ANSWER = msgspec.json.Decoder(_EmbeddingAnswer)
 
 
 def _read_embedding(body: bytes) -> Body:
-    """As a text, or a chat, that is read and not answered."""
+    """Reads it as a text, or a chat, that is not answered."""
     given = _EMBEDDING.decode(body)
     if given.messages is not None and given.input is None:
         found: Body = ChatBody(messages=given.messages)
@@ -142,7 +142,7 @@ _RESPONSES = msgspec.json.Decoder(ResponsesBody)
 
 
 def _read_responses(body: bytes) -> Body:
-    """As a chat whose stream tells its usage unasked."""
+    """Reads it as a chat whose stream reports its usage unasked."""
     given = _RESPONSES.decode(body)
     _check_stateless(given)
     if not given.input:

@@ -1,4 +1,4 @@
-"""What an engine gets to know of a request's place among others.
+"""Gives an engine what it needs to know of a request's place among others.
 
 vLLM takes a `priority`. One that runs GreenServe's scheduler (docs/plugin.md) says so in its agent's report
 (`InstanceState.laxity`), and gets more, so that it can order by laxity as the request goes on: `vllm_xargs` with
@@ -23,7 +23,7 @@ class EngineWork(NamedTuple):
     predicted_tokens: int
 
     def hints(self, now_s: float) -> dict[str, float | int]:
-        """As the engine takes them: due so long after it comes there, so that the hosts' clocks need not agree."""
+        """Returns the hints of an engine: due so long after arrival there, so that hosts' clocks need not agree."""
         return {
             "slo_s": round(self.due_s - now_s, 4),
             "lat_s": round(self.lat_s, 4),
@@ -33,7 +33,7 @@ class EngineWork(NamedTuple):
 
 
 def engine_body(body: bytes, priority: int | None, work: EngineWork | None, laxity: bool, now_s: float) -> bytes:
-    """A relayed body with what its engine is to know. `laxity`: whether it runs GreenServe's scheduler."""
+    """Returns a relayed body with what its engine is to know. `laxity`: whether it runs GreenServe's scheduler."""
     if priority is not None:
         body = _with(body, b'"priority":%d' % priority)
     if work is None or not laxity:

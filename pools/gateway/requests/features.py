@@ -1,4 +1,4 @@
-"""What predicting a request's lengths may look at, taken from its parsed body in microseconds.
+"""Takes from a request's parsed body what predicting its lengths may look at, in microseconds.
 
 Flags come from the end of the last message, where the question is, so that a long prompt costs no more than a short
 one. They are free of language: marks, fences, digits and lines. `vllm_xargs` and what else the engine alone
@@ -39,7 +39,7 @@ def features_of(
     output_bound: int | None,
     detailed: bool = True,
 ) -> RequestFeatures:
-    """Features of a body that `validation` has measured as `prompt`.
+    """Returns features of a body that `validation` has measured as `prompt`.
 
     Args:
         at_s: When it arrived, Unix time.
@@ -93,7 +93,7 @@ def _look_closely(found: RequestFeatures, body: CompletionBody | ChatBody, tools
 
 
 def texts_of(body: CompletionBody | ChatBody) -> list[str]:
-    """The texts of a prompt, for a tokenizer. Empty for token ids."""
+    """Returns the texts of a prompt, for a tokenizer. Empty for token ids."""
     if isinstance(body, ChatBody):
         return [text for message in body.messages or () for text in _texts(message)]
     if isinstance(body.prompt, str):
@@ -131,13 +131,13 @@ def _given(raw: msgspec.Raw) -> bool:
 
 
 def _number_of_answers(n: msgspec.Raw) -> int:
-    """`n`; 1 where it is not a number that an engine would take."""
+    """Returns `n`, or 1 where it is not a number that an engine would take."""
     digits = bytes(n)
     return max(1, int(digits)) if digits.isdigit() and len(digits) <= 4 else 1
 
 
 def _temperature(raw: msgspec.Raw) -> float | None:
-    """None: not given, or none that an engine would take."""
+    """Returns the temperature; None: not given, or none that an engine would take."""
     if not len(raw) or len(raw) > 32:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a stream of /v1/responses tells while it passes. Its events have names, and its usage stands within the last.
+"""Reads a stream of /v1/responses while it passes. Its events have names, and its usage stands within the last.
 
 An event is `event: response.output_text.delta`, and `data: {"type": "response.output_text.delta", ...}` below it. The
 last one is `response.completed`, `.incomplete` or `.failed`, with the whole response in it; no `[DONE]` need follow.
@@ -45,7 +45,7 @@ _BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def usage_of(body: bytes) -> Usage | None:
-    """The usage of a whole response; None: it has none, or is no response."""
+    """Returns the usage of a whole response; None: it has none, or is no response."""
     try:
         return _usage(_RESPONSE.decode(body))
     except _BAD_JSON:
@@ -67,7 +67,7 @@ class ResponsesMeter(SseMeter):
         return self._scan(data, now_s)
 
     def usage(self) -> Usage | None:
-        """The engine's last word on token counts, or None."""
+        """Returns the engine's last word on token counts, or None."""
         try:
             return _usage(_EVENT.decode(self._last_usage_event).response) if self._last_usage_event else None
         except _BAD_JSON:
@@ -90,7 +90,7 @@ class ResponsesMeter(SseMeter):
         return True
 
     def _rewritten(self, event: bytes) -> bytes:
-        """The last event with its response's usage rewritten; others carry none."""
+        """Returns the last event with its response's usage rewritten, and others as they are: they carry none."""
         name, json = _parts(event)
         if self._rewrite_usage is None or name not in _LAST:
             return event
@@ -109,7 +109,7 @@ def _usage(response: _Response | None) -> Usage | None:
 
 
 def _parts(event: bytes) -> tuple[bytes, bytes]:
-    """An event's name and its JSON."""
+    """Returns an event's name and its JSON."""
     named, data = _NAME.search(event), _DATA.search(event)
     json = b"" if data is None else data.group(1).strip()
     if named is not None:

@@ -1,4 +1,4 @@
-"""What a stream of server-sent events tells while it passes: when tokens came, how many, and the engine's usage.
+"""Reads a stream of server-sent events while it passes: when tokens came, how many, and the engine's usage.
 
 Events may be split over TCP reads or share one; a piece of an event is held back until its rest comes. Events are
 looked at as bytes; only one that carries usage is parsed. Inside a JSON string every quote is escaped, so the bytes
@@ -36,7 +36,7 @@ _HOLDER = msgspec.json.Decoder(_UsageHolder)
 
 
 def parse_usage(json: bytes) -> tuple[Usage | None, bool]:
-    """The usage that a response or event carries, and whether it carries choices beside. Garbage has neither."""
+    """Returns the usage that a response or event carries, and whether it carries choices. Garbage has neither."""
     try:
         holder = _HOLDER.decode(json)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -45,12 +45,12 @@ def parse_usage(json: bytes) -> tuple[Usage | None, bool]:
 
 
 def usage_of(json: bytes) -> Usage | None:
-    """The usage that a whole response carries."""
+    """Returns the usage that a whole response carries."""
     return parse_usage(json)[0]
 
 
 class Meter(Protocol):
-    """What is seen of a stream while it passes. Times are monotonic; `events` have choices: tokens, nearly."""
+    """Reads a stream while it passes. Times are monotonic; `events` have choices: tokens, nearly."""
 
     events: int
     timely_events: int  # of these, within the fairness window
@@ -65,7 +65,7 @@ class Meter(Protocol):
         ...
 
     def ending(self) -> bytes:
-        """What was held back until the record is written."""
+        """Returns what was buffered until the record is written."""
         ...
 
     def usage(self) -> Usage | None: ...
@@ -138,11 +138,11 @@ class SseMeter:
         return True
 
     def ending(self) -> bytes:
-        """What was held back: the end marker, and anything behind it."""
+        """Returns what was buffered: the end marker, and anything behind it."""
         return self._buffered + self._partial
 
     def usage(self) -> Usage | None:
-        """The engine's last word on token counts, or None."""
+        """Returns the engine's last word on token counts, or None."""
         return parse_usage(self._last_usage_event)[0] if self._last_usage_event else None
 
     def _scan(self, data: bytes, now_s: float) -> bytes:

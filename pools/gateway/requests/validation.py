@@ -36,7 +36,7 @@ _MODEL_ONLY = msgspec.json.Decoder(_ModelOnly)
 
 
 class Prompt(NamedTuple):
-    """How long a prompt is. `tokens` counts token ids; `text_bytes` is UTF-8 text whose tokens must be estimated.
+    """The length of a prompt. `tokens` counts token ids; `text_bytes` is UTF-8 text whose tokens must be estimated.
 
     `longest_ids` is the longest single prompt of token ids, `longest_bytes` of text: a body may carry several prompts.
     """
@@ -58,7 +58,7 @@ def decode(body: bytes, endpoint: Endpoint) -> CompletionBody | ChatBody:
 
 
 def model_of(body: bytes) -> str | None:
-    """The model that a body which failed `decode` names, so that the refusal can be recorded with its service."""
+    """Returns the model that a body which failed `decode` names, so that the refusal is recorded with its service."""
     try:
         return _MODEL_ONLY.decode(body).model
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -118,7 +118,7 @@ def _utf8_bytes(text: str) -> int:
 
 
 def max_tokens(body: CompletionBody | ChatBody) -> int | None:
-    """The limit that the client set, if any. Raises ApiError 400 unless it is positive."""
+    """Returns the limit that the client set, if any. Raises ApiError 400 unless it is positive."""
     limit = None if body.max_tokens is UNSET else body.max_tokens
     newer = body.max_completion_tokens if isinstance(body, ChatBody) else None
     if newer is not None and newer < 1:
@@ -129,7 +129,7 @@ def max_tokens(body: CompletionBody | ChatBody) -> int | None:
 
 
 def output_bound(body: CompletionBody | ChatBody, limit: int | None) -> int | None:
-    """The most tokens that the engine will generate, or None when only the context length bounds it."""
+    """Returns the most tokens that the engine will generate; None when only the context length bounds it."""
     if limit is None and isinstance(body, CompletionBody) and body.max_tokens is UNSET:
         return DEFAULT_COMPLETION_TOKENS
     return limit
@@ -166,12 +166,12 @@ def check_length(
 
 
 def cuts_prompt(body: CompletionBody | ChatBody) -> bool:
-    """Whether the engine is to cut a prompt that is too long."""
+    """Says whether the engine is to cut a prompt that is too long."""
     return bytes(body.truncate_prompt_tokens) not in (b"", b"null")
 
 
 def own_limits(headers: Mapping[bytes, bytes], limits: Limits) -> Limits | None:
-    """The service's limits with those that the request asks for in their place; None: it asks for none.
+    """Returns the service's limits with those that the request asks for in their place; None: it asks for none.
 
     Raises ApiError 400 naming the header.
     """
@@ -198,7 +198,7 @@ def own_priority(body: CompletionBody | ChatBody) -> int:
 
 
 def own_continuation(headers: Mapping[bytes, bytes], body: CompletionBody | ChatBody) -> bool:
-    """Whether the request is to go on with another engine when its own dies.
+    """Says whether the request is to go on with another engine when its own dies.
 
     Raises ApiError 400 when another engine would not write the same.
     """
@@ -214,7 +214,7 @@ def own_continuation(headers: Mapping[bytes, bytes], body: CompletionBody | Chat
 
 
 def own_tier(body: CompletionBody | ChatBody) -> str | None:
-    """OpenAI's service tier. Raises ApiError 400 on one that it does not have."""
+    """Returns OpenAI's service tier. Raises ApiError 400 on one that it does not have."""
     tier = body.service_tier
     if tier is None or tier is UNSET:
         return None

@@ -65,7 +65,7 @@ class StreamFrames:
         return b'"' + tail + b',"usage":null}\n\n'
 
     def token(self, index: int | None, finish: str | None, transfer: Mapping[str, Any] | None = None) -> bytes:
-        """The event of a token; with index None of an end without one. The last may carry `kv_transfer_params`."""
+        """Returns the event of a token, or with index None of an end. The last may carry `kv_transfer_params`."""
         word = b"" if index is None else _TOKENS[generated_text.word_index(self._seed, index)]
         if self._begun and finish is None and self._prompt_ids is None:
             return self._before + word + self._after

@@ -113,7 +113,7 @@ class Batcher:
 
     @property
     def empty(self) -> bool:
-        """Whether nobody needs this engine any more, be it for what it keeps for others."""
+        """Whether nobody needs this engine any more: no request is here, and it keeps no cache for others."""
         return not self.running and not self.waiting and not self.cache.kept
 
     @property
@@ -220,7 +220,7 @@ class Batcher:
         self.counters.iteration_tokens.observe(len(decodes) + sum(tokens for _, tokens in prefills))
 
     def _decodes(self) -> list[Generation]:
-        """The sequences that decode, each with a KV slot for its token; preempts others until they fit."""
+        """Returns the sequences that decode, each with a KV slot for its token; preempts others until they fit."""
         decodes = [sequence for sequence in self._queues.active if not sequence.to_prefill]
         del decodes[self.limits.max_num_batched_tokens :]
         while decodes and self.cache.free < len(decodes):
@@ -252,7 +252,7 @@ class Batcher:
         return within
 
     def _prefills(self, budget: int) -> Iterator[tuple[Generation, int]]:
-        """The next chunks of the prompts that are under way."""
+        """Yields the next chunks of the prompts that are under way."""
         for sequence in self._queues.active:
             if sequence.to_prefill and budget > 0:
                 tokens = min(budget, sequence.to_prefill)
@@ -260,7 +260,7 @@ class Batcher:
                 yield sequence, tokens
 
     def _admissions(self, budget: int, at_s: float) -> Iterator[tuple[Generation, int]]:
-        """The first chunks of the requests that come in now: first those whose cache has come from another engine."""
+        """Yields the first chunks of requests that come in now: first those with a cache from another engine."""
         while budget > 0 and self.running < self.limits.max_num_seqs:
             sequence = self._queues.loaded(at_s)
             if sequence is None:

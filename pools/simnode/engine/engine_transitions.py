@@ -1,4 +1,4 @@
-"""What a simulated engine does before it serves, step by step, and how long that takes."""
+"""The transitions of a simulated engine before it serves, step by step, and how long they take."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Transition:
         return max(0.0, self.began_s + self.total_s - now_s)
 
     def progress(self, now_s: float) -> float:
-        """The share of the time that has passed, 0 to 1."""
+        """Returns the share of the time that has passed, 0 to 1."""
         return min(1.0, max(0.0, (now_s - self.began_s) / self.total_s)) if self.total_s > 0.0 else 1.0
 
     def doing(self, now_s: float) -> str:
-        """In words for an operator."""
+        """Returns the steps under way, in words for an operator."""
         begins_s = accumulate((seconds for _, seconds in self.steps), initial=self.began_s)
         under_way = [step for (step, _), began_s in zip(self.steps, begins_s, strict=False) if began_s <= now_s]
         what = under_way[-1] if under_way else self.steps[0][0]
@@ -37,7 +37,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """How long the transitions of one instance take, `speedup` times faster than published or measured."""
+    """The durations of one instance's transitions, `speedup` times faster than published or measured."""
 
     overheads: Overheads
     speedup: float
@@ -45,7 +45,7 @@ class Durations:
     tp: int
 
     def cold_start(self, now_s: float) -> Transition:
-        """Where the machine runs and has the weights on its disk."""
+        """Returns a start where the machine runs and has the weights on its disk."""
         engine_s = self.overheads.start.engine_s
         whole_s = cold_start_s(self.overheads, model_name=self.model)
         return self._of([("setting up the engine", engine_s), ("loading weights", whole_s - engine_s)], now_s)

@@ -1,4 +1,4 @@
-"""What a simulated engine writes: made-up words that follow from the tokens before them, as with greedy decoding.
+"""Makes up a simulated engine's words, which follow from the tokens before them, as with greedy decoding.
 
 The first word follows from the prompt, each other one from its predecessor. So a prompt that ends with the beginning of
 its own answer, words or token ids, is continued where that answer went on, on whichever engine: the parts of a split
@@ -30,17 +30,17 @@ _BEGINNINGS_TRIED = 3  # the tokens before an answer go on with its pattern by c
 
 
 def word_index(seed: int, index: int) -> int:
-    """Which of TOKENS the token `index` of an answer is."""
+    """Returns the index in TOKENS of an answer's token `index`."""
     return (seed + _STRIDE * index) % len(TOKENS)
 
 
 def text_of(seed: int, tokens: int) -> str:
-    """The first `tokens` tokens of an answer; the same as a stream of the same seed gives."""
+    """Returns the first `tokens` tokens of an answer; the same as a stream of the same seed gives."""
     return "".join(TOKENS[word_index(seed, index)] for index in range(tokens))
 
 
 def ids_of(seed: int, tokens: int) -> list[int]:
-    """Their token ids."""
+    """Returns their token ids."""
     return [FIRST_ID + word_index(seed, index) for index in range(tokens)]
 
 
@@ -57,12 +57,12 @@ class Prompt:
 
     @property
     def origin(self) -> int:
-        """What the whole answer, with what is written of it, follows from."""
+        """The number that the whole answer, with what is written of it, follows from."""
         return zlib.crc32(self.asked.tobytes())
 
     @property
     def seed(self) -> int:
-        """What the rest of the answer follows from."""
+        """The number that the rest of the answer follows from."""
         return self.origin + _STRIDE * self.written
 
     def ids(self) -> list[int]:
@@ -70,7 +70,7 @@ class Prompt:
 
 
 def of_ids(ids: Sequence[int]) -> Prompt:
-    """A prompt of token ids, each from 0 to LAST_ID."""
+    """Makes a prompt of token ids, each from 0 to LAST_ID."""
     words: list[int] = []
     for token in reversed(ids):
         if not _precedes(token - FIRST_ID, words):
@@ -85,7 +85,7 @@ def of_text(text: str) -> Prompt:
 
 
 def of_chat(messages: Sequence[tuple[str, str]], continues: bool) -> Prompt:
-    """A chat of (role, text); `continues`: the last message is the beginning of the answer."""
+    """Makes a prompt of a chat of (role, text); `continues`: the last message is the beginning of the answer."""
     role, text = messages[-1]
     words, cuts = _own_words(text) if continues else ([], [])
 
@@ -129,7 +129,7 @@ def _precedes(word: int, later: Sequence[int]) -> bool:
 
 
 def _text_ids(text: str) -> array[int]:
-    """An id below 2**16 for each four bytes: their halves, one laid over the other, all at once as one large number."""
+    """Returns an id below 2**16 for each four bytes: their halves, one laid over the other, all at once."""
     data = text.encode() or bytes(1)
     data += bytes(-len(data) % _BYTES_PER_TOKEN)
     number = int.from_bytes(data, "little")

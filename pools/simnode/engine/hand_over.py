@@ -1,4 +1,4 @@
-"""What two simulated engines know of a KV cache that goes from one to the other. Values; `kv` keeps and sends it."""
+"""The values that two simulated engines share of a KV cache that goes over; `kv` keeps and sends it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KvLink:
-    """From one instance to another. Transfers go one after another, each takes `latency_s` and its bytes' time."""
+    """A link from one instance to another. Transfers go one by one, each takes `latency_s` and its bytes' time."""
 
     bytes_per_s: float
     latency_s: float = 0.0

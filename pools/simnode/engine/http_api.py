@@ -25,14 +25,14 @@ _WAKE_TAGS = ("weights", "kv_cache")
 
 
 class ServedEngine(Protocol):
-    """What the surface needs of an engine."""
+    """The engine as its HTTP surface needs it."""
 
     model: str
     max_model_len: int
 
     @property
     def refusal(self) -> RequestError | None:
-        """Why it takes no requests now; None: it does."""
+        """The refusal of new requests, with its reason; None: it takes requests."""
 
     @property
     def health(self) -> str:
@@ -54,10 +54,10 @@ class ServedEngine(Protocol):
         """For a request whose cache is to be kept for another engine."""
 
     def transfer_params(self, kept: HandOver) -> Mapping[str, Any]:
-        """What that engine has to be sent."""
+        """Returns what that engine has to be sent."""
 
     async def fetch(self, ask: Ask) -> Arriving | None:
-        """The cache that a request brings along. Raises RequestError."""
+        """Fetches the cache that a request brings along. Raises RequestError."""
 
     def offer(self, request_id: str) -> KvOffer | None: ...
 
@@ -219,7 +219,7 @@ class HttpApi:
         return ask
 
     async def _prepare(self, ask: Ask, full_id: str, arrived_s: float) -> Generation:
-        """The request as the engine takes it; what it brings along is looked up at the other engine."""
+        """Returns the request as the engine takes it; what it brings along is looked up at the other engine."""
         arriving = await self._engine.fetch(ask)
         if (refusal := self._engine.refusal) is not None:  # meanwhile
             raise refusal

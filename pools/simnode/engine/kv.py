@@ -19,7 +19,7 @@ LEASE_S = 480.0  # vLLM's VLLM_NIXL_ABORT_REQUEST_TIMEOUT
 
 @dataclass(slots=True, eq=False)
 class KvCache:
-    """Who holds how many of its tokens. `links`: when this instance's outgoing and incoming link are free again."""
+    """The tokens of a cache and who has how many. `links`: when the outgoing and incoming link are free again."""
 
     capacity: int
     used: int = 0
@@ -41,7 +41,7 @@ class KvCache:
         self.used += tokens
 
     def take_one_each(self, sequences: Sequence[Generation]) -> None:
-        """Room for the next token of each: `take` for the engine's inner loop."""
+        """Allocates room for the next token of each: it is `take` for the engine's inner loop."""
         for sequence in sequences:
             sequence.kv_tokens += 1
         self.used += len(sequences)
@@ -76,7 +76,7 @@ class KvCache:
         self.kept[leaving.request_id] = leaving
 
     def renew(self, request_id: str, at_s: float) -> HandOver | None:
-        """Somebody means to fetch it. None: it is not, or no longer, here."""
+        """Makes the lease new: somebody means to fetch it. Returns None when it is not, or no longer, here."""
         if (leaving := self.kept.get(request_id)) is not None:
             leaving.until_s = at_s + LEASE_S
         return leaving
@@ -101,7 +101,7 @@ class KvCache:
     # -- from another engine -----------------------------------------------------------------------
 
     def fetch(self, arriving: Arriving, at_s: float) -> float:
-        """When a cache that there is room for from `at_s` on will be here."""
+        """Returns when a cache that there is room for from `at_s` on will be here."""
         if arriving.there_at_s is not None:
             return max(arriving.there_at_s, at_s)
         self._in_free_s = max(self._in_free_s, at_s) + arriving.transfer_s

@@ -1,4 +1,4 @@
-"""Who is where in a simulated engine: waiting, waiting for a cache from elsewhere, or in the batch."""
+"""Keeps the requests of a simulated engine: waiting, waiting for a cache from elsewhere, or in the batch."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class RequestQueues:
         return None
 
     def worst(self) -> Generation:
-        """Who is preempted first: the newest, or the one of the worst priority."""
+        """Returns who is preempted first: the newest, or the one of the worst priority."""
         return max(self.active, key=_rank) if self._by_priority else self.active[-1]
 
     def preempt(self, sequence: Generation) -> None:
-        """Back to the queue, to be computed again from its first token."""
+        """Puts it back into the queue, to be computed again from its first token."""
         self.active.remove(sequence)
         self._restart(sequence)
         self._counters.preemptions += 1
@@ -108,7 +108,7 @@ class RequestQueues:
         self._counters.finished[sequence.finish] += 1
 
     def drop(self, sequence: Generation) -> None:
-        """Out of wherever it is, without an end of its own."""
+        """Removes it from wherever it is, without an end of its own."""
         if sequence in self.active:
             self.active.remove(sequence)
         elif sequence in self.waiting:

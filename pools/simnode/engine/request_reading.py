@@ -58,7 +58,7 @@ class TransferParams(msgspec.Struct, frozen=True):
 
     @property
     def fetches(self) -> bool:
-        """Whether there is a cache to fetch: a prefill that left no block has nothing to give."""
+        """Whether there is a cache to fetch: it is so unless a prefill left no block."""
         return self.do_remote_prefill and bool(self.remote_block_ids)
 
 
@@ -111,7 +111,7 @@ class Ask(msgspec.Struct, frozen=True):
 
     @property
     def prefill_tokens(self) -> int:
-        """How much of the prompt is to be computed here."""
+        """The number of prompt tokens that are to be computed here."""
         return self.transfer.prefill_tokens or self.prompt.tokens
 
 
@@ -199,7 +199,7 @@ def _ask(
 
 
 def _limit(limit: int | None, prompt_tokens: int, max_model_len: int, prompt_field: str) -> int:
-    """The most tokens that may come out."""
+    """Returns the most tokens that may come out."""
     room = max_model_len - prompt_tokens
     if room < 1:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""How simulated engines find each other's caches: what NIXL's side channel is between real ones, here HTTP on loopback.
+"""Lets simulated engines find each other's caches, as NIXL's side channel does for real ones: HTTP on loopback.
 
 `GET /kv_cache/{request}` says what is kept (and renews its lease), `DELETE` that it has been fetched. The bytes
 themselves are not sent, only the time that they would take passes.
@@ -37,7 +37,7 @@ class LoadFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KvLinks:
-    """Between engines of one node, and of different ones.
+    """The links between engines of one node, and of different ones.
 
     The defaults are NVLink as in `Overheads`, and a NIC of 200 Gb/s with RDMA (DynaServe's testbed has one a GPU). The
     latencies are guesses at the fixed part of a transfer.

@@ -134,7 +134,7 @@ class SimInstance:
         )
 
     def tune(self, limits: EngineLimits) -> None:
-        """In force from the next iteration on."""
+        """Sets the limits, in force from the next iteration on."""
         self.limits = limits
         if self._batcher is not None:
             self._batcher.limits = limits
@@ -233,7 +233,7 @@ class SimInstance:
 
     @property
     def health(self) -> str:
-        """Why it is not up yet. One that sleeps is: its process answers, as vLLM's does."""
+        """The reason why it is not up yet. One that sleeps is up: its process answers, as vLLM's does."""
         if self._batcher is None and self._transition is not None:
             return self._transition.doing(time.monotonic())
         return ""

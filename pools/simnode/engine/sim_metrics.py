@@ -1,4 +1,4 @@
-"""What a simulated engine counts, written as vLLM writes it for Prometheus."""
+"""The counters of a simulated engine, written as vLLM writes them for Prometheus."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class EngineCounters:
 
 @dataclass(frozen=True, slots=True)
 class EngineGauges:
-    """How an engine stands. `loading` of those `waiting` wait for their cache. `kv_usage`: 0..1."""
+    """The state of an engine. `loading` of those `waiting` wait for their cache. `kv_usage`: 0..1."""
 
     running: int
     waiting: int
@@ -84,7 +84,7 @@ class EngineGauges:
 
 
 def render(counters: EngineCounters, model: str, gauges: EngineGauges) -> str:
-    """Prometheus text with vLLM's metric names."""
+    """Returns Prometheus text with vLLM's metric names."""
     text = _Text(f'model_name="{model}",engine="0"')
     text.family("num_requests_running", "gauge", gauges.running)
     text.family("num_requests_waiting", "gauge", gauges.waiting)
@@ -125,7 +125,7 @@ class _Text:
         self._labels = labels
 
     def family(self, name: str, kind: str, value: float | Mapping[str, float], label: str = "") -> None:
-        """One sample, or one for each value of `label`."""
+        """Adds one sample, or one for each value of `label`."""
         self.lines.append(f"# TYPE vllm:{name} {kind}")
         if isinstance(value, Mapping):
             self.lines += [f'vllm:{name}{{{self._labels},{label}="{key}"}} {one}' for key, one in sorted(value.items())]

@@ -10,7 +10,7 @@ from core.controllers.fleet.shared_out import TP_DEGREES
 from core.engine.engine_model import UnknownConfiguration
 from core.observations.mode_profile import Lengths, mode_profile
 from core.types import Limits, Mode, ModeProfile, Source
-from pools.models import Node, Profile, RequestClass, Service
+from pools.models import Node, Profile, ProfileSource, RequestClass, Service
 
 # Of a class that nobody has asked for yet: open bounds are taken at twice their beginning, or at these.
 OPEN_PROMPT_TOKENS, OPEN_OUTPUT_TOKENS = 1024, 256
@@ -46,10 +46,10 @@ def mode_profiles(
     their mean lengths is lower, and it counts: a plan on the published rate would fall short. A class without any row
     has the engine model's figures for every mode that fits on its sites' nodes (`anywhere`: on any node).
     """
-    trust = {Profile.Kind.MEASURED: 2, Profile.Kind.PUBLISHED: 1, Profile.Kind.MODELLED: 0}
+    trust = {ProfileSource.MEASURED: 2, ProfileSource.PUBLISHED: 1, ProfileSource.MODELLED: 0}
     rows = Profile.objects.filter(model_card=service.model_card, request_class__in=classes)
     found: dict[tuple[int, Mode], ModeProfile] = {}
-    for row in sorted(rows, key=lambda row: (trust[Profile.Kind(row.kind)], row.pk)):
+    for row in sorted(rows, key=lambda row: (trust[ProfileSource(row.kind)], row.pk)):
         mode, pk = Mode(row.gpu_type, row.tp), row.request_class_id
         profile = ModeProfile(
             max_rps=row.max_rps,

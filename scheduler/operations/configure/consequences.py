@@ -28,10 +28,12 @@ from pools.models import (
     Partition,
     Pool,
     Profile,
+    ProfileSource,
     RequestClass,
     Service,
     Site,
     Slo,
+    SloMetric,
 )
 from scheduler.control.snapshot import published_profiles
 from scheduler.control.snapshot.snapshot import limits_of
@@ -234,7 +236,7 @@ def _live(service: Service) -> int:
 
 def _slo(slo: Slo) -> Iterator[Consequence]:
     service = Service.objects.filter(pk=slo.service_id).select_related("model_card", "partition").first()
-    if service is None or not slo.objective_s or slo.kind not in Slo.Kind.values:
+    if service is None or not slo.objective_s or slo.kind not in SloMetric.values:
         return
     known = limits_of(service)
     limits = Limits(**{**_as_dict(known), f"{slo.kind}_s": slo.objective_s})
@@ -361,7 +363,7 @@ def _profile(profile: Profile) -> Iterator[Consequence]:
     if known and profile.tp and profile.power_w and profile.power_w > 1.05 * profile.tp * known.tdp_w:
         text = f"{profile.tp} {known.name} are made for {profile.tp * known.tdp_w:.0f} W."
         yield Consequence("warning", "power_w", text)
-    if profile.kind == Profile.Kind.MEASURED:
+    if profile.kind == ProfileSource.MEASURED:
         yield Consequence("info", "kind", "A measured profile counts before published and modelled ones of its mode.")
 
 

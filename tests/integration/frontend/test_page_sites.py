@@ -10,7 +10,7 @@ from django.core.cache import cache
 from django.test import Client
 
 from pools import wire
-from pools.models import Job, Membership
+from pools.models import Job, JobState, Membership
 from scheduler.models import Decision
 from telemetry.models import Alert, CarbonFeed, Report
 from tests.fakes import seed
@@ -69,7 +69,7 @@ def _alert(rule: str, subject: str, summary: str, now: datetime) -> Alert:
 
 def _report(pk: int, sites: list[str], now: datetime) -> None:
     """With a baseline, as the Overview shows the newest of them."""
-    job = Job.objects.create(kind="report", state=Job.State.DONE)
+    job = Job.objects.create(kind="report", state=JobState.DONE)
     Report.objects.create(
         pk=pk,
         asked={"sites": sites, "period": "2026-10"},

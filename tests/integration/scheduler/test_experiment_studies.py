@@ -12,7 +12,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 
 from core.simulator.runs.simulation_jobs import SimulationJob
 from greenserve.commands.lab import lab as command
-from pools.models import Job, Membership
+from pools.models import Job, JobState, Membership
 from scheduler.models import Study
 from scheduler.whatif import experiment_studies, study_requests, study_worker, tasks
 from scheduler.whatif.errors import BadStudy
@@ -195,7 +195,7 @@ def test_an_experiment_keeps_the_runs_that_are_done_when_it_is_stopped(
     monkeypatch.setattr(study_worker, "REPORT_EVERY_S", 0.0)
     assert not study_worker.run(study.pk)
     study.job.refresh_from_db()
-    assert study.job.state == Job.State.CANCELLED
+    assert study.job.state == JobState.CANCELLED
     assert list(study.runs.values_list("state", flat=True)) == ["done", "done", "cancelled"]
     found = experiment_studies.result(study)
     assert found is not None

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from core.simulator.runs.runner import requests_of
 from pools.access.audit import Actor
-from pools.models import AuditEntry, Job, Membership, Service
+from pools.models import AuditEntry, JobState, Membership, Service
 from scheduler.models import ControlMode, RunState, Study, StudyRun
 from scheduler.whatif import (
     applying,
@@ -57,7 +57,7 @@ def test_a_study_has_figures_and_series_of_each_run_when_a_worker_has_run_it(ope
     assert study_worker.run(study.pk)
 
     study.job.refresh_from_db()
-    assert (study.job.state, study.job.progress) == (Job.State.DONE, 1.0)
+    assert (study.job.state, study.job.progress) == (JobState.DONE, 1.0)
     first, second = study.runs.all()
     assert first.figures["requests"] == second.figures["requests"] > 50
     own = first.series["sites"]["site"]
@@ -209,7 +209,7 @@ def test_a_study_stops_when_it_is_cancelled(operator: Any, monkeypatch: pytest.M
     monkeypatch.setattr(study_worker.StudyTurn, "report", report)
     assert not study_worker.run(begun.pk)
     begun.job.refresh_from_db()
-    assert begun.job.state == Job.State.CANCELLED
+    assert begun.job.state == JobState.CANCELLED
     assert set(begun.runs.values_list("state", flat=True)) == {RunState.CANCELLED}
     assert not studies.cancel(begun)
 
@@ -224,13 +224,13 @@ def test_a_lost_worker_leaves_no_study_running_for_ever(operator: Any) -> None:
 
     assert study_worker.mind(now + timedelta(minutes=5), sent(given)) == 1
     study.job.refresh_from_db()
-    assert (study.job.state, given) == (Job.State.QUEUED, [study.pk])
+    assert (study.job.state, given) == (JobState.QUEUED, [study.pk])
     with pytest.raises(study_worker.Stopped):
         turn.check()  # the one that was thought lost
     assert study_worker._take(study.pk) is not None
     assert study_worker.mind(now + timedelta(minutes=15), sent(given)) == 1
     study.job.refresh_from_db()
-    assert study.job.state == Job.State.FAILED
+    assert study.job.state == JobState.FAILED
     assert "lost 2 times" in study.job.error
     assert set(study.runs.values_list("state", flat=True)) == {RunState.FAILED}
 
@@ -254,7 +254,7 @@ def test_one_run_fails_by_itself_when_the_scenario_is_not_for_its_policy(operato
     if failed.state == RunState.FAILED:
         assert failed.error
     study.job.refresh_from_db()
-    assert study.job.state == Job.State.DONE
+    assert study.job.state == JobState.DONE
 
 
 def test_a_runs_policy_is_the_services_when_it_is_applied(operator: Any) -> None:

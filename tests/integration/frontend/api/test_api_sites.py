@@ -14,7 +14,7 @@ from django.test import Client
 
 from frontend.api.resources import documents
 from pools.access import audit
-from pools.models import Job, Pool, Service, Site
+from pools.models import Job, JobState, Pool, Service, Site
 from scheduler.models import Approval, ControllerState, Decision, Epoch, Study
 from scheduler.operations import overrides, pauses
 from telemetry.models import Alert, AlertSilence, GpuRate, Pue, Report, ReportSchedule, Tariff
@@ -86,7 +86,7 @@ def _alert(rule: str, subject: str, summary: str, now: datetime) -> None:
 
 
 def _report(sites: list[str]) -> None:
-    job = Job.objects.create(kind="report", state=Job.State.DONE, parameters={"sites": sites}, log=f"{sites or OTHER}")
+    job = Job.objects.create(kind="report", state=JobState.DONE, parameters={"sites": sites}, log=f"{sites or OTHER}")
     start = datetime(2026, 10, 1, tzinfo=UTC)
     Report.objects.create(
         asked={"sites": sites, "by": []}, period_start=start, period_end=start + timedelta(days=31), revision=1, job=job

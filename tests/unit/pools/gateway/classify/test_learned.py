@@ -169,8 +169,8 @@ async def test_gateway_keeps_what_it_learned_when_it_is_drained_and_started_agai
         async with bench.post(completion(prompt=f"a text of some length, number {n}" * 9)) as response:
             assert response.status == 200
     await until(lambda: len(bench.rows()) == 5)
-    before = bench.server.gateway.classifier.estimator.lines()
+    before = bench.server.gateway.classifier.estimator.fits()
     assert before
     await bench.server.stop()
     again = await start(state=tmp_path / "state")
-    assert again.server.gateway.classifier.estimator.lines() == before
+    assert again.server.gateway.classifier.estimator.fits() == before
