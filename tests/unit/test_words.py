@@ -164,6 +164,12 @@ def test_class_name_counts_beyond_one_for_each_folder(words: ModuleType, tree: P
     assert places(words, tree, "class State") == ["core/b.py:2"]
 
 
+def test_gateway_has_the_tables_name_for_the_same_thing(words: ModuleType, tree: Path) -> None:
+    for path in ("pools/models/serving.py", "pools/gateway/fleet/instance.py", "pools/gateway/fleet/view.py"):
+        put(tree, "class Instance:\n    pass\n", path)
+    assert places(words, tree, "class Instance") == ["pools/models/serving.py:1"]
+
+
 @pytest.mark.parametrize(
     ("docstring", "rule"),
     [

@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 
-from pools import demo, services
+from pools import demo, writes
 from pools.demo import carbon_curve
 from pools.demo.demo_credentials import CredentialsError
 from pools.demo.demo_fleet import profile_rows
@@ -107,7 +107,7 @@ def test_credentials_are_private_and_work_when_made(tmp_path):
     assert get_user_model().objects.get(username="admin").check_password(found["admin"]["password"])
     assert sorted(found["api_keys"]) == ["acme", "birch", "cobalt", "dune"]
     for tenant, secret in found["api_keys"].items():
-        assert ApiKey.objects.get(key_hash=services.hash_secret(secret)).tenant.name == tenant
+        assert ApiKey.objects.get(key_hash=writes.hash_secret(secret)).tenant.name == tenant
         assert not ApiKey.objects.filter(key_hash=secret).exists()
 
 
