@@ -22,7 +22,7 @@ class CounterFileError(Exception):
 class SimGpu:
     """One GPU. Times are monotonic seconds; power is constant between two calls of `draw`.
 
-    `on_clock` is called when the clock in force changes, so that whoever holds the GPU can say its new idle power.
+    `on_clock` is called when the clock in force changes, so that its instance can say its new idle power.
     """
 
     def __init__(self, uuid: str, index: int, params: GpuParams, energy_j: float, now_s: float) -> None:

@@ -22,7 +22,7 @@ class GpuSampleRow(Message, frozen=True, gc=False):
     utilisation: float | None
     memory_used_bytes: int | None
     temperature_c: float | None
-    instance_uid: str | None  # which instance held the GPU
+    instance_uid: str | None  # which instance the GPU was allocated to
     instance_state: str | None  # starting | ready | draining | failed
     running: int | None  # its running requests: busy or idle
 
@@ -31,7 +31,7 @@ class GpuLabels(Message, frozen=True, eq=False):
     """The subjects of GPU sample rows, by column. Two like ones are never equal, so that each can be a key."""
 
     gpu_uuids: list[str] = []
-    instance_uids: list[str | None] = []  # which instance held the GPU
+    instance_uids: list[str | None] = []  # which instance the GPU was allocated to
     instance_states: list[str | None] = []
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ class _Window:
 class EnergyCheck:
     """Compares both over windows of `window_s` and keeps what it found until the next one ends.
 
-    Counter increments are booked whatever this says: it tells an operator that a sensor is not to be trusted.
+    Counter increments are posted whatever this says: it shows an operator that a sensor is not to be trusted.
     """
 
     def __init__(self, window_s: float = WINDOW_S, tolerated_share: float = TOLERATED_SHARE) -> None:

@@ -1,4 +1,4 @@
-"""What an agent asks an engine: is it up, does it answer, how much is left; and what it tells it to do."""
+"""What an agent asks of an engine: is it up, does it answer, how much is left; and to sleep and wake."""
 
 from __future__ import annotations
 

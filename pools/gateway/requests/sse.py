@@ -1,6 +1,6 @@
 """Reads a stream of server-sent events while it passes: when tokens came, how many, and the engine's usage.
 
-Events may be split over TCP reads or share one; a piece of an event is held back until its rest comes. Events are
+Events may be split over TCP reads or share one; a piece of an event is buffered until its rest comes. Events are
 looked at as bytes; only one that carries usage is parsed. Inside a JSON string every quote is escaped, so the bytes
 `"usage":{` cannot come from generated text.
 """
@@ -158,7 +158,7 @@ class SseMeter:
             elif self._passes(event, now_s):
                 out.append(event if self._rewrite_usage is None else self._rewritten(event))
         self._partial = buffer[start:]
-        if len(self._partial) > _MAX_BUFFERED_BYTES:  # no event: not to be held for ever
+        if len(self._partial) > _MAX_BUFFERED_BYTES:  # no event: not to be buffered for ever
             out.append(self._partial)
             self._partial = b""
         return b"".join(out)
