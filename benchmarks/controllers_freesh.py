@@ -19,8 +19,8 @@ import numpy as np
 
 from core.algorithms.clock.miad import MiadConfig, next_clock_mhz
 from core.algorithms.fleet.fleet_milp import FleetPlan, FleetProblem, solve_fleet
+from core.algorithms.queue.fair_queue import FairQueue, Waiting, due_s
 from core.algorithms.queue.queueing import OrderConfig
-from core.algorithms.queue.waiting_line import Waiting, WaitingLine, due_s
 from core.types import ClassDemand, Limits, Mode, ModeProfile, PartitionOption, SiteView, Source
 
 MODES = (
@@ -153,7 +153,7 @@ def ticks(call: Callable[[], Any], repeats: int = 500) -> dict[str, float]:
 def queue(queued: int = 10_000) -> dict[str, dict[str, float]]:
     """A line by laxity of which one is served when one comes."""
     rng, config = np.random.default_rng(5), OrderConfig()
-    line: WaitingLine[int] = WaitingLine(config)
+    line: FairQueue[int] = FairQueue(config)
     numbers = itertools.count()
 
     def come() -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from core.simulator.kernel.driver import MACRO, WALK, Mode
+from core.simulator.kernel.driver import MACRO, WALK, Stepping
 from core.simulator.runs.runner import Requests, requests_of, run_scenario, warm_up
 from core.simulator.scenario.scenario import Scenario, parse_scenario, read_scenario
 from tests.oracles.token_by_token import REFERENCE
@@ -29,9 +29,9 @@ EIGHT_REPLICAS = {  # the setting in which public simulators were timed: 8 repli
 
 
 def wall_s(
-    scenario: Scenario, requests: Requests, repeats: int, mode: Mode = MACRO, policy: str | None = None
+    scenario: Scenario, requests: Requests, repeats: int, stepping: Stepping = MACRO, policy: str | None = None
 ) -> float:
-    runs = (run_scenario(scenario, requests, policy, mode) for _ in range(repeats))
+    runs = (run_scenario(scenario, requests, policy, stepping) for _ in range(repeats))
     return statistics.median(run.figures["wall_s"] for run in runs)
 
 

@@ -24,7 +24,7 @@ _SETTINGS: Any = config
 
 
 class ByContent(UserProvidedCacheLocator):
-    """Where the machine code of one of our functions lies."""
+    """The folder in which the machine code of one of our functions lies."""
 
     def __init__(self, py_func: Any, py_file: str) -> None:
         self._py_file = py_file

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def jain(values: Iterable[float]) -> float | None:
-    """Jain's index (sum x)^2 / (n sum x^2), in [1/n, 1]; None for no values or all zero.
+    """Returns Jain's index (sum x)^2 / (n sum x^2), in [1/n, 1]; None for no values or all zero.
 
     Raises ValueError for a negative value: the bounds hold for shares only.
     """

@@ -50,7 +50,7 @@ SCHEDULING_POLICIES = ("fcfs", "priority")
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How an engine schedules, fixed when it starts.
+    """The way in which an engine schedules, fixed when it starts.
 
     `scheduling_policy` is vLLM's: with `priority` lower numbers go first, and are preempted last when the running
     sequences outgrow the KV cache. `preempt_for_waiting`, which vLLM does not have: a waiting request of a lower number
@@ -73,7 +73,7 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """What one iteration of an engine may hold; can be changed while it runs. The defaults are vLLM's.
+    """The limits of one iteration of an engine; they can be changed while it runs. The defaults are vLLM's.
 
     With `itl_limit_s` an iteration takes on no more of prompts beside decodes than it has that time for.
     """
@@ -91,7 +91,7 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True)
 class InstanceSpec:
-    """What an instance is to be. `max_model_len` in tokens. `shadow_of`: the instance that it is to replace.
+    """The desired instance. `max_model_len` in tokens. `shadow_of`: the instance that it is to replace.
 
     `launch`: how a real engine is started; simulated ones need none of it.
     """
@@ -173,7 +173,7 @@ class InstanceRuntime(Protocol):
     """Starts and ends engines on one node. Idempotent by uid. `start` returns at once; `list` tells progress.
 
     `drain` stops the engine when its last request has ended, and lets it refuse new ones where it can; gateways are
-    told beforehand (`pools.agent.reconcile`). `stop` aborts what runs.
+    notified beforehand (`pools.agent.reconcile`). `stop` aborts what runs.
     Blocks for at most its time-out; raises AdapterError.
     """
 
@@ -209,7 +209,7 @@ class EngineMetrics(Protocol):
 
 @dataclass(slots=True)  # one is made for every request: freezing it would double what that costs
 class RequestFeatures:
-    """What can be known of a request, cheaply, before it runs. None: not known, or not looked at.
+    """The features of a request that can be known cheaply before it runs. None: not known, or not looked at.
 
     Nothing of the prompt's text is in it but sizes, flags and a digest. The last message is the whole prompt of a
     completion; `at_s` is Unix time.
@@ -287,7 +287,7 @@ class IntensityPoint:
 
 @dataclass(frozen=True, slots=True)
 class FeedCapabilities:
-    """What a source can tell. `horizon_s`: how far its own forecast reaches, 0 where it has none.
+    """The capabilities of a source. `horizon_s`: how far its own forecast reaches, 0 where it has none.
 
     `lag_s`: how long after an interval its value comes, usually: newer than that it is not missing.
     """

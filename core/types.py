@@ -21,7 +21,7 @@ class Loop(StrEnum):
 
 
 class Source(StrEnum):
-    """Where a figure comes from, in order of trust."""
+    """The origin of a figure, in order of trust."""
 
     MEASURED = "measured"
     INTERPOLATED = "interpolated"
@@ -30,7 +30,7 @@ class Source(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a controller did what it did. Every decision, a hold included, carries one."""
+    """The cause of a controller's decision. Every decision, a hold included, carries one."""
 
     OPTIMAL = "optimal"  # the solver proved it
     FEASIBLE = "feasible"  # the best found within the time limit
@@ -82,7 +82,10 @@ class Mode:
 
     @classmethod
     def parse(cls, name: str) -> Mode:
-        """Inverse of `name`, labels excepted. Raises ValueError on anything not like `GPU/TPn` or `GPU/TPn+GPU/TPm`."""
+        """Reads what `name` writes, labels excepted.
+
+        Raises ValueError on anything not like `GPU/TPn` or `GPU/TPn+GPU/TPm`.
+        """
         parts: list[tuple[str, int]] = []
         for part in name.split("+"):
             gpu, separator, tp = part.rpartition("/TP")
@@ -103,7 +106,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ModeProfile:
-    """What one worker does for one request class at its top clock."""
+    """The performance of one worker for one request class at its top clock."""
 
     max_rps: float  # 0: the mode cannot serve the class within its SLO
     power_w: float  # whole instance at max_rps
@@ -184,7 +187,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Rationale:
-    """Why: the enum, one sentence for people, the inputs as they were, and what else was weighed."""
+    """The reasons of a decision: the enum, a sentence for people, the inputs as they were, and what was weighed."""
 
     reason: Reason
     summary: str

@@ -20,7 +20,7 @@ def j_to_kwh(energy_j: float) -> float:
 
 
 def gco2e(energy_j: float, intensity_g_per_kwh: float, pue: float = 1.0) -> float:
-    """Grams emitted by `energy_j` metered at the GPU, grossed up by the site's PUE."""
+    """Returns the grams emitted by `energy_j` metered at the GPU, grossed up by the site's PUE."""
     return energy_j / J_PER_KWH * pue * intensity_g_per_kwh
 
 
@@ -38,10 +38,10 @@ def ug_per_uj(intensity_g_per_kwh: float, pue: float = 1.0) -> float:
 
 
 def nano_per_uj(price_per_kwh: float, pue: float = 1.0) -> float:
-    """Billionths of a currency unit for each microjoule metered at the GPU."""
+    """Returns the billionths of a currency unit for each microjoule metered at the GPU."""
     return price_per_kwh * pue / J_PER_KWH * 1_000.0
 
 
 def nano_per_gpu_us(rate_per_gpu_hour: float) -> float:
-    """Billionths of a currency unit for each microsecond of one GPU."""
+    """Returns the billionths of a currency unit for each microsecond of one GPU."""
     return rate_per_gpu_hour / 3.6

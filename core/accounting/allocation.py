@@ -56,7 +56,7 @@ class RequestSpans:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What part of a cell's serving went to a request: its weight, in the order of cells and then of requests."""
+    """The parts of a cell's serving that went to requests: weights, in the order of cells and then of requests."""
 
     cell: Ints  # by its place among the cells given
     request: Ints  # likewise
@@ -94,14 +94,14 @@ def share_out(totals: Ints, group: Ints, weight: Ints) -> Ints:
 
 
 def _at(places: Ints, values: Ints, length: int) -> Ints:
-    """An array of zeros but for these values in these places."""
+    """Makes an array of zeros but for these values in these places, (length,)."""
     found = np.zeros(length, dtype=np.int64)
     found[places] = values
     return found
 
 
 def pieces(requests: RequestSpans, instance: Ints, cell: Ints, cell_s: float = 10.0) -> Pieces:
-    """Which request was in which cell of its instance, and how much of the engine's time it took there.
+    """Finds which request was in which cell of its instance, and how much of the engine's time it took there.
 
     Args:
         instance, cell: The cells in which instances served, each (instance, cell) once, sorted by both.

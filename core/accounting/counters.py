@@ -56,14 +56,14 @@ class MeterTrace:
         return MeterTrace(*(getattr(self, name)[which] for name in MeterTrace.__slots__))
 
     def at(self, place: int) -> tuple[int, int]:
-        """When a reading was taken, and the counter."""
+        """Returns when a reading was taken (us), and the counter (uJ)."""
         return int(self.at_us[place]), int(self.energy_uj[place])
 
     def joined(self, later: MeterTrace) -> MeterTrace:
         return MeterTrace(*(np.concatenate([getattr(self, n), getattr(later, n)]) for n in MeterTrace.__slots__))
 
     def after(self, at_us: int, energy_uj: int) -> MeterTrace:
-        """With a reading in front that says nothing but what the counter stood at."""
+        """Returns the trace with a reading in front that says nothing but what the counter stood at."""
         first = (at_us, energy_uj, 0, 0, -1)
         return MeterTrace(*(np.array([value], dtype=np.int64) for value in first)).joined(self)
 
@@ -119,7 +119,7 @@ def plausible(trace: MeterTrace, most_w: float) -> Mask:
 
 
 def split(trace: MeterTrace, cell_s: float = 10.0, max_gap_s: float = 5.0) -> Slices:
-    """The energy between the first and the last reading by cell, kind and instance.
+    """Returns the energy between the first and the last reading by cell, kind and instance.
 
     - The delta between two readings goes to what the later one saw, since the counter has just recorded it.
     - A delta over more than `max_gap_s` is unattributed: what happened in between was not seen.
@@ -158,7 +158,8 @@ def split(trace: MeterTrace, cell_s: float = 10.0, max_gap_s: float = 5.0) -> Sl
 
 
 def counter_at(before: tuple[int, int], after: tuple[int, int], at_us: int) -> int:
-    """The counter in microjoules at a moment between two readings (at_us, energy_uj), as `split` interpolates it.
+    """Returns the counter in microjoules at a moment between two readings (at_us, energy_uj), as `split` interpolates
+    it.
 
     After a reset it counts from nothing.
     """
@@ -180,12 +181,13 @@ def _kinds(trace: MeterTrace) -> Ints:
 
 
 def _reached(delta_uj: Ints, passed_us: Ints, length_us: Ints) -> Ints:
-    """How much of a delta was counted when `passed_us` of `length_us` had passed: all of it at the end, exactly."""
+    """Returns how much of a delta, in uJ, was counted when `passed_us` of `length_us` had passed: exactly all at the
+    end."""
     return np.floor(delta_uj * (passed_us / length_us)).astype(np.int64)
 
 
 def _merged(pieces: Slices) -> Slices:
-    """One slice for each cell, kind and instance."""
+    """Merges pieces into one slice for each cell, kind and instance."""
     one = Groups.by(pieces.cell, pieces.kind, pieces.instance)
     return Slices(
         one.key(pieces.cell),

@@ -8,7 +8,7 @@ YEAR_S = 31_557_600.0  # 365.25 days
 def embodied_g(
     total_kg: float, reserved_s: float, lifespan_years: float, reserved: float = 1.0, of: float = 1.0
 ) -> float:
-    """SCI's M in grams.
+    """Returns SCI's M in grams.
 
     Args:
         total_kg: TE, emissions of making the hardware.

@@ -1,4 +1,4 @@
-"""What electricity costs and when: time of use in the site's own time zone, and a charge for the month's peak.
+"""Prices electricity: time of use in the site's own time zone, and a charge for the month's peak.
 
 Windows are local wall-clock times, as contracts write them: on the night on which clocks go back the repeated hour is
 charged twice at its local price, and the hour that is skipped in spring is not charged at all. Pure: the zone's rules
@@ -62,7 +62,7 @@ def month_s(zone: str, month: date) -> tuple[float, float]:
 
 
 def demand_charge(terms: TariffTerms, peak_w: float) -> float:
-    """The month's charge in the tariff's currency for a peak of this many watts at the site's meter."""
+    """Returns the month's charge in the tariff's currency for a peak of this many watts at the site's meter."""
     return terms.demand_per_kw * peak_w / 1_000.0
 
 

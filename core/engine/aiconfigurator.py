@@ -45,7 +45,7 @@ class AiconfiguratorMissing(AiconfiguratorError):
 
 
 class Latencies(Protocol):
-    """What we use of aiconfigurator's EngineHandle: iterations in milliseconds.
+    """The part of aiconfigurator's EngineHandle that is used here: iterations in milliseconds.
 
     A decoding sequence's context is isl + osl // 2 there.
     """
@@ -57,14 +57,15 @@ class Latencies(Protocol):
     def mixed_step_breakdown(
         self, ctx_tokens: int, gen_tokens: int, isl: int, osl: int
     ) -> tuple[float, float, float, float]:
-        """Whole, then: all but attention, prefill's attention at isl, decodes' attention at isl + osl // 2."""
+        """Returns the whole, then: all but attention, prefill's attention at isl, decodes' attention at isl +
+        osl // 2."""
         ...
 
 
 def import_profile(
     model: str, gpu: str, tp: int, backend: str = "vllm", version: str | None = None, shape: Path | None = None
 ) -> Profile:
-    """The profile of a configuration, as far as its KV cache goes.
+    """Returns the profile of a configuration, as far as its KV cache goes.
 
     Args:
         model: One of `MODELS`, or any model of ours with `shape`.
@@ -120,7 +121,7 @@ def _points(latencies: Latencies, instance: EngineModel, prefill: int, capacity:
 
 
 def _contexts(room: int) -> Sequence[int]:
-    """The grid's contexts that a sequence has room for, the last cut to the room."""
+    """Returns the grid's contexts that a sequence has room for, the last cut to the room."""
     if room < _CONTEXTS[0]:
         return ()
     return sorted({min(each, room) for each in _CONTEXTS})

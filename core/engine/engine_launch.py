@@ -1,4 +1,4 @@
-"""What a model card says of how its engine is started: the weights, and arguments and variables for vLLM.
+"""A model card's description of how its engine is started: the weights, and arguments and variables for vLLM.
 
 A card is written in the control plane and its words end up on command lines of other machines. So only what tunes an
 engine can be asked for here; what would run somebody's code or open a door (a chat template's file, custom code of a

@@ -69,7 +69,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What depends on (model, GPU, TP, engine) alone."""
+    """The figures that depend on (model, GPU, TP, engine) alone."""
 
     flop_per_token: float
     flop_per_row: float
@@ -122,7 +122,7 @@ def _constants(m: ModelParams, g: GpuParams, e: EngineParams, tp: int) -> Consta
 
 
 def _part(g: GpuParams, share: float) -> GpuParams:
-    """A share of a GPU, as if it were a smaller one."""
+    """Returns a share of a GPU, as if it were a smaller one."""
     if share == 1.0:
         return g
     names = ("peak_flops", "hbm_bw", "mem_gb", "tdp_w", "idle_w", "c_clk")
@@ -162,7 +162,7 @@ class EngineModel:
 
     @property
     def memory_bytes(self) -> float:
-        """What weights and KV cache may fill, over all GPUs: TP (0.9 mem - 2 GB)."""
+        """The bytes that weights and KV cache may fill, over all GPUs: TP (0.9 mem - 2 GB)."""
         return self.tp * self.share * (gpu(self.gpu).mem_gb * 1e9 * _MEMORY_SHARE - _MEMORY_RESERVE_BYTES)
 
     @property
@@ -176,12 +176,12 @@ class EngineModel:
 
     @property
     def constants(self) -> Constants:
-        """What the formulas take from model, GPU, TP and engine, for those who compile them."""
+        """The figures that the formulas take from model, GPU, TP and engine, for those who compile them."""
         return self._k
 
     @property
     def fits(self) -> bool:
-        """Whether the weights leave room for at least one block of KV cache."""
+        """True where the weights leave room for at least one block of KV cache."""
         return self.kv_capacity_tokens >= _KV_BLOCK_TOKENS
 
     def idle_gpu_watts(self, mhz: float) -> float:
@@ -195,7 +195,7 @@ class EngineModel:
     def iteration(
         self, mhz: float, prefills: Sequence[tuple[int, int]] = (), decodes: int = 0, context_tokens: float = 0.0
     ) -> Iteration:
-        """One iteration that prefills (new, already cached) tokens each and decodes `decodes` sequences.
+        """Computes one iteration that prefills (new, already cached) tokens each and decodes `decodes` sequences.
 
         Args:
             mhz: SM clock asked for.
@@ -221,7 +221,8 @@ class EngineModel:
         return self._run(mhz, self._work_of(totals))
 
     def watts_over(self, mhz: float, totals: Totals, t_s: float) -> float:
-        """Power of the instance when an iteration's work is spread over `t_s` seconds, as a clock has timed it.
+        """Returns the power, in W, of the instance when an iteration's work is spread over `t_s` seconds, as a clock
+        has timed it.
 
         What the work switches is the same as in `iteration`, what the clock draws goes by the time. At most the TDP.
         """
@@ -260,7 +261,8 @@ class EngineModel:
         return Iteration(t_s, total, min(watts, g.tdp_w), f, total * t_s)
 
     def _throttle(self, f: float, work: _Work) -> tuple[float, float, float]:
-        """The clock at which the GPU keeps its TDP, as its firmware finds it; with that clock's time and power."""
+        """Returns the clock at which the GPU keeps its TDP, as its firmware finds it; with that clock's time
+        and power."""
         low, high = self.gpu_params.f_min, f
         for _ in range(_THROTTLE_BISECTIONS):
             middle = (low + high) / 2.0
@@ -272,7 +274,8 @@ class EngineModel:
         return high, t_s, self._gpu_watts(high, work, t_s)
 
     def _time_s(self, f: float, work: _Work) -> float:
-        """t_iter = max(t_gpu, L launch) + host + seq rows; t_gpu = |t_c, t_m|_p + t_attn + t_kv + t_ar + layers."""
+        """Returns t_iter = max(t_gpu, L launch) + host + seq rows in seconds; t_gpu = |t_c, t_m|_p + t_attn + t_kv +
+        t_ar + layers."""
         k, g = self._k, self.gpu_params
         r = f / g.f_max
         compute = k.compute * r
@@ -290,7 +293,8 @@ class EngineModel:
         return max(t_gpu, k.launch_s) + k.host_s + k.seq_s * work.rows
 
     def _gpu_watts(self, f: float, work: _Work, t_s: float) -> float:
-        """P = idle + c_clk r v^2 + (v^2 e_flop FLOP + (e_byte0 + e_byte1 v^2) bytes) / t_iter / TP, of each GPU."""
+        """Returns each GPU's P = idle + c_clk r v^2 + (v^2 e_flop FLOP + (e_byte0 + e_byte1 v^2) bytes) / t_iter / TP,
+        in W."""
         g = self.gpu_params
         v2 = g.voltage(f) ** 2
         flop = work.flop_linear + work.flop_prefill_attention + work.flop_decode_attention

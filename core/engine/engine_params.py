@@ -55,11 +55,11 @@ class GpuParams:
     idle_clk_share: float = 0.5
 
     def clamp_mhz(self, mhz: float) -> float:
-        """The clock that the driver would set for `mhz`: the nearest one within the GPU's range."""
+        """Returns the clock that the driver would set for `mhz`: the nearest one within the GPU's range."""
         return min(max(mhz, self.f_min), self.f_max)
 
     def voltage(self, mhz: float) -> float:
-        """v(f), relative to the voltage at the top clock: v_min up to f_v, then linear to 1 at f_max."""
+        """Returns v(f), relative to the voltage at the top clock: v_min up to f_v, then linear to 1 at f_max."""
         if mhz <= self.f_v:
             return self.v_min
         return self.v_min + (1.0 - self.v_min) * (mhz - self.f_v) / (self.f_max - self.f_v)
@@ -126,15 +126,15 @@ def _named(field_name: str, table: Mapping[str, P], name: str) -> P:
 
 
 def gpu(name: str) -> GpuParams:
-    """Parameters of a GPU type. Raises UnknownConfiguration."""
+    """Returns the parameters of a GPU type. Raises UnknownConfiguration."""
     return _named("gpu", GPUS, name)
 
 
 def model(name: str) -> ModelParams:
-    """Parameters of a model. Raises UnknownConfiguration."""
+    """Returns the parameters of a model. Raises UnknownConfiguration."""
     return _named("model", MODELS, name)
 
 
 def engine(name: str) -> EngineParams:
-    """Parameters of an engine. Raises UnknownConfiguration."""
+    """Returns the parameters of an engine. Raises UnknownConfiguration."""
     return _named("engine", ENGINES, name)

@@ -56,7 +56,7 @@ def iterations(
     decodes: ArrayLike = 0,
     context_tokens: ArrayLike = 0,
 ) -> Iterations:
-    """Many iterations; the arguments are broadcast against each other.
+    """Computes many iterations; the arguments are broadcast against each other.
 
     Args:
         instances: One configuration, or several: they become the first axis of the answer.

@@ -21,7 +21,7 @@ class Totals:
 
     @classmethod
     def plain(cls, prefill_tokens: float, decodes: float, context_tokens: float) -> Totals:
-        """One prefill without cached tokens (0: none) beside decoding sequences."""
+        """Returns the totals of one prefill without cached tokens (0: none) beside decoding sequences."""
         pairs = prefill_tokens * prefill_tokens / 2.0
         return cls(prefill_tokens, 0.0, pairs, 1.0 if prefill_tokens else 0.0, decodes, context_tokens)
 
@@ -39,7 +39,7 @@ class Iteration:
 
 
 class IterationCosts(Protocol):
-    """What a steady state needs to know of an instance."""
+    """The part of an instance that a steady state needs to know."""
 
     @property
     def kv_capacity_tokens(self) -> float: ...

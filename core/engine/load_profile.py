@@ -38,7 +38,8 @@ class LoadProfile:
     source: Source = Source.MODELLED
 
     def at(self, load_rps: Floats) -> tuple[Floats, Floats, Floats]:
-        """TTFT, TPOT and watts of each clock (rows) under each load (columns); infinite where it cannot keep up."""
+        """Returns TTFT, TPOT and watts of each clock (rows) under each load (columns); infinite where it cannot keep
+        up."""
         shape = self.mhz.size, load_rps.size
         ttft_s, tpot_s, watts = np.empty(shape), np.empty(shape), np.empty(shape)
         for row, loads in enumerate(self.rps):
@@ -48,7 +49,8 @@ class LoadProfile:
         return ttft_s, tpot_s, watts
 
     def within(self, limits: Limits) -> Floats:
-        """The largest load of each clock that keeps TTFT and TPOT, on the lines; -1 where not even no load does."""
+        """Returns the largest load of each clock that keeps TTFT and TPOT, on the lines; -1 where not even no load
+        does."""
         most = self.rps[:, -1].copy()
         for values, limit in ((self.ttft_s, limits.ttft_s), (self.tpot_s, limits.tpot_s)):
             if limit is not None:
@@ -56,7 +58,7 @@ class LoadProfile:
         return most
 
     def up_to(self, most_rps: Floats) -> LoadProfile:
-        """The same with no load beyond `most_rps`, one for each clock."""
+        """Returns the same with no load beyond `most_rps`, one for each clock."""
         loads = np.minimum(self.rps, most_rps[:, None])
 
         def cut(values: Floats) -> Floats:
@@ -65,7 +67,7 @@ class LoadProfile:
         return replace(self, rps=loads, ttft_s=cut(self.ttft_s), tpot_s=cut(self.tpot_s), watts=cut(self.watts))
 
     def top(self) -> LoadProfile:
-        """Only the top clock: eq. 1 simplified (DynamoLLM IV-B)."""
+        """Returns the profile with the top clock only: eq. 1 simplified (DynamoLLM IV-B)."""
         last = slice(-1, None)
         return LoadProfile(
             self.mhz[last], self.rps[last], self.ttft_s[last], self.tpot_s[last], self.watts[last], self.source
@@ -77,7 +79,7 @@ class LoadProfile:
 
 
 def _crossing(x: Floats, y: Floats, limit: float) -> float:
-    """The first x at which the lines through (x, y) rise above `limit`."""
+    """Returns the first x at which the lines through (x, y) rise above `limit`."""
     over = np.flatnonzero(y > limit)
     if not over.size:
         return float(x[-1])
@@ -89,7 +91,7 @@ def _crossing(x: Floats, y: Floats, limit: float) -> float:
 
 
 def clocks(gpu: GpuParams, step_mhz: float = CLOCK_STEP_MHZ, lowest_mhz: float = LOWEST_MHZ) -> Floats:
-    """The clocks that are profiled: from the lowest, in steps, and the top one."""
+    """Returns the clocks that are profiled, (clocks,): from the lowest, in steps, and the top one."""
     found: Floats = np.unique(np.append(np.arange(max(lowest_mhz, gpu.f_min), gpu.f_max, step_mhz), gpu.f_max))
     return found
 
@@ -104,11 +106,11 @@ def modelled(
     context_tokens: float | None = None,
     spare_deviations: float = 0.0,
 ) -> LoadProfile | None:
-    """From the engine model, all clocks and levels at once; None when not even one such request fits its KV cache.
+    """Makes a profile from the engine model; None when not even one such request fits its KV cache.
 
     Args:
         chunk_tokens: TTFT is that of an iteration filled with so many prompt tokens, others' among them, instead of
-            one with the request's own: what the unlucky ones see.
+            one with the request's own: the worst case.
         context_tokens: Of a running sequence, on the mean; None: as if all answers were equally long.
         spare_deviations: Of the batch, for which the KV cache is to have room as well (`steady_state.max_rps`).
     """
@@ -137,7 +139,8 @@ def modelled(
 def servable(
     worker: EngineModel, prompt_tokens: float, output_tokens: float, context_tokens: float | None = None
 ) -> LoadProfile | None:
-    """`modelled` at the profiled clocks, each up to the load at which the KV cache has room at 99 of 100 moments."""
+    """Makes `modelled` at the profiled clocks, each up to the load at which the KV cache has room at 99 of 100
+    moments."""
     return modelled(
         worker,
         prompt_tokens,
@@ -156,7 +159,7 @@ def from_costs(
     levels: int = LEVELS,
     source: Source = Source.INTERPOLATED,
 ) -> LoadProfile | None:
-    """The same from anything that knows what an iteration costs, as a measured profile does."""
+    """Makes a profile from anything that knows what an iteration costs, as a measured profile does."""
     batch = _batches(costs, prompt_tokens, output_tokens, levels)
     if batch is None:
         return None

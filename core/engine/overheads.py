@@ -1,4 +1,4 @@
-"""What changing a fleet costs in time: new instances, other TP degrees, other clocks. Published figures, as values.
+"""The times that changes of a fleet take: new instances, other TP degrees, other clocks. Published figures, as values.
 
 Sources: DynamoLLM (HPCA 2025), tables V and VI, sections III-C and IV-C; throttLL'eM (HPCA 2025), end of section IV.
 Each can be replaced by one's own measurement.
@@ -80,7 +80,7 @@ def weight_bytes(model_name: str) -> float:
 def cold_start_s(
     overheads: Overheads, *, warm: bool = True, weights_cached: bool = True, model_name: str | None = None
 ) -> float:
-    """From the decision to the first request that a new instance takes.
+    """Returns the seconds from the decision to the first request that a new instance takes.
 
     Args:
         warm: A server stands ready, its environment up (DynamoLLM IV-C starts them ahead of need): no machine to
@@ -95,18 +95,21 @@ def cold_start_s(
 
 
 def wake_s(overheads: Overheads, level: int, model_name: str, tp: int) -> float:
-    """From the call to the first iteration of an engine asleep at `level` (1 or 2). Raises UnknownConfiguration."""
+    """Returns the seconds from the call to the first iteration of an engine asleep at `level`.
+
+    Raises UnknownConfiguration.
+    """
     steps = overheads.sleep
     return steps.wake_s[level - 1] + weight_bytes(model_name) / tp / steps.bytes_per_s[level - 1]
 
 
 def fall_asleep_s(overheads: Overheads, level: int, model_name: str, tp: int) -> float:
-    """From the end of its last iteration until an engine sleeps. Raises UnknownConfiguration."""
+    """Returns the seconds from the end of its last iteration until an engine sleeps. Raises UnknownConfiguration."""
     return weight_bytes(model_name) / tp / overheads.sleep.bytes_per_s[0] if level == 1 else 0.0
 
 
 def clock_switch_s(overheads: Overheads, gpu_name: str, tp: int) -> float:
-    """From asking for a clock until all GPUs of an instance run at it.
+    """Returns the seconds from asking for a clock until all GPUs of an instance run at it.
 
     The published whole contains the calls; with many GPUs the calls, made one after another, may take longer than it.
     """
@@ -137,7 +140,7 @@ TABLE_VI: Mapping[tuple[Layout, Layout], int] = MappingProxyType(
 
 
 def reshard_units(source: Sequence[int], target: Sequence[int]) -> float:
-    """Time to bring the weights where `target` needs them, in T.
+    """Returns the time to bring the weights where `target` needs them, in T.
 
     From table VI where it has the cell. Elsewhere what the neediest GPU lacks, sent by one other: a GPU of TP n holds
     1/n of the weights, and the shares are cut so that one lies inside the other (IV-C, figure 5). That is never
@@ -154,7 +157,7 @@ def reshard_units(source: Sequence[int], target: Sequence[int]) -> float:
 
 
 def neediest_units(have: Layout, want: Layout) -> float:
-    """What the neediest GPU of a layout lacks, in T."""
+    """Returns what the neediest GPU of a layout lacks of the weights, in T."""
     held = 1.0 / max(have) if sum(have) >= sum(want) else 0.0  # a GPU that joins holds nothing
     return _EIGHTH * max(0.0, 1.0 / min(want) - held)
 
@@ -162,7 +165,7 @@ def neediest_units(have: Layout, want: Layout) -> float:
 def reshard_s(
     source: Sequence[int], target: Sequence[int], weight_bytes: float, link_bytes_per_s: float = 300e9
 ) -> float:
-    """Seconds that the weights are under way, T = bytes / 8 / link. Synchronisation is not in it."""
+    """Returns the seconds that the weights are under way, T = bytes / 8 / link. Synchronisation is not in it."""
     return reshard_units(source, target) * weight_bytes / _EIGHTH / link_bytes_per_s
 
 
@@ -179,7 +182,7 @@ class Transition:
 def transition(
     model_name: str, gpu_name: str, source: Sequence[int], target: Sequence[int], overheads: Overheads
 ) -> Transition:
-    """What a re-shard does to those who serve meanwhile (DynamoLLM IV-C).
+    """Computes how a re-shard affects the instances that serve meanwhile (DynamoLLM IV-C).
 
     From a smaller to a larger TP no GPU holds more than before: full throughput. The other way GPUs take up weights
     while the old instance serves, which leaves less room for its KV cache. While the engine synchronises, the old

@@ -43,7 +43,7 @@ class Prediction:
 
 
 class Scale(NamedTuple):
-    """What a profile measured over what the closed form says, at a clock."""
+    """The ratios of a profile's measurements to the closed form's figures, at a clock."""
 
     time: float
     power: float
@@ -59,7 +59,7 @@ class _TimeEnergy:
         return self.energy_j / self.t_s
 
     def to(self, other: _TimeEnergy, share: float) -> _TimeEnergy:
-        """The point at `share` of the straight way to another."""
+        """Returns the point at `share` of the straight way to another."""
         return _TimeEnergy(
             self.t_s + share * (other.t_s - self.t_s), self.energy_j + share * (other.energy_j - self.energy_j)
         )
@@ -82,7 +82,7 @@ class _Curve:
     miss: tuple[float, float]  # in time and in power: the largest relative distance of a point from the line, or spread
 
     def at(self, context: float) -> _TimeEnergy:
-        """On the line; beyond its ends, the nearer end."""
+        """Returns the value on the line at a context in tokens; beyond its ends, that of the nearer end."""
         if self.high <= self.low:
             return self.at_low
         share = (context - self.low) / (self.high - self.low)
@@ -90,7 +90,7 @@ class _Curve:
 
 
 def _curve(points: Sequence[Point], power: Sequence[float]) -> _Curve:
-    """Through points of one clock, prefill and batch, with the watts of each."""
+    """Makes the curve through points of one clock, prefill and batch, with the watts of each."""
     each = [point.context_tokens / max(1, point.batch) for point in points]
     t_s = [point.t_s for point in points]
     energy_j = [t * watts for t, watts in zip(t_s, power, strict=True)]
@@ -122,7 +122,7 @@ class _Hull:
     disjoint: bool  # the curves have no context in common: `low` is the nearest thing to one
 
     def measured(self, each: float) -> _TimeEnergy:
-        """Log-interpolation at both ends of the contexts, a straight line between them."""
+        """Interpolates logarithmically at both ends of the contexts, and along a straight line between them."""
         if len(self.corners) == 1:
             return self.corners[0][0].at(each)
         if self.high <= self.low:
@@ -137,13 +137,14 @@ class _Hull:
         )
 
     def misses(self) -> tuple[float, float]:
-        """How far the lines' own points and their repeats lie from them: shares of time and of power."""
+        """Returns the distance of the lines' own points and their repeats from them: shares of time and of power."""
         time, power = (max(curve.miss[n] for curve, _ in self.corners) for n in (0, 1))
         return time, power
 
 
 def _between(levels: Sequence[float], value: float) -> tuple[tuple[float, float], ...]:
-    """The levels around a value of their range, each with its weight in logarithms; one, where the value is a level.
+    """Returns the levels around a value of their range, each with its weight in logarithms; one, where the value is a
+    level.
 
     A level of 0 has no logarithm: nothing lies between it and the next.
     """
@@ -156,7 +157,7 @@ def _between(levels: Sequence[float], value: float) -> tuple[tuple[float, float]
 
 
 def _nearest(levels: Sequence[float], value: float) -> float:
-    """The value itself inside the levels' range, else the nearest level."""
+    """Returns the value itself inside the levels' range, else the nearest level."""
     positive = [level for level in levels if level > 0.0]
     if value in levels or (positive and positive[0] <= value <= positive[-1]):
         return value
@@ -191,14 +192,17 @@ class ProfiledEngine:
     def iteration(
         self, mhz: float, prefills: Sequence[tuple[int, int]] = (), decodes: int = 0, context_tokens: float = 0.0
     ) -> Prediction:
-        """As `EngineModel.iteration`. Several prefills, or one with cached tokens, are outside every profile."""
+        """Predicts as `EngineModel.iteration` does.
+
+        Several prefills, or one with cached tokens, are outside every profile.
+        """
         new = float(sum(tokens for tokens, _ in prefills))
         cached = float(sum(context for _, context in prefills))
         pairs = sum(tokens * (context + tokens / 2.0) for tokens, context in prefills)
         return self.predict(mhz, Totals(new, cached, pairs, len(prefills), decodes, context_tokens))
 
     def iteration_of(self, mhz: float, totals: Totals) -> Iteration:
-        """As `EngineModel.iteration_of`."""
+        """Predicts as `EngineModel.iteration_of` does."""
         return self.predict(mhz, totals).iteration
 
     def steady_state(self, rps: float, prompt_tokens: float, output_tokens: float, mhz: float) -> SteadyState:
@@ -212,7 +216,7 @@ class ProfiledEngine:
         return max_rps(self, prompt_tokens, output_tokens, mhz, limits, spare_deviations)
 
     def scale(self, mhz: float) -> Scale:
-        """Profile over closed form, the median of the points of a clock, for who computes with the scaled closed form.
+        """Returns profile over closed form, the median of a clock's points, for users of the scaled closed form.
 
         Between measured clocks interpolated in logarithms, beyond them the nearest one's.
         """
@@ -235,7 +239,7 @@ class ProfiledEngine:
         return self.model.watts_over(point.mhz, _totals(point), point.t_s)
 
     def predict(self, mhz: float, totals: Totals) -> Prediction:
-        """Of an iteration given in totals. Raises ValueError when there is nothing to do."""
+        """Predicts an iteration given in totals. Raises ValueError when there is nothing to do."""
         mhz = self.model.gpu_params.clamp_mhz(mhz)
         modelled = self.model.iteration_of(mhz, totals)
         new, decodes = totals.new_tokens, totals.decodes
@@ -263,13 +267,13 @@ class ProfiledEngine:
         return Prediction(answer, modelled_margins(self.profile.gpu), Source.MODELLED)
 
     def _source(self, measured: bool) -> Source:
-        """Of an answer inside the hull: on a measured place, or between such."""
+        """Returns the source of an answer inside the hull: on a measured place, or between such."""
         if self.profile.source is not Source.MEASURED:
             return self.profile.source
         return Source.MEASURED if measured else Source.INTERPOLATED
 
     def _margins(self, hull: _Hull, source: Source) -> Margins:
-        """Of a measured line: how far its own points lie from it. Between lines: at least what interpolation misses.
+        """Returns how far a measured line's points lie from it; between lines, at least what interpolation misses.
 
         What others measured on their machines, and power that nobody measured, is trusted no more than the closed form.
         """
@@ -284,7 +288,7 @@ class ProfiledEngine:
         return Margins(max(time, floor.time), max(power, floor.power), max(time, power, floor.clock))
 
     def _around(self, new: float, mhz: float, decodes: float) -> _Hull:
-        """The nearest place of the hull, and the measured combinations around it, each with its weight."""
+        """Returns the nearest place of the hull, and the measured combinations around it, each with its weight."""
         size = _nearest(self._prefills, new)
         # Two prefill sizes may be measured at other clocks and batches: only what both have can be interpolated.
         sizes = [level for level, _ in _between(self._prefills, size)]
@@ -300,7 +304,7 @@ class ProfiledEngine:
         return _Hull(place, tuple(corners), low, max(low, high), disjoint=high < low)
 
     def _scale(self, hull: _Hull, each: float) -> _TimeEnergy:
-        """Measured over modelled at the nearest place of the hull."""
+        """Returns measured over modelled at the nearest place of the hull."""
         size, mhz, batch = hull.place
         one = self.model.iteration_of(mhz, Totals.plain(size, batch, batch * each))
         return hull.measured(each).over(_TimeEnergy(one.t_s, one.energy_j))

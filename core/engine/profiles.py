@@ -50,7 +50,7 @@ _POSITIVE = ("tp", "mhz", "t_s", "watts", "energy_j", "iterations")
 
 @dataclass(frozen=True, slots=True)
 class Margins:
-    """How far a prediction may be off, as a share; `clock` is for choosing among clocks by predicted energy."""
+    """The shares by which a prediction may be off; `clock` is for choosing among clocks by predicted energy."""
 
     time: float
     power: float
@@ -58,7 +58,10 @@ class Margins:
 
 
 def modelled_margins(gpu: str) -> Margins:
-    """Of the closed form, until a node has been profiled. H100 clock scaling rests on one paper's tables."""
+    """Returns the margins of the closed form, until a node has been profiled.
+
+    H100 clock scaling rests on one paper's tables.
+    """
     return Margins(time=0.10, power=0.10, clock=0.30 if gpu.startswith("H100") else 0.10)
 
 
@@ -73,7 +76,7 @@ class ProfileError(ValueError):
 
 
 class Shape(NamedTuple):
-    """What was run, whatever it took."""
+    """The work of a run, whatever it took."""
 
     prefill_tokens: int
     mhz: float
@@ -123,11 +126,11 @@ class Profile:
 
     @property
     def metered(self) -> bool:
-        """Whether its power is known (then of every point)."""
+        """True where its power is known (then of every point)."""
         return self.points[0].watts is not None
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Its points as rows of COLUMNS; `profiles_of` makes the same profile of them."""
+        """Yields its points as rows of COLUMNS; `profiles_of` makes the same profile of them."""
         for point in self.points:
             yield {name: getattr(point if hasattr(point, name) else self, name) for name in COLUMNS}
 
@@ -138,7 +141,7 @@ def load_profiles(path: Path) -> tuple[Profile, ...]:
 
 
 def read_rows(path: Path) -> Iterable[Mapping[str, Any]]:
-    """Rows of a .csv or .json file (a list of objects).
+    """Reads the rows of a .csv or .json file (a list of objects).
 
     Rows are numbered from 1, the header of a CSV not counted. Raises ProfileError; OSError when it cannot be read.
     """
@@ -174,7 +177,7 @@ def write_profile(path: Path, *profiles: Profile) -> None:
 
 @dataclass(slots=True)
 class _Found:
-    """What was read of one configuration so far."""
+    """The points read of one configuration so far."""
 
     source: Source
     origin: str
@@ -216,7 +219,7 @@ def profiles_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Profile, ...]:
 
 
 def read_shape(number: int, row: Mapping[str, Any], key: tuple[str, str, int, str]) -> Shape:
-    """What a row says that was run on a configuration, checked. Raises ProfileError."""
+    """Reads the work that a row says was run on a configuration, and checks it. Raises ProfileError."""
     values = {name: read_number(number, row, name) for name in ("mhz", "prefill_tokens", "batch", "context_tokens")}
     if key[1] != UNCATALOGUED:
         _check_clock(number, values["mhz"], key)
@@ -238,12 +241,12 @@ def _check_clock(number: int, mhz: float, key: tuple[str, str, int, str]) -> Non
 
 
 def given(row: Mapping[str, Any], name: str) -> bool:
-    """Whether a row says anything of it."""
+    """Says whether a row has a value for it."""
     return row.get(name) not in (None, "")
 
 
 def _source(number: int, row: Mapping[str, Any]) -> Source:
-    """Measured or published; what is interpolated or modelled is no measurement."""
+    """Reads the source, measured or published; what is interpolated or modelled is no measurement."""
     value = str(row.get("source") or Source.MEASURED).strip()
     if value not in (Source.MEASURED, Source.PUBLISHED):
         raise ProfileError(number, "source", f"'{value}' is neither measured nor published")
@@ -251,7 +254,7 @@ def _source(number: int, row: Mapping[str, Any]) -> Source:
 
 
 def read_name(number: int, row: Mapping[str, Any], name: str) -> str:
-    """A text of a row. Raises ProfileError."""
+    """Reads a text of a row. Raises ProfileError."""
     value = row.get(name)
     if not isinstance(value, str) or not value.strip():
         raise ProfileError(number, name, "missing")
@@ -259,7 +262,7 @@ def read_name(number: int, row: Mapping[str, Any], name: str) -> str:
 
 
 def read_number(number: int, row: Mapping[str, Any], name: str, most: float = _MOST) -> float:
-    """A number of a row, finite and not negative, above 0 and whole where it must be. Raises ProfileError."""
+    """Reads a number of a row, finite and not negative, above 0 and whole where it must be. Raises ProfileError."""
     value = row.get(name)
     if value is None or value == "":
         raise ProfileError(number, name, "missing")

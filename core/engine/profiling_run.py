@@ -127,7 +127,7 @@ def _point(shape: Shape, repeats: Sequence[_Repeat], outliers: list[Outlier]) ->
 
 
 def _fold(name: str, values: Sequence[tuple[int, float]], outliers: list[Outlier]) -> tuple[float, float | None]:
-    """The median and the relative MAD; what lies far from the median is told to `outliers`."""
+    """Returns the median and the relative MAD; what lies far from the median goes to `outliers`."""
     middle = median(value for _, value in values)
     if len(values) == 1:
         return middle, None

@@ -43,14 +43,14 @@ class BatchPoint:
     busy_w: float
 
     def rps(self, batch: float, output_tokens: float) -> float:
-        """Little's law: the rate that keeps `batch` sequences in flight."""
+        """Returns the rate that keeps `batch` sequences in flight, by Little's law."""
         return batch / (self.ttft_s + output_tokens * self.tpot_s)
 
 
 def steady_state(
     costs: IterationCosts, rps: float, prompt_tokens: float, output_tokens: float, mhz: float
 ) -> SteadyState:
-    """The instance under `rps` requests a second of the given lengths, each (prompt, output).
+    """Computes the instance under `rps` requests a second of the given lengths, each (prompt, output).
 
     Below B = 1 the instance idles the rest of the time. A rate beyond the batch that KV cache and engine allow is not
     stable.
@@ -84,7 +84,8 @@ def max_rps(
     limits: Limits,
     spare_deviations: float = 0.0,
 ) -> float:
-    """The largest stable rate at which the mean latencies keep `limits`; 0 when even a lone request breaks them.
+    """Returns the largest stable rate at which the mean latencies keep `limits`; 0 when even a lone request breaks
+    them.
 
     Latencies and rate both rise with the batch, so the largest batch within the limits gives the largest rate.
     Under Poisson arrivals the batch varies about its mean B like a Poisson number (M/G/inf): with `spare_deviations`
@@ -110,7 +111,7 @@ def max_rps(
 def largest_batch(
     costs: IterationCosts, prompt_tokens: float, output_tokens: float, context_tokens: float | None = None
 ) -> float:
-    """Sequences that KV cache (at their mean context) and engine allow; 0 when not even one fits whole.
+    """Returns the sequences that KV cache (at their mean context) and engine allow; 0 when not even one fits whole.
 
     `context_tokens`: of a running sequence, on the mean; None: as if all answers were equally long.
     """
@@ -140,7 +141,7 @@ def batch_point(
 
 
 def _bisect(low: float, high: float, holds: Callable[[float], bool]) -> float:
-    """The largest value in [low, high] for which `holds`, given that it holds at `low` and is monotone."""
+    """Returns the largest value in [low, high] for which `holds`, given that it holds at `low` and is monotone."""
     for _ in range(_BATCH_BISECTIONS):
         middle = (low + high) / 2.0
         low, high = (middle, high) if holds(middle) else (low, middle)

@@ -1,4 +1,4 @@
-"""What iterations of a configuration take at a clock, tabled as they are asked for: the router's arithmetic.
+"""Tables the costs of a configuration's iterations at a clock, as they are asked for: the router's arithmetic.
 
 Contexts are taken as typical (`TYPICAL_CONTEXT_TOKENS`): the tables would otherwise not be finite. Energy is at the
 GPUs, in joules.
@@ -32,7 +32,7 @@ class StepTable:
         self.prefill_s_per_token = model.iteration(mhz, ((2048, 0),)).t_s / 2048.0
 
     def decode(self, batch: int) -> tuple[float, float]:
-        """Time and energy of an iteration that decodes `batch` sequences (1 or more)."""
+        """Returns the time and energy of an iteration that decodes `batch` sequences (1 or more)."""
         known = self._decode[batch]
         if known is None:
             result = self._model.iteration(self._mhz, (), batch, batch * TYPICAL_CONTEXT_TOKENS)
@@ -40,7 +40,8 @@ class StepTable:
         return known
 
     def prefill(self, prompt_tokens: int, batch_bits: int) -> tuple[float, float]:
-        """Time of the iteration with the prompt in it, and what it costs more than the others' sequences alone.
+        """Returns the time of the iteration with the prompt in it, and what it costs more than the others' sequences
+        alone.
 
         Args:
             prompt_tokens: As `round_up` gives it.
@@ -57,13 +58,13 @@ class StepTable:
 
 
 def round_up(tokens: int) -> int:
-    """The next length with at most five significant bits: at most 1/16 longer, and few enough to table."""
+    """Returns the next length with at most five significant bits: at most 1/16 longer, and few enough to table."""
     shift = max(0, tokens.bit_length() - 5)
     return max(1, -(-tokens >> shift) << shift)
 
 
 def step_table(model: str, gpu: str, tp: int, engine: str, mhz: float) -> StepTable | None:
-    """The table at the nearest step of the clock; None: the engine model does not know the configuration."""
+    """Returns the table at the nearest step of the clock; None: the engine model does not know the configuration."""
     return _table(model, gpu, tp, engine, round(mhz / CLOCK_STEP_MHZ))
 
 

@@ -1,1 +1,1 @@
-"""What a controller's step is given, for every world, and how it is recorded."""
+"""The values that a controller's step is given, for every world, and their recording."""

@@ -1,4 +1,4 @@
-"""What a mode does with requests of given lengths at its top clock: what slow loops plan with."""
+"""Computes what a mode does with requests of given lengths at its top clock: slow loops plan with that."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Lengths:
 
 
 def together(parts: Sequence[tuple[float, Lengths]]) -> Lengths:
-    """Of requests of several lengths that come at these rates (1/s), not all of them 0."""
+    """Returns the mean lengths of requests that come at these rates (1/s), not all of them 0."""
     rate = sum(rps for rps, _ in parts)
     output = sum(rps * own.output_tokens for rps, own in parts)
     running = sum(rps * own.output_tokens * own.running_tokens for rps, own in parts)
@@ -44,7 +44,8 @@ def together(parts: Sequence[tuple[float, Lengths]]) -> Lengths:
 
 
 def mean_context(requests: Floats, prompt: Floats, output: Floats) -> float | None:
-    """Mean context of a running request, from cells' requests and their tokens in all; None: there are none.
+    """Returns the mean context of a running request, from cells' requests and their tokens in all; None: there are
+    none.
 
     Long answers run longer, so that it is more than a mean request's prompt and half its answer.
     """
@@ -56,7 +57,8 @@ def mean_context(requests: Floats, prompt: Floats, output: Floats) -> float | No
 
 @lru_cache(maxsize=65_536)
 def mode_profile(model: str, engine: str, mode: Mode, lengths: Lengths, limits: Limits) -> ModeProfile:
-    """What an instance carries within `limits` with room for bursts, and its power and latencies then.
+    """Computes the rate that an instance carries within `limits` with room for bursts, and its power and latencies
+    then.
 
     A rate of 0 with the idle power: it can keep the limits at no load.
 

@@ -1,4 +1,4 @@
-"""What a controller was told and what it answered, as JSON that becomes the same values again.
+"""Records what a controller was given and what it answered, as JSON that becomes the same values again.
 
 `recall(record(x)) == x` for all that crosses a controller's border: dataclasses and enums of the core, mappings with
 any keys, tuples, sets, NumPy arrays, and numbers that JSON does not have. Only types of `core` come back.
@@ -63,7 +63,7 @@ def record(value: Any) -> Any:
         }
     if isinstance(value, np.generic):
         return record(value.item())
-    raise TypeError(f"{type(value).__name__} is no value that a controller is told")
+    raise TypeError(f"{type(value).__name__} is no value that a controller is given")
 
 
 def recall(stored: Any) -> Any:
@@ -95,7 +95,7 @@ def recall(stored: Any) -> Any:
 
 
 def named(name: str) -> Any:
-    """What `module:qualified name` names in the core. Raises RecordingError."""
+    """Returns what `module:qualified name` names in the core. Raises RecordingError."""
     module, _, path = name.partition(":")
     if module.startswith(_HOME_0_1_0):
         old = module.removeprefix(_HOME_0_1_0)

@@ -33,7 +33,7 @@ class RequestClass:
 
 
 def request_classes(factor: float = PUBLISHED_FACTOR) -> tuple[RequestClass, ...]:
-    """SS, SM, SL, MS ... LL, smallest first: the order in which load is handed on to the next larger class.
+    """Returns SS, SM, SL, MS ... LL, smallest first: the order in which load is handed on to the next larger class.
 
     Args:
         factor: Limits are that many times the latency of a request by itself; one of `FACTORS`, or any above 1.
@@ -57,7 +57,8 @@ def request_classes(factor: float = PUBLISHED_FACTOR) -> tuple[RequestClass, ...
 
 
 def strictest(present: Iterable[Limits]) -> Limits:
-    """What the configuration of a pool is to keep: of each limit the tightest of those that share it now.
+    """Returns the limits that the configuration of a pool is to keep: of each limit the tightest of those that share it
+    now.
 
     Requests keep their own deadlines; this is for the TP degrees and clocks that all of them run at (III-B, end).
     E2E is not among them: it goes with a request's length.

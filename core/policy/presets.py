@@ -121,7 +121,7 @@ class Knobs:
     )
 
     def period_s(self, loop: Loop, default_s: float) -> float:
-        """How often a loop of this policy runs."""
+        """Returns the period, in s, at which a loop of this policy runs."""
         own = {Loop.SCALE: self.scale_period_s, Loop.SHARD: self.shard_period_s, Loop.CLOCK: self.clock_period_s}
         return own.get(loop) or default_s
 
@@ -197,7 +197,7 @@ PRESETS: Mapping[str, Knobs] = types.MappingProxyType(
 
 
 def knobs(name: str, overrides: Mapping[str, Any] | None = None) -> Knobs:
-    """A preset with some knobs set otherwise.
+    """Returns a preset with some knobs set otherwise.
 
     Raises:
         ValueError: An unknown name or knob, or a value that it cannot have; the text names it and what would do.
@@ -218,7 +218,7 @@ def knobs(name: str, overrides: Mapping[str, Any] | None = None) -> Knobs:
 
 
 def documented() -> dict[str, str]:
-    """What each knob is for, with its choices."""
+    """Returns what each knob is for, with its choices."""
     found = {}
     for item in fields(Knobs):
         choices = " | ".join(item.metadata["choices"])
@@ -227,7 +227,7 @@ def documented() -> dict[str, str]:
 
 
 def parse(key: str, text: str) -> Any:
-    """The value that a text means for a knob, as on a command line; `none` for what settings have.
+    """Returns the value that a text means for a knob, as on a command line; `none` for what settings have.
 
     Raises:
         ValueError: An unknown knob, or no value of its kind.
@@ -252,7 +252,7 @@ def parse(key: str, text: str) -> Any:
 
 
 def _weights(key: str, text: str) -> dict[str, float]:
-    """`acme:2,birch:1`."""
+    """Reads weights such as `acme:2,birch:1`."""
     try:
         return {name.strip(): float(weight) for name, weight in (part.rsplit(":", 1) for part in text.split(","))}
     except ValueError:
@@ -299,7 +299,7 @@ def _check_range(key: str, value: float, rules: Mapping[str, Any]) -> None:
 
 
 def _check_together(found: Knobs) -> None:
-    """Knobs that contradict each other."""
+    """Refuses knobs that contradict each other."""
     if found.carbon == "off" and not found.partition:
         raise ValueError(f"carbon=off keeps one partition: name it, for example partition={WHOLE}")
     if found.carbon == "freesh" and found.scale in ("dynamo", "throttle", "placement", "right_size"):

@@ -1,4 +1,4 @@
-"""Which request class a request belongs to, by its prompt and (predicted or true) output length."""
+"""Finds the request class that a request belongs to, by its prompt and (predicted or true) output length."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ClassBounds(Protocol):
 
 
 def classify(classes: Sequence[ClassBounds], prompt_tokens: int, output_tokens: int) -> str:
-    """Name of the class that contains both lengths.
+    """Returns the name of the class that contains both lengths.
 
     When none does (bounds that leave gaps), the smallest class whose upper bounds hold takes the request, and when it
     is longer than every class, the largest. Raises ValueError when there is no class at all.
@@ -71,14 +71,14 @@ class ClassGrid:
         ]
 
     def name(self, prompt_tokens: int, output_tokens: int) -> str:
-        """What `classify` says of these lengths."""
+        """Returns what `classify` says of these lengths."""
         return self._names[bisect_right(self._inputs, prompt_tokens)][bisect_right(self._outputs, output_tokens)]
 
     def has_border(self, low: int, high: int) -> bool:
-        """Whether prompts of `low` and of `high` tokens lie on different sides of a border between classes."""
+        """Says whether prompts of `low` and of `high` tokens lie on different sides of a border between classes."""
         return bisect_right(self._inputs, low) != bisect_right(self._inputs, high)
 
 
 def _borders(bounds: Iterable[tuple[int, int | None]]) -> list[int]:
-    """Lengths at which a class begins or ends; where all begin is none."""
+    """Returns the lengths at which a class begins or ends; where all begin is none."""
     return sorted({length for pair in bounds for length in pair if length})

@@ -1,4 +1,4 @@
-"""How good forecasts are: a back-test with rolling origin (Hyndman and Athanasopoulos, Forecasting, 5.10).
+"""Scores forecasts by a back-test with rolling origin (Hyndman and Athanasopoulos, Forecasting, 5.10).
 
 From each origin a model forecasts the coming steps with what was known then, and no more; the errors of all origins
 together are its score. All models are scored on the same steps. `mape` is the mean absolute percentage error of the
@@ -31,13 +31,13 @@ class Score:
 
 
 def pinball(truth: Floats, forecast: Floats, quantile: float) -> float:
-    """Mean pinball loss, in the unit of the values."""
+    """Returns the mean pinball loss of (n,) forecasts, in the unit of the values."""
     error = truth - forecast
     return float(np.mean(np.maximum(quantile * error, (quantile - 1.0) * error)))
 
 
 def mape(truth: Floats, forecast: Floats) -> float | None:
-    """Mean absolute error as a share of the truth, where that is not 0."""
+    """Returns the mean absolute error of (n,) forecasts as a share of the truth, where that is not 0."""
     counted = truth != 0.0
     if not counted.any():
         return None
@@ -45,7 +45,8 @@ def mape(truth: Floats, forecast: Floats) -> float | None:
 
 
 def rolling_origins(size: int, steps: int, count: int, least: int) -> tuple[int, ...]:
-    """At most `count` origins, evenly spread over the later half, with `least` steps before and `steps` after each.
+    """Chooses at most `count` origins, evenly spread over the later half, with `least` steps before and `steps` after
+    each.
 
     An origin is the number of steps known: the first that is forecast has it as its index.
     """
@@ -56,7 +57,7 @@ def rolling_origins(size: int, steps: int, count: int, least: int) -> tuple[int,
 
 
 def truths(history: History, origins: Sequence[int], steps: int) -> Floats:
-    """What came after each origin: a row each."""
+    """Returns the values that came after each origin, (origins, steps)."""
     return np.stack([history.values[at : at + steps] for at in origins])
 
 
@@ -68,7 +69,7 @@ def back_test(
     quantile: float,
     given: Mapping[str, Floats] | None = None,
 ) -> tuple[Score, ...]:
-    """The scores of `models`, least loss first; those that could not forecast every step scored are left out.
+    """Returns the scores of `models`, least loss first; those that could not forecast every step scored are left out.
 
     Args:
         given: Forecasts that others made, a row for each origin, NaN where there is none; a provider's own. Where they

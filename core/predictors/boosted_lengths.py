@@ -49,7 +49,8 @@ MIN_RECORDS = 512
 
 
 def record_of(prompt_tokens: int, features: RequestFeatures) -> list[float]:
-    """A row of features in the order of FEATURES, with Unix time and tenant id where `hour` and `tenant` stand."""
+    """Returns a row of features in the order of FEATURES, with Unix time and tenant id where `hour` and
+    `tenant` stand."""
     f = features
     role = UNKNOWN if f.last_role is None else _ROLES.get(f.last_role, _OTHER_ROLE)
     # float(True) is 1.0: flags and sizes alike are -1 where they are not known.
@@ -76,7 +77,7 @@ def record_of(prompt_tokens: int, features: RequestFeatures) -> list[float]:
 
 
 def hour_of(at_s: float) -> float:
-    """Hour of the day, UTC, 0 to 24."""
+    """Returns the hour of the day, UTC, 0 to 24."""
     return at_s % _DAY_S / 3600.0
 
 
@@ -100,14 +101,14 @@ class LengthTrees:
     trained_on: int
 
     def tokens(self, record: Sequence[float]) -> float:
-        """Output tokens to expect of a record as `record_of` gives it."""
+        """Returns the output tokens to expect of a record as `record_of` gives it."""
         row = list(record[: len(FEATURES)])
         row[HOUR] = hour_of(row[HOUR])
         row[TENANT] = self.tenants.get(int(row[TENANT]), self.typical_level)
         return math.exp(self.log_tokens(row))
 
     def log_tokens(self, row: Sequence[float]) -> float:
-        """Of a row whose hour and tenant level are in place."""
+        """Predicts the logarithm of the output tokens of a row whose hour and tenant level are in place."""
         feature, threshold, right, value = self.feature, self.threshold, self.right, self.value
         total = self.baseline
         for root in self.roots:
@@ -125,7 +126,7 @@ class LengthTrees:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> LengthTrees:
-        """Inverse of `to_json`. Raises ValueError for trees over other features, or that are no trees."""
+        """Reads what `to_json` wrote. Raises ValueError for trees over other features, or that are no trees."""
         if list(stored["features"]) != list(FEATURES):
             raise ValueError("these trees were learned over other features: learn them anew")
         trees = cls(
@@ -183,7 +184,7 @@ class LengthRecords:
 
     @classmethod
     def from_bytes(cls, rows: bytes) -> LengthRecords:
-        """Inverse of `to_bytes`. Raises ValueError when these are no rows, or too many."""
+        """Reads what `to_bytes` wrote. Raises ValueError when these are no rows, or too many."""
         found = cls()
         found._rows.frombytes(rows)  # ValueError when it is no whole number of doubles
         if len(found._rows) % COLUMNS or len(found) > RECORDS:
@@ -225,7 +226,7 @@ class BoostedLengthPredictor:
         records.add(record_of(prompt_tokens, features), output_tokens)
 
     def due(self, service: str) -> bool:
-        """Whether enough came since trees were learned last, or were tried to."""
+        """Says whether enough requests came since trees were learned last, or were tried to."""
         records = self._records.get(service)
         if records is None or records.seen < self._min_records:
             return False
@@ -233,7 +234,7 @@ class BoostedLengthPredictor:
         return last is None or records.seen - last >= self._retrain_after
 
     def records(self, service: str) -> bytes:
-        """What to learn from, as LengthRecords.to_bytes; from here on new records count towards the next time."""
+        """Returns what to learn from, as LengthRecords.to_bytes; new records then count towards the next time."""
         records = self._records.setdefault(service, LengthRecords())
         self._learned_at[service] = records.seen
         return records.to_bytes()
@@ -249,11 +250,12 @@ class BoostedLengthPredictor:
         return self._trees.get(service)
 
     def services(self) -> list[str]:
-        """Those with records."""
+        """Lists the services with records."""
         return list(self._records)
 
     def kept(self, service: str) -> tuple[bytes, int | None]:
-        """A service's records as LengthRecords.to_bytes, and how many came since trees were learned; None: never."""
+        """Returns a service's records as LengthRecords.to_bytes, and how many came since trees were learned; None:
+        never."""
         records = self._records.get(service)
         if records is None:
             return b"", None

@@ -27,7 +27,7 @@ def engine_speed(
     floor_mhz: float | None = None,
     trees: bool = False,
 ) -> SpeedTable:
-    """How fast the engine iterates, over all clocks from `floor_mhz` (None: the GPU's lowest) to the top.
+    """Computes the engine's iterations a second, over all clocks from `floor_mhz` (None: the GPU's lowest) to the top.
 
     Args:
         trees: By trees that learned from the engine model's profile, as in the paper, and not by the model itself.
@@ -48,6 +48,6 @@ def engine_speed(
 
 
 def clocks_mhz(low_mhz: float, top_mhz: float) -> Sequence[float]:
-    """Ascending to the top, in the GPU's steps."""
+    """Lists the clocks, ascending to the top, in the GPU's steps."""
     steps = int((top_mhz - low_mhz) / CLOCK_STEP_MHZ + 1e-9)
     return [top_mhz - CLOCK_STEP_MHZ * n for n in range(steps, -1, -1)]

@@ -74,7 +74,7 @@ def context_blocks(batch: Floats, context_tokens: Floats, block_tokens: int) -> 
 
 
 def block_context(batch: Floats, kv_blocks: Floats, block_tokens: int) -> Floats:
-    """The inverse of `context_blocks`, at least a token a sequence."""
+    """Inverts `context_blocks`: returns context tokens, (n,), at least one a sequence."""
     found: Floats = np.maximum(batch, kv_blocks * block_tokens - batch * (block_tokens - 1) / 2.0)
     return found
 
@@ -113,7 +113,7 @@ class EngineIps:
         return engine_model(self.model, self.gpu, tp, self.engine)
 
     def shape(self, tp: int, max_sequences: int = 256, chunk_tokens: int = 8192) -> EngineShape:
-        """What the engine of a size holds. Raises ValueError when the model leaves no room for a block."""
+        """Returns what the engine of a size holds. Raises ValueError when the model leaves no room for a block."""
         blocks = int(self.at(tp).kv_capacity_tokens // self.block_tokens)
         return EngineShape(tp, blocks, self.block_tokens, max_sequences, chunk_tokens)
 
@@ -123,7 +123,7 @@ class EngineIps:
         return found
 
     def prompt_s(self, tp: int, prompt_tokens: Floats, mhz: Floats) -> Floats:
-        """What a prompt of so many tokens adds to the iteration of a batch of 32."""
+        """Returns the seconds that each prompt of so many tokens adds to the iteration of a batch of 32, (n,)."""
         beside = {"decodes": 32.0, "context_tokens": 32.0 * 512.0}
         whole = iterations(self.at(tp), mhz, prefill_tokens=prompt_tokens, **beside).t_s
         found: Floats = whole - iterations(self.at(tp), mhz, **beside).t_s
@@ -176,7 +176,7 @@ class BoostedIps:
         return found
 
     def score(self, samples: IpsSamples, trained_on: int) -> IpsScores:
-        """Against points that it has not seen."""
+        """Scores the model against points that it has not seen."""
         predicted = self._predict(samples.features)
         error = predicted - samples.ips
         spread = samples.ips - samples.ips.mean()

@@ -36,7 +36,7 @@ _EXPORT_TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class LengthScores:
-    """How well lengths were predicted that had not been seen. `pinball` is the quantile's loss in tokens."""
+    """The scores of predictions of lengths that had not been seen. `pinball` is the quantile's loss in tokens."""
 
     r2: float
     mae_tokens: float
@@ -54,7 +54,7 @@ class Learned:
 
 
 def records_from_bytes(raw: bytes) -> Floats:
-    """Inverse of LengthRecords.to_bytes. Raises ValueError for what is not whole rows."""
+    """Reads what LengthRecords.to_bytes wrote, (requests, COLUMNS). Raises ValueError for what is not whole rows."""
     rows = np.frombuffer(raw, dtype=np.float64)
     if rows.size % COLUMNS:
         raise ValueError(f"records have {COLUMNS} columns; {rows.size} numbers are not whole rows")
@@ -62,7 +62,10 @@ def records_from_bytes(raw: bytes) -> Floats:
 
 
 def learn(records: Floats, quantile: float = 0.5) -> Learned:
-    """Trees for a service from its records, oldest first, if they do better than history. Deterministic."""
+    """Learns trees for a service from its records (requests, COLUMNS), oldest first, if they do better than history.
+
+    Deterministic.
+    """
     tested = round(HOLDOUT * len(records))
     if tested < 1 or len(records) - tested < 2 * _MIN_SAMPLES_LEAF:
         raise ValueError(f"{len(records)} records are too few to learn from and to judge by")
@@ -74,7 +77,7 @@ def learn(records: Floats, quantile: float = 0.5) -> Learned:
 
 
 def fit(records: Floats, quantile: float = 0.5) -> LengthTrees:
-    """Trees for records, each `COLUMNS` wide with the output's tokens last."""
+    """Fits trees to records, (requests, COLUMNS) with the output's tokens last."""
     # Imported here because it takes a second, and only those who learn need it.
     from sklearn.ensemble import HistGradientBoostingRegressor
 
@@ -106,12 +109,13 @@ def fit(records: Floats, quantile: float = 0.5) -> LengthTrees:
 
 
 def predict(trees: LengthTrees, records: Floats) -> Floats:
-    """Whole tokens, as BoostedLengthPredictor gives them without a limit."""
+    """Predicts whole tokens, (requests,), as BoostedLengthPredictor gives them without a limit."""
     return np.array([max(1.0, round(trees.tokens(record))) for record in records.tolist()])
 
 
 def replay_history(records: Floats, quantile: float = 0.5) -> Floats:
-    """What HistoryQuantilePredictor would have said of each record, having seen those before it."""
+    """Returns the tokens that HistoryQuantilePredictor would have predicted for each record, having seen those before
+    it."""
     history = HistoryQuantilePredictor(quantile)
     found = np.empty(len(records))
     for number, record in enumerate(records.tolist()):
@@ -136,7 +140,7 @@ def score(predicted: Floats, outputs: Floats, quantile: float = 0.5) -> LengthSc
 
 
 def _tenant_levels(tenants: Floats, logs: Floats) -> tuple[dict[int, float], float]:
-    """Each tenant's mean logarithm, drawn towards the whole's as far as it rests on few requests."""
+    """Returns each tenant's mean logarithm, drawn towards the whole's as far as it rests on few requests."""
     typical = float(logs.mean())
     levels = {}
     for tenant in np.unique(tenants[tenants >= 0.0]).tolist():
@@ -153,7 +157,8 @@ def _rows(records: Floats, levels: dict[int, float], typical: float) -> Floats:
 
 
 def _exported(model: Any, levels: dict[int, float], typical: float, trained_on: int) -> LengthTrees:
-    """The model's trees as flat lists. scikit-learn has no public way to them; `fit` checks what comes of this one."""
+    """Returns the model's trees as flat lists. scikit-learn has no public way to them; `fit` checks what comes of this
+    one."""
     roots: list[int] = []
     feature: list[int] = []
     threshold: list[float] = []

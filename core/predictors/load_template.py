@@ -6,8 +6,8 @@ in the weeks before. A template only knows what it has seen; each answer says wh
 
 - `week`: the same time of the same weekday in earlier weeks;
 - `day`: the same time of other days of the same kind (working days, weekends), in a first week;
-- `recent`: nothing of that time was ever seen, or what came lately lies above its own template by more than
-  `tolerance`: then what was seen lately is the least that is expected;
+- `recent`: nothing of that time was ever seen, or what came recently lies above its own template by more than
+  `tolerance`: then what was seen recently is the least that is expected;
 - `none`: the series was never seen. The rate is None, not 0.
 
 State is a value: `observe` returns a new one, sharing what did not change, and `to_json` and `from_json` store it.
@@ -38,7 +38,7 @@ class Basis(StrEnum):
 @dataclass(frozen=True, slots=True)
 class TemplateConfig:
     """`utc_offset_s` is the site's, so that days begin at its midnight. `neighbours`: steps on either side that count
-    as the same time. `weeks` are kept; `recent_steps` are what "lately" means."""
+    as the same time. `weeks` are kept; `recent_steps` are what "recent" means."""
 
     step_s: float = 300.0
     weeks: int = 4
@@ -63,12 +63,13 @@ class TemplateConfig:
         return round(DAY_S / self.step_s)
 
     def step_of(self, at_s: float) -> int:
-        """Steps of local time since a Saturday's midnight, so that a week is Saturday, Sunday, five working days."""
+        """Returns the steps of local time since a Saturday's midnight, so that a week is Saturday, Sunday, five working
+        days."""
         return math.floor((at_s + self.utc_offset_s - _FIRST_SATURDAY_S) / self.step_s + 1e-9)
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class PeakHistory:
     """Peaks by step of the week, newest last, and the newest step seen."""
 
     slots: Mapping[int, tuple[Sample, ...]] = field(default_factory=dict)
@@ -79,7 +80,7 @@ class Series:
 class LoadHistory:
     """All series by name. Their unit is the caller's: what `observe` counted, a second."""
 
-    series: Mapping[str, Series] = field(default_factory=dict)
+    series: Mapping[str, PeakHistory] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class Forecast:
     bases: tuple[Basis, ...]
 
     def peak(self, first: int = 0, last: int | None = None) -> float | None:
-        """The highest of the steps [first, last); None when any of them is unknown, or there is none."""
+        """Returns the highest of the steps [first, last); None when any of them is unknown, or there is none."""
         chosen = self.rates[first:last]
         known = [rate for rate in chosen if rate is not None]
         return max(known) if known and len(known) == len(chosen) else None
@@ -115,12 +116,12 @@ def observe(
         peaks[step] = max(peaks.get(step, 0.0), amount / STRETCH_S)
     if not peaks:
         return history
-    old = history.series.get(name, Series(last_step=max(peaks)))
+    old = history.series.get(name, PeakHistory(last_step=max(peaks)))
     slots = dict(old.slots)
     for step, peak in sorted(peaks.items()):
         slot = step % config.steps_a_week
         slots[slot] = _with(slots.get(slot, ()), step, peak)[-config.weeks :]
-    series = {**history.series, name: Series(slots, max(old.last_step, *peaks))}
+    series = {**history.series, name: PeakHistory(slots, max(old.last_step, *peaks))}
     return replace(history, series=series)
 
 
@@ -131,20 +132,20 @@ def _with(samples: tuple[Sample, ...], step: int, peak: float) -> tuple[Sample, 
 
 
 def forecast(history: LoadHistory, name: str, start_s: float, steps: int, config: TemplateConfig) -> Forecast:
-    """The next `steps` steps, the first being the one that `start_s` lies in."""
+    """Forecasts the next `steps` steps, the first being the one that `start_s` lies in."""
     series = history.series.get(name)
     if series is None or not series.slots:
         return Forecast((None,) * steps, (Basis.NONE,) * steps)
     first = config.step_of(start_s)
-    lately = _lately(series, first, config)
-    missed = _missed(series, lately, config)
-    floor = max((peak for _, peak in lately), default=None)
+    recent = _recent(series, first, config)
+    missed = _missed(series, recent, config)
+    floor = max((peak for _, peak in recent), default=None)
     answers = [_step(series, step, floor, missed, config) for step in range(first, first + steps)]
     return Forecast(tuple(rate for rate, _ in answers), tuple(basis for _, basis in answers))
 
 
 def _step(
-    series: Series, step: int, floor: float | None, missed: bool, config: TemplateConfig
+    series: PeakHistory, step: int, floor: float | None, missed: bool, config: TemplateConfig
 ) -> tuple[float | None, Basis]:
     rate, basis = _template(series, step, config)
     if rate is None:
@@ -154,8 +155,8 @@ def _step(
     return rate, basis
 
 
-def _template(series: Series, step: int, config: TemplateConfig) -> tuple[float | None, Basis]:
-    """What the time of `step` brought before it, and how closely it is the same time."""
+def _template(series: PeakHistory, step: int, config: TemplateConfig) -> tuple[float | None, Basis]:
+    """Returns the load that the time of `step` brought before it, and how closely it is the same time."""
     near = range(step - config.neighbours, step + config.neighbours + 1)
     same = _samples(series, near, step, config)
     if same:
@@ -168,7 +169,7 @@ def _template(series: Series, step: int, config: TemplateConfig) -> tuple[float 
     return (_percentile(others, config.percentile), Basis.DAY) if others else (None, Basis.NONE)
 
 
-def _samples(series: Series, steps: Iterable[int], before: int, config: TemplateConfig) -> list[float]:
+def _samples(series: PeakHistory, steps: Iterable[int], before: int, config: TemplateConfig) -> list[float]:
     """Peaks at these times of the week, of any week, seen well before: what came just now is not a pattern."""
     horizon = before - config.steps_a_day // 2
     found = []
@@ -179,8 +180,8 @@ def _samples(series: Series, steps: Iterable[int], before: int, config: Template
     return found
 
 
-def _lately(series: Series, now_step: int, config: TemplateConfig) -> list[Sample]:
-    """The newest steps seen, the present one included, not older than twice what "lately" means."""
+def _recent(series: PeakHistory, now_step: int, config: TemplateConfig) -> list[Sample]:
+    """Returns the newest steps seen, the present one included, not older than twice what "recent" means."""
     newest = min(series.last_step, now_step)
     oldest = max(newest - config.recent_steps + 1, now_step - 2 * config.recent_steps)
     return [
@@ -191,10 +192,10 @@ def _lately(series: Series, now_step: int, config: TemplateConfig) -> list[Sampl
     ]
 
 
-def _missed(series: Series, lately: Sequence[Sample], config: TemplateConfig) -> bool:
-    """Whether what came lately lies above what the template would have said of the same steps."""
+def _missed(series: PeakHistory, recent: Sequence[Sample], config: TemplateConfig) -> bool:
+    """Says whether the recent load lies above what the template would have said of the same steps."""
     seen = said = 0.0
-    for step, peak in lately:
+    for step, peak in recent:
         rate, _ = _template(series, step, config)
         if rate is not None:
             seen, said = max(seen, peak), max(said, rate)
@@ -202,7 +203,7 @@ def _missed(series: Series, lately: Sequence[Sample], config: TemplateConfig) ->
 
 
 def _percentile(values: Sequence[float], share: float) -> float:
-    """Linear between ranks."""
+    """Returns a percentile, linear between ranks."""
     ordered = sorted(values)
     rank = share * (len(ordered) - 1)
     low = math.floor(rank)
@@ -221,10 +222,10 @@ def to_json(history: LoadHistory) -> dict[str, Any]:
 
 
 def from_json(stored: Mapping[str, Any]) -> LoadHistory:
-    """Inverse of `to_json`."""
+    """Reads what `to_json` wrote."""
     return LoadHistory(
         {
-            name: Series(
+            name: PeakHistory(
                 {
                     int(slot): tuple((int(step), float(peak)) for step, peak in samples)
                     for slot, samples in series["slots"].items()

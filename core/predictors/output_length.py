@@ -83,13 +83,13 @@ class HistoryQuantilePredictor:
         self._said: dict[tuple[str, int, int | None], int] = {}  # predictions since the last observation
 
     def quantile(self, service: str) -> float:
-        """The quantile that is predicted for a service."""
+        """Returns the quantile that is predicted for a service."""
         return self._quantiles.get(service, self._quantile)
 
     def predict(
         self, service: str, prompt_tokens: int, max_tokens: int | None, features: RequestFeatures | None = None
     ) -> int | None:
-        """Output tokens to expect, at least 1 and at most `max_tokens`; None without history and prior."""
+        """Returns the output tokens to expect, at least 1 and at most `max_tokens`; None without history and prior."""
         key = service, prompt_tokens.bit_length(), None if features is None else features.tenant_id
         predicted = self._said.get(key)
         if predicted is None:
@@ -131,12 +131,12 @@ class HistoryQuantilePredictor:
             self._tenants.popitem(last=False)
 
     def buckets(self) -> list[Bucket]:
-        """All that hold outputs; of tenants the one longest unseen first."""
+        """Lists the buckets that hold outputs; of tenants the one longest unseen first."""
         services: list[Bucket] = [(service, None, octave) for service, octave in self._history]
         return services + [(service, tenant, octave) for service, tenant, octave in self._tenants]
 
     def outputs(self, bucket: Bucket) -> list[int]:
-        """The outputs of a bucket, oldest first; none: it has been forgotten meanwhile."""
+        """Returns the outputs of a bucket, oldest first; none: it has been forgotten meanwhile."""
         found = self._reservoir(bucket)
         return [] if found is None else found.by_arrival()
 

@@ -7,7 +7,7 @@ nothing but the history, and answers NaN where it has nothing to go by. Gaps are
 - `day ago`, `week ago`: the seasonal naive forecasts (Hyndman and Athanasopoulos, Forecasting, 5.2);
 - `profile`: the mean course of a day, recent days and days of the same kind (working days, weekends) counting more, and
   how far the present lies off it, which fades (an AR(1) of the remainder);
-- `harmonic`: regression on harmonics of day and week (the same book, 7.4), with the same fading remainder;
+- `harmonic`: regression on harmonics of day and week (the same text, 7.4), with the same fading remainder;
 - `template`: DynamoLLM's weekly template (section IV-B), a percentile of what the same times of earlier weeks brought.
 
 Other quantiles of the first five are their point forecast and the quantile of the errors that they would have made from
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .load_template import LoadHistory, Series, TemplateConfig
+from .load_template import LoadHistory, PeakHistory, TemplateConfig
 from .load_template import forecast as template_forecast
 
 Floats = NDArray[np.float64]
@@ -64,7 +64,7 @@ class History:
         return self.first_step + self.values.size
 
     def until(self, count: int) -> History:
-        """Only the first `count` steps: what was known then."""
+        """Returns only the first `count` steps: what was known then."""
         return History(self.values[:count].copy(), self.first_step, self.day, self.floor)
 
 
@@ -78,7 +78,7 @@ def _persistence(history: History, steps: int) -> Floats:
 
 def _season_ago(length: Callable[[History], int]) -> PointModel:
     def model(history: History, steps: int) -> Floats:
-        """The newest known value of the same time, from up to three seasons ago."""
+        """Returns the newest known value of the same time, from up to three seasons ago."""
         season = length(history)
         found = np.full(steps, np.nan)
         for back in (3, 2, 1):
@@ -98,7 +98,7 @@ def _profile(history: History, steps: int) -> Floats:
 
 
 def _day_courses(history: History) -> Floats | None:
-    """Mean course of a working day (row 0) and of a weekend's day (row 1); None without any value."""
+    """Returns the mean course of a working day (row 0) and of a weekend's day (row 1); None without any value."""
     day = history.day
     lead = history.first_step % day
     rows = -(-(lead + history.values.size) // day)
@@ -122,7 +122,7 @@ def _day_courses(history: History) -> Floats | None:
 
 
 def _bridged(course: Floats) -> Floats:
-    """Times of day that were never seen, from their neighbours around the clock."""
+    """Fills in times of day that were never seen from their neighbours around the clock."""
     known = np.flatnonzero(~np.isnan(course))
     return np.interp(np.arange(course.size), known, course[known], period=course.size)
 
@@ -152,7 +152,7 @@ def _waves(history: History, step: NDArray[np.int64], weekly: bool) -> Floats:
 
 
 def _with_remainder(history: History, steps: int, course: Callable[[NDArray[np.int64]], Floats]) -> Floats:
-    """The course ahead, and what the present lies off it, fading as the history's own remainders do."""
+    """Returns the course ahead, and what the present lies off it, fading as the history's own remainders do."""
     ahead: Floats = course(history.next_step + np.arange(steps))
     off = history.values - course(history.first_step + np.arange(history.values.size))
     both = ~np.isnan(off[1:]) & ~np.isnan(off[:-1])
@@ -167,14 +167,14 @@ def _with_remainder(history: History, steps: int, course: Callable[[NDArray[np.i
 
 
 def _latest(history: History) -> float:
-    """The newest value that is not too old to be the present one."""
+    """Returns the newest value that is not too old to be the present one."""
     recent = history.values[-max(1, round(history.day * RECENT_SHARE)) :]
     known = recent[~np.isnan(recent)]
     return float(known[-1]) if known.size else math.nan
 
 
 def with_errors(point: PointModel) -> Model:
-    """A point forecast at any quantile, by the errors that it would have made before."""
+    """Turns a point forecast into one at any quantile, by the errors that it would have made before."""
 
     def model(history: History, steps: int, quantile: float) -> Floats:
         best = np.maximum(point(history, steps), history.floor)
@@ -192,7 +192,7 @@ def with_errors(point: PointModel) -> Model:
 
 
 def _past_errors(point: PointModel, history: History, steps: int) -> Floats:
-    """Truth less forecast, one row an origin, the origins spread over the later half of the history."""
+    """Returns truth less forecast, one row an origin, the origins spread over the later half of the history."""
     size = history.values.size
     ends = np.unique(np.linspace(size // 2, size - 1, ERROR_ORIGINS).astype(int)) if size > 1 else np.zeros(0, int)
     rows = [np.full(steps, np.nan)]
@@ -205,7 +205,8 @@ def _past_errors(point: PointModel, history: History, steps: int) -> Floats:
 
 
 def template(history: History, steps: int, quantile: float) -> Floats:
-    """The weekly template of `load_template`, which counts steps of five minutes, whatever these ones last."""
+    """Forecasts (steps,) by `load_template`'s weekly template, which counts steps of five minutes, whatever these ones
+    last."""
     config = TemplateConfig(step_s=86_400.0 / history.day, percentile=quantile) if _divides(history.day) else None
     if config is None:
         return np.full(steps, np.nan)
@@ -220,14 +221,14 @@ def template(history: History, steps: int, quantile: float) -> Floats:
         return np.full(steps, np.nan)
     last = zero + history.first_step + int(known[-1])
     said = template_forecast(
-        LoadHistory({"": Series(slots, last)}), "", history.next_step * config.step_s, steps, config
+        LoadHistory({"": PeakHistory(slots, last)}), "", history.next_step * config.step_s, steps, config
     )
     rates = np.array([math.nan if rate is None else rate for rate in said.rates], dtype=np.float64)
     return np.maximum(rates, history.floor)
 
 
 def _divides(day: int) -> bool:
-    """Whether a day's steps are whole stretches of five seconds, as templates need."""
+    """Says whether a day's steps are whole stretches of five seconds, as templates need."""
     step_s = 86_400.0 / day
     return step_s >= 5.0 and step_s % 5.0 == 0.0
 

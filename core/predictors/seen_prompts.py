@@ -38,7 +38,7 @@ class SeenPrompts:
         return len(self._seen)
 
     def get(self, digest: Hashable) -> SeenPrompt | None:
-        """What is known of a prompt. Asking does not keep it from being forgotten: only `observe` does."""
+        """Returns what is known of a prompt. Asking does not keep it from being forgotten: only `observe` does."""
         return None if digest is None else self._seen.get(digest)
 
     def observe(

@@ -106,7 +106,7 @@ class Section:
         return value
 
     def series(self, key: str) -> tuple[float, ...]:
-        """A number that always holds, or a list with one for each hour."""
+        """Reads a number that always holds, or a list with one for each hour."""
         value = self._get(key)
         if value is None:
             return ()
@@ -117,7 +117,7 @@ class Section:
         return tuple(float(item) for item in values)
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        """A list of numbers."""
+        """Reads a list of numbers."""
         values = self._get(key)
         if not isinstance(values, list) or not values:
             raise self.error(key, f"must be a list of numbers, not {values!r}")
@@ -127,11 +127,11 @@ class Section:
         return tuple(float(item) for item in values)
 
     def names(self) -> tuple[str, ...]:
-        """The keys of a mapping that has a name for each item."""
+        """Returns the keys of a mapping that has a name for each item."""
         return tuple(str(key) for key in self._values)
 
     def is_mapping(self, key: str) -> bool:
-        """For fields that may be a plain value or a mapping of their own."""
+        """Says whether a field that may be a plain value is a mapping of its own."""
         return isinstance(self._get(key), dict)
 
     def section(self, key: str) -> Section:
@@ -146,7 +146,7 @@ class Section:
         return Section(self._name(key), value)
 
     def sections(self, key: str) -> list[Section]:
-        """A list of mappings; a lone mapping is a list of one."""
+        """Reads a list of mappings; a lone mapping is a list of one."""
         value = self._get(key)
         items = [] if value is None else value if isinstance(value, list) else [value]
         for item in items:

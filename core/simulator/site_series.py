@@ -53,7 +53,7 @@ class Series:
         return math.gcd(self.step_s, self.first_s, *(round(shift) for shift in shifts))
 
     def at(self, t_s: float) -> float:
-        """The value at a second of the run; NaN: unknown."""
+        """Returns the value at a second of the run; NaN: unknown."""
         if self.constant:
             return self.values[0]
         wall_s = t_s if self.zone is None else t_s + self._shift_s(t_s)
@@ -63,11 +63,12 @@ class Series:
         return self.values[place] if 0 <= place < len(self.values) else math.nan
 
     def each(self, t_s: Floats) -> Floats:
-        """The values at these seconds of the run; NaN: unknown."""
+        """Returns the values at these seconds of the run; NaN: unknown."""
         return np.array([self.at(t) for t in t_s.tolist()])
 
     def means(self, from_s: float, to_s: float, step_s: float) -> Floats:
-        """Means over time in each step from `from_s` on, the last one up to `to_s`; NaN where any part is unknown."""
+        """Returns means over time in each step from `from_s` on, the last one up to `to_s`; NaN where any part is
+        unknown."""
         steps = np.minimum(from_s + step_s * np.arange(math.ceil((to_s - from_s) / step_s - 1e-9)), to_s)
         if self.constant or not steps.size:
             return np.full(steps.size, self.values[0])
@@ -91,7 +92,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where instances stand. Energy is metered at the GPUs; what it costs and emits is that times PUE.
+    """A data centre in which instances stand. Energy is metered at the GPUs; what it costs and emits is that times PUE.
 
     `power_cap_w`: most that policies with sites may have it draw, PUE included; None: there is no cap.
     """
@@ -110,11 +111,13 @@ class Site:
         return math.gcd(HOUR_S, *(s.grid_s for s in (self.carbon_g_per_kwh, self.usd_per_kwh) if s is not None))
 
     def intensity_g_per_kwh(self, t_s: float) -> float | None:
-        """Grams of CO2e per kWh at a second of the run, without PUE; None: unknown."""
+        """Returns the grams of CO2e per kWh at a second of the run, without PUE; None: unknown."""
         return _one(self.carbon_g_per_kwh, t_s)
 
     def intensities(self, from_s: float, to_s: float, step_s: float) -> tuple[float | None, ...]:
-        """What a kWh drawn evenly over each step emits (g); the last step ends at `to_s`. None: not known throughout.
+        """Returns what a kWh drawn evenly over each step emits (g); the last step ends at `to_s`.
+
+        None: not known throughout.
 
         Raises:
             ValueError: The step is not above 0.
@@ -127,8 +130,8 @@ class Site:
 
 
 def bin_s(sites: Iterable[Site], most_s: float = math.inf) -> float:
-    """How fine an energy series must be for these sites: the widest bins, at most `most_s`, that divide every step of
-    theirs."""
+    """Returns the width of an energy series' bins for these sites: the widest, at most `most_s`, that divide every step
+    of theirs."""
     grid = math.gcd(HOUR_S, *(site.grid_s for site in sites))
     return float(next((grid // parts for parts in range(1, grid) if grid % parts == 0 and grid // parts <= most_s), 1))
 
@@ -145,7 +148,7 @@ def _known(value: float) -> float | None:
 
 
 def read_start(section: Section) -> datetime:
-    """The scenario's `start`: when t = 0 is, on a whole minute and with an offset."""
+    """Reads the scenario's `start`: when t = 0 is, on a whole minute and with an offset."""
     text = section.text("start", DEFAULT_START.isoformat())
     start = _moment(text)
     if start is None:
@@ -156,7 +159,7 @@ def read_start(section: Section) -> datetime:
 
 
 def read_site(section: Section, folder: Path, start: datetime = DEFAULT_START, name: str | None = None) -> Site:
-    """A site of the scenario.
+    """Reads a site of the scenario.
 
     Args:
         folder: Where relative CSV files are looked for.
@@ -189,7 +192,7 @@ def _zone(section: Section, name: str) -> ZoneInfo:
 
 
 def _series(section: Section, key: str, folder: Path, start: datetime, zone: ZoneInfo | None) -> Series | None:
-    """A number, a list with one for each hour, or {csv: FILE}.
+    """Reads a number, a list with one for each hour, or {csv: FILE}.
 
     A list begins with the run. In a site with a time zone it begins with the midnight before, by its wall clock.
     """
@@ -264,7 +267,7 @@ def _row(where: str, fields: dict[str, str | None]) -> tuple[int, float]:
 
 
 def _moment(text: str) -> datetime | None:
-    """An ISO time with an offset; None: it is not one."""
+    """Reads an ISO time with an offset; None: it is not one."""
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:

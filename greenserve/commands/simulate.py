@@ -75,7 +75,15 @@ RATIOS = ("energy_wh", "carbon_g", "cost_usd", "gpu_hours", "slo_attainment", "g
     metavar="SHARE",
     help="Also search the largest rate that keeps this SLO attainment.",
 )
-@click.option("--mode", type=click.Choice(["macro", "walk"]), default="macro", show_default=True)
+@click.option(
+    "--stepping",
+    "--mode",
+    "stepping",
+    type=click.Choice(["macro", "walk"]),
+    default="macro",
+    show_default=True,
+    help="How time goes on: from event to event, or through each iteration. --mode is its old name.",
+)
 @QUIET
 def simulate(
     scenario_file: Path,
@@ -87,27 +95,27 @@ def simulate(
     parquet: Path | None,
     svg: Path | None,
     capacity: float | None,
-    mode: str,
+    stepping: str,
     quiet: bool,
 ) -> None:
     """Run a scenario in the simulator and print what it took: energy, carbon, cost, latencies, SLO attainment.
 
-    --mode walk goes through each iteration instead of jumping between events: the same figures, later. Ctrl-C prints
-    what was simulated so far.
+    --stepping walk goes through each iteration instead of jumping between events: the same figures, later.
+    Ctrl-C prints what was simulated so far.
 
     \b
     greenserve simulate scenarios/azure-conv-12xh100.yaml --trace AzureLLMInferenceTrace_conv.csv
     greenserve simulate scenarios/azure-conv-12xh100.yaml --set workload.rate_rps=8 --policy threshold
     """
     with _errors():
-        from core.simulator.kernel.driver import MODES
+        from core.simulator.kernel.driver import STEPPINGS
         from core.simulator.runs import runner
 
         scenario = _prepare(scenario_file, settings, seed, [policy])
         requests = runner.requests_of(scenario, trace)
-        with _progress(not quiet and json_out != "-") as progress, _stoppable(progress) as told:
+        with _progress(not quiet and json_out != "-") as progress, _stoppable(progress) as on_progress:
             segments = DRAWN_SEGMENTS if svg else 0
-            run = runner.run_scenario(scenario, requests, policy, MODES[mode], told, parquet, segments)
+            run = runner.run_scenario(scenario, requests, policy, STEPPINGS[stepping], on_progress, parquet, segments)
         if svg is not None:
             from core.simulator.figures.instance_picture import instance_svg
 
@@ -214,18 +222,18 @@ def _progress(show: bool) -> Iterator[Callable[[float | None, float], None] | No
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("simulating", total=None)
 
-        def told(share: float | None, now_s: float) -> None:
+        def report(share: float | None, now_s: float) -> None:
             total = None if share is None else 1.0
             bar.update(task, description=f"{now_s / 3600.0:.1f} h simulated", total=total, completed=share or 0.0)
 
-        yield told
+        yield report
 
 
 @contextlib.contextmanager
 def _stoppable(
     progress: Callable[[float | None, float], None] | None,
 ) -> Iterator[Callable[[float | None, float], None]]:
-    """Ctrl-C stops the run where its books are in order: between two slices. A second one stops it at once."""
+    """Lets Ctrl-C stop the run where its accounts are complete: between two slices. A second one stops it at once."""
     asked = False
 
     def stop(number: int, frame: object) -> None:
@@ -234,7 +242,7 @@ def _stoppable(
             raise KeyboardInterrupt
         asked = True
 
-    def told(share: float | None, now_s: float) -> None:
+    def report(share: float | None, now_s: float) -> None:
         if progress is not None:
             progress(share, now_s)
         if asked:
@@ -242,7 +250,7 @@ def _stoppable(
 
     before = signal.signal(signal.SIGINT, stop)
     try:
-        yield told
+        yield report
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -259,8 +267,8 @@ def _side_by_side(jobs: list[SimulationJob]) -> list[dict[str, Any]]:
 
 
 def _one(job: SimulationJob) -> dict[str, Any]:
-    with _stoppable(None) as told:
-        return job.run(told)
+    with _stoppable(None) as on_progress:
+        return job.run(on_progress)
 
 
 def _on_workers(jobs: list[SimulationJob]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.simulator.shipped import folder
+from core.simulator.shipped_scenarios import folder
 
 from .errors import BadStudy
 from .scenario_documents import Document, read_text

@@ -213,7 +213,7 @@ def _simulated(
         found = run_scenario(
             scenario,
             requests,
-            progress=report,
+            on_progress=report,
             most_bin_s=max(1.0, span_s / run_series.POINTS),
             slice_s=max(1.0, min(600.0, span_s / run_series.SLICES)),
         )

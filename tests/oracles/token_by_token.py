@@ -1,7 +1,7 @@
 """The simulator's rules, token by token in plain Python: the oracle that the compiled kernel is held against.
 
-An instance composes an iteration, waits until it ends, books it, and composes the next (vLLM's continuous batching
-with chunked prefill; the simulated node does the same in real time):
+An instance composes an iteration, waits until it ends, accounts for it, and composes the next (vLLM's continuous
+batching with chunked prefill; the simulated node does the same in real time):
 
 1. Each decoding sequence gets one token and needs one more token of KV cache. While the cache is short of it, the
    newest sequence is preempted: it loses its KV cache, goes to the head of the queue and is computed again later.
@@ -42,7 +42,7 @@ from core.simulator.kernel.commands import (
     RequestView,
     Sequences,
 )
-from core.simulator.kernel.driver import Mode
+from core.simulator.kernel.driver import Stepping
 from core.simulator.kernel.kernel import ADMITTED, FINISHED, FIRST_TOKEN, HANDED_OVER, NONE, PREEMPTED, TIE_S
 from core.simulator.kernel.outcome import Floats, Ints, Outcome, Sink
 from core.simulator.kernel.simulated import FixedCosts, FleetSpec, InstanceSpec, Load
@@ -79,7 +79,7 @@ class Request:
     sent: int = 0
     sent_s: float = 0.0
     lands_s: float = 0.0
-    heir: int = NONE
+    target: int = NONE
     token_s: list[float] = field(default_factory=list)  # when each token came
     energy_j: float = 0.0
 
@@ -152,8 +152,8 @@ class ReferenceInstance:
         self.queue: deque[Request] = deque()
         self.in_flight: InFlight | None = None
         self.idle_since_s = self.on_since_s = self.on_s = self.mhz_s = 0.0
-        self.heirs: tuple[int, ...] = ()
-        self.heirs_ready_s = 0.0
+        self.successors: tuple[int, ...] = ()
+        self.successors_ready_s = 0.0
         self.looked = -1
         self.spent_j = {"prefill": 0.0, "decode": 0.0, "idle": 0.0, "transition": 0.0}
         self.worst = {"ttft": math.nan, "tpot": math.nan, "e2e": math.nan}
@@ -213,10 +213,10 @@ class ReferenceInstance:
 
     def switch_off(self, now_s: float) -> None:
         self.settle_idle(now_s)
-        self.book_time(now_s)
+        self.account_time(now_s)
         self.state = OFF
 
-    def book_time(self, now_s: float) -> None:
+    def account_time(self, now_s: float) -> None:
         """How long it has been on, and at what clock."""
         if self.state != OFF:
             self.on_s += now_s - self.on_since_s
@@ -224,7 +224,7 @@ class ReferenceInstance:
             self.on_since_s = now_s
 
     def begin(self, now_s: float) -> None:
-        if self.heirs:
+        if self.successors:
             self.leave(now_s)
             return
         self._give_way(now_s)
@@ -338,14 +338,14 @@ class ReferenceInstance:
         return low
 
     def leave(self, now_s: float) -> None:
-        """Everything goes to the heirs by turns, the running ones first."""
-        lands_s = max(now_s, self.heirs_ready_s)
+        """Everything goes to the successors by turns, the running ones first."""
+        lands_s = max(now_s, self.successors_ready_s)
         for count, request in enumerate([*self.active, *self.queue]):
-            self._move(request, now_s, lands_s, self.heirs[count % len(self.heirs)])
+            self._move(request, now_s, lands_s, self.successors[count % len(self.successors)])
             request.kv = 0
-        self.active, self.queue, self.heirs = [], deque(), ()
+        self.active, self.queue, self.successors = [], deque(), ()
         self.idle_since_s = now_s
-        self.state = STARTING if now_s < self.heirs_ready_s else self.state
+        self.state = STARTING if now_s < self.successors_ready_s else self.state
         if self.state != STARTING:
             self.switch_off(now_s)
 
@@ -425,15 +425,15 @@ class ReferenceInstance:
         self._send(request, request.kv if request.generated else request.computed, now_s)
         request.split = 0
         request.pool = self._fleet.fleet.pool_number(handover.to)
-        self._move(request, now_s, max(now_s, request.sent_s) + handover.latency_s, request.heir)
+        self._move(request, now_s, max(now_s, request.sent_s) + handover.latency_s, request.target)
         request.kv = 0
         self.active.remove(request)
 
-    def _move(self, request: Request, now_s: float, lands_s: float, heir: int) -> None:
+    def _move(self, request: Request, now_s: float, lands_s: float, target: int) -> None:
         if request.generated and not request.to_prefill:
             request.computed = request.kv
         request.to_prefill = request.to_compute
-        request.instance, request.lands_s, request.heir = NONE, lands_s, heir
+        request.instance, request.lands_s, request.target = NONE, lands_s, target
         self._fleet.log(HANDED_OVER, request.number, self.index, now_s)
         self._fleet.fly(request)
 
@@ -465,7 +465,7 @@ class ReferenceWorld:
         self._next = 0
         self._flights: list[Request] = []
         self._members: list[list[int]] = [[] for _ in fleet.pools]
-        self._held: list[list[Request]] = [[] for _ in fleet.pools]
+        self._unplaced: list[list[Request]] = [[] for _ in fleet.pools]
         self._turn = [0] * len(fleet.pools)
         self._cell_pool = list(fleet.cell_pool)
         self._pool: list[int] = []
@@ -497,7 +497,7 @@ class ReferenceWorld:
 
     @property
     def stuck(self) -> bool:
-        return self._next == len(self.requests) and self._in_flight == sum(map(len, self._held))
+        return self._next == len(self.requests) and self._in_flight == sum(map(len, self._unplaced))
 
     def run_until(self, to_s: float) -> None:
         while self._next < len(self.requests) and self.requests[self._next].arrival_s < to_s:
@@ -531,11 +531,11 @@ class ReferenceWorld:
         self._flights.insert(place, request)
 
     def _land(self, request: Request) -> None:
-        heir = self.instances[request.heir] if request.heir != NONE else None
-        request.heir = NONE
-        serving = heir is not None and heir.state in (SERVING, DRAINING) and not heir.heirs
-        if heir is not None and serving and self._fits(heir.index, request):
-            heir.enqueue(request, request.lands_s)
+        target = self.instances[request.target] if request.target != NONE else None
+        request.target = NONE
+        serving = target is not None and target.state in (SERVING, DRAINING) and not target.successors
+        if target is not None and serving and self._fits(target.index, request):
+            target.enqueue(request, request.lands_s)
         else:
             self._dispatch(request, request.lands_s)
 
@@ -585,7 +585,7 @@ class ReferenceWorld:
             self.refuse(number)
             return
         if split > 0:
-            request.heir = second
+            request.target = second
             self._split(request, max(request.cached + 1, split))
         self.instances[i].enqueue(request, now_s)
 
@@ -622,7 +622,7 @@ class ReferenceWorld:
         if request is None or request.generated > 0:
             return False
         self.instances[i].call_back(request, now_s)
-        request.split, request.sent, request.sent_s, request.heir = 0, 0, 0.0, NONE
+        request.split, request.sent, request.sent_s, request.target = 0, 0, 0.0, NONE
         request.computed = request.cached
         request.to_prefill = request.to_compute
         request.retries += 1
@@ -644,7 +644,7 @@ class ReferenceWorld:
 
     def _dispatch(self, request: Request, now_s: float) -> None:
         if not self._members[request.pool]:
-            self._held[request.pool].append(request)
+            self._unplaced[request.pool].append(request)
             return
         chosen = self._choose(request)
         if chosen is None:
@@ -677,11 +677,11 @@ class ReferenceWorld:
     def _fits(self, instance: int, request: Request) -> bool:
         return request.prompt + request.output <= self.instances[instance].spec.kv_capacity
 
-    def reject_held(self) -> None:
-        for held in self._held:
-            for request in held:
+    def reject_unplaced(self) -> None:
+        for unplaced in self._unplaced:
+            for request in unplaced:
                 request.status = kernel.REJECTED
-            held.clear()
+            unplaced.clear()
 
     # -- instances ---------------------------------------------------------------------------------
 
@@ -699,8 +699,8 @@ class ReferenceWorld:
         instance.state, instance.weight, instance.capacity = SERVING, weight, instance.spec.kv_capacity
         self._pool[i] = pool
         self._members[pool].append(i)
-        held, self._held[pool] = self._held[pool], []
-        for request in held:
+        unplaced, self._unplaced[pool] = self._unplaced[pool], []
+        for request in unplaced:
             self._dispatch(request, now_s)
 
     def drain(self, i: int, now_s: float) -> None:
@@ -711,10 +711,10 @@ class ReferenceWorld:
         if starting or (instance.in_flight is None and not instance.queue):
             instance.switch_off(now_s)
 
-    def retire(self, i: int, heirs: Sequence[int], ready_s: float, now_s: float) -> None:
+    def retire(self, i: int, successors: Sequence[int], ready_s: float, now_s: float) -> None:
         instance = self.instances[i]
         self._withdraw(i)
-        instance.heirs, instance.heirs_ready_s = tuple(heirs), ready_s
+        instance.successors, instance.successors_ready_s = tuple(successors), ready_s
         for request in [*instance.active, *instance.queue]:
             request.handed = 1
         if instance.in_flight is None:
@@ -732,7 +732,7 @@ class ReferenceWorld:
 
     def set_clock(self, i: int, mhz: float, now_s: float) -> None:
         self.instances[i].settle_idle(now_s)
-        self.instances[i].book_time(now_s)
+        self.instances[i].account_time(now_s)
         self.instances[i].mhz = mhz
 
     def set_kv_share(self, i: int, share: float, now_s: float) -> None:
@@ -770,7 +770,7 @@ class ReferenceWorld:
             worst_tpot_s=worst["tpot"],
             worst_e2e_s=worst["e2e"],
             cell_pool=tuple(self._cell_pool),
-            held=np.array([len(held) for held in self._held], np.int64),
+            unplaced=np.array([len(unplaced) for unplaced in self._unplaced], np.int64),
             arrived=np.pad(self._seen, ((0, 0), (0, missing), (0, 0)))[:, :stretches],
             sequences=self._sequences,
         )
@@ -803,11 +803,11 @@ class ReferenceWorld:
         if rows.size:
             self._sink.take(rows)
         finished = rows["finish_s"][~np.isnan(rows["finish_s"])]
-        rests = [instance.idle_since_s for instance in self.instances]
-        end_s = float(max([now_s] if partial else [now_s, *rows["arrival_s"], *finished, *rests]))
+        idle_since_s = [instance.idle_since_s for instance in self.instances]
+        end_s = float(max([now_s] if partial else [now_s, *rows["arrival_s"], *finished, *idle_since_s]))
         for instance in self.instances:
             instance.settle_idle(end_s)
-            instance.book_time(end_s)
+            instance.account_time(end_s)
         spent = {kind: np.array([i.spent_j[kind] for i in self.instances]) for kind in ("prefill", "decode", "idle")}
         spent["transition"] = np.array([i.spent_j["transition"] for i in self.instances])
         gaps = [np.diff(request.token_s) for request in self.requests]
@@ -845,4 +845,4 @@ def _nearest_rank(values: Floats, percent: int) -> float:
     return float(np.sort(values)[-(-values.size * percent // 100) - 1]) if values.size else 0.0
 
 
-REFERENCE = Mode("reference", ReferenceWorld)
+REFERENCE = Stepping("reference", ReferenceWorld)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from core.simulator import shipped
+from core.simulator import shipped_scenarios
 from greenserve.env import ROOT
 from greenserve.packages import PACKAGES
 
@@ -20,11 +20,11 @@ SCENARIOS = sorted(path.name for path in (ROOT / "scenarios").glob("*.yaml"))
 
 def test_scenarios_are_put_where_an_installed_product_looks_for_them(tmp_path, monkeypatch):
     files = PROJECT["tool"]["setuptools"]["data-files"]
-    found = sorted(path.name for pattern in files[shipped.IN_WHEEL] for path in ROOT.glob(pattern))
+    found = sorted(path.name for pattern in files[shipped_scenarios.IN_WHEEL] for path in ROOT.glob(pattern))
     assert found == SCENARIOS
-    assert shipped.folder() == ROOT / "scenarios"
-    monkeypatch.setattr(shipped, "__file__", str(tmp_path / "core" / "simulator" / "shipped.py"))
-    assert shipped.folder() == Path(sys.prefix) / shipped.IN_WHEEL
+    assert shipped_scenarios.folder() == ROOT / "scenarios"
+    monkeypatch.setattr(shipped_scenarios, "__file__", str(tmp_path / "core" / "simulator" / "shipped_scenarios.py"))
+    assert shipped_scenarios.folder() == Path(sys.prefix) / shipped_scenarios.IN_WHEEL
 
 
 @pytest.mark.slow("builds a wheel")
@@ -48,7 +48,7 @@ def test_wheel_has_scenarios_templates_and_styles(tmp_path):
         text=True,
     )
     names = zipfile.ZipFile(tmp_path / done.stdout.splitlines()[-1]).namelist()
-    put = [name for name in names if f"data/{shipped.IN_WHEEL}/" in name]
+    put = [name for name in names if f"data/{shipped_scenarios.IN_WHEEL}/" in name]
     assert sorted(Path(name).name for name in put) == SCENARIOS
     assert "frontend/templates/frontend/base.html" in names
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name and ".data/" not in name} == set(PACKAGES)

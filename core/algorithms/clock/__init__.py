@@ -1,1 +1,1 @@
-"""Which SM clock: rules that follow latencies, and projections of batch and KV cache."""
+"""Chooses the SM clock: rules that follow latencies, and projections of batch and KV cache."""

@@ -19,7 +19,7 @@ class MiadConfig:
 
 
 def next_clock_mhz(mhz: float, congested: bool, min_mhz: float, max_mhz: float, config: MiadConfig) -> float:
-    """f(t+1) = min(M f, f_max) when congested, else max(f - delta, f_min)."""
+    """Returns f(t+1) in MHz: min(M f, f_max) when congested, else max(f - delta, f_min)."""
     if congested:
         return min(config.increase * mhz, max_mhz)
     return max(mhz - config.decrease_mhz, min_mhz)

@@ -43,7 +43,7 @@ class Problem:
 def update(
     y: Floats, f: float, gamma: float, problem: Problem, steps: tuple[Floats | float, float, float]
 ) -> tuple[Floats, float, float]:
-    """Eq. 4 once. `steps` are k_y (one, or one for each request), k_f and k_gamma."""
+    """Applies eq. 4 once. `steps` are k_y (one, or one for each request), k_f and k_gamma."""
     k_y, k_f, k_gamma = steps
     rates = np.maximum(LEAST_RATE, y + k_y * (problem.utility_slope(y) - gamma))
     push = -problem.beta * problem.power_slope(f) + gamma * problem.rate_slope(f)
@@ -81,7 +81,7 @@ class PrimalDualConfig:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What the rule remembers between periods: the rate of each request (all alike) and the price of a token."""
+    """The rule's memory between periods: the rate of each request (all alike) and the price of a token."""
 
     rate: float
     gamma: float
@@ -96,7 +96,10 @@ def next_clock_mhz(
     max_mhz: float,
     config: PrimalDualConfig,
 ) -> tuple[float, Prices]:
-    """The clock after a period's updates, and what to remember. Without requests it falls as the price runs out."""
+    """Returns the clock after a period's updates, and what to remember.
+
+    Without requests it falls as the price runs out.
+    """
     problem, weight = _problem(min_mhz / max_mhz, urgent, config)
     x = mhz / max_mhz
     if not requests:

@@ -54,7 +54,8 @@ class Scoreboard:
         )
 
     def plus(self, other: Scoreboard) -> Scoreboard:
-        """With the rows of another behind its own: the 'virtual' scoreboard of IV-B, to keep or to forget."""
+        """Returns this board with the rows of another behind its own: the 'virtual' scoreboard of IV-B, to keep or to
+        forget."""
         return Scoreboard(
             np.concatenate((self.kv_tokens, other.kv_tokens)),
             np.concatenate((self.prompt_tokens, other.prompt_tokens)),
@@ -96,7 +97,9 @@ class Search:
 
 
 def project(board: Scoreboard, block_tokens: int, chunk_tokens: int) -> Projection:
-    """Eq. 1 and 2 for all coming iterations. An iteration takes in at most `chunk_tokens` of prompts, row by row.
+    """Applies eq.
+
+    1 and 2 to all coming iterations. An iteration takes in at most `chunk_tokens` of prompts, row by row.
 
     Raises:
         ValueError: A count below 0, or a request that has nothing left to generate.
@@ -110,7 +113,7 @@ def project(board: Scoreboard, block_tokens: int, chunk_tokens: int) -> Projecti
 
 
 def outlook(projection: Projection, table: SpeedTable, clock: int) -> Outlook:
-    """Eq. 3 at a clock, given by its index."""
+    """Applies eq. 3 at a clock, given by its index."""
     if projection.batch.size == 0:
         return Outlook(0.0, np.zeros(0))
     elapsed_s = _elapsed(clock, projection.batch, projection.kv_blocks, projection.prompt_tokens, *_arrays(table))
@@ -118,7 +121,7 @@ def outlook(projection: Projection, table: SpeedTable, clock: int) -> Outlook:
 
 
 def late(board: Scoreboard, look: Outlook, now_s: float) -> Bools:
-    """The requests that break eq. 4; lost ones never do."""
+    """Says which requests break eq. 4, one entry a row; lost ones never do."""
     found: Bools = ~board.lost & ~(look.finish_s < board.deadline_s - now_s)
     return found
 
@@ -126,7 +129,7 @@ def late(board: Scoreboard, look: Outlook, now_s: float) -> Bools:
 def lowest_clock(
     board: Scoreboard, projection: Projection, table: SpeedTable, now_s: float, tbt_s: float | None
 ) -> Search:
-    """Binary search over the clocks of the table for the lowest that keeps the mean TBT and all deadlines (IV-E).
+    """Searches the table's clocks by halving for the lowest that keeps the mean TBT and all deadlines (IV-E).
 
     As no clock of a table is slower than a lower one, what one keeps all above it keep.
     """
@@ -149,7 +152,7 @@ def lowest_clock(
 
 
 def _arrays(table: SpeedTable) -> tuple[Floats, float, Floats, float]:
-    """Seconds, blocks between KV levels, seconds of prompts, tokens between their levels."""
+    """Returns seconds, blocks between KV levels, seconds of prompts, and tokens between their levels."""
     shape = table.shape
     levels, prompt_levels = table.seconds.shape[2], table.prompt_s.shape[1]
     return (
@@ -210,7 +213,7 @@ def _elapsed(
     prompt_s: Floats,
     prompt_step: float,
 ) -> Floats:
-    """T_R of eq. 3: seconds until the end of each iteration."""
+    """Returns T_R of eq. 3: the seconds until the end of each iteration, (iterations,)."""
     elapsed = np.empty(batch.size)
     widest, last, last_prompt = seconds.shape[1], seconds.shape[2] - 2, prompt_s.shape[1] - 2
     sum_s = 0.0
@@ -243,7 +246,8 @@ def _lowest(
     prompt_s: Floats,
     prompt_step: float,
 ) -> tuple[int, Ints, Ints]:
-    """The lowest clock that keeps all, `clocks` when none does; the clocks that were tried, and what each breaks."""
+    """Returns the lowest clock that keeps all, `clocks` when none does; the clocks that were tried, and what each
+    breaks."""
     tried = np.empty(64, np.int64)
     broke = np.empty(64, np.int64)
     probes, low, high = 0, 0, clocks

@@ -35,12 +35,12 @@ class SlackConfig:
 
 
 def slack(target_s: float, latency_s: float) -> float:
-    """Share of the target that is left; below 0 when it is missed."""
+    """Returns the share of the target that is left; below 0 when it is missed."""
     return (target_s - latency_s) / target_s
 
 
 def wanted(target_s: float, latency_s: float, weight: float, mhz: float, config: SlackConfig) -> Action:
-    """What one partition asks for."""
+    """Returns what one partition asks of the clock, from the share of its latency target that is left."""
     left = slack(target_s, latency_s)
     if left < config.reserve:
         return Action.UP
@@ -49,7 +49,7 @@ def wanted(target_s: float, latency_s: float, weight: float, mhz: float, config:
 
 
 def agreed(actions: list[Action]) -> Action:
-    """What a device does when its partitions ask for these; with none on it, the clock goes down."""
+    """Returns what a device does when its partitions ask for these; with none on it, the clock goes down."""
     if Action.UP in actions:
         return Action.UP
     return Action.SAME if Action.SAME in actions else Action.DOWN

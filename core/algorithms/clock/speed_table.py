@@ -1,4 +1,4 @@
-"""How fast an engine iterates, as plain arrays: what the compiled clock search reads instead of asking a model.
+"""Tables of an engine's iterations a second: plain arrays that the compiled clock search reads instead of a model.
 
 A model of iterations a second (throttLL'eM's M, section IV-C1: see `core.predictors.ips`) is asked once an engine, over
 all clocks it offers and a grid of batch sizes and KV-cache use. The search then only looks up: exact in clock and small
@@ -24,7 +24,7 @@ class IpsModel(Protocol):
     """Iterations a second of an engine that generates one token for each of `batch` sequences. Never blocks."""
 
     def predict(self, tp: int, batch: Floats, kv_blocks: Floats, mhz: Floats) -> Floats:
-        """Element by element; `kv_blocks` are those in use over the whole batch."""
+        """Predicts element by element; `kv_blocks` are those in use over the whole batch."""
         ...
 
 
@@ -36,7 +36,7 @@ class PromptModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineShape:
-    """What an engine of a size holds and takes in."""
+    """The cache blocks, requests and tokens that an engine of a size has room for."""
 
     tp: int  # E, the engine's size
     kv_blocks: int  # of the whole cache
@@ -108,7 +108,7 @@ def speed_table(
 
 
 def _between_batches(seconds: Floats, batches: Floats, every: Floats) -> Floats:
-    """Linear between the batch sizes (axis 1) that the model was asked for."""
+    """Fills in every batch size (axis 1) linearly between those that the model was asked for."""
     above = np.searchsorted(batches, every)
     below = np.maximum(above - 1, 0)
     span = batches[above] - batches[below]
@@ -118,7 +118,7 @@ def _between_batches(seconds: Floats, batches: Floats, every: Floats) -> Floats:
 
 
 def _never_slower(seconds: Floats) -> Floats:
-    """Keeps the time from rising with the clock, as noise in a model or a GPU at its TDP may make it: on this the
-    binary search rests."""
+    """Keeps the time from rising with the clock, as noise in a model or a GPU at its TDP may make it: the
+    binary search needs this."""
     found: Floats = np.minimum.accumulate(seconds, axis=0)
     return found

@@ -25,12 +25,13 @@ def solve(
     time_limit_s: float = 5.0,
     gap: float = 1e-4,
 ) -> OperatingMix | None:
-    """The mix of least power on `gpus` that carries `load_rps` with capacity for `need_rps`; None: none was found.
+    """Returns the mix of least power on `gpus` that carries `load_rps` with capacity for `need_rps`; None: none was
+    found.
 
     Args:
         gpus: GPUs of each type (N).
         curves: For each mode the pieces of one instance's curve, as `pieces` makes them.
-        load_rps: L, the load that the power is reckoned at.
+        load_rps: L, the load that the power is computed at.
         need_rps: Capacity to keep, alpha x the peak load.
     """
     fitting = {m: list(curves[m]) for m in sorted(curves) if curves[m] and gpus.get(m.gpu, 0) >= m.tp}
@@ -72,7 +73,9 @@ def solve(
 
 
 def _answer(
-    curves: Mapping[Mode, Sequence[Piece]], values: Mapping[tuple[Mode, int], tuple[int, float]], outcome: highs.Outcome
+    curves: Mapping[Mode, Sequence[Piece]],
+    values: Mapping[tuple[Mode, int], tuple[int, float]],
+    outcome: highs.SolverResult,
 ) -> OperatingMix:
     operations = {}
     total_w = 0.0

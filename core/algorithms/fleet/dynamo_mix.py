@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.algorithms.fleet import dynamo_milp, mix_search
-from core.algorithms.fleet.highs import Status
+from core.algorithms.fleet.highs import SolverStatus
 from core.algorithms.fleet.power_curve import OperatingMix, Operation, Piece
 from core.types import Mode
 
@@ -37,12 +37,13 @@ def solve(
     time_limit_s: float = 5.0,
     gap: float = 1e-4,
 ) -> OperatingMix | None:
-    """The mix of least power on `gpus` that carries `load_rps` and has capacity for `need_rps`; None: none was found.
+    """Returns the mix of least power on `gpus` that carries `load_rps` and has capacity for `need_rps`; None: none was
+    found.
 
     Args:
         gpus: GPUs of each type (N).
         curves: For each mode the pieces of one instance's curve, as `power_curve.pieces` makes them.
-        load_rps: L, the load that the power is reckoned at.
+        load_rps: L, the load that the power is computed at.
         need_rps: Capacity to keep, alpha x the peak load.
         time_limit_s: For the integer program, as is `gap`; counting needs neither.
     """
@@ -75,11 +76,12 @@ def _search(
     operations = {
         mode: Operation(int(counts[m]), float(clocks[m]), float(loads[m])) for m, mode in enumerate(modes) if counts[m]
     }
-    return OperatingMix(operations, float(power_w), Status.OPTIMAL)
+    return OperatingMix(operations, float(power_w), SolverStatus.OPTIMAL)
 
 
 def power_w(workers: Mapping[Mode, int], curves: Mapping[Mode, Sequence[Piece]], load_rps: float) -> float | None:
-    """Power of a mix under a load, shared as is best among its modes; None: it cannot carry it, or has no curve."""
+    """Returns the power, in W, of a mix under a load, shared as is best among its modes; None: it cannot carry it, or
+    has no curve."""
     present = [mode for mode in sorted(workers) if workers[mode]]
     if not all(curves.get(mode) for mode in present):
         return None
@@ -92,7 +94,7 @@ def power_w(workers: Mapping[Mode, int], curves: Mapping[Mode, Sequence[Piece]],
 
 
 def _arrays(curves: Sequence[Sequence[Piece]]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Pieces of each mode: how many, and the table that `mix_search` works on."""
+    """Returns how many pieces each mode has, (modes,), and the table of them that `mix_search` works on."""
     lengths = np.array([len(own) for own in curves])
     table = np.zeros((len(curves), int(lengths.max()), 5))
     for m, own in enumerate(curves):

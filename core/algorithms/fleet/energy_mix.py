@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import pulp
 
 from core.algorithms.fleet import highs
-from core.algorithms.fleet.highs import Status
+from core.algorithms.fleet.highs import SolverStatus
 from core.types import Mode
 
 
@@ -41,11 +41,12 @@ class Mix:
 
     workers: Mapping[Mode, int]
     power_w: float
-    status: Status
+    status: SolverStatus
 
 
 def power_w(workers: Mapping[Mode, int], modes: Mapping[Mode, MixMode], load_rps: float) -> float | None:
-    """Power of a mix when the load goes to the modes of least energy per request first; None: it cannot carry it."""
+    """Returns the power, in W, of a mix when the load goes to the modes of least energy per request first; None: it
+    cannot carry it."""
     total_w, left_rps = 0.0, load_rps
     for mode in sorted(workers, key=lambda mode: (modes[mode].j_per_request, mode)):
         figures, count = modes[mode], workers[mode]
@@ -63,12 +64,13 @@ def solve(
     time_limit_s: float = 5.0,
     gap: float = 1e-4,
 ) -> Mix | None:
-    """The mix of least power on `gpus` that carries `load_rps` and has capacity for `need_rps`; None: there is none.
+    """Returns the mix of least power on `gpus` that carries `load_rps` and has capacity for `need_rps`; None: there is
+    none.
 
     Args:
         gpus: GPUs of each type that the pool may use.
         modes: What may run, with figures at the top clock; all with max_rps above 0.
-        load_rps: Load that the power is reckoned at.
+        load_rps: Load that the power is computed at.
         need_rps: Capacity to keep, alpha x the peak load.
     """
     fitting = [mode for mode in sorted(modes) if gpus.get(mode.gpu, 0) >= mode.tp]

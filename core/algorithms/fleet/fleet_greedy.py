@@ -7,12 +7,12 @@ import math
 import numpy as np
 
 from core.algorithms.fleet.fleet_problem import FleetPlan, FleetProblem, Option, Worker, most_rps, options, plan_cost
-from core.algorithms.fleet.highs import Floats, Ints, Status
+from core.algorithms.fleet.highs import Floats, Ints, SolverStatus
 from core.types import PartitionOption
 
 
 def greedy_fleet(problem: FleetProblem, partition: PartitionOption, choices: list[Option] | None = None) -> FleetPlan:
-    """Class by class, hardest first, always the worker of least cost per request carried.
+    """Plans class by class, hardest first, always adding the worker of least cost per request carried.
 
     It can miss plans that exist; then it is `infeasible` and says so. Where workers earn (a negative intensity that is
     followed) the GPUs left over are filled with those that earn the most per GPU.
@@ -28,10 +28,12 @@ def greedy_fleet(problem: FleetProblem, partition: PartitionOption, choices: lis
         missing = placing.cover(name, need[name])
         if missing > 0.0:
             failed = f"greedy placement found no GPUs left for {missing:.2f} requests/s of {name}"
-            return FleetPlan(Status.INFEASIBLE, None, None, None, partition.name, {}, 0.0, failed)
+            return FleetPlan(SolverStatus.INFEASIBLE, None, None, None, partition.name, {}, 0.0, failed)
     placing.fill()
     workers = placing.workers()
-    return FleetPlan(Status.HEURISTIC, plan_cost(problem, workers, partition), None, None, partition.name, workers, 0.0)
+    return FleetPlan(
+        SolverStatus.HEURISTIC, plan_cost(problem, workers, partition), None, None, partition.name, workers, 0.0
+    )
 
 
 class _Placing:

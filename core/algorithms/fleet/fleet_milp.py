@@ -44,7 +44,7 @@ from core.algorithms.fleet.fleet_problem import (
     why_not,
 )
 from core.algorithms.fleet.fleet_problem import options as options_of
-from core.algorithms.fleet.highs import Ints, Status
+from core.algorithms.fleet.highs import Ints, SolverStatus
 from core.types import CarbonPlan, PartitionOption
 
 __all__ = [
@@ -53,7 +53,7 @@ __all__ = [
     "NegativeIntensity",
     "Objective",
     "ObjectiveWeights",
-    "Status",
+    "SolverStatus",
     "greedy_fleet",
     "solve_fleet",
 ]
@@ -91,7 +91,7 @@ def solve_fleet(
     searched.sort(key=_bound)
     for position, task in enumerate(searched):
         plan = _partition_plan(task, search, warm, len(searched) - position)
-        search.told(plan)
+        search.note(plan)
         plans[task.partition.name] = plan
     plans = {task.partition.name: plans.get(task.partition.name) or _infeasible(task) for task in tasks}
     return replace(_best_of(problem, plans, gap), solve_s=time.perf_counter() - started, by_partition=plans)
@@ -102,20 +102,23 @@ def _bound(task: _Task) -> float:
 
 
 def _best_of(problem: FleetProblem, plans: dict[str, FleetPlan], gap: float) -> FleetPlan:
-    """The plan of least cost, of least power among equals. Its bound is the least of all that might have been found."""
-    possible = [plan for plan in plans.values() if plan.status is not Status.INFEASIBLE]
+    """Returns the plan of least cost, of least power among equals.
+
+    Its bound is the least of all that might have been found.
+    """
+    possible = [plan for plan in plans.values() if plan.status is not SolverStatus.INFEASIBLE]
     solved = [plan for plan in possible if plan.objective is not None]
     if not solved:
         failed = " ".join(f"{name}: {plan.failed}" for name, plan in plans.items()) or "there is no partition."
-        return FleetPlan(Status.INFEASIBLE, None, None, None, "", {}, 0.0, failed)
+        return FleetPlan(SolverStatus.INFEASIBLE, None, None, None, "", {}, 0.0, failed)
     partitions = {item.name: item for item in problem.partitions}
     best = min(solved, key=lambda plan: (_cost(plan), plan_power_w(plan.workers, partitions[plan.partition])))
     bounds = [-math.inf if plan.bound is None else plan.bound for plan in possible]
     bound = min(_cost(best), *bounds) if min(bounds) > -math.inf else None
     distance = _gap(_cost(best), bound)
     status = best.status
-    if status is not Status.HEURISTIC:
-        status = Status.OPTIMAL if distance is not None and distance <= gap + _ROUNDING else Status.FEASIBLE
+    if status is not SolverStatus.HEURISTIC:
+        status = SolverStatus.OPTIMAL if distance is not None and distance <= gap + _ROUNDING else SolverStatus.FEASIBLE
     return replace(best, status=status, bound=bound, gap=distance)
 
 
@@ -124,7 +127,7 @@ def _cost(plan: FleetPlan) -> float:
 
 
 def _gap(objective: float, bound: float | None) -> float | None:
-    """Relative distance of `objective` from `bound`; None without a bound or when the objective is 0."""
+    """Returns the relative distance of `objective` from `bound`; None without a bound or when the objective is 0."""
     if bound is None or (objective == 0.0 and bound < 0.0):
         return None
     return max(0.0, objective - bound) / abs(objective) if objective else 0.0
@@ -132,7 +135,7 @@ def _gap(objective: float, bound: float | None) -> float | None:
 
 @dataclass(slots=True)
 class _Search:
-    """What all partitions share: the time, the gap, and the cost of the best plan so far."""
+    """The limits that all partitions share: the time, the gap, and the cost of the best plan so far."""
 
     started: float
     time_limit_s: float
@@ -140,11 +143,14 @@ class _Search:
     patience_s: float
     best: float = math.inf
 
-    def told(self, plan: FleetPlan) -> None:
+    def note(self, plan: FleetPlan) -> None:
         self.best = min(self.best, _cost(plan))
 
     def cannot_win(self, bound: float) -> bool:
-        """No plan above the bound undercuts the best one by more than the gap. Equal cost may yet win by its power."""
+        """Says whether no plan above the bound can undercut the best one by more than the gap.
+
+        Equal cost may win by its power.
+        """
         return bound > self.cutoff
 
     @property
@@ -183,7 +189,7 @@ class _Task:
         self.counts: Ints | None = None  # of a plan that is at hand
 
     def look(self, search: _Search, left: int) -> None:
-        """A tighter bound, and a plan unless the bound says that it cannot win."""
+        """Finds a tighter bound, and a plan unless the bound says that it cannot win."""
         assert self.relaxed is not None
         time_limit_s = search.share_s(_PATTERNS * search.time_limit_s, left)
         cutoff = search.cutoff / self.scale
@@ -193,7 +199,7 @@ class _Task:
             search.best = min(search.best, float(self.program.cost[: len(self.choices)] @ found.counts) * self.scale)
 
     def begin_from(self, warm: CarbonPlan | None) -> list[float] | None:
-        """A plan as the program's columns: the one at hand or, if it is better, the last one."""
+        """Returns a plan as the program's columns: the one at hand or, if it is better, the last one."""
         found = [counts for counts in (self._known(warm), self.counts) if counts is not None]
         costs = self.program.cost[: len(self.choices)]
         best = min(found, key=lambda counts: float(costs @ counts), default=None)
@@ -210,18 +216,19 @@ class _Task:
 
 def _infeasible(task: _Task) -> FleetPlan:
     failed = why_infeasible(task.problem, task.partition)
-    return FleetPlan(Status.INFEASIBLE, None, None, None, task.partition.name, {}, 0.0, failed)
+    return FleetPlan(SolverStatus.INFEASIBLE, None, None, None, task.partition.name, {}, 0.0, failed)
 
 
 def _partition_plan(task: _Task, search: _Search, warm: CarbonPlan | None, left: int) -> FleetPlan:
-    """The best plan of a partition; where a search could not win, the plan at hand or a greedy one, and its bound."""
+    """Returns the best plan of a partition; where a search could not win, the plan at hand or a greedy one, and its
+    bound."""
     started = time.perf_counter()
     assert task.bound is not None
     bound = task.bound
     counts = task.counts
     if not search.cannot_win(bound):
         counts, outcome = _search_task(task, search, warm, left)
-        if outcome.status is Status.INFEASIBLE:
+        if outcome.status is SolverStatus.INFEASIBLE:
             return replace(_infeasible(task), solve_s=time.perf_counter() - started)
         bound = bound if outcome.bound is None else max(bound, outcome.bound * task.scale)
         counts = task.counts if counts is None else counts
@@ -230,20 +237,22 @@ def _partition_plan(task: _Task, search: _Search, warm: CarbonPlan | None, left:
     if counts is None:
         plan = greedy_fleet(task.problem, task.partition, task.choices)
         if plan.objective is None:  # greed can miss plans that exist
-            plan = replace(plan, status=Status.HEURISTIC)
+            plan = replace(plan, status=SolverStatus.HEURISTIC)
     else:
         workers = {option.worker: int(n) for option, n in zip(task.choices, counts, strict=False) if n}
         cost = plan_cost(task.problem, workers, task.partition)
-        plan = FleetPlan(Status.FEASIBLE, cost, None, None, task.partition.name, workers, 0.0)
+        plan = FleetPlan(SolverStatus.FEASIBLE, cost, None, None, task.partition.name, workers, 0.0)
     if plan.objective is not None:
         bound = min(bound, plan.objective)
         distance = _gap(plan.objective, bound)
         proven = counts is not None and distance is not None and distance <= search.gap + _ROUNDING
-        plan = replace(plan, gap=distance, status=Status.OPTIMAL if proven else plan.status)
+        plan = replace(plan, gap=distance, status=SolverStatus.OPTIMAL if proven else plan.status)
     return replace(plan, bound=bound, solve_s=time.perf_counter() - started)
 
 
-def _search_task(task: _Task, search: _Search, warm: CarbonPlan | None, left: int) -> tuple[Ints | None, highs.Outcome]:
+def _search_task(
+    task: _Task, search: _Search, warm: CarbonPlan | None, left: int
+) -> tuple[Ints | None, highs.SolverResult]:
     time_limit_s = max(0.1, search.share_s(search.time_limit_s, left))
     patient_until = time.perf_counter() + search.share_s(search.patience_s, left)
 
@@ -271,7 +280,7 @@ def _thriftiest(task: _Task, counts: Ints, time_limit_s: float, gap: float) -> I
 
 
 def _groups(choices: list[Option]) -> dict[tuple[str, object], list[int]]:
-    """Options of the same class and mode at different sites."""
+    """Groups the options of the same class and mode at different sites."""
     groups: dict[tuple[str, object], list[int]] = {}
     for number, option in enumerate(choices):
         groups.setdefault(option.worker[1:], []).append(number)
@@ -289,7 +298,9 @@ def _program(
     costs: list[float],
     within: tuple[list[float], float] | None = None,
 ) -> highs.Program:
-    """Eq. 1 of one partition, with `costs` for each option's worker: columns n, then N; rows (1b), (1c), N = sum of n.
+    """Builds eq.
+
+    1 of one partition, with `costs` for each option's worker: columns n, then N; rows (1b), (1c), N = sum of n.
 
     `within` is one more row: coefficients of n, and what they may add up to.
     """

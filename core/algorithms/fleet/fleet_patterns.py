@@ -42,7 +42,7 @@ class Priced:
 def priced(
     program: Program, relaxed: highs.Relaxed, classes: int, time_limit_s: float, gap: float, cutoff: float
 ) -> Priced:
-    """Patterns until bound and master are within a quarter of `gap`, then the whole master to half of it.
+    """Adds patterns until bound and master are within a quarter of `gap`, then the whole master to half of it.
 
     Args:
         program: Columns: options, then the sums N of each class and mode. Rows: (1b) by class, (1c) by site and GPU
@@ -105,7 +105,7 @@ class _Parts:
         self._members = [np.flatnonzero(of_class == number) for number in range(classes)]
 
     def cheapest(self, prices: Floats) -> tuple[list[Pattern], float] | None:
-        """Each class's pattern where GPUs have these prices (not above 0), and what they cost together."""
+        """Finds each class's best pattern where GPUs have these prices (not above 0), and what they cost together."""
         own = self._on_gpus
         paid = np.bincount(self._option[own], prices[self._rows[own]] * self._coefficients[own], self.options)
         each = np.full(self._rps.size, math.inf)
@@ -124,7 +124,8 @@ class _Parts:
         return found, total
 
     def master(self, patterns: Sequence[Collection[Pattern]], dear: float | None) -> Program:
-        """One pattern for each class; at the cost `dear`, unless that is None, a class may go without."""
+        """Builds the program that chooses one pattern for each class; at the cost `dear`, unless that is None, a class
+        may go without."""
         pools, links = self.gpus.size, self._rps.size
         rows, coefficients, starts = self._rows.tolist(), self._coefficients.tolist(), self._starts.tolist()
         cost, most = self._cost.tolist(), self._most.tolist()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from core.algorithms.fleet.highs import Status
+from core.algorithms.fleet.highs import SolverStatus
 from core.types import Limits, Mode, ModeProfile, PartitionOption, SiteView
 from core.units import gco2e, j_to_kwh
 
@@ -18,7 +18,7 @@ Worker = tuple[str, str, Mode]  # (site, class, mode)
 
 
 class Objective(StrEnum):
-    """What a plan costs; PUE counts in all of them."""
+    """The measure of a plan's cost; PUE counts in all of them."""
 
     CARBON = "carbon"  # gCO2e over the steps
     ENERGY = "energy"  # J over the steps
@@ -28,7 +28,7 @@ class Objective(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ObjectiveWeights:
-    """What a gram, a joule and a dollar count in the weighted objective."""
+    """The weights of a gram, a joule and a dollar in the weighted objective."""
 
     per_gco2e: float = 0.0
     per_j: float = 0.0
@@ -41,7 +41,7 @@ class ObjectiveWeights:
 
 
 class NegativeIntensity(StrEnum):
-    """What a marginal intensity, or a price, below 0 does to the objective."""
+    """The treatment of a marginal intensity, or a price, below 0."""
 
     CLAMP = "clamp"  # counts as 0: clean, but no reason to burn more
     FOLLOW = "follow"  # taken as it is: more power there is better
@@ -71,7 +71,8 @@ class FleetProblem:
         }
 
     def weight(self, site: SiteView) -> float | None:
-        """k_l, what one watt at the site costs over the steps; None: a figure is missing, so it cannot be known."""
+        """Returns k_l, the cost of a watt at the site over the steps; None: a figure is missing, so it cannot
+        be known."""
         weights = self.weights if self.objective == Objective.WEIGHTED else _PLAIN[self.objective]
         assert weights is not None
         total = 0.0
@@ -98,7 +99,7 @@ class FleetProblem:
         return None if known is None else math.fsum(j_to_kwh(self.step_s) * site.pue * value for value in known)
 
     def _counted(self, values: Sequence[float | None]) -> list[float] | None:
-        """The values of all steps as they count; None when one is missing."""
+        """Returns the values of all steps as they count; None when one is missing."""
         known = [value for value in values if value is not None]
         if not known or len(known) < len(values):
             return None
@@ -120,7 +121,7 @@ class FleetPlan:
     `failed` says in words why an infeasible problem is. `by_partition` holds the best plan of each partition.
     """
 
-    status: Status
+    status: SolverStatus
     objective: float | None
     bound: float | None
     gap: float | None
@@ -132,7 +133,10 @@ class FleetPlan:
 
 
 def mode_failure(profile: ModeProfile, limits: Limits) -> str | None:
-    """Why a mode cannot serve a class (1e), or None when it can. An unknown figure or limit rules nothing out."""
+    """Returns why a mode cannot serve a class (1e), or None when it can.
+
+    An unknown figure or limit rules nothing out.
+    """
     if profile.max_rps <= 0.0:
         return "no capacity within the SLO"
     for name, value, limit in (
@@ -146,7 +150,7 @@ def mode_failure(profile: ModeProfile, limits: Limits) -> str | None:
 
 
 def usable(partition: PartitionOption) -> dict[tuple[str, Mode], ModeProfile]:
-    """The partition's (class, mode) pairs that keep the class's limits (1e)."""
+    """Returns the partition's (class, mode) pairs that keep the class's limits (1e)."""
     limits = {item.name: item.limits for item in partition.classes}
     return {
         (name, mode): profile
@@ -156,14 +160,14 @@ def usable(partition: PartitionOption) -> dict[tuple[str, Mode], ModeProfile]:
 
 
 def plan_power_w(workers: Mapping[Worker, int], partition: PartitionOption) -> float:
-    """Power at the GPUs with every worker at its largest rate."""
+    """Returns the power in W at the GPUs with every worker at its largest rate."""
     return math.fsum(
         count * partition.profiles[name, mode].power_w for (_, name, mode), count in workers.items() if count
     )
 
 
 def plan_cost(problem: FleetProblem, workers: Mapping[Worker, int], partition: PartitionOption) -> float | None:
-    """(1a) of a plan; None when a site in it has no known weight."""
+    """Returns the cost (1a) of a plan; None when a site in it has no known weight."""
     weights = {site.name: problem.weight(site) for site in problem.sites}
     total = 0.0
     for (site, name, mode), count in workers.items():
@@ -175,7 +179,7 @@ def plan_cost(problem: FleetProblem, workers: Mapping[Worker, int], partition: P
 
 
 def why_not(problem: FleetProblem, workers: Mapping[Worker, int], partition: PartitionOption) -> str | None:
-    """The constraint that a plan breaks, in words; None when it keeps them all."""
+    """Returns the constraint that a plan breaks, in words; None when it keeps them all."""
     profiles = usable(partition)
     sites = {site.name: site for site in problem.sites}
     capacity: dict[str, float] = dict.fromkeys((item.name for item in partition.classes), 0.0)
@@ -215,7 +219,10 @@ class Option:
 
 
 def options(problem: FleetProblem, partition: PartitionOption) -> list[Option]:
-    """The variables of eq. 1 for a partition: (1e) applied, sites of unknown weight or too few GPUs left out."""
+    """Returns the variables of eq.
+
+    1 for a partition: (1e) applied, sites of unknown weight or too few GPUs left out.
+    """
     profiles = [(name, mode, profile, mode.gpus) for (name, mode), profile in usable(partition).items()]
     return [
         Option((site.name, name, mode), weight * profile.power_w, profile.power_w, profile.max_rps, gpus)

@@ -69,7 +69,7 @@ def size(classes: Sequence[ClassLoad], loads: Sequence[float | None], rule: Rule
 
 
 def within(nodes: list[int], need: Sequence[float], available: int | None) -> tuple[list[int], int]:
-    """No more nodes than there are: taken where those that stay are loaded least. Second: how many were cut."""
+    """Cuts the nodes to as many as there are, where those that stay are loaded least. Second: how many were cut."""
     cut = 0
     while available is not None and sum(nodes) > max(0, available):
         loaded = {i: need[i] / (n - 1) if n > 1 else math.inf for i, n in enumerate(nodes) if n}

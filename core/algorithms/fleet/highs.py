@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-class Status(StrEnum):
+class SolverStatus(StrEnum):
     OPTIMAL = "optimal"  # within the gap asked for
     FEASIBLE = "feasible"  # the best found within the time limit
     HEURISTIC = "heuristic"  # greedy: the solver found nothing within the time limit
@@ -26,21 +26,21 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SolverResult:
     """`found`: the variables have values. Neither found nor infeasible: the time limit came first."""
 
     found: bool
     bound: float | None
-    status: Status
+    status: SolverStatus
 
 
 _SMALL = 300  # columns
-_INFEASIBLE = Outcome(False, None, Status.INFEASIBLE)
+_INFEASIBLE = SolverResult(False, None, SolverStatus.INFEASIBLE)
 
 
 def run(
     program: pulp.LpProblem, time_limit_s: float, gap: float, warm: Mapping[pulp.LpVariable, float] | None = None
-) -> Outcome:
+) -> SolverResult:
     """Solves `program`, whose variables must all be bounded by its rows. Blocks for at most about `time_limit_s`.
 
     `warm` is a solution to begin from, by variable; what is left out counts as 0. An infeasible one does no harm.
@@ -107,20 +107,20 @@ def search(
     gap: float,
     first: Sequence[float] | None = None,
     enough: Callable[[float, float], bool] | None = None,
-) -> tuple[Ints | None, Outcome]:
-    """Whole solution of least cost, if one was found.
+) -> tuple[Ints | None, SolverResult]:
+    """Searches the whole solution of least cost; its columns are (columns,), None where none was found.
 
     Presolve is off: it would substitute columns away that are only there to branch and cut on. So is the feasibility
     jump, and in small programs the heuristics that solve smaller ones, which take longer than such programs do.
 
     Args:
         first: A solution to begin from.
-        enough: Told the best cost (inf: none yet) and the bound now and then; True ends the search.
+        enough: Called with the best cost (inf: none yet) and the bound now and then; True ends the search.
     """
     if not len(program.cost):
         nothing: Ints = np.zeros(0, dtype=np.int64)
         feasible = _nothing_is_feasible(program)
-        return (nothing, Outcome(True, 0.0, Status.OPTIMAL)) if feasible else (None, _INFEASIBLE)
+        return (nothing, SolverResult(True, 0.0, SolverStatus.OPTIMAL)) if feasible else (None, _INFEASIBLE)
     solver = _solver(program, whole=True)
     solver.setOptionValue("time_limit", time_limit_s)
     solver.setOptionValue("mip_rel_gap", gap)
@@ -147,7 +147,7 @@ def search(
 
 
 def _nothing_is_feasible(program: Program) -> bool:
-    """A program without columns, which HiGHS leaves undecided."""
+    """Decides a program without columns, which HiGHS leaves undecided."""
     return bool((program.lower <= 0.0).all() and (program.upper >= 0.0).all())
 
 
@@ -175,7 +175,7 @@ def _begin_from(solver: Any, values: Sequence[float]) -> None:
     solver.setSolution(solution)
 
 
-def _outcome(solver: Any) -> Outcome:
+def _outcome(solver: Any) -> SolverResult:
     status = solver.getModelStatus()
     if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
         return _INFEASIBLE
@@ -183,4 +183,4 @@ def _outcome(solver: Any) -> Outcome:
     bound = info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else None
     found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     proven = found and status == highspy.HighsModelStatus.kOptimal
-    return Outcome(found, bound, Status.OPTIMAL if proven else Status.FEASIBLE)
+    return SolverResult(found, bound, SolverStatus.OPTIMAL if proven else SolverStatus.FEASIBLE)

@@ -21,7 +21,7 @@ _EPS = 1e-9
 
 @compiled
 def _ends(pieces: Floats, count: int) -> tuple[Floats, Floats]:
-    """Ends of a curve's pieces and the power there: of two pieces that meet the cheaper."""
+    """Returns the ends of a curve's pieces and the power there: of two pieces that meet the cheaper."""
     x, w = np.empty(count + 1), np.empty(count + 1)
     x[0], w[0] = pieces[0, LOW], pieces[0, LOW_W]
     for k in range(count):
@@ -33,7 +33,7 @@ def _ends(pieces: Floats, count: int) -> tuple[Floats, Floats]:
 
 @compiled
 def _curves(lengths: Ints, table: Floats) -> tuple[Floats, Floats, Ints]:
-    """`_ends` of all modes, and how many each has."""
+    """Returns `_ends` of all modes, and how many each has."""
     modes = lengths.size
     ends, watts = np.zeros((modes, table.shape[1] + 1)), np.zeros((modes, table.shape[1] + 1))
     sizes = lengths + 1
@@ -44,14 +44,15 @@ def _curves(lengths: Ints, table: Floats) -> tuple[Floats, Floats, Ints]:
 
 @compiled
 def fixed(counts: Ints, lengths: Ints, table: Floats, load: float) -> float:
-    """Least power of these counts under a load, shared as is best; infinite: they cannot carry it."""
+    """Returns the least power, in W, of these counts (modes,) under a load, shared as is best; infinite: they cannot
+    carry it."""
     ends, watts, sizes = _curves(lengths, table)
     return _share(counts, ends, watts, sizes, table, lengths, load, np.zeros(counts.size))
 
 
 @compiled
 def _hull(x: Floats, w: Floats) -> Ints:
-    """Places of the lower convex hull of the points, from left to right."""
+    """Returns the places of the lower convex hull of the points, from left to right."""
     kept = np.empty(x.size, np.int64)
     n = 0
     for i in range(x.size):
@@ -68,7 +69,7 @@ def _hull(x: Floats, w: Floats) -> Ints:
 
 @compiled
 def _slopes(ends: Floats, watts: Floats, sizes: Ints) -> Floats:
-    """The hulls' segments of all modes, cheapest first: (mode, width, slope)."""
+    """Returns the hulls' segments of all modes, cheapest first: (mode, width, slope)."""
     rows = np.empty((ends.size, 3))
     n = 0
     for m in range(sizes.size):
@@ -98,7 +99,7 @@ def _bound(counts: Ints, idle_w: Floats, slopes: Floats, load: float) -> float:
 
 @compiled
 def _power(pieces: Floats, count: int, x: float) -> tuple[float, float]:
-    """Power and clock of one instance at a load within its curve: of pieces that meet there the cheaper."""
+    """Returns the power and clock of one instance at a load within its curve: of pieces that meet there the cheaper."""
     best, mhz = np.inf, 0.0
     for k in range(count):
         low, high = pieces[k, LOW], pieces[k, HIGH]
@@ -114,7 +115,7 @@ def _power(pieces: Floats, count: int, x: float) -> tuple[float, float]:
 def _share(
     counts: Ints, ends: Floats, watts: Floats, sizes: Ints, table: Floats, lengths: Ints, load: float, loads: Floats
 ) -> float:
-    """Least power of given counts; fills `loads` with what one instance of each mode carries."""
+    """Returns the least power of given counts; fills `loads` with what one instance of each mode carries."""
     modes = counts.size
     if counts.sum() == 0:
         return 0.0 if load <= _EPS else np.inf
@@ -153,7 +154,7 @@ def _share(
 
 @compiled
 def _counts(tp: Ints, gpu: Ints, available: Ints, top: Floats, need: float) -> Ints:
-    """All counts that fit the GPUs and carry the need: (vectors, modes)."""
+    """Lists all counts that fit the GPUs and carry the need: (vectors, modes)."""
     modes = tp.size
     most = np.array([available[gpu[m]] // tp[m] for m in range(modes)])
     found = np.empty((int(np.prod(most + 1)), modes), np.int64)
@@ -181,7 +182,8 @@ def _counts(tp: Ints, gpu: Ints, available: Ints, top: Floats, need: float) -> I
 def search(
     tp: Ints, gpu: Ints, available: Ints, lengths: Ints, table: Floats, load: float, need: float
 ) -> tuple[float, Ints, Floats, Floats]:
-    """Least power, and for each mode its count, the load of one instance and its clock; infinite: nothing fits.
+    """Finds the least power, and for each mode its count, the load of one instance and its clock; infinite: nothing
+    fits.
 
     Args:
         tp: GPUs of an instance, (modes,).
@@ -189,7 +191,7 @@ def search(
         available: GPUs of each type.
         lengths: Pieces of each mode.
         table: The pieces: (modes, pieces, [LOW, HIGH, LOW_W, HIGH_W, MHZ]).
-        load: Requests/s that the power is reckoned at.
+        load: Requests/s that the power is computed at.
         need: Requests/s that the mix could carry.
     """
     modes = tp.size

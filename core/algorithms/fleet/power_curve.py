@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.algorithms.fleet.highs import Status
+from core.algorithms.fleet.highs import SolverStatus
 from core.engine.load_profile import LoadProfile
 from core.types import Limits, Mode
 
@@ -51,7 +51,7 @@ class OperatingMix:
 
     operations: Mapping[Mode, Operation]
     power_w: float
-    status: Status
+    status: SolverStatus
 
     @property
     def workers(self) -> dict[Mode, int]:
@@ -59,7 +59,7 @@ class OperatingMix:
 
 
 def pieces(profile: LoadProfile, limits: Limits, levels: int = 6) -> tuple[Piece, ...]:
-    """The curve of a mode: over each stretch of load the clock that draws least of those that keep `limits`.
+    """Returns the curve of a mode: over each stretch of load the clock that draws least of those that keep `limits`.
 
     Stretches end where a clock no longer keeps the limits, at the lone request (below it the instance idles in
     between), and at `levels` even parts of the whole. Without any load that keeps the limits: none.

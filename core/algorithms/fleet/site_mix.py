@@ -24,7 +24,7 @@ from core.types import Limits, Mode
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Kind = tuple[str, Mode]  # (site, mode)
+SiteMode = tuple[str, Mode]  # (site, mode)
 
 UNITS = 60  # parts of the load that sites share
 _LEVELS = 48  # of a curve: shares of what an instance carries
@@ -51,13 +51,13 @@ class Offer:
     per_watt: float = 1.0
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> SiteMode:
         return self.site, self.mode
 
 
 @dataclass(frozen=True, slots=True)
 class SiteRule:
-    """What a site's layout must keep.
+    """The rules that a site's layout must keep.
 
     `cap_w`: most that its instances may draw, each at its highest, those that still stand beside the new ones included.
     `changes`: most starts and stops from `asked`. `least`, `most`: counts by mode that it must not fall below, or
@@ -85,7 +85,7 @@ class Part:
     per_watt: float = 1.0
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> SiteMode:
         return self.site, self.mode
 
 
@@ -105,17 +105,17 @@ class Mix:
         return math.fsum(part.watts * part.per_watt for part in self.parts)
 
     @property
-    def workers(self) -> dict[Kind, int]:
+    def workers(self) -> dict[SiteMode, int]:
         return {part.kind: part.count for part in self.parts}
 
 
 def any_keeps(offers: Sequence[Offer], limits: Limits) -> bool:
-    """Whether there is any load that any of them carries within the limits."""
+    """Says whether any of the offers carries any load within the limits."""
     return any(_curve(offer.profile, limits).most_rps > 0.0 for offer in offers)
 
 
 def in_time(offers: Sequence[Offer], limits: Limits, left_s: Iterable[float]) -> Limits:
-    """What answers have left of their E2E limits, in seconds a token, counts as TPOT too (FREESH eq. 1e), where some
+    """Adds to the limits the TPOT, in s, that answers have left of their E2E limits (FREESH eq. 1e), where some
     offer keeps that."""
     tpots_s = [*left_s, *(own for own in (limits.tpot_s,) if own is not None)]
     timely = Limits(limits.ttft_s, min(tpots_s, default=None))
@@ -123,12 +123,13 @@ def in_time(offers: Sequence[Offer], limits: Limits, left_s: Iterable[float]) ->
 
 
 def worth_per_watt(pue: float, g_per_kwh: float | None) -> float:
-    """Of a watt at the GPUs of a site; None: only the energy counts."""
+    """Returns the weight of a watt at the GPUs of a site; an intensity of None means that only energy counts."""
     return pue * (1.0 if g_per_kwh is None else max(g_per_kwh, _LEAST_G_PER_KWH))
 
 
 def kept_by_some(offers: Sequence[Offer], limits: Limits) -> Limits:
-    """The limits; each that no offer keeps even without load as wide as the best one's latency then, and some room."""
+    """Returns the limits; each that no offer keeps even without load as wide as the best one's latency then, and some
+    room."""
 
     def widened(limit: float | None, of: Callable[[LoadProfile], Floats]) -> float | None:
         if limit is None or not offers:
@@ -147,7 +148,7 @@ def best_mix(
     limits: Limits,
     rules: Mapping[str, SiteRule] | None = None,
 ) -> Mix | None:
-    """The mix of least cost under `rps` that has capacity for `need_rps` within the limits, at the top clock.
+    """Returns the mix of least cost under `rps` that has capacity for `need_rps` within the limits, at the top clock.
 
     Each site keeps the same share of room to spare. Where nothing carries it, the one that carries most. None: there
     is nothing that keeps the limits at all.
@@ -172,7 +173,8 @@ def best_mix(
 
 
 def _shared(tables: Sequence[_Table], rps: float, need_rps: float) -> list[int] | None:
-    """Parts of the load of each site, by min-plus convolution; all `UNITS` of them, or as many as can be placed."""
+    """Returns the parts of the load of each site, by min-plus convolution; all `UNITS` of them, or as many as can be
+    placed."""
     if len(tables) == 1 and tables[0].cheapest(UNITS, rps, need_rps) is not None:
         return [UNITS]
     back = np.arange(UNITS + 1)[:, None] - np.arange(UNITS + 1)[None, :]
@@ -194,11 +196,12 @@ def _shared(tables: Sequence[_Table], rps: float, need_rps: float) -> list[int] 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Curve:
-    """Of one instance: what it carries within limits, and its least power at shares of that (`_LEVELS` of them)."""
+    """The curve of one instance: the load that it carries within limits, and its least power at shares of that
+    (`_LEVELS` of them)."""
 
     most_rps: float
     watts: Floats
-    highest_w: float  # at any clock and load: what a cap reckons with
+    highest_w: float  # at any clock and load: what a cap counts on
 
 
 @lru_cache(maxsize=1024)
@@ -209,7 +212,8 @@ def _curve(profile: LoadProfile, limits: Limits) -> _Curve:
 
 
 def _by_clock(profile: LoadProfile, limits: Limits, loads_rps: Floats) -> tuple[Floats, Floats]:
-    """Clocks, and the power at each of them (rows) under each load; infinite where it does not keep the limits."""
+    """Returns clocks, and the power at each of them (rows) under each load; infinite where it does not keep
+    the limits."""
     ttft_s, tpot_s, watts = profile.at(loads_rps)
     keeps = np.isfinite(watts)
     for values, limit in ((ttft_s, limits.ttft_s), (tpot_s, limits.tpot_s)):
@@ -233,20 +237,20 @@ class _Table:
         self.most_rps = float(self._carries.max())
 
     def costs(self, rps: float, need_rps: float) -> Floats:
-        """Of 0 to `UNITS` parts; infinite: no layout carries them."""
+        """Returns the cost of 0 to `UNITS` parts of the load, (UNITS + 1,); infinite where no layout carries them."""
         shares = np.arange(UNITS + 1) / UNITS
         found: Floats = self._costs(rps * shares, need_rps * shares).min(axis=0)
         return found
 
     def cheapest(self, units: int, rps: float, need_rps: float) -> int | None:
-        """The layout that carries so many parts; None: there is none."""
+        """Returns the layout that carries so many parts; None: there is none."""
         share = np.array([units / UNITS])
         costs = self._costs(rps * share, need_rps * share)[:, 0]
         best = int(np.argmin(costs))
         return best if np.isfinite(costs[best]) else None
 
     def _costs(self, loads_rps: Floats, need_rps: Floats) -> Floats:
-        """(layouts, loads)."""
+        """Returns the cost of each layout at each load, (layouts, loads)."""
         carries = self._carries[:, None]
         used = np.divide(loads_rps, carries, out=np.zeros((len(carries), loads_rps.size)), where=carries > 0.0)
         grid = np.linspace(0.0, 1.0, _LEVELS)
@@ -271,7 +275,10 @@ class _Table:
 
 
 def _allowed(counts: Ints, offers: Sequence[Offer], curves: Sequence[_Curve], rule: SiteRule) -> NDArray[np.bool_]:
-    """Which layouts keep the rule. The cap comes first: where it leaves no other way, changes are not counted."""
+    """Says which layouts keep the rule, (layouts,).
+
+    The cap comes first: where it leaves no other way, changes are not counted.
+    """
 
     def of(given: Mapping[Mode, int]) -> Ints:
         return np.array([given.get(offer.mode, 0) for offer in offers], np.int64)
@@ -293,7 +300,8 @@ def _allowed(counts: Ints, offers: Sequence[Offer], curves: Sequence[_Curve], ru
 
 @lru_cache(maxsize=256)
 def _layouts(kinds: tuple[tuple[str, int, int], ...]) -> Ints:
-    """Counts of each (type of GPU, TP degree, room) that fit the site, nothing at all among them: (layouts, kinds)."""
+    """Lists the counts of each (type of GPU, TP degree, room) that fit the site, nothing at all among them: (layouts,
+    kinds)."""
     types = sorted({gpu for gpu, _, _ in kinds})
     by_type = []
     for gpu in types:
@@ -309,7 +317,7 @@ def _layouts(kinds: tuple[tuple[str, int, int], ...]) -> Ints:
 
 
 def _of_type(kinds: Sequence[tuple[int, int]], most: int) -> Ints:
-    """Counts of each (TP degree, room) on the GPUs that they share; not many more than `most` of them.
+    """Lists the counts of each (TP degree, room) on the GPUs that they share; not many more than `most` of them.
 
     Where there are more, one kind fills up, in steps, and of the others there are at most `_FEW`.
     """

@@ -1,1 +1,1 @@
-"""What stands on which GPUs, and how weights move from one layout to the next."""
+"""Decides what stands on which GPUs, and how weights move from one layout to the next."""

@@ -7,7 +7,7 @@ by like sensitivity (Algorithm 2), since a device's clock is set by the most sen
 Algorithm 2 as printed starts at an infinite best score and takes larger ones, so that it never finds a device; counts
 partitions where its text counts devices; says nothing of empty devices; and appends to no device when none is left.
 Here: the most similar device; the cap CT on distinct devices of a model, whose own stay open to it; and a model that
-finds no place is told.
+finds no place is reported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from core.algorithms.placement.operator_partitions import DEFAULT_THRESHOLD, Partition, weighted_mean
+from core.algorithms.placement.operator_partitions import DEFAULT_THRESHOLD, OperatorGroup, weighted_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class PlacementConfig:
 class Bins:
     """Partitions of each device, and the models that found no place."""
 
-    partitions: Mapping[str, tuple[Partition, ...]]
+    partitions: Mapping[str, tuple[OperatorGroup, ...]]
     unplaced: tuple[str, ...] = ()
 
     def devices_of(self, model: str) -> frozenset[str]:
@@ -46,7 +46,7 @@ class Bins:
 
 
 def place_partitions(
-    memory_bytes: Mapping[str, float], models: Iterable[Sequence[Partition]], config: PlacementConfig
+    memory_bytes: Mapping[str, float], models: Iterable[Sequence[OperatorGroup]], config: PlacementConfig
 ) -> Bins:
     """Algorithm 2: each model's partitions, least sensitive first, each to the device it is most like.
 
@@ -54,7 +54,7 @@ def place_partitions(
     all; where the order by sensitivity runs into the memory of its CT devices, it is tried once more largest first on
     the CT devices with the most room.
     """
-    bins: dict[str, list[Partition]] = {device: [] for device in memory_bytes}
+    bins: dict[str, list[OperatorGroup]] = {device: [] for device in memory_bytes}
     unplaced = []
     for partitions in models:
         by_sensitivity = sorted(partitions, key=lambda p: p.sensitivity)
@@ -72,12 +72,12 @@ def place_partitions(
 
 def _place(
     memory_bytes: Mapping[str, float],
-    bins: Mapping[str, Sequence[Partition]],
+    bins: Mapping[str, Sequence[OperatorGroup]],
     offered: Sequence[str],
-    partitions: Sequence[Partition],
+    partitions: Sequence[OperatorGroup],
     config: PlacementConfig,
-) -> dict[str, list[Partition]] | None:
-    """One model on top of what is placed; None when a partition finds no device."""
+) -> dict[str, list[OperatorGroup]] | None:
+    """Places one model on top of what is placed; None when a partition finds no device."""
     found = {device: list(placed) for device, placed in bins.items()}
     own: set[str] = set()
     for partition in partitions:
@@ -86,7 +86,7 @@ def _place(
         if not fitting:
             return None
 
-        def order(device: str, partition: Partition = partition) -> tuple[float, float, str]:
+        def order(device: str, partition: OperatorGroup = partition) -> tuple[float, float, str]:
             placed = found[device]
             distance = abs(partition.sensitivity - weighted_mean(placed)) if placed else config.spread
             return distance, sum(p.latency_s for p in placed), device
@@ -97,7 +97,7 @@ def _place(
     return found
 
 
-def _room(memory_bytes: Mapping[str, float], bins: Mapping[str, Sequence[Partition]], device: str) -> float:
+def _room(memory_bytes: Mapping[str, float], bins: Mapping[str, Sequence[OperatorGroup]], device: str) -> float:
     return memory_bytes[device] * (1.0 + 1e-9) - sum(p.memory_bytes for p in bins[device])
 
 
@@ -135,7 +135,8 @@ def select_models(
     model_bytes: Mapping[str, float],
     attainment: Attainment,
 ) -> Selection:
-    """AlpaServe's greedy: again and again the (model, group) that lifts attainment most, while memory lasts.
+    """Selects by AlpaServe's greedy: it adds again and again the (model, group) that lifts attainment most, while
+    memory lasts.
 
     It goes on over steps that gain nothing, since a model may only help with another beside it, and returns the best
     placement on the way, with the fewest replicas. It ends early where every request is in time already.
@@ -175,7 +176,8 @@ def _fits(
 
 
 def equal_groups(devices: Sequence[str]) -> tuple[tuple[tuple[str, ...], ...], ...]:
-    """Ways to cut the devices into groups of one size, the last one perhaps smaller; sizes double, as in AlpaServe."""
+    """Lists the ways to cut the devices into groups of one size, the last one perhaps smaller; sizes double, as in
+    AlpaServe."""
     found = []
     size = 1
     while size < 2 * len(devices):
@@ -188,7 +190,7 @@ def equal_groups(devices: Sequence[str]) -> tuple[tuple[tuple[str, ...], ...], .
 def select_groups(
     devices: Sequence[str], device_bytes: float, model_bytes: Mapping[str, float], attainment: Attainment
 ) -> Selection:
-    """The best of `select_models` over all `equal_groups`; of equals the one with the smaller groups."""
+    """Returns the best of `select_models` over all `equal_groups`; of equals the one with the smaller groups."""
     if not devices:
         raise ValueError("a placement needs devices")
     found = [select_models(groups, device_bytes, model_bytes, attainment) for groups in equal_groups(devices)]
@@ -199,7 +201,7 @@ def select_groups(
 def place(
     selection: GroupPlacement,
     device_bytes: float,
-    partitions: Callable[[str, int], Sequence[Partition]],
+    partitions: Callable[[str, int], Sequence[OperatorGroup]],
     config: PlacementConfig,
 ) -> tuple[Bins, ...]:
     """The second step for every group: `partitions(model, devices)` cuts a model for a group of so many devices."""

@@ -1,4 +1,4 @@
-"""Which node runs which TP degrees, so that a wanted mix needs few nodes changed."""
+"""Decides which node runs which TP degrees, so that a wanted mix needs few nodes changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Layout = tuple[int, ...]  # TP degrees of the instances on a node, rising
 
 
 def arrange(nodes: Mapping[str, Layout], wanted: Mapping[int, int], gpus_per_node: int) -> dict[str, Layout] | None:
-    """A layout for each node that together make the wanted counts by TP degree; None: they do not fit.
+    """Finds a layout for each node that together make the wanted counts by TP degree; None: they do not fit.
 
     Largest first, each to a node that already runs one of its degree, else to the fullest node with room. Where
     degrees are powers of two, as they are, this always finds a way when there are GPUs enough.

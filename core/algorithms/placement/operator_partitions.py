@@ -23,7 +23,7 @@ DEFAULT_THRESHOLD = 0.1  # THRES; the paper gives no figure
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class OperatorGroup:
     """Neighbouring operators of a model that are placed together."""
 
     model: str
@@ -40,7 +40,7 @@ class Partition:
 
     @property
     def sensitivity(self) -> float:
-        """Of the whole: the mean of its operators' scores, weighted.
+        """The score of the whole: the mean of its operators' scores, weighted.
 
         The paper weighs by operator count and tensor dimensions; both act through the latency, and weighted by that the
         mean is exactly the score of the summed latency.
@@ -48,8 +48,8 @@ class Partition:
         return weighted_mean(self.operators)
 
 
-def weighted_mean(parts: Sequence[Operator | Partition]) -> float:
-    """The score of parts that run one after another: the mean of theirs by latency."""
+def weighted_mean(parts: Sequence[Operator | OperatorGroup]) -> float:
+    """Returns the score of parts that run one after another: the mean of theirs by latency."""
     total_s = sum(part.latency_s for part in parts)
     if total_s <= 0.0:
         return 0.0
@@ -77,8 +77,8 @@ def stages(
     clustered: Sequence[Sequence[Operator]],
     count: int,
     memory_bytes: float = float("inf"),
-) -> tuple[Partition, ...] | None:
-    """At most `count` partitions of neighbouring clusters, the slowest of which is as fast as can be.
+) -> tuple[OperatorGroup, ...] | None:
+    """Cuts a model into at most `count` partitions of neighbouring clusters, the slowest of which is as fast as can be.
 
     None: no such cut keeps each of them within `memory_bytes`. Of equally fast cuts the one with the fewest stages.
     """
@@ -108,6 +108,6 @@ def stages(
         bounds.append(int(cuts[stage][bounds[-1]]))
     bounds = [0, *reversed(bounds)]
     return tuple(
-        Partition(model, f"{model}[{k}]", tuple(o for cluster in clustered[a:b] for o in cluster))
+        OperatorGroup(model, f"{model}[{k}]", tuple(o for cluster in clustered[a:b] for o in cluster))
         for k, (a, b) in enumerate(pairwise(bounds))
     )

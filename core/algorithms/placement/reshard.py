@@ -48,7 +48,7 @@ class GpuShare:
 
 @dataclass(frozen=True, slots=True)
 class ReshardPlan:
-    """Where the next instances stand, and the way there.
+    """The GPUs on which the next instances stand, and the transfers that lead there.
 
     `units` in T, the time to move 1/8 of the weights over one link (table VI).
     """
@@ -65,7 +65,7 @@ class ReshardPlan:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a re-shard does to those who serve meanwhile.
+    """The effect of a re-shard on the instances that serve meanwhile.
 
     For `transfer_s` the old instances serve with `kv_share` of their KV cache (below 1 where a GPU takes up weights),
     then engines synchronise for `sync_s`. `serves_on`: the old ones serve through that as well, since every GPU has
@@ -80,7 +80,7 @@ class Outlook:
 
 
 def plan(current: Sequence[Sequence[int]], target: Sequence[int], gpus: Sequence[int]) -> ReshardPlan:
-    """The plan of least volume and, among those, of least time.
+    """Returns the plan of least volume and, among those, of least time.
 
     Args:
         current: The GPUs of each instance that serves now, by rank.
@@ -139,7 +139,7 @@ class _Graph:
         self.slots = [(number, rank) for number, tp in enumerate(target) for rank in range(tp)]
         self.wanted = [self._shard(rank, target[number]) for number, rank in self.slots]
         shape = len(gpus), len(self.slots)
-        own = _heirs([len(instance) for instance in current], target)
+        own = _successors([len(instance) for instance in current], target)
         self.kept = np.zeros(shape)  # blocks that stay
         self.units = np.zeros(shape)  # blocks on the busiest link to this GPU
         self.home = np.zeros(shape)  # 1: the very shard of the very instance
@@ -196,7 +196,7 @@ class _Graph:
 
 
 def even(holders: Sequence[Sequence[int]]) -> list[int]:
-    """One holder for each block so that the busiest one sends as few blocks as possible.
+    """Chooses one holder for each block so that the busiest one sends as few blocks as possible.
 
     Kuhn's augmenting paths, with a cap on every holder that rises when a block finds no way.
 
@@ -227,8 +227,8 @@ def even(holders: Sequence[Sequence[int]]) -> list[int]:
     return [holder for _, holder in sorted((block, holder) for holder, queue in sends.items() for block in queue)]
 
 
-def _heirs(current: Sequence[int], target: Sequence[int]) -> dict[int, int]:
-    """For each next instance the present one that it may go on from: the first free one of its degree."""
+def _successors(current: Sequence[int], target: Sequence[int]) -> dict[int, int]:
+    """Returns for each next instance the present one that it may go on from: the first free one of its degree."""
     free = list(range(len(current)))
     found: dict[int, int] = {}
     for number, tp in enumerate(target):
@@ -240,7 +240,7 @@ def _heirs(current: Sequence[int], target: Sequence[int]) -> dict[int, int]:
 
 
 def _assign(weight: NDArray[np.float64]) -> NDArray[np.intp]:
-    """The row of each column, of most weight in all. There are at least as many rows as columns."""
+    """Returns the row of each column, of most weight in all. There are at least as many rows as columns."""
     rows, columns = linear_sum_assignment(weight, maximize=True)
     order = np.argsort(columns)
     found: NDArray[np.intp] = rows[order]

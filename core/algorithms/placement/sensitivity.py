@@ -1,4 +1,4 @@
-"""How a model's operators react to the clock (mu-Serve, section 3.1).
+"""Scores how a model's operators react to the clock (mu-Serve, section 3.1).
 
 The score of an operator is Delta latency / Delta frequency: by how much of itself its latency rises when the clock goes
 from the default to half of it. The half is the unit of Delta frequency, so that the score is at the same time the share
@@ -15,7 +15,7 @@ from core.engine.engine_model import EngineModel
 from core.engine.iteration import Totals
 
 
-class Kind(StrEnum):
+class OperatorKind(StrEnum):
     EMBEDDING = "embedding"
     QKV = "qkv"
     ATTENTION = "attention"
@@ -31,21 +31,22 @@ class Operator:
     """An operator at the default clock. Memory: its weights, and for attention the KV cache, over all GPUs."""
 
     name: str
-    kind: Kind
+    kind: OperatorKind
     sensitivity: float
     latency_s: float
     memory_bytes: float
 
 
 def sensitivity(default_s: float, half_s: float) -> float:
-    """The score from latencies measured at the default clock and at half of it; faster at half is noise, and 0."""
+    """Returns the score from latencies measured at the default clock and at half of it; faster at half is
+    noise, and 0."""
     if default_s <= 0.0 or half_s <= 0.0:
         raise ValueError("latencies are longer than nothing")
     return max(0.0, half_s / default_s - 1.0)
 
 
-def profiled(name: str, kind: Kind, default_s: float, half_s: float, memory_bytes: float) -> Operator:
-    """An operator as measured at both clocks."""
+def profiled(name: str, kind: OperatorKind, default_s: float, half_s: float, memory_bytes: float) -> Operator:
+    """Makes an operator as measured at both clocks."""
     return Operator(name, kind, sensitivity(default_s, half_s), default_s, memory_bytes)
 
 
@@ -54,10 +55,10 @@ def profiled(name: str, kind: Kind, default_s: float, half_s: float, memory_byte
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """What one operator does in an iteration, as the terms of the engine model that are its own."""
+    """The work of one operator in an iteration, as the terms of the engine model that are its own."""
 
     name: str
-    kind: Kind
+    kind: OperatorKind
     weights_bytes: float = 0.0  # that it holds
     flop: float = 0.0
     stream_bytes: float = 0.0  # that it reads: weights and activations
@@ -69,7 +70,7 @@ class _Load:
 
 
 def operators(instance: EngineModel, totals: Totals, kv_tokens: float = 0.0) -> tuple[Operator, ...]:
-    """A transformer's operators in order, scored by the engine model for a batch.
+    """Lists a transformer's operators in order, scored by the engine model for a batch.
 
     Each gets the terms of the model's iteration time that are its own; the time of small kernels is shared evenly by a
     layer's operators. All GPUs of a TP group run each operator together, so latencies are the instance's. Half of the
@@ -112,7 +113,7 @@ def _loads(instance: EngineModel, totals: Totals, kv_tokens: float) -> list[_Loa
     loads = [
         _Load(
             "embedding",
-            Kind.EMBEDDING,
+            OperatorKind.EMBEDDING,
             weights_bytes=0.0 if m.tied else embedding * m.dtype_bytes,
             stream_bytes=2.0 * n * m.hidden * m.dtype_bytes,  # a row of the table, read and written, for each token
         )
@@ -124,7 +125,7 @@ def _loads(instance: EngineModel, totals: Totals, kv_tokens: float) -> list[_Loa
         *loads,
         _Load(
             "head",
-            Kind.HEAD,
+            OperatorKind.HEAD,
             weights_bytes=k.head_bytes,
             flop=k.flop_per_row * rows,
             stream_bytes=k.head_bytes,
@@ -145,20 +146,20 @@ def _layer(instance: EngineModel, layer: str, totals: Totals, activations: float
     kernel_s = k.layers_s / m.layers / 4.0
     collective_s = (k.ar_fixed_s + k.ar_per_token_s * n) / m.layers / 2.0
     touched = totals.context_tokens + n + totals.cached_tokens
-    last = Kind.EXPERTS if m.experts else Kind.MLP
+    last = OperatorKind.EXPERTS if m.experts else OperatorKind.MLP
     parts = [
-        _Load(f"{layer}.qkv", Kind.QKV, qkv * size, 2.0 * qkv * n, qkv * size + activations, kernel_s=kernel_s),
+        _Load(f"{layer}.qkv", OperatorKind.QKV, qkv * size, 2.0 * qkv * n, qkv * size + activations, kernel_s=kernel_s),
         _Load(
             f"{layer}.attention",
-            Kind.ATTENTION,
+            OperatorKind.ATTENTION,
             stream_bytes=activations,
             attention_flop=k.flop_per_attention * totals.pairs / m.layers,
             kv_bytes=k.kv_bytes * touched / m.layers,
             kernel_s=kernel_s,
             cache_bytes=k.kv_bytes * kv_tokens / m.layers,
         ),
-        _Load(f"{layer}.out", Kind.OUT, out * size, 2.0 * out * n, out * size + activations, kernel_s=kernel_s),
-        _Load(f"{layer}.collective1", Kind.COLLECTIVE, fixed_s=collective_s),
+        _Load(f"{layer}.out", OperatorKind.OUT, out * size, 2.0 * out * n, out * size + activations, kernel_s=kernel_s),
+        _Load(f"{layer}.collective1", OperatorKind.COLLECTIVE, fixed_s=collective_s),
         _Load(
             f"{layer}.{last}",
             last,
@@ -167,6 +168,6 @@ def _layer(instance: EngineModel, layer: str, totals: Totals, activations: float
             stream_bytes=mlp * size + read + activations,
             kernel_s=kernel_s,
         ),
-        _Load(f"{layer}.collective2", Kind.COLLECTIVE, fixed_s=collective_s),
+        _Load(f"{layer}.collective2", OperatorKind.COLLECTIVE, fixed_s=collective_s),
     ]
-    return [part for part in parts if part.kind is not Kind.COLLECTIVE or instance.tp > 1]
+    return [part for part in parts if part.kind is not OperatorKind.COLLECTIVE or instance.tp > 1]

@@ -1,1 +1,1 @@
-"""In which order requests are served, and how many at once."""
+"""Orders of queues, and limits on how many requests run at once."""

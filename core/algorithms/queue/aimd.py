@@ -23,7 +23,7 @@ class AimdConfig:
 
 
 def next_window(window: float, congested: bool | None, full: bool, config: AimdConfig) -> float:
-    """The window of the next period. A window that was not `full` says nothing of there being room for more.
+    """Returns the window of the next period. A window that was not `full` says nothing of there being room for more.
 
     `congested` None: not known, so it stays.
     """

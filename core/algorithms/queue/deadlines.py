@@ -34,7 +34,7 @@ def fewest_late(
 
 
 def late_in_order(deadlines_s: Sequence[float], service_s: Sequence[float], start_s: float) -> list[int]:
-    """Places of those that miss their deadlines when served in the order given."""
+    """Returns the places of those that miss their deadlines when served in the order given."""
     late, at_s = [], start_s
     for i, (deadline_s, takes_s) in enumerate(zip(deadlines_s, service_s, strict=True)):
         at_s += takes_s

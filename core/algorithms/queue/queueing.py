@@ -7,7 +7,7 @@ With Lat = N x TPOT + TTFT, the time alone of a request of N predicted output to
 and has the laxity l(t) = arrival + W - t - T_remain (6), the time for which it could still wait. Least laxity first
 (LLF, Algorithm 1) serves the smallest, at each tick anew. The server's own objective is looser, 5 x Lat (C.2).
 
-Keys (`waiting_line.key`) leave the present time out: it is the same for all, so that the order by due time less work
+Keys (`fair_queue.key`) leave the present time out: it is the same for all, so that the order by due time less work
 left is the order by laxity. The key of a waiting request is then constant, while a running one's grows with the work
 done; so it can be handed to an engine as a fixed priority.
 """

@@ -49,7 +49,10 @@ class LengthClasses:
 
     @classmethod
     def of(cls, output_tokens: ArrayLike) -> LengthClasses:
-        """From the outputs of requests that ended. An empty class has the bound it begins at as its typical length."""
+        """Makes classes from the outputs, in tokens, of requests that ended.
+
+        An empty class has the bound it begins at as its typical length.
+        """
         seen = np.asarray(output_tokens, dtype=np.float64)
         if seen.size == 0:
             raise ValueError("classes need outputs to be cut from")
@@ -63,10 +66,10 @@ class LengthClasses:
         return cls(tuple(bounds.tolist()), tuple(typical))
 
     def classes(self, tokens: ArrayLike) -> Ints:
-        """The class, 0..4, of each length."""
+        """Returns the class, 0..4, of each length."""
         return np.searchsorted(np.asarray(self.bounds_tokens), np.asarray(tokens), side="right").astype(np.int64)
 
     def tokens(self, scores: ArrayLike) -> Floats:
-        """Typical lengths for an ordinal predictor's real-valued scores, rounded to the nearest class."""
+        """Returns typical lengths for an ordinal predictor's real-valued scores, rounded to the nearest class."""
         nearest = np.clip(np.rint(np.asarray(scores, dtype=np.float64)), 0, len(self.typical_tokens) - 1)
         return np.asarray(self.typical_tokens)[nearest.astype(np.int64)]

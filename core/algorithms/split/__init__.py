@@ -1,1 +1,1 @@
-"""Where a request is cut in two, and what a batch holds."""
+"""Decides where a request is cut in two, and composes batches."""

@@ -32,7 +32,8 @@ _SHORTEST_S = 1e-6
 
 @compiled
 def _place(axis: Floats, at: float) -> tuple[int, float]:
-    """The cell of `axis` that `at` is in, and its share of the way through; the last cells go on beyond the ends."""
+    """Returns the cell of `axis` that `at` is in, and its share of the way through; the last cells go on beyond the
+    ends."""
     k = 0
     while k < axis.size - 2 and axis[k + 1] <= at:
         k += 1
@@ -83,7 +84,7 @@ def _learn(
 def _allowed(
     seconds: Floats, axes: tuple[Floats, Floats, Floats], context: float, n: float, itl_s: float, most: float
 ) -> float:
-    """Prompt tokens up to which no batch is predicted to take longer than `itl_s`."""
+    """Returns the prompt tokens up to which no batch is predicted to take longer than `itl_s`."""
     c, c_share = _place(axes[1], context)
     d, d_share = _place(axes[2], n)
     axis = axes[0]
@@ -115,7 +116,7 @@ class LatencyTable:
         return self.prefill_tokens, self.context_tokens, self.decodes
 
     def predict_s(self, prefill_tokens: float, mean_context_tokens: float, decodes: float) -> float:
-        """How long a batch takes; straight on beyond the ends of the table."""
+        """Returns the seconds that a batch takes; beyond the table's ends it extrapolates along a straight line."""
         found = _predict(self.seconds, self._axes, float(prefill_tokens), float(mean_context_tokens), float(decodes))
         return max(found, _SHORTEST_S)
 
@@ -160,7 +161,7 @@ class LatencyTable:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> LatencyTable:
-        """Inverse of `to_json`. Raises ValueError when the parts do not fit together."""
+        """Reads what `to_json` wrote. Raises ValueError when the parts do not fit together."""
         names = ("prefill_tokens", "context_tokens", "decodes")
         prefill, context, decodes = axes = [np.asarray(found[name], dtype=np.float64) for name in names]
         seconds = np.asarray(found["seconds"], dtype=np.float64)
@@ -178,7 +179,7 @@ def modelled_table(
     most_context_tokens: int = 131_072,
     max_sequences: int = MAX_SEQUENCES,
 ) -> LatencyTable:
-    """The table to start with: the engine model's times at nodes that double."""
+    """Returns the table to start with: the engine model's times at nodes that double."""
     prefill = _doubling(32, max(32, most_prefill_tokens))
     context = _doubling(128, max(128, most_context_tokens))
     decodes = _doubling(1, max(1, max_sequences))
@@ -238,7 +239,7 @@ def compose(
     limits: BatchLimits,
     free_kv_tokens: int | None = None,
 ) -> Composition:
-    """The next batch of an instance.
+    """Composes the next batch of an instance.
 
     Without decodes nobody waits between tokens: the prefills then have the whole token budget.
 

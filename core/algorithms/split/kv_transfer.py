@@ -1,4 +1,4 @@
-"""What sending a micro-request's KV cache to another instance costs its second part (DynaServe, section 4.3).
+"""Computes by how much sending a micro-request's KV cache delays its second part (DynaServe, section 4.3).
 
 The cache only grows, so a chunk can be sent as soon as it is computed, while later ones are. Only what is still on the
 link when the first part has ended delays the second: the exposed time. With chunk k of n computed at c_k and taking x_k
@@ -20,7 +20,10 @@ from numpy.typing import ArrayLike
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Between two instances. Each transfer takes `latency_s` and its bytes' time, and the next one waits for it."""
+    """The link between two instances.
+
+    Each transfer takes `latency_s` and its bytes' time, and the next one waits for it.
+    """
 
     bytes_per_s: float
     latency_s: float = 0.0
@@ -48,7 +51,8 @@ class Exposure:
 
 
 def exposed_s(computed_s: ArrayLike, transfer_s: ArrayLike) -> float:
-    """Exposed time of chunks that are computed at `computed_s` (rising) and take `transfer_s` each on the link."""
+    """Returns the exposed time, in s, of chunks computed at `computed_s` (rising) that take `transfer_s` each on the
+    link."""
     computed, transfers = np.asarray(computed_s, dtype=np.float64), np.asarray(transfer_s, dtype=np.float64)
     if computed.size == 0:
         return 0.0
@@ -59,7 +63,7 @@ def exposed_s(computed_s: ArrayLike, transfer_s: ArrayLike) -> float:
 def exposure(
     tokens_done: ArrayLike, pass_end_s: ArrayLike, chunk_tokens: int, kv_bytes_per_token: float, link: Link
 ) -> Exposure:
-    """Exposed time of a micro-request with and without chunks.
+    """Computes the exposed time of a micro-request with and without chunks.
 
     Args:
         tokens_done: Tokens in its cache after each of its passes, rising, be they of the prompt or generated.

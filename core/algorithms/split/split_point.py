@@ -28,7 +28,7 @@ from core.engine.engine_model import MAX_SEQUENCES, EngineModel
 _SCALE_RANGE = (0.1, 10.0)  # a measurement further off than this tells of a stall, not of the instance
 
 
-class SplitMode(StrEnum):
+class SplitPolicy(StrEnum):
     DYNAMIC = "dynamic"
     DISAGGREGATED = "disaggregated"  # always at the end of the prompt
     COLOCATED = "colocated"  # never: whole, to the instance that is done with all first
@@ -38,7 +38,7 @@ class SplitMode(StrEnum):
 class SplitConfig:
     """`tolerance`: share of the later finish time below which T1 and T2 count as equal."""
 
-    mode: SplitMode = SplitMode.DYNAMIC
+    policy: SplitPolicy = SplitPolicy.DYNAMIC
     max_probes: int = 6
     margin_tokens: int = 20
     tolerance: float = 0.002
@@ -50,7 +50,7 @@ class SplitConfig:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassCosts:
-    """What a pass of an instance takes at a clock, and what bounds it. Make it with `pass_costs`, which caches."""
+    """The costs of an instance's pass at a clock, and its bounds. Make it with `pass_costs`, which caches."""
 
     values: Floats  # by COST_COLUMNS
     decode_s: Floats
@@ -58,7 +58,7 @@ class PassCosts:
 
 @lru_cache(maxsize=1024)
 def pass_costs(instance: EngineModel, mhz: float, token_budget: int, max_sequences: int = MAX_SEQUENCES) -> PassCosts:
-    """The costs of an instance at a clock, with the token budget of a pass and its request cap.
+    """Computes the costs of an instance at a clock, with the token budget of a pass and its request cap.
 
     Raises:
         ValueError: A budget or cap below 1, or a model that does not fit its GPUs.
@@ -157,7 +157,7 @@ class Split:
 
     @property
     def whole(self) -> bool:
-        """Whether one instance does everything."""
+        """True where one instance does everything."""
         return self.tokens == 0 or self.tokens >= self.total - 1
 
 
@@ -169,7 +169,7 @@ def split_request(
     config: SplitConfig = SplitConfig(),
     max_tokens: int | None = None,
 ) -> Split:
-    """Where to cut a request between two instances.
+    """Decides where to cut a request between two instances.
 
     Args:
         prompt_tokens: P, at least 1.
@@ -180,26 +180,26 @@ def split_request(
     output = predicted_tokens + config.margin_tokens
     output = output if max_tokens is None else max(1, min(output, max_tokens))
     total = prompt_tokens + output
-    if config.mode is SplitMode.DYNAMIC:
+    if config.policy is SplitPolicy.DYNAMIC:
         found = virtual_passes.search(
             first._instance(), second._instance(), prompt_tokens, total, config.tolerance, config.max_probes
         )
         tokens, first_s, second_s, probes = found
         return Split(tokens, total, prompt_tokens, first_s, second_s, probes)
-    if config.mode is SplitMode.DISAGGREGATED:
+    if config.policy is SplitPolicy.DISAGGREGATED:
         return split_at(prompt_tokens, prompt_tokens, total, first, second)
     here, there = (split_at(tokens, prompt_tokens, total, first, second) for tokens in (total, 0))
     return here if here.first_s <= there.second_s else there
 
 
 def split_at(tokens: int, prompt: int, total: int, first: Backlog, second: Backlog) -> Split:
-    """A given split, with the finish times that it leads to."""
+    """Returns a given split, with the finish times that it leads to."""
     one, two = virtual_passes.parts(prompt, total, tokens)
     return Split(tokens, total, prompt, finish_s(first, one), finish_s(second, two), 1)
 
 
 def finish_s(backlog: Backlog, part: tuple[int, int, int] = (0, 0, 0)) -> float:
-    """When an instance will have done all its work and `part`, seconds from now."""
+    """Returns the seconds from now until an instance will have done all its work and `part`."""
     return virtual_passes.predicted_finish_s(backlog._instance(), *part)
 
 

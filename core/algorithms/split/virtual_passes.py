@@ -73,7 +73,8 @@ class Batch(NamedTuple):
 
 @compiled
 def gpu_s(c: Floats, new: float, cached: float, pairs: float, prefills: float, decodes: float, context: float) -> float:
-    """GPU time of a pass; `pairs` is the sum over prefills of new (cached + new / 2), `context` that of the decodes."""
+    """Returns the GPU time of a pass, in s; `c` is (CONSTANTS,); `pairs` is the sum over prefills of new (cached + new
+    / 2), `context` that of the decodes."""
     n = new + decodes
     experts = c[EXPERT] * (1.0 - c[EXPERT_MISS] ** n) if c[EXPERT] > 0.0 else 0.0
     t_c = (c[FLOP_TOKEN] * n + c[FLOP_ROW] * (decodes + prefills)) / c[COMPUTE]
@@ -89,7 +90,7 @@ def gpu_s(c: Floats, new: float, cached: float, pairs: float, prefills: float, d
 
 @compiled
 def decode_table(c: Floats) -> Floats:
-    """`Instance.decode_s`."""
+    """Computes `Instance.decode_s`: the seconds of a pass by its decodes, (MAX_SEQUENCES + 1,)."""
     found = np.zeros(int(c[MAX_SEQUENCES]) + 1)
     for decodes in range(1, found.size):
         found[decodes] = gpu_s(c, 0.0, 0.0, 0.0, 0.0, float(decodes), 0.0)
@@ -98,7 +99,8 @@ def decode_table(c: Floats) -> Floats:
 
 @compiled
 def decodes_s(c: Floats, bare_s: float, decodes: int, kv: int, passes: int) -> float:
-    """`passes` passes that only decode: a series, whose first terms the launches of kernels may hold up."""
+    """Returns the seconds of `passes` passes that only decode: a series, whose first terms the launches of kernels may
+    hold up."""
     first_s, slope_s = bare_s + c[KV_TOKEN_S] * (kv + decodes), c[KV_TOKEN_S] * decodes
     held_up = 0
     if first_s < c[LAUNCH]:
@@ -140,7 +142,7 @@ def copy(source: Batch, b: Batch) -> None:
 
 @compiled
 def begin(i: Instance) -> Batch:
-    """The batch as it stands now."""
+    """Returns the batch as it stands now."""
     b = empty_batch(i.ends.size + i.queue.shape[0])
     for p in range(i.ends.size):
         b.ends[p], b.finals[p] = i.ends[p], i.finals[p]
@@ -180,7 +182,7 @@ def decodes_until(b: Batch, end: int, held: int, final: int) -> None:
 
 @compiled
 def admissible(c: Floats, queue: Ints, rows: int, b: Batch) -> int:
-    """How many requests of the queue the next pass takes in."""
+    """Counts the requests of the queue that the next pass takes in. `c` is (CONSTANTS,), `queue` has a row each."""
     active = b.counts[DECODING] + b.counts[PREFILLING]
     budget = int(c[TOKEN_BUDGET]) - b.counts[DECODING]
     for p in range(b.counts[PREFILLING]):
@@ -211,7 +213,7 @@ def end_decodes(b: Batch, passes: int) -> None:
 
 @compiled
 def mixed_pass(c: Floats, b: Batch) -> None:
-    """One pass with prefills: a chunk of each, in order of admission; those that are complete go on to decode."""
+    """Makes one pass with prefills: a chunk of each, in order of admission; those that are complete go on to decode."""
     decodes = b.counts[DECODING]
     budget = int(c[TOKEN_BUDGET]) - decodes
     new, cached, pairs, kept, prefills = 0, 0, 0.0, 0, b.counts[PREFILLING]
@@ -275,7 +277,8 @@ def passes(i: Instance, rows: int, b: Batch, hold: bool) -> None:
 
 @compiled
 def finish_s(i: Instance, before: Batch, b: Batch, prefill: int, decode: int, cached: int) -> float:
-    """When all work is done, from now, if a request of that size is added last; `before` is where it can come in."""
+    """Returns the seconds until all work is done if a request of that size is added last; `before` is where it can come
+    in."""
     copy(before, b)
     rows = i.queue.shape[0] - 1
     if prefill + decode > 0:
@@ -287,7 +290,7 @@ def finish_s(i: Instance, before: Batch, b: Batch, prefill: int, decode: int, ca
 
 @compiled
 def prefix(i: Instance) -> Batch:
-    """The batch where one more request could be admitted for the first time."""
+    """Returns the batch where one more request could be admitted for the first time."""
     b = begin(i)
     passes(i, i.queue.shape[0] - 1, b, True)
     return b
@@ -304,7 +307,7 @@ def predicted_finish_s(i: Instance, prefill: int, decode: int, cached: int) -> f
 
 @compiled
 def parts(prompt: int, total: int, split: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """The two micro-requests, (to prefill, decode passes, cached) each, of a request cut after `split` tokens.
+    """Returns the two micro-requests, (to prefill, decode passes, cached) each, of a request cut after `split` tokens.
 
     The pass that ends a prompt brings the first token, so P + D tokens take D - 1 decode passes.
     """

@@ -78,7 +78,7 @@ class _Decided:
 def step(
     state: ProfileClockState | None, obs: ProfileClockObservation, config: ProfileClockConfig
 ) -> tuple[ProfileClockState, Effects]:
-    """One period: a SetSmClock for each instance whose clock changes, or that was never told one."""
+    """Decides one period: a SetSmClock for each instance whose clock changes, or that never got one."""
     asked = state.asked_mhz if state is not None else {}
     groups: dict[str, list[InstanceLoad]] = {}
     for item in obs.instances:
@@ -105,7 +105,7 @@ def step(
 def _choose(
     profile: LoadProfile, items: Sequence[InstanceLoad], asked: Mapping[str, float], config: ProfileClockConfig
 ) -> dict[str, _Decided]:
-    """Instances of one profile: arrays of (clocks, instances)."""
+    """Decides for the instances of one profile, with arrays of (clocks, instances)."""
     loads = np.array([(item.load_rps or 0.0) + item.waiting / config.period_s for item in items])
     ttft_s, tpot_s, watts = profile.at(loads)
     now = np.array([_within(asked.get(item.instance, item.max_mhz), item) for item in items])
@@ -162,7 +162,7 @@ def _rationale(obs: ProfileClockObservation, decided: Mapping[str, _Decided], co
     order = (Reason.CONGESTED, Reason.NO_DATA, Reason.SLACK)
     reason = next((one for one in order if count[one]), Reason.NO_CHANGE)
     words = {Reason.CONGESTED: "up or at the top", Reason.SLACK: "down", Reason.NO_DATA: "without figures"}
-    told = ", ".join(f"{count[one]} {words[one]}" for one in order if count[one])
+    summary = ", ".join(f"{count[one]} {words[one]}" for one in order if count[one])
     inputs: dict[str, Any] = {
         item.instance: {
             "load_rps": item.load_rps,
@@ -177,4 +177,4 @@ def _rationale(obs: ProfileClockObservation, decided: Mapping[str, _Decided], co
         }
         for item in obs.instances
     }
-    return Rationale(reason, f"{commands} clocks set: {told or 'none needs another'}.", inputs)
+    return Rationale(reason, f"{commands} clocks set: {summary or 'none needs another'}.", inputs)

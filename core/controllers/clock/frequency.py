@@ -33,7 +33,7 @@ class ClockState:
 def step(
     state: ClockState | None, obs: ClockObservation, config: MiadConfig | PrimalDualConfig
 ) -> tuple[ClockState, Effects]:
-    """One period: the next clock, or a hold when it is already at its end.
+    """Decides one period: the next clock, or a hold when it is already at its end.
 
     An instance that runs nothing, or whose requests have not finished yet, has slack: nothing waits.
     """
@@ -63,7 +63,10 @@ def _judged(why: str, current: float, target: float) -> tuple[Reason, str]:
 def _priced(
     state: ClockState | None, obs: ClockObservation, current: float, urgent: bool, config: PrimalDualConfig
 ) -> tuple[float, Prices]:
-    """In whole MHz, which is how clocks are set. A step of less than one is taken as one, so that it arrives."""
+    """Returns the next clock in whole MHz, as clocks are set.
+
+    A step of less than one is taken as one, so that it arrives.
+    """
     known = state.prices if state is not None else None
     requests = obs.running + obs.waiting
     exact, prices = primal_dual.next_clock_mhz(current, known, requests, urgent, obs.min_mhz, obs.max_mhz, config)
@@ -82,7 +85,7 @@ def _weighed(obs: ClockObservation, why: str, current: float, target: float) -> 
 
 
 def _congestion(obs: ClockObservation) -> str:
-    """What is wrong, in words; empty when nothing is."""
+    """Says what is congested; the text is empty when nothing is."""
     if obs.waiting > 0:
         return f"{obs.waiting} request{'s wait' if obs.waiting > 1 else ' waits'}"
     limits = obs.limits

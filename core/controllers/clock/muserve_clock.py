@@ -1,7 +1,7 @@
 """The clock loop of mu-Serve: Algorithm 3 on one device and the model partitions on it (section 3.4).
 
 Latencies are sampled each 500 ms and acted on each second, from the default (top) clock on: `step` is called at each
-sample and acts at every other. What a sample is worth when no newer one has come is told by the algorithm's own
+sample and acts at every other. What a sample is worth when no newer one has come follows from the algorithm's own
 premise, that a share w of the latency goes with 1/f: seen at f0 as A, it is A (1 + w (f0 / f - 1)) at f. With a sample
 in each period this changes nothing; without, the clock does not run down, or up, on one latency of long ago.
 """
@@ -88,7 +88,8 @@ class MuServeClockState:
 
 
 def observe_instance(obs: ClockObservation, weights: Mapping[str, float]) -> DeviceObservation:
-    """An instance that is a whole model: each of its latency limits counts as a partition with a target of its own.
+    """Observes an instance that is a whole model: each of its latency limits counts as a partition with a target of its
+    own.
 
     Args:
         weights: Sensitivity of "ttft", "tpot" and "e2e"; one that is missing takes 1, as if all went with the clock.
@@ -110,7 +111,7 @@ def observe_instance(obs: ClockObservation, weights: Mapping[str, float]) -> Dev
 def step(
     state: MuServeClockState | None, obs: DeviceObservation, config: MuServeClockConfig
 ) -> tuple[MuServeClockState, Effects]:
-    """One sample, and each `act_s` one action.
+    """Takes one sample, and each `act_s` one action.
 
     `inputs["starved"]` counts the actions in a row that wanted more than the top clock: the paper's sign that the model
     needs another replica.
@@ -142,7 +143,7 @@ def step(
 def _sampled(
     state: MuServeClockState, obs: DeviceObservation, mhz: float, config: MuServeClockConfig
 ) -> dict[str, Sample]:
-    """What is known of each partition: the worst since the last action, else what was known before."""
+    """Returns what is known of each partition: the worst since the last action, else what was known before."""
     found = {}
     for partition in obs.partitions:
         known = state.samples.get(partition.name)
@@ -157,7 +158,7 @@ def _sampled(
 
 
 def _latency_s(sample: Sample, weight: float, mhz: float) -> float:
-    """What was seen, at the present clock."""
+    """Converts a sampled latency, in s, to the present clock."""
     return sample.latency_s * max(0.0, 1.0 + weight * (sample.mhz / mhz - 1.0))
 
 

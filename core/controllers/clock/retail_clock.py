@@ -35,7 +35,7 @@ class LinearLatency:
     r2: float  # of the points it was fitted to; the paper: close to 0.4
 
     def seconds(self, mhz: Floats, batch: int, kv_blocks: float, prompt: Floats, output: Floats) -> Floats:
-        """(clocks, requests), at least 0."""
+        """Returns predicted latencies in seconds, (clocks, requests), at least 0."""
         w = self.weights
         own = w[0] + w[2] * batch + w[3] * kv_blocks + w[4] * prompt + w[5] * output
         found: Floats = np.maximum(0.0, w[1] * mhz[:, None] + own[None, :])
@@ -43,7 +43,8 @@ class LinearLatency:
 
 
 def fit(table: SpeedTable, prompt_tokens: float, output_tokens: float) -> LinearLatency:
-    """Least squares over clocks, batches and KV levels of the table, for lengths from a quarter to twice the given."""
+    """Fits by least squares over clocks, batches and KV levels of the table, for lengths from a quarter to twice the
+    given."""
     clocks, batches, levels = table.seconds.shape
     places = (_spaced(clocks, _CLOCKS), _spaced(batches, _BATCHES), _spaced(levels, _LEVELS))
     lengths = (np.array(_SPREAD) * prompt_tokens, np.array(_SPREAD) * output_tokens)
@@ -85,7 +86,7 @@ class RetailObservation:
 def observe(
     now_s: float, instance: str, kv_blocks: float, requests: Sequence[Requests], predictor_error: float
 ) -> RetailObservation:
-    """What the rule sees of an engine's requests. Predictions are raised by the error, the share of them.
+    """Builds what the rule sees of an engine's requests. Predictions are raised by the error, a share of them.
 
     One that has outgrown its own is taken to run to its maximum, as with throttLL'eM's projection (IV-F).
     """
@@ -107,7 +108,7 @@ class RetailConfig:
 
 
 def step(state: ThrottleState | None, obs: RetailObservation, config: RetailConfig) -> tuple[ThrottleState, Effects]:
-    """The lowest clock that keeps all deadlines, the top one when none does; a SetSmClock when it changes."""
+    """Chooses the lowest clock that keeps all deadlines, the top one when none does; a SetSmClock when it changes."""
     clocks = config.clocks_mhz
     batch = int(obs.prompt_tokens.size)
     takes_s = config.latency.seconds(clocks, batch, obs.kv_blocks, obs.prompt_tokens, obs.output_tokens)

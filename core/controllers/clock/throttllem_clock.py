@@ -50,7 +50,7 @@ class ThrottleObservation:
 def step(
     state: ThrottleState | None, obs: ThrottleObservation, config: ThrottleConfig
 ) -> tuple[ThrottleState, Effects]:
-    """One search; a SetSmClock when the clock changes. There is no next tick: the next admission is one."""
+    """Makes one search; a SetSmClock when the clock changes. There is no next tick: the next admission is one."""
     top_mhz = float(obs.speed.clocks_mhz[-1])
     if obs.board.lost.any():
         lost = int(obs.board.lost.sum())

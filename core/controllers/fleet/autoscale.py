@@ -67,7 +67,7 @@ class AutoscaleState:
 def step(
     state: AutoscaleState | None, obs: AutoscaleObservation, config: AutoscaleConfig
 ) -> tuple[AutoscaleState, Effects]:
-    """One period.
+    """Decides one period.
 
     Raises:
         ValueError: The engine that serves is not among the sizes.
@@ -88,7 +88,7 @@ def step(
 
 
 def covering(config: AutoscaleConfig, rps: float) -> int:
-    """The smallest size whose maximum covers the load; the largest when none does."""
+    """Returns the smallest size whose maximum covers the load; the largest when none does."""
     return next((n for n, size in enumerate(config.sizes) if rps <= size.max_rps), len(config.sizes) - 1)
 
 

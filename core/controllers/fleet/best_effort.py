@@ -21,7 +21,7 @@ _PARTS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
 def best_effort(
     plan: CarbonPlan | None, effects: Effects, obs: CarbonObservation, config: CarbonConfig
 ) -> tuple[CarbonPlan | None, Effects]:
-    """The step's own answer, unless it is that no plan carries the demand."""
+    """Returns the step's own answer, unless it is that no plan carries the demand."""
     wrong = effects.rationale
     if wrong.reason is not Reason.INFEASIBLE:
         return plan, effects

@@ -16,7 +16,7 @@ from core.algorithms.fleet.fleet_milp import (
     NegativeIntensity,
     Objective,
     ObjectiveWeights,
-    Status,
+    SolverStatus,
     solve_fleet,
 )
 from core.algorithms.fleet.fleet_problem import plan_cost, plan_power_w, why_not
@@ -38,9 +38,9 @@ from core.types import (
 )
 
 _REASONS = {
-    Status.OPTIMAL: Reason.OPTIMAL,
-    Status.FEASIBLE: Reason.FEASIBLE,
-    Status.HEURISTIC: Reason.HEURISTIC,
+    SolverStatus.OPTIMAL: Reason.OPTIMAL,
+    SolverStatus.FEASIBLE: Reason.FEASIBLE,
+    SolverStatus.HEURISTIC: Reason.HEURISTIC,
 }
 
 
@@ -70,7 +70,7 @@ class CarbonConfig:
 
 
 def step(state: CarbonPlan | None, obs: CarbonObservation, config: CarbonConfig) -> tuple[CarbonPlan | None, Effects]:
-    """One epoch. Commands: the partition, and a GPU budget for each pool of the plan; none when the plan stays.
+    """Decides one epoch. Commands: the partition, and a GPU budget for each pool of the plan; none when the plan stays.
 
     A site whose feed lacks a value in any step cannot be chosen by it: its grams, or dollars, would be invented. When
     all lack one there is nothing to choose by and the last plan stays (NO_DATA). It also stays when no plan carries
@@ -139,7 +139,7 @@ def _next_tick_s(obs: CarbonObservation) -> float:
 
 
 def _feed(problem: FleetProblem) -> str:
-    """What a site cannot be chosen without."""
+    """Names the feed without which a site cannot be chosen."""
     return {Objective.CARBON: "intensity", Objective.COST: "price"}.get(problem.objective, "intensity and price")
 
 
@@ -156,7 +156,7 @@ def _partition(problem: FleetProblem, name: str) -> PartitionOption | None:
 
 
 def _present(problem: FleetProblem, state: CarbonPlan | None) -> tuple[float | None, str]:
-    """Cost of the plan in force under today's problem, or None and why it cannot stay."""
+    """Returns the cost of the plan in force under today's problem, or None and why it cannot stay."""
     if state is None:
         return None, "there is none"
     partition = _partition(problem, state.partition)
@@ -196,7 +196,10 @@ def _summary(problem: FleetProblem, plan: FleetPlan, present_cost: float | None)
 def _alternatives(
     problem: FleetProblem, plan: FleetPlan, state: CarbonPlan | None, stays: bool
 ) -> tuple[Alternative, ...]:
-    """The best plan of each partition, and the plan in force. Power is at the GPUs with every worker at full load."""
+    """Returns the best plan of each partition, and the plan in force.
+
+    Power is at the GPUs with every worker at full load.
+    """
     rows = []
     for partition in problem.partitions:
         best = plan.by_partition.get(partition.name)

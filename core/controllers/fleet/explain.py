@@ -12,12 +12,12 @@ _TRUST = (Source.MEASURED, Source.INTERPOLATED, Source.PUBLISHED, Source.MODELLE
 
 
 def least_trusted(sources: Iterable[Source]) -> Source:
-    """The weakest of the sources; modelled when there are none."""
+    """Returns the weakest of the sources; modelled when there are none."""
     return max(sources, key=_TRUST.index, default=Source.MODELLED)
 
 
 def workers_text(workers: Mapping[Mode, int]) -> str:
-    """`1 x A100-80GB/TP8 + 2 x A100-80GB/TP4`, or `nothing`."""
+    """Returns `1 x A100-80GB/TP8 + 2 x A100-80GB/TP4`, or `nothing`."""
     return " + ".join(f"{count} x {mode.name}" for mode, count in sorted(workers.items()) if count) or "nothing"
 
 
@@ -26,7 +26,7 @@ def workers_json(workers: Mapping[Mode, int]) -> dict[str, int]:
 
 
 def gpus_of(workers: Mapping[Mode, int]) -> dict[str, int]:
-    """GPUs by type that the workers hold."""
+    """Counts by type the GPUs that the workers have."""
     gpus: dict[str, int] = {}
     for mode, count in workers.items():
         for gpu, each in mode.gpus.items() if count else ():
@@ -35,7 +35,7 @@ def gpus_of(workers: Mapping[Mode, int]) -> dict[str, int]:
 
 
 def capacity_rps(workers: Mapping[Mode, int], profiles: Mapping[Mode, ModeProfile]) -> float:
-    """What the workers carry; a mode without a profile carries nothing."""
+    """Returns the rate that the workers carry, in requests/s; a mode without a profile carries nothing."""
     return sum(count * profiles[mode].max_rps for mode, count in workers.items() if mode in profiles)
 
 
@@ -79,5 +79,5 @@ _SEVERITY = (
 
 
 def gravest(reasons: Iterable[Reason]) -> Reason:
-    """The reason that a person should hear of first; no change when there are none."""
+    """Returns the reason that a person should hear of first; no change when there are none."""
     return max(reasons, key=_SEVERITY.index, default=Reason.NO_CHANGE)

@@ -32,7 +32,7 @@ class PoolLoopState:
 
 @dataclass(frozen=True, slots=True)
 class PoolDecision:
-    """What an epoch decided for one pool; `workers` is what it is to have, changed or not."""
+    """The decision of an epoch for one pool; `workers` is what it is to have, changed or not."""
 
     pool: PoolKey
     workers: Mapping[Mode, int]
@@ -45,11 +45,11 @@ def pool_name(key: PoolKey) -> str:
 
 
 def summarise(decisions: list[PoolDecision], nothing: str) -> Rationale:
-    """One rationale for all pools: the gravest reason, and the sentences of those that changed or could not."""
-    told = [d for d in decisions if d.changed or d.rationale.reason is Reason.INFEASIBLE]
+    """Merges the rationales of all pools: the gravest reason, and the sentences of those that changed or could not."""
+    reported = [d for d in decisions if d.changed or d.rationale.reason is Reason.INFEASIBLE]
     return Rationale(
         gravest(d.rationale.reason for d in decisions),
-        " ".join(d.rationale.summary for d in told) or nothing,
+        " ".join(d.rationale.summary for d in reported) or nothing,
         {pool_name(d.pool): dict(d.rationale.inputs) for d in decisions},
-        tuple(alternative for d in told for alternative in d.rationale.alternatives),
+        tuple(alternative for d in reported for alternative in d.rationale.alternatives),
     )

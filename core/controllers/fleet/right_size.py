@@ -5,8 +5,8 @@ With an environment that stands ready and weights cached a start takes half a mi
 degree, type and site can follow the load together, by one look at the profiles: the mix of least cost that has capacity
 for what is ahead (`core.algorithms.fleet.site_mix`). It is FREESH's choice of sites, made this often.
 
-What is ahead: the load as it would be if it went on to rise as it lately did, with `headroom`, and the largest burst of
-the look-back, whichever is more. More capacity is asked for at once; less, or another kind, once it would have saved
+What is ahead: the load as it would be if it went on to rise as it recently did, with `headroom`, and the largest burst
+of the look-back, whichever is more. More capacity is asked for at once; less, or another kind, once it would have saved
 enough for `hold_s` on end. Another kind restarts everything, so that its saving must be larger. Two rules of a site are
 kept whatever they cost: its power cap, what is still on its way out included, and how many starts and stops an hour it
 may have. Half of these are left for what the load asks for.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from core.algorithms.fleet.site_mix import Kind, Mix, Offer, SiteRule, best_mix, kept_by_some
+from core.algorithms.fleet.site_mix import Mix, Offer, SiteMode, SiteRule, best_mix, kept_by_some
 from core.types import Alternative, Effects, Limits, Mode, PoolKey, Rationale, Reason, ScaleTo
 
 _EPS = 1e-9
@@ -68,28 +68,31 @@ class RightSizeObservation:
     offers: tuple[Offer, ...]
     limits: Limits
     caps_w: Mapping[str, float] = field(default_factory=dict)
-    standing: Mapping[Kind, int] = field(default_factory=dict)
+    standing: Mapping[SiteMode, int] = field(default_factory=dict)
     waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RightSizeState:
-    """What was last asked for, under the load of now; since when something else would have been better; and the changes
-    of the last hour (when, where, how many)."""
+    """The mix that was last asked for, under the load of now; since when another would have been better; and the
+    changes of the last hour (when, where, how many)."""
 
     mix: Mix
     better_since_s: float | None = None
     changed: tuple[tuple[float, str, int], ...] = ()
 
     @property
-    def workers(self) -> dict[Kind, int]:
+    def workers(self) -> dict[SiteMode, int]:
         return self.mix.workers
 
 
 def step(
     state: RightSizeState | None, obs: RightSizeObservation, config: RightSizeConfig
 ) -> tuple[RightSizeState | None, Effects]:
-    """One period: a ScaleTo for each site whose instances are to change. Without any load seen nothing is decided."""
+    """Decides one period: a ScaleTo for each site whose instances are to change.
+
+    Without any load seen nothing is decided.
+    """
     if not obs.rates_rps or not obs.offers:
         return state, _effects(obs, config, (), Reason.NO_DATA, "no load has been seen", ())
     return _Choice(state, obs, config).made()
@@ -157,7 +160,8 @@ class _Choice:
         return self._changed(found, weighed, Reason.SLACK, f"less would have done for {self._config.hold_s:g} s")
 
     def _grown(self) -> tuple[RightSizeState | None, Effects]:
-        """Too small: more at once, beside what there is unless something else is far better."""
+        """Asks for more at once, since the fleet is too small, beside what there is unless something else is far
+        better."""
         chosen = self._best(self._rules.of(True))
         more = self._best(self._rules.of(True, least=True))
         weighed = (chosen, more)
@@ -181,7 +185,7 @@ class _Choice:
         return found if found is not None and found.parts else None
 
     def _present(self) -> Mix | None:
-        """The fleet as it was asked for, under the load of now; None when the rules of a site forbid it."""
+        """Returns the fleet as it was asked for, under the load of now; None when the rules of a site forbid it."""
         assert self._state is not None
         offered = {offer.kind for offer in self._obs.offers}
         if not offered.issuperset(self._state.workers):
@@ -225,7 +229,8 @@ class _Choice:
 
 
 def _load(obs: RightSizeObservation, config: RightSizeConfig) -> tuple[float, float]:
-    """The present load, of the newer half of the look-back; and what to have capacity for as far ahead."""
+    """Returns the load of the newer half of the look-back, in requests/s, and what to have capacity for as far
+    ahead."""
     rates = np.array(obs.rates_rps)
     half = max(1, rates.size // 2)
     now = float(rates[-half:].mean())
@@ -235,11 +240,11 @@ def _load(obs: RightSizeObservation, config: RightSizeConfig) -> tuple[float, fl
     return now, max(config.headroom * ahead, peak, now + obs.waiting / config.catch_up_s)
 
 
-def _at_site(workers: Mapping[Kind, int], site: str) -> dict[Mode, int]:
+def _at_site(workers: Mapping[SiteMode, int], site: str) -> dict[Mode, int]:
     return {mode: count for (where, mode), count in workers.items() if where == site and count}
 
 
-def _moved(before: Mapping[Kind, int], after: Mapping[Kind, int]) -> Counter[str]:
+def _moved(before: Mapping[SiteMode, int], after: Mapping[SiteMode, int]) -> Counter[str]:
     """Starts and stops by site."""
     found: Counter[str] = Counter()
     for kind in {*before, *after}:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.algorithms.fleet.fleet_milp import FleetPlan, FleetProblem, Objective, Status, solve_fleet
+from core.algorithms.fleet.fleet_milp import FleetPlan, FleetProblem, Objective, SolverStatus, solve_fleet
 from core.algorithms.fleet.fleet_problem import mode_failure
 from core.controllers.fleet.explain import (
     capacity_rps,
@@ -38,7 +38,10 @@ from core.types import (
 
 
 def step(state: PoolLoopState | None, obs: ScaleObservation, config: PoolLoopConfig) -> tuple[PoolLoopState, Effects]:
-    """One epoch: a ScaleTo for each pool that changes. The pools are independent; see `step_pool` for one of them."""
+    """Decides one epoch: a ScaleTo for each pool that changes.
+
+    The pools are independent; see `step_pool` for one of them.
+    """
     decisions = [step_pool(pool, config) for pool in obs.pools]
     commands = tuple(ScaleTo(d.pool, d.workers) for d in decisions if d.changed)
     horizon_s = obs.step_s * max((len(pool.demand.demand_rps) for pool in obs.pools), default=1)
@@ -47,7 +50,7 @@ def step(state: PoolLoopState | None, obs: ScaleObservation, config: PoolLoopCon
 
 
 def step_pool(pool: PoolView, config: PoolLoopConfig) -> PoolDecision:
-    """The workers of one pool.
+    """Chooses the workers of one pool.
 
     When the budget cannot carry the need it is used for the most capacity it can give, and the reason is INFEASIBLE;
     when no mode at all can serve the class, what runs stays.
@@ -83,13 +86,14 @@ def step_pool(pool: PoolView, config: PoolLoopConfig) -> PoolDecision:
 
 
 def serving_modes(pool: PoolView) -> dict[Mode, ModeProfile]:
-    """The modes that can serve the pool's class within its limits."""
+    """Returns the modes that can serve the pool's class within its limits."""
     limits = pool.demand.limits
     return {mode: profile for mode, profile in pool.profiles.items() if mode_failure(profile, limits) is None}
 
 
 def most_capacity(gpus: Mapping[str, int], profiles: Mapping[Mode, ModeProfile]) -> dict[Mode, int]:
-    """The workers of most requests/s on `gpus`, of least power among those: an exact knapsack over each GPU type."""
+    """Returns the workers of most requests/s on `gpus`, of least power among those: an exact knapsack over each GPU
+    type."""
     workers: dict[Mode, int] = {}
     for gpu, count in gpus.items():
         modes = [mode for mode in sorted(profiles) if mode.gpu == gpu and mode.tp <= count]
@@ -108,7 +112,7 @@ def most_capacity(gpus: Mapping[str, int], profiles: Mapping[Mode, ModeProfile])
 
 
 def _problem(pool: PoolView, config: PoolLoopConfig) -> FleetProblem:
-    """The pool as a fleet of one site, one partition and one class, planned for least energy."""
+    """Returns the pool as a fleet of one site, one partition and one class, planned for least energy."""
     name = pool.demand.name
     site = SiteView(pool.key.site, dict(pool.gpu_budget), 1.0, ())
     partition = PartitionOption(name, (pool.demand,), {(name, mode): p for mode, p in pool.profiles.items()})
@@ -124,7 +128,9 @@ def _reason(plan: FleetPlan, stays: bool) -> Reason:
         return Reason.INFEASIBLE
     if stays:
         return Reason.NO_CHANGE
-    return {Status.OPTIMAL: Reason.OPTIMAL, Status.FEASIBLE: Reason.FEASIBLE}.get(plan.status, Reason.HEURISTIC)
+    return {SolverStatus.OPTIMAL: Reason.OPTIMAL, SolverStatus.FEASIBLE: Reason.FEASIBLE}.get(
+        plan.status, Reason.HEURISTIC
+    )
 
 
 def _summary(

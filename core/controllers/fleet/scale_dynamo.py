@@ -81,7 +81,7 @@ def node_max_load(
     limits: Limits,
     spare_deviations: float = 0.0,
 ) -> float:
-    """ML in prompt tokens a second: the largest load of such requests that a node carries within `limits`."""
+    """Returns ML in prompt tokens a second: the largest load of such requests that a node carries within `limits`."""
     return prompt_tokens * max_rps(node, prompt_tokens, output_tokens, top_mhz, limits, spare_deviations)
 
 
@@ -127,7 +127,7 @@ def _rule(
     least: Sequence[int],
     config: ScaleDynamoConfig,
 ) -> Rule:
-    """Nodes of a pool for its load; a class of unknown load keeps what it has."""
+    """Returns the nodes of a pool for its load; a class of unknown load keeps what it has."""
     last = len(obs.classes) - 1
 
     def nodes(i: int, need: float) -> int:
@@ -143,7 +143,7 @@ def _rule(
 
 
 def _loads(obs: ScaleDynamoObservation, config: ScaleDynamoConfig, epoch: int) -> list[float | None]:
-    """The forecast peak of each class in what is left of an epoch; None where none of its steps is known."""
+    """Returns the forecast peak of each class in what is left of an epoch; None where none of its steps is known."""
     first_step = math.floor(obs.now_s / obs.step_s + _EPS)
     first = max(0, math.floor(epoch * config.epoch_s / obs.step_s + _EPS) - first_step)
     last = max(first + 1, math.ceil((epoch + 1) * config.epoch_s / obs.step_s - _EPS) - first_step)
@@ -160,7 +160,7 @@ def _merged(
     loads: Sequence[float | None],
     config: ScaleDynamoConfig,
 ) -> frozenset[PoolKey]:
-    """Pools whose own load is too small for a node of theirs; only the rule without hand-down asks."""
+    """Returns the pools whose own load is too small for a node of theirs; only the rule without hand-down asks."""
     found = set()
     for item, load in zip(obs.classes[:-1], loads, strict=False):
         bound = config.split_above if item.key in before else config.merge_below
@@ -179,7 +179,8 @@ def _least(
     epoch: int,
     present: Sequence[int],
 ) -> tuple[list[int], dict[PoolKey, int]]:
-    """The flap guard, when an epoch starts: how far each pool may shrink, and for how long it has been too large."""
+    """Returns the flap guard, when an epoch starts: how far each pool may shrink, and for how long it has been too
+    large."""
     nothing = [0] * len(present)
     loads, coming = _loads(obs, config, epoch), _loads(obs, config, epoch + 1)
     now = size(obs.classes, loads, _rule(obs, loads, present, merged, nothing, config)).nodes

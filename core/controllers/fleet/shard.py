@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.algorithms.fleet.energy_mix import Mix, MixMode, power_w, solve
-from core.algorithms.fleet.highs import Status
+from core.algorithms.fleet.highs import SolverStatus
 from core.controllers.fleet.explain import (
     capacity_rps,
     demand_json,
@@ -50,7 +50,7 @@ class _Weighed:
 
 
 def step(state: PoolLoopState | None, obs: ShardObservation, config: PoolLoopConfig) -> tuple[PoolLoopState, Effects]:
-    """One epoch: a SetTpDegrees for each pool that changes. The pools are independent; see `step_pool`."""
+    """Decides one epoch: a SetTpDegrees for each pool that changes. The pools are independent; see `step_pool`."""
     decisions = [step_pool(pool, obs.epoch_s, obs.transition_s, config) for pool in obs.pools]
     commands = tuple(SetTpDegrees(d.pool, d.workers) for d in decisions if d.changed)
     rationale = summarise(decisions, "No pool has another mix of TP degrees that pays off; none changes.")
@@ -58,7 +58,7 @@ def step(state: PoolLoopState | None, obs: ShardObservation, config: PoolLoopCon
 
 
 def step_pool(pool: PoolView, epoch_s: float, transition_s: float, config: PoolLoopConfig) -> PoolDecision:
-    """The mix of one pool: the best one if it pays off, or if the present one cannot carry the need."""
+    """Chooses the mix of one pool: the best one if it pays off, or if the present one cannot carry the need."""
     present = {mode: count for mode, count in pool.workers.items() if count}
     weighed = _weigh(pool, present, epoch_s, transition_s, config)
     workers, reason, text = _decide(present, weighed)
@@ -92,7 +92,8 @@ def _weigh(
 
 
 def _figures(mode: Mode, profile: ModeProfile) -> MixMode:
-    """Idle power from the engine model at the top clock; for a GPU it does not know, no less than at full load."""
+    """Takes the idle power from the engine model at the top clock; for a GPU it does not know, no less than at full
+    load."""
     known = GPUS.get(mode.gpu)
     idle_w = profile.power_w if known is None else min(profile.power_w, mode.tp * known.loaded_idle_w(known.f_max))
     return MixMode(profile.max_rps, idle_w, profile.power_w)
@@ -110,7 +111,7 @@ def _decide(present: Mapping[Mode, int], weighed: _Weighed) -> tuple[Mapping[Mod
     if best.workers == present:
         return present, Reason.NO_CHANGE, f"{workers_text(present)} is already the best mix"
     move = f"{workers_text(present)} -> {workers_text(best.workers)}"
-    reason = Reason.OPTIMAL if best.status is Status.OPTIMAL else Reason.FEASIBLE
+    reason = Reason.OPTIMAL if best.status is SolverStatus.OPTIMAL else Reason.FEASIBLE
     if weighed.saving_j is None:
         return best.workers, reason, f"{move}, since what runs cannot carry {weighed.need_rps:.2f} requests/s"
     if weighed.saving_j <= 0.0:

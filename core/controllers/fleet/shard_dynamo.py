@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from core.algorithms.fleet import dynamo_mix
-from core.algorithms.fleet.highs import Status
+from core.algorithms.fleet.highs import SolverStatus
 from core.algorithms.fleet.power_curve import OperatingMix, Piece, pieces
 from core.algorithms.placement import reshard
 from core.algorithms.placement.node_layouts import Layout, arrange
@@ -105,7 +105,7 @@ class _Move:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _PoolRationale:
     reason: Reason
     summary: str
     inputs: Mapping[str, Any]
@@ -115,18 +115,18 @@ class _Told:
 def step(
     state: ShardDynamoState | None, obs: ShardDynamoObservation, config: ShardDynamoConfig
 ) -> tuple[ShardDynamoState, Effects]:
-    """One tick: at the start of an epoch new mixes, between epochs the next wave of those under way."""
+    """Decides one tick: at the start of an epoch new mixes, between epochs the next wave of those under way."""
     epoch = math.floor(obs.now_s / config.epoch_s + _EPS)
     fresh = state is None or state.epoch != epoch
     changes: dict[PoolKey, Change] = {}
     commands: list[ReshardNode] = []
-    told: dict[PoolKey, _Told] = {}
+    rationales: dict[PoolKey, _PoolRationale] = {}
     for pool in obs.pools:
         view = _View(pool, obs, config)
         change = state.changes.get(pool.key) if state is not None else None
         busy = {n: at for n, at in (change.busy_until_s if change else {}).items() if at > obs.now_s + _EPS}
         if fresh and not busy and pool.nodes:
-            change, told[pool.key] = view.decide()
+            change, rationales[pool.key] = view.decide()
         if change is not None:
             wave = view.wave(pool.nodes, change.target, busy)
             commands += wave
@@ -135,7 +135,7 @@ def step(
                 changes[pool.key] = Change(change.target, busy)
     ends = [at for change in changes.values() for at in change.busy_until_s.values()]
     next_s = min([(epoch + 1) * config.epoch_s, *(at for at in ends if at > obs.now_s + _EPS)])
-    return ShardDynamoState(epoch, changes), Effects(tuple(commands), next_s, _rationale(told, commands))
+    return ShardDynamoState(epoch, changes), Effects(tuple(commands), next_s, _rationale(rationales, commands))
 
 
 class _View:
@@ -152,60 +152,60 @@ class _View:
         self.load_rps = max(config.floor_rps, *pool.demand_rps, 0.0)
         self.need_rps = config.alpha * self.load_rps
 
-    def decide(self) -> tuple[Change | None, _Told]:
-        """The best mix that can be reached while serving, taken if it pays off.
+    def decide(self) -> tuple[Change | None, _PoolRationale]:
+        """Finds the best mix that can be reached while serving, and takes it if it pays off.
 
         When the best of all cannot be reached (a node cannot change under load, nobody takes over), the modes that it
         would add are left out one by one, the smallest degree first, and the best of what is left is judged.
         """
         curves = dict(self.curves)
-        first: _Told | None = None
+        first: _PoolRationale | None = None
         while True:
-            change, told, added = self._judge(curves)
-            first = first or told
+            change, why, added = self._judge(curves)
+            first = first or why
             if not added or len(curves) == 1:
-                return change, first if change is None else told
+                return change, first if change is None else why
             del curves[min(added)]
 
-    def _judge(self, curves: Mapping[Mode, tuple[Piece, ...]]) -> tuple[Change | None, _Told, set[Mode]]:
-        """The best mix of some modes; last: those that it would add, when it cannot be reached."""
+    def _judge(self, curves: Mapping[Mode, tuple[Piece, ...]]) -> tuple[Change | None, _PoolRationale, set[Mode]]:
+        """Returns the best mix of some modes; last: those that it would add, when it cannot be reached."""
         pool, present = self.pool, self.workers(self.pool.nodes)
         gpus = len(pool.nodes) * pool.gpus_per_node
         best = dynamo_mix.solve({pool.gpu: gpus}, curves, self.load_rps, self.need_rps)
         target = None if best is None else arrange(pool.nodes, _by_tp(best.workers), pool.gpus_per_node)
         if best is None or target is None:
             text = f"no mix on {gpus} GPUs carries {self.need_rps:.2f} requests/s; {workers_text(present)} stays"
-            return None, self._told(Reason.INFEASIBLE, text, best), set()
+            return None, self._rationale_of(Reason.INFEASIBLE, text, best), set()
         if best.workers == present:
             text = f"{workers_text(present)} is already the best mix"
-            return None, self._told(Reason.NO_CHANGE, text, best), set()
+            return None, self._rationale_of(Reason.NO_CHANGE, text, best), set()
         now_w = self.power_w(pool.nodes) if self.carries(pool.nodes) >= self.need_rps - 1e-6 else None
         move = f"{workers_text(present)} -> {workers_text(best.workers)}"
         cost_j = saving_j = None
         if now_w is not None:
             if now_w - best.power_w <= self.config.min_saving * now_w:
                 text = f"{workers_text(present)} stays, no mix draws less by more than {self.config.min_saving:.0%}"
-                return None, self._told(Reason.NO_CHANGE, text, best, now_w), set()
+                return None, self._rationale_of(Reason.NO_CHANGE, text, best, now_w), set()
             moves = self._moves(pool.nodes, target)
             cost_j = sum(own.cost_j for own in moves)
             left_s = self.config.epoch_s - sum(own.takes_s for own in moves) / self.config.wave
             saving_j = (now_w - best.power_w) * max(0.0, left_s)
             if saving_j <= cost_j:
                 text = f"{move} would save {saving_j:.0f} J in an epoch and cost {cost_j:.0f} J"
-                return None, self._told(Reason.NOT_WORTH_IT, text, best, now_w, saving_j, cost_j), set()
+                return None, self._rationale_of(Reason.NOT_WORTH_IT, text, best, now_w, saving_j, cost_j), set()
         if not self._reachable(target):
             text = f"{move} would be better, but the others cannot take a node's load meanwhile"
-            told = self._told(Reason.NOT_WORTH_IT, text, best, now_w, saving_j, cost_j)
-            return None, told, set(best.workers) - set(present)
+            why = self._rationale_of(Reason.NOT_WORTH_IT, text, best, now_w, saving_j, cost_j)
+            return None, why, set(best.workers) - set(present)
         if cost_j is None or saving_j is None:
             text = f"{move}, since what runs cannot carry {self.need_rps:.2f} requests/s"
         else:
             text = f"{move}, saves {saving_j - cost_j:.0f} J in an epoch"
-        proven = Reason.OPTIMAL if best.status is Status.OPTIMAL else Reason.FEASIBLE
-        return Change(target), self._told(proven, text, best, now_w, saving_j, cost_j), set()
+        proven = Reason.OPTIMAL if best.status is SolverStatus.OPTIMAL else Reason.FEASIBLE
+        return Change(target), self._rationale_of(proven, text, best, now_w, saving_j, cost_j), set()
 
     def _reachable(self, target: Mapping[str, Layout]) -> bool:
-        """Whether wave after wave, each as soon as the last is done, ends at the target."""
+        """Says whether wave after wave, each as soon as the last is done, ends at the target."""
         nodes = dict(self.pool.nodes)
         while any(tuple(sorted(nodes[node])) != layout for node, layout in target.items()):
             wave = self.wave(nodes, target, {})
@@ -217,7 +217,7 @@ class _View:
     def wave(
         self, nodes: Mapping[str, Layout], target: Mapping[str, Layout], busy: Mapping[str, float]
     ) -> list[ReshardNode]:
-        """The next nodes to change, largest saving first, so that those that serve meanwhile carry the load.
+        """Returns the next nodes to change, largest saving first, so that those that serve meanwhile carry the load.
 
         Capacity that is given up for good is missing when the next nodes change: if it can be, such nodes wait until
         the others have changed. When what runs cannot carry the load anyway, nodes go all the same: those together
@@ -250,7 +250,10 @@ class _View:
         return chosen
 
     def _moves(self, nodes: Mapping[str, Layout], target: Mapping[str, Layout]) -> list[_Move]:
-        """What is to be done on each node. Nodes of one layout are alike: each kind of move is worked out once."""
+        """Lists what is to be done on each node.
+
+        Nodes of one layout are alike: each kind of move is worked out once.
+        """
         now_w = self.power_w(nodes)
         kinds: dict[tuple[Layout, Layout], _Move] = {}
         found = []
@@ -270,7 +273,7 @@ class _View:
         return found
 
     def _command(self, node: str, source: Layout, target: Layout) -> ReshardNode:
-        """How a node goes from one layout to the other: the re-shard plan, or a start, or an end."""
+        """Returns the command that takes a node from one layout to the other: a re-shard plan, a start, or an end."""
         pool, table = self.pool, self.obs.overheads
         if not source:
             key = start_key(pool.model, pool.gpu, max(target), warm=True)
@@ -304,7 +307,8 @@ class _View:
         )
 
     def _lost_rps(self, command: ReshardNode) -> tuple[float, float]:
-        """Capacity that is gone while a node changes (all, or what the smaller KV cache may cost), and for good."""
+        """Returns the capacity that is gone while a node changes (all, or what the smaller KV cache may cost), and for
+        good."""
         carries = self.carries({command.node: command.source})
         for_good = carries - self.carries({command.node: command.target})
         return carries * (1.0 - command.kv_share) if command.serves_on else carries, for_good
@@ -320,13 +324,14 @@ class _View:
         return found
 
     def carries(self, nodes: Mapping[str, Layout]) -> float:
-        """Largest load within the limits at the clocks that the configuration allows; 0 of an unknown mode."""
+        """Returns the largest load within the limits at the clocks that the configuration allows; 0 of an
+        unknown mode."""
         return sum(self.most_rps.get(tp, 0.0) for layout in nodes.values() for tp in layout)
 
     def power_w(self, nodes: Mapping[str, Layout]) -> float | None:
         return dynamo_mix.power_w(self.workers(nodes), self.curves, self.load_rps)
 
-    def _told(
+    def _rationale_of(
         self,
         reason: Reason,
         text: str,
@@ -334,7 +339,7 @@ class _View:
         now_w: float | None = None,
         saving_j: float | None = None,
         cost_j: float | None = None,
-    ) -> _Told:
+    ) -> _PoolRationale:
         name, epoch_s = pool_name(self.pool.key), self.config.epoch_s
         present = self.workers(self.pool.nodes)
         rows = [(present, now_w, 0.0)] if present else []
@@ -362,12 +367,12 @@ class _View:
             "saving_j": saving_j,
             "transition_j": cost_j,
         }
-        return _Told(reason, f"{name}: {text}.", inputs, alternatives)
+        return _PoolRationale(reason, f"{name}: {text}.", inputs, alternatives)
 
 
 @lru_cache(maxsize=4096)
 def _way(source: Layout, target: Layout, gpus: int) -> reshard.ReshardPlan:
-    """The plan for a node whose instances stand side by side; which GPUs they are does not change its time."""
+    """Returns the plan for a node whose instances stand side by side; which GPUs they are does not change its time."""
     places, at = [], 0
     for tp in source:
         places.append(tuple(range(at, at + tp)))
@@ -379,15 +384,15 @@ def _by_tp(workers: Mapping[Mode, int]) -> dict[int, int]:
     return {mode.tp: count for mode, count in workers.items()}
 
 
-def _rationale(told: Mapping[PoolKey, _Told], commands: Sequence[ReshardNode]) -> Rationale:
-    if not told:
+def _rationale(rationales: Mapping[PoolKey, _PoolRationale], commands: Sequence[ReshardNode]) -> Rationale:
+    if not rationales:
         nodes = ", ".join(command.node for command in commands)
         reason = Reason.OPTIMAL if commands else Reason.NO_CHANGE
         return Rationale(reason, f"Next nodes to change: {nodes}." if nodes else "Nodes under way.")
-    spoken = [own for own in told.values() if own.reason is not Reason.NO_CHANGE]
+    spoken = [own for own in rationales.values() if own.reason is not Reason.NO_CHANGE]
     return Rationale(
-        gravest(own.reason for own in told.values()),
+        gravest(own.reason for own in rationales.values()),
         " ".join(own.summary for own in spoken) or "No pool has another mix of TP degrees that pays off; none changes.",
-        {pool_name(key): dict(own.inputs) for key, own in told.items()},
+        {pool_name(key): dict(own.inputs) for key, own in rationales.items()},
         tuple(alternative for own in spoken for alternative in own.alternatives),
     )

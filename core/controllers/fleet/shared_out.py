@@ -1,4 +1,4 @@
-"""Who gets the GPUs when no carbon loop plans: a fixed partition, and whole units for the classes that lack most.
+"""Shares out the GPUs when no carbon loop plans: a fixed partition, and whole units for the classes that lack most.
 
 Nodes are cut into units, each one instance of the largest TP degree allowed. The largest class gets the first, since
 load of smaller ones can spill to it; each of the others goes to the class whose capacity is the smallest share of its
@@ -74,7 +74,7 @@ Unit = tuple[str, Mode]  # (site, mode)
 def step(
     state: CarbonPlan | None, obs: SharedOutObservation, config: SharedOutConfig
 ) -> tuple[CarbonPlan | None, Effects]:
-    """One epoch: the partition and the budgets of its pools, or nothing when the plan stays."""
+    """Decides one epoch: the partition and the budgets of its pools, or nothing when the plan stays."""
     cut = units(obs.nodes, obs.partition, config.tp)
     next_s = obs.now_s + obs.period_s
     inputs = _inputs(obs, config)
@@ -94,7 +94,8 @@ def step(
 
 
 def units(nodes: Sequence[NodeView], partition: PartitionOption, tp: int) -> Counter[Unit]:
-    """Every node in instances as large as `tp` allows, of modes that can serve some class; the rest in smaller ones."""
+    """Cuts every node into instances as large as `tp` allows, of modes that can serve some class; the rest in smaller
+    ones."""
     able = {mode for (_, mode), profile in partition.profiles.items() if profile.max_rps > 0.0}
     found: Counter[Unit] = Counter()
     for node in nodes:
@@ -110,7 +111,7 @@ def units(nodes: Sequence[NodeView], partition: PartitionOption, tp: int) -> Cou
 def share_out(
     cut: Counter[Unit], partition: PartitionOption, config: SharedOutConfig
 ) -> dict[tuple[str, str, Mode], int]:
-    """Units to classes, one after another."""
+    """Gives units to classes, one after another."""
     needs = _needs(partition, config.alpha)
     ranks = {item.name: rank for rank, item in enumerate(partition.classes)}
     largest = partition.classes[-1].name
@@ -142,7 +143,7 @@ def share_out(
 
 
 def _best_unit(free: Counter[Unit], partition: PartitionOption, name: str, leave_room: bool) -> Unit | None:
-    """The fastest unit that is free; to leave room for shadows, one where most GPUs of its kind are left."""
+    """Returns the fastest unit that is free; to leave room for shadows, one where most GPUs of its kind are left."""
     rooms: Counter[tuple[str, str]] = Counter()
     for (site, mode), count in free.items():
         rooms[site, mode.gpu] += mode.tp * count
@@ -164,7 +165,7 @@ def _needs(partition: PartitionOption, alpha: float) -> dict[str, float]:
 
 
 def _worst(plan: CarbonPlan, partition: PartitionOption, config: SharedOutConfig) -> float:
-    """Of the class that is worst off, the share of its need that its own units carry; at most 1."""
+    """Returns the share of its need that the worst-off class carries with its own units; at most 1."""
     needs = _needs(partition, config.alpha)
     carried = dict.fromkeys(needs, 0.0)
     for (_, name, mode), count in plan.workers.items():

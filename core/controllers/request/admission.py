@@ -151,13 +151,15 @@ def step(
     commands = tuple(Admit(obs.instance, name, it.verdict is Verdict.LOST) for name, it in found.admitted)
     lost |= {name for name, it in found.admitted if it.verdict is Verdict.LOST}
     waits = len(obs.waiting.ids) > len(found.admitted)
-    return AdmissionState(lost), Effects(commands, obs.now_s + config.retry_s if waits else None, _told(obs, found))
+    return AdmissionState(lost), Effects(
+        commands, obs.now_s + config.retry_s if waits else None, _rationale(obs, found)
+    )
 
 
 def board_after(
     state: AdmissionState, obs: AdmissionObservation, config: AdmissionConfig, effects: Effects
 ) -> Scoreboard:
-    """The scoreboard once the admissions of `effects` are carried out: what the clock is searched for."""
+    """Returns the scoreboard once the admissions of `effects` are carried out: what the clock is searched for."""
     admitted = {command.request for command in effects.commands if isinstance(command, Admit)}
     board = scoreboard(obs.running, state.lost, obs.speed.shape, config.predictor_error)
     if not admitted:
@@ -170,7 +172,8 @@ def board_after(
 def scoreboard(
     requests: Requests, lost: frozenset[RequestId], shape: EngineShape, predictor_error: float
 ) -> Scoreboard:
-    """The rows of requests, with their predictions raised by the error, and to the maximum where they have outgrown it.
+    """Returns the rows of requests, with their predictions raised by the error, and to the maximum where they have
+    outgrown it.
 
     A request whose cache lacks more than the token it generated last, new or preempted, has those tokens to take in;
     one that has generated none, whatever it lacks, and be it a prompt of one token.
@@ -192,7 +195,7 @@ def scoreboard(
 
 
 def judge(board: Scoreboard, newcomer: Scoreboard, now_s: float, speed: SpeedTable, tbt_s: float | None) -> Judgement:
-    """The checks of IV-C2 for one request, a scoreboard of one row, beside those that run."""
+    """Applies the checks of IV-C2 to one request, a scoreboard of one row, beside those that run."""
     shape = speed.shape
     virtual = board.plus(newcomer)
     projection = project(virtual, shape.block_tokens, shape.chunk_tokens)
@@ -215,7 +218,7 @@ def judge(board: Scoreboard, newcomer: Scoreboard, now_s: float, speed: SpeedTab
 
 
 def _harmed(board: Scoreboard, missed: Bools, now_s: float, speed: SpeedTable) -> int:
-    """How many of those that would be late would not be without the newcomer."""
+    """Counts the requests that would be late and would not be without the newcomer."""
     if not missed.any():
         return 0
     before: Projection = project(board, speed.shape.block_tokens, speed.shape.chunk_tokens)
@@ -250,7 +253,7 @@ _WHY = {
 }
 
 
-def _told(obs: AdmissionObservation, found: _Round) -> Rationale:
+def _rationale(obs: AdmissionObservation, found: _Round) -> Rationale:
     shape = obs.speed.shape
     lost = sum(it.verdict is Verdict.LOST for _, it in found.admitted)
     parts = []

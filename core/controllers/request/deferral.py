@@ -1,4 +1,4 @@
-"""When to do work that can wait: in the cleanest of the time that is left before its deadlines.
+"""Schedules work that can wait: in the cleanest of the time that is left before its deadlines.
 
 Lines of batches are alike, and so many a second can be done. Time ahead is cut into stretches of one intensity, at the
 steps of the forecast and at the deadlines. For each deadline in turn, what must be done by then takes the cheapest room
@@ -117,7 +117,8 @@ def step(
 
 
 def grid_intensity(sites: Sequence[SiteView]) -> tuple[float | None, ...]:
-    """gCO2e for a kWh that the service draws from the grid, by step: the mean by its GPUs at each site and their PUE.
+    """Returns the gCO2e of a kWh that the service draws from the grid, by step: the mean by its GPUs at each site and
+    their PUE.
 
     A site whose feed knows nothing at all is left out. A step that another site lacks is missing: means over different
     sites cannot be compared.
@@ -143,7 +144,7 @@ def grid_intensity(sites: Sequence[SiteView]) -> tuple[float | None, ...]:
 def plan(
     observation: DeferralObservation, intensity: Sequence[float | None], lines_per_s: float, reserve_s: float = 0.0
 ) -> DeferralPlan:
-    """The cheapest lines of each stretch such that every deadline is kept, as far as `lines_per_s` allows.
+    """Plans the cheapest lines of each stretch such that every deadline is kept, as far as `lines_per_s` allows.
 
     Deadlines lie ahead, and there is at least one.
     """
@@ -173,7 +174,7 @@ def plan(
 
 
 def _rank(stretch: Stretch) -> tuple[bool, float, float]:
-    """The order in which room is used: known before unknown, clean before dirty, early before late."""
+    """Returns the order in which room is used: known before unknown, clean before dirty, early before late."""
     g = stretch.g_per_kwh
     return g is None, 0.0 if g is None else g, stretch.start_s
 
@@ -235,7 +236,7 @@ def _rationale(
 def _alternatives(
     made: DeferralPlan, observation: DeferralObservation, config: DeferralConfig
 ) -> tuple[Alternative, ...]:
-    """The plan, and doing all at once."""
+    """Returns the alternatives: the plan, and doing all at once."""
     assert observation.lines_per_s is not None
     left, at_once = sum(stretch.lines for stretch in made.stretches), []
     for stretch in made.stretches:

@@ -81,7 +81,7 @@ class EmergencyObservation:
 
 @dataclass(frozen=True, slots=True)
 class EmergencyConfig:
-    """`highest`: no rung above it is climbed; that it is not enough is then told as AT_LIMIT."""
+    """`highest`: no rung above it is climbed; that it is not enough is then reported as AT_LIMIT."""
 
     period_s: float = 1.0
     patience_s: float = 2.0
@@ -108,14 +108,14 @@ class EmergencyState:
 
     @property
     def ramped(self) -> bool:
-        """Whether the clock is to stay at the top."""
+        """True where the clock is to stay at the top."""
         return self.rung >= Rung.RAMP
 
 
 def step(
     state: EmergencyState | None, obs: EmergencyObservation, config: EmergencyConfig
 ) -> tuple[EmergencyState, Effects]:
-    """One period of one instance."""
+    """Decides one period of one instance."""
     state = state or EmergencyState(since_s=obs.now_s)
     late = late_in_order(
         [own.deadline_s for own in obs.queue], [own.service_s for own in obs.queue], max(obs.now_s, obs.free_at_s)
@@ -130,7 +130,8 @@ def step(
 
 
 def _reason(commands: Sequence[Command], late: bool) -> Reason:
-    """Of the most drastic command; at the limit when some are late and this rung has nothing more to give."""
+    """Returns the reason of the most drastic command; AT_LIMIT when requests are late and this rung has nothing more to
+    give."""
     for kind, reason in _REASONS:
         if any(isinstance(command, kind) for command in commands):
             return reason
@@ -185,21 +186,21 @@ def _climb(
 
 
 def _at(state: EmergencyState, rung: Rung, obs: EmergencyObservation, late: int) -> EmergencyState:
-    """On a rung; its time and count are those of when it was climbed."""
+    """Returns the state on a rung; its time and count are those of when it was climbed."""
     if rung is state.rung:
         return state
     return EmergencyState(rung, obs.now_s, late)
 
 
 def _order(obs: EmergencyObservation, *, top: bool) -> tuple[list[Waiting], list[Waiting]]:
-    """Requests that can be in time, and those that cannot, each by deadline."""
+    """Returns the requests that can be in time, and those that cannot, each by deadline."""
     service_s = [own.service_top_s if top else own.service_s for own in obs.queue]
     in_time, late = fewest_late([own.deadline_s for own in obs.queue], service_s, max(obs.now_s, obs.free_at_s))
     return [obs.queue[i] for i in in_time], [obs.queue[i] for i in late]
 
 
 def _reorder(obs: EmergencyObservation, order: Sequence[Waiting]) -> list[Command]:
-    """The order as a command, unless the requests that stay are in it already."""
+    """Returns the order as a command, unless the requests that stay are in it already."""
     names = tuple(own.request for own in order)
     stays = set(names)
     if names == tuple(own.request for own in obs.queue if own.request in stays):
@@ -208,7 +209,8 @@ def _reorder(obs: EmergencyObservation, order: Sequence[Waiting]) -> list[Comman
 
 
 def _resteer(obs: EmergencyObservation, late: Sequence[Waiting], most: int) -> list[tuple[str, str]]:
-    """Late requests that another instance serves in time: each to the one that is free first, behind what is there."""
+    """Finds the late requests that another instance serves in time: each to the one that is free first, behind what is
+    there."""
     free_at_s = {mate.instance: max(obs.now_s, mate.free_at_s) for mate in obs.mates}
     moves: list[tuple[str, str]] = []
     for own in late:

@@ -25,7 +25,7 @@ NEAR = 0.01
 
 
 class Route(StrEnum):
-    """What the router goes by."""
+    """The measure by which the router chooses."""
 
     LEAST_ENERGY = "least_energy"
     LEAST_CARBON = "least_carbon"  # where an intensity is missing, least energy
@@ -68,15 +68,15 @@ class Candidate:
 
     def __post_init__(self) -> None:
         self.table = step_table(self.model, self.gpu, self.tp, self.engine, self.mhz)
-        self._reckon()
+        self._recompute()
 
     def carrying(self, running: int, waiting: int, queued_prompt_tokens: int) -> None:
         """Takes over another load."""
         self.running, self.waiting, self.queued_prompt_tokens = running, waiting, queued_prompt_tokens
-        self._reckon()
+        self._recompute()
 
-    def _reckon(self) -> None:
-        """What follows from the load."""
+    def _recompute(self) -> None:
+        """Computes what follows from the load."""
         table = self.table
         self.load = self.running + self.waiting
         others = min(self.load, MAX_SEQUENCES - 1)
@@ -109,7 +109,7 @@ class RouteRequest:
 
 @dataclass(slots=True)
 class Choice:
-    """Where the request goes and what to expect there.
+    """The instance that the request goes to, and the figures to expect there.
 
     The figures are None when the engine model does not know the instance's configuration. `window_s` is the fairness
     window W = 1.4 x Lat with Lat = predicted tokens x TPOT + TTFT (FREESH C.2).
@@ -126,8 +126,11 @@ class Choice:
     token_energy_j: float | None = None  # of predicted_energy_j, what each predicted token of output is worth
 
 
-class Verdict(NamedTuple):
-    """What one instance would do with one request. A tuple, since one is made for every candidate of every request."""
+class Estimate(NamedTuple):
+    """The figures that one instance would give one request.
+
+    A tuple, since one is made for every candidate of every request.
+    """
 
     candidate: Candidate
     energy_j: float
@@ -146,7 +149,7 @@ def choose(
     route: Route = Route.LEAST_ENERGY,
     warm_uid: str | None = None,
 ) -> Choice | None:
-    """The instance for `request`; None only when there are no candidates. See `choose_of` for the rules."""
+    """Chooses the instance for `request`; None only when there are no candidates. See `choose_of` for the rules."""
     own = [c for c in candidates if c.class_rank == request.class_rank]
     return choose_of(own, lambda: candidates, request, rng_tiebreak, route, warm_uid)
 
@@ -159,7 +162,8 @@ def choose_of(
     route: Route = Route.LEAST_ENERGY,
     warm_uid: str | None = None,
 ) -> Choice | None:
-    """The instance for `request`, as a rule one of its `own` class; `everybody` is asked for only when it must spill.
+    """Chooses the instance for `request`, as a rule one of its `own` class; `everybody` is asked for only when it must
+    spill.
 
     Instances of the request's class come first, then those of the next larger classes, then of the smaller ones. In the
     first class where any instance keeps the limits, the one of least energy (carbon, load) is taken. When none does
@@ -167,20 +171,20 @@ def choose_of(
     `warm_uid` (which has seen the beginning of the prompt) comes first, then the less loaded, the faster,
     `rng_tiebreak`, uid.
     """
-    verdicts = judge(own, request)
-    keeping = [v for v in verdicts if v[4]]
+    estimates = estimate(own, request)
+    keeping = [v for v in estimates if v[4]]
     if keeping:
         return chosen(_best(keeping, route, warm_uid, rng_tiebreak), _REASONS[route])
     candidates = everybody()
     for rank in _other_ranks(candidates, request.class_rank):
-        found = judge([c for c in candidates if c.class_rank == rank], request)
+        found = estimate([c for c in candidates if c.class_rank == rank], request)
         keeping = [v for v in found if v[4]]
         if keeping:
             best = _best(keeping, route, warm_uid, rng_tiebreak)
             return chosen(best, f"spilled to {best.candidate.request_class}: its own class cannot keep the limits")
-        verdicts += found
-    if verdicts:
-        return chosen(_fastest(verdicts, rng_tiebreak), "no instance keeps the limits: fastest")
+        estimates += found
+    if estimates:
+        return chosen(_fastest(estimates, rng_tiebreak), "no instance keeps the limits: fastest")
     return _least_loaded(candidates)
 
 
@@ -191,15 +195,15 @@ _REASONS = {
 }
 
 
-def judge(candidates: Sequence[Candidate], request: RouteRequest) -> list[Verdict]:
-    """TTFT, E2E and extra energy of one more sequence at each candidate that the engine model knows."""
+def estimate(candidates: Sequence[Candidate], request: RouteRequest) -> list[Estimate]:
+    """Estimates TTFT, E2E and extra energy of one more sequence at each candidate that the engine model knows."""
     prompt_tokens, output = request.prompt_tokens, request.predicted_output_tokens
     prompt = round_up(prompt_tokens)
     limits = request.limits
     ttft_limit_s = math.inf if limits.ttft_s is None else limits.ttft_s
     tpot_limit_s = math.inf if limits.tpot_s is None else limits.tpot_s
     e2e_limit_s = math.inf if limits.e2e_s is None else limits.e2e_s
-    found: list[Verdict] = []
+    found: list[Estimate] = []
     for c in candidates:
         table = c.table
         if table is None:
@@ -212,19 +216,19 @@ def judge(candidates: Sequence[Candidate], request: RouteRequest) -> list[Verdic
         e2e_s = ttft_s + output * tpot_s
         keeps = ttft_s <= ttft_limit_s and tpot_s <= tpot_limit_s and e2e_s <= e2e_limit_s
         energy_j = (prefill_j + output * c.token_j) * c.pue
-        found.append(_made(Verdict, (c, energy_j, ttft_s, e2e_s, keeps)))
+        found.append(_made(Estimate, (c, energy_j, ttft_s, e2e_s, keeps)))
     return found
 
 
 def _other_ranks(candidates: Sequence[Candidate], wanted: int) -> list[int]:
-    """Larger classes upwards, then smaller ones downwards."""
+    """Returns larger classes upwards, then smaller ones downwards."""
     ranks = {c.class_rank for c in candidates} - {wanted}
     return sorted(ranks, key=lambda rank: (0, rank - wanted) if rank > wanted else (1, wanted - rank))
 
 
 def _best(
-    keeping: list[Verdict], route: Route, warm_uid: str | None, rng_tiebreak: Callable[[], float] | None
-) -> Verdict:
+    keeping: list[Estimate], route: Route, warm_uid: str | None, rng_tiebreak: Callable[[], float] | None
+) -> Estimate:
     if len(keeping) == 1:
         return keeping[0]
     if route is Route.LEAST_LOADED:
@@ -235,7 +239,7 @@ def _best(
         costs = [v[1] for v in keeping]
     least = min(costs)
     bound = least + NEAR * abs(least)
-    near: list[Verdict] = []  # enough, and of these the least loaded
+    near: list[Estimate] = []  # enough, and of these the least loaded
     least_load = sys.maxsize
     for v, cost in zip(keeping, costs, strict=True):
         if cost <= bound:
@@ -249,16 +253,16 @@ def _best(
     return near[0] if len(near) == 1 else _fastest(near, rng_tiebreak)
 
 
-def _fastest(verdicts: list[Verdict], rng_tiebreak: Callable[[], float] | None) -> Verdict:
+def _fastest(estimates: list[Estimate], rng_tiebreak: Callable[[], float] | None) -> Estimate:
     draw = rng_tiebreak or _no_draw
-    return verdicts[min([(v[3], draw(), v[0].uid, n) for n, v in enumerate(verdicts)])[3]]
+    return estimates[min([(v[3], draw(), v[0].uid, n) for n, v in enumerate(estimates)])[3]]
 
 
 def _no_draw() -> float:
     return 0.0
 
 
-def chosen(v: Verdict, reason: str) -> Choice:
+def chosen(v: Estimate, reason: str) -> Choice:
     c, energy_j, ttft_s, e2e_s, meets_slo = v
     window_s = WINDOW_FACTOR * e2e_s
     return Choice(c.uid, energy_j, ttft_s, c.tpot_s, e2e_s, window_s, meets_slo, reason, c.token_j * c.pue)

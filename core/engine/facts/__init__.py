@@ -6,6 +6,6 @@ the reason; nothing is left out silently.
 """
 
 from core.engine.facts.evaluate import evaluate, summarise
-from core.engine.facts.fact_table import Evaluation, Fact, FactsError, Kind, Summary, read_facts
+from core.engine.facts.fact_table import Comparison, Evaluation, Fact, FactsError, Summary, read_facts
 
-__all__ = ["Evaluation", "Fact", "FactsError", "Kind", "Summary", "evaluate", "read_facts", "summarise"]
+__all__ = ["Comparison", "Evaluation", "Fact", "FactsError", "Summary", "evaluate", "read_facts", "summarise"]

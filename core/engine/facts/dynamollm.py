@@ -17,20 +17,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.engine.engine_model import MODELS, engine_model
-from core.engine.facts.fact_table import Evaluation, Fact, Kind, skipped, value_of
-from core.engine.facts.steady import at_batch
+from core.engine.facts.fact_table import Comparison, Evaluation, Fact, skipped, value_of
+from core.engine.facts.fixed_batch import at_batch
 
 ENGINE = "vllm-2024"
 GPUS = {"H100": "H100-SXM-80GB"}
 INPUT_TOKENS = {"S": 128.0, "M": 640.0, "L": 4608.0}
 OUTPUT_TOKENS = {"S": 50.0, "M": 200.0, "L": 500.0}
 PROMPT_TOKENS_PER_S = {"Low": 650.0, "Medium": 2000.0, "High": 4000.0}
-_CELL = re.compile(r"(?P<row>\S+) TP(?P<tp>[1-9]\d*) (?P<ghz>\d+(\.\d+)?) GHz (?P<gpu>\S+)")
+_ENTRY = re.compile(r"(?P<row>\S+) TP(?P<tp>[1-9]\d*) (?P<ghz>\d+(\.\d+)?) GHz (?P<gpu>\S+)")
 _ENERGY, _CHOICE = "energy per request", "energy-optimal configuration"
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
+class _TableEntry:
     fact: Fact
     name: str  # TP4@1.2, as the tables write a configuration
     published_wh: float
@@ -38,12 +38,12 @@ class _Cell:
 
 
 def energies(facts: Sequence[Fact]) -> list[Evaluation]:
-    """The rows of one table."""
+    """Evaluates the rows of one table."""
     found: list[Evaluation] = []
-    cells: dict[str, list[_Cell]] = {}
+    cells: dict[str, list[_TableEntry]] = {}
     choices: list[Fact] = []
     for fact in facts:
-        match = _CELL.fullmatch(fact.condition)
+        match = _ENTRY.fullmatch(fact.condition)
         if fact.quantity.startswith(_CHOICE):
             choices.append(fact)
         elif not fact.quantity.startswith(_ENERGY) or match is None or not fact.number:
@@ -54,27 +54,27 @@ def energies(facts: Sequence[Fact]) -> list[Evaluation]:
             if isinstance(wh, str):
                 found.append(skipped(fact, wh))
             else:
-                cells.setdefault(row, []).append(_Cell(fact, f"TP{tp}@{match['ghz']}", fact.number, wh))
+                cells.setdefault(row, []).append(_TableEntry(fact, f"TP{tp}@{match['ghz']}", fact.number, wh))
     for row in cells.values():
         found += _scaled(row)
     return found + [_choice(fact, cells.get(fact.condition, [])) for fact in choices]
 
 
-def _scaled(row: Sequence[_Cell]) -> list[Evaluation]:
+def _scaled(row: Sequence[_TableEntry]) -> list[Evaluation]:
     scale = math.exp(sum(math.log(cell.published_wh / cell.predicted_wh) for cell in row) / len(row))
     return [value_of(cell.fact, "", scale * cell.predicted_wh, f"row scale {scale:.2f}") for cell in row]
 
 
-def _choice(fact: Fact, row: Sequence[_Cell]) -> Evaluation:
+def _choice(fact: Fact, row: Sequence[_TableEntry]) -> Evaluation:
     if not row:
         return skipped(fact, "no energies of its row to choose among")
     chosen = min(row, key=lambda cell: cell.predicted_wh)
     regret = chosen.published_wh / min(cell.published_wh for cell in row) - 1.0
-    return Evaluation(fact, "", Kind.CHOICE, chosen.name, regret, "regret by the published energies")
+    return Evaluation(fact, "", Comparison.CHOICE, chosen.name, regret, "regret by the published energies")
 
 
 def _predict_wh(row: str, gpu: str | None, tp: int, mhz: float) -> float | str:
-    """Power times one request's latency in Wh, or why there is none. `row` is a class, a load or a model."""
+    """Returns power times one request's latency in Wh, or why there is none. `row` is a class, a load or a model."""
     model_name, cls, load = "Llama2-70B", "MM", "Medium"
     if row in PROMPT_TOKENS_PER_S:
         load = row

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from core.engine.facts import dynamollm, freesh, others, throttllem
-from core.engine.facts.fact_table import Evaluation, Fact, Kind, Summary, skipped
+from core.engine.facts import dynamollm, freesh, other_papers, throttllem
+from core.engine.facts.fact_table import Comparison, Evaluation, Fact, Summary, skipped
 
 Reading = Callable[[Sequence[Fact]], list[Evaluation]]
 
@@ -13,19 +13,19 @@ READINGS: dict[str, Reading] = {
     "DynamoLLM Table I": dynamollm.energies,
     "DynamoLLM Table II": dynamollm.energies,
     "DynamoLLM Table III": dynamollm.energies,
-    "DynamoLLM Table VI": others.weight_transfer,
+    "DynamoLLM Table VI": other_papers.weight_transfer,
     "FREESH code": freesh.steady,
     "throttLLeM III-A": throttllem.clocks,
     "throttLLeM III-B": throttllem.kv_loss,
     "throttLLeM III-C": throttllem.tp_ratio,
     "throttLLeM Table II": throttllem.capacity,
-    "mu-Serve 2.2": others.mu_serve,
-    "DynaServe Table 1": others.dynaserve,
+    "mu-Serve 2.2": other_papers.mu_serve,
+    "DynaServe Table 1": other_papers.dynaserve,
 }
 
 
 def evaluate(facts: Sequence[Fact]) -> list[Evaluation]:
-    """Every fact evaluated, or not evaluated with a reason, in the order given."""
+    """Evaluates every fact, or gives a reason why not, in the order given."""
     found: list[Evaluation] = []
     for source in dict.fromkeys(fact.source for fact in facts):
         rows = [fact for fact in facts if fact.source == source]
@@ -48,7 +48,8 @@ def _why_not(fact: Fact) -> str:
 
 
 def summarise(evaluations: Iterable[Evaluation]) -> list[Summary]:
-    """One summary for each group of a source, in order of appearance; a group without any evaluated fact included."""
+    """Makes one summary for each group of a source, in order of appearance; a group without any evaluated fact
+    included."""
     groups: dict[tuple[str, str], list[Evaluation]] = {}
     for one in evaluations:
         groups.setdefault((one.fact.source, one.group), []).append(one)
@@ -57,7 +58,7 @@ def summarise(evaluations: Iterable[Evaluation]) -> list[Summary]:
 
 def _summary(source: str, group: str, rows: Sequence[Evaluation]) -> Summary:
     errors = [one.error for one in rows if one.counts and one.error is not None]
-    regrets = [one.error for one in rows if one.kind is Kind.CHOICE and one.error is not None]
+    regrets = [one.error for one in rows if one.kind is Comparison.CHOICE and one.error is not None]
     return Summary(
         source=source,
         group=group,
@@ -67,6 +68,6 @@ def _summary(source: str, group: str, rows: Sequence[Evaluation]) -> Summary:
         bias=sum(errors) / len(errors) if errors else None,
         worst=max(errors, key=abs) if errors else None,
         choices=len(regrets),
-        choices_exact=sum(one.kind is Kind.CHOICE and one.prediction == one.fact.value for one in rows),
+        choices_exact=sum(one.kind is Comparison.CHOICE and one.prediction == one.fact.value for one in rows),
         mean_regret=sum(regrets) / len(regrets) if regrets else None,
     )

@@ -15,8 +15,8 @@ class FactsError(ValueError):
     """A table of facts that cannot be read; says which line and column."""
 
 
-class Kind(StrEnum):
-    """How a prediction is compared."""
+class Comparison(StrEnum):
+    """The way in which a prediction is compared."""
 
     VALUE = "value"  # relative error
     BOUND = "bound"  # kept or not; no part of a MAPE
@@ -47,7 +47,7 @@ class Evaluation:
 
     fact: Fact
     group: str = ""
-    kind: Kind = Kind.VALUE
+    kind: Comparison = Comparison.VALUE
     prediction: float | str | None = None
     error: float | None = None
     note: str = ""
@@ -55,8 +55,8 @@ class Evaluation:
 
     @property
     def counts(self) -> bool:
-        """Whether the error is part of its source's MAPE."""
-        return self.kind is Kind.VALUE and self.error is not None
+        """True where the error is part of its source's MAPE."""
+        return self.kind is Comparison.VALUE and self.error is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def value_of(fact: Fact, group: str, prediction: float, note: str = "") -> Evalu
     """Compares a prediction with the fact's number."""
     if fact.number is None or fact.number == 0.0:
         return skipped(fact, "the value is not a number other than 0", group)
-    return Evaluation(fact, group, Kind.VALUE, prediction, prediction / fact.number - 1.0, note)
+    return Evaluation(fact, group, Comparison.VALUE, prediction, prediction / fact.number - 1.0, note)
 
 
 def lower_bound_of(fact: Fact, group: str, prediction: float) -> Evaluation:
@@ -88,7 +88,7 @@ def lower_bound_of(fact: Fact, group: str, prediction: float) -> Evaluation:
         return skipped(fact, "the value is not a number other than 0", group)
     kept = prediction >= fact.number
     error = 0.0 if kept else prediction / fact.number - 1.0
-    return Evaluation(fact, group, Kind.BOUND, prediction, error, "bound kept" if kept else "bound not kept")
+    return Evaluation(fact, group, Comparison.BOUND, prediction, error, "bound kept" if kept else "bound not kept")
 
 
 def skipped(fact: Fact, reason: str, group: str = "") -> Evaluation:

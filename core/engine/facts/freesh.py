@@ -17,7 +17,7 @@ from pathlib import Path
 
 from core.engine.engine_model import MODELS, engine_model
 from core.engine.facts.fact_table import Evaluation, Fact, skipped, value_of
-from core.engine.facts.steady import at_batch
+from core.engine.facts.fixed_batch import at_batch
 
 ENGINE = "vllm-freesh"
 PROMPT_TOKENS = {("a", "S"): 100.0, ("a", "L"): 400.0, ("b", "S"): 25.0, ("b", "L"): 200.0}
@@ -26,17 +26,17 @@ _CONDITION = re.compile(r"(?P<model>\S+) (?P<gpu>\S+) TP(?P<tp>[1-9]\d*) (?P<cls
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class PublishedLoad:
     concurrency: float
     output_tokens: float
 
 
 @cache
-def loads() -> dict[tuple[str, str, str, int], Load]:
-    """By partition, class, GPU and TP; modes that the code gives no rate or no possible TBT are missing."""
+def loads() -> dict[tuple[str, str, str, int], PublishedLoad]:
+    """Reads the published loads by partition, class, GPU and TP; modes without a rate or a possible TBT are missing."""
     with _LOADS.open(encoding="utf-8", newline="") as file:
         return {
-            (row["partition"], row["request_class"], row["gpu"], int(row["tp"])): Load(
+            (row["partition"], row["request_class"], row["gpu"], int(row["tp"])): PublishedLoad(
                 concurrency=float(row["max_rps"]) * float(row["latency_s"]),
                 output_tokens=1.0 + (float(row["latency_s"]) * 1e3 - float(row["ttft_ms"])) / float(row["tbt_ms"]),
             )

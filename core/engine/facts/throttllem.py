@@ -56,7 +56,7 @@ _SECTION_III_A: dict[str, Callable[[EngineModel], float]] = {
 
 
 def clocks(facts: Sequence[Fact]) -> list[Evaluation]:
-    """III-A: two GPUs; batch 32 unless the row says another."""
+    """Evaluates III-A: two GPUs; batch 32 unless the row says another."""
     instance = engine_model("Llama2-13B", GPU, 2, ENGINE)
     found = []
     for fact in facts:
@@ -74,7 +74,7 @@ def clocks(facts: Sequence[Fact]) -> list[Evaluation]:
 
 
 def kv_loss(facts: Sequence[Fact]) -> list[Evaluation]:
-    """III-B: throughput lost between the first and the last token of a batch of 32."""
+    """Evaluates III-B: throughput lost between the first and the last token of a batch of 32."""
     instance = engine_model("Llama2-13B", GPU, 2, ENGINE)
     first = _time_s(instance, 1410, 32, 1.0)
     loss = 1.0 - first / _time_s(instance, 1410, 32, LAST_CONTEXT_TOKENS)
@@ -87,7 +87,7 @@ def kv_loss(facts: Sequence[Fact]) -> list[Evaluation]:
 
 
 def tp_ratio(facts: Sequence[Fact]) -> list[Evaluation]:
-    """III-C: tokens a joule of TP2 over TP4 at batch 64, top clock."""
+    """Evaluates III-C: tokens a joule of TP2 over TP4 at batch 64, top clock."""
     two, four = (_tokens_per_j(engine_model("Llama2-13B", GPU, tp, ENGINE), 1410, 64) for tp in (2, 4))
     return [
         value_of(fact, "", two / four) if fact.quantity.startswith("TP2 / TP4 TPJ") else skipped(fact, "not TP2 / TP4")
@@ -96,7 +96,7 @@ def tp_ratio(facts: Sequence[Fact]) -> list[Evaluation]:
 
 
 def capacity(facts: Sequence[Fact]) -> list[Evaluation]:
-    """Table II: largest stable rate at the top clock, and blocks of KV cache."""
+    """Evaluates table II: the largest stable rate at the top clock, and blocks of KV cache."""
     found = []
     for fact in facts:
         match = _INSTANCE.fullmatch(fact.condition)

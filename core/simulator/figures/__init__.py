@@ -1,1 +1,1 @@
-"""From requests and instances to latencies, joules, grams, costs and fairness."""
+"""Computes latencies, joules, grams, costs and fairness from requests and instances."""

@@ -1,4 +1,4 @@
-"""What a run's energy emitted and cost, site by site."""
+"""Values a run's energy, site by site: emissions and costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """Of a site, or of all. Energy is as metered at the GPUs; what is priced is that times PUE. None: unknown.
+    """The bill of a site, or of all. Energy is as metered at the GPUs; what is priced is that times PUE. None: unknown.
 
     `carbon_missing_wh` and `price_missing_wh` are energy that no carbon intensity or no price is known for; where that
     is above 0, the sum is unknown. A site without a price for GPU-hours costs electricity only (`gpu_usd` is None).
@@ -51,7 +51,7 @@ class Bill:
 
 
 def bills(outcome: Outcome, sites: Mapping[str, Site]) -> dict[str, Bill]:
-    """A bill for each site that an instance stood at.
+    """Makes a bill for each site that an instance stood at.
 
     Raises:
         ValueError: The energy series is too coarse for a site's steps; `site_series.bin_s` says how fine it must be.
@@ -63,7 +63,7 @@ def bills(outcome: Outcome, sites: Mapping[str, Site]) -> dict[str, Bill]:
 
 
 def total(bills: Iterable[Bill]) -> Bill:
-    """All together; carbon and electricity are unknown if any site's are."""
+    """Adds up all bills; carbon and electricity are unknown if any site's are."""
     each = list(bills)
     gpu_usd = [bill.gpu_usd for bill in each if bill.gpu_usd is not None]
     return Bill(
@@ -121,7 +121,7 @@ def _priced(outcome: Outcome, series_j: Floats, site: Site, series: Series | Non
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """None if any is."""
+    """Adds up values; the sum is None if any of them is."""
     each = list(values)
     known = [value for value in each if value is not None]
     return math.fsum(known) if len(known) == len(each) else None

@@ -12,7 +12,7 @@ _INK, _LINE, _GRID = "#334155", "#0f766e", "#cbd5e1"
 
 
 def instance_svg(outcome: Outcome, instance: int = 0) -> str:
-    """Means over stretches of a thousandth of the run. Needs the segments: `simulate(..., keep_segments=...)`.
+    """Draws means over stretches of a thousandth of the run. Needs the segments: `simulate(..., keep_segments=...)`.
 
     Raises:
         ValueError: No segment of the instance was kept.
@@ -49,7 +49,7 @@ def instance_svg(outcome: Outcome, instance: int = 0) -> str:
 
 
 def _means(start_s: Floats, end_s: Floats, values: Floats, idle: float, until_s: float) -> Floats:
-    """Time-weighted means over `_WIDTH` equal stretches of a value that is `idle` between segments."""
+    """Returns time-weighted means over `_WIDTH` equal stretches of a value that is `idle` between segments."""
     edges = np.linspace(0.0, until_s, _WIDTH + 1)
     times = np.concatenate([[0.0], np.stack([start_s, end_s], axis=1).ravel()])
     rates = np.stack([np.full(start_s.size, idle), values], axis=1).ravel()

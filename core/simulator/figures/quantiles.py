@@ -52,7 +52,7 @@ class Quantiles:
             self._kept.clear()
 
     def points(self, shares: Sequence[float]) -> list[float] | None:
-        """The values below which these shares (0 to 1) of all lie; None: there were no values."""
+        """Returns the values below which these shares (0 to 1) of all lie; None: there were no values."""
         if not self.count:
             return None
         if self._bins is None:
@@ -68,13 +68,13 @@ class Quantiles:
         return (self._sum + self._lost) / self.count if self.count else None
 
     def summary(self) -> dict[str, float | None]:
-        """p50, p90, p99 and mean."""
+        """Returns p50, p90, p99 and mean."""
         points = self.points(list(NAMED.values()))
         named = dict.fromkeys(NAMED) if points is None else dict(zip(NAMED, points, strict=True))
         return {**named, "mean": self.mean}
 
     def _ranked(self, rank: Floats) -> Floats:
-        """The values of these ranks (from 0), to the middle of their bins."""
+        """Returns the values of these ranks (from 0), to the middle of their bins."""
         assert self._bins is not None
         place = np.searchsorted(np.cumsum(self._bins), rank, side="right")
         middle: Floats = LEAST_S * np.exp((place + 0.5) / BINS_PER_E)

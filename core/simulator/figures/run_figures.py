@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from core.fairness import jain
 from core.simulator.figures.bills import bills, total
 from core.simulator.figures.quantiles import EXACT_VALUES, NAMED, Quantiles
-from core.simulator.figures.timely import TimelyGroups
+from core.simulator.figures.timely_tokens import TimelyGroups
 from core.simulator.kernel import kernel
 from core.simulator.kernel.commands import Decision
-from core.simulator.kernel.objectives import KINDS, Judge, Labels, Rows, Verdict
+from core.simulator.kernel.objectives import KINDS, Judge, JudgedRows, Labels, Rows
 from core.simulator.kernel.outcome import Outcome
 from core.simulator.site_series import Site
 from core.units import j_to_wh
@@ -84,7 +84,7 @@ class Figures:
             service.add(rows["energy_j"], found, rows["service"] == number)
 
     def summary(self, outcome: Outcome, sites: Mapping[str, Site]) -> dict[str, Any]:
-        """The figures of a run, JSON-able; None where the scenario does not say enough.
+        """Computes the figures of a run, JSON-able; None where the scenario does not say enough.
 
         Args:
             outcome: Whose requests this has taken; its `rows` are not looked at.
@@ -137,7 +137,7 @@ class Figures:
         }
 
     def _attainment(self) -> dict[str, dict[str, float | None]]:
-        """Per class and objective the share of its finished and rejected requests that kept it."""
+        """Returns by class and objective the share of its finished and rejected requests that kept it."""
         return {
             name: {
                 kind: _ratio(int(self._class_kept[n, k]), int(self._class_counted[k]))
@@ -148,7 +148,8 @@ class Figures:
         }
 
     def _tenant_jain(self) -> float | None:
-        """Jain's index over tenants of the tokens each got in time, per token it asked for; None for one tenant."""
+        """Returns Jain's index over tenants of the tokens each got in time, per token it asked for; None for one
+        tenant."""
         asked = self._tenant_asked > 0
         if np.count_nonzero(asked) < 2:
             return None
@@ -156,13 +157,13 @@ class Figures:
 
 
 class _Service:
-    """What is told of each service."""
+    """The figures that are reported of each service."""
 
     def __init__(self, exact_values: int) -> None:
         self._requests, self._counted, self._met, self._energy_j = 0, 0, 0, 0.0
         self._ttft, self._tpot = Quantiles(exact_values), Quantiles(exact_values)
 
-    def add(self, energy_j: Floats, found: Verdict, mine: NDArray[np.bool_]) -> None:
+    def add(self, energy_j: Floats, found: JudgedRows, mine: NDArray[np.bool_]) -> None:
         requests = int(np.count_nonzero(mine))
         if not requests:
             return
@@ -185,7 +186,10 @@ class _Service:
 
 
 def gap_quantiles(gaps: Ints) -> dict[str, float | None]:
-    """Of the gaps between tokens, to the width of the kernel's bins (0.5 %)."""
+    """Returns quantiles, in s, of the gaps between tokens, exact to the width of the kernel's bins (0.5 %).
+
+    `gaps` (bins,) has a count each.
+    """
     count = int(gaps.sum())
     if not count:
         return dict.fromkeys([*NAMED, "mean"])
@@ -196,7 +200,8 @@ def gap_quantiles(gaps: Ints) -> dict[str, float | None]:
 
 
 def power_quantiles(outcome: Outcome) -> dict[str, float | None]:
-    """Of the fleet's mean power over the whole stretches of the energy series, which is a minute's at most."""
+    """Returns quantiles, in W, of the fleet's mean power over the whole stretches of the energy series, which is a
+    minute's at most."""
     whole = int(outcome.end_s / outcome.bin_s + 1e-9)
     if outcome.bin_s > POWER_BIN_S or not whole:
         return dict.fromkeys(NAMED)
@@ -205,7 +210,8 @@ def power_quantiles(outcome: Outcome) -> dict[str, float | None]:
 
 
 def gaps_within(gaps: Ints, limit_s: float) -> float | None:
-    """Share of the gaps between tokens that are at most so long, to the width of the kernel's bins."""
+    """Returns the share of the gaps between tokens, counted by bin (bins,), that are at most so long, to a
+    bin's width."""
     count = int(gaps.sum())
     bins = kernel.GAP_BINS_PER_E * math.log(limit_s / kernel.GAP_MIN_S)
     return float(gaps[: max(0, math.ceil(bins - 0.5))].sum() / count) if count else None

@@ -84,7 +84,7 @@ class ParquetSink:
         unfinished.replace(self._folder / name)
 
     def _requests(self, rows: Rows) -> polars.DataFrame:
-        """One row a request; null: there is none (not finished, or a single token has neither TPOT nor ITL)."""
+        """Builds one row a request; null: there is none (not finished, or a single token has neither TPOT nor ITL)."""
         found, labels = self._judge(rows), self._labels
         itl_p50_s = np.where(np.isnan(found.itl_p99_s), np.nan, rows["itl_p50_s"])
         ended = found.done | found.rejected
@@ -120,7 +120,7 @@ class ParquetSink:
         return polars.DataFrame(columns, nan_to_null=True)
 
     def _energy(self, outcome: Outcome) -> polars.DataFrame:
-        """A row for each instance and stretch of time."""
+        """Builds a row for each instance and stretch of time."""
         series = outcome.series_j
         width_s = outcome.bin_s if np.isfinite(outcome.bin_s) else outcome.end_s
         columns = {
@@ -133,7 +133,7 @@ class ParquetSink:
 
 
 def _instances(outcome: Outcome) -> polars.DataFrame:
-    """What `instance` of a request is the number of, and where its energy went."""
+    """Lists the instances that requests name by number, and what their energy went into."""
     specs = outcome.instances
     columns = {
         "instance": np.arange(len(specs)),

@@ -1,4 +1,6 @@
-"""What a controller of the simulated fleet sees, and what it can ask for. Values only; `driver` carries them out.
+"""The views that a controller of the simulated fleet gets, and the commands that it can give.
+
+Values only; `driver` carries them out.
 
 `ReorderQueue`, `ResteerRequests` and `SquashRequests` are the core's; requests go by their numbers. A waiting request
 that has no token yet may be squashed: what was done for it is lost and it comes again later, to the router or its pool;
@@ -31,11 +33,11 @@ STRETCH_S = 5.0  # arrivals are counted in stretches of this length (FREESH and 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sequences:
-    """What an instance has: the running ones in order of admission, then those in its queue. One entry each."""
+    """The sequences of an instance: the running ones in order of admission, then those in its queue. One entry each."""
 
     running: int  # how many of them run
     number: Ints  # the request's
-    kv_tokens: Ints  # in the cache; of a prompt under way all of it is booked; 0 while waiting
+    kv_tokens: Ints  # in the cache; of a prompt under way all of it is allocated; 0 while waiting
     generated_tokens: Ints
     to_prefill_tokens: Ints
     predicted_tokens: Ints  # output
@@ -45,7 +47,7 @@ class Sequences:
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """What is known of a request when it arrives."""
+    """The facts known of a request when it arrives."""
 
     number: int
     arrival_s: float
@@ -68,7 +70,7 @@ class FleetView:
     """The fleet at an epoch. Arrays over instances are in the order of `instances`; off ones keep their place.
 
     `arrived[c, k]` are requests, prompt tokens and predicted output tokens of cell c in the k-th stretch of STRETCH_S
-    seconds; the last stretch may be under way. `held[p]` requests wait because pool p has no instance that serves.
+    seconds; the last stretch may be under way. `unplaced[p]` requests wait because pool p has no instance that serves.
     The worst latencies are of the time since the fastest control last ran; NaN: there were none.
     """
 
@@ -84,7 +86,7 @@ class FleetView:
     worst_tpot_s: Floats
     worst_e2e_s: Floats
     cell_pool: tuple[int, ...]
-    held: Ints
+    unplaced: Ints
     arrived: NDArray[np.int64]  # (cells, stretches, 3)
     sequences: Callable[[int], Sequences] = _nothing  # of an instance by its number, as of now_s
 
@@ -130,7 +132,7 @@ class Reshard:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Which pool serves each cell from now on; cells not named stay. Requests already queued stay where they are."""
+    """The pool that serves each cell from now on; cells not named stay. Requests already queued stay where they are."""
 
     pools: Mapping[int, str]
 
@@ -183,7 +185,7 @@ class Control(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a request goes: to the queue of an instance (by its number), with commands that take effect before it does.
+    """The place of a request: the queue of an instance (by its number), with commands that take effect before it does.
 
     With `split` above 0 it is handed over to instance `second` when its cache holds so many tokens; the pool's handover
     says what that takes.
@@ -202,5 +204,5 @@ class Router(Protocol):
     def tick_s(self) -> float: ...
 
     def place(self, request: RequestView, view: FleetView) -> Placement | None:
-        """None: not now."""
+        """Returns where the request goes. None: not now."""
         ...

@@ -35,10 +35,10 @@ from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, Load, Simul
 from core.simulator.kernel.worlds import CompiledWorld
 from core.types import ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
 
-_SLICE_S = 600.0  # how often progress is told and Ctrl-C is heard, at the most
+_SLICE_S = 600.0  # how often progress is reported and Ctrl-C is heard, at the most
 _SLICES = 64  # of a load's time span, where it is known
 _OFFERS = 1000
-_PATIENCE = 3  # epochs of the slowest control that held requests wait for an instance when nothing else is left
+_PATIENCE = 3  # epochs of the slowest control that unplaced requests wait for an instance when nothing else is left
 
 Effect = Callable[[float], None]
 
@@ -63,7 +63,7 @@ class World(Protocol):
 
     def drain(self, i: int, now_s: float) -> None: ...
 
-    def retire(self, i: int, heirs: Sequence[int], ready_s: float, now_s: float) -> None: ...
+    def retire(self, i: int, successors: Sequence[int], ready_s: float, now_s: float) -> None: ...
 
     def switch_off(self, i: int, now_s: float) -> None: ...
 
@@ -81,7 +81,7 @@ class World(Protocol):
         """-1: it is in none."""
         ...
 
-    def reject_held(self) -> None: ...
+    def reject_unplaced(self) -> None: ...
 
     @property
     def next_arrival_s(self) -> float:
@@ -97,11 +97,17 @@ class World(Protocol):
     def refuse(self, number: int) -> None: ...
 
     def reorder(self, i: int, numbers: Sequence[int], now_s: float) -> bool:
-        """What waits at `i` in this order. False: nothing of it waits there, or its queue has an order of its own."""
+        """Puts what waits at `i` in this order.
+
+        False: nothing of it waits there, or its queue has an order of its own.
+        """
         ...
 
     def resteer(self, number: int, i: int, to: int, now_s: float) -> bool:
-        """A request that waits at `i` and has nothing in the cache. False: it does not, or `to` cannot take it."""
+        """Moves a request that waits at `i` and has nothing in the cache.
+
+        False: it does not, or `to` cannot take it.
+        """
         ...
 
     def squash(self, number: int, i: int, now_s: float) -> bool:
@@ -121,12 +127,12 @@ class World(Protocol):
 
     @property
     def pending(self) -> bool:
-        """Whether requests are in flight or still to come."""
+        """True while requests are in flight or still to come."""
         ...
 
     @property
     def stuck(self) -> bool:
-        """Whether all that is left are requests held for want of an instance."""
+        """True where all requests that are left wait for want of an instance."""
         ...
 
     def outcome(self, now_s: float, partial: bool) -> Outcome:
@@ -148,23 +154,23 @@ class WorldMaker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Mode:
+class Stepping:
     """A way to go through time: its name among the figures, and the world that does so."""
 
     name: str
     world: WorldMaker
 
 
-MACRO = Mode("macro", CompiledWorld)
-WALK = Mode("walk", partial(CompiledWorld, walk=True))
-MODES = {mode.name: mode for mode in (MACRO, WALK)}
+MACRO = Stepping("macro", CompiledWorld)
+WALK = Stepping("walk", partial(CompiledWorld, walk=True))
+STEPPINGS = {stepping.name: stepping for stepping in (MACRO, WALK)}
 
 
 def simulate(
     fleet: FleetSpec,
     load: Load | Iterable[Load],
     *,
-    mode: Mode = MACRO,
+    stepping: Stepping = MACRO,
     controls: Sequence[Control] = (),
     router: Router | None = None,
     clock_switch_s: Callable[[InstanceSpec], float] = lambda spec: 0.0,
@@ -180,14 +186,14 @@ def simulate(
 
     Args:
         load: All requests, or blocks of them in order of time, of which only one and those in flight are in memory.
-        mode: MACRO jumps from event to event; WALK is the same compiled code, one iteration at a time.
+        stepping: MACRO jumps from event to event; WALK is the same compiled code, one iteration at a time.
         router: Places each request, in the place of the pools' own routing.
         clock_switch_s: How long after its command an instance's clock changes.
         sink: Takes the requests as they end; none: the outcome has them all.
         progress: Called now and then with the number of requests that arrived, and the simulated time.
         bin_s: Width of the energy series.
         keep_events, keep_segments: How many entries of the logs to keep (the first ones).
-        slice_s: Simulated time after which progress is told, at the latest.
+        slice_s: Simulated seconds after which progress is reported, at the latest.
         offers: How often a router may hold back what is left, while nothing runs; then it is refused.
 
     A KeyboardInterrupt (Ctrl-C) out of `progress` ends the run early: the outcome is `partial`.
@@ -201,7 +207,7 @@ def simulate(
     kept = Kept() if sink is None else None
     taker: Sink = kept if kept is not None else sink  # type: ignore[assignment]
     blocks = _checked(fleet, iter([load] if isinstance(load, Load) else load), bool(controls))
-    world = mode.world(fleet, blocks, taker, bin_s=bin_s, keep_events=keep_events, keep_segments=keep_segments)
+    world = stepping.world(fleet, blocks, taker, bin_s=bin_s, keep_events=keep_events, keep_segments=keep_segments)
     span_s = float(load.arrival_s[-1]) if isinstance(load, Load) else math.inf
     driver = _Driver(fleet, world, controls, router, clock_switch_s, offers)
     outcome = driver.run(max(1.0, min(slice_s, span_s / _SLICES)), progress)
@@ -249,7 +255,7 @@ class _Driver:
                     now_s = min(now_s, world.next_arrival_s)
                 world.run_until(now_s)
                 if world.stuck and not self._controls:
-                    world.reject_held()
+                    world.reject_unplaced()
                 if not world.pending:
                     break
                 while self._events and self._events[0][0] <= now_s:
@@ -262,10 +268,10 @@ class _Driver:
                     if progress is not None:
                         progress(world.arrived, now_s)
         except KeyboardInterrupt:
-            return self._told(world.outcome(now_s, True))
-        return self._told(world.outcome(acted_s, False))
+            return self._with_log(world.outcome(now_s, True))
+        return self._with_log(world.outcome(acted_s, False))
 
-    def _told(self, outcome: Outcome) -> Outcome:
+    def _with_log(self, outcome: Outcome) -> Outcome:
         return replace(outcome, decisions=tuple(self._decisions), holds=dict(self._holds), refused=self._refused)
 
     def _at(self, at_s: float, effect: Effect, priority: int = 0) -> None:
@@ -300,7 +306,7 @@ class _Driver:
             self._offered = 0
 
     def _offer(self, router: Router, request: RequestView, view: FleetView) -> bool:
-        """Whether it was placed."""
+        """Offers a request to the router, and says whether it was placed."""
         now_s = view.now_s
         found = router.place(request, view)
         if found is None:
@@ -314,7 +320,10 @@ class _Driver:
         return True
 
     def _offer_again(self, router: Router, now_s: float) -> None:
-        """Those held back, in order of arrival; refused when nothing runs and nobody takes them for long."""
+        """Offers the router what no instance serves yet, in order of arrival.
+
+        It refuses these requests when nothing runs and the router has long taken none.
+        """
         waiting, self._waiting = self._waiting, []
         self._offered += 1
         view = self._world.view(now_s)
@@ -329,11 +338,11 @@ class _Driver:
             self._offered = 0
 
     def _give_up(self, epoch: int) -> None:
-        """Rejects what is held when nothing else is left and nobody has come for a while."""
+        """Rejects what is unplaced when nothing else is left and nobody has come for a while."""
         if not self._world.stuck or self._starting or self._changing:
             self._moved = epoch
         elif epoch - self._moved >= _PATIENCE:
-            self._world.reject_held()
+            self._world.reject_unplaced()
 
     # -- commands ----------------------------------------------------------------------------------
 
@@ -391,7 +400,7 @@ class _Driver:
             self._at(now_s + command.retry_after_s, try_again)
 
     def _slot(self, spec: InstanceSpec) -> int:
-        """An instance that is off and of the same kind, or a new one with a name of its own."""
+        """Returns an instance that is off and of the same kind, or a new one with a name of its own."""
         for i, own in enumerate(self._specs):
             idle = self._world.state_of(i) == OFF and i not in self._changing
             if idle and own.gpu == spec.gpu and replace(own, name=spec.name, mhz=spec.mhz) == spec:
@@ -468,7 +477,7 @@ def _number(request: str) -> int:
 
 
 def _checked(fleet: FleetSpec, blocks: Iterator[Load], controlled: bool) -> Iterator[Load]:
-    """The blocks, each held against the fleet and the one before."""
+    """Yields the blocks, each checked against the fleet and the one before."""
     last_s, first = 0.0, True
     for block in blocks:
         low, high = int(block.cell.min()), int(block.cell.max())

@@ -10,8 +10,8 @@ Instances meet only where a request is routed, so there is no heap: arrivals are
 brought to an arrival's time only when its state matters to the router. While requests are about to move from one
 instance to another (`COUPLED`), all are brought forward together, in order of time. Ties: iterations end first, then
 controllers act, then handed-over requests land, then requests arrive in the order of the trace. A boundary within TIE_S
-of an arrival counts as before it, in both modes, since sums of the same numbers in another order differ in their last
-bits.
+of an arrival counts as before it, in both steppings, since sums of the same numbers in another order differ in their
+last bits.
 
 The requests of a run pass through a window (`req`): the driver appends a block of them, and takes out those that ended.
 
@@ -47,7 +47,7 @@ ROUND_ROBIN, LEAST_LOADED, WEIGHTED = 0, 1, 2
 FCFS, SJF, SRTF, EDF, LLF = 0, 1, 2, 3, 4
 # Where a pool hands its requests over: nowhere, after the prompt, at a share of all (predicted) tokens.
 WHOLE, AT_PROMPT, AT_RATIO = 0, 1, 2
-MAX_HEIRS = 8  # instances that one instance can be re-sharded into
+MAX_SUCCESSORS = 8  # instances that one instance can be re-sharded into
 STRETCH_S = 5.0  # arrivals are counted in stretches of this length
 
 # Gaps between tokens are counted in bins of 0.5 %, from 10 us on.
@@ -103,7 +103,7 @@ REQUEST = np.dtype(
         ("preemptions", np.int64),
         ("retries", np.int64),  # how often it was given back and came again
         ("timely", np.int64),
-        ("next", np.int64),  # in the queue, among the held, or among those handed over
+        ("next", np.int64),  # in the queue, among the unplaced, or among those handed over
         ("before", np.int64),  # in the queue
         ("row", np.int64),  # its row of `own`
         ("split", np.int64),  # tokens in its cache at which it is handed over; 0: not any more
@@ -111,7 +111,7 @@ REQUEST = np.dtype(
         ("sent", np.int64),  # tokens of its cache that are on their way to the next instance
         ("sent_s", np.float64),  # when they will be there
         ("lands_s", np.float64),
-        ("heir", np.int64),  # the instance it lands on; NONE: one of the pool `pool`
+        ("target", np.int64),  # the instance it lands on; NONE: one of the pool `pool`
         ("first_token_s", np.float64),
         ("last_token_s", np.float64),  # before the pause that it is in; NaN: it is in none
         ("finish_s", np.float64),
@@ -132,7 +132,7 @@ INSTANCE = np.dtype(
         ("weight", np.float64),
         ("order", np.int64),
         ("aging", np.float64),  # tokens a second, of SJF
-        ("token_s", np.float64),  # what a token to decode, and to prefill, is reckoned to take
+        ("token_s", np.float64),  # what a token to decode, and to prefill, is estimated to take
         ("prefill_token_s", np.float64),
         ("preempts_s", np.float64),  # how often running requests may have to give way; 0: never
         ("margin", np.float64),  # by how much they must come behind
@@ -151,8 +151,8 @@ INSTANCE = np.dtype(
         ("on_since_s", np.float64),  # or since its clock changed
         ("on_s", np.float64),
         ("mhz_s", np.float64),  # its clock over that time
-        ("heirs", np.int64),  # how many; above 0: it hands over everything when the iteration in flight ends
-        ("heirs_ready_s", np.float64),
+        ("successors", np.int64),  # how many; above 0: it hands over everything when the iteration in flight ends
+        ("successors_ready_s", np.float64),
         ("looked", np.int64),  # the last stretch of `preempts_s` in which somebody may have given way
         # worst latencies since the driver last looked; NaN: none
         ("worst_ttft_s", np.float64),
@@ -184,9 +184,9 @@ POOL = np.dtype(
         ("routing", np.int64),
         ("size", np.int64),
         ("turn", np.int64),  # whose turn it is
-        ("held", np.int64),  # requests that wait for an instance to serve
-        ("held_head", np.int64),
-        ("held_tail", np.int64),
+        ("unplaced", np.int64),  # requests that wait for an instance to serve
+        ("unplaced_head", np.int64),
+        ("unplaced_tail", np.int64),
         # where it hands its requests over
         ("then", np.int64),
         ("split", np.int64),
@@ -198,7 +198,7 @@ POOL = np.dtype(
 )
 
 
-class State(NamedTuple):
+class FleetArrays(NamedTuple):
     """A run: few arrays, since each one costs with every call. I instances, P pools, C cells, W the largest batch.
 
     The kernel writes into them; the driver reads and changes them between its calls.
@@ -213,7 +213,7 @@ class State(NamedTuple):
     own: Counts  # (R, OWN_BINS) the tally when a sequence began to decode; see `itl_begins`
     rows: Ints  # (R,) free rows of `own`
     members: Ints  # (P, I) instances of each pool
-    heirs: Ints  # (I, MAX_HEIRS)
+    successors: Ints  # (I, MAX_SUCCESSORS)
     cell_pool: Ints  # (C,)
     seen: Ints  # (C, stretches, 3): requests, prompt tokens, predicted output tokens
     gaps: Ints  # (GAP_BINS,)
@@ -366,8 +366,8 @@ def count_gaps(
 
 
 @compiled
-def spread(s: State, i: int, start_s: float, end_s: float, energy_j: float) -> None:
-    """Books energy to the time bins it falls into, at its mean power."""
+def spread(s: FleetArrays, i: int, start_s: float, end_s: float, energy_j: float) -> None:
+    """Adds energy to the time bins that it falls into, at its mean power."""
     width = s.bin_s[0]
     last = s.series_j.shape[1] - 1
     low, high = min(last, int(start_s / width)), min(last, int(end_s / width))
@@ -384,7 +384,7 @@ def spread(s: State, i: int, start_s: float, end_s: float, energy_j: float) -> N
 
 
 @compiled
-def note(s: State, kind: int, request: int, instance: int, at_s: float) -> None:
+def note(s: FleetArrays, kind: int, request: int, instance: int, at_s: float) -> None:
     n = s.counts[LOGGED]
     if n < s.log.shape[0]:
         s.log[n, 0] = kind
@@ -401,7 +401,7 @@ def note(s: State, kind: int, request: int, instance: int, at_s: float) -> None:
 
 
 @compiled
-def itl_begins(s: State, i: int, r: int) -> None:
+def itl_begins(s: FleetArrays, i: int, r: int) -> None:
     """From the first token on. `run_until` sees to it that there is a free row."""
     s.counts[FREE_ROWS] -= 1
     s.req[r].row = s.rows[s.counts[FREE_ROWS]]
@@ -409,19 +409,19 @@ def itl_begins(s: State, i: int, r: int) -> None:
 
 
 @compiled
-def itl_pauses(s: State, i: int, r: int) -> None:
+def itl_pauses(s: FleetArrays, i: int, r: int) -> None:
     s.own[s.req[r].row] -= s.tally[i]
 
 
 @compiled
-def itl_resumes(s: State, i: int, r: int, gap_s: float) -> None:
+def itl_resumes(s: FleetArrays, i: int, r: int, gap_s: float) -> None:
     row = s.own[s.req[r].row]
     row += s.tally[i]
     row[gap_bin(gap_s, OWN_MIN_S, OWN_BINS_PER_E, OWN_BINS)] -= 1
 
 
 @compiled
-def itl_ends(s: State, i: int, r: int, gaps: int) -> None:
+def itl_ends(s: FleetArrays, i: int, r: int, gaps: int) -> None:
     """p50 and p99 by nearest rank, to the width of a bin."""
     if gaps > 0:
         tally, since, seen = s.tally[i], s.own[s.req[r].row], 0
@@ -446,7 +446,7 @@ def itl_ends(s: State, i: int, r: int, gaps: int) -> None:
 
 
 @compiled
-def to_compute(s: State, r: int) -> int:
+def to_compute(s: FleetArrays, r: int) -> int:
     """Tokens to prefill before the next token, or before the prompt's first part is done."""
     if 0 < s.req[r].split < s.req[r].prompt:
         return int(s.req[r].split - s.req[r].computed)
@@ -454,13 +454,13 @@ def to_compute(s: State, r: int) -> int:
 
 
 @compiled
-def rank(s: State, i: int, r: int) -> float:
+def rank(s: FleetArrays, i: int, r: int) -> float:
     """What the queue is ordered by, the smallest first. What is common to all is left out."""
     return rank_with(s, i, r, int(s.req[r].to_prefill))
 
 
 @compiled
-def rank_with(s: State, i: int, r: int, to_prefill: int) -> float:
+def rank_with(s: FleetArrays, i: int, r: int, to_prefill: int) -> float:
     """Its rank if so many tokens were left to prefill."""
     order = s.eng[i].order
     if order == EDF:
@@ -473,25 +473,25 @@ def rank_with(s: State, i: int, r: int, to_prefill: int) -> float:
 
 
 @compiled
-def rank_displaced(s: State, i: int, r: int) -> float:
+def rank_displaced(s: FleetArrays, i: int, r: int) -> float:
     """The rank of a running request once it has lost its cache: what it would be waiting with."""
     return rank_with(s, i, r, to_compute(s, r) + int(s.req[r].computed - s.req[r].cached))
 
 
 @compiled
-def comes_before(s: State, i: int, a: int, b: int) -> bool:
+def comes_before(s: FleetArrays, i: int, a: int, b: int) -> bool:
     first, second = rank(s, i, a), rank(s, i, b)
     return first < second or (first == second and bool(s.req[a].number < s.req[b].number))
 
 
 @compiled
-def goes_on(s: State, r: int) -> bool:
+def goes_on(s: FleetArrays, r: int) -> bool:
     """Whether one that waits has landed with the cache of all but its last token: it has only to decode."""
     return bool(s.req[r].generated > 0 and s.req[r].to_prefill == 1 and s.req[r].computed > s.req[r].cached)
 
 
 @compiled
-def place_in_line(s: State, i: int, r: int) -> int:
+def place_in_line(s: FleetArrays, i: int, r: int) -> int:
     """Behind whom a request comes in the queue; NONE: it is the next. Seeks from both ends at once."""
     front, back = int(s.eng[i].queue_head), int(s.eng[i].queue_tail)
     while back != NONE:
@@ -504,7 +504,7 @@ def place_in_line(s: State, i: int, r: int) -> int:
 
 
 @compiled
-def put_in(s: State, i: int, r: int, before: int) -> None:
+def put_in(s: FleetArrays, i: int, r: int, before: int) -> None:
     """Lets a request wait behind another, or as the next."""
     after = s.eng[i].queue_head if before == NONE else s.req[before].next
     link(s, i, before, r)
@@ -513,7 +513,7 @@ def put_in(s: State, i: int, r: int, before: int) -> None:
 
 
 @compiled
-def take_out(s: State, i: int, r: int) -> None:
+def take_out(s: FleetArrays, i: int, r: int) -> None:
     """Removes a request from the queue."""
     if s.eng[i].landed > 0:
         s.eng[i].landed -= goes_on(s, r)
@@ -523,7 +523,7 @@ def take_out(s: State, i: int, r: int) -> None:
 
 
 @compiled
-def link(s: State, i: int, before: int, after: int) -> None:
+def link(s: FleetArrays, i: int, before: int, after: int) -> None:
     """Two neighbours in the queue; NONE: its end."""
     if before == NONE:
         s.eng[i].queue_head = after
@@ -536,7 +536,7 @@ def link(s: State, i: int, before: int, after: int) -> None:
 
 
 @compiled
-def last_running(s: State, i: int) -> int:
+def last_running(s: FleetArrays, i: int) -> int:
     """The place of who is to give way first: the newest, or under an order that preempts the last in that order."""
     place = s.eng[i].running - 1
     if s.eng[i].order != FCFS and s.eng[i].preempts_s > 0.0:
@@ -547,7 +547,7 @@ def last_running(s: State, i: int) -> int:
 
 
 @compiled
-def preempt(s: State, i: int, place: int, now_s: float) -> bool:
+def preempt(s: FleetArrays, i: int, place: int, now_s: float) -> bool:
     """Sends a sequence back to the queue (its head, without an order) to be computed again; whether it was decoding."""
     r = s.active[i, place]
     s.eng[i].running -= 1
@@ -569,7 +569,7 @@ def preempt(s: State, i: int, place: int, now_s: float) -> bool:
 
 
 @compiled
-def give_way(s: State, i: int, decodes: int, now_s: float) -> int:
+def give_way(s: FleetArrays, i: int, decodes: int, now_s: float) -> int:
     """Once in each stretch of `preempts_s`: running requests make room for waiting ones that come well before them.
 
     They must do so with what their own work would cost again as well: under LLF that makes them urgent, and two might
@@ -595,7 +595,7 @@ def give_way(s: State, i: int, decodes: int, now_s: float) -> int:
 
 
 @compiled
-def resume(s: State, i: int, decodes: int, now_s: float) -> int:
+def resume(s: FleetArrays, i: int, decodes: int, now_s: float) -> int:
     """Those that landed to go on decoding join the batch while there is a place and room for their next token.
 
     Returns how many decode after that.
@@ -620,7 +620,7 @@ def resume(s: State, i: int, decodes: int, now_s: float) -> int:
 
 
 @compiled
-def admit(s: State, i: int, decodes: int, budget: int, now_s: float) -> None:
+def admit(s: FleetArrays, i: int, decodes: int, budget: int, now_s: float) -> None:
     """Takes requests from the queue in order, while a token of budget, a place and room for the whole prompt remain."""
     while s.eng[i].waiting > 0 and budget > 0 and s.eng[i].running < s.eng[i].max_sequences:
         r = s.eng[i].queue_head
@@ -638,7 +638,7 @@ def admit(s: State, i: int, decodes: int, budget: int, now_s: float) -> None:
 
 
 @compiled
-def within_limit(s: State, i: int, budget: int, decodes: int, context: int) -> int:
+def within_limit(s: FleetArrays, i: int, budget: int, decodes: int, context: int) -> int:
     """Tokens to prefill so that the iteration keeps `itl_limit_s`, as if they were one prompt's.
 
     That prompt is the first under way, or the next in the queue: its tokens in the cache count.
@@ -663,9 +663,9 @@ def within_limit(s: State, i: int, budget: int, decodes: int, context: int) -> i
 
 
 @compiled
-def begin(s: State, i: int, now_s: float) -> None:
+def begin(s: FleetArrays, i: int, now_s: float) -> None:
     """Composes the next iteration (or as many equal ones as follow each other), or lets the instance idle."""
-    if s.eng[i].heirs > 0:
+    if s.eng[i].successors > 0:
         leave(s, i, now_s)
         return
     decodes = 0
@@ -724,7 +724,7 @@ def begin(s: State, i: int, now_s: float) -> None:
 
 
 @compiled
-def rest(s: State, i: int, now_s: float) -> None:
+def rest(s: FleetArrays, i: int, now_s: float) -> None:
     """Nothing to do. A draining instance is off now."""
     s.eng[i].steps = 0
     s.eng[i].idle_since_s = now_s
@@ -734,7 +734,7 @@ def rest(s: State, i: int, now_s: float) -> None:
 
 @compiled
 def one_iteration(
-    s: State, i: int, new: float, cached: float, pairs: float, prefills: float, decodes: float, context: float
+    s: FleetArrays, i: int, new: float, cached: float, pairs: float, prefills: float, decodes: float, context: float
 ) -> None:
     """An iteration with prefills: the decoding sequences pay what they would have cost alone, the prefills the rest."""
     t_s, energy_j, _ = iteration(s.cost[i], s.eng[i].mhz, new, cached, pairs, prefills, decodes, context)
@@ -747,7 +747,7 @@ def one_iteration(
 
 
 @compiled
-def many_iterations(s: State, i: int, steps: int, decodes: int, context: int) -> None:
+def many_iterations(s: FleetArrays, i: int, steps: int, decodes: int, context: int) -> None:
     """Up to `steps` decode-only iterations of one regime: time and energy rise by the same amount with each."""
     c, mhz, b = s.cost[i], s.eng[i].mhz, float(decodes)
     first_s, first_j, regime = iteration(c, mhz, 0.0, 0.0, 0.0, 0.0, b, float(context))
@@ -771,7 +771,7 @@ def many_iterations(s: State, i: int, steps: int, decodes: int, context: int) ->
 
 
 @compiled
-def cut(s: State, i: int, at_s: float) -> None:
+def cut(s: FleetArrays, i: int, at_s: float) -> None:
     """Ends a jump with the iteration that is in flight at `at_s`: something has changed."""
     if s.eng[i].steps > 1:
         gone = terms_within(s.eng[i].first_s, s.eng[i].slope_s, s.eng[i].steps, at_s + TIE_S - s.eng[i].start_s)
@@ -780,8 +780,8 @@ def cut(s: State, i: int, at_s: float) -> None:
 
 
 @compiled
-def complete(s: State, i: int) -> None:
-    """Books the segment in flight: tokens, times, energy; sequences that are done leave."""
+def complete(s: FleetArrays, i: int) -> None:
+    """Accounts for the segment in flight: tokens, times, energy; sequences that are done leave."""
     m, end_s, n = s.eng[i].steps, s.eng[i].end_s, s.eng[i].running
     energy_j = series(s.eng[i].first_j, s.eng[i].slope_j, m)
     decode_j = energy_j - s.eng[i].prefill_j
@@ -838,7 +838,7 @@ def complete(s: State, i: int) -> None:
 
 
 @compiled
-def prefilled(s: State, i: int, r: int, at_s: float, per_token_j: float) -> None:
+def prefilled(s: FleetArrays, i: int, r: int, at_s: float, per_token_j: float) -> None:
     """A chunk is done; with the prompt's last one comes a token."""
     s.req[r].energy_j += per_token_j * s.req[r].chunk
     s.req[r].computed += s.req[r].chunk
@@ -868,7 +868,7 @@ def prefilled(s: State, i: int, r: int, at_s: float, per_token_j: float) -> None
 
 
 @compiled
-def pause_ends(s: State, i: int, r: int, at_s: float) -> None:
+def pause_ends(s: FleetArrays, i: int, r: int, at_s: float) -> None:
     """The next token after a preemption, or on another instance. The tally has this iteration already."""
     gap_s = at_s - s.req[r].last_token_s
     s.req[r].last_token_s = math.nan
@@ -884,7 +884,7 @@ def worse(latency_s: float, other_s: float) -> float:
 
 
 @compiled
-def finish(s: State, r: int, i: int, at_s: float) -> None:
+def finish(s: FleetArrays, r: int, i: int, at_s: float) -> None:
     s.req[r].finish_s = at_s
     s.req[r].status = DONE
     gaps = s.req[r].generated - 1
@@ -903,7 +903,7 @@ def finish(s: State, r: int, i: int, at_s: float) -> None:
 
 
 @compiled
-def send(s: State, r: int, tokens: int, now_s: float) -> None:
+def send(s: FleetArrays, r: int, tokens: int, now_s: float) -> None:
     """Puts the KV cache of tokens not sent yet on the link, behind what is on it already."""
     if tokens > s.req[r].sent:
         s.req[r].sent_s = max(s.req[r].sent_s, now_s) + (tokens - s.req[r].sent) * s.pool[s.req[r].pool].token_s
@@ -911,17 +911,17 @@ def send(s: State, r: int, tokens: int, now_s: float) -> None:
 
 
 @compiled
-def hand_over(s: State, r: int, i: int, now_s: float) -> None:
+def hand_over(s: FleetArrays, r: int, i: int, now_s: float) -> None:
     """Ends a request's part on this instance; its cache goes to an instance of the next pool."""
     send(s, r, s.req[r].computed if s.req[r].generated == 0 else s.req[r].kv, now_s)
     pool = s.req[r].pool
     s.req[r].split = 0
     s.req[r].pool = s.pool[pool].then
-    move(s, r, i, now_s, max(now_s, s.req[r].sent_s) + s.pool[pool].latency_s, s.req[r].heir)
+    move(s, r, i, now_s, max(now_s, s.req[r].sent_s) + s.pool[pool].latency_s, s.req[r].target)
 
 
 @compiled
-def move(s: State, r: int, i: int, now_s: float, lands_s: float, heir: int) -> None:
+def move(s: FleetArrays, r: int, i: int, now_s: float, lands_s: float, target: int) -> None:
     """Takes a request out of an instance, its KV cache with it; it lands later. The caller frees the cache."""
     if s.req[r].generated > 0 and s.req[r].to_prefill == 0:
         s.req[r].computed = s.req[r].kv
@@ -931,7 +931,7 @@ def move(s: State, r: int, i: int, now_s: float, lands_s: float, heir: int) -> N
     s.req[r].chunk = 0
     s.req[r].instance = NONE
     s.req[r].lands_s = lands_s
-    s.req[r].heir = heir
+    s.req[r].target = target
     note(s, HANDED_OVER, r, i, now_s)
     before, after = NONE, s.counts[FLIGHTS]
     while after != NONE and lands_before(s, after, r):
@@ -944,7 +944,7 @@ def move(s: State, r: int, i: int, now_s: float, lands_s: float, heir: int) -> N
 
 
 @compiled
-def lands_before(s: State, a: int, b: int) -> bool:
+def lands_before(s: FleetArrays, a: int, b: int) -> bool:
     """Order of landing; who lands within TIE_S of another one goes by number."""
     if abs(s.req[a].lands_s - s.req[b].lands_s) <= TIE_S:
         return bool(s.req[a].number < s.req[b].number)
@@ -952,49 +952,54 @@ def lands_before(s: State, a: int, b: int) -> bool:
 
 
 @compiled
-def land(s: State) -> None:
+def land(s: FleetArrays) -> None:
     """The first of those on their way joins its instance, or one of its pool when that has gone."""
     r = s.counts[FLIGHTS]
     s.counts[FLIGHTS] = s.req[r].next
     s.counts[COUPLED] -= 1
-    now_s, heir, need = s.req[r].lands_s, s.req[r].heir, s.req[r].prompt + s.req[r].output
-    s.req[r].heir = NONE
-    if heir != NONE and s.eng[heir].state >= SERVING and s.eng[heir].heirs == 0 and need <= s.eng[heir].whole:
-        s.req[r].instance = heir
-        enqueue(s, r, heir, now_s)
+    now_s, target, need = s.req[r].lands_s, s.req[r].target, s.req[r].prompt + s.req[r].output
+    s.req[r].target = NONE
+    if (
+        target != NONE
+        and s.eng[target].state >= SERVING
+        and s.eng[target].successors == 0
+        and need <= s.eng[target].whole
+    ):
+        s.req[r].instance = target
+        enqueue(s, r, target, now_s)
     else:
         dispatch(s, r, now_s)
 
 
 @compiled
-def leave(s: State, i: int, now_s: float) -> None:
-    """Everything this instance has goes to its heirs by turns, the running ones first."""
-    lands_s = max(now_s, s.eng[i].heirs_ready_s)
+def leave(s: FleetArrays, i: int, now_s: float) -> None:
+    """Everything this instance has goes to its successors by turns, the running ones first."""
+    lands_s = max(now_s, s.eng[i].successors_ready_s)
     count = 0
     for p in range(s.eng[i].running):
         r = s.active[i, p]
-        move(s, r, i, now_s, lands_s, s.heirs[i, count % s.eng[i].heirs])
+        move(s, r, i, now_s, lands_s, s.successors[i, count % s.eng[i].successors])
         s.req[r].kv = 0
         count += 1
     r = s.eng[i].queue_head
     while r != NONE:
         after = s.req[r].next
         s.req[r].before = NONE
-        move(s, r, i, now_s, lands_s, s.heirs[i, count % s.eng[i].heirs])
+        move(s, r, i, now_s, lands_s, s.successors[i, count % s.eng[i].successors])
         count += 1
         r = after
     s.counts[COUPLED] += count - 1
-    s.eng[i].running = s.eng[i].waiting = s.eng[i].landed = s.eng[i].kv_used = s.eng[i].heirs = s.eng[i].steps = 0
+    s.eng[i].running = s.eng[i].waiting = s.eng[i].landed = s.eng[i].kv_used = s.eng[i].successors = s.eng[i].steps = 0
     s.eng[i].queue_head = s.eng[i].queue_tail = NONE
     s.eng[i].idle_since_s = now_s
-    if now_s < s.eng[i].heirs_ready_s:
+    if now_s < s.eng[i].successors_ready_s:
         s.eng[i].state = STARTING
     else:
         switch_off(s, i, now_s)
 
 
 @compiled
-def log_segment(s: State, i: int, energy_j: float) -> None:
+def log_segment(s: FleetArrays, i: int, energy_j: float) -> None:
     n = s.counts[SEGMENTS]
     if n < s.segments.shape[0]:
         row = s.segments[n]
@@ -1005,7 +1010,7 @@ def log_segment(s: State, i: int, energy_j: float) -> None:
 
 
 @compiled
-def advance(s: State, i: int, to_s: float) -> None:
+def advance(s: FleetArrays, i: int, to_s: float) -> None:
     """Lives through every iteration of an instance that ends by `to_s`."""
     while s.eng[i].steps > 0 and s.eng[i].end_s <= to_s + TIE_S:
         end_s = s.eng[i].end_s
@@ -1014,8 +1019,8 @@ def advance(s: State, i: int, to_s: float) -> None:
 
 
 @compiled
-def settle_idle(s: State, i: int, now_s: float) -> None:
-    """Books the energy of doing nothing up to now."""
+def settle_idle(s: FleetArrays, i: int, now_s: float) -> None:
+    """Accounts for the energy of doing nothing up to now."""
     if s.eng[i].steps > 0 or now_s <= s.eng[i].idle_since_s:
         return
     if s.eng[i].state != OFF:
@@ -1032,7 +1037,7 @@ def settle_idle(s: State, i: int, now_s: float) -> None:
 
 
 @compiled
-def switch_on(s: State, i: int, mhz: float, now_s: float) -> None:
+def switch_on(s: FleetArrays, i: int, mhz: float, now_s: float) -> None:
     s.eng[i].state = STARTING
     s.eng[i].mhz = mhz
     s.eng[i].idle_since_s = s.eng[i].on_since_s = now_s
@@ -1040,8 +1045,8 @@ def switch_on(s: State, i: int, mhz: float, now_s: float) -> None:
 
 
 @compiled
-def book_time(s: State, i: int, now_s: float) -> None:
-    """How long it has been on, and at what clock."""
+def account_time(s: FleetArrays, i: int, now_s: float) -> None:
+    """Accounts for the time that it has been on, and for the clock that it had."""
     if s.eng[i].state != OFF:
         s.eng[i].on_s += now_s - s.eng[i].on_since_s
         s.eng[i].mhz_s += s.eng[i].mhz * (now_s - s.eng[i].on_since_s)
@@ -1049,24 +1054,24 @@ def book_time(s: State, i: int, now_s: float) -> None:
 
 
 @compiled
-def switch_off(s: State, i: int, now_s: float) -> None:
+def switch_off(s: FleetArrays, i: int, now_s: float) -> None:
     settle_idle(s, i, now_s)
-    book_time(s, i, now_s)
+    account_time(s, i, now_s)
     s.eng[i].state = OFF
     s.counts[SEATS] -= s.eng[i].max_sequences
 
 
 @compiled
-def serve(s: State, i: int, pool: int, now_s: float) -> None:
+def serve(s: FleetArrays, i: int, pool: int, now_s: float) -> None:
     """Joins its pool; requests that waited for somebody are dispatched."""
     settle_idle(s, i, now_s)
     s.eng[i].state = SERVING
     s.eng[i].capacity = s.eng[i].whole
     s.members[pool, s.pool[pool].size] = i
     s.pool[pool].size += 1
-    r = s.pool[pool].held_head
-    s.pool[pool].held_head = s.pool[pool].held_tail = NONE
-    s.pool[pool].held = 0
+    r = s.pool[pool].unplaced_head
+    s.pool[pool].unplaced_head = s.pool[pool].unplaced_tail = NONE
+    s.pool[pool].unplaced = 0
     while r != NONE:
         after = s.req[r].next
         dispatch(s, r, now_s)
@@ -1074,7 +1079,7 @@ def serve(s: State, i: int, pool: int, now_s: float) -> None:
 
 
 @compiled
-def withdraw(s: State, i: int, pool: int) -> None:
+def withdraw(s: FleetArrays, i: int, pool: int) -> None:
     """Leaves its pool: no new requests. What it has stays."""
     kept = 0
     for k in range(s.pool[pool].size):
@@ -1085,7 +1090,7 @@ def withdraw(s: State, i: int, pool: int) -> None:
 
 
 @compiled
-def drain(s: State, i: int, now_s: float) -> None:
+def drain(s: FleetArrays, i: int, now_s: float) -> None:
     """Off as soon as its last request has ended. It must have left its pool."""
     if s.eng[i].state == STARTING:
         switch_off(s, i, now_s)
@@ -1096,11 +1101,11 @@ def drain(s: State, i: int, now_s: float) -> None:
 
 
 @compiled
-def retire(s: State, i: int, heirs: Ints, ready_s: float, now_s: float) -> None:
-    """Hands everything over to `heirs` with the end of the iteration in flight; they begin at `ready_s`."""
-    for k in range(heirs.shape[0]):
-        s.heirs[i, k] = heirs[k]
-    s.eng[i].heirs, s.eng[i].heirs_ready_s = heirs.shape[0], ready_s
+def retire(s: FleetArrays, i: int, successors: Ints, ready_s: float, now_s: float) -> None:
+    """Hands everything over to `successors` with the end of the iteration in flight; they begin at `ready_s`."""
+    for k in range(successors.shape[0]):
+        s.successors[i, k] = successors[k]
+    s.eng[i].successors, s.eng[i].successors_ready_s = successors.shape[0], ready_s
     s.counts[COUPLED] += 1
     for p in range(s.eng[i].running):
         will_be_handed(s, s.active[i, p])
@@ -1116,23 +1121,23 @@ def retire(s: State, i: int, heirs: Ints, ready_s: float, now_s: float) -> None:
 
 
 @compiled
-def will_be_handed(s: State, r: int) -> None:
+def will_be_handed(s: FleetArrays, r: int) -> None:
     s.counts[HANDED_COUNT] += 1 - s.req[r].handed
     s.req[r].handed = 1
 
 
 @compiled
-def set_clock(s: State, i: int, mhz: float, now_s: float) -> None:
+def set_clock(s: FleetArrays, i: int, mhz: float, now_s: float) -> None:
     """From now on when idle, from the next iteration on when busy."""
     if mhz != s.eng[i].mhz:
         settle_idle(s, i, now_s)
-        book_time(s, i, now_s)
+        account_time(s, i, now_s)
         s.eng[i].mhz = mhz
         cut(s, i, now_s)
 
 
 @compiled
-def set_capacity(s: State, i: int, tokens: int, now_s: float) -> None:
+def set_capacity(s: FleetArrays, i: int, tokens: int, now_s: float) -> None:
     """How much of its KV cache an instance may use, from the next iteration on."""
     s.eng[i].capacity = tokens
     cut(s, i, now_s)
@@ -1142,7 +1147,7 @@ def set_capacity(s: State, i: int, tokens: int, now_s: float) -> None:
 
 
 @compiled
-def choose(s: State, r: int, now_s: float) -> int:
+def choose(s: FleetArrays, r: int, now_s: float) -> int:
     """The instance for a request among those of its pool that it fits into; NONE: it never fits."""
     pool = s.req[r].pool
     routing, size = s.pool[pool].routing, s.pool[pool].size
@@ -1171,17 +1176,17 @@ def choose(s: State, r: int, now_s: float) -> int:
 
 
 @compiled
-def dispatch(s: State, r: int, now_s: float) -> None:
-    """To an instance of its pool; while none serves it is held, and if it fits none it is rejected."""
+def dispatch(s: FleetArrays, r: int, now_s: float) -> None:
+    """Sends a request to an instance of its pool: it stays unplaced while none serves, and is rejected if none fits."""
     pool = s.req[r].pool
     if s.pool[pool].size == 0:
         s.req[r].next = NONE
-        if s.pool[pool].held_tail == NONE:
-            s.pool[pool].held_head = r
+        if s.pool[pool].unplaced_tail == NONE:
+            s.pool[pool].unplaced_head = r
         else:
-            s.req[s.pool[pool].held_tail].next = r
-        s.pool[pool].held_tail = r
-        s.pool[pool].held += 1
+            s.req[s.pool[pool].unplaced_tail].next = r
+        s.pool[pool].unplaced_tail = r
+        s.pool[pool].unplaced += 1
         return
     i = choose(s, r, now_s)
     if i == NONE:
@@ -1192,7 +1197,7 @@ def dispatch(s: State, r: int, now_s: float) -> None:
 
 
 @compiled
-def reject(s: State, r: int) -> None:
+def reject(s: FleetArrays, r: int) -> None:
     s.req[r].status = REJECTED
     s.counts[IN_FLIGHT_COUNT] -= 1
     if s.req[r].split > 0:
@@ -1204,20 +1209,20 @@ def reject(s: State, r: int) -> None:
 
 
 @compiled
-def reject_held(s: State) -> None:
+def reject_unplaced(s: FleetArrays) -> None:
     """Nobody will come for them."""
     for pool in range(s.pool.shape[0]):
-        r = s.pool[pool].held_head
+        r = s.pool[pool].unplaced_head
         while r != NONE:
             after = s.req[r].next
             reject(s, r)
             r = after
-        s.pool[pool].held_head = s.pool[pool].held_tail = NONE
-        s.pool[pool].held = 0
+        s.pool[pool].unplaced_head = s.pool[pool].unplaced_tail = NONE
+        s.pool[pool].unplaced = 0
 
 
 @compiled
-def enqueue(s: State, r: int, i: int, now_s: float) -> None:
+def enqueue(s: FleetArrays, r: int, i: int, now_s: float) -> None:
     """At its place in the queue: its end without an order; one whose cache has landed, before all that have none."""
     advance(s, i, now_s)
     landed = s.req[r].computed > s.req[r].cached
@@ -1240,7 +1245,7 @@ def enqueue(s: State, r: int, i: int, now_s: float) -> None:
 
 
 @compiled
-def stir(s: State, i: int, now_s: float) -> None:
+def stir(s: FleetArrays, i: int, now_s: float) -> None:
     """A queue has changed: what comes of it begins with the next iteration, at once when idle."""
     if s.eng[i].steps == 0:
         settle_idle(s, i, now_s)
@@ -1250,7 +1255,7 @@ def stir(s: State, i: int, now_s: float) -> None:
 
 
 @compiled
-def receive(s: State, r: int) -> None:
+def receive(s: FleetArrays, r: int) -> None:
     """A request arrives; where it goes is another's business."""
     cell, stretch = s.req[r].cell, int(s.req[r].arrival_s / STRETCH_S)
     s.seen[cell, stretch, 0] += 1
@@ -1264,7 +1269,7 @@ def receive(s: State, r: int) -> None:
 
 
 @compiled
-def split_at(s: State, r: int, tokens: int) -> None:
+def split_at(s: FleetArrays, r: int, tokens: int) -> None:
     """It is to be handed over when its cache holds so many tokens."""
     s.req[r].split = tokens
     s.req[r].to_prefill = to_compute(s, r)
@@ -1273,7 +1278,7 @@ def split_at(s: State, r: int, tokens: int) -> None:
 
 
 @compiled
-def arrive(s: State, r: int) -> None:
+def arrive(s: FleetArrays, r: int) -> None:
     receive(s, r)
     if s.pool[s.req[r].pool].split != WHOLE:
         split_by_pool(s, r)
@@ -1281,7 +1286,7 @@ def arrive(s: State, r: int) -> None:
 
 
 @compiled
-def split_by_pool(s: State, r: int) -> None:
+def split_by_pool(s: FleetArrays, r: int) -> None:
     """Where its pool hands requests over."""
     pool = s.req[r].pool
     if s.pool[pool].split == AT_PROMPT:
@@ -1292,11 +1297,11 @@ def split_by_pool(s: State, r: int) -> None:
 
 
 @compiled
-def place(s: State, r: int, i: int, tokens: int, second: int, now_s: float) -> None:
+def place(s: FleetArrays, r: int, i: int, tokens: int, second: int, now_s: float) -> None:
     """Puts a received request into the queue of an instance, and what is beyond `tokens` (0: nothing) on a second."""
     s.req[r].instance = i
     if tokens > 0:
-        s.req[r].heir = second
+        s.req[r].target = second
         split_at(s, r, max(s.req[r].cached + 1, tokens))
     enqueue(s, r, i, now_s)
 
@@ -1305,7 +1310,7 @@ def place(s: State, r: int, i: int, tokens: int, second: int, now_s: float) -> N
 
 
 @compiled
-def line_up(s: State, i: int, rows: Ints, now_s: float) -> None:
+def line_up(s: FleetArrays, i: int, rows: Ints, now_s: float) -> None:
     """Gives a queue that is served first come first served another order: `rows` are all that wait."""
     link(s, i, NONE, rows[0])
     for k in range(rows.size):
@@ -1314,7 +1319,7 @@ def line_up(s: State, i: int, rows: Ints, now_s: float) -> None:
 
 
 @compiled
-def call_back(s: State, r: int, now_s: float) -> None:
+def call_back(s: FleetArrays, r: int, now_s: float) -> None:
     """Takes a request out of the queue that it waits in."""
     i = s.req[r].instance
     take_out(s, i, r)
@@ -1323,7 +1328,7 @@ def call_back(s: State, r: int, now_s: float) -> None:
 
 
 @compiled
-def resteer(s: State, r: int, i: int, pool: int, now_s: float) -> None:
+def resteer(s: FleetArrays, r: int, i: int, pool: int, now_s: float) -> None:
     """To the end of the queue of another instance, which is in `pool`."""
     call_back(s, r, now_s)
     s.req[r].pool = pool
@@ -1332,36 +1337,36 @@ def resteer(s: State, r: int, i: int, pool: int, now_s: float) -> None:
 
 
 @compiled
-def squash(s: State, r: int, now_s: float) -> None:
+def squash(s: FleetArrays, r: int, now_s: float) -> None:
     """Gives a request that has no token yet back to who asked: what was done for it is lost. It is nowhere now."""
     call_back(s, r, now_s)
     if s.req[r].split > 0:
         s.counts[COUPLED] -= 1
     s.req[r].split = s.req[r].sent = 0
     s.req[r].sent_s = 0.0
-    s.req[r].heir = NONE
+    s.req[r].target = NONE
     s.req[r].computed = s.req[r].cached
     s.req[r].to_prefill = to_compute(s, r)
     s.req[r].retries += 1
 
 
 @compiled
-def enter(s: State, r: int, now_s: float) -> None:
+def enter(s: FleetArrays, r: int, now_s: float) -> None:
     """A squashed request comes again, to its pool."""
     split_by_pool(s, r)
     dispatch(s, r, now_s)
 
 
 @compiled
-def done_in_jump(s: State, i: int, now_s: float) -> int:
-    """Iterations of the jump in flight that have ended: tokens of each decoding sequence that are not booked yet."""
+def done_in_jump(s: FleetArrays, i: int, now_s: float) -> int:
+    """Returns the iterations of the jump in flight that have ended: each decoding sequence's tokens not yet counted."""
     if s.eng[i].steps < 2 or s.eng[i].decodes == 0:
         return 0
     return terms_within(s.eng[i].first_s, s.eng[i].slope_s, s.eng[i].steps, now_s + TIE_S - s.eng[i].start_s)
 
 
 @compiled
-def kv_now(s: State, now_s: float) -> Ints:
+def kv_now(s: FleetArrays, now_s: float) -> Ints:
     """Tokens in the cache of each instance."""
     kv = np.empty(s.eng.shape[0], np.int64)
     for i in range(s.eng.shape[0]):
@@ -1370,7 +1375,7 @@ def kv_now(s: State, now_s: float) -> Ints:
 
 
 @compiled
-def sequences(s: State, i: int, now_s: float) -> Ints:
+def sequences(s: FleetArrays, i: int, now_s: float) -> Ints:
     """(n, 4) of the running, then the waiting ones: row of `req`, tokens in the cache, generated, to prefill."""
     found = np.empty((s.eng[i].running + s.eng[i].waiting, 4), np.int64)
     done = done_in_jump(s, i, now_s)
@@ -1389,7 +1394,7 @@ def sequences(s: State, i: int, now_s: float) -> Ints:
 
 
 @compiled
-def settle(s: State, to_s: float, landings_too: bool) -> None:
+def settle(s: FleetArrays, to_s: float, landings_too: bool) -> None:
     """Brings all instances forward together; landings before `to_s`, or also those at it."""
     while True:
         best, earliest_s = NONE, to_s + TIE_S
@@ -1408,7 +1413,7 @@ def settle(s: State, to_s: float, landings_too: bool) -> None:
 
 
 @compiled
-def rows_needed(s: State) -> int:
+def rows_needed(s: FleetArrays) -> int:
     """Rows of `own` that may be in use before the next arrival, less one.
 
     Sequences that began are at most as many as requests in flight, and as there are places in batches and requests
@@ -1418,7 +1423,7 @@ def rows_needed(s: State) -> int:
 
 
 @compiled
-def run_until(s: State, to_s: float) -> bool:
+def run_until(s: FleetArrays, to_s: float) -> bool:
     """All arrivals and landings before `to_s`, then every iteration that ends by it. False: more rows are needed."""
     r = s.counts[NEXT_ARRIVAL]
     while r < s.req.shape[0] and s.req[r].arrival_s < to_s:

@@ -29,7 +29,7 @@ class Slo:
 
     @property
     def limits_s(self) -> tuple[float | None, ...]:
-        """In the order of KINDS."""
+        """The limits in the order of KINDS."""
         return (self.ttft_s, self.tpot_mean_s, self.itl_p99_s, self.e2e_s)
 
     @property
@@ -39,7 +39,7 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What the numbers in a request's row stand for; `slos` go with `classes`."""
+    """The names of the numbers in a request's row; `slos` go with `classes`."""
 
     classes: tuple[str, ...]
     slos: tuple[Slo, ...]
@@ -54,7 +54,7 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Verdict:
+class JudgedRows:
     """Columns over a block; NaN: there is none (not finished, or a single token has neither TPOT nor ITL).
 
     `kept[k]` says who kept the objective of kind KINDS[k], `met` who kept all of its class. Only who finished can; one
@@ -81,7 +81,7 @@ class Judge:
         # (kinds, classes)
         self._limit_s = np.array([[np.inf if limit is None else limit for limit in slo.limits_s] for slo in slos]).T
 
-    def __call__(self, rows: Rows) -> Verdict:
+    def __call__(self, rows: Rows) -> JudgedRows:
         done = rows["status"] == kernel.DONE
         several = done & (rows["output"] > 1)
         first_s, finish_s = rows["first_token_s"], rows["finish_s"]
@@ -91,7 +91,7 @@ class Judge:
         e2e_s = np.where(done, finish_s - rows["arrival_s"], np.nan)
         limit_s = self._limit_s[:, rows["request_class"]]
         kept = done & ~(np.stack([ttft_s, tpot_s, itl_p99_s, e2e_s]) > limit_s)
-        return Verdict(
+        return JudgedRows(
             done=done,
             rejected=rows["status"] == kernel.REJECTED,
             ttft_s=ttft_s,

@@ -1,4 +1,4 @@
-"""What is known when a run is over, and where its requests go as they end."""
+"""The outcome of a run, and the sinks that its requests go to as they end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Kept:
         self._blocks.append(rows)
 
     def rows(self) -> Any:
-        """All requests in order of arrival."""
+        """Returns all requests in order of arrival."""
         if not self._blocks:
             return np.zeros(0, REQUEST)
         rows = np.concatenate(self._blocks)
@@ -45,7 +45,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """What happened. `rows` has all requests that arrived, in order of arrival, when no other sink took them.
+    """The outcome of a run. `rows` has all requests that arrived, in order of arrival, when no other sink took them.
 
     `instances` are all that were ever there, and arrays over instances are in their order. `spent_j` is by (prefill,
     decode, idle, transition). `series_j[i, k]` is the energy of instance i in the k-th stretch of `bin_s` seconds.

@@ -1,4 +1,4 @@
-"""What is simulated: instances, pools, and the load. Values, validated where they are made."""
+"""The simulated instances, pools and load. Values, validated where they are made."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class FixedCosts:
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """How an instance orders its queue, who may have to give way, and how long an iteration may be.
+    """An instance's rules for its queue's order, for who may have to give way, and for how long an iteration may be.
 
     `order`: fcfs | sjf (predicted output tokens, less `aging` tokens for each second of waiting) | srtf (least work
-    left) | edf (`due_s`) | llf (`due_s` less the work left). Work is reckoned with `token_s` for each predicted output
+    left) | edf (`due_s`) | llf (`due_s` less the work left). Work is estimated with `token_s` for each predicted output
     token to come and `prefill_token_s` for each token to prefill. With `preempts_s` above 0, once in each stretch of so
     many seconds running requests that come later than waiting ones, by more than `margin`, give way and are computed
     again.
@@ -251,7 +251,7 @@ def load(
     service: ArrayLike | None = None,
     tenant: ArrayLike | None = None,
 ) -> Load:
-    """A load, checked.
+    """Makes a load, and checks it.
 
     Args:
         prefix_hit_ratio: Share of each prompt that the prefix cache has (rounded down; the last token is always

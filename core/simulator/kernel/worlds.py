@@ -21,7 +21,7 @@ _ROWS = 1024  # of `own` to begin with; more when needed
 
 
 def cost_row(spec: InstanceSpec) -> Floats:
-    """An instance's cost parameters in the kernel's order."""
+    """Returns an instance's cost parameters in the kernel's order, (COSTS,)."""
     costs = spec.engine_costs
     values: dict[str, float] = dict.fromkeys(kernel.COST_COLUMNS, 0.0)
     if isinstance(costs, FixedCosts):
@@ -36,9 +36,9 @@ def cost_row(spec: InstanceSpec) -> Floats:
 
 
 def pool_rows(fleet: FleetSpec) -> NDArray[np.void]:
-    """The pools as the kernel has them, without members."""
+    """Returns the pools as the kernel has them, one row a pool, without members."""
     rows = np.zeros(len(fleet.pools), kernel.POOL)
-    rows["held_head"] = rows["held_tail"] = rows["then"] = kernel.NONE
+    rows["unplaced_head"] = rows["unplaced_tail"] = rows["then"] = kernel.NONE
     for row, pool in zip(rows, fleet.pools, strict=True):
         row["routing"] = ROUTINGS.index(pool.routing)
         if (handover := pool.handover) is not None:
@@ -52,14 +52,14 @@ def pool_rows(fleet: FleetSpec) -> NDArray[np.void]:
 
 
 def request_rows(load: Load, first_number: int) -> NDArray[np.void]:
-    """Requests ahead, as the kernel has them."""
+    """Returns requests ahead as the kernel has them, one row a request."""
     rows = np.zeros(len(load), kernel.REQUEST)
     rows["number"] = np.arange(first_number, first_number + len(load))
     rows["prompt"], rows["output"], rows["cached"] = load.prompt_tokens, load.output_tokens, load.cached_tokens
     rows["predicted"] = load.predicted_tokens
     for name in ("arrival_s", "deadline_s", "due_s", "lat_s", "request_class", "cell", "service", "tenant"):
         rows[name] = getattr(load, name)
-    for name in ("pool", "instance", "next", "before", "row", "heir"):
+    for name in ("pool", "instance", "next", "before", "row", "target"):
         rows[name] = kernel.NONE
     for name in ("first_token_s", "last_token_s", "finish_s"):
         rows[name] = np.nan
@@ -85,7 +85,8 @@ def _instance_rows(specs: Sequence[InstanceSpec]) -> NDArray[np.void]:
 
 
 def lined_up(waiting: Sequence[int], named: Sequence[int]) -> list[int]:
-    """A queue in which those named take, in their order, the places that they have between them; others keep theirs."""
+    """Returns a queue in which those named take, in their order, the places that they have between them; others keep
+    theirs."""
     own = set(waiting)
     coming = iter(number for number in dict.fromkeys(named) if number in own)
     moved = own.intersection(named)
@@ -93,7 +94,7 @@ def lined_up(waiting: Sequence[int], named: Sequence[int]) -> list[int]:
 
 
 def _widened(array: NDArray[Any], size: int, axis: int) -> NDArray[Any]:
-    """The array with zeros behind it, up to `size` along `axis`."""
+    """Returns the array with zeros behind it, up to `size` along `axis`."""
     missing = [(0, 0)] * array.ndim
     missing[axis] = (0, max(0, size - array.shape[axis]))
     return np.pad(array, missing)
@@ -113,14 +114,14 @@ class CompiledWorld:
         keep_segments: int,
         walk: bool = False,
     ) -> None:
-        """`walk`: one iteration at a time instead of jumps between events."""
+        """Starts a world. `walk`: it takes one iteration at a time instead of jumps between events."""
         self._fleet, self._blocks, self._sink = fleet, blocks, sink
         self._specs: list[InstanceSpec] = []
         self._pool: list[int] = []
         self._numbered = 0
         self._last_s = 0.0  # of all that was handed to the sink
         self._ahead: Load | None = next(blocks)
-        self._state = kernel.State(
+        self._state = kernel.FleetArrays(
             cost=np.zeros((0, len(kernel.COST_COLUMNS))),
             req=np.zeros(0, kernel.REQUEST),
             eng=np.zeros(0, kernel.INSTANCE),
@@ -130,7 +131,7 @@ class CompiledWorld:
             own=np.zeros((0, kernel.OWN_BINS), np.int32),
             rows=np.zeros(0, np.int64),
             members=np.zeros((len(fleet.pools), 0), np.int64),
-            heirs=np.zeros((0, kernel.MAX_HEIRS), np.int64),
+            successors=np.zeros((0, kernel.MAX_SUCCESSORS), np.int64),
             cell_pool=np.array(fleet.cell_pool, np.int64),
             seen=np.zeros((len(fleet.cell_pool), 0, 3), np.int64),
             gaps=np.zeros(kernel.GAP_BINS, np.int64),
@@ -169,7 +170,7 @@ class CompiledWorld:
         s = self._state
         if self._ahead is not None or s.counts[kernel.NEXT_ARRIVAL] < s.req.shape[0]:
             return False
-        return int(s.counts[kernel.IN_FLIGHT_COUNT]) == int(s.pool["held"].sum())
+        return int(s.counts[kernel.IN_FLIGHT_COUNT]) == int(s.pool["unplaced"].sum())
 
     def run_until(self, to_s: float) -> None:
         while True:
@@ -198,7 +199,7 @@ class CompiledWorld:
             s.active[i, :running] = moved[s.active[i, :running]]
         for name in ("queue_head", "queue_tail"):
             s.eng[name] = moved[s.eng[name]]
-        for name in ("held_head", "held_tail"):
+        for name in ("unplaced_head", "unplaced_tail"):
             s.pool[name] = moved[s.pool[name]]
         s.counts[kernel.FLIGHTS] = moved[s.counts[kernel.FLIGHTS]]
         s.counts[kernel.NEXT_ARRIVAL] = np.count_nonzero(window["status"] != kernel.AHEAD)
@@ -247,7 +248,7 @@ class CompiledWorld:
             active=_widened(_widened(s.active, n, 0), width, 1),
             tally=_widened(s.tally, n, 0),
             members=_widened(s.members, n, 1),
-            heirs=_widened(s.heirs, n, 0),
+            successors=_widened(s.successors, n, 0),
             series_j=_widened(s.series_j, n, 0),
         )
 
@@ -263,9 +264,9 @@ class CompiledWorld:
         self._withdraw(i)
         kernel.drain(self._state, i, now_s)
 
-    def retire(self, i: int, heirs: Sequence[int], ready_s: float, now_s: float) -> None:
+    def retire(self, i: int, successors: Sequence[int], ready_s: float, now_s: float) -> None:
         self._withdraw(i)
-        kernel.retire(self._state, i, np.array(heirs, np.int64), ready_s, now_s)
+        kernel.retire(self._state, i, np.array(successors, np.int64), ready_s, now_s)
 
     def _withdraw(self, i: int) -> None:
         if self._pool[i] != kernel.NONE:
@@ -288,8 +289,8 @@ class CompiledWorld:
     def assign(self, cell: int, pool: int) -> None:
         self._state.cell_pool[cell] = pool
 
-    def reject_held(self) -> None:
-        kernel.reject_held(self._state)
+    def reject_unplaced(self) -> None:
+        kernel.reject_unplaced(self._state)
 
     def state_of(self, i: int) -> int:
         return int(self._state.eng["state"][i])
@@ -314,7 +315,7 @@ class CompiledWorld:
             worst_tpot_s=eng["worst_tpot_s"].copy(),
             worst_e2e_s=eng["worst_e2e_s"].copy(),
             cell_pool=tuple(self._state.cell_pool.tolist()),
-            held=self._state.pool["held"].copy(),
+            unplaced=self._state.pool["unplaced"].copy(),
             arrived=self._state.seen[:, : int(now_s / kernel.STRETCH_S) + 1],
             sequences=lambda i: self._sequences(i, now_s),
         )
@@ -337,7 +338,7 @@ class CompiledWorld:
 
     @property
     def next_arrival_s(self) -> float:
-        """Of the next request; infinite: there is none. Loads its block."""
+        """The arrival of the next request, whose block it loads; infinite: there is none."""
         if self._state.counts[kernel.NEXT_ARRIVAL] == self._state.req.size and self._ahead is not None:
             self._load_block()
         place = int(self._state.counts[kernel.NEXT_ARRIVAL])
@@ -418,7 +419,7 @@ class CompiledWorld:
         kernel.enter(self._state, self._row(number), now_s)
 
     def _waiting_row(self, number: int, i: int) -> int | None:
-        """Where a request is, if it waits in the queue of that instance."""
+        """Returns the row of a request, if it waits in the queue of that instance."""
         s, row = self._state, self._row(number)
         if row >= s.req.size or s.req["number"][row] != number:
             return None
@@ -443,7 +444,7 @@ class CompiledWorld:
         s = self._state
         for i in range(s.eng.size):
             kernel.settle_idle(s, i, end_s)
-            kernel.book_time(s, i, end_s)
+            kernel.account_time(s, i, end_s)
         kept = min(int(s.counts[kernel.LOGGED]), s.log.shape[0])
         return Outcome(
             instances=tuple(self._specs),

@@ -1,4 +1,5 @@
-"""What each idea of `greenserve` saves: switched off alone and, where that makes sense, on alone, over ten seeds.
+"""Measures what each idea of `greenserve` saves: switched off alone and, where that makes sense, on alone, over ten
+seeds.
 
 The first ten minutes of the common hour are drawn anew for each seed (which requests have copies, and when these come).
 All variants of a seed have the same requests, so that savings are compared in pairs. Beside them stands the whole hour,
@@ -78,14 +79,14 @@ class Estimate:
 
 
 def saving(results: Results, seeds: Seeds) -> Estimate:
-    """Of all ideas together, in per cent of what nothing of it takes."""
+    """Estimates the saving of all ideas together, in per cent of what a run with none of them takes."""
     return Estimate.of(
         [100.0 * (1.0 - WHOLE.energy_wh(results, seed) / NOTHING.energy_wh(results, seed)) for seed in seeds]
     )
 
 
 def share(results: Results, variant: Variant, seeds: Seeds) -> Estimate:
-    """In per cent of that saving: what an idea saves alone, or else what is lost without it."""
+    """Estimates, in per cent of that saving, what an idea saves alone, or else what is lost without it."""
 
     def of(seed: int | None) -> float:
         own, least, most = (one.energy_wh(results, seed) for one in (variant, WHOLE, NOTHING))

@@ -24,7 +24,7 @@ from core.policy.dynamo_classes import strictest
 from core.simulator.kernel.arrivals import Arrivals
 from core.simulator.kernel.outcome import Floats, Ints
 from core.simulator.kernel.simulated import SimulationError
-from core.simulator.lab.tail import Ceiling, ceilings
+from core.simulator.lab.tail_latency import Ceiling, ceilings
 from core.simulator.policies.world import World
 from core.simulator.scenario.layout import world_of
 from core.simulator.scenario.scenario import Scenario
@@ -69,7 +69,7 @@ class Bound:
 
 
 def clairvoyant(scenario: Scenario, blocks: Iterable[Arrivals], tail: bool = False) -> Bound:
-    """Of a scenario with one service.
+    """Computes the bound of a scenario with one service.
 
     Args:
         tail: The one with the tail as well, which takes a minute or so.
@@ -111,7 +111,7 @@ def _bound(columns: tuple[Floats, Ints, Ints], world: World, limits: Limits, pro
 def _minute(
     n: int, columns: tuple[Floats, Ints, Ints], world: World, limits: Limits, profile: _Profile
 ) -> tuple[Minute, bool]:
-    """With the best mix for its load and mean lengths, and whether carbon is what that makes least."""
+    """Finds a minute's best mix for its load and mean lengths, and says whether that makes carbon least."""
     at_s, prompt, output = columns
     from_s = n * MINUTE_S
     span_s = min(MINUTE_S, float(at_s[-1]) - from_s)
@@ -126,7 +126,7 @@ def _minute(
 
 
 def _g_per_kwh(world: World, from_s: float, to_s: float) -> dict[str, float] | None:
-    """Of each site, PUE included; None: one is not known."""
+    """Returns each site's mean intensity, PUE included; None: one is not known."""
     found = {}
     for site in world.sites:
         value = next(iter(world.intensity(site.name, from_s, to_s, to_s - from_s)), None)
@@ -153,7 +153,7 @@ def _profile(world: World, mode: Mode, lengths: Lengths) -> LoadProfile | None:
 
 
 def _held(world: World, mode: Mode, lengths: Lengths, held: Mapping[Mode, Ceiling]) -> LoadProfile | None:
-    """Up to the loads at which a pool keeps the tail."""
+    """Returns the profile of a mode, cut at the loads at which a pool keeps the tail."""
     ceiling, service = held.get(mode), world.services[0]
     if ceiling is None:
         return None

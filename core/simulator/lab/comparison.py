@@ -13,7 +13,7 @@ NOT_EXPLAINED = "off, and not explained yet."
 
 
 def in_words(value: float) -> str:
-    """To three digits: 0.0123, 12.3, 12,300."""
+    """Writes a value to three digits: 0.0123, 12.3, 12,300."""
     short = f"{value:.3g}"
     return short if "e+" not in short else f"{float(short):,.0f}"
 
@@ -32,16 +32,16 @@ class Compared:
 
     @property
     def off(self) -> bool:
-        """Whether it differs enough to need a word. One that the runs do not have does."""
+        """True where it differs enough to need a word. One that the runs do not have does."""
         return not self.open and (self.ratio is None or abs(self.ratio - 1.0) > OFF)
 
     @property
     def why(self) -> str:
-        """What is said of a row that is off; empty of others."""
+        """The explanation of a row that is off; empty for others."""
         return (self.row.why or NOT_EXPLAINED) if self.off else ""
 
     def words(self, unknown: str = "-", space: str = " ") -> tuple[str, str, str]:
-        """Published, simulated and ratio, as every table has them."""
+        """Returns published, simulated and ratio, as every table has them."""
         unit = f"{space}{self.row.unit}" if self.row.unit else ""
         ours = unknown if self.ours is None else f"{in_words(self.ours)}{unit}"
         return f"{self.row.published:.4g}{unit}", ours, unknown if self.ratio is None else f"{self.ratio:.2f}"
@@ -53,7 +53,7 @@ class Compared:
 
 
 def compared(experiment: Experiment, results: Results) -> list[Compared]:
-    """Of an experiment that may still be under way, or some of whose runs failed."""
+    """Compares an experiment that may still be under way, or some of whose runs failed."""
     whole = all(run.label in results for run in experiment.runs)
     found = []
     for row in experiment.rows:
@@ -67,7 +67,7 @@ def compared(experiment: Experiment, results: Results) -> list[Compared]:
 
 
 def sentences(rows: Sequence[Compared]) -> list[tuple[list[str], str]]:
-    """Labels of the rows that are off, grouped by what that comes from."""
+    """Returns the labels of the rows that are off, grouped by what that comes from."""
     found: dict[str, list[str]] = {}
     for own in rows:
         if own.off:

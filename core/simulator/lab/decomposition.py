@@ -1,4 +1,4 @@
-"""Where a policy's energy goes beyond the clairvoyant bound's, minute by minute.
+"""Divides a policy's energy beyond the clairvoyant bound by its causes, minute by minute.
 
 A probe notes the fleet each five seconds: how many instances serve at which clock. For the minute's mean load and
 lengths the profiles tell what just this fleet would draw (as if the load were even), and what it would draw at the
@@ -23,7 +23,7 @@ from core.simulator.kernel.commands import SERVING, Answer, FleetView
 from core.simulator.kernel.outcome import Floats
 from core.simulator.lab.bound import MINUTE_S, Bound, Minute
 from core.simulator.lab.experiment import Figures, Results, Table
-from core.simulator.lab.tail import Ceiling
+from core.simulator.lab.tail_latency import Ceiling
 from core.simulator.runs.runner import requests_of, run_scenario
 from core.simulator.scenario.layout import world_of
 from core.simulator.scenario.scenario import Scenario
@@ -59,7 +59,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Decomposition:
-    """In Wh. They add up to what the run took; one may be below 0.
+    """The parts of a run's energy, in Wh. They add up to what the run took; one may be below 0.
 
     `bound_wh`: of the clairvoyant bound that keeps limits in the mean; `tail_wh`: more, for 99 of 100 requests in time;
     `fleet_wh`: for having other instances than that has; `clock_wh`: for clocks above what these need;
@@ -89,14 +89,14 @@ class Decomposition:
 
 
 def watch(scenario: Scenario, policy: str, trace: Path | None) -> Watched:
-    """The run, once more, with a probe."""
+    """Runs once more, with a probe."""
     probe = Probe()
     found = run_scenario(scenario, requests_of(scenario, trace), policy, probes=(probe,))
     return Watched(found.figures, tuple(probe.fleets))
 
 
 def decompose(scenario: Scenario, watched: Watched, bound: Bound) -> Decomposition:
-    """`bound`: the scenario's, with the tail.
+    """Computes the decomposition of a watched run. `bound`: the scenario's, with the tail.
 
     Raises:
         ValueError: The bound is without it.
@@ -104,7 +104,7 @@ def decompose(scenario: Scenario, watched: Watched, bound: Bound) -> Decompositi
     held = bound.with_tail
     if held is None:
         raise ValueError("the decomposition needs the bound with the tail")
-    found = _Reckoning(scenario, held.ceilings)
+    found = _Computation(scenario, held.ceilings)
     slow_wh = own_wh = 0.0
     for n, minute in enumerate(held.minutes):
         first, last = (round(at * MINUTE_S / PERIOD_S) for at in (n, n + 1))
@@ -123,8 +123,8 @@ def decompose(scenario: Scenario, watched: Watched, bound: Bound) -> Decompositi
     )
 
 
-class _Reckoning:
-    """What a fleet draws under a minute's load."""
+class _Computation:
+    """Computes what a fleet draws under a minute's load."""
 
     def __init__(self, scenario: Scenario, ceilings: Mapping[Mode, Ceiling]) -> None:
         self._service = world_of(scenario).services[0]
@@ -132,7 +132,10 @@ class _Reckoning:
         self._profiles: dict[tuple[Mode, Lengths], LoadProfile | None] = {}
 
     def watts(self, minute: Minute, fleet: Fleet) -> tuple[float, float]:
-        """At the slowest clocks that keep the tail, and at its own. Every instance has the same part of the load."""
+        """Returns the fleet's power at the slowest clocks that keep the tail, and at its own.
+
+        Every instance has the same part of the load.
+        """
         serving = sum(fleet.values())
         if not serving:
             return 0.0, 0.0
@@ -160,12 +163,15 @@ class _Reckoning:
 
 
 def _watts(profile: LoadProfile, rps: float) -> Floats:
-    """By clock. Beyond what one carries at a clock it draws what it does at the most."""
+    """Returns the power of one instance by clock, (clocks,).
+
+    Beyond what one carries at a clock it draws what it does at the most.
+    """
     return np.array([np.interp(rps, loads, watts) for loads, watts in zip(profile.rps, profile.watts, strict=True)])
 
 
 def energy_by_kind(results: Results) -> Table:
-    """Of each run."""
+    """Lists the energy of each run by kind."""
     rows = [(label, *(f"{own['energy_wh_by'][kind]:,.0f}" for kind in ENERGY_KINDS)) for label, own in results.items()]
     return Table("What the energy went into, in Wh.", ("run", *ENERGY_KINDS), tuple(rows))
 

@@ -41,7 +41,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What is reckoned from all runs together, in words. `about` is said above it."""
+    """A table computed from all runs together, in words. `about` is said above it."""
 
     about: str
     head: tuple[str, ...]
@@ -88,7 +88,7 @@ class Experiment:
     decomposed: str = ""
 
     def shown(self, results: Results) -> Results:
-        """Of the runs that there are, those that table and picture show."""
+        """Returns those of the present runs that table and picture show."""
         return {own.label: results[own.label] for own in self.runs if own.label in results and self._lists(own.label)}
 
     def _lists(self, label: str) -> bool:
@@ -97,7 +97,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of an experiment. `failed`: of runs that could not be done, what was wrong, by label."""
+    """The results of an experiment. `failed`: of runs that could not be done, what was wrong, by label."""
 
     results: Results
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Found:
 
 
 def figure(of: str, name: str, quantile: str | None = None, scale: float = 1.0) -> Callable[[Results], float | None]:
-    """A run's own figure."""
+    """Makes a figure: a run's own."""
 
     def found(results: Results) -> float | None:
         value = results[of][name] if quantile is None else results[of][name][quantile]
@@ -117,7 +117,7 @@ def figure(of: str, name: str, quantile: str | None = None, scale: float = 1.0) 
 
 
 def saving(of: str, against: str, name: str = "energy_wh") -> Callable[[Results], float | None]:
-    """In per cent of `against`; below zero it took more."""
+    """Makes a figure: the saving in per cent of `against`; below zero it took more."""
 
     def found(results: Results) -> float | None:
         mine, other = results[of][name], results[against][name]
@@ -127,7 +127,7 @@ def saving(of: str, against: str, name: str = "energy_wh") -> Callable[[Results]
 
 
 def change(of: str, against: str, name: str, quantile: str | None = None) -> Callable[[Results], float | None]:
-    """In per cent of `against`; of a latency, of one of its quantiles."""
+    """Makes a figure: the change in per cent of `against`; of a latency, that of one of its quantiles."""
     own, others = figure(of, name, quantile), figure(against, name, quantile)
 
     def found(results: Results) -> float | None:
@@ -138,7 +138,7 @@ def change(of: str, against: str, name: str, quantile: str | None = None) -> Cal
 
 
 def times(of: str, against: str, name: str = "energy_wh") -> Callable[[Results], float | None]:
-    """How many times as much `against` took."""
+    """Makes a figure: how many times as much `against` took."""
 
     def found(results: Results) -> float | None:
         mine, other = results[of][name], results[against][name]

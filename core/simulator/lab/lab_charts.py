@@ -14,7 +14,10 @@ _LEAST = 1e-9
 
 
 def chart_of(experiment: Experiment, results: Results) -> Chart:
-    """The experiment's own, or the energy of each run that it lists. Runs that could not be done are left out."""
+    """Returns the experiment's own chart, or the energy of each run that it lists.
+
+    Runs that could not be done are left out.
+    """
     if experiment.chart is not None:
         return experiment.chart(results)
     energy = tuple(Bar(label, own["energy_wh"] / 1e3) for label, own in experiment.shown(results).items())
@@ -22,7 +25,7 @@ def chart_of(experiment: Experiment, results: Results) -> Chart:
 
 
 def svg(title: str, chart: Chart, bound: Bound | None = None) -> str:
-    """The bars, whiskers of their intervals, and the bound as a line. What is below 0 goes left."""
+    """Draws the bars, whiskers of their intervals, and the bound as a line. What is below 0 goes left."""
     ends = [end for bar in chart.bars for end in (bar.value - (bar.half or 0.0), bar.value + (bar.half or 0.0))]
     low, high = min([0.0, *ends]), max([0.0, *ends])
     scale = _WIDTH / max(high - low, _LEAST)

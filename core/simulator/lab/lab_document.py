@@ -11,7 +11,8 @@ from core.simulator.lab.lab_charts import chart_of
 
 
 def section(experiment: Experiment, found: Found, picture: str) -> str:
-    """One experiment: what stands in for what, its picture, published beside simulated, and all runs."""
+    """Writes the section of one experiment: what stands in for what, its picture, published beside simulated, and all
+    runs."""
     results = found.results
     parts = [f"## {experiment.title}", ""]
     for words in (experiment.stands_in, *found.notes):

@@ -1,4 +1,4 @@
-"""What an experiment runs, as values: its jobs, its bound and its tables.
+"""An experiment's runs as values: its jobs, its bound and its tables.
 
 The command line and the dashboard run the same.
 """
@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from core.simulator import shipped
+from core.simulator import shipped_scenarios
 from core.simulator.lab import decomposition
 from core.simulator.lab.bound import Bound, clairvoyant
 from core.simulator.lab.experiment import Experiment, Found, Results, Run, Table
@@ -28,12 +28,12 @@ def job_of(experiment: Experiment, run: Run, trace: Path | None) -> SimulationJo
 
 
 def _own(experiment: Experiment, trace: Path | None) -> Path | None:
-    """The trace where it takes the workload's place."""
+    """Returns the trace where it takes the workload's place."""
     return None if experiment.trace is None else trace
 
 
 def bound_of(experiment: Experiment, trace: Path | None) -> Bound | None:
-    """The clairvoyant bound of its requests; None: the experiment has none.
+    """Returns the clairvoyant bound of its requests; None: the experiment has none.
 
     Raises:
         SimulationError: The scenario is not one of which a bound is known.
@@ -46,7 +46,7 @@ def bound_of(experiment: Experiment, trace: Path | None) -> Bound | None:
 
 
 def found_of(experiment: Experiment, results: Results, failed: Mapping[str, str], trace: Path | None) -> Found:
-    """What came of its runs, with the bound and the tables; `failed`: what was wrong, by label.
+    """Joins what came of its runs with the bound and the tables; `failed`: what was wrong, by label.
 
     Raises:
         SimulationError: The scenario is not one of which a bound is known.
@@ -69,7 +69,7 @@ def _published(name: str, trace: Path) -> bool:
 
 
 def _tables(experiment: Experiment, results: Results, bound: Bound | None, trace: Path | None) -> Iterator[Table]:
-    """As far as their runs are there. The decomposition runs one again."""
+    """Yields the tables whose runs are there. The decomposition runs one again."""
     if experiment.table is not None and all(run.label in results for run in experiment.runs):
         yield experiment.table(results)
     run = next((run for run in experiment.runs if run.label == experiment.decomposed), None)
@@ -80,4 +80,4 @@ def _tables(experiment: Experiment, results: Results, bound: Bound | None, trace
 
 
 def _scenario(experiment: Experiment) -> Path:
-    return shipped.folder() / f"{experiment.scenario}.yaml"
+    return shipped_scenarios.folder() / f"{experiment.scenario}.yaml"

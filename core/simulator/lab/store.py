@@ -47,7 +47,7 @@ def _digest(path: Path) -> str:
 
 @cache
 def _code() -> str:
-    """Of all that a figure may depend on."""
+    """Returns a digest of all code and data that a figure may depend on."""
     files: Sequence[Path] = sorted(
         path
         for package in (core, core.simulator)

@@ -1,4 +1,4 @@
-"""What carrying out a want is made of: what is due, what one look at the fleet found, and servers that stand ready."""
+"""The parts of carrying out a want: what is due, what one look at the fleet found, and servers that stand ready."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from dataclasses import dataclass, field
 from core.engine.overheads import Overheads, cold_start_s
 from core.simulator.kernel.commands import FleetView, Reshard, Start
 from core.simulator.policies.config import Starting
-from core.simulator.policies.racks import Kind
+from core.simulator.policies.node_occupancy import InstanceShape
 
-Want = tuple[int, Kind]  # (pool, kind)
+Want = tuple[int, InstanceShape]  # (pool, kind)
 
 
 class WarmServers:
-    """Which starts find a server ready. One that is used is replaced in the background, in the time a new one takes."""
+    """The servers that stand ready for starts.
+
+    One that is used is replaced in the background, in the time a new one takes.
+    """
 
     def __init__(self, overheads: Overheads, starting: Starting) -> None:
         self._overheads, self._starting = overheads, starting
         self._back_s: dict[str, list[float]] = defaultdict(list)
 
-    def ready_in_s(self, kind: Kind, now_s: float) -> float:
+    def ready_in_s(self, kind: InstanceShape, now_s: float) -> float:
         size, warm = self._starting.warm_pool, True
         if size is not None:
             away = self._back_s[kind.site] = [back_s for back_s in self._back_s[kind.site] if back_s > now_s]
@@ -37,7 +40,7 @@ class Coming:
     """An instance that was asked for and that no view has shown yet. `replaces`: slots that go when it is up."""
 
     pool: int
-    kind: Kind
+    kind: InstanceShape
     node: int
     replaces: tuple[int, ...] = ()
     resharded: bool = False

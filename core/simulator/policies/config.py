@@ -19,8 +19,10 @@ _ROUTINGS = ("weighted", "least_loaded")
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """How new instances come up. `warm_pool`: servers at each site that stand ready (one that is used is replaced in
-    the background); None: all do."""
+    """The conditions under which new instances come up.
+
+    `warm_pool`: servers at each site that stand ready (one that is used is replaced in the background); None: all do.
+    """
 
     warm_pool: int | None = None
     weights_cached: bool = True
@@ -198,7 +200,7 @@ def _share(section: Section, key: str, default: float) -> float:
 
 
 def read_overheads(section: Section) -> Overheads:
-    """Published figures, but for what the section says: the steps of a start, re-shards and clock switches.
+    """Reads published figures, but for what the section says: the steps of a start, re-shards and clock switches.
 
     Raises:
         ScenarioError: An unknown key, or a value out of range.

@@ -1,4 +1,4 @@
-"""From the workers that loops want to starts, re-shards and drains, a step at a time as GPUs come free.
+"""Turns the workers that loops want into starts, re-shards and drains, a step at a time as GPUs come free.
 
 1. What is wanted and stands, stays. What is missing starts on free GPUs of one node, largest first, on the fullest node
    that has room; a large one that waits for a drain keeps its room from smaller ones.
@@ -31,23 +31,23 @@ from core.simulator.kernel.commands import (
 from core.simulator.kernel.simulated import InstanceSpec
 from core.simulator.policies.change_round import Coming, Round, Want, WarmServers
 from core.simulator.policies.config import Starting
-from core.simulator.policies.racks import Kind, Racks, kind_of
+from core.simulator.policies.node_occupancy import InstanceShape, NodeOccupancy, shape_of
 from core.simulator.policies.world import World
 
 _SETTLE_S = 5.0  # how often unfinished business is looked at
 
 
 class Fleet:
-    """The instances under a policy. Every loop of the policy shares one; it is told what is wanted and sees views."""
+    """The instances under a policy. Every loop of the policy shares one; it is given what is wanted and sees views."""
 
     def __init__(self, world: World, pools: Sequence[str], starting: Starting) -> None:
         self._world, self._pools = world, tuple(pools)
-        self._racks = Racks(world.sites)
+        self._occupancy = NodeOccupancy(world.sites)
         self._starting = starting
         self._warm = WarmServers(world.overheads, starting)
-        self._templates: dict[Kind, InstanceSpec] = {}
+        self._templates: dict[InstanceShape, InstanceSpec] = {}
         for spec in world.templates:
-            self._templates.setdefault(kind_of(spec), spec)
+            self._templates.setdefault(shape_of(spec), spec)
         self.wanted: dict[Want, int] = {}
         self.weights: dict[Want, float] = {}
         self.unplaced: tuple[Want, ...] = ()  # what fits on no node as things are
@@ -57,7 +57,7 @@ class Fleet:
         self._drained: set[int] = set()
         self._resharded_s: dict[int, float] = {}  # slots of re-shards, and when these are over
         self._taken_over: set[int] = set()  # drained so that another pool can have the engine
-        self._engines: Counter[tuple[int, Kind]] = Counter()  # engines up and empty, by node
+        self._engines: Counter[tuple[int, InstanceShape]] = Counter()  # engines up and empty, by node
         self._open = False  # something is still to be done
         self._again_s = 0.0
 
@@ -68,7 +68,7 @@ class Fleet:
             self.wanted, self._open, self._again_s = found, True, 0.0
 
     def settle(self, view: FleetView) -> list[SimCommand]:
-        """What can be done now towards what is wanted. Cheap when nothing is open."""
+        """Returns the commands that can be given now towards what is wanted. Cheap when nothing is open."""
         if not self._open or view.now_s < self._again_s:
             return []
         self._again_s = view.now_s + _SETTLE_S
@@ -95,13 +95,13 @@ class Fleet:
         return starts
 
     def reweigh(self, view: FleetView) -> list[SimCommand]:
-        """New shares under routing by weights; pools whose instances are all alike need none."""
-        kinds: dict[int, set[Kind]] = defaultdict(set)
+        """Sets new shares under routing by weights; pools whose instances are all alike need none."""
+        kinds: dict[int, set[InstanceShape]] = defaultdict(set)
         slots = [s for s in range(len(view.instances)) if view.state[s] == SERVING and view.pool[s] >= 0]
         for slot in slots:
-            kinds[int(view.pool[slot])].add(kind_of(view.instances[slot]))
+            kinds[int(view.pool[slot])].add(shape_of(view.instances[slot]))
         return [
-            SetWeight(view.instances[slot].name, self._weight((pool, kind_of(view.instances[slot]))))
+            SetWeight(view.instances[slot].name, self._weight((pool, shape_of(view.instances[slot]))))
             for slot in slots
             if len(kinds[pool := int(view.pool[slot])]) > 1
         ]
@@ -115,7 +115,7 @@ class Fleet:
         """Takes in what happened since the last look: who is off, who appeared, whose successor failed to come."""
         weights: list[SetWeight] = []
         reborn = self._reborn(view)
-        for slot in [slot for slot in self._racks.node_of if view.state[slot] == OFF or slot in reborn]:
+        for slot in [slot for slot in self._occupancy.node_of if view.state[slot] == OFF or slot in reborn]:
             self._drained.discard(slot)
             self._leaving.pop(slot, None)
             self._resharded_s.pop(slot, None)
@@ -131,15 +131,15 @@ class Fleet:
                 weights.append(SetWeight(view.instances[slot].name, self._weight((found.pool, found.kind))))
             return found.node
 
-        for slot, node in self._racks.sync(view, reborn, claim):
+        for slot, node in self._occupancy.sync(view, reborn, claim):
             if slot in self._taken_over:
                 self._taken_over.discard(slot)
-                self._engines[node, kind_of(view.instances[slot])] += 1
-        for slot, heir in list(self._leaving.items()):
-            if heir is not None and view.state[slot] == DRAINING:
+                self._engines[node, shape_of(view.instances[slot])] += 1
+        for slot, successor in list(self._leaving.items()):
+            if successor is not None and view.state[slot] == DRAINING:
                 del self._leaving[slot]
                 self._drained.add(slot)
-            elif heir is not None and heir not in self._racks.node_of:
+            elif successor is not None and successor not in self._occupancy.node_of:
                 del self._leaving[slot]  # its successor was called off
         return weights
 
@@ -148,15 +148,15 @@ class Fleet:
         on = (view.state == SERVING) | (view.state == STARTING)
         found = {slot for slot in self._drained if on[slot]}
         found |= {slot for slot, end_s in self._resharded_s.items() if on[slot] and view.now_s >= end_s}
-        heirs = {slot: heir for slot, heir in self._leaving.items() if heir is not None}
-        return found | {slot for slot, heir in heirs.items() if on[slot] and view.state[heir] == SERVING}
+        successors = {slot: successor for slot, successor in self._leaving.items() if successor is not None}
+        return found | {slot for slot, successor in successors.items() if on[slot] and view.state[successor] == SERVING}
 
     def _claimed(self, view: FleetView, slot: int) -> Coming | None:
-        """What was asked for and appears as `slot`: a start at once, what a re-shard makes when it serves.
+        """Finds what was asked for and appears as `slot`: a start at once, what a re-shard makes when it serves.
 
         One that starts is in no pool yet; several of a kind appear in the order in which they were asked for.
         """
-        kind, pool, starting = kind_of(view.instances[slot]), int(view.pool[slot]), view.state[slot] == STARTING
+        kind, pool, starting = shape_of(view.instances[slot]), int(view.pool[slot]), view.state[slot] == STARTING
         mine = [coming for coming in self._coming if coming.kind == kind and (pool < 0 or coming.pool == pool)]
         return min(mine, key=lambda coming: coming.resharded == starting, default=None)
 
@@ -166,7 +166,7 @@ class Fleet:
             for slot in (view.state == state).nonzero()[0].tolist():
                 pool = self._pool_of.get(slot, -1) if state == STARTING else int(view.pool[slot])
                 if slot not in self._leaving:
-                    standing[pool, kind_of(view.instances[slot])].append(slot)
+                    standing[pool, shape_of(view.instances[slot])].append(slot)
         coming = Counter((item.pool, item.kind) for item in self._coming)
         missing: list[Want] = []
         surplus: dict[int, list[int]] = defaultdict(list)
@@ -183,19 +183,19 @@ class Fleet:
     # -- what a round does -----------------------------------------------------------------------------
 
     def _start_missing(self, now: Round) -> None:
-        """Rule 1."""
+        """Applies rule 1: starts what is missing."""
         left: list[Want] = []
         kept: list[int] = []  # nodes whose room a larger one waits for
         room = self._room_to_come(now)
         for key in now.missing:
             kind = key[1]
-            node = self._racks.find(kind, [n for n, held in self._engines if held == kind], kept)
+            node = self._occupancy.find(kind, [n for n, held in self._engines if held == kind], kept)
             if node is not None:
                 self._start(now, key, node)
                 room[node] -= kind.tp
                 continue
             left.append(key)
-            hopes = [n for n in self._racks.nodes_of(kind) if room[n] >= kind.tp]
+            hopes = [n for n in self._occupancy.nodes_of(kind) if room[n] >= kind.tp]
             if hopes:
                 node = min(hopes, key=lambda n: (room[n], n))
                 room[node] -= kind.tp
@@ -203,11 +203,11 @@ class Fleet:
         now.missing = left
 
     def _room_to_come(self, now: Round) -> list[int]:
-        """GPUs of each node that are free, or will be when what leaves is gone."""
-        room = [node.size for node in self._racks.nodes]
+        """Returns the GPUs of each node that are free, or will be when what leaves is gone."""
+        room = [node.size for node in self._occupancy.nodes]
         for slots in now.standing.values():
             for slot in slots:
-                room[self._racks.node_of[slot]] -= now.view.instances[slot].tp
+                room[self._occupancy.node_of[slot]] -= now.view.instances[slot].tp
         for coming in self._coming:
             room[coming.node] -= coming.kind.tp
         return room
@@ -221,7 +221,7 @@ class Fleet:
             for other in [held for held in self._engines if held[0] == node]:
                 del self._engines[other]  # its GPUs are given to something else
             ready_in_s = self._warm.ready_in_s(kind, now.view.now_s)
-        self._racks.take(node, kind.tp)
+        self._occupancy.take(node, kind.tp)
         coming = Coming(pool, kind, node, replaces)
         self._coming.append(coming)
         self._leaving.update(dict.fromkeys(replaces))
@@ -229,7 +229,7 @@ class Fleet:
         start = Start(self._spec(pool, kind), self._pools[pool], ready_in_s, names, self._weight(key))
         now.starts.append((coming, start))
 
-    def _spec(self, pool: int, kind: Kind) -> InstanceSpec:
+    def _spec(self, pool: int, kind: InstanceShape) -> InstanceSpec:
         return replace(self._templates[kind], name=f"{self._pools[pool]}-{kind.site}-{kind.gpu}-tp{kind.tp}")
 
     def _replace(self, now: Round, pool: int, slots: Sequence[int]) -> bool:
@@ -251,15 +251,15 @@ class Fleet:
             by_node: dict[tuple[int, str], list[int]] = defaultdict(list)
             for slot in now.surplus[pool]:
                 if now.view.state[slot] == SERVING:
-                    by_node[self._racks.node_of[slot], now.view.instances[slot].model].append(slot)
+                    by_node[self._occupancy.node_of[slot], now.view.instances[slot].model].append(slot)
             for (node, model), slots in sorted(by_node.items()):
                 self._reshard_node(now, pool, node, model, slots)
 
     def _reshard_node(self, now: Round, pool: int, node: int, model: str, slots: list[int]) -> None:
-        here = self._racks.nodes[node]
+        here = self._occupancy.nodes[node]
         slots = sorted(slots, key=lambda slot: (-now.view.instances[slot].tp, slot))
         room = sum(now.view.instances[slot].tp for slot in slots)
-        into: list[Kind] = []
+        into: list[InstanceShape] = []
         for owner, kind in now.missing:
             if owner == pool and (kind.site, kind.gpu, kind.model) == (here.site, here.gpu, model) and kind.tp <= room:
                 into.append(kind)
@@ -277,7 +277,7 @@ class Fleet:
         now.reshards.append(
             Reshard(tuple(now.name(s) for s in used), specs, cost.transfer_s, cost.sync_s, cost.kv_share)
         )
-        self._racks.turn_over(used, need)
+        self._occupancy.turn_over(used, need)
         self._resharded_s.update(dict.fromkeys(used, now.view.now_s + cost.transfer_s + cost.sync_s))
         self._leaving.update(dict.fromkeys(used))
         for kind in into:
@@ -286,11 +286,11 @@ class Fleet:
         now.surplus[pool] = [slot for slot in now.surplus[pool] if slot not in used]
 
     def _take_over(self, now: Round) -> None:
-        """Rule 4: empties surplus instances of a kind that another pool lacks; their engine stays up."""
+        """Applies rule 4: empties surplus instances of a kind that another pool lacks; their engine stays up."""
         busy = {pool for pool, _ in now.missing} | {coming.pool for coming, _ in now.starts}
         for _, kind in now.missing:
             for other, slots in now.surplus.items():
-                fits = [s for s in slots if kind_of(now.view.instances[s]) == kind and now.view.state[s] == SERVING]
+                fits = [s for s in slots if shape_of(now.view.instances[s]) == kind and now.view.state[s] == SERVING]
                 if other not in busy and fits:
                     slots.remove(fits[-1])
                     self._taken_over.add(fits[-1])
@@ -298,7 +298,7 @@ class Fleet:
                     break
 
     def _let_go(self, now: Round) -> None:
-        """Rule 5, and the end of all surplus that nobody waits for."""
+        """Applies rule 5, and ends all surplus that nobody waits for."""
         lacking: Counter[int] = Counter()
         for pool, kind in now.missing:
             lacking[pool] += kind.tp
@@ -328,23 +328,23 @@ class Fleet:
         return now.acts or under_way or bool(self._leaving or self._coming)
 
     def _gather(self, now: Round) -> None:
-        """Rule 6, for the largest instance that fits nowhere although nothing moves any more."""
+        """Applies rule 6 for the largest instance that fits nowhere although nothing moves any more."""
         self.unplaced = () if self._moves(now) else tuple(now.missing)
         if not self.unplaced:
             return
         kind = self.unplaced[0][1]
-        for node in self._racks.nodes_of(kind):
-            need = kind.tp - self._racks.nodes[node].free
+        for node in self._occupancy.nodes_of(kind):
+            need = kind.tp - self._occupancy.nodes[node].free
             movers: list[tuple[Want, int]] = []
             for key, slots in sorted(now.standing.items(), key=lambda item: item[0][1].tp):
-                movers += [(key, s) for s in slots if self._racks.node_of[s] == node and key[1].tp < kind.tp]
+                movers += [(key, s) for s in slots if self._occupancy.node_of[s] == node and key[1].tp < kind.tp]
             chosen: list[tuple[Want, int]] = []
             while need > 0 and movers:
                 chosen.append(movers.pop(0))
                 need -= chosen[-1][0][1].tp
-            if need <= 0 and self._racks.room_elsewhere(node, [key[1] for key, _ in chosen]):
+            if need <= 0 and self._occupancy.room_elsewhere(node, [key[1] for key, _ in chosen]):
                 for key, slot in chosen:
-                    elsewhere = self._racks.find(key[1], (), (node,))
+                    elsewhere = self._occupancy.find(key[1], (), (node,))
                     if elsewhere is not None:
                         self._start(now, key, elsewhere, (slot,))
                 return

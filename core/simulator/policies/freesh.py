@@ -25,8 +25,8 @@ from core.simulator.policies import loops
 from core.simulator.policies.change_round import Want
 from core.simulator.policies.config import FreeshConfig
 from core.simulator.policies.fleet_changes import Fleet
-from core.simulator.policies.loops import LoopControl, Told
-from core.simulator.policies.observe import ClassView, cells_of, class_view, first_view
+from core.simulator.policies.loops import Decisions, LoopControl
+from core.simulator.policies.view_observations import ClassView, cells_of, class_view, first_view
 from core.simulator.policies.world import TYPICAL_TOKENS, PartitionInfo, Plan, ServiceInfo, World
 from core.types import (
     CarbonObservation,
@@ -48,7 +48,7 @@ from core.types import (
     SiteView,
 )
 
-_BATCH = 16  # sequences: what laxity reckons a token by
+_BATCH = 16  # sequences: what laxity estimates a token by
 
 
 @dataclass(slots=True)
@@ -86,11 +86,11 @@ class Freesh:
         self._blind = config.objective == Objective.CARBON
 
     def begin(self) -> Plan:
-        """The fleet of the first second, from the declared load: as after the first epochs of a live start."""
-        view, told = first_view(self.world), Told()
-        self.carbon(view, told)
+        """Plans the fleet of the first second, from the declared load: as after the first epochs of a live start."""
+        view, decisions = first_view(self.world), Decisions()
+        self.carbon(view, decisions)
         if Loop.SHARD in self.config.loops:
-            self.shard(view, told)
+            self.shard(view, decisions)
         members = loops.first_members(self.fleet, view)
         cell_pool = [""] * self.world.cells
         for service in self.services:
@@ -112,8 +112,9 @@ class Freesh:
 
     # -- epochs ----------------------------------------------------------------------------------------
 
-    def carbon(self, view: FleetView, told: Told) -> list[SimCommand]:
-        """The carbon epoch of every service, one after another within what the others leave, and scale after it."""
+    def carbon(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
+        """Runs the carbon epoch of every service, one after another within what the others leave, and scale
+        after it."""
         commands: list[SimCommand] = []
         for service in self.services:
             obs, failed = self._carbon_observation(service, view)
@@ -122,16 +123,16 @@ class Freesh:
             if failed:
                 reason = Reason.INFEASIBLE
                 summary = " ".join([summary, *failed])
-            told.append(loops.decision(view, Loop.CARBON, reason, summary))
+            decisions.append(loops.decision(view, Loop.CARBON, reason, summary))
             if plan is not None and (plan is not service.plan or not service.workers):
                 commands += self._adopt(service, plan)
             service.plan = plan
-            self._scale(service, view, told)
+            self._scale(service, view, decisions)
         self._want()
         return commands
 
     def _planned(self, service: _Service, obs: CarbonObservation) -> tuple[CarbonPlan | None, Effects]:
-        """The epoch's step. Without any intensity ever, least energy is planned for."""
+        """Returns the epoch's step. Without any intensity ever, it plans for least energy."""
         config = CarbonConfig(
             self.config.alpha,
             Objective(self.config.objective),
@@ -148,7 +149,10 @@ class Freesh:
         return best_effort(plan, effects, obs, config)
 
     def _adopt(self, service: _Service, plan: CarbonPlan) -> list[SimCommand]:
-        """Partition and budgets of a plan. Workers that do not fit their pool's new budget are no longer wanted."""
+        """Adopts partition and budgets of a plan.
+
+        Workers that do not fit their pool's new budget are no longer wanted.
+        """
         commands: list[SimCommand] = []
         if plan.partition != service.partition.name:
             service.partition = next(p for p in service.info.partitions if p.name == plan.partition)
@@ -165,13 +169,13 @@ class Freesh:
         }
         return commands
 
-    def scale(self, view: FleetView, told: Told) -> list[SimCommand]:
+    def scale(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         for service in self.services:
-            self._scale(service, view, told)
+            self._scale(service, view, decisions)
         self._want()
         return self.fleet.reweigh(view)
 
-    def _scale(self, service: _Service, view: FleetView, told: Told) -> None:
+    def _scale(self, service: _Service, view: FleetView, decisions: Decisions) -> None:
         period_s = self.config.scale_period_s
         views = self._class_views(service, view, period_s, 1)
         self._weigh(service, views)
@@ -188,9 +192,9 @@ class Freesh:
                 _, effects = scale.step(None, obs, self._pool_config)
                 self._take(service, effects)
                 reason, summary = effects.rationale.reason, effects.rationale.summary
-            told.append(loops.decision(view, Loop.SCALE, reason, summary))
+            decisions.append(loops.decision(view, Loop.SCALE, reason, summary))
 
-    def shard(self, view: FleetView, told: Told) -> list[SimCommand]:
+    def shard(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         period_s = self.config.shard_period_s
         for service in self.services:
             # The peak that scale planned for: with a shorter memory a lull would take GPUs that scale has given.
@@ -204,12 +208,12 @@ class Freesh:
                 None, ShardObservation(view.now_s, period_s, pools, transition_s), self._pool_config
             )
             self._take(service, effects)
-            told.append(loops.decision(view, Loop.SHARD, effects.rationale.reason, effects.rationale.summary))
+            decisions.append(loops.decision(view, Loop.SHARD, effects.rationale.reason, effects.rationale.summary))
         self._want()
         return []
 
-    def clock(self, view: FleetView, told: Told) -> list[SimCommand]:
-        """MIAD on each instance that serves. An instance that went off begins anew at its top clock."""
+    def clock(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
+        """Applies MIAD to each instance that serves. An instance that went off begins anew at its top clock."""
         commands: list[SimCommand] = []
         reasons: list[Reason] = []
         active = ((view.state == SERVING) | (view.state == DRAINING)).nonzero()[0].tolist()
@@ -225,13 +229,13 @@ class Freesh:
         for reason in (Reason.CONGESTED, Reason.SLACK):
             if count := reasons.count(reason):
                 way = "up" if reason is Reason.CONGESTED else "down"
-                told.append(loops.decision(view, Loop.CLOCK, reason, f"{count} instances clocked {way}.", count))
+                decisions.append(loops.decision(view, Loop.CLOCK, reason, f"{count} instances clocked {way}.", count))
         return commands
 
     # -- observations ----------------------------------------------------------------------------------
 
     def _class_views(self, service: _Service, view: FleetView, period_s: float, steps: int) -> dict[str, ClassView]:
-        """The classes of the partition in force."""
+        """Returns the classes of the partition in force."""
         return self._views_of(service, service.partition, view, period_s, steps)
 
     def _views_of(
@@ -275,7 +279,7 @@ class Freesh:
         return CarbonObservation(view.now_s, c.step_s, sites, tuple(options)), failed
 
     def _offered(self, service: _Service, site: str) -> dict[str, int]:
-        """The site's GPUs that the service has templates for, less what other services' plans may use."""
+        """Returns the site's GPUs that the service has templates for, less what other services' plans may use."""
         gpus = dict(next(found.gpus for found in self.world.sites if found.name == site))
         usable = {mode.gpu for mode in self.world.modes(service.info, site)}
         for other in self.services:
@@ -287,7 +291,8 @@ class Freesh:
         return {name: count for name, count in gpus.items() if name in usable}
 
     def _own_and_free(self, service: _Service, key: PoolKey) -> dict[str, int]:
-        """Without a carbon loop: what the pool's workers hold, and what no pool of its site wants."""
+        """Counts GPUs by type, without a carbon loop: those of the pool's workers, and those that no pool of its site
+        wants."""
         free = self._offered(service, key.site)
         for other, workers in service.workers.items():
             if other.site == key.site and other != key:
@@ -382,7 +387,7 @@ class Freesh:
 
 
 def _scheduled(spec: InstanceSpec, config: FreeshConfig) -> InstanceSpec:
-    """The template with the policy's order of its queue. What a token takes is that of a batch in between."""
+    """Returns the template with the policy's order of its queue. What a token takes is that of a batch in between."""
     engine = engine_model(spec.model, spec.gpu, spec.tp, spec.engine)
     prompt = spec.tokens_per_iteration
     return replace(

@@ -1,4 +1,4 @@
-"""What the loops of a policy share: their place in the run, and the words of their decisions."""
+"""The parts that the loops of a policy share: their place in the run, and the words of their decisions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from core.simulator.kernel.commands import Answer, Decision, FleetView, SimCommand
 from core.simulator.policies.fleet_changes import Fleet
-from core.simulator.policies.racks import Kind
+from core.simulator.policies.node_occupancy import InstanceShape
 from core.simulator.policies.world import Member, PoolPlan, ServiceInfo, World
 from core.types import Loop, Mode, Reason
 
-Told = list[Decision]
+Decisions = list[Decision]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +24,18 @@ class LoopControl:
 
     name: str
     period_s: float
-    decide: Callable[[FleetView, Told], list[SimCommand]]
+    decide: Callable[[FleetView, Decisions], list[SimCommand]]
     fleet: Fleet
 
     def step(self, view: FleetView) -> Answer:
-        told: Told = []
-        commands = self.decide(view, told)
+        decisions: Decisions = []
+        commands = self.decide(view, decisions)
         commands += self.fleet.settle(view)
-        if told and self.name != Loop.CLOCK:
-            told[-1] = replace(told[-1], summary=told[-1].summary + self._unplaced(), commands=len(commands))
-        return Answer(tuple(commands), tuple(told))
+        if decisions and self.name != Loop.CLOCK:
+            decisions[-1] = replace(
+                decisions[-1], summary=decisions[-1].summary + self._unplaced(), commands=len(commands)
+            )
+        return Answer(tuple(commands), tuple(decisions))
 
     def _unplaced(self) -> str:
         stuck = Counter(f"{kind.gpu}/TP{kind.tp} at {kind.site}" for _, kind in self.fleet.unplaced)
@@ -49,12 +51,12 @@ def pool_name(world: World, service: ServiceInfo, class_name: str) -> str:
     return class_name if len(world.services) == 1 else f"{service.name}/{class_name}"
 
 
-def kind(service: ServiceInfo, site: str, mode: Mode) -> Kind:
-    return Kind(site, service.model, mode.gpu, mode.tp)
+def kind(service: ServiceInfo, site: str, mode: Mode) -> InstanceShape:
+    return InstanceShape(site, service.model, mode.gpu, mode.tp)
 
 
 def first_members(fleet: Fleet, view: FleetView) -> tuple[Member, ...]:
-    """What is wanted before the first second, as instances that serve from then on."""
+    """Returns what is wanted before the first second, as instances that serve from then on."""
     count: Counter[str] = Counter()
     members = []
     for start in fleet.first(view):

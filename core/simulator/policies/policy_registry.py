@@ -15,14 +15,14 @@ from core.simulator.policies.world import Plan, World
 
 
 class PolicyConfig(Protocol):
-    """What a scenario says of its policy; each policy has a frozen dataclass of its own."""
+    """A scenario's settings of its policy; each policy has a frozen dataclass of its own."""
 
     @property
     def name(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class PolicyFactory:
     """`read` takes what the section says (`read_policy` refuses the keys it did not ask for); `begin` makes a plan.
 
     `check` raises SimulationError for a world that the policy is not for, at no cost.
@@ -45,20 +45,20 @@ def _of_one_service(config: PolicyConfig, world: World) -> None:
     world.require_one(config.name, gpu_types=False, sites=False)
 
 
-DYNAMIC: dict[str, Kind] = {
-    "threshold": Kind(read_threshold, lambda config, world: Threshold(config, world).begin()),
-    **{name: Kind(read_freesh, lambda config, world: Freesh(config, world).begin()) for name in FREESH},
-    **{name: Kind(dynamollm.read_dynamollm, dynamollm.begin, _of_one) for name in dynamollm.NAMES},
-    **{name: Kind(throttllem.read_throttllem, throttllem.begin) for name in throttllem.NAMES},
-    **{name: Kind(dynaserve.read_dynaserve, dynaserve.begin, _of_one_site) for name in dynaserve.NAMES},
-    **{name: Kind(greenserve.read_greenserve, greenserve.begin, _of_one_service) for name in greenserve.NAMES},
-    **{name: Kind(muserve.read_muserve, muserve.begin) for name in muserve.NAMES},
+DYNAMIC: dict[str, PolicyFactory] = {
+    "threshold": PolicyFactory(read_threshold, lambda config, world: Threshold(config, world).begin()),
+    **{name: PolicyFactory(read_freesh, lambda config, world: Freesh(config, world).begin()) for name in FREESH},
+    **{name: PolicyFactory(dynamollm.read_dynamollm, dynamollm.begin, _of_one) for name in dynamollm.NAMES},
+    **{name: PolicyFactory(throttllem.read_throttllem, throttllem.begin) for name in throttllem.NAMES},
+    **{name: PolicyFactory(dynaserve.read_dynaserve, dynaserve.begin, _of_one_site) for name in dynaserve.NAMES},
+    **{name: PolicyFactory(greenserve.read_greenserve, greenserve.begin, _of_one_service) for name in greenserve.NAMES},
+    **{name: PolicyFactory(muserve.read_muserve, muserve.begin) for name in muserve.NAMES},
 }
 POLICIES = (*STATIC, *DYNAMIC)
 
 
 def read_policy(keys: Mapping[str, Any]) -> PolicyConfig:
-    """A policy from its section of a scenario, whose `name` says which keys it knows.
+    """Reads a policy from its section of a scenario, whose `name` says which keys it knows.
 
     Raises:
         ScenarioError: An unknown name or key, or a value out of range.
@@ -79,7 +79,9 @@ def check(config: PolicyConfig, world: World) -> None:
 
 
 def build(config: PolicyConfig, world: World) -> Plan:
-    """The first fleet, the loops and the router of a policy. Static policies need none: the groups are their fleet.
+    """Builds the first fleet, the loops and the router of a policy.
+
+    Static policies need none: the groups are their fleet.
 
     Raises:
         SimulationError: The world does not fit together, or its first instances find no GPUs.

@@ -20,8 +20,8 @@ from core.simulator.kernel.commands import DRAINING, SERVING, FleetView, SimComm
 from core.simulator.policies import loops
 from core.simulator.policies.config import ThresholdConfig
 from core.simulator.policies.fleet_changes import Fleet
-from core.simulator.policies.loops import LoopControl, Told
-from core.simulator.policies.observe import ClassView, cells_of, class_view, first_view, window_s
+from core.simulator.policies.loops import Decisions, LoopControl
+from core.simulator.policies.view_observations import ClassView, cells_of, class_view, first_view, window_s
 from core.simulator.policies.world import ClassInfo, Plan, ServiceInfo, World
 from core.types import Limits, Loop, Mode, Reason, SetSmClock
 
@@ -64,7 +64,7 @@ class Threshold:
         self._limit = _limits([pool.info.limits for pool in self.pools], config.latency_margin)
 
     def begin(self) -> Plan:
-        """The fleet of the first second: what the declared load needs; without one, all that the sites have."""
+        """Plans the fleet of the first second: what the declared load needs; without one, all that the sites have."""
         view = first_view(self.world)
         known = any(load is not None for load in self.world.declared)
         seen = [self._seen(pool, view, self.config.scale_period_s) for pool in self.pools]
@@ -93,9 +93,9 @@ class Threshold:
 
     # -- scale -----------------------------------------------------------------------------------------
 
-    def scale(self, view: FleetView, told: Told) -> list[SimCommand]:
+    def scale(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         if view.now_s < window_s(self.config.scale_period_s) and not any(self.world.declared):
-            told.append(loops.decision(view, Loop.SCALE, Reason.NO_DATA, "No whole window has been seen yet."))
+            decisions.append(loops.decision(view, Loop.SCALE, Reason.NO_DATA, "No whole window has been seen yet."))
             return []
         if not self._use_count:
             self._note_use(view)
@@ -116,14 +116,14 @@ class Threshold:
         changed = before != [pool.count for pool in self.pools]
         reason = Reason.INFEASIBLE if failed or short else Reason.HEURISTIC if changed else Reason.NO_CHANGE
         parts = [f"{p.name} {b} -> {p.count} at {u:.0%} use" for p, b, u in zip(self.pools, before, use, strict=True)]
-        told.append(loops.decision(view, Loop.SCALE, reason, "; ".join([*parts, *short, *failed])))
+        decisions.append(loops.decision(view, Loop.SCALE, reason, "; ".join([*parts, *short, *failed])))
         return self.fleet.reweigh(view) if self.config.routing == "weighted" else []
 
     def _need_rps(self, seen: ClassView) -> float:
         return self.config.alpha * max(self.config.floor_rps, *seen.demand.demand_rps)
 
     def _bounded(self, pool: _Pool, seen: ClassView, use: float) -> float:
-        """What to have capacity for: the need, and no less than the use of what runs tells."""
+        """Returns the rate to have capacity for: the need, and no less than the use of what runs tells."""
         need_rps, has_rps = self._need_rps(seen), pool.carries_rps(seen)
         if use > self.config.kv_high:
             return max(need_rps, has_rps * use / self.config.kv_high)
@@ -171,30 +171,30 @@ class Threshold:
 
     # -- shard -----------------------------------------------------------------------------------------
 
-    def shard(self, view: FleetView, told: Told) -> list[SimCommand]:
-        """Another TP degree where one is better; and help for a pool that the last minutes found too small."""
+    def shard(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
+        """Chooses another TP degree where one is better, and help for a pool that the last minutes found too small."""
         parts: list[str] = []
         reason = Reason.NO_CHANGE
         seen = [self._seen(pool, view, self.config.scale_period_s) for pool in self.pools]
         need_rps = [pool.carries_rps(found) for pool, found in zip(self.pools, seen, strict=True)]
         for n, pool in enumerate(self.pools):
-            lately_rps = self._need_rps(self._seen(pool, view, self.config.shard_period_s))
-            if lately_rps > need_rps[n]:
-                parts.append(f"{pool.name} needs {lately_rps:.3g} requests/s before scale comes round")
-                reason, need_rps[n] = Reason.HEURISTIC, lately_rps
+            recent_rps = self._need_rps(self._seen(pool, view, self.config.shard_period_s))
+            if recent_rps > need_rps[n]:
+                parts.append(f"{pool.name} needs {recent_rps:.3g} requests/s before scale comes round")
+                reason, need_rps[n] = Reason.HEURISTIC, recent_rps
             if self._better(pool, seen[n]):
                 parts.append(f"{pool.name} -> {', '.join(sorted({mode.name for mode in pool.modes.values()}))}")
-                reason, need_rps[n] = Reason.HEURISTIC, max(lately_rps, self._need_rps(seen[n]))
+                reason, need_rps[n] = Reason.HEURISTIC, max(recent_rps, self._need_rps(seen[n]))
             elif pool.streak:
                 parts.append(f"{pool.name} may change")
                 reason = Reason.NOT_WORTH_IT if reason is Reason.NO_CHANGE else reason
         if reason is Reason.HEURISTIC:
             parts += self._allocate(seen, need_rps)
-        told.append(loops.decision(view, Loop.SHARD, reason, "; ".join(parts) or "No other TP degree draws less."))
+        decisions.append(loops.decision(view, Loop.SHARD, reason, "; ".join(parts) or "No other TP degree draws less."))
         return []
 
     def _better(self, pool: _Pool, seen: ClassView) -> bool:
-        """Whether the pool now takes another mode: the one that was the best, by far, in each of the last epochs."""
+        """Says whether the pool now takes another mode: one that was the best by far in each of the last epochs."""
         if not pool.modes:
             return False
         now = next(iter(pool.modes.values()))
@@ -214,7 +214,7 @@ class Threshold:
         return True
 
     def _watts(self, seen: ClassView, mode: Mode) -> float:
-        """What as many instances of a mode as the demand needs draw under it; infinite where it cannot be served."""
+        """Returns the power of as many instances of a mode as the demand needs; infinite where it cannot be served."""
         profile = seen.profiles[mode]
         if profile.max_rps <= 0.0:
             return math.inf
@@ -227,7 +227,7 @@ class Threshold:
 
     # -- clock -----------------------------------------------------------------------------------------
 
-    def clock(self, view: FleetView, told: Told) -> list[SimCommand]:
+    def clock(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         use = self._note_use(view)
         active = (view.state == SERVING) | (view.state == DRAINING)
         late = (
@@ -246,11 +246,12 @@ class Threshold:
         ]
         for reason, which, way in ((Reason.CONGESTED, up, "up"), (Reason.SLACK, down, "down")):
             if commands and (count := int(np.count_nonzero(which))):
-                told.append(loops.decision(view, Loop.CLOCK, reason, f"{count} instances clocked {way}.", count))
+                decisions.append(loops.decision(view, Loop.CLOCK, reason, f"{count} instances clocked {way}.", count))
         return commands
 
     def _note_use(self, view: FleetView) -> Floats:
-        """Share of the busiest resource of each instance, KV cache or places in the batch; kept as means of pools."""
+        """Returns the share of each instance's busiest resource, KV cache or places in the batch; keeps means
+        of pools."""
         if len(view.instances) != self._kv.size:
             self._learn(view)
         use: Floats = np.maximum(view.kv_used_tokens / self._kv, view.running / self._seqs)
@@ -263,7 +264,7 @@ class Threshold:
         return use
 
     def _learn(self, view: FleetView) -> None:
-        """What the instances can hold, and their clocks. A place in the view is always for one kind."""
+        """Learns what the instances can hold, and their clocks. A place in the view is always for one kind."""
         specs = view.instances
         self._kv = np.array([float(spec.kv_capacity) for spec in specs])
         self._seqs = np.array([float(spec.max_sequences) for spec in specs])
@@ -296,7 +297,7 @@ def _strictest(service: ServiceInfo, classes: Sequence[ClassInfo]) -> ClassInfo:
 
 
 def _limits(limits: Sequence[Limits], margin: float) -> tuple[Floats, Floats, Floats]:
-    """TTFT, TPOT and E2E at which the clock goes up, for each pool; the last entry is of instances in none."""
+    """Returns TTFT, TPOT and E2E at which the clock goes up, for each pool; the last entry is of instances in none."""
     rows = [(own.ttft_s, own.tpot_s, own.e2e_s) for own in limits]
     table = np.array([[math.inf if v is None else v * margin for v in row] for row in rows] + [[math.inf] * 3])
     return table[:, 0], table[:, 1], table[:, 2]

@@ -1,4 +1,4 @@
-"""What a policy is told about the fleet before it starts, and what it answers. Values only."""
+"""The values that a policy knows of the fleet before it starts, and those that it answers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ServiceInfo:
 
 @dataclass(frozen=True, slots=True)
 class CellLoad:
-    """What is expected of a cell before anything is seen: its peak 5-second rate and mean lengths.
+    """The load that is expected of a cell before anything is seen: its peak 5-second rate and mean lengths.
 
     `minute_rps`: its rate in the busiest minute; None: unknown.
     """
@@ -121,7 +121,7 @@ class World:
                 raise SimulationError(f"service {service.name}: no fleet group runs its model {service.model}")
 
     def require_one(self, policy: str, gpu_types: bool = True, sites: bool = True) -> None:
-        """For policies that are of one service at one site, and of one type of GPU.
+        """Refuses a world of several services, sites or types of GPU, for policies that are of one.
 
         Raises:
             SimulationError: There are several: which, and what to do.
@@ -145,7 +145,7 @@ class World:
         return None
 
     def modes(self, service: ServiceInfo, site: str | None = None) -> tuple[Mode, ...]:
-        """The modes that the service may run in, at a site or at any."""
+        """Returns the modes that the service may run in, at a site or at any."""
         found = {Mode(s.gpu, s.tp) for s in self.templates if s.model == service.model and site in (None, s.site)}
         return tuple(sorted(found))
 
@@ -187,7 +187,7 @@ def declared_loads(
     output_tokens: NDArray[np.int64],
     cells: int,
 ) -> tuple[CellLoad | None, ...]:
-    """What an operator who knows such traffic would declare: of each cell the peak rates and mean lengths.
+    """Returns what an operator who knows such traffic would declare: of each cell the peak rates and mean lengths.
 
     A cell without any request gets None.
     """

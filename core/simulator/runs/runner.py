@@ -19,7 +19,7 @@ from core.simulator.figures.run_tables import ParquetSink, Tee
 from core.simulator.kernel import kernel
 from core.simulator.kernel.arrivals import Arrivals
 from core.simulator.kernel.commands import Control
-from core.simulator.kernel.driver import MACRO, Mode, simulate
+from core.simulator.kernel.driver import MACRO, Stepping, simulate
 from core.simulator.kernel.outcome import Floats, Ints, Outcome, Sink
 from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, Load, load
 from core.simulator.kernel.worlds import cost_row
@@ -92,7 +92,7 @@ class Loader:
     """Makes loads of arrivals: classes, cells, predictions, and what each request takes alone."""
 
     def __init__(self, scenario: Scenario, reference: Sequence[InstanceSpec]) -> None:
-        """`reference[n]`: the instance on which a request of service n is timed alone (FREESH C.2's Lat)."""
+        """Builds a loader. A request of service n is timed alone on instance `reference[n]` (FREESH C.2's Lat)."""
         self._services = scenario.services
         self._cells = [service.cells for service in scenario.services]
         self._class_of_cell = [
@@ -152,8 +152,8 @@ def run_scenario(
     scenario: Scenario,
     requests: Requests,
     policy: str | None = None,
-    mode: Mode = MACRO,
-    progress: Callable[[float | None, float], None] | None = None,
+    stepping: Stepping = MACRO,
+    on_progress: Callable[[float | None, float], None] | None = None,
     parquet: Path | None = None,
     keep_segments: int = 0,
     most_bin_s: float = math.inf,
@@ -166,10 +166,10 @@ def run_scenario(
     those that are streamed.
 
     Args:
-        progress: Called with the share done (None: unknown) and the simulated time.
+        on_progress: Called with the share done, 0 to 1 (None: unknown), and the simulated time in seconds.
         parquet: A folder for tables, written as requests end.
         most_bin_s: The energy series is at least so fine, and in whole seconds; at least 1.
-        slice_s: Simulated time after which progress is told, at the latest.
+        slice_s: Simulated seconds after which progress is reported, at the latest.
         probes: Controls beside the policy's, which only look.
     """
     began = time.perf_counter()
@@ -188,19 +188,19 @@ def run_scenario(
     def switch_s(spec: InstanceSpec) -> float:
         return 0.0 if spec.costs is not None else clock_switch_s(overheads, spec.gpu, spec.tp)
 
-    def told(arrived: int, now_s: float) -> None:
-        if progress is not None:
-            progress(_share(scenario, requests, arrived, now_s), now_s)
+    def progress(arrived: int, now_s: float) -> None:
+        if on_progress is not None:
+            on_progress(_share(scenario, requests, arrived, now_s), now_s)
 
     outcome = simulate(
         layout.fleet,
         blocks,
-        mode=mode,
+        stepping=stepping,
         controls=(*layout.controls, *probes),
         router=layout.router,
         clock_switch_s=switch_s,
         sink=sink,
-        progress=told,
+        progress=progress,
         bin_s=bin_s(scenario.sites.values(), most_bin_s),
         keep_segments=keep_segments,
         slice_s=slice_s,
@@ -209,7 +209,13 @@ def run_scenario(
         tables.close(outcome)
     found = figures.summary(outcome, scenario.sites)
     wall_s = time.perf_counter() - began
-    head = {"scenario": scenario.name, "policy": policy or config.name, "mode": mode.name, "seed": scenario.seed}
+    head = {
+        "scenario": scenario.name,
+        "policy": policy or config.name,
+        "stepping": stepping.name,
+        "mode": stepping.name,  # the name of the field up to 0.1, for one version more
+        "seed": scenario.seed,
+    }
     tail = {
         "refused_commands": outcome.refused,
         "trace_rows_left_out": requests.tally.failed,
@@ -220,7 +226,7 @@ def run_scenario(
 
 
 def _references(scenario: Scenario) -> list[InstanceSpec]:
-    """For each service the first instance that may serve it."""
+    """Returns for each service the first instance that may serve it."""
     specs = [group.instances[0] for group in scenario.groups]
     return [next(spec for spec in specs if service.model in (None, spec.model)) for service in scenario.services]
 
@@ -236,7 +242,7 @@ def _layout(scenario: Scenario, config: PolicyConfig, first: Sequence[Load], who
 
 
 def _share(scenario: Scenario, requests: Requests, arrived: int, now_s: float) -> float | None:
-    """How much of the run is done, as far as one can know."""
+    """Returns the share of the run that is done, as far as one can know."""
     if requests.whole:
         return arrived / requests.count
     spans = [_span_s(service.workload) for service in scenario.services]
@@ -245,7 +251,7 @@ def _share(scenario: Scenario, requests: Requests, arrived: int, now_s: float) -
 
 
 def _span_s(workload: Workload) -> float | None:
-    """How long a generator will go on; None: not known beforehand."""
+    """Returns how many seconds a generator will go on; None: not known beforehand."""
     if workload.requests is not None or workload.trace is not None or workload.generator is None:
         return None
     if workload.duration_s is None and workload.generator.curve is not None:
@@ -264,7 +270,7 @@ def warm_up(scenario: Scenario) -> None:
 def capacity(
     scenario: Scenario, policy: str | None, attainment: float, trace: Path | None = None, steps: int = 12
 ) -> dict[str, float | None]:
-    """The largest multiple of the workload's rate at which the SLO attainment is at least `attainment`.
+    """Searches the largest multiple of the workload's rate at which the SLO attainment is at least `attainment`.
 
     By bisection between half and twice what is known to do and not to do, to a per cent or `steps` runs. The rate is
     that of the run's requests over the time in which they arrive.

@@ -22,8 +22,8 @@ class SimulationJob:
     trace: str | None = None
 
     def run(self, progress: Callable[[float | None, float], None] | None = None) -> dict[str, Any]:
-        """The figures. Raises what `read_scenario`, `requests_of` and `run_scenario` do."""
+        """Returns the figures. Raises what `read_scenario`, `requests_of` and `run_scenario` do."""
         scenario = read_scenario(Path(self.scenario), self.settings)
         warm_up(scenario)
         requests = requests_of(scenario, None if self.trace is None else Path(self.trace))
-        return run_scenario(scenario, requests, self.policy, progress=progress, most_bin_s=POWER_BIN_S).figures
+        return run_scenario(scenario, requests, self.policy, on_progress=progress, most_bin_s=POWER_BIN_S).figures

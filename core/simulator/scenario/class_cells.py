@@ -57,7 +57,7 @@ class Cells:
         return (len(self.inputs) + 1) * (len(self.outputs) + 1)
 
     def of_lengths(self, prompt_tokens: Ints, output_tokens: Ints) -> Ints:
-        """The cell of each request."""
+        """Returns the cell of each request."""
         row = np.searchsorted(np.array(self.inputs, np.int64), prompt_tokens, side="right")
         column = np.searchsorted(np.array(self.outputs, np.int64), output_tokens, side="right")
         found: Ints = row * (len(self.outputs) + 1) + column
@@ -73,7 +73,7 @@ class Cells:
         )
 
     def name(self, cell: int) -> str:
-        """Like `p256-1024 o100-`."""
+        """Returns a name like `p256-1024 o100-`."""
         row, column = divmod(cell, len(self.outputs) + 1)
         return f"p{_range(self.inputs, row)} o{_range(self.outputs, column)}"
 

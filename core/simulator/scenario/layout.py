@@ -1,4 +1,4 @@
-"""From a scenario's policy to pools, their instances and the loops that change them."""
+"""Builds pools, their instances and the loops that change them from a scenario's policy."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _labels(scenario: Scenario, pools: Sequence[str]) -> Labels:
 
 
 def static_fleet(scenario: Scenario, policy: str, traffic: Traffic) -> Layout:
-    """Pools by policy, for each service on the groups that serve it.
+    """Builds pools by policy, for each service on the groups that serve it.
 
     single_pool: every instance in one pool, by turns. least_loaded: the same, to the one with the fewest requests.
     multi_pool: a pool for each class, to the least loaded in it. disaggregated: groups of role `first` hand over to
@@ -116,7 +116,10 @@ def static_fleet(scenario: Scenario, policy: str, traffic: Traffic) -> Layout:
 
 
 def _groups_by_service(scenario: Scenario) -> list[list[tuple[Group, range]]]:
-    """For each service the groups that serve it, with their instances' numbers. Each group serves one service."""
+    """Returns for each service the groups that serve it, with their instances' numbers.
+
+    Each group serves one service.
+    """
     found: list[list[tuple[Group, range]]] = [[] for _ in scenario.services]
     first = 0
     for group in scenario.groups:
@@ -143,7 +146,7 @@ def _groups_by_service(scenario: Scenario) -> list[list[tuple[Group, range]]]:
 def _service_pools(
     scenario: Scenario, policy: str, service: Service, groups: list[tuple[Group, range]], work_s: Floats
 ) -> tuple[list[PoolSpec], list[int]]:
-    """The pools of a service, and for each of its cells which of them serves it. `work_s`: of its cells."""
+    """Returns the pools of a service, and for each of its cells which of them serves it. `work_s`: of its cells."""
     prefix = f"{service.name}/" if len(scenario.services) > 1 else ""
     members = tuple(i for _, own in groups for i in own)
     cells = len(service.cells)
@@ -165,7 +168,7 @@ def _service_pools(
 
 
 def _two_stages(scenario: Scenario, prefix: str, groups: list[tuple[Group, range]]) -> list[PoolSpec]:
-    """Where a request's first part is served, and where the rest of it."""
+    """Returns the pools that serve a request's first part and the rest of it."""
     members = {role: tuple(i for g, own in groups if g.role == role for i in own) for role in ROLES}
     if empty := [role for role in ROLES if not members[role]]:
         raise ScenarioError(f"fleet: disaggregated needs a group of role {empty[0]}; give each group its role")
@@ -182,7 +185,7 @@ def _two_stages(scenario: Scenario, prefix: str, groups: list[tuple[Group, range
 
 
 def _shared_out(service: Service, prefix: str, members: tuple[int, ...], weight: Floats) -> list[PoolSpec]:
-    """A pool for each class, in proportion to its work."""
+    """Makes a pool for each class, in proportion to its work."""
     if len(members) < weight.size:
         raise ScenarioError(
             f"fleet: {len(members)} instances cannot make a pool for each of {weight.size} classes; "
@@ -218,7 +221,7 @@ def _declared_pools(
 
 
 def _share_out(count: int, weight: Floats) -> list[int]:
-    """Whole shares of `count`, at least one each, as near to the weights as can be (largest remainder)."""
+    """Returns whole shares of `count`, at least one each, as near to the weights as can be (largest remainder)."""
     spare = count - weight.size
     total = float(weight.sum())
     exact = spare * weight / total if total > 0.0 else np.full(weight.size, spare / weight.size)
@@ -264,7 +267,7 @@ def _most_rps(spec: InstanceSpec, prompt: float, output: float) -> float:
 
 
 def dynamic_fleet(scenario: Scenario, config: PolicyConfig, traffic: Traffic) -> Layout:
-    """The policy's own first fleet, on the GPUs of the sites. The declared load is that of the requests at hand.
+    """Builds the policy's own first fleet, on the GPUs of the sites. The declared load is that of the requests at hand.
 
     Raises:
         SimulationError: The policy cannot serve such a scenario.
@@ -291,7 +294,7 @@ def dynamic_fleet(scenario: Scenario, config: PolicyConfig, traffic: Traffic) ->
 
 
 def world_of(scenario: Scenario, declared: tuple[CellLoad | None, ...] = ()) -> World:
-    """What policies start from."""
+    """Returns the world that policies start from."""
     services, first_cell = [], 0
     for service in scenario.services:
         services.append(_service_info(scenario, service, first_cell))
@@ -325,13 +328,14 @@ def _service_info(scenario: Scenario, service: Service, first_cell: int) -> Serv
 
 
 def _limits(slo: Slo) -> Limits:
-    """What policies plan by: the gap between tokens stands for its mean where only its p99 has a limit."""
+    """Returns the limits that policies plan by: the gap between tokens stands for its mean where only its p99 has a
+    limit."""
     tpot_s = slo.tpot_mean_s if slo.tpot_mean_s is not None else slo.itl_p99_s
     return Limits(slo.ttft_s, tpot_s, slo.e2e_s)
 
 
 def _templates(scenario: Scenario) -> tuple[InstanceSpec, ...]:
-    """Each group's kind of instance in each of its TP degrees."""
+    """Lists each group's kind of instance in each of its TP degrees."""
     found: dict[tuple[str, str, str, int], InstanceSpec] = {}
     for group in scenario.groups:
         first = group.instances[0]
@@ -343,7 +347,7 @@ def _templates(scenario: Scenario) -> tuple[InstanceSpec, ...]:
 
 
 def _site_infos(scenario: Scenario) -> tuple[SiteInfo, ...]:
-    """The GPUs of each site: as its section says, else those that its groups hold."""
+    """Returns the GPUs of each site: as its section says, else those that its groups hold."""
     held: dict[str, dict[str, int]] = {}
     for group in scenario.groups:
         first = group.instances[0]

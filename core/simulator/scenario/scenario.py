@@ -119,7 +119,7 @@ def read_scenario(path: str | Path, settings: Sequence[str] = ()) -> Scenario:
 
 
 def parse_scenario(document: Mapping[str, Any], path: Path) -> Scenario:
-    """A scenario from its mapping; `path` is where relative files are looked for, and the default name."""
+    """Reads a scenario from its mapping; `path` is where relative files are looked for, and the default name."""
     root, folder = Section("", document), path.parent
     start = read_start(root)
     services = _services(root, folder)
@@ -154,7 +154,7 @@ def parse_scenario(document: Mapping[str, Any], path: Path) -> Scenario:
 
 
 def policy_of(scenario: Scenario, text: str | None) -> PolicyConfig:
-    """The scenario's policy, or another one: NAME or "NAME {key: value, ...}".
+    """Returns the scenario's policy, or another one: NAME or "NAME {key: value, ...}".
 
     A policy of the scenario's own name keeps the scenario's keys, with the given ones put over them.
 
@@ -190,7 +190,10 @@ def _check_names(groups: Sequence[Group], services: Sequence[Service], sites: Ma
 
 
 def _services(root: Section, folder: Path) -> tuple[Service, ...]:
-    """The services, or the one that the root itself describes. Objectives and predictor of the root hold for all."""
+    """Reads the services, or the one that the root itself describes.
+
+    Objectives and predictor of the root hold for all.
+    """
     slo, predictor = _slo(root.section("slo")), read_predictor(root)
     sections = list(root.section("services").children())
     if not sections:
@@ -214,7 +217,7 @@ def _services(root: Section, folder: Path) -> tuple[Service, ...]:
 
 
 def _partitions(section: Section, slo: Slo) -> tuple[Partition, ...]:
-    """`classes`, and `partitions`, each a name with classes of its own; none: one class of all."""
+    """Reads `classes`, and `partitions`, each a name with classes of its own; none: one class of all."""
     found = []
     if classes := _classes(section.sections("classes"), slo):
         found.append(Partition("default", classes))
@@ -249,7 +252,7 @@ def _class(rank: int, section: Section, default: Slo) -> ClassSpec:
 
 
 def _slo(section: Section) -> Slo:
-    """Keys in seconds. `tpot_s` is of a request's mean."""
+    """Reads objectives in seconds. `tpot_s` is of a request's mean."""
     limits = {
         name: section.number(key, None, above=0.0)
         for name, key in (
@@ -267,7 +270,7 @@ def _slo(section: Section) -> Slo:
 
 
 def _site_fleet(section: Section) -> SiteFleet:
-    """`gpus` and `gpus_per_node` of a site; the rest of the section is `read_site`'s."""
+    """Reads `gpus` and `gpus_per_node` of a site; the rest of the section is `read_site`'s."""
     own = section.section("gpus")
     gpus = {}
     for name in own.names():
@@ -280,7 +283,7 @@ def _site_fleet(section: Section) -> SiteFleet:
 
 
 def _handover(section: Section | None) -> Handover | None:
-    """`at`: prompt, or a share; `link_gb_per_s`, `latency_s`, `chunked`."""
+    """Reads a hand-over. `at`: prompt, or a share; `link_gb_per_s`, `latency_s`, `chunked`."""
     if section is None:
         return None
     at: float | str = "prompt"

@@ -15,13 +15,13 @@ Ints = NDArray[np.int64]
 
 
 def block_of(arrival_s: Floats, prompt_tokens: Ints, output_tokens: Ints) -> Arrivals:
-    """A block of service 0 and tenant 0."""
+    """Makes a block of service 0 and tenant 0 from columns, one entry a request."""
     zeros = np.zeros(arrival_s.size, np.int64)
     return Arrivals(arrival_s, prompt_tokens, output_tokens, zeros, zeros)
 
 
 def pick(block: Arrivals, rows: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Arrivals:
-    """Some rows of a block; a slice shares memory with it."""
+    """Returns the rows of a block that `rows` picks, one entry a row; a slice shares memory with it."""
     return Arrivals(
         block.arrival_s[rows],
         block.prompt_tokens[rows],
@@ -32,7 +32,7 @@ def pick(block: Arrivals, rows: slice | NDArray[np.bool_] | NDArray[np.intp]) ->
 
 
 def joined(blocks: Sequence[Arrivals]) -> Arrivals:
-    """The rows of all blocks, one after the other."""
+    """Joins the rows of all blocks, one after the other."""
     if len(blocks) == 1:
         return blocks[0]
     return Arrivals(
@@ -45,7 +45,7 @@ def joined(blocks: Sequence[Arrivals]) -> Arrivals:
 
 
 def in_order(block: Arrivals) -> Arrivals:
-    """The rows by time of arrival; those of one instant keep their order."""
+    """Sorts the rows by time of arrival; those of one instant keep their order."""
     return pick(block, np.argsort(block.arrival_s, kind="stable"))
 
 
@@ -54,7 +54,7 @@ def at(block: Arrivals, arrival_s: Floats) -> Arrivals:
 
 
 def recut(stream: Stream, rows: int) -> Stream:
-    """The same requests in blocks of exactly `rows`, but for the last one."""
+    """Yields the same requests in blocks of exactly `rows`, but for the last one."""
     held: list[Arrivals] = []
     count = 0
     for block in stream:
@@ -72,7 +72,8 @@ def recut(stream: Stream, rows: int) -> Stream:
 
 
 def cut(stream: Stream, requests: int | None, duration_s: float | None) -> Stream:
-    """The first `requests` of those that arrive within `duration_s`; reads no more of the stream than that takes."""
+    """Yields the first `requests` of those that arrive within `duration_s`; reads no more of the stream than that
+    takes."""
     left = requests
     for block in stream:
         end = len(block)
@@ -89,7 +90,7 @@ def cut(stream: Stream, requests: int | None, duration_s: float | None) -> Strea
 
 
 def merge(streams: Sequence[Stream]) -> Stream:
-    """All requests of all streams in order of arrival; at one instant, those of an earlier stream come first.
+    """Merges all requests of all streams in order of arrival; at one instant, those of an earlier stream come first.
 
     Holds about a block of each stream.
     """

@@ -28,7 +28,8 @@ class RateCurve:
         return self.step_s * len(self.rates)
 
     def times_s(self, start_s: float, worked_s: Floats) -> Floats:
-        """When, after `start_s` on the curve, its integral (at a mean rate of 1) has grown by each of `worked_s`.
+        """Returns when, after `start_s` on the curve, its integral (at a mean rate of 1) has grown by each of
+        `worked_s`, (n,).
 
         A process of unit rate with points at `worked_s` has the curve's rate at the times returned (time change).
         """
@@ -66,7 +67,7 @@ PRESETS = {
 
 
 def week_curve(shape: WeekShape) -> RateCurve:
-    """The rates of a week from Monday 0:00 local time, in steps of five minutes.
+    """Returns the rates of a week from Monday 0:00 local time, in steps of five minutes.
 
     rate(t) = v + (1 - v) (w(t) (1 + cos(2 pi (hour - peak_hour) / 24)) / 2)^g with v = 1 / peak_to_valley; w is 1, and
     `weekend` in the days that begin with Saturday's and Sunday's nightly valley; g is solved for the mean.

@@ -18,7 +18,7 @@ _FEW_REQUESTS = 1024  # drawn at once for those who take them one by one
 
 
 class Quantity(IntEnum):
-    """What is drawn. Each has a random stream of its own, so that changing one does not change the others."""
+    """The drawn quantities. Each has a random stream of its own, so that changing one does not change the others."""
 
     GAPS = 0
     LENGTHS = 1
@@ -29,7 +29,7 @@ class Quantity(IntEnum):
 
 
 def random_stream(seed: int, stream: int, quantity: Quantity) -> np.random.Generator:
-    """PCG64 from SeedSequence([seed, stream, quantity]), `stream` being the number of the service.
+    """Makes PCG64 from SeedSequence([seed, stream, quantity]), `stream` being the number of the service.
 
     Every user draws the same number of values for each request, in order of the requests. So a request's draws depend
     on its position only, neither on the size of blocks nor on where the stream is cut.
@@ -54,7 +54,7 @@ class Generator:
 
 
 def generate(generator: Generator, seed: int, stream: int = 0, block_requests: int = BLOCK_REQUESTS) -> Stream:
-    """The same requests for the same seed and stream, whatever the size of the blocks."""
+    """Generates the same requests for the same seed and stream, whatever the size of the blocks."""
     lengths = random_stream(seed, stream, Quantity.LENGTHS)
     for arrival_s in _arrivals(generator, random_stream(seed, stream, Quantity.GAPS), block_requests):
         yield block_of(arrival_s, *generator.lengths.draw(lengths, block_requests))
@@ -77,7 +77,7 @@ def _arrivals(generator: Generator, rng: np.random.Generator, count: int) -> Ite
 
 
 def _gaps(cv: float, rng: np.random.Generator, count: int) -> Floats:
-    """Of mean 1."""
+    """Draws gaps of mean 1, (count,)."""
     if cv == 0.0:
         return np.ones(count)
     if cv == 1.0:
@@ -87,7 +87,8 @@ def _gaps(cv: float, rng: np.random.Generator, count: int) -> Floats:
 
 
 def azure_conv_like(seed: int, rate_rps: float, max_prompt: int = PROMPT_QUANTILES[-1]) -> Iterator[TraceRequest]:
-    """Endless traffic like the Azure conversation trace: Poisson arrivals, lengths from its published quantiles.
+    """Generates endless traffic like the Azure conversation trace: Poisson arrivals, lengths from its published
+    quantiles.
 
     Prompt and output are drawn independently (the trace's correlation of the two is not modelled). The same seed gives
     the same requests.

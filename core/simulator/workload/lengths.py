@@ -90,7 +90,10 @@ class Lengths:
     correlation: float = 0.0
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Ints, Ints]:
-        """Whole tokens, at least one. Takes two normal draws a request, however many are asked for at once."""
+        """Draws whole tokens, (count,) each, at least one.
+
+        Takes two normal draws a request, however many are asked for at once.
+        """
         first, second = np.ascontiguousarray(rng.standard_normal((count, 2)).T)
         if self.correlation:
             second = self.correlation * first + math.sqrt(1.0 - self.correlation**2) * second
@@ -108,7 +111,9 @@ def _whole(tokens: Floats) -> Ints:
 
 
 def quantile_table(blocks: Iterable[Arrivals], shares: Sequence[float] = QUANTILE_SHARES) -> Lengths:
-    """Quantile tables of a trace's lengths, to generate requests like it (uncorrelated). Holds a count per length.
+    """Makes quantile tables of a trace's lengths, to generate requests like it (uncorrelated).
+
+    Holds a count per length.
 
     Raises:
         ValueError: There is no request.
@@ -121,7 +126,7 @@ def quantile_table(blocks: Iterable[Arrivals], shares: Sequence[float] = QUANTIL
 
 
 class _Counts:
-    """How often each length occurs: as exact as keeping all of them."""
+    """Counts how often each length occurs: as exact as keeping all of them."""
 
     def __init__(self) -> None:
         self._tokens = np.empty(0, np.int64)

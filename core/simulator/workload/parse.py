@@ -23,7 +23,7 @@ _MOST_DIGITS = 15  # of a number of tokens, or of seconds
 
 @compiled
 def _digits(text: Bytes, begin: int, end: int) -> int:
-    """A whole number without a sign; -1: it is none, or longer than any sensible one."""
+    """Reads a whole number without a sign; -1: it is none, or longer than any sensible one."""
     if begin >= end or end - begin > _MOST_DIGITS:
         return -1
     value = 0
@@ -37,7 +37,7 @@ def _digits(text: Bytes, begin: int, end: int) -> int:
 
 @compiled
 def _fraction_us(text: Bytes, begin: int, end: int) -> int:
-    """Microseconds of the digits after the point; further digits are cut off. -1: not only digits."""
+    """Reads microseconds from the digits after the point; further digits are cut off. -1: not only digits."""
     if begin >= end:
         return -1
     value = 0
@@ -54,7 +54,8 @@ def _fraction_us(text: Bytes, begin: int, end: int) -> int:
 
 @compiled
 def _days(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01 in the Gregorian calendar; years begin in March, so that the leap day is a year's last."""
+    """Returns the days since 1970-01-01 in the Gregorian calendar; years begin in March, so that the leap day is a
+    year's last."""
     if month <= 2:
         year -= 1
         month += 12
@@ -63,7 +64,8 @@ def _days(year: int, month: int, day: int) -> int:
 
 @compiled
 def _date_us(text: Bytes, begin: int, end: int) -> tuple[int, int]:
-    """Microseconds since 1970 and the ZONE of `YYYY-MM-DD HH:MM:SS[.f...][Z|+HH:MM]`; UNKNOWN: not of that form."""
+    """Reads microseconds since 1970 and the ZONE of `YYYY-MM-DD HH:MM:SS[.f...][Z|+HH:MM]`; UNKNOWN: not of
+    that form."""
     if end - begin < 19:
         return 0, UNKNOWN
     if text[begin + 4] != _MINUS or text[begin + 7] != _MINUS:
@@ -110,7 +112,7 @@ def _date_us(text: Bytes, begin: int, end: int) -> tuple[int, int]:
 
 @compiled
 def _seconds_us(text: Bytes, begin: int, end: int) -> tuple[int, int]:
-    """Microseconds of `S[.f...]`, as LOCAL; UNKNOWN: not of that form."""
+    """Reads microseconds from `S[.f...]`, as LOCAL; UNKNOWN: not of that form."""
     point = begin
     while point < end and text[point] != _POINT:
         point += 1

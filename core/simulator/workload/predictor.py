@@ -1,4 +1,4 @@
-"""What policies are told about a request's output length before it runs: the truth, or the truth with an error."""
+"""Predicts a request's output length for policies before it runs: the truth, or the truth with an error."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class LengthPredictor:
     size: float = 0.0
 
     def random_stream(self, seed: int, stream: int = 0) -> np.random.Generator:
-        """What `predict` draws from, for one stream of requests."""
+        """Returns the generator that `predict` draws from, for one stream of requests."""
         return random_stream(seed, stream, Quantity.PREDICTIONS)
 
     def predict(self, output_tokens: Ints, rng: np.random.Generator, bounds: Sequence[int] = ()) -> Ints:
-        """Predictions of a block of requests, at least one token each.
+        """Predicts a block of requests, one entry a request, at least one token each.
 
         Each request takes the same number of draws. So where blocks come in order, and one `rng` goes through all of
         them, a prediction depends on its request's position only, not on the size of the blocks.
@@ -72,13 +72,15 @@ class LengthPredictor:
 
 
 def typical_lengths(bounds: Sequence[int]) -> Ints:
-    """One length of each class: halfway between its bounds; half as much again as its bound for the open last one."""
+    """Returns one length of each class, (classes,): halfway between its bounds; half as much again as its bound for the
+    open last one."""
     edges = [1, *bounds]
     return np.array([(low + high) // 2 for low, high in zip(edges, bounds, strict=False)] + [bounds[-1] * 3 // 2])
 
 
 def read_predictor(section: Section, key: str = "length_predictor") -> LengthPredictor:
-    """`oracle` (the default), or one of `{gaussian: P95}`, `{misclass: RATE}`, `{neighbour: RATE}`, `{sd: TOKENS}`.
+    """Reads `oracle` (the default), or one of `{gaussian: P95}`, `{misclass: RATE}`, `{neighbour: RATE}`, `{sd:
+    TOKENS}`.
 
     Raises:
         ScenarioError: It is none of these, or the number makes no sense.

@@ -1,4 +1,4 @@
-"""From a workload to its requests."""
+"""Makes a workload's requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stream(
     tally: Tally | None = None,
     block_requests: int = BLOCK_REQUESTS,
 ) -> Stream:
-    """The workload's requests in order of arrival, in blocks; they do not depend on the size of the blocks.
+    """Yields the workload's requests in order of arrival, in blocks; they do not depend on the size of the blocks.
 
     Args:
         trace: takes the place of what the workload says.

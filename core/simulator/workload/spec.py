@@ -26,7 +26,7 @@ _MOST_SIGMA = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Where requests come from: a trace, or else a generator; and what is done with them, in this order.
+    """The source of requests: a trace, or else a generator; and what is done with them, in this order.
 
     Time runs `time_scale` times as fast; there are `rate_scale` times as many in the same span; the first `requests` of
     those within `duration_s` are taken; each is given a tenant by its share.
@@ -112,7 +112,7 @@ def _curve(section: Section) -> RateCurve | None:
 
 
 def _week(section: Section) -> tuple[RateCurve, float]:
-    """The curve, and where on it the scenario starts."""
+    """Reads the curve, and where on it the scenario starts."""
     if section.is_mapping("preset"):
         own = section.section("preset")
         shape = WeekShape(
@@ -134,7 +134,7 @@ def _week(section: Section) -> tuple[RateCurve, float]:
 
 
 def _lengths(section: Section, default: str) -> Lengths:
-    """`lengths`: a name, or prompt and output each with a distribution of its own, and their correlation."""
+    """Reads `lengths`: a name, or prompt and output each with a distribution of its own, and their correlation."""
     plain = [section.maybe_integer(key, 1, _MOST_TOKENS) for key in ("prompt_tokens", "output_tokens")]
     named = not section.is_mapping("lengths")
     kind = section.choice("lengths", LENGTHS, default) if named else ""
@@ -162,7 +162,7 @@ def _first_given(keys: tuple[str, ...], values: list[int | None]) -> str | None:
 
 
 def _distribution(section: Section, key: str) -> Distribution:
-    """A number, or `{exponential: MEAN}`, `{lognormal: {mean, sigma}}`, `{quantiles: {shares, tokens}}`."""
+    """Reads a number, or `{exponential: MEAN}`, `{lognormal: {mean, sigma}}`, `{quantiles: {shares, tokens}}`."""
     if not section.is_mapping(key):
         if section.maybe_integer(key, 1, _MOST_TOKENS) is None:
             raise section.error(key, f"missing; give a number of tokens, or one of {', '.join(_READERS)}")

@@ -34,14 +34,17 @@ class TraceError(ValueError):
 
 @dataclass(slots=True)
 class Tally:
-    """What became of a trace's rows, filled as they are read. `failed`: rows left out, see `Format.drops_failed`."""
+    """Counts what became of a trace's rows, filled as they are read.
+
+    `failed`: rows left out, see `Format.drops_failed`.
+    """
 
     failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A known layout of columns, told by their names; their order does not matter, and there may be more.
+    """A known layout of columns, recognised by their names; their order does not matter, and there may be more.
 
     `drops_failed`: rows without output tokens are requests that failed when they were recorded. They are left out.
     """
@@ -80,7 +83,9 @@ FORMATS = (AZURE, BURSTGPT)
 
 
 def read_trace(path: str | Path, tally: Tally | None = None, chunk_bytes: int = CHUNK_BYTES) -> Stream:
-    """The requests of a trace in blocks; arrival_s counts from the first one. A few chunks of the file are in memory.
+    """Reads the requests of a trace in blocks; arrival_s counts from the first one.
+
+    A few chunks of the file are in memory.
 
     Times are kept to the microsecond, further digits are cut off.
 
@@ -159,7 +164,7 @@ class _Lines:
         return int(self._state[parse.FAILED])
 
     def parse(self, text: bytes) -> tuple[Ints, Ints, Ints]:
-        """Times in microseconds, prompt and output tokens of some whole lines."""
+        """Parses whole lines into times in microseconds, prompt and output tokens, one entry a row each."""
         room = text.count(b"\n")
         at_us, prompt, output = (np.empty(room, np.int64) for _ in range(3))
         state, form = self._state, self._format
@@ -174,7 +179,8 @@ class _Lines:
         return at_us[:rows], prompt[:rows], output[:rows]
 
     def _unusual(self, text: bytes) -> tuple[int, int, int] | None:
-        """The line where the compiled reader stopped: its row (None: it failed when recorded), or what is wrong."""
+        """Reads the line where the compiled reader stopped: its row (None: it failed when recorded), or what
+        is wrong."""
         state, form = self._state, self._format
         begin = int(state[parse.POSITION])
         end = text.index(b"\n", begin)
@@ -254,7 +260,7 @@ class TraceRequest:
 
 
 def rows(stream: Stream) -> Iterator[TraceRequest]:
-    """A stream's requests one by one, for those who send them."""
+    """Yields a stream's requests one by one, for those who send them."""
     for block in stream:
         columns = block.arrival_s.tolist(), block.prompt_tokens.tolist(), block.output_tokens.tolist()
         for at_s, prompt, output in zip(*columns, strict=True):

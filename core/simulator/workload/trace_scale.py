@@ -13,12 +13,12 @@ from core.simulator.workload.generate import Quantity, random_stream
 
 
 def scale_time(stream: Stream, factor: float) -> Stream:
-    """Time runs `factor` times as fast: the same requests in a shorter span."""
+    """Lets time run `factor` times as fast: the same requests in a shorter span."""
     return (at(block, block.arrival_s / factor) for block in stream)
 
 
 def scale_rate(stream: Stream, factor: float, jitter_s: float, seed: int, number: int = 0) -> Stream:
-    """`factor` times as many requests in the same span.
+    """Yields `factor` times as many requests in the same span.
 
     Below 1 each request is kept with this probability. Above 1 each stays where it is and gets factor - 1 copies on
     average (the fraction by chance), each moved by a uniform draw within +-jitter_s and reflected at both ends of the
@@ -58,13 +58,13 @@ def _superposed(
 
 
 def _reflected(arrival_s: Floats, last_s: float) -> Floats:
-    """Within the span; what a span shorter than the jitter still leaves outside goes to its ends."""
+    """Folds arrivals into the span, (n,); what a span shorter than the jitter still leaves outside goes to its ends."""
     result: Floats = np.clip(np.where(arrival_s > last_s, 2.0 * last_s - arrival_s, arrival_s), 0.0, last_s)
     return result
 
 
 def tagged(stream: Stream, service: int) -> Stream:
-    """Requests of one service."""
+    """Marks requests as one service's."""
     return (replace(block, service=np.full(len(block), service, np.int64)) for block in stream)
 
 

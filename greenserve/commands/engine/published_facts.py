@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from core.engine.facts import Evaluation, Kind, Summary
+from core.engine.facts import Comparison, Evaluation, Summary
 
 
 def as_json(evaluations: Sequence[Evaluation], summaries: Sequence[Summary]) -> str:
@@ -77,9 +77,9 @@ def _fact_cells(one: Evaluation) -> tuple[str, ...]:
     unit = "" if fact.unit == "config" else f" {fact.unit}"
     found = one.prediction if isinstance(one.prediction, str) else f"{one.prediction:.4g}"
     error = f"{one.error:+.1%}" if one.error is not None else ""
-    if one.kind is Kind.BOUND:
+    if one.kind is Comparison.BOUND:
         error = one.note
-    elif one.kind is Kind.CHOICE:
+    elif one.kind is Comparison.CHOICE:
         error = f"regret {one.error:.1%}"
     quantity = fact.quantity.partition(" (row scale")[0].partition(" (rel_error")[0]
     return fact.source, quantity, fact.condition, f"{fact.value}{unit}", str(found), error, fact.used

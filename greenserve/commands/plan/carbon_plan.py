@@ -80,12 +80,12 @@ def plan(problems: tuple[Path, ...], gap: float, patience_s: float, time_limit_s
 
 def answer_of(problem: FleetProblem, found: FleetPlan) -> dict[str, Any]:
     """The plan as JSON; `optimal` is a proven one, whatever gap would have been good enough."""
-    from core.algorithms.fleet.fleet_milp import Status
+    from core.algorithms.fleet.fleet_milp import SolverStatus
     from core.algorithms.fleet.fleet_problem import Objective
     from core.units import j_to_wh
 
     status = "feasible"
-    if found.status is Status.INFEASIBLE:
+    if found.status is SolverStatus.INFEASIBLE:
         status = "infeasible"
     elif found.gap is not None and found.gap <= PROVEN:
         status = "optimal"

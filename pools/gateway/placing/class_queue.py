@@ -7,7 +7,7 @@ import math
 import time
 from dataclasses import dataclass, field
 
-from core.algorithms.queue.waiting_line import Waiting, WaitingLine
+from core.algorithms.queue.fair_queue import FairQueue, Waiting
 
 from ..errors import squashed
 from ..requests.call import Call
@@ -39,7 +39,7 @@ class Waiter:
 class ClassQueue:
     """The queue of one class of a service, and how fast it moves."""
 
-    waiters: WaitingLine[Waiter]
+    waiters: FairQueue[Waiter]
     weights: dict[str, float] | None  # of tenants, as the queue has them
     gap_s: float | None = None  # mean time between departures
     left_at_s: float = field(default_factory=time.monotonic)

@@ -11,8 +11,8 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from core.algorithms.queue.fair_queue import FairQueue, Waiting, due_s, priority
 from core.algorithms.queue.queueing import Order, OrderConfig
-from core.algorithms.queue.waiting_line import Waiting, WaitingLine, due_s, priority
 from core.controllers.request.routing import RouteRequest
 
 from ..classify.classifier import Classifier
@@ -243,10 +243,10 @@ class Dispatcher:
         config, weights = order_config(service), service.policy.tenant_weights
         queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[key] = ClassQueue(WaitingLine(config, weights), weights)
+            queue = self._queues[key] = ClassQueue(FairQueue(config, weights), weights)
         elif (queue.waiters.config, queue.weights) != (config, weights):
             # The policy has changed: those that wait keep waiting, in the new order.
-            fresh = WaitingLine[Waiter](config, weights)
+            fresh = FairQueue[Waiter](config, weights)
             for waiter in sorted(queue.waiters.items(), key=lambda w: w.row.arrival_s):
                 waiter.row = self.row_of(service, waiter.call, config)
                 fresh.push(waiter, waiter.row)

@@ -97,7 +97,7 @@ class Router:
         own = {c.uid: c for c in candidates if c.class_rank == rank}
         weights = {uid: _FULL_BATCH / c.table.decode(_FULL_BATCH)[0] if c.table else 1.0 for uid, c in own.items()}
         uid = self._turns.setdefault(f"{service.name}/{rank}", Turns()).next(weights)
-        found = routing.judge([own[uid]], request)
+        found = routing.estimate([own[uid]], request)
         if not found:
             return Choice(uid, None, None, None, None, None, False, "its turn; the engine model does not know it")
         return routing.chosen(found[0], "its turn" if found[0].meets_slo else "its turn; it cannot keep the limits")
@@ -111,7 +111,7 @@ class Router:
         shares, all stay.
         """
         planned = [c for c in own if service.shares.get(c.pool_id)]
-        able = {v.candidate.pool_id for v in routing.judge(planned, request) if v.meets_slo}
+        able = {v.candidate.pool_id for v in routing.estimate(planned, request) if v.meets_slo}
         if not able:
             return own
         weights = {str(pool): service.shares[pool] or 0.0 for pool in able}

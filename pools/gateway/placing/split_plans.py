@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.algorithms.split.split_point import Backlog, SplitConfig, SplitMode, finish_s, pass_costs, split_request
+from core.algorithms.split.split_point import Backlog, SplitConfig, SplitPolicy, finish_s, pass_costs, split_request
 from core.engine.engine_model import engine_model
 
 from ..fleet.instance import Instance
@@ -12,7 +12,7 @@ from ..requests.call import Call
 from .slot import slots_at
 
 TOKEN_BUDGET = 2048  # of an engine's iteration
-_MODES = {"any": SplitMode.DYNAMIC, "prompt": SplitMode.DISAGGREGATED}
+_POLICIES = {"any": SplitPolicy.DYNAMIC, "prompt": SplitPolicy.DISAGGREGATED}
 
 
 def backlog(instance: Instance) -> Backlog:
@@ -38,7 +38,7 @@ def best_cut(
     ours, theirs = ({i.uid: (i, backlog(i)) for i in group} for group in (first, second))
     here, one = min(ours.values(), key=lambda pair: (finish_s(pair[1]), pair[0].uid))
     there, two = min(theirs.values(), key=lambda pair: (finish_s(pair[1]), pair[0].uid))
-    config = SplitConfig(_MODES[split])
+    config = SplitConfig(_POLICIES[split])
     found = split_request(call.prompt_tokens or 1, call.predicted_tokens or 1, one, two, config, call.max_tokens)
     return None if found.whole else (here, there, found.tokens, found.total)
 

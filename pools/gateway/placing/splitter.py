@@ -75,7 +75,7 @@ class Splitter:
         reason = f"split at token {found[2]} of {found[3]}"
         slots = []
         for instance in found[:2]:
-            estimate = routing.judge([instance.candidate()], request)[0]
+            estimate = routing.estimate([instance.candidate()], request)[0]
             slots.append(self._dispatcher.take(call, (instance, routing.chosen(estimate, reason))))
         return SplitPlan(slots[0], slots[1], found[2], found[3])
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from core.algorithms.fleet.site_mix import Kind, Mix, Offer, Part, in_time, worth_per_watt
+from core.algorithms.fleet.site_mix import Mix, Offer, Part, SiteMode, in_time, worth_per_watt
 from core.controllers.fleet import right_size
 from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import PoolDecision, pool_name
@@ -86,7 +86,7 @@ def _recalled(known: Mapping[str, Any]) -> RightSizeState | None:
     return found if isinstance(found, RightSizeState) else None
 
 
-def _as_it_is(state: RightSizeState | None, asked: Mapping[Kind, int]) -> RightSizeState | None:
+def _as_it_is(state: RightSizeState | None, asked: Mapping[SiteMode, int]) -> RightSizeState | None:
     """Returns the state with the workers that the pools are to have now, be it by another policy, a person or a smaller
     budget.
     """
@@ -126,17 +126,17 @@ class _Fleet:
             found[site.name] = worth_per_watt(site.pue, sum(known) / len(known))
         return found
 
-    def _stands(self) -> dict[str, Counter[Kind]]:
+    def _stands(self) -> dict[str, Counter[SiteMode]]:
         """Counts the instances of each class that draw power, those that drain among them."""
         rows = Instance.objects.filter(pool__service=self._turn.service, node__isnull=False)
         live = rows.exclude(state=Instance.State.STOPPED)
-        found: dict[str, Counter[Kind]] = {}
+        found: dict[str, Counter[SiteMode]] = {}
         keys = ("pool__request_class__name", "pool__site__name", "gpu_type", "tp")
         for name, site, gpu_type, tp in live.values_list(*keys):
             found.setdefault(name, Counter())[site, Mode(gpu_type, tp)] += 1
         return found
 
-    def asked(self, name: str) -> dict[Kind, int]:
+    def asked(self, name: str) -> dict[SiteMode, int]:
         """Returns the workers that the pools of a class are to have at present."""
         own = [pool for pool in self._pools if pool.request_class.name == name]
         return {(p.site.name, mode): n for p in own for mode, n in workers_from_json(p.workers).items() if n}

@@ -52,7 +52,7 @@ def test_two_checkouts_share_a_folder_when_their_sources_are_equal(home: Path) -
     assert located(one) != located(two)
 
 
-def test_numba_keeps_it_elsewhere_when_told_to_or_when_home_cannot_be_written(
+def test_numba_keeps_it_elsewhere_when_configured_so_or_when_home_cannot_be_written(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = source(home / "checkout" / "kernel.py", "x = 1\n")

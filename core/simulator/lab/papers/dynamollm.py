@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from core.simulator.lab.experiment import CONVERSATION, Experiment, Results, Row, Run, change, saving
-from core.simulator.lab.papers.dynamollm_week import TUESDAY, Reckoned, reckon
+from core.simulator.lab.papers.dynamollm_week import TUESDAY, Estimate, estimate
 
 # Pools by class do not fit twelve nodes at 17 times the rate: their queues grow, and it is the figures that say so.
 _CROWDED = "overload=allow"
@@ -82,9 +82,9 @@ def _both_rates(name: str) -> tuple[Run, Run]:
     return Run(name, name, crowded), Run(_eighth(name), name, (_EIGHT, *crowded))
 
 
-def _week(pick: Callable[[Reckoned], float], preset: str = "conversation") -> Callable[[Results], float]:
-    """In per cent. It needs no run."""
-    return lambda _: 100.0 * pick(reckon(preset, 40))
+def _week(pick: Callable[[Estimate], float], preset: str = "conversation") -> Callable[[Results], float]:
+    """Makes a figure in per cent. It needs no run."""
+    return lambda _: 100.0 * pick(estimate(preset, 40))
 
 
 DYNAMOLLM = Experiment(
@@ -95,7 +95,7 @@ DYNAMOLLM = Experiment(
     stands_in=(
         "The hour at 17 times its rate, the most that twelve TP8 instances hold within table IV in one pool, and at 8 "
         "times, what nine pools hold; shape kept. The paper scales nothing. GPUs are the engine model's. Day and weeks "
-        "are reckoned in steps from profiles, as the paper does, on curves with its ratios of peak, mean and valley "
+        "are computed in steps from profiles, as the paper does, on curves with its ratios of peak, mean and valley "
         "and the lengths of the public hours. Fig. 9, 10 and 13 give no numbers in the text."
     ),
     runs=(
@@ -114,10 +114,10 @@ DYNAMOLLM = Experiment(
             for label, given, quantile in (("its P50 power", -43.0, "p50"), ("its P99 power", -9.0, "p99"))
         ),
         _percent(
-            "the day's saving, 11 servers, reckoned in steps",
+            "the day's saving, 11 servers, computed in steps",
             "fig. 15",
             42.0,
-            lambda _: 100.0 * reckon("conversation", 11, TUESDAY).energy_saved,
+            lambda _: 100.0 * estimate("conversation", 11, TUESDAY).energy_saved,
         ),
         _percent("the Conversation week's, 40 servers", "fig. 14", 47.0, _week(lambda own: own.energy_saved)),
         _percent("the Coding week's", "fig. 14", 56.0, _week(lambda own: own.energy_saved, "coding")),

@@ -1,4 +1,4 @@
-"""DynamoLLM's day and weeks, reckoned as the paper reckons them (V-E): in steps of time, from profiles, no request.
+"""DynamoLLM's day and weeks, computed as the paper computes them (V-E): in steps of time, from profiles, no request.
 
 Each half hour the servers that the nine pools need for its peak (`hand_down`), each five minutes the TP degrees, counts
 and clocks that draw least within them (eq. 1, as `core.controllers.fleet.right_size` solves it). Forecasts are right
@@ -21,7 +21,7 @@ from core.engine.load_profile import LoadProfile, clocks, modelled
 from core.observations.mode_profile import Lengths, mode_profile
 from core.policy.dynamo_classes import RequestClass, request_classes, strictest
 from core.policy.request_classes import ClassGrid
-from core.simulator import shipped
+from core.simulator import shipped_scenarios
 from core.simulator.kernel.outcome import Floats
 from core.simulator.scenario.scenario import read_scenario
 from core.simulator.workload.curves import PRESETS, WEEK_STEP_S, week_curve
@@ -41,7 +41,7 @@ _BISECTIONS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Reckoned:
+class Estimate:
     """Energy and operational carbon of both, and the servers that each has. `short_steps`: too few for the limits."""
 
     baseline_wh: float
@@ -74,8 +74,9 @@ class _Class:
 
 
 @cache
-def reckon(preset: str, servers: int, steps: tuple[int, int] | None = None) -> Reckoned:
-    """A week of `preset`'s shape (some `steps` of it) on `servers`, at the rate whose peak the nine pools just hold."""
+def estimate(preset: str, servers: int, steps: tuple[int, int] | None = None) -> Estimate:
+    """Simulates a week of `preset`'s shape (some `steps` of it) on `servers`, at the rate whose peak the nine pools
+    just hold."""
     classes = _classes(preset)
     shape = np.array(week_curve(PRESETS[preset]).rates)
     rates = _most_rps(classes, servers) * (shape if steps is None else shape[slice(*steps)])
@@ -91,7 +92,7 @@ def reckon(preset: str, servers: int, steps: tuple[int, int] | None = None) -> R
             watts, failed = _pools_w(classes, sizing, rps)
             own_w[n] += watts
             short += failed
-    return Reckoned(
+    return Estimate(
         baseline_wh=float(baseline_w.sum() * hours),
         energy_wh=float(own_w.sum() * hours),
         baseline_g=float(baseline_w @ intensity * hours / 1e3),
@@ -104,7 +105,7 @@ def reckon(preset: str, servers: int, steps: tuple[int, int] | None = None) -> R
 
 @cache
 def _classes(preset: str) -> tuple[_Class, ...]:
-    """Those of table IV that occur among a service's requests."""
+    """Returns the classes of table IV that occur among a service's requests."""
     prompts, outputs = LENGTHS[preset].draw(np.random.default_rng(1), _DRAWS)
     known = request_classes()
     grid = ClassGrid(known)
@@ -184,7 +185,7 @@ def _profile(tp: int, lengths: Lengths) -> LoadProfile | None:
 
 
 def _rounded(rps: float) -> float:
-    """To 1 %, so that a week's loads are few."""
+    """Rounds a rate to 1 %, so that a week's loads are few."""
     return float(math.exp(round(100.0 * math.log(rps)) / 100.0))
 
 
@@ -203,5 +204,5 @@ def _single_w(classes: Sequence[_Class], servers: int, rps: float) -> float:
 
 def _intensity(steps: int) -> Floats:
     """g/kWh of the demo's solar day, over and over: the paper's week of CAISO is not in its text."""
-    site = read_scenario(shipped.folder() / "freesh-three-sites.yaml").sites["location-1"]
+    site = read_scenario(shipped_scenarios.folder() / "freesh-three-sites.yaml").sites["location-1"]
     return np.array([site.intensity_g_per_kwh(step * WEEK_STEP_S % 86400.0) or 0.0 for step in range(steps)])

@@ -60,13 +60,13 @@ def _sweep() -> tuple[Run, ...]:
 
 
 def _of(results: Results, policy: str, shape: str) -> list[list[tuple[float, Figures]]]:
-    """By rate, for each size of chunks that was tried."""
+    """Returns figures by rate, for each size of chunks that was tried."""
     chunks = _CHUNKS.get(policy, (_WHOLE,))
     return [[(rate, results[_label(policy, shape, rate, chunk)]) for rate in _rates(shape)] for chunk in chunks]
 
 
 def _capacity(results: Results, policy: str, shape: str) -> float | None:
-    """The largest rate tried that is sustained, up to which 99 % of gaps are within the limit."""
+    """Returns the largest rate tried that is sustained, up to which 99 % of gaps are within the limit."""
     held = []
     for sweep in _of(results, policy, shape):
         alone_s = sweep[0][1]["ttft_s"]["p50"]
@@ -87,7 +87,7 @@ def _ratios(
     pick: Callable[[list[float]], float],
     shapes: Iterable[str] = SHAPES,
 ) -> Callable[[Results], float | None]:
-    """DynaServe's over another's, picked from those of all shapes in which the other has one."""
+    """Makes a figure: DynaServe's over another's, picked from those of all shapes in which the other has one."""
 
     def found(results: Results) -> float | None:
         pairs = [(measure(results, "dynaserve", shape), measure(results, against, shape)) for shape in shapes]
@@ -162,7 +162,8 @@ _CHUNK_TOKENS = 128
 
 @cache
 def _transfer_removed() -> float:
-    """Per cent of the exposed transfer that chunks take away, of the long shape cut in half over 25 GB/s (6.6).
+    """Returns the per cent of the exposed transfer that chunks take away, of the long shape cut in half over 25 GB/s
+    (6.6).
 
     The first half is prefilled alone and generates beside 63 others.
     """
@@ -180,7 +181,8 @@ def _transfer_removed() -> float:
 
 @cache
 def _balanced() -> float:
-    """Part of 1,024 tokens of answer that the GPU with the prompt generates when both are busy as long (fig. 5).
+    """Returns the part of 1,024 tokens of answer that the GPU with the prompt generates when both are busy as long
+    (fig. 5).
 
     The prompt takes 1,024 tokens, and batches are as large as the KV cache holds.
     """
@@ -192,7 +194,7 @@ def _balanced() -> float:
     return 0.5 - first_s / (2.0 * tokens * float(decode.t_s[0]) / batch)
 
 
-_BATCH = "the text has it around 0.3, of batches that are not told: with 64 sequences it is 0.39, with 256 0.33."
+_BATCH = "the text has it around 0.3, of batches that are not given: with 64 sequences it is 0.39, with 256 0.33."
 _PICKS: tuple[Callable[[list[float]], float], ...] = (_mean, min, max)
 _LONG, _LONG_RPS = "219, 1467", 5.0
 _MIXED, _MIXED_RPS = "2048, 512", 5.0

@@ -19,7 +19,7 @@ _TABLE_5 = {  # at 25/s: TTFT in s of each order; Jain's index of the first and 
     "LL": ((29.1, 17.7, 17.8, 7.8), (0.6, 1.0), 20.0),
 }
 _UNKNOWN = (
-    "lengths are not told; with a third less spread of answers FCFS's index is 0.8 and LLF saves 30 % of SS's TTFT in "
+    "lengths are not given; with a third less spread of answers FCFS's index is 0.8 and LLF saves 30 % of SS's TTFT in "
     "place of 41. With long prompts LLF saves less than published, since what gives way loses its cache here and is "
     "prefilled again: with that spread 81 % of LL are late under LLF at this tick, 19 % at 1 s and 3 % at 2 s; "
     "published none."

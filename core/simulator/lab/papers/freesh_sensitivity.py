@@ -1,4 +1,4 @@
-"""FREESH's sensitivity (arXiv 2511.00807, 4.4, A.2): load, classifier, and a carbon intensity below nought."""
+"""FREESH's sensitivity (arXiv 2511.00807, 4.4, A.2): load, classifier, and a carbon intensity below zero."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _FOLLOWS = (
 _BAND = "5 % is the width of the published band; ours stays within it."
 _TAIL = (
     "that is the mean; the P99 moves by 33 % with 40 % wrong. The published one is the top of a band, of which neither "
-    "the measure nor the accuracies are told."
+    "the measure nor the accuracies are given."
 )
 _SIGN = (
-    "the sign goes with what runs at location 2 in the fifth slot, where carbon is below nought: 74 % less at this "
-    "load, 96 % at three times, when more has to. What the paper's five minutes carry is not told."
+    "the sign goes with what runs at location 2 in the fifth slot, where carbon is below zero: 74 % less at this "
+    "load, 96 % at three times, when more has to. What the paper's five minutes carry is not given."
 )
 
 
 def _largest(name: str, quantile: str | None = None) -> Callable[[Results], float | None]:
-    """Of the changes in per cent against right classes, over all shares of wrong ones."""
+    """Makes a figure: the largest change, in per cent, against right classes, over all shares of wrong ones."""
     changes = [change(f"{words} wrong", "freesh", name, quantile) for words in _WRONG.values()]
 
     def found(results: Results) -> float | None:
@@ -55,7 +55,7 @@ def _largest(name: str, quantile: str | None = None) -> Callable[[Results], floa
 
 FREESH_SENSITIVITY = Experiment(
     name="freesh-sensitivity",
-    title="FREESH, fig. 8 and table 3: load, wrong classes, and a carbon intensity below nought",
+    title="FREESH, fig. 8 and table 3: load, wrong classes, and a carbon intensity below zero",
     scenario="freesh-three-sites",
     stands_in=f"{STANDS_IN} Table 3's slots of five minutes are hours here.",
     runs=(

@@ -14,7 +14,8 @@ _TWICE = tuple(f"services.{name}.workload.rate_scale=2" for name in _SERVICES)
 
 
 def _slo_scale(scale: float) -> tuple[str, ...]:
-    """Objectives of that many times what a request takes alone: 14.4 s, the assistant's 15; the scenario has 5."""
+    """Returns objectives of that many times what a request takes alone: 14.4 s, the assistant's 15; the
+    scenario has 5."""
     alone_s = {name: 15.0 if name == "assistant" else 14.4 for name in _SERVICES}
     return tuple(f"services.{name}.slo.e2e_s={scale * seconds:g}" for name, seconds in alone_s.items())
 
@@ -154,7 +155,7 @@ _SJF = "alpaserve_sched {aging_tokens_per_s: 1}"
 _ORDERS = {
     "FCFS": ("alpaserve", ()),
     "SJF": (_SJF, ()),
-    "SJF that is told lengths": (_SJF, ("length_predictor=oracle",)),
+    "SJF that knows the lengths": (_SJF, ("length_predictor=oracle",)),
     "SJF with more aging": ("alpaserve_sched {aging_tokens_per_s: 20}", ()),
     "SJF with wrong classes drawn evenly": (_SJF, ("length_predictor={misclass: 0.57}",)),
 }
@@ -164,9 +165,9 @@ _QUEUES = {
 }
 _PUBLISHED = (  # mean completion time against FCFS's in %, and throughput as a multiple of it
     ("many", "SJF", -41.3, 2.5),
-    ("many", "SJF that is told lengths", -49.8, 3.6),
+    ("many", "SJF that knows the lengths", -49.8, 3.6),
     ("bursts", "SJF", -38.6, 2.2),
-    ("bursts", "SJF that is told lengths", -43.8, 3.6),
+    ("bursts", "SJF that knows the lengths", -43.8, 3.6),
 )
 
 

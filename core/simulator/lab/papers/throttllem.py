@@ -37,7 +37,7 @@ _NO_NOISE = (
 
 
 def _tokens_per_j(run: str) -> Callable[[Results], float | None]:
-    """Tokens of requests that kept their objectives, which nearly all did."""
+    """Makes a figure: tokens a joule of requests that kept their objectives, which nearly all did."""
 
     def found(results: Results) -> float | None:
         own = results[run]
@@ -47,13 +47,14 @@ def _tokens_per_j(run: str) -> Callable[[Results], float | None]:
 
 
 def _speed_error(train_share: float) -> Callable[[Results], float]:
-    """In per cent. It needs no run."""
+    """Makes a figure: the model's mean error in per cent. It needs no run."""
     return lambda _: 100.0 * _speed_model(train_share).mape
 
 
 @cache
 def _speed_model(train_share: float) -> IpsScores:
-    """Of trees that learned iterations a second from so many of the points (table III), one model for TP 1, 2 and 4."""
+    """Scores trees that learned iterations a second from so many of the points (table III), one model for TP 1, 2 and
+    4."""
     engine = EngineIps("Llama2-13B", "A100-40GB", "trtllm", block_tokens=128)
     batches = [2**n for n in range(9)]
     samples = engine.samples((1, 2, 4), batches, np.arange(210.0, 1411.0, 60.0).tolist(), kv_levels=12)
@@ -146,17 +147,17 @@ def _mean_saving(results: Results) -> float:
 
 
 def _more_tokens_per_j(results: Results) -> float:
-    """In per cent: the same tokens from less energy."""
+    """Returns in per cent how many more tokens come from a joule: the same tokens take less energy."""
     return 100.0 * float(results["triton, TP2"]["energy_wh"] / results["throttling, TP2"]["energy_wh"] - 1.0)
 
 
 def _clocks_mhz(results: Results) -> list[float]:
-    """Mean clocks, of each engine with each error of predictions."""
+    """Returns the mean clocks in MHz of each engine with each error of predictions."""
     return [own["clock_mhz"] for name, own in results.items() if name.startswith("throttling")]
 
 
 def _slack_s(results: Results) -> float:
-    """How far P99 of E2E is below its limit, in the mean of the engines that keep it under Triton."""
+    """Returns by how many seconds P99 of E2E is below its limit, on the mean of engines that keep it under Triton."""
     slacks = [_ENGINES[tp][1] - results[f"throttling, 30 %, TP{tp}"]["e2e_s"]["p99"] for tp in (2, 4)]
     return float(sum(slacks) / len(slacks))
 

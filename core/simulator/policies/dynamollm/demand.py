@@ -1,4 +1,4 @@
-"""What DynamoLLM knows of its load: forecasts by class, what pools hand on, and profiles at the lengths now seen."""
+"""DynamoLLM's knowledge of its load: forecasts by class, what pools hand on, and profiles at the lengths now seen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from core.policy.request_classes import classify
 from core.predictors.load_template import DAY_S, Forecast, LoadHistory, TemplateConfig, forecast, observe
 from core.simulator.kernel.commands import STRETCH_S, FleetView
 from core.simulator.policies.dynamollm.config import DynamollmConfig
-from core.simulator.policies.observe import cells_of, recent
+from core.simulator.policies.view_observations import cells_of, recent
 from core.simulator.policies.world import World
 from core.types import Limits, Mode, PoolKey
 
@@ -31,20 +31,21 @@ _PRESENT = 0.01  # a class is present in a pool that takes this part of it
 
 @lru_cache(maxsize=4096)
 def load_profile(model: str, engine: str, mode: Mode, lengths: Lengths) -> LoadProfile | None:
-    """Of one instance, up to the load at which its KV cache has room for 99 of 100 moments at each clock."""
+    """Returns the profile of one instance, up to the load that its KV cache has room for in 99 of 100 moments at each
+    clock."""
     worker = engine_model(model, mode.gpu, mode.tp, engine)
     return servable(worker, lengths.prompt_tokens, lengths.output_tokens)
 
 
 @lru_cache(maxsize=4096)
 def max_load(model: str, engine: str, mode: Mode, lengths: Lengths, limits: Limits) -> float:
-    """ML of DynamoLLM IV-B in prompt tokens a second."""
+    """Returns ML of DynamoLLM IV-B in prompt tokens a second."""
     worker = engine_model(model, mode.gpu, mode.tp, engine)
     prompt, output = lengths.prompt_tokens, lengths.output_tokens
     return node_max_load(worker, prompt, output, worker.gpu_params.f_max, limits, SPARE_DEVIATIONS)
 
 
-class Demand:
+class ClassDemands:
     """Classes in the scenario's order, smallest first, a pool each. Loads are in prompt tokens a second.
 
     Raises:
@@ -72,7 +73,7 @@ class Demand:
         self.lengths = tuple(Lengths(*info.typical_tokens) for info in self.classes)
         self.shares = [0.0] * len(self.classes)  # what each pool hands on to the next larger one
         self._history = LoadHistory()
-        self._told = 0  # stretches that the history knows
+        self._recorded = 0  # stretches that the history knows
         self._declared = tuple(self._declared_load(n) for n in range(len(self.classes)))
 
     # -- what came and what will come ------------------------------------------------------------------
@@ -81,14 +82,14 @@ class Demand:
         """Takes in what came since the last look."""
         now = int(view.now_s / STRETCH_S + 1e-9)
         for n, cells in enumerate(self.cells):
-            came = view.arrived[list(cells), self._told : now, 1].sum(axis=0)
-            start_s = self._told * STRETCH_S
+            came = view.arrived[list(cells), self._recorded : now, 1].sum(axis=0)
+            start_s = self._recorded * STRETCH_S
             self._history = observe(self._history, self.classes[n].name, start_s, came.tolist(), TEMPLATE)
-        self._told = now
+        self._recorded = now
         self.lengths = tuple(self._lengths(n, view) for n in range(len(self.classes)))
 
     def forecast(self, n: int, now_s: float, steps: int) -> Forecast:
-        """Peaks of the coming steps; until a whole window was seen, no less than what is declared."""
+        """Forecasts the peaks of the coming steps; until a whole window was seen, no less than what is declared."""
         found = forecast(self._history, self.classes[n].name, now_s, steps, TEMPLATE)
         declared = self._declared[n]
         if declared is None or now_s >= TEMPLATE.recent_steps * TEMPLATE.step_s:
@@ -103,25 +104,25 @@ class Demand:
         return tuple(found)
 
     def node_load(self, n: int) -> float:
-        """What a node at its best carries of a class; within no limits where those cannot be kept at all."""
+        """Returns what a node at its best carries of a class; within no limits where those cannot be kept at all."""
         mode, lengths = self.best, self.lengths[n].rounded
         of = (self.service.model, self.service.engine, mode, lengths)
         return max_load(*of, self.planned(self.limits[n])) or max_load(*of, Limits())
 
     def ttft_s(self, prompt_tokens: int, predicted_tokens: int) -> float:
-        """A request's own limit, whatever pool it is in; without one it is never late."""
+        """Returns a request's own limit, whatever pool it is in; without one it is never late."""
         limit_s = self._limits_of[classify(self._bounds, prompt_tokens, predicted_tokens)].ttft_s
         return math.inf if limit_s is None else limit_s
 
     def planned(self, limits: Limits) -> Limits:
-        """Limits for mean latencies of a steady state, so that those that wait as well keep the real ones."""
+        """Returns limits for mean latencies of a steady state, so that those that wait as well keep the real ones."""
         ttft_s = None if limits.ttft_s is None else limits.ttft_s * self.config.wait_share * self.config.margin
         return Limits(ttft_s, None if limits.tpot_s is None else limits.tpot_s * self.config.margin)
 
     # -- pools, with what is handed on -----------------------------------------------------------------
 
     def flow(self, pool: int) -> list[float]:
-        """The part of each class that ends in a pool, when each pool hands its share on to the next."""
+        """Returns the part of each class that ends in a pool, when each pool hands its share on to the next."""
         found = [0.0] * len(self.classes)
         passing = 1.0
         for n in range(pool, -1, -1):
@@ -130,7 +131,7 @@ class Demand:
         return found
 
     def pool_rps(self, pool: int, now_s: float) -> float:
-        """Requests a second that are expected in a pool at the peak of the coming step."""
+        """Returns the requests a second that are expected in a pool at the peak of the coming step."""
         total = 0.0
         for n, part in enumerate(self.flow(pool)):
             rate = self.forecast(n, now_s, 1).rates[0] if part else None
@@ -138,7 +139,8 @@ class Demand:
         return total
 
     def pool_lengths(self, pool: int, now_s: float) -> Lengths:
-        """Mean lengths of what comes to a pool, as rounded as profiles are; its own class's if nothing does."""
+        """Returns the mean lengths of what comes to a pool, as rounded as profiles are; its own class's if nothing
+        does."""
         parts = self.flow(pool)
         rates = [(self.forecast(n, now_s, 1).rates[0] or 0.0) / self.lengths[n].prompt_tokens for n in range(pool + 1)]
         weights = np.array([part * rate for part, rate in zip(parts, rates, strict=False)])
@@ -149,12 +151,12 @@ class Demand:
         return Lengths(prompt, output).rounded
 
     def pool_limits(self, pool: int) -> Limits:
-        """The strictest of the classes that are present."""
+        """Returns the strictest of the classes that are present."""
         present = [self.limits[n] for n, part in enumerate(self.flow(pool)) if part >= _PRESENT]
         return strictest(present or [self.limits[pool]])
 
     def profiles(self, pool: int, now_s: float) -> dict[int, LoadProfile]:
-        """Of one instance of each TP degree that can hold such requests."""
+        """Returns the profile of one instance of each TP degree that can hold such requests."""
         lengths = self.pool_lengths(pool, now_s)
         found = {mode.tp: load_profile(self.service.model, self.service.engine, mode, lengths) for mode in self.modes}
         return {tp: profile for tp, profile in found.items() if profile is not None}

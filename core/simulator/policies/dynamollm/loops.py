@@ -20,14 +20,14 @@ from core.simulator.kernel.commands import Answer, Decision, FleetView, SimComma
 from core.simulator.kernel.simulated import InstanceSpec, Scheduling, SimulationError
 from core.simulator.policies import loops
 from core.simulator.policies.change_round import WarmServers
+from core.simulator.policies.dynamollm.clock_and_emergencies import FastLoops
 from core.simulator.policies.dynamollm.config import DynamollmConfig
-from core.simulator.policies.dynamollm.demand import TEMPLATE, Demand
-from core.simulator.policies.dynamollm.fast import FastLoops
+from core.simulator.policies.dynamollm.demand import TEMPLATE, ClassDemands
 from core.simulator.policies.dynamollm.pool_nodes import Nodes
 from core.simulator.policies.dynamollm.pool_profiles import PoolProfiles
 from core.simulator.policies.dynamollm.router import DynamoRouter
-from core.simulator.policies.loops import Told
-from core.simulator.policies.observe import first_view
+from core.simulator.policies.loops import Decisions
+from core.simulator.policies.view_observations import first_view
 from core.simulator.policies.world import Member, Plan, PoolPlan, World
 from core.types import Effects, Loop, ReshardNode, ScaleTo
 
@@ -41,14 +41,14 @@ class PlainControl:
 
     name: str
     period_s: float
-    decide: Callable[[FleetView, Told], list[SimCommand]]
+    decide: Callable[[FleetView, Decisions], list[SimCommand]]
 
     def step(self, view: FleetView) -> Answer:
-        told: Told = []
-        commands = self.decide(view, told)
-        if told:
-            told[-1] = replace(told[-1], commands=len(commands))
-        return Answer(tuple(commands), tuple(told))
+        decisions: Decisions = []
+        commands = self.decide(view, decisions)
+        if decisions:
+            decisions[-1] = replace(decisions[-1], commands=len(commands))
+        return Answer(tuple(commands), tuple(decisions))
 
 
 class Dynamollm:
@@ -56,7 +56,7 @@ class Dynamollm:
 
     def __init__(self, config: DynamollmConfig, world: World) -> None:
         self.config, self.world = config, world
-        self.demand = Demand(config, world)
+        self.demand = ClassDemands(config, world)
         templates = {spec.tp: _queued(spec, config.order) for spec in world.templates}
         site, self._gpus = self.demand.site, max(templates)
         count = site.gpus.get(self.demand.gpu, 0) // site.gpus_per_node
@@ -91,7 +91,8 @@ class Dynamollm:
         )
 
     def begin(self) -> Plan:
-        """The first nodes: those that scale asks for under the declared load; without either, all are shared out."""
+        """Plans the first nodes: those that scale asks for under the declared load; without either, all are
+        shared out."""
         view = first_view(self.world)
         self.demand.look(view)
         if Loop.SCALE in self.config.loops and any(self.world.declared):
@@ -145,10 +146,10 @@ class Dynamollm:
 
     # -- scale -----------------------------------------------------------------------------------------
 
-    def scale(self, view: FleetView, told: Told) -> list[SimCommand]:
+    def scale(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         self.nodes.sync(view)
         if self._begun is not None:
-            told.append(self._begun)
+            decisions.append(self._begun)
             self._begun = None
         if view.now_s >= self._scale_s - _EPS:
             epoch = self._scale.epoch if self._scale is not None else -1
@@ -161,7 +162,7 @@ class Dynamollm:
                 self.profiles.renew(view)
             if effects.commands or state.epoch != epoch:
                 why = effects.rationale
-                told.append(loops.decision(view, Loop.SCALE, why.reason, why.summary))
+                decisions.append(loops.decision(view, Loop.SCALE, why.reason, why.summary))
         return self.nodes.settle(view)
 
     def _ask_scale(self, view: FleetView) -> tuple[scale_dynamo.ScaleDynamoState, Effects]:
@@ -184,7 +185,7 @@ class Dynamollm:
         return self._scale, effects
 
     def _start_s(self, *, warm: bool) -> float:
-        """Of a node, in whole ticks, so that one that is ahead of an epoch is up when that begins."""
+        """Returns a node's start time in whole ticks, so that one started ahead of an epoch is up when that begins."""
         cached, model = self.config.starting.weights_cached, self.demand.service.model
         took_s = cold_start_s(self.world.overheads, warm=warm, weights_cached=cached, model_name=model)
         tick_s = max(_TICK_S, self.config.clock_period_s)
@@ -192,7 +193,7 @@ class Dynamollm:
 
     # -- shard -----------------------------------------------------------------------------------------
 
-    def shard(self, view: FleetView, told: Told) -> list[SimCommand]:
+    def shard(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         self.nodes.sync(view)
         if view.now_s < self._shard_s - _EPS:
             return []
@@ -205,7 +206,7 @@ class Dynamollm:
             if isinstance(command, ReshardNode):
                 commands += self.nodes.reshard(command, view)
         if commands or self._shard.epoch != before:
-            told.append(loops.decision(view, Loop.SHARD, effects.rationale.reason, effects.rationale.summary))
+            decisions.append(loops.decision(view, Loop.SHARD, effects.rationale.reason, effects.rationale.summary))
         return commands
 
     def _shard_observation(self, view: FleetView) -> shard_dynamo.ShardDynamoObservation:

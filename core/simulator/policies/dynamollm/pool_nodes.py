@@ -24,7 +24,7 @@ from core.simulator.kernel.commands import (
 )
 from core.simulator.kernel.simulated import InstanceSpec
 from core.simulator.policies.change_round import WarmServers
-from core.simulator.policies.racks import Kind
+from core.simulator.policies.node_occupancy import InstanceShape
 from core.types import ReshardNode
 
 _EPS = 1e-9
@@ -40,7 +40,7 @@ class _Coming:
 
 
 @dataclass(slots=True)
-class Node:
+class PoolNode:
     """`pool` None: nobody's. `slots`: places in the view of what runs on it; `old`: those that a re-shard ends."""
 
     name: str
@@ -59,10 +59,10 @@ class Nodes:
     """All nodes of the cluster."""
 
     def __init__(self, count: int, pool: str, templates: dict[int, InstanceSpec], warm: WarmServers) -> None:
-        self.all = [Node(f"node-{n}") for n in range(count)]
+        self.all = [PoolNode(f"node-{n}") for n in range(count)]
         self.wanted: dict[int, int] = {}
         self._pool, self._templates, self._warm = pool, templates, warm
-        self._node_of: dict[int, Node] = {}
+        self._node_of: dict[int, PoolNode] = {}
         self._leaving: set[int] = set()  # drained
         self._seen = b""
         self.version = 0  # counts the changes of who serves for which pool
@@ -121,27 +121,29 @@ class Nodes:
     # -- what runs -------------------------------------------------------------------------------------
 
     def counts(self, pools: int) -> list[int]:
-        """Nodes of each pool that serve or start."""
+        """Counts the nodes of each pool that serve or start."""
         found = [0] * pools
         for node in self.all:
             if node.pool is not None and not self._is_leaving(node):
                 found[node.pool] += 1
         return found
 
-    def _is_leaving(self, node: Node) -> bool:
+    def _is_leaving(self, node: PoolNode) -> bool:
         return bool(node.slots) and all(slot in self._leaving for slot in node.slots)
 
     def serving(self, pool: int, view: FleetView) -> list[int]:
-        """Slots that take requests of a pool; those on nodes whose load is to be shifted only when nobody else does."""
+        """Returns the slots that take requests of a pool; those on nodes whose load is to be shifted only when nobody
+        else does."""
         mine = [node for node in self.all if node.pool == pool]
         found = [slot for node in mine if not node.shifted for slot in self._up(node, view)]
         return found or [slot for node in mine for slot in self._up(node, view)]
 
-    def _up(self, node: Node, view: FleetView) -> list[int]:
+    def _up(self, node: PoolNode, view: FleetView) -> list[int]:
         return [slot for slot in node.slots if view.state[slot] == SERVING and view.pool[slot] >= 0]
 
     def layouts(self, pool: int, view: FleetView) -> dict[str, Layout]:
-        """What runs on the nodes of a pool, of one that re-shards what it ends; without those that still start."""
+        """Returns what runs on the nodes of a pool, those that still start left out; a node that re-shards counts as it
+        will end."""
         found: dict[str, Layout] = {}
         for node in self.all:
             stays = [slot for slot in node.slots if slot not in self._leaving]
@@ -159,7 +161,7 @@ class Nodes:
     def settle(self, view: FleetView) -> list[SimCommand]:
         """A step towards the nodes that each pool is to have: from pools that have too many, else from nobody's."""
         have = Counter(node.pool for node in self.all if node.pool is not None and not self._is_leaving(node))
-        surplus: list[Node] = []
+        surplus: list[PoolNode] = []
         for pool, count in self.wanted.items():
             surplus += self._least_used(pool, have[pool] - count, view)
         commands: list[SimCommand] = []
@@ -174,19 +176,19 @@ class Nodes:
             commands += self._empty(node.slots, view)
         return commands
 
-    def _least_used(self, pool: int, count: int, view: FleetView) -> list[Node]:
-        """Nodes that a pool gives up; one that changes must end that first."""
+    def _least_used(self, pool: int, count: int, view: FleetView) -> list[PoolNode]:
+        """Returns the nodes that a pool gives up; one that changes must end that first."""
         mine = [n for n in self.all if n.pool == pool and n.slots and not n.changing and not self._is_leaving(n)]
         mine.sort(key=lambda node: sum(int(view.running[slot]) for slot in node.slots))
         return mine[: max(0, count)]
 
-    def _start(self, node: Node, pool: int, now_s: float) -> Start:
+    def _start(self, node: PoolNode, pool: int, now_s: float) -> Start:
         spec = self._templates[max(self._templates)]
-        ready_in_s = self._warm.ready_in_s(Kind(spec.site, spec.model, spec.gpu, spec.tp), now_s)
+        ready_in_s = self._warm.ready_in_s(InstanceShape(spec.site, spec.model, spec.gpu, spec.tp), now_s)
         node.pool = pool
         return self._join(node, spec.tp, ready_in_s, now_s)
 
-    def _join(self, node: Node, tp: int, ready_in_s: float, now_s: float) -> Start:
+    def _join(self, node: PoolNode, tp: int, ready_in_s: float, now_s: float) -> Start:
         node.coming.append(_Coming(tp, now_s + ready_in_s, starting=True))
         return Start(self._spec(tp), self._pool, ready_in_s)
 
@@ -202,7 +204,10 @@ class Nodes:
     # -- layouts of nodes ------------------------------------------------------------------------------
 
     def reshard(self, change: ReshardNode, view: FleetView) -> list[SimCommand]:
-        """A node from one layout to another. What is in both stays; nothing, when it is not as the change has it."""
+        """Takes a node from one layout to another.
+
+        What is in both stays; nothing, when it is not as the change has it.
+        """
         node = next(node for node in self.all if node.name == change.node)
         up = self._up(node, view)
         layout = tuple(sorted(view.instances[slot].tp for slot in up))
@@ -234,7 +239,7 @@ class Nodes:
         return [Reshard(names, into, change.transfer_s, change.sync_s, change.kv_share)]
 
     def first(self, counts: Sequence[int]) -> list[InstanceSpec]:
-        """Nodes at their best for each pool, that serve from the first second on: their instances."""
+        """Returns nodes at their best for each pool, that serve from the first second on: their instances."""
         tp = max(self._templates)
         found = []
         free = iter(enumerate(self.all))

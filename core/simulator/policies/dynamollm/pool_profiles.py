@@ -1,10 +1,10 @@
-"""What an instance of each pool carries and draws, at the lengths now seen: what DynamoLLM's fast decisions go by."""
+"""Profiles an instance of each pool at the lengths now seen: DynamoLLM's fast decisions go by that."""
 
 from __future__ import annotations
 
 from core.engine.load_profile import LoadProfile
 from core.simulator.kernel.commands import FleetView
-from core.simulator.policies.dynamollm.demand import Demand
+from core.simulator.policies.dynamollm.demand import ClassDemands
 from core.simulator.policies.dynamollm.router import DynamoRouter
 from core.types import Limits
 
@@ -12,15 +12,15 @@ _EPS = 1e-9
 
 
 class PoolProfiles:
-    """`of[pool]` are the profiles by TP degree. The router is told the largest load of each with every renewal."""
+    """`of[pool]` are the profiles by TP degree. The router gets the largest load of each with every renewal."""
 
-    def __init__(self, demand: Demand, router: DynamoRouter, period_s: float) -> None:
+    def __init__(self, demand: ClassDemands, router: DynamoRouter, period_s: float) -> None:
         self.of: list[dict[int, LoadProfile]] = []
         self._demand, self._router = demand, router
         self._period_s, self._next_s = period_s, 0.0
 
     def limits(self, pool: int) -> Limits:
-        """What mean latencies in a pool are to keep."""
+        """Returns the limits that mean latencies in a pool are to keep."""
         return self._demand.planned(self._demand.pool_limits(pool))
 
     def renew(self, view: FleetView) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from core.controllers.request.routing import Candidate, RouteRequest, choose
 from core.simulator.kernel.commands import FleetView, Placement, RequestView
-from core.simulator.policies.dynamollm.demand import Demand
+from core.simulator.policies.dynamollm.demand import ClassDemands
 from core.simulator.policies.dynamollm.pool_nodes import Nodes
 from core.types import Limits
 
@@ -37,7 +37,7 @@ class DynamoRouter:
 
     tick_s = 0.25
 
-    def __init__(self, demand: Demand, nodes: Nodes, routing: str) -> None:
+    def __init__(self, demand: ClassDemands, nodes: Nodes, routing: str) -> None:
         self._demand, self._nodes, self._routing = demand, nodes, routing
         self.most: Mapping[tuple[int, int], float] = {}
         self.pressed: set[int] = set()
@@ -78,7 +78,7 @@ class DynamoRouter:
         return pool
 
     def _order(self, own: int) -> list[int]:
-        """Own pool, then the larger ones, then the smaller ones."""
+        """Returns the own pool, then the larger ones, then the smaller ones."""
         return [*range(own, len(self._members)), *reversed(range(own))]
 
     def _least_loaded(self, own: int, request: RequestView, view: FleetView) -> int | None:
@@ -135,7 +135,7 @@ class DynamoRouter:
         return slot
 
     def _candidate(self, slot: int, pool: int, view: FleetView) -> Candidate:
-        """What waits is reckoned with prompts of the pool's mean length: a router does not look into queues."""
+        """Counts what waits with prompts of the pool's mean length: a router does not look into queues."""
         spec = view.instances[slot]
         waiting = int(view.waiting[slot])
         return Candidate(

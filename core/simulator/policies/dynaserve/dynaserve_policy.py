@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from core.algorithms.split.split_point import Backlog, Split, SplitConfig, SplitMode, finish_s, split_request
+from core.algorithms.split.split_point import Backlog, Split, SplitConfig, SplitPolicy, finish_s, split_request
 from core.engine.engine_model import engine_model
 from core.simulator.fields import Section
 from core.simulator.kernel.commands import SERVING, Answer, Decision, FleetView, Placement, RequestView
 from core.simulator.kernel.simulated import Handover, InstanceSpec, Scheduling, SimulationError
-from core.simulator.policies.dynaserve.books import Books, Engine, Placed
+from core.simulator.policies.dynaserve.load_tracker import LoadTracker, Placed, PredictedInstance
 from core.simulator.policies.world import Member, Plan, PoolPlan, SiteInfo, World
 from core.types import Reason
 
@@ -44,7 +44,7 @@ class DynaserveConfig:
     """
 
     name: str = "dynaserve"
-    split: str = SplitMode.DYNAMIC
+    split: str = SplitPolicy.DYNAMIC
     routing: str = "predicted"
     itl_limit_s: float | None = None
     itl_margin: float = 0.05
@@ -63,8 +63,8 @@ class DynaserveConfig:
 
 _DEFAULTS = {
     "dynaserve": DynaserveConfig(),
-    "pd_coloc": DynaserveConfig("pd_coloc", SplitMode.COLOCATED, "round_robin", 0.0, chunked=False),
-    "pd_disagg": DynaserveConfig("pd_disagg", SplitMode.DISAGGREGATED, "round_robin", 0.0, chunked=False),
+    "pd_coloc": DynaserveConfig("pd_coloc", SplitPolicy.COLOCATED, "round_robin", 0.0, chunked=False),
+    "pd_disagg": DynaserveConfig("pd_disagg", SplitPolicy.DISAGGREGATED, "round_robin", 0.0, chunked=False),
 }
 
 
@@ -83,7 +83,7 @@ def read_dynaserve(section: Section) -> DynaserveConfig:
 
     found = DynaserveConfig(
         name=d.name,
-        split=section.choice("split", [str(mode) for mode in SplitMode], d.split),
+        split=section.choice("split", [str(policy) for policy in SplitPolicy], d.split),
         routing=section.choice("routing", _ROUTINGS, d.routing),
         itl_limit_s=section.number("itl_limit_s", d.itl_limit_s, least=0.0),
         itl_margin=number("itl_margin", least=0.0),
@@ -104,7 +104,7 @@ def read_dynaserve(section: Section) -> DynaserveConfig:
             raise section.error(key, f"must be below 1, not {getattr(found, key):g}")
     if found.gain > 1.0:
         raise section.error("gain", f"must be at most 1, not {found.gain:g}")
-    if found.split == SplitMode.DYNAMIC and found.routing != "predicted":
+    if found.split == SplitPolicy.DYNAMIC and found.routing != "predicted":
         raise section.error("routing", "must be predicted where requests are split by predicted finish times")
     return found
 
@@ -113,7 +113,7 @@ def read_dynaserve(section: Section) -> DynaserveConfig:
 
 
 def begin(config: DynaserveConfig, world: World) -> Plan:
-    """All GPUs as instances, in two groups; colocation by turns has one.
+    """Plans all GPUs as instances, in two groups; colocation by turns has one.
 
     Raises:
         SimulationError: Several services or sites, or too few instances.
@@ -125,7 +125,7 @@ def begin(config: DynaserveConfig, world: World) -> Plan:
     itl_s *= 1.0 - config.itl_margin
     kinds = [spec for spec in world.templates if spec.model == service.model]
     specs = [replace(spec, scheduling=Scheduling(itl_limit_s=itl_s)) for spec in instances(kinds, site)]
-    whole_by_turns = config.split == SplitMode.COLOCATED and config.routing == "round_robin"
+    whole_by_turns = config.split == SplitPolicy.COLOCATED and config.routing == "round_robin"
     if len(specs) < (1 if whole_by_turns else 2):
         raise SimulationError(f"{config.name}: {site.name} has GPUs for {len(specs)} instances: give at least two")
     cells = (FIRST,) * world.cells
@@ -140,13 +140,13 @@ def begin(config: DynaserveConfig, world: World) -> Plan:
     pools = (PoolPlan(FIRST, "round_robin", handover), PoolPlan(SECOND, "round_robin"))
     if by_turns:
         return Plan(members, pools, cells, ())
-    books = Books(tuple(Engine(spec, itl_s) for spec in specs), token_s, config.latency_s)
-    scheduler = GlobalScheduler(config, books, tuple(range(firsts)), tuple(range(firsts, len(specs))))
+    tracker = LoadTracker(tuple(PredictedInstance(spec, itl_s) for spec in specs), token_s, config.latency_s)
+    scheduler = GlobalScheduler(config, tracker, tuple(range(firsts)), tuple(range(firsts, len(specs))))
     return Plan(members, pools, cells, (scheduler,), scheduler)
 
 
 def instances(kinds: list[InstanceSpec], site: SiteInfo) -> list[InstanceSpec]:
-    """As many as the site's nodes have room for, of the first kind of each GPU type."""
+    """Returns as many instances as the site's nodes have room for, of the first kind of each GPU type."""
     found = []
     for gpu, count in site.gpus.items():
         kind = next((spec for spec in kinds if spec.gpu == gpu), None)
@@ -171,15 +171,15 @@ class GlobalScheduler:
     tick_s = _TICK_S
 
     def __init__(
-        self, config: DynaserveConfig, books: Books, firsts: tuple[int, ...], seconds: tuple[int, ...]
+        self, config: DynaserveConfig, tracker: LoadTracker, firsts: tuple[int, ...], seconds: tuple[int, ...]
     ) -> None:
-        self._config, self.books = config, books
+        self._config, self.tracker = config, tracker
         self._firsts, self._seconds = firsts, seconds
-        self._split = SplitConfig(SplitMode(config.split), config.max_probes, config.margin_tokens, config.tolerance)
-        self._room = [engine.spec.kv_capacity for engine in books.engines]
+        self._split = SplitConfig(SplitPolicy(config.split), config.max_probes, config.margin_tokens, config.tolerance)
+        self._room = [engine.spec.kv_capacity for engine in tracker.instances]
         self._cuts: Counter[str] = Counter()
         self._probes = 0
-        self._told_s = 0.0
+        self._reported_s = 0.0
 
     @property
     def period_s(self) -> float:
@@ -198,18 +198,18 @@ class GlobalScheduler:
         placed = Placed(request.number, request.prompt_tokens, total)
         if found.whole:
             i = first[0] if found.tokens > 0 else second[0]
-            self.books.note(placed, i)
+            self.tracker.note(placed, i)
             return Placement(i)
         tokens = found.tokens + request.cached_tokens
-        self.books.note(replace(placed, split=tokens, second=second[0]), first[0])
+        self.tracker.note(replace(placed, split=tokens, second=second[0]), first[0])
         return Placement(first[0], tokens, second[0])
 
     def _soonest(self, group: tuple[int, ...], need: int, view: FleetView) -> tuple[int, Backlog] | None:
-        """The instance of a group that will be done first with what it has."""
+        """Returns the instance of a group that will be done first with what it has."""
         fits = [i for i in group if view.state[i] == SERVING and need <= self._room[i]]
         if len(fits) > self._config.candidates:
-            fits.sort(key=lambda i: self.books.count(i, view))
-        found = [(i, self.books.backlog(i, view)) for i in fits[: self._config.candidates]]
+            fits.sort(key=lambda i: self.tracker.count(i, view))
+        found = [(i, self.tracker.backlog(i, view)) for i in fits[: self._config.candidates]]
         if len(found) < 2:
             return found[0] if found else None
         return min(found, key=lambda item: finish_s(item[1]))
@@ -227,17 +227,17 @@ class GlobalScheduler:
         """Calibrates each instance; a decision each `report_s`, for all requests placed since the last one."""
         if self._config.calibrate_s > 0.0:
             for i in (*self._firsts, *self._seconds):
-                self.books.calibrate(i, view, self._config.gain)
-        if not self._cuts or view.now_s < self._told_s + self._config.report_s:
+                self.tracker.calibrate(i, view, self._config.gain)
+        if not self._cuts or view.now_s < self._reported_s + self._config.report_s:
             return Answer()
         count = sum(self._cuts.values())
         cuts = ", ".join(f"{n} {where}" for where, n in sorted(self._cuts.items()))
-        scales = [engine.scale for engine in self.books.engines]
+        scales = [engine.scale for engine in self.tracker.instances]
         summary = (
             f"{count} requests: {cuts}; {self._probes / count:.1f} probes each; measured over predicted time "
             f"{min(scales):.2f} to {max(scales):.2f}."
         )
-        reason = Reason.FEASIBLE if self._config.split == SplitMode.DYNAMIC else Reason.POLICY
+        reason = Reason.FEASIBLE if self._config.split == SplitPolicy.DYNAMIC else Reason.POLICY
         self._cuts.clear()
-        self._probes, self._told_s = 0, view.now_s
+        self._probes, self._reported_s = 0, view.now_s
         return Answer((), (Decision(view.now_s, self.name, str(reason), summary, count),))

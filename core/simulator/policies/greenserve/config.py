@@ -41,7 +41,7 @@ class GreenserveConfig:
 
     @property
     def scheduling(self) -> Scheduling:
-        """Work is reckoned by what is to be prefilled alone: that is shortest prompt first."""
+        """Work is estimated by what is to be prefilled alone: that is shortest prompt first."""
         if not self.shortest_first:
             return Scheduling(chunk_tokens=self.chunk_tokens)
         return Scheduling("srtf", prefill_token_s=1.0, chunk_tokens=self.chunk_tokens)

@@ -1,4 +1,4 @@
-"""What GreenServe's loops go by: the load lately, its lengths, and profiles at these."""
+"""The inputs of GreenServe's loops: the recent load, its lengths, and profiles at these."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROUNDED_TOKENS = 64
 
 
 def _rounded(tokens: float) -> int:
-    """So that a profile is made once and not each time that means have moved a little."""
+    """Rounds up, so that a profile is made once and not each time that means have moved a little."""
     return max(_ROUNDED_TOKENS, math.ceil(tokens / _ROUNDED_TOKENS) * _ROUNDED_TOKENS)
 
 
@@ -36,7 +36,8 @@ def _rounded(tokens: float) -> int:
 def load_profile(
     model: str, engine: str, mode: Mode, lengths: Lengths, context_tokens: float, step_mhz: float, full_tokens: int
 ) -> LoadProfile | None:
-    """Above the clock at which the GPU's voltage stops falling: slower than that a token costs more, not less."""
+    """Returns a profile above the clock at which the GPU's voltage stops falling: slower than that a token
+    costs more."""
     worker = engine_model(model, mode.gpu, mode.tp, engine)
     floor = max(worker.gpu_params.f_v, worker.gpu_params.f_min)
     mhz = clocks(worker.gpu_params, step_mhz, floor)
@@ -61,13 +62,14 @@ def _mean(loads: Sequence[CellLoad], otherwise: Lengths) -> Lengths:
     )
 
 
-def _lately(seen: NDArray[np.int64], otherwise: Lengths) -> Lengths:
-    """Of requests by (cell, stretch, [requests, prompt tokens, output tokens]), when they are enough to go by."""
+def _recent_lengths(seen: NDArray[np.int64], otherwise: Lengths) -> Lengths:
+    """Returns mean lengths of what came by (cell, stretch, [requests, prompt tokens, output tokens]), when it is
+    enough."""
     requests, prompt, output = seen.sum(axis=(0, 1)).tolist()
     return Lengths(prompt / requests, max(1.0, output / requests)) if requests >= _ENOUGH else otherwise
 
 
-class Demand:
+class ServiceDemand:
     """One service; all its classes share a pool, which keeps the limits of each.
 
     Raises:
@@ -92,12 +94,12 @@ class Demand:
         self._context_tokens = mean_context(*np.array(loads).reshape(-1, 3).T)
 
     def planned(self, margin: float, offers: Sequence[Offer]) -> Limits:
-        """Limits for a profile's latencies, so that requests that wait as well keep the real ones.
+        """Returns limits for a profile's latencies, so that requests that wait as well keep the real ones.
 
-        TTFT is that of the class whose prompts have the least time (`_unlucky`). An E2E limit counts as the TPOT that
-        its class's mean answer has left, as in FREESH's plan (1e); where no offer keeps that it is left out.
+        TTFT is that of the class whose prompts have the least time (`_worst_case`). An E2E limit counts as the TPOT
+        that its class's mean answer has left, as in FREESH's plan (1e); where no offer keeps that it is left out.
         """
-        ttft_s = self._unlucky()[0]
+        ttft_s = self._worst_case()[0]
         ttft_s = None if ttft_s is None else ttft_s * self.config.wait_share
         tpot_s = min((own.limits.tpot_s for own in self._classes if own.limits.tpot_s is not None), default=None)
         kept = Limits(ttft_s, None if tpot_s is None else tpot_s * margin)
@@ -108,9 +110,13 @@ class Demand:
         ]
         return in_time(offers, kept, left_s)
 
-    def _unlucky(self) -> tuple[float | None, int]:
-        """TTFT limit of the class with the least time for the prompt tokens of an unlucky one's iteration, and those:
-        its own and one of the longest class's. Without classes to tell them apart both are whole chunks."""
+    def _worst_case(self) -> tuple[float | None, int]:
+        """Returns the TTFT limit of the class with the least time for the prompt tokens of its worst iteration, and
+        these tokens.
+
+        The worst iteration has the request's own prompt and one of the longest class's. Without classes to
+        distinguish them, both are whole chunks.
+        """
         most = self.config.chunk_tokens or TOKENS_PER_ITERATION
         chunks = [min(own.prompt_tokens, most) if len(self._seen) > 1 else most for own in self._seen]
         full = [_rounded(min(TOKENS_PER_ITERATION, own + max(chunks))) for own in chunks]
@@ -120,23 +126,23 @@ class Demand:
 
     @property
     def taken_in(self) -> int:
-        """Requests whose prompts the iteration that profiles are made with (`_unlucky`) takes in."""
-        return int(self._unlucky()[1] / max(1.0, self.lengths.prompt_tokens))
+        """Requests whose prompts the iteration that profiles are made with (`_worst_case`) takes in."""
+        return int(self._worst_case()[1] / max(1.0, self.lengths.prompt_tokens))
 
     def look(self, view: FleetView) -> NDArray[np.float64]:
-        """Requests a second in each stretch of the look-back; takes in the lengths of what came."""
+        """Returns the requests a second in each stretch of the look-back; takes in the lengths of what came."""
         seen = self._recent(view, self.config.look_s)
         for k in range(len(self._classes)):
             own = [n for n, c in enumerate(self.cells) if self._class_of_cell[c] == k]
-            self._seen[k] = _lately(seen[own], self._seen[k])
-        self.lengths = _lately(seen, self.lengths)
+            self._seen[k] = _recent_lengths(seen[own], self._seen[k])
+        self.lengths = _recent_lengths(seen, self.lengths)
         came = seen.sum(axis=1, dtype=float)
         if came[:, 0].sum() >= _ENOUGH:
             self._context_tokens = mean_context(*came.T)
         return np.asarray(seen[:, :, 0].sum(axis=0) / STRETCH_S)
 
-    def lately_rps(self, view: FleetView, span_s: float) -> float | None:
-        """The largest of the last stretch and of the mean over `span_s`; None: nothing was seen yet."""
+    def recent_rps(self, view: FleetView, span_s: float) -> float | None:
+        """Returns the largest of the last stretch and of the mean over `span_s`; None: nothing was seen yet."""
         seen = self._recent(view, span_s).sum(axis=0)[:, 0] / STRETCH_S
         return max(float(seen[-1]), float(seen.mean())) if seen.size else None
 
@@ -151,17 +157,18 @@ class Demand:
         return load_profile(*of, self._running_tokens(), self.config.clock_step_mhz, self._full_tokens())
 
     def _running_tokens(self) -> float:
-        """Mean context of a running request, rounded as lengths are."""
+        """Returns the mean context of a running request, rounded as lengths are."""
         own = self.lengths
         return rounded(self._context_tokens or own.prompt_tokens + own.output_tokens / 2.0)
 
     def _full_tokens(self) -> int:
-        """Prompt tokens of the iteration that gives a first token: the unlucky one's, or two chunks of mean prompts."""
+        """Returns the prompt tokens of the iteration that gives a first token: the worst case's, or two chunks of mean
+        prompts."""
         two = 2 * (self.config.chunk_tokens or TOKENS_PER_ITERATION)
-        return max(self._unlucky()[1], _rounded(min(self.lengths.prompt_tokens, two, TOKENS_PER_ITERATION)))
+        return max(self._worst_case()[1], _rounded(min(self.lengths.prompt_tokens, two, TOKENS_PER_ITERATION)))
 
     def service_s(self, mode: Mode, mhz: float, load_rps: float) -> float:
-        """What a request of the mean lengths takes on an instance under that load."""
+        """Returns the seconds that a request of the mean lengths takes on an instance under that load."""
         profile = self.profile(mode)
         if profile is None:
             return 1.0
@@ -171,7 +178,7 @@ class Demand:
         return found if math.isfinite(found) else 1.0
 
     def offers(self, now_s: float) -> tuple[Offer, ...]:
-        """Every kind of instance at every site. Carbon is only weighed where it is known of all sites."""
+        """Offers every kind of instance at every site. Carbon is only weighed where it is known of all sites."""
         carbon = {site.name: self._g_per_kwh(site.name, now_s) for site in self.world.sites}
         known = self.config.objective == "carbon" and None not in carbon.values()
         found = []
@@ -189,7 +196,7 @@ class Demand:
         return whole * (site.gpus_per_node // mode.tp) + rest // mode.tp
 
     def _g_per_kwh(self, site: str, now_s: float) -> float | None:
-        """The mean of the next half hour, as far as it is known."""
+        """Returns the mean of the next half hour, as far as it is known."""
         ahead = self.world.intensity(site, now_s, now_s + _AHEAD_S, _AHEAD_STEP_S)
         known = [value for value in ahead if value is not None and math.isfinite(value)]
         return sum(known) / len(known) if known else None

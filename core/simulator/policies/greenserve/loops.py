@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from core.algorithms.fleet.site_mix import Kind
+from core.algorithms.fleet.site_mix import SiteMode
 from core.controllers.clock import clock_profile
 from core.controllers.clock.clock_profile import InstanceLoad
 from core.controllers.fleet import right_size
@@ -26,13 +26,13 @@ from core.simulator.kernel.commands import DRAINING, OFF, SERVING, FleetView, Si
 from core.simulator.policies import loops
 from core.simulator.policies.fleet_changes import Fleet
 from core.simulator.policies.greenserve.config import GreenserveConfig
-from core.simulator.policies.greenserve.demand import Demand
-from core.simulator.policies.loops import LoopControl, Told
-from core.simulator.policies.observe import first_view
+from core.simulator.policies.greenserve.demand import ServiceDemand
+from core.simulator.policies.loops import Decisions, LoopControl
+from core.simulator.policies.view_observations import first_view
 from core.simulator.policies.world import Plan, World
 from core.types import Effects, Loop, Mode, PoolKey, SetSmClock
 
-_LATELY_S = 15.0  # the load that the clock loop goes by
+_RECENT_S = 15.0  # the load that the clock loop goes by
 _LEAST_RPS = 1e-3  # of an instance that is there for nobody yet
 
 
@@ -42,16 +42,16 @@ class Greenserve:
     def __init__(self, config: GreenserveConfig, world: World) -> None:
         world = replace(world, templates=tuple(replace(s, scheduling=config.scheduling) for s in world.templates))
         self.config, self.world = config, world
-        self.demand = Demand(config, world)
+        self.demand = ServiceDemand(config, world)
         self.pool = PoolKey(world.sites[0].name, self.demand.service.name)
         self.fleet = Fleet(world, [self.demand.service.name], config.starting)
         self._size: right_size.RightSizeState | None = None
-        self._shares: dict[Kind, float] = {}  # requests/s that the plan gave one instance; of those that go as well
+        self._shares: dict[SiteMode, float] = {}  # requests/s that the plan gave one instance; of those that go as well
         self._look(0.0)
         self._clock_config = clock_profile.ProfileClockConfig(config.clock_period_s, margin=1.0)
 
     def begin(self) -> Plan:
-        """The fleet of the first second: what the declared load needs; without scale, or a load, all there is."""
+        """Plans the fleet of the first second: what the declared load needs; without scale, or a load, all there is."""
         view = first_view(self.world)
         if Loop.SCALE in self.config.loops and self.demand.declared_rps:
             self._ask(view, (self.demand.declared_rps,))
@@ -72,9 +72,9 @@ class Greenserve:
         self._offers = self.demand.offers(now_s)
         self._clock_limits = self.demand.planned(self.config.clock_margin, self._offers)
 
-    def scale(self, view: FleetView, told: Told) -> list[SimCommand]:
+    def scale(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         effects = self._ask(view, tuple(self.demand.look(view).tolist()))
-        told.append(loops.decision(view, Loop.SCALE, effects.rationale.reason, effects.rationale.summary))
+        decisions.append(loops.decision(view, Loop.SCALE, effects.rationale.reason, effects.rationale.summary))
         return self.fleet.reweigh(view)
 
     def _ask(self, view: FleetView, rates_rps: tuple[float, ...]) -> Effects:
@@ -88,7 +88,7 @@ class Greenserve:
             d.planned(self.config.margin, self._offers),
             {site.name: site.power_cap_w / site.pue for site in self.world.sites if site.power_cap_w is not None},
             Counter(_kind(view, slot) for slot in np.flatnonzero(view.state != OFF).tolist()),
-            int(view.waiting.sum() + view.held.sum()),
+            int(view.waiting.sum() + view.unplaced.sum()),
         )
         self._size, effects = right_size.step(self._size, obs, self.config.fleet)
         if self._size is not None:
@@ -103,7 +103,7 @@ class Greenserve:
         self.fleet.want({(0, loops.kind(self.demand.service, site, mode)): n for (site, mode), n in wanted.items()})
 
     def _want_all(self) -> None:
-        """Every GPU, in the largest instances."""
+        """Asks for every GPU, in the largest instances."""
         d = self.demand
         wanted: dict[tuple[str, Mode], int] = {}
         for site in self.world.sites:
@@ -111,9 +111,9 @@ class Greenserve:
             wanted |= {(site.name, mode): d.room(site, mode) for mode in largest.values()}
         self._want(wanted)
 
-    def clock(self, view: FleetView, told: Told) -> list[SimCommand]:
+    def clock(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         """Every instance carries its share of the load, as the plan has it: requests go by these shares."""
-        rps = self.demand.lately_rps(view, _LATELY_S)
+        rps = self.demand.recent_rps(view, _RECENT_S)
         serving = [self._share(_kind(view, slot)) for slot in np.flatnonzero(view.state == SERVING).tolist()]
         if rps is None or not serving:
             return []
@@ -127,10 +127,10 @@ class Greenserve:
         commands: list[SimCommand] = [command for command in effects.commands if isinstance(command, SetSmClock)]
         if commands:
             why = effects.rationale
-            told.append(loops.decision(view, Loop.CLOCK, why.reason, why.summary, len(commands)))
+            decisions.append(loops.decision(view, Loop.CLOCK, why.reason, why.summary, len(commands)))
         return commands
 
-    def _share(self, kind: Kind) -> float:
+    def _share(self, kind: SiteMode) -> float:
         return self._shares.get(kind, 1.0)
 
     def _load(self, slot: int, rps: float, view: FleetView) -> InstanceLoad:
@@ -154,7 +154,7 @@ class Greenserve:
         )
 
 
-def _kind(view: FleetView, slot: int) -> Kind:
+def _kind(view: FleetView, slot: int) -> SiteMode:
     spec = view.instances[slot]
     return spec.site, Mode(spec.gpu, spec.tp)
 

@@ -1,4 +1,4 @@
-"""Where mu-Serve puts models (section 3.2): groups of devices by a guiding simulation, then devices by sensitivity.
+"""Places models as mu-Serve does (section 3.2): groups of devices by a guiding simulation, then devices by sensitivity.
 
 A model takes its devices together, by tensor parallelism, where AlpaServe would also consider a pipeline. So AlpaServe
 spreads every model of a group over all of the group's devices, which then have one clock; mu-Serve takes as few devices
@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from core.algorithms.placement.model_placement import GroupPlacement, PlacementConfig, Selection, place, select_groups
-from core.algorithms.placement.operator_partitions import Partition
+from core.algorithms.placement.operator_partitions import OperatorGroup
 from core.simulator.kernel.simulated import InstanceSpec, SimulationError
-from core.simulator.policies.muserve.guide import Guide, needs
+from core.simulator.policies.muserve.placement_search import Guide, needs
 from core.simulator.policies.muserve.replicas import Replica, Slot, clock_domains, engine_of, model_bytes, scored, sized
 from core.simulator.policies.world import World
 from core.types import Mode
@@ -55,11 +55,12 @@ class Placer:
         self._known: dict[tuple[tuple[int, tuple[str, ...]], ...], float] = {}
 
     def alpaserve(self) -> Placed:
-        """Models to groups, each on all devices of its groups."""
+        """Places models on groups, each on all devices of its groups."""
         return self._placed(self._whole(self._selected.placement), False)
 
     def power_aware(self, config: PlacementConfig) -> Placed:
-        """The same groups, and Algorithm 2 within each, as far as the guiding simulation finds as many in time.
+        """Places on the same groups, with Algorithm 2 within each, as far as the guiding simulation finds as many in
+        time.
 
         Where models as sensitive make a device too busy while others are empty, the empty ones are filled first.
         """
@@ -84,7 +85,10 @@ class Placer:
         return found
 
     def _guided(self, placement: GroupPlacement) -> float:
-        """Attainment of a placement, below 0 where it cannot be. Groups are alike: what counts is which models meet."""
+        """Returns the attainment of a placement, below 0 where it cannot be.
+
+        Groups are alike: what counts is which models meet.
+        """
         used = ((g, m) for g, m in zip(placement.groups, placement.models, strict=True) if m)
         key = tuple(sorted((len(group), tuple(sorted(models))) for group, models in used))
         if not self._allowed(placement):
@@ -119,7 +123,7 @@ class Placer:
     # -- the second step -------------------------------------------------------------------------------
 
     def _by_sensitivity(self, selection: GroupPlacement, config: PlacementConfig) -> list[Slot]:
-        """Algorithm 2. A group in which it finds no place for a model stays as AlpaServe has it."""
+        """Applies Algorithm 2. A group in which it finds no place for a model stays as AlpaServe has it."""
         replicas = Counter(name for models in selection.models for name in models)
         bins = place(selection, self.device_bytes, lambda name, devices: self._shards(name, replicas[name]), config)
         found = []
@@ -130,14 +134,14 @@ class Placer:
             found += [self._slot(self.number[name], devices) for name, devices in chosen.items()]
         return found
 
-    def _shards(self, name: str, replicas: int) -> tuple[Partition, ...]:
-        """A model for Algorithm 2: equal parts of a tensor-parallel cut, one for each device that it needs."""
+    def _shards(self, name: str, replicas: int) -> tuple[OperatorGroup, ...]:
+        """Cuts a model for Algorithm 2: equal parts of a tensor-parallel cut, one for each device that it needs."""
         n = self.number[name]
         template, need = self._fewest(n), self.needs[n]
         operators = scored(template, need, need.rps / replicas)
         scale = self._bytes(n) / sum(operator.memory_bytes for operator in operators) / template.tp
         own = tuple(replace(operator, memory_bytes=operator.memory_bytes * scale) for operator in operators)
-        return tuple(Partition(name, f"{name}[{k}]", own) for k in range(template.tp))
+        return tuple(OperatorGroup(name, f"{name}[{k}]", own) for k in range(template.tp))
 
     # -- small things ----------------------------------------------------------------------------------
 
@@ -145,12 +149,12 @@ class Placer:
         return model_bytes(self._offered(n)[0], self.needs[n])
 
     def _offered(self, n: int) -> list[InstanceSpec]:
-        """The model's kinds of instance, from few GPUs to many."""
+        """Returns the model's kinds of instance, from few GPUs to many."""
         model = self.world.services[n].model
         return sorted((spec for spec in self.world.templates if spec.model == model), key=lambda spec: spec.tp)
 
     def _fewest(self, n: int) -> InstanceSpec:
-        """The kind with the fewest GPUs that the model fits on."""
+        """Returns the kind with the fewest GPUs that the model fits on."""
         offered = self._offered(n)
         return next((spec for spec in offered if self._bytes(n) <= spec.tp * self.device_bytes), offered[-1])
 

@@ -32,7 +32,7 @@ from core.simulator.kernel.commands import Answer, Decision, FleetView
 from core.simulator.kernel.simulated import Scheduling, SimulationError
 from core.simulator.policies.loops import decision
 from core.simulator.policies.muserve.device_placement import Placed, Placer
-from core.simulator.policies.muserve.guide import Needs
+from core.simulator.policies.muserve.placement_search import Needs
 from core.simulator.policies.muserve.replicas import Replica, weights
 from core.simulator.policies.world import Member, Plan, PoolPlan, ServiceInfo, World
 from core.types import ClockObservation, Limits, Loop, Reason, SetSmClock
@@ -73,7 +73,7 @@ class MuServeConfig:
 
 
 def read_muserve(section: Section) -> MuServeConfig:
-    """All four names; what each leaves out is the default of its knobs."""
+    """Reads all four names; what each leaves out is the default of its knobs."""
     name = section.text("name")
     d = MuServeConfig()
     return MuServeConfig(
@@ -154,7 +154,7 @@ def begin(config: MuServeConfig, world: World) -> Plan:
     for service in world.services:
         for cell in service.partitions[0].cell_class:
             cell_pool[cell] = service.name
-    controls: list[_Told | _Clocks] = [_Told(reason, summary)]
+    controls: list[_PlacementLog | _Clocks] = [_PlacementLog(reason, summary)]
     if config.scaling:
         controls.append(_Clocks(config, world, placer.needs, replicas, placed.domains))
     return Plan(
@@ -178,7 +178,7 @@ def _place(config: MuServeConfig, placer: Placer) -> tuple[Placed, Reason, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _PlacementLog:
     """The placement as the first line of the decision log."""
 
     reason: Reason
@@ -235,18 +235,21 @@ class _Clocks:
                     own = [view.instances[i].name for i in domain if view.mhz[i] != command.mhz]
                     commands += [SetSmClock(name, command.mhz) for name in own]
                     reasons[effects.rationale.reason] += bool(own)
-        told = [
+        decisions = [
             decision(view, Loop.CLOCK, reason, f"{reasons[reason]} clock domains clocked {way}.", len(commands))
             for reason, way in ((Reason.CONGESTED, "up"), (Reason.SLACK, "down"))
             if reasons[reason]
         ]
         if starved:
             text = f"{starved} clock domains were short at their top clock {_STARVED} times in a row: add replicas."
-            told.append(decision(view, Loop.CLOCK, Reason.AT_LIMIT, text))
-        return Answer(tuple(commands), tuple(told))
+            decisions.append(decision(view, Loop.CLOCK, Reason.AT_LIMIT, text))
+        return Answer(tuple(commands), tuple(decisions))
 
     def _observation(self, view: FleetView, domain: Sequence[int]) -> DeviceObservation:
-        """The domain as one device with the latencies of all its replicas. Replicas are numbered as instances."""
+        """Returns the domain as one device with the latencies of all its replicas.
+
+        Replicas are numbered as instances.
+        """
         low, high = self._range
         partitions: list[PartitionLoad] = []
         for i in domain:
@@ -270,7 +273,8 @@ class _Clocks:
         return DeviceObservation(view.now_s, view.instances[domain[0]].name, low, high, tuple(partitions))
 
     def _so_far(self, view: FleetView, i: int) -> tuple[float | None, float | None]:
-        """TTFT and E2E: the worst of those that had them lately, and the ages of those that still wait for them."""
+        """Returns TTFT and E2E: the worst of those that had them recently, and the ages of those that still wait for
+        them."""
         ttft_s, e2e_s = _known(view.worst_ttft_s[i]), _known(view.worst_e2e_s[i])
         if not self._in_flight or not view.running[i] + view.waiting[i]:
             return ttft_s, e2e_s
@@ -283,7 +287,7 @@ class _Clocks:
 
 
 def _limits(service: ServiceInfo) -> Limits:
-    """The tightest of a service's classes, but for E2E, which goes with the length: there the loosest."""
+    """Returns the tightest of a service's classes, but for E2E, which goes with the length: there the loosest."""
     own = [info.limits for info in service.partitions[0].classes]
     ttft = [limits.ttft_s for limits in own if limits.ttft_s is not None]
     tpot = [limits.tpot_s for limits in own if limits.tpot_s is not None]

@@ -17,7 +17,7 @@ from core.engine.engine_model import EngineModel, engine_model
 from core.engine.iteration import Totals
 from core.engine.steady_state import batch_point, largest_batch
 from core.simulator.kernel.simulated import InstanceSpec
-from core.simulator.policies.muserve.guide import Needs
+from core.simulator.policies.muserve.placement_search import Needs
 
 _LEAST_REQUESTS = 8  # of mean lengths, that a model's KV cache is to hold
 
@@ -45,7 +45,7 @@ def least_tokens(need: Needs) -> float:
 
 
 def model_bytes(template: InstanceSpec, need: Needs) -> float:
-    """Of one replica: its weights and the least KV cache."""
+    """Returns the bytes of one replica: its weights and the least KV cache."""
     engine = engine_of(template)
     return engine.weight_bytes + least_tokens(need) * engine.constants.kv_bytes
 
@@ -55,7 +55,7 @@ def engine_of(spec: InstanceSpec, share: float = 1.0) -> EngineModel:
 
 
 def sized(slots: Sequence[Slot], needs: Sequence[Needs], device_bytes: float) -> list[Replica] | None:
-    """Replicas, numbered by service; None where the models do not fit with their least KV caches.
+    """Returns replicas, numbered by service; None where the models do not fit with their least KV caches.
 
     What memory is left goes to caches, by the same parts as the rest of the device.
     """
@@ -93,7 +93,8 @@ def sized(slots: Sequence[Slot], needs: Sequence[Needs], device_bytes: float) ->
 
 
 def parts(use: Sequence[float]) -> list[float]:
-    """Of one device: what each needs and an equal part of the rest; in proportion where there is no rest."""
+    """Returns the parts of one device: what each needs and an equal part of the rest; in proportion where there is
+    none."""
     total = sum(use)
     if total >= 1.0:
         return [own / total for own in use]
@@ -109,12 +110,12 @@ def _use(spec: InstanceSpec, need: Needs, replicas: int) -> float:
 
 
 def scored(spec: InstanceSpec, need: Needs, rps: float) -> tuple[Operator, ...]:
-    """A replica's operators at the mean batch of its load; their memory is with the least KV cache."""
+    """Returns a replica's operators at the mean batch of its load; their memory is with the least KV cache."""
     return operators(engine_of(spec), _mean_batch(spec, need, rps), least_tokens(need))
 
 
 def weights(spec: InstanceSpec, need: Needs, rps: float) -> dict[str, float]:
-    """What Algorithm 3 weighs latencies by: of a prompt alone, of a decode at the expected batch, and of both."""
+    """Returns Algorithm 3's weights of latencies: of a prompt alone, of a decode at the expected batch, and of both."""
     mean = _mean_batch(spec, need, rps)
     of = {
         "ttft": Totals.plain(need.prompt_tokens, 0.0, 0.0),

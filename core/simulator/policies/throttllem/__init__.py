@@ -11,7 +11,7 @@ clock and size; they share the load equally.
 
 from __future__ import annotations
 
-from core.simulator.policies.throttllem.autoscale_loop import Autoscaler, Engine
+from core.simulator.policies.throttllem.autoscale_loop import Autoscaler, EngineSlot
 from core.simulator.policies.throttllem.config import NAMES, ThrottllemConfig, read_throttllem
 from core.simulator.policies.throttllem.engines import ServiceEngines
 from core.simulator.policies.throttllem.router import ThrottleRouter
@@ -21,18 +21,18 @@ __all__ = ["NAMES", "ThrottllemConfig", "begin", "read_throttllem"]
 
 
 def begin(config: ThrottllemConfig, world: World) -> Plan:
-    """The first engines, of the size to begin with; the router unless nothing is to be judged; the loop.
+    """Plans the first engines, of the size to begin with; the router unless nothing is to be judged; the loop.
 
     Raises:
         SimulationError: No size of engine carries anything, or there is no room for the engines.
     """
     members: list[Member] = []
-    engines: list[Engine] = []
+    engines: list[EngineSlot] = []
     cell_pool = [""] * world.cells
     services = [ServiceEngines(config, world, n, service) for n, service in enumerate(world.services)]
     for service in services:
         for site, spec in service.first():
-            engines.append(Engine(spec.name, len(members), service.pool, service.cells, service.sizes(site)))
+            engines.append(EngineSlot(spec.name, len(members), service.pool, service.cells, service.sizes(site)))
             members.append(Member(spec, service.pool))
         for cell in service.cells:
             cell_pool[cell] = service.pool

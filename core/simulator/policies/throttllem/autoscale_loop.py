@@ -9,7 +9,7 @@ from core.controllers.fleet import autoscale
 from core.controllers.fleet.autoscale import AutoscaleConfig, AutoscaleObservation, AutoscaleState
 from core.simulator.kernel.commands import OFF, SERVING, STRETCH_S, Answer, Decision, Drain, FleetView, Start
 from core.simulator.policies.change_round import WarmServers
-from core.simulator.policies.racks import Kind, Racks, kind_of
+from core.simulator.policies.node_occupancy import InstanceShape, NodeOccupancy, shape_of
 from core.simulator.policies.throttllem.config import ThrottllemConfig
 from core.simulator.policies.throttllem.router import ThrottleRouter
 from core.simulator.policies.world import World
@@ -19,7 +19,7 @@ AUTOSCALE = "autoscale"
 
 
 @dataclass(slots=True, eq=False)
-class Engine:
+class EngineSlot:
     """One engine, whatever instance it is at the moment. Instances are known by their place in the view."""
 
     name: str
@@ -28,7 +28,7 @@ class Engine:
     cells: tuple[int, ...]
     sizes: AutoscaleConfig
     shadow: int | None = None  # the instance that warms up to replace it
-    asked: tuple[Kind, int] | None = None  # a shadow that no view has shown yet, and its node
+    asked: tuple[InstanceShape, int] | None = None  # a shadow that no view has shown yet, and its node
     state: AutoscaleState | None = None
 
 
@@ -40,11 +40,11 @@ class Autoscaler:
     """
 
     def __init__(
-        self, config: ThrottllemConfig, world: World, engines: Sequence[Engine], router: ThrottleRouter | None
+        self, config: ThrottllemConfig, world: World, engines: Sequence[EngineSlot], router: ThrottleRouter | None
     ) -> None:
         self._config, self._engines, self._router = config, engines, router
-        self._templates = {kind_of(spec): spec for spec in reversed(world.templates)}
-        self._racks = Racks(world.sites)
+        self._templates = {shape_of(spec): spec for spec in reversed(world.templates)}
+        self._occupancy = NodeOccupancy(world.sites)
         self._warm = WarmServers(world.overheads, config.starting)
         self._short: set[str] = set()  # engines that wait for GPUs
 
@@ -57,12 +57,12 @@ class Autoscaler:
         return self._config.period_s
 
     def step(self, view: FleetView) -> Answer:
-        told = [] if self._router is None else self._router.told(view.now_s)
+        decisions = [] if self._router is None else self._router.take_decisions(view.now_s)
         if not self._config.autoscale:
-            return Answer((), tuple(told))
+            return Answer((), tuple(decisions))
         self._note(view)
         cancelled: list[Drain] = []
-        wanted: list[tuple[Engine, Mode, Decision]] = []
+        wanted: list[tuple[EngineSlot, Mode, Decision]] = []
         for engine in self._engines:
             effects = self._decide(engine, view)
             why = effects.rationale
@@ -73,37 +73,37 @@ class Autoscaler:
                 view = _without(view, engine.shadow)
                 engine.shadow = None
             wanted += [(engine, mode, decision) for mode in modes]
-            told += [decision] if effects.commands and not modes else []
+            decisions += [decision] if effects.commands and not modes else []
         self._note(view)  # the GPUs of those that were called off are free at once
-        starts = [start for item in wanted if (start := self._start(*item, view, told)) is not None]
-        return Answer((*cancelled, *starts), tuple(told))
+        starts = [start for item in wanted if (start := self._start(*item, view, decisions)) is not None]
+        return Answer((*cancelled, *starts), tuple(decisions))
 
     # -- what there is ---------------------------------------------------------------------------------
 
     def _note(self, view: FleetView) -> None:
-        """Which instance is which engine's by now, and where GPUs are free."""
+        """Records which instance is which engine's by now, and where GPUs are free."""
 
         def claim(slot: int) -> int | None:
             for engine in self._engines:
-                if engine.asked is not None and engine.asked[0] == kind_of(view.instances[slot]):
+                if engine.asked is not None and engine.asked[0] == shape_of(view.instances[slot]):
                     node = engine.asked[1]
                     engine.shadow, engine.asked = slot, None
                     return node
             return None
 
-        self._racks.sync(view, (), claim)
+        self._occupancy.sync(view, (), claim)
         for engine in self._engines:
             if engine.shadow is not None and view.state[engine.shadow] == SERVING:
                 engine.serving, engine.shadow = engine.shadow, None
 
-    def _decide(self, engine: Engine, view: FleetView) -> Effects:
+    def _decide(self, engine: EngineSlot, view: FleetView) -> Effects:
         shadow = None if engine.shadow is None else _mode(view, engine.shadow)
         mode = _mode(view, engine.serving)
         obs = AutoscaleObservation(view.now_s, engine.name, mode, shadow, self._rps(engine, view))
         engine.state, effects = autoscale.step(engine.state, obs, engine.sizes)
         return effects
 
-    def _rps(self, engine: Engine, view: FleetView) -> float | None:
+    def _rps(self, engine: EngineSlot, view: FleetView) -> float | None:
         """This engine's share of what came in the last period; None: there was no whole one yet."""
         now = int(view.now_s / STRETCH_S + 1e-9)
         stretches = int(self._config.period_s / STRETCH_S)
@@ -116,21 +116,21 @@ class Autoscaler:
     # -- what is done ----------------------------------------------------------------------------------
 
     def _start(
-        self, engine: Engine, mode: Mode, decision: Decision, view: FleetView, told: list[Decision]
+        self, engine: EngineSlot, mode: Mode, decision: Decision, view: FleetView, decisions: list[Decision]
     ) -> Start | None:
         old = view.instances[engine.serving]
-        kind = kind_of(old)._replace(gpu=mode.gpu, tp=mode.tp)
-        node = self._racks.find(kind)
+        kind = shape_of(old)._replace(gpu=mode.gpu, tp=mode.tp)
+        node = self._occupancy.find(kind)
         if node is None:
-            if engine.name not in self._short:  # told once, not each period
+            if engine.name not in self._short:  # logged once, not each period
                 short = f"{decision.summary} No node of {kind.site} has {mode.tp} GPUs free for it yet."
-                told.append(replace(decision, reason=str(Reason.AT_LIMIT), summary=short, commands=0))
+                decisions.append(replace(decision, reason=str(Reason.AT_LIMIT), summary=short, commands=0))
             self._short.add(engine.name)
             return None
         self._short.discard(engine.name)
-        self._racks.take(node, mode.tp)
+        self._occupancy.take(node, mode.tp)
         engine.asked = (kind, node)
-        told.append(decision)
+        decisions.append(decision)
         return Start(self._templates[kind], engine.pool, self._warm.ready_in_s(kind, view.now_s), (old.name,))
 
 

@@ -47,7 +47,7 @@ class ThrottllemConfig:
 
     @property
     def judges(self) -> bool:
-        """Whether anything is decided at the arrival of a request."""
+        """True where anything is decided at the arrival of a request."""
         return self.admission or self.clock
 
 

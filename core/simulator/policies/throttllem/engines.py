@@ -9,9 +9,9 @@ from itertools import cycle
 from core.controllers.fleet.autoscale import AutoscaleConfig, EngineSize
 from core.engine.overheads import cold_start_s
 from core.simulator.kernel.simulated import InstanceSpec, SimulationError
-from core.simulator.policies.observe import class_view, first_view
 from core.simulator.policies.throttllem.config import ThrottllemConfig
 from core.simulator.policies.throttllem.router import Served
+from core.simulator.policies.view_observations import class_view, first_view
 from core.simulator.policies.world import ClassInfo, ServiceInfo, SiteInfo, World
 from core.types import Limits, Mode
 
@@ -35,8 +35,8 @@ class ServiceEngines:
         self.served = Served(number, limits.tpot_s or TBT_S, e2e_s, seen.lengths)
 
     def sizes(self, site: str) -> AutoscaleConfig:
-        """Of the first GPU type there, rising in what they carry: one that carries no more than a smaller one is left
-        out.
+        """Lists sizes of the first GPU type there, rising in what they carry: one that carries no more than a smaller
+        one is left out.
 
         Raises:
             SimulationError: None carries anything.
@@ -53,7 +53,7 @@ class ServiceEngines:
         return AutoscaleConfig(tuple(found), self._config.period_s)
 
     def first(self) -> list[tuple[str, InstanceSpec]]:
-        """(site, instance) of each engine; the sites take turns.
+        """Returns (site, instance) of each engine; the sites take turns.
 
         Raises:
             SimulationError: `tp` is not among the sizes, or there is no room for `engines` of them.
@@ -95,13 +95,13 @@ class ServiceEngines:
 
 
 def _room(site: SiteInfo, mode: Mode) -> int:
-    """Engines that fit on its nodes."""
+    """Counts the engines that fit on the site's nodes."""
     whole, rest = divmod(site.gpus.get(mode.gpu, 0), site.gpus_per_node)
     return whole * (site.gpus_per_node // mode.tp) + rest // mode.tp
 
 
 def _strictest(config: ThrottllemConfig, classes: Sequence[ClassInfo]) -> Limits:
-    """Of all classes together; without any limit between tokens, the paper's."""
+    """Returns the limits of all classes together; without any limit between tokens, the paper's."""
     tpot = [c.limits.tpot_s for c in classes if c.limits.tpot_s is not None]
     e2e = [c.limits.e2e_s for c in classes if c.limits.e2e_s is not None]
     return Limits(None, config.tbt_s or min(tpot, default=TBT_S), min(e2e, default=None))

@@ -19,12 +19,12 @@ from core.observations.mode_profile import Lengths
 from core.predictors.engine_speed import engine_speed
 from core.simulator.kernel.commands import SERVING, Decision, FleetView, Placement, RequestView
 from core.simulator.kernel.simulated import InstanceSpec
-from core.simulator.policies.racks import Kind, kind_of
+from core.simulator.policies.node_occupancy import InstanceShape, shape_of
 from core.simulator.policies.throttllem.config import ThrottllemConfig
 from core.types import Admit, Effects, Loop, Rationale, Reason, SetSmClock
 
 ADMISSION = "admission"
-_EngineKey = tuple[Kind, int, int, int]
+_EngineKey = tuple[InstanceShape, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class Served:
 
 
 @dataclass(slots=True)
-class _Desk:
-    """What is remembered of an instance: its controllers' states, and (prompt, deadline) of each of its requests."""
+class _InstanceState:
+    """The state of an instance: its controllers' states, and (prompt, deadline) of each of its requests."""
 
-    book: dict[int, tuple[int, float]] = field(default_factory=dict)
+    requests: dict[int, tuple[int, float]] = field(default_factory=dict)
     admission: AdmissionState | None = None
     clock: ThrottleState | None = None
 
@@ -63,8 +63,8 @@ class ThrottleRouter:
         self._config, self._services = config, services
         error, retry_s = config.predictor_error, config.retry_s
         self._admissions = [AdmissionConfig(served.tbt_s, error, retry_s) for served in services]
-        self._first_held: dict[int, int] = {}  # by service: the request at the head of those held back
-        self._desks: defaultdict[int, _Desk] = defaultdict(_Desk)
+        self._first_waiting: dict[int, int] = {}  # by service: the request at the head of those held back
+        self._instances: defaultdict[int, _InstanceState] = defaultdict(_InstanceState)
         self._speeds: dict[_EngineKey, SpeedTable] = {}
         self._regressions: dict[tuple[_EngineKey, int], RetailConfig] = {}
         self._tallies: defaultdict[tuple[str, Reason], _Tally] = defaultdict(_Tally)
@@ -74,70 +74,70 @@ class ThrottleRouter:
         return self._config.retry_s
 
     def place(self, request: RequestView, view: FleetView) -> Placement | None:
-        head = self._first_held.get(request.service)
+        head = self._first_waiting.get(request.service)
         if head not in (None, request.number):
             return None
         found = self._offer(request, view)
         if found is None:
-            self._first_held[request.service] = request.number
+            self._first_waiting[request.service] = request.number
         elif head is not None:
-            del self._first_held[request.service]
+            del self._first_waiting[request.service]
         return found
 
     def _offer(self, request: RequestView, view: FleetView) -> Placement | None:
         served = self._services[request.service]
         e2e_s = served.e2e_s[request.cell]
         deadline_s = np.inf if e2e_s is None else request.arrival_s + e2e_s
-        own = np.flatnonzero((view.state == SERVING) & (view.pool == served.number)).tolist()
+        serving = np.flatnonzero((view.state == SERVING) & (view.pool == served.number)).tolist()
         busy = (view.running + view.waiting) / np.array([spec.kv_capacity for spec in view.instances])
         reason: Reason | None = None
-        for slot in sorted(own, key=lambda slot: (busy[slot], slot)):
-            desk = self._desks[slot]
-            obs = self._observe(desk, view, slot, request, deadline_s)
-            effects = self._admit(desk, obs, request.service)
+        for slot in sorted(serving, key=lambda slot: (busy[slot], slot)):
+            own = self._instances[slot]
+            obs = self._observe(own, view, slot, request, deadline_s)
+            effects = self._admit(own, obs, request.service)
             if effects.commands:
                 self._tallies[ADMISSION, effects.rationale.reason].count += 1
-                desk.book[request.number] = (request.prompt_tokens, deadline_s)
-                return Placement(slot, commands=self._set_clock(desk, obs, effects, view, slot, served))
+                own.requests[request.number] = (request.prompt_tokens, deadline_s)
+                return Placement(slot, commands=self._set_clock(own, obs, effects, view, slot, served))
             reason = effects.rationale.reason if reason in (None, Reason.INFEASIBLE) else reason
         self._tallies[ADMISSION, reason or Reason.NO_DATA].count += 1
         if reason is not Reason.INFEASIBLE:
             return None
         # To wait is of no use: the largest engine is to refuse it.
-        slot = max(own, key=lambda slot: view.instances[slot].kv_capacity)
-        self._desks[slot].book[request.number] = (request.prompt_tokens, deadline_s)
+        slot = max(serving, key=lambda slot: view.instances[slot].kv_capacity)
+        self._instances[slot].requests[request.number] = (request.prompt_tokens, deadline_s)
         return Placement(slot)
 
-    def _admit(self, desk: _Desk, obs: AdmissionObservation, service: int) -> Effects:
+    def _admit(self, own: _InstanceState, obs: AdmissionObservation, service: int) -> Effects:
         if not self._config.admission:
-            desk.admission = AdmissionState()
+            own.admission = AdmissionState()
             return Effects(
                 tuple(Admit(obs.instance, name) for name in obs.waiting.ids),
                 None,
                 Rationale(Reason.POLICY, "Nobody waits: admission is off."),
             )
-        desk.admission, effects = admission.step(desk.admission, obs, self._admissions[service])
+        own.admission, effects = admission.step(own.admission, obs, self._admissions[service])
         return effects
 
     # -- observations ----------------------------------------------------------------------------------
 
     def _observe(
-        self, desk: _Desk, view: FleetView, slot: int, request: RequestView, deadline_s: float
+        self, own: _InstanceState, view: FleetView, slot: int, request: RequestView, deadline_s: float
     ) -> AdmissionObservation:
         """All that the engine has counts as running, also what it takes in with its next iteration: it was admitted."""
         spec, present = view.instances[slot], view.sequences(slot)
         numbers = present.number.tolist()
         if not numbers:
-            desk.clock = None  # what the place last held may have been another instance
-        desk.book = {number: desk.book[number] for number in numbers}
-        booked = np.array([desk.book[number] for number in numbers], dtype=np.float64).reshape(-1, 2)
+            own.clock = None  # what the place last held may have been another instance
+        own.requests = {number: own.requests[number] for number in numbers}
+        rows = np.array([own.requests[number] for number in numbers], dtype=np.float64).reshape(-1, 2)
         running = Requests(
             numbers,
-            booked[:, 0].astype(np.int64),
+            rows[:, 0].astype(np.int64),
             present.predicted_tokens,
             np.full(len(numbers), self._config.max_tokens, dtype=np.int64),
-            booked[:, 1],
-            np.maximum(0, present.kv_tokens - present.to_prefill_tokens),  # of a prompt under way all is booked
+            rows[:, 1],
+            np.maximum(0, present.kv_tokens - present.to_prefill_tokens),  # of a prompt under way all is rows
             present.generated_tokens,
         )
         newcomer = Asked(
@@ -153,7 +153,13 @@ class ThrottleRouter:
     # -- clocks ----------------------------------------------------------------------------------------
 
     def _set_clock(
-        self, desk: _Desk, obs: AdmissionObservation, admitted: Effects, view: FleetView, slot: int, served: Served
+        self,
+        own: _InstanceState,
+        obs: AdmissionObservation,
+        admitted: Effects,
+        view: FleetView,
+        slot: int,
+        served: Served,
     ) -> tuple[SetSmClock, ...]:
         if not self._config.clock:
             return ()
@@ -162,14 +168,14 @@ class ThrottleRouter:
             seen = retail_clock.observe(
                 obs.now_s, obs.instance, blocks, (obs.running, obs.waiting), self._config.predictor_error
             )
-            desk.clock, effects = retail_clock.step(
-                desk.clock, seen, self._regression(view.instances[slot], obs.speed, served)
+            own.clock, effects = retail_clock.step(
+                own.clock, seen, self._regression(view.instances[slot], obs.speed, served)
             )
         else:
-            assert desk.admission is not None
-            board = admission.board_after(desk.admission, obs, self._admissions[served.number], admitted)
+            assert own.admission is not None
+            board = admission.board_after(own.admission, obs, self._admissions[served.number], admitted)
             looked = ThrottleObservation(view.now_s, obs.instance, board, obs.speed)
-            desk.clock, effects = throttllem_clock.step(desk.clock, looked, ThrottleConfig(served.tbt_s))
+            own.clock, effects = throttllem_clock.step(own.clock, looked, ThrottleConfig(served.tbt_s))
         commands = tuple(command for command in effects.commands if isinstance(command, SetSmClock))
         self._note_clock(effects.rationale.reason, commands, float(view.mhz[slot]))
         return commands
@@ -187,7 +193,7 @@ class ThrottleRouter:
             self._speeds[key] = _speed_of(spec, self._config)
         return self._speeds[key]
 
-    # -- what is told ----------------------------------------------------------------------------------
+    # -- decisions for the log ----------------------------------------------------------------------------------
 
     def _note_clock(self, reason: Reason, commands: Sequence[SetSmClock], now_mhz: float) -> None:
         tally = self._tallies[str(Loop.CLOCK), reason]
@@ -196,8 +202,8 @@ class ThrottleRouter:
             tally.moves += command.mhz != now_mhz
             tally.low_mhz, tally.high_mhz = min(tally.low_mhz, command.mhz), max(tally.high_mhz, command.mhz)
 
-    def told(self, now_s: float) -> list[Decision]:
-        """One decision for each reason since the last call."""
+    def take_decisions(self, now_s: float) -> list[Decision]:
+        """Returns one decision for each reason since the last call."""
         found = []
         for (loop, reason), tally in sorted(self._tallies.items()):
             text = f"{tally.count} {_WORDS.get((loop, reason), 'decisions')}"
@@ -221,11 +227,11 @@ _WORDS = {
 
 
 def _engine_key(spec: InstanceSpec) -> _EngineKey:
-    return (kind_of(spec), spec.kv_capacity, spec.max_sequences, spec.tokens_per_iteration)
+    return (shape_of(spec), spec.kv_capacity, spec.max_sequences, spec.tokens_per_iteration)
 
 
 def _speed_of(spec: InstanceSpec, config: ThrottllemConfig) -> SpeedTable:
-    """How fast the engine is, over all clocks that may be taken."""
+    """Computes how fast the engine is, over all clocks that may be taken."""
     return engine_speed(
         spec.model,
         spec.gpu,

@@ -50,7 +50,7 @@ def test_time_and_power_are_of_one_iteration_when_a_row_spans_many(fields: dict[
     assert (point.t_s, point.watts) == (pytest.approx(0.02), pytest.approx(250.0))
 
 
-def test_outlier_is_told_and_hardly_moves_the_median_when_one_repeat_stalled() -> None:
+def test_outlier_is_reported_and_hardly_moves_the_median_when_one_repeat_stalled() -> None:
     rows = [repeat(t) for t in (0.0200, 0.0201, 0.0199, 0.0200, 0.0800)]
     run = fold_run(rows, KEY)
     assert run.profile.points[0].t_s == 0.02

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from core.engine.engine_model import engine_model
-from core.engine.facts import Evaluation, Fact, FactsError, Kind, evaluate, read_facts, summarise
+from core.engine.facts import Comparison, Evaluation, Fact, FactsError, evaluate, read_facts, summarise
+from core.engine.facts.fixed_batch import at_batch
 from core.engine.facts.freesh import PROMPT_TOKENS, loads
-from core.engine.facts.steady import at_batch
 
 HEAD = "source,quantity,condition,value,unit,used"
 CELL = "energy per request (row scale 1.00 applied)"
@@ -80,7 +80,7 @@ def test_regret_is_that_of_the_published_energies_when_the_model_chooses_another
         f"DynamoLLM Table I,{choice},SS,TP2@1.2,config,fit",
     ]
     found = evaluate(facts_of(*rows))
-    assert found[2].kind is Kind.CHOICE
+    assert found[2].kind is Comparison.CHOICE
     assert found[2].prediction == "TP4@1.2"
     assert found[2].error == pytest.approx(0.25)
     assert not found[2].counts

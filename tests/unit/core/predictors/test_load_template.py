@@ -32,7 +32,7 @@ def rate_at(at_s: float) -> float:
     return (0.2 if day >= 5 else 1.0) * (10.0 + 90.0 * max(0.0, math.sin(math.pi * (hour - 6.0) / 12.0)))
 
 
-def told(start_s: float, end_s: float, config: TemplateConfig = HOUR, history: LoadHistory | None = None):
+def observed(start_s: float, end_s: float, config: TemplateConfig = HOUR, history: LoadHistory | None = None):
     history = history or LoadHistory()
     for step in range(round((end_s - start_s) / config.step_s)):
         at_s = start_s + step * config.step_s
@@ -41,7 +41,7 @@ def told(start_s: float, end_s: float, config: TemplateConfig = HOUR, history: L
 
 
 def test_rise_is_foreseen_when_the_week_before_had_it():
-    history = told(MONDAY_S, MONDAY_S + WEEK_S + 6 * 3600.0)
+    history = observed(MONDAY_S, MONDAY_S + WEEK_S + 6 * 3600.0)
     found = forecast(history, "MM", MONDAY_S + WEEK_S + 6 * 3600.0, 6, HOUR)
     assert set(found.bases) == {Basis.WEEK}
     assert found.rates == pytest.approx([rate_at(MONDAY_S + (6 + k) * 3600.0) for k in range(6)])
@@ -50,7 +50,7 @@ def test_rise_is_foreseen_when_the_week_before_had_it():
 
 def test_weekend_is_foreseen_from_weekends():
     saturday_s = MONDAY_S + 5 * DAY_S
-    history = told(MONDAY_S, saturday_s + 12 * 3600.0)
+    history = observed(MONDAY_S, saturday_s + 12 * 3600.0)
     sunday = forecast(history, "MM", saturday_s + DAY_S, 12, HOUR)
     assert set(sunday.bases) == {Basis.DAY}
     assert sunday.rates == pytest.approx([rate_at(saturday_s + k * 3600.0) for k in range(12)])
@@ -58,21 +58,21 @@ def test_weekend_is_foreseen_from_weekends():
 
 def test_working_day_is_foreseen_from_working_days_when_it_is_the_first_of_its_kind():
     tuesday_s = MONDAY_S + DAY_S
-    found = forecast(told(MONDAY_S, tuesday_s), "MM", tuesday_s, 24, HOUR)
+    found = forecast(observed(MONDAY_S, tuesday_s), "MM", tuesday_s, 24, HOUR)
     assert set(found.bases) == {Basis.DAY}
     assert found.rates[12] == pytest.approx(100.0)
 
 
-def test_what_came_lately_is_held_when_there_is_no_pattern_yet():
-    history = told(MONDAY_S, MONDAY_S + 9 * 3600.0)
+def test_what_came_recently_is_held_when_there_is_no_pattern_yet():
+    history = observed(MONDAY_S, MONDAY_S + 9 * 3600.0)
     found = forecast(history, "MM", MONDAY_S + 9 * 3600.0, 3, HOUR)
     assert set(found.bases) == {Basis.RECENT}
     assert found.rates == pytest.approx([rate_at(MONDAY_S + 8 * 3600.0)] * 3)
 
 
-def test_what_came_lately_is_the_least_when_the_template_missed_it():
+def test_what_came_recently_is_the_least_when_the_template_missed_it():
     now_s = MONDAY_S + WEEK_S + 3 * 3600.0
-    history = observe(told(MONDAY_S, now_s), "MM", now_s, [5.0 * 60.0], HOUR)
+    history = observe(observed(MONDAY_S, now_s), "MM", now_s, [5.0 * 60.0], HOUR)
     found = forecast(history, "MM", now_s, 10, HOUR)
     assert found.bases[1] is Basis.RECENT
     assert found.rates[1] == 60.0
@@ -86,8 +86,8 @@ def test_nothing_is_known_when_nothing_was_seen():
     assert (found.rates, found.basis, found.peak()) == ((None,) * 3, Basis.NONE, None)
 
 
-def test_old_figures_do_not_count_as_lately():
-    history = told(MONDAY_S, MONDAY_S + 3600.0)
+def test_old_figures_do_not_count_as_recent():
+    history = observed(MONDAY_S, MONDAY_S + 3600.0)
     found = forecast(history, "MM", MONDAY_S + 9 * 3600.0, 2, HOUR)
     assert found.rates == (None, None)
 
@@ -136,7 +136,7 @@ def test_forecasts_lie_among_what_was_seen_and_survive_storage(stretches, now_s)
     again = LoadHistory()
     for stretch, amount in reversed(stretches + stretches):
         again = observe(again, "MM", 5.0 * stretch, [amount], HOUR)
-    assert again == history  # in any order, and told twice
+    assert again == history  # in any order, and observed twice
     stored = from_json(json.loads(json.dumps(to_json(history))))
     assert stored == history
     found = forecast(history, "MM", float(now_s), 30, HOUR)
@@ -147,7 +147,7 @@ def test_forecasts_lie_among_what_was_seen_and_survive_storage(stretches, now_s)
 
 
 def test_state_is_a_value():
-    before = told(MONDAY_S, MONDAY_S + 3600.0)
+    before = observed(MONDAY_S, MONDAY_S + 3600.0)
     kept = to_json(before)
     observe(before, "MM", MONDAY_S, [1e6], HOUR)
     assert to_json(before) == kept

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from core.simulator import shipped
+from core.simulator import shipped_scenarios
 from core.simulator.lab import experiments, runs
 from core.simulator.lab.bound import clairvoyant
 from core.simulator.lab.experiment import CONVERSATION, Experiment, Run
@@ -22,7 +22,7 @@ def tiny(tmp_path, monkeypatch):
     (tmp_path / "scenarios" / "tiny.yaml").write_text(SCENARIO)
     one = Experiment("tiny", "Tiny", "tiny", (Run("pool", "single_pool"), Run("green", "least_loaded")))
     monkeypatch.setattr(experiments, "EXPERIMENTS", {"tiny": one})
-    monkeypatch.setattr(shipped, "folder", lambda: tmp_path / "scenarios")
+    monkeypatch.setattr(shipped_scenarios, "folder", lambda: tmp_path / "scenarios")
     monkeypatch.setenv("GREENSERVE_VAR", str(tmp_path / "var"))
     return tmp_path
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from core.algorithms.fleet import dynamo_milp
 from core.algorithms.fleet.dynamo_mix import power_w, solve
-from core.algorithms.fleet.highs import Status
+from core.algorithms.fleet.highs import SolverStatus
 from core.algorithms.fleet.power_curve import Piece, pieces
 from core.engine.engine_model import engine_model
 from core.engine.load_profile import clocks, modelled
@@ -103,7 +103,7 @@ def test_program_takes_over_when_there_are_more_modes_than_can_be_counted():
     curves = {Mode(gpu, tp): line for gpu in ("A", "B") for tp in (1, 2)}
     found = solve({"A": 2, "B": 2}, curves, 10.0, 11.0)
     assert found is not None
-    assert found.status is Status.OPTIMAL
+    assert found.status is SolverStatus.OPTIMAL
     assert found.power_w == pytest.approx(3 * 100.0 + 10.0 * 100.0)
     used = {"A": 0, "B": 0}
     for mode, own in found.operations.items():

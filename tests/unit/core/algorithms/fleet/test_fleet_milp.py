@@ -12,12 +12,12 @@ from core.algorithms.fleet.fleet_milp import (
     NegativeIntensity,
     Objective,
     ObjectiveWeights,
-    Status,
+    SolverStatus,
     greedy_fleet,
     solve_fleet,
 )
 from core.algorithms.fleet.fleet_problem import plan_cost, plan_power_w, usable, why_not
-from core.algorithms.fleet.highs import Outcome
+from core.algorithms.fleet.highs import SolverResult
 from core.types import Limits, PartitionOption, SiteView
 from tests.unit.core.fleets import A2, A4, A8, H4, demand, drawn_partitions, drawn_sites, partition, profile, site
 
@@ -28,7 +28,7 @@ def problem(sites: tuple[SiteView, ...], *partitions: PartitionOption, **knobs: 
 
 def test_cleanest_site_is_chosen_when_it_has_room() -> None:
     plan = solve_fleet(problem((site("coal", 800.0, 900.0), site("wind", 50.0, 60.0)), partition(LS=1.0)))
-    assert plan.status is Status.OPTIMAL
+    assert plan.status is SolverStatus.OPTIMAL
     assert dict(plan.workers) == {("wind", "LS", A2): 1}
     assert plan.objective == pytest.approx(740.0 * 300.0 * (50.0 + 60.0) / 3.6e6)
     assert plan.gap == pytest.approx(0.0, abs=1e-4)
@@ -133,7 +133,7 @@ def test_site_is_not_chosen_when_a_step_has_no_intensity() -> None:
 )
 def test_reason_names_the_class_when_infeasible(option: PartitionOption, words: str) -> None:
     plan = solve_fleet(problem((site("north"),), option))
-    assert plan.status is Status.INFEASIBLE
+    assert plan.status is SolverStatus.INFEASIBLE
     assert plan.objective is None
     with pytest.raises(AssertionError, match=words):
         raise AssertionError(plan.failed)
@@ -141,18 +141,18 @@ def test_reason_names_the_class_when_infeasible(option: PartitionOption, words: 
 
 def test_feasible_partition_is_chosen_when_the_other_is_not() -> None:
     plan = solve_fleet(problem((site("north"),), partition("heavy", LS=99.0), partition("light", LS=1.0)))
-    assert (plan.partition, plan.status) == ("light", Status.OPTIMAL)
+    assert (plan.partition, plan.status) == ("light", SolverStatus.OPTIMAL)
     assert plan.by_partition["heavy"].failed
 
 
 def test_plan_is_infeasible_when_there_are_no_partitions() -> None:
-    assert solve_fleet(problem((site("north"),))).status is Status.INFEASIBLE
+    assert solve_fleet(problem((site("north"),))).status is SolverStatus.INFEASIBLE
 
 
 def test_greedy_plan_is_taken_when_the_solver_finds_nothing_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(highs, "search", lambda *_: (None, Outcome(False, 0.5, Status.FEASIBLE)))
+    monkeypatch.setattr(highs, "search", lambda *_: (None, SolverResult(False, 0.5, SolverStatus.FEASIBLE)))
     plan = solve_fleet(problem((site("north"),), partition(LS=1.0)))
-    assert plan.status is Status.HEURISTIC
+    assert plan.status is SolverStatus.HEURISTIC
     assert plan.workers
     assert plan.bound is not None
     assert plan.objective is not None
@@ -165,12 +165,14 @@ def test_optimality_is_not_claimed_when_another_partition_was_cut_short(monkeypa
     def cut_short(*arguments: object) -> fleet_milp.FleetPlan:
         plan = whole(*arguments)  # type: ignore[arg-type]
         if plan.partition == "cut":
-            return fleet_milp.FleetPlan(Status.FEASIBLE, plan.objective, 0.0, 1.0, "cut", plan.workers, plan.solve_s)
+            return fleet_milp.FleetPlan(
+                SolverStatus.FEASIBLE, plan.objective, 0.0, 1.0, "cut", plan.workers, plan.solve_s
+            )
         return plan
 
     monkeypatch.setattr(fleet_milp, "_partition_plan", cut_short)
     plan = solve_fleet(problem((site("north"),), partition("cut", LS=4.0), partition("light", LS=1.0)))
-    assert (plan.partition, plan.status, plan.bound) == ("light", Status.FEASIBLE, 0.0)
+    assert (plan.partition, plan.status, plan.bound) == ("light", SolverStatus.FEASIBLE, 0.0)
     assert plan.gap == pytest.approx(1.0)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from core.algorithms.fleet.fleet_milp import Status, _Search, _Task, solve_fleet
+from core.algorithms.fleet.fleet_milp import SolverStatus, _Search, _Task, solve_fleet
 from core.algorithms.fleet.fleet_problem import FleetProblem, NegativeIntensity, plan_cost, why_not
 from core.types import ClassDemand, Limits, PartitionOption, SiteView
 from tests.unit.core.fleets import A2, H4, MODES, demand, drawn_partitions, drawn_sites, partition, profile, site
@@ -93,7 +93,7 @@ def crowded(sites: int, classes: int, load: float) -> FleetProblem:
 def test_crowded_fleet_is_planned_to_a_thousandth(sites: int, classes: int, load: float) -> None:
     problem = crowded(sites, classes, load)
     plan = solve_fleet(problem, time_limit_s=60.0, gap=1e-3)
-    assert plan.status is Status.OPTIMAL
+    assert plan.status is SolverStatus.OPTIMAL
     assert plan.gap is not None
     assert plan.gap <= 1e-3
     assert why_not(problem, plan.workers, problem.partitions[0]) is None

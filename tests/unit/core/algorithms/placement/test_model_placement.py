@@ -17,17 +17,19 @@ from core.algorithms.placement.model_placement import (
     select_groups,
     select_models,
 )
-from core.algorithms.placement.operator_partitions import Partition, clusters, stages
-from core.algorithms.placement.sensitivity import Kind, Operator, operators
+from core.algorithms.placement.operator_partitions import OperatorGroup, clusters, stages
+from core.algorithms.placement.sensitivity import Operator, OperatorKind, operators
 from core.engine.engine_model import engine_model
 from core.engine.iteration import Totals
 
 
-def part(model: str, score: float, memory: float = 1.0, name: str = "", latency_s: float = 1.0) -> Partition:
-    return Partition(model, name or f"{model}@{score}", (Operator("o", Kind.MLP, score, latency_s, memory),))
+def part(model: str, score: float, memory: float = 1.0, name: str = "", latency_s: float = 1.0) -> OperatorGroup:
+    return OperatorGroup(
+        model, name or f"{model}@{score}", (Operator("o", OperatorKind.MLP, score, latency_s, memory),)
+    )
 
 
-def names(found: tuple[Partition, ...]) -> set[str]:
+def names(found: tuple[OperatorGroup, ...]) -> set[str]:
     return {partition.name for partition in found}
 
 
@@ -71,7 +73,7 @@ def test_partition_goes_elsewhere_when_the_most_similar_device_is_full() -> None
     assert found.unplaced == ()
 
 
-def test_model_is_told_as_unplaced_when_no_device_has_room() -> None:
+def test_model_is_reported_as_unplaced_when_no_device_has_room() -> None:
     models = [[part("a", 0.1), part("a", 0.2, 99.0)], [part("b", 0.3)]]
     found = place_partitions({"g0": 4.0}, models, PlacementConfig(max_devices=1))
     assert found.unplaced == ("a",)  # whole or not at all
@@ -194,7 +196,7 @@ def test_groups_double_in_size_when_enumerated() -> None:
 def test_both_steps_join_when_a_selection_is_placed() -> None:
     chosen = GroupPlacement((("g0", "g1"), ("g2",)), (frozenset({"a"}), frozenset({"a", "b"})))
 
-    def cut(model: str, devices: int) -> list[Partition]:
+    def cut(model: str, devices: int) -> list[OperatorGroup]:
         return [part(model, 0.1 + 0.7 * k, 1.0, f"{model}[{k}/{devices}]") for k in range(devices)]
 
     first, second = place(chosen, 2.0, cut, PlacementConfig(max_devices=2))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.algorithms.placement.operator_partitions import Partition, clusters, stages, weighted_mean
-from core.algorithms.placement.sensitivity import Kind, Operator, operators, profiled, sensitivity
+from core.algorithms.placement.operator_partitions import OperatorGroup, clusters, stages, weighted_mean
+from core.algorithms.placement.sensitivity import Operator, OperatorKind, operators, profiled, sensitivity
 from core.engine.engine_model import engine_model
 from core.engine.iteration import Totals
 from tests.unit.laws import examples
@@ -18,7 +18,7 @@ PREFILL = Totals.plain(2048, 0, 0)
 DECODE = Totals(decodes=16, context_tokens=16 * 500)
 
 
-def of_kind(found: tuple[Operator, ...], kind: Kind) -> list[Operator]:
+def of_kind(found: tuple[Operator, ...], kind: OperatorKind) -> list[Operator]:
     return [operator for operator in found if operator.kind is kind]
 
 
@@ -32,8 +32,8 @@ def test_score_is_the_rise_at_half_the_clock_when_measured() -> None:
 
 
 def test_operator_has_the_score_of_its_latencies_when_profiled() -> None:
-    assert profiled("a", Kind.MLP, 1.0, 1.99, 10.0).sensitivity == pytest.approx(0.99)
-    assert profiled("a", Kind.MLP, 1.0, 2.0, 10.0).sensitivity == 1.0
+    assert profiled("a", OperatorKind.MLP, 1.0, 1.99, 10.0).sensitivity == pytest.approx(0.99)
+    assert profiled("a", OperatorKind.MLP, 1.0, 2.0, 10.0).sensitivity == 1.0
 
 
 @pytest.mark.parametrize("totals", [PREFILL, DECODE], ids=["prefill", "decode"])
@@ -61,22 +61,22 @@ def test_operators_add_up_to_the_engine_model_when_summed(configuration: tuple[s
 def test_prefill_is_more_sensitive_than_decode_when_matrices_multiply() -> None:
     instance = engine_model("Llama2-70B", "A100-80GB", 4)
     prefill, decode = operators(instance, PREFILL), operators(instance, DECODE)
-    for kind in (Kind.QKV, Kind.OUT, Kind.MLP, Kind.HEAD):
-        if kind is not Kind.HEAD:  # the head works on one row of a prefill
+    for kind in (OperatorKind.QKV, OperatorKind.OUT, OperatorKind.MLP, OperatorKind.HEAD):
+        if kind is not OperatorKind.HEAD:  # the head works on one row of a prefill
             assert of_kind(prefill, kind)[0].sensitivity > of_kind(decode, kind)[0].sensitivity
-    assert of_kind(prefill, Kind.MLP)[0].sensitivity > 0.7
-    assert of_kind(decode, Kind.MLP)[0].sensitivity < 0.5
-    assert all(o.sensitivity == 0.0 for o in of_kind(prefill, Kind.COLLECTIVE))
-    assert len(of_kind(prefill, Kind.COLLECTIVE)) == 2 * instance.model_params.layers
+    assert of_kind(prefill, OperatorKind.MLP)[0].sensitivity > 0.7
+    assert of_kind(decode, OperatorKind.MLP)[0].sensitivity < 0.5
+    assert all(o.sensitivity == 0.0 for o in of_kind(prefill, OperatorKind.COLLECTIVE))
+    assert len(of_kind(prefill, OperatorKind.COLLECTIVE)) == 2 * instance.model_params.layers
 
 
 def test_there_are_no_collectives_when_one_gpu_does_it_and_experts_when_routed() -> None:
     alone = operators(engine_model("Llama3-8B", "A100-80GB", 1), DECODE)
-    assert not of_kind(alone, Kind.COLLECTIVE)
+    assert not of_kind(alone, OperatorKind.COLLECTIVE)
     assert len(alone) == 2 + 4 * 32
     mixture = operators(engine_model("Mixtral-8x7B", "A100-80GB", 2), DECODE)
-    assert len(of_kind(mixture, Kind.EXPERTS)) == 32
-    assert not of_kind(mixture, Kind.MLP)
+    assert len(of_kind(mixture, OperatorKind.EXPERTS)) == 32
+    assert not of_kind(mixture, OperatorKind.MLP)
     with pytest.raises(ValueError, match="at least one token"):
         operators(engine_model("Llama3-8B", "A100-80GB", 1), Totals())
 
@@ -85,7 +85,7 @@ def test_there_are_no_collectives_when_one_gpu_does_it_and_experts_when_routed()
 
 
 def op(score: float, latency_s: float = 1.0, memory_bytes: float = 1.0, name: str = "") -> Operator:
-    return Operator(name, Kind.MLP, score, latency_s, memory_bytes)
+    return Operator(name, OperatorKind.MLP, score, latency_s, memory_bytes)
 
 
 def scores(found: tuple[tuple[Operator, ...], ...]) -> list[list[float]]:
@@ -123,7 +123,7 @@ def test_clusters_keep_order_and_threshold_when_scores_are_any(values: list[floa
 
 
 def test_score_of_a_partition_is_that_of_its_summed_latency_when_mixed() -> None:
-    found = Partition("m", "m[0]", (op(1.0, 3.0), op(0.0, 1.0)))
+    found = OperatorGroup("m", "m[0]", (op(1.0, 3.0), op(0.0, 1.0)))
     assert found.sensitivity == pytest.approx(sensitivity(4.0, 3.0 * 2 + 1.0))
     assert weighted_mean([]) == 0.0
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.algorithms.queue.fair_queue import FairQueue, Waiting
 from core.algorithms.queue.queueing import Order, OrderConfig
 from core.algorithms.queue.ssjf import LengthClasses, SsjfConfig
-from core.algorithms.queue.waiting_line import Waiting, WaitingLine
 
 
 def order(predicted_tokens, arrival_s, aging_tokens_per_s: float) -> np.ndarray:
     """Numbers of requests as a line serves them that all wait in it, in order of arrival."""
-    line: WaitingLine[int] = WaitingLine(OrderConfig(Order.SJF, aging_tokens_per_s=aging_tokens_per_s))
+    line: FairQueue[int] = FairQueue(OrderConfig(Order.SJF, aging_tokens_per_s=aging_tokens_per_s))
     for number in np.argsort(arrival_s, kind="stable").tolist():
         line.push(number, Waiting(arrival_s[number], 0, predicted_tokens[number], 0.0, 0.0))
     return np.array([line.pop() for _ in range(len(line))])

@@ -17,7 +17,7 @@ from core.algorithms.split.split_point import (
     PassCosts,
     Split,
     SplitConfig,
-    SplitMode,
+    SplitPolicy,
     calibrated,
     finish_s,
     pass_costs,
@@ -221,10 +221,10 @@ def test_split_balances_beyond_the_prompt_when_output_is_long() -> None:
 def test_ends_are_disaggregation_and_colocation_when_asked_for() -> None:
     c = pass_costs(A100, MHZ, 2048)
     idle, busy = Backlog.of(c, [], 0), Backlog.of(c, [(0, 50, 100)], 1)
-    apart = split_request(500, 200, idle, idle, SplitConfig(SplitMode.DISAGGREGATED))
+    apart = split_request(500, 200, idle, idle, SplitConfig(SplitPolicy.DISAGGREGATED))
     assert parts(apart)[0] == (500, 0, 0)
     assert parts(apart)[1] == (0, 219, 500)
-    whole = SplitConfig(SplitMode.COLOCATED, margin_tokens=0)
+    whole = SplitConfig(SplitPolicy.COLOCATED, margin_tokens=0)
     assert parts(split_request(500, 200, idle, busy, whole)) == ((500, 199, 0), (0, 0, 700))
     assert split_request(500, 200, busy, idle, whole).tokens == 0
 

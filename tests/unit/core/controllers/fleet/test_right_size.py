@@ -155,7 +155,7 @@ def test_dirtier_site_takes_only_what_the_cleaner_has_no_room_for():
 @settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.floats(0.0, 400.0), min_size=1, max_size=6), st.integers(0, 4))
 def test_site_never_draws_more_than_its_cap_whatever_the_load(rates, fit):
-    """Each instance reckoned at the most that it draws at any clock, those on their way out included."""
+    """Counts each instance at the most that it draws at any clock, those on their way out included."""
     highest_w = float(TP8_PROFILE.watts.max())
     cap_w = (fit + 0.5) * highest_w
     state, standing = None, {}

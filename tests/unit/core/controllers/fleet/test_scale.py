@@ -89,7 +89,7 @@ def test_command_is_given_only_for_pools_that_change() -> None:
     json.dumps(effects.rationale.inputs, allow_nan=False)
 
 
-def test_hold_is_told_when_no_pool_changes() -> None:
+def test_hold_is_reported_when_no_pool_changes() -> None:
     _, effects = step(None, ScaleObservation(10.0, 300.0, (pool(1.0, A100S, {A2: 1}),)), CONFIG)
     assert effects.commands == ()
     assert effects.rationale.reason is Reason.NO_CHANGE

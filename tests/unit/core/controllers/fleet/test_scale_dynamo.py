@@ -169,7 +169,7 @@ def test_pool_never_shrinks_between_epochs():
     assert counts(effects) == {}
 
 
-def test_shares_are_told_only_when_they_change():
+def test_shares_are_logged_only_when_they_change():
     state, effects = step(None, observe(classes(150.0, 0.0, 90.0)), PLAIN)
     assert shares(effects)
     _, effects = step(state, observe(classes(150.0, 0.0, 90.0), {S: 1, L: 2}, 1800.0), PLAIN)

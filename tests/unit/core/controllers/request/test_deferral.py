@@ -142,7 +142,7 @@ def test_plan_costs_no_more_than_any_other_by_brute_force(
 def test_deadlines_are_kept_whenever_they_can_be(
     steps: tuple[float | None, ...], rows: list[tuple[int, float]], config: DeferralConfig
 ) -> None:
-    """Followed for its whole life, at the rate that it was told, earliest deadline first."""
+    """Followed for its whole life, at the rate that it was given, earliest deadline first."""
     rate = 1.0
     due = sorted((NOW_S + in_s, float(lines)) for lines, in_s in rows)
     possible = all(

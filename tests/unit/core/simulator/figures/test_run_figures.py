@@ -145,7 +145,7 @@ def test_violation_rate_leaves_out_when_what_a_request_takes_alone_is_unknown() 
 
 @settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 120))
-def test_services_are_told_apart(seed: int, count: int) -> None:
+def test_services_are_distinguished(seed: int, count: int) -> None:
     made = rows(seed, count)
     found = summary(made)["by_service"]
     assert set(found) == set(LABELS.services)
@@ -157,7 +157,7 @@ def test_services_are_told_apart(seed: int, count: int) -> None:
         assert found[name]["energy_wh"] == pytest.approx(made["energy_j"][made["service"] == number].sum() / 3600.0)
 
 
-def test_energy_is_told_by_kind_and_is_json() -> None:
+def test_energy_is_reported_by_kind_and_is_json() -> None:
     found = summary(rows(5, 30))
     assert found["energy_wh"] == pytest.approx(3.0)
     assert found["energy_wh_by"] == pytest.approx({"prefill": 0.6, "decode": 1.5, "idle": 0.6, "transition": 0.3})
@@ -207,7 +207,7 @@ def test_decisions_are_counted_by_reason() -> None:
 KWH_J = 3.6e6
 
 
-def test_sites_are_told_apart_when_a_fleet_stands_at_several() -> None:
+def test_sites_are_distinguished_when_a_fleet_stands_at_several() -> None:
     specs = (instance("a", "east", tp=2), instance("b", "west"), instance("c", "east"))
     sites = {
         "east": Site("east", 1.5, None, Series((100.0, 300.0)), Series((0.1,)), 2.0),

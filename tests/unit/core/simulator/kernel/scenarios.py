@@ -37,7 +37,7 @@ from core.simulator.kernel.simulated import (
 from core.types import ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
 from tests.oracles.token_by_token import REFERENCE
 
-MODES = pytest.mark.parametrize("mode", [MACRO, WALK, REFERENCE], ids=lambda mode: mode.name)
+STEPPINGS = pytest.mark.parametrize("stepping", [MACRO, WALK, REFERENCE], ids=lambda stepping: stepping.name)
 
 CONFIGURATIONS = [
     ("Llama2-70B", "H100-SXM-80GB", 8, "vllm-v1"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from core.simulator.kernel.commands import OFF, Assign, Drain, FleetView, Reshard, SimCommand, Start
-from core.simulator.kernel.driver import MACRO, Mode, simulate
+from core.simulator.kernel.driver import MACRO, Stepping, simulate
 from core.simulator.kernel.kernel import DONE, REJECTED
 from core.simulator.kernel.outcome import Outcome
 from core.simulator.kernel.simulated import (
@@ -24,7 +24,7 @@ from core.simulator.kernel.simulated import (
     load,
 )
 from core.types import SetSmClock
-from tests.unit.core.simulator.kernel.scenarios import MODES, Schedule
+from tests.unit.core.simulator.kernel.scenarios import STEPPINGS, Schedule
 
 SPEC = InstanceSpec("i0", "fixed", "fixed", 1, 1.0, costs=FixedCosts(base_s=1.0, busy_w=100.0, idle_w=10.0))
 ONE = FleetSpec((SPEC,), (PoolSpec("all", (0,)),))
@@ -40,7 +40,7 @@ def stages(handover: Handover, budget: int = 2048) -> FleetSpec:
 
 
 def run(
-    mode: Mode,
+    stepping: Stepping,
     fleet: FleetSpec,
     rows: list[tuple[float, int, int]],
     *commands: tuple[int, SimCommand],
@@ -48,10 +48,10 @@ def run(
 ) -> Outcome:
     at, prompt, output = zip(*rows, strict=True)
     controls = [Schedule(commands, every_s)] if commands else []
-    return simulate(fleet, load(at, prompt, output), mode=mode, controls=controls)
+    return simulate(fleet, load(at, prompt, output), stepping=stepping, controls=controls)
 
 
-@MODES
+@STEPPINGS
 @pytest.mark.parametrize(
     ("budget", "chunked", "finish_s"),
     [
@@ -61,96 +61,96 @@ def run(
     ],
 )
 def test_decode_goes_on_elsewhere_when_prefill_and_decode_are_apart(
-    mode: Mode, budget: int, chunked: bool, finish_s: float
+    stepping: Stepping, budget: int, chunked: bool, finish_s: float
 ) -> None:
     handover = Handover("second", "prompt", token_s=0.1, latency_s=0.5, chunked=chunked)
-    out = run(mode, stages(handover, budget), [(0.0, 10, 3)])
+    out = run(stepping, stages(handover, budget), [(0.0, 10, 3)])
     assert out.rows["first_token_s"][0] == (1.0 if budget > 4 else 3.0)
     assert out.rows["finish_s"][0] == pytest.approx(finish_s)
     assert out.rows["itl_max_s"][0] == pytest.approx(finish_s - 1.0 - out.rows["first_token_s"][0])
     assert out.rows["instance"].tolist() == [1]
 
 
-@MODES
-def test_second_instance_ends_the_prompt_when_the_split_lies_within_it(mode: Mode) -> None:
-    out = run(mode, stages(Handover("second", 0.25)), [(0.0, 10, 10)])  # 5 of 20 tokens
+@STEPPINGS
+def test_second_instance_ends_the_prompt_when_the_split_lies_within_it(stepping: Stepping) -> None:
+    out = run(stepping, stages(Handover("second", 0.25)), [(0.0, 10, 10)])  # 5 of 20 tokens
     assert out.rows["first_token_s"].tolist() == [2.0]
     assert out.rows["finish_s"].tolist() == [11.0]
     assert out.spent_j["prefill"].tolist() == [100.0, 100.0]
 
 
-@MODES
-def test_second_instance_takes_the_last_tokens_when_the_split_lies_within_the_output(mode: Mode) -> None:
-    out = run(mode, stages(Handover("second", 0.75)), [(0.0, 10, 10)])  # 15 of 20: six tokens come from the first
+@STEPPINGS
+def test_second_instance_takes_the_last_tokens_when_the_split_lies_within_the_output(stepping: Stepping) -> None:
+    out = run(stepping, stages(Handover("second", 0.75)), [(0.0, 10, 10)])  # 15 of 20: six tokens come from the first
     assert out.rows["finish_s"].tolist() == [10.0]
     assert out.spent_j["decode"].tolist() == [500.0, 400.0]
     assert out.spent_j["prefill"].tolist() == [100.0, 0.0]
 
 
-@MODES
-def test_landed_request_goes_on_decoding_when_a_whole_prompt_has_all_the_budget(mode: Mode) -> None:
+@STEPPINGS
+def test_landed_request_goes_on_decoding_when_a_whole_prompt_has_all_the_budget(stepping: Stepping) -> None:
     pools = (PoolSpec("first", (0,), handover=Handover("second", latency_s=0.5)), PoolSpec("second", (1,)))
     fleet = FleetSpec((spec("i0"), spec("i1", budget=4)), pools, (0, 1))
     requests = load([0.0, 0.0, 0.0], [10, 40, 40], [3, 1, 1], request_class=[0, 1, 1])
-    out = simulate(fleet, requests, mode=mode)
+    out = simulate(fleet, requests, stepping=stepping)
     # It lands at 1.5 s. From 2 to 4 s it takes a token of each iteration's budget; the prompts need 80 more.
     assert out.rows["finish_s"].tolist() == [4.0, 11.0, 21.0]
     assert out.rows["itl_max_s"][0] == 2.0
     assert out.spent_j["decode"].tolist() == [0.0, 200.0]
 
 
-@MODES
-def test_landed_prompt_is_ended_before_others_begin_when_it_was_cut(mode: Mode) -> None:
+@STEPPINGS
+def test_landed_prompt_is_ended_before_others_begin_when_it_was_cut(stepping: Stepping) -> None:
     pools = (PoolSpec("first", (0,), handover=Handover("second", 0.5)), PoolSpec("second", (1,)))
     fleet = FleetSpec((spec("i0"), spec("i1", budget=4)), pools, (0, 1))
     requests = load([0.0] * 4, [22, 12, 12, 12], [2, 1, 1, 1], request_class=[0, 1, 1, 1])
-    out = simulate(fleet, requests, mode=mode)
+    out = simulate(fleet, requests, stepping=stepping)
     # 12 of its 24 tokens are there at 1 s, when the first whole prompt is under way; it goes before the other two.
     assert out.rows["finish_s"].tolist() == [7.0, 3.0, 9.0, 12.0]
 
 
-@MODES
-def test_landed_request_waits_when_there_is_no_room_for_its_next_token(mode: Mode) -> None:
+@STEPPINGS
+def test_landed_request_waits_when_there_is_no_room_for_its_next_token(stepping: Stepping) -> None:
     pools = (PoolSpec("first", (0,), handover=Handover("second")), PoolSpec("second", (1,)))
     small = replace(spec("i1"), kv_capacity_tokens=20)
     fleet = FleetSpec((spec("i0"), small), pools, (0, 1))
     requests = load([0.0, 0.0], [10, 10], [3, 6], request_class=[0, 1])
-    out = simulate(fleet, requests, mode=mode)
+    out = simulate(fleet, requests, stepping=stepping)
     assert out.rows["finish_s"].tolist() == [8.0, 6.0]
 
 
-@MODES
-def test_requests_wait_and_the_start_costs_when_the_first_instance_comes_up(mode: Mode) -> None:
+@STEPPINGS
+def test_requests_wait_and_the_start_costs_when_the_first_instance_comes_up(stepping: Stepping) -> None:
     empty = FleetSpec((), (PoolSpec("all", ()),))
-    out = run(mode, empty, [(1.0, 10, 2), (2.0, 10, 1)], (0, Start(SPEC, "all", 3.0)))
+    out = run(stepping, empty, [(1.0, 10, 2), (2.0, 10, 1)], (0, Start(SPEC, "all", 3.0)))
     assert out.rows["first_token_s"].tolist() == [4.0, 5.0]  # the second joins the next iteration
     assert out.spent_j["transition"].tolist() == [30.0]
     assert out.on_s.tolist() == [5.0]
 
 
-@MODES
-def test_instance_is_off_after_its_last_request_when_drained(mode: Mode) -> None:
+@STEPPINGS
+def test_instance_is_off_after_its_last_request_when_drained(stepping: Stepping) -> None:
     two = FleetSpec((spec("i0"), spec("i1")), (PoolSpec("all", (0, 1)),))
-    out = run(mode, two, [(0.0, 10, 4), (2.5, 10, 4), (3.5, 10, 4)], (2, Drain("i0")))
+    out = run(stepping, two, [(0.0, 10, 4), (2.5, 10, 4), (3.5, 10, 4)], (2, Drain("i0")))
     assert out.rows["instance"].tolist() == [0, 1, 1]
     assert out.rows["status"].tolist() == [DONE] * 3
     assert out.on_s.tolist() == [4.0, out.end_s]
     assert out.spent_j["idle"].tolist() == [0.0, 25.0]
 
 
-@MODES
-def test_shadow_takes_over_when_it_is_ready(mode: Mode) -> None:
+@STEPPINGS
+def test_shadow_takes_over_when_it_is_ready(stepping: Stepping) -> None:
     start = Start(spec("shadow"), "all", 2.0, replaces=("i0",))
-    out = run(mode, ONE, [(0.0, 10, 5), (2.5, 10, 1), (3.5, 10, 1)], (1, start))
+    out = run(stepping, ONE, [(0.0, 10, 5), (2.5, 10, 1), (3.5, 10, 1)], (1, start))
     assert out.rows["instance"].tolist() == [0, 0, 1]
     assert out.on_s[0] == 5.0
     assert out.spent_j["transition"].tolist() == [0.0, 20.0]
 
 
-@MODES
-def test_an_off_instance_of_the_same_kind_is_used_again_when_one_is_started(mode: Mode) -> None:
+@STEPPINGS
+def test_an_off_instance_of_the_same_kind_is_used_again_when_one_is_started(stepping: Stepping) -> None:
     two = FleetSpec((spec("i0"), spec("i1")), (PoolSpec("all", (0, 1)),))
-    out = run(mode, two, [(9.0, 10, 1)], (1, Drain("i1")), (3, Start(spec("other"), "all", 1.0)))
+    out = run(stepping, two, [(9.0, 10, 1)], (1, Drain("i1")), (3, Start(spec("other"), "all", 1.0)))
     assert [s.name for s in out.instances] == ["i0", "i1"]
     assert out.on_s.tolist() == [10.0, 1.0 + 7.0]
 
@@ -163,10 +163,10 @@ def test_a_gpu_with_a_higher_top_clock_starts_when_another_is_off() -> None:
     assert [s.gpu for s in out.instances] == ["A100-80GB", "A100-80GB", "H100-SXM-80GB"]
 
 
-@MODES
-def test_requests_go_on_with_their_cache_when_their_gpus_are_resharded(mode: Mode) -> None:
+@STEPPINGS
+def test_requests_go_on_with_their_cache_when_their_gpus_are_resharded(stepping: Stepping) -> None:
     reshard = Reshard(("i0",), (spec("a"), spec("b")), transfer_s=1.5, sync_s=1.5)
-    out = run(mode, ONE, [(0.0, 10, 5), (0.0, 10, 5)], (1, reshard))
+    out = run(stepping, ONE, [(0.0, 10, 5), (0.0, 10, 5)], (1, reshard))
     # The second joins an iteration later. Asked at 1 s, halted at 2.5 s, the iteration ends at 3 s with tokens 3 and 2;
     # at 4 s each goes on on one of the new ones.
     assert out.rows["finish_s"].tolist() == [6.0, 7.0]
@@ -177,41 +177,41 @@ def test_requests_go_on_with_their_cache_when_their_gpus_are_resharded(mode: Mod
     assert out.on_s.tolist() == [4.0, 3.0, 3.0]
 
 
-@MODES
-def test_run_ends_with_the_last_iteration_when_that_leaves_nothing_but_a_rejection(mode: Mode) -> None:
+@STEPPINGS
+def test_run_ends_with_the_last_iteration_when_that_leaves_nothing_but_a_rejection(stepping: Stepping) -> None:
     small = replace(spec("a"), kv_capacity_tokens=12)
-    out = run(mode, ONE, [(0.0, 10, 5)], (1, Reshard(("i0",), (small,), transfer_s=0.0, sync_s=0.0)), every_s=0.7)
+    out = run(stepping, ONE, [(0.0, 10, 5)], (1, Reshard(("i0",), (small,), transfer_s=0.0, sync_s=0.0)), every_s=0.7)
     assert out.rows["status"].tolist() == [REJECTED]
     assert (out.on_s[0], out.end_s) == (1.0, 1.0)
 
 
-@MODES
-def test_requests_are_rejected_and_counted_when_nobody_comes_to_serve_them(mode: Mode) -> None:
-    out = run(mode, ONE, [(0.0, 10, 2), (5.0, 10, 2)], (1, Drain("i0")))
+@STEPPINGS
+def test_requests_are_rejected_and_counted_when_nobody_comes_to_serve_them(stepping: Stepping) -> None:
+    out = run(stepping, ONE, [(0.0, 10, 2), (5.0, 10, 2)], (1, Drain("i0")))
     assert out.rows["status"].tolist() == [DONE, REJECTED]
 
 
-@MODES
-def test_requests_go_to_another_pool_when_their_cell_is_assigned_to_it(mode: Mode) -> None:
+@STEPPINGS
+def test_requests_go_to_another_pool_when_their_cell_is_assigned_to_it(stepping: Stepping) -> None:
     two = FleetSpec((spec("i0"), spec("i1")), (PoolSpec("a", (0,)), PoolSpec("b", (1,))), (0,))
-    out = run(mode, two, [(0.0, 10, 1), (2.5, 10, 1)], (2, Assign({0: "b"})))
+    out = run(stepping, two, [(0.0, 10, 1), (2.5, 10, 1)], (2, Assign({0: "b"})))
     assert out.rows["instance"].tolist() == [0, 1]
 
 
-@MODES
-def test_requests_are_shared_out_by_weight_when_routed_so(mode: Mode) -> None:
+@STEPPINGS
+def test_requests_are_shared_out_by_weight_when_routed_so(stepping: Stepping) -> None:
     two = FleetSpec((spec("i0"), spec("i1")), (PoolSpec("all", (0, 1), "weighted"),), (0,), (3.0, 1.0))
-    out = run(mode, two, [(float(t), 10, 1) for t in range(8)])
+    out = run(stepping, two, [(float(t), 10, 1) for t in range(8)])
     assert np.bincount(out.rows["instance"]).tolist() == [6, 2]
 
 
-@MODES
-def test_clock_changes_later_when_switching_takes_time(mode: Mode) -> None:
+@STEPPINGS
+def test_clock_changes_later_when_switching_takes_time(stepping: Stepping) -> None:
     real = InstanceSpec("i0", "Llama3-70B", "A100-80GB", 4, 1410.0)
     line = FleetSpec((real,), (PoolSpec("all", (0,)),))
     slow = [Schedule(((0, SetSmClock("i0", 600.0)),), 100.0)]
     runs = [
-        simulate(line, load([0.5], [100], [200]), mode=mode, controls=slow, clock_switch_s=lambda spec, s=s: s)
+        simulate(line, load([0.5], [100], [200]), stepping=stepping, controls=slow, clock_switch_s=lambda spec, s=s: s)
         for s in (0.0, 3.0)
     ]
     assert runs[0].rows["finish_s"][0] > runs[1].rows["finish_s"][0]

@@ -16,7 +16,7 @@ from core.simulator.kernel.simulated import (
     SimulationError,
     load,
 )
-from tests.unit.core.simulator.kernel.scenarios import MODES
+from tests.unit.core.simulator.kernel.scenarios import STEPPINGS
 
 
 def fleet(scheduling: Scheduling, costs: FixedCosts, tokens: int, sequences: int = 64) -> FleetSpec:
@@ -34,25 +34,25 @@ def fleet(scheduling: Scheduling, costs: FixedCosts, tokens: int, sequences: int
     return FleetSpec((server,), (PoolSpec("all", (0,)),))
 
 
-@MODES
-def test_requests_of_like_laxity_end_when_prompts_take_longer_than_the_order_reckons(mode):
+@STEPPINGS
+def test_requests_of_like_laxity_end_when_prompts_take_longer_than_the_order_estimates(stepping):
     # A prompt takes 40 s of which the order knows 20: whoever waits becomes the more urgent one, again and again.
     rules = Scheduling("llf", token_s=0.1, prefill_token_s=0.5, preempts_s=1.0)
     one = fleet(rules, FixedCosts(1.0, 0.0, 0.0), tokens=1, sequences=1)
     requests = load([0.0, 0.0], [40, 40], [3, 3], deadline_s=[60.0, 60.0])
-    out = simulate(one, requests, mode=mode)
+    out = simulate(one, requests, stepping=stepping)
     assert (out.rows["status"] == DONE).all()
     assert out.rows["preemptions"].sum() <= 6  # at most one for each token
 
 
-@MODES
-def test_short_prompts_come_along_with_a_long_one_when_chunks_are_limited(mode):
+@STEPPINGS
+def test_short_prompts_come_along_with_a_long_one_when_chunks_are_limited(stepping):
     costs = FixedCosts(0.01, 0.001, 0.001)
     requests = load([0.0, 0.001], [4000, 50], [2, 2])
 
     def first_s(chunk_tokens: int) -> np.ndarray:
         rules = Scheduling("srtf", prefill_token_s=1.0, chunk_tokens=chunk_tokens)
-        rows = simulate(fleet(rules, costs, tokens=2048), requests, mode=mode).rows
+        rows = simulate(fleet(rules, costs, tokens=2048), requests, stepping=stepping).rows
         return rows["first_token_s"] - rows["arrival_s"]
 
     whole, cut = first_s(0), first_s(256)

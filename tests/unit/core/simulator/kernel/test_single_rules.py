@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.simulator.kernel.driver import MACRO, Mode, simulate
+from core.simulator.kernel.driver import MACRO, Stepping, simulate
 from core.simulator.kernel.kernel import DONE, REJECTED
 from core.simulator.kernel.outcome import Outcome
 from core.simulator.kernel.simulated import FixedCosts, FleetSpec, InstanceSpec, PoolSpec, SimulationError, load
 from core.types import SetSmClock
-from tests.unit.core.simulator.kernel.scenarios import MODES, Schedule, finished, total_j
+from tests.unit.core.simulator.kernel.scenarios import STEPPINGS, Schedule, finished, total_j
 
 SECOND = FixedCosts(base_s=1.0, busy_w=100.0, idle_w=10.0)  # each iteration takes a second
 
@@ -26,14 +26,14 @@ def fleet(count: int = 1, routing: str = "round_robin", **changes: Any) -> Fleet
     return FleetSpec(specs, (PoolSpec("all", tuple(range(count)), routing),))
 
 
-def run(mode: Mode, spec: FleetSpec, rows: Sequence[tuple[float, int, int]], **options: Any) -> Outcome:
+def run(stepping: Stepping, spec: FleetSpec, rows: Sequence[tuple[float, int, int]], **options: Any) -> Outcome:
     at, prompt, output = zip(*rows, strict=True)
-    return simulate(spec, load(at, prompt, output, **options), mode=mode)
+    return simulate(spec, load(at, prompt, output, **options), stepping=stepping)
 
 
-@MODES
-def test_energy_is_work_and_idle_when_a_lone_request_comes_late(mode: Mode) -> None:
-    out = run(mode, fleet(), [(5.0, 10, 3)])
+@STEPPINGS
+def test_energy_is_work_and_idle_when_a_lone_request_comes_late(stepping: Stepping) -> None:
+    out = run(stepping, fleet(), [(5.0, 10, 3)])
     assert out.rows["first_token_s"].tolist() == [6.0]
     assert out.rows["finish_s"].tolist() == [8.0]
     assert {kind: spent.tolist() for kind, spent in out.spent_j.items()} == {
@@ -45,29 +45,29 @@ def test_energy_is_work_and_idle_when_a_lone_request_comes_late(mode: Mode) -> N
     assert out.rows["energy_j"].tolist() == [300.0]
 
 
-@MODES
-def test_prompt_takes_as_many_iterations_as_it_has_chunks_when_longer_than_the_budget(mode: Mode) -> None:
-    out = run(mode, fleet(tokens_per_iteration=4), [(0.0, 10, 1), (0.0, 2, 1)])
+@STEPPINGS
+def test_prompt_takes_as_many_iterations_as_it_has_chunks_when_longer_than_the_budget(stepping: Stepping) -> None:
+    out = run(stepping, fleet(tokens_per_iteration=4), [(0.0, 10, 1), (0.0, 2, 1)])
     # The second is admitted once the first has been prefilled (4 + 4 + 2) and shares that iteration's budget.
     assert out.rows["finish_s"].tolist() == [3.0, 3.0]
 
 
-@MODES
-def test_prefill_is_shorter_when_the_prefix_cache_has_most_of_it(mode: Mode) -> None:
-    out = run(mode, fleet(tokens_per_iteration=4), [(0.0, 10, 1)], prefix_hit_ratio=0.6)
+@STEPPINGS
+def test_prefill_is_shorter_when_the_prefix_cache_has_most_of_it(stepping: Stepping) -> None:
+    out = run(stepping, fleet(tokens_per_iteration=4), [(0.0, 10, 1)], prefix_hit_ratio=0.6)
     assert out.rows["finish_s"].tolist() == [1.0]
 
 
-@MODES
-def test_arrival_waits_for_the_next_iteration_when_one_is_in_flight(mode: Mode) -> None:
-    out = run(mode, fleet(), [(0.0, 10, 9), (2.5, 10, 1)])
+@STEPPINGS
+def test_arrival_waits_for_the_next_iteration_when_one_is_in_flight(stepping: Stepping) -> None:
+    out = run(stepping, fleet(), [(0.0, 10, 9), (2.5, 10, 1)])
     assert out.rows["first_token_s"].tolist() == [1.0, 4.0]
     assert out.rows["itl_max_s"].tolist() == [1.0, 0.0]
 
 
-@MODES
-def test_newest_is_computed_again_when_the_cache_runs_out(mode: Mode) -> None:
-    out = run(mode, fleet(kv_capacity_tokens=26), [(0.0, 10, 8), (0.0, 10, 8)])
+@STEPPINGS
+def test_newest_is_computed_again_when_the_cache_runs_out(stepping: Stepping) -> None:
+    out = run(stepping, fleet(kv_capacity_tokens=26), [(0.0, 10, 8), (0.0, 10, 8)])
     # Token 1 at 1 s, at 2 s the second joins, and at 4 s 26 tokens are full: it leaves, and comes back when the
     # first has finished at 8 s.
     assert out.rows["preemptions"].tolist() == [0, 1]
@@ -76,34 +76,34 @@ def test_newest_is_computed_again_when_the_cache_runs_out(mode: Mode) -> None:
     assert out.rows["itl_max_s"][1] > 4.0
 
 
-@MODES
-def test_least_loaded_instance_is_taken_when_the_other_is_busy(mode: Mode) -> None:
+@STEPPINGS
+def test_least_loaded_instance_is_taken_when_the_other_is_busy(stepping: Stepping) -> None:
     rows = [(0.0, 10, 100), (1.5, 10, 1), (5.5, 10, 1)]
-    assert run(mode, fleet(2, "least_loaded"), rows).rows["instance"].tolist() == [0, 1, 1]
-    assert run(mode, fleet(2), rows).rows["instance"].tolist() == [0, 1, 0]
+    assert run(stepping, fleet(2, "least_loaded"), rows).rows["instance"].tolist() == [0, 1, 1]
+    assert run(stepping, fleet(2), rows).rows["instance"].tolist() == [0, 1, 0]
 
 
-@MODES
-def test_request_is_rejected_and_counted_when_it_can_never_fit(mode: Mode) -> None:
-    out = run(mode, fleet(kv_capacity_tokens=50), [(0.0, 45, 5), (0.0, 46, 5)])
+@STEPPINGS
+def test_request_is_rejected_and_counted_when_it_can_never_fit(stepping: Stepping) -> None:
+    out = run(stepping, fleet(kv_capacity_tokens=50), [(0.0, 45, 5), (0.0, 46, 5)])
     assert out.rows["status"].tolist() == [DONE, REJECTED]
     assert math.isnan(out.rows["finish_s"][1])
     assert out.rows["energy_j"][1] == 0.0
 
 
-@MODES
-def test_timely_tokens_end_at_the_deadline_when_a_request_is_slow(mode: Mode) -> None:
-    out = run(mode, fleet(), [(0.0, 10, 9)], deadline_s=[4.5])
+@STEPPINGS
+def test_timely_tokens_end_at_the_deadline_when_a_request_is_slow(stepping: Stepping) -> None:
+    out = run(stepping, fleet(), [(0.0, 10, 9)], deadline_s=[4.5])
     assert out.rows["timely"].tolist() == [4]
 
 
-@MODES
-def test_clock_change_takes_effect_with_the_next_iteration_when_busy(mode: Mode) -> None:
+@STEPPINGS
+def test_clock_change_takes_effect_with_the_next_iteration_when_busy(stepping: Stepping) -> None:
     spec = InstanceSpec("i0", "Llama3-70B", "A100-80GB", 4, 1410.0)
     line = FleetSpec((spec,), (PoolSpec("all", (0,)),))
     requests = load([0.0], [100], [200])
-    fast = simulate(line, requests, mode=mode)
-    slow = simulate(line, requests, mode=mode, controls=[Schedule(((1, SetSmClock("i0", 600.0)),), 1.0)])
+    fast = simulate(line, requests, stepping=stepping)
+    slow = simulate(line, requests, stepping=stepping, controls=[Schedule(((1, SetSmClock("i0", 600.0)),), 1.0)])
     assert slow.rows["finish_s"][0] > fast.rows["finish_s"][0]
     assert slow.rows["energy_j"][0] < fast.rows["energy_j"][0]
 

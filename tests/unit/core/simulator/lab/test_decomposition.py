@@ -10,7 +10,7 @@ from core.engine.engine_model import engine_model
 from core.engine.load_profile import clocks
 from core.simulator.lab.bound import Bound, clairvoyant
 from core.simulator.lab.decomposition import PERIOD_S, Watched, decompose, energy_by_kind, table, watch
-from core.simulator.lab.tail import Ceiling
+from core.simulator.lab.tail_latency import Ceiling
 from core.simulator.runs.runner import requests_of
 from core.simulator.scenario.scenario import Scenario, parse_scenario
 from core.types import Mode

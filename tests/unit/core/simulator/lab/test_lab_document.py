@@ -12,7 +12,7 @@ from core.simulator.lab.experiments import EXPERIMENTS
 from core.simulator.lab.lab_charts import chart_of, svg
 from core.simulator.lab.lab_document import section
 from core.simulator.lab.papers import dynamollm, throttllem
-from core.simulator.lab.papers.dynamollm_week import Reckoned
+from core.simulator.lab.papers.dynamollm_week import Estimate
 from core.simulator.policies import POLICIES
 
 
@@ -71,7 +71,7 @@ def test_picture_is_well_formed_and_has_a_bar_for_each_run_and_the_bound():
     assert {"before", "after", "0.20", "0.12", "clairvoyant bound 0.10"} <= words(drawn)
 
 
-def test_bars_have_whiskers_and_go_left_of_nought_when_they_are_below_it():
+def test_bars_have_whiskers_and_go_left_of_zero_when_they_are_below_it():
     drawn = svg("shares", Chart("share, %", (Bar("more", 40.0, 2.0), Bar("less", -10.0, 1.0))))
     assert {"more", "40.0 ± 2.0", "less", "-10.0 ± 1.0", "share, %"} <= words(drawn)
     bars = [item for item in ElementTree.fromstring(drawn).iter() if item.get("y") and item.tag.endswith("rect")]
@@ -82,7 +82,7 @@ def test_bars_have_whiskers_and_go_left_of_nought_when_they_are_below_it():
 
 def test_every_experiment_names_runs_that_there_are(monkeypatch):
     # Rows that need no run have tests of their own, and take seconds.
-    monkeypatch.setattr(dynamollm, "reckon", lambda *_: Reckoned(2.0, 1.0, 2.0, 1.0, 4, 2.0, 0))
+    monkeypatch.setattr(dynamollm, "estimate", lambda *_: Estimate(2.0, 1.0, 2.0, 1.0, 4, 2.0, 0))
     monkeypatch.setattr(throttllem, "_speed_model", lambda _: IpsScores(0.9, 1.0, 0.1, 9, 1))
     for experiment in EXPERIMENTS.values():
         labels = [run.label for run in experiment.runs]

@@ -1,13 +1,13 @@
-"""What the laboratory reckons without a run, and that its settings are ones that scenarios have."""
+"""What the laboratory computes without a run, and that its settings are ones that scenarios have."""
 
 from __future__ import annotations
 
 import pytest
 
-from core.simulator import shipped
+from core.simulator import shipped_scenarios
 from core.simulator.lab.experiments import EXPERIMENTS
 from core.simulator.lab.papers import dynamollm_week
-from core.simulator.lab.papers.dynamollm_week import TUESDAY, reckon
+from core.simulator.lab.papers.dynamollm_week import TUESDAY, estimate
 from core.simulator.scenario.scenario import policy_of, read_scenario
 
 
@@ -17,7 +17,7 @@ def ours(experiment: str, label: str) -> float | None:
 
 @pytest.fixture
 def day():
-    return reckon("conversation", 11, TUESDAY)
+    return estimate("conversation", 11, TUESDAY)
 
 
 def test_a_day_saves_energy_carbon_and_servers_when_the_load_has_valleys(day):
@@ -28,13 +28,13 @@ def test_a_day_saves_energy_carbon_and_servers_when_the_load_has_valleys(day):
 
 
 def test_deeper_valleys_save_more_when_a_service_is_used_at_work_only(day):
-    assert reckon("coding", 11, TUESDAY).servers_saved > day.servers_saved
+    assert estimate("coding", 11, TUESDAY).servers_saved > day.servers_saved
 
 
 def test_nothing_is_saved_when_the_load_stands_at_its_peak(monkeypatch):
     flat = type("Flat", (), {"rates": (1.0,) * 12})()
     monkeypatch.setattr(dynamollm_week, "week_curve", lambda _: flat)
-    found = dynamollm_week.reckon.__wrapped__("conversation", 11)
+    found = dynamollm_week.estimate.__wrapped__("conversation", 11)
     assert found.servers_saved == pytest.approx(0.0, abs=0.1)
 
 
@@ -62,7 +62,7 @@ def test_speed_is_learned_worse_when_fewer_points_are_known(speed_errors):
 def test_settings_and_policies_are_understood_when_the_scenario_reads_them(name):
     experiment = EXPERIMENTS[name]
     for settings in {run.settings for run in experiment.runs}:
-        scenario = read_scenario(shipped.folder() / f"{experiment.scenario}.yaml", settings)
+        scenario = read_scenario(shipped_scenarios.folder() / f"{experiment.scenario}.yaml", settings)
         for run in experiment.runs:
             if run.settings == settings:
                 policy_of(scenario, run.policy)

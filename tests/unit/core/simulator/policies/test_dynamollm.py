@@ -21,7 +21,7 @@ from core.simulator.policies.config import Starting
 from core.simulator.policies.dynamollm.config import PRESETS, DynamollmConfig
 from core.simulator.policies.dynamollm.demand import TEMPLATE
 from core.simulator.policies.dynamollm.loops import Dynamollm
-from core.simulator.policies.observe import first_view
+from core.simulator.policies.view_observations import first_view
 from core.types import Limits, ReorderQueue, ReshardNode, ResteerRequests, SetSmClock, SquashRequests
 from tests.unit.core.simulator.policies.worlds import H100, MODEL, templates
 

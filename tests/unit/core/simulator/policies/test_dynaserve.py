@@ -16,7 +16,7 @@ from core.simulator.kernel.driver import MACRO, simulate
 from core.simulator.kernel.simulated import FleetSpec, PoolSpec, SimulationError, load
 from core.simulator.policies import ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, build, read_policy
 from core.simulator.policies.dynaserve import DynaserveConfig
-from core.simulator.policies.dynaserve.books import Books, Engine, Placed
+from core.simulator.policies.dynaserve.load_tracker import LoadTracker, Placed, PredictedInstance
 from core.types import Limits
 from tests.oracles.token_by_token import REFERENCE
 from tests.unit.core.simulator.policies.worlds import templates
@@ -48,7 +48,7 @@ def poisson(rps, seconds, prompt, output, seed=3, **more):
     return load(at, *lengths, **more)
 
 
-def run(config, requests, gpus=2, mode=MACRO, router=None, **more):
+def run(config, requests, gpus=2, stepping=MACRO, router=None, **more):
     plan = build(config, world(gpus, **more))
     members = [tuple(n for n, m in enumerate(plan.members) if m.pool == pool.name) for pool in plan.pools]
     pools = [PoolSpec(p.name, own, p.routing, p.handover) for p, own in zip(plan.pools, members, strict=True)]
@@ -56,7 +56,7 @@ def run(config, requests, gpus=2, mode=MACRO, router=None, **more):
     outcome = simulate(
         fleet,
         requests,
-        mode=mode,
+        stepping=stepping,
         controls=plan.controls,
         router=router(plan.router) if router else plan.router,
         keep_events=10**5,
@@ -77,10 +77,10 @@ class Spy:
         self.router, self.tick_s, self.placed = router, router.tick_s, {}
 
     def place(self, request: RequestView, view: FleetView) -> Placement | None:
-        self.backlogs = [self.router.books.backlog(i, view) for i in range(len(view.instances))]
+        self.backlogs = [self.router.tracker.backlog(i, view) for i in range(len(view.instances))]
         found = self.router.place(request, view)
         self.placed[request.number] = found
-        self.last, self.live = (request, found), len(self.router.books)
+        self.last, self.live = (request, found), len(self.router.tracker)
         return found
 
 
@@ -226,24 +226,24 @@ def test_scale_comes_to_one_when_it_begins_wrong():
     requests = poisson(2.0, 60.0, 1000, 200)
 
     def misled(router):
-        for engine in router.books.engines:
+        for engine in router.tracker.instances:
             engine.scale = 2.0
         return router
 
     _, plan = run(policy(), requests, router=misled)
-    assert [engine.scale for engine in plan.router.books.engines] == pytest.approx([1.0, 1.0], abs=0.06)
+    assert [engine.scale for engine in plan.router.tracker.instances] == pytest.approx([1.0, 1.0], abs=0.06)
     _, plan = run(policy(calibrate_s=0), requests, router=misled)
-    assert [engine.scale for engine in plan.router.books.engines] == [2.0, 2.0]
+    assert [engine.scale for engine in plan.router.tracker.instances] == [2.0, 2.0]
 
 
 def test_scale_stays_when_requests_wait_for_the_cache():
     """What waits has done nothing; it must not count as done."""
     requests = poisson(5.0, 90.0, 200, 1400)
     _, plan = run(policy(), requests)
-    assert [engine.scale for engine in plan.router.books.engines] == pytest.approx([1.0, 1.0], abs=0.1)
+    assert [engine.scale for engine in plan.router.tracker.instances] == pytest.approx([1.0, 1.0], abs=0.1)
 
 
-def test_books_forget_requests_when_they_are_over():
+def test_tracker_forgets_requests_when_they_are_over():
     requests = poisson(8.0, 80.0, 200, 30)
     predicted = np.maximum(1, requests.output_tokens * np.random.default_rng(1).integers(1, 8, len(requests)) // 4)
     outcome, _, spy = spied(policy(), replace(requests, predicted_tokens=predicted))
@@ -254,8 +254,10 @@ def test_books_forget_requests_when_they_are_over():
 
 def test_work_to_come_counts_until_it_has_landed_or_is_late():
     spec = build(policy(), world()).members[0].spec
-    books = Books((Engine(spec, 0.0), Engine(spec, 0.0)), link_token_s=0.001, latency_s=0.5)
-    books.note(Placed(7, 1000, 1500, 1200, 1), 0)
+    tracker = LoadTracker(
+        (PredictedInstance(spec, 0.0), PredictedInstance(spec, 0.0)), link_token_s=0.001, latency_s=0.5
+    )
+    tracker.note(Placed(7, 1000, 1500, 1200, 1), 0)
     on = {0: [], 1: []}
 
     def sequences(i):
@@ -264,7 +266,7 @@ def test_work_to_come_counts_until_it_has_landed_or_is_late():
         return Sequences(number.size, number, kv, generated, left, number, times, times)
 
     def work(i, now_s):
-        return books.backlog(i, replace(idle_view(now_s, (spec, spec)), sequences=sequences)).work.tolist()
+        return tracker.backlog(i, replace(idle_view(now_s, (spec, spec)), sequences=sequences)).work.tolist()
 
     on[0] = [(7, 1000, 0, 400)]  # 400 tokens of its prompt are left
     assert work(0, 1.0) == [[400, 200, 600]]
@@ -276,15 +278,15 @@ def test_work_to_come_counts_until_it_has_landed_or_is_late():
     assert work(1, 3.0) == [[0, 299, 1200]]  # on its way
     on[1] = [(7, 1200, 201, 1)]
     assert work(1, 4.0) == [[1, 298, 1200]]
-    assert len(books) == 1
+    assert len(tracker) == 1
     on[1] = []
     assert work(1, 5.0) == []
-    assert len(books) == 0
-    books.note(Placed(8, 1000, 1500, 1200, 1), 0)
+    assert len(tracker) == 0
+    tracker.note(Placed(8, 1000, 1500, 1200, 1), 0)
     assert work(0, 6.0) == []
     assert len(work(1, 7.9)) == 1  # 1.5 s of cache and 0.5 s
     assert work(1, 8.1) == []  # it had ended before it was to be handed over
-    assert len(books) == 0
+    assert len(tracker) == 0
 
 
 # -- the run, the words, the configuration ---------------------------------------------------------
@@ -292,16 +294,16 @@ def test_work_to_come_counts_until_it_has_landed_or_is_late():
 
 def test_modes_agree_and_runs_repeat():
     requests = poisson(3.0, 15.0, 900, 40)
-    finish = [run(policy(), requests, mode=mode)[0].rows["finish_s"] for mode in (MACRO, MACRO, REFERENCE)]
+    finish = [run(policy(), requests, stepping=stepping)[0].rows["finish_s"] for stepping in (MACRO, MACRO, REFERENCE)]
     assert finish[0].tolist() == finish[1].tolist()
     np.testing.assert_allclose(finish[0], finish[2], rtol=1e-9)
 
 
-def test_decisions_count_every_request_when_told():
+def test_decisions_count_every_request_when_reported():
     requests = poisson(2.0, 100.0, 500, 50)
     outcome, _ = run(policy(report_s=10.0), requests)
-    told = sum(int(decision.summary.split()[0]) for decision in outcome.decisions)
-    assert told == np.count_nonzero(requests.arrival_s < outcome.decisions[-1].at_s)
+    counted = sum(int(decision.summary.split()[0]) for decision in outcome.decisions)
+    assert counted == np.count_nonzero(requests.arrival_s < outcome.decisions[-1].at_s)
     assert {(d.loop, d.reason) for d in outcome.decisions} == {("split", "feasible")}
     outcome, _ = run(policy(report_s=10.0, split="disaggregated"), requests)
     assert {d.reason for d in outcome.decisions} == {"policy"}

@@ -12,8 +12,8 @@ from core.simulator.policies import Plan, PoolPlan
 from core.simulator.policies.config import Starting
 from core.simulator.policies.fleet_changes import Fleet
 from core.simulator.policies.loops import LoopControl, first_members
-from core.simulator.policies.observe import first_view
-from core.simulator.policies.racks import Kind
+from core.simulator.policies.node_occupancy import InstanceShape
+from core.simulator.policies.view_observations import first_view
 from tests.unit.core.simulator.policies.fake_fleet import FakeFleet
 from tests.unit.core.simulator.policies.worlds import H100, MODEL, world
 from tests.unit.laws import examples
@@ -22,7 +22,7 @@ SITES = {"east": 16, "west": 8}
 
 
 def kind(tp, site="east"):
-    return Kind(site, MODEL, H100, tp)
+    return InstanceShape(site, MODEL, H100, tp)
 
 
 class Wishes:
@@ -38,7 +38,7 @@ class Wishes:
         plan = Plan(members, (PoolPlan("a", "weighted"), PoolPlan("b", "weighted")), ("a", "b"), (control,))
         self.fake = FakeFleet(plan, self.world.sites, 2, drain_s)
 
-    def decide(self, view, told):
+    def decide(self, view, decisions):
         while self.wishes and self.wishes[0][0] <= view.now_s:
             self.fleet.want(self.wishes.pop(0)[1])
         return []

@@ -36,7 +36,7 @@ def fleet(config=None, **more):
     return FakeFleet(build(config or FreeshConfig(), found), found.sites, found.cells)
 
 
-def told(fake, loop):
+def logged(fake, loop):
     return [d for d in fake.decisions if d.loop == loop]
 
 
@@ -91,8 +91,8 @@ def test_no_more_gpus_are_used_than_the_sites_have_when_the_load_is_too_much():
     fake.load = [500.0]
     fake.run(2000)
     assert sum(fake.serving()) == 16
-    assert told(fake, "carbon")[-1].reason == "infeasible"
-    assert "Planned for" in told(fake, "carbon")[-1].summary
+    assert logged(fake, "carbon")[-1].reason == "infeasible"
+    assert "Planned for" in logged(fake, "carbon")[-1].summary
 
 
 def test_every_class_keeps_a_floor_when_there_is_no_traffic():
@@ -102,13 +102,13 @@ def test_every_class_keeps_a_floor_when_there_is_no_traffic():
     assert fake.serving(pool="long")
 
 
-def test_class_without_a_mode_is_told_and_served_when_its_slo_cannot_be_met():
+def test_class_without_a_mode_is_reported_and_served_when_its_slo_cannot_be_met():
     fake = fleet(limits=Limits(ttft_s=0.001))
     fake.load = [2.0]
     fake.run(2000)
     assert fake.serving()
-    assert {d.reason for d in told(fake, "carbon")} == {"infeasible"}
-    assert "no mode keeps its limits" in told(fake, "carbon")[0].summary
+    assert {d.reason for d in logged(fake, "carbon")} == {"infeasible"}
+    assert "no mode keeps its limits" in logged(fake, "carbon")[0].summary
 
 
 def test_clock_doubles_when_requests_wait_and_falls_step_by_step_when_not():
@@ -131,10 +131,10 @@ def test_clock_rises_when_a_latency_crosses_its_margin():
     assert fake.mhz == [420.0]
 
 
-def test_clock_decisions_are_told_only_when_something_changed():
+def test_clock_decisions_are_logged_only_when_something_changed():
     fake = fleet()
     fake.run(600)
-    clocks = told(fake, "clock")
+    clocks = logged(fake, "clock")
     assert 0 < len(clocks) <= 18  # from 1980 to 210 MHz by 100
     assert {d.reason for d in clocks} == {"slack"}
 
@@ -187,7 +187,7 @@ def test_gpus_move_between_pools_without_the_carbon_loop():
     fake.run(4000)
     assert sum(fake.serving(pool="short")) > before
     assert fake.serving(pool="long")
-    assert not told(fake, "carbon")
+    assert not logged(fake, "carbon")
 
 
 def test_services_do_not_plan_for_each_others_gpus():

@@ -17,8 +17,8 @@ from core.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceI
 from core.simulator.policies.muserve import NAMES, MuServeConfig
 from core.simulator.policies.muserve.device_placement import Placer
 from core.simulator.policies.muserve.replicas import Slot, clock_domains, parts
-from core.simulator.policies.observe import first_view
 from core.simulator.policies.policy_registry import read_policy
+from core.simulator.policies.view_observations import first_view
 from core.types import Limits
 from tests.oracles.token_by_token import REFERENCE
 
@@ -203,8 +203,8 @@ def test_alpaserves_placement_stays_when_devices_by_sensitivity_would_be_late():
     assert not one.by_sensitivity
     assert devices_of(one) == devices_of(both)
     plan = build(config(group_gpus=[4], goal=0.9), world)
-    (told,) = plan.controls[0].step(first_view(world)).decisions
-    assert told.reason == "would_violate"
+    (decision,) = plan.controls[0].step(first_view(world)).decisions
+    assert decision.reason == "would_violate"
 
 
 def test_model_takes_the_gpus_that_hold_it_when_one_is_too_small():
@@ -267,7 +267,7 @@ def test_compiled_and_reference_agree_when_a_gpu_is_shared():
     spec = replace(world.templates[0], gpu_share=0.4, kv_capacity_tokens=2000)
     fleet = FleetSpec((spec,), (PoolSpec("chat", (0,)),))
     requests = requests_of(world, 60.0)
-    macro, reference = (simulate(fleet, requests, mode=mode) for mode in (MACRO, REFERENCE))
+    macro, reference = (simulate(fleet, requests, stepping=stepping) for stepping in (MACRO, REFERENCE))
     assert energy_j(macro) == pytest.approx(energy_j(reference), rel=1e-9)
     whole = simulate(replace(fleet, instances=(replace(spec, gpu_share=1.0),)), requests)
     assert energy_j(macro) < energy_j(whole)

@@ -143,7 +143,7 @@ def test_tp_degree_changes_when_another_drew_less_for_three_epochs():
     assert changes == [900.0]
 
 
-def test_class_without_a_mode_is_served_all_the_same_and_told():
+def test_class_without_a_mode_is_served_all_the_same_and_reported():
     fake = fleet(limits=Limits(ttft_s=0.001))
     fake.run(100)
     assert fake.serving() == [8]

@@ -237,7 +237,7 @@ def test_triton_only_batches():
     assert [(member.spec.tp, member.spec.mhz) for member in plan.members] == [(2, TOP_MHZ)]
 
 
-def test_triton_scales_without_a_router_when_told_to():
+def test_triton_scales_without_a_router_when_configured_so():
     plan = build(read_policy({"name": "triton", "autoscale": True}), world())
     assert plan.router is None
     assert [control.name for control in plan.controls] == ["autoscale"]

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from core.simulator.fields import ScenarioError
-from core.simulator.kernel.driver import MACRO, Mode
+from core.simulator.kernel.driver import MACRO, Stepping
 from core.simulator.kernel.outcome import Outcome
 from core.simulator.policies import FreeshConfig, ThresholdConfig
 from core.simulator.runs import runner
@@ -46,9 +46,9 @@ def small(tmp_path: Path) -> Path:
     return path
 
 
-def figures(path: Path, *settings: str, policy: str | None = None, mode: Mode = MACRO) -> dict[str, Any]:
+def figures(path: Path, *settings: str, policy: str | None = None, stepping: Stepping = MACRO) -> dict[str, Any]:
     scenario = read_scenario(path, settings)
-    return run_scenario(scenario, requests_of(scenario), policy, mode).figures
+    return run_scenario(scenario, requests_of(scenario), policy, stepping).figures
 
 
 def test_figures_hang_together_when_a_scenario_has_run(small: Path) -> None:
@@ -73,8 +73,8 @@ def test_carbon_follows_the_hours_when_a_run_is_longer_than_one(small: Path) -> 
 
 
 def test_figures_are_the_same_when_modes_or_repetitions_differ(small: Path) -> None:
-    timing = {"wall_s", "simulated_rps", "mode"}
-    macro, again, reference = figures(small), figures(small), figures(small, mode=REFERENCE)
+    timing = {"wall_s", "simulated_rps", "stepping"}
+    macro, again, reference = figures(small), figures(small), figures(small, stepping=REFERENCE)
     assert {k: v for k, v in macro.items() if k not in timing} == {k: v for k, v in again.items() if k not in timing}
     assert macro["energy_wh"] == pytest.approx(reference["energy_wh"], rel=1e-9)
     assert macro["e2e_s"] == pytest.approx(reference["e2e_s"], rel=1e-9)
@@ -204,7 +204,7 @@ def test_scenario_of_the_repository_is_valid(path: Path) -> None:
 
 
 def test_partial_result_is_left_when_interrupted(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C reaches the process while it simulates, and it stops where its books are in order."""
+    """Ctrl-C reaches the process while it simulates, and it stops where its accounts are complete."""
     out = tmp_path / "out.json"
     simulate, interrupted_s = runner.simulate, []
 

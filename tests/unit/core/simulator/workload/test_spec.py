@@ -58,7 +58,7 @@ def test_lengths_are_read_in_every_form() -> None:
     )
 
 
-def test_week_starts_where_it_is_told() -> None:
+def test_week_starts_where_it_is_configured() -> None:
     found = read("{generate: week, preset: coding, start_weekday: sunday, start_hour: 20, utc_offset_h: 5.5}").generator
     assert found is not None
     assert found.start_s == pytest.approx(1.5 * 3600.0)  # Monday
@@ -164,7 +164,7 @@ def test_tenants_are_numbered_as_in_the_scenario(tmp_path: Path) -> None:
     assert set(found.tenant.tolist()) == {1, 2}
 
 
-def test_left_out_rows_are_told(tmp_path: Path) -> None:
+def test_left_out_rows_are_reported(tmp_path: Path) -> None:
     path = trace(tmp_path, 1.0, 2.0)
     path.write_text(path.read_text() + "3,m,4,0,4,API log\n")
     tally = Tally()

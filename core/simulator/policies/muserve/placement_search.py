@@ -34,7 +34,8 @@ class Needs:
 
 
 def cell_loads(world: World, service: ServiceInfo) -> dict[int, CellLoad]:
-    """What is declared of each cell, at its rate in the busiest minute; else next to nothing of typical lengths."""
+    """Returns what is declared of each cell, at its rate in the busiest minute; else next to nothing of typical
+    lengths."""
     first = service.partitions[0]
     found = {}
     for cell, number in sorted(first.cell_class.items()):
@@ -75,7 +76,8 @@ class Guide:
         self._total = np.bincount(self._service_of[self._load.cell], minlength=self._services)
 
     def attainment(self, replicas: Sequence[tuple[int, InstanceSpec]]) -> float:
-        """Share of requests in time when (service, instance) serve them; of a service without any, all are late.
+        """Returns the share of requests in time when (service, instance) serve them; of a service without any, all are
+        late.
 
         1 when every service reaches the goal.
         """

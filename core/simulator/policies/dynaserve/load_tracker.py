@@ -1,4 +1,4 @@
-"""What DynaServe's global scheduler knows of its instances: who has which micro-request, and how fast they are.
+"""Tracks the instances for DynaServe's global scheduler: who has which micro-request, and how fast they are.
 
 The fleet tells what each instance has. Where a request is to be cut, and which second parts are still to come, only the
 one who placed it knows; both belong to an instance's work.
@@ -21,14 +21,14 @@ from core.simulator.kernel.simulated import InstanceSpec
 Ints = NDArray[np.int64]
 Row = tuple[int, int, int]  # tokens to prefill, decode passes after them, tokens in the cache
 
-_BUDGET_STEP = 64  # tokens: passes of budgets in between are reckoned alike
+_BUDGET_STEP = 64  # tokens: passes of budgets in between are treated alike
 _FEWEST_PASSES = 8  # in a period, for its length to tell of the passes' and not of where they happen to end
 # Columns of what an instance has: the middle three are a row of its backlog.
 NUMBER, LEFT, DECODES, CACHED, GENERATED = range(5)
 
 
 @dataclass(slots=True)
-class Engine:
+class PredictedInstance:
     """An instance as the predictor knows it. `scale`: measured over predicted time of its passes."""
 
     spec: InstanceSpec
@@ -74,7 +74,7 @@ class Placed:
 
 
 class _Requests:
-    """What is placed, by number, in arrays for whole batches at once: a ring that grows when two live ones collide."""
+    """The placed requests by number, as arrays for whole batches: a ring that grows when two live ones collide."""
 
     def __init__(self) -> None:
         self._rows = np.full((1024, 5), -1, np.int64)
@@ -98,7 +98,7 @@ class _Requests:
         return Placed(*row) if row[0] == number else None
 
     def many(self, numbers: Ints) -> Ints:
-        """(n, 4): prompt, total, split, second."""
+        """Returns (n, 4): prompt, total, split, second."""
         return self._rows[numbers % len(self._rows), 1:]
 
     def drop(self, number: int) -> None:
@@ -106,7 +106,7 @@ class _Requests:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Look:
+class _Snapshot:
     """An instance at a time: what it had, the first `running` of it in its batch, and the costs of its passes."""
 
     at_s: float
@@ -115,20 +115,20 @@ class _Look:
     costs: PassCosts
 
 
-class Books:
+class LoadTracker:
     """All micro-requests that are placed and not over, and the instances that they are on."""
 
-    def __init__(self, engines: tuple[Engine, ...], link_token_s: float, latency_s: float) -> None:
-        self.engines = engines
+    def __init__(self, instances: tuple[PredictedInstance, ...], link_token_s: float, latency_s: float) -> None:
+        self.instances = instances
         self._token_s, self._latency_s = link_token_s, latency_s
         self._placed = _Requests()
-        self._seen: list[set[int]] = [set() for _ in engines]
-        self._to_come: list[dict[int, Row]] = [{} for _ in engines]  # second parts, while the first is under way
+        self._seen: list[set[int]] = [set() for _ in instances]
+        self._to_come: list[dict[int, Row]] = [{} for _ in instances]  # second parts, while the first is under way
         self._lands_s: dict[int, float] = {}  # latest time at which one that left its first instance is on the next
-        self._last: dict[int, _Look] = {}
+        self._last: dict[int, _Snapshot] = {}
 
     def __len__(self) -> int:
-        """Requests that are not known to be over."""
+        """Counts the requests that are not known to be over."""
         return len(self._placed)
 
     def note(self, placed: Placed, first: int) -> None:
@@ -140,7 +140,7 @@ class Books:
     # -- what an instance has --------------------------------------------------------------------------
 
     def count(self, i: int, view: FleetView) -> int:
-        """Micro-requests of an instance, those to come included."""
+        """Counts the micro-requests of an instance, those to come included."""
         return int(view.running[i] + view.waiting[i]) + len(self._to_come[i])
 
     def backlog(self, i: int, view: FleetView) -> Backlog:
@@ -151,10 +151,10 @@ class Books:
         work[: len(states)] = states[:, LEFT : CACHED + 1]
         if due:
             work[len(states) :] = due
-        return Backlog.of(self._costs(i, view, states[:running]), work, running, scale=self.engines[i].scale)
+        return Backlog.of(self._costs(i, view, states[:running]), work, running, scale=self.instances[i].scale)
 
     def states(self, i: int, view: FleetView) -> tuple[Ints, int]:
-        """The micro-requests on an instance, and how many of them run. Forgets those that are over."""
+        """Returns the micro-requests on an instance, and how many of them run. Forgets those that are over."""
         seen = view.sequences(i)
         here = set(seen.number.tolist())
         for number in self._seen[i] - here:
@@ -188,7 +188,7 @@ class Books:
             self._lands_s[number] = now_s + self._latency_s + placed.total * self._token_s
 
     def _due(self, i: int, now_s: float) -> list[Row]:
-        """The second parts that will come to an instance. One that ought to have landed had ended before."""
+        """Returns the second parts that will come to an instance. One that ought to have landed had ended before."""
         to_come = self._to_come[i]
         for number in [n for n in to_come if self._lands_s.get(n, now_s) < now_s]:
             del to_come[number], self._lands_s[number]
@@ -196,7 +196,7 @@ class Books:
         return list(to_come.values())
 
     def _costs(self, i: int, view: FleetView, running: Ints) -> PassCosts:
-        return self.engines[i].pass_costs(float(view.mhz[i]), running[running[:, LEFT] == 0, CACHED])
+        return self.instances[i].pass_costs(float(view.mhz[i]), running[running[:, LEFT] == 0, CACHED])
 
     # -- how fast it is --------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class Books:
         """
         states, running = self.states(i, view)
         last = self._last.get(i)
-        self._last[i] = _Look(view.now_s, states, running, self._costs(i, view, states[:running]))
+        self._last[i] = _Snapshot(view.now_s, states, running, self._costs(i, view, states[:running]))
         if last is None:
             return
         now = {row[NUMBER]: row for row in states[:running].tolist()}
@@ -221,12 +221,12 @@ class Books:
         known = {row[NUMBER] for row in before}
         done = [_done(row, now.get(row[NUMBER]), passes) for row in before]
         done += [self._came(i, row) for number, row in now.items() if number not in known]
-        engine = self.engines[i]
+        engine = self.instances[i]
         predicted_s = finish_s(Backlog.of(last.costs, done, admitted))
         engine.scale = calibrated(engine.scale, predicted_s, view.now_s - last.at_s, gain)
 
     def _came(self, i: int, now: list[int]) -> Row:
-        """What one did that was not there the last time."""
+        """Returns what a request did that was not there the last time."""
         prompt, _, split, second = self._placed.many(np.array([now[NUMBER]]))[0].tolist()
         brought = split if i == second else 0  # tokens in the cache that came with it
         had = max(0, brought - prompt + 1) if brought else 0
@@ -234,7 +234,7 @@ class Books:
 
 
 def _done(before: list[int], now: list[int] | None, passes: int) -> Row:
-    """What a micro-request did between two looks at it; one that has left did all it had to."""
+    """Returns what a micro-request did between two looks at it; one that has left did all it had to."""
     if now is None:
         return before[LEFT], min(before[DECODES], passes), before[CACHED]
     if before[LEFT] == 0:

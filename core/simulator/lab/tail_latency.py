@@ -1,4 +1,5 @@
-"""What one instance of a pool carries when 99 of 100 requests are to keep their limits, queues and bursts included.
+"""Finds what an instance of a pool carries when 99 of 100 requests are to keep their limits, queues and bursts
+included.
 
 The clairvoyant bound keeps limits in the mean. Here a pool of like instances is simulated at a constant rate (Poisson
 arrivals, the load's own lengths, requests to the least loaded, shortest prompt first as `greenserve` has it), and the
@@ -42,12 +43,12 @@ class Ceiling:
     share: Floats
 
     def cut(self, profile: LoadProfile) -> LoadProfile:
-        """`profile`, of the same clocks, up to these loads."""
+        """Cuts `profile`, of the same clocks, at these loads."""
         return profile.up_to(profile.rps[:, -1] * self.share)
 
 
 def ceilings(scenario: Scenario, blocks: Sequence[Arrivals], goal: float = GOAL) -> dict[Mode, Ceiling]:
-    """Of each mode that a scenario's only service may run in; for a scenario of which a bound is known."""
+    """Finds the ceiling of each mode that a scenario's only service may run in, for a scenario with a known bound."""
     trial = _Trial(scenario, blocks, goal)
     return {mode: found for mode in trial.modes if (found := trial.ceiling(mode)) is not None}
 

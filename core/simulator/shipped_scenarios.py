@@ -1,4 +1,4 @@
-"""Where the scenarios lie that come with the product: in the repository, or where its wheel puts them."""
+"""Finds the scenarios that come with the product: in the repository, or where its wheel puts them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ IN_WHEEL = "share/greenserve/scenarios"  # under the environment's folder: `data
 
 
 def folder() -> Path:
-    """The repository's own folder where this runs from it; else the installed one, which may lack."""
+    """Returns the repository's own folder where this runs from it; else the installed one, which may lack."""
     own = Path(__file__).resolve().parents[2] / "scenarios"
     return own if own.is_dir() else Path(sysconfig.get_path("data")) / IN_WHEEL

@@ -1,4 +1,7 @@
-"""Which node holds which instance. An instance does not span nodes; GPUs that drain or change hands are not free."""
+"""Tracks which node has which instance.
+
+An instance does not span nodes; GPUs that drain or change hands are not free.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from core.simulator.kernel.simulated import InstanceSpec, SimulationError
 from core.simulator.policies.world import SiteInfo
 
 
-class Kind(NamedTuple):
-    """What instances have in common that may take each other's place."""
+class InstanceShape(NamedTuple):
+    """The properties that instances share which may take each other's place."""
 
     site: str
     model: str
@@ -22,19 +25,19 @@ class Kind(NamedTuple):
     tp: int
 
 
-def kind_of(spec: InstanceSpec) -> Kind:
-    return Kind(spec.site, spec.model, spec.gpu, spec.tp)
+def shape_of(spec: InstanceSpec) -> InstanceShape:
+    return InstanceShape(spec.site, spec.model, spec.gpu, spec.tp)
 
 
 @dataclass(slots=True)
-class Node:
+class NodeSlots:
     site: str
     gpu: str
     size: int
     free: int
 
 
-class Racks:
+class NodeOccupancy:
     """The nodes, kept in step with the views. Instances are known by their place in `view.instances`.
 
     Room is taken when a start is commanded, and changes hands when a re-shard is; the instance gets it when a view
@@ -42,14 +45,14 @@ class Racks:
     """
 
     def __init__(self, sites: Iterable[SiteInfo]) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[NodeSlots] = []
         self.node_of: dict[int, int] = {}  # slot -> node
-        self._holds: dict[int, int] = {}  # slot -> GPUs
+        self._occupied: dict[int, int] = {}  # slot -> GPUs
         for site in sites:
             for gpu, count in sorted(site.gpus.items()):
                 whole, rest = divmod(count, site.gpus_per_node)
                 for size in [site.gpus_per_node] * whole + [rest] * bool(rest):
-                    self.nodes.append(Node(site.name, gpu, size, size))
+                    self.nodes.append(NodeSlots(site.name, gpu, size, size))
 
     def sync(
         self, view: FleetView, reborn: Collection[int], claim: Callable[[int], int | None]
@@ -66,17 +69,17 @@ class Racks:
         off = view.state == OFF
         gone = [(slot, node) for slot, node in self.node_of.items() if off[slot] or slot in reborn]
         for slot, node in gone:
-            self.nodes[node].free += self._holds.pop(slot)
+            self.nodes[node].free += self._occupied.pop(slot)
             del self.node_of[slot]
         for slot in np.flatnonzero(~off).tolist():
             if slot not in self.node_of:
                 claimed = claim(slot)
                 self.node_of[slot] = self._take_any(view.instances[slot]) if claimed is None else claimed
-                self._holds[slot] = view.instances[slot].tp
+                self._occupied[slot] = view.instances[slot].tp
         return gone
 
     def _take_any(self, spec: InstanceSpec) -> int:
-        node = self.find(kind_of(spec))
+        node = self.find(shape_of(spec))
         if node is None:
             raise SimulationError(
                 f"{spec.name} needs {spec.tp} {spec.gpu} on one node of {spec.site}, and none is free: give the site "
@@ -85,31 +88,31 @@ class Racks:
         self.take(node, spec.tp)
         return node
 
-    def nodes_of(self, kind: Kind) -> list[int]:
-        """Nodes that could hold the kind if they were empty."""
+    def nodes_of(self, shape: InstanceShape) -> list[int]:
+        """Returns the nodes that could hold the shape if they were empty."""
         return [
             n
             for n, node in enumerate(self.nodes)
-            if (node.site, node.gpu) == (kind.site, kind.gpu) and node.size >= kind.tp
+            if (node.site, node.gpu) == (shape.site, shape.gpu) and node.size >= shape.tp
         ]
 
-    def find(self, kind: Kind, prefer: Sequence[int] = (), avoid: Sequence[int] = ()) -> int | None:
-        """The node to start on: a preferred one, else the fullest that still has room (best fit)."""
-        fits = [n for n in self.nodes_of(kind) if self.nodes[n].free >= kind.tp and n not in avoid]
+    def find(self, shape: InstanceShape, prefer: Sequence[int] = (), avoid: Sequence[int] = ()) -> int | None:
+        """Finds the node to start on: a preferred one, else the fullest that still has room (best fit)."""
+        fits = [n for n in self.nodes_of(shape) if self.nodes[n].free >= shape.tp and n not in avoid]
         return min(fits, key=lambda n: (n not in prefer, self.nodes[n].free, n), default=None)
 
-    def room_elsewhere(self, node: int, kinds: Sequence[Kind]) -> bool:
-        """Whether all of `kinds` find room on other nodes at once (largest first, best fit)."""
+    def room_elsewhere(self, node: int, shapes: Sequence[InstanceShape]) -> bool:
+        """Says whether all of `shapes` find room on other nodes at once (largest first, best fit)."""
         free = {n: found.free for n, found in enumerate(self.nodes) if n != node}
-        for kind in sorted(kinds, key=lambda kind: -kind.tp):
-            fits = [n for n in self.nodes_of(kind) if n != node and free[n] >= kind.tp]
+        for shape in sorted(shapes, key=lambda shape: -shape.tp):
+            fits = [n for n in self.nodes_of(shape) if n != node and free[n] >= shape.tp]
             if not fits:
                 return False
-            free[min(fits, key=lambda n: (free[n], n))] -= kind.tp
+            free[min(fits, key=lambda n: (free[n], n))] -= shape.tp
         return True
 
     def take(self, node: int, gpus: int) -> None:
-        """Room for an instance that is about to start."""
+        """Takes room for an instance that is about to start."""
         self.nodes[node].free -= gpus
 
     def turn_over(self, slots: Sequence[int], gpus: int) -> int:
@@ -117,8 +120,8 @@ class Racks:
 
         What is left over is free when the old ones are off.
         """
-        spare = sum(self._holds[slot] for slot in slots) - gpus
+        spare = sum(self._occupied[slot] for slot in slots) - gpus
         for slot in slots:
-            self._holds[slot] = 0
-        self._holds[slots[0]] = spare
+            self._occupied[slot] = 0
+        self._occupied[slots[0]] = spare
         return self.node_of[slots[0]]

@@ -1,4 +1,4 @@
-"""Observations from views: what came lately in each class, and what each mode would do with it.
+"""Observations from views: what came recently in each class, and what each mode would do with it.
 
 As the live product builds them from its records: the peak 5-second rate of the last window, carried forward, and until
 a whole window has been seen no less than was declared; profiles from the engine model at the lengths now seen.
@@ -37,12 +37,13 @@ class ClassView:
 
 
 def window_s(period_s: float) -> float:
-    """How far a loop of that period looks back."""
+    """Returns how far, in s, a loop of that period looks back."""
     return min(MAX_WINDOW_S, max(MIN_WINDOW_S, period_s))
 
 
 def recent(view: FleetView, cells: Collection[int], period_s: float) -> NDArray[np.int64]:
-    """Requests, prompt and predicted output tokens of `cells` together, in each whole stretch of the window."""
+    """Returns (stretches, 3): requests, prompt and predicted output tokens of `cells` in each whole stretch of the
+    window."""
     now = int(view.now_s / STRETCH_S + 1e-9)
     first = max(0, now - int(window_s(period_s) / STRETCH_S))
     found: NDArray[np.int64] = view.arrived[sorted(cells), first:now].sum(axis=0)
@@ -59,7 +60,7 @@ def class_view(
     steps: int,
     modes: Sequence[Mode],
 ) -> ClassView:
-    """Demand, lengths and profiles of one class.
+    """Observes demand, lengths and profiles of one class.
 
     Where no mode can keep the limits the class is planned for without them, so that it is served at all.
     """
@@ -97,12 +98,12 @@ def _lengths(totals: NDArray[np.int64], declared: Sequence[CellLoad], info: Clas
 
 
 def cells_of(partition: PartitionInfo, number: int) -> tuple[int, ...]:
-    """The cells of a class, by its number in the partition."""
+    """Returns the cells of a class, by its number in the partition."""
     return tuple(cell for cell, found in sorted(partition.cell_class.items()) if found == number)
 
 
 def first_view(world: World) -> FleetView:
-    """The fleet before its first second: nobody there, nothing seen."""
+    """Returns the fleet before its first second: nobody there, nothing seen."""
     none, ints = np.zeros(0), np.zeros(0, np.int64)
     return FleetView(
         0.0, (), ints, ints, none, ints, ints, ints, none, none, none, (), ints, np.zeros((world.cells, 0, 3), np.int64)

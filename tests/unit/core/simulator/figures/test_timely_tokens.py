@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.fairness import jain
-from core.simulator.figures.timely import MOST_TOKENS, TimelyGroups
+from core.simulator.figures.timely_tokens import MOST_TOKENS, TimelyGroups
 from tests.oracles.timely_jain import timely_totals
 
 

@@ -21,7 +21,7 @@ EVERYBODY = None  # the tenant of all where shares are not kept apart
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What the line needs to know of a request. `work_s`: how long it takes at the present pace (Lat)."""
+    """A request, as the queue needs to know it. `work_s`: the seconds that it takes at the present pace (Lat)."""
 
     arrival_s: float
     prompt_tokens: int
@@ -37,7 +37,7 @@ class Waiting:
 
 
 def due_s(arrival_s: float, work_s: float, config: OrderConfig) -> float:
-    """arrival + W, with W = alpha_LLF x Lat (FREESH C.2)."""
+    """Returns arrival + W in seconds, with W = alpha_LLF x Lat (FREESH C.2)."""
     return arrival_s + config.window_factor * work_s
 
 
@@ -55,7 +55,7 @@ def key(request: Waiting, config: OrderConfig) -> float:
 
 
 def priority(request: Waiting, config: OrderConfig) -> int:
-    """The key as an engine's `priority` (vLLM: lower runs first): milliseconds, or thousandths of a token."""
+    """Returns the key as an engine's `priority` (vLLM: lower runs first): milliseconds, or thousandths of a token."""
     return round(key(request, config) * 1000.0)
 
 
@@ -67,7 +67,7 @@ class _Entry(Generic[T]):
     waits: bool = True
 
 
-class WaitingLine(Generic[T]):
+class FairQueue(Generic[T]):
     """Not for threads. `weights` None: one line for all tenants; else a tenant that it does not name has weight 1."""
 
     def __init__(self, config: OrderConfig, weights: Mapping[Any, float] | None = None) -> None:
@@ -102,12 +102,13 @@ class WaitingLine(Generic[T]):
         self.tokens += request.tokens
 
     def peek(self) -> T | None:
-        """Who is served next."""
+        """Returns the request that is served next; None: nobody waits."""
         tenant = self._next_tenant()
         return self._heaps[tenant][0][3].item if tenant in self._heaps else None
 
     def urgency(self) -> tuple[int, float]:
-        """Of the next one, to be compared with other lines of the same order; the smaller goes first."""
+        """Returns the rank of the next request, to be compared with other queues of the same order; the smaller goes
+        first."""
         heap = self._heaps.get(self._next_tenant())
         return (2, 0.0) if heap is None else heap[0][:2]
 
@@ -142,7 +143,7 @@ class WaitingLine(Generic[T]):
             self._entries[item] = moved
 
     def items(self) -> list[T]:
-        """All that wait, in no particular order."""
+        """Returns all that wait, in no particular order."""
         return list(self._entries)
 
     def _forget(self, entry: _Entry[T]) -> None:
@@ -151,7 +152,7 @@ class WaitingLine(Generic[T]):
         self.tokens -= entry.request.tokens
 
     def _live(self, tenant: Hashable) -> list[tuple[int, float, int, _Entry[T]]]:
-        """The tenant's heap with somebody who waits at its top, or empty."""
+        """Returns the tenant's heap with somebody who waits at its top, or empty."""
         heap = self._heaps.setdefault(tenant, [])
         while heap and not heap[0][3].waits:
             heapq.heappop(heap)
@@ -170,7 +171,7 @@ class WaitingLine(Generic[T]):
             self._accounts[tenant] = self._accounts.get(tenant, 0.0) + tokens / self._weights.get(tenant, 1.0)
 
     def _join(self, tenant: Hashable) -> None:
-        """A tenant that had nothing waiting earns no credit for that time (`queueing.joined`)."""
+        """Lets a tenant join that had nothing waiting; it earns no credit for that time (`queueing.joined`)."""
         if self._weights is None:
             return
         active = [t for t in self._heaps if t != tenant and self._live(t)]

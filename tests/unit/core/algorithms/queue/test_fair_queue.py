@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.algorithms.queue.fair_queue import FairQueue, Waiting, due_s, key, priority
 from core.algorithms.queue.queueing import Order, OrderConfig
-from core.algorithms.queue.waiting_line import Waiting, WaitingLine, due_s, key, priority
 from tests.oracles import queue_orders
 from tests.oracles.queue_orders import Pace
 
@@ -40,7 +40,7 @@ def drained(line):
 @given(ROWS, CONFIGS)
 def test_line_is_served_in_the_order_of_all_rows_when_all_wait(rows, config):
     rows = sorted(rows)
-    line = WaitingLine(config)
+    line = FairQueue(config)
     for n, (quarters, tokens, _) in enumerate(rows):
         line.push(n, waiting(quarters / 4.0, tokens, config))
     assert line.tokens == sum(tokens for _, tokens, _ in rows)
@@ -53,7 +53,7 @@ def test_line_is_served_in_the_order_of_all_rows_when_all_wait(rows, config):
 @given(ROWS, CONFIGS, st.tuples(*(st.sampled_from([0.5, 1.0, 3.0]) for _ in range(3))))
 def test_tenants_get_their_shares_when_weights_are_given(rows, config, weights):
     rows = sorted(rows)
-    line = WaitingLine(config, dict(enumerate(weights)))
+    line = FairQueue(config, dict(enumerate(weights)))
     for n, (quarters, tokens, tenant) in enumerate(rows):
         line.push(n, waiting(quarters / 4.0, tokens, config, tenant))
     served = drained(line)
@@ -77,7 +77,7 @@ def test_tenants_get_their_shares_when_weights_are_given(rows, config, weights):
 def test_shares_stay_within_one_request_when_tenants_come_and_go(steps):
     """Over any stretch in which both wait, what they are served differs by one request's tokens at most each."""
     config, tokens = OrderConfig(Order.FCFS), 100
-    line, served, waits, gap = WaitingLine(config, {}), [], {"a": 0, "b": 0}, 0
+    line, served, waits, gap = FairQueue(config, {}), [], {"a": 0, "b": 0}, 0
     for n, step in enumerate(steps):
         if step != "pop":
             line.push((step, n), waiting(float(n), tokens, config, step))
@@ -92,14 +92,14 @@ def test_shares_stay_within_one_request_when_tenants_come_and_go(steps):
 
 def test_nobody_starves_when_short_ones_keep_coming_and_waiting_counts():
     config = OrderConfig(Order.SJF, aging_tokens_per_s=10.0)
-    line = WaitingLine(config)
+    line = FairQueue(config)
     line.push("long", waiting(0.0, 1000, config))
     for second in range(1, 200):
         line.push(second, waiting(float(second), 10, config))
         if line.pop() == "long":
             break
     assert 95 <= second <= 105  # 990 tokens at 10 a second
-    forever = WaitingLine(OrderConfig(Order.SJF, aging_tokens_per_s=0.0))
+    forever = FairQueue(OrderConfig(Order.SJF, aging_tokens_per_s=0.0))
     forever.push("long", waiting(0.0, 1000, config))
     for second in range(1, 200):
         forever.push(second, waiting(float(second), 10, config))
@@ -108,7 +108,7 @@ def test_nobody_starves_when_short_ones_keep_coming_and_waiting_counts():
 
 def test_one_is_not_served_when_it_has_left():
     config = OrderConfig(Order.LLF)
-    line = WaitingLine(config)
+    line = FairQueue(config)
     for n in range(3):
         line.push(n, waiting(float(n), 10, config))
     assert line.remove(0)
@@ -121,7 +121,7 @@ def test_one_is_not_served_when_it_has_left():
 
 def test_those_named_go_first_when_reordered():
     config = OrderConfig(Order.FCFS)
-    line = WaitingLine(config)
+    line = FairQueue(config)
     for n in range(5):
         line.push(n, waiting(float(n), 10, config))
     line.reorder([3, 9, 2])
@@ -147,4 +147,4 @@ def test_priorities_are_those_of_all_rows_when_made_one_by_one(rows, config):
 
 def test_weight_must_be_above_zero():
     with pytest.raises(ValueError, match="above 0"):
-        WaitingLine(OrderConfig(), {"a": 0.0})
+        FairQueue(OrderConfig(), {"a": 0.0})

@@ -16,7 +16,7 @@ class AtBatch:
 
 
 def at_batch(instance: EngineModel, mhz: float, batch: float, prompt_tokens: float, output_tokens: float) -> AtBatch:
-    """Mean iteration at a batch B of (prompt, output) requests.
+    """Computes the mean iteration at a batch B of (prompt, output) requests.
 
     A decode-only iteration a, and one with prefill b (max(1, B / out) prefills), whose share is q = min(1, B / out);
     each sequence's context is prompt + out / 2. TTFT = t_b, TPOT = (1 - q) t_a + q t_b, power weighted by time.

@@ -29,7 +29,7 @@ class TimelyGroups:
         if not output_tokens.size:
             return
         length = np.minimum(output_tokens, MOST_TOKENS)
-        self._reach(int(length.max()))
+        self._grow_to(int(length.max()))
         shape = self._count.shape
         place = request_class * shape[1] + length
         cells = shape[0] * shape[1]
@@ -37,7 +37,7 @@ class TimelyGroups:
         self._timely += np.bincount(place, weights=timely_tokens, minlength=cells).reshape(shape)
 
     def totals(self, request_class: int) -> list[float]:
-        """X_k of a class's groups; empty groups are left out."""
+        """Returns X_k of a class's groups; empty groups are left out."""
         found = np.flatnonzero(self._count[request_class])
         requests = np.cumsum(self._count[request_class, found])
         if not requests.size:
@@ -50,10 +50,10 @@ class TimelyGroups:
         return [float(total) for total in np.diff(so_far)]
 
     def jain(self, *classes: int) -> float | None:
-        """FREESH eq. 9 over the groups of these classes together."""
+        """Returns FREESH eq. 9 over the groups of these classes together."""
         return jain(total for k in classes for total in self.totals(k))
 
-    def _reach(self, length: int) -> None:
+    def _grow_to(self, length: int) -> None:
         known = self._count.shape[1]
         if length >= known:
             more = ((0, 0), (0, (1 << length.bit_length()) - known))

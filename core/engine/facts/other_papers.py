@@ -38,7 +38,10 @@ def mu_serve(facts: Sequence[Fact]) -> list[Evaluation]:
 
 
 def dynaserve(facts: Sequence[Fact]) -> list[Evaluation]:
-    """Decode: the KV cache full of sequences half-way through their output. Prefill: one whole prompt at a time."""
+    """Evaluates table 1.
+
+    Decode: the KV cache full of sequences half-way through their output. Prefill: one whole prompt at a time.
+    """
     instance = engine_model(*_DYNASERVE)
     top = instance.gpu_params.f_max
     found = []

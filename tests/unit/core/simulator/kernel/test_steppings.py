@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.engine.engine_model import GPUS
-from core.simulator.kernel.driver import MACRO, WALK, Mode, simulate
+from core.simulator.kernel.driver import MACRO, WALK, Stepping, simulate
 from core.simulator.kernel.kernel import (
     ADMITTED,
     DONE,
@@ -53,7 +53,7 @@ OFFERS = 30  # of what no instance of a scenario can hold, before it is refused
 def run(
     fleet: FleetSpec,
     load: Load | list[Load],
-    mode: Mode,
+    stepping: Stepping,
     control: Schedule,
     switch_s: float = 0.0,
     router: Turns | None = None,
@@ -62,7 +62,7 @@ def run(
         return simulate(
             fleet,
             load,
-            mode=mode,
+            stepping=stepping,
             controls=[control] if control.commands else [],
             clock_switch_s=lambda spec: switch_s,
             router=router,
@@ -85,7 +85,7 @@ def by_instance(outcome: Outcome) -> dict[int, list[tuple[int, int]]]:
 def test_macro_mode_equals_the_reference_when_scenarios_are_random(data: st.DataObject) -> None:
     fleet, load = data.draw(fleets()), data.draw(LOADS)
     control, switch_s = data.draw(schedules(fleet)), data.draw(st.sampled_from([0.0, 0.2]))
-    macro, reference = (run(fleet, load, mode, control, switch_s) for mode in (MACRO, REFERENCE))
+    macro, reference = (run(fleet, load, stepping, control, switch_s) for stepping in (MACRO, REFERENCE))
     assert (macro is None) == (reference is None)
     if macro is None or reference is None:
         return
@@ -117,10 +117,12 @@ def test_macro_mode_equals_the_reference_when_scenarios_are_random(data: st.Data
 def test_laws_hold_when_scenarios_are_random(data: st.DataObject) -> None:
     fleet, load = data.draw(fleets()), data.draw(LOADS)
     control = data.draw(schedules(fleet))
-    mode = data.draw(st.sampled_from([MACRO, WALK]))
+    stepping = data.draw(st.sampled_from([MACRO, WALK]))
     controls = [control] if control.commands else []
     try:
-        out = simulate(fleet, load, mode=mode, controls=controls, keep_events=EVENTS, keep_segments=EVENTS, bin_s=1.7)
+        out = simulate(
+            fleet, load, stepping=stepping, controls=controls, keep_events=EVENTS, keep_segments=EVENTS, bin_s=1.7
+        )
     except SimulationError:
         return
     rows = out.rows
@@ -156,7 +158,7 @@ def test_laws_hold_when_scenarios_are_random(data: st.DataObject) -> None:
         assert row[4] <= spec.max_sequences
         assert row[4] + row[5] <= max(spec.tokens_per_iteration, row[4])
     assert (out.on_s <= out.end_s + 1e-9).all()
-    again = simulate(fleet, load, mode=mode, controls=controls)
+    again = simulate(fleet, load, stepping=stepping, controls=controls)
     np.testing.assert_array_equal(rows["finish_s"], again.rows["finish_s"])
     np.testing.assert_array_equal(rows["energy_j"], again.rows["energy_j"])
 
@@ -188,7 +190,8 @@ def test_modes_agree_and_show_the_same_when_a_router_places_requests(data: st.Da
     drawn = st.lists(st.tuples(st.integers(0, 20), emergencies(names)), max_size=8)
     control = Schedule(tuple(data.draw(drawn)))
     macro, reference = (
-        run(fleet, load, mode, control, router=router) for mode, router in zip((MACRO, REFERENCE), routers, strict=True)
+        run(fleet, load, stepping, control, router=router)
+        for stepping, router in zip((MACRO, REFERENCE), routers, strict=True)
     )
     assert (macro is None) == (reference is None)
     if macro is None or reference is None:

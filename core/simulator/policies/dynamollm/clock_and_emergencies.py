@@ -15,14 +15,14 @@ from core.simulator.kernel.commands import FleetView, SimCommand
 from core.simulator.kernel.simulated import InstanceSpec
 from core.simulator.policies import loops
 from core.simulator.policies.dynamollm.config import DynamollmConfig
-from core.simulator.policies.dynamollm.demand import Demand
+from core.simulator.policies.dynamollm.demand import ClassDemands
 from core.simulator.policies.dynamollm.pool_nodes import Nodes
 from core.simulator.policies.dynamollm.pool_profiles import PoolProfiles
 from core.simulator.policies.dynamollm.router import DynamoRouter
-from core.simulator.policies.loops import Told
+from core.simulator.policies.loops import Decisions
 from core.types import Limits, Loop, Reason, ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
 
-_CHUNK_TOKENS = 2048  # what a prompt token takes is reckoned with a full iteration
+_CHUNK_TOKENS = 2048  # what a prompt token takes is estimated with a full iteration
 _MEMORY_S = 60.0  # a lull of one period is no smaller load: the mean of about so long counts as well
 # What was done by the ladder, the most drastic first.
 _RUNGS = (Reason.SQUASHED, Reason.RESTEERED, Reason.RAMPED, Reason.REORDERED, Reason.AT_LIMIT)
@@ -30,7 +30,7 @@ _RUNGS = (Reason.SQUASHED, Reason.RESTEERED, Reason.RAMPED, Reason.REORDERED, Re
 
 @lru_cache(maxsize=65_536)
 def prefill_token_s(spec: InstanceSpec, mhz: float) -> float:
-    """Seconds for each token of a prompt."""
+    """Returns the seconds for each token of a prompt."""
     engine = engine_model(spec.model, spec.gpu, spec.tp, spec.engine)
     return engine.iteration(mhz, [(_CHUNK_TOKENS, 0)]).t_s / _CHUNK_TOKENS
 
@@ -39,7 +39,7 @@ class FastLoops:
     """State of the two loops, by place in the view."""
 
     def __init__(
-        self, config: DynamollmConfig, demand: Demand, nodes: Nodes, router: DynamoRouter, profiles: PoolProfiles
+        self, config: DynamollmConfig, demand: ClassDemands, nodes: Nodes, router: DynamoRouter, profiles: PoolProfiles
     ) -> None:
         self._config, self._demand, self._nodes = config, demand, nodes
         self._router, self._profiles = router, profiles
@@ -55,7 +55,7 @@ class FastLoops:
 
     # -- clock -----------------------------------------------------------------------------------------
 
-    def clock(self, view: FleetView, told: Told) -> list[SimCommand]:
+    def clock(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         """The present clocks are the state: nothing else is to be remembered from epoch to epoch."""
         self._nodes.sync(view)
         self._profiles.renew_if_old(view)
@@ -77,7 +77,7 @@ class FastLoops:
         self._worst, self._clock_s = {}, view.now_s
         commands: list[SimCommand] = [command for command in effects.commands if isinstance(command, SetSmClock)]
         if commands:
-            told.append(loops.decision(view, Loop.CLOCK, effects.rationale.reason, effects.rationale.summary))
+            decisions.append(loops.decision(view, Loop.CLOCK, effects.rationale.reason, effects.rationale.summary))
         return commands
 
     def _load(self, slot: int, profile: str, limits: Limits, placed: int, view: FleetView) -> tuple[int, InstanceLoad]:
@@ -111,7 +111,7 @@ class FastLoops:
 
     # -- emergencies -----------------------------------------------------------------------------------
 
-    def ladder(self, view: FleetView, told: Told) -> list[SimCommand]:
+    def ladder(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         self._nodes.sync(view)
         self._note_worst(view)
         pools = [self._nodes.serving(pool, view) for pool in range(len(self._demand.classes))]
@@ -130,7 +130,7 @@ class FastLoops:
                 seen[effects.rationale.reason] += 1
                 for command in effects.commands:
                     if isinstance(command, ResteerRequests):
-                        _book(command, obs, free_at_s, view)
+                        _account(command, obs, free_at_s, view)
                     elif isinstance(command, SquashRequests):
                         again_s = view.now_s + command.retry_after_s
                         self._again_s |= dict.fromkeys(command.requests, again_s)
@@ -140,7 +140,7 @@ class FastLoops:
         worst = next((reason for reason in _RUNGS if seen[reason]), None)
         if worst is not None and commands:
             words = ", ".join(f"{seen[reason]} {reason.value}" for reason in _RUNGS if seen[reason])
-            told.append(
+            decisions.append(
                 loops.decision(view, Loop.CLOCK, worst, f"Emergency of instances: {words}.{_counted(commands)}")
             )
         return commands
@@ -148,7 +148,10 @@ class FastLoops:
     def _observation(
         self, slot: int, mates: list[int], free_at_s: dict[int, float], view: FleetView
     ) -> emergency.EmergencyObservation:
-        """Who waits without a token. A request that was squashed counts as a new one, as its client's retry does."""
+        """Reads who waits without a token.
+
+        A request that was squashed counts as a new one, as its client's retry does.
+        """
         spec = view.instances[slot]
         found = view.sequences(slot)
         mhz, top = float(view.mhz[slot]), gpu(spec.gpu).f_max
@@ -183,12 +186,12 @@ class FastLoops:
         )
 
     def _free_at_s(self, slot: int, view: FleetView) -> float:
-        """When an instance has prefilled all prompts that it has."""
+        """Returns the time, in s, at which an instance has prefilled all prompts that it has."""
         tokens = float(view.sequences(slot).to_prefill_tokens.sum())
         return view.now_s + tokens * prefill_token_s(view.instances[slot], float(view.mhz[slot]))
 
 
-def _book(
+def _account(
     command: ResteerRequests, obs: emergency.EmergencyObservation, free_at_s: dict[int, float], view: FleetView
 ) -> None:
     """What is re-steered to an instance is before what the next one would send there."""
