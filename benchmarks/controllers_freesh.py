@@ -1,7 +1,7 @@
 """Times FREESH's controllers: `python -m benchmarks.controllers_freesh`. Prints JSON.
 
 The carbon epoch on FREESH's own fleet, to a proven optimum, and on 20 sites, to a gap of 0.1 %; one coming and
-one going with 10,000 in line; the clocks of 1,000 GPUs. Large fleets are drawn from seeds. Crowded ones, whose demand
+one going with 10,000 in queue; the clocks of 1,000 GPUs. Large fleets are drawn from seeds. Crowded ones, whose demand
 takes a third of all GPUs or more, are the harder ones: the gap within two seconds is told.
 """
 
@@ -151,20 +151,20 @@ def ticks(call: Callable[[], Any], repeats: int = 500) -> dict[str, float]:
 
 
 def queue(queued: int = 10_000) -> dict[str, dict[str, float]]:
-    """A line by laxity of which one is served when one comes."""
+    """A queue by laxity of which one is served when one comes."""
     rng, config = np.random.default_rng(5), OrderConfig()
-    line: FairQueue[int] = FairQueue(config)
+    queue: FairQueue[int] = FairQueue(config)
     numbers = itertools.count()
 
     def come() -> None:
         number = next(numbers)
         arrival_s, tokens = number * 0.01, int(rng.integers(1, 800))
         work_s = 0.3 + 0.05 * tokens
-        line.push(number, Waiting(arrival_s, 0, tokens, work_s, due_s(arrival_s, work_s, config)))
+        queue.push(number, Waiting(arrival_s, 0, tokens, work_s, due_s(arrival_s, work_s, config)))
 
     def tick() -> None:
         come()
-        line.pop()
+        queue.pop()
 
     for _ in range(queued):
         come()

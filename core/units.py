@@ -12,10 +12,12 @@ G_PER_LB = 453.59237
 
 
 def j_to_wh(energy_j: float) -> float:
+    """Converts joules to watt-hours."""
     return energy_j / J_PER_WH
 
 
 def j_to_kwh(energy_j: float) -> float:
+    """Converts joules to kilowatt-hours."""
     return energy_j / J_PER_KWH
 
 
@@ -25,15 +27,17 @@ def gco2e(energy_j: float, intensity_g_per_kwh: float, pue: float = 1.0) -> floa
 
 
 def lb_per_mwh_to_g_per_kwh(rate_lb_per_mwh: float) -> float:
+    """Converts pounds per megawatt-hour, WattTime's unit, to grams per kilowatt-hour."""
     return rate_lb_per_mwh * G_PER_LB / 1_000.0
 
 
 def ms_to_s(duration_ms: float) -> float:
+    """Converts milliseconds to seconds."""
     return duration_ms / 1_000.0
 
 
 def ug_per_uj(intensity_g_per_kwh: float, pue: float = 1.0) -> float:
-    """Micrograms emitted by each microjoule metered at the GPU: the ledger's whole units, see `gco2e`."""
+    """Returns the micrograms emitted by each microjoule metered at the GPU: the ledger's whole units, see `gco2e`."""
     return intensity_g_per_kwh * pue / J_PER_KWH
 
 

@@ -68,7 +68,7 @@ class Pieces:
 
 
 def share_out(totals: Ints, group: Ints, weight: Ints) -> Ints:
-    """Cuts each group's whole total into whole shares by weight: they add up to it exactly.
+    """Cuts each group's whole total into whole shares by weight, (shares,): they add up to it exactly.
 
     The running sum of the shares is the rounded-down running sum of the exact ones, so each share is within 1 of its
     exact value, and nothing is left over. (The largest remainder does as much, and needs a sort.)

@@ -106,7 +106,8 @@ def modelled(
     context_tokens: float | None = None,
     spare_deviations: float = 0.0,
 ) -> LoadProfile | None:
-    """Makes a profile from the engine model; None when not even one such request fits its KV cache.
+    """Makes a profile from the engine model at the clocks `mhz`, (clocks,); None when no such request fits its KV
+    cache.
 
     Args:
         chunk_tokens: TTFT is that of an iteration filled with so many prompt tokens, others' among them, instead of
@@ -159,7 +160,7 @@ def from_costs(
     levels: int = LEVELS,
     source: Source = Source.INTERPOLATED,
 ) -> LoadProfile | None:
-    """Makes a profile from anything that knows what an iteration costs, as a measured profile does."""
+    """Makes a profile at the clocks `mhz`, (clocks,), from anything that knows what an iteration costs."""
     batch = _batches(costs, prompt_tokens, output_tokens, levels)
     if batch is None:
         return None

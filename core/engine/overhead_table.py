@@ -12,10 +12,12 @@ _WEIGHT = 0.3  # of a new measurement; the first one counts whole
 
 
 def start_key(model: str, gpu: str, tp: int, *, warm: bool) -> str:
+    """Returns the table's key of an instance's start, warm or cold."""
     return f"{'warm' if warm else 'cold'} start of {model} on {gpu}/TP{tp}"
 
 
 def reshard_key(model: str, gpu: str, source: Sequence[int], target: Sequence[int]) -> str:
+    """Returns the table's key of a re-shard; the order of TP degrees in a layout does not count."""
     layouts = ("+".join(f"TP{tp}" for tp in sorted(layout)) for layout in (source, target))
     return f"re-shard of {model} on {gpu} from {' to '.join(layouts)}"
 

@@ -145,6 +145,9 @@ def reshard_units(source: Sequence[int], target: Sequence[int]) -> float:
     From table VI where it has the cell. Elsewhere what the neediest GPU lacks, sent by one other: a GPU of TP n holds
     1/n of the weights, and the shares are cut so that one lies inside the other (IV-C, figure 5). That is never
     less than the table, which also lets several send to one.
+
+    Raises:
+        ValueError: A layout has no instance, or one of a TP degree below 1.
     """
     have, want = tuple(sorted(source)), tuple(sorted(target))
     if not have or not want or min(have + want) < 1:
@@ -158,8 +161,8 @@ def reshard_units(source: Sequence[int], target: Sequence[int]) -> float:
 
 def neediest_units(have: Layout, want: Layout) -> float:
     """Returns what the neediest GPU of a layout lacks of the weights, in T."""
-    held = 1.0 / max(have) if sum(have) >= sum(want) else 0.0  # a GPU that joins holds nothing
-    return _EIGHTH * max(0.0, 1.0 / min(want) - held)
+    owned = 1.0 / max(have) if sum(have) >= sum(want) else 0.0  # a GPU that joins holds nothing
+    return _EIGHTH * max(0.0, 1.0 / min(want) - owned)
 
 
 def reshard_s(
@@ -196,12 +199,12 @@ def transition(
     total = weight_bytes(model_name)
     room = gpu(gpu_name).mem_gb * 1e9 * _MEMORY_SHARE - _MEMORY_RESERVE_BYTES
     moving_s = reshard_s(source, target, total, overheads.link_bytes_per_s)
-    held, wanted = total / min(source), total / min(target)  # by the GPU that holds most, before and after
+    owned, wanted = total / min(source), total / min(target)  # by the GPU that holds most, before and after
     coming = max(0.0, wanted - total / max(source))
-    spare = room - held
+    spare = room - owned
     kv_share = max(0.0, 1.0 - coming / spare) if spare > 0.0 else 0.0
     if kv_share <= 0.0:
         return Transition(0.0, moving_s + overheads.sync_s, 1.0)
-    if held + wanted <= room:
+    if owned + wanted <= room:
         return Transition(moving_s + overheads.sync_s, 0.0, kv_share)
     return Transition(moving_s, overheads.sync_s, kv_share)

@@ -130,6 +130,7 @@ def with_spare(batch: float, spare_deviations: float) -> float:
 def batch_point(
     costs: IterationCosts, mhz: float, batch: float, prompt_tokens: float, output_tokens: float
 ) -> BatchPoint:
+    """Computes the mean iteration at a batch of like requests: TPOT and TTFT in seconds, and power in watts."""
     context = batch * (prompt_tokens + output_tokens / 2.0)
     starts = max(1.0, batch / output_tokens)  # prefills of an iteration that has any
     q = min(1.0, batch / output_tokens)

@@ -44,7 +44,7 @@ def together(parts: Sequence[tuple[float, Lengths]]) -> Lengths:
 
 
 def mean_context(requests: Floats, prompt: Floats, output: Floats) -> float | None:
-    """Returns the mean context of a running request, from cells' requests and their tokens in all; None: there are
+    """Returns a running request's mean context from requests and tokens in all, (cells,) each; None: there are
     none.
 
     Long answers run longer, so that it is more than a mean request's prompt and half its answer.

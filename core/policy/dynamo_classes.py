@@ -37,6 +37,9 @@ def request_classes(factor: float = PUBLISHED_FACTOR) -> tuple[RequestClass, ...
 
     Args:
         factor: Limits are that many times the latency of a request by itself; one of `FACTORS`, or any above 1.
+
+    Raises:
+        ValueError: The factor is below 1.
     """
     if factor < 1.0:
         raise ValueError(f"no request is faster than one by itself: the factor is at least 1, not {factor:g}")

@@ -69,7 +69,8 @@ class IpsScores:
 
 
 def context_blocks(batch: Floats, context_tokens: Floats, block_tokens: int) -> Floats:
-    """Blocks that sequences with `context_tokens` in all hold: the last block of each is half full in the mean."""
+    """Returns the blocks, (n,), that sequences with `context_tokens` in all have: the last block of each is half full
+    in the mean."""
     return (context_tokens + batch * (block_tokens - 1) / 2.0) / block_tokens
 
 
@@ -190,7 +191,10 @@ class BoostedIps:
 
 
 def fit_and_score(samples: IpsSamples, train_share: float, rng: np.random.Generator) -> tuple[BoostedIps, IpsScores]:
-    """Learns from a random share of the points and is scored on the rest: 0.9 and 0.1 are the paper's splits."""
+    """Learns from a random share of the points, one row each, and scores the rest (the paper's splits: 0.9, 0.1).
+
+    Raises ValueError.
+    """
     if not 0.0 < train_share < 1.0:
         raise ValueError(f"a share to learn from lies between 0 and 1, not at {train_share:g}")
     order = rng.permutation(len(samples))

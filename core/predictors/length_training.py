@@ -65,6 +65,9 @@ def learn(records: Floats, quantile: float = 0.5) -> Learned:
     """Learns trees for a service from its records (requests, COLUMNS), oldest first, if they do better than history.
 
     Deterministic.
+
+    Raises:
+        ValueError: The records are too few to learn from and to judge by.
     """
     tested = round(HOLDOUT * len(records))
     if tested < 1 or len(records) - tested < 2 * _MIN_SAMPLES_LEAF:
@@ -77,7 +80,12 @@ def learn(records: Floats, quantile: float = 0.5) -> Learned:
 
 
 def fit(records: Floats, quantile: float = 0.5) -> LengthTrees:
-    """Fits trees to records, (requests, COLUMNS) with the output's tokens last."""
+    """Fits trees to records, (requests, COLUMNS) with the output's tokens last.
+
+    Raises:
+        ValueError: A record is not finite, or has an output below one token.
+        RuntimeError: scikit-learn's trees are not laid out as the export reads them.
+    """
     # Imported here because it takes a second, and only those who learn need it.
     from sklearn.ensemble import HistGradientBoostingRegressor
 
@@ -128,6 +136,7 @@ def replay_history(records: Floats, quantile: float = 0.5) -> Floats:
 
 
 def score(predicted: Floats, outputs: Floats, quantile: float = 0.5) -> LengthScores:
+    """Scores predicted against true output tokens, (requests,) each: R2, errors and the quantile's loss."""
     error = outputs - predicted
     spread = outputs - outputs.mean()
     variance = float(np.sum(spread**2))

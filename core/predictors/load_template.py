@@ -212,6 +212,7 @@ def _percentile(values: Sequence[float], share: float) -> float:
 
 
 def to_json(history: LoadHistory) -> dict[str, Any]:
+    """Returns the history as JSON, from which `from_json` makes the same one."""
     return {
         name: {
             "last_step": series.last_step,

@@ -167,7 +167,11 @@ class Section:
 
 
 def put(document: dict[str, Any], setting: str) -> None:
-    """Puts `a.b=value` into the document; a list on the way takes it in each of its items, or in the one numbered."""
+    """Puts `a.b=value` into the document; a list on the way takes it in each of its items, or in the one numbered.
+
+    Raises:
+        ScenarioError: The setting is not `key=value`, or its value is not YAML.
+    """
     path, sign, text = setting.partition("=")
     if not sign or not path.strip():
         raise ScenarioError(f"--set {setting}: write it as key=value, like workload.rate_rps=5")

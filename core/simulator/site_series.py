@@ -148,7 +148,11 @@ def _known(value: float) -> float | None:
 
 
 def read_start(section: Section) -> datetime:
-    """Reads the scenario's `start`: when t = 0 is, on a whole minute and with an offset."""
+    """Reads the scenario's `start`: when t = 0 is, on a whole minute and with an offset.
+
+    Raises:
+        ScenarioError: It is no time with an offset, or not on a whole minute.
+    """
     text = section.text("start", DEFAULT_START.isoformat())
     start = _moment(text)
     if start is None:

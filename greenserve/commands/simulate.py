@@ -203,7 +203,7 @@ def _prepare(path: Path, settings: tuple[str, ...], seed: int | None, policies: 
 
 @contextlib.contextmanager
 def _errors() -> Iterator[None]:
-    """Bad input ends with one line and status 2."""
+    """Ends with one line and status 2 on bad input."""
     try:
         yield
     except (ValueError, OSError) as error:  # ScenarioError, SimulationError, TraceError, UnknownConfiguration
@@ -256,7 +256,7 @@ def _stoppable(
 
 
 def _side_by_side(jobs: list[SimulationJob]) -> list[dict[str, Any]]:
-    """Each policy in a process of its own. Ctrl-C reaches all of them: each hands back what it has."""
+    """Runs each policy in a process of its own. Ctrl-C reaches all of them: each hands back what it has."""
     with ProcessPoolExecutor(max_workers=len(jobs)) as pool:
         futures = [pool.submit(_one, job) for job in jobs]
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -272,7 +272,7 @@ def _one(job: SimulationJob) -> dict[str, Any]:
 
 
 def _on_workers(jobs: list[SimulationJob]) -> list[dict[str, Any]]:
-    """Each policy as a Celery task. Raises ValueError, in a worker's own words, when one could not be run."""
+    """Runs each policy as a Celery task. Raises ValueError, in a worker's own words, when one could not be run."""
     from greenserve.distributed import run_on_workers
 
     return run_on_workers(jobs)
@@ -343,7 +343,7 @@ def _print_comparison(results: list[dict[str, Any]]) -> None:
 
 
 def _decided(result: dict[str, Any], loop: str) -> str:
-    """What a loop decided, by reason. Fast loops do not log that they changed nothing: it is only counted."""
+    """Returns what a loop decided, by reason. Fast loops only count that they changed nothing; they do not log it."""
     counts = dict(result["decisions"].get(loop, {}))
     if holds := result["holds"].get(loop, 0):
         counts.setdefault("no_change", holds)

@@ -1,4 +1,4 @@
-"""FREESH's orders over columns of requests (section 3.3), and its Algorithm 1: the oracle of lines and engines' orders.
+"""FREESH's orders over request columns (section 3.3), and its Algorithm 1: the oracle of queues' and engines' orders.
 
 The product keeps heaps and gives each request its key as it comes; here every key is computed anew from what is known
 of all requests. Rows are in order of arrival, and of equal keys the first comes first.

@@ -183,12 +183,12 @@ def _project(
     blocks = np.zeros(horizon + 2, np.int64)
     taken = np.zeros(horizon, np.int64)
     for i in range(rows):
-        # Of held(j) = kv + prompt + max(0, j - first) tokens in iteration j; a token is written as it is generated.
-        held = kv[i] + prompt[i]
-        count = (held + block_tokens - 1) // block_tokens
+        # Of tokens(j) = kv + prompt + max(0, j - first) tokens in iteration j; a token is written as it is generated.
+        tokens = kv[i] + prompt[i]
+        count = (tokens + block_tokens - 1) // block_tokens
         batch[1] += 1
         blocks[1] += count
-        j = first[i] + count * block_tokens + 1 - held  # the first iteration whose token finds the last block full
+        j = first[i] + count * block_tokens + 1 - tokens  # the first iteration whose token finds the last block full
         while j <= ends[i]:
             blocks[j] += 1
             count += 1

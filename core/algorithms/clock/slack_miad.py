@@ -56,6 +56,7 @@ def agreed(actions: list[Action]) -> Action:
 
 
 def next_clock_mhz(mhz: float, action: Action, min_mhz: float, max_mhz: float, config: SlackConfig) -> float:
+    """Returns the clock in MHz after an action: times `increase`, less `step_mhz`, or the same, within its range."""
     if action is Action.UP:
         return min(max_mhz, mhz * config.increase)
     return max(min_mhz, mhz - config.step_mhz) if action is Action.DOWN else mhz

@@ -280,7 +280,7 @@ def _thriftiest(task: _Task, counts: Ints, time_limit_s: float, gap: float) -> I
 
 
 def _groups(choices: list[Option]) -> dict[tuple[str, object], list[int]]:
-    """Groups the options of the same class and mode at different sites."""
+    """Joins in groups the options of the same class and mode at different sites."""
     groups: dict[tuple[str, object], list[int]] = {}
     for number, option in enumerate(choices):
         groups.setdefault(option.worker[1:], []).append(number)

@@ -171,8 +171,8 @@ def select_models(
 def _fits(
     placement: GroupPlacement, group: int, model: str, device_bytes: float, model_bytes: Mapping[str, float]
 ) -> bool:
-    held = sum(model_bytes[name] for name in placement.models[group]) + model_bytes[model]
-    return held <= len(placement.groups[group]) * device_bytes * (1.0 + 1e-9)
+    needed_bytes = sum(model_bytes[name] for name in placement.models[group]) + model_bytes[model]
+    return needed_bytes <= len(placement.groups[group]) * device_bytes * (1.0 + 1e-9)
 
 
 def equal_groups(devices: Sequence[str]) -> tuple[tuple[tuple[str, ...], ...], ...]:
@@ -190,7 +190,11 @@ def equal_groups(devices: Sequence[str]) -> tuple[tuple[tuple[str, ...], ...], .
 def select_groups(
     devices: Sequence[str], device_bytes: float, model_bytes: Mapping[str, float], attainment: Attainment
 ) -> Selection:
-    """Returns the best of `select_models` over all `equal_groups`; of equals the one with the smaller groups."""
+    """Returns the best of `select_models` over all `equal_groups`; of equals the one with the smaller groups.
+
+    Raises:
+        ValueError: There are no devices.
+    """
     if not devices:
         raise ValueError("a placement needs devices")
     found = [select_models(groups, device_bytes, model_bytes, attainment) for groups in equal_groups(devices)]

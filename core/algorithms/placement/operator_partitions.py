@@ -57,7 +57,12 @@ def weighted_mean(parts: Sequence[Operator | OperatorGroup]) -> float:
 
 
 def clusters(operators: Sequence[Operator], threshold: float = DEFAULT_THRESHOLD) -> tuple[tuple[Operator, ...], ...]:
-    """Algorithm 1: an operator joins the cluster before it when its score is within `threshold` of that one's mean."""
+    """Applies Algorithm 1: an operator joins the cluster before it when its score is within `threshold` of that one's
+    mean.
+
+    Raises:
+        ValueError: The threshold is not above 0.
+    """
     if threshold <= 0.0:
         raise ValueError("the threshold of clusters is above 0")
     found: list[list[Operator]] = []
@@ -81,16 +86,19 @@ def stages(
     """Cuts a model into at most `count` partitions of neighbouring clusters, the slowest of which is as fast as can be.
 
     None: no such cut keeps each of them within `memory_bytes`. Of equally fast cuts the one with the fewest stages.
+
+    Raises:
+        ValueError: There is no cluster, or no device.
     """
     n = len(clustered)
     if n == 0 or count < 1:
         raise ValueError("stages need at least one cluster and one device")
     slow = np.concatenate(([0.0], np.cumsum([sum(o.latency_s for o in cluster) for cluster in clustered])))
-    held = np.concatenate(([0.0], np.cumsum([sum(o.memory_bytes for o in cluster) for cluster in clustered])))
+    memory_before = np.concatenate(([0.0], np.cumsum([sum(o.memory_bytes for o in cluster) for cluster in clustered])))
     # cost[i, j]: of a stage of clusters i..j-1. Sums of floats may exceed a limit that they meet: 1e-9 of slack.
     cost = slow[None, :] - slow[:, None]
     wrong = (np.arange(n + 1)[:, None] >= np.arange(n + 1)) | (
-        held[None, :] - held[:, None] > memory_bytes * (1 + 1e-9)
+        memory_before[None, :] - memory_before[:, None] > memory_bytes * (1 + 1e-9)
     )
     cost = np.where(wrong, np.inf, cost)
     best, cuts = cost[0], [np.zeros(n + 1, dtype=np.int64)]

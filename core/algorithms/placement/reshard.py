@@ -41,7 +41,7 @@ class Transfer:
 class GpuShare:
     """Shares of the whole model on one GPU: what it holds now, what comes, and what it will hold."""
 
-    held: float
+    stored: float
     coming: float
     wanted: float
 
@@ -109,16 +109,16 @@ def outlook(
     A GPU that holds nothing now serves nobody; what comes there takes no KV cache from anyone.
     """
     transfer_s = found.units * weight_bytes / EIGHTHS / link_bytes_per_s
-    if not found.transfers and all(share.held == share.wanted for share in found.gpus.values()):
+    if not found.transfers and all(share.stored == share.wanted for share in found.gpus.values()):
         return Outlook(0.0, 0.0, 1.0, True)
-    serving = [share for share in found.gpus.values() if share.held > 0.0]
+    serving = [share for share in found.gpus.values() if share.stored > 0.0]
     kv_share = min(_kv_share(share, weight_bytes, room_bytes) for share in serving)
-    both = max(share.held + share.wanted for share in serving) * weight_bytes <= room_bytes
+    both = max(share.stored + share.wanted for share in serving) * weight_bytes <= room_bytes
     return Outlook(transfer_s, sync_s, kv_share, both and kv_share > 0.0)
 
 
 def _kv_share(share: GpuShare, weight_bytes: float, room_bytes: float) -> float:
-    spare = room_bytes - share.held * weight_bytes
+    spare = room_bytes - share.stored * weight_bytes
     if share.coming == 0.0:
         return 1.0
     return max(0.0, 1.0 - share.coming * weight_bytes / spare) if spare > 0.0 else 0.0
@@ -130,11 +130,11 @@ class _Graph:
     def __init__(self, current: Sequence[Sequence[int]], target: tuple[int, ...], gpus: tuple[int, ...]) -> None:
         self.target, self.gpus = target, gpus
         self.blocks = math.lcm(EIGHTHS, *(len(instance) for instance in current), *target)
-        self.held: dict[int, frozenset[int]] = dict.fromkeys(gpus, frozenset())
+        self.stored: dict[int, frozenset[int]] = dict.fromkeys(gpus, frozenset())
         place: dict[int, tuple[int, int]] = {}  # GPU -> (instance, rank)
         for number, instance in enumerate(current):
             for rank, gpu in enumerate(instance):
-                self.held[gpu] = self._shard(rank, len(instance))
+                self.stored[gpu] = self._shard(rank, len(instance))
                 place[gpu] = number, rank
         self.slots = [(number, rank) for number, tp in enumerate(target) for rank in range(tp)]
         self.wanted = [self._shard(rank, target[number]) for number, rank in self.slots]
@@ -145,7 +145,7 @@ class _Graph:
         self.home = np.zeros(shape)  # 1: the very shard of the very instance
         for g, gpu in enumerate(gpus):
             for s, wanted in enumerate(self.wanted):
-                self.kept[g, s] = len(wanted & self.held[gpu])
+                self.kept[g, s] = len(wanted & self.stored[gpu])
                 self.units[g, s] = self._busiest(gpu, wanted)
                 number, rank = self.slots[s]
                 self.home[g, s] = float(gpu in place and (own.get(number), rank) == place[gpu])
@@ -159,9 +159,9 @@ class _Graph:
 
     def _fetch(self, gpu: int, wanted: frozenset[int]) -> tuple[Transfer, ...]:
         """Who sends the missing blocks, so that the busiest link carries as few as can be: `even` decides."""
-        missing = sorted(wanted - self.held[gpu])
-        holders = [other for other in self.gpus if other != gpu and self.held[other] & wanted]
-        chosen = even([[h for h, holder in enumerate(holders) if b in self.held[holder]] for b in missing])
+        missing = sorted(wanted - self.stored[gpu])
+        holders = [other for other in self.gpus if other != gpu and self.stored[other] & wanted]
+        chosen = even([[h for h, holder in enumerate(holders) if b in self.stored[holder]] for b in missing])
         return tuple(
             Transfer(holder, gpu, blocks)
             for h, holder in enumerate(holders)
@@ -185,12 +185,12 @@ class _Graph:
     def answer(self, rows: NDArray[np.intp]) -> ReshardPlan:
         takes = {self.slots[s]: self.gpus[g] for s, g in enumerate(rows.tolist())}
         transfers: list[Transfer] = []
-        shares = {gpu: GpuShare(len(self.held[gpu]) / self.blocks, 0.0, 0.0) for gpu in self.gpus}
+        shares = {gpu: GpuShare(len(self.stored[gpu]) / self.blocks, 0.0, 0.0) for gpu in self.gpus}
         for slot, wanted in zip(self.slots, self.wanted, strict=True):
             gpu = takes[slot]
             transfers += self._fetch(gpu, wanted)
-            coming = len(wanted - self.held[gpu]) / self.blocks
-            shares[gpu] = GpuShare(shares[gpu].held, coming, len(wanted) / self.blocks)
+            coming = len(wanted - self.stored[gpu]) / self.blocks
+            shares[gpu] = GpuShare(shares[gpu].stored, coming, len(wanted) / self.blocks)
         instances = tuple(tuple(takes[number, rank] for rank in range(tp)) for number, tp in enumerate(self.target))
         return ReshardPlan(instances, tuple(transfers), self.blocks, shares)
 

@@ -39,7 +39,11 @@ class Operator:
 
 def sensitivity(default_s: float, half_s: float) -> float:
     """Returns the score from latencies measured at the default clock and at half of it; faster at half is
-    noise, and 0."""
+    noise, and 0.
+
+    Raises:
+        ValueError: A latency is not above 0.
+    """
     if default_s <= 0.0 or half_s <= 0.0:
         raise ValueError("latencies are longer than nothing")
     return max(0.0, half_s / default_s - 1.0)
@@ -79,6 +83,9 @@ def operators(instance: EngineModel, totals: Totals, kv_tokens: float = 0.0) -> 
     Args:
         totals: The batch, such as the mean one of a steady state.
         kv_tokens: Tokens of KV cache to keep room for; each layer's attention holds its part.
+
+    Raises:
+        ValueError: The batch has no token.
     """
     if totals.new_tokens + totals.decodes <= 0:
         raise ValueError("operators are scored for a batch with at least one token")
@@ -140,9 +147,9 @@ def _layer(instance: EngineModel, layer: str, totals: Totals, activations: float
     query, key_value = m.heads * m.head_dim, m.kv_heads * m.head_dim
     qkv, out = float(m.hidden * (query + 2 * key_value)), float(query * m.hidden)
     mlp = k.dense_bytes / size / m.layers - qkv - out  # with norms, and the router of experts
-    held, experts = k.expert_bytes / m.layers, k.expert_bytes / size / m.layers
+    expert_bytes, experts = k.expert_bytes / m.layers, k.expert_bytes / size / m.layers
     used = experts * (1.0 - k.expert_miss)  # that a token goes through
-    read = held * (1.0 - k.expert_miss**n) if held else 0.0  # that any token of the batch goes through
+    read = expert_bytes * (1.0 - k.expert_miss**n) if expert_bytes else 0.0  # that any token of the batch goes through
     kernel_s = k.layers_s / m.layers / 4.0
     collective_s = (k.ar_fixed_s + k.ar_per_token_s * n) / m.layers / 2.0
     touched = totals.context_tokens + n + totals.cached_tokens
@@ -163,7 +170,7 @@ def _layer(instance: EngineModel, layer: str, totals: Totals, activations: float
         _Load(
             f"{layer}.{last}",
             last,
-            weights_bytes=mlp * size + held,
+            weights_bytes=mlp * size + expert_bytes,
             flop=2.0 * (mlp + used) * n,
             stream_bytes=mlp * size + read + activations,
             kernel_s=kernel_s,

@@ -1,4 +1,4 @@
-"""A line of requests that wait, served in one of `queueing`'s orders, and with weighted fair shares of its tenants.
+"""A queue of requests that wait, served in one of `queueing`'s orders, and with weighted fair shares of its tenants.
 
 Keys of waiting requests do not change, so a heap per tenant holds them, O(log n) a request. Shares are fair by virtual
 start times: a request starts where its tenant's account stands, served tokens over the tenant's weight.
@@ -68,7 +68,7 @@ class _Entry(Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    """Not for threads. `weights` None: one line for all tenants; else a tenant that it does not name has weight 1."""
+    """Not for threads. `weights` None: one queue for all tenants; else a tenant that it does not name has weight 1."""
 
     def __init__(self, config: OrderConfig, weights: Mapping[Any, float] | None = None) -> None:
         """Raises ValueError on a weight that is not above 0."""

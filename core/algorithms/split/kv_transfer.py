@@ -70,6 +70,9 @@ def exposure(
         pass_end_s: When each of these passes ends.
         chunk_tokens: Tokens of a chunk; the last one may have fewer. A chunk is sent when its last token is computed.
         kv_bytes_per_token: KV cache of one token, over all layers.
+
+    Raises:
+        ValueError: There are no passes, tokens do not grow, or a chunk has no token.
     """
     done, ends = np.asarray(tokens_done, dtype=np.int64), np.asarray(pass_end_s, dtype=np.float64)
     if chunk_tokens < 1 or done.size == 0 or done[0] < 1 or (np.diff(done) < 0).any():

@@ -174,6 +174,9 @@ def split_request(
     Args:
         prompt_tokens: P, at least 1.
         predicted_tokens: Predicted output, at least 1; the margin is added here, up to `max_tokens`.
+
+    Raises:
+        ValueError: There is no token of prompt or of output.
     """
     if prompt_tokens < 1 or predicted_tokens < 1:
         raise ValueError("a request has at least one token of prompt and one of output")
@@ -204,10 +207,13 @@ def finish_s(backlog: Backlog, part: tuple[int, int, int] = (0, 0, 0)) -> float:
 
 
 def calibrated(scale: float, predicted_s: float, measured_s: float, gain: float = 0.1) -> float:
-    """An instance's scale after one more measurement: it moves by `gain` towards measured over predicted time.
+    """Returns an instance's scale after one more measurement: it moves by `gain` towards measured over predicted time.
 
     `predicted_s` is the time of the same work at scale 1. Of a stall (a ratio off by more than tenfold) nothing is
     learned.
+
+    Raises:
+        ValueError: A time is not above 0.
     """
     if predicted_s <= 0.0 or measured_s <= 0.0:
         raise ValueError("times are longer than nothing")

@@ -64,7 +64,7 @@ class Batch(NamedTuple):
     ends: Ints  # falling, so that who ends next is last
     finals: Ints
     left: Ints  # tokens to prefill
-    held: Ints  # tokens in the cache
+    in_cache: Ints  # tokens in the cache
     after: Ints  # decode passes after the prefill
 
 
@@ -73,8 +73,8 @@ class Batch(NamedTuple):
 
 @compiled
 def gpu_s(c: Floats, new: float, cached: float, pairs: float, prefills: float, decodes: float, context: float) -> float:
-    """Returns the GPU time of a pass, in s; `c` is (CONSTANTS,); `pairs` is the sum over prefills of new (cached + new
-    / 2), `context` that of the decodes."""
+    """Returns the GPU time of a pass, in s; `c` is of shape (costs,); `pairs` is the sum over prefills of new
+    (cached + new / 2), `context` that of the decodes."""
     n = new + decodes
     experts = c[EXPERT] * (1.0 - c[EXPERT_MISS] ** n) if c[EXPERT] > 0.0 else 0.0
     t_c = (c[FLOP_TOKEN] * n + c[FLOP_ROW] * (decodes + prefills)) / c[COMPUTE]
@@ -90,7 +90,7 @@ def gpu_s(c: Floats, new: float, cached: float, pairs: float, prefills: float, d
 
 @compiled
 def decode_table(c: Floats) -> Floats:
-    """Computes `Instance.decode_s`: the seconds of a pass by its decodes, (MAX_SEQUENCES + 1,)."""
+    """Computes `Instance.decode_s`: the seconds of a pass by its decodes, of shape (max_sequences + 1,)."""
     found = np.zeros(int(c[MAX_SEQUENCES]) + 1)
     for decodes in range(1, found.size):
         found[decodes] = gpu_s(c, 0.0, 0.0, 0.0, 0.0, float(decodes), 0.0)
@@ -99,16 +99,16 @@ def decode_table(c: Floats) -> Floats:
 
 @compiled
 def decodes_s(c: Floats, bare_s: float, decodes: int, kv: int, passes: int) -> float:
-    """Returns the seconds of `passes` passes that only decode: a series, whose first terms the launches of kernels may
-    hold up."""
+    """Returns the seconds of `passes` decode-only passes, `c` of shape (costs,): a series, whose first terms the
+    launches of kernels may until_room up."""
     first_s, slope_s = bare_s + c[KV_TOKEN_S] * (kv + decodes), c[KV_TOKEN_S] * decodes
-    held_up = 0
+    delayed = 0
     if first_s < c[LAUNCH]:
-        held_up = min(passes, math.ceil((c[LAUNCH] - first_s) / slope_s))
-    m = passes - held_up
+        delayed = min(passes, math.ceil((c[LAUNCH] - first_s) / slope_s))
+    m = passes - delayed
     return float(
-        held_up * c[LAUNCH]
-        + m * (first_s + slope_s * held_up)
+        delayed * c[LAUNCH]
+        + m * (first_s + slope_s * delayed)
         + slope_s * (m * (m - 1) / 2.0)
         + passes * (c[HOST] + c[SEQ] * decodes)
     )
@@ -119,6 +119,7 @@ def decodes_s(c: Floats, bare_s: float, decodes: int, kv: int, passes: int) -> f
 
 @compiled
 def empty_batch(places: int) -> Batch:
+    """Makes a batch without requests that has room for so many."""
     return Batch(
         np.zeros(COUNTERS, np.int64),
         np.zeros(1),
@@ -132,12 +133,13 @@ def empty_batch(places: int) -> Batch:
 
 @compiled
 def copy(source: Batch, b: Batch) -> None:
+    """Copies one batch over another, which has room for it."""
     b.counts[:] = source.counts
     b.time_s[0] = source.time_s[0]
     for p in range(source.counts[DECODING]):
         b.ends[p], b.finals[p] = source.ends[p], source.finals[p]
     for p in range(source.counts[PREFILLING]):
-        b.left[p], b.held[p], b.after[p] = source.left[p], source.held[p], source.after[p]
+        b.left[p], b.in_cache[p], b.after[p] = source.left[p], source.in_cache[p], source.after[p]
 
 
 @compiled
@@ -157,32 +159,32 @@ def begin(i: Instance) -> Batch:
 
 @compiled
 def seat(b: Batch, queue: Ints, row: int) -> None:
-    """Takes a request of the queue into the batch."""
+    """Takes a request of the queue, of shape (n, 3), into the batch."""
     prefill, decode, cached = queue[row, PREFILL], queue[row, DECODE], queue[row, CACHED]
     b.counts[RESERVED] += prefill + decode + cached
     if prefill > 0:
         p = b.counts[PREFILLING]
-        b.left[p], b.held[p], b.after[p] = prefill, cached, decode
+        b.left[p], b.in_cache[p], b.after[p] = prefill, cached, decode
         b.counts[PREFILLING] += 1
     else:
         decodes_until(b, b.counts[CLOCK] + decode, cached, cached + decode)
 
 
 @compiled
-def decodes_until(b: Batch, end: int, held: int, final: int) -> None:
-    """A sequence with `held` tokens in its cache begins to decode; it ends with the pass that brings CLOCK to `end`."""
+def decodes_until(b: Batch, end: int, in_cache: int, final: int) -> None:
+    """Lets a sequence with `in_cache` tokens begin to decode; it ends with the pass that brings CLOCK to `end`."""
     p = b.counts[DECODING]
     while p > 0 and b.ends[p - 1] < end:
         b.ends[p], b.finals[p] = b.ends[p - 1], b.finals[p - 1]
         p -= 1
     b.ends[p], b.finals[p] = end, final
     b.counts[DECODING] += 1
-    b.counts[KV] += held
+    b.counts[KV] += in_cache
 
 
 @compiled
 def admissible(c: Floats, queue: Ints, rows: int, b: Batch) -> int:
-    """Counts the requests of the queue that the next pass takes in. `c` is (CONSTANTS,), `queue` has a row each."""
+    """Counts the requests of the queue that the next pass takes in. `queue` has shape (n, 3)."""
     active = b.counts[DECODING] + b.counts[PREFILLING]
     budget = int(c[TOKEN_BUDGET]) - b.counts[DECODING]
     for p in range(b.counts[PREFILLING]):
@@ -213,7 +215,10 @@ def end_decodes(b: Batch, passes: int) -> None:
 
 @compiled
 def mixed_pass(c: Floats, b: Batch) -> None:
-    """Makes one pass with prefills: a chunk of each, in order of admission; those that are complete go on to decode."""
+    """Makes one pass with prefills, a chunk of each, by admission; complete ones go on to decode.
+
+    `c` has shape (costs,).
+    """
     decodes = b.counts[DECODING]
     budget = int(c[TOKEN_BUDGET]) - decodes
     new, cached, pairs, kept, prefills = 0, 0, 0.0, 0, b.counts[PREFILLING]
@@ -223,16 +228,16 @@ def mixed_pass(c: Floats, b: Batch) -> None:
         chunk = min(b.left[p], max(1, budget))
         budget -= chunk
         new += chunk
-        cached += b.held[p]
-        pairs += chunk * (b.held[p] + chunk / 2.0)
-        left, held, after = b.left[p] - chunk, b.held[p] + chunk, b.after[p]
+        cached += b.in_cache[p]
+        pairs += chunk * (b.in_cache[p] + chunk / 2.0)
+        left, in_cache, after = b.left[p] - chunk, b.in_cache[p] + chunk, b.after[p]
         if left > 0:
-            b.left[kept], b.held[kept], b.after[kept] = left, held, after
+            b.left[kept], b.in_cache[kept], b.after[kept] = left, in_cache, after
             kept += 1
         elif after > 0:
-            decodes_until(b, b.counts[CLOCK] + after, held, held + after)
+            decodes_until(b, b.counts[CLOCK] + after, in_cache, in_cache + after)
         else:
-            b.counts[RESERVED] -= held
+            b.counts[RESERVED] -= in_cache
     b.counts[PREFILLING] = kept
     t_s = gpu_s(c, float(new), float(cached), pairs, float(prefills), float(decodes), float(context))
     b.time_s[0] += max(t_s, c[LAUNCH]) + c[HOST] + c[SEQ] * (decodes + prefills)
@@ -253,15 +258,15 @@ def drain(i: Instance, b: Batch) -> None:
 
 
 @compiled
-def passes(i: Instance, rows: int, b: Batch, hold: bool) -> None:
-    """Runs until all `rows` of the queue have ended; with `hold` only up to where one more could be admitted."""
+def passes(i: Instance, rows: int, b: Batch, until_room: bool) -> None:
+    """Runs until all `rows` of the queue have ended; with `until_room` only up to where one more could be admitted."""
     c = i.costs
     while True:
-        if b.counts[HEAD] == rows and b.counts[PREFILLING] == 0 and not hold:
+        if b.counts[HEAD] == rows and b.counts[PREFILLING] == 0 and not until_room:
             drain(i, b)
             return
         taken = admissible(c, i.queue, rows, b)
-        if hold and b.counts[HEAD] + taken == rows:
+        if until_room and b.counts[HEAD] + taken == rows:
             return
         for row in range(b.counts[HEAD], b.counts[HEAD] + taken):
             seat(b, i.queue, row)
@@ -298,6 +303,7 @@ def prefix(i: Instance) -> Batch:
 
 @compiled
 def predicted_finish_s(i: Instance, prefill: int, decode: int, cached: int) -> float:
+    """Returns the seconds until all work is done if a request of that size is added last."""
     before = begin(i)
     return finish_s(i, before, empty_batch(before.ends.size), prefill, decode, cached)
 

@@ -126,11 +126,11 @@ def step(
         rationale = Rationale(Reason.POLICY, text, _inputs(obs, samples, mhz, mhz, 0))
         return begun, Effects((SetSmClock(obs.device, mhz),), obs.now_s + config.sample_s, rationale)
     if state.acted_s is not None and obs.now_s - state.acted_s < config.act_s - _TIE_S:
-        held = MuServeClockState(state.target_mhz, state.acted_s, samples, state.starved)
+        sampled = MuServeClockState(state.target_mhz, state.acted_s, samples, state.starved)
         rationale = Rationale(
             Reason.NO_CHANGE, "Latencies sampled; the next action is due later.", _inputs(obs, samples, mhz, mhz, 0)
         )
-        return held, Effects((), obs.now_s + config.sample_s, rationale)
+        return sampled, Effects((), obs.now_s + config.sample_s, rationale)
     action = agreed([_wanted(partition, samples.get(partition.name), mhz, config) for partition in obs.partitions])
     target = next_clock_mhz(mhz, action, obs.min_mhz, obs.max_mhz, config.slack)
     starved = state.starved + 1 if action is Action.UP and mhz >= obs.max_mhz else 0

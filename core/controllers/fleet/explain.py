@@ -22,6 +22,7 @@ def workers_text(workers: Mapping[Mode, int]) -> str:
 
 
 def workers_json(workers: Mapping[Mode, int]) -> dict[str, int]:
+    """Returns the workers by name of their mode; modes without any are left out."""
     return {mode.name: count for mode, count in sorted(workers.items()) if count}
 
 
@@ -40,6 +41,7 @@ def capacity_rps(workers: Mapping[Mode, int], profiles: Mapping[Mode, ModeProfil
 
 
 def profile_json(profile: ModeProfile) -> dict[str, Any]:
+    """Returns a profile's rate (requests/s), power (W) and latencies (s) as JSON."""
     return {
         "max_rps": profile.max_rps,
         "power_w": profile.power_w,
@@ -51,6 +53,7 @@ def profile_json(profile: ModeProfile) -> dict[str, Any]:
 
 
 def demand_json(demand: ClassDemand) -> dict[str, Any]:
+    """Returns a class's rates (requests/s), mean tokens and limits (s) as JSON."""
     return {
         "demand_rps": list(demand.demand_rps),
         "mean_prompt_tokens": demand.mean_prompt_tokens,

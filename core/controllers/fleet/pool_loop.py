@@ -41,6 +41,7 @@ class PoolDecision:
 
 
 def pool_name(key: PoolKey) -> str:
+    """Returns a pool's name as rationales write it."""
     return f"{key.request_class} at {key.site}"
 
 

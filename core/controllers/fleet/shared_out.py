@@ -180,10 +180,10 @@ def _stays(
 ) -> bool:
     if state.partition != plan.partition:
         return False
-    held: Counter[Unit] = Counter()
+    owned: Counter[Unit] = Counter()
     for (site, _, mode), count in state.workers.items():
-        held[site, mode] += count
-    if not held or not held <= cut or (config.fill == "all" and held != _used(plan)):
+        owned[site, mode] += count
+    if not owned or not owned <= cut or (config.fill == "all" and owned != _used(plan)):
         return False
     return _worst(plan, partition, config) <= (1.0 + config.min_gain) * _worst(state, partition, config)
 

@@ -139,7 +139,7 @@ class _Round:
     """A pass over the queue."""
 
     admitted: tuple[tuple[RequestId, Judgement], ...]
-    held: tuple[tuple[RequestId, Judgement], ...]
+    kept_waiting: tuple[tuple[RequestId, Judgement], ...]
 
 
 def step(
@@ -231,18 +231,18 @@ def _admit(lost: frozenset[RequestId], obs: AdmissionObservation, config: Admiss
     board = scoreboard(obs.running, lost, obs.speed.shape, config.predictor_error)
     queue = scoreboard(obs.waiting, lost, obs.speed.shape, config.predictor_error)
     admitted: list[tuple[RequestId, Judgement]] = []
-    held: list[tuple[RequestId, Judgement]] = []
+    kept_waiting: list[tuple[RequestId, Judgement]] = []
     for n, name in enumerate(obs.waiting.ids):
         newcomer = queue.rows(slice(n, n + 1))
         found = judge(board, newcomer, obs.now_s, obs.speed, config.tbt_s)
         if found.verdict is Verdict.WAIT:
-            held.append((name, found))
+            kept_waiting.append((name, found))
             if found.reason is not Reason.INFEASIBLE:
                 break
             continue
         admitted.append((name, found))
         board = board.plus(replace(newcomer, lost=np.array([found.verdict is Verdict.LOST])))
-    return _Round(tuple(admitted), tuple(held))
+    return _Round(tuple(admitted), tuple(kept_waiting))
 
 
 _WHY = {
@@ -261,16 +261,16 @@ def _rationale(obs: AdmissionObservation, found: _Round) -> Rationale:
         parts.append(
             f"{len(found.admitted)} of {len(obs.waiting.ids)} admitted" + (f", {lost} as lost" if lost else "")
         )
-    parts += [f"{name} waits: {_WHY[it.failed or 'e2e']}" for name, it in found.held[-1:]]
+    parts += [f"{name} waits: {_WHY[it.failed or 'e2e']}" for name, it in found.kept_waiting[-1:]]
     inputs: dict[str, Any] = {
         "running": len(obs.running.ids),
         "waiting": len(obs.waiting.ids),
         "kv_capacity_blocks": shape.kv_blocks,
         "top_mhz": float(obs.speed.clocks_mhz[-1]),
-        "judged": {str(name): _json(it) for name, it in (*found.admitted[-8:], *found.held[-1:])},
+        "judged": {str(name): _json(it) for name, it in (*found.admitted[-8:], *found.kept_waiting[-1:])},
     }
-    if found.held:
-        reason = found.held[-1][1].reason
+    if found.kept_waiting:
+        reason = found.kept_waiting[-1][1].reason
     elif lost:
         reason = Reason.LOST
     else:

@@ -263,6 +263,7 @@ def _no_draw() -> float:
 
 
 def chosen(v: Estimate, reason: str) -> Choice:
+    """Returns an estimate as the choice, with the fairness window W (FREESH C.2); energies are at the facility."""
     c, energy_j, ttft_s, e2e_s, meets_slo = v
     window_s = WINDOW_FACTOR * e2e_s
     return Choice(c.uid, energy_j, ttft_s, c.tpot_s, e2e_s, window_s, meets_slo, reason, c.token_j * c.pue)

@@ -92,6 +92,7 @@ def lower_bound_of(fact: Fact, group: str, prediction: float) -> Evaluation:
 
 
 def skipped(fact: Fact, reason: str, group: str = "") -> Evaluation:
+    """Returns a fact that is not evaluated, with the reason."""
     return Evaluation(fact, group, reason=reason)
 
 

@@ -45,6 +45,7 @@ def loads() -> dict[tuple[str, str, str, int], PublishedLoad]:
 
 
 def steady(facts: Sequence[Fact]) -> list[Evaluation]:
+    """Evaluates the steady states that FREESH's code publishes."""
     return [_one(fact) for fact in facts]
 
 

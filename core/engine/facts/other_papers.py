@@ -21,6 +21,7 @@ _TRANSFER = re.compile(r"T = .* per 1/([1-9]\d*) of (\S+) weights over ([1-9]\d*
 
 
 def mu_serve(facts: Sequence[Fact]) -> list[Evaluation]:
+    """Evaluates what section 2.2 of mu-Serve measured of GPT-2 on a V100."""
     instance = engine_model("gpt2-large", "V100-16GB", 1, "eager-2023-a100")
 
     def watts(mhz: float) -> float:
@@ -59,6 +60,7 @@ def dynaserve(facts: Sequence[Fact]) -> list[Evaluation]:
 
 
 def weight_transfer(facts: Sequence[Fact]) -> list[Evaluation]:
+    """Evaluates the times in which DynamoLLM's table VI moves shares of a model's weights."""
     found = []
     for fact in facts:
         match = _TRANSFER.fullmatch(fact.condition)

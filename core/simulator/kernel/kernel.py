@@ -241,12 +241,14 @@ NEXT_ARRIVAL, IN_FLIGHT_COUNT, LOGGED, SEGMENTS, COUPLED, SEATS, HANDED_COUNT, F
 
 @compiled
 def bandwidth_share(f: float, f_bw: float) -> float:
+    """Returns the share of the memory's bandwidth that is used at clock `f`; it saturates above `f_bw`."""
     x = f / f_bw
     return float(x / (1.0 + x**4) ** 0.25)
 
 
 @compiled
 def voltage(c: Floats, f: float) -> float:
+    """Returns v(f), relative to the voltage at the top clock, from the costs `c`, shape (costs,)."""
     if f <= c[F_V]:
         return float(c[V_MIN])
     return float(c[V_MIN] + (1.0 - c[V_MIN]) * (f - c[F_V]) / (c[F_MAX] - c[F_V]))
@@ -254,7 +256,7 @@ def voltage(c: Floats, f: float) -> float:
 
 @compiled
 def idle_watts(c: Floats, mhz: float) -> float:
-    """Of the instance, loaded and with nothing to do."""
+    """Returns the power in W of an instance with nothing to do; `c` has the costs, shape (costs,)."""
     if c[FIXED] > 0.0:
         return float(c[IDLE_W])
     f = min(max(mhz, c[F_MIN]), c[F_MAX])
@@ -265,7 +267,7 @@ def idle_watts(c: Floats, mhz: float) -> float:
 def at_clock(
     c: Floats, f: float, linear: float, prefill: float, decode: float, stream: float, kv: float, n: float, rows: float
 ) -> tuple[float, float, bool]:
-    """Seconds, watts of each GPU, and whether the CPU's kernel launches set the pace."""
+    """Returns seconds, watts of each GPU, and whether kernel launches set the pace; `c` has shape (costs,)."""
     r = f / c[F_MAX]
     compute = c[COMPUTE] * r
     bandwidth = c[BANDWIDTH] * bandwidth_share(f, c[F_BW])
@@ -289,9 +291,10 @@ def at_clock(
 def iteration(
     c: Floats, mhz: float, new: float, cached: float, pairs: float, prefills: float, decodes: float, context: float
 ) -> tuple[float, float, int]:
-    """Seconds and joules of one iteration, and its regime: 0 GPU-bound, 1 launch-bound, 2 throttled at the TDP.
+    """Returns seconds and joules of one iteration, and its regime: 0 GPU-bound, 1 launch-bound, 2 throttled at the TDP.
 
-    `pairs` is the sum over prefills of new (cached + new / 2). The same formulas as EngineModel.iteration.
+    `c` has the costs, shape (costs,); `pairs` is the sum over prefills of new (cached + new / 2). The formulas are
+    those of EngineModel.iteration.
     """
     if c[FIXED] > 0.0:
         t_s = c[BASE_S] + c[PREFILL_TOKEN_S] * new + c[DECODE_S] * decodes
@@ -324,13 +327,13 @@ def iteration(
 
 @compiled
 def series(first: float, slope: float, m: int) -> float:
-    """first + (first + slope) + ... of m terms."""
+    """Returns first + (first + slope) + ... of m terms."""
     return m * first + slope * (m * (m - 1) / 2.0)
 
 
 @compiled
 def terms_within(first: float, slope: float, m: int, total: float) -> int:
-    """The largest j up to m for which the series of j terms is at most `total`."""
+    """Returns the largest j up to m for which the series of j terms is at most `total`."""
     if total < first:
         return 0
     b = first - slope / 2.0
@@ -345,6 +348,7 @@ def terms_within(first: float, slope: float, m: int, total: float) -> int:
 
 @compiled
 def gap_bin(gap_s: float, least_s: float, per_e: float, bins: int) -> int:
+    """Returns the logarithmic bin that a gap between tokens falls into, `per_e` bins for a factor of e."""
     return min(bins - 1, int(per_e * math.log(max(gap_s, least_s) / least_s)))
 
 
@@ -385,6 +389,7 @@ def spread(s: FleetArrays, i: int, start_s: float, end_s: float, energy_j: float
 
 @compiled
 def note(s: FleetArrays, kind: int, request: int, instance: int, at_s: float) -> None:
+    """Appends an event to the log, while there is room."""
     n = s.counts[LOGGED]
     if n < s.log.shape[0]:
         s.log[n, 0] = kind
@@ -402,7 +407,7 @@ def note(s: FleetArrays, kind: int, request: int, instance: int, at_s: float) ->
 
 @compiled
 def itl_begins(s: FleetArrays, i: int, r: int) -> None:
-    """From the first token on. `run_until` sees to it that there is a free row."""
+    """Begins to count a request's gaps, from its first token on. `run_until` sees to it that there is a free row."""
     s.counts[FREE_ROWS] -= 1
     s.req[r].row = s.rows[s.counts[FREE_ROWS]]
     s.own[s.req[r].row] = s.tally[i]
@@ -410,11 +415,13 @@ def itl_begins(s: FleetArrays, i: int, r: int) -> None:
 
 @compiled
 def itl_pauses(s: FleetArrays, i: int, r: int) -> None:
+    """Sets the gaps counted so far apart from the tally, until `itl_resumes`."""
     s.own[s.req[r].row] -= s.tally[i]
 
 
 @compiled
 def itl_resumes(s: FleetArrays, i: int, r: int, gap_s: float) -> None:
+    """Counts gaps by the tally again, and adds the long gap that the pause made."""
     row = s.own[s.req[r].row]
     row += s.tally[i]
     row[gap_bin(gap_s, OWN_MIN_S, OWN_BINS_PER_E, OWN_BINS)] -= 1
@@ -422,7 +429,7 @@ def itl_resumes(s: FleetArrays, i: int, r: int, gap_s: float) -> None:
 
 @compiled
 def itl_ends(s: FleetArrays, i: int, r: int, gaps: int) -> None:
-    """p50 and p99 by nearest rank, to the width of a bin."""
+    """Sets a request's p50 and p99 by nearest rank, to the width of a bin."""
     if gaps > 0:
         tally, since, seen = s.tally[i], s.own[s.req[r].row], 0
         middle, high = (gaps + 1) // 2, (99 * gaps + 99) // 100
@@ -447,7 +454,7 @@ def itl_ends(s: FleetArrays, i: int, r: int, gaps: int) -> None:
 
 @compiled
 def to_compute(s: FleetArrays, r: int) -> int:
-    """Tokens to prefill before the next token, or before the prompt's first part is done."""
+    """Returns the tokens to prefill before the next token, or before the prompt's first part is done."""
     if 0 < s.req[r].split < s.req[r].prompt:
         return int(s.req[r].split - s.req[r].computed)
     return int(s.req[r].prompt + s.req[r].generated - s.req[r].computed)
@@ -455,13 +462,13 @@ def to_compute(s: FleetArrays, r: int) -> int:
 
 @compiled
 def rank(s: FleetArrays, i: int, r: int) -> float:
-    """What the queue is ordered by, the smallest first. What is common to all is left out."""
+    """Returns the key of the queue's order, the smallest first. What is common to all is left out."""
     return rank_with(s, i, r, int(s.req[r].to_prefill))
 
 
 @compiled
 def rank_with(s: FleetArrays, i: int, r: int, to_prefill: int) -> float:
-    """Its rank if so many tokens were left to prefill."""
+    """Returns the rank of a request if so many tokens were left to prefill."""
     order = s.eng[i].order
     if order == EDF:
         return float(s.req[r].due_s)
@@ -474,12 +481,13 @@ def rank_with(s: FleetArrays, i: int, r: int, to_prefill: int) -> float:
 
 @compiled
 def rank_displaced(s: FleetArrays, i: int, r: int) -> float:
-    """The rank of a running request once it has lost its cache: what it would be waiting with."""
+    """Returns the rank of a running request once it has lost its cache: what it would be waiting with."""
     return rank_with(s, i, r, to_compute(s, r) + int(s.req[r].computed - s.req[r].cached))
 
 
 @compiled
 def comes_before(s: FleetArrays, i: int, a: int, b: int) -> bool:
+    """Says whether request `a` goes before `b` in the queue's order; of equals the smaller number does."""
     first, second = rank(s, i, a), rank(s, i, b)
     return first < second or (first == second and bool(s.req[a].number < s.req[b].number))
 
@@ -491,8 +499,11 @@ def goes_on(s: FleetArrays, r: int) -> bool:
 
 
 @compiled
-def place_in_line(s: FleetArrays, i: int, r: int) -> int:
-    """Behind whom a request comes in the queue; NONE: it is the next. Seeks from both ends at once."""
+def place_in_queue(s: FleetArrays, i: int, r: int) -> int:
+    """Returns the request behind which another comes in the queue; NONE: it is the next.
+
+    Seeks from both ends at once.
+    """
     front, back = int(s.eng[i].queue_head), int(s.eng[i].queue_tail)
     while back != NONE:
         if not comes_before(s, i, r, back):
@@ -524,7 +535,7 @@ def take_out(s: FleetArrays, i: int, r: int) -> None:
 
 @compiled
 def link(s: FleetArrays, i: int, before: int, after: int) -> None:
-    """Two neighbours in the queue; NONE: its end."""
+    """Makes two requests neighbours in the queue; NONE: its end."""
     if before == NONE:
         s.eng[i].queue_head = after
     else:
@@ -537,7 +548,7 @@ def link(s: FleetArrays, i: int, before: int, after: int) -> None:
 
 @compiled
 def last_running(s: FleetArrays, i: int) -> int:
-    """The place of who is to give way first: the newest, or under an order that preempts the last in that order."""
+    """Returns the place of who gives way first: the newest, or the last in an order that preempts."""
     place = s.eng[i].running - 1
     if s.eng[i].order != FCFS and s.eng[i].preempts_s > 0.0:
         for p in range(s.eng[i].running - 1):
@@ -563,7 +574,7 @@ def preempt(s: FleetArrays, i: int, place: int, now_s: float) -> bool:
     s.req[r].to_prefill = to_compute(s, r)
     s.req[r].chunk = 0
     s.req[r].preemptions += 1
-    put_in(s, i, r, NONE if s.eng[i].order == FCFS else place_in_line(s, i, r))
+    put_in(s, i, r, NONE if s.eng[i].order == FCFS else place_in_queue(s, i, r))
     note(s, PREEMPTED, r, i, now_s)
     return bool(decoding)
 
@@ -596,7 +607,7 @@ def give_way(s: FleetArrays, i: int, decodes: int, now_s: float) -> int:
 
 @compiled
 def resume(s: FleetArrays, i: int, decodes: int, now_s: float) -> int:
-    """Those that landed to go on decoding join the batch while there is a place and room for their next token.
+    """Takes requests that landed to go on decoding into the batch while there is a place and room for their next token.
 
     Returns how many decode after that.
     """
@@ -639,7 +650,7 @@ def admit(s: FleetArrays, i: int, decodes: int, budget: int, now_s: float) -> No
 
 @compiled
 def within_limit(s: FleetArrays, i: int, budget: int, decodes: int, context: int) -> int:
-    """Tokens to prefill so that the iteration keeps `itl_limit_s`, as if they were one prompt's.
+    """Returns the tokens to prefill so that the iteration keeps `itl_limit_s`, as if they were one prompt's.
 
     That prompt is the first under way, or the next in the queue: its tokens in the cache count.
     """
@@ -736,7 +747,8 @@ def rest(s: FleetArrays, i: int, now_s: float) -> None:
 def one_iteration(
     s: FleetArrays, i: int, new: float, cached: float, pairs: float, prefills: float, decodes: float, context: float
 ) -> None:
-    """An iteration with prefills: the decoding sequences pay what they would have cost alone, the prefills the rest."""
+    """Begins an iteration with prefills: the decoding sequences pay what they would have cost alone, the prefills the
+    rest."""
     t_s, energy_j, _ = iteration(s.cost[i], s.eng[i].mhz, new, cached, pairs, prefills, decodes, context)
     alone_j = 0.0
     if decodes > 0.0:
@@ -748,7 +760,7 @@ def one_iteration(
 
 @compiled
 def many_iterations(s: FleetArrays, i: int, steps: int, decodes: int, context: int) -> None:
-    """Up to `steps` decode-only iterations of one regime: time and energy rise by the same amount with each."""
+    """Begins up to `steps` decode-only iterations of one regime: time and energy rise by the same amount with each."""
     c, mhz, b = s.cost[i], s.eng[i].mhz, float(decodes)
     first_s, first_j, regime = iteration(c, mhz, 0.0, 0.0, 0.0, 0.0, b, float(context))
     last_s, last_j = first_s, first_j
@@ -781,7 +793,7 @@ def cut(s: FleetArrays, i: int, at_s: float) -> None:
 
 @compiled
 def complete(s: FleetArrays, i: int) -> None:
-    """Accounts for the segment in flight: tokens, times, energy; sequences that are done leave."""
+    """Completes the segment in flight, and records its tokens, times, energy; sequences that are done leave."""
     m, end_s, n = s.eng[i].steps, s.eng[i].end_s, s.eng[i].running
     energy_j = series(s.eng[i].first_j, s.eng[i].slope_j, m)
     decode_j = energy_j - s.eng[i].prefill_j
@@ -869,7 +881,7 @@ def prefilled(s: FleetArrays, i: int, r: int, at_s: float, per_token_j: float) -
 
 @compiled
 def pause_ends(s: FleetArrays, i: int, r: int, at_s: float) -> None:
-    """The next token after a preemption, or on another instance. The tally has this iteration already."""
+    """Records the next token after a preemption, or on another instance. The tally has this iteration already."""
     gap_s = at_s - s.req[r].last_token_s
     s.req[r].last_token_s = math.nan
     s.req[r].itl_max_s = max(s.req[r].itl_max_s, gap_s)
@@ -879,12 +891,13 @@ def pause_ends(s: FleetArrays, i: int, r: int, at_s: float) -> None:
 
 @compiled
 def worse(latency_s: float, other_s: float) -> float:
-    """The larger one; NaN stands for none yet."""
+    """Returns the larger one; NaN stands for none yet."""
     return latency_s if latency_s >= other_s else other_s
 
 
 @compiled
 def finish(s: FleetArrays, r: int, i: int, at_s: float) -> None:
+    """Ends a request, and notes its E2E latency with its instance if it is the worst."""
     s.req[r].finish_s = at_s
     s.req[r].status = DONE
     gaps = s.req[r].generated - 1
@@ -945,7 +958,7 @@ def move(s: FleetArrays, r: int, i: int, now_s: float, lands_s: float, target: i
 
 @compiled
 def lands_before(s: FleetArrays, a: int, b: int) -> bool:
-    """Order of landing; who lands within TIE_S of another one goes by number."""
+    """Says whether `a` lands before `b`; who lands within TIE_S of another one goes by number."""
     if abs(s.req[a].lands_s - s.req[b].lands_s) <= TIE_S:
         return bool(s.req[a].number < s.req[b].number)
     return bool(s.req[a].lands_s < s.req[b].lands_s)
@@ -1000,6 +1013,7 @@ def leave(s: FleetArrays, i: int, now_s: float) -> None:
 
 @compiled
 def log_segment(s: FleetArrays, i: int, energy_j: float) -> None:
+    """Appends the segment in flight to the segments kept, while there is room."""
     n = s.counts[SEGMENTS]
     if n < s.segments.shape[0]:
         row = s.segments[n]
@@ -1020,7 +1034,7 @@ def advance(s: FleetArrays, i: int, to_s: float) -> None:
 
 @compiled
 def settle_idle(s: FleetArrays, i: int, now_s: float) -> None:
-    """Accounts for the energy of doing nothing up to now."""
+    """Adds the energy of doing nothing up to now."""
     if s.eng[i].steps > 0 or now_s <= s.eng[i].idle_since_s:
         return
     if s.eng[i].state != OFF:
@@ -1038,6 +1052,7 @@ def settle_idle(s: FleetArrays, i: int, now_s: float) -> None:
 
 @compiled
 def switch_on(s: FleetArrays, i: int, mhz: float, now_s: float) -> None:
+    """Begins an instance's start; its time on counts from now."""
     s.eng[i].state = STARTING
     s.eng[i].mhz = mhz
     s.eng[i].idle_since_s = s.eng[i].on_since_s = now_s
@@ -1046,7 +1061,7 @@ def switch_on(s: FleetArrays, i: int, mhz: float, now_s: float) -> None:
 
 @compiled
 def account_time(s: FleetArrays, i: int, now_s: float) -> None:
-    """Accounts for the time that it has been on, and for the clock that it had."""
+    """Adds the time that it has been on, and the clock over that time."""
     if s.eng[i].state != OFF:
         s.eng[i].on_s += now_s - s.eng[i].on_since_s
         s.eng[i].mhz_s += s.eng[i].mhz * (now_s - s.eng[i].on_since_s)
@@ -1055,6 +1070,7 @@ def account_time(s: FleetArrays, i: int, now_s: float) -> None:
 
 @compiled
 def switch_off(s: FleetArrays, i: int, now_s: float) -> None:
+    """Ends an instance, with its idle energy and its time accounted for."""
     settle_idle(s, i, now_s)
     account_time(s, i, now_s)
     s.eng[i].state = OFF
@@ -1091,7 +1107,7 @@ def withdraw(s: FleetArrays, i: int, pool: int) -> None:
 
 @compiled
 def drain(s: FleetArrays, i: int, now_s: float) -> None:
-    """Off as soon as its last request has ended. It must have left its pool."""
+    """Switches an instance off as soon as its last request has ended. It must have left its pool."""
     if s.eng[i].state == STARTING:
         switch_off(s, i, now_s)
         return
@@ -1102,7 +1118,7 @@ def drain(s: FleetArrays, i: int, now_s: float) -> None:
 
 @compiled
 def retire(s: FleetArrays, i: int, successors: Ints, ready_s: float, now_s: float) -> None:
-    """Hands everything over to `successors` with the end of the iteration in flight; they begin at `ready_s`."""
+    """Hands everything over to `successors`, (n,), with the end of the iteration in flight; they begin at `ready_s`."""
     for k in range(successors.shape[0]):
         s.successors[i, k] = successors[k]
     s.eng[i].successors, s.eng[i].successors_ready_s = successors.shape[0], ready_s
@@ -1122,13 +1138,14 @@ def retire(s: FleetArrays, i: int, successors: Ints, ready_s: float, now_s: floa
 
 @compiled
 def will_be_handed(s: FleetArrays, r: int) -> None:
+    """Counts a request, once, among those that are handed over."""
     s.counts[HANDED_COUNT] += 1 - s.req[r].handed
     s.req[r].handed = 1
 
 
 @compiled
 def set_clock(s: FleetArrays, i: int, mhz: float, now_s: float) -> None:
-    """From now on when idle, from the next iteration on when busy."""
+    """Sets a clock that holds from now on when idle, from the next iteration on when busy."""
     if mhz != s.eng[i].mhz:
         settle_idle(s, i, now_s)
         account_time(s, i, now_s)
@@ -1138,7 +1155,7 @@ def set_clock(s: FleetArrays, i: int, mhz: float, now_s: float) -> None:
 
 @compiled
 def set_capacity(s: FleetArrays, i: int, tokens: int, now_s: float) -> None:
-    """How much of its KV cache an instance may use, from the next iteration on."""
+    """Sets how much of its KV cache an instance may use, from the next iteration on."""
     s.eng[i].capacity = tokens
     cut(s, i, now_s)
 
@@ -1148,7 +1165,7 @@ def set_capacity(s: FleetArrays, i: int, tokens: int, now_s: float) -> None:
 
 @compiled
 def choose(s: FleetArrays, r: int, now_s: float) -> int:
-    """The instance for a request among those of its pool that it fits into; NONE: it never fits."""
+    """Chooses the instance for a request among those of its pool that it fits into; NONE: it never fits."""
     pool = s.req[r].pool
     routing, size = s.pool[pool].routing, s.pool[pool].size
     need = s.req[r].prompt + s.req[r].output
@@ -1198,6 +1215,7 @@ def dispatch(s: FleetArrays, r: int, now_s: float) -> None:
 
 @compiled
 def reject(s: FleetArrays, r: int) -> None:
+    """Ends a request that nobody can serve, and takes it out of the counts."""
     s.req[r].status = REJECTED
     s.counts[IN_FLIGHT_COUNT] -= 1
     if s.req[r].split > 0:
@@ -1223,12 +1241,12 @@ def reject_unplaced(s: FleetArrays) -> None:
 
 @compiled
 def enqueue(s: FleetArrays, r: int, i: int, now_s: float) -> None:
-    """At its place in the queue: its end without an order; one whose cache has landed, before all that have none."""
+    """Puts a request in its place in the queue: its end without an order; with its cache, before all without one."""
     advance(s, i, now_s)
     landed = s.req[r].computed > s.req[r].cached
     before = int(s.eng[i].queue_tail)
     if s.eng[i].order != FCFS:
-        before = place_in_line(s, i, r)
+        before = place_in_queue(s, i, r)
     elif landed:
         before, after = NONE, int(s.eng[i].queue_head)
         while after != NONE and s.req[after].computed > s.req[after].cached:
@@ -1279,6 +1297,7 @@ def split_at(s: FleetArrays, r: int, tokens: int) -> None:
 
 @compiled
 def arrive(s: FleetArrays, r: int) -> None:
+    """Receives a request, splits it where its pool does so, and sends it to an instance."""
     receive(s, r)
     if s.pool[s.req[r].pool].split != WHOLE:
         split_by_pool(s, r)
@@ -1287,7 +1306,7 @@ def arrive(s: FleetArrays, r: int) -> None:
 
 @compiled
 def split_by_pool(s: FleetArrays, r: int) -> None:
-    """Where its pool hands requests over."""
+    """Sets the token at which its pool hands a request over."""
     pool = s.req[r].pool
     if s.pool[pool].split == AT_PROMPT:
         split_at(s, r, s.req[r].prompt)
@@ -1310,8 +1329,8 @@ def place(s: FleetArrays, r: int, i: int, tokens: int, second: int, now_s: float
 
 
 @compiled
-def line_up(s: FleetArrays, i: int, rows: Ints, now_s: float) -> None:
-    """Gives a queue that is served first come first served another order: `rows` are all that wait."""
+def set_order(s: FleetArrays, i: int, rows: Ints, now_s: float) -> None:
+    """Gives a queue that is served first come first served another order: `rows`, (n,), are all that wait."""
     link(s, i, NONE, rows[0])
     for k in range(rows.size):
         link(s, i, rows[k], rows[k + 1] if k + 1 < rows.size else NONE)
@@ -1329,7 +1348,7 @@ def call_back(s: FleetArrays, r: int, now_s: float) -> None:
 
 @compiled
 def resteer(s: FleetArrays, r: int, i: int, pool: int, now_s: float) -> None:
-    """To the end of the queue of another instance, which is in `pool`."""
+    """Moves a request to the end of the queue of another instance, which is in `pool`."""
     call_back(s, r, now_s)
     s.req[r].pool = pool
     s.req[r].instance = i
@@ -1367,7 +1386,7 @@ def done_in_jump(s: FleetArrays, i: int, now_s: float) -> int:
 
 @compiled
 def kv_now(s: FleetArrays, now_s: float) -> Ints:
-    """Tokens in the cache of each instance."""
+    """Returns the tokens in the cache of each instance, (instances,)."""
     kv = np.empty(s.eng.shape[0], np.int64)
     for i in range(s.eng.shape[0]):
         kv[i] = s.eng[i].kv_used + done_in_jump(s, i, now_s) * s.eng[i].decodes
@@ -1376,7 +1395,7 @@ def kv_now(s: FleetArrays, now_s: float) -> Ints:
 
 @compiled
 def sequences(s: FleetArrays, i: int, now_s: float) -> Ints:
-    """(n, 4) of the running, then the waiting ones: row of `req`, tokens in the cache, generated, to prefill."""
+    """Returns (n, 4) of running, then waiting ones: row of `req`, tokens in the cache, generated, to prefill."""
     found = np.empty((s.eng[i].running + s.eng[i].waiting, 4), np.int64)
     done = done_in_jump(s, i, now_s)
     for p in range(s.eng[i].running):
@@ -1414,7 +1433,7 @@ def settle(s: FleetArrays, to_s: float, landings_too: bool) -> None:
 
 @compiled
 def rows_needed(s: FleetArrays) -> int:
-    """Rows of `own` that may be in use before the next arrival, less one.
+    """Counts the rows of `own` that may be in use before the next arrival, less one.
 
     Sequences that began are at most as many as requests in flight, and as there are places in batches and requests
     that change their place.
@@ -1424,7 +1443,10 @@ def rows_needed(s: FleetArrays) -> int:
 
 @compiled
 def run_until(s: FleetArrays, to_s: float) -> bool:
-    """All arrivals and landings before `to_s`, then every iteration that ends by it. False: more rows are needed."""
+    """Runs all arrivals and landings before `to_s`, then every iteration that ends by it.
+
+    False: more rows are needed.
+    """
     r = s.counts[NEXT_ARRIVAL]
     while r < s.req.shape[0] and s.req[r].arrival_s < to_s:
         if s.own.shape[0] <= rows_needed(s):
@@ -1447,7 +1469,8 @@ def run_until(s: FleetArrays, to_s: float) -> bool:
 
 @compiled
 def alone_latencies(c: Floats, mhz: float, budget: int, prompt: Ints, output: Ints, cached: Ints) -> Floats:
-    """Seconds that each request takes on an idle instance: its chunks, then output - 1 tokens at their mean pace."""
+    """Returns the seconds that each request takes on an idle instance: its chunks, then output - 1 tokens at their mean
+    pace."""
     result = np.empty(prompt.shape[0])
     for r in range(prompt.shape[0]):
         total, computed = 0.0, cached[r]

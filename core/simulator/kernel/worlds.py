@@ -21,7 +21,7 @@ _ROWS = 1024  # of `own` to begin with; more when needed
 
 
 def cost_row(spec: InstanceSpec) -> Floats:
-    """Returns an instance's cost parameters in the kernel's order, (COSTS,)."""
+    """Returns an instance's cost parameters in the kernel's order, of shape (costs,)."""
     costs = spec.engine_costs
     values: dict[str, float] = dict.fromkeys(kernel.COST_COLUMNS, 0.0)
     if isinstance(costs, FixedCosts):
@@ -385,7 +385,7 @@ class CompiledWorld:
         if waiting.keys().isdisjoint(numbers):
             return False
         order = [waiting[number] for number in lined_up(list(waiting), numbers)]
-        kernel.line_up(s, i, np.array(order, np.int64), now_s)
+        kernel.set_order(s, i, np.array(order, np.int64), now_s)
         return True
 
     def resteer(self, number: int, i: int, to: int, now_s: float) -> bool:

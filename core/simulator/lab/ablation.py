@@ -101,6 +101,8 @@ def _attainment(results: Results, variant: Variant, seeds: Seeds) -> str:
 
 
 def table(results: Results) -> Table:
+    """Lists what each idea saves alone and what is lost without it, with intervals and SLO attainment."""
+
     def row(variant: Variant, *figures: Estimate) -> tuple[str, ...]:
         both = (_attainment(results, variant, seeds) for seeds in (SEEDS, HOUR))
         return variant.label, *(cell for pair in zip(map(str, figures), both, strict=True) for cell in pair)
@@ -122,6 +124,7 @@ def table(results: Results) -> Table:
 
 
 def chart(results: Results) -> Chart:
+    """Returns the bars of each idea's share of the saving."""
     shares = [(variant.label, share(results, variant, SEEDS)) for variant in (*OFF, *ALONE)]
     return Chart(
         "share of greenserve's saving, %, with its 95 % interval",

@@ -87,9 +87,9 @@ def clairvoyant(scenario: Scenario, blocks: Iterable[Arrivals], tail: bool = Fal
     found = _bound(columns, world, limits, lambda mode, lengths: _profile(world, mode, lengths))
     if not tail:
         return found
-    held = ceilings(scenario, kept)
-    with_tail = _bound(columns, world, Limits(), lambda mode, lengths: _held(world, mode, lengths, held))
-    return replace(found, with_tail=replace(with_tail, ceilings=held))
+    ceiling_of = ceilings(scenario, kept)
+    with_tail = _bound(columns, world, Limits(), lambda mode, lengths: _with_ceiling(world, mode, lengths, ceiling_of))
+    return replace(found, with_tail=replace(with_tail, ceilings=ceiling_of))
 
 
 def _bound(columns: tuple[Floats, Ints, Ints], world: World, limits: Limits, profile: _Profile) -> Bound:
@@ -152,9 +152,9 @@ def _profile(world: World, mode: Mode, lengths: Lengths) -> LoadProfile | None:
     return _at_clocks(service.model, service.engine, mode, lengths, None)
 
 
-def _held(world: World, mode: Mode, lengths: Lengths, held: Mapping[Mode, Ceiling]) -> LoadProfile | None:
+def _with_ceiling(world: World, mode: Mode, lengths: Lengths, ceiling_of: Mapping[Mode, Ceiling]) -> LoadProfile | None:
     """Returns the profile of a mode, cut at the loads at which a pool keeps the tail."""
-    ceiling, service = held.get(mode), world.services[0]
+    ceiling, service = ceiling_of.get(mode), world.services[0]
     if ceiling is None:
         return None
     return _at_clocks(service.model, service.engine, mode, lengths, ceiling)

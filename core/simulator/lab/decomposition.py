@@ -101,12 +101,12 @@ def decompose(scenario: Scenario, watched: Watched, bound: Bound) -> Decompositi
     Raises:
         ValueError: The bound is without it.
     """
-    held = bound.with_tail
-    if held is None:
+    with_tail = bound.with_tail
+    if with_tail is None:
         raise ValueError("the decomposition needs the bound with the tail")
-    found = _Computation(scenario, held.ceilings)
+    found = _Computation(scenario, with_tail.ceilings)
     slow_wh = own_wh = 0.0
-    for n, minute in enumerate(held.minutes):
+    for n, minute in enumerate(with_tail.minutes):
         first, last = (round(at * MINUTE_S / PERIOD_S) for at in (n, n + 1))
         for fleet in watched.fleets[first:last]:
             hours = min(1.0, minute.span_s / MINUTE_S) * PERIOD_S / 3600.0
@@ -115,8 +115,8 @@ def decompose(scenario: Scenario, watched: Watched, bound: Bound) -> Decompositi
     took, transition_wh = float(watched.figures["energy_wh"]), float(watched.figures["energy_wh_by"]["transition"])
     return Decomposition(
         bound_wh=bound.energy_wh,
-        tail_wh=held.energy_wh - bound.energy_wh,
-        fleet_wh=slow_wh - held.energy_wh,
+        tail_wh=with_tail.energy_wh - bound.energy_wh,
+        fleet_wh=slow_wh - with_tail.energy_wh,
         clock_wh=own_wh - slow_wh,
         transition_wh=transition_wh,
         rest_wh=took - transition_wh - own_wh,
@@ -177,6 +177,7 @@ def energy_by_kind(results: Results) -> Table:
 
 
 def table(policy: str, found: Decomposition) -> Table:
+    """Lists the parts of a run's energy, in Wh and as shares of the whole."""
     total = found.total_wh
 
     def row(label: str, energy_wh: float) -> tuple[str, str, str]:

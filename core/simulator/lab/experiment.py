@@ -148,4 +148,5 @@ def times(of: str, against: str, name: str = "energy_wh") -> Callable[[Results],
 
 
 def plain(*policies: str) -> tuple[Run, ...]:
+    """Returns a run of each policy, labelled by its name."""
     return tuple(Run(policy, policy) for policy in policies)

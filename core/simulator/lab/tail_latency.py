@@ -83,17 +83,17 @@ class _Trial:
         specs = [spec for site in room if (spec := self._world.template(self._service, site, mode)) is not None]
         spec = max(specs, key=lambda spec: room[spec.site])
         count = max(1, min(_GPUS, room[spec.site]) // mode.tp)
-        held = [self._most(spec, count, *at) for at in zip(mhz.tolist(), profile.rps[:, -1].tolist(), strict=True)]
-        return Ceiling(mhz, np.array(held) / profile.rps[:, -1])
+        most = [self._most(spec, count, *at) for at in zip(mhz.tolist(), profile.rps[:, -1].tolist(), strict=True)]
+        return Ceiling(mhz, np.array(most) / profile.rps[:, -1])
 
     def _most(self, spec: InstanceSpec, count: int, mhz: float, end_rps: float) -> float:
         low, high = 0.0, end_rps
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2.0
-            low, high = (middle, high) if self._holds(spec, count, mhz, middle) else (low, middle)
+            low, high = (middle, high) if self._keeps(spec, count, mhz, middle) else (low, middle)
         return low
 
-    def _holds(self, spec: InstanceSpec, count: int, mhz: float, rps: float) -> bool:
+    def _keeps(self, spec: InstanceSpec, count: int, mhz: float, rps: float) -> bool:
         at_s = np.cumsum(self._gaps) / (rps * count)
         later_s = at_s - self._load.arrival_s
         load = replace(

@@ -104,6 +104,7 @@ class FreeshConfig:
 
 
 def read_threshold(section: Section) -> ThresholdConfig:
+    """Reads the settings of `threshold`. Raises ScenarioError."""
     d = ThresholdConfig()
     found = ThresholdConfig(
         loops=_loops(section, _THRESHOLD_LOOPS, _THRESHOLD_LOOPS),
@@ -137,6 +138,7 @@ FREESH = {
 
 
 def read_freesh(section: Section) -> FreeshConfig:
+    """Reads the settings of `freesh` or one of its baselines. Raises ScenarioError."""
     name = section.text("name")
     d = FREESH[name]
     found = FreeshConfig(

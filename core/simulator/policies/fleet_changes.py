@@ -189,7 +189,7 @@ class Fleet:
         room = self._room_to_come(now)
         for key in now.missing:
             kind = key[1]
-            node = self._occupancy.find(kind, [n for n, held in self._engines if held == kind], kept)
+            node = self._occupancy.find(kind, [n for n, own in self._engines if own == kind], kept)
             if node is not None:
                 self._start(now, key, node)
                 room[node] -= kind.tp
@@ -218,7 +218,7 @@ class Fleet:
             self._engines[node, kind] -= 1
             ready_in_s = 0.0
         else:
-            for other in [held for held in self._engines if held[0] == node]:
+            for other in [key for key in self._engines if key[0] == node]:
                 del self._engines[other]  # its GPUs are given to something else
             ready_in_s = self._warm.ready_in_s(kind, now.view.now_s)
         self._occupancy.take(node, kind.tp)

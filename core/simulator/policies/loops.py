@@ -43,6 +43,7 @@ class LoopControl:
 
 
 def decision(view: FleetView, loop: Loop, reason: Reason, summary: str, commands: int = 0) -> Decision:
+    """Makes an entry of the decision log, at the view's time."""
     return Decision(view.now_s, str(loop), str(reason), summary, commands)
 
 
@@ -52,6 +53,7 @@ def pool_name(world: World, service: ServiceInfo, class_name: str) -> str:
 
 
 def kind(service: ServiceInfo, site: str, mode: Mode) -> InstanceShape:
+    """Returns the shape of a service's instances of a mode at a site."""
     return InstanceShape(site, service.model, mode.gpu, mode.tp)
 
 
@@ -67,4 +69,5 @@ def first_members(fleet: Fleet, view: FleetView) -> tuple[Member, ...]:
 
 
 def plans(names: Iterable[str], routing: str) -> tuple[PoolPlan, ...]:
+    """Returns the plan of each pool, all of one routing."""
     return tuple(PoolPlan(name, routing) for name in names)

@@ -26,6 +26,7 @@ class InstanceShape(NamedTuple):
 
 
 def shape_of(spec: InstanceSpec) -> InstanceShape:
+    """Returns the shape of an instance."""
     return InstanceShape(spec.site, spec.model, spec.gpu, spec.tp)
 
 

@@ -187,7 +187,7 @@ def declared_loads(
     output_tokens: NDArray[np.int64],
     cells: int,
 ) -> tuple[CellLoad | None, ...]:
-    """Returns what an operator who knows such traffic would declare: of each cell the peak rates and mean lengths.
+    """Returns what an operator would declare of requests, (n,) each: of each cell the peak rates and mean lengths.
 
     A cell without any request gets None.
     """

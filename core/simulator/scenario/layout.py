@@ -348,13 +348,13 @@ def _templates(scenario: Scenario) -> tuple[InstanceSpec, ...]:
 
 def _site_infos(scenario: Scenario) -> tuple[SiteInfo, ...]:
     """Returns the GPUs of each site: as its section says, else those that its groups hold."""
-    held: dict[str, dict[str, int]] = {}
+    gpus_of: dict[str, dict[str, int]] = {}
     for group in scenario.groups:
         first = group.instances[0]
-        own = held.setdefault(first.site, {})
+        own = gpus_of.setdefault(first.site, {})
         own[first.gpu] = own.get(first.gpu, 0) + len(group.instances) * first.tp
     infos = []
-    for name, gpus in held.items():
+    for name, gpus in gpus_of.items():
         fleet = scenario.site_fleets.get(name, SiteFleet())
         site = _site(scenario, name)
         infos.append(SiteInfo(name, fleet.gpus or gpus, site.pue, fleet.gpus_per_node, site.power_cap_w))

@@ -119,7 +119,11 @@ def read_scenario(path: str | Path, settings: Sequence[str] = ()) -> Scenario:
 
 
 def parse_scenario(document: Mapping[str, Any], path: Path) -> Scenario:
-    """Reads a scenario from its mapping; `path` is where relative files are looked for, and the default name."""
+    """Reads a scenario from its mapping; `path` is where relative files are looked for, and the default name.
+
+    Raises:
+        ScenarioError: The fleet is missing, a key is unknown, or a value is out of range.
+    """
     root, folder = Section("", document), path.parent
     start = read_start(root)
     services = _services(root, folder)

@@ -50,25 +50,26 @@ def in_order(block: Arrivals) -> Arrivals:
 
 
 def at(block: Arrivals, arrival_s: Floats) -> Arrivals:
+    """Returns the block with other arrivals in seconds, one entry a row."""
     return replace(block, arrival_s=arrival_s)
 
 
 def recut(stream: Stream, rows: int) -> Stream:
     """Yields the same requests in blocks of exactly `rows`, but for the last one."""
-    held: list[Arrivals] = []
+    pending: list[Arrivals] = []
     count = 0
     for block in stream:
-        held.append(block)
+        pending.append(block)
         count += len(block)
         if count < rows:
             continue
-        whole = joined(held)
+        whole = joined(pending)
         full = count - count % rows
         for first in range(0, full, rows):
             yield pick(whole, slice(first, first + rows))
-        held, count = [pick(whole, slice(full, None))], count - full
+        pending, count = [pick(whole, slice(full, None))], count - full
     if count:
-        yield joined(held)
+        yield joined(pending)
 
 
 def cut(stream: Stream, requests: int | None, duration_s: float | None) -> Stream:
@@ -95,8 +96,8 @@ def merge(streams: Sequence[Stream]) -> Stream:
     Holds about a block of each stream.
     """
     sources: list[Iterator[Arrivals]] = [iter(stream) for stream in streams]
-    held: list[list[Arrivals]] = [[] for _ in sources]
-    last_s = np.full(len(sources), -np.inf)  # of what is held; inf: the stream has ended
+    pending: list[list[Arrivals]] = [[] for _ in sources]
+    last_s = np.full(len(sources), -np.inf)  # of what is pending; inf: the stream has ended
     while True:
         for n in np.flatnonzero(last_s == last_s.min(initial=np.inf)).tolist():
             if last_s[n] == np.inf:
@@ -104,17 +105,17 @@ def merge(streams: Sequence[Stream]) -> Stream:
             block = next((b for b in sources[n] if len(b)), None)
             last_s[n] = np.inf if block is None else block.arrival_s[-1]
             if block is not None:
-                held[n].append(block)
+                pending[n].append(block)
         horizon_s = last_s.min(initial=np.inf)  # more may still come at this very instant
         ready: list[Arrivals] = []
-        for n, blocks in enumerate(held):
+        for n, blocks in enumerate(pending):
             if not blocks:
                 continue
             whole = joined(blocks)
             end = int(np.searchsorted(whole.arrival_s, horizon_s, side="left"))
             if end:
                 ready.append(pick(whole, slice(0, end)))
-            held[n] = [pick(whole, slice(end, None))] if end < len(whole) else []
+            pending[n] = [pick(whole, slice(end, None))] if end < len(whole) else []
         if ready:
             yield in_order(joined(ready))
         if horizon_s == np.inf:

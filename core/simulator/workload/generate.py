@@ -96,6 +96,9 @@ def azure_conv_like(seed: int, rate_rps: float, max_prompt: int = PROMPT_QUANTIL
     Args:
         rate_rps: Mean arrivals a second.
         max_prompt: Longer prompts are cut to this many tokens.
+
+    Raises:
+        ValueError: The rate is not above 0, or `max_prompt` is below 1.
     """
     if rate_rps <= 0.0:
         raise ValueError(f"the rate must be above 0, not {rate_rps}")

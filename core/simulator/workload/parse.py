@@ -136,7 +136,7 @@ def parse(
     prompt: Ints,
     output: Ints,
 ) -> bool:
-    """Reads lines from state[POSITION] on into the three arrays.
+    """Reads lines from state[POSITION] on into the three arrays, one entry a row.
 
     Args:
         text: whole lines, the last one with its newline too.

@@ -37,7 +37,7 @@ def scale_rate(stream: Stream, factor: float, jitter_s: float, seed: int, number
 def _superposed(
     stream: Stream, factor: float, jitter_s: float, copies: np.random.Generator, jitter: np.random.Generator
 ) -> Stream:
-    held: list[Arrivals] = []  # not yet safe to hand out: a copy of a later request may come before
+    pending: list[Arrivals] = []  # not yet safe to hand out: a copy of a later request may come before
     last_s = 0.0
     for block in stream:
         count = int(factor) + (copies.random(len(block)) < factor % 1.0)
@@ -47,13 +47,13 @@ def _superposed(
         arrival_s = block.arrival_s[row]
         arrival_s[is_copy] = np.abs(arrival_s[is_copy] + jitter.uniform(-jitter_s, jitter_s, int(is_copy.sum())))
         last_s = float(block.arrival_s[-1])
-        whole = in_order(joined([*held, at(pick(block, row), arrival_s)]))
+        whole = in_order(joined([*pending, at(pick(block, row), arrival_s)]))
         end = int(np.searchsorted(whole.arrival_s, last_s - jitter_s, side="left"))
         if end:
             yield pick(whole, slice(0, end))
-        held = [pick(whole, slice(end, None))]
-    if held:
-        whole = joined(held)
+        pending = [pick(whole, slice(end, None))]
+    if pending:
+        whole = joined(pending)
         yield in_order(at(whole, _reflected(whole.arrival_s, last_s)))
 
 

@@ -67,14 +67,14 @@ def _of(results: Results, policy: str, shape: str) -> list[list[tuple[float, Fig
 
 def _capacity(results: Results, policy: str, shape: str) -> float | None:
     """Returns the largest rate tried that is sustained, up to which 99 % of gaps are within the limit."""
-    held = []
+    sustained = []
     for sweep in _of(results, policy, shape):
         alone_s = sweep[0][1]["ttft_s"]["p50"]
         for rate, own in sweep:
             if own["itl_s"]["p99"] > ITL_LIMIT_S or own["ttft_s"]["p50"] - alone_s > _DELAY_S:
                 break
-            held.append(rate)
-    return max(held, default=None)
+            sustained.append(rate)
+    return max(sustained, default=None)
 
 
 def _goodput(results: Results, policy: str, shape: str) -> float | None:

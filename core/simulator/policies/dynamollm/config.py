@@ -63,7 +63,11 @@ PRESETS: dict[str, DynamollmConfig] = {
 
 
 def read_dynamollm(section: Section) -> DynamollmConfig:
-    """Reads the settings of `dynamollm` or a baseline; the name says which defaults stand where a key is not given."""
+    """Reads the settings of `dynamollm` or a baseline; the name says which defaults stand where a key is not given.
+
+    Raises:
+        ScenarioError: A value is out of range.
+    """
     d = PRESETS[section.text("name")]
 
     def number(key: str, least: float | None = None, above: float | None = None) -> float:

@@ -48,6 +48,7 @@ class GreenserveConfig:
 
 
 def read_greenserve(section: Section) -> GreenserveConfig:
+    """Reads the settings of `greenserve`. Raises ScenarioError."""
     d = GreenserveConfig()
     f = d.fleet
 

@@ -48,6 +48,7 @@ def cell_loads(world: World, service: ServiceInfo) -> dict[int, CellLoad]:
 
 
 def needs(world: World, service: ServiceInfo) -> Needs:
+    """Returns what a service needs: its rate in requests/s, and the mean tokens of its requests."""
     own = cell_loads(world, service).values()
     rps = sum(item.rps for item in own)
     return Needs(

@@ -41,6 +41,7 @@ class Replica:
 
 
 def least_tokens(need: Needs) -> float:
+    """Returns the tokens of the least KV cache that a replica must have."""
     return _LEAST_REQUESTS * (need.prompt_tokens + need.output_tokens)
 
 
@@ -51,6 +52,7 @@ def model_bytes(template: InstanceSpec, need: Needs) -> float:
 
 
 def engine_of(spec: InstanceSpec, share: float = 1.0) -> EngineModel:
+    """Returns the engine model of an instance that has a share of its GPUs."""
     return engine_model(spec.model, spec.gpu, spec.tp, spec.engine, share)
 
 
@@ -61,13 +63,13 @@ def sized(slots: Sequence[Slot], needs: Sequence[Needs], device_bytes: float) ->
     """
     count = Counter(slot.service for slot in slots)
     use = [_use(slot.template, needs[slot.service], count[slot.service]) for slot in slots]
-    held = [model_bytes(slot.template, needs[slot.service]) / slot.template.tp for slot in slots]
+    least_bytes = [model_bytes(slot.template, needs[slot.service]) / slot.template.tp for slot in slots]
     on: dict[str, list[int]] = defaultdict(list)
     for k, slot in enumerate(slots):
         for device in slot.devices:
             on[device].append(k)
     given = {device: dict(zip(own, parts([use[k] for k in own]), strict=True)) for device, own in on.items()}
-    free = {device: device_bytes * (1.0 + 1e-9) - sum(held[k] for k in own) for device, own in on.items()}
+    free = {device: device_bytes * (1.0 + 1e-9) - sum(least_bytes[k] for k in own) for device, own in on.items()}
     if min(free.values(), default=0.0) < 0.0:
         return None
     numbered: Counter[int] = Counter()

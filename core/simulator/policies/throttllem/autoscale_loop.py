@@ -81,7 +81,7 @@ class Autoscaler:
     # -- what there is ---------------------------------------------------------------------------------
 
     def _note(self, view: FleetView) -> None:
-        """Records which instance is which engine's by now, and where GPUs are free."""
+        """Learns which instance is which engine's by now, and where GPUs are free."""
 
         def claim(slot: int) -> int | None:
             for engine in self._engines:

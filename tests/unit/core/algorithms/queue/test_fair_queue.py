@@ -1,4 +1,4 @@
-"""The line that is served one by one, against the orders and shares worked out for all rows at once."""
+"""The queue that is served one by one, against the orders and shares worked out for all rows at once."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def columns(rows, config):
     return queue_orders.Requests.arrived(arrival_s, [float(tokens) for _, tokens, _ in rows], PACE, config)
 
 
-def drained(line):
+def drained(queue):
     found = []
-    while (item := line.pop()) is not None:
+    while (item := queue.pop()) is not None:
         found.append(item)
     return found
 
@@ -40,23 +40,23 @@ def drained(line):
 @given(ROWS, CONFIGS)
 def test_line_is_served_in_the_order_of_all_rows_when_all_wait(rows, config):
     rows = sorted(rows)
-    line = FairQueue(config)
+    queue = FairQueue(config)
     for n, (quarters, tokens, _) in enumerate(rows):
-        line.push(n, waiting(quarters / 4.0, tokens, config))
-    assert line.tokens == sum(tokens for _, tokens, _ in rows)
-    assert line.peek() == queue_orders.ordered(columns(rows, config), PACE, config)[0]
-    assert drained(line) == queue_orders.ordered(columns(rows, config), PACE, config).tolist()
-    assert (len(line), line.tokens, line.peek()) == (0, 0, None)
+        queue.push(n, waiting(quarters / 4.0, tokens, config))
+    assert queue.tokens == sum(tokens for _, tokens, _ in rows)
+    assert queue.peek() == queue_orders.ordered(columns(rows, config), PACE, config)[0]
+    assert drained(queue) == queue_orders.ordered(columns(rows, config), PACE, config).tolist()
+    assert (len(queue), queue.tokens, queue.peek()) == (0, 0, None)
 
 
 @settings(deadline=None)
 @given(ROWS, CONFIGS, st.tuples(*(st.sampled_from([0.5, 1.0, 3.0]) for _ in range(3))))
 def test_tenants_get_their_shares_when_weights_are_given(rows, config, weights):
     rows = sorted(rows)
-    line = FairQueue(config, dict(enumerate(weights)))
+    queue = FairQueue(config, dict(enumerate(weights)))
     for n, (quarters, tokens, tenant) in enumerate(rows):
-        line.push(n, waiting(quarters / 4.0, tokens, config, tenant))
-    served = drained(line)
+        queue.push(n, waiting(quarters / 4.0, tokens, config, tenant))
+    served = drained(queue)
     # Of each tenant in its order.
     for tenant in range(3):
         own = [n for n, row in enumerate(rows) if row[2] == tenant]
@@ -77,12 +77,12 @@ def test_tenants_get_their_shares_when_weights_are_given(rows, config, weights):
 def test_shares_stay_within_one_request_when_tenants_come_and_go(steps):
     """Over any stretch in which both wait, what they are served differs by one request's tokens at most each."""
     config, tokens = OrderConfig(Order.FCFS), 100
-    line, served, waits, gap = FairQueue(config, {}), [], {"a": 0, "b": 0}, 0
+    queue, served, waits, gap = FairQueue(config, {}), [], {"a": 0, "b": 0}, 0
     for n, step in enumerate(steps):
         if step != "pop":
-            line.push((step, n), waiting(float(n), tokens, config, step))
+            queue.push((step, n), waiting(float(n), tokens, config, step))
             waits[step] += 1
-        elif (item := line.pop()) is not None:
+        elif (item := queue.pop()) is not None:
             both = all(waits.values())
             waits[item[0]] -= 1
             served.append(item[0])
@@ -92,11 +92,11 @@ def test_shares_stay_within_one_request_when_tenants_come_and_go(steps):
 
 def test_nobody_starves_when_short_ones_keep_coming_and_waiting_counts():
     config = OrderConfig(Order.SJF, aging_tokens_per_s=10.0)
-    line = FairQueue(config)
-    line.push("long", waiting(0.0, 1000, config))
+    queue = FairQueue(config)
+    queue.push("long", waiting(0.0, 1000, config))
     for second in range(1, 200):
-        line.push(second, waiting(float(second), 10, config))
-        if line.pop() == "long":
+        queue.push(second, waiting(float(second), 10, config))
+        if queue.pop() == "long":
             break
     assert 95 <= second <= 105  # 990 tokens at 10 a second
     forever = FairQueue(OrderConfig(Order.SJF, aging_tokens_per_s=0.0))
@@ -108,24 +108,24 @@ def test_nobody_starves_when_short_ones_keep_coming_and_waiting_counts():
 
 def test_one_is_not_served_when_it_has_left():
     config = OrderConfig(Order.LLF)
-    line = FairQueue(config)
+    queue = FairQueue(config)
     for n in range(3):
-        line.push(n, waiting(float(n), 10, config))
-    assert line.remove(0)
-    assert not line.remove(0)
-    assert 0 not in line
+        queue.push(n, waiting(float(n), 10, config))
+    assert queue.remove(0)
+    assert not queue.remove(0)
+    assert 0 not in queue
     with pytest.raises(ValueError, match="waits already"):
-        line.push(1, waiting(0.0, 1, config))
-    assert drained(line) == [1, 2]
+        queue.push(1, waiting(0.0, 1, config))
+    assert drained(queue) == [1, 2]
 
 
 def test_those_named_go_first_when_reordered():
     config = OrderConfig(Order.FCFS)
-    line = FairQueue(config)
+    queue = FairQueue(config)
     for n in range(5):
-        line.push(n, waiting(float(n), 10, config))
-    line.reorder([3, 9, 2])
-    assert drained(line) == [3, 2, 0, 1, 4]
+        queue.push(n, waiting(float(n), 10, config))
+    queue.reorder([3, 9, 2])
+    assert drained(queue) == [3, 2, 0, 1, 4]
 
 
 def test_head_start_counts_as_time_when_given():

@@ -13,11 +13,11 @@ from core.algorithms.queue.ssjf import LengthClasses, SsjfConfig
 
 
 def order(predicted_tokens, arrival_s, aging_tokens_per_s: float) -> np.ndarray:
-    """Numbers of requests as a line serves them that all wait in it, in order of arrival."""
-    line: FairQueue[int] = FairQueue(OrderConfig(Order.SJF, aging_tokens_per_s=aging_tokens_per_s))
+    """Numbers of requests as a queue serves them that all wait in it, in order of arrival."""
+    queue: FairQueue[int] = FairQueue(OrderConfig(Order.SJF, aging_tokens_per_s=aging_tokens_per_s))
     for number in np.argsort(arrival_s, kind="stable").tolist():
-        line.push(number, Waiting(arrival_s[number], 0, predicted_tokens[number], 0.0, 0.0))
-    return np.array([line.pop() for _ in range(len(line))])
+        queue.push(number, Waiting(arrival_s[number], 0, predicted_tokens[number], 0.0, 0.0))
+    return np.array([queue.pop() for _ in range(len(queue))])
 
 
 def overtaking_s(predicted_tokens: float, aging_tokens_per_s: float) -> float:

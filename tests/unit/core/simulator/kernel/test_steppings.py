@@ -82,7 +82,7 @@ def by_instance(outcome: Outcome) -> dict[int, list[tuple[int, int]]]:
 
 @LAW
 @given(st.data())
-def test_macro_mode_equals_the_reference_when_scenarios_are_random(data: st.DataObject) -> None:
+def test_macro_stepping_equals_the_reference_when_scenarios_are_random(data: st.DataObject) -> None:
     fleet, load = data.draw(fleets()), data.draw(LOADS)
     control, switch_s = data.draw(schedules(fleet)), data.draw(st.sampled_from([0.0, 0.2]))
     macro, reference = (run(fleet, load, stepping, control, switch_s) for stepping in (MACRO, REFERENCE))
@@ -180,7 +180,7 @@ def test_run_is_the_same_when_requests_come_in_blocks(data: st.DataObject) -> No
 
 @LAW
 @given(st.data())
-def test_modes_agree_and_show_the_same_when_a_router_places_requests(data: st.DataObject) -> None:
+def test_steppings_agree_and_show_the_same_when_a_router_places_requests(data: st.DataObject) -> None:
     fleet, load = data.draw(fleets()), data.draw(LOADS)
     pools = tuple(replace(pool, handover=Handover(pool.name, "routed", 1e-4, 0.01)) for pool in fleet.pools)
     fleet = replace(fleet, pools=pools)

@@ -292,7 +292,7 @@ def test_work_to_come_counts_until_it_has_landed_or_is_late():
 # -- the run, the words, the configuration ---------------------------------------------------------
 
 
-def test_modes_agree_and_runs_repeat():
+def test_steppings_agree_and_runs_repeat():
     requests = poisson(3.0, 15.0, 900, 40)
     finish = [run(policy(), requests, stepping=stepping)[0].rows["finish_s"] for stepping in (MACRO, MACRO, REFERENCE)]
     assert finish[0].tolist() == finish[1].tolist()
