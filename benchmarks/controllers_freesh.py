@@ -2,7 +2,7 @@
 
 The carbon epoch on FREESH's own fleet, to a proven optimum, and on 20 sites, to a gap of 0.1 %; one coming and
 one going with 10,000 in queue; the clocks of 1,000 GPUs. Large fleets are drawn from seeds. Crowded ones, whose demand
-takes a third of all GPUs or more, are the harder ones: the gap within two seconds is told.
+takes a third of all GPUs or more, are the harder ones: the gap within two seconds is given.
 """
 
 from __future__ import annotations

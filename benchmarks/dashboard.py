@@ -122,7 +122,7 @@ LATEST_S = 5.0
 
 
 def fleet() -> dict[str, Any]:
-    """Sites to instances, by the ORM in bulk. Returns what the seeds' SQL is told."""
+    """Sites to instances, by the ORM in bulk. Returns the parameters of the seeds' SQL."""
     from pools.models import (
         Cluster,
         Gpu,
@@ -201,12 +201,12 @@ def seeded(requests: int) -> dict[str, Any]:
     now, since = datetime.now(UTC), datetime.fromtimestamp(0, UTC)
     pool = Pool.objects.order_by("pk").select_related("service").first()
     if pool is None:
-        told = fleet()
+        parameters = fleet()
     else:
-        told = {"service": pool.service.name, "service_id": pool.service_id, "pool": pool.pk}
+        parameters = {"service": pool.service.name, "service_id": pool.service_id, "pool": pool.pk}
         since = _newest_request()
         requests = min(requests, int((now - since).total_seconds() * RPS))
-    told |= {"now": now, "since": since, "requests": requests, "each": 1 / RPS}
+    parameters |= {"now": now, "since": since, "requests": requests, "each": 1 / RPS}
     days = int(requests / RPS // 86_400) + 2
     time_partitions.ensure([(now - timedelta(days=n)).date() for n in range(days)])
     with connection.cursor() as cursor:
@@ -216,7 +216,7 @@ def seeded(requests: int) -> dict[str, Any]:
             if pool is not None and name == "decisions":
                 continue
             begun = time.perf_counter()
-            cursor.execute(sql, {**told})
+            cursor.execute(sql, {**parameters})
             print(f"seeded {name}: {cursor.rowcount} rows in {time.perf_counter() - begun:.1f} s", file=sys.stderr)
         cursor.execute("SET session_replication_role = DEFAULT")
         cursor.execute(f"TRUNCATE {', '.join(SUMMED_UP)}")
@@ -224,7 +224,7 @@ def seeded(requests: int) -> dict[str, Any]:
             cursor.execute(fill)
         cursor.execute("VACUUM ANALYZE")
     report_agents(now)
-    return told
+    return parameters
 
 
 def report_agents(now: datetime) -> None:
@@ -294,7 +294,7 @@ def coming_in() -> Iterator[None]:
         thread.join(timeout=30)
 
 
-def paths(told: dict[str, Any]) -> dict[str, str]:
+def paths(parameters: dict[str, Any]) -> dict[str, str]:
     from frontend.api.resources.series_sources import SERIES
     from frontend.api.urls import router
 
@@ -309,8 +309,8 @@ def paths(told: dict[str, Any]) -> dict[str, str]:
         "site": "/sites/site-07/",
         "pools": "/pools/",
         "pools, by power": "/pools/?sort=-power_w",
-        "pool": f"/pools/{told['pool'] + 9}/",
-        "pool figures": f"/pools/{told['pool'] + 9}/figures.json",
+        "pool": f"/pools/{parameters['pool'] + 9}/",
+        "pool figures": f"/pools/{parameters['pool'] + 9}/figures.json",
         "nodes": "/nodes/",
         "nodes, by power": "/nodes/?sort=-power_w&site=Site+07",
         "node": "/nodes/site-07-11/",
@@ -391,7 +391,7 @@ def opened(cookie: tuple[str, str]) -> dict[str, Any]:
     return {"first_s": round(spans[0], 2), "next_s": round(statistics.median(spans[1:]), 2)}
 
 
-def measure(told: dict[str, Any], rounds: int, browser: bool, only: str) -> dict[str, Any]:
+def measure(parameters: dict[str, Any], rounds: int, browser: bool, only: str) -> dict[str, Any]:
     from django.conf import settings
     from django.contrib.auth import get_user_model
     from django.test import Client
@@ -404,7 +404,7 @@ def measure(told: dict[str, Any], rounds: int, browser: bool, only: str) -> dict
     client.force_login(user)
     found: dict[str, Any] = {}
     with coming_in():
-        for name, path in paths(told).items():
+        for name, path in paths(parameters).items():
             if only not in name:
                 continue
             row = found[name] = timed(client, path, rounds)

@@ -57,7 +57,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FidelityRow:
     """A figure of both, and how far the simulator is off."""
 
     name: str
@@ -76,7 +76,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    lines: tuple[Line, ...]
+    lines: tuple[FidelityRow, ...]
     requests: int
     failed: int
     rate_rps: float
@@ -159,7 +159,7 @@ def at_the_pace(
 ) -> tuple[FixedCosts, float]:
     """Costs with what a prompt's tokens take at the pace of the run, and the seconds that a first token takes beside.
 
-    A prompt takes longer, by its length, where the engine rests between requests than in closed loops (seen, not
+    A prompt takes longer, by its length, where the engine is idle between requests than in closed loops (seen, not
     explained). By how much is the slope of what the simulator lacks of the same requests' first tokens (Theil's, since
     some of them waited for others); what is still missing then is the front end's: the median.
 
@@ -218,7 +218,7 @@ def compare(
     theirs = figures_of(seen)
     ours = figures_of(simulated(costs, requests, front_s, kv_tokens, sequences))
     lines = [
-        Line(f"{name} p{quantile * 100:g}", theirs_s, ours_s, LATENCY_BAR)
+        FidelityRow(f"{name} p{quantile * 100:g}", theirs_s, ours_s, LATENCY_BAR)
         for name, real_s, sim_s in (
             ("TTFT", theirs.ttft_s, ours.ttft_s),
             ("TPOT", theirs.tpot_s, ours.tpot_s),
@@ -226,7 +226,7 @@ def compare(
         )
         for quantile, theirs_s, ours_s in zip(SHARES, real_s, sim_s, strict=True)
     ]
-    lines.append(Line("output tokens/s", theirs.tokens_s, ours.tokens_s, THROUGHPUT_BAR))
+    lines.append(FidelityRow("output tokens/s", theirs.tokens_s, ours.tokens_s, THROUGHPUT_BAR))
     return Comparison(
         tuple(lines),
         requests=len(requests),

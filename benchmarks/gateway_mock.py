@@ -74,7 +74,7 @@ class Stats:
     chunks: int = 0
 
 
-class Engine(asyncio.Protocol):
+class MockEngine(asyncio.Protocol):
     """One connection."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stats: Stats) -> None:
@@ -190,7 +190,7 @@ async def serve(ports: list[int]) -> None:
     loop = asyncio.get_running_loop()
     stats = Stats()
     for port in ports:
-        await loop.create_server(lambda: Engine(loop, stats), "127.0.0.1", port, backlog=4096)
+        await loop.create_server(lambda: MockEngine(loop, stats), "127.0.0.1", port, backlog=4096)
     await asyncio.Event().wait()
 
 

@@ -94,19 +94,19 @@ def _report(formats: list[str]) -> dict[str, Any]:
     from pools.models import Job, JobState, Site
     from telemetry.models import Report
     from telemetry.report_values.basis import Basis
-    from telemetry.report_values.report_request import Asked
-    from telemetry.reports import ledger_source, making, report_requests, settled_lines
+    from telemetry.report_values.report_request import ReportRequest
+    from telemetry.reports import ledger_source, report_jobs, report_requests, settled_lines
     from telemetry.reports.ledger_source import Scope
 
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         backend = cursor.fetchone()[0]
     sites = tuple(Site.objects.filter(name__startswith="bench-").values_list("pk", flat=True))
-    scope = Scope(Asked(MONTH).span(), ledger_source.newest_version() or 0, sites)
+    scope = Scope(ReportRequest(MONTH).span(), ledger_source.newest_version() or 0, sites)
     meters_s, meters_cpu_s, _ = _timed(backend, lambda: ledger_source.meters(scope))
     before_mib = _peak_mib()
     report = report_requests.ask({"period": MONTH, "formats": formats})
-    total_s, cpu, backend_cpu = _timed(backend, lambda: making.make(report.pk))
+    total_s, cpu, backend_cpu = _timed(backend, lambda: report_jobs.make(report.pk))
     job = Job.objects.get(pk=report.job_id)
     if job.state != JobState.DONE:
         raise RuntimeError(job.error)

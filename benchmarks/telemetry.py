@@ -13,7 +13,7 @@ and Redis are its own, started in a throw-away folder with the product's setting
 - ledger: a day of a hundred GPUs (8.6 million readings) and three million requests: entered and settled, then held
   against the meters. In processor seconds of a process of its own and of its backend; its peak memory is the figure.
 - alerts: rounds of all rules over a thousand GPUs in 125 instances: a quarter of an hour of samples, a day of a million
-  requests, three nodes silent, a site at its cap, instances that came up lately. One round is due each 15 s; the
+  requests, three nodes silent, a site at its cap, instances that came up recently. One round is due each 15 s; the
   figure is processor seconds, its process's and its backend's, for each second of that.
 """
 
@@ -129,7 +129,7 @@ def ingest(rounds: int = 5, seconds: int = 100) -> dict[str, Any]:
         backend = cursor.fetchone()[0]
         for turn in range(rounds + 1):  # the first warms up
             sent = encoded_batches(gpus, start_s + turn * seconds, seconds, f"boot-{turn}")
-            entries = [ingesting.Entry(wire.BATCH_STREAM, b"1-0", {b"b": body}) for body in sent]
+            entries = [ingesting.StreamEntry(wire.BATCH_STREAM, b"1-0", {b"b": body}) for body in sent]
             with Spending(backend) as ours:
                 for at in range(0, len(entries), a_commit):
                     ingester.write(entries[at : at + a_commit])
@@ -272,7 +272,7 @@ def charts(days: int = 30, rounds: int = 40) -> dict[str, Any]:
     from telemetry import selectors
     from telemetry.models import MeterMark
     from telemetry.models.rollups import STEPS_S
-    from telemetry.selectors.frames import Window
+    from telemetry.selectors.frames import TimeRange
     from telemetry.storage import time_partitions
 
     gpus = fleet(1_000)
@@ -300,8 +300,8 @@ def charts(days: int = 30, rounds: int = 40) -> dict[str, Any]:
         cursor.execute("VACUUM ANALYZE")
     now_s, one = now.timestamp(), gpus[500]
     queries: dict[str, Callable[[float], object]] = {
-        "power and carbon of all sites": lambda range_s: selectors.energy(Window.last(range_s, now_s)),
-        "one GPU": lambda range_s: selectors.gpu_series(one.pk, one.uuid, Window.last(range_s, now_s)),
+        "power and carbon of all sites": lambda range_s: selectors.energy(TimeRange.last(range_s, now_s)),
+        "one GPU": lambda range_s: selectors.gpu_series(one.pk, one.uuid, TimeRange.last(range_s, now_s)),
         "gaps of all meters": lambda range_s: selectors.meter_gaps(now_s - range_s + 420, now_s),
         "totals": lambda range_s: selectors.totals(now_s - range_s + 420),
     }
@@ -383,7 +383,7 @@ def alerts(rounds: int = 40) -> dict[str, Any]:
 
     from pools import wire
     from pools.models import Instance, Node, Site
-    from telemetry.alerts import rounds as alert_rounds
+    from telemetry.alerts import evaluation
     from telemetry.models import Alert, MeterMark
     from telemetry.storage import time_partitions
 
@@ -427,12 +427,12 @@ def alerts(rounds: int = 40) -> dict[str, Any]:
     spent = []
     for turn in range(rounds):
         with Spending(backend) as one:
-            alert_rounds.run(now - timedelta(milliseconds=10 * (rounds - turn)))
+            evaluation.run(now - timedelta(milliseconds=10 * (rounds - turn)))
         spent.append(one.spent)
     return {
         "gpus": len(gpus),
         "nodes": len(names),
-        "alerts_open": Alert.objects.filter(state=Alert.State.OPEN).count(),
+        "alerts_open": Alert.objects.filter(state=Alert.AlertState.OPEN).count(),
         "alerts_first_round_ms": round(spent[0].wall_s * 1e3, 1),
         "alerts_round_p50_ms": round(float(np.percentile([one.wall_s for one in spent[1:]], 50)) * 1e3, 1),
         "alerts_round_p95_ms": round(float(np.percentile([one.wall_s for one in spent[1:]], 95)) * 1e3, 1),

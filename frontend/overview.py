@@ -16,7 +16,16 @@ from scheduler import selectors as scheduler_selectors
 from scheduler.operations import visibility
 from telemetry import selectors
 from telemetry.models import Report
-from telemetry.selectors.frames import CELL_S, CarbonFrame, DecisionTick, PowerFrame, SiteNow, SloFrame, Totals, Window
+from telemetry.selectors.frames import (
+    INTERVAL_S,
+    CarbonFrame,
+    DecisionTick,
+    PowerFrame,
+    SiteNow,
+    SloFrame,
+    TimeRange,
+    Totals,
+)
 
 from . import attention, formats, health, reader
 from . import visible_health as told
@@ -124,7 +133,7 @@ class Summary:
         return "loops on time" if not wrong else f"loops: {', '.join(wrong)}"
 
 
-def summary(user: AnyUser, window: Window, power: selectors.PowerNow | None = None) -> Summary:
+def summary(user: AnyUser, window: TimeRange, power: selectors.PowerNow | None = None) -> Summary:
     """For this person. `power`: what GPUs draw at the end of `window`, where that is known already."""
     now = datetime.fromtimestamp(window.end_s, UTC)
     state = health.gather(now)
@@ -182,16 +191,16 @@ def _saved(user: AnyUser) -> Saved | None:
 
 
 def _today(since_s: float) -> Totals:
-    """A day's sum reads a day's entries, and the ledger posts a cell at a time: no more often than that."""
+    """A day's sum reads a day's entries, and the ledger posts an interval at a time: no more often than that."""
     key = f"totals-since-{since_s:.0f}"
     found: Totals | None = cache.get(key)
     if found is None:
         found = selectors.totals(since_s)
-        cache.set(key, found, CELL_S)
+        cache.set(key, found, INTERVAL_S)
     return found
 
 
-def ticks(user: AnyUser, window: Window) -> tuple[DecisionTick, ...]:
+def ticks(user: AnyUser, window: TimeRange) -> tuple[DecisionTick, ...]:
     """The decisions of `window` that this person may see. One query."""
     start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (window.start_s, window.end_s))
     own = visibility.decisions(user, scheduler_selectors.decisions())
@@ -201,7 +210,7 @@ def ticks(user: AnyUser, window: Window) -> tuple[DecisionTick, ...]:
     )
 
 
-def charts(user: AnyUser, window: Window, look: Look, wanted: Collection[str] = CHARTS) -> dict[str, Any]:
+def charts(user: AnyUser, window: TimeRange, look: Look, wanted: Collection[str] = CHARTS) -> dict[str, Any]:
     """The figures that are asked for, of all four; sites that this person may not name are others.
 
     At most ten queries, whatever the range.
@@ -217,7 +226,7 @@ def charts(user: AnyUser, window: Window, look: Look, wanted: Collection[str] = 
     return {name: figure for name, figure in found.items() if name in wanted}
 
 
-def table(user: AnyUser, chart: str, window: Window) -> str:
+def table(user: AnyUser, chart: str, window: TimeRange) -> str:
     """One chart's figures as CSV. Raises KeyError for a chart that is not there."""
 
     def energy() -> tuple[PowerFrame, CarbonFrame]:

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.utils import timezone
 
-from telemetry.selectors.frames import POINTS, Window
+from telemetry.selectors.frames import POINTS, TimeRange
 
 from .charts.plot_style import THEMES, Look
 
@@ -38,11 +38,11 @@ class Chosen:
 
     key: str
     label: str
-    window: Window
+    window: TimeRange
     fixed: tuple[str, str] | None = None
 
 
-def refresh_s(window: Window) -> float:
+def refresh_s(window: TimeRange) -> float:
     """A chart changes with each bucket; looking more often than four times a bucket shows nothing new."""
     return min(SLOWEST_S, max(FASTEST_S, window.bucket_s / 4))
 
@@ -57,10 +57,10 @@ def chosen(query: QueryDict, now_s: float | None = None) -> Chosen:
     from_s, to_s = _moment(query.get("from", "")), _moment(query.get("to", ""))
     if from_s is not None and to_s is not None and LEAST_S <= to_s - from_s <= MOST_S:
         label = f"{clock(from_s)} to {clock(to_s)}"
-        window = Window.last(to_s - from_s, to_s, points)
+        window = TimeRange.last(to_s - from_s, to_s, points)
         return Chosen(key, label, window, (_wall(from_s), _wall(to_s)))
     range_s, label = RANGES[key]
-    return Chosen(key, label, Window.last(range_s, now_s, points))
+    return Chosen(key, label, TimeRange.last(range_s, now_s, points))
 
 
 def _points(width: str) -> int:

@@ -51,7 +51,7 @@ class Env:
     carbon_secrets: Mapping[str, Secret] = field(default_factory=dict)  # by variable
     mail_server: mail.MailServer | None = None  # None: nothing is mailed
     mail_from: str = "greenserve@localhost"
-    alert_emails: tuple[str, ...] = ()  # who is told of alerts
+    alert_emails: tuple[str, ...] = ()  # who is notified of alerts
     alert_webhook_url: Secret | None = None  # its path may be one
     alert_webhook_secret: Secret | None = None
     alert_webhook_private: bool = False  # it may lie at a private address

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from pools.models import Service
 from scheduler.models import Epoch, SlowLoop
-from telemetry.alerts.life import Level, Reading
+from telemetry.alerts.alert_state_machine import Level, Reading
 from telemetry.alerts.sources import Rules, Source
 
 LOOKED_AT = 10  # epochs back

@@ -119,8 +119,8 @@ def set_up(api: GreenServe) -> str | None:
     api.ensure("services", service, ("name",))
     for kind, objective_s in (("ttft", 2.0), ("tpot", 0.15)):
         slo = {"service": "llama3-70b", "kind": kind, "objective_s": objective_s, "percentile": 99}
-        for told in api.call("POST", "slos/validate/", slo)["consequences"]:
-            say(f"  {told['level']}: {told['text']}")
+        for consequence in api.call("POST", "slos/validate/", slo)["consequences"]:
+            say(f"  {consequence['level']}: {consequence['text']}")
         api.ensure("slos", slo, ("service", "kind"))
     pool = {"service": "llama3-70b", "site": "ashburn", "request_class": "short-long/S"}
     api.ensure("pools", pool, ("service", "site", "request_class"))

@@ -10,8 +10,8 @@ from django.conf import settings
 from django.utils import timezone
 
 from telemetry import tracing
+from telemetry.alerts import evaluation
 from telemetry.alerts import notices as alert_notices
-from telemetry.alerts import rounds as alert_rounds
 from telemetry.carbon import feeds
 from telemetry.forecasts import carbon_forecasts, load_forecasts
 from telemetry.ingest import sample_rollups
@@ -84,7 +84,7 @@ def keep_partitions() -> list[str]:
 @shared_task(acks_late=False)
 def judge_alerts() -> int:
     """One round; what it finds to tell is sent by a task of its own, which may take its time."""
-    steps = alert_rounds.run(timezone.now())
+    steps = evaluation.run(timezone.now())
     send_alert_notices.delay()
     return len(steps)
 
@@ -96,7 +96,7 @@ def send_alert_notices() -> int:
 
 @shared_task
 def tidy_alerts() -> int:
-    return alert_rounds.tidy(timezone.now())
+    return evaluation.tidy(timezone.now())
 
 
 @shared_task(acks_late=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from greenserve.process import Child, Spec
 from greenserve.servers import embedded, postgres_server
-from greenserve.servers.places import places
+from greenserve.servers.server_folders import folders_of
 
 
 @contextlib.contextmanager
@@ -43,6 +43,6 @@ def _started(var_dir: Path, *specs: Spec) -> Iterator[None]:
 
 def remove(var_dir: Path) -> None:
     """Deletes the data and sockets of the stopped servers of `var_dir`, also those outside it."""
-    where = places(var_dir)
+    where = folders_of(var_dir)
     for path in (where.postgres_home, where.postgres_sockets, where.redis_socket.parent):
         shutil.rmtree(path, ignore_errors=True)

@@ -1,6 +1,6 @@
 """Shares the joules of serving instances out among the requests that they served: exactly, and by token-time.
 
-Within a cell an instance's energy goes to the requests that were in it, each by the time that its tokens keep the
+Within an interval an instance's energy goes to the requests that were in it, each by the time that its tokens keep the
 engine busy: prompt tokens x seconds per prompt token while it was prefilled, output tokens x seconds per output token
 while it was decoded, both spread evenly over that phase. What nobody was there for stays unattributed.
 """
@@ -56,15 +56,15 @@ class RequestSpans:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """The parts of a cell's serving that went to requests: weights, in the order of cells and then of requests."""
+    """The parts of a interval's serving that went to requests: weights, in the order of intervals and then of requests."""
 
-    cell: Ints  # by its place among the cells given
+    interval: Ints  # by its place among the intervals given
     request: Ints  # likewise
     phase: Ints  # PREFILL or DECODE
     weight: Ints  # nanoseconds of the engine's time, at least 1
 
     def __len__(self) -> int:
-        return len(self.cell)
+        return len(self.interval)
 
 
 def share_out(totals: Ints, group: Ints, weight: Ints) -> Ints:
@@ -100,13 +100,13 @@ def _at(places: Ints, values: Ints, length: int) -> Ints:
     return found
 
 
-def pieces(requests: RequestSpans, instance: Ints, cell: Ints, cell_s: float = 10.0) -> Pieces:
-    """Finds which request was in which cell of its instance, and how much of the engine's time it took there.
+def pieces(requests: RequestSpans, instance: Ints, interval: Ints, interval_s: float = 10.0) -> Pieces:
+    """Finds which request was in which interval of its instance, and how much of the engine's time it took there.
 
     Args:
-        instance, cell: The cells in which instances served, each (instance, cell) once, sorted by both.
+        instance, interval: The intervals in which instances served, each (instance, interval) once, sorted by both.
     """
-    cell_us = round(cell_s * US_PER_S)
+    interval_us = round(interval_s * US_PER_S)
     n = len(requests)
     which = np.concatenate([np.arange(n), np.arange(n)])
     phase = np.repeat([PREFILL, DECODE], n)
@@ -117,12 +117,12 @@ def pieces(requests: RequestSpans, instance: Ints, cell: Ints, cell_s: float = 1
     which, phase, weight, start_us, end_us = (a[some] for a in (which, phase, weight, start_us, end_us))
     end_us = np.maximum(end_us, start_us + 1)  # a phase too short for the clock still happened
 
-    first = start_us // cell_us
-    counts = (end_us - 1) // cell_us - first + 1
+    first = start_us // interval_us
+    counts = (end_us - 1) // interval_us - first + 1
     of = np.repeat(np.arange(len(which)), counts)
     at = first[of] + np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
-    overlap_us = np.minimum(end_us[of], (at + 1) * cell_us) - np.maximum(start_us[of], at * cell_us)
-    place = _find(instance, cell, requests.instance[which[of]], at)
+    overlap_us = np.minimum(end_us[of], (at + 1) * interval_us) - np.maximum(start_us[of], at * interval_us)
+    place = _find(instance, interval, requests.instance[which[of]], at)
     known = (place >= 0) & (overlap_us > 0)
     of, place, overlap_us = of[known], place[known], overlap_us[known]
     order = np.lexsort((phase[of], which[of], place))
@@ -131,12 +131,12 @@ def pieces(requests: RequestSpans, instance: Ints, cell: Ints, cell_s: float = 1
     return Pieces(place, which[of], phase[of], np.maximum(engine_ns, 1))
 
 
-def _find(instance: Ints, cell: Ints, wanted_instance: Ints, wanted_cell: Ints) -> Ints:
-    """The place of each wanted (instance, cell) among those given, -1: it is not there."""
-    if not len(cell):
-        return np.full(len(wanted_cell), -1, dtype=np.int64)
-    low, width = int(cell.min()), int(cell.max()) - int(cell.min()) + 1
-    keys, wanted = instance * width + (cell - low), wanted_instance * width + (wanted_cell - low)
+def _find(instance: Ints, interval: Ints, wanted_instance: Ints, wanted_interval: Ints) -> Ints:
+    """The place of each wanted (instance, interval) among those given, -1: it is not there."""
+    if not len(interval):
+        return np.full(len(wanted_interval), -1, dtype=np.int64)
+    low, width = int(interval.min()), int(interval.max()) - int(interval.min()) + 1
+    keys, wanted = instance * width + (interval - low), wanted_instance * width + (wanted_interval - low)
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    inside = (wanted_cell >= low) & (wanted_cell < low + width)
+    inside = (wanted_interval >= low) & (wanted_interval < low + width)
     return np.where(inside & (keys[place] == wanted), place, -1)

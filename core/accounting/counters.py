@@ -70,9 +70,9 @@ class MeterTrace:
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """Energy of one GPU by cell, kind and instance, in that order. `gpu_us`: how long the GPU was at it."""
+    """Energy of one GPU by interval, kind and instance, in that order. `gpu_us`: how long the GPU was at it."""
 
-    cell: Ints
+    interval: Ints
     kind: Ints
     instance: Ints
     start_us: Ints
@@ -81,7 +81,7 @@ class Slices:
     gpu_us: Ints
 
     def __len__(self) -> int:
-        return len(self.cell)
+        return len(self.interval)
 
     def pick(self, which: Mask) -> Slices:
         return Slices(*(getattr(self, name)[which] for name in Slices.__slots__))
@@ -118,16 +118,16 @@ def plausible(trace: MeterTrace, most_w: float) -> Mask:
     return keep
 
 
-def split(trace: MeterTrace, cell_s: float = 10.0, max_gap_s: float = 5.0) -> Slices:
-    """Returns the energy between the first and the last reading by cell, kind and instance.
+def split(trace: MeterTrace, interval_s: float = 10.0, max_gap_s: float = 5.0) -> Slices:
+    """Returns the energy between the first and the last reading by interval, kind and instance.
 
     - The delta between two readings goes to what the later one saw, since the counter has just recorded it.
     - A delta over more than `max_gap_s` is unattributed: what happened in between was not seen.
     - A counter that went down was reset (driver reloaded): its new value is what it counted since, unattributed.
-    - A delta across a border of cells is divided in proportion to time (`counter_at`).
+    - A delta across a border of intervals is divided in proportion to time (`counter_at`).
 
-    Without a reset the slices add up to last - first, exactly, and each cell's to the difference of the counter at its
-    ends; with one, to the deltas plus the new value. Cells are aligned to multiples of `cell_s`.
+    Without a reset the slices add up to last - first, exactly, and each interval's to the difference of the counter at
+    its ends; with one, to the deltas plus the new value. Intervals are aligned to multiples of `interval_s`.
 
     Raises:
         ValueError: The readings are not strictly in order of time.
@@ -143,18 +143,18 @@ def split(trace: MeterTrace, cell_s: float = 10.0, max_gap_s: float = 5.0) -> Sl
     kind = np.where(unseen, UNATTRIBUTED, _kinds(trace)[1:])
     instance = np.where(unseen, 0, trace.instance[1:])
 
-    cell_us = round(cell_s * US_PER_S)
-    first = trace.at_us[:-1] // cell_us
-    pieces = (trace.at_us[1:] - 1) // cell_us - first + 1
+    interval_us = round(interval_s * US_PER_S)
+    first = trace.at_us[:-1] // interval_us
+    pieces = (trace.at_us[1:] - 1) // interval_us - first + 1
     of = np.repeat(np.arange(len(pieces)), pieces)
-    cell = first[of] + np.arange(len(of)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    start_us = np.maximum(trace.at_us[of], cell * cell_us)
-    end_us = np.minimum(trace.at_us[of + 1], (cell + 1) * cell_us)
+    interval = first[of] + np.arange(len(of)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    start_us = np.maximum(trace.at_us[of], interval * interval_us)
+    end_us = np.minimum(trace.at_us[of + 1], (interval + 1) * interval_us)
     begun_us = trace.at_us[of]
     energy_uj = _reached(delta_uj[of], end_us - begun_us, length_us[of]) - _reached(
         delta_uj[of], start_us - begun_us, length_us[of]
     )
-    return _merged(Slices(cell, kind[of], instance[of], start_us, end_us, energy_uj, end_us - start_us))
+    return _merged(Slices(interval, kind[of], instance[of], start_us, end_us, energy_uj, end_us - start_us))
 
 
 def counter_at(before: tuple[int, int], after: tuple[int, int], at_us: int) -> int:
@@ -187,10 +187,10 @@ def _reached(delta_uj: Ints, passed_us: Ints, length_us: Ints) -> Ints:
 
 
 def _merged(pieces: Slices) -> Slices:
-    """Merges pieces into one slice for each cell, kind and instance."""
-    one = Groups.by(pieces.cell, pieces.kind, pieces.instance)
+    """Merges pieces into one slice for each interval, kind and instance."""
+    one = Groups.by(pieces.interval, pieces.kind, pieces.instance)
     return Slices(
-        one.key(pieces.cell),
+        one.key(pieces.interval),
         one.key(pieces.kind),
         one.key(pieces.instance),
         one.min(pieces.start_us),

@@ -13,8 +13,8 @@ from frontend.attention import OpenAlert
 from pools.access.rights import AnyUser
 from pools.models import Site
 from scheduler.operations import visibility
-from telemetry.alerts import alert_settings, rounds
-from telemetry.alerts.life import Rule
+from telemetry.alerts import alert_settings, evaluation
+from telemetry.alerts.alert_state_machine import Rule
 from telemetry.models import Alert, AlertNotice, AlertSilence
 
 PAGE = 50
@@ -36,7 +36,7 @@ class Row:
 
     @property
     def open(self) -> bool:
-        return self.alert.state != Alert.State.RESOLVED
+        return self.alert.state != Alert.AlertState.RESOLVED
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +67,20 @@ def open_alerts(user: AnyUser) -> tuple[OpenAlert, ...]:
             text=alert.summary,
             step=alert.step,
             decision_id=alert.decision_id,
-            acknowledged=alert.state == Alert.State.ACKNOWLEDGED,
+            acknowledged=alert.state == Alert.AlertState.ACKNOWLEDGED,
         )
-        for alert in visibility.alerts(user, rounds.open_alerts())
+        for alert in visibility.alerts(user, evaluation.open_alerts())
     )
 
 
 def current(user: AnyUser, now: datetime) -> list[Row]:
     """Those that have not ended, the bad ones first."""
-    return _rows(list(visibility.alerts(user, rounds.open_alerts())), rounds.active_silences(now))
+    return _rows(list(visibility.alerts(user, evaluation.open_alerts())), evaluation.active_silences(now))
 
 
 def ended(user: AnyUser, number: str | None, rule: str) -> tuple[Page[Alert], list[Row]]:
     """A page of those that have, newest first."""
-    rows = Alert.objects.filter(state=Alert.State.RESOLVED).select_related("acknowledged_by")
+    rows = Alert.objects.filter(state=Alert.AlertState.RESOLVED).select_related("acknowledged_by")
     found = visibility.alerts(user, rows)
     page = Paginator(found.filter(rule=rule) if rule else found, PAGE).get_page(number)
     return page, _rows(list(page.object_list), [])
@@ -119,7 +119,7 @@ def _rows(alerts: Sequence[Alert], silences: Sequence[AlertSilence]) -> list[Row
             value=quantity(alert.value, alert.unit),
             threshold=quantity(alert.threshold, alert.unit),
             told=", ".join(_told(notice) for notice in notices.get(alert.pk, ())),
-            silence=next((one for one in silences if rounds.silenced((alert.rule, alert.subject), [one])), None),
+            silence=next((one for one in silences if evaluation.silenced((alert.rule, alert.subject), [one])), None),
         )
         for alert in alerts
     ]
@@ -131,7 +131,7 @@ def _title(known: dict[str, Rule], rule: str) -> str:
 
 def _told(notice: AlertNotice) -> str:
     """`webhook`, or why not: an error begins with its channel."""
-    if notice.state == AlertNotice.State.SENT:
+    if notice.state == AlertNotice.NoticeState.SENT:
         return CHANNELS[notice.channel]
     said = notice.error or f"{CHANNELS[notice.channel]}: not sent yet"
-    return said if notice.state == AlertNotice.State.FAILED else f"{said}; tried again"
+    return said if notice.state == AlertNotice.NoticeState.FAILED else f"{said}; tried again"

@@ -16,7 +16,7 @@ from django.views.decorators.http import require_POST, require_safe
 from pools.access import rights
 from pools.access.rights import Right
 from scheduler.operations import visibility
-from telemetry.alerts import rounds
+from telemetry.alerts import evaluation
 from telemetry.models import Alert, AlertSilence
 
 from . import alert_list as page_of_alerts
@@ -50,7 +50,7 @@ def alerts(request: HttpRequest) -> HttpResponse:
 def acknowledge(request: HttpRequest, alert_id: int) -> HttpResponse:
     alert = get_object_or_404(visibility.alerts(request.user, Alert.objects.all()), pk=alert_id)
     visibility.require_subject(request.user, alert.subject)
-    if not rounds.acknowledge(alert_id, _user(request), datetime.now(UTC)):
+    if not evaluation.acknowledge(alert_id, _user(request), datetime.now(UTC)):
         messages.warning(request, f"Alert {alert_id} is not open: somebody was first, or it is over.")
     return redirect("alerts")
 
@@ -66,7 +66,9 @@ def silence(request: HttpRequest) -> HttpResponse:
         length_s = float("nan")
     visibility.require_subject(request.user, given["subject"])
     try:
-        rounds.silence(given["rule"], given["subject"], length_s, given["reason"], _user(request), datetime.now(UTC))
+        evaluation.silence(
+            given["rule"], given["subject"], length_s, given["reason"], _user(request), datetime.now(UTC)
+        )
     except ValueError as error:
         messages.error(request, f"Not silenced. {error}")
     return redirect("alerts")
@@ -77,7 +79,7 @@ def silence(request: HttpRequest) -> HttpResponse:
 def end_silence(request: HttpRequest, silence_id: int) -> HttpResponse:
     held = get_object_or_404(visibility.alerts(request.user, AlertSilence.objects.all()), pk=silence_id)
     visibility.require_subject(request.user, held.subject)
-    if not rounds.end_silence(silence_id, datetime.now(UTC)):
+    if not evaluation.end_silence(silence_id, datetime.now(UTC)):
         raise Http404("no such silence, or it is over")
     return redirect("alerts")
 

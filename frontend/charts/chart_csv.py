@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from telemetry.selectors.frames import CarbonFrame, JainFrame, PowerFrame, SloFrame, Window
+from telemetry.selectors.frames import CarbonFrame, JainFrame, PowerFrame, SloFrame, TimeRange
 
 Column = tuple[str, Sequence[float | int | None]]
 
@@ -16,7 +16,7 @@ def power(frame: PowerFrame) -> str:
     columns: list[Column] = []
     for site in frame.sites:
         columns += [(f"{site.site}_in_use_w", site.in_use_w), (f"{site.site}_idle_w", site.idle_w)]
-    return _csv(frame.window, columns)
+    return _csv(frame.time_range, columns)
 
 
 def carbon(frame: CarbonFrame) -> str:
@@ -25,10 +25,10 @@ def carbon(frame: CarbonFrame) -> str:
     for site in frame.sites:
         steps = [
             next((s.g_per_kwh for s in site.actual if s.start_s <= at_s < s.end_s), None)
-            for at_s in frame.window.starts_s
+            for at_s in frame.time_range.starts_s
         ]
         columns += [(f"{site.site}_gco2e_per_h", site.rate_g_per_h), (f"{site.site}_g_per_kwh", steps)]
-    return _csv(frame.window, columns)
+    return _csv(frame.time_range, columns)
 
 
 def slo(frame: SloFrame) -> str:
@@ -39,15 +39,15 @@ def slo(frame: SloFrame) -> str:
             (f"{name}_share_within_{series.objective_s:g}_s", series.attained),
             (f"{name}_judged", series.judged),
         ]
-    return _csv(frame.window, columns)
+    return _csv(frame.time_range, columns)
 
 
 def jain(frame: JainFrame) -> str:
     classes: list[Column] = [(f"class_{name}_jain", values) for name, values in frame.classes.items()]
-    return _csv(frame.window, [("tenants_jain", frame.tenants), *classes])
+    return _csv(frame.time_range, [("tenants_jain", frame.tenants), *classes])
 
 
-def _csv(window: Window, columns: Sequence[Column]) -> str:
+def _csv(window: TimeRange, columns: Sequence[Column]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["start_utc", "end_utc", *(name for name, _ in columns)])

@@ -18,8 +18,8 @@ from telemetry.selectors.frames import (
     SitePower,
     SloFrame,
     SloSeries,
+    TimeRange,
     Values,
-    Window,
 )
 
 from .plot_style import FORECAST_DASH, Figure, Look, axis, layout, level, series_style, short, silences, site_colours
@@ -34,7 +34,7 @@ LEAST_SPAN = 0.02  # of an attainment axis: less makes noise look like trouble
 
 def power(frame: PowerFrame, look: Look) -> Figure:
     """Mean power stacked by site, idle lighter and hatched; silent meters are grey bands; the cap is a line."""
-    window = frame.window
+    window = frame.time_range
     top = _top([[(a or 0) + (b or 0) for a, b in zip(s.in_use_w, s.idle_w, strict=True)] for s in frame.sites])
     divisor, prefix = formats.prefix(top or 1_000.0)
     unit = f"{prefix}W"
@@ -79,7 +79,7 @@ def power(frame: PowerFrame, look: Look) -> Figure:
 
 def carbon(frame: CarbonFrame, look: Look) -> Figure:
     """Carbon rate stacked by site, over each site's intensity with its forecast dashed, on one time axis."""
-    window = frame.window
+    window = frame.time_range
     divisor, prefix = formats.prefix(_top([s.rate_g_per_h for s in frame.sites]) or 1_000.0)
     unit = f"{prefix}gCO₂e/h"
     common = {"type": "bar", **look.grid(window.middles_s), "width": window.bucket_s * 1_000}
@@ -120,7 +120,7 @@ def carbon(frame: CarbonFrame, look: Look) -> Figure:
 
 def slo(frame: SloFrame, look: Look) -> Figure:
     """Share of requests within each objective; the axis starts near the objective, and says so."""
-    window = frame.window
+    window = frame.time_range
     services = {s.service for s in frame.series}
     x = _at_ends(look, window)
     shown = _worst(frame.series)
@@ -159,7 +159,7 @@ def slo(frame: SloFrame, look: Look) -> Figure:
 
 def jain(frame: JainFrame, look: Look) -> Figure:
     """Jain's index of tokens delivered in time: across tenants, and within each class across output lengths."""
-    window = frame.window
+    window = frame.time_range
     x = _at_ends(look, window)
     hover = "%{y:.3f}<extra></extra>"
     shown = sorted(frame.classes.items(), key=lambda item: _mean(item[1]))[:MOST_SERIES]
@@ -223,7 +223,7 @@ def _rest_words(ranks: Sequence[int | None]) -> str:
     return f"; the {len(ranks) - 1} sites that used most energy, all others added up" if None in ranks else ""
 
 
-def _at_ends(look: Look, window: Window) -> Figure:
+def _at_ends(look: Look, window: TimeRange) -> Figure:
     """The ends of buckets as times; that of the last, which is not over yet, is now."""
     return {"x": look.times([min(end_s, window.end_s) for end_s in window.ends_s])}
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from frontend import formats
-from telemetry.selectors.frames import Values, Window
+from telemetry.selectors.frames import TimeRange, Values
 
 from .figures import FULL, STALE_S
 from .plot_style import FORECAST_DASH, Figure, Look, axis, layout, level, series_style, short, silences, site_colour
@@ -42,7 +42,7 @@ class LineChart:
     question: str
     unit: str
     source: str
-    window: Window
+    window: TimeRange
     lines: tuple[Line, ...]
     prefixed: bool = False
     zero: bool = True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
 
-from telemetry.selectors.frames import DecisionTick, Window
+from telemetry.selectors.frames import DecisionTick, TimeRange
 
 Figure = dict[str, Any]
 
@@ -111,7 +111,7 @@ def axis(look: Look, title: str, domain: tuple[float, float], **more: Any) -> Fi
     }
 
 
-def layout(look: Look, window: Window, **axes: Any) -> Figure:
+def layout(look: Look, window: TimeRange, **axes: Any) -> Figure:
     """A chart on the shared time axis, with room for the decisions' ticks at its foot."""
     theme = look.theme
     ahead_s = 0.0 if look.fixed else (window.end_s - window.start_s) * AHEAD_SHARE
@@ -210,7 +210,7 @@ def band(look: Look, start_s: float, end_s: float) -> Figure:
     }
 
 
-def silences(figure: Figure, look: Look, window: Window, silent: Sequence[bool]) -> None:
+def silences(figure: Figure, look: Look, window: TimeRange, silent: Sequence[bool]) -> None:
     """One grey band for each run of buckets in which something was silent."""
     starts_s, ends_s = window.starts_s, window.ends_s
     begun: float | None = None

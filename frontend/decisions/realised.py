@@ -8,7 +8,7 @@ from frontend.charts.line_figures import Line, LineChart
 from pools.models import Pool
 from scheduler.models import Decision
 from telemetry.selectors import single_entities
-from telemetry.selectors.frames import Values, Window
+from telemetry.selectors.frames import TimeRange, Values
 
 BEFORE_SHARE = 0.5  # of the decision's horizon, shown before it
 USUAL_HORIZON_S = 300.0  # of a decision without an epoch
@@ -29,11 +29,11 @@ def predicted_w(decision: Decision) -> float | None:
     return energy_j / horizon_s(decision) if isinstance(energy_j, (int, float)) else None
 
 
-def charts(decision: Decision, window: Window | None = None) -> dict[str, LineChart]:
+def charts(decision: Decision, window: TimeRange | None = None) -> dict[str, LineChart]:
     """Power of the decision's pool, or of all its service's pools, around it. Two queries."""
     at_s, span_s = decision.at.timestamp(), horizon_s(decision)
     end_s = at_s + span_s
-    window = window or Window.last(span_s * (1 + BEFORE_SHARE), end_s)
+    window = window or TimeRange.last(span_s * (1 + BEFORE_SHARE), end_s)
     pools = Pool.objects.filter(service=decision.service_id)
     ids = [decision.pool_id] if decision.pool_id else list(pools.values_list("pk", flat=True))
     powers = single_entities.power_of(single_entities.pools_energy(ids, window), window)

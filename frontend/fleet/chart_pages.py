@@ -12,7 +12,7 @@ from django.views.decorators.gzip import gzip_page
 from frontend import reader
 from frontend.charts.line_figures import LineChart, figure, table
 from frontend.charts.plot_style import Figure, decision_ticks
-from telemetry.selectors.frames import DecisionTick, Window
+from telemetry.selectors.frames import DecisionTick, TimeRange
 
 
 def context(request: HttpRequest, url: str, charts: tuple[str, ...], note: str = "") -> dict[str, Any]:
@@ -32,7 +32,7 @@ def answer(
     charts: Mapping[str, LineChart],
     ticks: tuple[DecisionTick, ...] = (),
     others: Mapping[str, tuple[Figure, str]] | None = None,
-    window: Window | None = None,
+    window: TimeRange | None = None,
 ) -> HttpResponse:
     """All figures of a page, or with `csv` in the URL that chart's table. `others` are drawn already, with CSV.
 
@@ -56,7 +56,7 @@ def drawn_json(
     request: HttpRequest,
     figures: Mapping[str, Figure],
     ticks: Sequence[DecisionTick] = (),
-    window: Window | None = None,
+    window: TimeRange | None = None,
 ) -> HttpResponse:
     """What `charts.js` draws; the decisions' marks are sent once for all charts on the time axis.
 

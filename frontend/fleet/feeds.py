@@ -21,7 +21,7 @@ from telemetry import selectors
 from telemetry.forecasts import forecast_record
 from telemetry.models import CarbonFeed
 from telemetry.selectors import feed_status, single_entities
-from telemetry.selectors.frames import FeedState, IntensityStep, Values, Window
+from telemetry.selectors.frames import FeedState, IntensityStep, TimeRange, Values
 
 from . import chart_pages
 from .listing import Column, listing
@@ -127,10 +127,10 @@ def feed_figures(request: HttpRequest, feed_id: int) -> HttpResponse:
     return chart_pages.answer(request, name, charts(found, chosen.window, fixed=chosen.fixed is not None))
 
 
-def charts(feed: CarbonFeed, window: Window, *, fixed: bool = False) -> dict[str, LineChart]:
+def charts(feed: CarbonFeed, window: TimeRange, *, fixed: bool = False) -> dict[str, LineChart]:
     """What was, with what was said of it beforehand; and how far apart they were. One query."""
     ahead_s = 0.0 if fixed else (window.end_s - window.start_s) * AHEAD_SHARE
-    span = Window(window.start_s, window.end_s + ahead_s, window.bucket_s)
+    span = TimeRange(window.start_s, window.end_s + ahead_s, window.bucket_s)
     actual_steps, said_steps = single_entities.feed_steps(feed.pk, feed.forecast_model, window, span.end_s)
     actual, said = on_buckets(actual_steps, span), on_buckets(said_steps, span)
     unit = UNITS.get(feed.signal, f"{feed.site.currency}/kWh")
@@ -161,7 +161,7 @@ def charts(feed: CarbonFeed, window: Window, *, fixed: bool = False) -> dict[str
     }
 
 
-def on_buckets(steps: Sequence[IntensityStep], window: Window) -> Values:
+def on_buckets(steps: Sequence[IntensityStep], window: TimeRange) -> Values:
     """Means over the part of each bucket that is known; None where nothing of it is."""
     total, known = [0.0] * window.count, [0.0] * window.count
     for step in steps:

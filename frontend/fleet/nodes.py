@@ -21,7 +21,7 @@ from pools.models import Gpu, Instance, Node
 from telemetry import selectors
 from telemetry.models import MeterMark
 from telemetry.selectors import single_entities
-from telemetry.selectors.frames import Window
+from telemetry.selectors.frames import TimeRange
 
 from . import chart_pages
 from .listing import Column, listing
@@ -225,7 +225,7 @@ def node_figures(request: HttpRequest, name: str) -> HttpResponse:
     return chart_pages.answer(request, f"node-{name}", charts(_find(request, name), window), window=window)
 
 
-def charts(node: Node, window: Window) -> dict[str, LineChart]:
+def charts(node: Node, window: TimeRange) -> dict[str, LineChart]:
     """Power, clock and temperature of each GPU. Two queries."""
     frame = single_entities.node_series(node.pk, window)
     names = dict(Gpu.objects.filter(node=node).values_list("pk", "index"))

@@ -18,7 +18,7 @@ from pools.models import Instance, Pool, Slo
 from scheduler import selectors as scheduler_selectors
 from telemetry import selectors
 from telemetry.selectors import single_entities
-from telemetry.selectors.frames import DecisionTick, PoolRow, Window
+from telemetry.selectors.frames import DecisionTick, PoolRow, TimeRange
 
 from . import chart_pages
 from .listing import Column, listing
@@ -137,7 +137,7 @@ def pool_figures(request: HttpRequest, pool_id: int) -> HttpResponse:
     return chart_pages.answer(request, f"pool-{pool_id}", charts(found, window), ticks, window=window)
 
 
-def charts(pool: Pool, window: Window) -> dict[str, LineChart]:
+def charts(pool: Pool, window: TimeRange) -> dict[str, LineChart]:
     """Six charts from five queries."""
     ids = list(pool.instances.values_list("pk", flat=True).order_by("-pk")[:200])
     frame = single_entities.pool_series(pool.pk, ids, window)

@@ -21,7 +21,7 @@ from pools.access import rights
 from pools.models import Service
 from scheduler import selectors as scheduler_selectors
 from telemetry import selectors
-from telemetry.selectors.frames import SloFrame, SloSeries, Window
+from telemetry.selectors.frames import SloFrame, SloSeries, TimeRange
 
 from .listing import Column, listing
 
@@ -99,7 +99,7 @@ def burn(series: SloSeries) -> float | None:
 def attainment(range_s: float, now_s: float) -> dict[str, list[SloSeries]]:
     """Each service's objectives over the last `range_s`. Three queries."""
     found: dict[str, list[SloSeries]] = {}
-    for series in selectors.slo(Window.last(range_s, now_s)).series:
+    for series in selectors.slo(TimeRange.last(range_s, now_s)).series:
         found.setdefault(series.service, []).append(series)
     return found
 

@@ -19,7 +19,7 @@ from pools.models import Node, Site
 from telemetry import selectors
 from telemetry.models import CarbonFeed
 from telemetry.selectors import single_entities
-from telemetry.selectors.frames import Values, Window
+from telemetry.selectors.frames import TimeRange, Values
 
 from . import chart_pages
 from .listing import Column, listing
@@ -70,12 +70,12 @@ class SiteRow:
         return self.power_w / self.power_cap_w if self.power_w is not None and self.power_cap_w else None
 
 
-def window(now_s: float) -> Window:
+def window(now_s: float) -> TimeRange:
     start_s = (now_s - BACK_S) // STEP_S * STEP_S
-    return Window(start_s, now_s + AHEAD_S, STEP_S)
+    return TimeRange(start_s, now_s + AHEAD_S, STEP_S)
 
 
-def spark(curve: single_entities.Curve | None, span: Window, now_s: float) -> Spark:
+def spark(curve: single_entities.Curve | None, span: TimeRange, now_s: float) -> Spark:
     now_x = round((now_s - span.start_s) / (span.end_s - span.start_s) * SPARK_WIDTH, 1)
     if curve is None:
         return Spark((), (), now_x, "")
@@ -182,11 +182,11 @@ def site_figures(request: HttpRequest, name: str) -> HttpResponse:
     return chart_pages.answer(request, name, charts(_find(request, name), window), window=window)
 
 
-def charts(site: Site, window: Window) -> dict[str, LineChart]:
+def charts(site: Site, window: TimeRange) -> dict[str, LineChart]:
     """Power in and out of use, intensity with its forecast, and the carbon rate. Six queries."""
     power, carbon = selectors.energy(window, site_id=site.pk)
     (watts,), (grams,) = power.sites, carbon.sites
-    ahead = Window(window.start_s, window.end_s + (window.end_s - window.start_s) / 8, window.bucket_s)
+    ahead = TimeRange(window.start_s, window.end_s + (window.end_s - window.start_s) / 8, window.bucket_s)
     curve = single_entities.intensity_curves(ahead, window.end_s, site.pk).get(site.pk)
     nothing: Values = (None,) * ahead.count
     until_s = power.metered_until_s

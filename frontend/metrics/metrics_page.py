@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from core.units import J_PER_KWH
 from frontend import health
 from telemetry import selectors
-from telemetry.selectors.frames import Window
+from telemetry.selectors.frames import TimeRange
 
 from . import readings
 from .readings import Books
@@ -168,7 +168,7 @@ class FleetCollector(Collector):
         burns = (((*key, f"{window:.0f}"), rate) for key, a in found.items() for window, rate in a.burn.items())
         text = "How many times too fast the error budget burns, over a window of so many seconds."
         yield filled(gauge("slo_burn_rate", text, *names, "window_seconds"), burns)
-        jain = selectors.tenant_fairness(Window.last(readings.RECENT.total_seconds(), now.timestamp()))
+        jain = selectors.tenant_fairness(TimeRange.last(readings.RECENT.total_seconds(), now.timestamp()))
         yield filled(
             gauge("tenant_fairness_jain_ratio", "Jain's index of tokens in time across tenants, 5 min."), [((), jain)]
         )

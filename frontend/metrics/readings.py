@@ -15,7 +15,7 @@ from pools import wire
 from pools.models import Instance, Job
 from scheduler.models import Batch, BatchLine, Decision, Epoch
 from telemetry.alerts import alert_settings, slo_minutes, sources
-from telemetry.alerts.burn import counted, rates
+from telemetry.alerts.burn_rates import counted, rates
 from telemetry.ingest.ingester import DEAD_STREAM
 from telemetry.models import Alert, CarbonFeed, StatementLine
 from telemetry.selectors import _sql as sql
@@ -178,7 +178,7 @@ def batches() -> tuple[list[tuple[str, int]], int]:
 
 def open_alerts() -> list[tuple[str, str, str, int]]:
     """(rule, level, state, how many)."""
-    rows = Alert.objects.exclude(state=Alert.State.RESOLVED).order_by()
+    rows = Alert.objects.exclude(state=Alert.AlertState.RESOLVED).order_by()
     return list(rows.values_list("rule", "level", "state").annotate(Count("pk")))
 
 

@@ -60,8 +60,8 @@ def _show(row: FeedStatus, now_s: float) -> None:
     click.echo(f"{row.site} {row.signal}: {row.state}; {row.provider}, zone {row.zone}{factor}")
     if row.source:
         click.echo(f"  source: {row.source}")
-    reach = f"  measured until {_at(row.known_until_s)}, forecast until {_at(row.forecast_until_s)}"
-    click.echo(f"{reach} by {row.forecast_model or 'the provider'}; asked each {row.refresh_s:g} s")
+    horizon = f"  measured until {_at(row.known_until_s)}, forecast until {_at(row.forecast_until_s)}"
+    click.echo(f"{horizon} by {row.forecast_model or 'the provider'}; asked each {row.refresh_s:g} s")
     if row.last_error:
         click.echo(f"  {_at(row.last_error_s)}: {row.last_error}")
     if row.cool_down_until_s is not None and row.cool_down_until_s > now_s:
@@ -224,10 +224,12 @@ def set_feed(
     feed.provider, feed.zone, feed.factor, feed.refresh_s = provider, zone, factor or "", refresh_s
     feed.config, feed.source, feed.failures, feed.cool_down_until = config, source, 0, None
     try:
-        told = polling.provider(feed).capabilities
+        capabilities = polling.provider(feed).capabilities
     except AdapterError as error:
         fail(str(error), 2)
     feed.save()
-    ahead = f"forecasts {told.horizon_s / 3600:.0f} h ahead" if 0 < told.horizon_s < float("inf") else ""
-    ahead = ahead or ("no forecast of its own" if not told.horizon_s else "forecasts as far as it reaches")
-    click.echo(f"{feed}: each {told.step_s / 60:g} min, {ahead}; asked from now on")
+    ahead = (
+        f"forecasts {capabilities.horizon_s / 3600:.0f} h ahead" if 0 < capabilities.horizon_s < float("inf") else ""
+    )
+    ahead = ahead or ("no forecast of its own" if not capabilities.horizon_s else "forecasts as far as it reaches")
+    click.echo(f"{feed}: each {capabilities.step_s / 60:g} min, {ahead}; asked from now on")

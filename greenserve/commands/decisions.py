@@ -17,7 +17,7 @@ from .database import database
 @click.option("--last", type=click.IntRange(1), default=100, show_default=True, help="So many epochs, the newest.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def decisions(service: str | None, last: int, as_json: bool) -> None:
-    """Take the steps of recorded epochs again, on what they were told then, and compare what they decide.
+    """Take the steps of recorded epochs again, on what they were given then, and compare what they decide.
 
     Without clock, database or nodes, as in the simulator: a difference means that the code decides otherwise now than
     it did (exit status 1). Recordings are kept for two days.

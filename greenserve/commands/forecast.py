@@ -111,8 +111,8 @@ def _show(row: dict[str, Any]) -> None:
         click.echo(f"load of {name}: {ahead} requests/s {how}, by {row['model']}")
     else:
         known = [value for value in row["values"] if value is not None]
-        reach = f"{min(known):.3g} to {max(known):.3g} {row['unit']}" if known else "unknown"
-        click.echo(f"{row['signal']} of {row['site']}: {reach} in {len(known)} steps, by {row['model']}")
+        range_text = f"{min(known):.3g} to {max(known):.3g} {row['unit']}" if known else "unknown"
+        click.echo(f"{row['signal']} of {row['site']}: {range_text} in {len(known)} steps, by {row['model']}")
     for one in row["record"]:
         error = "" if one["mape"] is None else f", MAPE {one['mape']:.1%}"
         loss = f"pinball {one['pinball']:.3g} at {one['quantile']:g}{error}, {one['samples']} steps"

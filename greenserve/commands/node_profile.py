@@ -187,9 +187,9 @@ def _run(order: Order, node: ProfiledNode) -> list[Found]:
     from pools.profiler.session import profile as run_profile
 
     journal = order.beside(".journal")
-    with _told() as told:
+    with _progress() as on_progress:
         try:
-            return asyncio.run(run_profile(order, node, told))
+            return asyncio.run(run_profile(order, node, on_progress))
         except KeyboardInterrupt:
             click.echo(f"Stopped. What was finished is in {journal}; the same command goes on from there.", err=True)
             sys.exit(130)
@@ -198,8 +198,8 @@ def _run(order: Order, node: ProfiledNode) -> list[Found]:
 
 
 @contextmanager
-def _told() -> Iterator[Callable[[Progress], None]]:
-    """A bar with the time left on a terminal, else a line now and then."""
+def _progress() -> Iterator[Callable[[Progress], None]]:
+    """Shows progress: a bar with the time left on a terminal, else a line now and then."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
@@ -212,18 +212,18 @@ def _told() -> Iterator[Callable[[Progress], None]]:
     with Bar(*columns, console=console) as bar:
         task = bar.add_task("", total=None, left="")
 
-        def told(at: Progress) -> None:
+        def on_progress(at: Progress) -> None:
             bar.update(task, completed=at.done, total=at.total, description=at.step, left=_left(at))
             if at.note:
                 bar.console.print(at.note, markup=False)
 
-        yield told
+        yield on_progress
 
 
 def _plain() -> Callable[[Progress], None]:
     last_s = -_PLAIN_EVERY_S
 
-    def told(at: Progress) -> None:
+    def on_progress(at: Progress) -> None:
         nonlocal last_s
         if at.note:
             click.echo(at.note, err=True)
@@ -231,7 +231,7 @@ def _plain() -> Callable[[Progress], None]:
             last_s = time.monotonic()
             click.echo(" ".join(part for part in (f"{at.done}/{at.total}", _left(at), at.step) if part), err=True)
 
-    return told
+    return on_progress
 
 
 def _left(at: Progress) -> str:

@@ -21,7 +21,8 @@ from .database import database
 def policy(service: str | None, name: str | None, knobs: tuple[str, ...], as_json: bool, listing: bool) -> None:
     """Show the policy of SERVICE, or give it the policy NAME with some knobs set otherwise.
 
-    A change takes effect within seconds where GreenServe runs: gateways and agents are told, and all loops decide anew.
+    A change takes effect within seconds where GreenServe runs: gateways and agents get the new policy, and all loops
+    decide anew.
     Knobs that are not named are the preset's. Without SERVICE all services are shown.
 
     \b

@@ -63,13 +63,13 @@ def make(
     with database():
         from telemetry.models import Report
         from telemetry.report_values.errors import BadReport
-        from telemetry.reports import making, report_requests
+        from telemetry.reports import report_jobs, report_requests
 
         try:
             asked = report_requests.ask({key: value for key, value in given.items() if value is not None})
         except BadReport as error:
             fail(str(error), 2)
-        done = making.make(asked.pk)
+        done = report_jobs.make(asked.pk)
         found = Report.objects.select_related("job").get(pk=asked.pk)
         if not done:
             fail(found.job.error or "stopped", 2)
@@ -119,10 +119,10 @@ def verify(number: int, as_json: bool) -> None:
     import hashlib
 
     with database():
-        from telemetry.reports import making, report_requests
+        from telemetry.reports import report_jobs, report_requests
 
         found = _find(number)
-        differ = [{"file": one.name, "then": one.then, "made_again": one.now} for one in making.reproduce(found)]
+        differ = [{"file": one.name, "then": one.then, "made_again": one.now} for one in report_jobs.reproduce(found)]
         for file in found.files.all():
             path = report_requests.path_of(file)
             kept = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None

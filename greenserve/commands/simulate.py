@@ -233,7 +233,7 @@ def _progress(show: bool) -> Iterator[Callable[[float | None, float], None] | No
 def _stoppable(
     progress: Callable[[float | None, float], None] | None,
 ) -> Iterator[Callable[[float | None, float], None]]:
-    """Lets Ctrl-C stop the run where its accounts are complete: between two slices. A second one stops it at once."""
+    """Lets Ctrl-C stop the run where its figures are complete: between two slices. A second one stops it at once."""
     asked = False
 
     def stop(number: int, frame: object) -> None:

@@ -15,22 +15,22 @@ from urllib.parse import quote
 
 from greenserve import env
 from greenserve.process import Child, Spec, StartError, last_words
-from greenserve.servers.places import SYSTEM_ENV, own_folder, package_dir, places
 from greenserve.servers.postgres_server import ACCOUNT, DATABASE
 from greenserve.servers.server_checks import REDIS_AT_LEAST
+from greenserve.servers.server_folders import SYSTEM_ENV, folders_of, own_folder, package_dir
 
 
 def database_url(var_dir: Path) -> str:
-    return f"postgresql://{ACCOUNT}@{quote(str(places(var_dir).postgres_sockets), safe='')}/{DATABASE}"
+    return f"postgresql://{ACCOUNT}@{quote(str(folders_of(var_dir).postgres_sockets), safe='')}/{DATABASE}"
 
 
 def redis_url(var_dir: Path) -> str:
-    return f"unix://{places(var_dir).redis_socket}"
+    return f"unix://{folders_of(var_dir).redis_socket}"
 
 
 def redis(var_dir: Path) -> Spec:
     """Says how to start Redis: append-only file synced each second, nothing ever evicted. Raises StartError."""
-    where = places(var_dir)
+    where = folders_of(var_dir)
     try:
         own_folder(where.redis_data, None)
         own_folder(where.redis_socket.parent, None)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from greenserve import env
 from greenserve.process import Spec, StartError, as_account, last_words
-from greenserve.servers.places import STATE_DIR, SYSTEM_ENV, Places, own_folder, package_dir, places
+from greenserve.servers.server_folders import STATE_DIR, SYSTEM_ENV, ServerFolders, folders_of, own_folder, package_dir
 
 ACCOUNT = "greenserve"
 DATABASE = "greenserve"
@@ -51,7 +51,7 @@ def spec(var_dir: Path, *, durable: bool = True) -> Spec:
 
     `durable` off leaves out fsync, for tests. Raises StartError, whose text says what to do.
     """
-    where = places(var_dir)
+    where = folders_of(var_dir)
     account = _account() if os.geteuid() == 0 else None
     try:
         own_folder(where.postgres_home, account)
@@ -142,7 +142,7 @@ def _runs(program: Path, account: str) -> bool:
     return bool(done.returncode == 0)
 
 
-def _ensure_data(var_dir: Path, where: Places, binaries: Path, account: str | None, *, durable: bool) -> None:
+def _ensure_data(var_dir: Path, where: ServerFolders, binaries: Path, account: str | None, *, durable: bool) -> None:
     """Makes the data folder, or checks the one there is.
 
     It is made under another name and renamed when complete, so a killed start leaves nothing that looks like data.
@@ -195,7 +195,7 @@ def _check_data(data: Path) -> None:
         )
 
 
-def _clear_stale_locks(where: Places) -> None:
+def _clear_stale_locks(where: ServerFolders) -> None:
     """Ends a server that was left running without its supervisor, and removes lock files whose server is gone.
 
     PostgreSQL itself believes a lock file whose pid is alive, whatever that process is by now. The file also keeps a
@@ -217,7 +217,7 @@ def _clear_stale_locks(where: Places) -> None:
     (where.postgres_sockets / ".s.PGSQL.5432.lock").unlink(missing_ok=True)
 
 
-def _signal_until_gone(where: Places, send: Callable[[], None], wait_s: float) -> None:
+def _signal_until_gone(where: ServerFolders, send: Callable[[], None], wait_s: float) -> None:
     """Sends once, when there is still somebody, and waits."""
     deadline = time.monotonic() + wait_s
     if _working_in(where.postgres_data):

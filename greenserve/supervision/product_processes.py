@@ -11,7 +11,7 @@ from pathlib import Path
 from greenserve import env
 from greenserve.process import Spec
 from greenserve.servers import embedded
-from greenserve.supervision.prepare import NodePlan, Plan
+from greenserve.supervision.database_setup import NodePlan, Plan
 from pools import wire
 
 

@@ -17,7 +17,7 @@ from types import FrameType
 import msgspec
 
 from greenserve.process import Child, Identity, Spec, StartError, end, exit_reason
-from greenserve.supervision import usage
+from greenserve.supervision import process_usage
 from pools import wire
 
 BACKOFF_FIRST_S = 0.5
@@ -46,7 +46,7 @@ class Slot:
     def row(self, stopping: bool) -> wire.ProcessRow:
         running = self.due_mono_s is None and self.child.pid is not None
         state = "stopped" if stopping and not running else "running" if running else "restarting"
-        used = usage.of(self.child.pid) if running and self.child.pid is not None else None
+        used = process_usage.of(self.child.pid) if running and self.child.pid is not None else None
         return wire.ProcessRow(
             name=self.child.spec.name,
             pid=self.child.pid if running else None,

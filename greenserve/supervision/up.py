@@ -14,8 +14,8 @@ from greenserve import env
 from greenserve.process import Child, StartError, last_words, leash, tail
 from greenserve.servers import embedded, postgres_server, server_checks
 from greenserve.supervision import preflight, product_processes
+from greenserve.supervision.database_setup import Plan
 from greenserve.supervision.preflight import START_FAILED, Refusal
-from greenserve.supervision.prepare import Plan
 from greenserve.supervision.supervisor import Supervisor
 from pools import wire
 
@@ -103,11 +103,11 @@ def start_servers(config: env.Env, supervisor: Supervisor, report: Callable[[str
 
 
 def prepare(config: env.Env, supervisor: Supervisor) -> Plan:
-    """Runs `greenserve.supervision.prepare` and reads its plan; goes on supervising meanwhile. Raises StartError."""
+    """Runs `greenserve.supervision.database_setup` and reads its plan. Supervises meanwhile. Raises StartError."""
     log = config.var_dir / "log" / "prepare.log"
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "greenserve.supervision.prepare"],
+            [sys.executable, "-m", "greenserve.supervision.database_setup"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -9,7 +9,7 @@ from django.db.models import Count, Q, Sum
 
 from scheduler.control.pending_plans import NOT_CARRIED_OUT
 from scheduler.models import Decision
-from telemetry.ledger.posting import CELL_S
+from telemetry.ledger.posting import INTERVAL_S
 from telemetry.models import EnergyEntry, RequestRecord
 
 GRACE_S = 30.0  # until the ledger and the request records of the epoch are in
@@ -43,7 +43,7 @@ def outcome(decision: Decision, start: datetime, end: datetime) -> dict[str, Any
     like less. The attainment counts requests that were judged.
     """
     entries = EnergyEntry.objects.filter(
-        start_at__gte=start - timedelta(seconds=CELL_S / 2), start_at__lt=end - timedelta(seconds=CELL_S / 2)
+        start_at__gte=start - timedelta(seconds=INTERVAL_S / 2), start_at__lt=end - timedelta(seconds=INTERVAL_S / 2)
     )
     records = RequestRecord.objects.filter(started_at__gte=start, started_at__lt=end)
     if decision.pool_id is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 
-from .burn import WINDOWS, BurnWindow
-from .life import Level, Rule
+from .alert_state_machine import Level, Rule
+from .burn_rates import WINDOWS, BurnWindow
 
 LATE_PERIODS = 3.0  # of a feed's refresh, as the health page has it
 ADJUSTABLE = {"threshold", "clear", "for_s", "resolve_s", "level"}

@@ -14,7 +14,7 @@ from telemetry.providers.secrets import Secret
 
 from . import webhook
 from .alert_rules import rules
-from .life import Rule
+from .alert_state_machine import Rule
 from .sources import Source
 
 PERIODS_AGO = 4.0  # rounds missed until waiting begins anew
@@ -22,7 +22,7 @@ PERIODS_AGO = 4.0  # rounds missed until waiting begins anew
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """Where people are told. None or empty: not at all there.
+    """Where people are notified of alerts. None or empty: this channel is not used.
 
     `webhook_private`: a webhook may lie at a private address, and there speak plain http.
     """

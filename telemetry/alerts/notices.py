@@ -61,7 +61,7 @@ def _deliver(now: datetime) -> int:
             if isinstance(error, RetryableError):
                 failed.add(notice.channel)
             continue
-        AlertNotice.objects.filter(pk=notice.pk).update(state=AlertNotice.State.SENT, sent_at=now, error="")
+        AlertNotice.objects.filter(pk=notice.pk).update(state=AlertNotice.NoticeState.SENT, sent_at=now, error="")
         sent += 1
     return sent
 
@@ -87,9 +87,9 @@ def _claim(now: datetime, failed: Collection[str]) -> AlertNotice | None:
         alert=OuterRef("alert"),
         channel=OuterRef("channel"),
         event=AlertNotice.Event.RAISED,
-        state=AlertNotice.State.PENDING,
+        state=AlertNotice.NoticeState.PENDING,
     )
-    due = AlertNotice.objects.filter(state=AlertNotice.State.PENDING, due_at__lte=now).exclude(channel__in=failed)
+    due = AlertNotice.objects.filter(state=AlertNotice.NoticeState.PENDING, due_at__lte=now).exclude(channel__in=failed)
     due = due.exclude(Exists(before), event=AlertNotice.Event.RESOLVED)
     notice = due.select_for_update(skip_locked=True, of=("self",)).select_related("alert").first()
     if notice is not None:
@@ -107,7 +107,7 @@ def _failed(notice: AlertNotice, now: datetime, error: Exception) -> None:
         *(notice.alert_id, notice.channel, notice.attempts, error),
     )
     AlertNotice.objects.filter(pk=notice.pk).update(
-        state=AlertNotice.State.FAILED if final else AlertNotice.State.PENDING,
+        state=AlertNotice.NoticeState.FAILED if final else AlertNotice.NoticeState.PENDING,
         due_at=now + timedelta(seconds=wait_s(notice.attempts)),
         error=str(error)[:200],
     )
@@ -125,7 +125,7 @@ def message(notice: AlertNotice) -> Mapping[str, Any]:
             "rule": alert.rule,
             "subject": alert.subject,
             "level": alert.level,
-            "state": Alert.State.RESOLVED if notice.event == AlertNotice.Event.RESOLVED else Alert.State.OPEN,
+            "state": Alert.AlertState.RESOLVED if notice.event == AlertNotice.Event.RESOLVED else Alert.AlertState.OPEN,
             "summary": alert.summary,
             "step": alert.step,
             "value": alert.value,

@@ -12,7 +12,7 @@ from django.db.models import Max
 from pools.models import Slo
 from telemetry.models import SloMinute
 
-from .burn import DAY_S, MinuteCount
+from .burn_rates import DAY_S, MinuteCount
 
 LONGEST = timedelta(seconds=900)  # no request runs longer: bounds the partitions that are opened
 EACH_TIME = timedelta(minutes=20)  # covers the journal's and the ingester's usual delays

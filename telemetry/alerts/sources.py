@@ -25,8 +25,8 @@ from telemetry.selectors import _sql as sql
 
 from . import slo_minutes
 from .alert_rules import feed_late_after_s
-from .burn import WINDOWS, burning
-from .life import Level, Reading, Rule
+from .alert_state_machine import Level, Reading, Rule
+from .burn_rates import WINDOWS, burning
 from .queues import PARTS, SPAN_S, growth
 
 REDIS_TIMEOUT_S = 2.0
@@ -133,20 +133,20 @@ def _agents_heard(names: Sequence[str]) -> dict[str, float]:
     return found
 
 
-# Energy by the sums that postings keep, against how far the GPUs' marks have moved. Both move in one transaction, and
-# both are read by one statement: they differ only when the books are wrong.
+# Energy by the sums that postings keep, against how far the GPUs' watermarks have moved. Both move in one transaction,
+# and both are read by one statement: they differ only when the ledger is wrong.
 IMBALANCE_SQL = """
-WITH marks AS (
+WITH watermarks AS (
     SELECT c.site_id, sum(m.energy_uj - m.opened_energy_uj) AS metered_uj
     FROM telemetry_metermark m JOIN pools_gpu g ON g.id = m.gpu_id
     JOIN pools_node n ON n.id = g.node_id JOIN pools_cluster c ON c.id = n.cluster_id GROUP BY 1
-), booked AS (
+), entered AS (
     SELECT site_id, sum(energy_uj) AS entered_uj, sum(energy_uj) FILTER (WHERE start_at > %(day)s) AS recent_uj
     FROM telemetry_energyrollup WHERE step_s = 86400 GROUP BY 1
 )
 SELECT s.name, s.label, coalesce(recent_uj, 0) AS recent_uj,
        coalesce(metered_uj, 0) - coalesce(entered_uj, 0) AS missing_uj
-FROM pools_site s LEFT JOIN marks ON marks.site_id = s.id LEFT JOIN booked ON booked.site_id = s.id
+FROM pools_site s LEFT JOIN watermarks ON watermarks.site_id = s.id LEFT JOIN entered ON entered.site_id = s.id
 WHERE metered_uj IS NOT NULL OR entered_uj IS NOT NULL
 """
 
@@ -247,7 +247,7 @@ SELECT instance_id, count(*) AS falls FROM (
 
 
 def _crashes(now: datetime, rules: Rules) -> Iterator[Reading]:
-    """How often each instance fell over lately. Only those are looked at that are not up, or came up lately."""
+    """Counts how often each instance failed within CRASH_SPAN, of those that are not ready or became so within it."""
     since = now - CRASH_SPAN
     live = Instance.objects.exclude(state=Instance.State.STOPPED).select_related("node", "pool__site")
     suspects = {

@@ -197,7 +197,7 @@ def append(feed: CarbonFeed, points: Iterable[IntensityPoint], now: datetime, mo
     for point in points:
         if point.signal != feed.signal or (feed.factor and point.factor not in ("", feed.factor)):
             raise PermanentError(
-                f"{point.provider} told {point.signal} {point.factor}, the feed is {feed.signal} {feed.factor}"
+                f"{point.provider} answered with {point.signal} {point.factor}, the feed is {feed.signal} {feed.factor}"
             )
         by_key[_moment(point.start_s), point.forecast, model] = point
     if not by_key:

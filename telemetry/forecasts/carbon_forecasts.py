@@ -53,8 +53,8 @@ def score(feed: CarbonFeed, now: datetime) -> tuple[Score, ...]:
     own = own_forecasts(feed, history, step_s, origins, steps) if origins else None
     given = {} if own is None else {forecast_record.PROVIDER: own}
     scores = back_test(history, forecast_record.models(), origins, steps, QUANTILE, given)
-    told = {score.model for score in scores}
-    unproven = forecasts_itself(feed, now) and forecast_record.PROVIDER not in told
+    scored = {score.model for score in scores}
+    unproven = forecasts_itself(feed, now) and forecast_record.PROVIDER not in scored
     chosen = scores[0].model if scores and not unproven else None
     forecast_record.store(scores, chosen, now, step_s, steps, feed=feed)
     best = chosen or (forecast_record.PROVIDER if unproven else forecast_record.FALL_BACK)

@@ -70,10 +70,10 @@ def on_grid(spells: Iterable[Spell], start_s: float, step_s: float, count: int) 
             continue
         low = max(0, math.floor((first_s - start_s) / step_s + 1e-9))
         high = min(count, math.ceil((last_s - start_s) / step_s - 1e-9))
-        for cell in range(low, high):
-            overlap_s = min(last_s, start_s + (cell + 1) * step_s) - max(first_s, start_s + cell * step_s)
-            known_s[cell] += overlap_s
-            total[cell] += overlap_s * value
+        for step in range(low, high):
+            overlap_s = min(last_s, start_s + (step + 1) * step_s) - max(first_s, start_s + step * step_s)
+            known_s[step] += overlap_s
+            total[step] += overlap_s * value
     values = np.full(count, np.nan)
     np.divide(total, known_s, where=known_s >= 0.5 * step_s - 1e-6, out=values)
     return values
@@ -96,9 +96,9 @@ def load(service: str, request_class: str, now: datetime) -> History:
         service=service, request_class=request_class, step_s=length_s, start_at__gte=_moment(first * length_s)
     ).values_list("start_at", "peak_rps")
     for at, peak in rows:
-        cell = round(at.timestamp() / length_s) - first
-        if 0 <= cell < values.size:
-            values[cell] = peak
+        step = round(at.timestamp() / length_s) - first
+        if 0 <= step < values.size:
+            values[step] = peak
     trimmed = _trimmed(values)
     return History(trimmed, first + values.size - trimmed.size, day, 0.0)
 

@@ -151,7 +151,7 @@ class LoadForecast:
 
 
 def classes(service: str, now: datetime) -> tuple[str, ...]:
-    """The classes in which something came lately; "" is all together."""
+    """Returns the classes with requests in the last `histories.DAYS` days; "" is all of them together."""
     since = now - timedelta(days=histories.DAYS)
     rows = LoadPoint.objects.filter(
         service=service, step_s=histories.load_step_s(), start_at__gte=since, peak_rps__gt=0.0
@@ -167,16 +167,16 @@ def upcoming(service: str, now: datetime, steps: int = STEPS) -> Mapping[str, Lo
 def expected(service: str, request_class: str, now: datetime, steps: int = STEPS) -> LoadForecast:
     """The same of one class; "" is all together."""
     history = histories.load(service, request_class, now)
-    told = record.newest(service=service, request_class=request_class)
+    records = record.newest(service=service, request_class=request_class)
     known = record.models()
-    model = next((row.model for row in told if row.chosen and row.model in known), record.FALL_BACK)
+    model = next((row.model for row in records if row.chosen and row.model in known), record.FALL_BACK)
     upper, median = (
         tuple(None if math.isnan(rate) else float(rate) for rate in known[model](history, steps, quantile))
         for quantile in (QUANTILE, 0.5)
     )
     step_s = histories.load_step_s()
     start_s = history.next_step * step_s
-    return LoadForecast(service, request_class, model, start_s, step_s, QUANTILE, upper, median, told)
+    return LoadForecast(service, request_class, model, start_s, step_s, QUANTILE, upper, median, records)
 
 
 def score_due(now: datetime, period_s: float, budget_s: float) -> int:

@@ -75,7 +75,7 @@ def _gpu_ids() -> dict[str, int]:
 
 
 def _instance_ids() -> dict[str, int]:
-    """All that live or lived lately: a batch may come late, but not by days."""
+    """Returns the ids of the newest 5,000 instances, ended ones too: a batch may come late, but not by days."""
     recent = Instance.objects.order_by("-id")[:5000]
     return {str(uid): pk for uid, pk in recent.values_list("uid", "id")}
 
@@ -209,7 +209,7 @@ class SampleWriter:
                 live.filter(ready_at__isnull=True).update(ready_at=_moment(row.at_s))
 
     def _skip(self, what: str, name: str) -> None:
-        """Not fatal: a node may be taken out of the books while its agent still reports."""
+        """Counts a row that is skipped. It is no error: a node may be deleted while its agent still reports."""
         self.unknown[what] += 1
         if self.unknown[what] & (self.unknown[what] - 1) == 0:  # at powers of two, so that a storm stays readable
             log.warning("%d rows of unknown %ss skipped so far, now of %r", self.unknown[what], what, name)

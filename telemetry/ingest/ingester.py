@@ -52,7 +52,7 @@ class Malformed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StreamEntry:
     """An entry of a stream as read; one that was deleted while pending has no fields."""
 
     stream: str
@@ -64,7 +64,7 @@ class Entry:
 class Message:
     """An entry, decoded."""
 
-    entry: Entry
+    entry: StreamEntry
     body: wire.AgentBatch | wire.RequestBatch
 
 
@@ -117,7 +117,7 @@ class Ingester:
         self._beat(len(entries))
         return len(entries)
 
-    def _read(self, block_ms: int) -> list[Entry]:
+    def _read(self, block_ms: int) -> list[StreamEntry]:
         start = "0" if self._pending else ">"
         answer: Any = self._redis.xreadgroup(
             wire.INGEST_GROUP,
@@ -127,23 +127,27 @@ class Ingester:
             block=None if self._pending else block_ms,
         )
         entries = [
-            Entry(stream.decode(), entry_id, fields) for stream, found in answer or () for entry_id, fields in found
+            StreamEntry(stream.decode(), entry_id, fields)
+            for stream, found in answer or ()
+            for entry_id, fields in found
         ]
         if not self._pending and sum(entry.stream == wire.BATCH_STREAM for entry in entries) == READ_COUNT:
             entries += self._more()
         return entries
 
-    def _more(self) -> list[Entry]:
+    def _more(self) -> list[StreamEntry]:
         """Of the agents' batches only: a batch of requests may have hundreds of rows."""
         answer: Any = self._redis.xreadgroup(
             wire.INGEST_GROUP, CONSUMER, {wire.BATCH_STREAM: ">"}, count=READ_AHEAD, block=None
         )
-        return [Entry(wire.BATCH_STREAM, entry_id, fields) for _, found in answer or () for entry_id, fields in found]
+        return [
+            StreamEntry(wire.BATCH_STREAM, entry_id, fields) for _, found in answer or () for entry_id, fields in found
+        ]
 
-    def write(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[tuple[Entry, str]]]:
+    def write(self, entries: Sequence[StreamEntry]) -> tuple[list[StreamEntry], list[tuple[StreamEntry, str]]]:
         """Commits their rows. Returns the entries that are in now, and those that never can be, with why."""
         messages: list[Message] = []
-        dead: list[tuple[Entry, str]] = []
+        dead: list[tuple[StreamEntry, str]] = []
         for entry in entries:
             try:
                 messages.append(_decode(entry))
@@ -152,7 +156,9 @@ class Ingester:
         timely, days = _timely(messages, dead)
         return self._write(timely, days, dead), dead
 
-    def _write(self, messages: list[Message], days: set[date], dead: list[tuple[Entry, str]]) -> list[Entry]:
+    def _write(
+        self, messages: list[Message], days: set[date], dead: list[tuple[StreamEntry, str]]
+    ) -> list[StreamEntry]:
         """All in one transaction; if the database refuses a value, one by one, to single out the message at fault."""
         try:
             if messages:
@@ -174,7 +180,7 @@ class Ingester:
             rows = [row for m in messages if isinstance(m.body, wire.RequestBatch) for row in m.body.rows]
             request_records.insert(rows, self._objectives)
 
-    def _acknowledge(self, written: list[Entry], dead: list[tuple[Entry, str]]) -> None:
+    def _acknowledge(self, written: list[StreamEntry], dead: list[tuple[StreamEntry, str]]) -> None:
         if not written and not dead:
             return
         with self._redis.pipeline(transaction=True) as pipe:
@@ -204,7 +210,7 @@ class Ingester:
         self._beat_at = now
 
 
-def _decode(entry: Entry) -> Message:
+def _decode(entry: StreamEntry) -> Message:
     """Raises Malformed, saying which field is wrong."""
     data = (entry.fields or {}).get(b"b")
     if data is None:
@@ -222,7 +228,7 @@ def _decode(entry: Entry) -> Message:
     return Message(entry, body)
 
 
-def _timely(messages: Sequence[Message], dead: list[tuple[Entry, str]]) -> tuple[list[Message], set[date]]:
+def _timely(messages: Sequence[Message], dead: list[tuple[StreamEntry, str]]) -> tuple[list[Message], set[date]]:
     """Those whose rows are all of the time that is kept, and their days; the others go to `dead`."""
     now_s, kept, found = time.time(), [], set()
     for kind, days in (

@@ -1,8 +1,8 @@
-"""Rolls samples up to minutes, those of GPUs to hours and days too: each cell made anew, whole, when it got something.
+"""Rolls samples up to minutes, those of GPUs to hours and days too: each made anew, whole, when a sample came for it.
 
 Whoever writes samples appends the minutes they fall in to a list, in the same transaction. A roll-up takes what is on
 the list and makes these minutes again from the samples, then their hours from the minutes and their days from the
-hours. So a late batch updates the right cells, the same batch twice changes nothing, and a roll-up that dies is done
+hours. So a late batch updates the right minutes, the same batch twice changes nothing, and a roll-up that dies is done
 over. Gaps are counted, never filled.
 """
 
@@ -55,11 +55,11 @@ WITH readings AS (
 SELECT gpu_id, minute, count(*), sum(extract(epoch FROM until - since))::float8,
        count(*) FILTER (WHERE after IS NULL OR after - at > %(gap)s), avg(power_w), max(power_w), avg(sm_clock_mhz),
        avg(utilisation), max(memory_used_bytes), max(temperature_c)
-FROM cut WHERE minute >= %(start)s AND minute < %(end)s AND minute = ANY(%(cells)s) GROUP BY 1, 2
+FROM cut WHERE minute >= %(start)s AND minute < %(end)s AND minute = ANY(%(minutes)s) GROUP BY 1, 2
 """
 
 COARSER_SQL = """
-SELECT gpu_id, date_trunc('{unit}', start_at, 'UTC') AS cell, sum(samples), sum(heard_s), sum(gaps),
+SELECT gpu_id, date_trunc('{unit}', start_at, 'UTC') AS start_at, sum(samples), sum(heard_s), sum(gaps),
        sum(power_w * samples) / sum(samples) FILTER (WHERE power_w IS NOT NULL), max(power_max_w),
        sum(sm_clock_mhz * samples) / sum(samples) FILTER (WHERE sm_clock_mhz IS NOT NULL),
        sum(utilisation * samples) / sum(samples) FILTER (WHERE utilisation IS NOT NULL),
@@ -79,7 +79,7 @@ def touched_minutes(at_us: NDArray[np.int64]) -> list[int]:
 
 
 def roll_up(now: datetime) -> int:
-    """Makes the cells that are due and over. Returns how many minutes were made; call again while there are some.
+    """Makes the minutes that are due and over. Returns how many minutes were made; call again while there are some.
 
     One at a time: a second one finds nothing to do until the first has committed.
     """
@@ -101,7 +101,7 @@ def roll_up(now: datetime) -> int:
                 "start": run[0],
                 "end": run[-1] + timedelta(seconds=MINUTE_S),
                 "gap": timedelta(seconds=MAX_GAP_S),
-                "cells": run,
+                "minutes": run,
             }
             cursor.execute(f"INSERT INTO telemetry_gpuminute {_UPSERT.format(query=MINUTES_SQL)}", params)
             cursor.execute(engine_minutes.FILL, params)

@@ -36,7 +36,7 @@ from pools.registration.worker_hosts import WorkerHosts
 log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
-KEPT_S = 10  # of what gateways are told
+KEPT_S = 10  # how long Redis keeps what gateways read
 AT_ONCE = 16  # engines asked at a time
 TIMEOUT_S = 2.0  # they may be far; one that trickles is given up, too
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0

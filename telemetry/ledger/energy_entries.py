@@ -24,7 +24,7 @@ from telemetry.storage import copying
 from telemetry.storage.sql import gpu_energy
 from telemetry.storage.sql.ledger_sums import ROLL_UP_ENTRIES
 
-CELL_S = 10.0
+INTERVAL_S = 10.0
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -42,7 +42,7 @@ ON CONFLICT (step_s, start_at, site_id, pool_id, kind) DO UPDATE SET
 
 @dataclass(frozen=True, slots=True)
 class SiteValue:
-    """What a site's energy emits in each of some cells: NaN where the feed had no value for all of it."""
+    """What a site's energy emits in each of some intervals: NaN where the feed had no value for all of it."""
 
     g_per_kwh: Floats
     pue: float
@@ -65,13 +65,13 @@ class Values:
         for site in set(sites.values()):
             at = self._site == site.pk
             if at.any():
-                value = intensities(site, self._slices.cell[at])
+                value = intensities(site, self._slices.interval[at])
                 self._g_per_kwh[at] = value.g_per_kwh
                 ug = self._slices.energy_uj[at] * ug_per_uj(1.0, value.pue) * value.g_per_kwh
                 self._carbon_g[at] = ug / 1e6
 
     def enter(self, moved: Sequence[bool]) -> int:
-        """Those of the postings whose mark moved. Returns the number of entries."""
+        """Those of the postings whose watermark moved. Returns the number of entries."""
         which = np.array(moved, dtype=np.bool_)[self._posting]
         if not which.any():
             return 0
@@ -136,12 +136,12 @@ def pools_of(instance: Ints) -> Ints:
     return np.array([known.get(pk, 0) for pk in ids.tolist()], dtype=np.int64)[place]
 
 
-def intensities(site: Site, cell: Ints) -> SiteValue:
-    """The average intensity in each cell: known where the feed has a value for the whole of it."""
-    cells, place = np.unique(cell, return_inverse=True)
-    start, end = cells[0] * CELL_S, (cells[-1] + 1) * CELL_S
+def intensities(site: Site, interval: Ints) -> SiteValue:
+    """The average intensity in each interval: known where the feed has a value for the whole of it."""
+    intervals, place = np.unique(interval, return_inverse=True)
+    start, end = intervals[0] * INTERVAL_S, (intervals[-1] + 1) * INTERVAL_S
     curve = IntensityCurve(site, datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC))
-    found = [curve.mean(at * CELL_S, (at + 1) * CELL_S) for at in cells.tolist()]
+    found = [curve.mean(at * INTERVAL_S, (at + 1) * INTERVAL_S) for at in intervals.tolist()]
     values = np.array([np.nan if value is None else value for value in found])
     return SiteValue(values[place], Rates.of(site).pue_at(datetime.fromtimestamp(start, UTC)))
 

@@ -1,9 +1,9 @@
 """The energy ledger: every joule of every GPU's counter, entered once, by what the GPU was doing.
 
-A posting reads the samples after a GPU's mark up to the last closed cell, splits the counter's deltas, and moves the
-mark by compare-and-swap in the transaction that inserts the entries: two postings at once enter nothing twice, and a
-posting that dies leaves nothing half done. The mark stands on a cell's border, where the counter is interpolated.
-All of it is in whole microjoules, so that entries and counter balance exactly.
+A posting reads the samples after a GPU's watermark up to the last closed interval, splits the counter's deltas, and
+moves the watermark by compare-and-swap in the transaction that inserts the entries: two postings at once enter nothing
+twice, and a posting that dies leaves nothing half done. The watermark stands on an interval's border, where the counter
+is interpolated. All of it is in whole microjoules, so that entries and counter balance exactly.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from core.accounting import counters
 from core.accounting.counters import MeterTrace, Slices
 from core.units import US_PER_S
 from pools.models import Gpu
-from telemetry.ledger import energy_entries, meters
-from telemetry.ledger.energy_entries import CELL_S as CELL_S
+from telemetry.ledger import counter_traces, energy_entries
+from telemetry.ledger.energy_entries import INTERVAL_S as INTERVAL_S
 from telemetry.models import MeterMark
 
 log = logging.getLogger(__name__)
@@ -32,41 +32,41 @@ RECENT_S = 60.0
 CATCH_UP_S = 3_600.0  # a GPU that lags is caught up by at most this much in one posting
 READINGS_AT_ONCE = 1_000_000  # bounds the memory of a posting that catches up
 MOST_TDP = 2.0  # no counter rises faster than this many times the GPU's TDP
-CELL_US = round(CELL_S * US_PER_S)
+INTERVAL_US = round(INTERVAL_S * US_PER_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """What is to be entered for one GPU, and how its mark moves."""
+    """What is to be entered for one GPU, and how its watermark moves."""
 
-    mark: MeterMark
+    watermark: MeterMark
     slices: Slices
     border_us: int
     counter_uj: int
-    forgotten_uj: int  # what resets took off the counter since the mark
+    forgotten_uj: int  # what resets took off the counter since the watermark
 
 
 def post(now: datetime) -> int:
     """Enters what is complete and returns the number of entries made. GPUs that are silent wait until they speak."""
     closed_us = _floor(micros(now) - round(SETTLE_S * US_PER_S))
-    recent = meters.readings(now - timedelta(seconds=RECENT_S), now)
+    recent = counter_traces.readings(now - timedelta(seconds=RECENT_S), now)
     if not recent:
         return 0
-    marks = {mark.gpu_id: mark for mark in MeterMark.objects.filter(gpu_id__in=recent)}
-    marks |= _open([gpu_id for gpu_id in recent if gpu_id not in marks], now)
-    most_w = {pk: tdp_w * MOST_TDP for pk, tdp_w in Gpu.objects.filter(pk__in=marks).values_list("pk", "tdp_w")}
+    watermarks = {watermark.gpu_id: watermark for watermark in MeterMark.objects.filter(gpu_id__in=recent)}
+    watermarks |= _open([gpu_id for gpu_id in recent if gpu_id not in watermarks], now)
+    most_w = {pk: tdp_w * MOST_TDP for pk, tdp_w in Gpu.objects.filter(pk__in=watermarks).values_list("pk", "tdp_w")}
     lag, entered = [], 0
     near: dict[int, MeterTrace] = {}
-    for gpu_id, mark in marks.items():
+    for gpu_id, watermark in watermarks.items():
         seen_us = min(int(recent[gpu_id].at_us[0]), micros(now) - round(RECENT_S * US_PER_S))
-        if micros(mark.at) < seen_us:
-            lag.append(mark)
+        if micros(watermark.at) < seen_us:
+            lag.append(watermark)
         else:
             near[gpu_id] = recent[gpu_id]
-    entered += _post(marks, near, most_w, closed_us)
+    entered += _post(watermarks, near, most_w, closed_us)
     while lag:
         turn, lag, traces = _lagging(lag, now)
-        entered += _post({mark.gpu_id: mark for mark in turn}, traces, most_w, closed_us)
+        entered += _post({watermark.gpu_id: watermark for watermark in turn}, traces, most_w, closed_us)
     return entered
 
 
@@ -79,100 +79,101 @@ def moment(at_us: int) -> datetime:
 
 
 def _floor(at_us: int) -> int:
-    return at_us // CELL_US * CELL_US
+    return at_us // INTERVAL_US * INTERVAL_US
 
 
 def _open(gpu_ids: list[int], now: datetime) -> dict[int, MeterMark]:
-    """The marks of GPUs seen for the first time: a counter at its first sample is where the ledger begins."""
+    """The watermarks of GPUs seen for the first time: a counter at its first sample is where the ledger begins."""
     if not gpu_ids:
         return {}
     known = set(Gpu.objects.filter(pk__in=gpu_ids).values_list("pk", flat=True))
-    marks = {}
-    for gpu_id, first in meters.first_after(datetime.fromtimestamp(0, UTC), now, known).items():
+    watermarks = {}
+    for gpu_id, first in counter_traces.first_after(datetime.fromtimestamp(0, UTC), now, known).items():
         at, energy_uj = moment(int(first.at_us[0])), int(first.energy_uj[0])
         opening = {"at": at, "energy_uj": energy_uj, "opened_at": at, "opened_energy_uj": energy_uj}
-        marks[gpu_id], _ = MeterMark.objects.get_or_create(gpu_id=gpu_id, defaults=opening)
-    return marks
+        watermarks[gpu_id], _ = MeterMark.objects.get_or_create(gpu_id=gpu_id, defaults=opening)
+    return watermarks
 
 
 def _lagging(
-    marks: list[MeterMark], now: datetime
+    watermarks: list[MeterMark], now: datetime
 ) -> tuple[list[MeterMark], list[MeterMark], Mapping[int, MeterTrace]]:
     """Those furthest behind that can be read together, the others, and the former's readings.
 
-    They are those of the hour after the mark, with the last one before it and the first one after the hour.
+    They are those of the hour after the watermark, with the last one before it and the first one after the hour.
     """
-    marks = sorted(marks, key=lambda mark: mark.at)
-    span = timedelta(seconds=max(RECENT_S, min(CATCH_UP_S, READINGS_AT_ONCE / len(marks))))
-    end = marks[0].at + span + timedelta(seconds=CELL_S)
-    turn = [mark for mark in marks if mark.at < marks[0].at + span]
-    gpus = [mark.gpu_id for mark in turn]
-    traces = meters.readings(marks[0].at - timedelta(seconds=RECENT_S), min(end, now), gpus)
-    reached = micros(end) - CELL_US
+    watermarks = sorted(watermarks, key=lambda watermark: watermark.at)
+    span = timedelta(seconds=max(RECENT_S, min(CATCH_UP_S, READINGS_AT_ONCE / len(watermarks))))
+    end = watermarks[0].at + span + timedelta(seconds=INTERVAL_S)
+    turn = [watermark for watermark in watermarks if watermark.at < watermarks[0].at + span]
+    gpus = [watermark.gpu_id for watermark in turn]
+    traces = counter_traces.readings(watermarks[0].at - timedelta(seconds=RECENT_S), min(end, now), gpus)
+    reached = micros(end) - INTERVAL_US
     short = [gpu for gpu in gpus if gpu not in traces or traces[gpu].at_us[-1] < reached]
-    for gpu_id, after in (meters.first_after(end, now, short) if short else {}).items():
+    for gpu_id, after in (counter_traces.first_after(end, now, short) if short else {}).items():
         traces[gpu_id] = traces[gpu_id].joined(after) if gpu_id in traces else after
-    return turn, marks[len(turn) :], traces
+    return turn, watermarks[len(turn) :], traces
 
 
 def _post(
-    marks: Mapping[int, MeterMark], traces: Mapping[int, MeterTrace], most_w: Mapping[int, float], closed_us: int
+    watermarks: Mapping[int, MeterMark], traces: Mapping[int, MeterTrace], most_w: Mapping[int, float], closed_us: int
 ) -> int:
-    made = (_posting(marks[gpu], traces[gpu], closed_us, most_w[gpu]) for gpu in sorted(traces) if gpu in most_w)
+    made = (_posting(watermarks[gpu], traces[gpu], closed_us, most_w[gpu]) for gpu in sorted(traces) if gpu in most_w)
     postings = [posting for posting in made if posting]
     if not postings:
         return 0
-    values = energy_entries.Values([p.mark.gpu_id for p in postings], [p.slices for p in postings])
+    values = energy_entries.Values([p.watermark.gpu_id for p in postings], [p.slices for p in postings])
     with transaction.atomic():
         moved = []
         for posting in postings:  # in one order, so that two postings cannot deadlock
-            moved.append(_move_mark(posting))
+            moved.append(_move_watermark(posting))
             if not moved[-1]:
-                log.info("GPU %s was posted by another process", posting.mark.gpu_id)
+                log.info("GPU %s was posted by another process", posting.watermark.gpu_id)
         return values.enter(moved)
 
 
-def _posting(mark: MeterMark, trace: MeterTrace, closed_us: int, most_w: float) -> Posting | None:
-    """Whole cells between the mark and the last border that a sample has passed; None when there is none yet."""
-    mark_us, mark_uj = micros(mark.at), mark.energy_uj
-    trace = _from_mark(mark_us, mark_uj, trace.pick(counters.plausible(trace, most_w)))
+def _posting(watermark: MeterMark, trace: MeterTrace, closed_us: int, most_w: float) -> Posting | None:
+    """Returns the whole intervals that are closed after the watermark; None: there is none yet."""
+    watermark_us, watermark_uj = micros(watermark.at), watermark.energy_uj
+    trace = _from_watermark(watermark_us, watermark_uj, trace.pick(counters.plausible(trace, most_w)))
     trace = trace.pick(counters.plausible(trace, most_w))
-    reach_us = min(closed_us, _floor(int(trace.at_us[-1])), _floor(mark_us) + round(CATCH_UP_S * US_PER_S))
-    if reach_us <= mark_us:
+    border_us = min(closed_us, _floor(int(trace.at_us[-1])), _floor(watermark_us) + round(CATCH_UP_S * US_PER_S))
+    if border_us <= watermark_us:
         return None
-    used = trace.pick(slice(0, int(np.searchsorted(trace.at_us, reach_us)) + 1))
-    slices = counters.split(used, CELL_S, MAX_GAP_S)
-    slices = slices.pick((slices.start_us >= mark_us) & (slices.end_us <= reach_us))
-    counter_uj = counters.counter_at(used.at(-2), used.at(-1), reach_us)
-    forgotten_uj = int(slices.energy_uj.sum()) + mark_uj - counter_uj
+    used = trace.pick(slice(0, int(np.searchsorted(trace.at_us, border_us)) + 1))
+    slices = counters.split(used, INTERVAL_S, MAX_GAP_S)
+    slices = slices.pick((slices.start_us >= watermark_us) & (slices.end_us <= border_us))
+    counter_uj = counters.counter_at(used.at(-2), used.at(-1), border_us)
+    forgotten_uj = int(slices.energy_uj.sum()) + watermark_uj - counter_uj
     if forgotten_uj and not np.any(np.diff(used.energy_uj) < 0):
-        log.error("GPU %s: %d uJ would be entered that its meter does not have", mark.gpu_id, forgotten_uj)
+        log.error("GPU %s: %d uJ would be entered that its meter does not have", watermark.gpu_id, forgotten_uj)
         return None
-    return Posting(mark, slices, reach_us, counter_uj, forgotten_uj)
+    return Posting(watermark, slices, border_us, counter_uj, forgotten_uj)
 
 
-def _from_mark(mark_us: int, mark_uj: int, trace: MeterTrace) -> MeterTrace:
-    """The readings from the one before the mark on, so that a gap across the mark is seen in its full length.
+def _from_watermark(watermark_us: int, watermark_uj: int, trace: MeterTrace) -> MeterTrace:
+    """The readings from the one before the watermark on, so that a gap across the watermark is seen in its full length.
 
-    When that one is gone (retention), or a sample came in late behind our back and bends the line on which the mark
-    lies, the mark itself takes its place, and what the counter showed below it is passed over: it is entered already.
+    When that one is gone (retention), or a sample came in late behind our back and bends the line on which the
+    watermark lies, the watermark itself takes its place, and what the counter showed below it is passed over: it is
+    entered already.
     """
-    first = int(np.searchsorted(trace.at_us, mark_us, side="right")) - 1
+    first = int(np.searchsorted(trace.at_us, watermark_us, side="right")) - 1
     if first >= 0:
         found = trace.pick(slice(first, None))
-        if len(found) == 1 or counters.counter_at(found.at(0), found.at(1), mark_us) == mark_uj:
+        if len(found) == 1 or counters.counter_at(found.at(0), found.at(1), watermark_us) == watermark_uj:
             return found
         trace = found.pick(slice(1, None))
-        trace = trace.pick((trace.energy_uj >= mark_uj) | (trace.energy_uj < found.energy_uj[0]))
-    return trace.after(mark_us, mark_uj)
+        trace = trace.pick((trace.energy_uj >= watermark_uj) | (trace.energy_uj < found.energy_uj[0]))
+    return trace.after(watermark_us, watermark_uj)
 
 
-def _move_mark(posting: Posting) -> bool:
+def _move_watermark(posting: Posting) -> bool:
     """Compare-and-swap. A reset lowers the opening by what the counter forgot, so that the balance still holds."""
-    mark = posting.mark
-    moved = MeterMark.objects.filter(gpu_id=mark.gpu_id, at=mark.at, energy_uj=mark.energy_uj).update(
+    watermark = posting.watermark
+    moved = MeterMark.objects.filter(gpu_id=watermark.gpu_id, at=watermark.at, energy_uj=watermark.energy_uj).update(
         at=moment(posting.border_us),
         energy_uj=posting.counter_uj,
-        opened_energy_uj=mark.opened_energy_uj - posting.forgotten_uj,
+        opened_energy_uj=watermark.opened_energy_uj - posting.forgotten_uj,
     )
     return moved == 1

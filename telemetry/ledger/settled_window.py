@@ -16,14 +16,14 @@ from core.accounting.grouping import Groups
 from core.units import US_PER_S, ug_per_uj
 from pools.models import Gpu, Site
 from telemetry.ledger import rollup_carbon
-from telemetry.ledger.energy_entries import CELL_S
+from telemetry.ledger.energy_entries import INTERVAL_S
 from telemetry.ledger.served_requests import Served, served
-from telemetry.ledger.window_sources import CELLS, WINDOW_S, Basis
+from telemetry.ledger.window_sources import INTERVALS, WINDOW_S, Basis
 from telemetry.storage import copying
 
 Ints = NDArray[np.int64]
-CELL_US = round(CELL_S * US_PER_S)
-# Amounts that a GPU's cell has by itself, and that are shared out; the others are the requests' own.
+INTERVAL_US = round(INTERVAL_S * US_PER_S)
+# Amounts that a GPU's interval has by itself, and that are shared out; the others are the requests' own.
 SHARED = (
     *("energy_uj", "facility_uj", "gpu_us", "carbon_ug", "carbon_unknown_uj", "cost_nano", "cost_unknown_uj"),
     *("rental_nano", "rental_unknown_us", "embodied_ug", "embodied_unknown_us"),
@@ -48,7 +48,7 @@ ENTRIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class WindowLine:
     kind: str
     pool_id: int | None
     service: str
@@ -68,9 +68,9 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SettledWindow:
     start: datetime
-    lines: Sequence[Line]
+    lines: Sequence[WindowLine]
     shares: Shares
     emitted: Mapping[rollup_carbon.Key, rollup_carbon.Emitted]  # of its entries, by minute
 
@@ -86,41 +86,41 @@ class _Part:
     amounts: Mapping[str, Ints]
 
 
-def windows(site: Site, starts: Sequence[datetime], found: Mapping[datetime, Basis]) -> list[Window]:
+def windows(site: Site, starts: Sequence[datetime], found: Mapping[datetime, Basis]) -> list[SettledWindow]:
     """The windows that begin at `starts` (sorted), which lie in one stretch that fits into memory."""
     end = starts[-1] + timedelta(seconds=WINDOW_S)
     numbers = np.array([_number(at) for at in starts], dtype=np.int64)
     entries = copying.read(ENTRIES_SQL, {"site": site.pk, "start": starts[0], "end": end}, ENTRIES)
-    entries["cell"] = entries.pop("start_us") // CELL_US
-    entries = _pick(entries, np.isin(entries["cell"] // CELLS, numbers))
+    entries["interval"] = entries.pop("start_us") // INTERVAL_US
+    entries = _pick(entries, np.isin(entries["interval"] // INTERVALS, numbers))
     amounts = _amounts(entries, starts, found)
     requests = served(site, starts[0], end)
 
     serving = entries["kind"] == SERVING
-    cells = Groups.by(*(entries[name][serving] for name in ("instance", "cell")))
-    instance, cell = (cells.key(entries[name][serving]) for name in ("instance", "cell"))
-    pool = cells.key(entries["pool"][serving])
-    totals = {name: cells.sum(values[serving]) for name, values in amounts.items()}
-    found_pieces = pieces(requests.spans, instance, cell, CELL_S)
-    shared = {name: share_out(values, found_pieces.cell, found_pieces.weight) for name, values in totals.items()}
-    orphan = np.ones(len(cell), dtype=np.bool_)
-    orphan[found_pieces.cell] = False
+    intervals = Groups.by(*(entries[name][serving] for name in ("instance", "interval")))
+    instance, interval = (intervals.key(entries[name][serving]) for name in ("instance", "interval"))
+    pool = intervals.key(entries["pool"][serving])
+    totals = {name: intervals.sum(values[serving]) for name, values in amounts.items()}
+    found_pieces = pieces(requests.spans, instance, interval, INTERVAL_S)
+    shared = {name: share_out(values, found_pieces.interval, found_pieces.weight) for name, values in totals.items()}
+    orphan = np.ones(len(interval), dtype=np.bool_)
+    orphan[found_pieces.interval] = False
 
     parts = [
-        _part(entries["cell"], entries["kind"], entries["pool"], amounts, ~serving),
-        _part(cell, np.full(len(cell), UNATTRIBUTED), pool, totals, orphan),
-        _of_requests(found_pieces, requests, cell, pool, shared),
+        _part(entries["interval"], entries["kind"], entries["pool"], amounts, ~serving),
+        _part(interval, np.full(len(interval), UNATTRIBUTED), pool, totals, orphan),
+        _of_requests(found_pieces, requests, interval, pool, shared),
         _counted(requests, numbers),
     ]
     lines = _lines(parts, requests.whose)
-    shares = _shares(found_pieces, requests, cell, shared)
+    shares = _shares(found_pieces, requests, interval, shared)
     emitted: dict[int, dict[rollup_carbon.Key, rollup_carbon.Emitted]] = {}
     carbon = amounts["carbon_ug"], amounts["carbon_unknown_uj"]
-    minutes = rollup_carbon.by_minute(entries["cell"] * CELL_US, entries["pool"], entries["kind"], *carbon)
+    minutes = rollup_carbon.by_minute(entries["interval"] * INTERVAL_US, entries["pool"], entries["kind"], *carbon)
     for key, value in minutes.items():
         emitted.setdefault(key[0] // round(WINDOW_S), {})[key] = value
     return [
-        Window(at, lines.get(number, ()), shares.get(number, _none()), emitted.get(number, {}))
+        SettledWindow(at, lines.get(number, ()), shares.get(number, _none()), emitted.get(number, {}))
         for at, number in zip(starts, numbers.tolist(), strict=True)
     ]
 
@@ -138,7 +138,7 @@ def _amounts(
 ) -> dict[str, Ints]:
     """What each entry emitted and cost, in whole units."""
     energy, gpu_us = entries["energy_uj"], entries["gpu_us"]
-    at = np.searchsorted([_number(start) for start in starts], entries["cell"] // CELLS)
+    at = np.searchsorted([_number(start) for start in starts], entries["interval"] // INTERVALS)
     of = [found[start] for start in starts]
     intensity = np.array([[np.nan if g is None else g for g in one.g_per_kwh] for one in of])
     pue = np.array([one.in_force.pue for one in of])[at]
@@ -149,7 +149,7 @@ def _amounts(
     types = dict(Gpu.objects.filter(pk__in=ids.tolist()).values_list("pk", "gpu_type"))
     rental = np.array([[_or_nan(one.in_force.rental_nano_per_us(types[pk])) for pk in ids.tolist()] for one in of])
     embodied = np.array([[one.in_force.embodied_ug_per_us(types[pk]) for pk in ids.tolist()] for one in of])
-    carbon_ug, carbon_unknown = _times(energy, intensity[at, entries["cell"] % CELLS] * ug_per_uj(1.0) * pue)
+    carbon_ug, carbon_unknown = _times(energy, intensity[at, entries["interval"] % INTERVALS] * ug_per_uj(1.0) * pue)
     cost_nano, cost_unknown = _times(energy, price)
     rental_nano, rental_unknown = _times(gpu_us, rental.reshape(len(of), -1)[at, gpu])
     embodied_ug, embodied_unknown = _times(gpu_us, embodied.reshape(len(of), -1)[at, gpu])
@@ -179,22 +179,24 @@ def _times(quantity: Ints, rate: NDArray[np.float64]) -> tuple[Ints, Ints]:
     return amount, np.where(unknown, quantity, 0)
 
 
-def _part(cell: Ints, kind: Ints, pool: Ints, amounts: Mapping[str, Ints], which: NDArray[np.bool_]) -> _Part:
+def _part(interval: Ints, kind: Ints, pool: Ints, amounts: Mapping[str, Ints], which: NDArray[np.bool_]) -> _Part:
     """Nobody's joules."""
     who = np.full(int(which.sum()), NOBODY, dtype=np.int64)
-    return _Part(cell[which] // CELLS, kind[which], pool[which], who, _pick(amounts, which))
+    return _Part(interval[which] // INTERVALS, kind[which], pool[which], who, _pick(amounts, which))
 
 
-def _of_requests(found: Pieces, requests: Served, cell: Ints, pool: Ints, shared: Mapping[str, Ints]) -> _Part:
+def _of_requests(found: Pieces, requests: Served, interval: Ints, pool: Ints, shared: Mapping[str, Ints]) -> _Part:
     prefill_uj = np.where(found.phase == PREFILL, shared["energy_uj"], 0)
     kind = np.full(len(found), SERVING, dtype=np.int64)
     who = requests.who[found.request]
-    return _Part(cell[found.cell] // CELLS, kind, pool[found.cell], who, {**shared, "prefill_uj": prefill_uj})
+    return _Part(
+        interval[found.interval] // INTERVALS, kind, pool[found.interval], who, {**shared, "prefill_uj": prefill_uj}
+    )
 
 
 def _counted(requests: Served, numbers: Ints) -> _Part:
     """Each request once, with its tokens: in the window in which it started."""
-    window = requests.started_us // (CELL_US * CELLS)
+    window = requests.started_us // (INTERVAL_US * INTERVALS)
     here = np.isin(window, numbers)
     amounts = {
         "requests": np.ones(int(here.sum()), dtype=np.int64),
@@ -205,7 +207,7 @@ def _counted(requests: Served, numbers: Ints) -> _Part:
     return _Part(window[here], kind, requests.pool[here], requests.who[here], amounts)
 
 
-def _lines(parts: Sequence[_Part], whose: Sequence[tuple[str, int | None]]) -> dict[int, list[Line]]:
+def _lines(parts: Sequence[_Part], whose: Sequence[tuple[str, int | None]]) -> dict[int, list[WindowLine]]:
     """Lines by window, in the order of their keys: the same input gives the same lines."""
     keys = [np.concatenate([getattr(part, name) for part in parts]) for name in ("window", "kind", "pool", "who")]
     groups = Groups.by(*keys)
@@ -213,17 +215,17 @@ def _lines(parts: Sequence[_Part], whose: Sequence[tuple[str, int | None]]) -> d
     for name in (*SHARED, *OWN):
         given = [part.amounts.get(name, np.zeros(len(part.window), dtype=np.int64)) for part in parts]
         columns[name] = groups.sum(np.concatenate(given)).tolist()
-    found: dict[int, list[Line]] = {}
+    found: dict[int, list[WindowLine]] = {}
     rows = zip(*(groups.key(key).tolist() for key in keys), strict=True)
     for i, (window, kind, pool, who) in enumerate(rows):
         service, tenant = whose[who]
         amounts = {name: values[i] for name, values in columns.items()}
-        found.setdefault(window, []).append(Line(KINDS[kind].value, pool or None, service, tenant, amounts))
+        found.setdefault(window, []).append(WindowLine(KINDS[kind].value, pool or None, service, tenant, amounts))
     return found
 
 
-def _shares(found: Pieces, requests: Served, cell: Ints, shared: Mapping[str, Ints]) -> dict[int, Shares]:
-    window, energy = cell[found.cell] // CELLS, shared["energy_uj"]
+def _shares(found: Pieces, requests: Served, interval: Ints, shared: Mapping[str, Ints]) -> dict[int, Shares]:
+    window, energy = interval[found.interval] // INTERVALS, shared["energy_uj"]
     groups = Groups.by(window, found.request)
     of, request = groups.key(window), groups.key(found.request)
     prefill_uj = groups.sum(np.where(found.phase == PREFILL, energy, 0))

@@ -20,7 +20,7 @@ from django.db import connection, transaction
 from core.units import US_PER_S
 from pools.models import Site
 from telemetry.ledger import rollup_carbon
-from telemetry.ledger.settled_window import Line, Window, windows
+from telemetry.ledger.settled_window import SettledWindow, WindowLine, windows
 from telemetry.ledger.window_sources import WINDOW_S, Basis, basis
 from telemetry.models import Settlement, StatementLine
 from telemetry.storage import copying, time_partitions
@@ -108,7 +108,9 @@ def _changed(before: Mapping[str, Any], now: Basis) -> tuple[str, ...]:
     return tuple(cause for cause in CAUSES if before.get(cause) != now.sources[cause])
 
 
-def _write(site: Site, window: Window, made_from: Basis, before: Settlement | None, causes: Sequence[str]) -> None:
+def _write(
+    site: Site, window: SettledWindow, made_from: Basis, before: Settlement | None, causes: Sequence[str]
+) -> None:
     number = _next_id()
     shared = before is None or bool({"energy", "requests"} & set(causes))
     Settlement.objects.create(
@@ -127,13 +129,13 @@ def _write(site: Site, window: Window, made_from: Basis, before: Settlement | No
     if before is not None:
         with connection.cursor() as cursor:
             cursor.execute(REVERSE_SQL, [number, before.pk])
-    entry = StatementLine.Entry.ORIGINAL if before is None else StatementLine.Entry.RESTATED
+    entry = StatementLine.LineEntry.ORIGINAL if before is None else StatementLine.LineEntry.RESTATED
     StatementLine.objects.bulk_create([_row(number, entry, line) for line in window.lines], batch_size=2_000)
     if shared:
         _write_shares(number, window)
 
 
-def _row(number: int, entry: str, line: Line) -> StatementLine:
+def _row(number: int, entry: str, line: WindowLine) -> StatementLine:
     return StatementLine(
         settlement_id=number,
         entry=entry,
@@ -145,7 +147,7 @@ def _row(number: int, entry: str, line: Line) -> StatementLine:
     )
 
 
-def _write_shares(number: int, window: Window) -> None:
+def _write_shares(number: int, window: SettledWindow) -> None:
     shares = window.shares
     count, start_us = len(shares.request_id), round(window.start.timestamp() * US_PER_S)
     copying.write(

@@ -12,12 +12,12 @@ from django.db import connection
 
 from pools.models import Site
 from telemetry.carbon.site_signals import LONGEST_INTERVAL, IntensityCurve
-from telemetry.ledger.energy_entries import CELL_S
+from telemetry.ledger.energy_entries import INTERVAL_S
 from telemetry.ledger.rates import InForce, Rates
 from telemetry.models import CarbonFeed, CarbonPoint
 
 WINDOW_S = 300.0
-CELLS = round(WINDOW_S / CELL_S)
+INTERVALS = round(WINDOW_S / INTERVAL_S)
 LONGEST_REQUEST_S = 900.0  # no request runs longer
 LATE = timedelta(days=1)  # for so long request records may still come in
 
@@ -36,7 +36,7 @@ WHERE pool_id = ANY(%(pools)s) AND started_at >= %(start)s - %(before)s AND star
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """Of one window. `g_per_kwh`: of each of its cells, None where the feed has no value for all of it."""
+    """Of one window. `g_per_kwh`: of each of its intervals, None where the feed has no value for all of it."""
 
     energy_uj: int
     requests: int  # that started in it
@@ -71,7 +71,7 @@ def basis(
         came = before["requests"] if before and not fresh else _may_have_run(requests, i)
         in_force = rates.at(at)
         sources = {"energy": energy.get(i, 0), "requests": came, "carbon": carbon, **in_force.sources}
-        values = itertools.chain.from_iterable([value] * cells for value, cells in carbon[1])
+        values = itertools.chain.from_iterable([value] * intervals for value, intervals in carbon[1])
         found[at] = Basis(energy.get(i, 0), requests.get(i, (0, 0))[0], tuple(values), in_force, sources)
     return found
 
@@ -123,7 +123,7 @@ def _newest_points(site: Site, starts: list[datetime]) -> list[int | None]:
 
 
 def _runs(curve: IntensityCurve, at: datetime) -> list[list[Any]]:
-    """The intensity of a window's cells, equal neighbours counted: [[g/kWh or None, cells], ...]."""
+    """The intensity of a window's intervals, equal neighbours counted: [[g/kWh or None, intervals], ...]."""
     start_s = at.timestamp()
-    means = [curve.mean(start_s + CELL_S * i, start_s + CELL_S * (i + 1)) for i in range(CELLS)]
+    means = [curve.mean(start_s + INTERVAL_S * i, start_s + INTERVAL_S * (i + 1)) for i in range(INTERVALS)]
     return [[value, len(list(same))] for value, same in itertools.groupby(means)]

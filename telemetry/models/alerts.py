@@ -1,4 +1,4 @@
-"""Alerts, what their rules remember between two looks, silences, and what people were told."""
+"""Alerts, what their rules remember between two looks, silences, and the notices that people were sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.db.models import F, Q
 class Alert(models.Model):
     """A rule that holds, or held, for a subject. The database keeps a second open one of the same away."""
 
-    class State(models.TextChoices):
+    class AlertState(models.TextChoices):
         OPEN = "open"
         ACKNOWLEDGED = "acknowledged"  # somebody looks after it
         RESOLVED = "resolved"
@@ -24,7 +24,7 @@ class Alert(models.Model):
     rule = models.CharField(max_length=40)
     subject = models.CharField(max_length=200, blank=True, help_text="Whose: a site, node, pool, service; empty: all.")
     level = models.CharField(max_length=4, choices=Level)
-    state = models.CharField(max_length=12, choices=State, default=State.OPEN)
+    state = models.CharField(max_length=12, choices=AlertState, default=AlertState.OPEN)
     summary = models.CharField(max_length=500)
     step = models.CharField(max_length=300, help_text="What to do next.")
     value = models.FloatField(null=True, help_text="At last sight; null: it is not known now.")
@@ -57,7 +57,7 @@ class Alert(models.Model):
 
 
 class AlertWatch(models.Model):
-    """What `telemetry.alerts.life` remembers of a rule and subject; there is none while nothing is the matter."""
+    """What `telemetry.alerts.alert_state_machine` remembers of a rule and subject. No row while all is well."""
 
     rule = models.CharField(max_length=40)
     subject = models.CharField(max_length=200, blank=True)
@@ -74,7 +74,7 @@ class AlertWatch(models.Model):
 
 
 class AlertSilence(models.Model):
-    """Nobody is told of a rule's alerts until `expires_at`; they are shown all the same. `subject` empty: of all."""
+    """Nobody is notified of a rule's alerts until `expires_at`, though pages show them. `subject` empty: of all."""
 
     rule = models.CharField(max_length=40)
     subject = models.CharField(max_length=200, blank=True)
@@ -104,7 +104,7 @@ class AlertNotice(models.Model):
         EMAIL = "email", "e-mail"
         WEBHOOK = "webhook"
 
-    class State(models.TextChoices):
+    class NoticeState(models.TextChoices):
         PENDING = "pending"
         SENT = "sent"
         FAILED = "failed"
@@ -113,7 +113,7 @@ class AlertNotice(models.Model):
     alert = models.ForeignKey(Alert, on_delete=models.CASCADE, related_name="notices")
     event = models.CharField(max_length=8, choices=Event)
     channel = models.CharField(max_length=8, choices=Channel)
-    state = models.CharField(max_length=8, choices=State, default=State.PENDING)
+    state = models.CharField(max_length=8, choices=NoticeState, default=NoticeState.PENDING)
     attempts = models.PositiveSmallIntegerField(default=0)
     due_at = models.DateTimeField(help_text="When it is to be sent, or tried again.")
     sent_at = models.DateTimeField(null=True)

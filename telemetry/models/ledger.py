@@ -41,7 +41,7 @@ class EnergyEntry(models.Model):
     feed had no value then. What holds by later revisions stands in the settled lines (`settlement.StatementLine`).
     """
 
-    class Kind(models.TextChoices):
+    class EnergyKind(models.TextChoices):
         SERVING = "serving"  # an instance with running requests
         IDLE = "idle"  # powered, nothing to do, with or without a loaded model
         TRANSITION = "transition"  # an instance starting or draining away
@@ -53,7 +53,7 @@ class EnergyEntry(models.Model):
     instance_id = models.BigIntegerField(null=True)
     start_at = models.DateTimeField()
     end_at = models.DateTimeField()
-    kind = models.CharField(max_length=12, choices=Kind)
+    kind = models.CharField(max_length=12, choices=EnergyKind)
     energy_uj = models.BigIntegerField()
     energy_j = _joules("energy_uj")
     gpu_us = models.BigIntegerField(default=0, help_text="How long the GPU was at it.")

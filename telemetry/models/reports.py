@@ -24,14 +24,14 @@ class Instrument(models.Model):
     A row is never changed: a report keeps what it used, and a correction is another row with `replaces`.
     """
 
-    class Kind(models.TextChoices):
+    class InstrumentKind(models.TextChoices):
         PPA = "ppa", "power purchase agreement"
         CERTIFICATE = "certificate", "energy attribute certificates (REC, GO)"
         SUPPLIER = "supplier", "supplier's own factor"
         RESIDUAL = "residual", "residual mix"
 
     site = models.ForeignKey(Site, on_delete=models.PROTECT, related_name="instruments")
-    kind = models.CharField(max_length=12, choices=Kind)
+    kind = models.CharField(max_length=12, choices=InstrumentKind)
     factor_g_per_kwh = models.DecimalField(
         max_digits=10, decimal_places=4, validators=[MinValueValidator(Decimal(0))], help_text="gCO2e/kWh by contract."
     )

@@ -78,14 +78,14 @@ class StatementLine(Amounts):
     A settlement that corrects another has its lines once more, negated (reversal), and what holds now (restated).
     """
 
-    class Entry(models.TextChoices):
+    class LineEntry(models.TextChoices):
         ORIGINAL = "original"
         REVERSAL = "reversal"
         RESTATED = "restated"
 
     settlement = models.ForeignKey(Settlement, on_delete=models.PROTECT, related_name="lines")
-    entry = models.CharField(max_length=8, choices=Entry)
-    kind = models.CharField(max_length=12)  # as EnergyEntry.Kind
+    entry = models.CharField(max_length=8, choices=LineEntry)
+    kind = models.CharField(max_length=12)  # as EnergyEntry.EnergyKind
     pool = models.ForeignKey(
         "pools.Pool", on_delete=models.DO_NOTHING, db_constraint=False, null=True, related_name="+"
     )

@@ -11,7 +11,7 @@ from typing import Any
 from core.ports import FeedCapabilities, IntensityPoint, PermanentError
 
 from . import mix
-from .parsing import DAY_S, FACTORS, HOUR_S, Reader, Series, iso, one_of, spans, within
+from .parsing import DAY_S, FACTORS, HOUR_S, FeedPoints, Reader, iso, one_of, spans, within
 from .provider_http import HttpClient, Outside
 
 NAME = "eia"
@@ -85,7 +85,7 @@ class EiaProvider:
         raise PermanentError(f"{NAME}: more than {MOST_PAGES} pages: ask for less at a time")
 
     def parse(self, body: bytes, zone: str, mixes: dict[float, dict[str, float]]) -> tuple[int, int]:
-        """Adds a page to `mixes`; returns its rows and how many all pages have. A null is told as not there."""
+        """Adds a page to `mixes`; returns its rows and how many all pages have. A null counts as not there."""
         read = self._read
         document = read.document(body)
         total = read.number(read.at(document, "response", "total"), "response.total", text=True) or 0.0
@@ -96,14 +96,14 @@ class EiaProvider:
             if (unit := item.get("value-units")) != "megawatthours":
                 read.fail("response.data.value-units", f"is {str(unit)[:40]!r} rather than 'megawatthours'")
             end_s = read.moment(read.at(item, "period"), "response.data.period", utc=True)
-            told = mixes.setdefault(end_s, {})
+            amounts = mixes.setdefault(end_s, {})
             amount = read.number(read.at(item, "value"), "response.data.value", text=True)
             if amount is not None:
                 fuel = FUELS.get(str(read.at(item, "fueltype")), mix.UNKNOWN)
-                told[fuel] = told.get(fuel, 0.0) + amount
+                amounts[fuel] = amounts.get(fuel, 0.0) + amount
         return len(items), int(total)
 
     def _points(self, mixes: Mapping[float, Mapping[str, float]], zone: str) -> list[IntensityPoint]:
-        series = Series(NAME, zone, "average", self._factor, "gCO2e/kWh", estimated=True)
+        series = FeedPoints(NAME, zone, "average", self._factor, "gCO2e/kWh", estimated=True)
         found = mix.intensities(mixes, self._factor)
         return [series.point(end_s - HOUR_S, end_s, value, issued_at_s=end_s) for end_s, value in found.items()]

@@ -10,7 +10,7 @@ from typing import Any
 
 from core.ports import FeedCapabilities, IntensityPoint
 
-from .parsing import DAY_S, FACTORS, HOUR_S, Reader, Series, iso, one_of, spans, within
+from .parsing import DAY_S, FACTORS, HOUR_S, FeedPoints, Reader, iso, one_of, spans, within
 from .provider_http import HttpClient, Outside, Params
 
 NAME = "electricity_maps"
@@ -50,7 +50,7 @@ class ElectricityMapsProvider:
         return within(found, start_s, end_s)
 
     def forecast(self, zone: str, now_s: float, horizon_s: float) -> tuple[IntensityPoint, ...]:
-        """Day-ahead prices are told for a window, intensities for one of four horizons."""
+        """Asks for prices over a span, for intensities over the shortest of four horizons that covers `horizon_s`."""
         if not self._paid:
             return ()
         hours = next((h for h in HORIZONS_H if h * HOUR_S >= horizon_s), HORIZONS_H[-1])
@@ -88,7 +88,7 @@ class ElectricityMapsProvider:
         updated = read.moment(item["updatedAt"], "updatedAt") if item.get("updatedAt") else None
         end_s = start_s + STEPS_S[self._granularity]
         known_at_s = end_s if self._signal == "average" else start_s
-        return Series(NAME, zone, self._signal, self._factor, unit).point(
+        return FeedPoints(NAME, zone, self._signal, self._factor, unit).point(
             start_s,
             end_s,
             raw,

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 from core.ports import FeedCapabilities, IntensityPoint, PermanentError, RetryableError
 
 from . import mix
-from .parsing import DAY_S, FACTORS, HOUR_S, Reader, Series, iso, one_of, spans, within
+from .parsing import DAY_S, FACTORS, HOUR_S, FeedPoints, Reader, iso, one_of, spans, within
 from .provider_http import HttpClient, Outside
 
 NAME = "entsoe"
@@ -107,7 +107,7 @@ class EntsoeProvider:
             currency, per = (_text(curve.element, f"{what}.name") for what in ("currency_Unit", "price_Measure_Unit"))
             if per != "MWH":
                 self._read.fail("price_Measure_Unit.name", f"is {per[:20]!r} rather than 'MWH'")
-            series = Series(NAME, zone, "price", "", f"{currency}/MWh")
+            series = FeedPoints(NAME, zone, "price", "", f"{currency}/MWh")
             for start_s, value in curve.values.items():
                 slots = [start_s + i * SLOT_S for i in range(max(1, round(curve.step_s / SLOT_S)))]
                 if taken.isdisjoint(slots):
@@ -134,9 +134,9 @@ class EntsoeProvider:
             fuel = FUELS.get(_text(curve.element, "MktPSRType/psrType"), mix.UNKNOWN)
             for start_s, value in curve.values.items():
                 for part in range(round(curve.step_s / step_s)):
-                    told = mixes.setdefault(start_s + part * step_s, {})
-                    told[fuel] = told.get(fuel, 0.0) + value
-        series = Series(NAME, zone, "average", self._factor, "gCO2e/kWh", estimated=True)
+                    amounts = mixes.setdefault(start_s + part * step_s, {})
+                    amounts[fuel] = amounts.get(fuel, 0.0) + value
+        series = FeedPoints(NAME, zone, "average", self._factor, "gCO2e/kWh", estimated=True)
         return [
             series.point(start_s, start_s + step_s, value, issued_at_s=start_s + step_s)
             for start_s, value in mix.intensities(mixes, self._factor).items()
@@ -160,17 +160,17 @@ class EntsoeProvider:
         )
         step_s = self._step_s(_text(period, "resolution"))
         count = round((end_s - start_s) / step_s)
-        told: dict[int, float] = {}
+        by_position: dict[int, float] = {}
         for point in period.findall("Point"):
             position = self._read.number(_text(point, "position"), "position", text=True)
             value = self._read.number(_text(point, field), field, text=True)
             if position is None or value is None or not 1 <= position <= count:
                 self._read.fail("position", "lies outside its period")
-            told[int(position)] = value
+            by_position[int(position)] = value
         values: dict[float, float] = {}
         last: float | None = None
         for position in range(1, count + 1):
-            last = told.get(position, last if repeats else None)
+            last = by_position.get(position, last if repeats else None)
             if last is not None:
                 values[start_s + (position - 1) * step_s] = last
         return step_s, values

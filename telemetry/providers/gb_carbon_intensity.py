@@ -10,7 +10,7 @@ from typing import Any
 
 from core.ports import FeedCapabilities, IntensityPoint, PermanentError
 
-from .parsing import DAY_S, HOUR_S, Reader, Series, iso, one_of, spans, within
+from .parsing import DAY_S, HOUR_S, FeedPoints, Reader, iso, one_of, spans, within
 from .provider_http import HttpClient, Outside
 
 NAME = "gb_carbon_intensity"
@@ -66,7 +66,7 @@ class GbCarbonIntensityProvider:
         region = _region(zone)
         if region is not None and read.at(document, "data", "regionid") != region:
             read.fail("data.regionid", f"is not {region}")
-        series = Series(NAME, zone, "average", "direct", "gCO2/kWh")
+        series = FeedPoints(NAME, zone, "average", "direct", "gCO2/kWh")
         kind = "actual" if issued_at_s is None else "forecast"
         found = []
         for item in read.items(document, *(("data",) if region is None else ("data", "data"))):

@@ -19,7 +19,7 @@ from core.units import lb_per_mwh_to_g_per_kwh
 STORAGE = "storage"
 UNKNOWN = "unknown"
 MOST_UNKNOWN = 0.1
-LEAST_SHARE = 0.01  # of the whole answer: a fuel above it must be told in every interval
+LEAST_SHARE = 0.01  # of the whole answer: a fuel above it must stand in every interval
 
 LIFECYCLE: Mapping[str, float] = {
     "coal": 820.0,
@@ -58,7 +58,7 @@ def intensity_g_per_kwh(generated: Mapping[str, float], factor: str) -> float | 
 
 
 def intensities(mixes: Mapping[float, Mapping[str, float]], factor: str) -> dict[float, float | None]:
-    """By start of the interval. Where a fuel of some weight has not been told yet the mix is not whole: None."""
+    """Returns g/kWh by start of the interval. None: a fuel of some weight is not reported yet."""
     totals: dict[str, float] = {}
     for mix in mixes.values():
         for fuel, amount in mix.items():

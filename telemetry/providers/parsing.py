@@ -41,7 +41,7 @@ def price(raw_value: float, raw_unit: str) -> tuple[float, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class FeedPoints:
     """What the points of one answer share, and the only place where a point is made of a raw value."""
 
     provider: str

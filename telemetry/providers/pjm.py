@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from core.ports import FeedCapabilities, IntensityPoint, PermanentError
 
-from .parsing import DAY_S, HOUR_S, Reader, Series, one_of, spans, within
+from .parsing import DAY_S, HOUR_S, FeedPoints, Reader, one_of, spans, within
 from .provider_http import HttpClient, Outside
 
 NAME = "pjm"
@@ -75,7 +75,7 @@ class PjmProvider:
         read = self._read
         document = read.document(body)
         total = read.number(read.at(document, "totalRows"), "totalRows") or 0.0
-        series = Series(NAME, zone, "marginal", "direct", "lb/MWh")
+        series = FeedPoints(NAME, zone, "marginal", "direct", "lb/MWh")
         found = []
         for item in read.items(document, "items"):
             if str(read.at(item, "pnode_id")) != zone:

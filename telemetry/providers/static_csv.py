@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from core.ports import FeedCapabilities, IntensityPoint, PermanentError
 
-from .parsing import DAY_S, FACTORS, PRICE_UNIT, SIGNALS, Series
+from .parsing import DAY_S, FACTORS, PRICE_UNIT, SIGNALS, FeedPoints
 from .provider_http import Outside
 
 NAME = "static_csv"
@@ -93,7 +93,7 @@ class StaticCsvProvider:
 
     def _point(self, zone: str, spell: _Spell, issued_at_s: float, forecast: bool) -> IntensityPoint:
         row = spell.row
-        return Series(NAME, zone, self._signal, row.factor, row.raw_unit).point(
+        return FeedPoints(NAME, zone, self._signal, row.factor, row.raw_unit).point(
             spell.start_s, spell.end_s, row.raw_value, issued_at_s=issued_at_s, forecast=forecast
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from core.ports import FeedCapabilities, IntensityPoint
 
-from .parsing import DAY_S, HOUR_S, Reader, Series, iso, one_of, spans, within
+from .parsing import DAY_S, HOUR_S, FeedPoints, Reader, iso, one_of, spans, within
 from .provider_http import HttpClient, Outside, Params
 from .secrets import Secret
 
@@ -73,13 +73,13 @@ class WattTimeProvider:
         read = self._read
         document = read.document(body)
         for field, wanted in (("region", zone), ("signal_type", SIGNAL_TYPES[self._signal]), ("units", UNIT)):
-            if (told := read.at(document, "meta", field)) != wanted:
-                read.fail(f"meta.{field}", f"is {str(told)[:40]!r} rather than {wanted!r}")
+            if (answered := read.at(document, "meta", field)) != wanted:
+                read.fail(f"meta.{field}", f"is {str(answered)[:40]!r} rather than {wanted!r}")
         step_s = read.number(read.at(document, "meta", "data_point_period_seconds"), "meta.data_point_period_seconds")
         if step_s is None or step_s <= 0.0:
             read.fail("meta.data_point_period_seconds", "is no length of time")
         issued = read.moment(read.at(document, "meta", "generated_at"), "meta.generated_at") if forecast else None
-        series = Series(NAME, zone, self._signal, "direct", UNIT)
+        series = FeedPoints(NAME, zone, self._signal, "direct", UNIT)
         found = []
         for item in read.items(document, "data"):
             start_s = read.moment(read.at(item, "point_time"), "data.point_time")

@@ -11,7 +11,7 @@ DIMENSIONS = ("site", "tenant", "service", "pool", "model")
 class ReportLine:
     """What GPUs of a site used within a UTC hour for one kind, tenant, service and pool. None: nobody's.
 
-    A row of a block (`blocks.SCHEMA`), which is how lines come and go: there may be millions.
+    A row of a block (`line_blocks.SCHEMA`), which is how lines come and go: there may be millions.
 
     What is not known for a part of the line is left out of the amount, and how large that part is stands beside it, in
     joules or GPU time: a figure is whole only where nothing is missing.

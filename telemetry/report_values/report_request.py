@@ -19,7 +19,7 @@ SITE_ZONE = "site"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReportRequest:
     """A report as it was asked for. `sites`: only these; empty: all. `baseline`: replay the requests to compare."""
 
     period: str
@@ -33,7 +33,7 @@ class Asked:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     @classmethod
-    def from_json(cls, stored: object) -> Asked:
+    def from_json(cls, stored: object) -> ReportRequest:
         """What `as_json` gave: read already, so not held against the sites that there are by now."""
         return msgspec.convert(stored, cls)
 
@@ -41,17 +41,17 @@ class Asked:
         return parse_period(self.period, self.zone)
 
 
-def read(given: Mapping[str, Any], zones: Mapping[str, str]) -> Asked:
+def read(given: Mapping[str, Any], zones: Mapping[str, str]) -> ReportRequest:
     """Checks every field.
 
     Args:
-        given: `period`, and what else `Asked` has; lists may be texts with commas between.
+        given: `period`, and what else `ReportRequest` has; lists may be texts with commas between.
         zones: Site name -> IANA zone of each site there is.
 
     Raises:
         BadReport: A field cannot be used; it is named with the remedy.
     """
-    known = Asked.__dataclass_fields__.keys()
+    known = ReportRequest.__dataclass_fields__.keys()
     if strange := sorted(set(given) - set(known)):
         raise BadReport(strange[0], f"is no field of a report; there are {', '.join(known)}")
     period = given.get("period")
@@ -71,7 +71,7 @@ def read(given: Mapping[str, Any], zones: Mapping[str, str]) -> Asked:
     formats = _names(given, "formats", FORMATS, USUAL_FORMATS)
     if not formats:
         raise BadReport("formats", f"name at least one of {', '.join(FORMATS)}")
-    asked = Asked(
+    request = ReportRequest(
         period=period.strip(),
         zone=zone,
         by=_names(given, "by", DIMENSIONS, USUAL_GROUPS),
@@ -79,8 +79,8 @@ def read(given: Mapping[str, Any], zones: Mapping[str, str]) -> Asked:
         sites=sites,
         baseline=baseline,
     )
-    asked.span()
-    return asked
+    request.span()
+    return request
 
 
 def _names(given: Mapping[str, Any], field: str, known: Collection[str], usual: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,9 +11,9 @@ from .basis import Basis, SiteBasis
 from .lines import joules
 from .market import SiteMarket
 from .period import Period
-from .report_request import Asked
+from .report_request import ReportRequest
 from .table import COLUMNS, NAMES, Cell, Column
-from .totals import Book, Day, Group, Totals
+from .totals import Day, Group, ReportTotals, Totals
 from .unit_scale import energy_words
 
 DAY_COLUMNS = ("energy_kwh", "idle_kwh", "scope2_location_kgco2e", "scope2_market_kgco2e", "cost", "output_tokens")
@@ -29,7 +29,7 @@ KIND_WORDS = {
 class Statement:
     """What was asked, what it rests on, and what came of it."""
 
-    asked: Asked
+    request: ReportRequest
     period: Period
     basis: Basis
     markets: Mapping[str, SiteMarket]
@@ -39,16 +39,16 @@ class Statement:
     totals_by_currency: Mapping[str | None, Totals]
 
     @classmethod
-    def of(cls, asked: Asked, basis: Basis, book: Book) -> Statement:
+    def of(cls, request: ReportRequest, basis: Basis, totals: ReportTotals) -> Statement:
         return cls(
-            asked=asked,
-            period=asked.span(),
+            request=request,
+            period=request.span(),
             basis=basis,
-            markets=book.markets,
-            rows=book.rows(),
-            days=book.days_and_sites(),
-            total=book.total(),
-            totals_by_currency=book.by_currency(),
+            markets=totals.markets,
+            rows=totals.rows(),
+            days=totals.days_and_sites(),
+            total=totals.total(),
+            totals_by_currency=totals.by_currency(),
         )
 
     @property
@@ -67,7 +67,7 @@ class Statement:
             ("organisation", basis.organisation),
             ("period", f"{self.moment(period.start_s)} to {self.moment(period.end_s)} (exclusive)"),
             ("sites", ", ".join(site.label for _, site in self.sites())),
-            ("grouped by", ", ".join(self.asked.by) or "nothing: one row for all"),
+            ("grouped by", ", ".join(self.request.by) or "nothing: one row for all"),
             ("version", basis.version),
             ("made", self.moment(basis.made_s)),
             (
@@ -88,7 +88,7 @@ class Statement:
 
     @property
     def header(self) -> list[str]:
-        return [*self.asked.by, "currency", *NAMES]
+        return [*self.request.by, "currency", *NAMES]
 
     def column_at(self, name: str) -> int:
         return self.header.index(name)
@@ -96,7 +96,8 @@ class Statement:
     def labels(self, group: Group) -> list[str]:
         """A row's names, with words for what is nobody's."""
         return [
-            value if value is not None else NOBODYS[name] for name, value in zip(self.asked.by, group.key, strict=True)
+            value if value is not None else NOBODYS[name]
+            for name, value in zip(self.request.by, group.key, strict=True)
         ]
 
     def total_cell(self, column: Column, currency: str | None) -> Cell:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import polars
 
-from .blocks import AMOUNTS, MARKET, Block, wide
+from .line_blocks import AMOUNTS, MARKET, Block, wide
 from .lines import SloCount
 from .market import SiteMarket
 
@@ -136,7 +136,7 @@ class Day:
 
 
 @dataclass(slots=True)
-class Book:
+class ReportTotals:
     """What a report says: rows by group, and by day and site; all of them sums of the same lines."""
 
     by: tuple[str, ...]

@@ -131,8 +131,8 @@ def newest_version() -> int | None:
     return found
 
 
-def reach() -> tuple[datetime, datetime] | None:
-    """From when to when anything is settled."""
+def settled_period() -> tuple[datetime, datetime] | None:
+    """Returns the first settled moment and the last one; None: nothing is settled yet."""
     first = Settlement.objects.order_by("start_at").values_list("start_at", flat=True).first()
     last = Settlement.objects.order_by("-start_at").values_list("end_at", flat=True).first()
     return None if first is None or last is None else (first, last)

@@ -47,16 +47,16 @@ def ask(given: Mapping[str, Any], user: User | None = None, schedule: ReportSche
 def _check(period: Period, now: datetime) -> None:
     if period.start >= now:
         raise BadReport("period", f"'{period.text}' has not begun; name one that has")
-    reach = ledger_source.reach()
-    if reach is None:
+    settled = ledger_source.settled_period()
+    if settled is None:
         raise BadReport(
             "period", "the ledger has settled nothing yet; wait until meters have reported for some minutes"
         )
-    if period.end <= reach[0] or period.start >= reach[1]:
+    if period.end <= settled[0] or period.start >= settled[1]:
         raise BadReport(
             "period",
-            f"nothing was metered in '{period.text}'; the ledger reaches from {reach[0]:%Y-%m-%d %H:%M} to "
-            f"{reach[1]:%Y-%m-%d %H:%M} UTC",
+            f"nothing was metered in '{period.text}'; the ledger reaches from {settled[0]:%Y-%m-%d %H:%M} to "
+            f"{settled[1]:%Y-%m-%d %H:%M} UTC",
         )
 
 

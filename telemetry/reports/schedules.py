@@ -12,7 +12,7 @@ from pools.models import Site
 from telemetry.models import Report, ReportSchedule
 from telemetry.report_values.errors import BadReport
 from telemetry.report_values.period import last_period, parse_period
-from telemetry.report_values.report_request import SITE_ZONE, Asked
+from telemetry.report_values.report_request import SITE_ZONE, ReportRequest
 
 from . import ledger_source, report_requests
 from .ledger_source import Scope
@@ -27,7 +27,7 @@ NO_MAIL = "mail is not set up: set GREENSERVE_EMAIL_URL, and GREENSERVE_EMAIL_FR
 
 def due(now: datetime) -> list[Report]:
     """Asks for the reports of all schedules whose last period is over. What is in the way stands on the schedule."""
-    asked = []
+    queued = []
     for schedule in ReportSchedule.objects.filter(enabled=True):
         try:
             report = _ask(schedule, now)
@@ -35,12 +35,12 @@ def due(now: datetime) -> list[Report]:
         except BadReport as error:
             report, words = None, str(error)
         if report is not None:
-            asked.append(report)
+            queued.append(report)
             schedule.last_period = report.asked["period"]
         if report is not None or schedule.last_error != words:
             schedule.last_error = words[:500]
             schedule.save(update_fields=["last_period", "last_error"])
-    return asked
+    return queued
 
 
 def _ask(schedule: ReportSchedule, now: datetime) -> Report | None:
@@ -67,16 +67,16 @@ def mail(report: Report) -> str:
     if settings.MAIL_SERVER is None:
         return NO_MAIL
     summary = report.summary or {}
-    asked = Asked.from_json(report.asked)
+    request = ReportRequest.from_json(report.asked)
     lines = [
-        f"{schedule.name}, {asked.span().words}, version {summary.get('version')}.",
+        f"{schedule.name}, {request.span().words}, version {summary.get('version')}.",
         "It is provisional: part of the period is not settled yet." if summary.get("provisional") else "",
         "",
         "Files and their SHA-256:",
         *(f"{file.sha256}  {file.name}" for file in report.files.all()),
     ]
     message = EmailMessage(
-        subject=f"{schedule.name}: {asked.span().words}",
+        subject=f"{schedule.name}: {request.span().words}",
         body="\n".join(lines) + "\n",
         to=list(schedule.recipients),
     )

@@ -10,7 +10,7 @@ import polars
 from django.db import connection
 
 from telemetry.report_values.basis import Basis
-from telemetry.report_values.blocks import AMOUNTS, SCHEMA, Block
+from telemetry.report_values.line_blocks import AMOUNTS, SCHEMA, Block
 
 from .ledger_source import HOURS_SQL, SUMMED, Scope
 

@@ -23,9 +23,9 @@ LIMIT_S = 6 * 3_600  # a month of a large fleet, and the replay of its requests
 @shared_task(acks_late=False, time_limit=LIMIT_S)
 def make_report(report_id: int) -> bool:
     """Makes a report and mails it where a schedule says so. Not given to another worker when this one is lost."""
-    from . import making  # writers of documents and workbooks, which other processes do without
+    from . import report_jobs  # writers of documents and workbooks, which other processes do without
 
-    done = making.make(report_id)
+    done = report_jobs.make(report_id)
     report = Report.objects.select_related("schedule").get(pk=report_id)
     if report.schedule is not None:
         trouble = schedules.mail(report) if done else report.job.error

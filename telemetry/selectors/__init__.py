@@ -3,7 +3,7 @@
 from .energy import energy, power, sites_now, totals
 from .gpu_series import gpu_series, meter_gaps
 from .intensity import feeds, intensities
-from .newest import PowerNow, newest_sample_s, power_now
+from .newest_samples import PowerNow, newest_sample_s, power_now
 from .pool_table import first_pools, measured, pool_rows, pool_table, powered
 from .service_level import fairness, slo, tenant_fairness
 from .time_steps import readable

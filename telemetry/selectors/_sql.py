@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connection
 
-from telemetry.selectors.frames import Window
+from telemetry.selectors.frames import TimeRange
 
 # Of a request: what served it has a meter. Engines that registered themselves have none, so that their tokens have no
 # energy to be divided by.
@@ -40,9 +40,14 @@ def day_of(seconds: float) -> datetime:
     return at(seconds // 86_400 * 86_400)
 
 
-def span(window: Window) -> dict[str, Any]:
+def span(time_range: TimeRange) -> dict[str, Any]:
     """The parameters that bucketing queries share."""
-    return {"start": at(window.start_s), "end": at(window.end_s), "bucket_s": window.bucket_s, "last": window.count - 1}
+    return {
+        "start": at(time_range.start_s),
+        "end": at(time_range.end_s),
+        "bucket_s": time_range.bucket_s,
+        "last": time_range.count - 1,
+    }
 
 
 def bucket(column: str) -> str:

@@ -13,14 +13,23 @@ from numpy.typing import NDArray
 
 from pools.models import Site
 from telemetry.models.rollups import STEPS_S
-from telemetry.selectors.frames import CarbonFrame, PowerFrame, SiteCarbon, SiteNow, SitePower, Totals, Values, Window
+from telemetry.selectors.frames import (
+    CarbonFrame,
+    PowerFrame,
+    SiteCarbon,
+    SiteNow,
+    SitePower,
+    TimeRange,
+    Totals,
+    Values,
+)
 
-from . import intensity, largest
+from . import intensity, largest_sites
 from ._sql import at, bucket, rows, span
-from .newest import PowerNow, power_now
+from .newest_samples import PowerNow, power_now
 from .time_steps import rollup_step_s
 
-# A bucket counts as metered from this share of its GPU cells upwards; the mean is over what was metered.
+# A bucket counts as metered from this share of its GPU intervals upwards; the mean is over what was metered.
 METERED_SHARE = 0.9
 # A bucket filled mostly by a counter's jump across missing samples: the joules are right, their times are not.
 SILENT_SHARE = 0.5
@@ -64,29 +73,29 @@ WHERE %(site)s::bigint IS NULL OR c.site_id = %(site)s GROUP BY 1, 2
 """
 
 
-def power(window: Window) -> PowerFrame:
-    """The mean power of every site in each bucket of `window`. Three queries."""
+def power(time_range: TimeRange) -> PowerFrame:
+    """The mean power of every site in each bucket of `time_range`. Three queries."""
     sites = list(Site.objects.all())
-    buckets = _buckets(window, sites, None)
-    return PowerFrame(window, _powers(window, sites, buckets), _cap_w(sites), buckets.until_s)
+    buckets = _buckets(time_range, sites, None)
+    return PowerFrame(time_range, _powers(time_range, sites, buckets), _cap_w(sites), buckets.until_s)
 
 
 def energy(
-    window: Window, *, site_id: int | None = None, most: int | None = None, named: Collection[str] | None = None
+    time_range: TimeRange, *, site_id: int | None = None, most: int | None = None, named: Collection[str] | None = None
 ) -> tuple[PowerFrame, CarbonFrame]:
-    """Power and carbon rate of every site in each bucket of `window`, and the intensity beside it. Five queries.
+    """Power and carbon rate of every site in each bucket of `time_range`, and the intensity beside it. Five queries.
 
     Args:
         site_id: of this site only.
-        most: so many sites, those that used most energy in `window`, and all others together.
+        most: so many sites, those that used most energy in `time_range`, and all others together.
         named: only these sites by themselves, and all others together.
     """
     sites = list(Site.objects.filter(**({} if site_id is None else {"pk": site_id})))
-    buckets = _buckets(window, sites, site_id)
-    powers = _powers(window, sites, buckets)
-    drawn = largest.names(powers, most, named)
+    buckets = _buckets(time_range, sites, site_id)
+    powers = _powers(time_range, sites, buckets)
+    drawn = largest_sites.names(powers, most, named)
     sources = intensity.sources()
-    steps = intensity.steps(window, [site.pk for site in sites if site.name in drawn])
+    steps = intensity.steps(time_range, [site.pk for site in sites if site.name in drawn])
     carbons = []
     for site in sites:
         actual = steps[(site.pk, False)]
@@ -103,12 +112,12 @@ def energy(
             )
         )
     return (
-        PowerFrame(window, largest.powers(powers, drawn), _cap_w(sites), buckets.until_s),
-        CarbonFrame(window, largest.carbons(carbons, drawn)),
+        PowerFrame(time_range, largest_sites.powers(powers, drawn), _cap_w(sites), buckets.until_s),
+        CarbonFrame(time_range, largest_sites.carbons(carbons, drawn)),
     )
 
 
-def _powers(window: Window, sites: Collection[Site], buckets: _Buckets) -> tuple[SitePower, ...]:
+def _powers(time_range: TimeRange, sites: Collection[Site], buckets: _Buckets) -> tuple[SitePower, ...]:
     return tuple(
         SitePower(
             site=site.name,
@@ -116,7 +125,7 @@ def _powers(window: Window, sites: Collection[Site], buckets: _Buckets) -> tuple
             rank=site.rank,
             in_use_w=_values(buckets.of[site.pk].in_use_w),
             idle_w=_values(buckets.of[site.pk].idle_w),
-            silent=buckets.silent(site.pk, window),
+            silent=buckets.silent(site.pk, time_range),
         )
         for site in sites
     )
@@ -145,23 +154,23 @@ class _Buckets:
     of: dict[int, _Means]
     until_s: float | None
 
-    def silent(self, site_id: int, window: Window) -> tuple[bool, ...]:
+    def silent(self, site_id: int, time_range: TimeRange) -> tuple[bool, ...]:
         """Buckets that the ledger has not reached yet are not silent: their entries are still to come."""
-        reached = np.array(window.ends_s) <= (-np.inf if self.until_s is None else self.until_s)
+        reached = np.array(time_range.ends_s) <= (-np.inf if self.until_s is None else self.until_s)
         return tuple((self.of[site_id].silent & reached).tolist())
 
 
-def _buckets(window: Window, sites: Collection[Site], site_id: int | None) -> _Buckets:
-    step_s = rollup_step_s(window)
-    params = {**span(window), "site": site_id}
+def _buckets(time_range: TimeRange, sites: Collection[Site], site_id: int | None) -> _Buckets:
+    step_s = rollup_step_s(time_range)
+    params = {**span(time_range), "site": site_id}
     found = {row.site_id: row for row in rows(ROLLUP_SQL if step_s else ENTRIES_SQL, {**params, "step_s": step_s})}
-    opened: dict[int, Floats] = defaultdict(lambda: np.zeros(window.count + 1))
+    opened: dict[int, Floats] = defaultdict(lambda: np.zeros(time_range.count + 1))
     for row in rows(METERS_SQL, params):
         opened[row.site_id][row.i + 1] += row.meters
     means = {}
     for site in sites:
         meters = opened[site.pk].cumsum()[1:]
-        means[site.pk] = _means(found.get(site.pk), meters, window.bucket_s)
+        means[site.pk] = _means(found.get(site.pk), meters, time_range.bucket_s)
     return _Buckets(means, max((row.until_s for row in found.values()), default=None))
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-CELL_S = 10.0  # the energy ledger's cells; no bucket is finer, so none is empty for want of resolution
+INTERVAL_S = 10.0  # the energy ledger's intervals; no bucket is finer, so none is empty for want of resolution
 POINTS = 180
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimeRange:
     """A span of time cut into buckets that are aligned to the epoch, so that points stay put as time goes on."""
 
     start_s: float
@@ -21,19 +21,21 @@ class Window:
     bucket_s: float
 
     @classmethod
-    def last(cls, range_s: float, now_s: float, points: int = POINTS) -> Window:
-        """The last `range_s` seconds in at most about `points` buckets of whole ledger cells.
+    def last(cls, range_s: float, now_s: float, points: int = POINTS) -> TimeRange:
+        """The last `range_s` seconds in at most about `points` buckets of whole ledger intervals.
 
         Wider ones are of whole minutes, hours or days, so that sums over these can be read instead.
         """
-        step_s = next((step_s for step_s in (86_400.0, 3_600.0, 600.0, 60.0) if range_s / points > step_s / 2), CELL_S)
+        step_s = next(
+            (step_s for step_s in (86_400.0, 3_600.0, 600.0, 60.0) if range_s / points > step_s / 2), INTERVAL_S
+        )
         bucket_s = step_s * max(1, math.ceil(range_s / points / step_s))
         return cls(math.floor((now_s - range_s) / bucket_s) * bucket_s, now_s, bucket_s)
 
-    def coarser(self, step_s: float) -> Window:
+    def coarser(self, step_s: float) -> TimeRange:
         """The same span in buckets that are whole multiples of `step_s`, at least as wide as now."""
         bucket_s = step_s * math.ceil(self.bucket_s / step_s)
-        return Window(math.floor(self.start_s / bucket_s) * bucket_s, self.end_s, bucket_s)
+        return TimeRange(math.floor(self.start_s / bucket_s) * bucket_s, self.end_s, bucket_s)
 
     @property
     def count(self) -> int:
@@ -75,7 +77,7 @@ class SitePower:
 
 @dataclass(frozen=True, slots=True)
 class PowerFrame:
-    window: Window
+    time_range: TimeRange
     sites: tuple[SitePower, ...]
     cap_w: float | None = None  # of all sites together; None unless each has one
     metered_until_s: float | None = None
@@ -123,7 +125,7 @@ class SiteCarbon:
 
 @dataclass(frozen=True, slots=True)
 class CarbonFrame:
-    window: Window
+    time_range: TimeRange
     sites: tuple[SiteCarbon, ...]
 
 
@@ -147,7 +149,7 @@ class SloSeries:
 
 @dataclass(frozen=True, slots=True)
 class SloFrame:
-    window: Window
+    time_range: TimeRange
     rolling_s: float
     series: tuple[SloSeries, ...]
     judged: int = 0  # over the whole range, all objectives together
@@ -169,7 +171,7 @@ class SloFrame:
 class JainFrame:
     """Jain's index across tenants and, per request class, across quartiles of output length (FREESH C.2)."""
 
-    window: Window
+    time_range: TimeRange
     rolling_s: float
     tenants: Values
     overall: float | None
@@ -227,7 +229,7 @@ class FeedState:
 class GpuFrame:
     """One GPU over time. `missing_s`: how much of each bucket its meter was silent; a gap is not bridged."""
 
-    window: Window
+    time_range: TimeRange
     gpu: str
     power_w: Values
     power_max_w: Values

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from telemetry.models.rollups import DAY_S, HOUR_S, MINUTE_S
-from telemetry.selectors.frames import GpuFrame, MeterGaps, Values, Window
+from telemetry.selectors.frames import GpuFrame, MeterGaps, TimeRange, Values
 
 from ._sql import at, bucket, rows, span
 
@@ -41,33 +41,33 @@ ORDER BY n.name, g.index
 """
 
 
-def gpu_series(gpu_id: int, gpu: str, window: Window) -> GpuFrame:
-    """A GPU's power, clock and temperature, from the coarsest roll-up whose cells fit the buckets. One query.
+def gpu_series(gpu_id: int, gpu: str, time_range: TimeRange) -> GpuFrame:
+    """A GPU's power, clock and temperature, from the coarsest roll-up whose steps fit the buckets. One query.
 
     Raises ValueError for buckets that are not of whole minutes: there the samples themselves are to be read.
     """
-    borders_s = (window.bucket_s, window.start_s)
+    borders_s = (time_range.bucket_s, time_range.start_s)
     table = next((name for step_s, name in TABLES if not any(at_s % step_s for at_s in borders_s)), None)
     if table is None:
-        raise ValueError(f"buckets of {window.bucket_s:g} s from {window.start_s:g} s are not of whole minutes")
-    found = {row.i: row for row in rows(SERIES_SQL.format(table=table), {**span(window), "gpu": gpu_id})}
+        raise ValueError(f"buckets of {time_range.bucket_s:g} s from {time_range.start_s:g} s are not of whole minutes")
+    found = {row.i: row for row in rows(SERIES_SQL.format(table=table), {**span(time_range), "gpu": gpu_id})}
 
     def values(name: str) -> Values:
-        return tuple(getattr(found[i], name) if i in found else None for i in range(window.count))
+        return tuple(getattr(found[i], name) if i in found else None for i in range(time_range.count))
 
     def missing(i: int) -> float:
-        length_s = min(window.end_s, window.starts_s[i] + window.bucket_s) - window.starts_s[i]
+        length_s = min(time_range.end_s, time_range.starts_s[i] + time_range.bucket_s) - time_range.starts_s[i]
         return max(0.0, length_s - (found[i].heard_s if i in found else 0.0))
 
     return GpuFrame(
-        window=window,
+        time_range=time_range,
         gpu=gpu,
         power_w=values("power_w"),
         power_max_w=values("power_max_w"),
         sm_clock_mhz=values("sm_clock_mhz"),
         temperature_max_c=values("temperature_max_c"),
-        missing_s=tuple(missing(i) for i in range(window.count)),
-        gaps=tuple(found[i].gaps if i in found else 0 for i in range(window.count)),
+        missing_s=tuple(missing(i) for i in range(time_range.count)),
+        gaps=tuple(found[i].gaps if i in found else 0 for i in range(time_range.count)),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from pools.models import Site
-from telemetry.selectors.frames import FeedState, IntensityStep, SiteIntensity, Window
+from telemetry.selectors.frames import FeedState, IntensityStep, SiteIntensity, TimeRange
 
 from ._sql import at, bucket, rows, span
 
@@ -60,10 +60,10 @@ def now(now_s: float) -> dict[int, float | None]:
     return {row.site_id: row.g_per_kwh for row in rows(NOW_SQL, {"now": at(now_s)})}
 
 
-def steps(window: Window, site_ids: Collection[int]) -> dict[tuple[int, bool], list[IntensityStep]]:
+def steps(time_range: TimeRange, site_ids: Collection[int]) -> dict[tuple[int, bool], list[IntensityStep]]:
     """Newest revision of every step, thinned to the buckets: actual before now, forecast after it. One query."""
-    params = {**span(window), "sites": list(site_ids)}
-    params["horizon"] = at(window.end_s + (window.end_s - window.start_s) * FORECAST_SHARE)
+    params = {**span(time_range), "sites": list(site_ids)}
+    params["horizon"] = at(time_range.end_s + (time_range.end_s - time_range.start_s) * FORECAST_SHARE)
     found: dict[tuple[int, bool], list[IntensityStep]] = defaultdict(list)
     for row in rows(STEPS_SQL, params):
         found[(row.site_id, row.forecast)].append(
@@ -77,12 +77,12 @@ def steps(window: Window, site_ids: Collection[int]) -> dict[tuple[int, bool], l
     return found
 
 
-def intensities(window: Window) -> tuple[SiteIntensity, ...]:
+def intensities(time_range: TimeRange) -> tuple[SiteIntensity, ...]:
     """Every site's. Three queries."""
-    told, found = sources(), list(Site.objects.all())
-    known = steps(window, [site.pk for site in found])
+    source_of, found = sources(), list(Site.objects.all())
+    known = steps(time_range, [site.pk for site in found])
     return tuple(
-        SiteIntensity(site.name, told.get(site.pk, ""), tuple(known[site.pk, False]), tuple(known[site.pk, True]))
+        SiteIntensity(site.name, source_of.get(site.pk, ""), tuple(known[site.pk, False]), tuple(known[site.pk, True]))
         for site in found
     )
 

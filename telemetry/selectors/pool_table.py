@@ -13,12 +13,12 @@ from telemetry.selectors.frames import PoolRow
 from telemetry.storage.sql.request_rollups import ENDED, ENDED_UTC
 
 from ._sql import METERED, at, day_of, rows
-from .newest import PowerNow, newest, pools_power
+from .newest_samples import PowerNow, newest, pools_power
 from .service_level import LONGEST_S
 
 RECENT_S = 300.0  # latencies and energy per token
 CALM = {"serving", "off"}
-LEDGER_LAG_S = 20.0  # the ledger posts whole cells, a little late
+LEDGER_LAG_S = 20.0  # the ledger posts whole intervals, a little late
 
 # Of a pool's instances those of a mode and state together: what a row of the table shows are sums of these.
 INSTANCES_SQL = f"""

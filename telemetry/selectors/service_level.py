@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from core.fairness import jain
 from telemetry.models.rollups import REQUEST_STEPS_S, STEPS_S
-from telemetry.selectors.frames import JainFrame, SloFrame, SloSeries, Values, Window
+from telemetry.selectors.frames import JainFrame, SloFrame, SloSeries, TimeRange, Values
 from telemetry.storage.sql.length_rollups import ANSWERED, LENGTH
 from telemetry.storage.sql.request_rollups import ENDED as ENDED_AT
 from telemetry.storage.sql.request_rollups import ENDED_UTC
@@ -94,23 +94,27 @@ FROM ({lengths}) lengths GROUP BY 1 ORDER BY 1
 """
 
 
-def _rolling(window: Window) -> tuple[int, dict[str, object]]:
+def _rolling(time_range: TimeRange) -> tuple[int, dict[str, object]]:
     """How many buckets a rolling window has, and the queries' parameters."""
-    roll = max(1, math.ceil(ROLLING_S / window.bucket_s))
-    since_s = window.start_s - (roll - 1) * window.bucket_s
+    roll = max(1, math.ceil(ROLLING_S / time_range.bucket_s))
+    since_s = time_range.start_s - (roll - 1) * time_range.bucket_s
     return roll, {
-        **span(window),
+        **span(time_range),
         "roll": roll,
         "since": at(since_s),
         "day": day_of(since_s - LONGEST_S),
-        "until": at(window.start_s + window.count * window.bucket_s),
-        "step_s": _step_s(window),
+        "until": at(time_range.start_s + time_range.count * time_range.bucket_s),
+        "step_s": _step_s(time_range),
     }
 
 
-def _step_s(window: Window) -> int:
-    """The longest step of the sums that `window` is made of whole ones of; 0: of none, so the records are read."""
-    fits = (step_s for step_s in reversed(REQUEST_STEPS_S) if not (window.bucket_s % step_s or window.start_s % step_s))
+def _step_s(time_range: TimeRange) -> int:
+    """The longest step of the sums that `time_range` is made of whole ones of; 0: of none, so the records are read."""
+    fits = (
+        step_s
+        for step_s in reversed(REQUEST_STEPS_S)
+        if not (time_range.bucket_s % step_s or time_range.start_s % step_s)
+    )
     return next(fits, 0)
 
 
@@ -124,9 +128,9 @@ def _rolled(counts: dict[int, int], roll: int, count: int) -> list[int]:
     return sums
 
 
-def slo(window: Window) -> SloFrame:
+def slo(time_range: TimeRange) -> SloFrame:
     """Attainment of each objective of each service. Failures count as missed. Two queries."""
-    roll, params = _rolling(window)
+    roll, params = _rolling(time_range)
     judged: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     within: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     total = met = 0
@@ -140,7 +144,7 @@ def slo(window: Window) -> SloFrame:
     series = []
     for row in rows(OBJECTIVES_SQL, {}):
         n, good = judged[(row.service, row.kind)], within[(row.service, row.kind)]
-        rolled_n, rolled_good = _rolled(n, roll, window.count), _rolled(good, roll, window.count)
+        rolled_n, rolled_good = _rolled(n, roll, time_range.count), _rolled(good, roll, time_range.count)
         series.append(
             SloSeries(
                 service=row.service,
@@ -153,7 +157,7 @@ def slo(window: Window) -> SloFrame:
                 total_within=sum(c for i, c in good.items() if i >= 0),
             )
         )
-    return SloFrame(window, roll * window.bucket_s, tuple(series), total, met, last_end_s)
+    return SloFrame(time_range, roll * time_range.bucket_s, tuple(series), total, met, last_end_s)
 
 
 def _tenant_index(shares: Iterable[tuple[int, int]]) -> float | None:
@@ -162,22 +166,24 @@ def _tenant_index(shares: Iterable[tuple[int, int]]) -> float | None:
     return jain(values) if values else None
 
 
-def fairness(window: Window) -> JainFrame:
+def fairness(time_range: TimeRange) -> JainFrame:
     """Jain's index across tenants, and within each class across quartiles of output length. Two queries."""
-    roll, params = _rolling(window)
+    roll, params = _rolling(time_range)
     timely, output = _tenants(params)
-    t = [_rolled(timely[tenant], roll, window.count) for tenant in timely]
-    o = [_rolled(output[tenant], roll, window.count) for tenant in timely]
-    tenants = tuple(_tenant_index((ts[i], os[i]) for ts, os in zip(t, o, strict=True)) for i in range(window.count))
+    t = [_rolled(timely[tenant], roll, time_range.count) for tenant in timely]
+    o = [_rolled(output[tenant], roll, time_range.count) for tenant in timely]
+    tenants = tuple(_tenant_index((ts[i], os[i]) for ts, os in zip(t, o, strict=True)) for i in range(time_range.count))
     overall = _overall(timely, output)
     seen = [i for buckets in output.values() for i in buckets if i >= 0]
-    last_end_s = window.start_s + (max(seen) + 1) * window.bucket_s if seen else None
-    return JainFrame(window, roll * window.bucket_s, tenants, overall, _classes(params, roll, window.count), last_end_s)
+    last_end_s = time_range.start_s + (max(seen) + 1) * time_range.bucket_s if seen else None
+    return JainFrame(
+        time_range, roll * time_range.bucket_s, tenants, overall, _classes(params, roll, time_range.count), last_end_s
+    )
 
 
-def tenant_fairness(window: Window) -> float | None:
-    """Jain's index across tenants over all of `window`. One query."""
-    _, params = _rolling(window)
+def tenant_fairness(time_range: TimeRange) -> float | None:
+    """Jain's index across tenants over all of `time_range`. One query."""
+    _, params = _rolling(time_range)
     return _overall(*_tenants(params))
 
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from telemetry.selectors.frames import IntensityStep, Values, Window
+from telemetry.selectors.frames import IntensityStep, TimeRange, Values
 from telemetry.storage.sql.request_rollups import ENDED, ENDED_UTC
 
 from . import intensity
 from ._sql import METERED, at, bucket, day_of, rows, span
 from .energy import METERED_SHARE
-from .newest import PowerNow, newest, power_now
+from .newest_samples import PowerNow, newest, power_now
 from .service_level import LONGEST_S
 from .time_steps import rollup_step_s
 
@@ -65,18 +65,18 @@ class Curve:
     issued_s: float | None  # of the newest forecast
 
 
-def intensity_curves(window: Window, now_s: float, site_id: int | None = None) -> dict[int, Curve]:
-    """Each site's intensity over `window`, which may end later than now. One query."""
+def intensity_curves(time_range: TimeRange, now_s: float, site_id: int | None = None) -> dict[int, Curve]:
+    """Each site's intensity over `time_range`, which may end later than now. One query."""
     values: dict[tuple[int, bool], dict[int, Any]] = defaultdict(dict)
-    for row in rows(CURVES_SQL, {**span(window), "now": at(now_s), "site": site_id}):
+    for row in rows(CURVES_SQL, {**span(time_range), "now": at(now_s), "site": site_id}):
         values[(row.site_id, row.forecast)][row.i] = row
     found = {}
     for pk in {pk for pk, _ in values}:
         actual, forecast = values[(pk, False)], values[(pk, True)]
         issued = [float(row.issued_s) for row in forecast.values()]
         found[pk] = Curve(
-            tuple(actual[i].g_per_kwh if i in actual else None for i in range(window.count)),
-            tuple(forecast[i].g_per_kwh if i in forecast else None for i in range(window.count)),
+            tuple(actual[i].g_per_kwh if i in actual else None for i in range(time_range.count)),
+            tuple(forecast[i].g_per_kwh if i in forecast else None for i in range(time_range.count)),
             max(issued, default=None),
         )
     return found
@@ -127,7 +127,7 @@ FROM (
 class PoolFrame:
     """A pool over time. Power by the ledger's kinds; latencies are 99th percentiles of what ended in the bucket."""
 
-    window: Window
+    time_range: TimeRange
     power_w: dict[str, Values]
     energy_per_token_j: Values
     ttft_p99_s: Values
@@ -139,14 +139,14 @@ class PoolFrame:
     rps: Values
 
 
-def pool_series(pool_id: int, instance_ids: Sequence[int], window: Window) -> PoolFrame:
+def pool_series(pool_id: int, instance_ids: Sequence[int], time_range: TimeRange) -> PoolFrame:
     """Power, energy per token, latencies, clocks and queues of a pool. Three queries."""
-    energy = pools_energy([pool_id], window)
-    asked = {**span(window), "pool": pool_id, "day": day_of(window.start_s - LONGEST_S)}
+    energy = pools_energy([pool_id], time_range)
+    asked = {**span(time_range), "pool": pool_id, "day": day_of(time_range.start_s - LONGEST_S)}
     requests = {row.i: row for row in rows(POOL_REQUESTS_SQL, asked)}
-    engines_sql = POOL_ENGINE_MINUTES_SQL if rollup_step_s(window) else POOL_ENGINES_SQL
-    engines = {row.i: row for row in rows(engines_sql, {**span(window), "instances": list(instance_ids)})}
-    indexes = range(window.count)
+    engines_sql = POOL_ENGINE_MINUTES_SQL if rollup_step_s(time_range) else POOL_ENGINES_SQL
+    engines = {row.i: row for row in rows(engines_sql, {**span(time_range), "instances": list(instance_ids)})}
+    indexes = range(time_range.count)
 
     def of(found: dict[int, Any], name: str) -> Values:
         return tuple(_float(getattr(found[i], name)) if i in found else None for i in indexes)
@@ -154,8 +154,8 @@ def pool_series(pool_id: int, instance_ids: Sequence[int], window: Window) -> Po
     total = [sum(values.get(i, 0.0) for values in energy.values()) for i in indexes]
     tokens = of(requests, "tokens")
     return PoolFrame(
-        window=window,
-        power_w=power_of(energy, window),
+        time_range=time_range,
+        power_w=power_of(energy, time_range),
         energy_per_token_j=tuple(e / t if e and t else None for e, t in zip(total, tokens, strict=True)),
         ttft_p99_s=of(requests, "ttft_s"),
         tpot_p99_s=of(requests, "tpot_s"),
@@ -163,27 +163,28 @@ def pool_series(pool_id: int, instance_ids: Sequence[int], window: Window) -> Po
         running=of(engines, "running"),
         waiting=of(engines, "waiting"),
         kv_usage=of(engines, "kv_usage"),
-        rps=tuple(n / window.bucket_s if n is not None else None for n in of(requests, "requests")),
+        rps=tuple(n / time_range.bucket_s if n is not None else None for n in of(requests, "requests")),
     )
 
 
-def pools_energy(pool_ids: Sequence[int], window: Window) -> dict[str, dict[int, float]]:
+def pools_energy(pool_ids: Sequence[int], time_range: TimeRange) -> dict[str, dict[int, float]]:
     """Joules of some pools together in each bucket, by kind. One query."""
-    step_s = rollup_step_s(window)
+    step_s = rollup_step_s(time_range)
     sql = POOL_ROLLUP_SQL if step_s else POOL_ENTRIES_SQL
     energy: dict[str, dict[int, float]] = defaultdict(dict)
-    for row in rows(sql, {**span(window), "pools": list(pool_ids), "step_s": step_s}):
+    for row in rows(sql, {**span(time_range), "pools": list(pool_ids), "step_s": step_s}):
         energy[row.kind][row.i] = row.energy_j
     return energy
 
 
-def power_of(energy: dict[str, dict[int, float]], window: Window) -> dict[str, Values]:
+def power_of(energy: dict[str, dict[int, float]], time_range: TimeRange) -> dict[str, Values]:
     """Mean power a bucket, by kind; the last bucket is left out until it is over. A kind that did not occur is 0."""
-    last = window.count - 1 if window.ends_s[-1] > window.end_s else window.count
+    last = time_range.count - 1 if time_range.ends_s[-1] > time_range.end_s else time_range.count
     posted = {i for values in energy.values() for i in values}
     return {
         kind: tuple(
-            values.get(i, 0.0) / window.bucket_s if i in posted and i < last else None for i in range(window.count)
+            values.get(i, 0.0) / time_range.bucket_s if i in posted and i < last else None
+            for i in range(time_range.count)
         )
         for kind, values in sorted(energy.items())
     }
@@ -270,33 +271,36 @@ class GpuLines:
 class NodeFrame:
     """A node's GPUs over time, by key. `silent`: buckets in which a GPU's meter was not heard for a tenth or more."""
 
-    window: Window
+    time_range: TimeRange
     gpus: dict[int, GpuLines]
     silent: tuple[bool, ...]
 
 
-def node_series(node_id: int, window: Window) -> NodeFrame:
+def node_series(node_id: int, time_range: TimeRange) -> NodeFrame:
     """Power, clock and temperature of each GPU, from the coarsest roll-up that the buckets are made of. One query."""
-    fits = (t for step_s, t in NODE_TABLES if not (window.bucket_s % step_s or window.start_s % step_s))
+    fits = (t for step_s, t in NODE_TABLES if not (time_range.bucket_s % step_s or time_range.start_s % step_s))
     table = next(({"temperature": "temperature_max_c", "heard": "heard_s"} | t for t in fits), NODE_SAMPLES)
     by_gpu: dict[int, dict[int, Any]] = defaultdict(dict)
-    for row in rows(NODE_SERIES_SQL.format(**table), {**span(window), "node": node_id}):
+    for row in rows(NODE_SERIES_SQL.format(**table), {**span(time_range), "node": node_id}):
         by_gpu[row.gpu_id][row.i] = row
-    indexes = range(window.count)
+    indexes = range(time_range.count)
 
     def of(found: dict[int, Any], name: str) -> Values:
         return tuple(getattr(found[i], name) if i in found else None for i in indexes)
 
-    begun = min((i for found in by_gpu.values() for i in found), default=window.count)
-    done = [min(window.end_s, end_s) - start_s for start_s, end_s in zip(window.starts_s, window.ends_s, strict=True)]
+    begun = min((i for found in by_gpu.values() for i in found), default=time_range.count)
+    done = [
+        min(time_range.end_s, end_s) - start_s
+        for start_s, end_s in zip(time_range.starts_s, time_range.ends_s, strict=True)
+    ]
     return NodeFrame(
-        window,
+        time_range,
         {
             gpu: GpuLines(of(found, "power_w"), of(found, "sm_clock_mhz"), of(found, "temperature_c"))
             for gpu, found in sorted(by_gpu.items())
         },
         tuple(
-            begun <= i < window.count - 1
+            begun <= i < time_range.count - 1
             and any(i not in found or found[i].heard_s < METERED_SHARE * done[i] for found in by_gpu.values())
             for i in indexes
         ),
@@ -326,13 +330,13 @@ ORDER BY 1, 2
 
 
 def feed_steps(
-    feed_id: int, model: str, window: Window, horizon_s: float
+    feed_id: int, model: str, time_range: TimeRange, horizon_s: float
 ) -> tuple[tuple[IntensityStep, ...], tuple[IntensityStep, ...]]:
     """What a feed's values were, and what was last said of each beforehand, on to `horizon_s`. One query.
 
     The values are g/kWh, or the feed's currency per kWh for prices. `model`: who forecasts; empty: the provider.
     """
-    params = {**span(window), "feed": feed_id, "model": model, "horizon": at(horizon_s)}
+    params = {**span(time_range), "feed": feed_id, "model": model, "horizon": at(horizon_s)}
     found: tuple[list[IntensityStep], list[IntensityStep]] = ([], [])
     for row in rows(FEED_SQL, params):
         found[row.forecast].append(IntensityStep(row.start_s, row.end_s, row.value, row.issued_s))

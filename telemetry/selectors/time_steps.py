@@ -6,7 +6,7 @@ from django.core.cache import cache
 
 from pools.models import Gpu, Site
 from telemetry.models.rollups import MINUTE_S, STEPS_S
-from telemetry.selectors.frames import CELL_S, Window
+from telemetry.selectors.frames import INTERVAL_S, TimeRange
 
 MOST_ENTRIES = 100_000  # that a chart's query sums up: some tenths of a second
 MOST_SUMS = 50_000  # the same of sites' sums over time
@@ -14,8 +14,8 @@ KINDS_IN_USE = 2  # of a site's energy, nearly always: serving and idle
 SIZE_KEY = "size-of-the-fleet"
 
 
-def readable(window: Window) -> Window:
-    """`window`, or in longer steps where its buckets would be summed from more rows than a page can wait for.
+def readable(time_range: TimeRange) -> TimeRange:
+    """`time_range`, or in longer steps where its buckets would be summed from more rows than a page can wait for.
 
     Two queries, once a minute.
     """
@@ -24,20 +24,20 @@ def readable(window: Window) -> Window:
         size = Gpu.objects.count(), Site.objects.count()
         cache.set(SIZE_KEY, size, MINUTE_S)
     gpus, sites = size
-    span_s = window.end_s - window.start_s
-    if not rollup_step_s(window) and gpus * span_s / CELL_S > MOST_ENTRIES:
-        window = window.coarser(MINUTE_S)
+    span_s = time_range.end_s - time_range.start_s
+    if not rollup_step_s(time_range) and gpus * span_s / INTERVAL_S > MOST_ENTRIES:
+        time_range = time_range.coarser(MINUTE_S)
     for step_s in STEPS_S[1:]:
-        read_s = rollup_step_s(window)
+        read_s = rollup_step_s(time_range)
         if not read_s or sites * KINDS_IN_USE * span_s / read_s <= MOST_SUMS:
-            return window
+            return time_range
         if step_s > read_s:
-            window = window.coarser(step_s)
-    return window
+            time_range = time_range.coarser(step_s)
+    return time_range
 
 
-def rollup_step_s(window: Window) -> int:
-    """The longest step of the sums over time that `window` is made of whole ones of; 0: of none."""
+def rollup_step_s(time_range: TimeRange) -> int:
+    """The longest step of the sums over time that `time_range` is made of whole ones of; 0: of none."""
     return next(
-        (step_s for step_s in reversed(STEPS_S) if not (window.bucket_s % step_s or window.start_s % step_s)), 0
+        (step_s for step_s in reversed(STEPS_S) if not (time_range.bucket_s % step_s or time_range.start_s % step_s)), 0
     )

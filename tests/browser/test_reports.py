@@ -16,7 +16,7 @@ from pools import demo
 from pools.models import Node
 from telemetry.ledger import settlement
 from telemetry.models import Report
-from telemetry.reports import making, report_requests
+from telemetry.reports import report_jobs, report_requests
 from tests.browser.conftest import SignIn
 from tests.fakes import metering
 from tests.fakes.house import moment, start_instance
@@ -46,7 +46,7 @@ def _own_folder_and_celery(settings: Any, tmp_path_factory: pytest.TempPathFacto
 def made(fleet: None) -> Report:
     """A report that is finished, and not signed."""
     report = report_requests.ask({"period": DAY})
-    assert making.make(report.pk)
+    assert report_jobs.make(report.pk)
     return report
 
 
@@ -62,7 +62,7 @@ def test_report_is_made_and_read_when_finance_asks(
     page.locator("td", has_text="queued").wait_for()
     page.get_by_role("link", name=DAY).first.click()
     page.get_by_text("Waits for a worker").wait_for()
-    assert making.make(Report.objects.latest("pk").pk)
+    assert report_jobs.make(Report.objects.latest("pk").pk)
     page.clock.fast_forward(3_000)  # the page asks each two seconds
     page.get_by_text("adds up to the meters").wait_for()
     accessible(page)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from telemetry.alerts import rounds
+from telemetry.alerts import evaluation
 from telemetry.models import Alert, AlertNotice
 from tests.e2e import browser as chrome
 from tests.e2e.test_dashboard import Visit, base, in_thread, quiet_redis
@@ -46,7 +46,7 @@ def _alerts() -> list[Alert]:
         )  # fmt: skip
     AlertNotice.objects.create(alert=rows[0], event="raised", channel="webhook", state="sent", due_at=now)
     AlertNotice.objects.create(alert=rows[1], event="raised", channel="email", due_at=now, error="e-mail: OSError")
-    rounds.silence("queue_growing", "", 3_600.0, "load test", None, now)
+    evaluation.silence("queue_growing", "", 3_600.0, "load test", None, now)
     return rows
 
 

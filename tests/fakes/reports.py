@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple
 
 from telemetry.report_values.basis import Basis, MeterBasis, PoolBasis, SiteBasis
-from telemetry.report_values.blocks import SCHEMA, Block
+from telemetry.report_values.line_blocks import SCHEMA, Block
 from telemetry.report_values.lines import ReportLine, SloCount
 from telemetry.report_values.market import Contract
-from telemetry.report_values.report_request import Asked
+from telemetry.report_values.report_request import ReportRequest
 
 HOUR_S = 3_600
 SITES = (
@@ -24,11 +24,11 @@ SERVICE, MODEL = "llama3-70b", "Llama3-70B"
 
 
 def lines(
-    asked: Asked, tenants: Sequence[str] = TENANTS, seed: int = 1, hours: int | None = None
+    request: ReportRequest, tenants: Sequence[str] = TENANTS, seed: int = 1, hours: int | None = None
 ) -> Iterator[ReportLine]:
     """By hour, site and pool: a line for each tenant, idle and transition; unattributed, of no pool, at the end."""
     rng = random.Random(seed)
-    period = asked.span()
+    period = request.span()
     starts = range(period.start_s, period.end_s, HOUR_S)
     for start_s in starts[:hours] if hours else starts:
         for site, _, currency, intensity in SITES:
@@ -83,9 +83,9 @@ def _line(rng, start_s, site, currency, intensity, kind, tenant, service, pool, 
     )
 
 
-def basis(asked: Asked, found: Sequence[ReportLine], **changes: object) -> Basis:
+def basis(request: ReportRequest, found: Sequence[ReportLine], **changes: object) -> Basis:
     """A basis that fits these lines: two GPUs at each site, whose counters have moved what the lines say."""
-    period = asked.span()
+    period = request.span()
     by_site = {site: [line for line in found if line.site == site] for site, *_ in SITES}
     meters = []
     for site, own in by_site.items():
@@ -109,7 +109,7 @@ def basis(asked: Asked, found: Sequence[ReportLine], **changes: object) -> Basis
             for i, (site, name) in enumerate((site, name) for site, *_ in SITES for name in CLASSES)
         },
         "tenants": {f"{i}": (name, name.title()) for i, name in enumerate(TENANTS)},
-        "contracts": contracts(asked),
+        "contracts": contracts(request),
         "slo": tuple(
             SloCount(site, tenant, SERVICE, f"{SERVICE}/{site}/{name}", MODEL, 900, 880, 860 - 7 * i, 0)
             for i, tenant in enumerate(TENANTS)
@@ -121,8 +121,8 @@ def basis(asked: Asked, found: Sequence[ReportLine], **changes: object) -> Basis
     return Basis(**{**given, **changes})
 
 
-def contracts(asked: Asked) -> tuple[Contract, ...]:
-    period = asked.span()
+def contracts(request: ReportRequest) -> tuple[Contract, ...]:
+    period = request.span()
     whole = (period.start_s, period.end_s)
     return (
         Contract("location-1", "ppa", "11", 40_000, *whole, "Wind farm A, contract 7"),

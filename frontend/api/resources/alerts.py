@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from rest_framework.status import HTTP_201_CREATED, HTTP_204_NO_CONTENT
 
 from scheduler.operations import visibility
-from telemetry.alerts import rounds
+from telemetry.alerts import evaluation
 from telemetry.models import Alert, AlertSilence
 
 from ..rest.base import ReadOnly
@@ -83,7 +83,7 @@ class AlertViewSet(ReadOnly):
         """Says that somebody looks after it. 409 where it is not open: somebody was first, or it is over."""
         alert = self.get_object()
         visibility.require_subject(request.user, alert.subject)
-        if not rounds.acknowledge(alert.pk, request.user, timezone.now()):
+        if not evaluation.acknowledge(alert.pk, request.user, timezone.now()):
             raise Conflict(f"The alert is {alert.state}, not open.")
         alert.refresh_from_db()
         return Response(self.get_serializer(alert).data)
@@ -110,7 +110,7 @@ class SilenceViewSet(ReadOnly):
         given = asked.validated_data
         visibility.require_subject(request.user, given["subject"])
         try:
-            made = rounds.silence(
+            made = evaluation.silence(
                 *(given["rule"], given["subject"], given["for_s"], given["reason"]), request.user, timezone.now()
             )
         except ValueError as error:
@@ -122,6 +122,6 @@ class SilenceViewSet(ReadOnly):
     def destroy(self, request: Request, pk: str) -> Response:
         """Ends it now."""
         visibility.require_subject(request.user, self.get_object().subject)
-        if not rounds.end_silence(int(pk), timezone.now()):
+        if not evaluation.end_silence(int(pk), timezone.now()):
             raise NotFound
         return Response(status=HTTP_204_NO_CONTENT)

@@ -24,7 +24,7 @@ from rest_framework.response import Response
 from pools.access import rights
 from pools.models import Gpu
 from telemetry import selectors
-from telemetry.selectors.frames import CELL_S, Window
+from telemetry.selectors.frames import INTERVAL_S, TimeRange
 
 from ..rest.base import View
 from ..rest.sampling import METHODS, reduced
@@ -144,7 +144,9 @@ class SeriesView(View):
         return Response(_document(name, found, window, method, points, lines))
 
 
-def _document(name: str, series: Series, window: Window, method: str, points: int | None, lines: Any) -> dict[str, Any]:
+def _document(
+    name: str, series: Series, window: TimeRange, method: str, points: int | None, lines: Any
+) -> dict[str, Any]:
     def thinned(line: Line) -> list[Any]:
         keep = line.points if method == "mean" else reduced(line.points, points or POINTS, method)
         return [[at_s, value if value is None or math.isfinite(value) else None] for at_s, value in keep]
@@ -163,7 +165,7 @@ def _document(name: str, series: Series, window: Window, method: str, points: in
     }
 
 
-def _asked(request: Request, window: Window) -> Asked:
+def _asked(request: Request, window: TimeRange) -> Asked:
     query = request.query_params
     sites = frozenset(rights.sites_of(request.user).values_list("name", flat=True))
     if (site := query.get("site")) is not None:
@@ -178,13 +180,13 @@ def _asked(request: Request, window: Window) -> Asked:
     return Asked(window, sites, query.get("service"), gpu)
 
 
-def _window(query: Mapping[str, str], series: Series, points: int | None, method: str) -> Window:
+def _window(query: Mapping[str, str], series: Series, points: int | None, method: str) -> TimeRange:
     """Buckets aligned to the epoch, so that points stay put as time goes on. Raises ValidationError."""
     end_s = _moment(query.get("to"), "to", time.time())
     start_s = _moment(query.get("from"), "from", end_s - RANGE_S)
     if not 0 < end_s - start_s <= LONGEST_S:
         raise ValidationError({"from": "before `to`, and at most 400 days before it"})
-    step = _number(query.get("step"), "step", int(CELL_S), int(LONGEST_S))
+    step = _number(query.get("step"), "step", int(INTERVAL_S), int(LONGEST_S))
     if step is None:
         buckets = (points or POINTS) if method == "mean" else MOST_POINTS
         step = next((one for one in NICE_S if one % series.step_s == 0 and (end_s - start_s) / one <= buckets), None)
@@ -193,7 +195,7 @@ def _window(query: Mapping[str, str], series: Series, points: int | None, method
         raise ValidationError({"step": f"a multiple of {series.step_s:g} s"})
     if (end_s - start_s) / step > MOST_BUCKETS:
         raise ValidationError({"step": f"too fine for so long a time: at most {MOST_BUCKETS} buckets"})
-    window = Window(math.floor(start_s / step) * step, end_s, float(step))
+    window = TimeRange(math.floor(start_s / step) * step, end_s, float(step))
     return window if "step" in query else selectors.readable(window)
 
 

@@ -9,7 +9,7 @@ from rest_framework.exceptions import ValidationError
 
 from pools.models import Gpu
 from telemetry import selectors
-from telemetry.selectors.frames import Values, Window
+from telemetry.selectors.frames import TimeRange, Values
 
 from ..rest.sampling import Point
 
@@ -30,7 +30,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    window: Window
+    window: TimeRange
     sites: frozenset[str]  # that the reader may see, and asked for
     service: str | None = None
     gpu: Gpu | None = None
@@ -45,7 +45,7 @@ class Series:
     step_s: float = 10.0
 
 
-def _points(window: Window, values: Values) -> list[Point]:
+def _points(window: TimeRange, values: Values) -> list[Point]:
     return list(zip(window.starts_s, values, strict=True))
 
 

@@ -210,7 +210,7 @@ def _charts(statement: Statement) -> list[Any]:
 
 def _rows(statement: Statement) -> list[Any]:
     """The table of rows. Its letters are as large as its widest numbers let them be."""
-    by, groups = statement.asked.by, statement.rows[:MOST_ROWS]
+    by, groups = statement.request.by, statement.rows[:MOST_ROWS]
     labels = [[_plain(label) for label in statement.labels(group)] for group in groups]
     scales = _scales(groups)
     heads = [head.format(unit=scales.get(name, PLAIN).unit) for name, head, _ in SHOWN]

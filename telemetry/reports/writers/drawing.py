@@ -20,7 +20,7 @@ MOST_LABELS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class SiteBars:
     """One site's bars: a value for each day, None where it is not known; `light` is the part drawn lighter."""
 
     label: str
@@ -39,18 +39,20 @@ def series(
     sites: Mapping[str, tuple[str, int]],
     value: Callable[[Day], float | None],
     light: Callable[[Day], float] | None = None,
-) -> list[Series]:
+) -> list[SiteBars]:
     """A series for each site (name -> label, rank), with a gap on days of which there is nothing."""
     found = {(day.site, day.date): day for day in days}
     made = []
     for site, (label, rank) in sites.items():
         own = [found.get((site, date)) for date in dates]
         lights = None if light is None else [light(day) if day else 0.0 for day in own]
-        made.append(Series(label, rank, [value(day) if day else None for day in own], lights))
+        made.append(SiteBars(label, rank, [value(day) if day else None for day in own], lights))
     return made
 
 
-def bars(title: str, unit: str, dates: Sequence[str], stacks: Sequence[Series], width: float, height: float) -> Drawing:
+def bars(
+    title: str, unit: str, dates: Sequence[str], stacks: Sequence[SiteBars], width: float, height: float
+) -> Drawing:
     """Stacked bars from zero. A day on which a site's value is not known has a hollow grey mark instead of its part."""
     drawing = Drawing(width, height)
     sums = [sum(max(0.0, one.values[i] or 0.0) for one in stacks) for i in range(len(dates))]
@@ -79,7 +81,7 @@ def bars(title: str, unit: str, dates: Sequence[str], stacks: Sequence[Series], 
     return drawing
 
 
-def _part(drawing: Drawing, one: Series, i: int, x: float, y: float, bar: float, scale: float) -> float:
+def _part(drawing: Drawing, one: SiteBars, i: int, x: float, y: float, bar: float, scale: float) -> float:
     """Draws one site's part of a day upwards from y, and gives where it ends."""
     value = one.values[i]
     if value is None:
@@ -94,7 +96,7 @@ def _part(drawing: Drawing, one: Series, i: int, x: float, y: float, bar: float,
     return y
 
 
-def _legend(drawing: Drawing, stacks: Sequence[Series], width: float, height: float) -> None:
+def _legend(drawing: Drawing, stacks: Sequence[SiteBars], width: float, height: float) -> None:
     """From the right end of the title's line leftwards."""
     words = [(one.label, site_colour(one.rank)) for one in stacks]
     if any(one.light for one in stacks):

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from telemetry.report_values.basis import Basis
-from telemetry.report_values.blocks import Block
 from telemetry.report_values.errors import BadReport
+from telemetry.report_values.line_blocks import Block
 from telemetry.report_values.market import markets
 from telemetry.report_values.period import Period
-from telemetry.report_values.report_request import Asked
+from telemetry.report_values.report_request import ReportRequest
 from telemetry.report_values.statement import Statement
 from telemetry.report_values.table import write_csv
-from telemetry.report_values.totals import Book
+from telemetry.report_values.totals import ReportTotals
 
 from .document import write_document
 from .focus import FocusWriter
@@ -33,7 +33,9 @@ ENDINGS = {
 }
 
 
-def make_files(asked: Asked, basis: Basis, blocks: Iterable[Block], folder: Path) -> tuple[Statement, list[MadeFile]]:
+def make_files(
+    request: ReportRequest, basis: Basis, blocks: Iterable[Block], folder: Path
+) -> tuple[Statement, list[MadeFile]]:
     """Writes every format that was asked for, and the reconciliation, into `folder`, which must be there.
 
     Args:
@@ -43,36 +45,36 @@ def make_files(asked: Asked, basis: Basis, blocks: Iterable[Block], folder: Path
         BadReport: There is nothing in the period, or FOCUS needs a cost that is not known.
         OSError: The folder cannot be written to.
     """
-    period = asked.span()
-    book = _book(asked, basis, period)
-    focus = folder / file_name(asked, basis, "focus-csv")
-    rows = _read(asked, basis, (book.add(block) for block in blocks), focus)
-    if not book.groups:
-        raise BadReport("period", f"nothing was settled in {asked.period}: see from when to when the ledger reaches")
-    book.add_slo(basis.slo, {name: site.currency for name, site in basis.sites.items()})
-    statement = Statement.of(asked, basis, book)
-    made = [_write(kind, statement, folder, focus, rows) for kind in asked.formats]
-    if "focus-csv" not in asked.formats:
+    period = request.span()
+    totals = _totals(request, basis, period)
+    focus = folder / file_name(request, basis, "focus-csv")
+    rows = _read(request, basis, (totals.add(block) for block in blocks), focus)
+    if not totals.groups:
+        raise BadReport("period", f"nothing was settled in {request.period}: see from when to when the ledger reaches")
+    totals.add_slo(basis.slo, {name: site.currency for name, site in basis.sites.items()})
+    statement = Statement.of(request, basis, totals)
+    made = [_write(kind, statement, folder, focus, rows) for kind in request.formats]
+    if "focus-csv" not in request.formats:
         focus.unlink(missing_ok=True)
     text = reconciliation(statement, made, folder)
-    target = folder / file_name(asked, basis, RECONCILIATION)
+    target = folder / file_name(request, basis, RECONCILIATION)
     target.write_text(text, encoding="utf-8")
     return statement, [*made, _made(target, RECONCILIATION, None)]
 
 
-def file_name(asked: Asked, basis: Basis, kind: str) -> str:
-    return f"{asked.period.replace('/', '_to_')}_{basis.version}.{ENDINGS[kind]}"
+def file_name(request: ReportRequest, basis: Basis, kind: str) -> str:
+    return f"{request.period.replace('/', '_to_')}_{basis.version}.{ENDINGS[kind]}"
 
 
-def _book(asked: Asked, basis: Basis, period: Period) -> Book:
+def _totals(request: ReportRequest, basis: Basis, period: Period) -> ReportTotals:
     facility_uj = {name: site.facility_uj for name, site in basis.sites.items()}
     contracts = markets(facility_uj, basis.contracts, period.start_s, period.end_s)
-    return Book(asked.by, contracts, tuple(period.days()))
+    return ReportTotals(request.by, contracts, tuple(period.days()))
 
 
-def _read(asked: Asked, basis: Basis, blocks: Iterator[Block], focus: Path) -> int:
+def _read(request: ReportRequest, basis: Basis, blocks: Iterator[Block], focus: Path) -> int:
     """Takes all lines in, and writes them as FOCUS on the way where that is wanted. Returns the rows of it."""
-    if not {"focus-csv", "focus-parquet"} & set(asked.formats):
+    if not {"focus-csv", "focus-parquet"} & set(request.formats):
         for _ in blocks:
             pass
         return 0
@@ -83,7 +85,7 @@ def _read(asked: Asked, basis: Basis, blocks: Iterator[Block], focus: Path) -> i
 
 
 def _write(kind: str, statement: Statement, folder: Path, focus: Path, focus_rows: int) -> MadeFile:
-    target = folder / file_name(statement.asked, statement.basis, kind)
+    target = folder / file_name(statement.request, statement.basis, kind)
     rows: int | None = len(statement.rows)
     if kind in ("focus-csv", "focus-parquet"):
         rows = focus_rows
@@ -97,7 +99,7 @@ def _write(kind: str, statement: Statement, folder: Path, focus: Path, focus_row
             "report_version": statement.basis.version,
         }
         with target.open("w", encoding="utf-8", newline="") as out:
-            write_csv(statement.rows, statement.asked.by, fixed, out)
+            write_csv(statement.rows, statement.request.by, fixed, out)
     elif kind == "xlsx":
         write_workbook(statement, target)
     else:

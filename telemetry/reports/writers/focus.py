@@ -17,10 +17,10 @@ from typing import IO
 
 import polars
 
-from telemetry.report_values import blocks
+from telemetry.report_values import line_blocks
 from telemetry.report_values.basis import Basis, DemandCharge
-from telemetry.report_values.blocks import Block
 from telemetry.report_values.errors import BadReport
+from telemetry.report_values.line_blocks import Block
 
 METHOD_ID = "greenserve-energy-share-1"
 CARBON_METHOD_ID = "ghg-scope2-average-1"
@@ -204,20 +204,20 @@ def _row() -> polars.Expr:
     unattributed = polars.col("kind") == "unattributed"  # nobody knows what it served
     tokens = polars.col("prompt_tokens") + polars.col("output_tokens")
     own = [polars.col(name).cast(polars.String) for name in ("prompt_tokens", "output_tokens")]
-    cost, energy_j = blocks.fixed(polars.col("cost_nano"), 9), blocks.fixed(polars.col("energy_uj"), 6)
+    cost, energy_j = line_blocks.fixed(polars.col("cost_nano"), 9), line_blocks.fixed(polars.col("energy_uj"), 6)
     consumed = polars.concat_str(
-        tokens.cast(polars.String), _text(f",{TOKENS},"), blocks.fixed(tokens, 3), _text(f",{THOUSAND_TOKENS}")
+        tokens.cast(polars.String), _text(f",{TOKENS},"), line_blocks.fixed(tokens, 3), _text(f",{THOUSAND_TOKENS}")
     )
     before, between, after = map(_text, _DETAILS)
-    details = polars.concat_str(before, blocks.fixed(polars.col("ratio"), RATIO_PLACES), between, energy_j, after)
+    details = polars.concat_str(before, line_blocks.fixed(polars.col("ratio"), RATIO_PLACES), between, energy_j, after)
     return polars.concat_str(
         *("head", cost, cost, cost, cost),
         polars.when(unattributed).then(_text(",,,")).otherwise(consumed),
         *("allocated", details, energy_j),
-        *(blocks.fixed((blocks.wide(name) * 10 + 18) // 36, 12) for name in ("energy_uj", "facility_uj")),
-        blocks.fixed(blocks.wide("gpu_us") * 1_000 // 36, 11),
+        *(line_blocks.fixed((line_blocks.wide(name) * 10 + 18) // 36, 12) for name in ("energy_uj", "facility_uj")),
+        line_blocks.fixed(line_blocks.wide("gpu_us") * 1_000 // 36, 11),
         _known("location_ug", polars.col("location_missing_uj") == 0),
-        _known(blocks.MARKET, polars.col(blocks.MARKET).is_not_null()),
+        _known(line_blocks.MARKET, polars.col(line_blocks.MARKET).is_not_null()),
         _known("embodied_ug", polars.col("embodied_missing_us") == 0),
         "custom",
         polars.when(unattributed).then(_text(",")).otherwise(polars.concat_str(*own, separator=",")),
@@ -232,7 +232,7 @@ def _text(words: str) -> polars.Expr:
 
 def _known(name: str, where: polars.Expr) -> polars.Expr:
     """Kilograms; an empty cell where it is not known."""
-    return polars.when(where).then(blocks.fixed(polars.col(name), 9)).otherwise(_text(""))
+    return polars.when(where).then(line_blocks.fixed(polars.col(name), 9)).otherwise(_text(""))
 
 
 def _month_of(charge: DemandCharge) -> tuple[str, str]:

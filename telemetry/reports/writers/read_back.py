@@ -59,7 +59,7 @@ def reconciliation(statement: Statement, files: Sequence[MadeFile], folder: Path
     balanced = all(meter.metered_uj == meter.entered_uj for meter in basis.meters)
     content = {
         "version": basis.version,
-        "period": {"asked": statement.asked.period, "start": _moment(statement, 0), "end": _moment(statement, 1)},
+        "period": {"asked": statement.request.period, "start": _moment(statement, 0), "end": _moment(statement, 1)},
         "settled_until_s": basis.settled_until_s,
         "meters": [_meter(basis, i) for i in range(len(basis.meters))],
         "sites": sites,

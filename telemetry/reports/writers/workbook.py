@@ -39,31 +39,31 @@ class _Look:
 def write_workbook(statement: Statement, target: Path) -> None:
     """Sheets: Summary, Rows (one for each group), Days (one for each day and site), Meters, Notes."""
     basis = statement.basis
-    with Workbook(str(target), {"constant_memory": True, "strings_to_formulas": False}) as book:
+    with Workbook(str(target), {"constant_memory": True, "strings_to_formulas": False}) as workbook:
         made = datetime.fromtimestamp(basis.made_s, UTC).replace(tzinfo=None)
-        book.set_properties({"title": statement.title, "author": basis.organisation, "created": made})
-        book.set_calc_mode("auto")
-        look = _look(book)
-        _summary(book, look, statement)
-        _rows(book, look, statement)
-        _days(book, look, statement)
-        _meters(book, look, basis)
-        _notes(book, statement)
+        workbook.set_properties({"title": statement.title, "author": basis.organisation, "created": made})
+        workbook.set_calc_mode("auto")
+        look = _look(workbook)
+        _summary(workbook, look, statement)
+        _rows(workbook, look, statement)
+        _days(workbook, look, statement)
+        _meters(workbook, look, basis)
+        _notes(workbook, statement)
 
 
-def _look(book: Workbook) -> _Look:
+def _look(workbook: Workbook) -> _Look:
     base = {"font_name": "Calibri", "font_size": 10, "valign": "top"}
     places = range(MOST_PLACES + 1)
     head = {**base, "bold": True, "bottom": 1, "text_wrap": True, "valign": "bottom"}
     base["align"] = "left"
     right = {**base, "align": "right"}
-    number = {n: book.add_format({**right, "num_format": _number_format(n)}) for n in places}
+    number = {n: workbook.add_format({**right, "num_format": _number_format(n)}) for n in places}
     return _Look(
-        title=book.add_format({**base, "font_size": 14, "bold": True}),
-        head=book.add_format(head),
-        head_number=book.add_format({**head, "align": "right"}),
-        text=book.add_format(base),
-        muted=book.add_format({**base, "font_color": "#5B626B"}),
+        title=workbook.add_format({**base, "font_size": 14, "bold": True}),
+        head=workbook.add_format(head),
+        head_number=workbook.add_format({**head, "align": "right"}),
+        text=workbook.add_format(base),
+        muted=workbook.add_format({**base, "font_color": "#5B626B"}),
         numbers=number,
     )
 
@@ -80,9 +80,9 @@ def _number_format(places: int) -> str:
 # -- the sheets ------------------------------------------------------------------------------------
 
 
-def _summary(book: Workbook, look: _Look, statement: Statement) -> None:
+def _summary(workbook: Workbook, look: _Look, statement: Statement) -> None:
     """Totals by currency, each a formula over the sheet of rows. Energy and carbon are over all rows."""
-    sheet = book.add_worksheet(FIRST_SHEET)
+    sheet = workbook.add_worksheet(FIRST_SHEET)
     _page(sheet, landscape=False)
     sheet.set_column(0, 0, 34, look.text)
     sheet.set_column(1, 6, 18, look.text)
@@ -144,8 +144,8 @@ def _range(column: int, count: int) -> str:
     return f"{ROWS_SHEET}!{letter}$2:{letter}${count + 1}"
 
 
-def _rows(book: Workbook, look: _Look, statement: Statement) -> None:
-    sheet = book.add_worksheet(ROWS_SHEET)
+def _rows(workbook: Workbook, look: _Look, statement: Statement) -> None:
+    sheet = workbook.add_worksheet(ROWS_SHEET)
     _page(sheet, landscape=True)
     names = statement.header
     texts = len(names) - len(COLUMNS)
@@ -164,8 +164,8 @@ def _rows(book: Workbook, look: _Look, statement: Statement) -> None:
         sheet.autofilter(0, 0, len(statement.rows), len(names) - 1)
 
 
-def _days(book: Workbook, look: _Look, statement: Statement) -> None:
-    sheet = book.add_worksheet(DAYS_SHEET)
+def _days(workbook: Workbook, look: _Look, statement: Statement) -> None:
+    sheet = workbook.add_worksheet(DAYS_SHEET)
     _page(sheet, landscape=False)
     sheet.set_column(0, 1, 16, look.text)
     sheet.set_column(2, 9, 14, look.text)
@@ -185,9 +185,9 @@ def _days(book: Workbook, look: _Look, statement: Statement) -> None:
             _number(sheet, at, i, cell, look, own)
 
 
-def _meters(book: Workbook, look: _Look, basis: Basis) -> None:
+def _meters(workbook: Workbook, look: _Look, basis: Basis) -> None:
     """Each GPU's counter against the ledger's entries; the difference is a formula."""
-    sheet = book.add_worksheet(METERS_SHEET)
+    sheet = workbook.add_worksheet(METERS_SHEET)
     _page(sheet, landscape=False)
     sheet.set_column(0, 0, 42, look.text)
     sheet.set_column(1, 5, 18, look.text)
@@ -213,10 +213,10 @@ def _meters(book: Workbook, look: _Look, basis: Basis) -> None:
         sheet.write_number(at, 5, meter.period_uj / 1e6, six)
 
 
-def _notes(book: Workbook, statement: Statement) -> None:
-    sheet = book.add_worksheet(NOTES_SHEET)
+def _notes(workbook: Workbook, statement: Statement) -> None:
+    sheet = workbook.add_worksheet(NOTES_SHEET)
     _page(sheet, landscape=False)
-    wrapped = book.add_format({"font_name": "Calibri", "font_size": 10, "text_wrap": True, "valign": "top"})
+    wrapped = workbook.add_format({"font_name": "Calibri", "font_size": 10, "text_wrap": True, "valign": "top"})
     sheet.set_column(0, 0, NOTE_LETTERS, wrapped)
     for at, note in enumerate(statement.notes):
         sheet.set_row(at, 15 * math.ceil(len(note) / NOTE_LETTERS))

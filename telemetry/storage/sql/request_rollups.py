@@ -3,7 +3,7 @@
 from telemetry.models.rollups import REQUEST_STEPS_S
 
 ENDED = "started_at + coalesce(e2e_s, 0) * interval '1 second'"
-_CELL = f"date_bin('{REQUEST_STEPS_S[0]} seconds', {ENDED}, TIMESTAMPTZ '1970-01-01 00:00+00')"
+_STEP_START = f"date_bin('{REQUEST_STEPS_S[0]} seconds', {ENDED}, TIMESTAMPTZ '1970-01-01 00:00+00')"
 _STEPS = f"""
 CROSS JOIN (VALUES {", ".join(f"({step_s})" for step_s in REQUEST_STEPS_S)}) AS steps (step_s)
 """
@@ -13,7 +13,7 @@ _START = "date_bin(step_s * interval '1 second', cell, TIMESTAMPTZ '1970-01-01 0
 _SLO = f"""
 SELECT step_s, {_START}, service, kind, sum(judged)::int AS judged, sum(within)::int AS within, max(until) AS until
 FROM (
-    SELECT {_CELL} AS cell, r.service, k.kind, count(*) AS judged,
+    SELECT {_STEP_START} AS cell, r.service, k.kind, count(*) AS judged,
            count(*) FILTER (WHERE CASE k.kind WHEN '' THEN r.slo_met
                ELSE r.status = 'ok' AND NOT k.kind = ANY (string_to_array(r.slo_failed, ',')) END) AS within,
            max({ENDED}) AS until
@@ -28,7 +28,7 @@ _TENANT = f"""
 SELECT step_s, {_START}, tenant_id, sum(timely_tokens)::bigint AS timely_tokens,
        sum(output_tokens)::bigint AS output_tokens
 FROM (
-    SELECT {_CELL} AS cell, tenant_id, sum(timely_tokens) AS timely_tokens, sum(output_tokens) AS output_tokens
+    SELECT {_STEP_START} AS cell, tenant_id, sum(timely_tokens) AS timely_tokens, sum(output_tokens) AS output_tokens
     FROM {{records}}
     WHERE timely_tokens IS NOT NULL AND output_tokens > 0 AND tenant_id IS NOT NULL GROUP BY 1, 2
 ) AS cells {_STEPS}

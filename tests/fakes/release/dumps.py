@@ -9,7 +9,7 @@ from pathlib import Path
 
 from django.db import connection
 
-from greenserve.servers.places import package_dir
+from greenserve.servers.server_folders import package_dir
 
 # Meta-commands of psql, comments, empty lines; and what an older server does not know.
 LEFT_OUT = re.compile(r"\\|--|$|SET transaction_timeout ")

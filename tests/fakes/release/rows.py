@@ -42,7 +42,7 @@ from telemetry.models import (
     RollupDue,
     SloMinute,
 )
-from telemetry.reports import making, report_requests
+from telemetry.reports import report_jobs, report_requests
 from tests.fakes import metering, seed, several
 from tests.fakes.house import moment, start_instance
 from tests.fakes.people import person
@@ -89,7 +89,7 @@ def _settled(seeded: seed.Seeded) -> None:
 
 def reported(formats: str) -> None:
     report = report_requests.ask({"period": PERIOD, "zone": "UTC", "by": "site,tenant", "formats": formats})
-    if not making.make(report.pk):
+    if not report_jobs.make(report.pk):
         report.job.refresh_from_db()
         raise RuntimeError(f"the report was not made: {report.job.error}")
 

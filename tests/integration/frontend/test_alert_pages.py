@@ -10,7 +10,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from telemetry.alerts import rounds
+from telemetry.alerts import evaluation
 from telemetry.models import Alert, AlertNotice, AlertSilence
 from tests.fakes import seed
 from tests.fakes.people import person
@@ -56,7 +56,7 @@ def test_page_answers_when_empty_and_when_there_are_alerts(operator, query):
         row = alert(subject=f"s{n}/average")
         AlertNotice.objects.create(alert=row, event="raised", channel="webhook", due_at=row.since, error="no answer")
         ended(subject=f"s{n}/average")
-    rounds.silence("feed_stale", "s1/average", 600.0, "planned", None, datetime.now(UTC))
+    evaluation.silence("feed_stale", "s1/average", 600.0, "planned", None, datetime.now(UTC))
     page = operator.get("/alerts/" + query).content.decode()
     assert "Carbon feed is stale" in page
 

@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from greenserve.process import Child, Spec, StartError
-from greenserve.servers import embedded, places, postgres_server
+from greenserve.servers import embedded, postgres_server, server_folders
 from tests import servers
 
 
@@ -62,23 +62,23 @@ def test_servers_listen_on_sockets_alone_when_running(var_dir: Path) -> None:
         assert query(var_dir, "SHOW listen_addresses") == [("",)]
         with redis.Redis.from_url(redis_url, socket_timeout=5) as client:
             assert client.config_get("port")["port"] == "0"
-        where = places.places(var_dir)
+        where = server_folders.folders_of(var_dir)
         for folder in (where.postgres_sockets, where.redis_socket.parent):
             assert folder.stat().st_mode & 0o077 == 0
 
 
 def test_socket_paths_stay_short_when_the_folder_is_deep(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 60) / ("e" * 60)
-    where = places.places(deep)
-    assert len(os.fsencode(where.redis_socket)) < places.SOCKET_PATH_LIMIT
-    assert len(os.fsencode(where.postgres_sockets / ".s.PGSQL.5432")) < places.SOCKET_PATH_LIMIT
-    assert places.places(deep) == where
-    assert places.places(tmp_path / "other").redis_socket != where.redis_socket
+    where = server_folders.folders_of(deep)
+    assert len(os.fsencode(where.redis_socket)) < server_folders.SOCKET_PATH_LIMIT
+    assert len(os.fsencode(where.postgres_sockets / ".s.PGSQL.5432")) < server_folders.SOCKET_PATH_LIMIT
+    assert server_folders.folders_of(deep) == where
+    assert server_folders.folders_of(tmp_path / "other").redis_socket != where.redis_socket
 
 
 def test_database_url_is_understood_by_django_when_parsed(tmp_path: Path) -> None:
     parsed = dj_database_url.parse(embedded.database_url(tmp_path))
-    assert parsed["HOST"] == str(places.places(tmp_path).postgres_sockets)
+    assert parsed["HOST"] == str(server_folders.folders_of(tmp_path).postgres_sockets)
     assert (parsed["NAME"], parsed["USER"]) == ("greenserve", "greenserve")
 
 
@@ -90,7 +90,7 @@ def test_committed_rows_survive_when_the_server_is_killed(var_dir: Path) -> None
     os.kill(child.pid, signal.SIGKILL)
     while child.poll() is None:
         time.sleep(0.01)
-    assert (places.places(var_dir).postgres_data / "postmaster.pid").exists()
+    assert (server_folders.folders_of(var_dir).postgres_data / "postmaster.pid").exists()
     again = start(postgres_server.spec(var_dir), var_dir)
     assert query(var_dir, "SELECT x FROM t") == [(1,)]
     again.stop()
@@ -98,7 +98,7 @@ def test_committed_rows_survive_when_the_server_is_killed(var_dir: Path) -> None
 
 def test_start_goes_well_when_a_stale_lock_names_a_living_stranger(var_dir: Path) -> None:
     start(postgres_server.spec(var_dir, durable=False), var_dir).stop()
-    where = places.places(var_dir)
+    where = server_folders.folders_of(var_dir)
     lock = where.postgres_data / "postmaster.pid"
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
@@ -120,7 +120,7 @@ def test_abandoned_server_is_ended_when_another_is_started(var_dir: Path) -> Non
 
 
 def test_first_start_is_made_good_when_it_was_killed_half_way(var_dir: Path) -> None:
-    where = places.places(var_dir)
+    where = server_folders.folders_of(var_dir)
     (where.postgres_home / "data.new" / "base").mkdir(parents=True)
     where.postgres_data.mkdir()
     start(postgres_server.spec(var_dir, durable=False), var_dir).stop()
@@ -131,7 +131,7 @@ def test_first_start_is_made_good_when_it_was_killed_half_way(var_dir: Path) -> 
 def test_one_line_says_what_to_do_when_the_data_folder_cannot_be_used(
     var_dir: Path, version: str | None, words: str
 ) -> None:
-    data = places.places(var_dir).postgres_data
+    data = server_folders.folders_of(var_dir).postgres_data
     (data / "global").mkdir(parents=True)
     (data / "global" / "pg_control").touch()
     if version:
@@ -154,12 +154,12 @@ def test_data_of_a_deleted_folder_is_set_aside_when_the_folder_is_made_anew(var_
     child = start(postgres_server.spec(var_dir, durable=False), var_dir)
     assert query(var_dir, "SELECT to_regclass('old')") == [(None,)]
     child.stop()
-    assert len(list(places.places(var_dir).postgres_home.glob("data.2*"))) == 1
+    assert len(list(server_folders.folders_of(var_dir).postgres_home.glob("data.2*"))) == 1
 
 
 def test_start_fails_with_the_servers_own_words_when_it_ends_at_once(var_dir: Path) -> None:
     start(postgres_server.spec(var_dir, durable=False), var_dir).stop()
-    control = places.places(var_dir).postgres_data / "global" / "pg_control"
+    control = server_folders.folders_of(var_dir).postgres_data / "global" / "pg_control"
     control.write_bytes(b"\0" * control.stat().st_size)
     with pytest.raises(StartError, match=r"postgres ended: .*FATAL.*incompatible"):
         start(postgres_server.spec(var_dir, durable=False), var_dir)
@@ -171,7 +171,7 @@ def test_lock_stays_when_an_old_servers_process_still_works_in_the_data(
     monkeypatch.setattr(postgres_server, "NOTICED_WITHIN_S", 0.2)
     monkeypatch.setattr(postgres_server, "QUIT_WITHIN_S", 0.3)
     start(postgres_server.spec(var_dir, durable=False), var_dir).stop()
-    where = places.places(var_dir)
+    where = server_folders.folders_of(var_dir)
     lock = where.postgres_data / "postmaster.pid"
     lock.write_text("2147483646\n")
     deaf = "import signal, time; signal.signal(signal.SIGQUIT, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"

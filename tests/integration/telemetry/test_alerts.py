@@ -16,7 +16,7 @@ from greenserve.mail import parse
 from pools import wire
 from pools.models import Node, Pool, Site
 from scheduler.models import Epoch
-from telemetry.alerts import notices, rounds, slo_minutes, webhook
+from telemetry.alerts import evaluation, notices, slo_minutes, webhook
 from telemetry.models import (
     Alert,
     AlertNotice,
@@ -69,7 +69,7 @@ class Desk:
         for _ in range(count):
             self.now += PERIOD
             before()
-            rounds.run(self.now)
+            evaluation.run(self.now)
             notices.deliver(self.now)
 
     def of(self, rule: str) -> list[Alert]:
@@ -149,7 +149,7 @@ def test_webhook_is_signed_and_carries_its_delivery(stale, sink):
 def test_nothing_doubles_when_a_round_is_run_again_or_late(stale, sink):
     stale.rounds()
     for at in (stale.now, stale.now - timedelta(seconds=40), stale.now):
-        rounds.run(at)
+        evaluation.run(at)
         notices.deliver(stale.now)
     assert len(Alert.objects.all()) == 1
     assert told(sink) == [("raised", "feed_stale")]
@@ -205,7 +205,7 @@ def test_private_address_is_refused_unless_allowed(stale, sink, settings):
 
 
 def test_nobody_is_told_while_silenced_but_all_can_see_it(stale, sink):
-    rounds.silence("feed_stale", "", 60.0, "maintenance", None, stale.now)
+    evaluation.silence("feed_stale", "", 60.0, "maintenance", None, stale.now)
     stale.rounds(3)
     assert Alert.objects.get().state == "open"
     assert sink.received == []
@@ -214,15 +214,15 @@ def test_nobody_is_told_while_silenced_but_all_can_see_it(stale, sink):
 
 
 def test_silence_of_another_subject_keeps_nobody_quiet_and_can_be_ended(stale, sink):
-    other = rounds.silence("feed_stale", "location-9/average", 600.0, "", None, stale.now)
+    other = evaluation.silence("feed_stale", "location-9/average", 600.0, "", None, stale.now)
     stale.rounds()
     assert told(sink) == [("raised", "feed_stale")]
-    assert rounds.end_silence(other.pk, stale.now)
-    assert not rounds.end_silence(other.pk, stale.now)
+    assert evaluation.end_silence(other.pk, stale.now)
+    assert not evaluation.end_silence(other.pk, stale.now)
 
 
 def test_end_of_an_alert_that_nobody_heard_of_is_not_told(stale, sink):
-    rounds.silence("feed_stale", "", 3_600.0, "", None, stale.now)
+    evaluation.silence("feed_stale", "", 3_600.0, "", None, stale.now)
     stale.rounds()
     stale.rounds(4, stale.feeds_answer)
     assert Alert.objects.get().state == "resolved"
@@ -235,7 +235,7 @@ def test_end_of_an_alert_that_nobody_heard_of_is_not_told(stale, sink):
 )
 def test_bad_silence_is_refused_by_name(desk, rule, length_s, words):
     with pytest.raises(ValueError, match=words):
-        rounds.silence(rule, "", length_s, "", None, desk.now)
+        evaluation.silence(rule, "", length_s, "", None, desk.now)
     assert not AlertSilence.objects.exists()
 
 
@@ -243,8 +243,8 @@ def test_alert_can_be_acknowledged_once(stale):
     user = get_user_model().objects.create_user("operator")
     stale.rounds()
     alert = Alert.objects.get()
-    assert rounds.acknowledge(alert.pk, user, stale.now)
-    assert not rounds.acknowledge(alert.pk, user, stale.now)
+    assert evaluation.acknowledge(alert.pk, user, stale.now)
+    assert not evaluation.acknowledge(alert.pk, user, stale.now)
     stale.rounds()
     alert.refresh_from_db()
     assert (alert.state, alert.acknowledged_by) == ("acknowledged", user)
@@ -359,10 +359,10 @@ def rollup(site: Site, at: datetime, step_s: int, kind: str, energy_uj: int) -> 
 def test_ledger_that_does_not_balance_raises_and_one_that_does_stays_quiet(desk):
     site, other = desk.seeded.sites[:2]
     today = desk.now.replace(hour=0, minute=0, second=0)
-    for which, booked in ((site, 98_000_000), (other, 100_000_000)):
+    for which, entered in ((site, 98_000_000), (other, 100_000_000)):
         gpu = next(gpu for gpu in desk.seeded.gpus if gpu.node.cluster.site_id == which.pk)
         MeterMark.objects.create(gpu=gpu, at=desk.now, energy_uj=100_000_000, opened_at=today, opened_energy_uj=0)
-        rollup(which, today, 86_400, "serving", booked)
+        rollup(which, today, 86_400, "serving", entered)
     desk.rounds(6, desk.feeds_answer)
     (alert,) = desk.of("ledger_imbalance")
     assert (alert.subject, alert.level) == (site.name, "bad")
@@ -461,7 +461,7 @@ def test_instance_that_falls_over_again_and_again_raises(desk):
 def test_alert_of_a_rule_that_is_gone_ends(stale):
     stale.rounds()
     Alert.objects.update(rule="of_old")
-    rounds.tidy(stale.now)
+    evaluation.tidy(stale.now)
     assert Alert.objects.get().state == "resolved"
 
 

@@ -24,7 +24,7 @@ from pools.models import AuditEntry, Job, Node, Tenant
 from telemetry.ledger import settlement
 from telemetry.models import EnergyEntry, Instrument, MeterMark, Report, ReportSchedule
 from telemetry.report_values.errors import BadReport
-from telemetry.reports import making, report_requests, schedules
+from telemetry.reports import report_jobs, report_requests, schedules
 from telemetry.reports.tasks import make_report
 from tests.fakes import metering
 from tests.fakes.house import moment, start_instance
@@ -73,7 +73,7 @@ def operator() -> Client:
 
 def made(**given) -> Report:
     report = report_requests.ask({"period": DAY, **given})
-    assert making.make(report.pk), Job.objects.get(pk=report.job_id).error
+    assert report_jobs.make(report.pk), Job.objects.get(pk=report.job_id).error
     return Report.objects.select_related("job", "revises").get(pk=report.pk)
 
 
@@ -101,10 +101,10 @@ def test_every_export_adds_up_to_the_meters_when_made(settled):
     assert found["adds_up"] is True
     entered_uj = sum(EnergyEntry.objects.filter(start_at__lt=moment(END)).values_list("energy_uj", flat=True))
     assert Decimal(found["total"]["meters_j"]) * 10**6 == entered_uj > 0
-    for mark in MeterMark.objects.select_related("gpu"):
-        (meter,) = (meter for meter in found["meters"] if meter["gpu"] == mark.gpu.uuid)
+    for watermark in MeterMark.objects.select_related("gpu"):
+        (meter,) = (meter for meter in found["meters"] if meter["gpu"] == watermark.gpu.uuid)
         assert meter["difference_j"] == "0"
-        assert Decimal(meter["counter_moved_j"]) * 10**6 == mark.energy_uj - mark.opened_energy_uj
+        assert Decimal(meter["counter_moved_j"]) * 10**6 == watermark.energy_uj - watermark.opened_energy_uj
     for kind, content in contents(report).items():
         assert hashlib.sha256(content).hexdigest() == report.files.get(format=kind).sha256
     for kind in ("csv", "focus-csv"):
@@ -143,7 +143,7 @@ def test_carbon_and_cost_are_unknown_and_not_nothing_when_no_feed_or_tariff_has_
     assert (row["scope2_location_kgco2e"], row["cost"], row["sci_g_per_output_token"]) == ("", "", "")
     assert float(row["without_intensity_kwh"]) == pytest.approx(float(row["energy_kwh"]))
     refused = report_requests.ask({"period": DAY, "formats": "focus-csv"})
-    assert not making.make(refused.pk)
+    assert not report_jobs.make(refused.pk)
     job = Job.objects.get(pk=refused.job_id)
     assert job.state == "failed"
     assert "formats: FOCUS has no place for an unknown cost" in job.error
@@ -166,14 +166,14 @@ def test_saving_is_modelled_and_said_to_be_when_the_requests_are_replayed(settle
     model = engine_model("Llama3-70B", "A100-80GB", 4)
     assert baseline["energy_uj"] / 1e6 > model.idle_watts(model.gpu_params.f_max) * 900
     assert baseline["location_ug"] > 0
-    assert making.reproduce(report) == []  # what was modelled is kept with the report, not modelled again
+    assert report_jobs.reproduce(report) == []  # what was modelled is kept with the report, not modelled again
 
 
 def test_baseline_is_refused_when_there_is_nothing_to_replay(instance):
     metering.meters(instance, START + 302)
     settlement.settle(moment(LATER))
     report = report_requests.ask({"period": DAY, "baseline": True, "formats": "csv"})
-    assert not making.make(report.pk)
+    assert not report_jobs.make(report.pk)
     assert "baseline: no request of the period" in Job.objects.get(pk=report.job_id).error
 
 
@@ -191,7 +191,7 @@ def test_bytes_are_the_same_when_the_world_has_gone_on(settled):
     supplier(settled, "5", kind="certificate", volume_kwh=1_000)
     metering.intensity(settled, START, 300.0, 900.0, issued_s=START + 5_000)
     assert settlement.restate(moment(LATER), moment(START)) > 0
-    assert making.reproduce(report) == []
+    assert report_jobs.reproduce(report) == []
     assert contents(report) == before
     other = made(by="site,tenant,pool", formats="focus-csv,focus-parquet,csv,xlsx,pdf")
     assert {kind for kind in before if contents(other)[kind] == before[kind]} == set()
@@ -200,7 +200,7 @@ def test_bytes_are_the_same_when_the_world_has_gone_on(settled):
 def test_difference_is_told_when_a_file_does_not_come_out_the_same(settled):
     report = made()
     report.files.filter(format="csv").update(sha256="0" * 64)
-    (difference,) = making.reproduce(report)
+    (difference,) = report_jobs.reproduce(report)
     assert (difference.name, difference.then) == (report.files.get(format="csv").name, "0" * 64)
     assert difference.now == hashlib.sha256(contents(report)["csv"]).hexdigest()
 
@@ -219,7 +219,7 @@ def test_restated_feed_changes_exactly_its_intervals_when_the_report_is_made_ane
     for was, now in zip(table(first), table(second), strict=True):
         differ = {name for name in was if was[name] != now[name]} - {"report_version", "sci_g_per_output_token"}
         assert differ <= carbon
-    assert making.reproduce(first) == []
+    assert report_jobs.reproduce(first) == []
 
 
 # -- asked for wrongly -----------------------------------------------------------------------------
@@ -295,27 +295,27 @@ def test_rest_names_the_field_when_it_is_wrong(settled, operator, client):
 def test_report_is_signed_once_when_it_is_finished(settled, operator):
     queued = report_requests.ask({"period": DAY})
     assert post(operator, f"{queued.pk}/sign/").status_code == 409
-    making.make(queued.pk)
+    report_jobs.make(queued.pk)
     assert post(operator, f"{queued.pk}/sign/").json()["signed_by"] == "finance"
     assert post(operator, f"{queued.pk}/sign/").status_code == 409
     (entry,) = AuditEntry.objects.filter(kind="report")
     assert (entry.who, entry.channel, entry.action, entry.after["signed_by"]) == ("finance", "api", "signed", "finance")
     assert entry.after["files"] == dict(queued.files.values_list("name", "sha256"))
-    assert making.reproduce(Report.objects.get(pk=queued.pk)) == []
+    assert report_jobs.reproduce(Report.objects.get(pk=queued.pk)) == []
 
 
 def test_report_is_not_made_when_it_was_cancelled(settled, operator):
     queued = report_requests.ask({"period": DAY})
     assert post(operator, f"{queued.pk}/cancel/").json()["state"] == "cancelled"
-    assert making.make(queued.pk) is False
+    assert report_jobs.make(queued.pk) is False
     assert post(operator, f"{queued.pk}/cancel/").status_code == 409
 
 
 def test_report_stops_when_it_is_cancelled_on_its_way(settled, monkeypatch):
-    monkeypatch.setattr(making, "TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(report_jobs, "REPORT_EVERY_S", 0.0)
     report = report_requests.ask({"period": DAY})
     Job.objects.filter(pk=report.job_id).update(cancel_requested=True)
-    assert making.make(report.pk) is False
+    assert report_jobs.make(report.pk) is False
     assert Job.objects.get(pk=report.job_id).state == "cancelled"
     assert not report.files.exists()
 

@@ -18,14 +18,14 @@ from scheduler.models import Decision, DecisionKind
 from telemetry import selectors
 from telemetry.ledger import energy_entries
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuSample, MeterMark, RequestRecord
-from telemetry.selectors.frames import PoolRow, Window
+from telemetry.selectors.frames import PoolRow, TimeRange
 from telemetry.storage import time_partitions
 from tests.fakes import seed
 from tests.oracles.timely_jain import freesh_timely_jain
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
-WINDOW = Window.last(900.0, NOW.timestamp())
+WINDOW = TimeRange.last(900.0, NOW.timestamp())
 
 
 @pytest.fixture
@@ -273,7 +273,7 @@ def test_first_pools_are_those_that_need_an_eye_when_there_are_more_than_are_sho
 @pytest.mark.parametrize("range_s", [900.0, 3_600.0, 86_400.0])
 def test_queries_are_counted_whatever_the_range(fleet, range_s, django_assert_num_queries):
     seed.history(fleet, minutes=8, rps=0.5)
-    window = Window.last(range_s, NOW.timestamp())
+    window = TimeRange.last(range_s, NOW.timestamp())
     for budget, work in (
         (5, lambda: selectors.energy(window)),
         (2, lambda: selectors.slo(window)),

@@ -11,10 +11,10 @@ from telemetry.selectors.frames import (
     SitePower,
     SloFrame,
     SloSeries,
-    Window,
+    TimeRange,
 )
 
-WINDOW = Window(1_000.0, 1_040.0, 10.0)  # four buckets
+WINDOW = TimeRange(1_000.0, 1_040.0, 10.0)  # four buckets
 
 
 def power(**changes: object) -> PowerFrame:
@@ -23,7 +23,7 @@ def power(**changes: object) -> PowerFrame:
         SitePower("east", "East", 0, (1_000.0, 2_000.0, None, 1_000.0), (500.0,) * 4, (False, False, True, False)),
         SitePower("west", "West", 1, (3_000.0,) * 4, (0.0,) * 4, quiet),
     )
-    values = {"window": WINDOW, "sites": sites, "metered_until_s": 1_040.0} | changes
+    values = {"time_range": WINDOW, "sites": sites, "metered_until_s": 1_040.0} | changes
     return PowerFrame(**values)  # type: ignore[arg-type]
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from frontend.attention import OpenAlert, items
 from frontend.health import FeedHealth, Health, LoopHealth, NodeHealth
-from telemetry.selectors.frames import FeedState, SloFrame, SloSeries, Window
+from telemetry.selectors.frames import FeedState, SloFrame, SloSeries, TimeRange
 
 NOW_S = 1_800_000_000.0
 SLO = SloFrame(
-    Window.last(300.0, NOW_S), 120.0, (SloSeries("llama", "ttft", 2.0, 0.99, (), (), total_judged=10, total_within=5),)
+    TimeRange.last(300.0, NOW_S),
+    120.0,
+    (SloSeries("llama", "ttft", 2.0, 0.99, (), (), total_judged=10, total_within=5),),
 )
 HEALTH = Health(
     NOW_S,

@@ -67,7 +67,7 @@ def test_sums_are_those_of_the_entries_when_any_windows_are_settled_and_restated
         model.objects.all().delete()
     site = gpus[0].node.cluster.site
     EnergyEntry.objects.bulk_create(
-        {(gpu, cell): enter(gpus[gpu], START + 10 * cell, uj) for gpu, cell, uj in entries}.values()
+        {(gpu, interval): enter(gpus[gpu], START + 10 * interval, uj) for gpu, interval, uj in entries}.values()
     )
     for gpu in gpus:
         at = moment(START + WINDOWS * WINDOW_S)

@@ -17,8 +17,8 @@ from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuEnergy, Gp
 from tests.fakes.house import moment, sample, start_instance
 from tests.oracles.meter_balance import balance
 
-pytestmark = pytest.mark.django_db
-START = 1_767_225_600.0  # 2026-01-01, a border of cells
+pytestmark = pytest.watermark.django_db
+START = 1_767_225_600.0  # 2026-01-01, a border of intervals
 
 
 @pytest.fixture
@@ -59,13 +59,13 @@ def post(at_s):
     return posting.post(moment(at_s))
 
 
-def test_whole_cells_are_entered_and_the_rest_waits_when_a_cell_is_open(gpu):
+def test_whole_intervals_are_entered_and_the_rest_waits_when_a_interval_is_open(gpu):
     for second in range(26):
         sample(gpu, START + second, 100.0 * second)
     post(START + 26)
     assert totals(gpu) == {"idle": pytest.approx(2000.0)}
-    mark = MeterMark.objects.get(gpu=gpu)
-    assert (mark.at, mark.energy_j) == (moment(START + 20), pytest.approx(2000.0))
+    watermark = MeterMark.objects.get(gpu=gpu)
+    assert (watermark.at, watermark.energy_j) == (moment(START + 20), pytest.approx(2000.0))
     assert post(START + 27) == 0
     for second in range(26, 31):
         sample(gpu, START + second, 100.0 * second)
@@ -134,7 +134,7 @@ def test_nothing_is_entered_twice_when_a_sample_comes_in_late(gpu):
     for second in (0, 3, 6, 9, 12, 15):
         sample(gpu, START + second, 10.0 * second)
     post(START + 17)
-    sample(gpu, START + 10.5, 92.0)  # bends the line on which the mark of 10 s lies
+    sample(gpu, START + 10.5, 92.0)  # bends the line on which the watermark of 10 s lies
     for second in (18, 21):
         sample(gpu, START + second, 10.0 * second)
     post(START + 24)
@@ -223,7 +223,7 @@ def test_entries_add_up_to_the_counter_when_anything_happens(gpu, steps, posting
     assert entered == pytest.approx(math.fsum(metered_j), rel=1e-9, abs=1e-6)
 
 
-@pytest.mark.django_db(transaction=True)
+@pytest.watermark.django_db(transaction=True)
 def test_nothing_is_entered_twice_when_two_processes_post_at_once():
     demo.load()
     gpus = list(Gpu.objects.all()[:6])

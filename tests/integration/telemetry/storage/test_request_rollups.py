@@ -15,7 +15,7 @@ from telemetry import selectors
 from telemetry.ingest import request_records
 from telemetry.models import LengthRollup, RequestRecord, SloRollup, TenantRollup
 from telemetry.selectors import service_level
-from telemetry.selectors.frames import Window
+from telemetry.selectors.frames import TimeRange
 from telemetry.storage import time_partitions
 from telemetry.storage.sql import length_rollups, request_rollups
 from tests.fakes.house import moment, request_row
@@ -75,7 +75,7 @@ def test_sums_say_what_the_records_say_when_these_come_late_and_twice(tenants, s
     for n in range(parts):
         request_records.insert(rows[n::parts] + rng.sample(rows[: n * 9], min(3, n * 9)), objectives)
     assert RequestRecord.objects.count() == len(rows)
-    window = Window(START - 1_200.0, START, bucket_s)
+    window = TimeRange(START - 1_200.0, START, bucket_s)
     assert service_level._step_s(window) == bucket_s
     slo, jain, overall = selectors.slo(window), selectors.fairness(window), selectors.tenant_fairness(window)
     with from_records():
@@ -92,7 +92,7 @@ def test_sums_follow_when_records_are_taken_away(tenants):
     assert not SloRollup.objects.exclude(judged=0, within=0).exists()
     assert not TenantRollup.objects.exclude(output_tokens=0, timely_tokens=0).exists()
     assert not LengthRollup.objects.exclude(requests=0, timely_tokens=0).exists()
-    frame = selectors.slo(Window(START - 1_200.0, START, 60.0))
+    frame = selectors.slo(TimeRange(START - 1_200.0, START, 60.0))
     assert (frame.judged, frame.met, frame.last_end_s) == (0, 0, None)
 
 
@@ -128,6 +128,6 @@ def test_quartiles_of_a_rolling_window_are_those_of_its_requests(tenants):
         for n, length in enumerate(rng.sample(range(1, 500), 90))
     ]
     request_records.insert(rows, request_records.Objectives())
-    frame = selectors.fairness(Window(START - 200.0, START, 10.0))
+    frame = selectors.fairness(TimeRange(START - 200.0, START, 10.0))
     expected = freesh_timely_jain([r.output_tokens for r in rows], [r.timely_tokens for r in rows])
     assert frame.classes["LL"][-1] == pytest.approx(expected, abs=0.005), "but for lengths that count as one"

@@ -1,4 +1,4 @@
-"""Roll-ups: late batches change the right cells, duplicates change nothing, gaps are counted and never filled."""
+"""Roll-ups: late batches change the right minutes, duplicates change nothing, gaps are counted and never filled."""
 
 import random
 from unittest.mock import patch
@@ -14,7 +14,7 @@ from telemetry.ingest import sample_rollups
 from telemetry.ingest.agent_batches import SampleWriter
 from telemetry.models import GpuDay, GpuHour, GpuMinute, GpuSample, IngestedBatches, MeterMark, RollupDue
 from telemetry.selectors import single_entities
-from telemetry.selectors.frames import Window
+from telemetry.selectors.frames import TimeRange
 from telemetry.storage import time_partitions
 from tests.fakes.house import gpu_row, moment, start_instance
 
@@ -67,7 +67,7 @@ def test_minutes_hours_and_days_are_made_when_samples_come(gpu, writer):
     assert roll_up() == 0
 
 
-def test_cells_wait_until_they_are_over_when_samples_are_fresh(gpu, writer):
+def test_minutes_wait_until_they_are_over_when_samples_are_fresh(gpu, writer):
     writer.write(batches(START + second for second in range(90)))
     assert roll_up(START + 66) == 1  # the minute before, whose gap the first samples might have closed
     assert not GpuMinute.objects.exists()
@@ -92,7 +92,7 @@ def test_gap_is_counted_where_it_began_and_its_time_is_missing_when_a_meter_is_s
     (found,) = selectors.meter_gaps(START, START + 300)
     assert (found.gpu, found.gaps) == (UUID, 2)
     assert found.missing_s == pytest.approx(300 - 208)
-    frame = selectors.gpu_series(gpu.pk, UUID, Window(START, START + 300, 60.0))
+    frame = selectors.gpu_series(gpu.pk, UUID, TimeRange(START, START + 300, 60.0))
     assert frame.power_w == (100.0, None, 102.0, 103.0, 104.0)
     assert frame.missing_s == pytest.approx((11.0, 60.0, 20.0, 0.0, 1.0))
 
@@ -112,7 +112,7 @@ def test_meter_gaps_add_up_from_days_hours_and_minutes_when_the_span_is_long(gpu
 
 def test_series_are_refused_when_buckets_are_not_of_whole_minutes(gpu):
     with pytest.raises(ValueError, match="whole minutes"):
-        selectors.gpu_series(gpu.pk, UUID, Window(START, START + 300, 10.0))
+        selectors.gpu_series(gpu.pk, UUID, TimeRange(START, START + 300, 10.0))
 
 
 def test_old_minutes_are_dropped_and_hours_kept_when_retention_is_over(gpu, writer):
@@ -194,7 +194,7 @@ def test_minutes_of_engines_say_what_the_samples_say_when_some_come_late(db):
     ]
     rng.shuffle(rows)
     writer = SampleWriter(lambda *_: None)
-    window, ids = Window(START, START + 240, 60.0), [one.pk for one in instances]
+    window, ids = TimeRange(START, START + 240, 60.0), [one.pk for one in instances]
     for seq, part in enumerate((rows[:300], rows[300:])):
         writer.write([wire.AgentBatch("n", "boot", seq, START, instances=part)])
         roll_up()

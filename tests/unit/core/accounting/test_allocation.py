@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from core.accounting.allocation import DECODE, PREFILL, RequestSpans, TokenTime, pieces, share_out
 
-CELL_US = 10_000_000
+INTERVAL_US = 10_000_000
 GROUPS = st.lists(
     st.tuples(st.integers(-(10**12), 10**12), st.lists(st.integers(1, 10**10), min_size=1, max_size=20)),
     min_size=1,
@@ -54,13 +54,13 @@ def test_nothing_is_shared_when_there_is_nobody() -> None:
 
 
 def test_weights_follow_tokens_and_time_when_requests_overlap() -> None:
-    """Half of a decode from 5 to 15 s lies in each cell; a prefill of 1 s weighs what its tokens take."""
+    """Half of a decode from 5 to 15 s lies in each interval; a prefill of 1 s weighs what its tokens take."""
     found = pieces(spans((1, 4.0, 1.0, 10.0, 2.0, 8.0)), np.array([1, 1]), np.array([0, 1]))
-    rows = zip(found.cell.tolist(), found.phase.tolist(), found.weight.tolist(), strict=True)
+    rows = zip(found.interval.tolist(), found.phase.tolist(), found.weight.tolist(), strict=True)
     assert list(rows) == [(0, PREFILL, 2 * 10**9), (0, DECODE, 4 * 10**9), (1, DECODE, 4 * 10**9)]
 
 
-def test_requests_of_other_instances_and_cells_have_no_part_when_shared() -> None:
+def test_requests_of_other_instances_and_intervals_have_no_part_when_shared() -> None:
     found = pieces(spans((2, 4.0, 1.0, 3.0, 1.0, 1.0), (1, 94.0, 1.0, 3.0, 1.0, 1.0)), np.array([1]), np.array([0]))
     assert len(found) == 0
 
@@ -71,15 +71,15 @@ def test_phase_still_counts_when_it_was_too_short_for_the_clock() -> None:
 
 
 @given(REQUESTS, st.lists(st.integers(0, 10**11), min_size=32, max_size=32))
-def test_energy_of_cells_with_requests_is_shared_whole_when_anything_overlaps(
+def test_energy_of_intervals_with_requests_is_shared_whole_when_anything_overlaps(
     requests: list[tuple[int, float, float, float, float, float]], energies: list[int]
 ) -> None:
-    instance, cell = np.repeat([0, 1], 16), np.tile(np.arange(16), 2)
+    instance, interval = np.repeat([0, 1], 16), np.tile(np.arange(16), 2)
     empty = spans((0, 0.0, 0.0, 0.0, 0.0, 0.0))
-    found = pieces(spans(*requests) if requests else empty, instance, cell)
+    found = pieces(spans(*requests) if requests else empty, instance, interval)
     totals = np.array(energies)
-    shares = share_out(totals, found.cell, found.weight)
-    with_requests = np.unique(found.cell)
+    shares = share_out(totals, found.interval, found.weight)
+    with_requests = np.unique(found.interval)
     assert int(shares.sum()) == int(totals[with_requests].sum())
     assert (shares >= 0).all()
 

@@ -53,7 +53,7 @@ def test_new_value_is_unattributed_when_the_counter_was_reset() -> None:
     assert {piece.kind: piece.energy_j for piece in slices} == {EnergyKind.UNATTRIBUTED: 40.0, EnergyKind.SERVING: 50.0}
 
 
-def test_delta_is_divided_by_time_when_it_crosses_a_cell() -> None:
+def test_delta_is_divided_by_time_when_it_crosses_a_interval() -> None:
     slices = split_intervals([point(99.0, 0.0), point(101.0, 100.0)])
     assert [(piece.start_s, piece.end_s, piece.energy_j) for piece in slices] == [
         (99.0, 100.0, 50.0),
@@ -61,7 +61,7 @@ def test_delta_is_divided_by_time_when_it_crosses_a_cell() -> None:
     ]
 
 
-def test_slices_are_merged_when_of_one_cell_and_kind() -> None:
+def test_slices_are_merged_when_of_one_interval_and_kind() -> None:
     points = [point(100.0 + i, 10.0 * i, "ready", 1 if i % 2 else 0) for i in range(11)]
     slices = split_intervals(points)
     assert [(piece.kind, piece.energy_j) for piece in slices] == [
@@ -85,7 +85,7 @@ def trace(*readings: tuple[float, float]) -> MeterTrace:
     return trace_of([point(at_s, energy_j) for at_s, energy_j in readings])
 
 
-def test_gpu_time_is_divided_with_the_energy_when_a_cell_saw_two_kinds() -> None:
+def test_gpu_time_is_divided_with_the_energy_when_a_interval_saw_two_kinds() -> None:
     found = split_intervals([point(100.0, 0.0), point(103.0, 30.0, "ready", 1), point(110.0, 100.0, "ready", 0)])
     assert {piece.kind: piece.gpu_us for piece in found} == {
         EnergyKind.SERVING: 3_000_000,
@@ -140,25 +140,25 @@ def test_not_a_microjoule_is_lost_when_split(at_us: int, energy_uj: int, steps: 
     assert int(found.gpu_us.sum()) == int(meter.at_us[-1] - meter.at_us[0])
     assert (found.energy_uj >= 0).all()
     assert (found.end_us > found.start_us).all()
-    assert (found.start_us // 10**7 == found.cell).all()
-    assert ((found.end_us - 1) // 10**7 == found.cell).all()
-    keys = list(zip(found.cell.tolist(), found.kind.tolist(), found.instance.tolist(), strict=True))
+    assert (found.start_us // 10**7 == found.interval).all()
+    assert ((found.end_us - 1) // 10**7 == found.interval).all()
+    keys = list(zip(found.interval.tolist(), found.kind.tolist(), found.instance.tolist(), strict=True))
     assert len(set(keys)) == len(keys)
 
 
 @given(st.integers(0, 10**17), STEPS)
-def test_each_cell_is_the_counters_difference_at_its_borders_when_there_is_no_reset(
+def test_each_interval_is_the_counters_difference_at_its_borders_when_there_is_no_reset(
     energy_uj: int, steps: Steps
 ) -> None:
     meter = walk(1_700_000_000_000_000, energy_uj, steps, resets=False)
     found = split(meter)
-    for cell in np.unique(found.cell).tolist():
-        borders = [max(int(meter.at_us[0]), cell * 10**7), min(int(meter.at_us[-1]), (cell + 1) * 10**7)]
+    for interval in np.unique(found.interval).tolist():
+        borders = [max(int(meter.at_us[0]), interval * 10**7), min(int(meter.at_us[-1]), (interval + 1) * 10**7)]
         counters = []
         for border_us in borders:
             after = min(max(1, int(np.searchsorted(meter.at_us, border_us))), len(meter) - 1)
             counters.append(counter_at(meter.at(after - 1), meter.at(after), border_us))
-        assert int(found.energy_uj[found.cell == cell].sum()) == counters[1] - counters[0]
+        assert int(found.energy_uj[found.interval == interval].sum()) == counters[1] - counters[0]
 
 
 @given(

@@ -9,8 +9,8 @@ import pytest
 
 from frontend.charts import figures
 from frontend.charts.plot_style import OTHERS_COLOUR, SITE_COLOURS, THEMES, Look, decision_ticks, site_colours
-from telemetry.selectors import largest
-from telemetry.selectors.frames import CarbonFrame, DecisionTick, PowerFrame, SiteCarbon, SitePower, Window
+from telemetry.selectors import largest_sites
+from telemetry.selectors.frames import CarbonFrame, DecisionTick, PowerFrame, SiteCarbon, SitePower, TimeRange
 from tests.unit.frontend import frames
 
 LOOK = Look(THEMES["light"], UTC, "UTC")
@@ -64,7 +64,7 @@ def test_site_has_the_same_colour_in_every_chart():
 
 
 def test_power_says_since_when_it_is_stale_when_the_ledger_lags():
-    window = Window(1_000.0, 1_300.0, 10.0)
+    window = TimeRange(1_000.0, 1_300.0, 10.0)
     none = (None,) * window.count
     frame = PowerFrame(window, (), metered_until_s=1_200.0)
     meta = figures.power(frame, LOOK)["meta"]
@@ -144,9 +144,9 @@ def many(count: int) -> tuple[PowerFrame, CarbonFrame]:
     watts = [SitePower(f"s{n}", f"S{n}", n, (100.0 * (n + 1),) * 4, (0.0,) * 4, (False,) * 4) for n in range(count)]
     watts[0] = SitePower("s0", "S0", 0, (100.0, None, 100.0, 100.0), (0.0, None, 0.0, 0.0), (False, True, False, False))
     grams = [SiteCarbon(f"s{n}", f"S{n}", n, s.in_use_w) for n, s in enumerate(watts)]
-    drawn = largest.names(watts, 5)
-    power = PowerFrame(window, largest.powers(watts, drawn), metered_until_s=1_040.0)
-    return power, CarbonFrame(window, largest.carbons(grams, drawn))
+    drawn = largest_sites.names(watts, 5)
+    power = PowerFrame(window, largest_sites.powers(watts, drawn), metered_until_s=1_040.0)
+    return power, CarbonFrame(window, largest_sites.carbons(grams, drawn))
 
 
 def test_chart_shows_the_five_largest_and_all_others_added_up_when_there_are_fifty():

@@ -14,10 +14,10 @@ from frontend.charts.plot_style import THEMES, Look
 from frontend.decisions import decision_facts
 from frontend.fleet import feeds, frontier
 from frontend.fleet.listing import Column, listing
-from telemetry.selectors.frames import IntensityStep, Window
+from telemetry.selectors.frames import IntensityStep, TimeRange
 
 LOOK = Look(THEMES["light"], UTC, "UTC")
-WINDOW = Window(0.0, 40.0, 10.0)
+WINDOW = TimeRange(0.0, 40.0, 10.0)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 
 from telemetry.report_values.errors import BadReport
 from telemetry.report_values.period import last_period, parse_period
-from telemetry.report_values.report_request import Asked, read
+from telemetry.report_values.report_request import ReportRequest, read
 
 ZONES = {"ashburn": "America/New_York", "berlin": "Europe/Berlin"}
 
@@ -73,9 +73,9 @@ def test_field_is_named_with_the_remedy_when_it_is_wrong(given, field, words):
 
 
 def test_lists_are_in_one_order_when_they_are_asked_for_in_another():
-    asked = read({"period": " 2026-10 ", "by": "model,site,site", "formats": ["pdf", "csv"]}, ZONES)
-    assert (asked.period, asked.by, asked.formats) == ("2026-10", ("site", "model"), ("csv", "pdf"))
-    assert Asked.from_json(asked.as_json()) == asked
+    request = read({"period": " 2026-10 ", "by": "model,site,site", "formats": ["pdf", "csv"]}, ZONES)
+    assert (request.period, request.by, request.formats) == ("2026-10", ("site", "model"), ("csv", "pdf"))
+    assert ReportRequest.from_json(request.as_json()) == request
 
 
 def test_zone_is_the_sites_when_one_site_is_named():

@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 
 from telemetry.report_values.lines import DIMENSIONS, decimal_text, joules, kwh
 from telemetry.report_values.market import markets
-from telemetry.report_values.report_request import Asked
+from telemetry.report_values.report_request import ReportRequest
 from telemetry.report_values.table import COLUMNS, ratio_text
-from telemetry.report_values.totals import Book, Totals
+from telemetry.report_values.totals import ReportTotals, Totals
 from tests.fakes import reports as fake
 
-ASKED = Asked("2026-10-05/2026-10-07")
-LINES = tuple(fake.lines(ASKED, hours=30))
+REQUEST = ReportRequest("2026-10-05/2026-10-07")
+LINES = tuple(fake.lines(REQUEST, hours=30))
 CELL = {column.name: column.cell for column in COLUMNS}
 
 
-def book(found, by):
-    asked = replace(ASKED, by=by)
-    basis = fake.basis(asked, found)
-    period = asked.span()
+def totals_of(found, by):
+    request = replace(REQUEST, by=by)
+    basis = fake.basis(request, found)
+    period = request.span()
     facility = {name: site.facility_uj for name, site in basis.sites.items()}
-    made = Book(by, markets(facility, basis.contracts, period.start_s, period.end_s), tuple(period.days()))
+    made = ReportTotals(by, markets(facility, basis.contracts, period.start_s, period.end_s), tuple(period.days()))
     for block in fake.blocks(found):
         made.add(block)
     made.add_slo(basis.slo, {name: site.currency for name, site in basis.sites.items()})
@@ -35,7 +35,7 @@ def book(found, by):
 
 @pytest.mark.parametrize("by", [(), ("site",), ("tenant", "service"), DIMENSIONS])
 def test_totals_are_the_sum_of_all_lines_however_they_are_grouped(by):
-    made = book(LINES, by)
+    made = totals_of(LINES, by)
     total = made.total()
     for name in ("energy_uj", "facility_uj", "gpu_us", "location_ug", "embodied_ug", "output_tokens"):
         assert getattr(total, name) == sum(getattr(line, name) for line in LINES), name
@@ -47,7 +47,7 @@ def test_totals_are_the_sum_of_all_lines_however_they_are_grouped(by):
 
 
 def test_money_stands_by_currency_when_sites_differ_in_it():
-    found = book(LINES, ()).by_currency()
+    found = totals_of(LINES, ()).by_currency()
     assert list(found) == ["EUR", "USD"]
     for currency, totals in found.items():
         own = [line for line in LINES if line.currency == currency]
@@ -55,7 +55,7 @@ def test_money_stands_by_currency_when_sites_differ_in_it():
 
 
 def test_rows_are_parted_by_currency_when_the_grouping_does_not():
-    assert [(group.key, group.currency) for group in book(LINES, ("service",)).rows()] == [
+    assert [(group.key, group.currency) for group in totals_of(LINES, ("service",)).rows()] == [
         (("llama3-70b",), "EUR"),
         (("llama3-70b",), "USD"),
         ((None,), "EUR"),
@@ -74,15 +74,17 @@ def test_rows_are_parted_by_currency_when_the_grouping_does_not():
 )
 def test_figure_is_unknown_when_a_part_of_one_line_is(missing, columns):
     found = [replace(LINES[0], **{missing: 1}), *LINES[1:]]
-    (group,) = (g for g in book(found, ("site",)).rows() if g.key == (LINES[0].site,))
+    (group,) = (g for g in totals_of(found, ("site",)).rows() if g.key == (LINES[0].site,))
     for name in columns:
         assert CELL[name](group) is None, name
     assert CELL["energy_j"](group) is not None
 
 
 def test_market_is_unknown_when_a_site_has_no_contract():
-    found = book(LINES, ("site",))
-    found = Book(("site",), {**found.markets, "berlin": replace(found.markets["berlin"], ug_per_uj=None)}, found.days)
+    found = totals_of(LINES, ("site",))
+    found = ReportTotals(
+        ("site",), {**found.markets, "berlin": replace(found.markets["berlin"], ug_per_uj=None)}, found.days
+    )
     for block in fake.blocks(LINES):
         found.add(block)
     cells = {group.key[0]: CELL["scope2_market_kgco2e"](group) for group in found.rows()}
@@ -92,7 +94,7 @@ def test_market_is_unknown_when_a_site_has_no_contract():
 
 
 def test_nothing_is_known_when_there_are_requests_but_no_line():
-    empty = book(LINES[:1], DIMENSIONS)
+    empty = totals_of(LINES[:1], DIMENSIONS)
     group = next(g for g in empty.rows() if not g.totals.lines)
     unknown = [c.name for c in COLUMNS if c.cell(group) is None]
     assert {"energy_kwh", "cost", "scope2_location_kgco2e", "j_per_output_token", "idle_share"} <= set(unknown)
@@ -100,7 +102,7 @@ def test_nothing_is_known_when_there_are_requests_but_no_line():
 
 
 def test_ratio_is_unknown_when_tokens_were_not_counted():
-    (group,) = (g for g in book(LINES, ("site",)).rows() if g.key == ("berlin",))
+    (group,) = (g for g in totals_of(LINES, ("site",)).rows() if g.key == ("berlin",))
     assert CELL["j_per_output_token"](group) is not None
     group.totals.without_tokens = 1
     assert CELL["j_per_output_token"](group) is None
@@ -108,12 +110,12 @@ def test_ratio_is_unknown_when_tokens_were_not_counted():
 
 
 def test_idle_share_is_left_out_when_rows_are_tenants():
-    assert all(group.idle_share is None for group in book(LINES, ("tenant",)).rows())
-    assert all(group.idle_share is not None for group in book(LINES, ("site",)).rows())
+    assert all(group.idle_share is None for group in totals_of(LINES, ("tenant",)).rows())
+    assert all(group.idle_share is not None for group in totals_of(LINES, ("site",)).rows())
 
 
 def test_sci_has_idle_energy_and_hardware_in_it():
-    (group,) = (g for g in book(LINES, ("site",)).rows() if g.key == ("berlin",))
+    (group,) = (g for g in totals_of(LINES, ("site",)).rows() if g.key == ("berlin",))
     own = [line for line in LINES if line.site == "berlin"]
     tokens = sum(line.output_tokens for line in own)
     grams = Fraction(sum(line.location_ug + line.embodied_ug for line in own), 1_000_000)

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.selectors.frames import POINTS, Window
+from telemetry.selectors.frames import POINTS, TimeRange
 from telemetry.selectors.pool_table import pool_state
 from telemetry.selectors.service_level import _rolled
 
 
 @given(st.floats(min_value=60, max_value=1e6), st.floats(min_value=1e6, max_value=2e9))
 def test_window_covers_its_range_in_aligned_buckets(range_s, now_s):
-    window = Window.last(range_s, now_s)
+    window = TimeRange.last(range_s, now_s)
     assert window.start_s % window.bucket_s == 0
     assert window.start_s <= now_s - range_s
     assert window.ends_s[-1] >= now_s > window.starts_s[-1] or window.starts_s[-1] == now_s

@@ -16,19 +16,19 @@ import pytest
 
 from telemetry.report_values.basis import Baseline, Basis
 from telemetry.report_values.errors import BadReport
-from telemetry.report_values.report_request import FORMATS, Asked
+from telemetry.report_values.report_request import FORMATS, ReportRequest
 from telemetry.report_values.table import COLUMNS
 from telemetry.reports.writers.files import make_files
 from tests.fakes import reports as fake
 
-ASKED = Asked("2026-10-05/2026-10-08", by=("site", "tenant"), formats=FORMATS)
-LINES = tuple(fake.lines(ASKED, hours=60))
-BASIS = fake.basis(ASKED, LINES)
+REQUEST = ReportRequest("2026-10-05/2026-10-08", by=("site", "tenant"), formats=FORMATS)
+LINES = tuple(fake.lines(REQUEST, hours=60))
+BASIS = fake.basis(REQUEST, LINES)
 
 
-def make(folder: Path, found=LINES, basis: Basis = BASIS, asked: Asked = ASKED):
+def make(folder: Path, found=LINES, basis: Basis = BASIS, request: ReportRequest = REQUEST):
     folder.mkdir(exist_ok=True)
-    statement, files = make_files(asked, basis, fake.blocks(found), folder)
+    statement, files = make_files(request, basis, fake.blocks(found), folder)
     return statement, {file.format: folder / file.name for file in files}, files
 
 
@@ -77,18 +77,18 @@ class Sheet:
     """Evaluates the few forms of formula that the workbook has, from its other cells alone."""
 
     def __init__(self, path: Path) -> None:
-        self.book = openpyxl.load_workbook(path)
+        self.workbook = openpyxl.load_workbook(path)
         self.known: dict[str, object] = {}
 
     def value(self, reference: str) -> object:
         if reference not in self.known:
-            cell = self.book["Summary"][reference].value
+            cell = self.workbook["Summary"][reference].value
             self.known[reference] = self.evaluate(cell) if isinstance(cell, str) and cell.startswith("=") else cell
         return self.known[reference]
 
     def column(self, area: str) -> list[object]:
         sheet, span = area.split("!")
-        return [cell.value for (cell,) in self.book[sheet][span.replace("$", "")]]
+        return [cell.value for (cell,) in self.workbook[sheet][span.replace("$", "")]]
 
     def evaluate(self, formula: str) -> object:
         if match := re.fullmatch(r'=IF\(COUNT\((.+?)\)=(\d+),SUM\(\1\),"unknown"\)', formula):
@@ -116,13 +116,13 @@ class Sheet:
 def summary(path: Path) -> dict[tuple[str, str], object]:
     """(figure, column) -> the formula's value."""
     sheet = Sheet(path)
-    top = next(row[0].row for row in sheet.book["Summary"].iter_rows() if row[0].value == "total")
-    heads = {cell.column_letter: cell.value for cell in sheet.book["Summary"][top][1:] if cell.value}
+    top = next(row[0].row for row in sheet.workbook["Summary"].iter_rows() if row[0].value == "total")
+    heads = {cell.column_letter: cell.value for cell in sheet.workbook["Summary"][top][1:] if cell.value}
     found = {}
     for row in range(top + 1, top + 40):
-        name = sheet.book["Summary"][f"A{row}"].value
+        name = sheet.workbook["Summary"][f"A{row}"].value
         for letter, head in heads.items():
-            cell = sheet.book["Summary"][f"{letter}{row}"].value
+            cell = sheet.workbook["Summary"][f"{letter}{row}"].value
             if isinstance(cell, str) and cell.startswith("="):
                 found[name, head] = sheet.value(f"{letter}{row}")
     return found
@@ -148,8 +148,8 @@ def test_formulas_give_our_totals_when_they_are_evaluated(tmp_path):
 
 def test_formula_says_unknown_when_a_row_is(tmp_path):
     found = [replace(LINES[0], location_missing_uj=3, rental_missing_us=1), *LINES[1:]]
-    asked = replace(ASKED, formats=("xlsx",))
-    statement, paths, _ = make(tmp_path, found, asked=asked)
+    request = replace(REQUEST, formats=("xlsx",))
+    statement, paths, _ = make(tmp_path, found, request=request)
     assert_formulas_give(statement, paths["xlsx"])
     assert summary(paths["xlsx"])["scope2 location kgCO2e", "all"] == "unknown"
     assert summary(paths["xlsx"])["scope2 location known kgCO2e", "all"] != "unknown"
@@ -168,7 +168,7 @@ def test_values_are_there_when_a_reader_does_not_calculate(tmp_path):
 def test_document_is_made_when_names_have_letters_that_its_fonts_lack(tmp_path):
     sites = {name: replace(site, label="東京 <b>&") for name, site in BASIS.sites.items()}
     basis = replace(BASIS, sites=sites, organisation="Ünïted & Co <i>")
-    _, paths, _ = make(tmp_path, basis=basis, asked=replace(ASKED, formats=("pdf",)))
+    _, paths, _ = make(tmp_path, basis=basis, request=replace(REQUEST, formats=("pdf",)))
     assert paths["pdf"].read_bytes().startswith(b"%PDF-")
 
 

@@ -17,20 +17,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from telemetry.report_values.basis import DemandCharge
-from telemetry.report_values.blocks import MARKET
 from telemetry.report_values.errors import BadReport
-from telemetry.report_values.report_request import Asked
+from telemetry.report_values.line_blocks import MARKET
+from telemetry.report_values.report_request import ReportRequest
 from telemetry.reports.writers.focus import COLUMNS, ONE, FocusWriter, shares
 from telemetry.reports.writers.parquet import write_parquet
 from tests.fakes import reports as fake
 
-ASKED = Asked("2026-10-31/2026-11-02")
-LINES = tuple(fake.lines(ASKED, hours=26))
+REQUEST = ReportRequest("2026-10-31/2026-11-02")
+LINES = tuple(fake.lines(REQUEST, hours=26))
 
 
 def export(found, basis=None):
     out = io.BytesIO()
-    writer = FocusWriter(basis or fake.basis(ASKED, found))
+    writer = FocusWriter(basis or fake.basis(REQUEST, found))
     market_ug = polars.when(polars.col("site") != "berlin").then(7).alias(MARKET)
     writer.write((block.with_columns(market_ug) for block in fake.blocks(found)), out)
     return out.getvalue().decode()
@@ -109,9 +109,9 @@ def test_unknown_is_null_and_never_nothing_when_it_is_written():
 
 
 def test_demand_charge_is_a_row_of_its_own_when_a_month_has_one():
-    october = Asked("2026-10", zone="Europe/Berlin").span()
+    october = ReportRequest("2026-10", zone="Europe/Berlin").span()
     charge = DemandCharge("berlin", "2026-10", october.start_s, october.end_s, 41_250.0, 512_500_000_000, "EUR")
-    basis = replace(fake.basis(ASKED, LINES), demand=(charge, replace(charge, charge_nano=None)))
+    basis = replace(fake.basis(REQUEST, LINES), demand=(charge, replace(charge, charge_nano=None)))
     found = rows(LINES[:20], basis)
     assert len(found) == 21
     row = found[-1]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.alerts.alert_rules import rules
-from telemetry.alerts.life import Change, Level, Reading, Rule, Watch, look, step
+from telemetry.alerts.alert_state_machine import Change, Level, Reading, Rule, Watch, look, step
 
 PERIOD_S, PAUSE_S = 15.0, 60.0
 RULE = Rule("hot", "Hot", Level.WARN, 10.0, 8.0, "W", for_s=30.0, resolve_s=45.0, step="cool {subject}")
@@ -116,7 +116,7 @@ def test_a_value_that_wavers_about_its_threshold_raises_one_alert_at_most(seen):
 
 @given(looks)
 def test_raised_and_resolved_take_turns_in_a_round(seen):
-    """As `rounds` keeps them: the watch that was kept is what the next round is told, and idle ones are forgotten."""
+    """Keeps watches as `evaluation` does: the next round is given those that were kept; idle ones are forgotten."""
     watches: dict[tuple[str, str], Watch] = {}
     open_now, now_s = False, 0.0
     for gap_s, value in seen:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.alerts.burn import WINDOWS, BurnWindow, MinuteCount, burn_rate, burning, counted, rates
+from telemetry.alerts.burn_rates import WINDOWS, BurnWindow, MinuteCount, burn_rate, burning, counted, rates
 from telemetry.alerts.queues import growth
 
 NOW_S = 1_800_000_000.0

@@ -20,10 +20,10 @@ from django.utils import timezone
 from pools.models import Job, JobState, Site
 from telemetry.models import Report, ReportFile, Settlement
 from telemetry.report_values.basis import Baseline, Basis, SiteBasis
-from telemetry.report_values.blocks import Block
 from telemetry.report_values.errors import BadReport
+from telemetry.report_values.line_blocks import Block
 from telemetry.report_values.period import Period
-from telemetry.report_values.report_request import Asked
+from telemetry.report_values.report_request import ReportRequest
 from telemetry.report_values.statement import Statement
 
 from . import ledger_source, settled_lines
@@ -34,7 +34,7 @@ from .writers.read_back import MadeFile
 
 log = logging.getLogger(__name__)
 
-TELL_EVERY_S = 1.0
+REPORT_EVERY_S = 1.0
 MOST_CHANGES = 1_000  # intervals that are listed; the first one says how many more there are
 
 
@@ -75,16 +75,16 @@ def make(report_id: int) -> bool:
 
 
 def _make(report: Report) -> None:
-    asked = Asked.from_json(report.asked)
+    request = ReportRequest.from_json(report.asked)
     version = ledger_source.newest_version()
     if version is None:
         raise BadReport("period", "the ledger has settled nothing yet")
-    scope = _scope(asked, version)
-    basis = _basis(report, asked, scope)
-    tell = _Teller(report.job_id, scope.period)
+    scope = _scope(request, version)
+    basis = _basis(report, request, scope)
+    tell = _JobProgress(report.job_id, scope.period)
     with tempfile.TemporaryDirectory(dir=reports_folder(), prefix="making-") as draft:
         folder = Path(draft)
-        statement, files = make_files(asked, basis, tell.watch(settled_lines.blocks(scope, basis)), folder)
+        statement, files = make_files(request, basis, tell.watch(settled_lines.blocks(scope, basis)), folder)
         changes = _changes(report, scope)
         with transaction.atomic():
             ReportFile.objects.bulk_create(_row(report, file) for file in files)
@@ -95,12 +95,12 @@ def _make(report: Report) -> None:
             shutil.copytree(folder, folder_of(report), dirs_exist_ok=True)
 
 
-def _scope(asked: Asked, version: int) -> Scope:
-    sites = Site.objects.filter(name__in=asked.sites) if asked.sites else Site.objects.all()
-    return Scope(asked.span(), version, tuple(sites.order_by("pk").values_list("pk", flat=True)))
+def _scope(request: ReportRequest, version: int) -> Scope:
+    sites = Site.objects.filter(name__in=request.sites) if request.sites else Site.objects.all()
+    return Scope(request.span(), version, tuple(sites.order_by("pk").values_list("pk", flat=True)))
 
 
-def _basis(report: Report, asked: Asked, scope: Scope) -> Basis:
+def _basis(report: Report, request: ReportRequest, scope: Scope) -> Basis:
     sites = ledger_source.site_bases(scope)
     pools, tenants = ledger_source.pool_bases(scope.site_ids), ledger_source.tenant_bases()
     settled_until_s = ledger_source.settled_until_s(scope)
@@ -116,10 +116,10 @@ def _basis(report: Report, asked: Asked, scope: Scope) -> Basis:
         pools=pools,
         tenants=tenants,
         contracts=ledger_source.contracts(scope),
-        slo=ledger_source.slo_counts(scope, pools, tenants, every=not asked.sites),
+        slo=ledger_source.slo_counts(scope, pools, tenants, every=not request.sites),
         meters=ledger_source.meters(scope),
         demand=ledger_source.demand_charges(scope),
-        baseline=_baseline(scope, sites, settled_until_s) if asked.baseline else None,
+        baseline=_baseline(scope, sites, settled_until_s) if request.baseline else None,
     )
 
 
@@ -194,21 +194,21 @@ def _text(at: datetime) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
-class _Teller:
+class _JobProgress:
     """Keeps a job's progress, and stops where somebody asks for it."""
 
     def __init__(self, job_id: int, period: Period) -> None:
         self._job_id, self._period = job_id, period
-        self._told_s = time.monotonic()
+        self._reported_s = time.monotonic()
 
     def watch(self, blocks: Iterable[Block]) -> Iterator[Block]:
         for block in blocks:
-            if time.monotonic() - self._told_s >= TELL_EVERY_S:
-                self._tell(block["start_s"][0])
+            if time.monotonic() - self._reported_s >= REPORT_EVERY_S:
+                self._report(block["start_s"][0])
             yield block
 
-    def _tell(self, at_s: int) -> None:
-        self._told_s = time.monotonic()
+    def _report(self, at_s: int) -> None:
+        self._reported_s = time.monotonic()
         share = (at_s - self._period.start_s) / (self._period.end_s - self._period.start_s)
         Job.objects.filter(pk=self._job_id).update(progress=min(0.99, max(0.0, share)))
         if Job.objects.filter(pk=self._job_id, cancel_requested=True).exists():
@@ -220,11 +220,11 @@ class _Teller:
 
 def reproduce(report: Report) -> list[Difference]:
     """Makes a finished report's files again from the ledger as of its version; returns those that differ."""
-    asked = Asked.from_json(report.asked)
+    request = ReportRequest.from_json(report.asked)
     basis = Basis.from_json(report.basis)
-    scope = Scope(asked.span(), basis.ledger_version, tuple(site.pk for site in basis.sites.values()))
+    scope = Scope(request.span(), basis.ledger_version, tuple(site.pk for site in basis.sites.values()))
     with tempfile.TemporaryDirectory(dir=reports_folder(), prefix="again-") as draft:
-        _, files = make_files(asked, basis, settled_lines.blocks(scope, basis), Path(draft))
+        _, files = make_files(request, basis, settled_lines.blocks(scope, basis), Path(draft))
     now = {file.name: file.sha256 for file in files}
     then = {file.name: file.sha256 for file in report.files.all()}
     return [Difference(name, then[name], now.get(name)) for name in sorted(then) if now.get(name) != then[name]]

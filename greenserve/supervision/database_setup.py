@@ -1,6 +1,7 @@
-"""Brings the database up to date and prints what is to be run as JSON: `python -m greenserve.supervision.prepare`.
+"""Brings the database up to date and prints what is to be run as JSON.
 
-A process of its own, so that the supervisor carries neither Django nor database connections.
+`python -m greenserve.supervision.database_setup` is a process of its own, so that the supervisor carries neither Django
+nor database connections.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ SYSTEM_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL": 
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ServerFolders:
     """Where the servers of one `var` folder keep what they have. Asking creates nothing."""
 
     postgres_home: Path
@@ -30,14 +30,14 @@ class Places:
         return self.postgres_home / "data"
 
 
-def places(var_dir: Path) -> Places:
+def folders_of(var_dir: Path) -> ServerFolders:
     var_dir = var_dir.resolve()
     tag = hashlib.sha256(os.fsencode(var_dir)).hexdigest()[:12]
     sockets = var_dir / "sockets"
     if len(os.fsencode(sockets / ".s.PGSQL.5432")) >= SOCKET_PATH_LIMIT:
         sockets = Path(f"/tmp/greenserve-{os.geteuid()}-{tag}")
     root = os.geteuid() == 0
-    return Places(
+    return ServerFolders(
         postgres_home=STATE_DIR / tag if root else var_dir / "postgres",
         postgres_sockets=STATE_DIR / tag / "sockets" if root else sockets,
         redis_data=var_dir / "redis",

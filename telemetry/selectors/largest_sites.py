@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from telemetry.selectors.frames import SiteCarbon, SitePower, Values
 
-OTHERS = "others"  # no site's name: names of sites that are this one's are told apart by their rank
+OTHERS = "others"  # no site's name: names of sites that are this one's are distinguished by their rank
 
 
 def names(sites: Sequence[SitePower], most: int | None, named: Collection[str] | None = None) -> frozenset[str]:

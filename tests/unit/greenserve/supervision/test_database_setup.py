@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db.migrations.loader import MigrationLoader
 
-from greenserve.supervision.prepare import lacking
+from greenserve.supervision.database_setup import lacking
 
 POOLS = MigrationLoader(None).disk_migrations["pools", "0001_initial"]
 

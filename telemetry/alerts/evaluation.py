@@ -14,7 +14,7 @@ from django.db.models import Q, QuerySet
 from telemetry.models import Alert, AlertNotice, AlertSilence, AlertWatch, SloMinute
 
 from . import alert_settings, slo_minutes
-from .life import Change, Key, Reading, Rule, Step, Watch, look
+from .alert_state_machine import Change, Key, Reading, Rule, Step, Watch, look
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def keep(rules: Mapping[str, Rule], readings: Iterable[Reading], answered: Itera
     steps = look(rules, watches, readings, answered, now.timestamp(), alert_settings.longest_pause_s())
     for step in steps:
         _keep(rules[step.key[0]], step, rows.get(step.key))
-    _tell(now)
+    _write_notices(now)
     return steps
 
 
@@ -75,7 +75,7 @@ def _keep(rule: Rule, step: Step, row: AlertWatch | None) -> None:
     elif step.change is Change.SEEN and alert is not None:
         _update_seen(alert, rule, step)
     elif step.change is Change.RESOLVED and alert is not None:
-        Alert.objects.filter(pk=alert.pk).update(state=Alert.State.RESOLVED, resolved_at=at)
+        Alert.objects.filter(pk=alert.pk).update(state=Alert.AlertState.RESOLVED, resolved_at=at)
         log.info("alert %d resolved: %s", alert.pk, alert.summary)
     if watch.idle:
         AlertWatch.objects.filter(rule=rule.name, subject=step.key[1]).delete()
@@ -129,28 +129,28 @@ def _next_step(rule: Rule, reading: Reading) -> str:
     return (reading.step or rule.step.replace("{subject}", reading.subject))[:300]
 
 
-def _tell(now: datetime) -> None:
-    """Notices of alerts that nobody has been told of, silenced ones not, and of the end of those that somebody was."""
+def _write_notices(now: datetime) -> None:
+    """Writes notices of new alerts that nobody silenced, and of the end of alerts that had a notice."""
     channels = alert_settings.channels().names
     silences = active_silences(now)
-    untold = Alert.objects.exclude(state=Alert.State.RESOLVED).filter(notices__isnull=True) if channels else ()
-    told = [
+    unnotified = Alert.objects.exclude(state=Alert.AlertState.RESOLVED).filter(notices__isnull=True) if channels else ()
+    notices = [
         AlertNotice(alert=alert, event=AlertNotice.Event.RAISED, channel=channel, due_at=now)
-        for alert in untold
+        for alert in unnotified
         if not silenced((alert.rule, alert.subject), silences)
         for channel in channels
     ]
     ended = AlertNotice.objects.filter(
         event=AlertNotice.Event.RAISED,
         channel__in=channels,
-        alert__state=Alert.State.RESOLVED,
+        alert__state=Alert.AlertState.RESOLVED,
         alert__resolved_at__gte=now - timedelta(days=1),
     ).exclude(alert__notices__event=AlertNotice.Event.RESOLVED)
-    told += [
+    notices += [
         AlertNotice(alert_id=notice.alert_id, event=AlertNotice.Event.RESOLVED, channel=notice.channel, due_at=now)
         for notice in ended
     ]
-    AlertNotice.objects.bulk_create(told, ignore_conflicts=True)
+    AlertNotice.objects.bulk_create(notices, ignore_conflicts=True)
 
 
 def active_silences(now: datetime) -> list[AlertSilence]:
@@ -167,14 +167,14 @@ def silenced(key: Key, silences: Iterable[AlertSilence]) -> bool:
 
 def acknowledge(alert_id: int, user: User | None, now: datetime) -> bool:
     """Somebody looks after it. False when it is not open: somebody was first, or it is over."""
-    changed = Alert.objects.filter(pk=alert_id, state=Alert.State.OPEN).update(
-        state=Alert.State.ACKNOWLEDGED, acknowledged_at=now, acknowledged_by=user
+    changed = Alert.objects.filter(pk=alert_id, state=Alert.AlertState.OPEN).update(
+        state=Alert.AlertState.ACKNOWLEDGED, acknowledged_at=now, acknowledged_by=user
     )
     return changed == 1
 
 
 def silence(rule: str, subject: str, length_s: float, reason: str, user: User | None, now: datetime) -> AlertSilence:
-    """Nobody is told of these alerts for a while. Raises ValueError naming the field that makes no sense."""
+    """Silences alerts for `length_s`. Raises ValueError naming the field that makes no sense."""
     known = alert_settings.all_rules()
     if rule not in known:
         raise ValueError(f"rule: there is none called '{rule[:40]}'; known are {', '.join(sorted(known))}")
@@ -204,7 +204,7 @@ def end_silence(silence_id: int, now: datetime) -> bool:
 
 def open_alerts() -> QuerySet[Alert]:
     """Those that have not ended, the bad ones first, then the newest."""
-    rows = Alert.objects.exclude(state=Alert.State.RESOLVED).select_related("acknowledged_by")
+    rows = Alert.objects.exclude(state=Alert.AlertState.RESOLVED).select_related("acknowledged_by")
     return rows.order_by("level", "-opened_at", "-id")
 
 
@@ -214,10 +214,10 @@ def tidy(now: datetime) -> int:
     AlertSilence.objects.filter(expires_at__lt=now - KEPT).delete()
     orphans = ~Q(rule__in=alert_settings.all_rules())
     AlertWatch.objects.filter(orphans).delete()
-    Alert.objects.exclude(state=Alert.State.RESOLVED).filter(orphans).update(
-        state=Alert.State.RESOLVED, resolved_at=now
+    Alert.objects.exclude(state=Alert.AlertState.RESOLVED).filter(orphans).update(
+        state=Alert.AlertState.RESOLVED, resolved_at=now
     )
-    return Alert.objects.filter(state=Alert.State.RESOLVED, resolved_at__lt=now - KEPT).delete()[0]
+    return Alert.objects.filter(state=Alert.AlertState.RESOLVED, resolved_at__lt=now - KEPT).delete()[0]
 
 
 def _moment(at_s: float) -> datetime:
