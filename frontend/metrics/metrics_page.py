@@ -131,7 +131,7 @@ class FleetCollector(Collector):
         text = "Energy metered at the GPUs since the ledger began, by what they were doing."
         yield filled(counter("energy_joules", text, "site", "kind"), (((r.site, r.kind), r.energy_j) for r in rows))
         for name, unit, text in (
-            ("carbon", "carbon_grams", "Location-based gCO2e, PUE included, booked since this process began."),
+            ("carbon", "carbon_grams", "Location-based gCO2e, PUE included, recorded since this process began."),
             ("embodied", "embodied_carbon_grams", "Embodied gCO2e settled since this process began."),
         ):
             yield filled(counter(unit, text, "site"), books.rising.items(name))

@@ -199,7 +199,7 @@ def test_freesh_preempts_the_lax_for_the_urgent_and_moves_clocks(demo: Operator,
     seqs = 8
     since = demo.follow("freesh", f"max_num_seqs={seqs}")
     demo.seen("a carbon epoch", DECIDED, since, "carbon")
-    # Engines that were there before are told their limit within a tick, sooner than any request is served.
+    # Engines that were there before get their limit within a tick, sooner than any request is served.
     demo.seen("a request served since", SERVED + " AND request_class <> 'ALL'", since)
     engines = wait_for("engines of class LS", lambda: demo.engines("LS"), PATIENCE_S)
     lax = crowd.send(3 * seqs * len(engines), LONG_TOKENS, priority=1)

@@ -1,4 +1,4 @@
-"""Alerts from what is stored to who is told: raised once, told once, ended once."""
+"""Alerts from what is stored to who is notified: raised once, sent once, ended once."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def sink(settings):
 
 
 @dataclass
-class Desk:
+class AlertBench:
     """A fleet whose clock the test moves."""
 
     seeded: seed.Seeded
@@ -80,7 +80,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(settings) -> Desk:
+def bench(settings) -> AlertBench:
     """Nodes are left out: these tests have no agents."""
     seeded = seed.fleet(datetime.now(UTC).replace(microsecond=0))
     time_partitions.ensure([(seeded.now + timedelta(days=day)).date() for day in range(-4, 2)])
@@ -88,20 +88,20 @@ def desk(settings) -> Desk:
     sources = [path for path in settings.GREENSERVE_ALERTS["sources"] if not path.endswith("NODES")]
     settings.GREENSERVE_ALERTS = {**settings.GREENSERVE_ALERTS, "sources": sources}
     settings.GREENSERVE_CARBON_REFRESH_S = 20.0
-    return Desk(seeded, seeded.now)
+    return AlertBench(seeded, seeded.now)
 
 
 @pytest.fixture
-def stale(desk: Desk) -> Desk:
+def stale(bench: AlertBench) -> AlertBench:
     """One feed has not answered for ten minutes; the others do."""
-    desk.seeded.now = desk.now
-    CarbonFeed.objects.filter(site=desk.seeded.sites[0]).update(
-        last_ok_at=desk.now - timedelta(minutes=10), last_error="gone"
+    bench.seeded.now = bench.now
+    CarbonFeed.objects.filter(site=bench.seeded.sites[0]).update(
+        last_ok_at=bench.now - timedelta(minutes=10), last_error="gone"
     )
-    return desk
+    return bench
 
 
-def told(sink: Sink) -> list[tuple[str, str]]:
+def sent(sink: Sink) -> list[tuple[str, str]]:
     found = [json.loads(one.body) for one in sink.received]
     return [(one["event"], one["alert"]["rule"]) for one in found]
 
@@ -113,12 +113,12 @@ def test_stale_feed_raises_tells_once_and_ends(stale, sink):
     assert "has not answered for" in alert.summary
     assert "gone" in alert.summary
     assert alert.value > 600
-    assert told(sink) == [("raised", "feed_stale")]
+    assert sent(sink) == [("raised", "feed_stale")]
     stale.rounds(3, stale.feeds_answer)
     alert.refresh_from_db()
     assert alert.state == "resolved"
     assert alert.resolved_at == stale.now or alert.resolved_at < stale.now
-    assert told(sink) == [("raised", "feed_stale"), ("resolved", "feed_stale")]
+    assert sent(sink) == [("raised", "feed_stale"), ("resolved", "feed_stale")]
     assert not AlertWatch.objects.exists()
 
 
@@ -152,7 +152,7 @@ def test_nothing_doubles_when_a_round_is_run_again_or_late(stale, sink):
         evaluation.run(at)
         notices.deliver(stale.now)
     assert len(Alert.objects.all()) == 1
-    assert told(sink) == [("raised", "feed_stale")]
+    assert sent(sink) == [("raised", "feed_stale")]
 
 
 def test_database_refuses_a_second_open_alert_of_the_same(stale):
@@ -171,7 +171,7 @@ def test_notice_is_sent_again_after_a_while_when_the_receiver_fails(stale, sink,
     stale.rounds()
     notice.refresh_from_db()
     assert (notice.state, notice.attempts) == ("sent", 2)
-    assert told(sink) == [("raised", "feed_stale")] * 2
+    assert sent(sink) == [("raised", "feed_stale")] * 2
     assert len({json.loads(one.body)["id"] for one in sink.received}) == 1
     assert "hidden" not in caplog.text
     assert SECRET.reveal() not in caplog.text
@@ -204,24 +204,24 @@ def test_private_address_is_refused_unless_allowed(stale, sink, settings):
     assert "an address of its own network" in notice.error
 
 
-def test_nobody_is_told_while_silenced_but_all_can_see_it(stale, sink):
+def test_nobody_is_notified_while_silenced_but_all_can_see_it(stale, sink):
     evaluation.silence("feed_stale", "", 60.0, "maintenance", None, stale.now)
     stale.rounds(3)
     assert Alert.objects.get().state == "open"
     assert sink.received == []
     stale.rounds()
-    assert told(sink) == [("raised", "feed_stale")]
+    assert sent(sink) == [("raised", "feed_stale")]
 
 
 def test_silence_of_another_subject_keeps_nobody_quiet_and_can_be_ended(stale, sink):
     other = evaluation.silence("feed_stale", "location-9/average", 600.0, "", None, stale.now)
     stale.rounds()
-    assert told(sink) == [("raised", "feed_stale")]
+    assert sent(sink) == [("raised", "feed_stale")]
     assert evaluation.end_silence(other.pk, stale.now)
     assert not evaluation.end_silence(other.pk, stale.now)
 
 
-def test_end_of_an_alert_that_nobody_heard_of_is_not_told(stale, sink):
+def test_end_of_an_alert_that_nobody_heard_of_is_not_sent(stale, sink):
     evaluation.silence("feed_stale", "", 3_600.0, "", None, stale.now)
     stale.rounds()
     stale.rounds(4, stale.feeds_answer)
@@ -233,9 +233,9 @@ def test_end_of_an_alert_that_nobody_heard_of_is_not_told(stale, sink):
     ("rule", "length_s", "words"),
     [("no_such", 600.0, "rule: there is none"), ("feed_stale", 1.0, "for_s"), ("feed_stale", float("nan"), "for_s")],
 )
-def test_bad_silence_is_refused_by_name(desk, rule, length_s, words):
+def test_bad_silence_is_refused_by_name(bench, rule, length_s, words):
     with pytest.raises(ValueError, match=words):
-        evaluation.silence(rule, "", length_s, "", None, desk.now)
+        evaluation.silence(rule, "", length_s, "", None, bench.now)
     assert not AlertSilence.objects.exists()
 
 
@@ -262,7 +262,7 @@ def test_mail_says_what_and_what_next(stale, settings):
     assert over.subject.startswith("[GreenServe] over: ")
 
 
-def test_burn_of_the_error_budget_raises_and_ends_with_its_cause(desk, sink):
+def test_burn_of_the_error_budget_raises_and_ends_with_its_cause(bench, sink):
     def requests(at: datetime, count: int, met: bool) -> None:
         RequestRecord.objects.bulk_create(
             RequestRecord(
@@ -274,22 +274,22 @@ def test_burn_of_the_error_budget_raises_and_ends_with_its_cause(desk, sink):
         )  # fmt: skip
 
     for minute in range(58, 0, -2):
-        requests(desk.now - timedelta(minutes=minute), 10, met=minute > 20)
-    desk.feeds_answer()
-    desk.rounds()
-    (alert,) = desk.of("slo_burn_fast")
+        requests(bench.now - timedelta(minutes=minute), 10, met=minute > 20)
+    bench.feeds_answer()
+    bench.rounds()
+    (alert,) = bench.of("slo_burn_fast")
     assert alert.subject == "llama3-70b/ttft"
     assert 14.4 <= alert.value <= 100.0
-    assert {one.subject for one in desk.of("slo_burn_slow")} == {"llama3-70b/ttft"}
+    assert {one.subject for one in bench.of("slo_burn_slow")} == {"llama3-70b/ttft"}
     for _ in range(36):  # ten minutes of good answers
-        desk.feeds_answer()
-        requests(desk.now, 10, met=True)
-        desk.rounds()
+        bench.feeds_answer()
+        requests(bench.now, 10, met=True)
+        bench.rounds()
     alert.refresh_from_db()
     assert alert.state == "resolved"
 
 
-def test_minutes_are_the_same_however_often_they_are_counted_and_late_records_count(desk):
+def test_minutes_are_the_same_however_often_they_are_counted_and_late_records_count(bench):
     def record(n: int, at: datetime, met: bool = True, status: str = "ok") -> None:
         RequestRecord.objects.create(
             started_at=at, request_id=str(n), service="llama3-70b", endpoint="chat", stream=True, status=status,
@@ -298,13 +298,13 @@ def test_minutes_are_the_same_however_often_they_are_counted_and_late_records_co
         )  # fmt: skip
 
     for n in range(6):
-        record(n, desk.now - timedelta(minutes=n), met=n != 3)
-    slo_minutes.refresh(desk.now)
+        record(n, bench.now - timedelta(minutes=n), met=n != 3)
+    slo_minutes.refresh(bench.now)
     before = list(SloMinute.objects.order_by("pk").values_list("kind", "start_at", "judged", "within"))
-    assert slo_minutes.refresh(desk.now) == 0
+    assert slo_minutes.refresh(bench.now) == 0
     assert list(SloMinute.objects.order_by("pk").values_list("kind", "start_at", "judged", "within")) == before
-    record(99, desk.now - timedelta(minutes=10), met=False, status="upstream_error")
-    assert slo_minutes.refresh(desk.now) == 3
+    record(99, bench.now - timedelta(minutes=10), met=False, status="upstream_error")
+    assert slo_minutes.refresh(bench.now) == 3
     total = {kind: (j, w) for kind, j, w in _totals()}
     assert total == {"ttft": (7, 5), "e2e": (7, 5), "tpot": (1, 0)}
 
@@ -315,7 +315,7 @@ def _totals() -> list[tuple[str, int, int]]:
     return list(SloMinute.objects.values_list("kind").annotate(Sum("judged"), Sum("within")).order_by("kind"))
 
 
-def test_silent_node_raises_by_its_last_sample_and_ends_when_its_agent_speaks(desk, settings, redis_client):
+def test_silent_node_raises_by_its_last_sample_and_ends_when_its_agent_speaks(bench, settings, redis_client):
     settings.GREENSERVE_ALERTS = {
         **settings.GREENSERVE_ALERTS, "sources": ["telemetry.alerts.sources.NODES"],
     }  # fmt: skip
@@ -323,29 +323,29 @@ def test_silent_node_raises_by_its_last_sample_and_ends_when_its_agent_speaks(de
 
     def speak(names: list[str]) -> None:
         for name in names:
-            state = wire.AgentState(name, "boot", desk.now.timestamp(), 1, [])
+            state = wire.AgentState(name, "boot", bench.now.timestamp(), 1, [])
             redis_client.set(wire.agent_key(name), wire.encode(state), ex=60)
 
-    GpuSample.objects.create(at=desk.now - timedelta(seconds=90), gpu=desk.seeded.gpus[0], power_w=1.0)
-    silent = desk.seeded.gpus[0].node.name
-    desk.rounds(4, lambda: speak([name for name in names if name != silent]))
+    GpuSample.objects.create(at=bench.now - timedelta(seconds=90), gpu=bench.seeded.gpus[0], power_w=1.0)
+    silent = bench.seeded.gpus[0].node.name
+    bench.rounds(4, lambda: speak([name for name in names if name != silent]))
     (alert,) = Alert.objects.all()
     assert alert.subject == silent
     assert alert.value == pytest.approx(150.0)
     assert alert.step == f"`greenserve logs node.{silent}`"
-    desk.rounds(4, lambda: speak(names))
+    bench.rounds(4, lambda: speak(names))
     alert.refresh_from_db()
     assert alert.state == "resolved"
 
 
-def test_nothing_changes_when_redis_is_away(desk, settings):
+def test_nothing_changes_when_redis_is_away(bench, settings):
     settings.GREENSERVE_ALERTS = {
         **settings.GREENSERVE_ALERTS, "sources": ["telemetry.alerts.sources.NODES"],
     }  # fmt: skip
-    desk.rounds(4)
+    bench.rounds(4)
     assert Alert.objects.exclude(state="resolved").count() == Node.objects.count()
     settings.REDIS_URL = "redis://127.0.0.1:1/0"
-    desk.rounds(8)
+    bench.rounds(8)
     assert Alert.objects.exclude(state="resolved").count() == Node.objects.count()
 
 
@@ -356,103 +356,103 @@ def rollup(site: Site, at: datetime, step_s: int, kind: str, energy_uj: int) -> 
     )  # fmt: skip
 
 
-def test_ledger_that_does_not_balance_raises_and_one_that_does_stays_quiet(desk):
-    site, other = desk.seeded.sites[:2]
-    today = desk.now.replace(hour=0, minute=0, second=0)
+def test_ledger_that_does_not_balance_raises_and_one_that_does_stays_quiet(bench):
+    site, other = bench.seeded.sites[:2]
+    today = bench.now.replace(hour=0, minute=0, second=0)
     for which, entered in ((site, 98_000_000), (other, 100_000_000)):
-        gpu = next(gpu for gpu in desk.seeded.gpus if gpu.node.cluster.site_id == which.pk)
-        MeterMark.objects.create(gpu=gpu, at=desk.now, energy_uj=100_000_000, opened_at=today, opened_energy_uj=0)
+        gpu = next(gpu for gpu in bench.seeded.gpus if gpu.node.cluster.site_id == which.pk)
+        MeterMark.objects.create(gpu=gpu, at=bench.now, energy_uj=100_000_000, opened_at=today, opened_energy_uj=0)
         rollup(which, today, 86_400, "serving", entered)
-    desk.rounds(6, desk.feeds_answer)
-    (alert,) = desk.of("ledger_imbalance")
+    bench.rounds(6, bench.feeds_answer)
+    (alert,) = bench.of("ledger_imbalance")
     assert (alert.subject, alert.level) == (site.name, "bad")
     assert alert.value == pytest.approx(2 / 98)
 
 
-def test_unattributed_energy_raises(desk):
-    site = desk.seeded.sites[0]
+def test_unattributed_energy_raises(bench):
+    site = bench.seeded.sites[0]
     for _ in range(24):
-        desk.feeds_answer()
-        at = desk.now
+        bench.feeds_answer()
+        at = bench.now
         rollup(site, at, 60, "serving", 90_000_000)
         rollup(site, at, 60, "unattributed", 10_000_000)
-        desk.rounds()
-    assert [alert.value for alert in desk.of("energy_unattributed")] == [pytest.approx(0.1)]
+        bench.rounds()
+    assert [alert.value for alert in bench.of("energy_unattributed")] == [pytest.approx(0.1)]
 
 
-def test_power_near_the_cap_raises_a_warning_and_above_it_something_worse(desk):
-    site = desk.seeded.sites[0]
-    gpus = [gpu for gpu in desk.seeded.gpus if gpu.node.cluster.site_id == site.pk]
+def test_power_near_the_cap_raises_a_warning_and_above_it_something_worse(bench):
+    site = bench.seeded.sites[0]
+    gpus = [gpu for gpu in bench.seeded.gpus if gpu.node.cluster.site_id == site.pk]
     Site.objects.filter(pk=site.pk).update(power_cap_w=1_000.0 * len(gpus))
     for share, level in ((0.95, "warn"), (1.01, "bad")):
         for _ in range(6):
-            desk.feeds_answer()
-            at = desk.now + PERIOD
+            bench.feeds_answer()
+            at = bench.now + PERIOD
             GpuSample.objects.bulk_create(GpuSample(at=at, gpu=gpu, power_w=1_000.0 * share) for gpu in gpus)
-            desk.rounds()
-        (alert,) = desk.of("power_near_cap")
+            bench.rounds()
+        (alert,) = bench.of("power_near_cap")
         assert (alert.subject, alert.level) == (site.name, level)
         assert alert.value == pytest.approx(share)
 
 
-def test_site_that_is_partly_unheard_can_raise_but_not_end(desk):
-    site = desk.seeded.sites[0]
-    gpus = [gpu for gpu in desk.seeded.gpus if gpu.node.cluster.site_id == site.pk]
+def test_site_that_is_partly_unheard_can_raise_but_not_end(bench):
+    site = bench.seeded.sites[0]
+    gpus = [gpu for gpu in bench.seeded.gpus if gpu.node.cluster.site_id == site.pk]
     Site.objects.filter(pk=site.pk).update(power_cap_w=1_000.0)
     for heard in (gpus[:1], gpus[:1]):
         for _ in range(6):
-            desk.feeds_answer()
-            at = desk.now + PERIOD
-            power_w = 950.0 if not desk.of("power_near_cap") else 10.0
+            bench.feeds_answer()
+            at = bench.now + PERIOD
+            power_w = 950.0 if not bench.of("power_near_cap") else 10.0
             GpuSample.objects.bulk_create(GpuSample(at=at, gpu=gpu, power_w=power_w) for gpu in heard)
-            desk.rounds()
-    assert [alert.state for alert in desk.of("power_near_cap")] == ["open"]
+            bench.rounds()
+    assert [alert.state for alert in bench.of("power_near_cap")] == ["open"]
 
 
-def test_growing_queue_raises_and_a_shrinking_one_does_not(desk):
-    one, two = desk.seeded.instances[:2]
+def test_growing_queue_raises_and_a_shrinking_one_does_not(bench):
+    one, two = bench.seeded.instances[:2]
     for n in range(30):
-        desk.feeds_answer()
-        at = desk.now + PERIOD
+        bench.feeds_answer()
+        at = bench.now + PERIOD
         InstanceSample.objects.create(at=at, instance=one, state="ready", waiting=3 * n)
         InstanceSample.objects.create(at=at, instance=two, state="ready", waiting=90 - 3 * n)
-        desk.rounds()
-    (alert,) = desk.of("queue_growing")
+        bench.rounds()
+    (alert,) = bench.of("queue_growing")
     pool = Pool.objects.get(pk=one.pool_id)
     assert alert.subject == f"llama3-70b/{pool.site.name}/{pool.request_class.name}"
 
 
-def test_failed_epoch_raises_with_its_decision_and_ends_with_the_next_that_is_well(desk):
+def test_failed_epoch_raises_with_its_decision_and_ends_with_the_next_that_is_well(bench):
     def epoch(index: int, status: str) -> None:
-        at = desk.now
+        at = bench.now
         Epoch.objects.create(
-            kind="carbon", service=desk.seeded.service, index=index, period_s=60.0, due_at=at, started_at=at,
+            kind="carbon", service=bench.seeded.service, index=index, period_s=60.0, due_at=at, started_at=at,
             finished_at=at, status=status, error="the solver died" if status == "failed" else "",
         )  # fmt: skip
 
     epoch(1, "failed")
-    desk.feeds_answer()
-    desk.rounds()
-    (alert,) = desk.of("epoch_failed")
+    bench.feeds_answer()
+    bench.rounds()
+    (alert,) = bench.of("epoch_failed")
     assert (alert.subject, alert.level, alert.value) == ("llama3-70b/carbon", "bad", 1.0)
     assert "the solver died" in alert.summary
     epoch(2, "applied")
-    desk.rounds(6, desk.feeds_answer)
+    bench.rounds(6, bench.feeds_answer)
     alert.refresh_from_db()
     assert alert.state == "resolved"
 
 
-def test_instance_that_falls_over_again_and_again_raises(desk):
-    instance, other = desk.seeded.instances[:2]
+def test_instance_that_falls_over_again_and_again_raises(bench):
+    instance, other = bench.seeded.instances[:2]
     type(instance).objects.filter(pk=instance.pk).update(state="failed", detail="out of memory")
     for n in range(60):
         state = "failed" if n % 10 < 4 else "starting"
-        at = desk.now - timedelta(seconds=10 * n)
+        at = bench.now - timedelta(seconds=10 * n)
         InstanceSample.objects.create(at=at, instance=instance, state=state)
         InstanceSample.objects.create(at=at, instance=other, state="ready")
-    desk.feeds_answer()
-    desk.rounds()
-    (alert,) = desk.of("crash_loop")
+    bench.feeds_answer()
+    bench.rounds()
+    (alert,) = bench.of("crash_loop")
     assert alert.subject == str(instance.uid)
     assert alert.value == 6.0
     assert "out of memory" in alert.summary
@@ -477,14 +477,14 @@ def test_channel_that_fails_is_left_alone_until_the_next_time(stale, sink):
     assert set(AlertNotice.objects.values_list("state", flat=True)) == {"sent"}
 
 
-def test_end_is_told_after_the_beginning(stale, sink):
+def test_end_is_sent_after_the_beginning(stale, sink):
     sink.statuses = [503]
     stale.rounds()
     sink.statuses = [204]
     AlertNotice.objects.update(due_at=stale.now + timedelta(hours=1))
     stale.rounds(4, stale.feeds_answer)
     assert Alert.objects.get().state == "resolved"
-    assert told(sink) == [("raised", "feed_stale")]
+    assert sent(sink) == [("raised", "feed_stale")]
     stale.now += timedelta(hours=1)
     notices.deliver(stale.now)
-    assert told(sink)[1:] == [("raised", "feed_stale"), ("resolved", "feed_stale")]
+    assert sent(sink)[1:] == [("raised", "feed_stale"), ("resolved", "feed_stale")]

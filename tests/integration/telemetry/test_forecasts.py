@@ -286,7 +286,7 @@ def risen(service, peaks, model="day ago"):
     ("peak", "model", "step_s", "rates"),
     [
         (lambda at: 4.0 if at < 3 else 2.0, "day ago", 300.0, (2.0, 2.0, 2.0, 1.0, 1.0, 1.0)),  # a rise is seen coming
-        (lambda at: 0.5, "day ago", 300.0, (1.0,) * 6),  # what was seen lately is the least
+        (lambda at: 0.5, "day ago", 300.0, (1.0,) * 6),  # what was seen recently is the least
         (lambda at: 900.0, "day ago", 300.0, (4.0,) * 6),
         (lambda at: 4.0, None, 300.0, (1.0,) * 6),  # it has no record
         (lambda at: 4.0, "day ago", 10.0, (1.0,) * 6),  # the loop's steps are others

@@ -74,7 +74,7 @@ def register(client, pool, url, lease_s=60.0):
     return uid
 
 
-def told(client):
+def published(client):
     data = client.get(wire.MEASURED_WORKERS_KEY)
     return wire.decode(data, wire.AgentState).instances if data else []
 
@@ -87,7 +87,7 @@ def rounds(engines, client, condition):
         nonlocal now_s
         now_s += 1.0
         engines.round(now_s)
-        return condition(told(client))
+        return condition(published(client))
 
     return eventually(one, 20.0, "reading")
 
@@ -187,5 +187,5 @@ def test_others_are_not_held_up_when_one_trickles(pool, page, engines, redis_cli
 def test_nobody_is_asked_where_workers_may_not_be(pool, engines, redis_client, url):
     register(redis_client, pool, url)
     engines.round(time.time())
-    assert told(redis_client) == []
+    assert published(redis_client) == []
     assert not Instance.objects.exists()

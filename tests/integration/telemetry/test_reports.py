@@ -197,7 +197,7 @@ def test_bytes_are_the_same_when_the_world_has_gone_on(settled):
     assert {kind for kind in before if contents(other)[kind] == before[kind]} == set()
 
 
-def test_difference_is_told_when_a_file_does_not_come_out_the_same(settled):
+def test_difference_is_reported_when_a_file_does_not_come_out_the_same(settled):
     report = made()
     report.files.filter(format="csv").update(sha256="0" * 64)
     (difference,) = report_jobs.reproduce(report)

@@ -20,7 +20,7 @@ def with_costs(costs: FixedCosts) -> list[Seen]:
     return simulated(costs, REQUESTS, 0.0, 100_000, 256)
 
 
-def test_costs_of_prompts_and_the_front_end_are_told_apart_when_requests_rest_in_between() -> None:
+def test_costs_of_prompts_and_the_front_end_are_distinguished_when_requests_pause_in_between() -> None:
     seen = [replace(one, ttft_s=one.ttft_s + 0.03) for one in with_costs(PACED)]
     costs, front_s = at_the_pace(LOOPS, seen, with_costs)
     assert costs.prefill_token_s == pytest.approx(PACED.prefill_token_s, rel=0.01)

@@ -87,7 +87,7 @@ def test_doctor_fails_in_one_line_when_the_database_does_not_answer(  # type: ig
     assert not found["Redis"]["ok"]
 
 
-def test_version_is_told_when_asked(run) -> None:  # type: ignore[no-untyped-def]
+def test_version_is_printed_when_asked(run) -> None:  # type: ignore[no-untyped-def]
     assert json.loads(run("version", "--json").output)["greenserve"]
 
 

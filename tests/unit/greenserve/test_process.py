@@ -20,7 +20,7 @@ def test_identity_is_alive_only_for_the_process_it_was_taken_of() -> None:
     ("status", "words"),
     [(0, "exit status 0"), (3, "exit status 3"), (-9, "killed by SIGKILL"), (-250, "killed by signal 250")],
 )
-def test_exit_is_told_in_words(status: int, words: str) -> None:
+def test_exit_is_said_in_words(status: int, words: str) -> None:
     assert exit_reason(status) == words
 
 

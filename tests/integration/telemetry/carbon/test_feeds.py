@@ -284,7 +284,7 @@ def test_gaps_are_seen_when_points_are_missing_or_null(site):
         ({"last_ok_at": NOW}, "late"),
     ],
 )
-def test_state_is_told_when_a_feed_is_looked_at(site, values, state):
+def test_state_is_shown_when_a_feed_is_looked_at(site, values, state):
     feed = CarbonFeed.objects.create(site=site, provider="fake", refresh_s=300.0, **values)
     assert feed_status.status(feed, NOW).state == state
     if state == "late":

@@ -66,14 +66,14 @@ def test_run_is_refused_when_its_files_cannot_be_used(repeats: Path) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("aiconfigurator_core") is not None, reason="aiconfigurator is installed")
-def test_remedy_is_told_when_the_extra_is_missing(tmp_path: Path) -> None:
+def test_remedy_is_shown_when_the_extra_is_missing(tmp_path: Path) -> None:
     shown = run("import", "aiconfigurator", *ONE, "--out", str(tmp_path / "p.csv"))
     assert shown.exit_code == 1
     assert "pip install 'greenserve[aiconfigurator]'" in shown.output
     assert len(shown.output.strip().splitlines()) == 1
 
 
-def test_reason_is_told_when_the_database_cannot_have_it(tmp_path: Path) -> None:
+def test_reason_is_shown_when_the_database_cannot_have_it(tmp_path: Path) -> None:
     shown = run("import", "aiconfigurator", *ONE, "--backend", "ollama", "--out", str(tmp_path / "p.csv"))
     assert shown.exit_code == 1
     assert "backend 'ollama': known are vllm, trtllm" in shown.output

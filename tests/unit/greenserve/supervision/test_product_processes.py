@@ -13,7 +13,7 @@ def words(tmp_path: Path, **values: str) -> tuple[str, ...]:
     return spec.argv
 
 
-def test_gateway_is_told_where_the_worker_token_is_and_not_what(tmp_path: Path) -> None:
+def test_gateway_gets_where_the_worker_token_is_and_not_what(tmp_path: Path) -> None:
     argv = words(tmp_path, GREENSERVE_WORKER_TOKEN=TOKEN, GREENSERVE_WORKER_HOSTS="private,gpu-1")
     assert argv[argv.index("--worker-token-file") + 1] == str(tmp_path / "worker-token")
     assert argv[argv.index("--worker-hosts") + 1] == "private,gpu-1"

@@ -103,7 +103,7 @@ def test_finest_curve_counts_when_curves_overlap(make, web):
 
 
 @pytest.mark.parametrize("status", [200, 400])
-def test_nothing_is_told_when_there_is_no_data(make, web, status):
+def test_nothing_is_returned_when_there_is_no_data(make, web, status):
     assert asked(make, web, NO_DATA, status=status) == ()
 
 

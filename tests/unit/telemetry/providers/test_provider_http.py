@@ -71,7 +71,7 @@ def test_error_says_what_to_do_when_the_answer_is_none(client, web, answer, kind
     ],
 )
 @pytest.mark.parametrize("status", [429, 503])
-def test_wait_is_as_long_as_told_when_there_is_a_retry_after(client, web, header, least_s, most_s, status):
+def test_wait_is_as_long_as_demanded_when_there_is_a_retry_after(client, web, header, least_s, most_s, status):
     web.routes["/x"] = Answer("", status, {"Retry-After": header})
     with pytest.raises(CoolDownError) as caught:
         client.get("/x")

@@ -29,7 +29,7 @@ def test_figure_is_nothing_only_when_it_is_nothing(value, places):
     assert looks_like_nothing == (value == 0)
 
 
-def test_figures_are_told_in_words():
+def test_figures_are_said_in_words():
     assert written(1_234_567.891, 1) == "1\u00a0234\u00a0567.9"
     assert (written(0.004, 2), written(-0.004, 2)) == ("<0.01", ">-0.01")
     assert energy_words(45_000_000_000) == "12.500 Wh"
