@@ -153,7 +153,7 @@ def broker_url(redis_url: str) -> str:
 
 
 def local_url(host: str, port: int) -> str:
-    """Where a process on this machine reaches another that listens on `host`, which may mean all addresses."""
+    """Returns the URL at which this machine reaches a process that listens on `host`, which may mean all addresses."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - not listened on
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -219,7 +219,7 @@ def _number(least: float, most: float) -> Callable[[str], float]:
 
 
 def _https(get: Callable[..., Any]) -> tuple[bool, int]:
-    """Whether people come by https, and through how many proxies; one of them then has the certificate."""
+    """Returns whether people come by https, and through how many proxies; one of them then has the certificate."""
     https = get("GREENSERVE_HTTPS", False, _flag, "write 1 or 0")
     proxies = get("GREENSERVE_PROXIES", 0, _number_of_proxies, "give how many of yours stand in front, 0 to 9")
     if https and not proxies:
@@ -262,7 +262,7 @@ def _carbon_secrets(values: Mapping[str, str]) -> dict[str, Secret]:
 
 
 def _hidden(values: Mapping[str, str], name: str, parse: Callable[[str], T], remedy: str) -> T | None:
-    """Like `get` of `read`, for what must not be repeated in an error."""
+    """Reads as `get` of `read` does, and never repeats the value in an error."""
     raw = values.get(name, "").strip()
     try:
         return parse(raw) if raw else None

@@ -27,7 +27,7 @@ class OidcProvider:
 def read(
     values: Mapping[str, str], hidden: Callable[[Mapping[str, str], str, Callable[[str], str], str], str | None]
 ) -> OidcProvider | None:
-    """None where GREENSERVE_OIDC_URL is not set. `hidden` reads a variable and never repeats it in an error."""
+    """Returns None where GREENSERVE_OIDC_URL is not set. `hidden` reads a variable and never repeats it in an error."""
     url = hidden(values, PREFIX + "URL", _url, "write https://host/path, the issuer as your provider names it")
     if url is None:
         return None

@@ -41,7 +41,7 @@ def _first_file(name: str) -> Path | None:
 
 
 def _as_installed(path: Path) -> bool:
-    """By the hash that the wheel's RECORD has; true where we were not installed from a wheel."""
+    """Compares the file with the hash in the wheel's RECORD; true where we were not installed from a wheel."""
     try:
         files = metadata.files(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:

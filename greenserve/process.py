@@ -29,7 +29,7 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What a process is to be.
+    """A process as it is to be started.
 
     `account` is the user to run as (root only). `death_signal` is what it gets when its parent dies. `before` is run
     ahead of every start, to clear what a killed predecessor left. `ready` says whether it answers; None: once started.
@@ -59,7 +59,7 @@ class Identity:
 
     @classmethod
     def of(cls, pid: int) -> Identity | None:
-        """None: no such process, or a zombie."""
+        """Returns None where there is no such process, or it is a zombie."""
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
             boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

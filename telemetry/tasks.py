@@ -1,4 +1,4 @@
-"""What beat asks of telemetry: the ledger, carbon and price feeds, forecasts, the partitions."""
+"""The tasks of telemetry that beat starts: the ledger, carbon and price feeds, forecasts, the partitions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def post_ledger() -> int:
 
 @shared_task
 def roll_up_samples() -> int:
-    """Until nothing is due: after an outage of the ingester there is more than one turn's worth."""
+    """Rolls up until nothing is due: after an outage of the ingester there is more than one turn's worth."""
     done = 0
     while made := sample_rollups.roll_up(timezone.now()):
         done += made

@@ -87,7 +87,7 @@ def spans(record: RequestRecord) -> list[Span]:
 
 @dataclass(frozen=True, slots=True)
 class _Parent:
-    """What the client's `traceparent` says; empty and sampled when there is none that is valid."""
+    """The client's `traceparent`; empty and sampled when there is none that is valid."""
 
     trace: str = ""
     span: str = ""
@@ -127,7 +127,7 @@ def export(client: redis.Redis, url: str, now: datetime) -> int:
 
 
 def _since(client: redis.Redis, now: datetime) -> datetime:
-    """Where the last time came to. The first time begins now; what lies too far back is left out, and said."""
+    """Returns where the last run ended. The first run begins now; what lies too far back is left out, and logged."""
     mark: Any = client.get(MARK_KEY)
     floor = now - LONGEST_LAG
     if mark is None:

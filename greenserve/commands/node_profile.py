@@ -254,7 +254,7 @@ def _show(order: Order, found: list[Found]) -> None:
 
 
 def _show_rates(found: Found) -> None:
-    """Of each class and clock the highest rate that did not saturate."""
+    """Prints for each class and clock the highest rate that did not saturate."""
     best: dict[tuple[str, float], Any] = {}
     for row in found.loads:
         if not row["saturated"] and row["rate_rps"] > 0.0:

@@ -1,4 +1,4 @@
-"""up, down, status, logs."""
+"""The commands up, down, status and logs."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def summary(config: env.Env) -> dict[str, Any]:
 
 
 def demo_credentials(config: env.Env) -> dict[str, Any]:
-    """What the demo wrote for people to sign in with; empty when there is no demo."""
+    """Returns what the demo wrote for people to sign in with; empty when there is no demo."""
     try:
         found = json.loads((config.var_dir / "demo-credentials.json").read_text())
     except (OSError, ValueError):
@@ -245,7 +245,7 @@ def _announce(config: env.Env, found: dict[str, Any], *, as_json: bool, seconds:
 
 
 def demo_note(config: env.Env) -> str:
-    """What the demo does faster than life."""
+    """Returns a sentence on what the demo does faster than life."""
     slow_s, speedup = 1800.0 / config.demo_speedup, config.demo_speedup
     return (
         "This is the demo: nodes and the carbon curve are simulated, and time is pressed. Carbon and scale epochs run "

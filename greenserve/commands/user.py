@@ -39,7 +39,7 @@ def user() -> None:
 
 
 def _command(work: Callable[P, None]) -> Callable[P, None]:
-    """With the database, and mistakes as one line."""
+    """Runs the command with the database, and reports mistakes as one line."""
 
     @wraps(work)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -64,7 +64,7 @@ sites_option = click.option(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_command
 def list_people(as_json: bool) -> None:
-    """Who there is, with role and sites."""
+    """List people with their role and sites."""
     from django.contrib.auth import get_user_model
 
     from pools.access import people

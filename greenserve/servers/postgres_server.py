@@ -245,7 +245,7 @@ def _working_in(folder: Path) -> list[int]:
 
 
 def _database_ready(sockets: Path) -> bool:
-    """Whether the server answers; makes our database when it is not there yet."""
+    """Returns whether the server answers; makes our database when it is not there yet."""
     import psycopg
 
     try:

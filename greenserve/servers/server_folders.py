@@ -1,4 +1,4 @@
-"""Where the embedded servers of one `var` folder keep their data and sockets, and the packages their programs."""
+"""Folders of the embedded servers of one `var` folder: data, sockets, and the packages that have their programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SYSTEM_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL": 
 
 @dataclass(frozen=True, slots=True)
 class ServerFolders:
-    """Where the servers of one `var` folder keep what they have. Asking creates nothing."""
+    """The folders and sockets of the servers of one `var` folder. Making this value creates none of them."""
 
     postgres_home: Path
     postgres_sockets: Path
@@ -61,7 +61,7 @@ def own_folder(path: Path, account: str | None) -> None:
 
 
 def package_dir(name: str) -> Path:
-    """Where a package lies, without importing it."""
+    """Returns the folder of a package without importing it."""
     found = importlib.util.find_spec(name)
     if found is None or not found.submodule_search_locations:
         raise StartError(f"the package {name.replace('_', '-')} is not installed: run `make install`")

@@ -62,7 +62,7 @@ def _half_way() -> list[str]:
 
 
 def lacking(applied: Iterable[tuple[str, str]]) -> list[str]:
-    """What was squashed since and is not in a database that has the rest of it: neither an old one nor a new one."""
+    """Returns squashed migrations that a database lacks though it has others of them: it is neither old nor new."""
     from django.db.migrations.loader import MigrationLoader
 
     had, missing = set(applied), []

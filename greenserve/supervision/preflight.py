@@ -1,4 +1,4 @@
-"""What is checked before anything is started, and how one finds the supervisor that runs. Each refusal is one line."""
+"""Checks before anything is started, and finds the supervisor that runs. Each refusal is one line."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Lock:
 
 
 def write_state(var_dir: Path, state: str, **more: Any) -> None:
-    """What the supervisor is at (starting, ready, stopping), for `greenserve status` and `up --detach`."""
+    """Writes the supervisor's state (starting, ready, stopping) for `greenserve status` and `up --detach`."""
     content = {"supervisor_pid": os.getpid(), "state": state, "at_s": time.time(), **more}
     write_whole(var_dir / "run" / "supervisor.json", json.dumps(content).encode())
 

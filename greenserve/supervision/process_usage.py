@@ -1,4 +1,4 @@
-"""What a process and all that it started use of the machine, as Linux counts it."""
+"""Processor time and memory of a process and all that it started, as Linux counts them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def of(pid: int, proc: Path = PROC) -> Usage | None:
 
 
 def _read(folder: Path) -> tuple[int, int] | None:
-    """(clock ticks used, resident pages). The name in `stat` may hold blanks and brackets: counted from its end."""
+    """Returns (clock ticks used, resident pages). The name in `stat` may have blanks: fields count from its end."""
     try:
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
         return sum(int(field) for field in fields[11:15]), int(fields[21])

@@ -1,4 +1,4 @@
-"""Which processes make up the product, and the command line of each (the picture in ARCHITECTURE.md)."""
+"""The product's processes, and the command line of each (the picture in ARCHITECTURE.md)."""
 
 from __future__ import annotations
 

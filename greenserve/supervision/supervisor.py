@@ -130,7 +130,7 @@ class Supervisor:
             self._write_table()
 
     def run(self) -> None:
-        """Until a stop is asked for."""
+        """Supervises until a stop is asked for."""
         while not self.stop_asked:
             self.tick()
             time.sleep(TICK_S)

@@ -69,7 +69,7 @@ def feed_late_after_s(refresh_s: float) -> float:
 
 
 def _plant(feed_refresh_s: float) -> Iterable[Rule]:
-    """Of what stands in the data centres, and what is metered there."""
+    """Returns the rules for what stands in the data centres, and what is metered there."""
     feed = feed_late_after_s(feed_refresh_s)
     yield Rule(
         *("feed_stale", "Carbon feed is stale", Level.WARN, feed, feed / 2.0 + 2.5, "s"),
@@ -110,7 +110,7 @@ def _plant(feed_refresh_s: float) -> Iterable[Rule]:
 
 
 def _service() -> Iterable[Rule]:
-    """Of serving, and of those who decide about it."""
+    """Returns the rules for serving, and for the loops that decide about it."""
     yield Rule(
         *("queue_growing", "Queue grows", Level.WARN, 20.0, 5.0, ""),
         for_s=60.0,

@@ -22,7 +22,7 @@ PERIODS_AGO = 4.0  # rounds missed until waiting begins anew
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """Where people are notified of alerts. None or empty: this channel is not used.
+    """The channels on which people are notified of alerts. None or empty: this channel is not used.
 
     `webhook_private`: a webhook may lie at a private address, and there speak plain http.
     """

@@ -27,7 +27,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When to raise an alert.
+    """A rule says when an alert is raised.
 
     Attributes:
         name: Stable: rows, silences and webhooks are named by it.
@@ -74,7 +74,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What is remembered of one rule and subject. `open`: there is an alert that has not ended."""
+    """The state of one rule and subject between two looks. `open`: there is an alert that has not ended."""
 
     at_s: float
     breach_since_s: float | None = None
@@ -95,7 +95,7 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What follows for one rule and subject. `reading` None: the subject is no longer there."""
+    """The consequence of a look at one rule and subject. `reading` None: the subject is no longer there."""
 
     key: Key
     watch: Watch

@@ -44,7 +44,7 @@ class MinuteCount:
 
 
 def counted(minutes: Sequence[MinuteCount], now_s: float, window_s: float) -> tuple[int, int]:
-    """(judged, within) of the minutes that began in the last `window_s`; the minute that still runs is one of them."""
+    """Returns (judged, within) of the minutes that began in the last `window_s`, the one that still runs included."""
     recent = [minute for minute in minutes if now_s - window_s <= minute.start_s <= now_s]
     return sum(minute.judged for minute in recent), sum(minute.within for minute in recent)
 

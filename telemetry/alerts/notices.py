@@ -37,7 +37,7 @@ FORMAT = 1  # of the webhook's body
 
 
 def wait_s(attempts: int) -> float:
-    """Until the next try, after so many."""
+    """Returns the seconds until the next try, after so many attempts."""
     return min(LONGEST_WAIT_S, FIRST_WAIT_S * 3.0 ** (attempts - 1))
 
 
@@ -68,7 +68,7 @@ def _deliver(now: datetime) -> int:
 
 @contextmanager
 def _alone() -> Iterator[bool]:
-    """Whether no other process sends just now. The lock is this connection's, and goes with it."""
+    """Yields whether no other process sends just now. The lock is this connection's, and goes with it."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
         (mine,) = cursor.fetchone() or (False,)

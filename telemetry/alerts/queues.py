@@ -1,4 +1,4 @@
-"""Whether a queue grows. Pure."""
+"""Decides whether a queue grows. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PARTS = 5
 
 
 def growth(means: Sequence[float | None]) -> float | None:
-    """By how many requests a queue grew over the span, when it grew in every part of it; 0 when it did not.
+    """Returns by how many requests a queue grew over the span, when it grew in every part of it; 0 when it did not.
 
     Args:
         means: Mean waiting requests in each part of the span, oldest first; None: nobody counted.

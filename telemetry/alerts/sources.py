@@ -1,4 +1,4 @@
-"""What the rules judge, read from PostgreSQL and Redis. Settings name the sources by dotted path.
+"""The sources of what the rules judge, read from PostgreSQL and Redis. Settings name the sources by dotted path.
 
 A source reads a handful of rows, whatever the fleet's size, or sums that the database makes. It may raise
 `redis.RedisError` or `django.db.DatabaseError`: then nothing is known of its rules this time.
@@ -62,7 +62,7 @@ def _span(seconds: float) -> str:
 
 
 def _age(seconds: float) -> str:
-    """In whole units, of which there are at least two: `90 s`, `12 min`."""
+    """Returns the age in whole units, of which there are at least two: `90 s`, `12 min`."""
     for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * unit_s:
             return f"{seconds / unit_s:.0f} {unit}"
@@ -111,7 +111,7 @@ def _nodes(now: datetime, rules: Rules) -> Iterator[Reading]:
 
 
 def _agents_heard(names: Sequence[str]) -> dict[str, float]:
-    """By node, when its agent spoke last, as far as Redis still knows."""
+    """Returns by node when its agent reported last, in Unix seconds, as far as Redis still knows."""
     if not names:
         return {}
     client = redis.Redis.from_url(

@@ -38,7 +38,7 @@ def signature(secret: Secret, body: bytes, at_s: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where webhooks go, checked. `private`: private addresses are allowed, and plain http to them."""
+    """A checked address that webhooks go to. `private`: private addresses are allowed, and plain http to them."""
 
     host: str
     port: int
@@ -112,7 +112,7 @@ def _address(to: Target, timeout_s: float) -> str:
 
 
 def _is_literal(host: str) -> bool:
-    """Whether a private address stands there in figures; what a name leads to is looked at when something is sent."""
+    """Returns whether the host is an address in figures; what a name leads to is looked at when something is sent."""
     try:
         return _is_private(host)
     except ValueError:

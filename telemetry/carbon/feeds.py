@@ -72,7 +72,7 @@ def refresh_s(feed: CarbonFeed) -> float:
 
 
 def forecast_horizon_s() -> float:
-    """As far as the carbon epoch looks, and one step more, since a step of it begins before the next refresh; and as
+    """Returns how far the carbon epoch looks, and one step more, as a step of it begins before the next refresh; and as
     far as batches look."""
     loop = settings.GREENSERVE_LOOPS["carbon"]
     return max(float((loop["steps"] + 1) * loop["period_s"]), float(settings.GREENSERVE_BATCHES["horizon_s"]))

@@ -1,4 +1,4 @@
-"""What the carbon intensity and the price of a site are, were and will be, from the points of its feeds.
+"""A site's carbon intensity and price in the past, now and as forecast, from the points of its feeds.
 
 The inventory (the ledger, reports) uses average intensity only. Decisions use the marginal rate where it is known for
 every site that they compare, and the average otherwise: an average of one site against a marginal rate of another says

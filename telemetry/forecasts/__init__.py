@@ -1,1 +1,1 @@
-"""What is expected of carbon and load, and how good that was."""
+"""Forecasts of carbon and load, and how good they were."""

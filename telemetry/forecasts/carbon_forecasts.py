@@ -65,14 +65,14 @@ def score(feed: CarbonFeed, now: datetime) -> tuple[Score, ...]:
 
 
 def forecasts_itself(feed: CarbonFeed, now: datetime) -> bool:
-    """Whether the provider's own forecast reaches beyond now."""
+    """Returns whether the provider's own forecast reaches beyond now."""
     return feed.points.filter(forecast=True, model="", end_at__gt=now).exists()
 
 
 def own_forecasts(
     feed: CarbonFeed, history: History, step_s: float, origins: Sequence[int], steps: int
 ) -> Floats | None:
-    """What the provider said from each origin on, by the issues that were out then; None when it never forecast."""
+    """Returns what the provider forecast from each origin on, by the issues that were out then; None: it never did."""
     base_s = history.first_step * step_s
     rows = list(
         CarbonPoint.objects.filter(
@@ -127,7 +127,7 @@ def _due(feed: CarbonFeed, model: str, now: datetime, step_s: float) -> bool:
 
 
 def _points(feed: CarbonFeed, history: History, step_s: float, values: Floats, now: datetime) -> list[IntensityPoint]:
-    """From the first step that is not measured yet; those that are unknown are left out."""
+    """Returns points from the first step that is not measured yet; those that are unknown are left out."""
     priced = feed.signal == CarbonFeed.Signal.PRICE
     newest = feed.points.filter(forecast=False).order_by("-start_at").first()
     currency = newest.currency if newest else ""

@@ -38,7 +38,7 @@ def step_s(feed: CarbonFeed) -> float | None:
 
 
 def carbon(feed: CarbonFeed, now: datetime, step_s: float) -> History:
-    """What was measured in the last weeks by the factor that is used now, up to the step under way.
+    """Returns what was measured in the last weeks by the factor that is used now, up to the step under way.
 
     Nothing of it was known later than it happened: revisions count as if they had been there at once, as do values that
     came with a delay. So scores are a little kinder than the truth where a provider is late.
@@ -104,7 +104,7 @@ def load(service: str, request_class: str, now: datetime) -> History:
 
 
 def _trimmed(values: Floats) -> Floats:
-    """Without the unknown stretch before the first value."""
+    """Cuts off the unknown stretch before the first value."""
     known = np.flatnonzero(~np.isnan(values))
     return values[known[0] :] if known.size else values[:0]
 

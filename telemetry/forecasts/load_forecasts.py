@@ -77,7 +77,7 @@ def record_load(now: datetime) -> int:
 
 
 def _counted(first: int, last: int, step_s: float) -> dict[tuple[str, str, int], LoadPoint]:
-    """By service, class and step. A service's own fault or a full queue is load; a bad request is not."""
+    """Counts requests by service, class and step. A service's fault or a full queue is load; a bad request is not."""
     window: dict[str, Any] = {
         "start": _moment(first * step_s),
         "end": _moment(last * step_s),
@@ -160,7 +160,7 @@ def classes(service: str, now: datetime) -> tuple[str, ...]:
 
 
 def upcoming(service: str, now: datetime, steps: int = STEPS) -> Mapping[str, LoadForecast]:
-    """By class the forecast of the best model of the newest back-test; carried forward where there was none yet."""
+    """Returns by class the forecast of the newest back-test's best model; carried forward where there was none yet."""
     return {name: expected(service, name, now, steps) for name in classes(service, now)}
 
 

@@ -1,1 +1,1 @@
-"""From agents' and gateways' streams, and from engines' metrics, to tables and their roll-ups."""
+"""Writes agents' and gateways' streams, and engines' metrics, to tables and their roll-ups."""

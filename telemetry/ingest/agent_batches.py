@@ -111,7 +111,7 @@ class SampleWriter:
         return len(fresh)
 
     def _write_gpus(self, parts: list[GpuSamples]) -> None:
-        """By column, since at a thousand rows a second what Python does for each counts."""
+        """Writes rows by column, since at a thousand rows a second what Python does for each counts."""
         if not parts:
             return
         if len(self._held) >= LABELS_KEPT:  # never in between: places of states are those of all parts
@@ -143,7 +143,7 @@ class SampleWriter:
         _roll_up_later(at_us)
 
     def _holding(self, labels: GpuLabels) -> tuple[bytes, bytes, bytes]:
-        """Of each row the ids of GPU and instance (0: none, or not known) and the place of its state, as int64."""
+        """Returns each row's ids of GPU and instance (0: none, or not known) and the place of its state, as int64."""
         if found := self._held.get(labels):
             return found
         gpus = self._ids("GPU", self._gpus, labels.gpu_uuids)
@@ -251,7 +251,7 @@ def _claim_all(cursor: CursorWrapper, by_source: Mapping[Source, Iterable[int]])
 
 
 def _ranges(seqs: Iterable[int]) -> str:
-    """As PostgreSQL writes a multirange."""
+    """Writes the numbers as PostgreSQL's multirange."""
     first, *others = sorted(seqs)
     runs = [[first, first]]
     for seq in others:
@@ -263,7 +263,7 @@ def _ranges(seqs: Iterable[int]) -> str:
 
 
 def numbers(parts: Sequence[GpuSamples]) -> NDArray[np.float64]:
-    """Of all rows of `parts` wire.GPU_NUMBERS, rows by columns; NaN: unknown."""
+    """Returns wire.GPU_NUMBERS of all rows of `parts`, shape (rows, columns); NaN: unknown."""
     width = len(GPU_NUMBERS)
     whole = all(len(part.numbers) == NUMBER_BYTES * width * part.rows for part in parts)
     if whole:

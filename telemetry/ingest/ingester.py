@@ -81,7 +81,7 @@ class Ingester:
         self._beat_at = 0.0
 
     def run(self, stop: Event) -> None:
-        """Until `stop` is set; a running batch is finished. PostgreSQL or Redis being away only delays."""
+        """Ingests until `stop` is set; a running batch is finished. PostgreSQL or Redis being away only delays."""
         failures = 0
         while not stop.is_set():
             try:
@@ -257,7 +257,7 @@ def _strange(times_s: NDArray[np.float64], now_s: float, days: int) -> float | N
 
 
 def _times_s(messages: Sequence[Message]) -> NDArray[np.float64]:
-    """Of all rows."""
+    """Returns the times of all rows, in Unix seconds."""
     batches = [message.body for message in messages if isinstance(message.body, wire.AgentBatch)]
     others = [row.at_s for batch in batches for row in batch.instances]
     others += [row.at_s for batch in batches for row in batch.clocks]

@@ -61,7 +61,7 @@ class _Engine:
         return self.metrics.scrape(self.instance.uid, self.instance.url)
 
     def close(self) -> None:
-        """At once, or when its thread is done with it."""
+        """Closes the connection at once, or when its thread is done with it."""
         if self.asked is None:
             self.metrics.close()
         else:
@@ -84,7 +84,7 @@ class RegisteredEngines:
     )
 
     def run(self, stop: Event) -> None:
-        """Until `stop` is set. PostgreSQL or Redis being away only delays; faults are logged and do not end it."""
+        """Reads engines until `stop` is set. PostgreSQL or Redis being away only delays; faults are logged."""
         failing = False
         while not stop.wait(PERIOD_S):
             try:

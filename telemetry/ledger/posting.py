@@ -37,7 +37,7 @@ INTERVAL_US = round(INTERVAL_S * US_PER_S)
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """What is to be entered for one GPU, and how its watermark moves."""
+    """The energy to enter for one GPU, and how its watermark moves."""
 
     watermark: MeterMark
     slices: Slices

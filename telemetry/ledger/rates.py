@@ -1,4 +1,4 @@
-"""Which PUE, tariff, GPU-hour rate and embodied factor hold at a site at a moment, and whose figures they are."""
+"""The PUE, tariff, GPU-hour rate and embodied factor that are valid at a site at a moment, and whose they are."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ V = TypeVar("V", bound=Version)
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """What holds at one moment. `sources` names each by kind: it is what a settled window remembers."""
+    """The rates that are valid at one moment. `sources` names each by kind: it is what a settled window remembers."""
 
     pue: float
     terms: TariffTerms | None
@@ -40,7 +40,7 @@ class InForce:
     sources: Mapping[str, Any]
 
     def cost_nano_per_uj(self, at_s: float) -> float | None:
-        """Of a microjoule at the GPU's meter, in billionths of the currency; None: no tariff is known."""
+        """Returns the cost of a metered microjoule in billionths of the currency; None: no tariff is known."""
         return None if self.terms is None else nano_per_uj(self.terms.price_at(at_s), self.pue)
 
     def rental_nano_per_us(self, gpu_type: str) -> float | None:
@@ -103,7 +103,7 @@ class Rates:
 
 
 def _holds(rows: Iterable[V], at: datetime) -> V | None:
-    """Of those that hold the one that began last, and of these the one entered last."""
+    """Returns of the rows that are valid at `at` the one that began last, and of these the one entered last."""
     found = [row for row in rows if row.valid_from <= at and (row.valid_to is None or at < row.valid_to)]
     return max(found, key=lambda row: (row.valid_from, row.pk), default=None)
 

@@ -89,7 +89,7 @@ def _held(site: Site, keys: Sequence[Key], lock: bool = False) -> dict[Key, tupl
 
 
 def _differences(held: Mapping[Key, tuple[float, int]], emitted: Mapping[Key, Emitted]) -> dict[Key, tuple[float, int]]:
-    """By how much each minute is to move, grams and microjoules, where that is more than rounding."""
+    """Returns by how much each minute is to change, in grams and microjoules, where that is more than rounding."""
     found = {}
     for key, value in emitted.items():
         if key not in held:  # posted since the entries were read: the window will be restated for its energy

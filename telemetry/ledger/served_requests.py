@@ -71,7 +71,7 @@ def token_time(instance: Instance) -> TokenTime:
 
 @lru_cache(maxsize=1024)
 def _token_time(model: str, gpu_type: str, tp: int, engine: str) -> TokenTime:
-    """How long one token keeps the engine busy at its top clock, by the engine model."""
+    """Returns how long one token keeps the engine busy at its top clock, by the engine model."""
     try:
         costs = engine_model(model, gpu_type, tp, engine)
     except UnknownConfiguration:

@@ -77,7 +77,7 @@ class Peak:
 
 
 def lines(start: datetime, end: datetime, as_of: int | None = None) -> Iterator[dict[str, Any]]:
-    """What holds of the windows in [start, end) as of a version (None: now), by window and line, in one order."""
+    """Yields the lines that hold in [start, end) as of a version (None: now), by window and line, in one order."""
     amounts = ", ".join(f"sum(l.{name})::bigint AS {name}" for name in AMOUNTS)
     sql = f"""
         SELECT s.start_at, t.name AS site, l.kind, l.pool_id, l.service, l.tenant_id, s.currency, {amounts}

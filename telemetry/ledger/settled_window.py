@@ -136,7 +136,7 @@ def _pick(columns: Mapping[str, Any], which: NDArray[np.bool_]) -> dict[str, Any
 def _amounts(
     entries: Mapping[str, Ints], starts: Sequence[datetime], found: Mapping[datetime, Basis]
 ) -> dict[str, Ints]:
-    """What each entry emitted and cost, in whole units."""
+    """Returns what each entry emitted and cost, in whole units."""
     energy, gpu_us = entries["energy_uj"], entries["gpu_us"]
     at = np.searchsorted([_number(start) for start in starts], entries["interval"] // INTERVALS)
     of = [found[start] for start in starts]

@@ -176,7 +176,7 @@ def _latest(site: Site, start: datetime, end: datetime) -> dict[datetime, Settle
 
 
 def _next(site: Site) -> datetime | None:
-    """Where settling goes on: after the last window settled, or at the site's first energy entry."""
+    """Returns where settling goes on: after the last window settled, or at the site's first energy entry."""
     last = Settlement.objects.filter(site=site).order_by("-start_at").values_list("end_at", flat=True).first()
     if last is not None:
         return last

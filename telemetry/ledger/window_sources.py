@@ -1,4 +1,4 @@
-"""What a window's settlement is made from: joules, requests, intensities, rates; and by which versions of them."""
+"""The inputs of a window's settlement: joules, requests, intensities and rates, and the versions of them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _energy(site: Site, start: datetime, end: datetime) -> dict[int, int]:
 
 
 def _requests(site: Site, start: datetime, end: datetime) -> dict[int, tuple[int, int]]:
-    """(requests, tokens) of those that started in each window, and in those shortly before."""
+    """Returns (requests, tokens) of those that started in each window, and in those shortly before."""
     params: dict[str, Any] = {
         "pools": list(site.pools.values_list("pk", flat=True)),
         "start": start,
@@ -97,7 +97,7 @@ def _requests(site: Site, start: datetime, end: datetime) -> dict[int, tuple[int
 
 
 def _may_have_run(came: Mapping[int, tuple[int, int]], i: int) -> list[int]:
-    """(requests, tokens) of those that may have run in a window: they started in it, or shortly before."""
+    """Returns (requests, tokens) of those that may have run in a window: they started in it, or shortly before."""
     back = round(LONGEST_REQUEST_S / WINDOW_S)
     counts = [came.get(j, (0, 0)) for j in range(i - back, i + 1)]
     return [sum(count for count, _ in counts), sum(tokens for _, tokens in counts)]

@@ -1,4 +1,4 @@
-"""What was measured, and what follows from it: samples, requests, the ledger, rates, alerts, reports."""
+"""Tables of what was measured, and what follows: samples, requests, the ledger, rates, alerts, reports."""
 
 from .alerts import Alert, AlertNotice, AlertSilence, AlertWatch, SloMinute
 from .carbon import CarbonFeed, CarbonPoint

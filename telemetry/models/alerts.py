@@ -57,7 +57,7 @@ class Alert(models.Model):
 
 
 class AlertWatch(models.Model):
-    """What `telemetry.alerts.alert_state_machine` remembers of a rule and subject. No row while all is well."""
+    """The state that `telemetry.alerts.alert_state_machine` keeps of a rule and subject. No row: all is well."""
 
     rule = models.CharField(max_length=40)
     subject = models.CharField(max_length=200, blank=True)

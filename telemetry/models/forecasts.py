@@ -1,4 +1,4 @@
-"""What forecasts are made from, and how good they were."""
+"""The inputs of forecasts, and how good they were."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LoadPoint(models.Model):
 
 
 class ForecastScore(models.Model):
-    """How a model did in a back-test with rolling origin: of a feed's carbon, or of a service's load by class.
+    """A model's score in a back-test with rolling origin: of a feed's carbon, or of a service's load by class.
 
     `pinball` is the mean pinball loss at `quantile`, in the unit of what is forecast (g/kWh, requests a second); `mape`
     a share, of the median, null where the truth was always 0. `chosen`: the least loss of its run, whose forecasts are

@@ -76,7 +76,7 @@ class EnergyEntry(models.Model):
 
 
 class GpuEnergy(models.Model):
-    """What a GPU's entries of a UTC hour or day add up to, at one site. Kept by triggers, in the entries' transaction.
+    """The sum of a GPU's entries of a UTC hour or day, at one site. Kept by triggers, in the entries' transaction.
 
     A report holds a month of every counter against the ledger; it adds up these in place of single entries.
     """

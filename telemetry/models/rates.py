@@ -1,4 +1,4 @@
-"""What turns joules and GPU time into money and embodied carbon. Versions: a row is never changed, a later one counts.
+"""Rates that turn joules and GPU time into money and embodied carbon. A row is never changed; a later one counts.
 
 Each row says from when it holds, what it goes back to, and which revision it is; of rows that hold at a moment the one
 with the latest `valid_from` counts, and of these the one entered last. Entering a row for time past restates that time.
@@ -23,7 +23,7 @@ def _at_least(least: float, value: object) -> bool:
 
 
 class Version(models.Model):
-    """What all of them have."""
+    """The columns that all versioned rates have."""
 
     valid_from = models.DateTimeField(help_text="From when it holds.")
     valid_to = models.DateTimeField(null=True, blank=True, help_text="Until when it holds; empty: until the next one.")
@@ -85,7 +85,7 @@ class Tariff(Version):
 
 
 class GpuRate(Version):
-    """What an hour of a GPU costs: bought, leased or rented. `site` empty: at every site of this currency."""
+    """The price of an hour of a GPU: bought, leased or rented. `site` empty: at every site of this currency."""
 
     site = models.ForeignKey(Site, on_delete=models.PROTECT, null=True, blank=True, related_name="gpu_rates")
     gpu_type = models.CharField(max_length=40, help_text="As in the inventory of GPUs.")

@@ -70,7 +70,7 @@ class Amounts(models.Model):
 
 
 class StatementLine(Amounts):
-    """What one tenant's requests of a service in a pool used in a settled window, or what nobody's did.
+    """The amounts of one tenant's requests of a service in a pool in a settled window, or of nobody's.
 
     Whole units, so that lines add up exactly: microjoules at the GPUs' meters, microseconds of one GPU, micrograms,
     billionths of the currency. Of a part whose intensity, tariff or rate is not known the amount is not in the sum,
@@ -137,7 +137,7 @@ class StatementHour(Amounts):
 
 
 class RequestShare(models.Model):
-    """What a request had of a settled window's joules: measured and shared out, where the record has a prediction.
+    """A request's part of a settled window's joules: measured and shared out, where the record has a prediction.
 
     Range-partitioned by `start_at`, the window's. A request that went on over several windows has a share of each.
     """

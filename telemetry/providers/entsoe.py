@@ -99,7 +99,7 @@ class EntsoeProvider:
         return self._http.get("/api", params, accept=(400,))
 
     def prices(self, body: bytes, zone: str, issued_at_s: float | None) -> list[IntensityPoint]:
-        """Of overlapping curves the finest counts; those of other auctions (sequence 2 and on) are passed over."""
+        """Parses prices. Of overlapping curves the finest counts; other auctions' (sequence 2 and on) are left out."""
         curves = [curve for curve in self._curves(body, "price.amount") if _sequence(curve.element) == 1]
         taken: set[float] = set()
         found = []

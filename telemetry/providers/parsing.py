@@ -33,7 +33,7 @@ FACTORS = ("direct", "lifecycle")
 
 
 def price(raw_value: float, raw_unit: str) -> tuple[float, str]:
-    """(price per kWh, currency) of a price in a unit such as EUR/MWh. Raises ValueError for another unit."""
+    """Returns (price per kWh, currency) of a price in a unit such as EUR/MWh. Raises ValueError for another unit."""
     found = PRICE_UNIT.fullmatch(raw_unit)
     if found is None:
         raise ValueError(f"{raw_unit!r} is no unit of price such as EUR/MWh")
@@ -42,7 +42,7 @@ def price(raw_value: float, raw_unit: str) -> tuple[float, str]:
 
 @dataclass(frozen=True, slots=True)
 class FeedPoints:
-    """What the points of one answer share, and the only place where a point is made of a raw value."""
+    """The fields that the points of one answer share. Points are made of raw values here alone."""
 
     provider: str
     zone: str

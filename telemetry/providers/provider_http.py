@@ -38,7 +38,7 @@ Params = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one call. `retry_s` is the first wait before another try; it doubles."""
+    """The bounds of one call. `retry_s` is the first wait before another try; it doubles."""
 
     connect_s: float = 5.0
     read_s: float = 10.0
@@ -279,7 +279,7 @@ def resolve(host: str, port: int, timeout_s: float) -> list[ResolveResult]:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address lies in the public internet, seen through the IPv6 forms that wrap an IPv4 address."""
+    """Returns whether an address lies in the public internet, also in the IPv6 forms that wrap an IPv4 address."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
         wrapped = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else None)

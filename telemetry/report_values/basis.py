@@ -1,4 +1,4 @@
-"""What a report holds besides the ledger's lines, kept with it, so that it can be made again byte for byte.
+"""The inputs of a report besides the ledger's lines, kept with it, so that it can be made again byte for byte.
 
 Names change, contracts are entered late, meters go on: the report has them as they were when it was made.
 """
@@ -54,7 +54,7 @@ class MeterBasis:
 
 @dataclass(frozen=True, slots=True)
 class DemandCharge:
-    """What a site's tariff charges for a local month's highest quarter of an hour. No row has a part of it."""
+    """The charge of a site's tariff for a local month's highest quarter of an hour. No row has a part of it."""
 
     site: str
     month: str  # 2026-10
@@ -67,7 +67,7 @@ class DemandCharge:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What the same requests would have taken under another policy: modelled, never metered."""
+    """The same requests under another policy: modelled, never metered."""
 
     policy: str
     energy_uj: int
@@ -79,7 +79,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """As of when, who issues it, and everything by its name."""
+    """A report's version, its issuer, and everything that it names."""
 
     number: int
     revision: int

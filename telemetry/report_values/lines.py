@@ -1,4 +1,4 @@
-"""What a report is made of: lines that add up to the meters, as whole numbers, so that sums are exact in any order."""
+"""A report's lines: they add up to the meters, as whole numbers, so that sums are exact in any order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DIMENSIONS = ("site", "tenant", "service", "pool", "model")
 
 @dataclass(frozen=True, slots=True)
 class ReportLine:
-    """What GPUs of a site used within a UTC hour for one kind, tenant, service and pool. None: nobody's.
+    """The use of a site's GPUs within a UTC hour for one kind, tenant, service and pool. None: nobody's.
 
     A row of a block (`line_blocks.SCHEMA`), which is how lines come and go: there may be millions.
 

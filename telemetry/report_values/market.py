@@ -35,7 +35,7 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """How much of a site's consumption one contract covers in the period."""
+    """The part of a site's consumption that one contract covers in the period."""
 
     contract: Contract
     covered_uj: int

@@ -35,7 +35,7 @@ class Period:
 
     @property
     def words(self) -> str:
-        """As a title has it: `October 2026`, `week 45 of 2026`, `5 October 2026`, or two dates."""
+        """Returns the period as a title has it: `October 2026`, `week 45 of 2026`, `5 October 2026`, or two dates."""
         zone = ZoneInfo(self.zone)
         first = datetime.fromtimestamp(self.start_s, zone)
         if re.fullmatch(r"\d{4}-\d{2}", self.text):

@@ -1,4 +1,4 @@
-"""What somebody asks of a report. Read in one place, for REST, the command line, the page and schedules alike."""
+"""The request for a report. It is read in one place, for REST, the command line, the page and schedules alike."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ KIND_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What was asked, what it rests on, and what came of it."""
+    """A report's request, its basis and its figures."""
 
     request: ReportRequest
     period: Period

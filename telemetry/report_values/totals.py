@@ -90,7 +90,7 @@ class Totals:
 
     @property
     def j_per_token(self) -> Fraction | None:
-        """Per output token, as on the dashboard."""
+        """Returns joules for each output token, as on the dashboard."""
         return self._per_token(self.metered_uj, 1_000_000)
 
     @property
@@ -137,7 +137,7 @@ class Day:
 
 @dataclass(slots=True)
 class ReportTotals:
-    """What a report says: rows by group, and by day and site; all of them sums of the same lines."""
+    """A report's totals: rows by group, and by day and site; all of them sums of the same lines."""
 
     by: tuple[str, ...]
     markets: Mapping[str, SiteMarket]
@@ -159,7 +159,7 @@ class ReportTotals:
         return block
 
     def _market_ug(self, block: Block) -> polars.Series:
-        """To the nearest microgram. A rate may have any number of digits, so this is Python's own arithmetic."""
+        """Rounds to the nearest microgram. A rate may have any number of digits, so this is Python's own arithmetic."""
         pairs = zip(block["site"].to_list(), block["facility_uj"].to_list(), strict=True)
         found = [market.emitted_ug(uj) if (market := self.markets.get(site)) else None for site, uj in pairs]
         return polars.Series(MARKET, found, dtype=polars.Int64)
@@ -168,7 +168,7 @@ class ReportTotals:
         return {at_s: self._day(at_s) for at_s in block["start_s"].unique().to_list()}
 
     def add_slo(self, counts: Iterable[SloCount], currencies: Mapping[str, str]) -> None:
-        """After the lines. `currencies`: site -> currency, so that requests come to the row of their site's money."""
+        """Adds SLO counts, after the lines. `currencies` by site: requests come to the row of their site's money."""
         for count in counts:
             key: Key = tuple(getattr(count, name) for name in self.by)
             currency = currencies.get(count.site or "")
@@ -177,7 +177,7 @@ class ReportTotals:
             _at(self.groups, (key, currency)).add_slo(count)
 
     def rows(self) -> list[Group]:
-        """In the order of their names; what is nobody's comes last."""
+        """Returns groups in the order of their names; what is nobody's comes last."""
         known = not NOBODYS & set(self.by)
         order = sorted(self.groups, key=lambda k: (*((v is None, v or "") for v in k[0]), k[1] is None, k[1] or ""))
         return [Group(key, currency, self.groups[key, currency], known) for key, currency in order]
@@ -186,7 +186,7 @@ class ReportTotals:
         return [Day(date, site, self.daily[date, site]) for date, site in sorted(self.daily)]
 
     def total(self) -> Totals:
-        """Of all groups. Its money means something only where there is one currency: see `by_currency`."""
+        """Returns the totals of all groups. Their money means something in one currency alone: see `by_currency`."""
         found = Totals()
         for totals in self.groups.values():
             found += totals

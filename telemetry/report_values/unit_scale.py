@@ -51,7 +51,7 @@ def written(value: float, places: int) -> str:
 
 
 def energy_words(energy_uj: int) -> str:
-    """As people read it in a sentence, such as `12.300 Wh`."""
+    """Writes energy as people read it in a sentence, such as `12.300 Wh`."""
     kwh = energy_uj / 3.6e12
     scale = scale_for(ENERGY, [kwh])
     return f"{kwh / scale.size:,.3f} {scale.unit}"

@@ -1,4 +1,4 @@
-"""What the same requests would have taken otherwise: replayed in the simulator under single_pool. Modelled.
+"""Replays the same requests in the simulator under single_pool. The baseline is modelled.
 
 The baseline is a fleet that is always on: every GPU of the sites that is metered, in instances as large as their nodes
 allow (at most eight GPUs), one pool by turns, first come first served, clocks at the top. Its energy has the idle time
@@ -184,7 +184,7 @@ def _scenario(blocks: Sequence[Block], params: Mapping[str, Any], folder: Path) 
 
 
 def _energy_j(figures: Mapping[str, Any], blocks: Sequence[Block], idle_s: float) -> dict[str, float]:
-    """By site: what was simulated, and the loaded idle power of the time that it did not reach."""
+    """Returns joules by site: what was simulated, and the loaded idle power of the time beyond it."""
     found = {site: float(part["energy_wh"]) * J_PER_WH for site, part in figures["by_site"].items()}
     for block in blocks:
         model = engine_model(block.model, block.gpu_type, block.tp, block.engine)

@@ -1,4 +1,4 @@
-"""What a report rests on beside its lines (`settled_lines`): the ledger as of a version, and what it goes by now.
+"""The basis of a report beside its lines (`settled_lines`): the ledger as of a version, and what it goes by now.
 
 As of version V a window's lines are those of its newest settlement up to V that are no reversals; what later
 settlements say is not seen. Windows lie within UTC hours, so lines of an hour are sums of whole windows.
@@ -225,7 +225,7 @@ def settled_until_s(scope: Scope) -> int:
 
 
 def demand_charges(scope: Scope) -> tuple[DemandCharge, ...]:
-    """Of the local months that the period covers, but for an hour or so where its zone is not the site's."""
+    """Returns charges of the local months that the period covers, but for an hour or so where its zone is another."""
     period, found = scope.period, []
     for site in Site.objects.filter(pk__in=scope.site_ids).order_by("name"):
         rates = Rates.of(site)
@@ -253,14 +253,14 @@ def _free_of_demand(rates: Rates, start_s: int) -> bool:
 
 
 def first_reading_s(scope: Scope) -> int:
-    """When the first GPU of these sites was first metered; the period's end where none ever was."""
+    """Returns when the first GPU of these sites was first metered; the period's end where none ever was."""
     opened = MeterMark.objects.filter(gpu__node__cluster__site__in=scope.site_ids).aggregate(first=Min("opened_at"))
     first = opened["first"]
     return scope.period.end_s if first is None else int(first.timestamp())
 
 
 def intensities_ug_per_uj(scope: Scope) -> dict[str, float | None]:
-    """By site, location-based micrograms for each microjoule at its GPUs in the period; None where some are unknown."""
+    """Returns by site micrograms (location-based) for each microjoule at its GPUs; None: some are unknown."""
     sites = {site.pk: site.name for site in Site.objects.filter(pk__in=scope.site_ids)}
     return {
         sites[site_id]: float(carbon_ug / energy_uj) if energy_uj and not unknown_uj else None

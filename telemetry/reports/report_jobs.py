@@ -124,7 +124,7 @@ def _basis(report: Report, request: ReportRequest, scope: Scope) -> Basis:
 
 
 def _baseline(scope: Scope, sites: Mapping[str, SiteBasis], settled_until_s: int) -> Baseline:
-    """Of the sites that were metered, in the span that was: from the first GPU's opening to where all is settled."""
+    """Models the sites that were metered, from the first GPU's opening to where all is settled."""
     from . import baseline  # brings the simulator, which most reports do without
 
     opened = ledger_source.first_reading_s(scope)
@@ -145,7 +145,7 @@ def _row(report: Report, file: MadeFile) -> ReportFile:
 
 
 def _summary(statement: Statement) -> dict[str, Any]:
-    """What lists show, in base units; None is not known."""
+    """Returns what lists show, in base units; None is not known."""
     total = statement.total
     return {
         "version": statement.basis.version,

@@ -132,7 +132,7 @@ def _powers(time_range: TimeRange, sites: Collection[Site], buckets: _Buckets) -
 
 
 def _cap_w(sites: Collection[Site]) -> float | None:
-    """Of all sites together; None unless each has one."""
+    """Returns the cap of all sites together; None unless each has one."""
     caps = [site.power_cap_w for site in sites]
     return sum(cap for cap in caps if cap is not None) if caps and None not in caps else None
 

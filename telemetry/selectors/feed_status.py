@@ -1,4 +1,4 @@
-"""How carbon and price feeds do: fresh, stale or failing, how far they reach, and where they have gaps."""
+"""The state of carbon and price feeds: fresh, stale or failing, until when they have values, and their gaps."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FeedStatus:
 
 
 def statuses(now: datetime) -> tuple[FeedStatus, ...]:
-    """Of every feed, in the order of the sites."""
+    """Returns the status of every feed, in the order of the sites."""
     rows = CarbonFeed.objects.select_related("site").order_by("site__rank", "site__name", "signal")
     return tuple(status(feed, now) for feed in rows)
 
@@ -99,7 +99,7 @@ def _state(feed: CarbonFeed, now: datetime, known_until: datetime | None, settle
 
 
 def _since(feed: CarbonFeed, now: datetime) -> datetime:
-    """What lies before the first point of a new feed is no gap."""
+    """Returns the start of what may be a gap: what lies before the first point of a new feed is none."""
     first = feed.points.filter(forecast=False).order_by("start_at").values_list("start_at", flat=True).first()
     return first or now
 

@@ -1,4 +1,4 @@
-"""What the dashboard draws, as plain values: time grids with one number or None a bucket. No Django here.
+"""The dashboard's figures as plain values: time grids with one number or None a bucket. No Django here.
 
 Times are Unix seconds. None is a gap: a meter was silent, a feed had nothing, nobody asked for anything.
 """
@@ -95,7 +95,7 @@ class IntensityStep:
 
 @dataclass(frozen=True, slots=True)
 class SiteIntensity:
-    """What a site's grid emits, by its feed: before now, and as foreseen after it."""
+    """The emissions of a site's grid by its feed: before now, and as forecast after it."""
 
     site: str
     source: str
@@ -105,7 +105,7 @@ class SiteIntensity:
 
 @dataclass(frozen=True, slots=True)
 class SiteCarbon:
-    """What a site emits (location-based, PUE included) and the intensity of its grid.
+    """A site's emissions (location-based, PUE included) and the intensity of its grid.
 
     Of several sites together (`rank` None) the rates are added up, and `partial` marks buckets in which some of them
     are not known; an intensity they have none, since their grids differ.
@@ -287,7 +287,7 @@ class PoolRow:
 
     @property
     def clock_share(self) -> float | None:
-        """Where the clock stands between its limits, 0..1."""
+        """Returns where the clock stands between its limits, 0..1."""
         if self.clock_mhz is None or self.clock_min_mhz is None or self.clock_max_mhz is None:
             return None
         span = self.clock_max_mhz - self.clock_min_mhz

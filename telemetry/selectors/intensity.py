@@ -56,7 +56,7 @@ def sources() -> dict[int, str]:
 
 
 def now(now_s: float) -> dict[int, float | None]:
-    """What each site's grid emits at that moment, in g/kWh, by the site's key. One query."""
+    """Returns each site's average intensity at that moment, in g/kWh, by the site's key. One query."""
     return {row.site_id: row.g_per_kwh for row in rows(NOW_SQL, {"now": at(now_s)})}
 
 

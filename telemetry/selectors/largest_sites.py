@@ -1,4 +1,4 @@
-"""Of many sites the few that matter most, each by itself, and all others as one: what a chart can show. Pure."""
+"""Selects of many sites the largest few, and adds up all others as one: what a chart can show. Pure."""
 
 from __future__ import annotations
 

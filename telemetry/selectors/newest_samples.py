@@ -98,7 +98,7 @@ class PowerNow:
 
 
 def power_now(now_s: float) -> PowerNow:
-    """What every GPU draws by its newest sample, at most 15 s old, added up. One query."""
+    """Adds up what every GPU draws by its newest sample, at most 15 s old. One query."""
     sites: dict[int, list[Power]] = defaultdict(list)
     pools: dict[int, list[Power]] = defaultdict(list)
     for row in rows(POWER_SQL, {"now": at(now_s)}):
@@ -115,12 +115,12 @@ def _sum(parts: list[Power]) -> Power:
 
 
 def pools_power(now_s: float, pool_ids: Collection[int]) -> dict[int, float | None]:
-    """What the GPUs draw that these pools' instances hold and were running on, in watts by pool. One query."""
+    """Returns the watts by pool of the GPUs that these pools' instances were running on. One query."""
     found = rows(POOLS_POWER_SQL, {"now": at(now_s), "pools": list(pool_ids)})
     return {row.pool_id: row.power_w for row in found}
 
 
 def newest_sample_s(now_s: float) -> float | None:
-    """When the newest GPU sample of the last hour was taken, to the second: how late the ingester is. One query."""
+    """Returns when the newest GPU sample of the last hour was taken, to the second: so late is the ingester. One query."""
     (row,) = rows(NEWEST_SQL, {"now": at(now_s)})
     return None if row.at_s is None else float(row.at_s)

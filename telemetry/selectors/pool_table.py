@@ -190,7 +190,7 @@ def _params(now_s: float) -> dict[str, Any]:
 
 
 def _urgency(pool: PoolRow) -> tuple[bool, int]:
-    """What sorts first needs an eye most."""
+    """Returns the key to sort by: what needs attention most comes first."""
     return pool.state in CALM, -(pool.waiting or 0)
 
 

@@ -231,7 +231,7 @@ def _over(length: Sequence[int], i: Sequence[int], values: Sequence[float], roll
 
 
 def _timely_jain(requests: Table, timely: Table) -> Values:
-    """For each row, of counts of answers and their timely tokens by length."""
+    """Returns Jain's index for each row, from counts of answers and their timely tokens by length."""
     until, tokens = (np.pad(table.cumsum(axis=1), ((0, 0), (1, 0))) for table in (requests, timely))
     found: list[float | None] = []
     for counted, delivered in zip(until, tokens, strict=True):

@@ -1,1 +1,1 @@
-"""How tables are written fast and kept small: COPY, partitions, and the SQL of triggers."""
+"""Writes tables fast and keeps them small: COPY, partitions, and the SQL of triggers."""

@@ -46,7 +46,7 @@ class Column:
 
 
 def floats(name: str, values: Sequence[float | None] | NDArray[np.float64], kind: str = DOUBLE) -> Column:
-    """Of numbers; None, and what is not finite, is null. Integers are exact up to 2**53.
+    """Makes a column of numbers; None, and what is not finite, is null. Integers are exact up to 2**53.
 
     Raises:
         DataError: One does not fit its column.
@@ -72,7 +72,7 @@ def words(name: str, values: Sequence[str | None]) -> Column:
 
 
 def text(name: str, values: Sequence[str]) -> Column:
-    """Of words that all differ; none has a NUL."""
+    """Makes a column of words that all differ; none has a NUL."""
     return Column(name, "text", np.array([value.encode() for value in values], dtype=np.bytes_))
 
 

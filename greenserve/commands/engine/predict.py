@@ -51,7 +51,7 @@ class Question:
     contexts: tuple[int, ...]
 
     def answer(self, profiled: Profiled) -> dict[str, Any]:
-        """By the profile of this configuration where there is one, else by the closed form."""
+        """Predicts by the profile of this configuration where there is one, else by the closed form."""
         one = self.instance
         batch = (self.mhz, self.prefills, len(self.contexts), sum(self.contexts))
         if known := profiled.get((one.model, one.gpu, one.tp, one.engine)):
@@ -70,7 +70,7 @@ class Question:
 
     @property
     def kv_tokens(self) -> int:
-        """What the KV cache holds when the iteration is done: contexts, prompts, and a token more for each sequence."""
+        """Returns the cache's tokens after the iteration: contexts, prompts, and a token more for each sequence."""
         return sum(self.contexts) + len(self.contexts) + sum(new + cached for new, cached in self.prefills)
 
 

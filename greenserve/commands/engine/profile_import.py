@@ -50,7 +50,7 @@ def import_() -> None:
 def aiconfigurator(
     model: str, gpu: str, tp: int, backend: str, version: str | None, shape: Path | None, out: Path
 ) -> None:
-    """From NVIDIA's aiconfigurator: latencies that others measured, at the top clock, without power.
+    """Imports from NVIDIA's aiconfigurator latencies that others measured, at the top clock, without power.
 
     Predictions inside the profile are `published`; their power is the closed form's at the published time.
     """

@@ -129,7 +129,7 @@ class _Field:
         return found
 
     def _missing(self, key: str) -> str:
-        """What to add; of an object that has other names, those, since one of them may be it with a slip."""
+        """Returns what to add, and the names that the object has, since one of them may be the missing one misspelt."""
         path = key if self.path == "the problem" else f"{self.path}.{key}"
         if self.path == "the problem":
             return f"{path}: missing; give {_REMEDIES.get(key, 'it')}"

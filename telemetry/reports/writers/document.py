@@ -244,7 +244,7 @@ def _columns(rows: Sequence[Sequence[str]], count: int) -> list[list[str]]:
 
 
 def _widest(texts: Sequence[str]) -> float:
-    """In points, with the cell's margins."""
+    """Returns the widest text's width in points, with the cell's margins."""
     return float(max(stringWidth(text, CELL.fontName, CELL.fontSize) for text in texts)) + CELL_MARGINS
 
 
@@ -296,7 +296,7 @@ def _percent(cell: Cell) -> str:
 
 
 def _plain(text: str) -> str:
-    """Of the letters that the document's built-in fonts have; others become a question mark."""
+    """Keeps the letters that the document's built-in fonts have; others become a question mark."""
     return text.encode("cp1252", "replace").decode("cp1252")
 
 

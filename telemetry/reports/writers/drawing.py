@@ -111,7 +111,7 @@ def _legend(drawing: Drawing, stacks: Sequence[SiteBars], width: float, height: 
 
 
 def _axis(most: float) -> tuple[float, float]:
-    """(top, step) of about four round steps."""
+    """Returns (top, step) of about four round steps."""
     if most <= 0:
         return 1.0, 0.25
     step = 10.0 ** math.floor(math.log10(most / 4))

@@ -1,4 +1,4 @@
-"""From lines to files: one pass over the lines, whatever their number. The same lines and basis give the same bytes."""
+"""Makes files of lines in one pass over them, whatever their number. The same lines and basis give the same bytes."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class FocusWriter:
         )
 
     def _charges(self, block: Block) -> list[polars.Series]:
-        """By origin charges: what stands at the head and at the end of all of its rows, and each row's ratio."""
+        """Returns by origin charge what stands at the head and at the end of all of its rows, and each row's ratio."""
         costs, energies = block["cost_nano"].to_list(), block["energy_uj"].to_list()
         firsts = block.select(polars.col("charge").arg_unique().sort()).to_series().to_list()
         heads, tails, ratios = [], [], []
@@ -162,7 +162,7 @@ class FocusWriter:
         return found
 
     def _owner(self, site_name: str, pool_name: str | None) -> tuple[str, str]:
-        """What an origin charge gives to all of its rows: the columns before those of time, and those after."""
+        """Returns what an origin charge gives to all of its rows: the columns before those of time, and those after."""
         found = self._owners.get((site_name, pool_name))
         if found is None:
             house = self.basis.organisation
@@ -184,7 +184,7 @@ class FocusWriter:
 
     @staticmethod
     def _part(site: str, kind: str, tenant: str | None, service: str | None, model: str | None) -> tuple[str, str]:
-        """Who had this part of the origin charge: the Allocated columns, and the custom ones."""
+        """Returns whose this part of the origin charge is: the Allocated columns, and the custom ones."""
         known = (("kind", kind), ("tenant", tenant), ("service", service), ("model", model))
         tags = {"site": site, **{name: value for name, value in known if value is not None}}
         whose = " ".join(word for word in (tenant, service) if word)

@@ -250,6 +250,6 @@ def _number(sheet: Any, at: int, column: int, cell: Cell, look: _Look, places: i
 
 
 def _formula(sheet: Any, at: int, column: int, formula: str, value: Cell, look: _Look, of: Column) -> None:
-    """With the value that it has, for readers that do not calculate."""
+    """Writes a formula with its value, for readers that do not calculate."""
     style = look.numbers[places_for(of.places, [value])]
     sheet.write_formula(at, column, formula, style, UNKNOWN if value is None else float(value))

@@ -17,7 +17,7 @@ from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuEnergy, Gp
 from tests.fakes.house import moment, sample, start_instance
 from tests.oracles.meter_balance import balance
 
-pytestmark = pytest.watermark.django_db
+pytestmark = pytest.mark.django_db
 START = 1_767_225_600.0  # 2026-01-01, a border of intervals
 
 
@@ -223,7 +223,7 @@ def test_entries_add_up_to_the_counter_when_anything_happens(gpu, steps, posting
     assert entered == pytest.approx(math.fsum(metered_j), rel=1e-9, abs=1e-6)
 
 
-@pytest.watermark.django_db(transaction=True)
+@pytest.mark.django_db(transaction=True)
 def test_nothing_is_entered_twice_when_two_processes_post_at_once():
     demo.load()
     gpus = list(Gpu.objects.all()[:6])
