@@ -22,7 +22,7 @@ _POLL_S = 0.2
 
 
 def run_on_workers(jobs: Sequence[SimulationJob]) -> list[dict[str, Any]]:
-    """The figures of each job, in order. Ctrl-C asks for what is there so far.
+    """Returns the figures of each job, in order. Ctrl-C asks for what is there so far.
 
     Raises:
         ValueError: No Redis or no worker answers, or a worker could not run a job.

@@ -146,7 +146,7 @@ def read(source: Mapping[str, str] | None = None) -> Env:
 
 
 def broker_url(redis_url: str) -> str:
-    """The same Redis in Celery's words. It names the database of a socket otherwise than redis-py does."""
+    """Returns the same Redis in Celery's words. It names the database of a socket otherwise than redis-py does."""
     if not redis_url.startswith("unix://"):
         return redis_url
     return redis_url.replace("unix://", "redis+socket://", 1).replace("?db=", "?virtual_host=", 1)
@@ -159,7 +159,7 @@ def local_url(host: str, port: int) -> str:
 
 
 def for_child(**extra: str) -> dict[str, str]:
-    """The environment of a process that GreenServe starts: this one's, and `extra`.
+    """Returns the environment of a process that GreenServe starts: this one's, and `extra`.
 
     Numerical libraries would otherwise start a thread per core in each of some twenty processes.
     """
@@ -177,7 +177,7 @@ def keep_secret(path: Path, secret: str) -> Path:
 
 
 def find_program(name: str) -> Path | None:
-    """The program `name` on the PATH; system folders count too, which an ordinary user's PATH may lack."""
+    """Returns the program `name` on the PATH; system folders count too, which an ordinary user's PATH may lack."""
     for folder in [*os.environ.get("PATH", os.defpath).split(os.pathsep), "/usr/sbin", "/sbin"]:
         path = Path(folder or ".") / name
         if path.is_file() and os.access(path, os.X_OK):
@@ -253,7 +253,7 @@ def _token(raw: str) -> str:
 
 
 def _carbon_secrets(values: Mapping[str, str]) -> dict[str, Secret]:
-    """Keys of carbon providers, from the environment and the file that GREENSERVE_SECRETS_FILE names."""
+    """Returns the keys of carbon providers, from the environment and the file that GREENSERVE_SECRETS_FILE names."""
     file = values.get("GREENSERVE_SECRETS_FILE", "").strip()
     try:
         return gather(values, Path(file) if file else None)

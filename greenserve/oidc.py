@@ -70,7 +70,7 @@ def _checked(raw: str) -> str:
 
 
 def _roles(raw: str) -> dict[str, str]:
-    """`ops=operator; cfo=finance`. Groups may hold commas and equals signs (LDAP names do): the last one counts."""
+    """Reads `ops=operator; cfo=finance`. Groups may have commas and equals signs, as in LDAP: the last one counts."""
     found: dict[str, str] = {}
     for part in filter(None, (word.strip() for word in raw.split(";"))):
         group, _, role = (word.strip() for word in part.rpartition("="))

@@ -19,7 +19,7 @@ REMEDY = "install GreenServe into a virtual environment of its own"
 
 
 def not_ours() -> list[str]:
-    """Packages that Python finds elsewhere than beside `greenserve`, or whose first file is not what we installed."""
+    """Returns packages that are not beside `greenserve`, or whose first file is not what we installed."""
     home = Path(__file__).resolve().parents[1]
     return [
         name
@@ -29,7 +29,7 @@ def not_ours() -> list[str]:
 
 
 def shared() -> Iterator[tuple[str, str]]:
-    """Packages that another distribution has files in, with its name. Reads what each distribution installed: slow."""
+    """Yields packages that another distribution has files in, with its name. It is slow: it reads all file lists."""
     for name, owners in metadata.packages_distributions().items():
         if name in PACKAGES:
             yield from ((name, owner) for owner in sorted(set(owners)) if owner.lower() != DISTRIBUTION)

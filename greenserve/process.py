@@ -90,7 +90,7 @@ def set_leash(death_signal: signal.Signals) -> None:
 
 
 def leash(death_signal: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
-    """A `preexec_fn` that ties a child to this process. It runs after the change of user, which would undo it."""
+    """Returns a `preexec_fn` that ties a child to this process. It runs after the change of user, which undoes it."""
     parent = os.getpid()
 
     def attach() -> None:
@@ -129,7 +129,7 @@ class Child:
         self.identity = Identity.of(self.process.pid)
 
     def poll(self) -> int | None:
-        """The exit status of a process that has ended (negative: the signal), None while it runs.
+        """Returns the exit status of a process that has ended (negative: the signal), None while it runs.
 
         What it leaves behind in its process group is ended before its pid is given back to the kernel.
         """
@@ -166,7 +166,7 @@ class Child:
 
 
 def tail(path: Path, lines: int) -> str:
-    """The last lines of a log, of its last 64 KiB at most; empty when there is none."""
+    """Returns the last lines of a log, of its last 64 KiB at most; empty when there is none."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -204,7 +204,7 @@ class AccountArguments(TypedDict, total=False):
 
 
 def as_account(account: str | None) -> AccountArguments:
-    """Arguments for subprocess that run a program as `account`, with no other group of this process's."""
+    """Returns arguments for subprocess that run a program as `account`, with no other group of this process's."""
     if account is None:
         return {}
     uid, gid = account_ids(account)

@@ -83,7 +83,7 @@ def keep_partitions() -> list[str]:
 
 @shared_task(acks_late=False)
 def judge_alerts() -> int:
-    """One round; what it finds to tell is sent by a task of its own, which may take its time."""
+    """Makes one round; notices that follow are sent by a task of its own, which may take its time."""
     steps = evaluation.run(timezone.now())
     send_alert_notices.delay()
     return len(steps)

@@ -44,7 +44,7 @@ Span = dict[str, Any]
 
 
 def spans(record: RequestRecord) -> list[Span]:
-    """The record's spans, the outer one first. Attributes have OpenTelemetry's names for GenAI and HTTP, or ours."""
+    """Returns the record's spans, the outer one first. Attributes have OpenTelemetry's names, or ours."""
     parent = _Parent.of(record)
     if not parent.sampled:
         return []
@@ -102,7 +102,7 @@ class _Parent:
 
 
 def message(records: Iterable[RequestRecord]) -> bytes:
-    """An OTLP ExportTraceServiceRequest."""
+    """Returns an OTLP ExportTraceServiceRequest."""
     resource = {"attributes": _attributes({"service.name": "greenserve-gateway"})}
     scope = {"scope": {"name": "greenserve"}, "spans": [span for record in records for span in spans(record)]}
     return json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}).encode()

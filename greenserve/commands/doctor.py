@@ -86,7 +86,7 @@ def examine(config: env.Env) -> Iterator[Finding]:
 
 
 def fleet(config: env.Env) -> Iterator[Finding]:
-    """The steps of the first-run page; nothing where no database of ours is up."""
+    """Yields the steps of the first-run page; nothing where no database of ours is up."""
     if not (config.database_url or preflight.Lock.of(config.var_dir).holder()):
         return
     with database():

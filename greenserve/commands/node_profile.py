@@ -140,7 +140,7 @@ def profile(
 
 @contextmanager
 def _node(control: str | None, declare: str | None, engines: dict[str, Any]) -> Iterator[ProfiledNode]:
-    """The simulated node, the machine's GPUs, or its processors with declared power."""
+    """Yields the simulated node, the machine's GPUs, or its processors with declared power."""
     from core.ports import AdapterError
     from pools.agent.devices.sim import SimFrequencyActuator, SimGpuMeter, SimInstanceRuntime
     from pools.agent.http_client import HttpClient
@@ -167,7 +167,7 @@ def _node(control: str | None, declare: str | None, engines: dict[str, Any]) -> 
 
 
 def _machine(declare: str | None, engines: dict[str, Any]) -> tuple[RealNode, str]:
-    """This machine, and in words what its meter is. Raises AdapterError and ValueError."""
+    """Returns this machine, and in words what its meter is. Raises AdapterError and ValueError."""
     from pools.actuator.actuator_protocol import DEFAULT_SOCKET
     from pools.agent.devices.declared import Declaration
     from pools.agent.real_node import declared_node, nvml_node
@@ -254,7 +254,7 @@ def _show(order: Order, found: list[Found]) -> None:
 
 
 def _show_rates(found: Found) -> None:
-    """Prints for each class and clock the highest rate that did not saturate."""
+    """Writes for each class and clock the highest rate that did not saturate."""
     best: dict[tuple[str, float], Any] = {}
     for row in found.loads:
         if not row["saturated"] and row["rate_rps"] > 0.0:

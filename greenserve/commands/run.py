@@ -162,7 +162,7 @@ def _follow(path: Path) -> None:
 
 
 def summary(config: env.Env) -> dict[str, Any]:
-    """Addresses and the demo's sign-in. Secrets are the demo's own, made on this machine."""
+    """Returns addresses and the demo's sign-in. Secrets are the demo's own, made on this machine."""
     credentials = demo_credentials(config)
     return {
         "dashboard": f"http://{_reachable(config.web_host)}:{config.web_port}/",

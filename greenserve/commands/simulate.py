@@ -203,7 +203,7 @@ def _prepare(path: Path, settings: tuple[str, ...], seed: int | None, policies: 
 
 @contextlib.contextmanager
 def _errors() -> Iterator[None]:
-    """Ends with one line and status 2 on bad input."""
+    """Ends the command with one line and status 2 at bad input."""
     try:
         yield
     except (ValueError, OSError) as error:  # ScenarioError, SimulationError, TraceError, UnknownConfiguration

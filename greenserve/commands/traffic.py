@@ -112,7 +112,7 @@ class Target:
 def _requests(
     trace_file: Path | None, rate: float, seed: int, limit: int | None
 ) -> tuple[Iterator[TraceRequest], int | None]:
-    """The requests, and how many there will be where that is known."""
+    """Returns the requests, and how many there will be where that is known."""
     from core.simulator.workload import TraceError, azure_conv_like, read_azure_trace
 
     if trace_file is None:
@@ -177,7 +177,7 @@ def _send(
 
 @contextlib.contextmanager
 def _progress(total: int | None) -> Iterator[Callable[[ReplayProgress], None] | None]:
-    """A bar on stderr that follows finished requests, or nothing where `total` is unknown."""
+    """Shows finished requests on stderr as a bar, or nothing where `total` is unknown."""
     if total is None:
         yield None
         return

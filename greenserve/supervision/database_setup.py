@@ -88,7 +88,7 @@ def _simulated_nodes() -> list[NodePlan]:
 
 
 def _model() -> str | None:
-    """The name that requests are to ask for: the first service's."""
+    """Returns the name that requests are to ask for: the first service's."""
     from pools.models import Service
 
     name: str | None = Service.objects.order_by("pk").values_list("name", flat=True).first()

@@ -61,7 +61,7 @@ class Lock:
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
 
     def holder(self) -> int | None:
-        """The pid of the supervisor that runs; None: none does."""
+        """Returns the pid of the supervisor that runs; None: none does."""
         try:
             fd = os.open(self.path, os.O_RDWR)
         except OSError:
@@ -132,7 +132,7 @@ def check_extra(extra: str, module: str, what: str, variable: str) -> None:
 
 
 def control_ports(var_dir: Path, nodes: list[str]) -> dict[str, int]:
-    """A free loopback port for each simulated node's control server; kept from run to run while it stays free."""
+    """Returns a free loopback port for each simulated node's control server; it stays the same while it is free."""
     path = var_dir / "run" / "simnodes.json"
     try:
         known = json.loads(path.read_bytes())

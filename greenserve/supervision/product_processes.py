@@ -38,7 +38,7 @@ def worker_token_file(config: env.Env) -> Path:
 
 
 def gateways(config: env.Env) -> list[Spec]:
-    """One process, or several that share the port: `gateway.1` and so on."""
+    """Returns one process, or several that share the port: `gateway.1` and so on."""
     if config.gateway_processes == 1:
         return [_gateway(config, "gateway")]
     of = config.gateway_processes
@@ -62,7 +62,7 @@ def _gateway(config: env.Env, name: str, *share: str) -> Spec:
 
 
 def picker(config: env.Env, port: int) -> Spec:
-    """The endpoint picker for Envoy; rows of its own, in a folder of its own."""
+    """Returns the endpoint picker for Envoy; rows of its own, in a folder of its own."""
     listen = ("--host", config.picker_host, "--port", str(port))
     metrics = config.picker_metrics_port
     return _python(
@@ -79,7 +79,7 @@ def picker(config: env.Env, port: int) -> Spec:
 
 
 def background(config: env.Env) -> list[Spec]:
-    """The scheduler's own: epochs' worker, beat, ingester; and workers for simulations and batches, which take long."""
+    """Returns the scheduler's: epochs' worker, beat, ingester; and workers for simulations and batches."""
     level = ("--loglevel", config.log_level)
     quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
     beat_schedule = str(config.var_dir / "beat-schedule")
@@ -115,7 +115,7 @@ def agent(config: env.Env, node: str, port: int) -> Spec:
 
 
 def traffic(config: env.Env, model: str) -> Spec:
-    """The demo's users: an endless stream of requests shaped like Azure's published trace."""
+    """Returns the demo's users: an endless stream of requests shaped like Azure's published trace."""
     rate = ("--generate", "azure-conv-like", "--rate", f"{config.demo_rps:g}", "--forever", "--wait", "--quiet")
     return _python(config, "traffic", "-m", "greenserve", "replay", *rate, "--model", model, rank=3, stop_timeout_s=3.0)
 

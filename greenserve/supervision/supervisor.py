@@ -29,7 +29,7 @@ PUBLISH_EVERY_S = 1.0
 
 
 def backoff_s(quick_exits: int) -> float:
-    """The pause before a restart after `quick_exits` (at least 1) short lives in a row."""
+    """Returns the pause before a restart after `quick_exits` (at least 1) short lives in a row."""
     return min(BACKOFF_MOST_S, BACKOFF_FIRST_S * 2.0 ** min(quick_exits - 1, 10))
 
 
@@ -130,7 +130,7 @@ class Supervisor:
             self._write_table()
 
     def run(self) -> None:
-        """Supervises until a stop is asked for."""
+        """Runs the processes until a stop is asked for."""
         while not self.stop_asked:
             self.tick()
             time.sleep(TICK_S)

@@ -86,7 +86,7 @@ def _start(config: env.Env, supervisor: Supervisor, report: Callable[[str], None
 
 
 def start_servers(config: env.Env, supervisor: Supervisor, report: Callable[[str], None]) -> None:
-    """PostgreSQL and Redis, unless the environment names others."""
+    """Starts PostgreSQL and Redis, unless the environment names others."""
     started: list[Child] = []
     if config.database_url is None:
         report("PostgreSQL: starting (the first time its data folder is made)")

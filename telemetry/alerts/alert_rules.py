@@ -18,7 +18,7 @@ _BURN_TITLES = {
 
 
 def rules(feed_refresh_s: float, changes: Mapping[str, Mapping[str, object]] | None = None) -> dict[str, Rule]:
-    """All rules by name.
+    """Returns all rules by name.
 
     Args:
         feed_refresh_s: How often carbon feeds are asked.

@@ -104,7 +104,7 @@ class Step:
 
 
 def step(rule: Rule, watch: Watch | None, value: float | None, now_s: float, longest_pause_s: float) -> Watch:
-    """The watch after a look at `value`. Only `watch.open` says whether there is an alert."""
+    """Returns the watch after a look at `value`. Only `watch.open` says whether there is an alert."""
     if watch is not None and now_s <= watch.at_s:
         return watch
     before = watch or Watch(now_s)
@@ -131,7 +131,7 @@ def look(
     now_s: float,
     longest_pause_s: float,
 ) -> list[Step]:
-    """One round over everything that was read or is remembered, in the order of the keys.
+    """Makes one round over everything that was read or is remembered, in the order of the keys.
 
     Args:
         answered: The rules whose source could be read. A subject that such a source no longer names is gone, and its

@@ -50,7 +50,7 @@ def counted(minutes: Sequence[MinuteCount], now_s: float, window_s: float) -> tu
 
 
 def burn_rate(judged: int, within: int, target: float) -> float | None:
-    """Share of misses over the share that the objective allows; None when nothing was judged.
+    """Returns the share of misses over the share that the objective allows; None when nothing was judged.
 
     Args:
         target: The share that is to be within the objective, 0 to 1.
@@ -61,7 +61,7 @@ def burn_rate(judged: int, within: int, target: float) -> float | None:
 
 
 def burning(window: BurnWindow, minutes: Sequence[MinuteCount], target: float, now_s: float) -> float | None:
-    """The rate that both windows reach, which is the lower of the two; None when too little was judged to say.
+    """Returns the rate that both windows reach, which is the lower of the two; None when too little was judged to say.
 
     An idle service burns nothing: a short window without a request is 0, so that an alert ends when its cause has.
     """
@@ -73,6 +73,6 @@ def burning(window: BurnWindow, minutes: Sequence[MinuteCount], target: float, n
 
 
 def rates(minutes: Sequence[MinuteCount], target: float, now_s: float) -> Mapping[float, float | None]:
-    """Burn rate over each of the windows, by its length in seconds."""
+    """Returns the burn rate over each of the windows, by its length in seconds."""
     lengths = sorted({length for window in WINDOWS for length in (window.short_s, window.long_s)})
     return {length: burn_rate(*counted(minutes, now_s, length), target) for length in lengths}

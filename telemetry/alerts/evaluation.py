@@ -93,7 +93,7 @@ def _keep(rule: Rule, step: Step, row: AlertWatch | None) -> None:
 
 
 def _seen(rule: Rule, reading: Reading, watch: Watch) -> dict[str, object]:
-    """The columns of an alert that has just been raised."""
+    """Returns the columns of an alert that has just been raised."""
     at = _moment(watch.at_s)
     return {
         "level": reading.level or rule.level,
@@ -110,7 +110,7 @@ def _seen(rule: Rule, reading: Reading, watch: Watch) -> dict[str, object]:
 
 
 def _update_seen(alert: Alert, rule: Rule, step: Step) -> None:
-    """Its value now; its sentence and `last seen` only while it holds, so that it still says what was wrong."""
+    """Updates the value; the sentence and `last seen` only while the rule fires, to say still what was wrong."""
     reading = step.reading
     changed: dict[str, object] = {"value": reading.value if reading is not None else None}
     if reading is not None and step.watch.breach_since_s is not None:
@@ -174,7 +174,7 @@ def acknowledge(alert_id: int, user: User | None, now: datetime) -> bool:
 
 
 def silence(rule: str, subject: str, length_s: float, reason: str, user: User | None, now: datetime) -> AlertSilence:
-    """Silences alerts for `length_s`. Raises ValueError naming the field that makes no sense."""
+    """Stores a silence of `length_s`. Raises ValueError naming the field that makes no sense."""
     known = alert_settings.all_rules()
     if rule not in known:
         raise ValueError(f"rule: there is none called '{rule[:40]}'; known are {', '.join(sorted(known))}")
@@ -193,7 +193,7 @@ def silence(rule: str, subject: str, length_s: float, reason: str, user: User | 
 
 
 def end_silence(silence_id: int, now: datetime) -> bool:
-    """False when it is over already. `created_at` is the least that it can end at."""
+    """Ends a silence now; returns False when it is over already. `created_at` is the least that it can end at."""
     row = AlertSilence.objects.filter(pk=silence_id, expires_at__gt=now).first()
     if row is None:
         return False
@@ -203,7 +203,7 @@ def end_silence(silence_id: int, now: datetime) -> bool:
 
 
 def open_alerts() -> QuerySet[Alert]:
-    """Those that have not ended, the bad ones first, then the newest."""
+    """Returns those that have not ended, the bad ones first, then the newest."""
     rows = Alert.objects.exclude(state=Alert.AlertState.RESOLVED).select_related("acknowledged_by")
     return rows.order_by("level", "-opened_at", "-id")
 

@@ -82,7 +82,7 @@ def _alone() -> Iterator[bool]:
 
 @transaction.atomic
 def _claim(now: datetime, failed: Collection[str]) -> AlertNotice | None:
-    """The next that is due, as they were written; of the end of an alert nobody hears before its beginning."""
+    """Returns the next that is due, as they were written; of the end of an alert nobody hears before its beginning."""
     before = AlertNotice.objects.filter(
         alert=OuterRef("alert"),
         channel=OuterRef("channel"),
@@ -114,7 +114,7 @@ def _failed(notice: AlertNotice, now: datetime, error: Exception) -> None:
 
 
 def message(notice: AlertNotice) -> Mapping[str, Any]:
-    """The webhook's body: names and units as in the REST API."""
+    """Returns the webhook's body: names and units as in the REST API."""
     alert = notice.alert
     return {
         "format": FORMAT,

@@ -47,7 +47,7 @@ def refresh(now: datetime) -> int:
 
 
 def minutes(now: datetime) -> Mapping[tuple[str, str], list[MinuteCount]]:
-    """The last three days' counts by (service, kind). One query."""
+    """Returns the last three days' counts by (service, kind). One query."""
     found: dict[tuple[str, str], list[MinuteCount]] = defaultdict(list)
     rows = SloMinute.objects.filter(start_at__gte=now - KEPT, start_at__lte=now).order_by("start_at")
     for service, kind, start_at, judged, within in rows.values_list("service", "kind", "start_at", "judged", "within"):
@@ -56,6 +56,6 @@ def minutes(now: datetime) -> Mapping[tuple[str, str], list[MinuteCount]]:
 
 
 def targets() -> Mapping[tuple[str, str], float]:
-    """The share of requests that is to be within each objective, by (service, kind). One query."""
+    """Returns the share of requests that is to be within each objective, by (service, kind). One query."""
     rows = Slo.objects.values_list("service__name", "kind", "percentile")
     return {(service, kind): percentile / 100.0 for service, kind, percentile in rows}

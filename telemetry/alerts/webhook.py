@@ -31,7 +31,7 @@ AGAIN = {408, 425, 429}  # and 5xx: a later try may do
 
 
 def signature(secret: Secret, body: bytes, at_s: int) -> str:
-    """The header's value."""
+    """Returns the header's value."""
     digest = hmac.new(secret.reveal().encode(), b"%d." % at_s + body, hashlib.sha256).hexdigest()
     return f"t={at_s},v1={digest}"
 
@@ -95,7 +95,7 @@ def post(
 
 
 def _address(to: Target, timeout_s: float) -> str:
-    """The address to connect to, once all that the name resolves to have been looked at."""
+    """Returns the address to connect to, once all that the name resolves to have been looked at."""
     from telemetry.providers.provider_http import is_public, resolve  # brings an HTTP client that only senders need
 
     found = [one["host"] for one in resolve(to.host, to.port, timeout_s)]
@@ -120,7 +120,7 @@ def _is_literal(host: str) -> bool:
 
 
 def _is_private(address: str) -> bool:
-    """A machine of one's own network or this one; never the link-local ones, where clouds keep their metadata."""
+    """Returns whether the address is of one's own network or this machine. Link-local ones (clouds' metadata) are not."""
     found = ipaddress.ip_address(address.partition("%")[0])
     return (found.is_private or found.is_loopback) and not (
         found.is_link_local or found.is_multicast or found.is_unspecified or found.is_reserved

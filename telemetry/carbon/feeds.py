@@ -39,7 +39,7 @@ Key = tuple[datetime, bool, str]  # start, whether it is a forecast, by which mo
 
 
 def outside(run_s: float = RUN_S) -> Outside:
-    """The world as settings allow it, for a run that is to be over in `run_s`."""
+    """Returns the world as settings allow it, for a run that is to be over in `run_s`."""
     pace = Pace()
     return Outside(
         secrets=settings.GREENSERVE_CARBON_SECRETS,
@@ -50,7 +50,7 @@ def outside(run_s: float = RUN_S) -> Outside:
 
 
 def provider(feed: CarbonFeed, world: Outside | None = None) -> CarbonProvider:
-    """The adapter that settings name for this feed. Raises AdapterError when the feed's configuration is bad."""
+    """Returns the adapter that settings name for this feed. Raises AdapterError for a bad configuration."""
     try:
         adapter = import_string(settings.GREENSERVE_CARBON_PROVIDERS[feed.provider])
     except KeyError:
@@ -96,7 +96,7 @@ def poll(now: datetime, patience_s: float = 0.0, world: Outside | None = None) -
 
 
 def is_due(feed: CarbonFeed, now: datetime) -> bool:
-    """A little early counts, so that a feed with beat's own period is asked each time."""
+    """Decides whether a feed is due; a little early counts, so that one with beat's own period is always asked."""
     if feed.cool_down_until is not None and feed.cool_down_until > now:
         return False
     period_s = refresh_s(feed)
@@ -218,7 +218,7 @@ def append(feed: CarbonFeed, points: Iterable[IntensityPoint], now: datetime, mo
 
 
 def _known(feed: CarbonFeed, keys: Iterable[Key]) -> dict[Key, tuple[tuple[float | None, str], datetime]]:
-    """The newest revision of each, and when it was issued."""
+    """Returns the newest revision of each, and when it was issued."""
     starts = [start for start, _, _ in keys]
     rows = feed.points.filter(start_at__gte=min(starts), start_at__lte=max(starts)).order_by("start_at", "issued_at")
     fields = ("start_at", "forecast", "model", "value_g_per_kwh", "price_per_kwh", "currency", "issued_at")

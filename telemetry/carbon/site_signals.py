@@ -84,7 +84,7 @@ class DecisionCurves:
     by_site: Mapping[int, IntensityCurve]
 
     def steps(self, site: Site, start: datetime, step_s: float, n: int) -> tuple[float | None, ...]:
-        """Mean intensity of each of `n` steps in g/kWh.
+        """Returns the mean intensity of each of `n` steps in g/kWh.
 
         A step counts as known when at least half of it is: one missing five-minute value does not shut a site out for
         half an hour. The ledger is stricter.
@@ -118,18 +118,18 @@ def for_decisions(sites: Sequence[Site], start: datetime, end: datetime) -> Deci
 
 
 def intensity_at(site: Site | int, at: datetime, signal: str = Signal.AVERAGE) -> float | None:
-    """Intensity in g/kWh around `at`, our own forecasts included, for routing; None when nothing is known."""
+    """Returns g/kWh around `at`, our own forecasts included, for routing; None when nothing is known."""
     return IntensityCurve(site, at, at + timedelta(microseconds=1), signal, modelled=True).at(at.timestamp())
 
 
 def marginal_at(at: datetime) -> dict[int, float | None]:
-    """The marginal intensity in g/kWh around `at` of each site that has a feed of it."""
+    """Returns the marginal intensity in g/kWh around `at` of each site that has a feed of it."""
     with_feed = CarbonFeed.objects.filter(signal=Signal.MARGINAL).values_list("site", flat=True)
     return {site: intensity_at(site, at, Signal.MARGINAL) for site in with_feed}
 
 
 def price_steps(site: Site, start: datetime, step_s: float, n: int, currency: str) -> tuple[float | None, ...]:
-    """Mean price per kWh of each of `n` steps; nothing at all without a price feed of the site in this currency."""
+    """Returns the mean price per kWh of each of `n` steps; nothing without a price feed in this currency."""
     end = start + timedelta(seconds=step_s * n)
     around = {"start_at__gt": start - LONGEST_INTERVAL, "start_at__lt": end, "end_at__gt": start}
     priced = CarbonPoint.objects.filter(feed__site=site, feed__signal=Signal.PRICE, **around)

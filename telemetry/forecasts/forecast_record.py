@@ -33,7 +33,7 @@ def store(
     service: str = "",
     request_class: str = "",
 ) -> None:
-    """One run's scores of one series, and which of them is used from now on."""
+    """Stores one run's scores of one series, and which of them is used from now on."""
     with transaction.atomic():
         ForecastScore.objects.bulk_create(
             ForecastScore(

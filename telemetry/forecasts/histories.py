@@ -31,7 +31,7 @@ def day_s(feed: CarbonFeed) -> float:
 
 
 def step_s(feed: CarbonFeed) -> float | None:
-    """The usual length of the newest points; None when there is none."""
+    """Returns the usual length of the newest points; None when there is none."""
     edges = feed.points.filter(forecast=False).order_by("-start_at").values_list("start_at", "end_at")[:LOOK_BACK]
     lengths = [(end - start).total_seconds() for start, end in edges]
     return float(np.median(lengths)) if lengths else None
@@ -63,7 +63,7 @@ def carbon(feed: CarbonFeed, now: datetime, step_s: float) -> History:
 
 
 def on_grid(spells: Iterable[Spell], start_s: float, step_s: float, count: int) -> Floats:
-    """The mean over each step of what holds in it, weighted by time; NaN where less than half of a step is known."""
+    """Returns the mean over each step, weighted by time; NaN where less than half of a step is known."""
     known_s, total = np.zeros(count), np.zeros(count)
     for first_s, last_s, value in spells:
         if value is None:
@@ -80,13 +80,13 @@ def on_grid(spells: Iterable[Spell], start_s: float, step_s: float, count: int) 
 
 
 def load_step_s() -> float:
-    """Five minutes, as FREESH's steps; in the demo as much shorter as its epochs are."""
+    """Returns five minutes, as FREESH's steps; in the demo as much shorter as its epochs are."""
     loop = settings.GREENSERVE_LOOPS["carbon"]
     return float(loop["period_s"]) / float(loop["steps"])
 
 
 def load(service: str, request_class: str, now: datetime) -> History:
-    """The recorded peaks of the last weeks, up to the last step that is over."""
+    """Returns the recorded peaks of the last weeks, up to the last step that is over."""
     length_s = load_step_s()
     day = max(1, round(DAY_S / settings.DEMO_SPEEDUP / length_s))
     last = math.floor(now.timestamp() / length_s + 1e-9)

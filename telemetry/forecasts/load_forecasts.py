@@ -115,7 +115,7 @@ def _fill_quiet_steps(points: dict[tuple[str, str, int], LoadPoint], first: int,
 
 
 def _ran(first: int, last: int, step_s: float) -> list[int]:
-    """The steps in [first, last) in which a GPU was sampled."""
+    """Returns the steps in [first, last) in which a GPU was sampled."""
     with connection.cursor() as cursor:
         cursor.execute(RAN_SQL, {"first": first, "last": last - 1, "step_s": step_s})
         return [row[0] for row in cursor.fetchall()]
@@ -165,7 +165,7 @@ def upcoming(service: str, now: datetime, steps: int = STEPS) -> Mapping[str, Lo
 
 
 def expected(service: str, request_class: str, now: datetime, steps: int = STEPS) -> LoadForecast:
-    """The same of one class; "" is all together."""
+    """Returns the forecast of one class's load; "" is all classes together."""
     history = histories.load(service, request_class, now)
     records = record.newest(service=service, request_class=request_class)
     known = record.models()

@@ -20,7 +20,7 @@ def models() -> Mapping[str, Model]:
 
 
 def mstl(history: History, steps: int) -> Floats:
-    """Seasons of day and week taken off by LOESS, the rest by exponential smoothing (Bandara and others, 2021).
+    """Takes off seasons of day and week by LOESS, the rest by exponential smoothing (Bandara and others, 2021).
 
     It cannot have gaps: with any in the last two weeks it has nothing to say, and what lies before one is not used.
     """

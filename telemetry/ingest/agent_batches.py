@@ -158,7 +158,7 @@ class SampleWriter:
         return found
 
     def _ids(self, what: str, ids: Ids, names: Sequence[str]) -> NDArray[np.int64]:
-        """The id of each, 0 where it is not known; these are counted."""
+        """Returns the id of each, 0 where it is not known; these are counted."""
         found = np.array(ids.of(names), dtype=np.int64)
         for at in np.flatnonzero(found == 0).tolist():
             self._skip(what, names[at])

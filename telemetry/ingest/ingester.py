@@ -81,7 +81,7 @@ class Ingester:
         self._beat_at = 0.0
 
     def run(self, stop: Event) -> None:
-        """Ingests until `stop` is set; a running batch is finished. PostgreSQL or Redis being away only delays."""
+        """Reads and writes batches until `stop` is set, and finishes the last. PostgreSQL or Redis away only delays."""
         failures = 0
         while not stop.is_set():
             try:
@@ -159,7 +159,7 @@ class Ingester:
     def _write(
         self, messages: list[Message], days: set[date], dead: list[tuple[StreamEntry, str]]
     ) -> list[StreamEntry]:
-        """All in one transaction; if the database refuses a value, one by one, to single out the message at fault."""
+        """Writes all in one transaction; if the database refuses a value, one by one, to find the message at fault."""
         try:
             if messages:
                 self._commit(messages, days)
@@ -229,7 +229,7 @@ def _decode(entry: StreamEntry) -> Message:
 
 
 def _timely(messages: Sequence[Message], dead: list[tuple[StreamEntry, str]]) -> tuple[list[Message], set[date]]:
-    """Those whose rows are all of the time that is kept, and their days; the others go to `dead`."""
+    """Returns those whose rows are all of the time that is kept, and their days; the others go to `dead`."""
     now_s, kept, found = time.time(), [], set()
     for kind, days in (
         (wire.AgentBatch, min(MAX_LATE_DAYS, settings.GREENSERVE_SAMPLE_RETENTION_DAYS)),  # older ones have no roll-ups
@@ -251,7 +251,7 @@ def _timely(messages: Sequence[Message], dead: list[tuple[StreamEntry, str]]) ->
 
 
 def _strange(times_s: NDArray[np.float64], now_s: float, days: int) -> float | None:
-    """A time that is too old, not yet, or not a number; None: there is none."""
+    """Returns a time that is too old, not yet, or not a number; None: there is none."""
     fine = (times_s > now_s - days * DAY_S) & (times_s < now_s + MAX_EARLY_S)
     return None if fine.all() else float(times_s[~fine][0])
 

@@ -117,5 +117,5 @@ def _values(row: RequestRow, met: bool | None, failed: str) -> tuple[Any, ...]:
 
 
 def _text(value: str | None, length: int) -> str | None:
-    """Cut to the column, without the NUL that PostgreSQL refuses."""
+    """Cuts text to the column, without the NUL that PostgreSQL refuses."""
     return None if value is None else value.replace("\0", "")[:length]

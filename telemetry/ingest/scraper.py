@@ -120,7 +120,7 @@ class RegisteredEngines:
     # -- who there is ------------------------------------------------------------------------------
 
     def _registered(self) -> list[wire.InstanceState]:
-        """Those whose lease lasts, that may be asked and that have a place in the fleet."""
+        """Returns those whose lease lasts, that may be asked and that have a place in the fleet."""
         uids: Any = self.client.zrange(wire.WORKERS_KEY, 0, -1)
         if not uids:
             return []

@@ -48,7 +48,7 @@ def readings(since: datetime, until: datetime, gpus: Iterable[int] | None = None
 
 
 def first_after(since: datetime, until: datetime, gpus: Iterable[int]) -> dict[int, MeterTrace]:
-    """Each GPU's first reading after a moment."""
+    """Returns each GPU's first reading after a moment."""
     return _traces(FIRST_SQL, since, until, gpus)
 
 

@@ -71,7 +71,7 @@ class Values:
                 self._carbon_g[at] = ug / 1e6
 
     def enter(self, moved: Sequence[bool]) -> int:
-        """Those of the postings whose watermark moved. Returns the number of entries."""
+        """Enters the postings whose watermark moved. Returns the number of entries."""
         which = np.array(moved, dtype=np.bool_)[self._posting]
         if not which.any():
             return 0
@@ -130,14 +130,14 @@ class Values:
 
 
 def pools_of(instance: Ints) -> Ints:
-    """The pool of each instance, 0: none."""
+    """Returns the pool of each instance, 0: none."""
     ids, place = np.unique(instance, return_inverse=True)
     known = dict(Instance.objects.filter(pk__in=ids.tolist()).values_list("pk", "pool_id"))
     return np.array([known.get(pk, 0) for pk in ids.tolist()], dtype=np.int64)[place]
 
 
 def intensities(site: Site, interval: Ints) -> SiteValue:
-    """The average intensity in each interval: known where the feed has a value for the whole of it."""
+    """Returns the average intensity in each interval: known where the feed has a value for the whole of it."""
     intervals, place = np.unique(interval, return_inverse=True)
     start, end = intervals[0] * INTERVAL_S, (intervals[-1] + 1) * INTERVAL_S
     curve = IntensityCurve(site, datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC))

@@ -152,7 +152,7 @@ def _posting(watermark: MeterMark, trace: MeterTrace, closed_us: int, most_w: fl
 
 
 def _from_watermark(watermark_us: int, watermark_uj: int, trace: MeterTrace) -> MeterTrace:
-    """The readings from the one before the watermark on, so that a gap across the watermark is seen in its full length.
+    """Returns the readings from the one before the watermark on, so that a gap across it is seen in its full length.
 
     When that one is gone (retention), or a sample came in late behind our back and bends the line on which the
     watermark lies, the watermark itself takes its place, and what the counter showed below it is passed over: it is
@@ -169,7 +169,7 @@ def _from_watermark(watermark_us: int, watermark_uj: int, trace: MeterTrace) -> 
 
 
 def _move_watermark(posting: Posting) -> bool:
-    """Compare-and-swap. A reset lowers the opening by what the counter forgot, so that the balance still holds."""
+    """Moves the watermark by compare-and-swap. A reset lowers the opening by what the counter forgot: it balances."""
     watermark = posting.watermark
     moved = MeterMark.objects.filter(gpu_id=watermark.gpu_id, at=watermark.at, energy_uj=watermark.energy_uj).update(
         at=moment(posting.border_us),

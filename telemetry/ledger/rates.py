@@ -48,7 +48,7 @@ class InForce:
         return None if rate is None else nano_per_gpu_us(rate)
 
     def embodied_ug_per_us(self, gpu_type: str) -> float:
-        """SCI's M of one GPU for a microsecond, in micrograms."""
+        """Returns SCI's M of one GPU for a microsecond, in micrograms."""
         factor = self.factors.get(gpu_type, self.factors[""])
         return embodied_g(factor.total_kg, 1.0 / US_PER_S, factor.lifespan_years) * 1e6
 
@@ -103,13 +103,13 @@ class Rates:
 
 
 def _holds(rows: Iterable[V], at: datetime) -> V | None:
-    """Returns of the rows that are valid at `at` the one that began last, and of these the one entered last."""
+    """Returns the row valid at `at` that began last, and of these the one entered last."""
     found = [row for row in rows if row.valid_from <= at and (row.valid_to is None or at < row.valid_to)]
     return max(found, key=lambda row: (row.valid_from, row.pk), default=None)
 
 
 def _named(row: Pue | Tariff | GpuRate | EmbodiedFactor) -> list[Any]:
-    """A row as a settlement remembers it: its id, what it says, and whose figure it is."""
+    """Returns a row as a settlement remembers it: its id, what it says, and whose figure it is."""
     if isinstance(row, Pue):
         figure = row.value
     elif isinstance(row, Tariff):

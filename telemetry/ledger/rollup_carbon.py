@@ -53,7 +53,7 @@ class Emitted:
 
 
 def by_minute(start_us: Ints, pool: Ints, kind: Ints, carbon_ug: Ints, unknown_uj: Ints) -> dict[Key, Emitted]:
-    """Sums of entries, which are given by column."""
+    """Adds up entries, which are given by column."""
     minute = start_us // (MINUTE_S * 1_000_000) * MINUTE_S
     groups = Groups.by(minute, pool, kind)
     keys = zip(*(groups.key(one).tolist() for one in (minute, pool, kind)), strict=True)

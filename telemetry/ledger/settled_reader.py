@@ -102,7 +102,7 @@ def export(start: datetime, end: datetime, as_of: int) -> Iterator[bytes]:
 
 
 def checksum(start: datetime, end: datetime, as_of: int) -> str:
-    """SHA-256 of the export."""
+    """Returns the SHA-256 of the export."""
     found = hashlib.sha256()
     for row in export(start, end, as_of):
         found.update(row)
@@ -112,7 +112,7 @@ def checksum(start: datetime, end: datetime, as_of: int) -> str:
 def totals(
     start: datetime, end: datetime, by: Sequence[str] = (), as_of: int | None = None
 ) -> dict[tuple[Any, ...], dict[str, int]]:
-    """Sums of whole amounts by some of KEYS. Currencies do not add up: name `currency` where sites differ in it."""
+    """Returns sums of whole amounts by some of KEYS. Name `currency` where sites differ in it: they do not add up."""
     found: dict[tuple[Any, ...], dict[str, int]] = {}
     for line in lines(start, end, as_of):
         one = found.setdefault(tuple(line[name] for name in by), dict.fromkeys(AMOUNTS, 0))
@@ -122,7 +122,7 @@ def totals(
 
 
 def of_request(record: RequestRecord, as_of: int | None = None) -> RequestUse | None:
-    """A request's energy, carbon and cost; before its windows are settled its prediction; None: neither is known."""
+    """Returns a request's energy, carbon and cost; before it is settled its prediction; None: neither is known."""
     if record.pool is not None:
         params: Mapping[str, Any] = {
             "site": record.pool.site_id,
@@ -151,7 +151,7 @@ def of_request(record: RequestRecord, as_of: int | None = None) -> RequestUse | 
 
 
 def peak(site: Site, month: date, as_of: int | None = None) -> Peak | None:
-    """The month's peak by the site's calendar, of the quarters of an hour that are settled; None: none is."""
+    """Returns the month's peak by the site's calendar, of the quarters of an hour that are settled; None: none is."""
     start_s, end_s = tariffs.month_s(site.time_zone, month)
     params: dict[str, Any] = {
         "site": site.pk,

@@ -87,7 +87,7 @@ class _Part:
 
 
 def windows(site: Site, starts: Sequence[datetime], found: Mapping[datetime, Basis]) -> list[SettledWindow]:
-    """The windows that begin at `starts` (sorted), which lie in one stretch that fits into memory."""
+    """Returns the windows that begin at `starts` (sorted), which lie in one stretch that fits into memory."""
     end = starts[-1] + timedelta(seconds=WINDOW_S)
     numbers = np.array([_number(at) for at in starts], dtype=np.int64)
     entries = copying.read(ENTRIES_SQL, {"site": site.pk, "start": starts[0], "end": end}, ENTRIES)
@@ -173,14 +173,14 @@ def _or_nan(value: float | None) -> float:
 
 
 def _times(quantity: Ints, rate: NDArray[np.float64]) -> tuple[Ints, Ints]:
-    """The whole amounts, and the quantity of which the rate (NaN) is not known."""
+    """Returns the whole amounts, and the quantity of which the rate (NaN) is not known."""
     unknown = np.isnan(rate)
     amount = np.rint(quantity * np.where(unknown, 0.0, rate)).astype(np.int64)
     return amount, np.where(unknown, quantity, 0)
 
 
 def _part(interval: Ints, kind: Ints, pool: Ints, amounts: Mapping[str, Ints], which: NDArray[np.bool_]) -> _Part:
-    """Nobody's joules."""
+    """Returns nobody's joules of `which`."""
     who = np.full(int(which.sum()), NOBODY, dtype=np.int64)
     return _Part(interval[which] // INTERVALS, kind[which], pool[which], who, _pick(amounts, which))
 
@@ -195,7 +195,7 @@ def _of_requests(found: Pieces, requests: Served, interval: Ints, pool: Ints, sh
 
 
 def _counted(requests: Served, numbers: Ints) -> _Part:
-    """Each request once, with its tokens: in the window in which it started."""
+    """Returns each request once, with its tokens: in the window in which it started."""
     window = requests.started_us // (INTERVAL_US * INTERVALS)
     here = np.isin(window, numbers)
     amounts = {

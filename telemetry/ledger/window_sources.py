@@ -104,7 +104,7 @@ def _may_have_run(came: Mapping[int, tuple[int, int]], i: int) -> list[int]:
 
 
 def _newest_points(site: Site, starts: list[datetime]) -> list[int | None]:
-    """The id of the newest point of average intensity that touches each window."""
+    """Returns the id of the newest point of average intensity that touches each window."""
     first, last = starts[0], starts[-1] + timedelta(seconds=WINDOW_S)
     rows = CarbonPoint.objects.filter(
         feed__site=site,
@@ -123,7 +123,7 @@ def _newest_points(site: Site, starts: list[datetime]) -> list[int | None]:
 
 
 def _runs(curve: IntensityCurve, at: datetime) -> list[list[Any]]:
-    """The intensity of a window's intervals, equal neighbours counted: [[g/kWh or None, intervals], ...]."""
+    """Returns the intensity of a window's intervals, equal neighbours counted: [[g/kWh or None, intervals], ...]."""
     start_s = at.timestamp()
     means = [curve.mean(start_s + INTERVAL_S * i, start_s + INTERVAL_S * (i + 1)) for i in range(INTERVALS)]
     return [[value, len(list(same))] for value, same in itertools.groupby(means)]

@@ -10,7 +10,7 @@ from pools.models import Gpu, Pool, Site
 
 
 def _joules(column: str) -> models.GeneratedField:
-    """The same in joules, for people and charts; sums that must be exact are of the whole microjoules."""
+    """Returns the column in joules, for people and charts; sums that must be exact are of the whole microjoules."""
     return models.GeneratedField(
         expression=Cast(column, FloatField()) / Value(1_000_000.0), output_field=FloatField(), db_persist=True
     )

@@ -77,7 +77,7 @@ class ElectricityMapsProvider:
         return [self._point(item, zone, issued) for item in read.items(document, key)]
 
     def _point(self, item: Any, zone: str, issued_at_s: float | None) -> IntensityPoint:
-        """`issued_at_s`: of a forecast, None for what was measured."""
+        """Reads a point. `issued_at_s`: of a forecast, None for what was measured."""
         read = self._read
         start_s = read.moment(read.at(item, "datetime"), "datetime")
         factor = item.get("emissionFactorType", self._factor)

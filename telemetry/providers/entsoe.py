@@ -86,7 +86,7 @@ class EntsoeProvider:
         return tuple(point for point in within(points, now_s, now_s + horizon_s) if point.start_s > now_s)
 
     def _ask(self, zone: str, start_s: float, end_s: float) -> bytes:
-        """Whole hours around what is wanted, which is how the platform takes it."""
+        """Asks for whole hours around what is wanted, which is how the platform takes it."""
         kind = [("documentType", "A75"), ("processType", "A16"), ("in_Domain", zone)]
         if self._signal == "price":
             kind = [("documentType", "A44"), ("in_Domain", zone), ("out_Domain", zone)]
@@ -120,7 +120,7 @@ class EntsoeProvider:
         return found
 
     def intensities(self, body: bytes, zone: str) -> list[IntensityPoint]:
-        """Each fuel's power on the finest grid of the document; what is drawn from the grid (pumps) is passed over."""
+        """Computes intensities from each fuel's power on the document's finest grid; what pumps draw is left out."""
         curves = [
             curve
             for curve in self._curves(body, "quantity")
@@ -184,7 +184,7 @@ class EntsoeProvider:
 
 
 def _document(body: bytes) -> ElementTree.Element:
-    """The XML without its name spaces. One that declares anything is refused: entities can be made to swell."""
+    """Returns the XML without its name spaces. One that declares anything is refused: entities can be made to swell."""
     if b"<!" in body.replace(b"<!--", b""):
         raise PermanentError(f"{NAME}: the answer declares entities, which no document of the platform does")
     try:

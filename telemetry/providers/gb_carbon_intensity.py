@@ -60,7 +60,7 @@ class GbCarbonIntensityProvider:
         return tuple(p for p in within(points, now_s, now_s + horizon_s) if p.raw_value is not None)
 
     def parse(self, body: bytes, zone: str, issued_at_s: float | None) -> list[IntensityPoint]:
-        """The forecasts of an answer, issued at the time given, or with None its actuals."""
+        """Returns the forecasts of an answer, issued at the time given, or with None its actuals."""
         read = self._read
         document = read.document(body)
         region = _region(zone)

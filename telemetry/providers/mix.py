@@ -44,7 +44,7 @@ FACTORS: Mapping[str, Mapping[str, float]] = {"lifecycle": LIFECYCLE, "direct": 
 
 
 def intensity_g_per_kwh(generated: Mapping[str, float], factor: str) -> float | None:
-    """The mean of what was generated, by fuel in any one unit; None when nothing was, or too much of it is unknown.
+    """Returns the mean of what was generated, by fuel in one unit; None: nothing was, or too much of it is unknown.
 
     A plant that draws more than it gives counts as off.
     """

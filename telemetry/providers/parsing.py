@@ -111,7 +111,7 @@ class Reader:
             ) from None
 
     def items(self, document: object, *path: str) -> Sequence[Any]:
-        """The list at `path`."""
+        """Returns the list at `path`."""
         found = self.at(document, *path)
         if not isinstance(found, list):
             self.fail(".".join(path), "is no list")
@@ -139,7 +139,7 @@ class Reader:
         return float(value)
 
     def moment(self, value: Any, field: str, utc: bool = False) -> float:
-        """Unix seconds. `utc`: the field is documented to be UTC and has no mark of it."""
+        """Reads a moment as Unix seconds. `utc`: the field is documented to be UTC and has no mark of it."""
         try:
             found = datetime.fromisoformat(value)
         except (TypeError, ValueError):
@@ -159,7 +159,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def text_of(config: Mapping[str, Any], key: str, provider: str, default: str | None = None) -> str:
-    """A word of a feed's configuration."""
+    """Returns a word of a feed's configuration."""
     value = config.get(key, default)
     if not isinstance(value, str) or not value.strip():
         raise PermanentError(f"{provider}: {key} is missing in the feed's configuration")

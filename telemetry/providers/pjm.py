@@ -71,7 +71,7 @@ class PjmProvider:
         raise PermanentError(f"{NAME}: more than {MOST_PAGES} pages: ask for less at a time")
 
     def parse(self, body: bytes, zone: str) -> tuple[list[IntensityPoint], int]:
-        """The points of a page, and how many rows all pages have."""
+        """Returns the points of a page, and how many rows all pages have."""
         read = self._read
         document = read.document(body)
         total = read.number(read.at(document, "totalRows"), "totalRows") or 0.0

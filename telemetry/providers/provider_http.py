@@ -99,7 +99,7 @@ class HttpClient:
         self._known = list(outside.secrets.values())
 
     def hide(self, secret: Secret) -> None:
-        """Another text that no error may show, a session's token."""
+        """Adds a text that no error may show, such as a session's token."""
         self._known.append(secret)
 
     def get(
@@ -109,7 +109,7 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         accept: Sequence[int] = (),
     ) -> bytes:
-        """The body of a 200, or of a status in `accept`. Blocks; raises AdapterError."""
+        """Returns the body of a 200, or of a status in `accept`. Blocks; raises AdapterError."""
         bounds, last = self._outside.bounds, None
         for number in range(bounds.tries):
             if number:
@@ -291,7 +291,7 @@ def is_public(address: str) -> bool:
 
 
 def _retry_after_s(value: str | None) -> float | None:
-    """Seconds, or a date (RFC 9110, 10.2.3)."""
+    """Reads seconds, or a date (RFC 9110, 10.2.3)."""
     if value is None:
         return None
     try:

@@ -51,7 +51,7 @@ VARIABLES = tuple(variable(provider, what) for provider, needs in WANTED.items()
 
 
 def gather(environment: Mapping[str, str], file: Path | None) -> dict[str, Secret]:
-    """All keys that are set, by variable; the environment goes before the file. Raises SecretsError."""
+    """Returns all keys that are set, by variable; the environment goes before the file. Raises SecretsError."""
     found = {} if file is None else _read(file)
     found.update({name: environment[name].strip() for name in VARIABLES if environment.get(name, "").strip()})
     for name, text in found.items():
@@ -61,7 +61,7 @@ def gather(environment: Mapping[str, str], file: Path | None) -> dict[str, Secre
 
 
 def _read(file: Path) -> dict[str, str]:
-    """Lines `GREENSERVE_..=key`; empty ones and those that begin with # are passed over."""
+    """Reads lines `GREENSERVE_..=key`; empty ones and those that begin with # are passed over."""
     try:
         # Opened first and looked at then: another file cannot be put in its place in between.
         with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as opened:

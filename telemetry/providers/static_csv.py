@@ -86,7 +86,7 @@ class StaticCsvProvider:
         return tuple(self._point(zone, s, s.start_s, False) for s in self._spells(start_s, end_s))
 
     def forecast(self, zone: str, now_s: float, horizon_s: float) -> tuple[IntensityPoint, ...]:
-        """Points that start after `now_s`, issued at the start of the step that is under way."""
+        """Returns points that start after `now_s`, issued at the start of the step that is under way."""
         issued_at_s = max((s.start_s for s in self._spells(now_s, now_s + 1e-3)), default=now_s)
         ahead = (s for s in self._spells(now_s, now_s + horizon_s) if s.start_s > now_s)
         return tuple(self._point(zone, s, issued_at_s, True) for s in ahead)

@@ -29,5 +29,5 @@ def fixed(value: polars.Expr, places: int) -> polars.Expr:
 
 
 def wide(name: str) -> polars.Expr:
-    """A column with room for sums and products of it."""
+    """Returns a column with room for sums and products of it."""
     return polars.col(name).cast(polars.Int128)

@@ -55,7 +55,7 @@ class SiteMarket:
         return self.facility_uj - sum(cover.covered_uj for cover in self.covers)
 
     def emitted_ug(self, facility_uj: int) -> int | None:
-        """The share of a line, to the nearest microgram."""
+        """Returns the share of a line, to the nearest microgram."""
         rate = self.ug_per_uj
         return None if rate is None else (2 * facility_uj * rate.numerator + rate.denominator) // (2 * rate.denominator)
 

@@ -70,7 +70,7 @@ def parse_period(text: str, zone: str = "UTC") -> Period:
 
 
 def last_period(cadence: str, zone: str, now: datetime) -> str:
-    """The newest whole week (from Monday) or month of that zone, as `parse_period` reads it."""
+    """Returns the newest whole week (from Monday) or month of that zone, as `parse_period` reads it."""
     today = now.astimezone(ZoneInfo(zone)).date()
     if cadence == "weekly":
         year, week, _ = (today - timedelta(days=7)).isocalendar()

@@ -84,7 +84,7 @@ def read(given: Mapping[str, Any], zones: Mapping[str, str]) -> ReportRequest:
 
 
 def _names(given: Mapping[str, Any], field: str, known: Collection[str], usual: tuple[str, ...]) -> tuple[str, ...]:
-    """A list of known names, each once, in the order in which they are known."""
+    """Returns a list of known names, each once, in the order in which they are known."""
     value = given.get(field)
     if value is None:
         return usual

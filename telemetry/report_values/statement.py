@@ -94,14 +94,14 @@ class Statement:
         return self.header.index(name)
 
     def labels(self, group: Group) -> list[str]:
-        """A row's names, with words for what is nobody's."""
+        """Returns a row's names, with words for what is nobody's."""
         return [
             value if value is not None else NOBODYS[name]
             for name, value in zip(self.request.by, group.key, strict=True)
         ]
 
     def total_cell(self, column: Column, currency: str | None) -> Cell:
-        """The figure of all rows, or of those of one currency ("": those without), as the formulas have it."""
+        """Returns the figure of all rows, or of those of one currency ("": those without), as the formulas have it."""
         totals = self.total if currency is None else self.totals_by_currency[currency or None]
         rows = [group for group in self.rows if currency is None or (group.currency or "") == currency]
         if column.sums and any(column.cell(group) is None for group in rows):

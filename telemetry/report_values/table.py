@@ -43,7 +43,7 @@ def _ratio(value: Callable[[Group], Fraction | None]) -> Callable[[Group], Cell]
 
 
 def ratio_text(value: Fraction | None) -> Cell:
-    """Twelve significant digits, in full."""
+    """Writes twelve significant digits, in full."""
     if value is None:
         return None
     found = _ROUND.divide(Decimal(value.numerator), Decimal(value.denominator))
@@ -92,7 +92,7 @@ NAMES = tuple(column.name for column in COLUMNS)
 
 
 def write_csv(groups: Iterable[Group], by: tuple[str, ...], fixed: dict[str, str], out: IO[str]) -> int:
-    """One row for each group, none for totals; an empty cell is not known. Returns the number of rows.
+    """Writes one row for each group, none for totals; an empty cell is not known. Returns the number of rows.
 
     Args:
         fixed: Columns that are the same in all rows: the period's ends and the report's version.

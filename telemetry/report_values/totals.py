@@ -193,7 +193,7 @@ class ReportTotals:
         return found
 
     def by_currency(self) -> dict[str | None, Totals]:
-        """The totals by currency, which are never added to each other."""
+        """Returns the totals by currency, which are never added to each other."""
         found: dict[str | None, Totals] = {}
         for (_, currency), totals in sorted(self.groups.items(), key=lambda item: str(item[0])):
             one = found.setdefault(currency, Totals())
@@ -209,7 +209,7 @@ class ReportTotals:
 
 
 def _sums(block: Block, by: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """The values of `by` and the totals of each group."""
+    """Yields the values of `by` and the totals of each group."""
     idle = polars.col("kind").is_in(IDLE_KINDS)
     unknown = polars.col(MARKET).is_null()
     sums = block.group_by(by, maintain_order=True).agg(

@@ -34,7 +34,7 @@ PLAIN = Scale("", 1.0)
 
 
 def scale_for(scales: tuple[Scale, ...], cells: Iterable[Cell | float]) -> Scale:
-    """The one in which the largest figure is at least 1; the larger ones only from 10,000 of the usual one on."""
+    """Chooses the scale in which the largest figure is at least 1; larger ones from 10,000 of the usual one on."""
     most = max((abs(float(cell)) for cell in cells if cell is not None), default=0.0)
     if most == 0.0:
         return next(scale for scale in scales if scale.size == 1.0)
@@ -43,7 +43,7 @@ def scale_for(scales: tuple[Scale, ...], cells: Iterable[Cell | float]) -> Scale
 
 
 def written(value: float, places: int) -> str:
-    """Thousands apart; `<0.01` for what would be written as nothing and is not."""
+    """Writes a figure, thousands apart; `<0.01` for what would be written as nothing and is not."""
     text = f"{value:,.{places}f}"
     if value and not any(digit in text for digit in "123456789"):
         return f"{'<' if value > 0 else '>-'}{10.0**-places:.{places}f}"
@@ -58,7 +58,7 @@ def energy_words(energy_uj: int) -> str:
 
 
 def places_for(places: int, cells: Iterable[Cell]) -> int:
-    """Places that show three digits or so of the largest of small figures."""
+    """Returns the places that show three digits or so of the largest of small figures."""
     most = max((abs(float(cell)) for cell in cells if cell is not None), default=0.0)
     if not places or not 0.0 < most < 1.0:
         return places

@@ -109,14 +109,14 @@ def _times(intensity_ug_per_uj: float | None, energy_j: float) -> float | None:
 
 
 def _counts(params: Mapping[str, Any]) -> dict[str, tuple[int, int, int]]:
-    """Service -> requests that can be replayed, those that cannot, and output tokens of the former."""
+    """Returns by service the requests that can be replayed, those that cannot, and output tokens of the former."""
     with connection.cursor() as cursor:
         cursor.execute(COUNT_SQL.format(usable=USABLE), params)
         return {service: (count, left, int(tokens or 0)) for service, count, left, tokens in cursor.fetchall()}
 
 
 def _fleet(site_ids: Sequence[int], tokens: Mapping[str, int]) -> list[Block]:
-    """All metered GPUs of the sites in instances; several services have parts by output tokens, one at least."""
+    """Returns all metered GPUs of the sites in instances; several services have parts by output tokens."""
     services = {s.name: s for s in Service.objects.filter(name__in=tokens).select_related("model_card")}
     held: dict[tuple[str, str, str], int] = defaultdict(int)
     gpus = Gpu.objects.filter(node__cluster__site__in=site_ids, meter_mark__isnull=False).select_related(

@@ -126,7 +126,7 @@ class Scope:
 
 
 def newest_version() -> int | None:
-    """The ledger's version now; None: nothing is settled yet."""
+    """Returns the ledger's version now; None: nothing is settled yet."""
     found: int | None = Settlement.objects.aggregate(newest=Max("id"))["newest"]
     return found
 
@@ -139,7 +139,7 @@ def settled_period() -> tuple[datetime, datetime] | None:
 
 
 def site_bases(scope: Scope) -> dict[str, SiteBasis]:
-    """The sites that have settled something in the period. Raises ValueError: the ledger is not as it must be."""
+    """Returns the sites that have settled something in the period. Raises ValueError for a changed currency."""
     sites = Site.objects.in_bulk(scope.site_ids)
     found = {}
     for site_id, currency, other, facility_uj, rented in _rows(SITES_SQL, scope.params):
@@ -151,7 +151,7 @@ def site_bases(scope: Scope) -> dict[str, SiteBasis]:
 
 
 def pool_bases(site_ids: Sequence[int]) -> dict[str, PoolBasis]:
-    """All pools of these sites by id."""
+    """Returns all pools of these sites by id."""
     pools = Pool.objects.filter(site__in=site_ids).select_related("site", "service__model_card", "request_class")
     found = {}
     for pool in pools.order_by("pk"):
@@ -165,7 +165,7 @@ def tenant_bases() -> dict[str, tuple[str, str]]:
 
 
 def contracts(scope: Scope) -> tuple[Contract, ...]:
-    """The instruments that hold at some time of the period and have not been replaced."""
+    """Returns the instruments that hold at some time of the period and have not been replaced."""
     period = scope.period
     rows = Instrument.objects.filter(
         Q(replaced_by__isnull=True), site__in=scope.site_ids, valid_from__lt=period.end, valid_to__gt=period.start
@@ -187,7 +187,7 @@ def contracts(scope: Scope) -> tuple[Contract, ...]:
 def slo_counts(
     scope: Scope, pools: Mapping[str, PoolBasis], tenants: Mapping[str, tuple[str, str]], every: bool
 ) -> tuple[SloCount, ...]:
-    """Requests that began in the period. `every`: those too that never came to a pool, and so to no site."""
+    """Counts requests that began in the period. `every`: those too that never came to a pool, and so to no site."""
     found = []
     for pool_id, tenant_id, service, requests, judged, met, without in _rows(SLO_SQL, scope.params):
         pool = pools.get(str(pool_id))
@@ -200,7 +200,7 @@ def slo_counts(
 
 
 def meters(scope: Scope) -> tuple[MeterBasis, ...]:
-    """Every GPU's counter and the ledger's entries of it.
+    """Returns every GPU's counter and the ledger's entries of it.
 
     Entries are added up by the hour and day as they come (`GpuEnergy`); single ones are read only in hours of which
     some windows are not settled.

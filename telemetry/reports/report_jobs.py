@@ -124,7 +124,7 @@ def _basis(report: Report, request: ReportRequest, scope: Scope) -> Basis:
 
 
 def _baseline(scope: Scope, sites: Mapping[str, SiteBasis], settled_until_s: int) -> Baseline:
-    """Models the sites that were metered, from the first GPU's opening to where all is settled."""
+    """Computes the baseline of the metered sites, from the first GPU's opening to where all is settled."""
     from . import baseline  # brings the simulator, which most reports do without
 
     opened = ledger_source.first_reading_s(scope)
@@ -164,7 +164,7 @@ def _summary(statement: Statement) -> dict[str, Any]:
 
 
 def _changes(report: Report, scope: Scope) -> list[dict[str, Any]]:
-    """Intervals that were settled, or settled again, since the revision before; neighbours of one cause together."""
+    """Returns spans that were settled since the revision before; neighbours of one cause are joined."""
     before = report.revises
     if before is None or before.ledger_version is None:
         return []

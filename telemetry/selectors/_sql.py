@@ -36,12 +36,12 @@ def at(seconds: float) -> datetime:
 
 
 def day_of(seconds: float) -> datetime:
-    """The UTC midnight before: a bound that names partitions, and leaves what is read of them to other conditions."""
+    """Returns the UTC midnight before: a bound that names partitions; other conditions say what is read of them."""
     return at(seconds // 86_400 * 86_400)
 
 
 def span(time_range: TimeRange) -> dict[str, Any]:
-    """The parameters that bucketing queries share."""
+    """Returns the parameters that bucketing queries share."""
     return {
         "start": at(time_range.start_s),
         "end": at(time_range.end_s),
@@ -51,5 +51,5 @@ def span(time_range: TimeRange) -> dict[str, Any]:
 
 
 def bucket(column: str) -> str:
-    """SQL for the index of the bucket that `column` falls in. By floats: decimals take several times as long."""
+    """Returns SQL for the index of `column`'s bucket, by floats: decimals take several times as long."""
     return f"floor(extract(epoch FROM {column} - %(start)s)::float8 / %(bucket_s)s::float8)::int"

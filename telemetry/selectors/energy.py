@@ -83,7 +83,7 @@ def power(time_range: TimeRange) -> PowerFrame:
 def energy(
     time_range: TimeRange, *, site_id: int | None = None, most: int | None = None, named: Collection[str] | None = None
 ) -> tuple[PowerFrame, CarbonFrame]:
-    """Power and carbon rate of every site in each bucket of `time_range`, and the intensity beside it. Five queries.
+    """Returns power, carbon rate and intensity of every site in each bucket of `time_range`. Five queries.
 
     Args:
         site_id: of this site only.
@@ -175,7 +175,7 @@ def _buckets(time_range: TimeRange, sites: Collection[Site], site_id: int | None
 
 
 def _means(row: Any | None, meters: Floats, bucket_s: float) -> _Means:
-    """A site's mean power and carbon rate over each bucket, from what its meters said of it."""
+    """Returns a site's mean power and carbon rate over each bucket, from what its meters said of it."""
 
     def column(name: str) -> Floats:
         values = np.full(len(meters), np.nan)

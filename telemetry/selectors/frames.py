@@ -22,7 +22,7 @@ class TimeRange:
 
     @classmethod
     def last(cls, range_s: float, now_s: float, points: int = POINTS) -> TimeRange:
-        """The last `range_s` seconds in at most about `points` buckets of whole ledger intervals.
+        """Returns the last `range_s` seconds in at most about `points` buckets of whole ledger intervals.
 
         Wider ones are of whole minutes, hours or days, so that sums over these can be read instead.
         """
@@ -33,7 +33,7 @@ class TimeRange:
         return cls(math.floor((now_s - range_s) / bucket_s) * bucket_s, now_s, bucket_s)
 
     def coarser(self, step_s: float) -> TimeRange:
-        """The same span in buckets that are whole multiples of `step_s`, at least as wide as now."""
+        """Returns the same span in buckets that are whole multiples of `step_s`, at least as wide as now."""
         bucket_s = step_s * math.ceil(self.bucket_s / step_s)
         return TimeRange(math.floor(self.start_s / bucket_s) * bucket_s, self.end_s, bucket_s)
 

@@ -61,7 +61,7 @@ def now(now_s: float) -> dict[int, float | None]:
 
 
 def steps(time_range: TimeRange, site_ids: Collection[int]) -> dict[tuple[int, bool], list[IntensityStep]]:
-    """Newest revision of every step, thinned to the buckets: actual before now, forecast after it. One query."""
+    """Returns every step's newest revision, thinned to the buckets: actual before now, then forecast. One query."""
     params = {**span(time_range), "sites": list(site_ids)}
     params["horizon"] = at(time_range.end_s + (time_range.end_s - time_range.start_s) * FORECAST_SHARE)
     found: dict[tuple[int, bool], list[IntensityStep]] = defaultdict(list)
@@ -78,7 +78,7 @@ def steps(time_range: TimeRange, site_ids: Collection[int]) -> dict[tuple[int, b
 
 
 def intensities(time_range: TimeRange) -> tuple[SiteIntensity, ...]:
-    """Every site's. Three queries."""
+    """Returns every site's intensity. Three queries."""
     source_of, found = sources(), list(Site.objects.all())
     known = steps(time_range, [site.pk for site in found])
     return tuple(

@@ -10,7 +10,7 @@ OTHERS = "others"  # no site's name: names of sites that are this one's are dist
 
 
 def names(sites: Sequence[SitePower], most: int | None, named: Collection[str] | None = None) -> frozenset[str]:
-    """The `most` sites that used most energy, of those `named`; all of these where only one would be left over.
+    """Returns the `most` sites that used most energy, of those `named`; all of these where only one would be left over.
 
     Energies count to three figures, then the order of sites: near equals do not take turns with each refresh.
     """
@@ -58,7 +58,7 @@ def carbons(sites: Sequence[SiteCarbon], drawn: Collection[str]) -> tuple[SiteCa
 
 
 def total(series: Sequence[Values]) -> Values:
-    """Sums of what is known in each bucket; None where nothing is."""
+    """Returns sums of what is known in each bucket; None where nothing is."""
     return tuple(
         sum(known) if (known := [value for value in column if value is not None]) else None
         for column in zip(*series, strict=True)

@@ -17,7 +17,7 @@ FRESH_S = 3.0
 
 
 def newest(table: str, key: str, columns: str, *, of: str, where: str = "true", back_s: float = NOW_S) -> str:
-    """SQL for the CTE `newest`: the columns of the newest row at most `back_s` old, of each `key`.
+    """Returns SQL for the CTE `newest`: the columns of the newest row at most `back_s` old, of each `key`.
 
     Args:
         of: a query for how many keys there are: with all of them found nothing more is read.
@@ -121,6 +121,6 @@ def pools_power(now_s: float, pool_ids: Collection[int]) -> dict[int, float | No
 
 
 def newest_sample_s(now_s: float) -> float | None:
-    """Returns when the newest GPU sample of the last hour was taken, to the second: so late is the ingester. One query."""
+    """Returns when the newest GPU sample of the last hour was taken, to the second: the ingester's delay. One query."""
     (row,) = rows(NEWEST_SQL, {"now": at(now_s)})
     return None if row.at_s is None else float(row.at_s)

@@ -127,7 +127,7 @@ def pool_rows(now_s: float, *, every: bool = False, pool_ids: Collection[int] | 
 
 
 def measured(pools: Sequence[PoolRow], now_s: float, power: PowerNow | None = None) -> tuple[PoolRow, ...]:
-    """The pools with their latencies, power, energy per token, objectives and limits of clocks. Five queries.
+    """Returns the pools with their latencies, power, energy per token, objectives and limits of clocks. Five queries.
 
     `power`: what GPUs draw now, where it is known already: four queries then.
     """
@@ -155,7 +155,7 @@ def measured(pools: Sequence[PoolRow], now_s: float, power: PowerNow | None = No
 
 
 def powered(pools: Sequence[PoolRow], power: PowerNow) -> tuple[PoolRow, ...]:
-    """The pools with what their GPUs draw; where none of them says, None."""
+    """Returns the pools with what their GPUs draw; where none of them says, None."""
     return tuple(
         replace(pool, power_w=power.pools[pool.id].power_w) if pool.id in power.pools else pool for pool in pools
     )
@@ -166,7 +166,7 @@ def _clocks(row: Any | None) -> dict[str, Any]:
 
 
 def _delivered(requests: Any | None, energy: Any | None) -> dict[str, Any]:
-    """Latencies of a pool's requests, and what a token took where both sides of it are known."""
+    """Returns latencies of a pool's requests, and what a token took where both sides of it are known."""
     if requests is None:
         return {}
     found = {"ttft_p99_s": requests.ttft_s, "tpot_p99_s": requests.tpot_s}
@@ -224,7 +224,7 @@ def _row(plan: Any, live: Sequence[Any]) -> PoolRow:
 
 
 def pool_state(wanted: int, states: Counter[str]) -> str:
-    """One word for a pool: failed | off | waiting | starting | partial | draining | serving."""
+    """Returns one word for a pool: failed | off | waiting | starting | partial | draining | serving."""
     live = sum(states.values())
     if states["failed"]:
         return "failed"

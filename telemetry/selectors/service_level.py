@@ -109,7 +109,7 @@ def _rolling(time_range: TimeRange) -> tuple[int, dict[str, object]]:
 
 
 def _step_s(time_range: TimeRange) -> int:
-    """The longest step of the sums that `time_range` is made of whole ones of; 0: of none, so the records are read."""
+    """Returns the longest step of sums of which `time_range` has whole ones; 0: none, so the records are read."""
     fits = (
         step_s
         for step_s in reversed(REQUEST_STEPS_S)
@@ -129,7 +129,7 @@ def _rolled(counts: dict[int, int], roll: int, count: int) -> list[int]:
 
 
 def slo(time_range: TimeRange) -> SloFrame:
-    """Attainment of each objective of each service. Failures count as missed. Two queries."""
+    """Returns the attainment of each objective of each service. Failures count as missed. Two queries."""
     roll, params = _rolling(time_range)
     judged: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     within: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
@@ -161,13 +161,13 @@ def slo(time_range: TimeRange) -> SloFrame:
 
 
 def _tenant_index(shares: Iterable[tuple[int, int]]) -> float | None:
-    """Jain's index over x_k = timely tokens / output tokens of each tenant that was served anything."""
+    """Returns Jain's index over x_k = timely tokens / output tokens of each tenant that was served anything."""
     values = [timely / output for timely, output in shares if output > 0]
     return jain(values) if values else None
 
 
 def fairness(time_range: TimeRange) -> JainFrame:
-    """Jain's index across tenants, and within each class across quartiles of output length. Two queries."""
+    """Returns Jain's index across tenants, and within each class across quartiles of output length. Two queries."""
     roll, params = _rolling(time_range)
     timely, output = _tenants(params)
     t = [_rolled(timely[tenant], roll, time_range.count) for tenant in timely]
@@ -182,7 +182,7 @@ def fairness(time_range: TimeRange) -> JainFrame:
 
 
 def tenant_fairness(time_range: TimeRange) -> float | None:
-    """Jain's index across tenants over all of `time_range`. One query."""
+    """Returns Jain's index across tenants over all of `time_range`. One query."""
     _, params = _rolling(time_range)
     return _overall(*_tenants(params))
 
@@ -208,7 +208,7 @@ def _total(counts: dict[int, int]) -> int:
 
 
 def _classes(params: dict[str, object], roll: int, count: int) -> dict[str, Values]:
-    """FREESH eq. 9, Jain's index over quartiles, per class and bucket; None for fewer requests than quartiles.
+    """Returns FREESH eq. 9, Jain's index over quartiles, per class and bucket; None for fewer requests than quartiles.
 
     Where a quartile ends among answers of about one length, these count by their mean.
     """

@@ -31,7 +31,7 @@ class Live:
 
 
 def sites_live(now_s: float, power: PowerNow | None = None) -> dict[int, Live]:
-    """Power and intensity of each site now, by its key. Two queries, or one where the power is known already."""
+    """Returns power and intensity of each site now, by its key. Two queries, or one where the power is given."""
     power = power or power_now(now_s)
     g_per_kwh = intensity.now(now_s)
     found = {
@@ -66,7 +66,7 @@ class Curve:
 
 
 def intensity_curves(time_range: TimeRange, now_s: float, site_id: int | None = None) -> dict[int, Curve]:
-    """Each site's intensity over `time_range`, which may end later than now. One query."""
+    """Returns each site's intensity over `time_range`, which may end later than now. One query."""
     values: dict[tuple[int, bool], dict[int, Any]] = defaultdict(dict)
     for row in rows(CURVES_SQL, {**span(time_range), "now": at(now_s), "site": site_id}):
         values[(row.site_id, row.forecast)][row.i] = row
@@ -140,7 +140,7 @@ class PoolFrame:
 
 
 def pool_series(pool_id: int, instance_ids: Sequence[int], time_range: TimeRange) -> PoolFrame:
-    """Power, energy per token, latencies, clocks and queues of a pool. Three queries."""
+    """Returns power, energy per token, latencies, clocks and queues of a pool. Three queries."""
     energy = pools_energy([pool_id], time_range)
     asked = {**span(time_range), "pool": pool_id, "day": day_of(time_range.start_s - LONGEST_S)}
     requests = {row.i: row for row in rows(POOL_REQUESTS_SQL, asked)}
@@ -168,7 +168,7 @@ def pool_series(pool_id: int, instance_ids: Sequence[int], time_range: TimeRange
 
 
 def pools_energy(pool_ids: Sequence[int], time_range: TimeRange) -> dict[str, dict[int, float]]:
-    """Joules of some pools together in each bucket, by kind. One query."""
+    """Returns joules of some pools together in each bucket, by kind. One query."""
     step_s = rollup_step_s(time_range)
     sql = POOL_ROLLUP_SQL if step_s else POOL_ENTRIES_SQL
     energy: dict[str, dict[int, float]] = defaultdict(dict)
@@ -178,7 +178,7 @@ def pools_energy(pool_ids: Sequence[int], time_range: TimeRange) -> dict[str, di
 
 
 def power_of(energy: dict[str, dict[int, float]], time_range: TimeRange) -> dict[str, Values]:
-    """Mean power a bucket, by kind; the last bucket is left out until it is over. A kind that did not occur is 0."""
+    """Returns mean power by bucket and kind; the last bucket is left out until it is over. An absent kind is 0."""
     last = time_range.count - 1 if time_range.ends_s[-1] > time_range.end_s else time_range.count
     posted = {i for values in energy.values() for i in values}
     return {
@@ -277,7 +277,7 @@ class NodeFrame:
 
 
 def node_series(node_id: int, time_range: TimeRange) -> NodeFrame:
-    """Power, clock and temperature of each GPU, from the coarsest roll-up that the buckets are made of. One query."""
+    """Returns power, clock and temperature of each GPU, from the coarsest roll-up that fits the buckets. One query."""
     fits = (t for step_s, t in NODE_TABLES if not (time_range.bucket_s % step_s or time_range.start_s % step_s))
     table = next(({"temperature": "temperature_max_c", "heard": "heard_s"} | t for t in fits), NODE_SAMPLES)
     by_gpu: dict[int, dict[int, Any]] = defaultdict(dict)

@@ -15,7 +15,7 @@ SIZE_KEY = "size-of-the-fleet"
 
 
 def readable(time_range: TimeRange) -> TimeRange:
-    """`time_range`, or in longer steps where its buckets would be summed from more rows than a page can wait for.
+    """Returns `time_range`, or longer steps where its buckets would be summed from more rows than a page can wait for.
 
     Two queries, once a minute.
     """
@@ -37,7 +37,7 @@ def readable(time_range: TimeRange) -> TimeRange:
 
 
 def rollup_step_s(time_range: TimeRange) -> int:
-    """The longest step of the sums over time that `time_range` is made of whole ones of; 0: of none."""
+    """Returns the longest step of the sums over time that `time_range` is made of whole ones of; 0: of none."""
     return next(
         (step_s for step_s in reversed(STEPS_S) if not (time_range.bucket_s % step_s or time_range.start_s % step_s)), 0
     )

@@ -103,7 +103,7 @@ def write_by_day(table: str, at_us: NDArray[np.int64], columns: Sequence[Column]
 
 
 def distinct(values: NDArray[np.int64]) -> list[int]:
-    """The different values, in order. Of thousands most are equal here, and sorting them would be a waste."""
+    """Returns the different values, in order. Of thousands most are equal here, and sorting them would be a waste."""
     found = []
     while len(values):
         least = int(values.min())
@@ -134,7 +134,7 @@ def encode(columns: Sequence[Column]) -> bytes:
 
 
 def _laid_out(columns: Sequence[Column]) -> bytearray:
-    """Rows that all have the shape of the first: a row without values as often as there are rows, then the values."""
+    """Lays out rows that all have the first one's shape: a row without values for each, then the values."""
     kinds = []
     for column in columns:
         if column.null is not None and column.null[0]:

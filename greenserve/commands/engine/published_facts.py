@@ -33,7 +33,7 @@ def as_json(evaluations: Sequence[Evaluation], summaries: Sequence[Summary]) -> 
 
 
 def as_markdown(evaluations: Sequence[Evaluation], summaries: Sequence[Summary]) -> str:
-    """Two tables and the list of what is not evaluated: docs/fidelity.md holds this text."""
+    """Writes two tables and the list of what is not evaluated: docs/fidelity.md holds this text."""
     sections = [
         "### By source",
         "",

@@ -79,7 +79,7 @@ def plan(problems: tuple[Path, ...], gap: float, patience_s: float, time_limit_s
 
 
 def answer_of(problem: FleetProblem, found: FleetPlan) -> dict[str, Any]:
-    """The plan as JSON; `optimal` is a proven one, whatever gap would have been good enough."""
+    """Returns the plan as JSON; `optimal` is a proven one, whatever gap would have been good enough."""
     from core.algorithms.fleet.fleet_milp import SolverStatus
     from core.algorithms.fleet.fleet_problem import Objective
     from core.units import j_to_wh

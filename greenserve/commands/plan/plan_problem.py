@@ -41,7 +41,7 @@ class ProblemError(ValueError):
 
 
 def read_problem(path: Path) -> FleetProblem:
-    """A problem from its file. Raises ProblemError, which names the file and the field."""
+    """Returns a problem from its file. Raises ProblemError, which names the file and the field."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except OSError as error:
@@ -69,7 +69,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_problem(document: object) -> FleetProblem:
-    """The problem that a JSON document states. Raises ProblemError.
+    """Returns the problem that a JSON document states. Raises ProblemError.
 
     Only figures that are needed must be there. A latency or a limit that is missing or null rules nothing out, a mode
     without `max_rps` (missing, null or 0) cannot serve the class, and a site with a null intensity or price in a step
@@ -117,7 +117,7 @@ class _Field:
         return tuple(self.value)
 
     def get(self, key: str) -> _Field | None:
-        """A field of an object; None when it is missing or null."""
+        """Returns a field of an object; None when it is missing or null."""
         self.names()
         found = self.value.get(key)
         return None if found is None else _Field(key if self.path == "the problem" else f"{self.path}.{key}", found)
@@ -142,7 +142,7 @@ class _Field:
         return (_Field(f"{self.path}[{number}]", value) for number, value in enumerate(self.value))
 
     def texts(self) -> tuple[str, ...]:
-        """A list of names, each once."""
+        """Returns a list of names, each once."""
         found: dict[str, None] = {}
         for item in self.items():
             if not isinstance(item.value, str):
@@ -184,7 +184,7 @@ class _Steps:
         self._path = ""
 
     def series(self, field: _Field) -> list[_Field]:
-        """One field a step; a lone number holds for all of them."""
+        """Returns one field a step; a lone number holds for all of them."""
         if not isinstance(field.value, list):
             return [field] * (self.count or 1)
         if not field.value:
@@ -201,7 +201,7 @@ def _default(field: _Field | None, default: float, least: float | None = None, a
 
 
 def _weights(field: _Field) -> ObjectiveWeights:
-    """Given per gram, per Wh and per USD."""
+    """Reads weights, which are given per gram, per Wh and per USD."""
     carbon, energy, cost = (_default(field.get(key), 0.0, least=0.0) for key in ("carbon", "energy", "cost"))
     if not carbon + energy + cost > 0.0:
         raise field.error("weights of carbon, energy and cost, not all 0")
@@ -229,7 +229,7 @@ def _site(top: _Field, name: str, steps: _Steps, by_carbon: bool, by_cost: bool)
 
 
 def _feed(top: _Field, key: str, site: str, steps: _Steps, needed: bool) -> tuple[float | None, ...]:
-    """A site's figures, one a step; none when they are not there and nothing depends on them."""
+    """Returns a site's figures, one a step; none when they are not there and nothing depends on them."""
     if needed:
         field: _Field | None = top.at(key).at(site)
     else:
@@ -285,7 +285,7 @@ def _limits(top: _Field, partition: str, request_class: str) -> Limits:
 
 
 def _figure(top: _Field, *keys: str) -> float | None:
-    """A number that may be missing, with all that it stands in."""
+    """Returns a number that may be missing, with all that it stands in."""
     field: _Field | None = top
     for key in keys:
         field = None if field is None else field.get(key)

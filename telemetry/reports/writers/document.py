@@ -125,7 +125,7 @@ def _head(statement: Statement) -> list[Any]:
 
 
 def _cards(statement: Statement) -> list[list[Paragraph]]:
-    """The figures that a reader looks for first. What is not known is a dash, and the notes say why."""
+    """Returns the figures that a reader looks for first. What is not known is a dash, and the notes say why."""
     total = Group((), None, statement.total, True)
     cells = {column.name: column.cell(total) for column in COLUMNS}
     scales = _scales([total])
@@ -161,7 +161,7 @@ def _cards(statement: Statement) -> list[list[Paragraph]]:
 
 
 def _scales(groups: Sequence[Group]) -> dict[str, Scale]:
-    """The unit of each column that has one to choose."""
+    """Returns the unit of each column that has one to choose."""
     found: dict[str, Scale] = {}
     for names, scales in SCALED.items():
         scale = scale_for(scales, [_CELL[name](group) for name in names for group in groups])
@@ -209,7 +209,7 @@ def _charts(statement: Statement) -> list[Any]:
 
 
 def _rows(statement: Statement) -> list[Any]:
-    """The table of rows. Its letters are as large as its widest numbers let them be."""
+    """Returns the table of rows. Its letters are as large as its widest numbers let them be."""
     by, groups = statement.request.by, statement.rows[:MOST_ROWS]
     labels = [[_plain(label) for label in statement.labels(group)] for group in groups]
     scales = _scales(groups)

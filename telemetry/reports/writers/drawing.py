@@ -40,7 +40,7 @@ def series(
     value: Callable[[Day], float | None],
     light: Callable[[Day], float] | None = None,
 ) -> list[SiteBars]:
-    """A series for each site (name -> label, rank), with a gap on days of which there is nothing."""
+    """Returns a series for each site (name -> label, rank), with a gap on days of which there is nothing."""
     found = {(day.site, day.date): day for day in days}
     made = []
     for site, (label, rank) in sites.items():
@@ -53,7 +53,7 @@ def series(
 def bars(
     title: str, unit: str, dates: Sequence[str], stacks: Sequence[SiteBars], width: float, height: float
 ) -> Drawing:
-    """Stacked bars from zero. A day on which a site's value is not known has a hollow grey mark instead of its part."""
+    """Draws stacked bars from zero. A day on which a site's value is not known has a hollow grey mark instead."""
     drawing = Drawing(width, height)
     sums = [sum(max(0.0, one.values[i] or 0.0) for one in stacks) for i in range(len(dates))]
     top, step = _axis(max(sums, default=0.0))

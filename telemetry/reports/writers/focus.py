@@ -88,7 +88,7 @@ class FocusWriter:
                 out.write(self._demand(charge, charge.charge_nano).encode())
 
     def _texts(self, block: Block) -> polars.DataFrame:
-        """A column of whole rows, each as it stands in the file."""
+        """Returns a column of whole rows, each as it stands in the file."""
         _check_costs(block)
         block = block.with_columns(
             (polars.col("electricity_nano") + polars.col("rental_nano")).alias("cost_nano"),
@@ -152,7 +152,7 @@ class FocusWriter:
         return ",".join(_cell(values.get(name, "")) for name in COLUMNS) + "\n"
 
     def _month(self, start_s: int) -> str:
-        """The ends of the UTC month, which is the billing period."""
+        """Returns the ends of the UTC month, which is the billing period."""
         found = self._months.get(start_s)
         if found is None:
             month = datetime.fromtimestamp(start_s, UTC).replace(day=1, hour=0, minute=0, second=0)
@@ -184,7 +184,7 @@ class FocusWriter:
 
     @staticmethod
     def _part(site: str, kind: str, tenant: str | None, service: str | None, model: str | None) -> tuple[str, str]:
-        """Returns whose this part of the origin charge is: the Allocated columns, and the custom ones."""
+        """Returns the owner of this part of the origin charge: the Allocated columns, and the custom ones."""
         known = (("kind", kind), ("tenant", tenant), ("service", service), ("model", model))
         tags = {"site": site, **{name: value for name, value in known if value is not None}}
         whose = " ".join(word for word in (tenant, service) if word)
@@ -200,7 +200,7 @@ class FocusWriter:
 
 
 def _row() -> polars.Expr:
-    """The columns of a row after each other, from the head to the end that it shares with others."""
+    """Returns the columns of a row after each other, from the head to the end that it shares with others."""
     unattributed = polars.col("kind") == "unattributed"  # nobody knows what it served
     tokens = polars.col("prompt_tokens") + polars.col("output_tokens")
     own = [polars.col(name).cast(polars.String) for name in ("prompt_tokens", "output_tokens")]
@@ -231,12 +231,12 @@ def _text(words: str) -> polars.Expr:
 
 
 def _known(name: str, where: polars.Expr) -> polars.Expr:
-    """Kilograms; an empty cell where it is not known."""
+    """Writes kilograms; an empty cell where the amount is not known."""
     return polars.when(where).then(line_blocks.fixed(polars.col(name), 9)).otherwise(_text(""))
 
 
 def _month_of(charge: DemandCharge) -> tuple[str, str]:
-    """The UTC month that most of a local month lies in."""
+    """Returns the UTC month that most of a local month lies in."""
     month = datetime.strptime(charge.month, "%Y-%m").replace(tzinfo=UTC)
     after = month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
     return _utc(round(month.timestamp())), _utc(round(after.timestamp()))
@@ -253,14 +253,14 @@ def fixed(value: int, places: int) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text as it stands in a CSV (RFC 4180)."""
+    """Returns a text as it stands in a CSV (RFC 4180)."""
     if any(mark in text for mark in ',"\r\n'):
         return '"' + text.replace('"', '""') + '"'
     return text
 
 
 def shares(costs: Sequence[int], energies_uj: Sequence[int]) -> list[int]:
-    """Ratios of an origin charge in 10**-12, which add up to 10**12 exactly, by largest remainder.
+    """Returns ratios of an origin charge in 10**-12, which add up to 10**12 exactly, by largest remainder.
 
     By cost; where costs have two signs or are nothing by energy, and where that is nothing evenly.
     """

@@ -38,7 +38,7 @@ class MadeFile:
 
 
 def reconciliation(statement: Statement, files: Sequence[MadeFile], folder: Path) -> str:
-    """JSON: each GPU's counter, each site's lines, and each file's own sum, with what is between them."""
+    """Returns JSON: each GPU's counter, each site's lines, and each file's own sum, with what is between them."""
     basis = statement.basis
     lines_uj: dict[str, int] = defaultdict(int)
     for day in statement.days:

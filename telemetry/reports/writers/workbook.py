@@ -37,7 +37,7 @@ class _Look:
 
 
 def write_workbook(statement: Statement, target: Path) -> None:
-    """Sheets: Summary, Rows (one for each group), Days (one for each day and site), Meters, Notes."""
+    """Writes the sheets Summary, Rows (one for each group), Days (one for each day and site), Meters, Notes."""
     basis = statement.basis
     with Workbook(str(target), {"constant_memory": True, "strings_to_formulas": False}) as workbook:
         made = datetime.fromtimestamp(basis.made_s, UTC).replace(tzinfo=None)
@@ -81,7 +81,7 @@ def _number_format(places: int) -> str:
 
 
 def _summary(workbook: Workbook, look: _Look, statement: Statement) -> None:
-    """Totals by currency, each a formula over the sheet of rows. Energy and carbon are over all rows."""
+    """Writes totals by currency, each a formula over the sheet of rows. Energy and carbon are over all rows."""
     sheet = workbook.add_worksheet(FIRST_SHEET)
     _page(sheet, landscape=False)
     sheet.set_column(0, 0, 34, look.text)
@@ -123,7 +123,7 @@ def _summary(workbook: Workbook, look: _Look, statement: Statement) -> None:
 
 
 def _total(statement: Statement, column: Column, currency: str | None, lines: dict[str, int], letter: str) -> str:
-    """A formula in the words of the sheet of rows; of a ratio, in those of the totals above it."""
+    """Returns a formula in the words of the sheet of rows; of a ratio, in those of the totals above it."""
     if column.ratio is not None:
         over, under, factor = column.ratio
         a, b = f"{letter}{lines[over] + 1}", f"{letter}{lines[under] + 1}"
@@ -186,7 +186,7 @@ def _days(workbook: Workbook, look: _Look, statement: Statement) -> None:
 
 
 def _meters(workbook: Workbook, look: _Look, basis: Basis) -> None:
-    """Each GPU's counter against the ledger's entries; the difference is a formula."""
+    """Writes each GPU's counter against the ledger's entries; the difference is a formula."""
     sheet = workbook.add_worksheet(METERS_SHEET)
     _page(sheet, landscape=False)
     sheet.set_column(0, 0, 42, look.text)
