@@ -1,6 +1,6 @@
 """The life of an alert, as a function of what was watched before and what is read now. Pure.
 
-An alert opens when its rule has held for `for_s` without a break, and ends when the value has stayed below `clear` for
+An alert opens when its rule has fired for `for_s` without a break, and ends when the value has stayed below `clear` for
 `resolve_s`: between `clear` and `threshold` nothing changes, so that a value which wavers around its threshold raises
 one alert and not many. Unknown is neither good nor bad: nothing opens and nothing ends on it.
 
@@ -31,9 +31,9 @@ class Rule:
 
     Attributes:
         name: Stable: rows, silences and webhooks are named by it.
-        threshold: It holds from this value on; `clear`: below this it is over.
+        threshold: The rule fires from this value on; `clear`: below this it is over.
         unit: Of both and of the value: s, W, a `share`, `times`, or nothing for a count.
-        for_s, resolve_s: How long it must hold, or be over, without a break.
+        for_s, resolve_s: How long it must fire, or be over, without a break.
         step: What to do next, in one line; `{subject}` is filled in.
     """
 
@@ -89,7 +89,7 @@ class Watch:
 
 class Change(StrEnum):
     RAISED = "raised"
-    SEEN = "seen"  # it is open and still holds, or is not known to be over
+    SEEN = "seen"  # it is open and its rule still fires, or is not known to be over
     RESOLVED = "resolved"
 
 

@@ -1,7 +1,7 @@
 """Burn rate of a service's error budget over several windows. Pure.
 
 From the Site Reliability Workbook (Google, 2018), chapter 5, "Multiwindow, Multi-Burn-Rate Alerts", table 5-8: an alert
-holds when the budget burns at least `factor` times too fast over a long window (enough was lost to matter) and over a
+fires when the budget burns at least `factor` times too fast over a long window (enough was lost to matter) and over a
 short one of a twelfth of it (it is still being lost). 14.4 over an hour is 2 % of thirty days' budget, 6 over six hours
 is 5 %, 1 over three days is 10 %.
 """

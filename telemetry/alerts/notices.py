@@ -44,7 +44,7 @@ def wait_s(attempts: int) -> float:
 def deliver(now: datetime) -> int:
     """Sends what is due; returns how many arrived.
 
-    One sender at a time, and for so long at most: a receiver that hangs must not hold up the workers, who have epochs
+    One sender at a time, and for so long at most: a receiver that hangs must not delay the workers, who have epochs
     to run. On a channel that has just failed nothing more is tried this time.
     """
     with _alone() as mine:

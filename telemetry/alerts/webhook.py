@@ -6,7 +6,7 @@
 - Redirects are not followed; connecting and the whole have time limits; of the answer only the status is read.
 - The header `X-GreenServe-Signature: t=<unix seconds>,v1=<hex>` is HMAC-SHA256 over `<t>.<body>` under the shared
   secret: who checks it knows who sent this, that it is whole, and that it is not an old one sent again.
-- No error or log holds the path, the query or the secret: paths of chat services are secrets themselves.
+- No error or log has the path, the query or the secret: paths of chat services are secrets themselves.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _is_literal(host: str) -> bool:
 
 
 def _is_private(address: str) -> bool:
-    """Returns whether the address is of one's own network or this machine. Link-local ones (clouds' metadata) are not."""
+    """Returns whether the address is of one's own network or this machine. Link-local ones (metadata) are not."""
     found = ipaddress.ip_address(address.partition("%")[0])
     return (found.is_private or found.is_loopback) and not (
         found.is_link_local or found.is_multicast or found.is_unspecified or found.is_reserved

@@ -1,1 +1,1 @@
-"""Carbon intensity and prices: feeds, and what holds at a site at a moment."""
+"""Carbon intensity and prices: feeds, and what is valid at a site at a moment."""

@@ -85,8 +85,8 @@ def poll(now: datetime, patience_s: float = 0.0, world: Outside | None = None) -
     """
     world = world or outside()
     asked = []
-    with alone(patience_s) as held:
-        due = [feed for feed in CarbonFeed.objects.select_related("site") if is_due(feed, now)] if held else []
+    with alone(patience_s) as locked:
+        due = [feed for feed in CarbonFeed.objects.select_related("site") if is_due(feed, now)] if locked else []
         for feed in sorted(due, key=lambda feed: feed.last_tried_at or datetime.min.replace(tzinfo=UTC)):
             left_s = math.inf if world.deadline is None else world.deadline - world.pace.now()
             if world.pace.wait_s(feed.provider) + LEAST_S < left_s:
@@ -106,19 +106,19 @@ def is_due(feed: CarbonFeed, now: datetime) -> bool:
 
 @contextmanager
 def alone(patience_s: float) -> Iterator[bool]:
-    """Holds PostgreSQL's advisory lock of polling, if it can; the lock ends with the connection at the latest."""
+    """Takes PostgreSQL's advisory lock of polling, if it can; the lock ends with the connection at the latest."""
     until = time.monotonic() + patience_s
     with connection.cursor() as cursor:
         while True:
             cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
-            held = bool(cursor.fetchone()[0])
-            if held or time.monotonic() >= until:
+            locked = bool(cursor.fetchone()[0])
+            if locked or time.monotonic() >= until:
                 break
             time.sleep(LOCK_RETRY_S)
         try:
-            yield held
+            yield locked
         finally:
-            if held:
+            if locked:
                 cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
 
 

@@ -19,7 +19,7 @@ from telemetry.models import CarbonFeed, CarbonPoint
 
 Signal = CarbonFeed.Signal
 MIN_KNOWN_SHARE = 0.5
-LONGEST_INTERVAL = timedelta(days=1)  # bounds how far back a point may begin that still holds: keeps look-ups short
+LONGEST_INTERVAL = timedelta(days=1)  # bounds how far back a point may begin that is still valid: keeps look-ups short
 
 
 class IntensityCurve:

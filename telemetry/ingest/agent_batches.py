@@ -92,7 +92,7 @@ class SampleWriter:
         self._clock_sink = clock_sink
         self._gpus = Ids(_gpu_ids)
         self._instances = Ids(_instance_ids)
-        self._held: dict[GpuLabels, tuple[bytes, bytes, bytes]] = {}
+        self._decoded: dict[GpuLabels, tuple[bytes, bytes, bytes]] = {}
         self._states: dict[bytes, int] = {b"": 0}
         self._newest: dict[int, float] = {}  # instance -> time of the state applied last
         self.unknown: Counter[str] = Counter()
@@ -114,11 +114,11 @@ class SampleWriter:
         """Writes rows by column, since at a thousand rows a second what Python does for each counts."""
         if not parts:
             return
-        if len(self._held) >= LABELS_KEPT:  # never in between: places of states are those of all parts
-            self._held.clear()
+        if len(self._decoded) >= LABELS_KEPT:  # never in between: places of states are those of all parts
+            self._decoded.clear()
             self._states = {b"": 0}
-        held = [self._holding(part.of_what) for part in parts]
-        gpu, instance, state = (np.frombuffer(b"".join(ids), dtype=np.int64) for ids in zip(*held, strict=True))
+        decoded = [self._decode_labels(part.of_what) for part in parts]
+        gpu, instance, state = (np.frombuffer(b"".join(ids), dtype=np.int64) for ids in zip(*decoded, strict=True))
         if not gpu.any():
             return
         values = dict(zip(GPU_NUMBERS, np.ascontiguousarray(numbers(parts).T), strict=True))
@@ -142,9 +142,9 @@ class SampleWriter:
         copying.write_by_day("telemetry_gpusample", at_us, columns)
         _roll_up_later(at_us)
 
-    def _holding(self, labels: GpuLabels) -> tuple[bytes, bytes, bytes]:
+    def _decode_labels(self, labels: GpuLabels) -> tuple[bytes, bytes, bytes]:
         """Returns each row's ids of GPU and instance (0: none, or not known) and the place of its state, as int64."""
-        if found := self._held.get(labels):
+        if found := self._decoded.get(labels):
             return found
         gpus = self._ids("GPU", self._gpus, labels.gpu_uuids)
         instances = np.array(self._instances.of(labels.instance_uids), dtype=np.int64)
@@ -154,7 +154,7 @@ class SampleWriter:
         found = gpus.tobytes(), instances.tobytes(), np.array(places, dtype=np.int64).tobytes()
         nameless = sum(uid is None for uid in labels.instance_uids)
         if gpus.all() and np.count_nonzero(instances == 0) == nameless:  # else it may be known the next time
-            self._held[labels] = found
+            self._decoded[labels] = found
         return found
 
     def _ids(self, what: str, ids: Ids, names: Sequence[str]) -> NDArray[np.int64]:

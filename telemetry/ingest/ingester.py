@@ -1,6 +1,6 @@
 """The ingester: from the agents' and gateways' Redis streams into PostgreSQL, each row once.
 
-A message is acknowledged after the commit that holds its rows. Dying in between means it is read again, and the
+A message is acknowledged after the commit that has its rows. Dying in between means it is read again, and the
 tables refuse it a second time: batches by (agent, boot, seq), request records by (started_at, request_id).
 """
 

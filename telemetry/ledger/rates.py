@@ -14,7 +14,7 @@ from pools.models import Site
 from telemetry.models import EmbodiedFactor, GpuRate, Pue, Tariff
 from telemetry.models.rates import Version
 
-# What holds where nobody entered anything; GPUs have no default rate, and electricity no default price.
+# What is valid where nobody entered anything; GPUs have no default rate, and electricity no default price.
 DEFAULT_EMBODIED = EmbodiedFactor(
     gpu_kg=273.0,
     server_kg=5_700.0,
@@ -72,21 +72,21 @@ class Rates:
         )
 
     def pue_at(self, at: datetime) -> float:
-        found = _holds(self.pues, at)
+        found = _valid_at(self.pues, at)
         return found.value if found else self.site.pue
 
     def at(self, at: datetime) -> InForce:
-        pue, tariff = _holds(self.pues, at), _holds(self.tariffs, at)
+        pue, tariff = _valid_at(self.pues, at), _valid_at(self.tariffs, at)
         rates: dict[str, GpuRate] = {}
         for gpu_type in {rate.gpu_type for rate in self.gpu_rates}:
             # A site's own rate goes before one for all sites.
             for own in (False, True):
                 rows = (r for r in self.gpu_rates if r.gpu_type == gpu_type and (r.site_id is not None) == own)
-                if (found := _holds(rows, at)) is not None:
+                if (found := _valid_at(rows, at)) is not None:
                     rates[gpu_type] = found
         factors = {"": DEFAULT_EMBODIED}
         for gpu_type in {factor.gpu_type for factor in self.factors}:
-            if (factor := _holds((f for f in self.factors if f.gpu_type == gpu_type), at)) is not None:
+            if (factor := _valid_at((f for f in self.factors if f.gpu_type == gpu_type), at)) is not None:
                 factors[gpu_type] = factor
         return InForce(
             pue=pue.value if pue else self.site.pue,
@@ -102,7 +102,7 @@ class Rates:
         )
 
 
-def _holds(rows: Iterable[V], at: datetime) -> V | None:
+def _valid_at(rows: Iterable[V], at: datetime) -> V | None:
     """Returns the row valid at `at` that began last, and of these the one entered last."""
     found = [row for row in rows if row.valid_from <= at and (row.valid_to is None or at < row.valid_to)]
     return max(found, key=lambda row: (row.valid_from, row.pk), default=None)

@@ -27,7 +27,7 @@ Ints = NDArray[np.int64]
 Key = tuple[int, int, str]  # minute (Unix seconds), pool (0: none), kind of the entries
 
 # In the order in which a posting comes to them, so that the two cannot deadlock.
-HELD_SQL = f"""
+STORED_SQL = f"""
 SELECT extract(epoch FROM start_at)::bigint, coalesce(pool_id, 0), kind, carbon_gco2e, unknown_uj
 FROM {EnergyRollup._meta.db_table}
 WHERE step_s = {MINUTE_S} AND site_id = %s AND start_at = ANY(%s)
@@ -63,9 +63,9 @@ def by_minute(start_us: Ints, pool: Ints, kind: Ints, carbon_ug: Ints, unknown_u
 
 def follow(site: Site, emitted: Mapping[Key, Emitted]) -> int:
     """Brings the site's roll-ups to what was settled, in the caller's transaction. Returns the minutes that changed."""
-    if not emitted or not _differences(_held(site, list(emitted)), emitted):
+    if not emitted or not _differences(_carbon_so_far(site, list(emitted)), emitted):
         return 0
-    moved = _differences(_held(site, list(emitted), lock=True), emitted)
+    moved = _differences(_carbon_so_far(site, list(emitted), lock=True), emitted)
     sums: dict[tuple[int, int, int, str], list[float]] = {}
     for (minute, pool, kind), (more_g, more_uj) in moved.items():
         for step_s in STEPS_S:
@@ -80,21 +80,23 @@ def follow(site: Site, emitted: Mapping[Key, Emitted]) -> int:
     return len({minute for minute, _, _ in moved})
 
 
-def _held(site: Site, keys: Sequence[Key], lock: bool = False) -> dict[Key, tuple[float, int]]:
+def _carbon_so_far(site: Site, keys: Sequence[Key], lock: bool = False) -> dict[Key, tuple[float, int]]:
     minutes = sorted({datetime.fromtimestamp(minute, UTC) for minute, _, _ in keys})
     kinds = [kind.value for kind in KINDS]
     with connection.cursor() as cursor:
-        cursor.execute(HELD_SQL + (" FOR UPDATE" if lock else ""), [site.pk, minutes, kinds])
+        cursor.execute(STORED_SQL + (" FOR UPDATE" if lock else ""), [site.pk, minutes, kinds])
         return {(minute, pool, kind): (g, uj) for minute, pool, kind, g, uj in cursor.fetchall()}
 
 
-def _differences(held: Mapping[Key, tuple[float, int]], emitted: Mapping[Key, Emitted]) -> dict[Key, tuple[float, int]]:
+def _differences(
+    so_far: Mapping[Key, tuple[float, int]], emitted: Mapping[Key, Emitted]
+) -> dict[Key, tuple[float, int]]:
     """Returns by how much each minute is to change, in grams and microjoules, where that is more than rounding."""
     found = {}
     for key, value in emitted.items():
-        if key not in held:  # posted since the entries were read: the window will be restated for its energy
+        if key not in so_far:  # posted since the entries were read: the window will be restated for its energy
             continue
-        g, uj = held[key]
+        g, uj = so_far[key]
         more_g, more_uj = value.carbon_ug / 1e6 - g, value.unknown_uj - uj
         if more_uj or abs(more_g) > ROUNDING_G * value.entries:
             found[key] = (more_g, more_uj)

@@ -59,8 +59,8 @@ def served(site: Site, start: datetime, end: datetime) -> Served:
     started_us, request_id, service, tenant, pool, instance, prompt, output, queue_s, ttft_s, e2e_s = columns
     places: dict[tuple[str, int | None], int] = {("", None): 0}
     who = _ints([places.setdefault(key, len(places)) for key in zip(service, tenant, strict=True)])
-    started, held = _ints(started_us), _ints(instance)
-    spans = _spans(started, held, _ints(prompt), _ints(output), *(_micros(v) for v in (queue_s, ttft_s, e2e_s)))
+    started, instances = _ints(started_us), _ints(instance)
+    spans = _spans(started, instances, _ints(prompt), _ints(output), *(_micros(v) for v in (queue_s, ttft_s, e2e_s)))
     return Served(spans, request_id, started, _ints(pool), who, _in_order(places), _ints(prompt), _ints(output))
 
 

@@ -1,6 +1,6 @@
 """Reads the settled ledger, as of now or as of a version of then: the same lines, to the byte.
 
-Versions are ids of settlements (`settlement.version`). What holds as of a version is the sum of all lines of
+Versions are ids of settlements (`settlement.version`). What is valid as of a version is the sum of all lines of
 settlements up to it: a restated window's reversal takes its earlier lines out of that sum.
 """
 
@@ -77,7 +77,7 @@ class Peak:
 
 
 def lines(start: datetime, end: datetime, as_of: int | None = None) -> Iterator[dict[str, Any]]:
-    """Yields the lines that hold in [start, end) as of a version (None: now), by window and line, in one order."""
+    """Yields the lines valid in [start, end) as of a version (None: now), by window and line, in one order."""
     amounts = ", ".join(f"sum(l.{name})::bigint AS {name}" for name in AMOUNTS)
     sql = f"""
         SELECT s.start_at, t.name AS site, l.kind, l.pool_id, l.service, l.tenant_id, s.currency, {amounts}

@@ -3,7 +3,8 @@
 A window is settled once the longest request that may have run in it has ended and its record is in. Serving joules go
 to requests by token-time (`core.accounting.allocation`), and every amount is shared out in whole units, so that the
 lines of a window add up to its energy entries exactly. Afterwards `restate` compares what each window was made from
-with what holds now; one that differs gets a new revision: its lines once more with the sign turned, and the new ones.
+with what is valid now; one that differs gets a new revision: its lines once more with the sign turned, and the new
+ones.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def version() -> int:
 
 
 def _settle(site: Site, start: datetime, end: datetime, *, first: bool) -> int:
-    """Windows of [start, end): those never settled, or those settled from what no longer holds."""
+    """Windows of [start, end): those never settled, or those settled from what is no longer valid."""
     with transaction.atomic():
         # One after the other: ids come in the order of commits, so that a version is all that is at most its id.
         with connection.cursor() as cursor:

@@ -10,7 +10,7 @@ from django.db.models import F, Q
 
 
 class Alert(models.Model):
-    """A rule that holds, or held, for a subject. The database keeps a second open one of the same away."""
+    """A rule that fires, or fired, for a subject. The database keeps a second open one of the same away."""
 
     class AlertState(models.TextChoices):
         OPEN = "open"

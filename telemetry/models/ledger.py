@@ -38,7 +38,7 @@ class EnergyEntry(models.Model):
 
     Per GPU the entries add up to the counter's deltas: serving + idle + transition + unattributed, exactly.
     Carbon is location-based: energy x PUE x the feed's average intensity, as known when it was posted; null where the
-    feed had no value then. What holds by later revisions stands in the settled lines (`settlement.StatementLine`).
+    feed had no value then. What is valid by later revisions stands in the settled lines (`settlement.StatementLine`).
     """
 
     class EnergyKind(models.TextChoices):
@@ -78,7 +78,7 @@ class EnergyEntry(models.Model):
 class GpuEnergy(models.Model):
     """The sum of a GPU's entries of a UTC hour or day, at one site. Kept by triggers, in the entries' transaction.
 
-    A report holds a month of every counter against the ledger; it adds up these in place of single entries.
+    A report checks a month of every counter against the ledger; it adds up these in place of single entries.
     """
 
     pk = models.CompositePrimaryKey("step_s", "site_id", "start_at", "gpu_id")

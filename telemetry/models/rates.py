@@ -1,6 +1,6 @@
 """Rates that turn joules and GPU time into money and embodied carbon. A row is never changed; a later one counts.
 
-Each row says from when it holds, what it goes back to, and which revision it is; of rows that hold at a moment the one
+Each row says from when it is valid, where it comes from, and which revision it is; of rows valid at a moment the one
 with the latest `valid_from` counts, and of these the one entered last. Entering a row for time past restates that time.
 """
 
@@ -150,7 +150,7 @@ class EmbodiedFactor(Version):
 
 
 class Pue(Version):
-    """A site's power usage effectiveness; without a row the site's own field holds, which knows no time."""
+    """A site's power usage effectiveness; without a row the site's own field is valid, which knows no time."""
 
     site = models.ForeignKey(Site, on_delete=models.PROTECT, related_name="pues")
     value = models.FloatField()

@@ -76,7 +76,7 @@ class Instrument(models.Model):
         if before is not None and before.site_id != self.site_id:
             raise ValidationError({"replaces": f"it is an instrument of {before.site}: choose one of this site"})
         if before is not None and before.replaced_by.exclude(pk=self.pk).exists():
-            raise ValidationError({"replaces": "it is replaced already: choose the one that holds now"})
+            raise ValidationError({"replaces": "it is replaced already: choose the one that is valid now"})
 
 
 class ReportSchedule(models.Model):

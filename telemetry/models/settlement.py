@@ -16,8 +16,8 @@ class Settlement(models.Model):
     """One site's window [start_at, end_at), settled for the first time or again (`revision` above 0).
 
     `sources` says by which versions of intensity, PUE, tariff, rates and factors it was valued, and what it was made
-    from (joules, requests); where that is no longer what holds, the window is settled again. `shares` is the settlement
-    whose request shares hold for it: its own, or an earlier one's when only values changed.
+    from (joules, requests); where that is no longer valid, the window is settled again. `shares` is the settlement
+    whose request shares are valid for it: its own, or an earlier one's when only values changed.
     """
 
     site = models.ForeignKey(Site, on_delete=models.PROTECT, related_name="+")
@@ -75,7 +75,7 @@ class StatementLine(Amounts):
     Whole units, so that lines add up exactly: microjoules at the GPUs' meters, microseconds of one GPU, micrograms,
     billionths of the currency. Of a part whose intensity, tariff or rate is not known the amount is not in the sum,
     and the `unknown` columns say how much that is. Carbon is location-based and average; PUE is in carbon and cost.
-    A settlement that corrects another has its lines once more, negated (reversal), and what holds now (restated).
+    A settlement that corrects another has its lines once more, negated (reversal), and the valid ones (restated).
     """
 
     class LineEntry(models.TextChoices):
@@ -111,7 +111,7 @@ class StatementHour(Amounts):
     """What the lines of a site's UTC hour add up to as of its newest settlement: kept by a trigger, with the lines.
 
     A report reads these in place of twelve windows' lines, wherever nothing newer than its version is in the hour.
-    `lines` counts originals and restated ones, less reversals: at 0 nothing of it holds any more.
+    `lines` counts originals and restated ones, less reversals: at 0 nothing of it is valid any more.
     """
 
     site = models.ForeignKey(Site, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="+")

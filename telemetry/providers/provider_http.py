@@ -4,7 +4,7 @@
   be public, and the connection goes to the addresses that were checked, so that a name cannot change in between;
 - redirects are refused, bodies are read up to a limit, and connecting, each read and the whole have time limits;
 - 5xx and broken connections are tried again after a while, 429 and Retry-After become a `CoolDownError`;
-- what an error says holds no query, header or key.
+- what an error says has no query, header or key.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def site_market(site: str, facility_uj: int, contracts: Iterable[Contract], star
     """Lays the site's contracts over what it consumed in [start_s, end_s).
 
     A volume counts in proportion to the time that the contract shares with the period, so that it is used evenly over
-    its validity and never twice. A factor without a volume must hold for the whole period to be used for the rest.
+    its validity and never twice. A factor without a volume must be valid for the whole period to be used for the rest.
     """
     left_uj, covers, emitted = facility_uj, [], Fraction(0)
     own = [c for c in contracts if c.site == site and c.start_s < end_s and c.end_s > start_s]

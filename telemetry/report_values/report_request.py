@@ -34,7 +34,7 @@ class ReportRequest:
 
     @classmethod
     def from_json(cls, stored: object) -> ReportRequest:
-        """What `as_json` gave: read already, so not held against the sites that there are by now."""
+        """What `as_json` gave: read already, so not checked against the sites that there are by now."""
         return msgspec.convert(stored, cls)
 
     def span(self) -> Period:

@@ -118,14 +118,14 @@ def _counts(params: Mapping[str, Any]) -> dict[str, tuple[int, int, int]]:
 def _fleet(site_ids: Sequence[int], tokens: Mapping[str, int]) -> list[Block]:
     """Returns all metered GPUs of the sites in instances; several services have parts by output tokens."""
     services = {s.name: s for s in Service.objects.filter(name__in=tokens).select_related("model_card")}
-    held: dict[tuple[str, str, str], int] = defaultdict(int)
+    gpu_counts: dict[tuple[str, str, str], int] = defaultdict(int)
     gpus = Gpu.objects.filter(node__cluster__site__in=site_ids, meter_mark__isnull=False).select_related(
         "node__cluster__site"
     )
     for gpu in gpus.order_by("pk"):
-        held[gpu.node.cluster.site.name, gpu.node.name, gpu.gpu_type] += 1
+        gpu_counts[gpu.node.cluster.site.name, gpu.node.name, gpu.gpu_type] += 1
     most: dict[tuple[str, str, int], int] = defaultdict(int)
-    for (site, _, gpu_type), count in sorted(held.items()):
+    for (site, _, gpu_type), count in sorted(gpu_counts.items()):
         size = next(size for size in SIZES if size <= count)
         most[site, gpu_type, size] += count // size
     blocks = []

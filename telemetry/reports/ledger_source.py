@@ -165,7 +165,7 @@ def tenant_bases() -> dict[str, tuple[str, str]]:
 
 
 def contracts(scope: Scope) -> tuple[Contract, ...]:
-    """Returns the instruments that hold at some time of the period and have not been replaced."""
+    """Returns the instruments that are valid at some time of the period and have not been replaced."""
     period = scope.period
     rows = Instrument.objects.filter(
         Q(replaced_by__isnull=True), site__in=scope.site_ids, valid_from__lt=period.end, valid_to__gt=period.start
@@ -247,9 +247,9 @@ def demand_charges(scope: Scope) -> tuple[DemandCharge, ...]:
 
 
 def _free_of_demand(rates: Rates, start_s: int) -> bool:
-    """No tariff charges for peaks, and one holds in any case: the month's lines need not be added up by quarters."""
-    holds = any(row.valid_to is None and row.valid_from.timestamp() <= start_s for row in rates.tariffs)
-    return holds and not any(row.demand_per_kw for row in rates.tariffs)
+    """Says whether no tariff charges for peaks and one is always valid: then quarters of an hour need not be summed."""
+    always_valid = any(row.valid_to is None and row.valid_from.timestamp() <= start_s for row in rates.tariffs)
+    return always_valid and not any(row.demand_per_kw for row in rates.tariffs)
 
 
 def first_reading_s(scope: Scope) -> int:

@@ -39,8 +39,8 @@ ORDER BY start_at, site_id, pool_id NULLS LAST, kind, service NULLS LAST, tenant
 def blocks(scope: Scope, basis: Basis) -> Iterator[Block]:
     """Lines by hour, site and pool, in blocks of whole hours: memory does not grow with the rows.
 
-    Each block is a query of its own. They agree with each other, because what holds as of a version never changes, and
-    between two of them the connection is free, so that progress is seen meanwhile.
+    Each block is a query of its own. They agree with each other, because what is valid as of a version never changes,
+    and between two of them the connection is free, so that progress is seen meanwhile.
     """
     at_s, hours = scope.period.start_s, 1
     while at_s < scope.period.end_s:

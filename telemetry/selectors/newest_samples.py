@@ -46,7 +46,7 @@ SELECT c.site_id, i.pool_id, sum(drawn.gpus)::int AS gpus, sum(drawn.reporting):
 FROM drawn JOIN pools_node n ON n.id = drawn.node_id JOIN pools_cluster c ON c.id = n.cluster_id
 LEFT JOIN pools_instance i ON i.id = drawn.instance_id GROUP BY 1, 2
 """
-HELD = """
+ALLOCATED = """
 FROM pools_instancegpu h JOIN pools_instance i ON i.id = h.instance_id
 WHERE h.released_at IS NULL AND i.pool_id = ANY(%(pools)s)"""
 # IS TRUE: looked up in a hash, and never joined row by row, for how many samples are new no statistics tell.
@@ -56,8 +56,8 @@ WITH {
         "telemetry_gpusample",
         "gpu_id",
         "power_w, instance_id",
-        of=f"SELECT count(*) {HELD}",
-        where=f"(gpu_id IN (SELECT h.gpu_id {HELD})) IS TRUE",
+        of=f"SELECT count(*) {ALLOCATED}",
+        where=f"(gpu_id IN (SELECT h.gpu_id {ALLOCATED})) IS TRUE",
     )
 }
 SELECT i.pool_id, sum(newest.power_w) AS power_w FROM newest JOIN pools_instance i ON i.id = newest.instance_id

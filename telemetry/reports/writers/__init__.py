@@ -1,1 +1,1 @@
-"""Reports as files: CSV, FOCUS, Parquet, workbook and document, read back and held against the meters."""
+"""Reports as files: CSV, FOCUS, Parquet, workbook and document, read back and checked against the meters."""

@@ -60,7 +60,7 @@ COLUMNS = {
 
 
 _OWNED = ("start_s", "end_s", "site", "pool", "currency")
-_HELD = ("site", "kind", "tenant", "service", "model")
+_PARTS = ("site", "kind", "tenant", "service", "model")
 _DETAILS = '"{""Elements"":[{""AllocatedRatio"":', ',""UsageQuantity"":', ',""UsageUnit"":""Joules""}]}"'
 
 
@@ -94,14 +94,14 @@ class FocusWriter:
             (polars.col("electricity_nano") + polars.col("rental_nano")).alias("cost_nano"),
             polars.struct("start_s", "site", "pool").rle_id().alias("charge"),
         )
-        held = block.select(_HELD).unique(maintain_order=True)
-        parts = [self._part(*key) for key in held.iter_rows()]
-        held = held.with_columns(
+        keys = block.select(_PARTS).unique(maintain_order=True)
+        parts = [self._part(*key) for key in keys.iter_rows()]
+        keys = keys.with_columns(
             polars.Series("allocated", [part[0] for part in parts], polars.String),
             polars.Series("custom", [part[1] for part in parts], polars.String),
         )
         return (
-            block.join(held, on=_HELD, how="left", nulls_equal=True, maintain_order="left")
+            block.join(keys, on=_PARTS, how="left", nulls_equal=True, maintain_order="left")
             .with_columns(self._charges(block))
             .select(_row())
         )

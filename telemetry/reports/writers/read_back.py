@@ -1,4 +1,4 @@
-"""Reads what was written back, and holds it against the meters: every export must add up to the GPUs' counters."""
+"""Reads what was written back, and checks it against the meters: every export must add up to the GPUs' counters."""
 
 from __future__ import annotations
 
