@@ -79,7 +79,7 @@ class EntsoeProvider:
         return within(found, start_s, end_s)
 
     def forecast(self, zone: str, now_s: float, horizon_s: float) -> tuple[IntensityPoint, ...]:
-        """Prices that the auction has settled and that are not valid yet; of generation there is none."""
+        """Asks for prices that the auction has settled and that are not valid yet; of generation there is none."""
         if self._signal != "price":
             return ()
         points = self.prices(self._ask(zone, now_s, now_s + min(horizon_s, HORIZON_S)), zone, now_s)
