@@ -62,7 +62,7 @@ def _half_way() -> list[str]:
 
 
 def lacking(applied: Iterable[tuple[str, str]]) -> list[str]:
-    """Returns squashed migrations that a database lacks though it has others of them: it is neither old nor new."""
+    """Returns the migrations, squashed since, that a database lacks though it has others of the same squash."""
     from django.db.migrations.loader import MigrationLoader
 
     had, missing = set(applied), []

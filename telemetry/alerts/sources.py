@@ -247,7 +247,7 @@ SELECT instance_id, count(*) AS falls FROM (
 
 
 def _crashes(now: datetime, rules: Rules) -> Iterator[Reading]:
-    """Counts how often each instance failed within CRASH_SPAN, of those that are not ready or became so within it."""
+    """Counts how often each instance failed within CRASH_SPAN, of those failed, starting or ready since then."""
     since = now - CRASH_SPAN
     live = Instance.objects.exclude(state=Instance.State.STOPPED).select_related("node", "pool__site")
     suspects = {

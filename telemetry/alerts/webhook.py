@@ -112,7 +112,7 @@ def _address(to: Target, timeout_s: float) -> str:
 
 
 def _is_literal(host: str) -> bool:
-    """Returns whether the host is an address in figures; what a name leads to is looked at when something is sent."""
+    """Returns whether the host is a private address in figures; a name's addresses are checked at sending."""
     try:
         return _is_private(host)
     except ValueError:

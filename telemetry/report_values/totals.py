@@ -159,7 +159,7 @@ class ReportTotals:
         return block
 
     def _market_ug(self, block: Block) -> polars.Series:
-        """Rounds to the nearest microgram. A rate may have any number of digits, so this is Python's own arithmetic."""
+        """Computes each line's market-based micrograms, in Python: a rate may have any number of digits."""
         pairs = zip(block["site"].to_list(), block["facility_uj"].to_list(), strict=True)
         found = [market.emitted_ug(uj) if (market := self.markets.get(site)) else None for site, uj in pairs]
         return polars.Series(MARKET, found, dtype=polars.Int64)

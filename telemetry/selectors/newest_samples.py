@@ -115,7 +115,7 @@ def _sum(parts: list[Power]) -> Power:
 
 
 def pools_power(now_s: float, pool_ids: Collection[int]) -> dict[int, float | None]:
-    """Returns the watts by pool of the GPUs that these pools' instances were running on. One query."""
+    """Returns the watts by pool of the GPUs that these pools' instances have and were running on. One query."""
     found = rows(POOLS_POWER_SQL, {"now": at(now_s), "pools": list(pool_ids)})
     return {row.pool_id: row.power_w for row in found}
 
