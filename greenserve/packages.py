@@ -20,11 +20,12 @@ REMEDY = "install GreenServe into a virtual environment of its own"
 
 def not_ours() -> list[str]:
     """Returns packages that are not beside `greenserve`, or whose first file is not what we installed."""
-    home = Path(__file__).resolve().parents[1]
+    home, recorded = Path(__file__).resolve().parents[1], _recorded()
     return [
         name
         for name in PACKAGES
-        if (found := _first_file(name)) != home / name / "__init__.py" or not _as_installed(found)
+        if (found := _first_file(name)) != home / name / "__init__.py"
+        or (found in recorded and not _has_hash(found, recorded[found]))
     ]
 
 
@@ -40,14 +41,16 @@ def _first_file(name: str) -> Path | None:
     return Path(spec.origin).resolve() if spec and spec.origin else None
 
 
-def _as_installed(path: Path) -> bool:
-    """Compares the file with the hash in the wheel's RECORD; true where we were not installed from a wheel."""
+def _recorded() -> dict[Path, metadata.FileHash]:
+    """Returns the hashes of our first files in the wheel's RECORD; empty where we were not installed from a wheel."""
     try:
         files = metadata.files(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
-        return True
-    for file in files:
-        if file.hash is not None and Path(str(file.locate())).resolve() == path:
-            digest = hashlib.new(file.hash.mode, path.read_bytes()).digest()
-            return base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == file.hash.value
-    return True
+        return {}
+    first = {f"{name}/__init__.py" for name in PACKAGES}
+    return {Path(str(file.locate())).resolve(): file.hash for file in files if file.hash and str(file) in first}
+
+
+def _has_hash(path: Path, wanted: metadata.FileHash) -> bool:
+    digest = hashlib.new(wanted.mode, path.read_bytes()).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == wanted.value

@@ -68,9 +68,8 @@ def asked(given: Mapping[str, Any], base: str, user: AnyUser, upload: bytes | No
         shipped_scenarios.load(experiment.scenario), notes=[experiment.stands_in] if experiment.stands_in else []
     )
     _put_requests(made, experiment, study_drafts.wanted(given, upload), user, upload)
-    scenario_documents.check(
-        made.document, made.files, runs_of(experiment)[:1]
-    )  # the others differ by nothing that is given
+    first = runs_of(experiment)[:1]  # the others differ by nothing that is given
+    scenario_documents.check(made.document, made.files, first)
     return experiment, made
 
 

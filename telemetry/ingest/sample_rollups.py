@@ -85,7 +85,7 @@ def roll_up(now: datetime) -> int:
     """
     over = now - timedelta(seconds=MINUTE_S + MAX_GAP_S + SETTLE_S)
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(hashtext('telemetry.ingest.sample_rollups'))")
+        cursor.execute("SELECT pg_try_advisory_xact_lock(hashtext('telemetry.rollups'))")
         if not cursor.fetchone()[0]:
             return 0
         cursor.execute(TAKE_SQL, [over])

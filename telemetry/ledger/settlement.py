@@ -83,7 +83,7 @@ def _settle(site: Site, start: datetime, end: datetime, *, first: bool) -> int:
     with transaction.atomic():
         # One after the other: ids come in the order of commits, so that a version is all that is at most its id.
         with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_xact_lock(hashtext('telemetry.ledger.settlement'))")
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtext('telemetry.settlement'))")
         latest = _latest(site, start, end)
         found = basis(site, start, end, {at: row.sources for at, row in latest.items()})
         causes: dict[datetime, tuple[str, ...]] = {}

@@ -23,14 +23,14 @@ def ensure(days: Iterable[date], tables: Iterable[str] = TABLES) -> None:
                 if cursor.fetchone()[0] is not None:
                     continue
                 # One creator at a time: CREATE TABLE IF NOT EXISTS alone can collide in the catalogue.
-                cursor.execute("SELECT pg_advisory_lock(hashtext('telemetry.storage.time_partitions'))")
+                cursor.execute("SELECT pg_advisory_lock(hashtext('telemetry.partitions'))")
                 try:
                     cursor.execute(
                         f"CREATE TABLE IF NOT EXISTS {name} PARTITION OF {table} "
                         f"FOR VALUES FROM ('{start} 00:00+00') TO ('{end} 00:00+00')"
                     )
                 finally:
-                    cursor.execute("SELECT pg_advisory_unlock(hashtext('telemetry.storage.time_partitions'))")
+                    cursor.execute("SELECT pg_advisory_unlock(hashtext('telemetry.partitions'))")
 
 
 def keep(retention_days: int, now: datetime | None = None) -> list[str]:

@@ -17,8 +17,8 @@ class TimelyGroups:
     """Counts requests and timely tokens by class and output length: all that X_k of FREESH C.2 needs.
 
     The requests, in order of output length, are cut into groups of equal count. Where a border falls among requests of
-    one length, they are taken to have that length's mean of timely tokens each, since
-    who of them would come first is chance.
+    one length, they are taken to have that length's mean of timely tokens each, since who of them would come
+    first is chance.
     """
 
     def __init__(self, classes: int) -> None:
