@@ -1,4 +1,4 @@
-"""Which process, loop, node and feed is well: messages and rows in, verdicts out.
+"""Which process, loop, node and feed is well: messages and rows in, states out.
 
 `gather` reads Redis and the database; the `judge_...` functions are pure and say what counts as late or dead.
 """
@@ -55,7 +55,7 @@ class ProcessHealth:
 
 @dataclass(frozen=True, slots=True)
 class LoopHealth:
-    """state: on time | late | never ran | infeasible | failed | quiet | rests (the policy has it decide nothing)."""
+    """state: on time | late | never ran | infeasible | failed | idle (its policy leaves it no choice)."""
 
     kind: str
     service: str
@@ -270,7 +270,7 @@ def judge_loops(runs: Iterable[LoopRun], periods: Mapping[str, float], now_s: fl
         epoch = run.epoch
         period_s = run.period_s or periods.get(run.kind, epoch.period_s if epoch else 0.0)
         if run.no_choice and not (epoch and epoch.status == "failed"):
-            state = "rests"
+            state = "idle"
         elif epoch is None:
             state = "never ran"
         elif now_s - epoch.due_at.timestamp() > LOOP_LATE_PERIODS * period_s + epoch_slack_s(epoch.solve_s):
@@ -300,10 +300,10 @@ def epoch_slack_s(solve_s: float | None) -> float:
     return 5.0 + (solve_s or 0.0)
 
 
-def judge_clock(last_at_s: float | None, ready: int, now_s: float, rests: bool = False) -> LoopHealth:
+def judge_clock(last_at_s: float | None, ready: int, now_s: float, no_choice: bool = False) -> LoopHealth:
     """The clock loop runs in the agents, which report changes and, at times, how long nothing changed."""
-    if rests:
-        state = "rests"
+    if no_choice:
+        state = "idle"
     elif ready == 0:
         state = "no instance" if last_at_s is None or now_s - last_at_s > CLOCK_QUIET_S else "on time"
     elif last_at_s is None:

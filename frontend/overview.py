@@ -27,8 +27,7 @@ from telemetry.selectors.frames import (
     Totals,
 )
 
-from . import attention, formats, health, reader
-from . import visible_health as told
+from . import attention, formats, health, reader_choices, visible_health
 from .alerts import alert_list
 from .charts import chart_csv, figures
 from .charts.plot_style import Look
@@ -64,14 +63,14 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The line of state, the numbers, what needs attention. `health`: of everything; `told`: what is named of it."""
+    """The line of state, the numbers, what needs attention. `visible` is the part of `health` that a person may see."""
 
     sites: tuple[SiteNow, ...]
     today: Totals
     slo: SloFrame
     jain: float | None
     health: Health
-    told: Health
+    visible: Health
     items: tuple[attention.Item, ...]
     trend: Trend | None = None
     saved: Saved | None = None
@@ -110,7 +109,7 @@ class Summary:
     def unknown_intensity(self) -> str:
         """The sites without one, in words: by name where all of them may be known."""
         unknown = [site.label for site in self.sites if site.intensity_g_per_kwh is None]
-        return formats.few(unknown) if self.told is self.health else f"{len(unknown)} of {len(self.sites)} sites"
+        return formats.few(unknown) if self.visible is self.health else f"{len(unknown)} of {len(self.sites)} sites"
 
     @property
     def nodes_reporting(self) -> int:
@@ -118,8 +117,8 @@ class Summary:
 
     @property
     def feeds_words(self) -> str:
-        late = [row.feed.site_label for row in self.told.feeds if row.state != "fresh"]
-        if not self.told.feeds:
+        late = [row.feed.site_label for row in self.visible.feeds if row.state != "fresh"]
+        if not self.visible.feeds:
             return "no carbon feed"
         return "carbon feeds fresh" if not late else f"carbon feed of {formats.few(late)} not fresh"
 
@@ -128,7 +127,7 @@ class Summary:
         wrong = [
             f"{loop.kind} {loop.state}"
             for loop in self.health.loops
-            if loop.state not in ("on time", "no instance", "rests")
+            if loop.state not in ("on time", "no instance", "idle")
         ]
         return "loops on time" if not wrong else f"loops: {', '.join(wrong)}"
 
@@ -137,17 +136,17 @@ def summary(user: AnyUser, window: TimeRange, power: selectors.PowerNow | None =
     """For this person. `power`: what GPUs draw at the end of `window`, where that is known already."""
     now = datetime.fromtimestamp(window.end_s, UTC)
     state = health.gather(now)
-    known = told.health(user, state)
+    known = visible_health.health(user, state)
     slo = selectors.slo(window)
     return Summary(
         sites=selectors.sites_now(window.end_s, power),
-        today=_today(reader.midnight_s(window.end_s)),
+        today=_today(reader_choices.midnight_s(window.end_s)),
         slo=slo,
         jain=selectors.tenant_fairness(window),
         health=state,
-        told=known,
+        visible=known,
         items=attention.items(known, slo, alert_list.open_alerts(user)),
-        trend=_trend(reader.midnight_s(window.end_s), window.end_s),
+        trend=_trend(reader_choices.midnight_s(window.end_s), window.end_s),
         saved=_saved(user),
     )
 
@@ -217,7 +216,7 @@ def charts(user: AnyUser, window: TimeRange, look: Look, wanted: Collection[str]
     """
     found: dict[str, Any] = {}
     if {"power", "carbon"} & set(wanted):
-        power, carbon = selectors.energy(window, most=MOST_SITES, named=told.site_names(user))
+        power, carbon = selectors.energy(window, most=MOST_SITES, named=visible_health.site_names(user))
         found |= {"power": figures.power(power, look), "carbon": figures.carbon(carbon, look)}
     if "slo" in wanted:
         found["slo"] = figures.slo(selectors.slo(window), look)
@@ -230,7 +229,7 @@ def table(user: AnyUser, chart: str, window: TimeRange) -> str:
     """One chart's figures as CSV. Raises KeyError for a chart that is not there."""
 
     def energy() -> tuple[PowerFrame, CarbonFrame]:
-        return selectors.energy(window, named=told.site_names(user))
+        return selectors.energy(window, named=visible_health.site_names(user))
 
     makers = {
         "power": lambda: chart_csv.power(energy()[0]),

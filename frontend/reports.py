@@ -82,7 +82,7 @@ def reports(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         rights.require(request.user, Right.FINANCE)
         form = Form.of(request.POST)
-        if wrong := _out_of_reach(request, form):
+        if wrong := _wrong_site(request, form):
             return _page(request, Form.of(request.POST, {"sites": wrong}), status=400)
         try:
             report = report_requests.ask(form.asked(), request.user if isinstance(request.user, User) else None)
@@ -137,7 +137,7 @@ def report_sign(request: HttpRequest, report_id: int) -> HttpResponseRedirect:
 @rights.needs(Right.FINANCE)
 def report_cancel(request: HttpRequest, report_id: int) -> HttpResponseRedirect:
     if report_requests.cancel(get_object_or_404(_visible(request), pk=report_id)):
-        messages.success(request, "It is told to stop.")
+        messages.success(request, "The report stops at its next step.")
     else:
         messages.error(request, "It is finished: there is nothing to stop.")
     return redirect("report", report_id)
@@ -155,7 +155,7 @@ def _page(request: HttpRequest, form: Form, status: int = 200) -> HttpResponse:
     return render(request, "frontend/reports.html", context, status=status)
 
 
-def _out_of_reach(request: HttpRequest, form: Form) -> str | None:
+def _wrong_site(request: HttpRequest, form: Form) -> str | None:
     """What is wrong with the form's site for somebody whose role is for some sites."""
     if rights.everywhere(request.user):
         return None

@@ -29,7 +29,7 @@ from telemetry.selectors.frames import PoolRow
 
 from . import health as health_checks
 from . import overview as overview_page
-from . import reader, visible_health
+from . import reader_choices, visible_health
 from .decisions import decision_facts, realised
 from .fleet import chart_pages
 
@@ -45,13 +45,13 @@ NOTE = (
 @never_cache
 @require_safe
 def overview(request: HttpRequest) -> HttpResponse:
-    chosen = reader.chosen(request.GET)
+    chosen = reader_choices.chosen(request.GET)
     every = request.GET.get("pools") == "all"
     power = selectors.power_now(chosen.window.end_s)
     pools, count = _first_pools(request, chosen.window.end_s, power)
     context = {
         "chosen": chosen,
-        "ranges": [(key, label) for key, (_, label) in reader.RANGES.items()],
+        "ranges": [(key, label) for key, (_, label) in reader_choices.RANGES.items()],
         "charts": overview_page.CHARTS,
         "charts_url": reverse("figures"),
         "charts_split": True,
@@ -68,7 +68,7 @@ def overview(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_safe
 def summary(request: HttpRequest) -> HttpResponse:
-    chosen = reader.chosen(request.GET)
+    chosen = reader_choices.chosen(request.GET)
     context = {"chosen": chosen, "summary": overview_page.summary(request.user, chosen.window), "fragment": True}
     return render(request, "frontend/parts/summary.html", context)
 
@@ -104,8 +104,8 @@ def figures(request: HttpRequest) -> HttpResponse:
     if "csv" in request.GET:
         return chart_csv(request, request.GET["csv"])
     wanted = set(request.GET.get("charts", ",".join(overview_page.CHARTS)).split(","))
-    window = selectors.readable(reader.chosen(request.GET).window)
-    drawn = overview_page.charts(request.user, window, reader.look(request.GET), wanted)
+    window = selectors.readable(reader_choices.chosen(request.GET).window)
+    drawn = overview_page.charts(request.user, window, reader_choices.look(request.GET), wanted)
     return chart_pages.drawn_json(request, drawn, overview_page.ticks(request.user, window), window)
 
 
@@ -114,7 +114,7 @@ def figures(request: HttpRequest) -> HttpResponse:
 def chart_csv(request: HttpRequest, chart: str) -> HttpResponse:
     if chart not in overview_page.CHARTS:
         raise Http404("no such chart")
-    chosen = reader.chosen(request.GET)
+    chosen = reader_choices.chosen(request.GET)
     name = f"greenserve-{chart}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.csv"
     return HttpResponse(
         overview_page.table(request.user, chart, selectors.readable(chosen.window)),
@@ -160,10 +160,10 @@ def decision(request: HttpRequest, decision_id: int) -> HttpResponse:
         "charts": ("power",),
         "charts_url": reverse("decision-figures", args=[decision_id]),
         "why": decision_facts.REASONS.get(found.reason, ""),
-        "inputs": decision_facts.readable(found.inputs, reader.clock),
+        "inputs": decision_facts.readable(found.inputs, reader_choices.clock),
         "alternatives": decision_facts.alternatives(found.alternatives),
-        "comparisons": decision_facts.comparisons(found.predicted, found.realised, reader.clock),
-        "span": decision_facts.span(found.predicted, found.realised, reader.clock),
+        "comparisons": decision_facts.comparisons(found.predicted, found.realised, reader_choices.clock),
+        "span": decision_facts.span(found.predicted, found.realised, reader_choices.clock),
         "commands": [decision_facts.command(command) for command in found.commands],
         "raw": json.dumps(
             {"inputs": found.inputs, "alternatives": found.alternatives, "commands": found.commands}, indent=2
@@ -176,7 +176,7 @@ def decision(request: HttpRequest, decision_id: int) -> HttpResponse:
 @require_safe
 def decision_figures(request: HttpRequest, decision_id: int) -> HttpResponse:
     found = _decision(request, decision_id)
-    chosen = reader.chosen(request.GET)
+    chosen = reader_choices.chosen(request.GET)
     charts = realised.charts(found, chosen.window if chosen.fixed else None)
     return chart_pages.answer(request, f"decision-{decision_id}", charts)
 
@@ -218,9 +218,9 @@ def time_zone(request: HttpRequest) -> HttpResponse:
     zone = request.POST.get("zone", "")
     if zone != "UTC" and not Site.objects.filter(time_zone=zone).exists():
         return HttpResponseBadRequest("choose UTC or the time zone of a site")
-    request.session[reader.SESSION_KEY] = zone
+    request.session[reader_choices.SESSION_KEY] = zone
     target = request.POST.get("next", "")
     safe = url_has_allowed_host_and_scheme(
         target, allowed_hosts={request.get_host()}, require_https=request.is_secure()
     )
-    return redirect(reader.in_zone(target, zone) if safe else "overview")
+    return redirect(reader_choices.in_zone(target, zone) if safe else "overview")

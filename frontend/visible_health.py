@@ -1,4 +1,4 @@
-"""What of the whole fleet's state is told to somebody whose role is for some sites. The rule is `visibility`'s.
+"""Cuts the fleet's state down to what somebody may see whose role is for some sites, as `visibility` has it.
 
 Counts are the fleet's for everybody; names, words and links are of one's own sites.
 """

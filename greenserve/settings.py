@@ -57,7 +57,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "csp.middleware.CSPMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
-    "frontend.reader.TimeZoneMiddleware",
+    "frontend.reader_choices.TimeZoneMiddleware",
     "frontend.people.sign_in.PasswordMiddleware",
     "allauth.account.middleware.AccountMiddleware",
 ]

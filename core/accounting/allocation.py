@@ -56,7 +56,7 @@ class RequestSpans:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """The parts of a interval's serving that went to requests: weights, in the order of intervals and then of requests."""
+    """The parts of an interval that went to requests: weights, in the order of intervals and then of requests."""
 
     interval: Ints  # by its place among the intervals given
     request: Ints  # likewise

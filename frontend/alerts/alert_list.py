@@ -1,4 +1,4 @@
-"""What the page of alerts shows, and what the Overview's attention list is told of them."""
+"""Collects what the page of alerts shows, and the open alerts of the Overview's attention list."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ UNITS = {"share": "", "times": "×", "s": "s", "W": "W"}  # noqa: RUF001 - the s
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An alert as the page shows it. `told` says on which channels, `silence` until when nobody is."""
+    """An alert as the page shows it: `notified` names the channels, `silence` what keeps the alert from them."""
 
     alert: Alert
     title: str
     value: str
     threshold: str
-    told: str
+    notified: str
     silence: AlertSilence | None
 
     @property
@@ -100,11 +100,11 @@ def choices() -> list[tuple[str, str]]:
 
 
 def channel_words() -> str:
-    """One sentence: where people are told, or why nowhere."""
+    """Says in one sentence on which channels people are notified, or why on none."""
     found = [CHANNELS[name] for name in alert_settings.channels().names]
     if found:
-        return f"Alerts are told by {' and '.join(found)}."
-    return "Nobody is told by mail or webhook: set GREENSERVE_ALERT_EMAILS or GREENSERVE_ALERT_WEBHOOK_URL."
+        return f"Notifications go out by {' and '.join(found)}."
+    return "Nobody is notified by e-mail or webhook: set GREENSERVE_ALERT_EMAILS or GREENSERVE_ALERT_WEBHOOK_URL."
 
 
 def _rows(alerts: Sequence[Alert], silences: Sequence[AlertSilence]) -> list[Row]:
@@ -118,7 +118,7 @@ def _rows(alerts: Sequence[Alert], silences: Sequence[AlertSilence]) -> list[Row
             title=_title(known, alert.rule),
             value=quantity(alert.value, alert.unit),
             threshold=quantity(alert.threshold, alert.unit),
-            told=", ".join(_told(notice) for notice in notices.get(alert.pk, ())),
+            notified=", ".join(_channel_outcome(notice) for notice in notices.get(alert.pk, ())),
             silence=next((one for one in silences if evaluation.silenced((alert.rule, alert.subject), [one])), None),
         )
         for alert in alerts
@@ -129,8 +129,8 @@ def _title(known: dict[str, Rule], rule: str) -> str:
     return known[rule].title if rule in known else rule
 
 
-def _told(notice: AlertNotice) -> str:
-    """`webhook`, or why not: an error begins with its channel."""
+def _channel_outcome(notice: AlertNotice) -> str:
+    """Gives the name of the channel that the notice went to, or why it did not: an error begins with its channel."""
     if notice.state == AlertNotice.NoticeState.SENT:
         return CHANNELS[notice.channel]
     said = notice.error or f"{CHANNELS[notice.channel]}: not sent yet"

@@ -77,8 +77,8 @@ def silence(request: HttpRequest) -> HttpResponse:
 @require_POST
 @rights.needs(Right.OPERATE)
 def end_silence(request: HttpRequest, silence_id: int) -> HttpResponse:
-    held = get_object_or_404(visibility.alerts(request.user, AlertSilence.objects.all()), pk=silence_id)
-    visibility.require_subject(request.user, held.subject)
+    silence = get_object_or_404(visibility.alerts(request.user, AlertSilence.objects.all()), pk=silence_id)
+    visibility.require_subject(request.user, silence.subject)
     if not evaluation.end_silence(silence_id, datetime.now(UTC)):
         raise Http404("no such silence, or it is over")
     return redirect("alerts")

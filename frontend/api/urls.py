@@ -56,7 +56,7 @@ app_name = "api"
 urlpatterns = [
     path("nodes/join/", nodes.JoinView.as_view(), name="nodes-join"),  # before the node that is called so
     *router.urls,
-    path("modes/<str:service>/", operations.ModeView.as_view(), name="mode"),
+    path("modes/<str:service>/", operations.ControlModeView.as_view(), name="mode"),
     path("experiments/", experiments.ExperimentsView.as_view(), name="experiments"),
     path("experiments/<str:name>/", experiments.ExperimentView.as_view(), name="experiment"),
     path("overheads/", overheads.OverheadsView.as_view(), name="overheads"),

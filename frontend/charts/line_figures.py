@@ -19,7 +19,7 @@ from .plot_style import FORECAST_DASH, Figure, Look, axis, layout, level, series
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     """One value or None a bucket. `forecast` is dashed; `faint` is a modelled or extreme one, drawn lighter.
 
     `rank` is a site's, which has the same colour everywhere; None: colours by turn.
@@ -43,7 +43,7 @@ class LineChart:
     unit: str
     source: str
     window: TimeRange
-    lines: tuple[Line, ...]
+    lines: tuple[PlotLine, ...]
     prefixed: bool = False
     zero: bool = True
     steps: bool = False
@@ -114,7 +114,7 @@ def table(chart: LineChart) -> str:
     return out.getvalue()
 
 
-def _trace(line: Line, n: int, x: Figure, divisor: float, unit: str, steps: bool) -> Figure:
+def _trace(line: PlotLine, n: int, x: Figure, divisor: float, unit: str, steps: bool) -> Figure:
     colour, dash = series_style(n) if line.rank is None else (site_colour(line.rank), "solid")
     if line.forecast:
         dash = FORECAST_DASH

@@ -1,4 +1,4 @@
-"""What people hold: pauses, modes, approvals, overrides; and the button that undoes a decision."""
+"""The page *Overrides*: control modes, pauses, approvals and overrides; and the button that undoes a decision."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def page(request: HttpRequest) -> HttpResponse:
     overrides = visibility.overrides(request.user, active_interventions.open_overrides()).select_related(
         "service", "site", "pool__site", "pool__request_class", "created_by"
     )
-    over = (
+    ended = (
         visibility.overrides(request.user, Override.objects.all())
         .exclude(pk__in=overrides.values("pk"))
         .select_related("service", "site", "pool__site", "pool__request_class", "created_by", "ended_by")
@@ -79,7 +79,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "clocks": _clock_advice(request),
         "waiting": [(row, list(row.decisions())) for row in waiting.prefetch_related("epoch__decisions")],
         "overrides": [(row, described(row)) for row in overrides],
-        "over": [(row, described(row)) for row in over[:RECENT]],
+        "ended": [(row, described(row)) for row in ended[:RECENT]],
         "pools": Pool.objects.filter(site__in=rights.sites_of(request.user)).select_related(
             "service", "site", "request_class__partition"
         ),
@@ -88,7 +88,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "services": [row["service"] for row in rows],
         "may": rights.has(request.user, rights.Right.OPERATE),
     }
-    return render(request, "frontend/configure/holds.html", context)
+    return render(request, "frontend/configure/overrides.html", context)
 
 
 def _clock_advice(request: HttpRequest) -> list[tuple[Decision, bool]]:
@@ -119,7 +119,7 @@ def described(held: Override) -> str:
     return f"{held.site} gets no new workers, and plans do without it"
 
 
-def _done(request: HttpRequest, act: Callable[[Actor], str], back: str = "holds", *args: Any) -> HttpResponse:
+def _done(request: HttpRequest, act: Callable[[Actor], str], back: str = "overrides", *args: Any) -> HttpResponse:
     """Runs one act, says what came of it, and goes back to the page."""
     try:
         messages.success(request, act(audit.actor_of(request)))
@@ -165,18 +165,18 @@ def pause(request: HttpRequest) -> HttpResponse:
 @require_POST
 @rights.needs(rights.Right.OPERATE)
 def resume(request: HttpRequest, pk: int) -> HttpResponse:
-    held = get_object_or_404(LoopPause, pk=pk)
+    open_pause = get_object_or_404(LoopPause, pk=pk)
 
     def act(actor: Actor) -> str:
-        pauses.resume(actor, held)
-        return f"The {held.loop} loop of {held.service} runs again."
+        pauses.resume(actor, open_pause)
+        return f"The {open_pause.loop} loop of {open_pause.service} runs again."
 
     return _done(request, act)
 
 
 @require_POST
 @rights.needs(rights.Right.OPERATE)
-def mode(request: HttpRequest) -> HttpResponse:
+def control_mode(request: HttpRequest) -> HttpResponse:
     service = get_object_or_404(Service, pk=_number(request, "service"))
 
     def act(actor: Actor) -> str:
@@ -256,11 +256,11 @@ def _workers(text: str) -> dict[str, int]:
 @require_POST
 @rights.needs(rights.Right.OPERATE)
 def end(request: HttpRequest, pk: int) -> HttpResponse:
-    held = get_object_or_404(visibility.overrides(request.user, Override.objects.all()), pk=pk)
+    made = get_object_or_404(visibility.overrides(request.user, Override.objects.all()), pk=pk)
 
     def act(actor: Actor) -> str:
-        overrides.end(actor, held)
-        return f"Ended: {described(held)}."
+        overrides.end(actor, made)
+        return f"Ended: {described(made)}."
 
     return _done(request, act)
 
@@ -272,7 +272,7 @@ def undo(request: HttpRequest, pk: int) -> HttpResponse:
 
     def act(actor: Actor) -> str:
         made = undoing.undo(actor, decision, _for(request), request.POST.get("reason", ""))
-        return f"In force: {'; '.join(described(held) for held in made)}."
+        return f"In force: {'; '.join(described(row) for row in made)}."
 
     return _done(request, act, "decision", pk)
 

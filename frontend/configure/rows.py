@@ -172,10 +172,10 @@ def edit(request: HttpRequest, kind: str, pk: int) -> HttpResponse:
 
 def _filled(request: HttpRequest, owned: Owned, form: OwnedForm, instance: Model | None) -> HttpResponse:
     name = str(instance) if instance is not None else ""
-    told: tuple[Consequence, ...] = ()
+    found: tuple[Consequence, ...] = ()
     if request.method == "POST" and form.is_valid():
-        told = consequences.of(form.instance)
-        if _seen(request, told):
+        found = consequences.of(form.instance)
+        if _seen(request, found):
             act = changes.create if instance is None else changes.update
             try:
                 made = act(audit.actor_of(request), form.instance, form.related)
@@ -190,8 +190,8 @@ def _filled(request: HttpRequest, owned: Owned, form: OwnedForm, instance: Model
         "fieldsets": _groups(owned, form),
         "instance": instance,
         "name": name,
-        "told": told,
-        "seen": _digest(told),
+        "consequences": found,
+        "seen": _digest(found),
         "may": rights.has(request.user, owned.right),
     }
     return render(request, "frontend/configure/form.html", context)
@@ -202,23 +202,23 @@ def _groups(owned: Owned, form: OwnedForm) -> list[tuple[str, list[BoundField]]]
     return [(title, fields) for title, fields in found if fields]
 
 
-def _seen(request: HttpRequest, told: Iterable[Consequence]) -> bool:
-    """Whether these warnings stood beside the form when it was sent."""
-    told = tuple(told)
-    if any(item.level == "error" for item in told):
+def _seen(request: HttpRequest, found: Iterable[Consequence]) -> bool:
+    """Says whether these warnings stood beside the form when it was sent."""
+    found = tuple(found)
+    if any(item.level == "error" for item in found):
         return True  # the change itself refuses, beside the field
-    return not any(item.level == "warning" for item in told) or request.POST.get("seen") == _digest(told)
+    return not any(item.level == "warning" for item in found) or request.POST.get("seen") == _digest(found)
 
 
-def _digest(told: Iterable[Consequence]) -> str:
-    texts = "\n".join(item.text for item in told if item.level == "warning")
+def _digest(found: Iterable[Consequence]) -> str:
+    texts = "\n".join(item.text for item in found if item.level == "warning")
     return hashlib.sha256(texts.encode()).hexdigest()[:16] if texts else ""
 
 
 @never_cache
 @require_POST
 @rights.needs(rights.Right.VIEW)
-def told(request: HttpRequest, kind: str) -> HttpResponse:
+def show_consequences(request: HttpRequest, kind: str) -> HttpResponse:
     """What would follow if the form were stored as it stands: a fragment beside it."""
     owned = owned_or_404(kind)
     pk = request.GET.get("pk", "")
@@ -226,7 +226,7 @@ def told(request: HttpRequest, kind: str) -> HttpResponse:
     form = form_of(owned)(request.POST, instance=instance)
     form.is_valid()
     found = consequences.of(form.instance)
-    return render(request, "frontend/configure/told.html", {"told": found, "seen": _digest(found)})
+    return render(request, "frontend/configure/consequences.html", {"consequences": found, "seen": _digest(found)})
 
 
 @never_cache
@@ -249,8 +249,8 @@ def delete(request: HttpRequest, kind: str, pk: int) -> HttpResponse:
             else:
                 messages.success(request, f"{owned.one.capitalize()} {name} is deleted.")
                 return redirect("configure", kind)
-    context = {"owned": owned, "instance": instance, "name": name, "told": found, "wrong": wrong}
-    context["held"] = any(item.level == "error" for item in found)
+    context = {"owned": owned, "instance": instance, "name": name, "consequences": found, "wrong": wrong}
+    context["refused"] = any(item.level == "error" for item in found)
     return render(request, "frontend/configure/delete.html", context)
 
 
@@ -292,5 +292,5 @@ def bulk(request: HttpRequest, kind: str) -> HttpResponse:
         "refused": not all(row.possible for row in tried),
         "seen": _digest(item for row in tried for item in row.consequences),
     }
-    part = "bulk_told" if "part" in request.GET else "bulk"
+    part = "bulk_consequences" if "part" in request.GET else "bulk"
     return render(request, f"frontend/configure/{part}.html", context)

@@ -56,7 +56,7 @@ class Readable:
 class AlternativeRow:
     label: str
     chosen: bool
-    verdict: str
+    result: str
     cells: tuple[str, ...]
 
 
@@ -209,7 +209,7 @@ def alternatives(records: Sequence[Mapping[str, Any]]) -> Alternatives:
         AlternativeRow(
             label=str(record.get("label", "")),
             chosen=bool(record.get("chosen")),
-            verdict=_verdict(record),
+            result=_result(record),
             cells=tuple(scalar(name, record.get(name), str) for name in known),
         )
         for record in sorted(records, key=lambda r: not r.get("chosen"))
@@ -251,7 +251,7 @@ def _weighed(known: Sequence[Mapping[str, Any]], name: str, word: str, own: floa
     return f"{less} and was feasible; the loop weighed something else higher (see the inputs)."
 
 
-def _verdict(record: Mapping[str, Any]) -> str:
+def _result(record: Mapping[str, Any]) -> str:
     if record.get("chosen"):
         return "chosen"
     if record.get("feasible", True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from frontend.charts.line_figures import Line, LineChart
+from frontend.charts.line_figures import LineChart, PlotLine
 from pools.models import Pool
 from scheduler.models import Decision
 from telemetry.selectors import single_entities
@@ -47,7 +47,7 @@ def charts(decision: Decision, window: TimeRange | None = None) -> dict[str, Lin
     watts = predicted_w(decision)
     predicted: Values = tuple(watts if at_s <= middle_s <= end_s else None for middle_s in window.middles_s)
     whose = f"pool {decision.pool}" if decision.pool else f"all pools of {decision.service}"
-    lines = (Line("predicted", predicted, forecast=True), Line("realised", realised, rank=0))
+    lines = (PlotLine("predicted", predicted, forecast=True), PlotLine("realised", realised, rank=0))
     return {
         "power": LineChart(
             "Did it draw what was predicted?",

@@ -9,7 +9,7 @@ from typing import Any
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.gzip import gzip_page
 
-from frontend import reader
+from frontend import reader_choices
 from frontend.charts.line_figures import LineChart, figure, table
 from frontend.charts.plot_style import Figure, decision_ticks
 from telemetry.selectors.frames import DecisionTick, TimeRange
@@ -18,8 +18,8 @@ from telemetry.selectors.frames import DecisionTick, TimeRange
 def context(request: HttpRequest, url: str, charts: tuple[str, ...], note: str = "") -> dict[str, Any]:
     """For `parts/range_bar.html` and `parts/charts.html`; `url` answers with `answer`."""
     return {
-        "chosen": reader.chosen(request.GET),
-        "ranges": [(key, label) for key, (_, label) in reader.RANGES.items()],
+        "chosen": reader_choices.chosen(request.GET),
+        "ranges": [(key, label) for key, (_, label) in reader_choices.RANGES.items()],
         "charts": charts,
         "charts_url": url,
         "charts_note": note,
@@ -45,7 +45,7 @@ def answer(
         if wanted not in charts:
             raise Http404("no such chart")
         return csv_file(f"{name}-{wanted}", table(charts[wanted]))
-    look = reader.look(request.GET)
+    look = reader_choices.look(request.GET)
     figures = {key: figure(chart, look) for key, chart in charts.items()}
     figures |= {key: drawn for key, (drawn, _) in (others or {}).items()}
     return drawn_json(request, figures, ticks, window)
@@ -62,12 +62,12 @@ def drawn_json(
 
     `window`: what was drawn, where it is not the one that was asked for.
     """
-    chosen = reader.chosen(request.GET)
+    chosen = reader_choices.chosen(request.GET)
     body = {
         "range": chosen.key,
-        "refresh_s": reader.refresh_s(window or chosen.window),
+        "refresh_s": reader_choices.refresh_s(window or chosen.window),
         "figures": figures,
-        "decisions": decision_ticks(reader.look(request.GET), ticks),
+        "decisions": decision_ticks(reader_choices.look(request.GET), ticks),
     }
     return JsonResponse(body, json_dumps_params={"allow_nan": False, "separators": (",", ":"), "ensure_ascii": False})
 

@@ -14,8 +14,8 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from frontend import health, reader
-from frontend.charts.line_figures import Line, LineChart
+from frontend import health, reader_choices
+from frontend.charts.line_figures import LineChart, PlotLine
 from pools.access import rights
 from telemetry import selectors
 from telemetry.forecasts import forecast_record
@@ -32,7 +32,7 @@ COLUMNS = (
     Column("state", "State"),
     Column("provider", "Provider"),
     Column("ok_age_s", "Last answer", number=True),
-    Column("reach_s", "Known until", number=True, hint="How long ago its newest value ends"),
+    Column("value_age_s", "Known until", number=True, hint="How long ago its newest value ends"),
     Column("source", "Source"),
     Column("last_error", "Error"),
 )
@@ -50,7 +50,7 @@ class FeedRow:
     provider: str
     source: str
     ok_age_s: float | None
-    reach_s: float | None
+    value_age_s: float | None
     last_error: str
 
 
@@ -70,7 +70,7 @@ def rows(request: HttpRequest, now_s: float) -> list[FeedRow]:
                 provider=feed.provider,
                 source=feed.source,
                 ok_age_s=None if state.last_ok_s is None else max(0.0, now_s - state.last_ok_s),
-                reach_s=None if state.known_until_s is None else max(0.0, now_s - state.known_until_s),
+                value_age_s=None if state.known_until_s is None else max(0.0, now_s - state.known_until_s),
                 last_error=feed.last_error if feed.failures else "",
             )
         )
@@ -122,7 +122,7 @@ def feed(request: HttpRequest, feed_id: int) -> HttpResponse:
 @never_cache
 @require_safe
 def feed_figures(request: HttpRequest, feed_id: int) -> HttpResponse:
-    found, chosen = _find(request, feed_id), reader.chosen(request.GET)
+    found, chosen = _find(request, feed_id), reader_choices.chosen(request.GET)
     name = f"feed-{found.site.name}-{found.signal}"
     return chart_pages.answer(request, name, charts(found, chosen.window, fixed=chosen.fixed is not None))
 
@@ -144,7 +144,10 @@ def charts(feed: CarbonFeed, window: TimeRange, *, fixed: bool = False) -> dict[
             unit,
             f"{source}; dashed: {who}, the newest issued before each step",
             span,
-            (Line("actual", actual, rank=feed.site.rank), Line("forecast", said, forecast=True, rank=feed.site.rank)),
+            (
+                PlotLine("actual", actual, rank=feed.site.rank),
+                PlotLine("forecast", said, forecast=True, rank=feed.site.rank),
+            ),
             steps=True,
             now_s=now_s,
         ),
@@ -153,7 +156,7 @@ def charts(feed: CarbonFeed, window: TimeRange, *, fixed: bool = False) -> dict[
             unit,
             f"forecast less actual; {source}",
             span,
-            (Line("forecast less actual", missed, rank=feed.site.rank),),
+            (PlotLine("forecast less actual", missed, rank=feed.site.rank),),
             zero=False,
             steps=True,
             now_s=now_s,

@@ -37,7 +37,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ClockPoint:
     """An instance of `tp` GPUs at a clock, at the largest rate that keeps the limits; None: there is no such rate."""
 
     tp: int
@@ -114,7 +114,7 @@ def frontier(points: Sequence[Point], look: Look, latency: str, class_name: str)
 @lru_cache(maxsize=256)
 def grid(
     model: str, gpu_type: str, engine: str, prompt_tokens: float, output_tokens: float, limits: Limits
-) -> tuple[Cell, ...]:
+) -> tuple[ClockPoint, ...]:
     """Energy per output token over TP and clock, by the engine model. Raises UnknownConfiguration."""
     params = gpu(gpu_type)
     clocks = [params.f_min + (params.f_max - params.f_min) * n / (CLOCKS - 1) for n in range(CLOCKS)]
@@ -126,11 +126,11 @@ def grid(
             # At the very edge rounding can make a rate unstable: just below it the instance is as full.
             state = costs.steady_state(rps * 0.999, prompt_tokens, output_tokens, mhz) if rps > 0 else None
             energy = state.power_w / (rps * 0.999 * output_tokens) if state and math.isfinite(state.e2e_s) else None
-            cells.append(Cell(tp, mhz, energy, rps))
+            cells.append(ClockPoint(tp, mhz, energy, rps))
     return tuple(cells)
 
 
-def heat(cells: Sequence[Cell], look: Look, what: str, basis: str) -> tuple[Figure, str]:
+def heat(cells: Sequence[ClockPoint], look: Look, what: str, basis: str) -> tuple[Figure, str]:
     """Energy per token as a field over TP degree and clock; blank where the limits cannot be kept."""
     clocks = sorted({cell.mhz for cell in cells})
     degrees = sorted({cell.tp for cell in cells})

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
-from frontend import reader
+from frontend import reader_choices
 from frontend.decisions import decision_facts
 from pools.access import audit, rights
 from pools.access.rights import AnyUser, Right
@@ -30,7 +30,7 @@ PAGE = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class JobFilter:
     """What the URL asks for, kept to what there is."""
 
     state: str
@@ -57,9 +57,9 @@ def jobs(request: HttpRequest) -> HttpResponse:
     return render(request, template, context)
 
 
-def _asked(request: HttpRequest, kinds: list[str]) -> Asked:
+def _asked(request: HttpRequest, kinds: list[str]) -> JobFilter:
     state, kind, sort = (request.GET.get(name, "") for name in ("state", "kind", "sort"))
-    return Asked(
+    return JobFilter(
         state if state in JobState.values else "",
         kind if kind in kinds else "",
         sort if sort.removeprefix("-") in SORTS else "-created",
@@ -74,8 +74,8 @@ def job(request: HttpRequest, uid: str) -> HttpResponse:
         "job": found,
         "open": found.state in OPEN,
         "may_cancel": may_cancel(request.user, found),
-        "parameters": decision_facts.readable(found.parameters, reader.clock),
-        "result": decision_facts.readable(found.result if isinstance(found.result, dict) else {}, reader.clock),
+        "parameters": decision_facts.readable(found.parameters, reader_choices.clock),
+        "result": decision_facts.readable(found.result if isinstance(found.result, dict) else {}, reader_choices.clock),
     }
     template = "frontend/fleet/parts/job.html" if request.GET.get("part") else "frontend/fleet/job.html"
     return render(request, template, context)

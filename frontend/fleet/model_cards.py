@@ -15,7 +15,7 @@ from django.views.decorators.http import require_safe
 
 from core.engine.engine_params import UnknownConfiguration
 from core.types import Limits
-from frontend import formats, reader
+from frontend import formats, reader_choices
 from pools.models import Gpu, ModelCard, Profile, Slo
 from scheduler.control.snapshot import measured_overheads
 from scheduler.operations import visibility
@@ -175,7 +175,7 @@ def model_figures(request: HttpRequest, model_id: int) -> HttpResponse:
     """The frontier of one class, and energy over TP and clock on one GPU type."""
     card = get_object_or_404(ModelCard, pk=model_id)
     rows = _profiles(card)
-    chosen, look = _chosen(request, rows), reader.look(request.GET)
+    chosen, look = _chosen(request, rows), reader_choices.look(request.GET)
     points = [
         frontier.Point(r.mode, r.request_class, r.gpu_type, r.kind, r.source, r.energy_j, latency_s, r.max_rps)
         for r in rows

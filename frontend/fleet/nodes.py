@@ -14,8 +14,8 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from frontend import formats, health, reader
-from frontend.charts.line_figures import Line, LineChart
+from frontend import formats, health, reader_choices
+from frontend.charts.line_figures import LineChart, PlotLine
 from pools.access import rights
 from pools.models import Gpu, Instance, Node
 from telemetry import selectors
@@ -146,7 +146,7 @@ def said(
 def nodes(request: HttpRequest) -> HttpResponse:
     now_s = time.time()
     minute_s = single_entities.newest_minute_s(now_s)
-    minute = f"Power, clock and temperature: the minute from {reader.clock(minute_s)}." if minute_s else ""
+    minute = f"Power, clock and temperature: the minute from {reader_choices.clock(minute_s)}." if minute_s else ""
     found = listing(
         request,
         rows(request, now_s, minute_s),
@@ -221,7 +221,7 @@ def _gpu(row: Any, opened_at: Any, now_s: float) -> GpuRow:
 @never_cache
 @require_safe
 def node_figures(request: HttpRequest, name: str) -> HttpResponse:
-    window = selectors.readable(reader.chosen(request.GET).window)
+    window = selectors.readable(reader_choices.chosen(request.GET).window)
     return chart_pages.answer(request, f"node-{name}", charts(_find(request, name), window), window=window)
 
 
@@ -233,7 +233,7 @@ def charts(node: Node, window: TimeRange) -> dict[str, LineChart]:
     source = "samples of the node's agent, each second"
 
     def chart(question: str, unit: str, name: str, *, prefixed: bool = False) -> LineChart:
-        lines = tuple(Line(gpu, getattr(values, name)) for gpu, values in found.items())
+        lines = tuple(PlotLine(gpu, getattr(values, name)) for gpu, values in found.items())
         return LineChart(question, unit, source, window, lines, prefixed=prefixed, silent=frame.silent)
 
     return {

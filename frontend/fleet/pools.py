@@ -11,8 +11,8 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from frontend import formats, reader, visible_health
-from frontend.charts.line_figures import Line, LineChart
+from frontend import formats, reader_choices, visible_health
+from frontend.charts.line_figures import LineChart, PlotLine
 from pools.access import rights
 from pools.models import Instance, Pool, Slo
 from scheduler import selectors as scheduler_selectors
@@ -128,7 +128,7 @@ def _bounds(pool: Pool) -> str:
 @require_safe
 def pool_figures(request: HttpRequest, pool_id: int) -> HttpResponse:
     found = _find(request, pool_id)
-    window = selectors.readable(reader.chosen(request.GET).window)
+    window = selectors.readable(reader_choices.chosen(request.GET).window)
     start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (window.start_s, window.end_s))
     marks = scheduler_selectors.ticks(start, end, scheduler_selectors.decisions(pool_id=pool_id))
     ticks = tuple(
@@ -154,7 +154,7 @@ def charts(pool: Pool, window: TimeRange) -> dict[str, LineChart]:
             "W",
             "energy ledger, metered at the GPUs, without PUE",
             window,
-            tuple(Line(KINDS.get(kind, kind), values) for kind, values in frame.power_w.items()),
+            tuple(PlotLine(KINDS.get(kind, kind), values) for kind, values in frame.power_w.items()),
             prefixed=True,
         ),
         "energy": LineChart(
@@ -162,14 +162,14 @@ def charts(pool: Pool, window: TimeRange) -> dict[str, LineChart]:
             "J/token",
             "energy of the pool's GPUs, idle included, by output tokens of requests that ended in the bucket",
             window,
-            (Line("energy per token", frame.energy_per_token_j),),
+            (PlotLine("energy per token", frame.energy_per_token_j),),
         ),
         "ttft": LineChart(
             "How long until the first token?",
             "s",
             requests,
             window,
-            (Line("TTFT p99", frame.ttft_p99_s),),
+            (PlotLine("TTFT p99", frame.ttft_p99_s),),
             prefixed=True,
             level=level("ttft"),
         ),
@@ -178,7 +178,7 @@ def charts(pool: Pool, window: TimeRange) -> dict[str, LineChart]:
             "s",
             requests,
             window,
-            (Line("TPOT p99", frame.tpot_p99_s),),
+            (PlotLine("TPOT p99", frame.tpot_p99_s),),
             prefixed=True,
             level=level("tpot"),
         ),
@@ -187,13 +187,13 @@ def charts(pool: Pool, window: TimeRange) -> dict[str, LineChart]:
             "MHz",
             engines,
             window,
-            (Line("SM clock, mean", frame.sm_clock_mhz),),
+            (PlotLine("SM clock, mean", frame.sm_clock_mhz),),
         ),
         "queue": LineChart(
             "How many requests run, and how many wait?",
             "requests",
             engines,
             window,
-            (Line("running", frame.running), Line("waiting", frame.waiting)),
+            (PlotLine("running", frame.running), PlotLine("waiting", frame.waiting)),
         ),
     }

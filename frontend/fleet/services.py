@@ -14,7 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from core.policy import presets
-from frontend import formats, reader
+from frontend import formats, reader_choices
 from frontend.charts import chart_csv, figures
 from frontend.fleet import chart_pages
 from pools.access import rights
@@ -199,7 +199,7 @@ def _value(value: object) -> str:
 @never_cache
 @require_safe
 def service_figures(request: HttpRequest, name: str) -> HttpResponse:
-    window, look = selectors.readable(reader.chosen(request.GET).window), reader.look(request.GET)
+    window, look = selectors.readable(reader_choices.chosen(request.GET).window), reader_choices.look(request.GET)
     frame = selectors.slo(window)
     own: SloFrame = replace(frame, series=tuple(s for s in frame.series if s.service == _find(name).name))
     return chart_pages.answer(

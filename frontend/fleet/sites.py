@@ -12,8 +12,8 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from frontend import formats, reader
-from frontend.charts.line_figures import Line, LineChart
+from frontend import formats, reader_choices
+from frontend.charts.line_figures import LineChart, PlotLine
 from pools.access import rights
 from pools.models import Node, Site
 from telemetry import selectors
@@ -178,7 +178,7 @@ def site(request: HttpRequest, name: str) -> HttpResponse:
 @never_cache
 @require_safe
 def site_figures(request: HttpRequest, name: str) -> HttpResponse:
-    window = selectors.readable(reader.chosen(request.GET).window)
+    window = selectors.readable(reader_choices.chosen(request.GET).window)
     return chart_pages.answer(request, name, charts(_find(request, name), window), window=window)
 
 
@@ -196,7 +196,7 @@ def charts(site: Site, window: TimeRange) -> dict[str, LineChart]:
             "W",
             "energy ledger, metered at the GPUs, without PUE",
             window,
-            (Line("in use", watts.in_use_w, rank=site.rank), Line("idle", watts.idle_w, faint=True)),
+            (PlotLine("in use", watts.in_use_w, rank=site.rank), PlotLine("idle", watts.idle_w, faint=True)),
             prefixed=True,
             silent=watts.silent,
             level=(site.power_cap_w, f"cap {formats.si(site.power_cap_w, 'W')}") if site.power_cap_w else None,
@@ -208,8 +208,8 @@ def charts(site: Site, window: TimeRange) -> dict[str, LineChart]:
             f"{grams.source or 'the site has no average feed'}; dashed: forecast",
             ahead,
             (
-                Line("grid average", curve.actual if curve else nothing, rank=site.rank),
-                Line("forecast", curve.forecast if curve else nothing, forecast=True, rank=site.rank),
+                PlotLine("grid average", curve.actual if curve else nothing, rank=site.rank),
+                PlotLine("forecast", curve.forecast if curve else nothing, forecast=True, rank=site.rank),
             ),
             steps=True,
             until_s=grams.known_until_s,
@@ -220,7 +220,7 @@ def charts(site: Site, window: TimeRange) -> dict[str, LineChart]:
             "gCO₂e/h",
             "energy ledger x PUE x grid average, location-based",
             window,
-            (Line("carbon rate", grams.rate_g_per_h, rank=site.rank),),
+            (PlotLine("carbon rate", grams.rate_g_per_h, rank=site.rank),),
             prefixed=True,
             until_s=until_s,
         ),

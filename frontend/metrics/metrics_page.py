@@ -22,7 +22,7 @@ from telemetry import selectors
 from telemetry.selectors.frames import TimeRange
 
 from . import readings
-from .readings import Books
+from .readings import ScrapeState
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Page:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._books = Books()
+        self._state = ScrapeState()
         self._made_s = float("-inf")
         self._text = b""
 
@@ -46,7 +46,7 @@ class Page:
         with self._lock:
             if time.monotonic() - self._made_s >= KEPT_S:
                 registry = CollectorRegistry(auto_describe=False)
-                registry.register(FleetCollector(self._books))
+                registry.register(FleetCollector(self._state))
                 self._text = generate_latest(registry)
                 self._made_s = time.monotonic()
             return self._text
@@ -71,8 +71,8 @@ def filled(family: F, samples: Iterable[tuple[Labels, float | None]]) -> F:
 class FleetCollector(Collector):
     """All families, in groups that are read apart: one that cannot be read leaves the others be, and is counted."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
+    def __init__(self, state: ScrapeState) -> None:
+        self._state = state
 
     def collect(self) -> Iterator[Metric]:
         began_s, now, failed = time.monotonic(), datetime.now(UTC), 0
@@ -94,9 +94,9 @@ class FleetCollector(Collector):
         yield filled(gauge("node_up", "Whether the node's agent reports.", "node"), up)
         ages = [((n.name,), n.age_s) for n in found.nodes]
         yield filled(gauge("node_report_age_seconds", "Since the agent's last report, while known.", "node"), ages)
-        well = {"on time", "rests", "no instance"}
+        well = {"on time", "idle", "no instance"}
         loops = [((loop.kind, loop.service), float(loop.state in well)) for loop in found.loops]
-        text = "Whether the loop runs on time and finds plans; 1 too where its policy has it rest."
+        text = "Whether the loop runs on time and finds plans; 1 too where its policy leaves it no choice."
         yield filled(gauge("loop_up", text, "kind", "service"), loops)
         solved = [((loop.kind, loop.service), loop.solve_s) for loop in found.loops]
         yield filled(gauge("loop_solve_seconds", "What the newest epoch took to solve.", "kind", "service"), solved)
@@ -125,18 +125,18 @@ class FleetCollector(Collector):
         yield from (runs, took)
 
     def _energy(self, now: datetime) -> Iterator[Metric]:
-        books = self._books
-        rows = books.energy()
-        books.settle()
+        state = self._state
+        rows = state.energy()
+        state.settle()
         text = "Energy metered at the GPUs since the ledger began, by what they were doing."
         yield filled(counter("energy_joules", text, "site", "kind"), (((r.site, r.kind), r.energy_j) for r in rows))
         for name, unit, text in (
             ("carbon", "carbon_grams", "Location-based gCO2e, PUE included, recorded since this process began."),
             ("embodied", "embodied_carbon_grams", "Embodied gCO2e settled since this process began."),
         ):
-            yield filled(counter(unit, text, "site"), books.rising.items(name))
+            yield filled(counter(unit, text, "site"), state.rising.items(name))
         text = "Electricity's cost settled since this process began, in the label's currency."
-        yield filled(counter("electricity_cost", text, "site", "currency"), books.rising.items("cost"))
+        yield filled(counter("electricity_cost", text, "site", "currency"), state.rising.items("cost"))
         yield from _sites(now)
         shares = list(readings.ledger_shares(now))
         for rule, name, text in (

@@ -68,8 +68,8 @@ class Attainment:
 
 
 @dataclass(slots=True)
-class Books:
-    """What is kept from one scrape to the next: marks and rising sums. For one thread at a time."""
+class ScrapeState:
+    """Keeps rising sums, and how far settlements are in them, from one scrape to the next. For one thread at a time."""
 
     rising: Rising = field(default_factory=Rising)
     settled: int | None = None  # the last settlement that is in the sums

@@ -20,8 +20,8 @@ from pools.access.rights import Right
 from pools.models import AccessToken, ApiKey, Membership
 
 from .account import shown_once, token_rows
-from .effects import tell_gateways
 from .forms import KeyForm, PersonForm, RoleForm, expiry
+from .key_publishing import publish_to_gateways
 
 PAGE = 50
 
@@ -135,7 +135,7 @@ def keys(request: HttpRequest) -> HttpResponse:
         key, secret = people.new_key(
             audit.actor_of(request), given["tenant"], given["label"], expiry(given["lifetime"])
         )
-        tell_gateways()
+        publish_to_gateways()
         return shown_once(request, f"A key of {key.tenant}", [("API key", secret)], "keys")
     page = Paginator(ApiKey.objects.select_related("tenant").order_by("tenant__name", "-created_at"), PAGE)
     tokens = (
@@ -154,7 +154,7 @@ def keys(request: HttpRequest) -> HttpResponse:
 def key_revoke(request: HttpRequest, key_id: int) -> HttpResponse:
     key = get_object_or_404(ApiKey.objects.select_related("tenant"), pk=key_id)
     if people.revoke_key(audit.actor_of(request), key):
-        tell_gateways()
+        publish_to_gateways()
     messages.success(request, f"{key} is revoked; gateways hear of it within seconds.")
     return redirect("keys")
 

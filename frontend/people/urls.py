@@ -1,6 +1,6 @@
 from django.urls import path
 
-from . import account, people_pages, sign_in, trail
+from . import account, audit_page, people_pages, sign_in
 
 urlpatterns = [
     path("sign-in/", sign_in.SignInView.as_view(), name="login"),
@@ -24,6 +24,6 @@ urlpatterns = [
     path("keys/", people_pages.keys, name="keys"),
     path("keys/<int:key_id>/revoke/", people_pages.key_revoke, name="key-revoke"),
     path("keys/tokens/<int:token_id>/revoke/", people_pages.token_revoke, name="token-revoke"),
-    path("audit/", trail.trail, name="audit"),
-    path("audit.csv", trail.trail_csv, name="audit-csv"),
+    path("audit/", audit_page.audit_trail, name="audit"),
+    path("audit.csv", audit_page.audit_csv, name="audit-csv"),
 ]

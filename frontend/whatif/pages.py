@@ -12,7 +12,7 @@ from django.utils.text import slugify
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from frontend import reader
+from frontend import reader_choices
 from pools.access.rights import Right, has, needs
 from pools.models import Service
 from scheduler.models import RunState, StudyRun
@@ -72,7 +72,7 @@ def study_figures(request: HttpRequest, study_id: int) -> HttpResponse:
             lines = plots.totals(study_cells.shown(found, all_runs), wanted)
             return _csv(f"study-{found.pk}-{wanted}", plots.table(lines, plots.UNITS[wanted]))
         return _csv(f"study-{found.pk}", comparing.as_csv(study_cells.triples(all_runs), found.currency))
-    look, against = reader.look(request.GET), request.GET.get("against", "energy")
+    look, against = reader_choices.look(request.GET), request.GET.get("against", "energy")
     runs = study_cells.shown(found, study_cells.listed(experiment, all_runs))
     figures = {
         "pareto": plots.pareto(runs, against if against in comparing.AGAINST else "energy", found.currency, look)
@@ -148,7 +148,7 @@ def run_figures(request: HttpRequest, study_id: int, index: int) -> HttpResponse
             raise Http404("no such chart")
         lines = plots.site_lines(own, wanted)
         return _csv(f"run-{found.study_id}-{found.index}-{wanted}", plots.table(lines, plots.UNITS[wanted]))
-    look = reader.look(request.GET)
+    look = reader_choices.look(request.GET)
     return _figures({chart: plots.by_site(own, chart, look) for chart in plots.UNITS}, DONE_REFRESH_S)
 
 

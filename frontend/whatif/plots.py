@@ -95,8 +95,8 @@ def pareto(runs: Sequence[Shown], against: str, currency: str, look: Look) -> Fi
     layout["hovermode"] = "closest"
     question = f"Which policy keeps the objectives for the least {figure.label.lower()}?"
     broken = "" if lowest <= 0 else f"; the attainment axis begins at {layout['yaxis']['range'][0]:.4g} %"
-    told = f"{SOURCE}. Filled: no other run beats it in both; click a dot to open its run{broken}"
-    return _figure(data, layout, question, told, not known)
+    caption = f"{SOURCE}. Filled: no other run beats it in both; click a dot to open its run{broken}"
+    return _figure(data, layout, question, caption, not known)
 
 
 def energy(runs: Sequence[Shown], bound_wh: float | None, look: Look) -> Figure:
@@ -160,16 +160,16 @@ def over_time(runs: Sequence[Shown], chart: str, look: Look) -> Figure:
     """All sites together, a line for each run."""
     lines = [(run.label, run.index, *_total(run.series, KEYS[chart])) for run in runs]
     what = {"power": "How much power does each draw?", "carbon": "How much carbon does each emit?"}[chart]
-    told = {"power": f"{SOURCE}; at the GPUs, without PUE", "carbon": f"{SOURCE}; PUE included"}[chart]
-    return _lines(lines, UNITS[chart], what, told, look)
+    caption = {"power": f"{SOURCE}; at the GPUs, without PUE", "carbon": f"{SOURCE}; PUE included"}[chart]
+    return _lines(lines, UNITS[chart], what, caption, look)
 
 
 def by_site(run: Shown, chart: str, look: Look) -> Figure:
     """A run's sites, a line each."""
     lines = [(name, n, *line) for n, (name, line) in enumerate(site_lines(run, chart).items())]
     what = {"power": "Where does the power go?", "carbon": "Where is carbon emitted?"}[chart]
-    told = {"power": f"{SOURCE}; at the GPUs, without PUE", "carbon": f"{SOURCE}; PUE included"}[chart]
-    return _lines(lines, UNITS[chart], what, told, look)
+    caption = {"power": f"{SOURCE}; at the GPUs, without PUE", "carbon": f"{SOURCE}; PUE included"}[chart]
+    return _lines(lines, UNITS[chart], what, caption, look)
 
 
 def site_lines(run: Shown, chart: str) -> dict[str, tuple[Sequence[float], Sequence[float | None]]]:

@@ -1,4 +1,4 @@
-"""Configuration and control by clicking, as an operator would: forms with their consequences, imports, holds."""
+"""Configuration and control by clicking, as an operator would: forms with their consequences, imports, overrides."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def test_site_is_made_when_the_form_is_put_right(operator: Page, picture: Callab
     picture(operator, "configure-form-error")
     operator.get_by_label("PUE").fill("1.2")
     operator.get_by_label("Time zone").press("Tab")
-    expect(operator.locator("#told")).to_contain_text("Europe/Olso")
+    expect(operator.locator("#consequences")).to_contain_text("Europe/Olso")
     operator.get_by_label("Time zone").fill("Europe/Oslo")
     operator.get_by_label("Time zone").press("Tab")
-    expect(operator.locator("#told")).not_to_contain_text("Olso")
+    expect(operator.locator("#consequences")).not_to_contain_text("Olso")
     operator.get_by_role("button", name="Save").click()
     expect(operator.locator(".messages")).to_contain_text("Oslo is stored")
     entry = AuditEntry.objects.get(action="created", kind="site")
@@ -55,7 +55,7 @@ def test_the_consequence_is_shown_when_an_slo_cannot_be_met(operator: Page, flee
     operator.get_by_label("Kind").select_option("tpot")
     operator.get_by_label("Objective, s").fill("0.0001")
     operator.get_by_label("Objective, s").press("Tab")
-    expect(operator.locator("#told")).to_contain_text("cannot be met by any profile of this model: best TPOT")
+    expect(operator.locator("#consequences")).to_contain_text("cannot be met by any profile of this model: best TPOT")
     operator.get_by_role("button", name="Save").click()
     expect(operator.locator(".messages")).to_contain_text("is stored")
 
@@ -74,10 +74,10 @@ def test_rows_are_tried_and_stored_when_they_are_imported(operator: Page) -> Non
     assert Site.objects.get(name="tromso").pue == 1.2
 
 
-def test_loop_is_paused_and_site_drained_when_holds_are_used(
+def test_loop_is_paused_and_site_drained_when_a_person_overrides(
     operator: Page, fleet: seed.Seeded, picture: Callable[[Page, str], None]
 ) -> None:
-    operator.goto("/holds/")
+    operator.goto("/overrides/")
     pause = operator.get_by_role("form", name="Pause a loop")
     pause.get_by_label("because").fill("the grid operator rings")
     pause.get_by_role("button", name="Pause").click()
@@ -88,7 +88,7 @@ def test_loop_is_paused_and_site_drained_when_holds_are_used(
     drain.get_by_label("Because").fill("new transformer")
     drain.get_by_role("button", name="Override").click()
     expect(operator.locator("#overrides ~ .scroll")).to_contain_text("no new workers")
-    picture(operator, "holds")
+    picture(operator, "overrides")
     operator.get_by_role("button", name="End now").first.click()
     expect(operator.locator(".messages")).to_contain_text("Ended")
     operator.get_by_role("button", name="Resume the carbon loop").click()
@@ -98,7 +98,7 @@ def test_loop_is_paused_and_site_drained_when_holds_are_used(
 
 def test_plan_is_answered_when_it_waits_for_approval(operator: Page, fleet: seed.Seeded) -> None:
     waiting(fleet.service)
-    operator.goto("/holds/")
+    operator.goto("/overrides/")
     expect(operator.get_by_text("Partition a, workers: 3 at Location 1")).to_be_visible()
     operator.get_by_role("button", name="Approve").click()
     expect(operator.locator(".messages")).to_contain_text("approved and carried out")
@@ -117,7 +117,7 @@ def test_clocks_only_advise_until_a_floor_is_approved(operator: Page, fleet: see
         summary="Advice, not carried out: 1310 MHz; it stays at 1410 MHz. Nothing waits.",
         inputs={"advised_mhz": 1310.0},
     )
-    operator.goto("/holds/")
+    operator.goto("/overrides/")
     expect(operator.get_by_text("Advice, not carried out")).to_have_count(0)  # it acts: there is nothing to approve
     operator.get_by_label(f"What becomes of decisions for {fleet.service}").select_option("approve")
     expect(operator.locator(".messages")).to_contain_text("wait until a person approves", timeout=30_000)
@@ -133,7 +133,7 @@ def test_clocks_only_advise_until_a_floor_is_approved(operator: Page, fleet: see
     assert Override.objects.get(ended_at=None).value == {"floor_mhz": 1310.0}
 
 
-def test_clock_is_held_as_it_was_when_a_decision_is_undone(operator: Page, fleet: seed.Seeded) -> None:
+def test_clock_stays_as_it_was_when_a_decision_is_undone(operator: Page, fleet: seed.Seeded) -> None:
     instance = fleet.instances[0]
     decision = Decision.objects.create(
         kind="clock",
@@ -154,22 +154,22 @@ def test_clock_is_held_as_it_was_when_a_decision_is_undone(operator: Page, fleet
     undo.get_by_role("button", name="Undo this decision").click()
     expect(operator.locator(".messages")).to_contain_text("In force")
     expect(undo).to_contain_text("Undone by operator")
-    held = Override.objects.get(decision=decision)
-    assert (held.value, held.reason) == ({"mhz": 1410.0}, "answers were late")
-    undo.get_by_role("link", name="Holds").click()
+    made = Override.objects.get(decision=decision)
+    assert (made.value, made.reason) == ({"mhz": 1410.0}, "answers were late")
+    undo.get_by_role("link", name="Overrides").click()
     operator.get_by_role("row", name=re.compile("answers were late")).get_by_role("button", name="End now").click()
     expect(operator.locator(".messages")).to_contain_text("Ended")
-    held.refresh_from_db()
-    assert held.ended_at is not None
+    made.refresh_from_db()
+    assert made.ended_at is not None
 
 
-def test_what_follows_is_told_for_each_when_several_are_changed(operator: Page, fleet: seed.Seeded) -> None:
+def test_consequences_are_shown_for_each_when_several_are_changed(operator: Page, fleet: seed.Seeded) -> None:
     ids = "&".join(f"id={site.pk}" for site in fleet.sites)
     operator.goto(f"/configure/sites/bulk/?{ids}&field=power_cap_w")
     operator.get_by_label("Power cap, W").fill("5")
     operator.get_by_label("Power cap, W").press("Tab")
-    expect(operator.locator("#told")).to_contain_text("when idle")
-    expect(operator.locator("#told dt")).to_have_count(3)
+    expect(operator.locator("#consequences")).to_contain_text("when idle")
+    expect(operator.locator("#consequences dt")).to_have_count(3)
     operator.get_by_role("button", name="Change all of them").click()
     expect(operator.locator(".messages")).to_contain_text("3 sites is changed")
     assert Site.objects.filter(power_cap_w=5.0).count() == 3
@@ -210,7 +210,7 @@ def waiting(service: Service) -> Approval:
         ("configure-service", "/configure/services/{service}/"),
         ("configure-policy", "/configure/services/{service}/policy/?preset=dynamollm"),
         ("setup", "/setup/"),
-        ("holds", "/holds/"),
+        ("overrides", "/overrides/"),
     ],
 )
 def test_page_holds_up_when_it_is_looked_at(
@@ -230,5 +230,5 @@ def test_nothing_can_be_changed_when_a_viewer_looks(signed_in: Callable[..., Pag
     viewer = signed_in("viewer")
     viewer.goto("/configure/sites/")
     expect(viewer.get_by_role("link", name="New site")).to_have_count(0)
-    viewer.goto("/holds/")
+    viewer.goto("/overrides/")
     expect(viewer.get_by_role("button", name="Pause")).to_have_count(0)

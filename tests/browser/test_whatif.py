@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 
 from pools.models import Service
 from scheduler.models import ServiceMode, Study
-from scheduler.whatif import running, scenario_documents, study_requests, tasks
+from scheduler.whatif import scenario_documents, study_requests, study_worker, tasks
 from tests.fakes import lab, seed
 from tests.fakes.studies import tiny
 
@@ -28,7 +28,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[threading.Thread]]:
 
     def run(study_id: int) -> None:
         try:
-            running.run(study_id)
+            study_worker.run(study_id)
         finally:
             connection.close()
 
@@ -54,7 +54,7 @@ def study(fleet: seed.Seeded) -> Study:
     if not Study.objects.filter(name=name).exists():
         runs = ["single_pool", "threshold", "freesh {order: fcfs}"]
         made = study_requests.ask({"name": name, "scenario": tiny(), "runs": runs}, person("administrator"))
-        assert running.run(made.pk)
+        assert study_worker.run(made.pk)
     return Study.objects.get(name=name)
 
 
@@ -122,7 +122,7 @@ def test_a_dot_opens_its_run_when_it_is_clicked(study: Study, page: Page) -> Non
     page.wait_for_url(re.compile(r"/runs/\d+/$"))
 
 
-def test_policy_of_a_run_is_applied_when_what_follows_was_told(
+def test_policy_of_a_run_is_applied_when_its_consequences_were_shown(
     fleet: seed.Seeded,
     study: Study,
     page: Page,

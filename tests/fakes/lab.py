@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from core.simulator import shipped
+from core.simulator import shipped_scenarios
 from core.simulator.lab import experiments
 from core.simulator.lab.decomposition import energy_by_kind
 from core.simulator.lab.experiment import CONVERSATION, Experiment, Row, Run, saving
@@ -40,7 +40,7 @@ TRACED = Experiment(
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the place of the papers' experiments and of the scenarios that come with the product."""
     (folder / "tiny.yaml").write_text(SCENARIO, encoding="utf-8")
-    monkeypatch.setattr(shipped, "folder", lambda: folder)
+    monkeypatch.setattr(shipped_scenarios, "folder", lambda: folder)
     monkeypatch.setattr("scheduler.whatif.shipped_scenarios.folder", lambda: folder)
     for name in list(experiments.EXPERIMENTS):
         monkeypatch.delitem(experiments.EXPERIMENTS, name)

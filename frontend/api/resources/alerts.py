@@ -90,7 +90,7 @@ class AlertViewSet(ReadOnly):
 
 
 class SilenceViewSet(ReadOnly):
-    """Silences in force: nobody is told of their rules' alerts. POST makes one, DELETE ends one."""
+    """Silences in force: nobody is notified of their rules' alerts. POST makes one, DELETE ends one."""
 
     queryset = AlertSilence.objects.select_related("created_by")
     serializer_class = SilenceSerializer

@@ -1,7 +1,7 @@
 """Everything an operator owns over REST: one view for all of it, which writes as the forms do.
 
 Several at a time: a list as the body of POST on a list makes all or none, and so does PATCH with items that carry `id`
-and `etag`; what is wrong is told by the item's place in the list.
+and `etag`; an error names the item by its place in the list.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ConsequenceSerializer(serializers.Serializer):
     text = serializers.CharField()
 
 
-class Verdict(serializers.Serializer):
+class ValidationResult(serializers.Serializer):
     """Whether it would be stored, and what would follow."""
 
     valid = serializers.BooleanField()
@@ -143,19 +143,19 @@ class OwnedViewSet(ReadOnly):
         """What would follow if this were made; nothing is stored.
 
         Of a list each is tried after those before it: with `id` it is changed so, without it is made. The answer is a
-        list of verdicts in its order.
+        list of results in its order.
         """
         if not isinstance(request.data, list):
-            return Response(self._verdicts([lambda: self._build(None, request.data)])[0])
+            return Response(self._validations([lambda: self._build(None, request.data)])[0])
         if not 1 <= len(request.data) <= MOST:
             raise ValidationError(f"Send 1 to {MOST} items.")
-        return Response(self._verdicts([partial(self._item, item) for item in request.data]))
+        return Response(self._validations([partial(self._item, item) for item in request.data]))
 
     @action(detail=True, methods=["post"], url_path="validate")
     def validate_change(self, request: Request, key: str) -> Response:
         """What would follow if it were changed so; nothing is stored."""
         row = self.get_object()
-        return Response(self._verdicts([lambda: self._build(row, request.data)])[0])
+        return Response(self._validations([lambda: self._build(row, request.data)])[0])
 
     # -- how ---------------------------------------------------------------------------------------
 
@@ -207,21 +207,21 @@ class OwnedViewSet(ReadOnly):
         return [self._again(row) for row in rows]
 
     @transaction.atomic
-    def _verdicts(self, builds: list[Built]) -> list[dict[str, Any]]:
+    def _validations(self, builds: list[Built]) -> list[dict[str, Any]]:
         """Each is stored for those after it, and at the end none."""
-        found = [self._verdict(build) for build in builds]
+        found = [self._validated(build) for build in builds]
         transaction.set_rollback(True)
         return found
 
-    def _verdict(self, build: Built) -> dict[str, Any]:
+    def _validated(self, build: Built) -> dict[str, Any]:
         try:
             built, related = build()
         except ValidationError as error:
-            told = [consequences.Consequence("error", one["field"], one["detail"]) for one in fields(error.detail)]
-            return _told(told)
+            found = [consequences.Consequence("error", one["field"], one["detail"]) for one in fields(error.detail)]
+            return _validation(found)
         require_at(self.request.user, self.owned.right, self.owned.site_of(built))
         store = changes.create if built.pk is None else changes.update
-        return _told(dry_run.tried(built, lambda row: store(self._actor(), row, related)).consequences)
+        return _validation(dry_run.tried(built, lambda row: store(self._actor(), row, related)).consequences)
 
     def _item(self, item: object) -> tuple[Model, dict[str, Any]]:
         """Of a list: with `id` the row as it would be changed, else a new one."""
@@ -251,7 +251,7 @@ class OwnedViewSet(ReadOnly):
         return audit.actor_of(self.request, "api")
 
 
-def _told(found: Sequence[consequences.Consequence]) -> dict[str, Any]:
+def _validation(found: Sequence[consequences.Consequence]) -> dict[str, Any]:
     return {
         "valid": not any(one.level == "error" for one in found),
         "consequences": [{"level": one.level, "field": one.field, "text": one.text} for one in found],
@@ -294,8 +294,11 @@ def viewset_of(owned: Owned) -> type[OwnedViewSet]:
     described: type[OwnedViewSet] = extend_schema_view(
         create=extend_schema(request=one_or_many, responses={201: one_or_many}),
         partial_update=extend_schema(responses={200: serializer, **({201: serializer} if owned.versions else {})}),
-        validate=extend_schema(request=one_or_many, responses=_proxy(f"{name}Verdicts", Verdict, Verdict(many=True))),
-        validate_change=extend_schema(responses=Verdict),
+        validate=extend_schema(
+            request=one_or_many,
+            responses=_proxy(f"{name}ValidationResults", ValidationResult, ValidationResult(many=True)),
+        ),
+        validate_change=extend_schema(responses=ValidationResult),
     )(made)
     return described
 

@@ -90,7 +90,7 @@ class ExperimentsView(View):
     @extend_schema(operation_id="experiments_list", responses=ExperimentsSerializer, tags=["experiments"])
     def get(self, request: Request) -> Response:
         """The papers' experiments that the product knows."""
-        results = [_told(own) for own in experiment_studies.catalogue().values()]
+        results = [_values(own) for own in experiment_studies.catalogue().values()]
         return Response({"next": None, "previous": None, "results": results})
 
 
@@ -101,10 +101,10 @@ class ExperimentView(View):
         known = experiment_studies.catalogue()
         if name not in known:
             raise Http404(f"There is no such experiment; there are: {', '.join(known)}.")
-        return shown(request, _told(known[name]))
+        return shown(request, _values(known[name]))
 
 
-def _told(own: Experiment) -> dict[str, Any]:
+def _values(own: Experiment) -> dict[str, Any]:
     trace = experiment_studies.trace_of(own)
     return {
         "name": own.name,

@@ -62,5 +62,5 @@ class JoinView(View):
         given = asked.validated_data
         gpus = [GpuOffer(**gpu) for gpu in given.pop("gpus")]
         node = join_tokens.join(NodeOffer(**given, gpus=gpus), timezone.now())
-        told = {"node": node.name, "cluster": str(node.cluster), "broker_url": settings.CELERY_BROKER_URL}
-        return Response(told, status=HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
+        answer = {"node": node.name, "cluster": str(node.cluster), "broker_url": settings.CELERY_BROKER_URL}
+        return Response(answer, status=HTTP_201_CREATED, headers={"Cache-Control": "no-store"})

@@ -1,4 +1,4 @@
-"""What people hold in their hands: pauses of loops, modes of services, plans to approve, and overrides with an end."""
+"""What people do to the loops: pauses, control modes of services, approvals of plans, and overrides with an end."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _override(request: Request, given: dict[str, Any]) -> Override:
         case OverrideKind.WORKERS:
             return overrides.pin_workers(actor, given["pool"], given["workers"], *until)
         case OverrideKind.CLOCK if ("mhz" in given) == ("floor_mhz" in given):
-            raise ValidationError({"mhz": "give either mhz, to hold it there, or floor_mhz, to let it go down so far"})
+            raise ValidationError({"mhz": "give either mhz, to fix it there, or floor_mhz, to let it go down so far"})
         case OverrideKind.CLOCK if "floor_mhz" in given:
             return overrides.let_clocks_down(actor, given["pool"], given["floor_mhz"], *until)
         case OverrideKind.CLOCK:
@@ -235,7 +235,7 @@ class ApprovalViewSet(ReadOnly):
         return Response(ApprovalSerializer(done).data)
 
 
-class ModeSerializer(serializers.Serializer):
+class ControlModeSerializer(serializers.Serializer):
     """What becomes of the decisions of a service's slow loops: they act, are only shown, or wait for approval."""
 
     service = KeyField(read_only=True)
@@ -243,19 +243,21 @@ class ModeSerializer(serializers.Serializer):
     approve_within_s = NumberField(required=False, min_value=1)
 
 
-class ModeView(View):
-    """A service's mode. A service is named by its name, or by `~` and its id."""
+class ControlModeView(View):
+    """A service's control mode. A service is named by its name, or by `~` and its id."""
 
-    @extend_schema(operation_id="mode_retrieve", responses=ModeSerializer, tags=["modes"])
+    @extend_schema(operation_id="mode_retrieve", responses=ControlModeSerializer, tags=["modes"])
     def get(self, request: Request, service: str) -> Response:
-        """The mode of a service's slow loops."""
+        """The control mode of a service's slow loops."""
         return _mode(active_interventions.control_mode_of(self._service(service)))
 
-    @extend_schema(operation_id="mode_set", request=ModeSerializer, responses=ModeSerializer, tags=["modes"])
+    @extend_schema(
+        operation_id="mode_set", request=ControlModeSerializer, responses=ControlModeSerializer, tags=["modes"]
+    )
     @idempotent
     def post(self, request: Request, service: str) -> Response:
         """Sets it. What waits for approval is out of date where nothing is to be approved any more."""
-        asked = ModeSerializer(data=request.data)
+        asked = ControlModeSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         given = asked.validated_data
         actor = audit.actor_of(request, "api")

@@ -18,12 +18,12 @@ class OverheadSerializer(serializers.Serializer):
     """A kind of change, as it went in the last seven days."""
 
     change = serializers.CharField()
-    mean_s = serializers.FloatField(help_text="What plans reckon with: the newest counts most.")
+    mean_s = serializers.FloatField(help_text="The mean that plans use: the newest counts most.")
     least_s = serializers.FloatField()
     most_s = serializers.FloatField()
     count = serializers.IntegerField()
     newest = serializers.DateTimeField()
-    published_s = serializers.FloatField(allow_null=True, help_text="What plans reckon with where nothing is measured.")
+    published_s = serializers.FloatField(allow_null=True, help_text="What plans use where nothing is measured.")
 
 
 class OverheadsSerializer(serializers.Serializer):

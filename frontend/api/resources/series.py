@@ -28,7 +28,7 @@ from telemetry.selectors.frames import INTERVAL_S, TimeRange
 
 from ..rest.base import View
 from ..rest.sampling import METHODS, reduced
-from .series_sources import SERIES, Asked, Line, Series
+from .series_sources import SERIES, LabelledSeries, Series, SeriesRequest
 
 RANGE_S, LONGEST_S = 3_600.0, 400 * 86_400.0
 POINTS, MOST_POINTS, MOST_BUCKETS = 360, 5_000, 10_000
@@ -147,7 +147,7 @@ class SeriesView(View):
 def _document(
     name: str, series: Series, window: TimeRange, method: str, points: int | None, lines: Any
 ) -> dict[str, Any]:
-    def thinned(line: Line) -> list[Any]:
+    def thinned(line: LabelledSeries) -> list[Any]:
         keep = line.points if method == "mean" else reduced(line.points, points or POINTS, method)
         return [[at_s, value if value is None or math.isfinite(value) else None] for at_s, value in keep]
 
@@ -165,7 +165,7 @@ def _document(
     }
 
 
-def _asked(request: Request, window: TimeRange) -> Asked:
+def _asked(request: Request, window: TimeRange) -> SeriesRequest:
     query = request.query_params
     sites = frozenset(rights.sites_of(request.user).values_list("name", flat=True))
     if (site := query.get("site")) is not None:
@@ -177,7 +177,7 @@ def _asked(request: Request, window: TimeRange) -> Asked:
         gpu = Gpu.objects.filter(uuid=uuid, node__cluster__site__name__in=sites).first()
         if gpu is None:
             raise ValidationError({"gpu": "there is no GPU of this uuid that you may see; gpus/ lists them"})
-    return Asked(window, sites, query.get("service"), gpu)
+    return SeriesRequest(window, sites, query.get("service"), gpu)
 
 
 def _window(query: Mapping[str, str], series: Series, points: int | None, method: str) -> TimeRange:

@@ -19,7 +19,7 @@ SAMPLES = "Samples of the agents, rolled up"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LabelledSeries:
     """One line of a series. `labels` say whose it is; a point's time is the start of its bucket."""
 
     labels: Mapping[str, str]
@@ -29,7 +29,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SeriesRequest:
     window: TimeRange
     sites: frozenset[str]  # that the reader may see, and asked for
     service: str | None = None
@@ -41,7 +41,7 @@ class Series:
     """`step_s`: buckets are whole multiples of it."""
 
     description: str
-    read: Callable[[Asked], Iterable[Line]]
+    read: Callable[[SeriesRequest], Iterable[LabelledSeries]]
     step_s: float = 10.0
 
 
@@ -49,14 +49,14 @@ def _points(window: TimeRange, values: Values) -> list[Point]:
     return list(zip(window.starts_s, values, strict=True))
 
 
-def _power(asked: Asked) -> Iterable[Line]:
+def _power(asked: SeriesRequest) -> Iterable[LabelledSeries]:
     for site in selectors.power(asked.window).sites:
         if site.site in asked.sites:
             for part, values in (("in_use", site.in_use_w), ("idle", site.idle_w)):
-                yield Line({"site": site.site, "part": part}, "W", LEDGER, _points(asked.window, values))
+                yield LabelledSeries({"site": site.site, "part": part}, "W", LEDGER, _points(asked.window, values))
 
 
-def _energy(asked: Asked) -> Iterable[Line]:
+def _energy(asked: SeriesRequest) -> Iterable[LabelledSeries]:
     """Joules of each bucket, metered at the GPUs."""
     for site in selectors.power(asked.window).sites:
         if site.site in asked.sites:
@@ -64,40 +64,42 @@ def _energy(asked: Asked) -> Iterable[Line]:
                 None if used is None or idle is None else (used + idle) * asked.window.bucket_s
                 for used, idle in zip(site.in_use_w, site.idle_w, strict=True)
             )
-            yield Line({"site": site.site}, "J", LEDGER, _points(asked.window, joules))
+            yield LabelledSeries({"site": site.site}, "J", LEDGER, _points(asked.window, joules))
 
 
-def _carbon(asked: Asked) -> Iterable[Line]:
+def _carbon(asked: SeriesRequest) -> Iterable[LabelledSeries]:
     _, frame = selectors.energy(asked.window)
     for site in frame.sites:
         if site.site in asked.sites:
             source = f"{LEDGER}; intensity: {site.source or 'none'}; location-based, PUE included"
-            yield Line({"site": site.site}, "gCO2e/h", source, _points(asked.window, site.rate_g_per_h))
+            yield LabelledSeries({"site": site.site}, "gCO2e/h", source, _points(asked.window, site.rate_g_per_h))
 
 
-def _intensity(asked: Asked) -> Iterable[Line]:
+def _intensity(asked: SeriesRequest) -> Iterable[LabelledSeries]:
     for site in selectors.intensities(asked.window):
         if site.site in asked.sites:
             for kind, steps in (("actual", site.actual), ("forecast", site.forecast)):
                 points = [(step.start_s, step.g_per_kwh) for step in steps]
-                yield Line({"site": site.site, "kind": kind}, "gCO2e/kWh", site.source, points)
+                yield LabelledSeries({"site": site.site, "kind": kind}, "gCO2e/kWh", site.source, points)
 
 
-def _slo(asked: Asked) -> Iterable[Line]:
+def _slo(asked: SeriesRequest) -> Iterable[LabelledSeries]:
     for one in selectors.slo(asked.window).series:
         if asked.service in (None, one.service):
             labels = {"service": one.service, "objective": one.kind}
-            yield Line(labels, "share", REQUESTS, _points(asked.window, one.attained))
+            yield LabelledSeries(labels, "share", REQUESTS, _points(asked.window, one.attained))
 
 
-def _jain(asked: Asked) -> Iterable[Line]:
+def _jain(asked: SeriesRequest) -> Iterable[LabelledSeries]:
     frame = selectors.fairness(asked.window)
-    yield Line({"across": "tenants"}, "index", REQUESTS, _points(asked.window, frame.tenants))
+    yield LabelledSeries({"across": "tenants"}, "index", REQUESTS, _points(asked.window, frame.tenants))
     for name, values in frame.classes.items():
-        yield Line({"across": "lengths", "request_class": name}, "index", REQUESTS, _points(asked.window, values))
+        yield LabelledSeries(
+            {"across": "lengths", "request_class": name}, "index", REQUESTS, _points(asked.window, values)
+        )
 
 
-def _gpu(asked: Asked) -> Iterable[Line]:
+def _gpu(asked: SeriesRequest) -> Iterable[LabelledSeries]:
     if asked.gpu is None:
         raise ValidationError({"gpu": "give the uuid of one; gpus/ lists them"})
     frame = selectors.gpu_series(asked.gpu.pk, asked.gpu.uuid, asked.window)
@@ -108,7 +110,7 @@ def _gpu(asked: Asked) -> Iterable[Line]:
         ("temperature_max", "C", frame.temperature_max_c),
     )
     for name, unit, found in values:
-        yield Line({"gpu": frame.gpu, "quantity": name}, unit, SAMPLES, _points(asked.window, found))
+        yield LabelledSeries({"gpu": frame.gpu, "quantity": name}, unit, SAMPLES, _points(asked.window, found))
 
 
 SERIES: Mapping[str, Series] = {

@@ -1,4 +1,4 @@
-"""Webhooks: who is told of events (/api/v1/webhooks/), and how that went (/api/v1/webhook-deliveries/)."""
+"""Webhooks: who is notified of events (/api/v1/webhooks/), and how that went (/api/v1/webhook-deliveries/)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class DeliverySerializer(serializers.ModelSerializer):
 
 
 class SubscriptionViewSet(ReadOnly):
-    """Who is told of events. Each message is signed with the subscription's secret (docs/api.md says how to check)."""
+    """Who is notified of events. A subscription's secret signs its messages; docs/api.md says how to check them."""
 
     queryset = WebhookSubscription.objects.select_related("created_by")
     serializer_class = SubscriptionSerializer
@@ -90,7 +90,7 @@ class SubscriptionViewSet(ReadOnly):
     @conditional
     @transaction.atomic
     def destroy(self, request: Request, pk: str) -> Response:
-        """Ends it, and forgets what was told."""
+        """Ends it, and deletes the record of its deliveries."""
         webhooks.end(audit.actor_of(request, "api"), self._matching(request))
         return Response(status=HTTP_204_NO_CONTENT)
 
@@ -101,7 +101,7 @@ class SubscriptionViewSet(ReadOnly):
 
 
 class DeliveryViewSet(ReadOnly):
-    """What was told to whom and how it went, the newest first; kept for 30 days."""
+    """What was sent to whom and how it went, the newest first; kept for 30 days."""
 
     queryset = WebhookDelivery.objects.select_related("subscription")
     serializer_class = DeliverySerializer

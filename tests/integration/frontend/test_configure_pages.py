@@ -1,4 +1,4 @@
-"""The pages of configuration and control, without a browser: every kind, imports and exports, policies, holds."""
+"""The pages of configuration and control, without a browser: every kind, imports and exports, policies, overrides."""
 
 import pytest
 from django.urls import reverse
@@ -18,7 +18,7 @@ def service(redis_client):
 
 
 def test_every_kind_has_its_pages_when_an_administrator_looks(service, admin_client, django_assert_max_num_queries):
-    for page in ("configure", "holds", "setup"):
+    for page in ("configure", "overrides", "setup"):
         assert admin_client.get(reverse(page)).status_code == 200
     for kind, owned in registry.OWNED.items():
         with django_assert_max_num_queries(25):
@@ -83,10 +83,10 @@ def test_several_rows_are_changed_when_they_are_ticked(service, admin_client):
     assert Node.objects.filter(schedulable=False).count() == 2
 
 
-def test_what_follows_is_told_for_each_row_before_several_are_changed(service, admin_client):
+def test_consequences_are_shown_for_each_row_before_several_are_changed(service, admin_client):
     ids = list(Site.objects.values_list("pk", flat=True)[:2])
     url, data = reverse("configure-bulk", args=["sites"]), {"id": ids, "field": "power_cap_w", "power_cap_w": "5"}
-    fragment = admin_client.post(f"{url}?part=told", data).content.decode()
+    fragment = admin_client.post(f"{url}?part=consequences", data).content.decode()
     assert fragment.count("when idle") == 2
     shown = admin_client.post(url, data)
     assert shown.content.decode().count("when idle") == 2
@@ -115,30 +115,46 @@ def test_only_what_differs_is_kept_when_a_policy_is_given(service, admin_client)
 def test_clock_advice_can_be_approved_down_to_a_floor(service, admin_client):
     pool = service.pools.first()
     words = "Advice, not carried out: 1310 MHz; it stays at 1410 MHz."
-    told = {"service": service, "pool": pool, "reason": "slack", "summary": words, "inputs": {"advised_mhz": 1310.0}}
-    Decision.objects.create(kind="clock", at=timezone.now(), **told)
-    assert words not in admin_client.get(reverse("holds")).content.decode()  # it acts
+    values = {"service": service, "pool": pool, "reason": "slack", "summary": words, "inputs": {"advised_mhz": 1310.0}}
+    Decision.objects.create(kind="clock", at=timezone.now(), **values)
+    assert words not in admin_client.get(reverse("overrides")).content.decode()  # it acts
     ServiceMode.objects.update_or_create(service=service, defaults={"mode": "approve"})
-    page = admin_client.get(reverse("holds")).content.decode()
+    page = admin_client.get(reverse("overrides")).content.decode()
     assert words in page
     assert 'name="floor_mhz" type="number" min="1" required value="1310"' in page
     data = {"kind": "clock", "pool": pool.pk, "floor_mhz": "1310", "for_s": "900", "reason": "a quiet night"}
-    page = admin_client.post(reverse("holds-override"), data, follow=True).content.decode()
+    page = admin_client.post(reverse("overrides-new"), data, follow=True).content.decode()
     assert "may go down to 1310 MHz" in page
 
 
-def test_words_are_shown_when_a_hold_makes_no_sense(service, admin_client):
+def test_words_are_shown_when_an_operation_makes_no_sense(service, admin_client):
     data = {"service": service.pk, "loop": "carbon", "reason": " ", "for_s": "900"}
-    page = admin_client.post(reverse("holds-pause"), data, follow=True)
+    page = admin_client.post(reverse("overrides-pause"), data, follow=True)
     assert "say why" in page.content.decode()
     pool = service.pools.first()
     data = {"kind": "workers", "pool": pool.pk, "workers": "two", "for_s": "900", "reason": "a trial"}
-    page = admin_client.post(reverse("holds-override"), data, follow=True)
+    page = admin_client.post(reverse("overrides-new"), data, follow=True)
     assert "written like 2 x A100-80GB/TP4" in page.content.decode()
     assert not LoopPause.objects.exists()
     assert not Override.objects.exists()
 
 
-def test_first_step_is_told_when_nothing_is_there(redis_client, db, admin_client):
+def test_addresses_of_0_1_are_answered_for_one_version(service, admin_client):
+    moved = admin_client.get("/holds/?range=1h")
+    assert (moved.status_code, moved.headers["Location"]) == (301, "/overrides/?range=1h")
+    assert admin_client.post("/holds/").status_code == 405
+    data = {"service": service.pk, "loop": "carbon", "reason": "a trial", "for_s": "900"}
+    assert admin_client.post("/holds/pause/", data).headers["Location"] == "/overrides/"
+    assert admin_client.post(f"/holds/resume/{LoopPause.objects.get().pk}/").headers["Location"] == "/overrides/"
+    assert LoopPause.objects.exclude(ended_at=None).exists()
+    assert admin_client.post("/holds/mode/", {"service": service.pk, "mode": "advise"}).status_code == 302
+    assert ServiceMode.objects.get(service=service).mode == "advise"
+    data = {"kind": "workers", "pool": service.pools.first().pk, "workers": "", "for_s": "900", "reason": "a trial"}
+    admin_client.post("/holds/overrides/", data)
+    assert admin_client.post(f"/holds/overrides/{Override.objects.get().pk}/end/").status_code == 302
+    assert not Override.objects.filter(ended_at=None).exists()
+
+
+def test_first_step_is_shown_when_nothing_is_there(redis_client, db, admin_client):
     page = admin_client.get(reverse("setup"))
     assert page.context["following"].name == "site"

@@ -340,9 +340,9 @@ def test_token_has_no_more_than_its_person_when_asked_for_more(site):
 def test_tenant_key_is_shown_once_and_revoked(django_capture_on_commit_callbacks, redis_client):
     Tenant.objects.create(name="acme", label="Acme")
     client = client_of(person("administrator"))
-    with django_capture_on_commit_callbacks(execute=True) as told:
+    with django_capture_on_commit_callbacks(execute=True) as callbacks:
         page = client.post("/keys/", {"tenant": "acme", "label": "web", "lifetime": "30"}).content.decode()
-    assert len(told) == 1  # gateways
+    assert len(callbacks) == 1  # gateways
     secret = re.search(r"<code>(gs-[\w-]+)", page)[1]
     key = ApiKey.objects.get(label="web")
     assert key.key_hash not in str(list(AuditEntry.objects.values()))

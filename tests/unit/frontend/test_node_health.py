@@ -6,7 +6,7 @@ from frontend import health
 from pools import wire
 
 
-def test_node_is_told_to_only_measure_without_being_at_fault() -> None:
+def test_node_may_be_set_to_only_measure_without_being_at_fault() -> None:
     agent = wire.AgentState("a", "b", 99.0, 1, [], measure_only="no clock actuator", notices=["no energy counter"])
     node = health.judge_node("a", agent, 100.0)
     assert (node.state, node.error) == ("reporting", "")

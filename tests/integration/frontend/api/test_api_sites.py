@@ -1,4 +1,4 @@
-"""Somebody whose role is for one site, at every address of the document: told nothing of others, changes none."""
+"""Somebody whose role is for one site, at every address of the document: it names nothing of others, changes none."""
 
 from __future__ import annotations
 
@@ -154,12 +154,12 @@ def addresses(administrator: Client, path: str) -> list[tuple[str, dict[str, Any
     return [(own.removesuffix("/") + tail, row) for own, row in keys]
 
 
-def strange(told: str, sent: str) -> set[str]:
+def strange(received: str, sent: str) -> set[str]:
     """What is named of other sites, but for what was sent: an error repeats what it was asked for."""
-    return set(FOREIGN.findall(told)) - set(FOREIGN.findall(sent))
+    return set(FOREIGN.findall(received)) - set(FOREIGN.findall(sent))
 
 
-def test_nothing_of_another_site_is_told(scoped, administrator):
+def test_nothing_of_another_site_is_named(scoped, administrator):
     seen = 0
     for path, _, _ in operations(("get",)):
         if "/experiments/" in path:
@@ -168,13 +168,13 @@ def test_nothing_of_another_site_is_told(scoped, administrator):
         others = [(address, row) for address, row in rows if FOREIGN.search(json.dumps(row))]
         for address, _ in [*others[:5], *rows[-3:]]:
             answer = scoped.get(address, {"limit": 500} if "{" not in path and "docs" not in path else {})
-            told = (b"".join(answer) if answer.streaming else answer.content).decode()
-            assert not strange(told, address), f"{address} tells of {strange(told, address)}: {told[:2000]}"
+            received = (b"".join(answer) if answer.streaming else answer.content).decode()
+            assert not strange(received, address), f"{address} tells of {strange(received, address)}: {received[:2000]}"
             seen += answer.status_code == 200
     assert seen > 50
 
 
-def test_own_things_are_told(scoped):
+def test_own_things_are_named(scoped):
     for path, least in (
         ("alerts", 4), ("overrides", 3), ("reports", 1), ("report-schedules", 1), ("decisions", 1), ("pauses", 1),
         ("nodes", 2), ("tariffs", 1), ("alert-silences", 1), ("instances", 1), ("requests", 1),
@@ -247,7 +247,7 @@ def test_nothing_of_another_site_is_changed(scoped, administrator, seeded):
     assert sent > 80
 
 
-def test_holds_of_another_site_are_refused_and_own_ones_kept(seeded, redis_client):
+def test_overrides_of_another_site_are_refused_and_own_ones_kept(seeded, redis_client):
     client = Client()
     client.force_login(person("operator", sites=[seeded.sites[0]]))
     until = (seeded.now + timedelta(hours=2)).isoformat()

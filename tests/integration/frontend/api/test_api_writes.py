@@ -125,26 +125,26 @@ def test_list_is_made_and_changed_whole_or_not_at_all(api):
     assert [row["label"] for row in api("PATCH", "sites/", items).json()] == ["Oslo", "Bergen", "Bodo"]
 
 
-def test_consequences_are_told_and_nothing_is_stored_when_it_is_only_asked(api):
+def test_consequences_are_returned_and_nothing_is_stored_when_it_is_only_asked(api):
     seeded = seed.fleet()
     asked = {"service": "llama3-70b", "kind": "tpot", "objective_s": 0.0001}
-    verdict = api("POST", f"slos/~{seeded.service.slos.get(kind='tpot').pk}/validate/", asked).json()
-    assert verdict["valid"] is True
-    assert "cannot be met" in verdict["consequences"][0]["text"]
+    result = api("POST", f"slos/~{seeded.service.slos.get(kind='tpot').pk}/validate/", asked).json()
+    assert result["valid"] is True
+    assert "cannot be met" in result["consequences"][0]["text"]
     assert seeded.service.slos.get(kind="tpot").objective_s == 0.15
-    verdict = api("POST", "sites/validate/", {**SITE, "name": "location-1"}).json()
-    assert verdict["valid"] is False
-    assert verdict["consequences"][0]["field"] == "name"
+    result = api("POST", "sites/validate/", {**SITE, "name": "location-1"}).json()
+    assert result["valid"] is False
+    assert result["consequences"][0]["field"] == "name"
 
 
-def test_consequences_of_several_are_told_in_turn_and_none_is_stored(api):
+def test_consequences_of_several_are_returned_in_turn_and_none_is_stored(api):
     seeded = seed.fleet()
     site = seeded.sites[0]
     asked = [{"id": site.pk, "power_cap_w": 5}, SITE, SITE, {"id": 999_999, "pue": 1.1}, {"name": "x", "pue": 0.1}]
-    verdicts = api("POST", "sites/validate/", asked).json()
-    assert [verdict["valid"] for verdict in verdicts] == [True, True, False, False, False]
-    assert "when idle" in verdicts[0]["consequences"][0]["text"]
-    assert [verdict["consequences"][0]["field"] for verdict in verdicts[2:4]] == ["name", "id"]
+    results = api("POST", "sites/validate/", asked).json()
+    assert [result["valid"] for result in results] == [True, True, False, False, False]
+    assert "when idle" in results[0]["consequences"][0]["text"]
+    assert [result["consequences"][0]["field"] for result in results[2:4]] == ["name", "id"]
     assert list(Site.objects.filter(power_cap_w=5)) == []
     assert not Site.objects.filter(name="oslo").exists()
     assert not AuditEntry.objects.filter(kind="site").exists()

@@ -32,8 +32,8 @@ def test_script_sets_up_a_fleet_and_changes_nothing_when_run_again(live_server, 
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    told = run()
-    found = find_key(re.findall(r"gs-[\w-]+", told)[-1], timezone.now())
+    printed = run()
+    found = find_key(re.findall(r"gs-[\w-]+", printed)[-1], timezone.now())
     assert found is not None
     assert found.tenant.name == "acme"
     service = Service.objects.get()

@@ -61,7 +61,7 @@ def test_chosen_alternative_comes_first_and_unknown_columns_are_left_out():
         ]
     )
     assert table.header == ("power",)
-    assert [(row.label, row.verdict) for row in table.rows] == [("a", "chosen"), ("b", "ruled out: GPUs at east")]
+    assert [(row.label, row.result) for row in table.rows] == [("a", "chosen"), ("b", "ruled out: GPUs at east")]
 
 
 def test_prediction_is_compared_in_percent_when_realised():

@@ -9,7 +9,7 @@ import pytest
 from django.test import RequestFactory
 
 from core.types import Limits
-from frontend.charts.line_figures import Line, LineChart, figure, table
+from frontend.charts.line_figures import LineChart, PlotLine, figure, table
 from frontend.charts.plot_style import THEMES, Look
 from frontend.decisions import decision_facts
 from frontend.fleet import feeds, frontier
@@ -56,7 +56,7 @@ def test_listing_sorts_and_narrows_when_the_url_says_so(query: str, expected: li
 
 def test_line_chart_keeps_gaps_and_marks_silence_when_values_are_missing() -> None:
     chart = LineChart(
-        "How much?", "W", "made up", WINDOW, (Line("in use", (1_000.0, None, 3_000.0, None)),), prefixed=True,
+        "How much?", "W", "made up", WINDOW, (PlotLine("in use", (1_000.0, None, 3_000.0, None)),), prefixed=True,
         silent=(False, True, False, False),
     )  # fmt: skip
     drawn = figure(chart, LOOK)

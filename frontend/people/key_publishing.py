@@ -1,4 +1,4 @@
-"""What follows a change of keys."""
+"""Sends a change of keys to the gateways."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from scheduler import tasks
 log = logging.getLogger(__name__)
 
 
-def tell_gateways() -> None:
-    """Has the workers publish the fleet anew once the change is stored; failing that, it goes with the next publish."""
+def publish_to_gateways() -> None:
+    """Asks the workers to publish the fleet once the change is stored; if that fails, the next publish has it."""
     transaction.on_commit(_send)
 
 
@@ -22,4 +22,4 @@ def _send() -> None:
     try:
         tasks.publish.apply_async(expires=60, retry=False)
     except (OperationalError, RedisError, OSError) as error:
-        log.warning("gateways are told of keys with the next publish only: %s", error)
+        log.warning("gateways get the change of keys only with the next publish: %s", error)

@@ -1,4 +1,4 @@
-"""Pauses, overrides and modes over REST: as on the page, with errors by field."""
+"""Pauses, overrides and control modes over REST: as on the page, with errors by field."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Chosen:
 @never_cache
 @require_safe
 @rights.needs(Right.ADMINISTER)
-def trail(request: HttpRequest) -> HttpResponse:
+def audit_trail(request: HttpRequest) -> HttpResponse:
     """Pages by cursor: `before` is the entry that the page before ended with."""
     chosen = Chosen.of(request.GET)
     before = request.GET.get("before", "")
@@ -105,7 +105,7 @@ def trail(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_safe
 @rights.needs(Right.ADMINISTER)
-def trail_csv(request: HttpRequest) -> StreamingHttpResponse:
+def audit_csv(request: HttpRequest) -> StreamingHttpResponse:
     found = Chosen.of(request.GET).entries()[:MOST_ROWS]
     name = f"greenserve-audit-{timezone.now():%Y%m%dT%H%M%SZ}.csv"
     return StreamingHttpResponse(
@@ -115,15 +115,15 @@ def trail_csv(request: HttpRequest) -> StreamingHttpResponse:
     )
 
 
-class _Line:
-    """What csv.writer writes to: it hands back the line."""
+class _Echo:
+    """Stands in for the file of `csv.writer`: it returns each line, so that the response can stream it."""
 
     def write(self, line: str) -> str:
         return line
 
 
 def _lines(found: QuerySet[AuditEntry]) -> Iterator[str]:
-    writer = csv.writer(_Line(), lineterminator="\n")
+    writer = csv.writer(_Echo(), lineterminator="\n")
     yield writer.writerow(COLUMNS)
     for entry in found.iterator(chunk_size=1_000):
         changes = {name: [old, new] for name, old, new in audit.changed(entry.before, entry.after)}
