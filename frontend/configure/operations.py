@@ -38,7 +38,7 @@ LOOPS = {
     "carbon": "which sites, partition and GPUs",
     "scale": "how many instances",
     "shard": "which TP degrees",
-    "clock": "SM clocks; paused: all at the top",
+    "clock": "SM clocks; paused: all at their maximum",
 }
 
 

@@ -102,7 +102,7 @@ def person_active(request: HttpRequest, user_id: int) -> HttpResponse:
     except ValidationError as error:
         messages.error(request, " ".join(error.messages))
     else:
-        messages.success(request, f"{user} can sign in again." if active else f"{user} is out, at once.")
+        messages.success(request, f"{user} can sign in again." if active else f"{user} is blocked from now on.")
     return redirect("person", user_id)
 
 

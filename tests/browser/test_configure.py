@@ -83,7 +83,7 @@ def test_loop_is_paused_and_site_drained_when_a_person_overrides(
     pause.get_by_role("button", name="Pause").click()
     expect(operator.locator("#loops + .scroll")).to_contain_text("paused")
     assert LoopPause.objects.get(ended_at=None).loop == "carbon"
-    operator.get_by_text("Override something").click()
+    operator.get_by_text("New override").click()
     drain = operator.locator("form", has_text="Drain a site")
     drain.get_by_label("Because").fill("new transformer")
     drain.get_by_role("button", name="Override").click()
@@ -119,7 +119,7 @@ def test_clocks_only_advise_until_a_floor_is_approved(operator: Page, fleet: see
     )
     operator.goto("/overrides/")
     expect(operator.get_by_text("Advice, not carried out")).to_have_count(0)  # it acts: there is nothing to approve
-    operator.get_by_label(f"What becomes of decisions for {fleet.service}").select_option("approve")
+    operator.get_by_label(f"Control mode of {fleet.service}").select_option("approve")
     expect(operator.locator(".messages")).to_contain_text("wait until a person approves", timeout=30_000)
     floor = operator.get_by_role("form", name=re.compile("^Let clocks of"))
     expect(floor.get_by_label("Approve down to")).to_have_value("1310")
@@ -147,7 +147,7 @@ def test_clock_stays_as_it_was_when_a_decision_is_undone(operator: Page, fleet: 
         commands=[{"type": "SetSmClock", "instance": str(instance.uid), "mhz": 1210.0}],
     )
     operator.goto(f"/decisions/{decision.pk}/")
-    undo = operator.get_by_role("region", name="Would you have done the same?")
+    undo = operator.get_by_role("region", name="Undo")
     expect(undo).to_contain_text("stays at 1410 MHz")
     undo.get_by_label("For").select_option("15 min")
     undo.get_by_label("Because").fill("answers were late")

@@ -50,7 +50,7 @@ def test_somebody_is_let_in_chooses_a_password_and_sets_up_the_second_step(
     context = chromium.new_context(base_url=server, viewport={"width": 390, "height": 844})
     theirs = context.new_page()
     sign_in(theirs, "nora", given)
-    expect(theirs.get_by_text("You came with a one-time password")).to_be_visible()
+    expect(theirs.get_by_text("You signed in with a one-time password")).to_be_visible()
     theirs.get_by_label("Your password now").fill(given)
     theirs.get_by_label("New password", exact=True).fill(PASSWORD)
     theirs.get_by_label("New password again").fill(PASSWORD + "!")
@@ -81,7 +81,7 @@ def test_somebody_is_let_in_chooses_a_password_and_sets_up_the_second_step(
     theirs.get_by_role("button", name="Menu").click()
     expect(theirs.get_by_role("link", name="nora")).to_be_visible()
     theirs.goto("/people/")
-    expect(theirs.get_by_role("heading", name="Not yours to do")).to_be_visible()
+    expect(theirs.get_by_role("heading", name="Not permitted")).to_be_visible()
     picture(theirs, "not-yours")
     context.close()
 

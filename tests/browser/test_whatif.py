@@ -139,7 +139,7 @@ def test_policy_of_a_run_is_applied_when_its_consequences_were_shown(
     assert "order: fcfs" in caught.value.path().read_text()
 
     page.get_by_label("Apply this policy to").select_option(fleet.service.name)
-    page.get_by_role("button", name="Look at what follows").click()
+    page.get_by_role("button", name="Show the consequences").click()
     picture(page, "whatif-apply")
     page.get_by_role("button", name="Apply the policy").click()
     expect(page.get_by_text("has the policy freesh now")).to_be_visible()

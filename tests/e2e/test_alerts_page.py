@@ -64,7 +64,7 @@ def test_alerts_are_seen_acknowledged_and_silenced_in_a_browser(base: str, artif
             page.wait_for_selector(f"#alert-{rows[0].pk}")
             chrome.screenshot(page, artifacts, "alerts-light")
             page.locator(f"#alert-{rows[0].pk}").get_by_role("button", name="Acknowledge").click()
-            page.get_by_text("seen by operator").wait_for()
+            page.get_by_text("acknowledged by operator").wait_for()
             page.locator(f"#alert-{rows[2].pk}").get_by_role("button", name="Silence 1 h").click()
             page.locator(f"#alert-{rows[2].pk}").get_by_text("nobody until").wait_for()
             page.get_by_role("button", name="End it").first.click()

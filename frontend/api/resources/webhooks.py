@@ -57,7 +57,7 @@ class DeliverySerializer(serializers.ModelSerializer):
 
 
 class SubscriptionViewSet(ReadOnly):
-    """Who is notified of events. A subscription's secret signs its messages; docs/api.md says how to check them."""
+    """Who is notified of events. Messages are signed with the secret of their subscription (docs/api.md)."""
 
     queryset = WebhookSubscription.objects.select_related("created_by")
     serializer_class = SubscriptionSerializer

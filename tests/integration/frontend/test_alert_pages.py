@@ -95,7 +95,7 @@ def test_open_alert_is_the_first_that_needs_attention_and_is_not_said_twice(oper
 def test_acknowledging_says_who(operator, user):
     row = alert()
     assert operator.post(f"/alerts/{row.pk}/acknowledge/").status_code == 302
-    assert "seen by operator" in operator.get("/alerts/").content.decode()
+    assert "acknowledged by operator" in operator.get("/alerts/").content.decode()
     again = operator.post(f"/alerts/{row.pk}/acknowledge/", follow=True)
     assert "is not open" in again.content.decode()
 

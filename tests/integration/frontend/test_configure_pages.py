@@ -30,7 +30,7 @@ def test_every_kind_has_its_pages_when_an_administrator_looks(service, admin_cli
         row = owned.model._default_manager.first()
         if row is not None:
             page = admin_client.get(reverse("configure-edit", args=[kind, row.pk])).content.decode()
-            assert "What follows from it" in page or owned.one in page
+            assert "Consequences" in page or owned.one in page
             assert admin_client.get(reverse("configure-new", args=[kind]), {"clone": row.pk}).status_code == 200
             assert admin_client.get(reverse("configure-delete", args=[kind, row.pk])).status_code == 200
 
@@ -90,7 +90,7 @@ def test_consequences_are_shown_for_each_row_before_several_are_changed(service,
     assert fragment.count("when idle") == 2
     shown = admin_client.post(url, data)
     assert shown.content.decode().count("when idle") == 2
-    assert "Change all of them all the same" in shown.content.decode()
+    assert "Change all of them anyway" in shown.content.decode()
     assert not Site.objects.filter(power_cap_w=5.0).exists()
     assert admin_client.post(url, data | {"seen": shown.context["seen"]}).status_code == 302
     assert Site.objects.filter(power_cap_w=5.0).count() == 2
