@@ -1,4 +1,4 @@
-"""What needs attention, worst first, each with the next step. Pure."""
+"""The attention list, worst item first, each with the next step. The functions are pure."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class OpenAlert:
 
 
 def items(health: Health, slo: SloFrame, alerts: Sequence[OpenAlert] = ()) -> tuple[Item, ...]:
-    """Everything that an operator should look at; empty when all is well.
+    """Returns everything that an operator should look at; empty when all is well.
 
-    What an alert says is not said a second time by what is seen just now.
+    What an alert says already is not repeated by an item about the same subject.
     """
     said = {_about(alert) for alert in alerts}
     raised = (Item(a.level, a.text, a.step, a.decision_id, a.pk, a.acknowledged) for a in alerts)
@@ -65,7 +65,7 @@ def items(health: Health, slo: SloFrame, alerts: Sequence[OpenAlert] = ()) -> tu
 
 
 def _about(alert: OpenAlert) -> tuple[str, str]:
-    """What it is about, in the words of what is seen."""
+    """Returns kind and name of an alert's subject, so that no other item repeats the alert."""
     if alert.rule == "feed_stale":
         return "feed", f"{alert.place}/{alert.subject.rpartition('/')[2]}"
     if alert.rule.startswith("slo_burn_"):

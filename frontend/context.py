@@ -1,4 +1,4 @@
-"""What every page needs: the demo's honesty, time zones to choose from, where to send a request."""
+"""The context of every page: what of the demo is not real, time zones to choose from, where to send a request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def page(request: HttpRequest) -> dict[str, Any]:
 
 
 def _sped_up() -> str:
-    """What else of the demo is not as in real life: its loops' periods."""
+    """Says how much faster than in production the demo's loops run."""
     period = {kind: formats.seconds(loop["period_s"]) for kind, loop in settings.GREENSERVE_LOOPS.items()}
     return (
         f"Loops are sped up: carbon and scale each {period['carbon']}, shard {period['shard']}, clock "

@@ -27,7 +27,7 @@ ABBREVIATIONS["gpus"] = "GPUs"
 
 
 def prefix(largest: float | None, floor: float = 1.0) -> tuple[float, str]:
-    """(divisor, SI prefix) that brings `largest` to between 1 and 1000; nothing smaller than `floor`."""
+    """Returns divisor and SI prefix that bring `largest` to between 1 and 1000; the divisor is at least `floor`."""
     if largest is None or largest == 0 or not math.isfinite(largest):
         return 1.0, ""
     for divisor, name in PREFIXES:
@@ -94,7 +94,7 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def unit_of(name: str) -> tuple[str, str]:
-    """(words, unit) of a field's name: `mean_power_w` -> (`mean power`, `W`)."""
+    """Returns words and unit of a field's name: `mean_power_w` -> (`mean power`, `W`)."""
     for suffix, unit in UNIT_SUFFIXES:
         if name.endswith(suffix) and len(name) > len(suffix):
             name = name.removesuffix(suffix)

@@ -1,4 +1,4 @@
-"""Which process, loop, node and feed is well: messages and rows in, states out.
+"""The state of each process, loop, node and feed, judged from messages and rows.
 
 `gather` reads Redis and the database; the `judge_...` functions are pure and say what counts as late or dead.
 """
@@ -114,7 +114,7 @@ class Health:
 
     @property
     def nodes_first(self) -> tuple[NodeHealth, ...]:
-        """As many as a page shows, those with something the matter before the others."""
+        """The nodes that a page shows, those with an error before the others."""
         return tuple(sorted(self.nodes, key=lambda node: node.calm)[:NODES_SHOWN])
 
     def as_json(self) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class Summary:
 
     @property
     def burn(self) -> float | None:
-        """Of the worst objective: the share missed by the share that may be missed. Above 1: the budget runs out."""
+        """Burn rate of the worst objective: the share missed by the share that may miss. Above 1 the budget runs out."""
         worst = self.slo.worst
         if worst is None or worst.overall is None or worst.target >= 1.0:
             return None
@@ -133,7 +133,7 @@ class Summary:
 
 
 def summary(user: AnyUser, window: TimeRange, power: selectors.PowerNow | None = None) -> Summary:
-    """For this person. `power`: what GPUs draw at the end of `window`, where that is known already."""
+    """Makes this person's summary. `power` is the GPUs' power at the end of `window`, if it is known already."""
     now = datetime.fromtimestamp(window.end_s, UTC)
     state = health.gather(now)
     known = visible_health.health(user, state)
@@ -152,7 +152,7 @@ def summary(user: AnyUser, window: TimeRange, power: selectors.PowerNow | None =
 
 
 def _trend(midnight_s: float, now_s: float) -> Trend | None:
-    """None in the first hour of a day. Two queries, once a minute."""
+    """Returns the trend, or None in the first hour of a day. Makes two queries, at most once a minute."""
     until_s = now_s // HOUR_S * HOUR_S
     if until_s <= midnight_s:
         return None
@@ -171,7 +171,7 @@ def _more(now: float | None, before: float | None) -> float | None:
 
 
 def _saved(user: AnyUser) -> Saved | None:
-    """By the newest report of this person's with a baseline beside the metered figures. One query."""
+    """Reads the savings from the newest report with a baseline that this person may see. Makes one query."""
     reports = Report.objects.filter(job__state=JobState.DONE, basis__baseline__policy__isnull=False)
     report = visibility.for_sites(user, reports).order_by("-pk").only("asked", "basis", "summary").first()
     summary = (report.summary or {}) if report else {}

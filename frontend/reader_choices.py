@@ -1,4 +1,4 @@
-"""What a reader has chosen: range, theme, time zone. Parsed in one place; a bad value is the default."""
+"""The reader's choices of range, theme and time zone, parsed in one place; a bad value gives the default."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def clock(at_s: float) -> str:
 
 
 def midnight_s(now_s: float) -> float:
-    """When today began in the reader's zone."""
+    """Returns when today began in the reader's zone."""
     local = datetime.fromtimestamp(now_s, timezone.get_current_timezone())
     return local.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
 

@@ -98,7 +98,7 @@ def reports(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_safe
 def report(request: HttpRequest, report_id: int) -> HttpResponse:
-    """What one says, what it rests on, whether it adds up, and what changed since the revision before."""
+    """Shows a report: its figures, their basis, the reconciliation, and what changed since the revision before."""
     found = get_object_or_404(_visible(request).select_related("revises"), pk=report_id)
     context = {
         "r": _row(found),
@@ -156,7 +156,7 @@ def _page(request: HttpRequest, form: Form, status: int = 200) -> HttpResponse:
 
 
 def _wrong_site(request: HttpRequest, form: Form) -> str | None:
-    """What is wrong with the form's site for somebody whose role is for some sites."""
+    """Says what is wrong with the form's site if the person's role is not for it; None: nothing."""
     if rights.everywhere(request.user):
         return None
     own = list(rights.sites_of(request.user).values_list("name", flat=True))

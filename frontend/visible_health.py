@@ -30,7 +30,7 @@ def pool_ids(user: AnyUser) -> list[int] | None:
 
 
 def health(user: AnyUser, state: Health) -> Health:
-    """Without other sites' nodes, their processes and feeds, and what loops of other sites' services say."""
+    """Removes other sites' nodes, processes and feeds, and the errors and links of loops of their services."""
     sites = site_names(user)
     if sites is None:
         return state

@@ -55,7 +55,7 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def open_alerts(user: AnyUser) -> tuple[OpenAlert, ...]:
-    """For the attention list, of what this person may know. Two queries."""
+    """Returns the open alerts that this person may see, for the attention list. Makes two queries."""
     labels = {site.name: site.label or site.name for site in Site.objects.all()}
     return tuple(
         OpenAlert(

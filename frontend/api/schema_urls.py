@@ -1,4 +1,4 @@
-"""What the OpenAPI document is of."""
+"""The addresses that the OpenAPI document describes."""
 
 from django.urls import include, path
 

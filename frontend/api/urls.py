@@ -22,7 +22,7 @@ from .resources import (
 
 
 class Router(SimpleRouter):
-    """As DRF's, with PATCH on lists."""
+    """DRF's router, with PATCH on lists as well."""
 
     routes = [
         route._replace(mapping={**route.mapping, "patch": "bulk_update"})

@@ -214,7 +214,7 @@ def _with_meta(
 
 
 def _rest(sites: Sequence[SitePower | SiteCarbon]) -> tuple[str, str] | None:
-    """Where the sites are that a chart adds up to one."""
+    """Returns the link to the sites that a chart adds up to one, and its text; None if it adds up none."""
     together = next((site.together for site in sites if site.rank is None), 0)
     return ("/sites/", f"all {together} other sites" if together > 1 else "the other site") if together else None
 
@@ -282,12 +282,12 @@ def _intensity_line(
 
 
 def _said(look: Look, until_s: float | None, now_s: float) -> str | None:
-    """Until when a chart's figures reach; a step that has begun reaches to now."""
+    """Returns the time until which a chart has figures; a step that has begun ends now."""
     return None if until_s is None else look.time(min(until_s, now_s))
 
 
 def _break(lowest: float) -> float:
-    """Where an axis up to 1 begins: below its lowest value, at a round number, and not so near that noise looms."""
+    """Returns where an axis up to 1 begins: at a round number so far below the lowest value that noise looks small."""
     return next(b for b in BREAKS if b <= min(lowest - (1 - lowest) * 0.15, 1 - LEAST_SPAN) or b == 0.0)
 
 

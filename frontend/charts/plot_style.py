@@ -39,7 +39,7 @@ THEMES = {
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a reader has chosen: theme, and the time zone with the name shown beside times.
+    """The reader's choices for a chart: theme, and the time zone with the name shown beside times.
 
     `fixed`: the range does not end now, so that no room is kept for what is to come.
     """
@@ -85,7 +85,7 @@ def site_colours(ranks: Sequence[int | None]) -> list[str]:
 
 
 def series_style(n: int) -> tuple[str, str]:
-    """(colour, dash) of a chart's series number `n` that is no site's."""
+    """Returns colour and dash of series number `n` of a chart whose series are not sites."""
     turn, place = divmod(n, len(SERIES_COLOURS))
     return SERIES_COLOURS[place], DASHES[turn % len(DASHES)]
 

@@ -92,7 +92,7 @@ def page(request: HttpRequest) -> HttpResponse:
 
 
 def _clock_advice(request: HttpRequest) -> list[tuple[Decision, bool]]:
-    """What the clock loop would do in pools where it may not, the newest of each; and whether it can be approved."""
+    """Returns the clock loop's newest advice for each pool where it may not act, and whether it can be approved."""
     modes = dict(ServiceMode.objects.exclude(mode=ControlMode.ACT).values_list("service_id", "mode"))
     if not modes:
         return []
@@ -105,7 +105,7 @@ def _clock_advice(request: HttpRequest) -> list[tuple[Decision, bool]]:
 
 
 def described(held: Override) -> str:
-    """What it holds, as a sentence."""
+    """Describes an override as a sentence."""
     if held.kind == OverrideKind.WORKERS:
         workers = ", ".join(f"{count} x {mode}" for mode, count in held.value.items()) or "no workers"
         return f"{held.pool} of {held.service} has {workers}"
@@ -133,7 +133,7 @@ def _done(request: HttpRequest, act: Callable[[Actor], str], back: str = "overri
 
 
 def _until(request: HttpRequest, optional: bool = False) -> datetime | None:
-    """From `for_s`, seconds from now."""
+    """Returns the moment that `for_s`, seconds from now, names. Raises ValidationError for what is no such number."""
     text = request.POST.get("for_s", "")
     if optional and not text:
         return None

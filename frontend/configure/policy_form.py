@@ -70,7 +70,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _read(chosen: str, typed: dict[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """(knobs that differ from the preset, what is wrong by knob)."""
+    """Returns the knobs that differ from the preset, and the errors by knob."""
     preset = presets.PRESETS[chosen]
     found: dict[str, Any] = {}
     errors: dict[str, str] = {}

@@ -78,12 +78,12 @@ def rows(request: HttpRequest, kind: str) -> HttpResponse:
 
 
 def _theirs(request: HttpRequest, owned: Owned) -> QuerySet[Any]:
-    """What this person may see."""
+    """Returns the rows that this person may see."""
     return visibility.owned(request.user, owned)
 
 
 def _related(owned: Owned) -> list[str]:
-    """With what those show of their own."""
+    """Returns the relations to join, with the relations that their own labels need."""
     found = list(owned.related)
     for name in owned.related:
         found += [f"{name}__{inner}" for inner in registry.of(owned.field(name).related_model).related]
@@ -126,7 +126,7 @@ def _shown(item: Model, name: str) -> str:
 
 
 def _bulk_fields(owned: Owned) -> list[str]:
-    """What may be the same in several rows."""
+    """Returns the fields that may have the same value in several rows."""
     if owned.versions:
         return []
     fixed = {*owned.lookup, *owned.many, "knobs", "policy", "index", "rank", "name"}
@@ -219,7 +219,7 @@ def _digest(found: Iterable[Consequence]) -> str:
 @require_POST
 @rights.needs(rights.Right.VIEW)
 def show_consequences(request: HttpRequest, kind: str) -> HttpResponse:
-    """What would follow if the form were stored as it stands: a fragment beside it."""
+    """Renders the consequences of storing the form as it stands: a fragment beside it."""
     owned = owned_or_404(kind)
     pk = request.GET.get("pk", "")
     instance = get_object_or_404(_theirs(request, owned), pk=pk) if pk.isdecimal() else None

@@ -1,4 +1,4 @@
-"""From empty to serving: each step with what is there, or what to do."""
+"""The page *From empty to serving*: each step with its state, or what to do."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def export(request: HttpRequest, kind: str, format: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @rights.needs(rights.Right.VIEW)
 def bring_in(request: HttpRequest, kind: str) -> HttpResponse:
-    """What a file would do, as a table; then, with the same text, it is done."""
+    """Shows as a table what a file would do; sent again with `apply`, the same text is stored."""
     owned = owned_or_404(kind)
     rights.require(request.user, owned.right)
     text, wrong, outcomes = request.POST.get("text", ""), "", None

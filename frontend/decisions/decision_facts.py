@@ -62,7 +62,7 @@ class AlternativeRow:
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """What was weighed; columns of which nothing is known are left out."""
+    """The alternatives that were weighed; columns without a known value are left out."""
 
     header: tuple[str, ...]
     rows: tuple[AlternativeRow, ...]
@@ -262,9 +262,9 @@ def _result(record: Mapping[str, Any]) -> str:
 def comparisons(
     predicted: Mapping[str, Any], realised: Mapping[str, Any] | None, clock: Clock
 ) -> tuple[Comparison, ...]:
-    """What was predicted beside what came, name by name, with the difference in percent of the prediction.
+    """Compares predicted with realised figures by name, with the difference in percent of the prediction.
 
-    A predicted power is held against the mean power that was metered. How and over what span stands in `span`.
+    A predicted power is compared with the mean power that was metered. `span` says how, and over what time.
     """
     came = realised or {}
     predicted = {"mean_power_w" if name == "power_w" else name: value for name, value in predicted.items()}
@@ -285,7 +285,7 @@ def comparisons(
 
 
 def span(predicted: Mapping[str, Any], realised: Mapping[str, Any] | None, clock: Clock) -> str:
-    """Where the predicted figures come from, and over which time the realised ones were taken."""
+    """Says where the predicted figures come from, and over which time the realised ones were taken."""
     parts = [f"Predicted: {predicted['source']}"] if predicted.get("source") else []
     if realised and realised.get("from") and realised.get("to"):
         start, end = (clock(datetime.fromisoformat(realised[name]).timestamp()) for name in ("from", "to"))

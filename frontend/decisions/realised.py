@@ -1,4 +1,4 @@
-"""What came of a decision, as two lines: what was predicted, and what was metered."""
+"""The chart of a decision with two lines: the predicted power, and the metered power."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ USUAL_HORIZON_S = 300.0  # of a decision without an epoch
 
 
 def horizon_s(decision: Decision) -> float:
-    """How long its prediction holds: a period of its loop."""
+    """Returns for how long the decision's prediction is valid, in seconds: a period of its loop."""
     return decision.epoch.period_s if decision.epoch else USUAL_HORIZON_S
 
 

@@ -16,7 +16,7 @@ from telemetry.selectors.frames import DecisionTick, TimeRange
 
 
 def context(request: HttpRequest, url: str, charts: tuple[str, ...], note: str = "") -> dict[str, Any]:
-    """For `parts/range_bar.html` and `parts/charts.html`; `url` answers with `answer`."""
+    """Returns the context of `parts/range_bar.html` and `parts/charts.html`; the view at `url` returns `answer`."""
     return {
         "chosen": reader_choices.chosen(request.GET),
         "ranges": [(key, label) for key, (_, label) in reader_choices.RANGES.items()],
@@ -58,7 +58,7 @@ def drawn_json(
     ticks: Sequence[DecisionTick] = (),
     window: TimeRange | None = None,
 ) -> HttpResponse:
-    """What `charts.js` draws; the decisions' marks are sent once for all charts on the time axis.
+    """Returns the JSON that `charts.js` draws; the decisions' marks are sent once for all charts on the time axis.
 
     `window`: what was drawn, where it is not the one that was asked for.
     """

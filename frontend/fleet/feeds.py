@@ -128,7 +128,7 @@ def feed_figures(request: HttpRequest, feed_id: int) -> HttpResponse:
 
 
 def charts(feed: CarbonFeed, window: TimeRange, *, fixed: bool = False) -> dict[str, LineChart]:
-    """What was, with what was said of it beforehand; and how far apart they were. One query."""
+    """Draws actual values with the forecasts made of them beforehand, and the difference. Makes one query."""
     ahead_s = 0.0 if fixed else (window.end_s - window.start_s) * AHEAD_SHARE
     span = TimeRange(window.start_s, window.end_s + ahead_s, window.bucket_s)
     actual_steps, said_steps = single_entities.feed_steps(feed.pk, feed.forecast_model, window, span.end_s)

@@ -1,4 +1,4 @@
-"""What a model's profiles and the engine model say of it: the energy-latency frontier, and energy over TP and clock.
+"""Charts of a model's profiles and of the engine model: the energy-latency frontier, and energy over TP and clock.
 
 Pure figures with their tables; who calls passes values.
 """

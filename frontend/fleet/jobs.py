@@ -31,7 +31,7 @@ PAGE = 50
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """What the URL asks for, kept to what there is."""
+    """The filter and order in the URL, restricted to values that exist."""
 
     state: str
     kind: str

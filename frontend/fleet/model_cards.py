@@ -76,7 +76,7 @@ class ProfileRow:
 
     @property
     def energy_j(self) -> float | None:
-        """Of a request, at the largest rate."""
+        """Joules for each request at the largest rate."""
         return self.power_w / self.max_rps if self.max_rps else None
 
 
@@ -193,7 +193,7 @@ def model_figures(request: HttpRequest, model_id: int) -> HttpResponse:
 
 
 def _heat(card: ModelCard, chosen: dict[str, Any], look: Any) -> tuple[dict[str, Any], str]:
-    """At the lengths and objectives of the model's first service, or at usual ones without limits."""
+    """Draws energy over TP and clock at lengths and objectives of the model's first service, else at usual ones."""
     service = card.services.order_by("name").first()
     prompt = float((service and service.expected_prompt_tokens) or PROMPT_TOKENS)
     output = float((service and service.expected_output_tokens) or OUTPUT_TOKENS)

@@ -198,7 +198,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
 @never_cache
 @require_safe
 def node_gpus(request: HttpRequest, name: str) -> HttpResponse:
-    """What a row of the list shows when it is opened."""
+    """Renders what a row of the list shows when it is opened."""
     found = _find(request, name)
     context = {"node": found, "gpus": _gpus(found, time.time())}
     return render(request, "frontend/fleet/parts/node_gpus.html", context)

@@ -112,7 +112,7 @@ def pool(request: HttpRequest, pool_id: int) -> HttpResponse:
 
 
 def _bounds(pool: Pool) -> str:
-    """Which requests the pool's class is of, in words."""
+    """Says in words which requests belong to the pool's class."""
     kind = pool.request_class
 
     def span(least: int, most: int | None, what: str) -> str:

@@ -90,7 +90,7 @@ class Knob:
 
 
 def burn(series: SloSeries) -> float | None:
-    """How fast the error budget goes: the share missed by the share that may be. None: nothing judged, or no budget."""
+    """Returns the burn rate: the share missed by the share that may miss. None: nothing was judged, or no budget."""
     if series.overall is None or series.target >= 1.0:
         return None
     return (1.0 - series.overall) / (1.0 - series.target)

@@ -193,7 +193,7 @@ class FleetCollector(Collector):
 
 
 def _processes(found: health.Health) -> Iterator[Metric]:
-    """What the supervisor says of each, and what each says of itself."""
+    """Yields what the supervisor reports of each process, and what each reports of itself."""
     columns: tuple[tuple[str, str, Callable[[health.ProcessHealth], Any], Callable[..., Any]], ...] = (
         ("process_up", "Whether it runs, and its loop turns.", lambda p: float(p.state == "running"), gauge),
         ("process_restarts", "Starts after the first, since `greenserve up`.", lambda p: p.restarts, counter),

@@ -138,7 +138,7 @@ def feed_ages(now: datetime) -> list[tuple[str, str, str, float | None]]:
 
 
 def attainment(now: datetime) -> dict[tuple[str, str], Attainment]:
-    """By (service, kind of objective), of the requests that ended in the last five minutes."""
+    """Returns attainment by (service, kind of objective), of the requests that ended in the last five minutes."""
     minutes = slo_minutes.minutes(now)
     found = {}
     for key, target in slo_minutes.targets().items():
@@ -148,20 +148,20 @@ def attainment(now: datetime) -> dict[tuple[str, str], Attainment]:
 
 
 def instances() -> list[tuple[str, str, str, str, int]]:
-    """(service, site, request class, state, how many) of those that have not stopped."""
+    """Returns (service, site, request class, state, count) of the instances that have not stopped."""
     rows = Instance.objects.exclude(state=Instance.State.STOPPED).order_by()
     columns = ("pool__service__name", "pool__site__name", "pool__request_class__name", "state")
     return list(rows.values_list(*columns).annotate(Count("pk")))
 
 
 def decisions(now: datetime) -> list[tuple[str, str, int]]:
-    """(kind, reason, how many) of the last five minutes."""
+    """Returns (kind, reason, count) of the decisions of the last five minutes."""
     rows = Decision.objects.filter(at__gt=now - RECENT, at__lte=now).order_by()
     return list(rows.values_list("kind", "reason").annotate(Count("pk")))
 
 
 def epochs(now: datetime) -> list[tuple[str, str, int]]:
-    """(kind, status, how many) of the last hour."""
+    """Returns (kind, status, count) of the epochs of the last hour."""
     rows = Epoch.objects.filter(due_at__gt=now - timedelta(hours=1), due_at__lte=now).order_by()
     return list(rows.values_list("kind", "status").annotate(Count("pk")))
 
@@ -177,13 +177,13 @@ def batches() -> tuple[list[tuple[str, int]], int]:
 
 
 def open_alerts() -> list[tuple[str, str, str, int]]:
-    """(rule, level, state, how many)."""
+    """Returns (rule, level, state, count) of the alerts that have not ended."""
     rows = Alert.objects.exclude(state=Alert.AlertState.RESOLVED).order_by()
     return list(rows.values_list("rule", "level", "state").annotate(Count("pk")))
 
 
 def tasks(client: redis.Redis) -> dict[str, dict[str, float]]:
-    """By Celery task: how often each outcome, and `seconds` in all."""
+    """Returns by Celery task how often each outcome came, and the total run time as `seconds`."""
     found: dict[str, dict[str, float]] = defaultdict(dict)
     answer: Any = client.hgetall(wire.TASKS_KEY)
     for name, value in answer.items():

@@ -1,4 +1,4 @@
-"""Where else metrics are: a list for Prometheus' HTTP service discovery (http_sd_config)."""
+"""Other metrics endpoints, as a list for Prometheus' HTTP service discovery (http_sd_config)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may read the metrics: whoever has the token; without one, this machine alone."""
+"""Views of the metrics, for whoever has the token; if none is set, for this machine alone."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def _show_codes(request: HttpRequest, user: User) -> HttpResponse:
 
 
 def _proven(request: HttpRequest, form: ProofForm | PasswordForm) -> bool:
-    """Whether the password that was typed is theirs; each try counts like one to sign in. Adds the error if not."""
+    """Says whether the typed password is the person's, else adds the error; each try counts as one to sign in."""
     if "current" not in form.fields:
         return True
     user = _user(request)

@@ -1,4 +1,4 @@
-"""What is typed on the pages of people and keys. Rules that hold elsewhere too are in `pools.access.people`."""
+"""Forms of the pages of people and keys. Rules that apply elsewhere too are in `pools.access.people`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often somebody may be wrong about a password or a code. The count is the audit trail: nothing else is kept.
+"""Limits on wrong passwords and codes. Failures are counted in the audit trail: nothing else is kept.
 
 Three limits over the same while: of one name from one address (guessing), of one address (trying many people), and of
 one name from everywhere (many machines), which is wide, so that nobody locks out another easily. Names count as they
@@ -64,7 +64,7 @@ def failed(key: str, what: str, name: str = "") -> None:
 
 
 def free_again_at(key: str, address: str | None, now: datetime) -> datetime | None:
-    """When the next try is allowed; None: now. A success in between forgives the failures of that name and address."""
+    """Returns when the next try is allowed; None: now. A success resets the failures of that name and address."""
     recent = AuditEntry.objects.filter(kind=KIND, at__gt=now - WINDOW)
     refused = recent.filter(action=REFUSED)
     pair = refused.filter(object_key=key, address=address)

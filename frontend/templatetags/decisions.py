@@ -1,4 +1,4 @@
-"""What a person may do about a decision."""
+"""Template tags for what a person may do about a decision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ register = template.Library()
 
 @register.simple_tag(takes_context=True)
 def undo_of(context: dict[str, Any], decision: Decision) -> str:
-    """What undoing it would do; empty: nothing, or this person may not."""
+    """Says what undoing the decision would do; empty where it cannot be undone, or this person may not."""
     if not rights.has(context["request"].user, rights.Right.OPERATE):
         return ""
     return undoing.undoable(decision)

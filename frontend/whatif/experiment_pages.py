@@ -49,7 +49,7 @@ def _row(own: Experiment, latest: Study | None) -> dict[str, Any]:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Right.OPERATE)
 def new_experiment(request: HttpRequest, name: str) -> HttpResponse:
-    """What an experiment runs and was published of it; a POST starts it."""
+    """Shows what an experiment runs and which figures were published; a POST starts it."""
     base = experiment_studies.HEAD + name
     experiment = experiment_studies.of(base)
     if experiment is None:

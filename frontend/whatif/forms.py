@@ -119,7 +119,7 @@ class ExperimentForm(RequestsForm):
         self.fields["kind"].initial = "trace" if traced else "keep"
 
     def asked(self, base: str) -> dict[str, Any]:
-        """What `study_requests.ask` takes. Only of a valid form."""
+        """Returns what `study_requests.ask` takes. The form must be valid."""
         traffic = self.traffic()
         if traffic["kind"] != "past":
             traffic = {"kind": traffic["kind"]}
@@ -235,7 +235,7 @@ class StudyForm(RequestsForm):
         return found + [line.strip() for line in str(data.get("more_runs") or "").splitlines() if line.strip()]
 
     def asked(self) -> dict[str, Any]:
-        """What `study_requests.ask` takes. Only of a valid form."""
+        """Returns what `study_requests.ask` takes. The form must be valid."""
         data = self.cleaned_data
         traffic = self.traffic()
         if traffic["kind"] == "generated":

@@ -38,7 +38,7 @@ MORE = (  # what a run's page has beside the comparison
 
 
 def row(study: Study) -> dict[str, Any]:
-    """For the list."""
+    """Returns a study as the list shows it."""
     job = study.job
     runs = list(study.runs.all())
     return {
@@ -151,7 +151,7 @@ def attainments(run: StudyRun) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def decisions(run: StudyRun) -> list[tuple[str, str]]:
-    """What each loop decided, by reason."""
+    """Counts the decisions of each loop by reason."""
     figures = run.figures or {}
     counts: dict[str, dict[str, int]] = {loop: dict(own) for loop, own in (figures.get("decisions") or {}).items()}
     for loop, holds in (figures.get("holds") or {}).items():
@@ -161,7 +161,7 @@ def decisions(run: StudyRun) -> list[tuple[str, str]]:
 
 
 def _left_s(run: StudyRun, now: datetime) -> float | None:
-    """At the speed so far; None: not known."""
+    """Estimates the seconds left at the speed so far; None: not known."""
     if not run.progress or run.started_at is None:
         return None
     return (now - run.started_at).total_seconds() * (1.0 - run.progress) / run.progress

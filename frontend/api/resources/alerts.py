@@ -47,7 +47,7 @@ class SilenceSerializer(serializers.ModelSerializer):
 
 
 class NewSilence(serializers.Serializer):
-    """What is asked for. `for_s`: seconds from now, between a minute and 30 days; `subject` empty: of all."""
+    """The silence to make. `for_s`: seconds from now, a minute to 30 days; an empty `subject` means all."""
 
     rule = serializers.CharField(max_length=40)
     subject = serializers.CharField(max_length=200, default="", allow_blank=True)
@@ -73,7 +73,7 @@ class AlertViewSet(ReadOnly):
     )
 
     def get_queryset(self) -> QuerySet[Any]:
-        """Without those of others' sites, where one's role is for some."""
+        """Returns the alerts of the sites that the person's role is for."""
         return visibility.alerts(self.request.user, super().get_queryset())
 
     @extend_schema(request=None)

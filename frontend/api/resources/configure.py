@@ -45,7 +45,7 @@ SEVERAL = {"application/json": {"type": "array", "items": ITEM, "minItems": 1, "
 
 
 class ConsequenceSerializer(serializers.Serializer):
-    """What would follow. An error keeps it from being stored; `field` empty: of the whole."""
+    """A consequence of the change. An error keeps it from being stored; an empty `field` stands for the whole row."""
 
     level = serializers.ChoiceField(choices=["error", "warning", "info"])
     field = serializers.CharField(allow_blank=True)
@@ -53,7 +53,7 @@ class ConsequenceSerializer(serializers.Serializer):
 
 
 class ValidationResult(serializers.Serializer):
-    """Whether it would be stored, and what would follow."""
+    """The result of a validation: whether the change would be stored, and its consequences."""
 
     valid = serializers.BooleanField()
     consequences = ConsequenceSerializer(many=True)
@@ -67,7 +67,7 @@ class OwnedViewSet(ReadOnly):
     lookup_value_regex = "[^/]+"
 
     def get_queryset(self) -> QuerySet[Any]:
-        """As on the pages: rows of one's own sites, and of no single site."""
+        """Returns what the pages show as well: rows of the person's sites, and rows that belong to no site."""
         found: QuerySet[Any] = self.queryset.all()
         return (
             found
@@ -140,7 +140,7 @@ class OwnedViewSet(ReadOnly):
 
     @action(detail=False, methods=["post"], url_path="validate")
     def validate(self, request: Request) -> Response:
-        """What would follow if this were made; nothing is stored.
+        """Returns the consequences of making this; nothing is stored.
 
         Of a list each is tried after those before it: with `id` it is changed so, without it is made. The answer is a
         list of results in its order.
@@ -153,7 +153,7 @@ class OwnedViewSet(ReadOnly):
 
     @action(detail=True, methods=["post"], url_path="validate")
     def validate_change(self, request: Request, key: str) -> Response:
-        """What would follow if it were changed so; nothing is stored."""
+        """Returns the consequences of changing it in this way; nothing is stored."""
         row = self.get_object()
         return Response(self._validations([lambda: self._build(row, request.data)])[0])
 
@@ -224,7 +224,7 @@ class OwnedViewSet(ReadOnly):
         return _validation(dry_run.tried(built, lambda row: store(self._actor(), row, related)).consequences)
 
     def _item(self, item: object) -> tuple[Model, dict[str, Any]]:
-        """Of a list: with `id` the row as it would be changed, else a new one."""
+        """Builds one item of a list: with `id` the row as it would be changed, else a new one."""
         if not isinstance(item, dict) or "id" not in item:
             return self._build(None, item)
         given = {name: value for name, value in item.items() if name not in ("id", "etag")}

@@ -73,7 +73,7 @@ class ComparedRowSerializer(serializers.Serializer):
 
 
 class BoundSerializer(serializers.Serializer):
-    """What a fleet would need that knows each minute's load beforehand and changes for free."""
+    """The needs of a fleet that knows each minute's load beforehand and changes at no cost."""
 
     energy_wh = serializers.FloatField()
     gpu_hours = serializers.FloatField()

@@ -65,7 +65,7 @@ class EpochViewSet(ReadOnly):
 
 
 class DecisionViewSet(ReadOnly):
-    """What the loops decided, the newest first. A single one has its inputs, alternatives, and what came of it."""
+    """Decisions of the loops, the newest first. A single one has its inputs, alternatives and realised figures."""
 
     queryset = Decision.objects.select_related("service")
     ordering = ("-at", "-id")
@@ -121,7 +121,7 @@ class RequestViewSet(Lists):
 
 
 class AuditViewSet(ReadOnly):
-    """Who changed what, when, from where, before and after; the newest first. For administrators."""
+    """The audit trail, the newest first: who changed what, when, from where, before and after. For administrators."""
 
     queryset = AuditEntry.objects.all()
     serializer_class = serializers.AuditSerializer

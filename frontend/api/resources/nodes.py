@@ -19,7 +19,7 @@ from ..rest.base import View
 
 
 class GpuOfferSerializer(serializers.Serializer):
-    """As the driver describes it; null: it does not say."""
+    """A GPU as the driver describes it; null where the driver does not say."""
 
     uuid = serializers.CharField(max_length=64)
     index = serializers.IntegerField(min_value=0, max_value=1023)

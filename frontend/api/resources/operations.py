@@ -1,4 +1,4 @@
-"""What people do to the loops: pauses, control modes of services, approvals of plans, and overrides with an end."""
+"""Operations over REST: pauses of loops, control modes of services, approvals of plans, and overrides with an end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _name(source: str) -> serializers.Field:
 
 
 class PauseSerializer(serializers.ModelSerializer):
-    """In force until `ended_at` or `expires_at`, whichever comes first; both null: until somebody resumes it."""
+    """A pause, in force until `ended_at` or `expires_at`; if both are null, until somebody resumes the loop."""
 
     service = _name("service.name")
     created_by = _name("created_by.username")

@@ -1,4 +1,4 @@
-"""What changes of the fleet took: /api/v1/overheads/, DynamoLLM's Overhead Table."""
+"""Measured overheads of changes of the fleet: /api/v1/overheads/, DynamoLLM's Overhead Table."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OverheadsView(View):
         tags=["overheads"],
     )
     def get(self, request: Request) -> Response:
-        """How long starts and re-shards took, of the services all of whose sites you may see."""
+        """Returns how long starts and re-shards took, of the services all of whose sites you may see."""
         services = visibility.whole_services(request.user).select_related("model_card")
         if model := request.query_params.get("model"):
             services = services.filter(model_card__name=model)

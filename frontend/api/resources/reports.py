@@ -59,7 +59,7 @@ class ReportDetailSerializer(ReportSerializer):
 
 
 class NewReport(serializers.Serializer):
-    """What is asked for. `by`, `formats` and `zone`: docs/reports.md; `sites` empty: all."""
+    """The report to make. docs/reports.md explains `by`, `formats` and `zone`; empty `sites` means all."""
 
     period = serializers.CharField(help_text="2026-11, 2026-W45, 2026-11-02, or two days as 2026-11-01..2026-11-07.")
     zone = serializers.CharField(required=False)

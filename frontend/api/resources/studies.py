@@ -61,8 +61,8 @@ class StudySerializer(serializers.ModelSerializer):
 
 
 class StudyDetailSerializer(StudySerializer):
-    """With its scenario, what that assumes, its runs, and their ratios to the first. `experiment`: of a study of the
-    base lab:NAME published beside simulated; null of others."""
+    """A study with its scenario, the scenario's assumptions, its runs, and their ratios to the first run. `experiment`
+    compares published with simulated figures in a study of the base lab:NAME; it is null in others."""
 
     runs = StudyRunSerializer(many=True, read_only=True)
     comparison = serializers.SerializerMethodField()
@@ -82,7 +82,7 @@ class StudyDetailSerializer(StudySerializer):
 
 
 class NewStudy(serializers.Serializer):
-    """What is asked for; all but `runs` may be left out. An experiment (lab:NAME) has its own of everything, and takes
+    """The study to make; only `runs` is required. An experiment (lab:NAME) brings its own values of the rest, and takes
     only `name` and, where it needs a trace, `traffic`."""
 
     name = serializers.CharField(required=False, max_length=120)
@@ -105,7 +105,7 @@ class StudyWithTrace(serializers.Serializer):
 
 
 def _study_and_trace(request: Request) -> tuple[dict[str, Any], bytes | None]:
-    """What is asked for, and the trace that came with it. Raises ValidationError."""
+    """Returns the requested study, and the trace that was sent with it. Raises ValidationError."""
     if not request.content_type.startswith("multipart/"):
         if not isinstance(request.data, dict):
             raise ValidationError({"body": "send a JSON object with the study's fields, such as runs"})

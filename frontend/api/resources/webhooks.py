@@ -57,7 +57,7 @@ class DeliverySerializer(serializers.ModelSerializer):
 
 
 class SubscriptionViewSet(ReadOnly):
-    """Who is notified of events. Messages are signed with the secret of their subscription (docs/api.md)."""
+    """Subscribers to events. Each message is signed with the subscription's secret (docs/api.md)."""
 
     queryset = WebhookSubscription.objects.select_related("created_by")
     serializer_class = SubscriptionSerializer
@@ -101,7 +101,7 @@ class SubscriptionViewSet(ReadOnly):
 
 
 class DeliveryViewSet(ReadOnly):
-    """What was sent to whom and how it went, the newest first; kept for 30 days."""
+    """Deliveries of events with their outcome, the newest first; they are kept for 30 days."""
 
     queryset = WebhookDelivery.objects.select_related("subscription")
     serializer_class = DeliverySerializer

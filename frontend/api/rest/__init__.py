@@ -1,1 +1,1 @@
-"""What all resources share: rights, limits, pages, filters, errors, the OpenAPI document."""
+"""Shared parts of all resources: rights, limits, pages, filters, errors, the OpenAPI document."""

@@ -1,4 +1,4 @@
-"""Who calls the REST API: a person's access token, as `Authorization: Bearer gs_...` (docs/people.md)."""
+"""Authentication of the REST API by a person's access token, `Authorization: Bearer gs_...` (docs/people.md)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TokenAuthentication(BaseAuthentication):
 
 
 class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
-    """How the OpenAPI document names it."""
+    """The scheme as the OpenAPI document names it."""
 
     target_class = "frontend.api.rest.authentication.TokenAuthentication"
     name = "accessToken"

@@ -1,4 +1,4 @@
-"""What all views under /api/v1/ share: rights, limits, ids of requests, pages, field selection, ETags.
+"""Base classes of all views under /api/v1/: rights, limits, ids of requests, pages, field selection, ETags.
 
 JSON only: DRF's browsable pages need inline scripts, which our policy forbids.
 """

@@ -92,7 +92,7 @@ def _plain(data: object) -> Any:
 
 
 def _part(value: object) -> Any:
-    """Of a form: a text as it is, a file by what is in it."""
+    """Returns a form's value: a text as it is, a file as the SHA-256 of its content."""
     if not isinstance(value, UploadedFile):
         return value
     found = hashlib.sha256()

@@ -132,7 +132,7 @@ def rows_of(owned: Owned) -> QuerySet[Any]:
 
 
 def filters_of(owned: Owned) -> type[django_filters.FilterSet]:
-    """By every field that has a short value; by what it names through the last part of its key."""
+    """Makes filters for each field with a short value; a relation is filtered by the last part of its key."""
     columns: dict[str, str] = {}
     for name in owned.fields:
         field = owned.field(name)

@@ -1,4 +1,4 @@
-"""Who may do what over REST: as on the pages (`rights`), by method, and at the sites that one's role is for."""
+"""Permissions over REST: as on the pages (`rights`), by method, and at the sites that the person's role is for."""
 
 from __future__ import annotations
 

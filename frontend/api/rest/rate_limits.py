@@ -1,4 +1,4 @@
-"""How often one may ask: so many requests a minute for each person or token, counted in Redis for all web processes."""
+"""Rate limits: so many requests a minute for each person or token, counted in Redis for all web processes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ActorThrottle(BaseThrottle):
 
 
 def actor_key(request: Request) -> str:
-    """Who is counted: the token that came with the request, else the person, else the address."""
+    """Returns the key that requests are counted by: of the token, else of the person, else of the address."""
     if request.auth is not None and getattr(request.auth, "pk", None) is not None:
         return f"token-{request.auth.pk}"
     if request.user is not None and request.user.is_authenticated:

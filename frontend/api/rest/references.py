@@ -1,4 +1,4 @@
-"""How one resource names another: by what people know it by, such as `ashburn`, or `ashburn/main` for a cluster."""
+"""References between resources, by the names that people know: `ashburn`, or `ashburn/main` for a cluster."""
 
 from __future__ import annotations
 

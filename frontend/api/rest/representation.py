@@ -1,4 +1,4 @@
-"""What an answer shows of a resource: the fields that were asked for, and the ETag of the whole."""
+"""The representation of a resource in an answer: the requested fields, and the ETag of the whole."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def etag(representation: Mapping[str, Any]) -> str:
 
 
 def unchanged(request: Request, tag: str) -> bool:
-    """Whether the client has it as it is (If-None-Match)."""
+    """Says whether the client has the current representation already (If-None-Match)."""
     given = request.headers.get("If-None-Match", "")
     return given.strip() == "*" or tag in [one.removeprefix("W/") for one in TAG.findall(given)]
 
