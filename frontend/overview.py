@@ -77,7 +77,7 @@ class Summary:
 
     @property
     def burn(self) -> float | None:
-        """Burn rate of the worst objective: the share missed by the share that may miss. Above 1 the budget runs out."""
+        """Burn rate of the worst objective: missed share by the share that may miss. Above 1 the budget runs out."""
         worst = self.slo.worst
         if worst is None or worst.overall is None or worst.target >= 1.0:
             return None
