@@ -16,7 +16,7 @@ from . import formats
 
 
 def page(request: HttpRequest) -> dict[str, Any]:
-    """Context processor. The zones are looked up only by a page that lists them."""
+    """Adds to every page's context. The zones are looked up only by a page that lists them."""
     return {
         "demo": ("Demo: simulated nodes and GPUs, synthetic carbon curves.", _sped_up()) if settings.DEMO else None,
         "gateway_url": f"http://{settings.ENV.gateway_host}:{settings.ENV.gateway_port}/v1",
@@ -36,7 +36,7 @@ def _sped_up() -> str:
 
 
 def _zones(user: AnyUser) -> list[tuple[str, str]]:
-    """UTC, then each zone with the sites in it that this person may know of."""
+    """Returns UTC, then each zone with those of its sites that this person may see."""
     sites: dict[str, list[str]] = {}
     for site in rights.sites_of(user).exclude(time_zone="UTC"):
         sites.setdefault(site.time_zone, []).append(site.label or site.name)

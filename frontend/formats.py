@@ -39,7 +39,7 @@ def prefix(largest: float | None, floor: float = 1.0) -> tuple[float, str]:
 
 
 def figures(value: float, digits: int = 3) -> str:
-    """A number with `digits` significant figures, in full up to 999 999, without an exponent."""
+    """Writes a number with `digits` significant figures, in full up to 999 999, without an exponent."""
     if value == 0:
         return "0"
     value = float(f"{value:.{digits}g}")  # 9.997 is 10.0, not 10.00
@@ -50,13 +50,13 @@ def figures(value: float, digits: int = 3) -> str:
 
 
 def plain(value: float) -> str:
-    """Four significant figures at most, without idle zeros: `0.4`, `1410`."""
+    """Writes four significant figures at most, without trailing zeros: `0.4`, `1410`."""
     text = figures(value, 4)
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def si(value: float | None, unit: str, digits: int = 3, floor: float = 1.0) -> str:
-    """`3210, "W"` -> `3.21 kW`; None -> an en dash."""
+    """Writes `3210, "W"` as `3.21 kW`, and None as an en dash."""
     if value is None:
         return UNKNOWN
     divisor, name = prefix(value, floor)
@@ -67,7 +67,7 @@ def si(value: float | None, unit: str, digits: int = 3, floor: float = 1.0) -> s
 
 
 def seconds(value: float | None) -> str:
-    """A latency or an age: `0.123` -> `123 ms`, `75` -> `75 s`, `4000` -> `67 min`."""
+    """Writes a latency or an age: `0.123` as `123 ms`, `75` as `75 s`, `4000` as `67 min`."""
     if value is None:
         return UNKNOWN
     size = abs(value)
@@ -85,7 +85,7 @@ def seconds(value: float | None) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """`0.98765` -> `98.8 %`. Never rounded up to 100 when something was missed."""
+    """Writes `0.98765` as `98.8 %`. It never rounds up to 100 when something was missed."""
     if share is None:
         return UNKNOWN
     scale = 10**digits
@@ -103,7 +103,7 @@ def unit_of(name: str) -> tuple[str, str]:
 
 
 def words(name: str) -> str:
-    """A field's name in words: `gpu_budget` -> `GPU budget`."""
+    """Writes a field's name in words: `gpu_budget` as `GPU budget`."""
     return " ".join(ABBREVIATIONS.get(part, part) for part in name.split("_"))
 
 

@@ -135,7 +135,7 @@ class Messages:
 
 @lru_cache(maxsize=4)
 def _client(url: str) -> redis.Redis:
-    """One pool of connections per process; a call fails within its time-out and is not repeated."""
+    """Returns a client: one pool of connections per process; a call fails within its time-out and is not repeated."""
     return redis.Redis.from_url(
         url,
         socket_timeout=REDIS_TIMEOUT_S,
@@ -150,7 +150,7 @@ def ping() -> None:
 
 
 def read_messages(nodes: Sequence[str]) -> Messages:
-    """Everything that processes say about themselves. Blocks for the Redis time-out at most; never raises."""
+    """Reads what processes report of themselves. Blocks for the Redis time-out at most; never raises."""
     client = _client(settings.REDIS_URL)
     try:
         table = _decode(client.get(wire.PROCESSES_KEY), wire.ProcessTable)
@@ -180,7 +180,7 @@ def _decode(data: bytes | str | None, kind: type[M]) -> M | None:
 
 
 def gather(now: datetime) -> Health:
-    """The state of everything. Seven queries and a few Redis calls, however many processes there are."""
+    """Returns the state of everything. Makes seven queries and a few Redis calls, however many processes there are."""
     now_s = now.timestamp()
     nodes = list(Node.objects.values_list("name", flat=True))
     messages = read_messages(nodes)
@@ -301,7 +301,7 @@ def epoch_slack_s(solve_s: float | None) -> float:
 
 
 def judge_clock(last_at_s: float | None, ready: int, now_s: float, no_choice: bool = False) -> LoopHealth:
-    """The clock loop runs in the agents, which report changes and, at times, how long nothing changed."""
+    """Returns the clock loop's state. It runs in the agents, which report changes and, at times, how long none came."""
     if no_choice:
         state = "idle"
     elif ready == 0:

@@ -82,7 +82,7 @@ KEPT = ("range", "from", "to", "zone")  # of a page's query: what its charts sho
 
 
 def groups(request: HttpRequest) -> tuple[Group, ...]:
-    """The rail for this person on this page; what is not there, or not theirs to see, is left out."""
+    """Returns the navigation for this person on this page, without what they may not see."""
     match = request.resolver_match
     chosen = urlencode([(name, request.GET[name]) for name in KEPT if request.GET.get(name)])
     here = match.url_name if match else ""

@@ -200,7 +200,7 @@ def _today(since_s: float) -> Totals:
 
 
 def ticks(user: AnyUser, window: TimeRange) -> tuple[DecisionTick, ...]:
-    """The decisions of `window` that this person may see. One query."""
+    """Returns the decisions of `window` that this person may see. Makes one query."""
     start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (window.start_s, window.end_s))
     own = visibility.decisions(user, scheduler_selectors.decisions())
     return tuple(
@@ -210,7 +210,7 @@ def ticks(user: AnyUser, window: TimeRange) -> tuple[DecisionTick, ...]:
 
 
 def charts(user: AnyUser, window: TimeRange, look: Look, wanted: Collection[str] = CHARTS) -> dict[str, Any]:
-    """The figures that are asked for, of all four; sites that this person may not name are others.
+    """Returns the requested figures, of all four; sites that this person may not see are drawn as others.
 
     At most ten queries, whatever the range.
     """
@@ -226,7 +226,7 @@ def charts(user: AnyUser, window: TimeRange, look: Look, wanted: Collection[str]
 
 
 def table(user: AnyUser, chart: str, window: TimeRange) -> str:
-    """One chart's figures as CSV. Raises KeyError for a chart that is not there."""
+    """Writes one chart's figures as CSV. Raises KeyError for a chart that does not exist."""
 
     def energy() -> tuple[PowerFrame, CarbonFrame]:
         return selectors.energy(window, named=visible_health.site_names(user))

@@ -43,12 +43,12 @@ class Chosen:
 
 
 def refresh_s(window: TimeRange) -> float:
-    """A chart changes with each bucket; looking more often than four times a bucket shows nothing new."""
+    """Returns how often a chart is read again: four times a bucket, since more often shows nothing new."""
     return min(SLOWEST_S, max(FASTEST_S, window.bucket_s / 4))
 
 
 def chosen(query: QueryDict, now_s: float | None = None) -> Chosen:
-    """The range in the URL: `range` to now, or `from` and `to` in the reader's zone, in buckets fit for `width` px."""
+    """Reads the range: `range` to now, or `from` and `to` in the reader's zone, in buckets fit for `width` px."""
     now_s = time.time() if now_s is None else now_s
     points = _points(query.get("width", ""))
     key = query.get("range", DEFAULT_RANGE)
@@ -68,7 +68,7 @@ def _points(width: str) -> int:
 
 
 def _moment(text: str) -> float | None:
-    """Seconds of an ISO time, which without an offset is the clock on the reader's wall."""
+    """Parses an ISO time to Unix seconds; without an offset it is in the reader's zone."""
     try:
         found = datetime.fromisoformat(text)
         zoned = found if found.tzinfo else found.replace(tzinfo=timezone.get_current_timezone())
@@ -78,19 +78,19 @@ def _moment(text: str) -> float | None:
 
 
 def _wall(at_s: float) -> str:
-    """A moment as a form's field has it, in the reader's zone."""
+    """Writes a moment as a form's field has it, in the reader's zone."""
     return datetime.fromtimestamp(at_s, timezone.get_current_timezone()).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def look(query: QueryDict) -> Look:
-    """Theme of the URL, and the time zone that the middleware has activated."""
+    """Reads the theme of the URL, and the time zone that the middleware has activated."""
     zone = timezone.get_current_timezone()
     fixed = chosen(query).fixed is not None
     return Look(THEMES.get(query.get("theme", ""), THEMES["light"]), zone, timezone.get_current_timezone_name(), fixed)
 
 
 def in_zone(url: str, zone: str) -> str:
-    """A page's address with the same moments in another zone, where its zone and range stand in it."""
+    """Returns a page's address for another zone, with the same moments, if the address has zone and range."""
     parts = urlsplit(url)
     query = QueryDict(parts.query, mutable=True)
     try:
@@ -107,7 +107,7 @@ def in_zone(url: str, zone: str) -> str:
 
 
 def clock(at_s: float) -> str:
-    """A moment in the reader's zone."""
+    """Writes a moment in the reader's zone."""
     return datetime.fromtimestamp(at_s, timezone.get_current_timezone()).strftime("%Y-%m-%d %H:%M:%S %Z")
 
 

@@ -164,19 +164,19 @@ def _wrong_site(request: HttpRequest, form: Form) -> str | None:
 
 
 def _visible(request: HttpRequest) -> QuerySet[Report]:
-    """Those of sites that the reader may see."""
+    """Returns the reports of sites that this person may see."""
     return visibility.for_sites(
         request.user, Report.objects.select_related("job").prefetch_related("files").defer("basis")
     )
 
 
 def _rows(request: HttpRequest) -> list[dict[str, Any]]:
-    """The newest reports as the table has them. Two queries."""
+    """Returns the newest reports as the table has them. Makes two queries."""
     return [_row(report) for report in _visible(request).defer("basis", "changes")[:SHOWN]]
 
 
 def _checks(report: Report) -> dict[str, Any] | None:
-    """The reconciliation's words for the page; None where its file is not there."""
+    """Returns the reconciliation for the page; None where its file does not exist."""
     file = next((file for file in report.files.all() if file.format == RECONCILIATION), None)
     if file is None:
         return None

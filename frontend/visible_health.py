@@ -18,12 +18,12 @@ OF_NODES = ("node.", "simnode.")  # processes that are called after their node
 
 
 def site_names(user: AnyUser) -> frozenset[str] | None:
-    """The sites that this person may know by name; None: all of them, without a query."""
+    """Returns the names of the sites that this person may see; None: all of them, without a query."""
     return None if rights.everywhere(user) else frozenset(rights.sites_of(user).values_list("name", flat=True))
 
 
 def pool_ids(user: AnyUser) -> list[int] | None:
-    """The pools at these sites; None: all pools, without a query."""
+    """Returns the pools at these sites; None: all pools, without a query."""
     if rights.everywhere(user):
         return None
     return list(Pool.objects.filter(site__in=rights.sites_of(user)).values_list("pk", flat=True))

@@ -46,7 +46,7 @@ class Silence:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """A value in its rule's unit, as people read it."""
+    """Writes a value in its rule's unit for people."""
     if unit == "share":
         return formats.percent(value)
     if value is not None and unit == "times":
@@ -74,12 +74,12 @@ def open_alerts(user: AnyUser) -> tuple[OpenAlert, ...]:
 
 
 def current(user: AnyUser, now: datetime) -> list[Row]:
-    """Those that have not ended, the bad ones first."""
+    """Returns the alerts that have not ended, the critical ones first."""
     return _rows(list(visibility.alerts(user, evaluation.open_alerts())), evaluation.active_silences(now))
 
 
 def ended(user: AnyUser, number: str | None, rule: str) -> tuple[Page[Alert], list[Row]]:
-    """A page of those that have, newest first."""
+    """Returns a page of the alerts that have ended, the newest first."""
     rows = Alert.objects.filter(state=Alert.AlertState.RESOLVED).select_related("acknowledged_by")
     found = visibility.alerts(user, rows)
     page = Paginator(found.filter(rule=rule) if rule else found, PAGE).get_page(number)
@@ -93,7 +93,7 @@ def silences(user: AnyUser, now: datetime) -> list[Silence]:
 
 
 def choices() -> list[tuple[str, str]]:
-    """Rules by name, for the form."""
+    """Returns names and titles of the rules, for the form."""
     return [
         (name, rule.title) for name, rule in sorted(alert_settings.all_rules().items(), key=lambda pair: pair[1].title)
     ]

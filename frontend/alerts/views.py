@@ -25,7 +25,7 @@ from . import alert_list as page_of_alerts
 @never_cache
 @require_safe
 def alerts(request: HttpRequest) -> HttpResponse:
-    """Open ones and silences, or (`?state=resolved`) those that have ended."""
+    """Shows open alerts and silences, or with `?state=resolved` the alerts that have ended."""
     now = datetime.now(UTC)
     rule = request.GET.get("rule", "")
     choices = page_of_alerts.choices()

@@ -33,7 +33,7 @@ LEAST_SPAN = 0.02  # of an attainment axis: less makes noise look like trouble
 
 
 def power(frame: PowerFrame, look: Look) -> Figure:
-    """Mean power stacked by site, idle lighter and hatched; silent meters are grey bands; the cap is a line."""
+    """Draws mean power stacked by site, idle lighter and hatched; silent meters are grey bands; the cap is a line."""
     window = frame.time_range
     top = _top([[(a or 0) + (b or 0) for a, b in zip(s.in_use_w, s.idle_w, strict=True)] for s in frame.sites])
     divisor, prefix = formats.prefix(top or 1_000.0)
@@ -78,7 +78,7 @@ def power(frame: PowerFrame, look: Look) -> Figure:
 
 
 def carbon(frame: CarbonFrame, look: Look) -> Figure:
-    """Carbon rate stacked by site, over each site's intensity with its forecast dashed, on one time axis."""
+    """Draws the carbon rate stacked by site, over each site's intensity with its forecast dashed, on one time axis."""
     window = frame.time_range
     divisor, prefix = formats.prefix(_top([s.rate_g_per_h for s in frame.sites]) or 1_000.0)
     unit = f"{prefix}gCO₂e/h"
@@ -119,7 +119,7 @@ def carbon(frame: CarbonFrame, look: Look) -> Figure:
 
 
 def slo(frame: SloFrame, look: Look) -> Figure:
-    """Share of requests within each objective; the axis starts near the objective, and says so."""
+    """Draws the share of requests within each objective; the axis starts near the objective, and says so."""
     window = frame.time_range
     services = {s.service for s in frame.series}
     x = _at_ends(look, window)
@@ -158,7 +158,7 @@ def slo(frame: SloFrame, look: Look) -> Figure:
 
 
 def jain(frame: JainFrame, look: Look) -> Figure:
-    """Jain's index of tokens delivered in time: across tenants, and within each class across output lengths."""
+    """Draws Jain's index of timely tokens: across tenants, and within each class across output lengths."""
     window = frame.time_range
     x = _at_ends(look, window)
     hover = "%{y:.3f}<extra></extra>"
@@ -200,7 +200,7 @@ def _with_meta(
     stale_what: str = "",
     rest: tuple[str, str] | None = None,
 ) -> Figure:
-    """`rest`: a page that has what the chart leaves out or adds up, and what that is."""
+    """Adds what stands around a chart. `rest`: link to what the chart leaves out or adds up, and what that is."""
     figure["meta"] = {
         "question": question,
         "source": source,
@@ -224,12 +224,12 @@ def _rest_words(ranks: Sequence[int | None]) -> str:
 
 
 def _at_ends(look: Look, window: TimeRange) -> Figure:
-    """The ends of buckets as times; that of the last, which is not over yet, is now."""
+    """Returns the ends of buckets as times; the last bucket is not over yet and ends now."""
     return {"x": look.times([min(end_s, window.end_s) for end_s in window.ends_s])}
 
 
 def _worst(series: Sequence[SloSeries]) -> list[SloSeries]:
-    """The objectives furthest below their targets, in the order in which they came."""
+    """Returns the objectives furthest below their targets, in their original order."""
     known = sorted(series, key=lambda s: (s.overall is None, (s.overall or 0.0) - s.target))
     kept = {id(s) for s in known[:MOST_SERIES]}
     return [s for s in series if id(s) in kept]
@@ -300,7 +300,7 @@ def _scaled(values: Values, divisor: float = 1.0) -> list[float | None]:
 
 
 def _top(series: Sequence[Sequence[float | None]]) -> float | None:
-    """The tallest stack."""
+    """Returns the height of the tallest stack."""
     return max((sum(v or 0.0 for v in column) for column in zip(*series, strict=True)), default=None)
 
 

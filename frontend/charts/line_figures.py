@@ -73,7 +73,7 @@ class LineChart:
 
 
 def figure(chart: LineChart, look: Look) -> Figure:
-    """Lines with gaps where nothing was known; grey bands where a meter was silent."""
+    """Draws lines with gaps where nothing was known, and grey bands where a meter was silent."""
     window = chart.window
     largest = max((abs(v) for line in chart.lines for v in line.values if v is not None), default=None)
     divisor, prefix = formats.prefix(largest, floor=1e-3) if chart.prefixed else (1.0, "")
@@ -103,7 +103,7 @@ def figure(chart: LineChart, look: Look) -> Figure:
 
 
 def table(chart: LineChart) -> str:
-    """The chart's figures as CSV: UTC times, the unit in each heading, an empty cell for unknown."""
+    """Writes the chart's figures as CSV: UTC times, the unit in each heading, an empty cell for unknown."""
     out = io.StringIO()
     writer = csv.writer(out)
     unit = chart.unit or "value"

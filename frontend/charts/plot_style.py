@@ -57,9 +57,9 @@ class Look:
         return [self.time(moment) for moment in at_s]
 
     def grid(self, at_s: Sequence[float]) -> Figure:
-        """Evenly spaced times as a trace has them: where the first is and how far apart (ms), far shorter than a list.
+        """Returns evenly spaced times as a trace has them: the first and their distance (ms), far shorter than a list.
 
-        A list all the same where clocks change in between: their times on the wall are not even.
+        It is a list nevertheless where clocks change in between, since local times are not evenly spaced then.
         """
         if len(at_s) < 2 or self._offset_s(at_s[0]) != self._offset_s(at_s[-1]):
             return {"x": self.times(at_s)}
@@ -75,7 +75,7 @@ def site_colour(rank: int | None) -> str:
 
 
 def site_colours(ranks: Sequence[int | None]) -> list[str]:
-    """The colours of sites that stand in one chart: each its own; of two with the same, the later a free one."""
+    """Returns the colours of sites in one chart: each its own; of two with the same, the later gets a free one."""
     free = [colour for colour in SITE_COLOURS if colour not in {site_colour(rank) for rank in ranks}]
     found: list[str] = []
     for rank in ranks:
@@ -96,7 +96,7 @@ def short(value: float | None, digits: int = 4) -> float | None:
 
 
 def axis(look: Look, title: str, domain: tuple[float, float], **more: Any) -> Figure:
-    """A value axis: thin rules, no zoom (only time zooms), its unit in the title."""
+    """Makes a value axis: thin rules, no zoom (only time zooms), its unit in the title."""
     return {
         "title": {"text": title, "standoff": 8, "font": {"size": 12, "color": look.theme.muted}},
         "domain": list(domain),
@@ -112,7 +112,7 @@ def axis(look: Look, title: str, domain: tuple[float, float], **more: Any) -> Fi
 
 
 def layout(look: Look, window: TimeRange, **axes: Any) -> Figure:
-    """A chart on the shared time axis, with room for the decisions' ticks at its foot."""
+    """Makes the layout of a chart on the shared time axis, with room for the decisions' ticks at its foot."""
     theme = look.theme
     ahead_s = 0.0 if look.fixed else (window.end_s - window.start_s) * AHEAD_SHARE
     end_s = window.end_s + ahead_s
@@ -195,7 +195,7 @@ def _wrapped(text: str, width: int = 60) -> str:
 
 
 def band(look: Look, start_s: float, end_s: float) -> Figure:
-    """A grey band over a time for which something was not heard."""
+    """Makes a grey band over a time in which a source was silent."""
     return {
         "type": "rect",
         "xref": "x",
@@ -211,7 +211,7 @@ def band(look: Look, start_s: float, end_s: float) -> Figure:
 
 
 def silences(figure: Figure, look: Look, window: TimeRange, silent: Sequence[bool]) -> None:
-    """One grey band for each run of buckets in which something was silent."""
+    """Adds a grey band for each run of buckets in which a source was silent."""
     starts_s, ends_s = window.starts_s, window.ends_s
     begun: float | None = None
     for i, lacks in enumerate(silent):

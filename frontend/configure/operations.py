@@ -105,7 +105,7 @@ def _clock_advice(request: HttpRequest) -> list[tuple[Decision, bool]]:
 
 
 def described(held: Override) -> str:
-    """Describes an override as a sentence."""
+    """Writes an override as a sentence."""
     if held.kind == OverrideKind.WORKERS:
         workers = ", ".join(f"{count} x {mode}" for mode, count in held.value.items()) or "no workers"
         return f"{held.pool} of {held.service} has {workers}"
@@ -243,7 +243,7 @@ def _made(request: HttpRequest, actor: Actor) -> Override:
 
 
 def _workers(text: str) -> dict[str, int]:
-    """`2 x A100-80GB/TP4, 1 x A100-80GB/TP8`; empty: none."""
+    """Parses `2 x A100-80GB/TP4, 1 x A100-80GB/TP8`; empty: no workers."""
     found: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         count, _, mode = part.partition(" x ")

@@ -103,7 +103,7 @@ def _knobs(chosen: str, typed: dict[str, str], errors: dict[str, str]) -> list[K
 
 
 def _typed(value: object) -> str:
-    """A knob's value as `presets.parse` reads it."""
+    """Writes a knob's value as `presets.parse` reads it."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -140,7 +140,7 @@ def _bulk_fields(owned: Owned) -> list[str]:
 @require_http_methods(["GET", "HEAD", "POST"])
 @rights.needs(rights.Right.VIEW)
 def create(request: HttpRequest, kind: str) -> HttpResponse:
-    """A new row; `?clone=` takes over the values of another."""
+    """Makes a new row; `?clone=` takes over the values of another."""
     owned = owned_or_404(kind)
     rights.require(request.user, owned.right)
     initial = {name: value for name, value in request.GET.items() if name in owned.fields}
@@ -152,7 +152,7 @@ def create(request: HttpRequest, kind: str) -> HttpResponse:
 
 
 def _cloned(owned: Owned, source: Model) -> dict[str, Any]:
-    """All but what must be another in each row."""
+    """Returns the values of a row, except those that must differ in each row."""
     shown = form_of(owned)(instance=source)
     found = {name: shown.get_initial_for_field(field, name) for name, field in shown.fields.items()}
     return {name: value for name, value in found.items() if not owned.field(name).unique}
@@ -258,7 +258,7 @@ def delete(request: HttpRequest, kind: str, pk: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @rights.needs(rights.Right.VIEW)
 def bulk(request: HttpRequest, kind: str) -> HttpResponse:
-    """One field of all ticked rows, or of none; `?part=` only tries, and says what would follow for each."""
+    """Changes one field of all ticked rows, or of none; `?part=` only tries, and shows the consequences for each."""
     owned = owned_or_404(kind)
     rights.require(request.user, owned.right)
     given = request.POST if request.method == "POST" else request.GET

@@ -103,7 +103,7 @@ def _add(name: str, value: Any, clock: Clock, facts: list[Fact], tables: list[Ta
 
 
 def _add_records(name: str, records: Sequence[Mapping[str, Any]], clock: Clock, tables: list[Table]) -> None:
-    """A table with a row for each record; what a record holds many of gets a table of its own, named after it."""
+    """Adds a table with a row for each record; lists inside a record get tables of their own, named after it."""
     inner = {key for record in records for key, value in record.items() if _is_records(value)}
     keys = list(dict.fromkeys(key for record in records for key in record if key not in inner))
     keys.sort(key=lambda key: key not in FIRST)
@@ -124,7 +124,7 @@ def _records(name: str, keys: Sequence[str], records: Sequence[Mapping[str, Any]
 
 
 def _columns(name: str, values: Mapping[str, Any], clock: Clock) -> Table:
-    """A mapping of scalars: two columns. A unit in its own name holds for all values, else each key's own."""
+    """Makes a table of two columns of a mapping of scalars. A unit in the mapping's name is that of all values."""
     title, unit = formats.unit_of(name)
     rows = tuple(
         (
@@ -148,7 +148,7 @@ def _series(name: str, values: Mapping[str, Sequence[Any]]) -> Table:
 
 
 def scalar(name: str, value: object, clock: Clock) -> str:
-    """A value in the unit that its name gives; a name in `_at_s` is a moment. Nested ones are written in a line."""
+    """Writes a value in the unit of its name; a name in `_at_s` is a moment. Nested values are written in a line."""
     if value is None or value == [] or value == {}:
         return formats.UNKNOWN
     if isinstance(value, bool):
@@ -203,7 +203,7 @@ COLUMNS = {
 
 
 def alternatives(records: Sequence[Mapping[str, Any]]) -> Alternatives:
-    """The table of `core.types.Alternative` as they were stored, the chosen one first."""
+    """Makes the table of stored alternatives (`core.types.Alternative`), the chosen one first."""
     known = [name for name in COLUMNS if any(record.get(name) is not None for record in records)]
     rows = tuple(
         AlternativeRow(
@@ -221,7 +221,7 @@ COSTS = {"carbon": ("carbon_gco2e", "carbon"), "energy": ("energy_j", "energy"),
 
 
 def why_not_cheaper(records: Sequence[Mapping[str, Any]], objective: str = "") -> str:
-    """One sentence on the alternatives that would have taken less than the chosen one; empty: nothing to compare.
+    """Says which alternatives would have taken less than the chosen one; empty: there is nothing to compare.
 
     By the decision's objective where the chosen one's figure for it is known, else by carbon, energy or power.
     """
@@ -300,7 +300,7 @@ def _difference(predicted: object, realised: object) -> str:
 
 
 def command(value: Mapping[str, Any]) -> str:
-    """A command as one line: its name, whom it is for, then what it sets."""
+    """Writes a command as one line: its name, whom it is for, then what it sets."""
     name = str(value.get("type", "command"))
     keys = sorted((key for key in value if key != "type"), key=lambda key: key not in ("pool", "instance"))
     return f"{name}: " + "; ".join(f"{formats.unit_of(key)[0]} {scalar(key, value[key], str)}" for key in keys)

@@ -20,7 +20,7 @@ def horizon_s(decision: Decision) -> float:
 
 
 def predicted_w(decision: Decision) -> float | None:
-    """Mean power that was predicted; of a predicted energy, over the horizon. None: nothing was predicted."""
+    """Returns the predicted mean power; of a predicted energy, over the horizon. None: nothing was predicted."""
     said = decision.predicted or {}
     for name in ("mean_power_w", "power_w"):
         if isinstance(said.get(name), (int, float)):
@@ -30,7 +30,7 @@ def predicted_w(decision: Decision) -> float | None:
 
 
 def charts(decision: Decision, window: TimeRange | None = None) -> dict[str, LineChart]:
-    """Power of the decision's pool, or of all its service's pools, around it. Two queries."""
+    """Draws the power of the decision's pool, or of all its service's pools, around it. Makes two queries."""
     at_s, span_s = decision.at.timestamp(), horizon_s(decision)
     end_s = at_s + span_s
     window = window or TimeRange.last(span_s * (1 + BEFORE_SHARE), end_s)

@@ -34,7 +34,7 @@ def answer(
     others: Mapping[str, tuple[Figure, str]] | None = None,
     window: TimeRange | None = None,
 ) -> HttpResponse:
-    """All figures of a page, or with `csv` in the URL that chart's table. `others` are drawn already, with CSV.
+    """Answers with all figures of a page, or with `csv` in the URL that chart's table. `others` are drawn already.
 
     `window`: what they show, where it is not the one that was asked for.
     """

@@ -55,7 +55,7 @@ class FeedRow:
 
 
 def rows(request: HttpRequest, now_s: float) -> list[FeedRow]:
-    """The feeds of the sites that this person may see. Three queries."""
+    """Returns the feeds of the sites that this person may see. Makes three queries."""
     states: dict[tuple[str, str], FeedState] = {(f.site_label, f.signal): f for f in selectors.feeds(now_s)}
     found = []
     for feed in CarbonFeed.objects.select_related("site").filter(site__in=rights.sites_of(request.user)):
@@ -165,7 +165,7 @@ def charts(feed: CarbonFeed, window: TimeRange, *, fixed: bool = False) -> dict[
 
 
 def on_buckets(steps: Sequence[IntensityStep], window: TimeRange) -> Values:
-    """Means over the part of each bucket that is known; None where nothing of it is."""
+    """Returns means over the part of each bucket that is known; None where nothing of it is."""
     total, known = [0.0] * window.count, [0.0] * window.count
     for step in steps:
         if step.g_per_kwh is None:

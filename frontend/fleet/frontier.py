@@ -47,7 +47,7 @@ class ClockPoint:
 
 
 def on_frontier(points: Sequence[Point]) -> list[Point]:
-    """Those that no other beats in both energy and latency, by latency."""
+    """Returns the points that no other beats in both energy and latency, by latency."""
     best: list[Point] = []
     for point in sorted(points, key=lambda p: (p.latency_s, p.energy_j)):
         if not best or point.energy_j < best[-1].energy_j:
@@ -56,7 +56,7 @@ def on_frontier(points: Sequence[Point]) -> list[Point]:
 
 
 def frontier(points: Sequence[Point], look: Look, latency: str, class_name: str) -> tuple[Figure, str]:
-    """Energy a request against latency, each mode a point, the frontier a line."""
+    """Draws joules for each request against latency, each mode as a point, the frontier as a line."""
     types = sorted({point.gpu_type for point in points})
     line = on_frontier(points)
     traces: list[Figure] = [
@@ -115,7 +115,7 @@ def frontier(points: Sequence[Point], look: Look, latency: str, class_name: str)
 def grid(
     model: str, gpu_type: str, engine: str, prompt_tokens: float, output_tokens: float, limits: Limits
 ) -> tuple[ClockPoint, ...]:
-    """Energy per output token over TP and clock, by the engine model. Raises UnknownConfiguration."""
+    """Computes energy per output token over TP and clock by the engine model. Raises UnknownConfiguration."""
     params = gpu(gpu_type)
     clocks = [params.f_min + (params.f_max - params.f_min) * n / (CLOCKS - 1) for n in range(CLOCKS)]
     cells = []
@@ -131,7 +131,7 @@ def grid(
 
 
 def heat(cells: Sequence[ClockPoint], look: Look, what: str, basis: str) -> tuple[Figure, str]:
-    """Energy per token as a field over TP degree and clock; blank where the limits cannot be kept."""
+    """Draws energy per token over TP degree and clock; a field is blank where the limits cannot be kept."""
     clocks = sorted({cell.mhz for cell in cells})
     degrees = sorted({cell.tp for cell in cells})
     by = {(cell.tp, cell.mhz): cell for cell in cells}

@@ -63,7 +63,7 @@ def listing(
     options: Mapping[str, Sequence[str]] | None = None,
     size: int = PAGE,
 ) -> Listing[T]:
-    """Rows that fit `q` and the filters, sorted by `sort` (a column's key, `-` before it: downwards), one page of them.
+    """Returns a page of the rows that match `q` and the filters, sorted by `sort` (a column's key; `-`: descending).
 
     Args:
         filters: attribute of a row -> label; its options are the values that occur.
@@ -98,7 +98,7 @@ def _values(rows: Sequence[Any], name: str) -> tuple[str, ...]:
 
 
 def _sorted(rows: list[T], key: str, downwards: bool) -> list[T]:
-    """Unknown values last, whichever way."""
+    """Sorts rows; unknown values come last in both directions."""
     known = [row for row in rows if getattr(row, key) is not None]
     unknown = [row for row in rows if getattr(row, key) is None]
 

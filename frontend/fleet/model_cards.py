@@ -133,7 +133,7 @@ def _profiles(card: ModelCard) -> list[ProfileRow]:
 
 
 def _chosen(request: HttpRequest, rows: list[ProfileRow]) -> dict[str, Any]:
-    """Class, latency and GPU type of the charts, as the URL has them or as there are."""
+    """Returns class, latency and GPU type of the charts: those of the URL, else the first that exist."""
     classes = sorted({row.request_class for row in rows})
     types = sorted({*Gpu.objects.values_list("gpu_type", flat=True).distinct(), *(row.gpu_type for row in rows)})
     wanted, latency, gpu_type = (request.GET.get(name, "") for name in ("class", "latency", "gpu"))
@@ -172,7 +172,7 @@ def model(request: HttpRequest, model_id: int) -> HttpResponse:
 @never_cache
 @require_safe
 def model_figures(request: HttpRequest, model_id: int) -> HttpResponse:
-    """The frontier of one class, and energy over TP and clock on one GPU type."""
+    """Answers with the frontier of one class, and energy over TP and clock on one GPU type."""
     card = get_object_or_404(ModelCard, pk=model_id)
     rows = _profiles(card)
     chosen, look = _chosen(request, rows), reader_choices.look(request.GET)

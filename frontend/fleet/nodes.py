@@ -75,7 +75,7 @@ class GpuRow:
 
 
 def rows(request: HttpRequest, now_s: float, minute_s: float | None) -> list[NodeRow]:
-    """Every node that this person may see.
+    """Lists every node that this person may see.
 
     What agents and meters say is of all nodes only where the list is sorted or narrowed by it, else `said` adds it to
     those of a page. Two to four queries.
@@ -124,7 +124,7 @@ def said(
     meters: bool = True,
     every: bool = False,
 ) -> list[NodeRow]:
-    """The nodes with what agents or meters say of them. `every`: they are all there are. Redis, and one query."""
+    """Returns the nodes with what agents or meters report. `every`: these are all nodes. Reads Redis; makes one query."""
     found = list(nodes)
     if agents:
         heard = health.read_messages([node.name for node in found]).agents
@@ -205,7 +205,7 @@ def node_gpus(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _gpus(node: Node, now_s: float) -> list[GpuRow]:
-    """Two queries."""
+    """Returns the node's GPUs with their newest values. Makes two queries."""
     opened = dict(MeterMark.objects.filter(gpu__node=node).values_list("gpu_id", "opened_at"))
     return [_gpu(row, opened.get(row.id), now_s) for row in single_entities.node_gpus(node.pk, now_s)]
 
@@ -226,7 +226,7 @@ def node_figures(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def charts(node: Node, window: TimeRange) -> dict[str, LineChart]:
-    """Power, clock and temperature of each GPU. Two queries."""
+    """Draws power, clock and temperature of each GPU. Makes two queries."""
     frame = single_entities.node_series(node.pk, window)
     names = dict(Gpu.objects.filter(node=node).values_list("pk", "index"))
     found = {f"GPU {names.get(gpu, gpu)}": lines for gpu, lines in frame.gpus.items()}

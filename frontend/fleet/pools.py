@@ -138,7 +138,7 @@ def pool_figures(request: HttpRequest, pool_id: int) -> HttpResponse:
 
 
 def charts(pool: Pool, window: TimeRange) -> dict[str, LineChart]:
-    """Six charts from five queries."""
+    """Draws six charts from five queries."""
     ids = list(pool.instances.values_list("pk", flat=True).order_by("-pk")[:200])
     frame = single_entities.pool_series(pool.pk, ids, window)
     objectives = {slo.kind: slo.objective_s for slo in Slo.objects.filter(service=pool.service_id)}

@@ -97,7 +97,7 @@ def burn(series: SloSeries) -> float | None:
 
 
 def attainment(range_s: float, now_s: float) -> dict[str, list[SloSeries]]:
-    """Each service's objectives over the last `range_s`. Three queries."""
+    """Returns each service's objectives over the last `range_s` seconds. Makes three queries."""
     found: dict[str, list[SloSeries]] = {}
     for series in selectors.slo(TimeRange.last(range_s, now_s)).series:
         found.setdefault(series.service, []).append(series)
@@ -172,7 +172,7 @@ def service(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _knobs(policy: str, overrides: Mapping[str, Any]) -> list[Knob]:
-    """Every knob: what the preset has, what holds here, what it is for."""
+    """Returns every knob: its value in the preset, its value here, what it is for."""
     plain, docs = presets.knobs(policy), presets.documented()
     return [
         Knob(

@@ -101,7 +101,7 @@ def _lines(values: Values, top: float) -> tuple[str, ...]:
 
 
 def rows(request: HttpRequest, now_s: float) -> list[SiteRow]:
-    """The sites that this person may see. Four queries."""
+    """Returns the sites that this person may see. Makes four queries."""
     live = single_entities.sites_live(now_s)
     span = window(now_s)
     curves = single_entities.intensity_curves(span, now_s)
@@ -183,7 +183,7 @@ def site_figures(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def charts(site: Site, window: TimeRange) -> dict[str, LineChart]:
-    """Power in and out of use, intensity with its forecast, and the carbon rate. Six queries."""
+    """Draws power in use and idle, intensity with its forecast, and the carbon rate. Makes six queries."""
     power, carbon = selectors.energy(window, site_id=site.pk)
     (watts,), (grams,) = power.sites, carbon.sites
     ahead = TimeRange(window.start_s, window.end_s + (window.end_s - window.start_s) / 8, window.bucket_s)

@@ -61,7 +61,7 @@ def counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
 
 
 def filled(family: F, samples: Iterable[tuple[Labels, float | None]]) -> F:
-    """A family with its samples; what is not known is left out, never 0."""
+    """Adds samples to a family; what is not known is left out, never 0."""
     for labels, value in samples:
         if value is not None:
             family.add_metric(labels, value)  # type: ignore[attr-defined]  # all families have it, their base has not
@@ -87,7 +87,7 @@ class FleetCollector(Collector):
         yield filled(gauge("scrape_failed_groups", "Groups of figures that could not be read."), [((), failed)])
 
     def _health(self, now: datetime) -> Iterator[Metric]:
-        """Processes, nodes, loops and the ingester, as the Health page judges them."""
+        """Yields metrics of processes, nodes, loops and the ingester, as the Health page judges them."""
         found = health.gather(now)
         yield from _processes(found)
         up = [((n.name,), float(n.state == "reporting")) for n in found.nodes]
@@ -154,7 +154,7 @@ class FleetCollector(Collector):
         yield filled(gauge("carbon_intensity_grams_per_joule", text, "site"), now_g)
 
     def _service(self, now: datetime) -> Iterator[Metric]:
-        """Objectives, fairness and instances. Attainment is of requests that ended in the last five minutes."""
+        """Yields objectives, fairness and instances. Attainment is of requests that ended in the last five minutes."""
         found = readings.attainment(now)
         names = ("service", "objective")
         shares = ((key, a.within / a.judged if a.judged else None) for key, a in found.items())
@@ -177,7 +177,7 @@ class FleetCollector(Collector):
         yield filled(gauge("instances", "Instances that have not stopped.", *columns), ((tuple(k), n) for k, n in live))
 
     def _work(self, now: datetime) -> Iterator[Metric]:
-        """Decisions, epochs, jobs, batches, alerts."""
+        """Yields counts of decisions, epochs, jobs, batches and alerts."""
         for name, text, labels, rows in (
             ("decisions", "Decisions of the last 5 min.", ("kind", "reason"), readings.decisions(now)),
             ("epochs", "Epochs of the last hour.", ("kind", "status"), readings.epochs(now)),

@@ -114,7 +114,7 @@ def ledger_shares(now: datetime) -> Iterator[tuple[str, str, float]]:
 
 
 def intensities(now: datetime) -> dict[str, float]:
-    """Grams per kWh of each site now, where it is known."""
+    """Returns grams per kWh of each site now, where it is known."""
     rows = sql.rows(INTENSITY_SQL, {"now": now})
     return {row.site: row.g_per_kwh for row in rows if row.g_per_kwh is not None}
 
@@ -171,7 +171,7 @@ def jobs() -> list[tuple[str, str, int]]:
 
 
 def batches() -> tuple[list[tuple[str, int]], int]:
-    """Batches by status, and the lines that wait for an answer."""
+    """Counts batches by status, and the lines that wait for an answer."""
     by_status = list(Batch.objects.order_by().values_list("status").annotate(Count("pk")))
     return by_status, BatchLine.objects.filter(result__isnull=True).count()
 

@@ -13,7 +13,7 @@ from pools.models import Node
 
 
 def targets() -> list[dict[str, Any]]:
-    """Gateways, agents and engines, as they report themselves now. One query and a few Redis calls."""
+    """Returns gateways, agents and engines as they report themselves now. Makes one query and a few Redis calls."""
     nodes = dict(Node.objects.values_list("name", "cluster__site__name"))
     messages = health.read_messages(list(nodes))
     found = [_group(settings.GREENSERVE_GATEWAY_URL, "gateway")]
@@ -28,7 +28,7 @@ def targets() -> list[dict[str, Any]]:
 
 
 def _engines(instances: list[Any], where: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """vLLM's own metrics, each engine named by its instance."""
+    """Yields vLLM's own endpoints, each engine named by its instance."""
     for instance in instances:
         if instance.url and instance.state in ("ready", "draining"):
             labels = {**where, "instance_uid": instance.uid, "model": instance.model, "gpu_type": instance.gpu_type}

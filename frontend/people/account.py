@@ -62,7 +62,7 @@ def password(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @sensitive_post_parameters("current", "code")
 def two_step(request: HttpRequest) -> HttpResponse:
-    """Set-up: the key as a picture and as text, a code that proves it arrived, then recovery codes, shown once."""
+    """Shows the key as a picture and as text, takes a code that proves its arrival, then shows recovery codes once."""
     user = _user(request)
     if _has_two_step(user):
         messages.warning(request, "Two-step sign-in is on already.")
@@ -99,7 +99,7 @@ def two_step_off(request: HttpRequest) -> HttpResponse:
 @require_POST
 @sensitive_post_parameters("current")
 def recovery_codes(request: HttpRequest) -> HttpResponse:
-    """New ones; the old ones no longer count."""
+    """Makes new recovery codes; the old ones no longer count."""
     user = _user(request)
     form = ProofForm(user.has_usable_password(), request.POST)
     if not _has_two_step(user):
@@ -141,12 +141,12 @@ def revoke_token(request: HttpRequest, token_id: int) -> HttpResponse:
 
 
 def shown_once(request: HttpRequest, title: str, secrets: list[tuple[str, str]], back: str) -> HttpResponse:
-    """The page of a fresh secret. It is in no session and no log: who leaves the page has seen it."""
+    """Shows a new secret once. It is in no session and no log: who leaves the page cannot see it again."""
     return render(request, "frontend/people/secret.html", {"title": title, "secrets": secrets, "back": back})
 
 
 def token_rows(tokens: Any) -> list[dict[str, Any]]:
-    """Tokens as tables have them. One query for the names of sites."""
+    """Returns tokens as tables have them. Makes one query for the names of sites."""
     tokens = list(tokens)
     names = dict(Site.objects.filter(pk__in={pk for t in tokens for pk in t.site_ids}).values_list("pk", "name"))
     return [

@@ -93,7 +93,7 @@ class SocialAdapter(DefaultSocialAccountAdapter):
     def on_authentication_error(
         self, request: HttpRequest, provider: Any, error: Any = None, exception: Any = None, extra_context: Any = None
     ) -> None:
-        """No page of allauth's: back to ours, with words."""
+        """Sends the person back to the sign-in page with the error, in the place of allauth's own page."""
         name = settings.ENV.oidc.name if settings.ENV.oidc else "The provider"
         messages.error(request, f"{name} did not let you in. Try again, or ask who runs it.")
         raise ImmediateHttpResponse(redirect("login"))
@@ -115,7 +115,7 @@ class SocialAdapter(DefaultSocialAccountAdapter):
 
 
 def role_of(provider: Any, claims: dict[str, Any]) -> str:
-    """The highest role that one of the person's groups is mapped to."""
+    """Returns the highest role that one of the person's groups is mapped to."""
     groups: set[str] = set()
     for part in (claims, claims.get("userinfo") or {}, claims.get("id_token") or {}):
         value = part.get(provider.groups_claim) or ()

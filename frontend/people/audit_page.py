@@ -158,7 +158,7 @@ def _text(value: object) -> str:
 
 
 def _moment(text: str) -> datetime | None:
-    """`2026-11-21` or `2026-11-21T14:30`, in the reader's zone."""
+    """Parses `2026-11-21` or `2026-11-21T14:30`, in the reader's zone."""
     try:
         day, moment = parse_date(text), parse_datetime(text)
     except ValueError:  # well formed, but no such day

@@ -32,7 +32,7 @@ class Fields(forms.Form):
     """A form whose fields say in HTML what describes them and whether they are right."""
 
     def take(self, error: ValidationError) -> None:
-        """Errors of a service, at the fields that they name."""
+        """Adds a service's errors to the fields that they name."""
         found: Mapping[str, Any] = error.error_dict if hasattr(error, "error_dict") else {"": error.error_list}
         for name, errors in found.items():
             self.add_error(name if name in self.fields else None, errors)

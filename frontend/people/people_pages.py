@@ -67,7 +67,7 @@ def people_list(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @rights.needs(Right.ADMINISTER)
 def person(request: HttpRequest, user_id: int) -> HttpResponse:
-    """One person: the role and its sites."""
+    """Shows one person: the role and its sites."""
     user = get_object_or_404(get_user_model(), pk=user_id)
     membership = Membership.objects.filter(user=user).prefetch_related("sites").first()
     initial = {

@@ -35,7 +35,7 @@ def name_key(name: str, step: str = "password") -> str:
 
 @contextmanager
 def attempt(key: str, address: str | None) -> Iterator[None]:
-    """Around one try. Raises ValidationError, which says when to try again, where there were too many.
+    """Checks the limits around one try. Raises ValidationError, which says when to try again, if there were too many.
 
     Tries of one name wait for one another, so that many at once are not checked before the first is counted.
     """
@@ -78,6 +78,6 @@ def free_again_at(key: str, address: str | None, now: datetime) -> datetime | No
 
 
 def _nth(found: QuerySet[AuditEntry], limit: int) -> datetime | None:
-    """The moment of the limit-th newest: as long as it is recent, the limit is reached."""
+    """Returns the moment of the limit-th newest failure: as long as it is recent, the limit is reached."""
     moments = list(found.order_by("-at").values_list("at", flat=True)[limit - 1 : limit])
     return moments[0] if moments else None

@@ -14,14 +14,14 @@ register = template.Library()
 
 @register.simple_tag(takes_context=True)
 def rail(context: dict[str, Any]) -> tuple[navigation.Group, ...]:
-    """The groups of the rail, for the person who looks at the page."""
+    """Returns the groups of the navigation, for the person who looks at the page."""
     request: HttpRequest = context["request"]
     return navigation.groups(request)
 
 
 @register.simple_tag(takes_context=True)
 def link(context: dict[str, Any], **changes: Any) -> str:
-    """`?...` of this page with some parameters set otherwise; an empty value takes one away."""
+    """Returns the `?...` of this page with some parameters changed; an empty value removes one."""
     query = context["request"].GET.copy()
     for name, value in changes.items():
         query.pop(name, None)

@@ -39,7 +39,7 @@ def kwh(energy_j: float | None) -> str:
 
 @register.filter
 def moment(at_s: float | None) -> datetime | None:
-    """Unix seconds as a time that `date` and `time` filters write in the reader's zone."""
+    """Converts Unix seconds to a time that `date` and `time` filters write in the reader's zone."""
     return None if at_s is None else datetime.fromtimestamp(at_s, UTC)
 
 
@@ -50,7 +50,7 @@ def words(name: str) -> str:
 
 @register.filter
 def make_list_of(names: str) -> list[str]:
-    """A comma-separated text as a list: headings of a table."""
+    """Splits a comma-separated text into a list: headings of a table."""
     return names.split(",")
 
 
@@ -62,19 +62,19 @@ def code(text: str) -> list[tuple[str, bool]]:
 
 @register.filter
 def pairs(text: str) -> list[tuple[str, str]]:
-    """`Name:key,Other:` as pairs: headings of a table with the keys that they sort by."""
+    """Splits `Name:key,Other:` into pairs: headings of a table with the keys that they sort by."""
     return [(label, key) for label, _, key in (part.partition(":") for part in text.split(","))]
 
 
 @register.filter
 def unlocalised(value: float) -> str:
-    """A number as HTML's attributes want it."""
+    """Writes a number as attributes of HTML need it."""
     return f"{value:.4g}"
 
 
 @register.filter
 def change(share: float | None) -> str:
-    """A share more or less than in the same hours of last week, in words."""
+    """Says in words how much more or less it is than in the same hours of last week."""
     if share is None:
         return formats.UNKNOWN
     return f"{share * 100:+.1f}\u00a0% on last week\u2019s same hours"

@@ -53,7 +53,7 @@ GENERATED = ("generate", "rate_rps", "generate_s", "prompt_tokens", "output_toke
 
 
 def papers() -> list[tuple[str, list[str]]]:
-    """Every policy of the simulator, by whose idea it is."""
+    """Returns every policy of the simulator, grouped by its paper."""
     found = [(paper, [name for name in names if name in POLICIES]) for paper, names in PAPERS.items()]
     known = {name for _, names in found for name in names}
     return [(paper, names) for paper, names in found if names] + [
@@ -95,7 +95,7 @@ class RequestsForm(forms.Form):
         return data
 
     def traffic(self) -> dict[str, Any]:
-        """Kind, service and period, as `study_requests.ask` takes them. Only of a valid form."""
+        """Returns kind, service and period, as `study_requests.ask` takes them. The form must be valid."""
         data = self.cleaned_data
         past = {"from": data["past_from"], "to": data["past_to"]} if data["kind"] == "past" else {}
         return {"kind": data["kind"], "service": data["service"], **past}
@@ -213,7 +213,7 @@ class StudyForm(RequestsForm):
         )
 
     def tables(self) -> list[tuple[str, list[forms.BoundField]]]:
-        """Sites with their bound fields, then groups, for the template."""
+        """Returns sites with their bound fields, then groups, for the template."""
         found = [(site, [self[name] for name in names]) for site, names in self.sites]
         return [*found, ("", [self[name] for name in self.groups])] if self.groups else found
 

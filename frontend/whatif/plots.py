@@ -36,7 +36,7 @@ def colour(index: int) -> str:
 
 
 def pareto(runs: Sequence[Shown], against: str, currency: str, look: Look) -> Figure:
-    """SLO attainment over what it took; each dot is a run and opens it. Filled: no other run beats it in both.
+    """Draws SLO attainment over energy, carbon or cost. A dot opens its run; it is filled if no run beats it in both.
 
     Of many runs only those are named beside their dots, the others when they are pointed at.
     """
@@ -100,7 +100,7 @@ def pareto(runs: Sequence[Shown], against: str, currency: str, look: Look) -> Fi
 
 
 def energy(runs: Sequence[Shown], bound_wh: float | None, look: Look) -> Figure:
-    """A bar for each run of an experiment, and the clairvoyant bound as a line."""
+    """Draws a bar for each run of an experiment, and the clairvoyant bound as a line."""
     known = [(run, wh) for run in runs if (wh := comparing.AGAINST["energy"].of(run.figures)) is not None]
     divisor, prefix = formats.prefix(max((wh for _, wh in known), default=1.0))
     data: list[Figure] = [
@@ -134,7 +134,7 @@ def energy(runs: Sequence[Shown], bound_wh: float | None, look: Look) -> Figure:
 
 
 def ratios(runs: Sequence[Shown], look: Look) -> Figure:
-    """Bars of energy, carbon and cost, each run's to the first's."""
+    """Draws bars of energy, carbon and cost, each run's as a ratio to the first's."""
     rows = comparing.compared([(run.index, run.label, run.figures) for run in runs])
     places = {key: comparing.FIGURES.index(figure) for key, figure in comparing.AGAINST.items()}
     keys = [key for key in places if any(row.ratios[places[key]] is not None for row in rows)]
@@ -157,7 +157,7 @@ def ratios(runs: Sequence[Shown], look: Look) -> Figure:
 
 
 def over_time(runs: Sequence[Shown], chart: str, look: Look) -> Figure:
-    """All sites together, a line for each run."""
+    """Draws all sites together, a line for each run."""
     lines = [(run.label, run.index, *_total(run.series, KEYS[chart])) for run in runs]
     what = {"power": "How much power does each draw?", "carbon": "How much carbon does each emit?"}[chart]
     caption = {"power": f"{SOURCE}; at the GPUs, without PUE", "carbon": f"{SOURCE}; PUE included"}[chart]
@@ -165,7 +165,7 @@ def over_time(runs: Sequence[Shown], chart: str, look: Look) -> Figure:
 
 
 def by_site(run: Shown, chart: str, look: Look) -> Figure:
-    """A run's sites, a line each."""
+    """Draws a run's sites, a line each."""
     lines = [(name, n, *line) for n, (name, line) in enumerate(site_lines(run, chart).items())]
     what = {"power": "Where does the power go?", "carbon": "Where is carbon emitted?"}[chart]
     caption = {"power": f"{SOURCE}; at the GPUs, without PUE", "carbon": f"{SOURCE}; PUE included"}[chart]
@@ -173,14 +173,14 @@ def by_site(run: Shown, chart: str, look: Look) -> Figure:
 
 
 def site_lines(run: Shown, chart: str) -> dict[str, tuple[Sequence[float], Sequence[float | None]]]:
-    """Middles of the steps in seconds, and values, by site."""
+    """Returns the middles of the steps in seconds, and the values, by site."""
     step_s, end_s = run.series.get("step_s"), run.series.get("end_s")
     sites = {name: own[KEYS[chart]] for name, own in (run.series.get("sites") or {}).items()}
     return {name: (_middles(step_s, end_s, len(values)), values) for name, values in sites.items()}
 
 
 def table(lines: Mapping[str, tuple[Sequence[float], Sequence[float | None]]], unit: str) -> str:
-    """Series as CSV, a row for each step of each; empty: not known."""
+    """Writes the series as CSV, a row for each step of each; empty: not known."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("series", "at_s", unit))
@@ -195,7 +195,7 @@ def totals(runs: Sequence[Shown], chart: str) -> dict[str, tuple[Sequence[float]
 
 
 def _total(series: Mapping[str, Any], key: str) -> tuple[list[float], list[float | None]]:
-    """Middles of the steps in seconds, and sums over sites; None where any is not known."""
+    """Returns the middles of the steps in seconds, and sums over sites; None where any is not known."""
     own = [site[key] for site in (series.get("sites") or {}).values()]
     count = min((len(values) for values in own), default=0)
     sums = [None if any(v[k] is None for v in own) else sum(v[k] for v in own) for k in range(count)]

@@ -53,7 +53,7 @@ def row(study: Study) -> dict[str, Any]:
 
 
 def shown(study: Study, runs: Sequence[StudyRun]) -> list[Shown]:
-    """The runs that are done, as figures of charts take them."""
+    """Returns the runs that are done, as figures of charts take them."""
     return [
         Shown(run.index, run.label, run.figures, run.series or {}, reverse("whatif-run", args=(study.pk, run.index)))
         for run in runs
@@ -62,7 +62,7 @@ def shown(study: Study, runs: Sequence[StudyRun]) -> list[Shown]:
 
 
 def run_rows(study: Study, runs: Sequence[StudyRun]) -> list[dict[str, Any]]:
-    """All runs as the table has them: how they are, and what came of those that are done."""
+    """Returns all runs as the table has them: their states, and the figures of those that are done."""
     now = timezone.now()
     compared = {found.index: found for found in comparing.compared(triples(runs))}
     rows = []
@@ -87,7 +87,7 @@ def run_rows(study: Study, runs: Sequence[StudyRun]) -> list[dict[str, Any]]:
 
 
 def listed(experiment: Experiment | None, runs: Sequence[StudyRun]) -> list[StudyRun]:
-    """Those that an experiment's table and picture have, and whatever is under way or went wrong; else all."""
+    """Returns the runs of an experiment's table and picture, and all that run or failed; else all runs."""
     if experiment is None or not experiment.listed:
         return list(runs)
     telling = (RunState.RUNNING, RunState.FAILED)
@@ -95,7 +95,7 @@ def listed(experiment: Experiment | None, runs: Sequence[StudyRun]) -> list[Stud
 
 
 def published(found: Sequence[Compared]) -> dict[str, Any]:
-    """Rows of published beside simulated in words, and the sentences of those that are off."""
+    """Writes published beside simulated figures in words, with a sentence for each that differs."""
     rows = [(own.row.label, own.row.place, *own.words(formats.UNKNOWN, "\u00a0")) for own in found]
     return {"rows": rows, "reasons": [(", ".join(labels), why) for labels, why in sentences(found)]}
 
@@ -105,7 +105,7 @@ def triples(runs: Sequence[StudyRun]) -> list[tuple[int, str, dict[str, Any]]]:
 
 
 def cell(figure: Figure, value: float | None, ratio: float | None, currency: str, first: bool) -> dict[str, Any]:
-    """A value in words, with its ratio to the first run's and whether that is better."""
+    """Writes a value in words, with its ratio to the first run's and whether that is better."""
     tone = ""
     if ratio is not None and not first and figure.better and abs(ratio - 1.0) >= 0.005:
         tone = "good" if (ratio < 1.0) == (figure.better == "less") else "bad"
@@ -133,7 +133,7 @@ def text(figure: Figure, value: float | None, currency: str) -> str:
 
 
 def figures_of(run: StudyRun, currency: str) -> list[tuple[str, str]]:
-    """Label and value of everything that a run's page lists."""
+    """Returns label and value of everything that a run's page lists."""
     found = [(f.label, text(f, f.of(run.figures), currency)) for f in (*comparing.FIGURES, *MORE)]
     kinds = (run.figures or {}).get("energy_wh_by") or {}
     return found + [(f"Energy, {kind}", formats.si(value, "Wh")) for kind, value in kinds.items()]

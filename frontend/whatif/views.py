@@ -140,7 +140,7 @@ def apply_run(request: HttpRequest, study_id: int, index: int) -> HttpResponse:
 
 
 def done_run(request: HttpRequest, study_id: int, index: int) -> StudyRun:
-    """A run with its study, if this person may see it."""
+    """Returns a run with its study, if this person may see it."""
     visible = studies.visible(request.user).filter(pk=study_id)
     run = StudyRun.objects.select_related("study__job").filter(study__in=visible, index=index).first()
     if run is None:

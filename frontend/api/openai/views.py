@@ -30,7 +30,7 @@ FILES_A_PAGE, BATCHES_A_PAGE = (10_000, 10_000), (20, 100)  # usual, most
 
 
 def endpoint(**methods: Callable[..., Any]) -> View:
-    """A view of these methods. Each gets the request and the caller's key, and gives JSON or a response."""
+    """Makes a view of these methods. Each gets the request and the caller's key, and returns JSON or a response."""
 
     @csrf_exempt
     @login_not_required

@@ -160,7 +160,7 @@ class OwnedViewSet(ReadOnly):
     # -- how ---------------------------------------------------------------------------------------
 
     def _build(self, row: Model | None, data: object) -> tuple[Model, dict[str, Any]]:
-        """The row as it would be, not stored, and what it names several of. Raises ValidationError."""
+        """Returns the row as it would be, not stored, and its many-to-many relations. Raises ValidationError."""
         known = self.get_serializer().fields
         if not isinstance(data, dict):
             raise ValidationError("Send a JSON object.")
@@ -185,12 +185,12 @@ class OwnedViewSet(ReadOnly):
         return changes.update(self._actor(), *self._build(self._again(row), data))
 
     def _again(self, row: Model) -> Model:
-        """A copy that may be changed while the other stays as it was."""
+        """Reads the row again, as a copy that may be changed while the other stays as it was."""
         copy: Model = self.get_queryset().get(pk=row.pk)
         return copy
 
     def _each(self, items: list[Any], do: Callable[[Any], Model]) -> list[Model]:
-        """All or none; raises ValidationError with what is wrong with each, by its place in the list."""
+        """Does all items or none. Raises ValidationError with the errors of each, by its place in the list."""
         if not 1 <= len(items) <= MOST:
             raise ValidationError(f"Send 1 to {MOST} items.")
         rows, wrong = [], {}
@@ -264,7 +264,7 @@ def _proxy(name: str, *serializers: Any) -> PolymorphicProxySerializer:
 
 
 def viewset_of(owned: Owned) -> type[OwnedViewSet]:
-    """The view of one kind."""
+    """Makes the view of one kind."""
     serializer = serializer_of(owned)
     usual, allowed = ordering_of(owned)
     name = owned.one.title().replace(" ", "").replace("-", "")

@@ -89,7 +89,7 @@ class ExperimentResultSerializer(serializers.Serializer):
 class ExperimentsView(View):
     @extend_schema(operation_id="experiments_list", responses=ExperimentsSerializer, tags=["experiments"])
     def get(self, request: Request) -> Response:
-        """The papers' experiments that the product knows."""
+        """Lists the papers' experiments that the product knows."""
         results = [_values(own) for own in experiment_studies.catalogue().values()]
         return Response({"next": None, "previous": None, "results": results})
 
@@ -97,7 +97,7 @@ class ExperimentsView(View):
 class ExperimentView(View):
     @extend_schema(operation_id="experiments_retrieve", responses=ExperimentSerializer, tags=["experiments"])
     def get(self, request: Request, name: str) -> Response:
-        """One experiment: its runs, what was published, and which trace it needs."""
+        """Returns one experiment: its runs, what was published, and which trace it needs."""
         known = experiment_studies.catalogue()
         if name not in known:
             raise Http404(f"There is no such experiment; there are: {', '.join(known)}.")

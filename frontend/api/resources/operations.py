@@ -248,7 +248,7 @@ class ControlModeView(View):
 
     @extend_schema(operation_id="mode_retrieve", responses=ControlModeSerializer, tags=["modes"])
     def get(self, request: Request, service: str) -> Response:
-        """The control mode of a service's slow loops."""
+        """Returns the control mode of a service's slow loops."""
         return _mode(active_interventions.control_mode_of(self._service(service)))
 
     @extend_schema(

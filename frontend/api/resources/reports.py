@@ -109,7 +109,7 @@ class ReportViewSet(ReadOnly):
     @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
     @action(detail=True, methods=["get"], url_path=r"files/(?P<kind>[a-z-]+)", pagination_class=None)
     def file(self, request: Request, pk: str, kind: str) -> FileResponse:
-        """Bytes of one file, as they were when the report was made."""
+        """Returns the bytes of one file, as they were when the report was made."""
         found = self.get_object().files.filter(format=kind).first()
         if found is None:
             raise Http404("this report has no file of that format")

@@ -127,7 +127,7 @@ class SeriesView(View):
         ],
     )
     def get(self, request: Request, name: str) -> Response:
-        """Buckets of `step` seconds, or thinned to `points`, with unit and source; null, or no value, is a gap."""
+        """Returns buckets of `step` seconds, or thinned to `points`, with unit and source; null or none is a gap."""
         found = SERIES.get(name)
         if found is None:
             raise Http404(f"There is no series '{name[:40]}'; there are {', '.join(SERIES)}.")

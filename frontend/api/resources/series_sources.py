@@ -57,7 +57,7 @@ def _power(asked: SeriesRequest) -> Iterable[LabelledSeries]:
 
 
 def _energy(asked: SeriesRequest) -> Iterable[LabelledSeries]:
-    """Joules of each bucket, metered at the GPUs."""
+    """Yields the joules of each bucket, metered at the GPUs."""
     for site in selectors.power(asked.window).sites:
         if site.site in asked.sites:
             joules = tuple(

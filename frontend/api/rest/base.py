@@ -74,7 +74,7 @@ class Lists(Api, GenericViewSet):
         return within(self.request.user, super().get_queryset(), self.site_path)
 
     def names(self) -> list[str]:
-        """The fields of this view's answers."""
+        """Returns the fields of this view's answers."""
         return list(self.get_serializer().fields)
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -103,7 +103,7 @@ class ReadOnly(Lists):
 
 
 def shown(request: Request, data: Any, names: Any = None) -> Response:
-    """A resource with its ETag (its own, where it carries one), or 304 where the client has it."""
+    """Answers with a resource and its ETag (its own, where it carries one), or with 304 where the client has it."""
     tag = data.get("etag") or etag(data)
     if request.method == "GET" and unchanged(request, tag):
         return Response(status=status.HTTP_304_NOT_MODIFIED, headers={"ETag": tag})

@@ -24,7 +24,7 @@ TRUTH = (("true", "true"), ("false", "false"))
 
 
 def filterset(model: type[models.Model], /, **columns: str) -> type[django_filters.FilterSet]:
-    """Filters by parameter name: a path of columns, and at its end a lookup where it is not equality.
+    """Makes filters by parameter name: a path of columns, and at its end a lookup where it is not equality.
 
     `filterset(Node, site="cluster__site__name", since="created_at__gte")`.
     """

@@ -33,7 +33,7 @@ Handler = Callable[..., Response]
 
 
 def idempotent(handler: Handler) -> Handler:
-    """A POST that heeds the header. Without one it does what it does, each time."""
+    """Makes a POST heed the Idempotency-Key header. Without one, each request is carried out."""
 
     @functools.wraps(handler)
     def wrapped(self: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -62,7 +62,7 @@ def conditional(handler: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _claim(actor: str, key: str, body_hash: str) -> tuple[IdempotentAnswer, bool]:
-    """The key's row, and whether it is this request's. Waits while another request with the key is on its way."""
+    """Returns the key's row, and whether this request made it. Waits while another request with the key is served."""
     now = timezone.now()
     IdempotentAnswer.objects.filter(actor=actor, key=key, created_at__lt=now - IdempotentAnswer.KEPT).delete()
     return IdempotentAnswer.objects.get_or_create(

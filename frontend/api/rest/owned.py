@@ -97,7 +97,7 @@ def address(row: Model) -> str:
 
 
 def url_key(row: Model) -> str:
-    """The name where rows have one that can stand in a path, else `~` and the id."""
+    """Returns the row's name where it has one that a path can contain, else `~` and the id."""
     name = str(getattr(row, "name", "")) if of(row).lookup == ("name",) else ""
     plain = name and "/" not in name and not name.startswith(("~", "."))
     return quote(name, safe="") if plain and name not in RESERVED else f"~{row.pk}"
@@ -149,14 +149,14 @@ def filters_of(owned: Owned) -> type[django_filters.FilterSet]:
 
 
 def site_path(owned: Owned) -> str | None:
-    """The way from a row to its site in a query."""
+    """Returns the lookup from a row to its site in a query."""
     if not owned.site:
         return None
     return "pk" if owned.site == "self" else owned.site.replace(".", "__")
 
 
 def ordering_of(owned: Owned) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The usual order, and the fields that may be ordered by: those that are never empty."""
+    """Returns the default order, and the fields that may be ordered by: those that are never empty."""
     allowed = [
         name
         for name in owned.fields

@@ -64,7 +64,7 @@ class Unavailable(exceptions.APIException):
 
 
 def handle(error: Exception, context: Mapping[str, Any]) -> JsonResponse:
-    """DRF's EXCEPTION_HANDLER. What nobody foresaw is a 500 whose cause stands in the log, under its request_id."""
+    """Answers errors as DRF's EXCEPTION_HANDLER. An unexpected error is a 500; the log has its cause by request_id."""
     request: HttpRequest = context["request"]
     known = translate(error)
     if known is None:
@@ -100,7 +100,7 @@ def response(request: HttpRequest, error: exceptions.APIException) -> JsonRespon
 
 
 def translate(error: Exception) -> exceptions.APIException | None:
-    """The API's word for an error of Django, the database or a service; None: it is a fault of ours."""
+    """Translates an error of Django, the database or a service; None: it is a fault of the product."""
     match error:
         case exceptions.APIException():
             return error
@@ -127,7 +127,7 @@ def translate(error: Exception) -> exceptions.APIException | None:
 
 
 def of_model(error: ModelError) -> dict[str, Any] | list[str]:
-    """Django's validation error in DRF's shape; what concerns no single field stands under `non_field_errors`."""
+    """Converts Django's validation error to DRF's shape; errors of no single field are under `non_field_errors`."""
     if not hasattr(error, "error_dict"):
         return list(error.messages)
     return {
@@ -137,7 +137,7 @@ def of_model(error: ModelError) -> dict[str, Any] | list[str]:
 
 
 def fields(detail: object, path: str = "") -> Iterator[dict[str, str]]:
-    """One entry for each thing that is wrong, with the path of its field; an empty path: of the whole."""
+    """Returns one entry for each error, with the path of its field; an empty path stands for the whole."""
     if isinstance(detail, Mapping):
         for name, inner in detail.items():
             yield from fields(inner, path if name == "non_field_errors" else _join(path, str(name)))

@@ -14,7 +14,7 @@ from scheduler.operations.configure import registry
 
 
 def key_paths(model: type[Model]) -> list[str]:
-    """The columns that a row of this model is known by, across its relations: `["site__name", "name"]`."""
+    """Returns the columns that identify a row of this model, across its relations: `["site__name", "name"]`."""
     found: list[str] = []
     for name in registry.of(model).lookup:
         field = model._meta.get_field(name)

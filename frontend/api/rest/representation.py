@@ -37,7 +37,7 @@ def check_match(given: str | None, tag: str) -> None:
 
 
 def chosen(request: Request, known: Sequence[str]) -> list[str] | None:
-    """The names in `fields`, in the order of the resource; None: all. Raises ValidationError for an unknown one."""
+    """Returns the names in `fields`, in the resource's order; None: all. Raises ValidationError for an unknown one."""
     asked = request.query_params.get("fields")
     if asked is None:
         return None

@@ -15,7 +15,7 @@ Known = tuple[float, float]
 
 
 def reduced(points: Sequence[Point], most: int, method: str) -> list[Point]:
-    """About `most` points of `points`, of each stretch without a gap by its length; a gap is one empty point."""
+    """Returns about `most` points, shared out over stretches without a gap by their lengths; a gap is one empty point."""
     if len(points) <= most:
         return list(points)
     stretches = list(_stretches(points))
@@ -31,7 +31,7 @@ def reduced(points: Sequence[Point], most: int, method: str) -> list[Point]:
 
 
 def _stretches(points: Sequence[Point]) -> Iterator[tuple[list[Known], float | None]]:
-    """Runs of known points, each with the moment at which a gap begins after it."""
+    """Yields runs of known points, each with the moment at which a gap begins after it."""
     run: list[Known] = []
     in_gap = False
     for at_s, value in points:
@@ -75,7 +75,7 @@ def _mean(points: Sequence[Known]) -> Known:
 
 
 def _area(a: Known, b: Known, c: Known) -> float:
-    """Twice the triangle's."""
+    """Returns twice the triangle's area."""
     return abs((a[0] - c[0]) * (b[1] - a[1]) - (a[0] - b[0]) * (c[1] - a[1]))
 
 

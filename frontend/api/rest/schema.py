@@ -96,7 +96,7 @@ def _first_words(view: Any, operation: dict[str, Any]) -> str:
 
 
 def finish(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
-    """drf-spectacular's hook: the problem document, and an example for each body."""
+    """Adds the problem document and an example for each body, as a hook of drf-spectacular."""
     parts = result.setdefault("components", {})
     schemas = parts.setdefault("schemas", {})
     schemas["Problem"] = PROBLEM

@@ -32,7 +32,7 @@ BY_NAME = {
 
 
 def example(schema: Mapping[str, Any], components: Mapping[str, Any], name: str = "", depth: int = DEPTH) -> Any:
-    """A value that the schema allows."""
+    """Returns a value that the schema allows."""
     if reference := schema.get("$ref"):
         found = components.get(reference.rpartition("/")[2], {})
         return example(found, components, name, depth - 1) if depth > 0 else {}
