@@ -30,7 +30,7 @@ def right_of(view: Any, method: str) -> Right:
 
 
 def within(user: AnyUser, rows: QuerySet[Any], site_path: str | None) -> QuerySet[Any]:
-    """Filters rows to this person's sites. `site_path` is the lookup from a row to its site; None: rows have no site."""
+    """Returns the rows at this person's sites. `site_path`: the lookup from a row to its site; None: rows have none."""
     if site_path is None or rights.everywhere(user):
         return rows
     sites = rights.sites_of(user).values("pk")

@@ -15,7 +15,7 @@ Known = tuple[float, float]
 
 
 def reduced(points: Sequence[Point], most: int, method: str) -> list[Point]:
-    """Returns about `most` points, shared out over stretches without a gap by their lengths; a gap is one empty point."""
+    """Returns about `most` points, shared out to stretches without a gap by length; a gap is one empty point."""
     if len(points) <= most:
         return list(points)
     stretches = list(_stretches(points))
