@@ -124,7 +124,7 @@ def said(
     meters: bool = True,
     every: bool = False,
 ) -> list[NodeRow]:
-    """Returns the nodes as agents or meters report them. `every`: they are all nodes. Reads Redis and makes one query."""
+    """Returns nodes as agents or meters report them. `every`: they are all nodes. Reads Redis and makes one query."""
     found = list(nodes)
     if agents:
         heard = health.read_messages([node.name for node in found]).agents
