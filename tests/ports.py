@@ -15,7 +15,7 @@ _LAST = Path(tempfile.gettempdir()) / f"greenserve-test-ports-{os.getuid()}"
 
 
 def free_port() -> int:
-    """One that no other test of this machine was given lately, and nobody listens on."""
+    """One that no other test of this machine was given recently, and nobody listens on."""
     with _LAST.open("a+") as last:
         fcntl.flock(last, fcntl.LOCK_EX)
         last.seek(0)

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_POST, require_safe
 from pools.access import audit, rights
 from pools.access.audit import Actor
 from pools.models import Partition, Pool, Service, Site
-from scheduler.control import active_interventions
+from scheduler.control import active_operations
 from scheduler.models import (
     Approval,
     ApprovalStatus,
@@ -48,7 +48,7 @@ LOOPS = {
 def page(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
     open_pauses = {
-        (row.service_id, row.loop): row for row in active_interventions.open_pauses().select_related("created_by")
+        (row.service_id, row.loop): row for row in active_operations.open_pauses().select_related("created_by")
     }
     modes = {row.service_id: row for row in ServiceMode.objects.all()}
     rows = [
@@ -63,7 +63,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "service", "epoch"
     )
     waiting = visibility.of_services(request.user, waiting)
-    overrides = visibility.overrides(request.user, active_interventions.open_overrides()).select_related(
+    overrides = visibility.overrides(request.user, active_operations.open_overrides()).select_related(
         "service", "site", "pool__site", "pool__request_class", "created_by"
     )
     ended = (

@@ -26,7 +26,7 @@ SIGNALS = click.Choice(["average", "marginal", "price"])
 
 @click.group()
 def carbon() -> None:
-    """Feeds of carbon intensity and electricity prices: what they know, and where it comes from.
+    """Show feeds of carbon intensity and electricity prices: what they know, and where it comes from.
 
     Keys of providers come from the environment (GREENSERVE_WATTTIME_USER ...) or from a file of such lines that
     GREENSERVE_SECRETS_FILE names and that only its owner can read. docs/carbon.md has them all.

@@ -31,8 +31,8 @@ class NodeReport(Protocol):
         ...
 
 
-# Of two engines on one GPU what it draws cannot be distinguished: it is the first one's of these.
-_BOOKED = {"ready": 0, "sleeping": 1, "draining": 2, "starting": 3}
+# What a GPU draws for two engines cannot be distinguished: all of it counts for the engine whose state is first here.
+_RANK = {"ready": 0, "sleeping": 1, "draining": 2, "starting": 3}
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ def unreachable(state: InstanceState) -> InstanceState:
 
 def gpu_rows(view: View) -> list[GpuSampleRow]:
     holders: dict[str, InstanceStatus] = {}
-    for status in sorted(view.statuses or (), key=lambda one: _BOOKED.get(one.state, len(_BOOKED))):
+    for status in sorted(view.statuses or (), key=lambda one: _RANK.get(one.state, len(_RANK))):
         if status.state != "failed":  # a failed engine has let go of its GPUs
             for uuid in status.gpu_uuids:
                 holders.setdefault(uuid, status)

@@ -26,7 +26,7 @@ from django.utils import timezone
 from core.types import Command, Effects, Loop, Reason
 from pools.models import Service
 from scheduler import agents
-from scheduler.control import active_interventions, decision_rows, pending_plans, recordings, service_policy
+from scheduler.control import active_operations, decision_rows, pending_plans, recordings, service_policy
 from scheduler.control.apply import apply, publish
 from scheduler.control.steps import autoscale_step, dynamollm_steps, policy_steps, right_size_step
 from scheduler.control.steps.policy_steps import LoopTurn, Result, carbon_plan, period_s
@@ -85,7 +85,7 @@ def run_now(service: Service, now: datetime) -> list[Epoch]:
 def _run(service: Service, loop: Loop, index: int, now: datetime) -> Epoch | None:
     for _ in range(ATTEMPTS):
         service.refresh_from_db()  # another loop may have changed its partition, an operator its policy
-        if active_interventions.is_paused(service, loop):
+        if active_operations.is_paused(service, loop):
             return None  # which the pause itself has put on record
         if _rows(service, loop, period_s(loop, service_policy.of(service)), index).exists():
             return None
@@ -170,14 +170,14 @@ def _decide_and_apply(service: Service, loop: Loop, index: int, now: datetime) -
                 return None
             # 3. Claim the epoch.
             epoch = _epoch(service, loop, index, started_at, clock, _status(result.effects), now)
-            # 4. Keep everybody else from changing plans, placements and interventions.
+            # 4. Keep everybody else from changing plans, placements and operations.
             apply.lock()
             # 5. A pause that came meanwhile goes before this decision.
-            if active_interventions.is_paused(service, loop):
+            if active_operations.is_paused(service, loop):
                 raise Stale
             recordings.keep(epoch, notes, now)
             # 6. A decision that does not act goes on record, and no further.
-            control_mode = active_interventions.control_mode_of(service)
+            control_mode = active_operations.control_mode_of(service)
             if result.effects.commands and control_mode.mode != ControlMode.ACT:
                 return _record_only(epoch, state, result, control_mode, now)
             # 7. Compare and swap.
@@ -220,7 +220,7 @@ def _decide(
 
 def _around_pins(service: Service, result: Result) -> Result:
     """Returns the result without its commands and decisions for pools that a person has pinned."""
-    keys = {pin.key for pin in active_interventions.pins(service)}
+    keys = {pin.key for pin in active_operations.pins(service)}
     if not keys:
         return result
     commands = tuple(own for own in result.effects.commands if getattr(own, "pool", None) not in keys)

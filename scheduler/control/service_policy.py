@@ -17,7 +17,7 @@ from core.types import Loop
 from pools import wire
 from pools.models import Service
 from pools.writes import ensure_partition, ensure_pools
-from scheduler.control import active_interventions
+from scheduler.control import active_operations
 from scheduler.models import ControllerState
 
 KIND = "policy"  # of the ControllerState that says which policy the loops have taken up
@@ -30,13 +30,13 @@ ENGINE_OPTIONS = EngineOptions("priority", preempt_for_waiting=True)
 
 def of(service: Service) -> Knobs:
     """Returns the knobs that the policy sets, with the partition that an override pins."""
-    own, name = service.policy_knobs(), active_interventions.partition_of(active_interventions.planned_around(service))
+    own, name = service.policy_knobs(), active_operations.partition_of(active_operations.planned_around(service))
     return own if name is None else replace(own, partition=name)
 
 
 def signature(service: Service) -> str:
     """Changes with whatever the loops are to decide anew for: the policy, and the overrides that are in force."""
-    overrides = [item.pk for item in active_interventions.planned_around(service)]
+    overrides = [item.pk for item in active_operations.planned_around(service)]
     own = [service.policy, service.knobs]
     return json.dumps([*own, overrides] if overrides else own, sort_keys=True)
 

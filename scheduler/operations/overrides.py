@@ -1,7 +1,7 @@
 """Overrides: workers, clocks and partitions that a person sets, and drained sites, until they end.
 
 Each is a change of its own on the audit trail, and a decision of its own on the time line. The loops read them in
-`control.active_interventions`; a loop that computes meanwhile finds out before it changes anything, since this happens
+`control.active_operations`; a loop that computes meanwhile finds out before it changes anything, since this happens
 under `apply.lock`.
 """
 
@@ -19,7 +19,7 @@ from core.types import Command, Loop, Mode, ScaleTo
 from pools.access import audit
 from pools.access.audit import Actor
 from pools.models import Gpu, Instance, Partition, Pool, Service, Site
-from scheduler.control import active_interventions, service_policy
+from scheduler.control import active_operations, service_policy
 from scheduler.control.apply import apply
 from scheduler.control.snapshot import published_profiles
 from scheduler.json_values import workers_to_json
@@ -45,10 +45,9 @@ def pin_workers(
         PermissionDenied: The actor may not operate the pool's site.
     """
     found = _modes(workers)
-    wanted = active_interventions.pin_of(pool, workers_to_json(found))
+    wanted = active_operations.pin_of(pool, workers_to_json(found))
     partition = (
-        active_interventions.partition_of(active_interventions.planned_around(pool.service))
-        or pool.service.partition.name
+        active_operations.partition_of(active_operations.planned_around(pool.service)) or pool.service.partition.name
     )
     if wanted.partition != partition:
         text = f"{pool} is of partition {wanted.partition}, but {partition} is in force"
@@ -143,7 +142,7 @@ def pin_partition(
     if not service.partitions.filter(pk=partition.pk).exists() and partition.pk != service.partition_id:
         names = ", ".join(service.partitions.values_list("name", flat=True))
         raise ValidationError({"partition": f"one that {service} may use: {names}"})
-    others = [pin for pin in active_interventions.pins(service) if pin.partition != partition.name]
+    others = [pin for pin in active_operations.pins(service) if pin.partition != partition.name]
     if others:
         raise ValidationError({"partition": f"a pool of {others[0].partition} is pinned: end that first"})
     override = Override(

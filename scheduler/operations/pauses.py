@@ -1,6 +1,6 @@
 """Pauses of a service's loops, and its control mode: whether decisions act, are only shown, or wait for approval.
 
-Each is a change of its own on the audit trail. The loops read them in `control.active_interventions`; a loop that
+Each is a change of its own on the audit trail. The loops read them in `control.active_operations`; a loop that
 computes meanwhile finds out before it changes anything, since this happens under `apply.lock`.
 """
 
@@ -16,7 +16,7 @@ from django.utils import timezone
 from pools.access import audit
 from pools.access.audit import Actor
 from pools.models import Service
-from scheduler.control import active_interventions, pending_plans
+from scheduler.control import active_operations, pending_plans
 from scheduler.control.apply import apply
 from scheduler.models import ControlMode, LoopPause, ServiceMode
 
@@ -92,7 +92,7 @@ def set_control_mode(actor: Actor, service: Service, mode: str, approve_within_s
     now = timezone.now()
     records.require_right(actor)
     apply.lock()
-    control_mode = active_interventions.control_mode_of(service)
+    control_mode = active_operations.control_mode_of(service)
     before = audit.values(control_mode) if control_mode.pk else None
     control_mode.mode, control_mode.changed_by = mode, actor.user
     if approve_within_s is not None:

@@ -162,7 +162,7 @@ class ReferenceInstance:
         self._fleet = fleet
 
     @property
-    def kv_booked(self) -> int:
+    def kv_allocated(self) -> int:
         """Tokens in the cache, without those that the iteration in flight is writing."""
         return self.kv_used - (len(self.in_flight.decodes) if self.in_flight else 0)
 
@@ -765,7 +765,7 @@ class ReferenceWorld:
             mhz=np.array([i.mhz for i in own]),
             running=np.array([len(i.active) for i in own], np.int64),
             waiting=np.array([len(i.queue) for i in own], np.int64),
-            kv_used_tokens=np.array([i.kv_booked for i in own], np.int64),
+            kv_used_tokens=np.array([i.kv_allocated for i in own], np.int64),
             worst_ttft_s=worst["ttft"],
             worst_tpot_s=worst["tpot"],
             worst_e2e_s=worst["e2e"],

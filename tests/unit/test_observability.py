@@ -45,7 +45,7 @@ class _NoRedis:
         pass
 
 
-class _NoBooks:
+class _EmptyScrapeState:
     rising = readings.Rising()
 
     def energy(self) -> list[Any]:
@@ -69,7 +69,7 @@ def families(monkeypatch, tmp_path) -> dict[str, tuple[str, str, str]]:
     monkeypatch.setattr(health, "gather", lambda _: nothing)
     monkeypatch.setattr(metrics_page, "_redis", _NoRedis)
     monkeypatch.setattr(metrics_page.selectors, "tenant_fairness", lambda _: None)
-    found = {name: (*what, "web") for name, what in _served(metrics_page.FleetCollector(_NoBooks())).items()}  # type: ignore[arg-type]
+    found = {name: (*what, "web") for name, what in _served(metrics_page.FleetCollector(_EmptyScrapeState())).items()}  # type: ignore[arg-type]
     found |= {name: (*what, "agent") for name, what in _served(AgentCollector(Board("n1"))).items()}
     runtime = GatewayRuntime(GatewayRuntimeConfig(tmp_path, learns=False))
     try:

@@ -158,8 +158,8 @@ def test_plans_start_a_real_engine_serve_it_and_drain_it_when_a_machine_has_join
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] in ("length", "stop")
     records = wait_for("their records", lambda: served(api.rows("requests/"), 2), 60.0)
     assert {(record["tenant"], record["output_tokens"]) for record in records} == {("acme", 16), ("acme", 8)}
-    booked = wait_for("energy of the start and after it", lambda: energy(joined.product), 90.0, every_s=2.0)
-    assert booked["transition"] > 0
+    settled = wait_for("energy of the start and after it", lambda: energy(joined.product), 90.0, every_s=2.0)
+    assert settled["transition"] > 0
 
     hour = datetime.now(UTC) + timedelta(hours=1)
     word = {"kind": "workers", "pool": pool["id"], "workers": {MODE: 0}, "reason": "the machine is to be left alone"}
@@ -177,7 +177,7 @@ def served(records: list[dict[str, Any]], so_many: int) -> list[dict[str, Any]] 
 
 
 def energy(product: Product) -> dict[str, float] | None:
-    """Joules booked for the pool's instances, by kind, once a start and something after it are."""
+    """Joules settled for the pool's instances, by kind, once a start and something after it are."""
     rows = product.sql("SELECT kind, sum(energy_uj) FROM telemetry_energyentry WHERE instance_id > 0 GROUP BY kind")
     found = {kind: float(total) / 1e6 for kind, total in rows}
     return found if {"transition"} < set(found) else None

@@ -212,7 +212,7 @@ class CompiledWorld:
             self._sink.take(rows)
 
     def _reserve(self, to_s: float) -> None:
-        """Widens what is kept by time: nothing is booked beyond the time that the kernel runs to."""
+        """Widens what is kept by time: nothing is recorded beyond the time that the kernel runs to."""
         s = self._state
         bins, stretches = int(to_s / float(s.bin_s[0])) + 1, int(to_s / kernel.STRETCH_S) + 1
         if bins > s.series_j.shape[1]:

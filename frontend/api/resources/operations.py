@@ -16,7 +16,7 @@ from rest_framework.status import HTTP_201_CREATED
 
 from pools.access import audit
 from pools.models import Instance, Partition, Pool, Service, Site
-from scheduler.control import active_interventions
+from scheduler.control import active_operations
 from scheduler.models import Approval, ControlMode, LoopPause, Override, OverrideKind, ServiceMode
 from scheduler.operations import approvals, overrides, pauses, visibility
 
@@ -249,7 +249,7 @@ class ControlModeView(View):
     @extend_schema(operation_id="mode_retrieve", responses=ControlModeSerializer, tags=["modes"])
     def get(self, request: Request, service: str) -> Response:
         """Returns the control mode of a service's slow loops."""
-        return _mode(active_interventions.control_mode_of(self._service(service)))
+        return _mode(active_operations.control_mode_of(self._service(service)))
 
     @extend_schema(
         operation_id="mode_set", request=ControlModeSerializer, responses=ControlModeSerializer, tags=["modes"]

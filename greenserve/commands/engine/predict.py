@@ -286,7 +286,7 @@ def _room(answer: Mapping[str, Any]) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @click.option("--markdown", is_flag=True, help="Print as Markdown, the form of docs/fidelity.md.")
 def facts(file: TextIO, as_json: bool, markdown: bool) -> None:
-    """Hold the engine model against published figures.
+    """Compare the engine model with published figures.
 
     FILE.csv has the columns source, quantity, condition, value, unit, used. For each row whose condition can be
     expressed the value, the prediction and the error are printed, and the mean absolute error of each source; the other

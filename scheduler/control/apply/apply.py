@@ -13,7 +13,7 @@ from django.db.models import F
 from core.types import ChoosePartition, Command, Mode, ScaleTo, SetGpuBudget, SetTpDegrees
 from pools import wire
 from pools.models import Gpu, Instance, InstanceGpu, Node, Partition, Pool, Service
-from scheduler.control import active_interventions
+from scheduler.control import active_operations
 from scheduler.control.apply import gpu_memory, warm_pool
 from scheduler.control.apply.node_placement import NodeRoom, Placement, Standing, Start, Wanted, place
 from scheduler.json_values import workers_from_json, workers_to_json
@@ -34,7 +34,7 @@ def apply_budgets(service: Service, commands: Iterable[Command]) -> None:
 
     Pools that a person has pinned keep what they were given.
     """
-    pinned = {pin.pool_id: pin for pin in active_interventions.pins(service)}
+    pinned = {pin.pool_id: pin for pin in active_operations.pins(service)}
     budgets: dict[tuple[str, str], dict[str, int]] = {}
     for command in commands:
         if isinstance(command, ChoosePartition) and command.partition != service.partition.name:
@@ -66,7 +66,7 @@ def apply_workers(service: Service, commands: Iterable[Command]) -> dict[int, tu
         )
     }
     changed = {}
-    pinned = {pin.pool_id for pin in active_interventions.pins(service)}
+    pinned = {pin.pool_id for pin in active_operations.pins(service)}
     for command in commands:
         if not isinstance(command, (ScaleTo, SetTpDegrees)):
             continue
@@ -215,7 +215,7 @@ def _standing(service: Service) -> list[Standing]:
 
 def _rooms(reporting: set[str]) -> list[NodeRoom]:
     allocated = set(InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu_id", flat=True))
-    drained = active_interventions.drained_sites()
+    drained = active_operations.drained_sites()
     rooms: dict[int, tuple[int, dict[str, list[int]]]] = {}
     gpus = Gpu.objects.filter(node__schedulable=True, node__name__in=reporting).order_by("node_id", "index")
     for gpu_id, node_id, site_id, kind in gpus.values_list("pk", "node_id", "node__cluster__site_id", "gpu_type"):

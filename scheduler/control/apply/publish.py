@@ -23,7 +23,7 @@ from core.types import Loop
 from pools import wire
 from pools.models import Instance, Node, Pool, RequestClass, Service, Site
 from scheduler.batches import batch_keys
-from scheduler.control import active_interventions, service_policy
+from scheduler.control import active_operations, service_policy
 from scheduler.models import ControllerState, ControlMode
 from telemetry.carbon.site_signals import intensity_at, marginal_at
 
@@ -79,8 +79,8 @@ def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
     )
     services = {service.pk: _ServiceSettings.of(service) for service in Service.objects.prefetch_related("slos")}
     uids = {str(instance.uid) for instance in live}
-    of_instance, of_pool = active_interventions.fixed_clocks()
-    floors = active_interventions.clock_floors()
+    of_instance, of_pool = active_operations.fixed_clocks()
+    floors = active_operations.clock_floors()
     for instance in live:
         own = services[instance.pool.service_id]
         fixed_mhz = of_instance.get(str(instance.uid), of_pool.get(instance.pool_id))
@@ -119,8 +119,8 @@ class _ServiceSettings:
 
     @classmethod
     def of(cls, service: Service) -> _ServiceSettings:
-        knobs, control_mode = service_policy.of(service), active_interventions.control_mode_of(service).mode
-        paused, advise = active_interventions.is_paused(service, Loop.CLOCK), control_mode != ControlMode.ACT
+        knobs, control_mode = service_policy.of(service), active_operations.control_mode_of(service).mode
+        paused, advise = active_operations.is_paused(service, Loop.CLOCK), control_mode != ControlMode.ACT
         rule = service_policy.clock_rule(knobs, paused, advise)
         return cls(rule, service_policy.engine_limits(knobs), _objectives(service), control_mode)
 

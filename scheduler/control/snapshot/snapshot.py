@@ -32,7 +32,7 @@ from core.types import (
     SiteView,
 )
 from pools.models import Gpu, Partition, Pool, RequestClass, Service, Site
-from scheduler.control import active_interventions
+from scheduler.control import active_operations
 from scheduler.control.snapshot.published_profiles import mode_profiles, typical, without_limits
 from scheduler.control.snapshot.recorded_demand import Arrivals, arrivals, foreseen
 from telemetry.carbon.site_signals import for_decisions, price_steps
@@ -156,13 +156,13 @@ def carbon(
         for site in places
     )
     named = Partition.objects.filter(name=knobs.partition) if knobs.partition else service.partitions.order_by("name")
-    pinned = active_interventions.pins(service)
+    pinned = active_operations.pins(service)
     options, faults = [], []
     for partition in named:
         classes = classes_now(service, knobs, partition, seen, steps.count)
-        options.append(active_interventions.without_pinned_load(_option(partition.name, classes), pinned))
+        options.append(active_operations.without_pinned_load(_option(partition.name, classes), pinned))
         faults += [f"{partition.name} {own.input_faults}" for own in classes if own.input_faults]
-    sites = active_interventions.closed(sites, pinned)
+    sites = active_operations.closed(sites, pinned)
     return CarbonObservation(now.timestamp(), steps.step_s, sites, tuple(options), curves.signal), tuple(faults)
 
 
@@ -176,9 +176,7 @@ def shared_out(
     steps = steps_of("carbon")
     seen = arrivals(service, now, steps.period_s)
     classes = classes_now(service, knobs, Partition.objects.get(name=knobs.partition), seen, 1)
-    option = active_interventions.without_pinned_load(
-        _option(knobs.partition, classes), active_interventions.pins(service)
-    )
+    option = active_operations.without_pinned_load(_option(knobs.partition, classes), active_operations.pins(service))
     observation = SharedOutObservation(now.timestamp(), steps.period_s, nodes, option)
     return observation, tuple(own.input_faults for own in classes if own.input_faults)
 
@@ -218,12 +216,12 @@ def _offered_gpus(service: Service, reporting: set[str]) -> Mapping[int, Counter
 def _usable(reporting: set[str]) -> QuerySet[Gpu]:
     """Returns the GPUs of reporting, schedulable nodes, at sites that are not being drained."""
     rows = Gpu.objects.filter(node__schedulable=True, node__name__in=reporting)
-    return rows.exclude(node__cluster__site__in=active_interventions.drained_sites())
+    return rows.exclude(node__cluster__site__in=active_operations.drained_sites())
 
 
 def _taken(services: Collection[Service]) -> Counter[tuple[int, str]]:
     """Counts GPUs by (site, GPU type): those of other services' plans, and of these services' pinned pools."""
-    taken = active_interventions.pinned_gpus(services)
+    taken = active_operations.pinned_gpus(services)
     for pool in Pool.objects.exclude(service__in=services).exclude(gpu_budget={}):
         for gpu_type, count in pool.gpu_budget.items():
             taken[pool.site_id, gpu_type] += count
@@ -289,7 +287,7 @@ def pool_views(
     totals: dict[int, float] = {}
     for pool in pools:
         totals[pool.request_class_id] = totals.get(pool.request_class_id, 0.0) + weights[pool.pk]
-    pinned = {pin.pool_id for pin in active_interventions.pins(service)}
+    pinned = {pin.pool_id for pin in active_operations.pins(service)}
     views = []
     for pool in pools:
         if pool.pk in pinned:

@@ -16,7 +16,7 @@ from core.controllers.fleet.pool_loop import PoolDecision, PoolLoopConfig, pool_
 from core.policy.presets import Knobs
 from core.types import CarbonPlan, Effects, Loop, Mode, PartitionOption, PoolKey, Rationale, Reason, ScaleTo
 from pools.models import Service
-from scheduler.control import active_interventions, recordings, service_policy
+from scheduler.control import active_operations, recordings, service_policy
 from scheduler.control.snapshot import snapshot
 from scheduler.control.steps import model_groups
 from scheduler.json_values import plan_from_json, plan_to_json, to_json, workers_from_json
@@ -90,13 +90,13 @@ def freesh_step(turn: LoopTurn) -> Result:
     if turn.fresh:
         service_policy.provide(turn.service)
     obs, faults = snapshot.carbon(turn.service, turn.knobs, turn.now, turn.reporting)
-    pinned, own = active_interventions.pins(turn.service), config(Loop.CARBON, turn.knobs, carbon.CarbonConfig)
-    present = active_interventions.without_pins(plan_from_json(turn.state), pinned)
+    pinned, own = active_operations.pins(turn.service), config(Loop.CARBON, turn.knobs, carbon.CarbonConfig)
+    present = active_operations.without_pins(plan_from_json(turn.state), pinned)
     plan, effects = recordings.step(carbon.step, present, obs, own)
     plan, effects = best_effort(plan, effects, obs, own)
     if plan == present:
         effects = replace(effects, commands=())
-    plan = active_interventions.with_pins(plan, pinned)
+    plan = active_operations.with_pins(plan, pinned)
     if plan is None:
         return _unplanned(turn, _with_faults(effects, faults))
     option = next((found for found in obs.partitions if found.name == plan.partition), None)
@@ -119,10 +119,10 @@ def shared_out_step(turn: LoopTurn) -> Result:
         alpha=alpha(Loop.CARBON, knobs),
         whole_sites=knobs.scale in ("dynamo", "throttle", "right_size"),
     )
-    pinned = active_interventions.pins(turn.service)
-    present = active_interventions.without_pins(plan_from_json(turn.state), pinned)
+    pinned = active_operations.pins(turn.service)
+    present = active_operations.without_pins(plan_from_json(turn.state), pinned)
     plan, effects = recordings.step(shared_out.step, None if turn.fresh else present, obs, own)
-    plan = active_interventions.with_pins(plan or present, pinned)
+    plan = active_operations.with_pins(plan or present, pinned)
     if plan is None:
         return _unplanned(turn, _with_faults(effects, faults))
     option = obs.partition if plan.partition == obs.partition.name else None

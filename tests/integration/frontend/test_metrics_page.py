@@ -77,7 +77,7 @@ def test_page_answers_when_nothing_is_known_and_leaves_out_what_is_not(client):
     assert value(found, "ingest_newest_sample_age_seconds") is None
 
 
-def test_carbon_rises_with_what_is_booked_and_never_falls(client):
+def test_carbon_rises_with_what_is_recorded_and_never_falls(client):
     seeded = seed.fleet()
     seen = []
     for energy_j, carbon_g in ((10.0, 5.0), (20.0, 9.0), (20.0, 7.0), (30.0, 8.0)):

@@ -173,7 +173,7 @@ def fleets(draw):
 
 @given(fleets())
 @settings(max_examples=examples(80), deadline=None)
-def test_every_plan_keeps_the_books_when_anything_is_wanted(fleet):
+def test_every_plan_allocates_only_free_gpus_when_anything_is_wanted(fleet):
     wants, live, nodes = fleet
     plan = place(wants, live, nodes)
     taken = [gpu for start in plan.starts for gpu in start.gpu_ids]

@@ -1,4 +1,4 @@
-"""Interventions, with the real epochs: pauses, advice, approvals, and overrides that plans are made around."""
+"""Operations, with the real epochs: pauses, advice, approvals, and overrides that plans are made around."""
 
 from datetime import timedelta
 
