@@ -61,7 +61,9 @@ class ReportDetailSerializer(ReportSerializer):
 class NewReport(serializers.Serializer):
     """The report to make. docs/reports.md explains `by`, `formats` and `zone`; empty `sites` means all."""
 
-    period = serializers.CharField(help_text="2026-11, 2026-W45, 2026-11-02, or two days as 2026-11-01..2026-11-07.")
+    period = serializers.CharField(
+        help_text="2026-11, 2026-W45, 2026-11-02, or two dates as 2026-11-01/2026-11-08, the second excluded."
+    )
     zone = serializers.CharField(required=False)
     by = serializers.ListField(child=serializers.CharField(), required=False)
     formats = serializers.ListField(child=serializers.CharField(), required=False)
