@@ -30,7 +30,6 @@ def pages(where: str) -> list[Path]:
     return [page for page, needed in worlds.items() if needed and max(needed) == where]  # "product" is after "files"
 
 
-@pytest.mark.slow("simulates the scenarios that pages name")
 @pytest.mark.parametrize("page", pages("files"), ids=documents.name_of)
 def test_commands_that_need_files_alone(page: Path, tmp_path: Path, test_data: Path) -> None:
     run(page, tmp_path, test_data, {})
