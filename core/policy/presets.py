@@ -196,6 +196,12 @@ PRESETS: Mapping[str, Knobs] = types.MappingProxyType(
 )
 
 
+def choices() -> list[tuple[str, str]]:
+    """Returns the presets as a form's choices. As a function, since a list in a model asks for a migration each time it
+    grows."""
+    return [(name, name) for name in PRESETS]
+
+
 def knobs(name: str, overrides: Mapping[str, Any] | None = None) -> Knobs:
     """Returns a preset with some knobs set otherwise.
 

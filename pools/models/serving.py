@@ -34,7 +34,7 @@ class Service(models.Model):
     policy = models.CharField(
         max_length=20,
         default=presets.DEFAULT,
-        choices=[(name, name) for name in presets.PRESETS],
+        choices=presets.choices,
         help_text="A preset: the policy of a paper, or GreenServe's own.",
     )
     knobs = models.JSONField(default=dict, blank=True, help_text="Knobs that are set otherwise than in the preset.")

@@ -6,7 +6,7 @@ readings is gathered in `Seen`, whatever the rule.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -17,7 +17,7 @@ from core.controllers.clock.clock_profile import InstanceLoad, ProfileClockConfi
 from core.controllers.clock.frequency import ClockState, MiadConfig, PrimalDualConfig
 from core.controllers.clock.muserve_clock import MuServeClockConfig, MuServeClockState, SlackConfig
 from core.ports import EngineReading
-from core.types import ClockObservation, Limits, Rationale
+from core.types import ClockObservation, Effects, Limits, Rationale
 from pools.wire import ClockPolicy
 
 from .clock_log import Inputs
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 EARLY_S = 0.1  # a look a little before its time counts as on time
 
 T = TypeVar("T", bound="DataclassInstance")
+ClockStep = Callable[[ClockState | None, ClockObservation, Any], tuple[ClockState, Effects]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +100,22 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FrequencyRule:
-    """FREESH's: MIAD or primal-dual."""
+    """A rule that needs no more than a ClockObservation, and remembers a ClockState: FREESH's MIAD and primal-dual.
 
-    config: MiadConfig | PrimalDualConfig
+    `config` is the configuration of `controller`, which has a `period_s`.
+    """
+
+    config: Any
+    controller: ClockStep = frequency.step
 
     @property
     def period_s(self) -> float:
-        return self.config.period_s
+        return float(self.config.period_s)
 
     def step(
         self, state: ClockState | None, now_s: float, engine: EngineView, seen: Seen
     ) -> tuple[ClockState, Why | None]:
-        after, effects = frequency.step(state, _observation(now_s, engine, seen), self.config)
+        after, effects = self.controller(state, _observation(now_s, engine, seen), self.config)
         return after, _why(effects.rationale, effects.rationale.inputs)
 
     def asked_mhz(self, state: ClockState | None, engine: EngineView) -> float | None:
