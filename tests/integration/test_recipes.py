@@ -16,7 +16,7 @@ from greenserve.env import ROOT
 
 RECIPE = "## Add a controller, or another policy for a loop"
 BLOCK = re.compile(
-    r"(?:^<!-- (?P<comment>[^\n]+) -->\n)?^```(?P<language>python|diff|sh)\n(?P<text>.*?)^```$", re.M | re.S
+    r"(?:^<!-- (?P<comment>[^\n]+) -->\n)?^```(?P<language>python|diff|sh|text)\n(?P<text>.*?)^```$", re.M | re.S
 )
 NAMED = re.compile(r"# (?P<path>[\w/]+\.py)\n")
 RUN_HERE = "tests/integration/test_recipes.py runs it"
