@@ -47,7 +47,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
 @pytest.mark.parametrize("page", pages("product"), ids=documents.name_of)
 def test_commands_for_the_product(page: Path, tmp_path: Path, test_data: Path, product: Product) -> None:
     rights = [f"--right={right}" for right in ("view", "operate", "finance", "administer")]
-    token = product.cli("user", "token", product.credentials["admin"]["username"], "--label", page.stem, *rights)
+    token = product.cli("user", "token", product.credentials["admin"]["user"], "--label", page.stem, *rights)
     environment = {
         **product.env,
         "KEY": next(iter(product.credentials["api_keys"].values())),
