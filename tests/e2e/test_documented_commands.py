@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,7 @@ def pages(where: str) -> list[Path]:
 
 @pytest.mark.parametrize("page", pages("files"), ids=documents.name_of)
 def test_commands_that_need_files_alone(page: Path, tmp_path: Path, test_data: Path) -> None:
-    run(page, tmp_path, test_data, {})
+    run(page, tmp_path, test_data, os.environ)
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +66,11 @@ def run(
     addresses: Mapping[str, str] | None = None,
 ) -> None:
     """Runs the page's blocks in `folder` as one script, which ends at the first command that fails."""
-    (folder / "scenarios").symlink_to(documents.ROOT / "scenarios")
-    (folder / "scripts").symlink_to(documents.ROOT / "scripts")
+    for name in ("scenarios", "scripts"):  # copies, since pages write files
+        shutil.copytree(documents.ROOT / name, folder / name)
     (folder / ".venv").symlink_to(Path(sys.executable).parents[1])
     (folder / TRACE).write_bytes(gzip.decompress((test_data / "azure_llm_2023_conv.csv.gz").read_bytes()))
-    (folder / ".curlrc").write_text("fail-with-body\nshow-error\n")  # else an error's answer would pass
-    (folder / "facts.csv").symlink_to(test_data / "facts.csv")
+    (folder / ".curlrc").write_text("fail\nshow-error\n")  # else an error's answer would pass
     script = "\n".join(["set -euo pipefail", *map(_run, (one for one in documents.blocks(page) if one.where))])
     for documented, actual in (addresses or {}).items():
         script = script.replace(documented, actual)
@@ -78,7 +78,7 @@ def run(
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=folder,
-        env={**os.environ, **environment, "PATH": path, "CURL_HOME": str(folder)},
+        env={**environment, "PATH": path, "CURL_HOME": str(folder)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

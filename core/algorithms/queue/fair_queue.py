@@ -137,7 +137,7 @@ class FairQueue(Generic[T]):
             if entry is None:
                 continue
             entry.waits = False
-            moved = _Entry(item, entry.request, entry.number)
+            moved = _Entry(item, entry.request, next(self._numbers))  # its old one may still be in the heap, as a tie
             tenant = EVERYBODY if self._weights is None else entry.request.tenant
             heapq.heappush(self._heaps[tenant], (0, float(place), moved.number, moved))
             self._entries[item] = moved

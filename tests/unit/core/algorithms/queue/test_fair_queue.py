@@ -128,6 +128,16 @@ def test_those_named_go_first_when_reordered():
     assert drained(queue) == [3, 2, 0, 1, 4]
 
 
+def test_one_goes_first_when_named_again_and_again():
+    config = OrderConfig(Order.FCFS)
+    queue = FairQueue(config)
+    for n in range(3):
+        queue.push(n, waiting(float(n), 10, config))
+    for _ in range(3):
+        queue.reorder([2])
+    assert drained(queue) == [2, 0, 1]
+
+
 def test_head_start_counts_as_time_when_given():
     for order in Order:
         config = OrderConfig(order)
