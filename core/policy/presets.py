@@ -30,7 +30,7 @@ def _knob(
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """Everything that a policy may set. `documented` has the words beside each knob. None: as settings have it."""
+    """Everything that a policy may set. `documented` has the words beside each knob. None: from settings."""
 
     carbon: str = _knob(
         "freesh",

@@ -188,7 +188,7 @@ def _knobs(policy: str, overrides: Mapping[str, Any]) -> list[Knob]:
 
 def _value(value: object) -> str:
     if value is None:
-        return "as settings have it"
+        return "from settings"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
