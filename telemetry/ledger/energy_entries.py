@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
-from django.db import connection, transaction
+from django.db import connection
 from django.utils import timezone
 from numpy.typing import NDArray
 
@@ -18,11 +18,9 @@ from core.units import US_PER_S, ug_per_uj
 from pools.models import Gpu, Instance, Site
 from telemetry.carbon.site_signals import IntensityCurve
 from telemetry.ledger.rates import Rates
-from telemetry.models import EnergyRollup, GpuEnergy, SiteEnergy
+from telemetry.models import EnergyRollup
 from telemetry.models.rollups import STEPS_S
 from telemetry.storage import copying
-from telemetry.storage.sql import gpu_energy
-from telemetry.storage.sql.ledger_sums import ROLL_UP_ENTRIES
 
 INTERVAL_S = 10.0
 Ints = NDArray[np.int64]
@@ -148,19 +146,3 @@ def intensities(site: Site, interval: Ints) -> SiteValue:
 
 def _moment(at_us: int) -> datetime:
     return datetime.fromtimestamp(at_us // US_PER_S, UTC) + timedelta(microseconds=at_us % US_PER_S)
-
-
-def roll_up_again() -> None:
-    """Makes all sums of entries again from the entries, for when they are in doubt.
-
-    Their carbon is by what was known at posting then; of windows that are restated later it follows again.
-    """
-    # In the order in which a posting comes to them: what sites add up to follows what their pools do.
-    sums = [model._meta.db_table for model in (GpuEnergy, EnergyRollup, SiteEnergy)]
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(f"LOCK TABLE {', '.join(sums)} IN SHARE ROW EXCLUSIVE MODE")
-        for table in sums:
-            cursor.execute(f"DELETE FROM {table}")
-        for step_s in STEPS_S:
-            cursor.execute(ROLL_UP_ENTRIES.format(step_s=step_s))
-        cursor.execute(gpu_energy.FILL)

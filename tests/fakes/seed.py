@@ -34,7 +34,6 @@ from pools.models import (
     Tenant,
 )
 from scheduler.models import Decision, Epoch
-from telemetry.ledger import energy_entries
 from telemetry.models import (
     Alert,
     CarbonFeed,
@@ -48,6 +47,7 @@ from telemetry.models import (
     RequestRecord,
 )
 from telemetry.storage import time_partitions
+from tests.fakes import energy_sums
 
 A100, H100 = "A100-80GB", "H100-SXM-80GB"
 SITES = (
@@ -266,7 +266,7 @@ def _ledger(seeded: Seeded, start: datetime, rng: random.Random) -> None:
             gpu=gpu, at=until, energy_uj=round(counter_j * 1e6), opened_at=start, opened_energy_uj=0
         )
     EnergyEntry.objects.bulk_create(entries, batch_size=2_000)
-    energy_entries.roll_up_again()
+    energy_sums.roll_up()
 
 
 def _samples(seeded: Seeded, rng: random.Random, seconds: range) -> None:

@@ -12,11 +12,11 @@ from django.db import connection
 from django.db.models import Sum
 
 from scheduler.models import Decision
-from telemetry.ledger import settled_reader
 from telemetry.models import EnergyEntry, Report, Settlement
 from tests.fakes import metering
 from tests.fakes.house import moment
 from tests.fakes.release import dumps, rows
+from tests.oracles import settled_lines
 
 RELEASES = sorted((Path(__file__).parents[1] / "fixtures").glob("release_*"))
 QUARTER_HOUR_UJ = 900 * 300 * 10**6  # of one GPU at 300 W, as `metering.quarter_hour` has it
@@ -80,7 +80,7 @@ def test_every_model_is_read_when_a_release_is_upgraded(db: None) -> None:
 
 def test_the_ledger_adds_up_when_a_release_is_upgraded(db: None) -> None:
     start, end = moment(metering.START), moment(metering.END)
-    (total,) = settled_reader.totals(start, end).values()
+    (total,) = settled_lines.totals(start, end).values()
     entered = EnergyEntry.objects.filter(start_at__gte=start, start_at__lt=end).aggregate(uj=Sum("energy_uj"))
     assert total["energy_uj"] == entered["uj"] == QUARTER_HOUR_UJ
     assert Settlement.objects.filter(revision=1, cause="carbon").exists()

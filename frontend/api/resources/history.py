@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from django.db.models import QuerySet
+from django.http import Http404
+from drf_spectacular.utils import extend_schema
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
 
 from pools.access.rights import Right
 from pools.models import AuditEntry, Instance
 from scheduler.models import Decision, Epoch
 from scheduler.operations import visibility
+from telemetry.ledger import settled_reader
 from telemetry.models import RequestRecord
 
 from ..rest.base import Lists, ReadOnly
@@ -101,6 +107,8 @@ class RequestViewSet(Lists):
     """
 
     queryset = RequestRecord.objects.select_related("tenant")
+    lookup_field = "request_id"
+    lookup_value_regex = "[^/]{1,64}"
     serializer_class = serializers.RequestSerializer
     site_path = "pool__site"
     ordering = ("-started_at", "-request_id")
@@ -118,6 +126,25 @@ class RequestViewSet(Lists):
         started_after="started_at__gt",
         started_before="started_at__lt",
     )
+
+    @extend_schema(
+        parameters=[serializers.RequestMomentSerializer], responses=serializers.RequestUseSerializer, filters=False
+    )
+    @action(detail=True, methods=["get"], pagination_class=None)
+    def use(self, request: Request, request_id: str) -> Response:
+        """Returns a request's energy, carbon and cost: its share of the meters, settled some minutes after its end.
+
+        Carbon and cost are at the mean of its tenant, service and pool over each five minutes; null where a part of it
+        is not known. 404 where not even a prediction is on record.
+        """
+        moment = serializers.RequestMomentSerializer(data=request.query_params)
+        moment.is_valid(raise_exception=True)
+        rows = self.get_queryset().select_related("pool__site")
+        record = rows.filter(request_id=request_id, started_at=moment.validated_data["started_at"]).first()
+        found = None if record is None else settled_reader.of_request(record)
+        if found is None:
+            raise Http404(f"There is no request {request_id} of then that you may see, or nothing is known of its use.")
+        return Response(serializers.RequestUseSerializer(found).data)
 
 
 class AuditViewSet(ReadOnly):

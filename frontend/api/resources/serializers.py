@@ -67,6 +67,25 @@ class RequestSerializer(serializers.ModelSerializer):
         )
 
 
+class RequestMomentSerializer(serializers.Serializer):
+    """When the request began: records are kept by time."""
+
+    started_at = serializers.DateTimeField(help_text="`started_at` of the request's row.")
+
+
+class RequestUseSerializer(serializers.Serializer):
+    """The energy, carbon and cost of a request. `measured`: its share of the GPUs' meters; else the energy that routing predicted, alone."""
+
+    measured = serializers.BooleanField()
+    energy_j = serializers.FloatField()
+    prefill_j = serializers.FloatField(allow_null=True)
+    decode_j = serializers.FloatField(allow_null=True)
+    gpu_s = serializers.FloatField(allow_null=True)
+    carbon_gco2e = serializers.FloatField(allow_null=True)
+    cost = serializers.FloatField(allow_null=True)
+    currency = serializers.CharField(allow_null=True)
+
+
 class AuditSerializer(serializers.ModelSerializer):
     """`before` is null of what was made, `after` of what was deleted. Secrets are masked."""
 

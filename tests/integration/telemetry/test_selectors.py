@@ -16,11 +16,10 @@ from pools.models import Gpu, Pool
 from scheduler import selectors as scheduler_selectors
 from scheduler.models import Decision, DecisionKind
 from telemetry import selectors
-from telemetry.ledger import energy_entries
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuSample, MeterMark, RequestRecord
 from telemetry.selectors.frames import PoolRow, TimeRange
 from telemetry.storage import time_partitions
-from tests.fakes import seed
+from tests.fakes import energy_sums, seed
 from tests.oracles.timely_jain import freesh_timely_jain
 
 pytestmark = pytest.mark.django_db
@@ -127,7 +126,7 @@ def test_carbon_rate_is_unknown_when_an_entry_has_no_intensity(fleet):
     entry(gpus[0], at, 1_000.0, carbon_gco2e=None)
     _, carbon = selectors.energy(WINDOW)
     assert carbon.sites[0].rate_g_per_h[WINDOW.starts_s.index(at.timestamp())] is None
-    energy_entries.roll_up_again()
+    energy_sums.roll_up()
     totals = selectors.totals((NOW - timedelta(hours=1)).timestamp())
     assert totals.energy_j == 4_000.0
     assert totals.carbon_gco2e == 3.0

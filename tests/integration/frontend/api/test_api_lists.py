@@ -11,6 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from scheduler.models import Decision
+from telemetry.models import RequestRecord
 from tests.fakes import seed
 
 pytestmark = pytest.mark.django_db
@@ -166,3 +167,18 @@ class TestRequests(ListCase):
         """Not here: a record is found by when it began, not by its id alone."""
         (row,) = self.get(api, limit=1)
         assert api.get(f"/api/v1/requests/{row['request_id']}/").status_code == 404
+
+    def test_use_is_the_prediction_until_it_is_settled(self, api, seeded):
+        row = self.get(api, limit=1, status="ok")[0]
+        path, then = f"/api/v1/requests/{row['request_id']}/use/", {"started_at": row["started_at"]}
+        assert api.get(path, then).status_code == 404
+        RequestRecord.objects.filter(request_id=row["request_id"]).update(predicted_energy_j=123.0)
+        use = api.get(path, then).json()
+        assert (use["measured"], use["energy_j"], use["carbon_gco2e"]) == (False, 123.0, None)
+
+    def test_use_names_the_field_when_the_moment_is_missing_or_wrong(self, api, seeded):
+        row = self.get(api, limit=1)[0]
+        for query in ({}, {"started_at": "soon"}):
+            answer = api.get(f"/api/v1/requests/{row['request_id']}/use/", query)
+            assert answer.status_code == 400
+            assert answer.json()["errors"][0]["field"] == "started_at"

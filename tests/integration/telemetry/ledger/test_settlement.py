@@ -25,6 +25,7 @@ from telemetry.models import (
 from tests.fakes import metering
 from tests.fakes.house import moment, start_instance
 from tests.fakes.metering import END, LATER, START, assert_sites_are_their_pools
+from tests.oracles import settled_lines
 
 pytestmark = pytest.mark.django_db
 
@@ -51,7 +52,7 @@ def house(instance, tenants):
 
 
 def whole(by=(), as_of=None):
-    return settled_reader.totals(moment(START), moment(END), by, as_of)
+    return settled_lines.totals(moment(START), moment(END), by, as_of)
 
 
 def assert_hours_are_their_lines():
@@ -130,7 +131,7 @@ def test_serving_is_unattributed_when_nobody_asked_for_anything(instance):
 def test_restated_point_changes_exactly_its_intervals_when_revised(house, site):
     settlement.settle(moment(LATER))
     version, before = settlement.version(), whole(("start_at",))
-    signed = b"".join(settled_reader.export(moment(START), moment(END), version))
+    signed = b"".join(settled_lines.export(moment(START), moment(END), version))
     assert settlement.restate(moment(LATER), moment(START)) == 0
     metering.intensity(site, START, 300.0, 500.0, issued_s=START + 5_000)
     assert settlement.restate(moment(LATER), moment(START)) == 1
@@ -145,8 +146,8 @@ def test_restated_point_changes_exactly_its_intervals_when_revised(house, site):
     made = Settlement.objects.get(revision=1)
     assert (made.cause, made.shares.revision) == ("carbon", 0)
     assert set(made.lines.values_list("entry", flat=True)) == {"reversal", "restated"}
-    assert b"".join(settled_reader.export(moment(START), moment(END), version)) == signed
-    assert settled_reader.checksum(moment(START), moment(END), settlement.version()) != settled_reader.checksum(
+    assert b"".join(settled_lines.export(moment(START), moment(END), version)) == signed
+    assert settled_lines.checksum(moment(START), moment(END), settlement.version()) != settled_lines.checksum(
         moment(START), moment(END), version
     )
     assert settlement.restate(moment(LATER), moment(START)) == 0
@@ -205,7 +206,7 @@ def test_restated_points_change_exactly_their_intervals_when_any_are_revised(ins
     held = newest(site)
     for revisions in rounds:
         before, version = whole(("start_at",)), settlement.version()
-        signed = settled_reader.checksum(moment(START), moment(END), version)
+        signed = settled_lines.checksum(moment(START), moment(END), version)
         for minute, value in revisions.items():
             metering.intensity(site, START + 60 * minute, 60.0, value, issued_s=next(ISSUES))
         touched = {moment(START + 300 * (m // 5)) for m, value in revisions.items() if value != held[m]}
@@ -218,7 +219,7 @@ def test_restated_points_change_exactly_their_intervals_when_any_are_revised(ins
             grams = sum(36_000.0 * 1.2 * value / 3.6e6 for value in points if value is not None)
             assert amounts["carbon_ug"] == pytest.approx(grams * 1e6, abs=100)
             assert amounts["carbon_unknown_uj"] == 36_000_000_000 * points.count(None)
-        assert settled_reader.checksum(moment(START), moment(END), version) == signed
+        assert settled_lines.checksum(moment(START), moment(END), version) == signed
         assert_hours_are_their_lines()
 
 

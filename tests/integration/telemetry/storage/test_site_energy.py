@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from pools import demo
 from pools.models import Pool
-from telemetry.ledger import energy_entries
 from telemetry.models import EnergyRollup, SiteEnergy
 from telemetry.models.rollups import STEPS_S
+from tests.fakes import energy_sums
 from tests.fakes.house import moment
 from tests.fakes.metering import assert_sites_are_their_pools
 
@@ -50,5 +50,5 @@ def test_sites_follow_when_roll_ups_of_pools_come_change_and_go(db, seed):
     assert_sites_are_their_pools()
     EnergyRollup.objects.filter(pk__in=EnergyRollup.objects.order_by("?")[:20]).delete()
     assert_sites_are_their_pools()
-    energy_entries.roll_up_again()
+    energy_sums.roll_up()
     assert not SiteEnergy.objects.exists(), "there are no entries"
