@@ -74,7 +74,7 @@ class RequestMomentSerializer(serializers.Serializer):
 
 
 class RequestUseSerializer(serializers.Serializer):
-    """The energy, carbon and cost of a request. `measured`: its share of the GPUs' meters; else the energy that routing predicted, alone."""
+    """The use of a request. `measured`: its share of the meters; else only the energy that routing predicted."""
 
     measured = serializers.BooleanField()
     energy_j = serializers.FloatField()
