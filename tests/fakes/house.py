@@ -11,12 +11,19 @@ import redis
 
 from pools import wire
 from pools.models import Gpu, Instance, InstanceGpu, Node, Pool
-from telemetry.models import GpuSample, RequestRecord
+from telemetry.carbon.feeds import refresh_feed
+from telemetry.models import CarbonFeed, GpuSample, RequestRecord
 from telemetry.storage import time_partitions
 
 
 def moment(at_s: float) -> datetime:
     return datetime.fromtimestamp(at_s, UTC)
+
+
+def refresh_feeds(at: datetime) -> None:
+    """Asks the provider of each carbon feed, as of `at`."""
+    for feed in CarbonFeed.objects.select_related("site"):
+        refresh_feed(feed, at)
 
 
 def gpu_row(uuid: str, at_s: float, energy_j: float | None = 100.0, **values: object) -> wire.GpuSampleRow:

@@ -9,47 +9,20 @@ from django.utils import timezone
 from core.types import Loop
 from pools import wire
 from pools.access.audit import Actor
-from pools.models import AuditEntry, Instance, Membership, Node, Partition, Service, Site
+from pools.models import AuditEntry, Instance, Membership, Node, Partition, Site
 from scheduler import tasks
 from scheduler.control import epochs, pending_plans, service_policy
 from scheduler.models import Approval, Decision, Epoch, LoopPause, Override
 from scheduler.operations import approvals, overrides, pauses, undoing
-from telemetry.carbon.feeds import refresh_feed
-from telemetry.models import CarbonFeed
-from tests.fakes.house import report_all, requests_came
+from tests.fakes.house import refresh_feeds, report_all, requests_came
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def now():
-    return timezone.now()
-
-
-@pytest.fixture
-def service(demo_rows, redis_client, now):
-    service = Service.objects.get()
-    report_all(redis_client)
-    refresh(now)
-    return service
-
-
-@pytest.fixture
-def operator(django_user_model):
-    user = django_user_model.objects.create_user("olga", password="not-a-secret")
-    Membership.objects.update_or_create(user=user, defaults={"role": Membership.Role.OPERATOR})
-    return Actor(user, None, "page")
-
-
-def refresh(at):
-    for feed in CarbonFeed.objects.select_related("site"):
-        refresh_feed(feed, at)
 
 
 def later(redis_client, at, by_s=61):
     at += timedelta(seconds=by_s)
     report_all(redis_client, at=at)
-    refresh(at)
+    refresh_feeds(at)
     return at
 
 

@@ -22,13 +22,6 @@ def service(demo_rows, redis_client):
     return Service.objects.get()
 
 
-@pytest.fixture
-def operator(django_user_model):
-    user = django_user_model.objects.create_user("olga", password="not-a-secret")
-    Membership.objects.update_or_create(user=user, defaults={"role": Membership.Role.OPERATOR})
-    return Actor(user, None, "page")
-
-
 def texts(instance, level):
     return [item.text for item in consequences.of(instance) if item.level == level]
 

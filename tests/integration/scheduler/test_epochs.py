@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
-from django.utils import timezone
 
 from core.controllers.fleet import carbon
 from core.types import Loop
@@ -15,21 +14,10 @@ from scheduler import tasks
 from scheduler.control import clock_decisions, epochs, realised_figures
 from scheduler.control.apply import publish
 from scheduler.models import ControllerState, Decision, Epoch
-from telemetry.carbon.feeds import refresh_feed
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry
-from tests.fakes.house import moment, report, report_all, requests_came, start_instance
+from tests.fakes.house import moment, refresh_feeds, report, report_all, requests_came, start_instance
 
 pytestmark = pytest.mark.django_db
-
-
-def refresh_feeds(now):
-    for feed in CarbonFeed.objects.select_related("site"):
-        refresh_feed(feed, now)
-
-
-@pytest.fixture
-def now():
-    return timezone.now()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from core.policy.presets import PRESETS, knobs
 from core.ports import EngineLimits
 from core.types import Loop, Mode, PoolKey
 from pools import wire
-from pools.models import Instance, InstanceGpu, Node, Partition, Pool, Profile, RequestClass, Service, Site
+from pools.models import Instance, InstanceGpu, Node, Partition, Pool, Profile, RequestClass, Site
 from pools.writes import ensure_partition, ensure_pools
 from scheduler import selectors, tasks
 from scheduler.control import epochs, service_policy
@@ -21,10 +21,8 @@ from scheduler.control.snapshot import measured_overheads, snapshot
 from scheduler.control.snapshot.recorded_demand import Declared, arrivals
 from scheduler.control.steps import dynamollm_steps, recent_load
 from scheduler.models import ControllerState, Decision, Epoch
-from telemetry.carbon.feeds import refresh_feed
 from telemetry.carbon.site_signals import for_decisions
-from telemetry.models import CarbonFeed
-from tests.fakes.house import moment, report, report_all, requests_came, start_instance
+from tests.fakes.house import moment, refresh_feeds, report, report_all, requests_came, start_instance
 
 pytestmark = pytest.mark.django_db
 LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
@@ -34,24 +32,6 @@ EACH = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in SYSTEMS else pytest.mark.slow("a baseline")) for name in PRESETS]
 )
 A4, A2 = "A100-80GB/TP4", "A100-80GB/TP2"
-
-
-@pytest.fixture
-def now():
-    return timezone.now()
-
-
-@pytest.fixture
-def service(demo_rows, redis_client, now):
-    service = Service.objects.get()
-    report_all(redis_client)
-    refresh(now)
-    return service
-
-
-def refresh(at):
-    for feed in CarbonFeed.objects.select_related("site"):
-        refresh_feed(feed, at)
 
 
 def set_policy(service, name, **overrides):
@@ -69,7 +49,7 @@ def later(redis_client, at, by_s):
     """The agents have done as they should, and report at that moment."""
     at += timedelta(seconds=by_s)
     report_all(redis_client, at=at)
-    refresh(at)
+    refresh_feeds(at)
     return at
 
 
@@ -452,7 +432,7 @@ def test_forecasts_are_remembered_when_dynamo_scales(service, redis_client, now)
 def test_step_has_its_turn_before_its_next_epoch_when_it_asks_for_it(service, redis_client, now):
     at = moment(now.timestamp() // 60 * 60 + 5.0)  # well within an epoch
     report_all(redis_client, at=at)
-    refresh(at)
+    refresh_feeds(at)
     set_policy(service, "dynamollm")
     run_all(service, at)
     state = ControllerState.objects.get(kind="scale", service=service)

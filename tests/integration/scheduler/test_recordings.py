@@ -13,9 +13,7 @@ from pools import demo
 from scheduler.control import epochs, service_policy
 from scheduler.control.recordings import GIVEN_0_1
 from scheduler.models import Epoch
-from telemetry.carbon.feeds import refresh_feed
-from telemetry.models import CarbonFeed
-from tests.fakes.house import report_all, requests_came
+from tests.fakes.house import refresh_feeds, report_all, requests_came
 
 pytestmark = pytest.mark.django_db
 
@@ -25,8 +23,7 @@ def recorded(redis_client):
     """The first epochs of DynamoLLM's loops, each of which decides something."""
     now, service = timezone.now(), demo.load()
     report_all(redis_client)
-    for feed in CarbonFeed.objects.select_related("site"):
-        refresh_feed(feed, now)
+    refresh_feeds(now)
     service_policy.change(service, "dynamollm", {})
     requests_came(now, count=300, over_s=100)
     for loop in (Loop.CARBON, Loop.SCALE, Loop.SHARD):
