@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 EARLY_S = 0.1  # a look a little before its time counts as on time
 
 T = TypeVar("T", bound="DataclassInstance")
-ClockStep = Callable[[ClockState | None, ClockObservation, Any], tuple[ClockState, Effects]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +97,26 @@ class Rule(Protocol):
         """Another clock was set than it asked for: it goes on from there."""
 
 
+class Periodic(Protocol):
+    """A controller's configuration, with the time between two steps."""
+
+    @property
+    def period_s(self) -> float: ...
+
+
+C = TypeVar("C", bound=Periodic)
+
+
 @dataclass(frozen=True, slots=True)
-class FrequencyRule:
-    """A rule that needs no more than a ClockObservation, and remembers a ClockState: FREESH's MIAD and primal-dual.
+class FrequencyRule(Generic[C]):
+    """A rule that needs no more than a ClockObservation, and remembers a ClockState: FREESH's MIAD and primal-dual."""
 
-    `config` is the configuration of `controller`, which has a `period_s`.
-    """
-
-    config: Any
-    controller: ClockStep = frequency.step
+    config: C
+    controller: Callable[[ClockState | None, ClockObservation, C], tuple[ClockState, Effects]]
 
     @property
     def period_s(self) -> float:
-        return float(self.config.period_s)
+        return self.config.period_s
 
     def step(
         self, state: ClockState | None, now_s: float, engine: EngineView, seen: Seen
@@ -219,9 +225,9 @@ def rule_of(policy: ClockPolicy, figures: Figures) -> Rule | None:
     if policy.fixed_mhz is not None or policy.paused or policy.policy == "fixed" or policy.policy in BY_REQUEST:
         return None
     if policy.policy == "miad":
-        return FrequencyRule(_config(MiadConfig, policy))
+        return FrequencyRule(_config(MiadConfig, policy), frequency.step)
     if policy.policy == "primal_dual":
-        return FrequencyRule(_config(PrimalDualConfig, policy))
+        return FrequencyRule(_config(PrimalDualConfig, policy), frequency.step)
     if policy.policy == "profile":
         return ProfileRule(_config(ProfileClockConfig, policy), figures)
     if policy.policy == "slack":
