@@ -17,6 +17,7 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
+_FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 _ASSIGNMENT = re.compile(r"[A-Z_][A-Z0-9_]*=.*", re.DOTALL)
 _TOOLS = frozenset(("greenserve", ".venv/bin/greenserve"))
@@ -50,9 +51,11 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def blocks(page: Path) -> list[Block]:
-    """Returns the page's fenced blocks in their order."""
+def blocks(page: Path, section: str = "") -> list[Block]:
+    """Returns the page's fenced blocks in their order; with `section`, a heading as it is written, those under it."""
     text = page.read_text(encoding="utf-8")
+    begin = text.index(f"{section}\n") if section else 0
+    end = text.find("\n## ", begin) if section else -1
     return [
         Block(
             page,
@@ -62,7 +65,7 @@ def blocks(page: Path) -> list[Block]:
             found["where"] if found["how"] == "run" else None,
             found["where"] if found["how"] == "not run" else None,
         )
-        for found in _BLOCK.finditer(text)
+        for found in _BLOCK.finditer(text, begin, len(text) if end < 0 else end)
     ]
 
 
@@ -96,14 +99,14 @@ def _simple_commands(script: str) -> Iterator[list[str]]:
 
 def links(page: Path) -> Iterator[str]:
     """Yields the targets of the page's links and pictures, those in code left out."""
-    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = _FENCED.sub("", page.read_text(encoding="utf-8"))
     for found in _LINK.finditer(re.sub(r"`[^`\n]*`", "", text)):
         yield found[1] or found[2]
 
 
 def anchors(page: Path) -> set[str]:
     """Returns the page's anchors, as GitHub makes them from headings."""
-    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = _FENCED.sub("", page.read_text(encoding="utf-8"))
     found: dict[str, int] = {}
     for heading in _HEADING.findall(text):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")

@@ -18,11 +18,14 @@ from pathlib import Path
 import pytest
 
 from tests import documents
+from tests.conftest import skip_or_fail
 from tests.documents import Block
 from tests.e2e.product import Product, running, wait_for
+from tests.ports import free_port
 
 PAGE_ENDS_WITHIN_S = 300.0
 SETTLES_WITHIN_S = 900.0  # a window of five minutes, two minutes for late samples, and beat
+SIMULATED_NODE = "9731"  # the port that docs/simulated-nodes.md gives its node
 TRACE = "AzureLLMInferenceTrace_conv.csv"
 
 
@@ -34,7 +37,7 @@ def pages(where: str) -> list[Path]:
 
 @pytest.mark.parametrize("page", pages("files"), ids=documents.name_of)
 def test_commands_that_need_files_alone(page: Path, tmp_path: Path, test_data: Path) -> None:
-    run(page, tmp_path, test_data, os.environ)
+    run(page, tmp_path, test_data, os.environ, {SIMULATED_NODE: str(free_port())})
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +69,22 @@ def run(
     folder: Path,
     test_data: Path,
     environment: Mapping[str, str],
-    addresses: Mapping[str, str] | None = None,
+    addresses: Mapping[str, str],
 ) -> None:
-    """Runs the page's blocks in `folder` as one script, which ends at the first command that fails."""
+    """Runs the page's blocks in `folder` as one script, which ends at the first command that fails.
+
+    `addresses`: those that the page has, with what is there in their place.
+    """
+    if shutil.which("curl") is None:
+        skip_or_fail("pages use curl, which is not on the PATH")
     for name in ("scenarios", "scripts"):  # copies, since pages write files
         shutil.copytree(documents.ROOT / name, folder / name)
     (folder / ".venv").symlink_to(Path(sys.executable).parents[1])
     (folder / TRACE).write_bytes(gzip.decompress((test_data / "azure_llm_2023_conv.csv.gz").read_bytes()))
     (folder / ".curlrc").write_text("fail\nshow-error\n")  # else an error's answer would pass
-    script = "\n".join(["set -euo pipefail", *map(_run, (one for one in documents.blocks(page) if one.where))])
-    for documented, actual in (addresses or {}).items():
+    begin = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"]
+    script = "\n".join([*begin, *map(_run, (one for one in documents.blocks(page) if one.where))])
+    for documented, actual in addresses.items():
         script = script.replace(documented, actual)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(

@@ -12,40 +12,30 @@ from pathlib import Path
 
 import pytest
 
-from greenserve.env import ROOT
+from tests import documents
+from tests.documents import ROOT, Block
 
 RECIPE = "## Add a controller, or another policy for a loop"
-BLOCK = re.compile(
-    r"(?:^<!-- (?P<comment>[^\n]+) -->\n)?^```(?P<language>python|diff|sh|text)\n(?P<text>.*?)^```$", re.M | re.S
-)
 NAMED = re.compile(r"# (?P<path>[\w/]+\.py)\n")
 RUN_HERE = "tests/integration/test_recipes.py runs it"
 
 
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of the page. `comment`: what the line before it says of running it."""
-
-    language: str
-    text: str
-    comment: str
-
-    @property
-    def path(self) -> str:
-        """The file that a new file's first line names."""
-        named = NAMED.match(self.text)
-        assert named is not None, f"its first line is no path: {self.text[:80]}"
-        return named["path"]
-
-
 def blocks() -> list[Block]:
     """The recipe's blocks, in the page's order."""
-    page = (ROOT / "docs" / "recipes.md").read_text()
-    begin = page.index(RECIPE)
-    section = page[begin : page.index("\n## ", begin + 1)]
-    found = [Block(match["language"], match["text"], match["comment"] or "") for match in BLOCK.finditer(section)]
-    assert len(found) == len(re.findall(r"^```\w+$", section, re.M)), "a block of another kind"
+    found = documents.blocks(ROOT / "docs" / "recipes.md", RECIPE)
+    assert {block.language for block in found} <= {"python", "diff", "sh", "text"}, "a block of another kind"
     return found
+
+
+def path_of(block: Block) -> str:
+    """The file that a new file's first line names."""
+    named = NAMED.match(block.text)
+    assert named is not None, f"its first line is no path: {block.text[:80]}"
+    return named["path"]
+
+
+def runs_here(block: Block) -> bool:
+    return RUN_HERE in (block.not_run or "")
 
 
 @dataclass(frozen=True)
@@ -90,11 +80,12 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
     printed = []
     for block in blocks():
         if block.language == "python":
-            assert not (copy.folder / block.path).exists(), f"{block.path} is no new file"
-            (copy.folder / block.path).write_text(block.text)
+            path = copy.folder / path_of(block)
+            assert not path.exists(), f"{path} is no new file"
+            path.write_text(block.text)
         elif block.language == "diff":
             copy.run("git", "apply", "-C1", text=block.text)
-        elif RUN_HERE in block.comment:
+        elif runs_here(block):
             printed.append(copy.run("sh", "-e", text=block.text).stdout)
     lint(copy)
     return Followed(copy, "\n".join(printed))
@@ -113,7 +104,7 @@ def made(folder: Path) -> Copy:
 
 def touched() -> list[str]:
     """The files that the recipe makes or edits."""
-    new = [block.path for block in blocks() if block.language == "python"]
+    new = [path_of(block) for block in blocks() if block.language == "python"]
     return new + [path for block in blocks() for path in re.findall(r"^\+\+\+ b/(\S+)$", block.text, re.M)]
 
 
@@ -143,5 +134,5 @@ def test_types_hold_when_the_recipe_is_followed(followed: Followed) -> None:
 def test_each_command_of_the_recipe_is_run_or_says_why_not() -> None:
     found = blocks()
     assert sum(block.language == "python" for block in found) >= 4
-    assert all(block.comment for block in found if block.language == "sh")
-    assert sum(RUN_HERE in block.comment for block in found) >= 3
+    assert all(block.where or block.not_run for block in found if block.language == "sh")
+    assert sum(map(runs_here, found)) >= 3

@@ -50,7 +50,7 @@ def import_() -> None:
 def aiconfigurator(
     model: str, gpu: str, tp: int, backend: str, version: str | None, shape: Path | None, out: Path
 ) -> None:
-    """Imports from NVIDIA's aiconfigurator latencies that others measured, at the top clock, without power.
+    """Import from NVIDIA's aiconfigurator latencies that others measured, at the top clock, without power.
 
     Predictions inside the profile are `published`; their power is the closed form's at the published time.
     """
@@ -76,7 +76,7 @@ def aiconfigurator(
 @click.option("--engine", default="vllm-v1", show_default=True, help="Serving engine.")
 @_out
 def run(file: Path, model: str, gpu: str, tp: int, engine: str, out: Path) -> None:
-    """From a profiling run of a node: FILE (.csv or .json) has one row for each repeat.
+    """Import a profiling run of a node: FILE (.csv or .json) has one row for each repeat.
 
     Columns: mhz, prefill_tokens, batch, context_tokens; t_s, or start_s and end_s; watts, or energy_j, or
     energy_start_j and energy_end_j, of the whole instance; iterations (1 if left out), how many of them the row spans.
