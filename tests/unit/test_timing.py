@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.timing import Times, kind_of, pytest_collection_modifyitems
+from tests.timing import FAILS_AT, Times, kind_of, pytest_collection_modifyitems
 
 UNIT, PAGE, PRODUCT = (
     "tests/unit/core/test_a.py::test_x",
@@ -17,6 +17,12 @@ def test_limit_is_that_of_the_kind() -> None:
     times = Times(call_s={UNIT: 1.01, PAGE: 4.99, PRODUCT: 100.0})
     assert list(times.too_long()) == [UNIT]
     assert Times(call_s={UNIT: 0.99, PAGE: 5.01}).too_long() == {PAGE: f"{PAGE}: 5.01 s, browser tests may take 5 s"}
+
+
+def test_run_fails_at_twice_the_limit_alone() -> None:
+    times = Times(call_s={UNIT: 1.9, PAGE: 10.1})
+    assert list(times.too_long(FAILS_AT)) == [PAGE]
+    assert list(times.too_long()) == [UNIT, PAGE]
 
 
 def test_waiting_for_a_processor_does_not_count() -> None:
