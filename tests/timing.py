@@ -128,7 +128,6 @@ class Teller:
     def __init__(self) -> None:
         self.times = Times()
         self.too_long: list[str] = []
-        self.near: list[str] = []
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self.times.whole_s[report.nodeid] += report.duration
@@ -144,7 +143,6 @@ class Teller:
             self.too_long = [line for name, line in suspects.items() if not quick_alone(name)]
         else:
             self.too_long = list(suspects.values())
-        self.near = [line for line in self.times.too_long().values() if line not in self.too_long]
         if self.too_long and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -157,9 +155,9 @@ class Teller:
         for kind, (count, sum_s) in sorted(self.times.by_kind().items(), key=lambda pair: -pair[1][1]):
             write(f"{sum_s:7.1f} s  {kind} ({count} tests)")
         write(f"processes took {self.times.stretch:.2f} times what they worked: the rest they waited for a processor")
-        if self.near:
+        if near := [line for line in self.times.too_long().values() if line not in self.too_long]:
             terminalreporter.section("slower than tests of their kind should be")
-            for line in self.near:
+            for line in near:
                 write(line)
         if self.too_long:
             terminalreporter.section("too slow: make it quicker, or mark it slow and say why", red=True)

@@ -1,5 +1,3 @@
-import importlib
-
 import numpy as np
 import pytest
 
@@ -15,13 +13,14 @@ from core.predictors.ips import (
     samples_of,
 )
 
+pytestmark = pytest.mark.usefixtures("scikit_learn")
+
 ENGINE = EngineIps("Llama2-13B", "A100-40GB", "trtllm", 128)
 
 
 @pytest.fixture(scope="module")
 def noisy() -> IpsSamples:
     """The paper's profiling, on the engine model: all sizes, batches up to 256, the clocks; speeds off by 2 %."""
-    importlib.import_module("sklearn.ensemble")  # takes a second, which is none of the first test's
     clean = ENGINE.samples((1, 2, 4), (1, 2, 4, 8, 16, 32, 64, 128, 256), list(np.arange(210.0, 1411.0, 75.0)), 14)
     ips = clean.ips * np.exp(np.random.default_rng(5).normal(0.0, 0.02, len(clean)))
     return IpsSamples(clean.tp, clean.batch, clean.kv_blocks, clean.mhz, ips)

@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import importlib
 import json
 import math
 import random
@@ -31,13 +30,9 @@ from core.predictors.boosted_lengths import (
 from core.predictors.output_length import MIN_TENANT_HISTORY, TENANT_BUCKETS, WARM_UP, HistoryQuantilePredictor
 from core.predictors.seen_prompts import MEMORY, SeenPrompts
 
+pytestmark = pytest.mark.usefixtures("scikit_learn")
+
 PLAIN = RequestFeatures(chat=True, at_s=1_700_000_000.0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _scikit_learn_is_imported() -> None:
-    """The first training in a process imports it, which takes most of a second: not the time of a test."""
-    importlib.import_module("sklearn.ensemble")
 
 
 def of_tenant(tenant: int) -> RequestFeatures:
