@@ -33,7 +33,7 @@ from pools.writes import hash_secret, register_key
 from scheduler.batches import batch_keys, batch_runner, lifecycle, planning, tenant_files
 from scheduler.batches.input_lines import ENDPOINTS
 from scheduler.batches.sending import GatewaySender, LineOutcome, Request
-from scheduler.control.apply import publish
+from scheduler.control.apply import fleet_messages
 from scheduler.models import Batch, BatchLine, Decision, File
 from telemetry.models import CarbonFeed, CarbonPoint
 from tests.fakes.engine import FakeEngine
@@ -134,7 +134,7 @@ class Bench:
 
     def publish(self) -> None:
         """What the gateway would read from Redis: the fake fleet, and the keys as they are published."""
-        keys = publish.fleet_snapshot(timezone.now(), 1).keys
+        keys = fleet_messages.fleet_snapshot(timezone.now(), 1).keys
         fleet = msgspec.structs.replace(self.fleet.fleet(), keys=keys)
         apply = self.server.fleet.apply
         self.thread.loop.call_soon_threadsafe(apply, fleet, self.fleet.states(), time.time(), time.monotonic())

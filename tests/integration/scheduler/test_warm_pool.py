@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from pools import demo
 from pools.models import Instance, InstanceGpu, Node
-from scheduler.control.apply import apply, publish
+from scheduler.control.apply import apply, desired_messages
 from telemetry import selectors
 from tests.fakes.house import start_instance
 
@@ -43,7 +43,7 @@ def test_one_more_is_started_to_sleep_and_is_woken_before_another_starts(pool):
     assert want(pool, 1) == ["running", "sleeping"]
     become("ready")
     sleeper = Instance.objects.get(desired="sleeping")
-    (desired,) = (node for node in publish.desired_nodes(timezone.now(), 1) if node.node == NODE)
+    (desired,) = (node for node in desired_messages.desired_nodes(timezone.now(), 1) if node.node == NODE)
     assert {item.uid: item.state for item in desired.instances}[str(sleeper.uid)] == "sleeping"
     (row,) = selectors.pool_rows(time.time(), pool_ids=[pool.pk])
     assert (row.state, row.instances_words) == ("serving", f"1 \u00d7 {MODE}")

@@ -17,7 +17,7 @@ from pools.models import Instance
 from pools.registration.worker_hosts import WorkerHosts
 from pools.simnode.engine.sim_metrics import EngineCounters, EngineGauges, render
 from scheduler.control import clock_decisions
-from scheduler.control.apply import apply, publish
+from scheduler.control.apply import apply, desired_messages, publish
 from telemetry import selectors
 from telemetry.ingest import ingester as ingest
 from telemetry.ingest.scraper import RegisteredEngines
@@ -124,7 +124,7 @@ def test_plans_leave_it_alone_when_it_serves_beside_own_ones(pool, page, engines
     apply.apply_placement(pool.service, {"loc1-a100"}, {})
     assert apply.finish_drains({}, timezone.now()) == frozenset()
     assert Instance.objects.get(uid=uid).desired == "running"
-    desired = publish.desired_nodes(timezone.now(), 1)
+    desired = desired_messages.desired_nodes(timezone.now(), 1)
     assert all(item.uid != uid for node in desired for item in node.instances)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pools import demo
 from pools.models import Site
-from scheduler.control.apply import publish
+from scheduler.control.apply import fleet_messages
 from telemetry import tasks
 from telemetry.carbon.feeds import forecast_horizon_s, refresh_feed
 from telemetry.carbon.site_signals import intensity_at
@@ -164,7 +164,7 @@ def test_routing_goes_by_marginal_rates_when_all_sites_of_a_service_have_one(fee
     sites = list(Site.objects.filter(pools__isnull=False).distinct())
 
     def published():
-        pools = publish.fleet_snapshot(NOW, 1).services[0].pools
+        pools = fleet_messages.fleet_snapshot(NOW, 1).services[0].pools
         average = {pool.intensity_g_per_kwh for pool in pools if pool.site == feed.site.name}
         return average, {pool.site: pool.marginal_g_per_kwh for pool in pools}
 

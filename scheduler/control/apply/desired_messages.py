@@ -1,0 +1,119 @@
+"""Makes the messages that say what each node is to run. Reads rows only."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import msgspec
+from django.conf import settings
+
+from core.engine.engine_launch import EngineLaunch
+from core.ports import EngineLimits
+from core.types import Loop
+from pools import wire
+from pools.models import Instance, Node, Pool, Service
+from scheduler.control import active_operations, service_policy
+from scheduler.control.apply import fleet_messages
+from scheduler.models import ControlMode
+
+
+def clock_policy() -> wire.ClockPolicy:
+    loop = settings.GREENSERVE_LOOPS["clock"]
+    return wire.ClockPolicy(**loop)
+
+
+def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
+    """One message a node, nodes without instances included: an empty list means stop what runs."""
+    clock = clock_policy()
+    by_node: dict[int | None, list[wire.DesiredInstance]] = defaultdict(list)
+    live = (
+        Instance.objects.filter(node__isnull=False)
+        .exclude(state=Instance.State.STOPPED)
+        .exclude(desired=Instance.Desired.STOPPED)
+        .select_related("pool__request_class", "model_card")
+        .prefetch_related("gpu_holds__gpu")
+        .order_by("pk")
+    )
+    services = {service.pk: _ServiceSettings.of(service) for service in Service.objects.prefetch_related("slos")}
+    uids = {str(instance.uid) for instance in live}
+    of_instance, of_pool = active_operations.fixed_clocks()
+    floors = active_operations.clock_floors()
+    for instance in live:
+        own = services[instance.pool.service_id]
+        fixed_mhz = of_instance.get(str(instance.uid), of_pool.get(instance.pool_id))
+        if fixed_mhz is not None:
+            own = replace(own, clock=msgspec.structs.replace(own.clock, fixed_mhz=fixed_mhz))
+        elif (floor_mhz := floors.get(instance.pool_id)) is not None:
+            own = own.down_to(floor_mhz)
+        by_node[instance.node_id].append(_desired(instance, own, uids))
+    launches = _launches()
+    return [
+        wire.DesiredNode(
+            *(node.name, version, now.timestamp(), by_node[node.pk], clock),
+            launches=launches[node.cluster.site_id] if node.schedulable else [],
+        )
+        for node in Node.objects.select_related("cluster")
+    ]
+
+
+def _launches() -> dict[int, list[EngineLaunch]]:
+    """Returns, by site, how engines of its pools are started, each model once."""
+    found: dict[int, dict[int, EngineLaunch]] = defaultdict(dict)
+    for pool in Pool.objects.select_related("service__model_card").order_by("service__pk"):
+        card = pool.service.model_card
+        found[pool.site_id].setdefault(card.pk, card.launch())
+    return defaultdict(list, {site: list(launches.values()) for site, launches in found.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class _ServiceSettings:
+    """The settings that all instances of a service have in common."""
+
+    clock: wire.ClockPolicy
+    engine_limits: EngineLimits
+    objectives: wire.LatencyLimits
+    control_mode: str
+
+    @classmethod
+    def of(cls, service: Service) -> _ServiceSettings:
+        knobs, control_mode = service_policy.of(service), active_operations.control_mode_of(service).mode
+        paused, advise = active_operations.is_paused(service, Loop.CLOCK), control_mode != ControlMode.ACT
+        rule = service_policy.clock_rule(knobs, paused, advise)
+        return cls(rule, service_policy.engine_limits(knobs), fleet_messages.objectives(service), control_mode)
+
+    def down_to(self, floor_mhz: float) -> _ServiceSettings:
+        """Where clocks wait for approval, a floor is what has been approved; where they only advise it changes
+        nothing."""
+        advise = self.control_mode == ControlMode.ADVISE
+        return replace(self, clock=msgspec.structs.replace(self.clock, advise=advise, floor_mhz=floor_mhz))
+
+
+def _desired(instance: Instance, own: _ServiceSettings, uids: set[str]) -> wire.DesiredInstance:
+    """Makes the message of one instance.
+
+    `uids`: of all that live. A class without a threshold of its own has the service's objective.
+    """
+    request_class, slo = instance.pool.request_class, own.objectives
+    allocations = sorted(instance.gpu_holds.all(), key=lambda one: one.gpu.index)
+    return wire.DesiredInstance(
+        uid=str(instance.uid),
+        pool_id=instance.pool_id,
+        model=instance.model_card.name,
+        engine=instance.model_card.engine,
+        gpu_uuids=[one.gpu.uuid for one in allocations],
+        max_model_len=instance.model_card.max_model_len,
+        state=instance.desired,
+        limits=wire.LatencyLimits(
+            slo.ttft_s if request_class.ttft_threshold_s is None else request_class.ttft_threshold_s,
+            slo.tpot_s if request_class.tpot_threshold_s is None else request_class.tpot_threshold_s,
+            slo.e2e_s if request_class.e2e_threshold_s is None else request_class.e2e_threshold_s,
+        ),
+        decision_id=instance.decision_id,
+        options=service_policy.ENGINE_OPTIONS,
+        engine_limits=own.engine_limits,
+        shadow_of=next((uid for uid in instance.replaces if uid in uids), ""),
+        clock=own.clock,
+        launch=instance.model_card.launch(),
+    )

@@ -1,0 +1,106 @@
+"""Makes the messages that say what gateways know of the fleet. Reads rows only."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q
+
+from core.types import Loop
+from pools import wire
+from pools.models import Instance, Node, Pool, RequestClass, Service, Site
+from scheduler.batches import batch_keys
+from scheduler.control import service_policy
+from scheduler.models import ControllerState
+from telemetry.carbon.site_signals import intensity_at, marginal_at
+
+
+def objectives(service: Service) -> wire.LatencyLimits:
+    found = {slo.kind: slo.objective_s for slo in service.slos.all()}
+    return wire.LatencyLimits(found.get("ttft"), found.get("tpot"), found.get("e2e"))
+
+
+def fleet_snapshot(now: datetime, version: int) -> wire.Fleet:
+    intensity = {site.pk: intensity_at(site, now) for site in Site.objects.all()}
+    marginal = marginal_at(now)
+    services = Service.objects.select_related("model_card", "partition").prefetch_related("slos")
+    live_keys = batch_keys.live_keys(now)
+    return wire.Fleet(
+        version=version,
+        at_s=now.timestamp(),
+        services=[_service(service, intensity, marginal) for service in services],
+        keys=[
+            wire.FleetKey(
+                key_hash=key.key_hash,
+                key_id=key.pk,
+                tenant=key.tenant.name,
+                tenant_id=key.tenant_id,
+                expires_at_s=key.expires_at.timestamp() if key.expires_at else None,
+            )
+            for key in live_keys.select_related("tenant")
+        ]
+        + batch_keys.fleet_keys(now),
+        nodes=list(Node.objects.values_list("name", flat=True)),
+    )
+
+
+def _service(
+    service: Service, intensity: dict[int, float | None], marginal: dict[int, float | None]
+) -> wire.FleetService:
+    """Makes the message of one service.
+
+    `intensity` (average) and `marginal` are by site; a service has the latter where all of its sites do.
+    """
+    in_force = Q(request_class__partition=service.partition_id)
+    # An instance of the partition before may still be serving until its replacement is ready.
+    still_serving = Q(instances__state=Instance.State.READY)
+    pools = Pool.objects.filter(in_force | still_serving, service=service).distinct()
+    pools = pools.select_related("site", "request_class")
+    compared = all(marginal.get(pool.site_id) is not None for pool in pools)
+    shares = {(row["site"], row["request_class"]): row["share"] for row in carbon_state(service).get("shares", ())}
+    partition = service.partition_id
+    return wire.FleetService(
+        name=service.name,
+        model=service.model_card.name,
+        engine=service.model_card.engine,
+        max_model_len=service.model_card.max_model_len,
+        objectives=objectives(service),
+        partition=service.partition.name,
+        classes=[_class(request_class) for request_class in service.partition.classes.all()],
+        pools=[
+            wire.FleetPool(
+                id=pool.pk,
+                site=pool.site.name,
+                request_class=pool.request_class.name,
+                pue=pool.site.pue,
+                intensity_g_per_kwh=intensity.get(pool.site_id),
+                share=shares.get((pool.site.name, pool.request_class.name))
+                if pool.request_class.partition_id == partition
+                else None,
+                marginal_g_per_kwh=max(0.0, marginal[pool.site_id] or 0.0) if compared else None,
+            )
+            for pool in pools
+        ],
+        policy=service_policy.request_policy(service_policy.of(service)),
+        expected_prompt_tokens=service.expected_prompt_tokens,
+        expected_output_tokens=service.expected_output_tokens,
+        hugging_face_id=service.model_card.hugging_face_id,
+        tokenizer=service.model_card.tokenizer,
+    )
+
+
+def carbon_state(service: Service) -> dict[str, Any]:
+    state = ControllerState.objects.filter(kind=Loop.CARBON, service=service).first()
+    return {} if state is None else dict(state.value)
+
+
+def _class(request_class: RequestClass) -> wire.FleetClass:
+    return wire.FleetClass(
+        request_class.name,
+        request_class.rank,
+        request_class.input_min,
+        request_class.input_max,
+        request_class.output_min,
+        request_class.output_max,
+    )
