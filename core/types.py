@@ -337,12 +337,26 @@ Command = (
 
 
 @dataclass(frozen=True, slots=True)
+class PoolDecision:
+    """The decision for one pool: what it is to have, changed or not, and why."""
+
+    pool: PoolKey
+    workers: Mapping[Mode, int]
+    changed: bool
+    rationale: Rationale
+
+
+@dataclass(frozen=True, slots=True)
 class Effects:
-    """A controller's answer: commands, when it wants to run next, and why."""
+    """A controller's answer: commands, when it wants to run next, and why.
+
+    `decisions`: of a step that decides for pools, each pool's own.
+    """
 
     commands: tuple[Command, ...]
     next_tick_s: float | None
     rationale: Rationale
+    decisions: tuple[PoolDecision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from typing import Any
 
 from django.db.models import Max, QuerySet
 
-from core.controllers.fleet.pool_loop import PoolDecision
 from core.types import Alternative, Command, Effects, Loop, Rationale
 from pools.models import Pool, Service
 from scheduler.json_values import to_json
@@ -26,13 +25,13 @@ def of_service(epoch: Epoch, effects: Effects, now: datetime, kind: Loop | None 
     return _create(epoch, effects.rationale, effects.commands, now, kind)
 
 
-def of_pools(
-    epoch: Epoch, effects: Effects, changed: Iterable[PoolDecision], now: datetime, kind: Loop | None = None
-) -> dict[int, int]:
+def of_pools(epoch: Epoch, effects: Effects, now: datetime, kind: Loop | None = None) -> dict[int, int]:
     """Stores one row for each pool that changes, or one that says why none does. Returns pool -> decision."""
     pools = {(p.site.name, p.request_class.name): p for p in _pools(epoch.service)}
     made: dict[int, int] = {}
-    for item in changed:
+    for item in effects.decisions:
+        if not item.changed:
+            continue
         pool = pools[item.pool.site, item.pool.request_class]
         commands = [command for command in effects.commands if getattr(command, "pool", None) == item.pool]
         made[pool.pk] = _create(epoch, item.rationale, commands, now, kind, pool_id=pool.pk).pk

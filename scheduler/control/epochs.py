@@ -224,8 +224,8 @@ def _around_pins(service: Service, result: Result) -> Result:
     if not keys:
         return result
     commands = tuple(own for own in result.effects.commands if getattr(own, "pool", None) not in keys)
-    per_pool = tuple(own for own in result.per_pool if own.pool not in keys)
-    return replace(result, effects=replace(result.effects, commands=commands), per_pool=per_pool)
+    decisions = tuple(own for own in result.effects.decisions if own.pool not in keys)
+    return replace(result, effects=replace(result.effects, commands=commands, decisions=decisions))
 
 
 def _record_only(
@@ -240,7 +240,7 @@ def _record_only(
     if epoch.kind == Loop.CARBON:
         decision_rows.of_service(epoch, result.effects, now)
     else:
-        decision_rows.of_pools(epoch, result.effects, result.per_pool, now)
+        decision_rows.of_pools(epoch, result.effects, now)
     if asks:
         pending_plans.offer(epoch, state, result, control_mode, now)
     return epoch
@@ -297,7 +297,7 @@ def _apply(
     """Writes commands and decisions; returns pool -> decision for the instances that follow from them."""
     if loop is not Loop.CARBON:
         apply.apply_workers(service, result.effects.commands)
-        return decision_rows.of_pools(epoch, result.effects, result.per_pool, now)
+        return decision_rows.of_pools(epoch, result.effects, now)
     decision = decision_rows.of_service(epoch, result.effects, now)
     if not result.effects.commands:
         return {}
@@ -315,7 +315,7 @@ def _apply_plan(
     state, follow_up, _ = _decide(service, Loop.SCALE, None, now, reporting)
     _swap(state, follow_up.state)
     apply.apply_workers(service, follow_up.effects.commands)
-    return decision_rows.of_pools(epoch, follow_up.effects, follow_up.per_pool, now, kind=Loop.SCALE)
+    return decision_rows.of_pools(epoch, follow_up.effects, now, kind=Loop.SCALE)
 
 
 def _swap(state: ControllerState, value: dict[str, Any]) -> None:

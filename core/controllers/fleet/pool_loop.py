@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from core.controllers.fleet.explain import gravest
-from core.types import Mode, PoolKey, Rationale, Reason
+from core.types import Mode, PoolDecision, PoolKey, Rationale, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +30,12 @@ class PoolLoopState:
     workers: Mapping[PoolKey, Mapping[Mode, int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class PoolDecision:
-    """The decision of an epoch for one pool; `workers` is what it is to have, changed or not."""
-
-    pool: PoolKey
-    workers: Mapping[Mode, int]
-    changed: bool
-    rationale: Rationale
-
-
 def pool_name(key: PoolKey) -> str:
     """Returns a pool's name as rationales write it."""
     return f"{key.request_class} at {key.site}"
 
 
-def summarise(decisions: list[PoolDecision], nothing: str) -> Rationale:
+def summarise(decisions: Sequence[PoolDecision], nothing: str) -> Rationale:
     """Merges the rationales of all pools: the gravest reason, and the sentences of those that changed or could not."""
     reported = [d for d in decisions if d.changed or d.rationale.reason is Reason.INFEASIBLE]
     return Rationale(

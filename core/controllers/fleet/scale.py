@@ -21,13 +21,14 @@ from core.controllers.fleet.explain import (
     workers_json,
     workers_text,
 )
-from core.controllers.fleet.pool_loop import PoolDecision, PoolLoopConfig, PoolLoopState, pool_name, summarise
+from core.controllers.fleet.pool_loop import PoolLoopConfig, PoolLoopState, pool_name, summarise
 from core.types import (
     Alternative,
     Effects,
     Mode,
     ModeProfile,
     PartitionOption,
+    PoolDecision,
     PoolView,
     Rationale,
     Reason,
@@ -38,15 +39,16 @@ from core.types import (
 
 
 def step(state: PoolLoopState | None, obs: ScaleObservation, config: PoolLoopConfig) -> tuple[PoolLoopState, Effects]:
-    """Decides one epoch: a ScaleTo for each pool that changes.
+    """Decides one epoch: a decision for every pool, and a ScaleTo for each that changes.
 
     The pools are independent; see `step_pool` for one of them.
     """
-    decisions = [step_pool(pool, config) for pool in obs.pools]
+    decisions = tuple(step_pool(pool, config) for pool in obs.pools)
     commands = tuple(ScaleTo(d.pool, d.workers) for d in decisions if d.changed)
     horizon_s = obs.step_s * max((len(pool.demand.demand_rps) for pool in obs.pools), default=1)
     rationale = summarise(decisions, "The workers of every pool carry its demand; none changes.")
-    return PoolLoopState({d.pool: d.workers for d in decisions}), Effects(commands, obs.now_s + horizon_s, rationale)
+    effects = Effects(commands, obs.now_s + horizon_s, rationale, decisions)
+    return PoolLoopState({d.pool: d.workers for d in decisions}), effects
 
 
 def step_pool(pool: PoolView, config: PoolLoopConfig) -> PoolDecision:

@@ -21,7 +21,7 @@ from core.controllers.fleet.explain import (
     workers_json,
     workers_text,
 )
-from core.controllers.fleet.pool_loop import PoolDecision, PoolLoopConfig, PoolLoopState, pool_name, summarise
+from core.controllers.fleet.pool_loop import PoolLoopConfig, PoolLoopState, pool_name, summarise
 from core.controllers.fleet.scale import serving_modes
 from core.engine.engine_model import GPUS
 from core.types import (
@@ -29,6 +29,7 @@ from core.types import (
     Effects,
     Mode,
     ModeProfile,
+    PoolDecision,
     PoolView,
     Rationale,
     Reason,
@@ -50,11 +51,15 @@ class _Weighed:
 
 
 def step(state: PoolLoopState | None, obs: ShardObservation, config: PoolLoopConfig) -> tuple[PoolLoopState, Effects]:
-    """Decides one epoch: a SetTpDegrees for each pool that changes. The pools are independent; see `step_pool`."""
-    decisions = [step_pool(pool, obs.epoch_s, obs.transition_s, config) for pool in obs.pools]
+    """Decides one epoch: a decision for every pool, and a SetTpDegrees for each that changes.
+
+    The pools are independent; see `step_pool` for one of them.
+    """
+    decisions = tuple(step_pool(pool, obs.epoch_s, obs.transition_s, config) for pool in obs.pools)
     commands = tuple(SetTpDegrees(d.pool, d.workers) for d in decisions if d.changed)
     rationale = summarise(decisions, "No pool has another mix of TP degrees that pays off; none changes.")
-    return PoolLoopState({d.pool: d.workers for d in decisions}), Effects(commands, obs.now_s + obs.epoch_s, rationale)
+    effects = Effects(commands, obs.now_s + obs.epoch_s, rationale, decisions)
+    return PoolLoopState({d.pool: d.workers for d in decisions}), effects
 
 
 def step_pool(pool: PoolView, epoch_s: float, transition_s: float, config: PoolLoopConfig) -> PoolDecision:

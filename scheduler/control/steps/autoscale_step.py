@@ -17,10 +17,22 @@ from core.algorithms.fleet.fleet_problem import mode_failure
 from core.controllers.fleet import autoscale
 from core.controllers.fleet.autoscale import AutoscaleConfig, AutoscaleObservation, AutoscaleState, EngineSize
 from core.controllers.fleet.explain import gravest
-from core.controllers.fleet.pool_loop import PoolDecision, pool_name
+from core.controllers.fleet.pool_loop import pool_name
 from core.engine.overhead_table import start_key
 from core.engine.overheads import Overheads, cold_start_s
-from core.types import CancelShadow, Command, Effects, Loop, Mode, PoolKey, Rationale, Reason, ScaleTo, StartShadow
+from core.types import (
+    CancelShadow,
+    Command,
+    Effects,
+    Loop,
+    Mode,
+    PoolDecision,
+    PoolKey,
+    Rationale,
+    Reason,
+    ScaleTo,
+    StartShadow,
+)
 from pools.models import Instance
 from scheduler.control import recordings
 from scheduler.control.snapshot import measured_overheads, snapshot
@@ -201,7 +213,7 @@ def _answer(
     whys = [effects.rationale for many in effects_by_pool.values() for effects in many]
     text = " ".join(why.summary for why in whys) or "No engine serves yet."
     summary = Rationale(_reason(whys), text, _inputs(whys))
-    return Result(Effects(tuple(commands), None, summary), {}, tuple(decisions))
+    return Result(Effects(tuple(commands), None, summary, tuple(decisions)), {})
 
 
 def _reason(whys: Sequence[Rationale]) -> Reason:

@@ -23,7 +23,7 @@ from core.algorithms.fleet.hand_down import ClassLoad
 from core.algorithms.placement.node_layouts import Layout, arrange
 from core.controllers.fleet import scale_dynamo, shard_dynamo
 from core.controllers.fleet.explain import workers_text
-from core.controllers.fleet.pool_loop import PoolDecision, pool_name
+from core.controllers.fleet.pool_loop import pool_name
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.load_profile import LoadProfile, servable
 from core.engine.overhead_table import start_key
@@ -33,7 +33,7 @@ from core.policy.dynamo_classes import strictest
 from core.policy.request_classes import classify
 from core.predictors import load_template
 from core.predictors.load_template import STRETCH_S, LoadHistory, TemplateConfig
-from core.types import Effects, Limits, Loop, Mode, PoolKey, ReshardNode, ScaleTo, SetTpDegrees
+from core.types import Effects, Limits, Loop, Mode, PoolDecision, PoolKey, ReshardNode, ScaleTo, SetTpDegrees
 from pools.models import Pool
 from scheduler.control import recordings
 from scheduler.control.snapshot import measured_overheads, snapshot
@@ -90,9 +90,9 @@ def scale(turn: LoopTurn) -> Result:
             wanted[command.pool.request_class] = sum(command.workers.values())
     layouts = spread(cluster, {key: _layouts(present[key], cluster, counts[key]) for key in present}, wanted)
     decisions = _decisions(effects, present, {key: _workers(cluster.mode.gpu, own) for key, own in layouts.items()})
-    answer = replace(effects, commands=tuple(ScaleTo(own.pool, own.workers) for own in decisions))
+    answer = replace(effects, commands=tuple(ScaleTo(own.pool, own.workers) for own in decisions), decisions=decisions)
     stored = {**_scale_json(state), "servers": {_text(key): len(own) for key, own in layouts.items() if own}}
-    return Result(answer, stored, decisions, next_tick_s=effects.next_tick_s)
+    return Result(answer, stored, next_tick_s=effects.next_tick_s)
 
 
 def spread(
@@ -282,9 +282,8 @@ def shard(turn: LoopTurn) -> Result:
     stored = _shard_json(state, named)
     next_s = effects.next_tick_s if state.changes else None
     quiet = before is not None and before.epoch == state.epoch and not commands
-    return Result(
-        Effects(tuple(commands), next_s, effects.rationale), stored, tuple(decisions), no_op=quiet, next_tick_s=next_s
-    )
+    answer = Effects(tuple(commands), next_s, effects.rationale, tuple(decisions))
+    return Result(answer, stored, no_op=quiet, next_tick_s=next_s)
 
 
 def _with_others(present: Mapping[Mode, int], mine: Mapping[Mode, int], cluster: Servers) -> dict[Mode, int]:

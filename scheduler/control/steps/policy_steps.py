@@ -12,9 +12,20 @@ from django.conf import settings
 from core.controllers.fleet import carbon, scale, shard, shared_out
 from core.controllers.fleet.best_effort import best_effort
 from core.controllers.fleet.explain import gpus_of
-from core.controllers.fleet.pool_loop import PoolDecision, PoolLoopConfig, pool_name
+from core.controllers.fleet.pool_loop import PoolLoopConfig, pool_name
 from core.policy.presets import Knobs
-from core.types import CarbonPlan, Effects, Loop, Mode, PartitionOption, PoolKey, Rationale, Reason, ScaleTo
+from core.types import (
+    CarbonPlan,
+    Effects,
+    Loop,
+    Mode,
+    PartitionOption,
+    PoolDecision,
+    PoolKey,
+    Rationale,
+    Reason,
+    ScaleTo,
+)
 from pools.models import Service
 from scheduler.control import active_operations, recordings, service_policy
 from scheduler.control.snapshot import snapshot
@@ -50,7 +61,6 @@ class Result:
 
     effects: Effects
     state: dict[str, Any]
-    per_pool: tuple[PoolDecision, ...] = ()
     no_op: bool = False
     next_tick_s: float | None = None
 
@@ -176,9 +186,7 @@ def fleet_step(turn: LoopTurn) -> Result:
         return nothing_to_do()
     own = config(Loop.SCALE, turn.knobs, PoolLoopConfig)
     state, effects = recordings.step(scale.step, None, observation, own)
-    changing = {command.pool for command in effects.commands if hasattr(command, "pool")}
-    per_pool = tuple(scale.step_pool(pool, own) for pool in observation.pools if pool.key in changing)
-    return Result(effects, to_json(state), per_pool)
+    return Result(effects, to_json(state))
 
 
 def static_step(turn: LoopTurn) -> Result:
@@ -195,7 +203,8 @@ def static_step(turn: LoopTurn) -> Result:
             decisions.append(PoolDecision(key, planned, True, Rationale(Reason.POLICY, text)))
     text = f"Policy {turn.service.policy} keeps the plan's instances: the scale loop has nothing to decide."
     commands = tuple(ScaleTo(own.pool, own.workers) for own in decisions)
-    return Result(Effects(commands, None, Rationale(Reason.POLICY, text)), {}, tuple(decisions), no_op=True)
+    effects = Effects(commands, None, Rationale(Reason.POLICY, text), tuple(decisions))
+    return Result(effects, {}, no_op=True)
 
 
 def planned_workers(service: Service, plan: CarbonPlan) -> dict[PoolKey, tuple[dict[Mode, int], dict[Mode, int]]]:
@@ -218,13 +227,7 @@ def mix_step(turn: LoopTurn) -> Result:
         return nothing_to_do()
     own = config(Loop.SHARD, turn.knobs, PoolLoopConfig)
     found, effects = recordings.step(shard.step, None, observation, own)
-    changing = {command.pool for command in effects.commands if hasattr(command, "pool")}
-    per_pool = tuple(
-        shard.step_pool(pool, observation.epoch_s, observation.transition_s, own)
-        for pool in observation.pools
-        if pool.key in changing
-    )
-    return Result(effects, to_json(found), per_pool)
+    return Result(effects, to_json(found))
 
 
 def off_step(turn: LoopTurn) -> Result:

@@ -15,10 +15,10 @@ from typing import Any
 from core.algorithms.fleet.site_mix import Mix, Offer, Part, SiteMode, in_time, worth_per_watt
 from core.controllers.fleet import right_size
 from core.controllers.fleet.explain import gravest, workers_text
-from core.controllers.fleet.pool_loop import PoolDecision, pool_name
+from core.controllers.fleet.pool_loop import pool_name
 from core.controllers.fleet.right_size import RightSizeConfig, RightSizeObservation, RightSizeState
 from core.observations.recording import RecordingError, recall, record
-from core.types import Effects, Limits, Loop, Mode, PoolKey, Rationale, ScaleTo
+from core.types import Effects, Limits, Loop, Mode, PoolDecision, PoolKey, Rationale, ScaleTo
 from pools.models import Instance, Pool, Site
 from scheduler.control import recordings
 from scheduler.control.snapshot import snapshot
@@ -210,4 +210,4 @@ def _answer(pools: Sequence[Pool], effects_by_class: Sequence[Effects], state: d
     whys = [effects.rationale for effects in effects_by_class]
     inputs = {why.summary.partition(":")[0]: dict(why.inputs) for why in whys}
     summary = Rationale(gravest(why.reason for why in whys), " ".join(why.summary for why in whys), inputs)
-    return Result(Effects(tuple(commands), None, summary), state, tuple(decisions), no_op=not commands)
+    return Result(Effects(tuple(commands), None, summary, tuple(decisions)), state, no_op=not commands)

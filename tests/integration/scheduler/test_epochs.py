@@ -1,18 +1,22 @@
 """The slow loops against PostgreSQL and Redis: plans become instances, and nothing breaks them."""
 
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
 
-from core.controllers.fleet import carbon
+from core.algorithms.fleet.fleet_milp import solve_fleet
+from core.controllers.fleet import carbon, scale
+from core.controllers.fleet.explain import workers_text
 from core.types import Loop
 from pools import demo, wire
 from pools.models import Instance, InstanceGpu, Node, Pool, Profile, Service
 from scheduler import tasks
 from scheduler.control import clock_decisions, epochs, realised_figures
 from scheduler.control.apply import publish
+from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState, Decision, Epoch
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry
 from tests.fakes.house import moment, refresh_feeds, report, report_all, requests_came, start_instance
@@ -71,6 +75,28 @@ def test_decisions_say_why_when_a_carbon_epoch_is_applied(service, now):
     scale = epoch.decisions.filter(kind="scale")
     assert {d.pool_id for d in scale} == {pool.pk for pool in Pool.objects.all() if pool.workers}
     assert all(instance.decision_id in {d.pk for d in scale} for instance in Instance.objects.all())
+
+
+def test_decision_explains_what_is_carried_out_when_the_solver_answers_otherwise_each_time(service, now, monkeypatch):
+    """Within its time limit it may: here it uses the whole budget at first, and as little as it can later."""
+    asked = set()
+
+    def another(problem, *limits):
+        pool = (problem.sites[0].name, problem.partitions[0].name)
+        headroom = 0.01 if pool in asked else 20.0
+        asked.add(pool)
+        return solve_fleet(replace(problem, alpha=headroom), *limits)
+
+    monkeypatch.setattr(scale, "solve_fleet", another)
+    requests_came(now, count=300, over_s=60)
+    decisions = epochs.run(service, Loop.CARBON, now).decisions.filter(kind="scale")
+    assert decisions
+    for decision in decisions:
+        (command,) = decision.commands
+        workers = workers_from_json(command["workers"])
+        (chosen,) = [row["label"] for row in decision.alternatives if row["chosen"]]
+        assert decision.pool.workers == command["workers"]
+        assert chosen.endswith(f": {workers_text(workers)}")
 
 
 def test_epoch_is_not_run_again_when_its_index_is_done(service, now):

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.controllers.fleet.explain import capacity_rps, gpus_of
+from core.algorithms.fleet.fleet_milp import FleetPlan, FleetProblem, solve_fleet
+from core.controllers.fleet import scale
+from core.controllers.fleet.explain import capacity_rps, gpus_of, workers_text
 from core.controllers.fleet.pool_loop import PoolLoopConfig
 from core.controllers.fleet.scale import most_capacity, step, step_pool
 from core.types import Limits, Mode, PoolKey, Reason, ScaleObservation, ScaleTo
@@ -85,8 +87,27 @@ def test_command_is_given_only_for_pools_that_change() -> None:
     assert effects.commands == (ScaleTo(PoolKey("north", "LS"), {A4: 1}),)
     assert dict(state.workers) == {PoolKey("north", "LS"): {A4: 1}, PoolKey("south", "LS"): {A2: 1}}
     assert effects.rationale.reason is Reason.OPTIMAL
+    assert [(own.pool.site, own.changed) for own in effects.decisions] == [("north", True), ("south", False)]
     assert effects.next_tick_s == 610.0
     json.dumps(effects.rationale.inputs, allow_nan=False)
+
+
+def test_each_pool_is_decided_once_when_the_solver_answers_otherwise_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within its time limit it may: what a pool is to have and why must come from the same answer."""
+    headroom = itertools.count(1.0)
+
+    def another(problem: FleetProblem, *limits: float) -> FleetPlan:
+        return solve_fleet(replace(problem, alpha=next(headroom)), *limits)
+
+    monkeypatch.setattr(scale, "solve_fleet", another)
+    pools = tuple(replace(pool(4.0, A100S), key=PoolKey(site, "LS")) for site in ("north", "south"))
+    _, effects = step(None, ScaleObservation(10.0, 300.0, pools), CONFIG)
+    assert next(headroom) == 3.0
+    assert [own.pool for own in effects.decisions] == [own.key for own in pools]
+    assert effects.commands == tuple(ScaleTo(own.pool, own.workers) for own in effects.decisions)
+    for own in effects.decisions:
+        (chosen,) = [row for row in own.rationale.alternatives if row.chosen]
+        assert chosen.label == f"LS at {own.pool.site}: {workers_text(own.workers)}"
 
 
 def test_hold_is_reported_when_no_pool_changes() -> None:

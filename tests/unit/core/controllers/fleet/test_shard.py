@@ -127,6 +127,7 @@ def test_commands_name_only_pools_that_change_when_stepped() -> None:
     state, effects = step(None, obs, CONFIG)
     assert effects.commands == (SetTpDegrees(PoolKey("north", "LS"), {A2: 1}),)
     assert dict(state.workers[PoolKey("south", "LS")]) == {A2: 1}
+    assert [(own.pool.site, own.changed) for own in effects.decisions] == [("north", True), ("south", False)]
     assert effects.next_tick_s == 305.0
     json.dumps(effects.rationale.inputs, allow_nan=False)
 
