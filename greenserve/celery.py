@@ -13,13 +13,12 @@ from celery import Celery
 from celery.schedules import schedule
 from celery.signals import worker_process_init
 
+from core.types import Loop
 from greenserve import task_counts  # noqa: F401 - counts each task
 from greenserve.process import set_leash
 from pools import wire
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "greenserve.settings")
-
-LONGEST_TICK_S = {"scale": 10.0, "shard": 10.0}  # throttLL'eM's autoscaler; DynamoLLM's waves and early starts
 
 app = Celery("greenserve")
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -36,14 +35,14 @@ def _leash_pool_process(**_: Any) -> None:
 def _beat(sender: Celery, **_: Any) -> None:
     from django.conf import settings
 
-    loops = settings.GREENSERVE_LOOPS
-    for kind in ("carbon", "scale", "shard"):
-        # Policies differ in their periods, and some steps ask for a turn between two epochs: whoever is not due waits.
-        period_s = min(loops[kind]["period_s"], LONGEST_TICK_S.get(kind, float("inf")))
+    from scheduler.control import loop_times
+
+    for loop in (Loop.CARBON, Loop.SCALE, Loop.SHARD):
+        period_s = loop_times.beat_s(loop)
         sender.add_periodic_task(
             schedule(period_s),
-            sender.signature("scheduler.tasks.run_epochs", args=(kind,)),
-            name=f"{kind} epoch",
+            sender.signature("scheduler.tasks.run_epochs", args=(loop.value,)),
+            name=f"{loop.value} epoch",
             expires=period_s,
         )
     for name, task, period_s in (

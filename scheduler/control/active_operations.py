@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from django.db.models import Q, QuerySet
 from django.utils import timezone
@@ -39,8 +40,9 @@ def open_pauses() -> QuerySet[LoopPause]:
     return LoopPause.objects.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=timezone.now()), ended_at=None)
 
 
-def open_overrides() -> QuerySet[Override]:
-    return Override.objects.filter(ended_at=None, expires_at__gt=timezone.now())
+def open_overrides(now: datetime | None = None) -> QuerySet[Override]:
+    """Returns the overrides in force at `now`; None: at this moment."""
+    return Override.objects.filter(ended_at=None, expires_at__gt=timezone.now() if now is None else now)
 
 
 def is_paused(service: Service, loop: Loop) -> bool:
@@ -52,11 +54,12 @@ def control_mode_of(service: Service) -> ServiceMode:
     return ServiceMode.objects.filter(service=service).first() or ServiceMode(service=service)
 
 
-def planned_around(service: Service) -> tuple[Override, ...]:
-    """Overrides that plans of this service are made around."""
+def planned_around(service: Service, now: datetime | None = None) -> tuple[Override, ...]:
+    """Overrides that plans of this service are made around, at `now` or at this moment."""
     own = Q(service=service, kind__in=(OverrideKind.WORKERS, OverrideKind.PARTITION))
     drains = Q(kind=OverrideKind.DRAIN, site__pools__service=service)
-    return tuple(open_overrides().filter(own | drains).distinct().order_by("pk"))
+    rows = open_overrides(now).filter(own | drains).select_related("pool__site", "pool__request_class__partition")
+    return tuple(rows.distinct().order_by("pk"))
 
 
 def partition_of(overrides: Iterable[Override]) -> str | None:
@@ -70,12 +73,13 @@ def partition_of(overrides: Iterable[Override]) -> str | None:
     return found
 
 
-def pins(service: Service) -> tuple[Pin, ...]:
-    rows = open_overrides().filter(service=service, kind=OverrideKind.WORKERS).order_by("pk")
-    return tuple(pin_of(row.pool, row.value) for row in rows.select_related(*_POOL) if row.pool is not None)
+def pins_of(overrides: Iterable[Override]) -> tuple[Pin, ...]:
+    pinning = (item for item in overrides if item.kind == OverrideKind.WORKERS)
+    return tuple(pin_of(item.pool, item.value) for item in pinning if item.pool is not None)
 
 
-_POOL = ("pool__site", "pool__request_class__partition")
+def pins(service: Service, now: datetime | None = None) -> tuple[Pin, ...]:
+    return pins_of(planned_around(service, now))
 
 
 def pin_of(pool: Pool, workers: Mapping[str, int]) -> Pin:
@@ -84,18 +88,23 @@ def pin_of(pool: Pool, workers: Mapping[str, int]) -> Pin:
     return Pin(pool.pk, pool.site_id, key, request_class.partition.name, workers_from_json(workers))
 
 
+def drained_of(overrides: Iterable[Override]) -> frozenset[int]:
+    """Returns the ids of the sites that people drain."""
+    draining = (item.site_id for item in overrides if item.kind == OverrideKind.DRAIN)
+    return frozenset(site_id for site_id in draining if site_id is not None)
+
+
 def drained_sites() -> frozenset[int]:
     rows = open_overrides().filter(kind=OverrideKind.DRAIN)
     return frozenset(site_id for site_id in rows.values_list("site_id", flat=True) if site_id is not None)
 
 
-def pinned_gpus(services: Collection[Service]) -> Counter[tuple[int, str]]:
-    """Counts the GPUs of the services' pinned pools, by (site, GPU type)."""
+def pinned_gpus(pinned: Iterable[Pin]) -> Counter[tuple[int, str]]:
+    """Counts the GPUs of pinned pools, by (site, GPU type)."""
     found: Counter[tuple[int, str]] = Counter()
-    for service in services:
-        for pin in pins(service):
-            for gpu, count in pin.gpus.items():
-                found[pin.site_id, gpu] += count
+    for pin in pinned:
+        for gpu, count in pin.gpus.items():
+            found[pin.site_id, gpu] += count
     return found
 
 

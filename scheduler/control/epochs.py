@@ -26,10 +26,19 @@ from django.utils import timezone
 from core.types import Command, Effects, Loop, Reason
 from pools.models import Service
 from scheduler import agents
-from scheduler.control import active_operations, decision_rows, pending_plans, recordings, service_policy
+from scheduler.control import (
+    active_operations,
+    decision_rows,
+    loop_times,
+    pending_plans,
+    recordings,
+    service_policy,
+    turn_context,
+)
 from scheduler.control.apply import apply, publish
 from scheduler.control.steps import autoscale_step, dynamollm_steps, policy_steps, right_size_step
-from scheduler.control.steps.policy_steps import LoopTurn, Result, carbon_plan, period_s
+from scheduler.control.steps.policy_steps import LoopTurn, Result
+from scheduler.control.turn_context import TurnContext, carbon_plan
 from scheduler.json_values import commands_from_json
 from scheduler.models import Approval, ControllerState, ControlMode, Epoch, ServiceMode
 
@@ -68,11 +77,15 @@ def run(service: Service, loop: Loop, now: datetime) -> Epoch | None:
 
     A controller's exception is stored with the epoch: the last plan stays in force and the next epoch tries again.
     """
-    period = period_s(loop, service_policy.of(service))
-    index = math.floor(now.timestamp() / period)
-    if not (_looked(service, loop, period, index) or _rows(service, loop, period, index).exists()):
+    overrides = active_operations.planned_around(service, now)
+    period = loop_times.times(service_policy.with_overrides(service, overrides)).of(loop)
+    index, meta = math.floor(now.timestamp() / period), _meta(service, loop)
+    # A loop without a choice has its turn in an epoch without leaving a row.
+    signature = service_policy.signature_with(service, overrides)
+    looked = meta.get("looked") == [period, index] and meta.get("policy") == signature
+    if not (looked or _rows(service, loop, period, index).exists()):
         return _run(service, loop, index, now)
-    asked_s = _meta(service, loop).get("next_tick_s")
+    asked_s = meta.get("next_tick_s")
     return None if asked_s is None or asked_s > now.timestamp() else _run(service, loop, -round(1000 * asked_s), now)
 
 
@@ -87,10 +100,11 @@ def _run(service: Service, loop: Loop, index: int, now: datetime) -> Epoch | Non
         service.refresh_from_db()  # another loop may have changed its partition, an operator its policy
         if active_operations.is_paused(service, loop):
             return None  # which the pause itself has put on record
-        if _rows(service, loop, period_s(loop, service_policy.of(service)), index).exists():
+        context = turn_context.resolve(service, now, agents.reporting(agents.connect(), now))
+        if _rows(service, loop, context.times.of(loop), index).exists():
             return None
         try:
-            return _run_once(service, loop, index, now)
+            return _run_once(context, loop, index)
         except Stale:
             continue
         except IntegrityError as error:
@@ -110,33 +124,27 @@ def _meta(service: Service, loop: Loop) -> Mapping[str, Any]:
     return found
 
 
-def _looked(service: Service, loop: Loop, period: float, index: int) -> bool:
-    """Says whether a loop has had its turn in this epoch without leaving a row, as one without a choice does."""
-    meta = _meta(service, loop)
-    return meta.get("looked") == [period, index] and meta.get("policy") == service_policy.signature(service)
-
-
-def _run_once(service: Service, loop: Loop, index: int, now: datetime) -> Epoch | None:
+def _run_once(context: TurnContext, loop: Loop, index: int) -> Epoch | None:
     started_at, clock = timezone.now(), time.monotonic()
     try:
-        return _decide_and_apply(service, loop, index, now)
+        return _decide_and_apply(context, loop, index)
     except (Stale, DatabaseError, redis.RedisError):
         raise
     except Exception as error:
         # Whatever a controller stumbles over must not take the fleet down, nor go unseen.
-        log.exception("%s epoch %d of %s failed", loop.value, index, service)
+        log.exception("%s epoch %d of %s failed", loop.value, index, context.service)
         failure = f"{type(error).__name__}: {error}"
         with transaction.atomic():
-            epoch = _epoch(service, loop, index, started_at, clock, Epoch.Status.FAILED, now, failure)
-            decision_rows.failed(epoch, now, failure)
+            epoch = _epoch(context, loop, index, started_at, clock, Epoch.Status.FAILED, failure)
+            decision_rows.failed(epoch, context.now, failure)
         return epoch
 
 
-def _decide_and_apply(service: Service, loop: Loop, index: int, now: datetime) -> Epoch | None:
+def _decide_and_apply(context: TurnContext, loop: Loop, index: int) -> Epoch | None:
     """Decides, and carries the decision out only if nothing that it was made on has changed meanwhile.
 
     A step may compute for seconds. It holds no lock meanwhile, so that people and other loops go on; a compare-and-swap
-    keeps it from overwriting what they did:
+    keeps it from overwriting what they did. Policy, overrides and the plan in force are those of `context`:
 
     1. Read the controller's state with its version, and compute the step on it.
     2. Begin the transaction, in which all of the following happens or nothing. A step that had nothing to decide swaps
@@ -144,7 +152,7 @@ def _decide_and_apply(service: Service, loop: Loop, index: int, now: datetime) -
     3. Insert the epoch's row. It is unique, so that the insert fails where another process has run this epoch.
     4. Take the lock of plans and placements. Whoever pauses a loop, sets a control mode or makes an override takes it
        too: these stay as they are until the transaction ends.
-    5. Check that nobody has paused the loop while it computed.
+    5. Check that nobody has paused the loop while it computed, and that policy and overrides are still the context's.
     6. Read the control mode. Where decisions do not act, record this one, or offer it for approval, and leave the
        controller's state alone: for the next epoch this one has not happened.
     7. Swap the controller's state: replace it where its version is still the one that was read in 1.
@@ -157,23 +165,23 @@ def _decide_and_apply(service: Service, loop: Loop, index: int, now: datetime) -
         IntegrityError: Another process has run this epoch (3).
     """
     # 1. Compute on the state as it is now.
-    client = agents.connect()
-    reporting = agents.reporting(client, now)
+    service, now = context.service, context.now
     started_at, clock = timezone.now(), time.monotonic()
     touched: frozenset[str] = frozenset()
     with recordings.noting() as notes:
-        state, result, fresh = _decide(service, loop, index, now, reporting)
+        state, result, fresh = _decide(context, loop, index)
         # 2. From here on: all, or nothing.
         with transaction.atomic():
             if result.no_op and not fresh and not result.effects.commands:
                 _swap(state, result.state)
                 return None
             # 3. Claim the epoch.
-            epoch = _epoch(service, loop, index, started_at, clock, _status(result.effects), now)
+            epoch = _epoch(context, loop, index, started_at, clock, _status(result.effects))
             # 4. Keep everybody else from changing plans, placements and operations.
             apply.lock()
-            # 5. A pause that came meanwhile goes before this decision.
-            if active_operations.is_paused(service, loop):
+            # 5. What people have set meanwhile goes before this decision.
+            policy = Service.objects.only("policy", "knobs").get(pk=service.pk)
+            if active_operations.is_paused(service, loop) or service_policy.signature(policy, now) != context.signature:
                 raise Stale
             recordings.keep(epoch, notes, now)
             # 6. A decision that does not act goes on record, and no further.
@@ -184,43 +192,40 @@ def _decide_and_apply(service: Service, loop: Loop, index: int, now: datetime) -
             _swap(state, result.state)
             # 8. Carry out.
             pending_plans.supersede(service, loop.value, "The loop has decided anew.", now)
-            made = _apply(service, loop, epoch, result, now, reporting)
+            made = _apply(context, loop, epoch, result)
             if result.effects.commands:
-                touched = apply.apply_placement(service, reporting, made)
+                touched = apply.apply_placement(service, context.reporting, made)
     # 9. Committed: publish.
     if result.effects.commands:
-        _publish(client, touched, made)
+        _publish(touched, made)
     return epoch
 
 
-def _decide(
-    service: Service, loop: Loop, index: int | None, now: datetime, reporting: set[str]
-) -> tuple[ControllerState, Result, bool]:
+def _decide(context: TurnContext, loop: Loop, index: int | None) -> tuple[ControllerState, Result, bool]:
     """Takes the step. Returns the state that it was taken on, its result with whose state that is, and whether this is
     the first turn under this policy.
 
     Another step's state is not read, but for the carbon loop's: that is the plan in force, whoever made it. `index`
     None: it follows up on another loop, and has its own turn still before it.
     """
-    state, _ = ControllerState.objects.get_or_create(kind=loop.value, service=service)
-    knobs, signature = service_policy.of(service), service_policy.signature(service)
-    name = str(getattr(knobs, loop.value))
+    state, _ = ControllerState.objects.get_or_create(kind=loop.value, service=context.service)
+    name = str(getattr(context.knobs, loop.value))
     meta = state.value.get(META, {})
-    fresh = meta.get("policy") != signature
+    fresh = meta.get("policy") != context.signature
     known = state.value if loop is Loop.CARBON or meta.get("step") == name else {}
-    result = _around_pins(service, STEPS[loop, name](LoopTurn(service, knobs, now, reporting, known, fresh)))
+    result = _around_pins(context, STEPS[loop, name](LoopTurn(context, known, fresh)))
     mine = {
         "step": name,
-        "policy": meta.get("policy") if index is None else signature,
-        "looked": [period_s(loop, knobs), index],
+        "policy": meta.get("policy") if index is None else context.signature,
+        "looked": [context.times.of(loop), index],
         "next_tick_s": result.next_tick_s,
     }
     return state, replace(result, state={**result.state, META: mine}), fresh
 
 
-def _around_pins(service: Service, result: Result) -> Result:
+def _around_pins(context: TurnContext, result: Result) -> Result:
     """Returns the result without its commands and decisions for pools that a person has pinned."""
-    keys = {pin.key for pin in active_operations.pins(service)}
+    keys = {pin.key for pin in context.pins}
     if not keys:
         return result
     commands = tuple(own for own in result.effects.commands if getattr(own, "pool", None) not in keys)
@@ -257,23 +262,22 @@ def carry_out(approval: Approval, now: datetime) -> bool:
     state.refresh_from_db()
     if pending_plans.basis(service, state) != approval.basis:
         return False
-    client = agents.connect()
-    reporting = agents.reporting(client, now)
+    context = turn_context.resolve(service, now, agents.reporting(agents.connect(), now))
     _swap(state, approval.state)
     commands = commands_from_json(approval.commands)
     if approval.loop == Loop.CARBON:
-        made = _apply_plan(service, approval.epoch, commands, now, reporting)
+        made = _apply_plan(context, approval.epoch, commands)
     else:
-        apply.apply_workers(service, commands)
+        apply.apply_workers(context, commands)
         made = dict(approval.epoch.decisions.exclude(pool=None).values_list("pool_id", "pk"))
-    touched = apply.apply_placement(service, reporting, made)
+    touched = apply.apply_placement(service, context.reporting, made)
     Epoch.objects.filter(pk=approval.epoch_id).update(status=Epoch.Status.APPLIED)
-    transaction.on_commit(lambda: _publish(client, touched, made))
+    transaction.on_commit(lambda: _publish(touched, made))
     return True
 
 
-def _publish(client: redis.Redis, touched: frozenset[str], made: dict[int, int]) -> None:
-    publish.publish(client, timezone.now())
+def _publish(touched: frozenset[str], made: dict[int, int]) -> None:
+    publish.publish(agents.connect(), timezone.now())
     publish.nudge(touched, decision_id=next(iter(made.values()), None))
 
 
@@ -291,31 +295,28 @@ def settle(client: redis.Redis, now: datetime) -> frozenset[str]:
     return touched
 
 
-def _apply(
-    service: Service, loop: Loop, epoch: Epoch, result: Result, now: datetime, reporting: set[str]
-) -> dict[int, int]:
+def _apply(context: TurnContext, loop: Loop, epoch: Epoch, result: Result) -> dict[int, int]:
     """Writes commands and decisions; returns pool -> decision for the instances that follow from them."""
+    now = context.now
     if loop is not Loop.CARBON:
-        apply.apply_workers(service, result.effects.commands)
+        apply.apply_workers(context, result.effects.commands)
         return decision_rows.of_pools(epoch, result.effects, now)
     decision = decision_rows.of_service(epoch, result.effects, now)
     if not result.effects.commands:
         return {}
-    return {pool.pk: decision.pk for pool in service.pools.all()} | _apply_plan(
-        service, epoch, result.effects.commands, now, reporting
-    )
+    pools = context.service.pools.all()
+    return {pool.pk: decision.pk for pool in pools} | _apply_plan(context, epoch, result.effects.commands)
 
 
-def _apply_plan(
-    service: Service, epoch: Epoch, commands: Iterable[Command], now: datetime, reporting: set[str]
-) -> dict[int, int]:
+def _apply_plan(context: TurnContext, epoch: Epoch, commands: Iterable[Command]) -> dict[int, int]:
     """Carries out a carbon plan: its budgets, and the workers that follow from them."""
-    apply.apply_budgets(service, commands)
+    apply.apply_budgets(context, commands)
     # Pools that lost or gained GPUs get their workers at once rather than at the next scale epoch.
-    state, follow_up, _ = _decide(service, Loop.SCALE, None, now, reporting)
+    planned = replace(context, plan=carbon_plan(context.service))
+    state, follow_up, _ = _decide(planned, Loop.SCALE, None)
     _swap(state, follow_up.state)
-    apply.apply_workers(service, follow_up.effects.commands)
-    return decision_rows.of_pools(epoch, follow_up.effects, now, kind=Loop.SCALE)
+    apply.apply_workers(context, follow_up.effects.commands)
+    return decision_rows.of_pools(epoch, follow_up.effects, context.now, kind=Loop.SCALE)
 
 
 def _swap(state: ControllerState, value: dict[str, Any]) -> None:
@@ -328,22 +329,21 @@ def _swap(state: ControllerState, value: dict[str, Any]) -> None:
 
 
 def _epoch(
-    service: Service,
+    context: TurnContext,
     loop: Loop,
     index: int,
     started_at: datetime,
     clock: float,
     status: Epoch.Status,
-    now: datetime,
     error: str = "",
 ) -> Epoch:
-    period = period_s(loop, service_policy.of(service))
+    period = context.times.of(loop)
     return Epoch.objects.create(
         kind=loop.value,
-        service=service,
+        service=context.service,
         index=index,
         period_s=period,
-        due_at=datetime.fromtimestamp(index * period, UTC) if index >= 0 else now,
+        due_at=datetime.fromtimestamp(index * period, UTC) if index >= 0 else context.now,
         started_at=started_at,
         finished_at=timezone.now(),
         status=status,

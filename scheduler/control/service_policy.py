@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -18,7 +18,7 @@ from pools import wire
 from pools.models import Service
 from pools.writes import ensure_partition, ensure_pools
 from scheduler.control import active_operations
-from scheduler.models import ControllerState
+from scheduler.models import ControllerState, Override
 
 KIND = "policy"  # of the ControllerState that says which policy the loops have taken up
 _CLOCK_FLAGS = ("throttle", "retail")  # clock rules that live at the gateway
@@ -28,17 +28,26 @@ _REQUEST_KNOBS = [name for name in wire.RequestPolicy.__struct_fields__ if name 
 ENGINE_OPTIONS = EngineOptions("priority", preempt_for_waiting=True)
 
 
-def of(service: Service) -> Knobs:
+def with_overrides(service: Service, overrides: Iterable[Override]) -> Knobs:
     """Returns the knobs that the policy sets, with the partition that an override pins."""
-    own, name = service.policy_knobs(), active_operations.partition_of(active_operations.planned_around(service))
+    own, name = service.policy_knobs(), active_operations.partition_of(overrides)
     return own if name is None else replace(own, partition=name)
 
 
-def signature(service: Service) -> str:
+def of(service: Service) -> Knobs:
+    """Returns the service's knobs at this moment."""
+    return with_overrides(service, active_operations.planned_around(service))
+
+
+def signature_with(service: Service, overrides: Iterable[Override]) -> str:
     """Changes with whatever the loops are to decide anew for: the policy, and the overrides that are in force."""
-    overrides = [item.pk for item in active_operations.planned_around(service)]
-    own = [service.policy, service.knobs]
-    return json.dumps([*own, overrides] if overrides else own, sort_keys=True)
+    own, keys = [service.policy, service.knobs], [item.pk for item in overrides]
+    return json.dumps([*own, keys] if keys else own, sort_keys=True)
+
+
+def signature(service: Service, now: datetime | None = None) -> str:
+    """Returns the signature at `now`, or at this moment."""
+    return signature_with(service, active_operations.planned_around(service, now))
 
 
 @transaction.atomic
@@ -52,14 +61,15 @@ def change(service: Service, name: str, overrides: Mapping[str, Any]) -> Knobs:
     service.policy, service.knobs = name, dict(overrides)
     service.clean()
     service.save(update_fields=["policy", "knobs"])
-    provide(service)
-    return of(service)
+    knobs = of(service)
+    provide(service, knobs)
+    return knobs
 
 
-def provide(service: Service) -> None:
+def provide(service: Service, knobs: Knobs) -> None:
     """Makes the partition that the policy names, and its pools."""
-    if name := of(service).partition:
-        ensure_pools(service, ensure_partition(name))
+    if knobs.partition:
+        ensure_pools(service, ensure_partition(knobs.partition))
 
 
 def taken_up(service: Service, now: datetime) -> bool:

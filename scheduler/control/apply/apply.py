@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -16,6 +16,7 @@ from pools.models import Gpu, Instance, InstanceGpu, Node, Partition, Pool, Serv
 from scheduler.control import active_operations
 from scheduler.control.apply import gpu_memory, warm_pool
 from scheduler.control.apply.node_placement import NodeRoom, Placement, Standing, Start, Wanted, place
+from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import workers_from_json, workers_to_json
 
 log = logging.getLogger(__name__)
@@ -29,12 +30,12 @@ def lock() -> None:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtext('scheduler.placement'))")
 
 
-def apply_budgets(service: Service, commands: Iterable[Command]) -> None:
+def apply_budgets(context: TurnContext, commands: Iterable[Command]) -> None:
     """Writes the GPU budgets of a carbon plan. Pools that it does not name get none and lose their workers.
 
     Pools that a person has pinned keep what they were given.
     """
-    pinned = {pin.pool_id: pin for pin in active_operations.pins(service)}
+    service, pinned = context.service, {pin.pool_id for pin in context.pins}
     budgets: dict[tuple[str, str], dict[str, int]] = {}
     for command in commands:
         if isinstance(command, ChoosePartition) and command.partition != service.partition.name:
@@ -54,11 +55,14 @@ def apply_budgets(service: Service, commands: Iterable[Command]) -> None:
             pool.save(update_fields=["gpu_budget", "workers"])
 
 
-def apply_workers(service: Service, commands: Iterable[Command]) -> dict[int, tuple[dict[str, int], dict[str, int]]]:
+def apply_workers(
+    context: TurnContext, commands: Iterable[Command]
+) -> dict[int, tuple[dict[str, int], dict[str, int]]]:
     """Writes the workers that scale or shard wants.
 
     Returns pool -> (workers before, workers now) of those that changed.
     """
+    service, pinned = context.service, {pin.pool_id for pin in context.pins}
     pools = {
         (pool.site.name, pool.request_class.name): pool
         for pool in service.pools.filter(request_class__partition=service.partition_id).select_related(
@@ -66,7 +70,6 @@ def apply_workers(service: Service, commands: Iterable[Command]) -> dict[int, tu
         )
     }
     changed = {}
-    pinned = {pin.pool_id for pin in active_operations.pins(service)}
     for command in commands:
         if not isinstance(command, (ScaleTo, SetTpDegrees)):
             continue
@@ -111,7 +114,7 @@ def finish_drains(agents: Mapping[str, wire.AgentState], now: datetime) -> froze
     return frozenset(nodes)
 
 
-def apply_placement(service: Service, reporting: set[str], decisions: Mapping[int, int]) -> frozenset[str]:
+def apply_placement(service: Service, reporting: Collection[str], decisions: Mapping[int, int]) -> frozenset[str]:
     """Brings instances towards the pools' wanted workers, and names the nodes to nudge.
 
     `decisions`: pool -> the decision that new ones carry.
@@ -213,7 +216,7 @@ def _standing(service: Service) -> list[Standing]:
     ]
 
 
-def _rooms(reporting: set[str]) -> list[NodeRoom]:
+def _rooms(reporting: Collection[str]) -> list[NodeRoom]:
     allocated = set(InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu_id", flat=True))
     drained = active_operations.drained_sites()
     rooms: dict[int, tuple[int, dict[str, list[int]]]] = {}

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from django.conf import settings
 from django.db.models import Count, QuerySet
@@ -21,7 +21,6 @@ from core.types import (
     CarbonPlan,
     ClassDemand,
     Limits,
-    Loop,
     Mode,
     ModeProfile,
     PartitionOption,
@@ -35,28 +34,12 @@ from pools.models import Gpu, Partition, Pool, RequestClass, Service, Site
 from scheduler.control import active_operations
 from scheduler.control.snapshot.published_profiles import mode_profiles, typical, without_limits
 from scheduler.control.snapshot.recorded_demand import Arrivals, arrivals, foreseen
+from scheduler.control.turn_context import TurnContext
 from telemetry.carbon.site_signals import for_decisions, price_steps
 
 # Old and new instance both draw power while the new one sets up its engine (18 s) and loads weights from the host's
 # memory (15 s): DynamoLLM (arXiv 2408.00741), table V.
 TRANSITION_S = 33.0
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """The steps of one epoch: FREESH plans 30 minutes in six steps of five."""
-
-    period_s: float
-    count: int
-
-    @property
-    def step_s(self) -> float:
-        return self.period_s / self.count
-
-
-def steps_of(kind: str) -> Steps:
-    loop = settings.GREENSERVE_LOOPS[kind]
-    return Steps(float(loop["period_s"]), int(loop.get("steps", 1)))
 
 
 def limits_of(service: Service) -> Limits:
@@ -94,8 +77,9 @@ class ClassNow:
         )
 
 
-def classes_now(service: Service, knobs: Knobs, partition: Partition, seen: Arrivals, steps: int) -> list[ClassNow]:
+def classes_now(context: TurnContext, partition: Partition, seen: Arrivals, steps: int) -> list[ClassNow]:
     """Returns the classes of a partition, smallest first."""
+    service, knobs = context.service, context.knobs
     request_classes = {request_class.pk: request_class for request_class in partition.classes.order_by("rank")}
     slo = limits_of(service)
     limits = {pk: _limits(slo, request_class, knobs) for pk, request_class in request_classes.items()}
@@ -133,110 +117,103 @@ def _option(name: str, classes: Sequence[ClassNow]) -> PartitionOption:
     )
 
 
-def carbon(
-    service: Service, knobs: Knobs, now: datetime, reporting: set[str]
-) -> tuple[CarbonObservation, tuple[str, ...]]:
+def carbon(context: TurnContext) -> tuple[CarbonObservation, tuple[str, ...]]:
     """Reads what the carbon loop observes: every site and partition that the service may use, over its steps.
 
     Returns the observation, and the faults of its inputs as sentences.
     """
-    steps = steps_of("carbon")
-    seen = foreseen(arrivals(service, now, steps.period_s), service, now, steps.step_s, steps.count)
-    offered = _offered_gpus(service, reporting)
+    service, knobs, now = context.service, context.knobs, context.now
+    step_s, steps = context.times.step_s, context.times.steps
+    seen = foreseen(arrivals(service, now, context.times.carbon_s), service, now, step_s, steps)
+    offered = _offered_gpus(context)
     places = list(Site.objects.filter(pools__service=service).distinct())
-    curves = for_decisions(places, now, now + timedelta(seconds=steps.step_s * steps.count))
+    curves = for_decisions(places, now, now + timedelta(seconds=context.times.carbon_s))
     sites = tuple(
         SiteView(
             name=site.name,
             gpus=dict(offered.get(site.pk, {})),
             pue=site.pue,
-            intensity_g_per_kwh=curves.steps(site, now, steps.step_s, steps.count),
-            price_usd_per_kwh=price_steps(site, now, steps.step_s, steps.count, "USD"),
+            intensity_g_per_kwh=curves.steps(site, now, step_s, steps),
+            price_usd_per_kwh=price_steps(site, now, step_s, steps, "USD"),
         )
         for site in places
     )
     named = Partition.objects.filter(name=knobs.partition) if knobs.partition else service.partitions.order_by("name")
-    pinned = active_operations.pins(service)
     options, faults = [], []
     for partition in named:
-        classes = classes_now(service, knobs, partition, seen, steps.count)
-        options.append(active_operations.without_pinned_load(_option(partition.name, classes), pinned))
+        classes = classes_now(context, partition, seen, steps)
+        options.append(active_operations.without_pinned_load(_option(partition.name, classes), context.pins))
         faults += [f"{partition.name} {own.input_faults}" for own in classes if own.input_faults]
-    sites = active_operations.closed(sites, pinned)
-    return CarbonObservation(now.timestamp(), steps.step_s, sites, tuple(options), curves.signal), tuple(faults)
+    sites = active_operations.closed(sites, context.pins)
+    return CarbonObservation(now.timestamp(), step_s, sites, tuple(options), curves.signal), tuple(faults)
 
 
-def shared_out(
-    service: Service, knobs: Knobs, now: datetime, nodes: tuple[NodeView, ...]
-) -> tuple[SharedOutObservation, tuple[str, ...]]:
+def shared_out(context: TurnContext, nodes: tuple[NodeView, ...]) -> tuple[SharedOutObservation, tuple[str, ...]]:
     """Reads what plans without a carbon loop observe: the nodes that are there, and the one partition of the policy.
 
     Returns the observation, and the faults of its inputs as sentences.
     """
-    steps = steps_of("carbon")
-    seen = arrivals(service, now, steps.period_s)
-    classes = classes_now(service, knobs, Partition.objects.get(name=knobs.partition), seen, 1)
-    option = active_operations.without_pinned_load(_option(knobs.partition, classes), active_operations.pins(service))
-    observation = SharedOutObservation(now.timestamp(), steps.period_s, nodes, option)
+    name, period_s = context.knobs.partition, context.times.carbon_s
+    seen = arrivals(context.service, context.now, period_s)
+    classes = classes_now(context, Partition.objects.get(name=name), seen, 1)
+    option = active_operations.without_pinned_load(_option(name, classes), context.pins)
+    observation = SharedOutObservation(context.now.timestamp(), period_s, nodes, option)
     return observation, tuple(own.input_faults for own in classes if own.input_faults)
 
 
-def scale(service: Service, knobs: Knobs, now: datetime, plan: CarbonPlan | None) -> ScaleObservation:
-    steps = steps_of("scale")
-    return ScaleObservation(now.timestamp(), steps.step_s, pool_views(service, knobs, now, plan, steps.count))
+def scale(context: TurnContext) -> ScaleObservation:
+    times = context.times
+    return ScaleObservation(context.now.timestamp(), times.step_s, pool_views(context, times.scale_steps))
 
 
-def shard(service: Service, knobs: Knobs, now: datetime, plan: CarbonPlan | None) -> ShardObservation:
+def shard(context: TurnContext) -> ShardObservation:
     return ShardObservation(
-        now_s=now.timestamp(),
-        epoch_s=knobs.period_s(Loop.SHARD, steps_of("shard").period_s),
-        pools=pool_views(service, knobs, now, plan, 1),
+        now_s=context.now.timestamp(),
+        epoch_s=context.times.shard_s,
+        pools=pool_views(context, 1),
         transition_s=TRANSITION_S / settings.GREENSERVE_TRANSITION_SPEEDUP,
     )
 
 
-def look_back_s() -> float:
-    """One window for scale and shard: with a shorter one of its own, shard would in a lull give away the GPUs that
-    scale has given for the peak."""
-    return max(steps_of("scale").period_s, steps_of("shard").period_s)
-
-
-def _offered_gpus(service: Service, reporting: set[str]) -> Mapping[int, Counter[str]]:
+def _offered_gpus(context: TurnContext) -> Mapping[int, Counter[str]]:
     """Counts the GPUs of reporting, schedulable nodes by site and type, less what other services' plans may use."""
     found: dict[int, Counter[str]] = {}
-    rows = _usable(reporting)
+    rows = _usable(context)
     for site_id, gpu_type in rows.values_list("node__cluster__site_id", "gpu_type"):
         found.setdefault(site_id, Counter())[gpu_type] += 1
-    for (site_id, gpu_type), count in _taken([service]).items():
+    for (site_id, gpu_type), count in _taken(context).items():
         if site_id in found:
             found[site_id][gpu_type] = max(0, found[site_id][gpu_type] - count)
     return found
 
 
-def _usable(reporting: set[str]) -> QuerySet[Gpu]:
-    """Returns the GPUs of reporting, schedulable nodes, at sites that are not being drained."""
-    rows = Gpu.objects.filter(node__schedulable=True, node__name__in=reporting)
-    return rows.exclude(node__cluster__site__in=active_operations.drained_sites())
+def _usable(context: TurnContext) -> QuerySet[Gpu]:
+    """Returns the GPUs of reporting, schedulable nodes, at sites of the service that are not being drained."""
+    rows = Gpu.objects.filter(node__schedulable=True, node__name__in=context.reporting)
+    return rows.exclude(node__cluster__site__in=context.drained)
 
 
-def _taken(services: Collection[Service]) -> Counter[tuple[int, str]]:
-    """Counts GPUs by (site, GPU type): those of other services' plans, and of these services' pinned pools."""
-    taken = active_operations.pinned_gpus(services)
-    for pool in Pool.objects.exclude(service__in=services).exclude(gpu_budget={}):
+def _taken(context: TurnContext, sharing: Collection[Service] = ()) -> Counter[tuple[int, str]]:
+    """Counts GPUs by (site, GPU type): those of other services' plans, and of this one's and the sharing ones' pinned
+    pools."""
+    peers = [peer for peer in sharing if peer != context.service]
+    theirs = [pin for peer in peers for pin in active_operations.pins(peer, context.now)]
+    taken = active_operations.pinned_gpus([*context.pins, *theirs])
+    for pool in Pool.objects.exclude(service__in=[context.service, *peers]).exclude(gpu_budget={}):
         for gpu_type, count in pool.gpu_budget.items():
             taken[pool.site_id, gpu_type] += count
     return taken
 
 
-def offered_nodes(service: Service, reporting: set[str], sharing: Collection[Service] = ()) -> tuple[NodeView, ...]:
+def offered_nodes(context: TurnContext, sharing: Collection[Service] = ()) -> tuple[NodeView, ...]:
     """Returns the same node by node; what others use is taken from the smallest nodes, so that large ones stay whole.
 
     `sharing`: services whose plans do not count, since they are made together with this one's.
     """
-    rows = _usable(reporting).filter(node__cluster__site__pools__service=service)
+    rows = _usable(context).filter(node__cluster__site__pools__service=context.service)
     keys = ("node__cluster__site_id", "node__cluster__site__name", "node__name", "gpu_type")
     counts = rows.values_list(*keys).annotate(count=Count("pk", distinct=True)).order_by("count", "node__name")
-    taken = _taken([service, *sharing])
+    taken = _taken(context, sharing)
     found = []
     for site_id, site, _, gpu_type, count in counts:
         less = min(count, taken[site_id, gpu_type])
@@ -258,9 +235,9 @@ class Servers:
         return self.mode.tp
 
 
-def servers(service: Service, knobs: Knobs, reporting: set[str]) -> Servers | None:
+def servers(context: TurnContext) -> Servers | None:
     """Makes servers of the GPU type of which most are offered; None: no node reports GPUs that the service may use."""
-    nodes = offered_nodes(service, reporting)
+    nodes = offered_nodes(context)
     most = Counter[str]()
     for node in nodes:
         most[node.gpu] += node.gpus
@@ -268,7 +245,7 @@ def servers(service: Service, knobs: Knobs, reporting: set[str]) -> Servers | No
         return None
     kind = max(sorted(most), key=lambda name: most[name])
     size = math.gcd(*(node.gpus for node in nodes if node.gpu == kind))
-    while size > knobs.tp:
+    while size > context.knobs.tp:
         size //= 2
     at = Counter[str]()
     for node in nodes:
@@ -276,18 +253,17 @@ def servers(service: Service, knobs: Knobs, reporting: set[str]) -> Servers | No
     return Servers(Mode(kind, size), at)
 
 
-def pool_views(
-    service: Service, knobs: Knobs, now: datetime, plan: CarbonPlan | None, steps: int
-) -> tuple[PoolView, ...]:
+def pool_views(context: TurnContext, steps: int) -> tuple[PoolView, ...]:
     """Returns the pools of the partition in force that have a budget, each with its share of its class's demand."""
-    seen = foreseen(arrivals(service, now, look_back_s()), service, now, steps_of("scale").step_s, steps)
-    classes = {own.request_class.pk: own for own in classes_now(service, knobs, service.partition, seen, steps)}
+    service, now, times = context.service, context.now, context.times
+    seen = foreseen(arrivals(service, now, times.look_back_s), service, now, times.step_s, steps)
+    classes = {own.request_class.pk: own for own in classes_now(context, service.partition, seen, steps)}
     pools = [p for p in service.pools.filter(request_class__in=classes).select_related("site") if p.gpu_budget]
-    weights = {pool.pk: _capacity_rps(pool, classes[pool.request_class_id], plan) for pool in pools}
+    weights = {pool.pk: _capacity_rps(pool, classes[pool.request_class_id], context.plan) for pool in pools}
     totals: dict[int, float] = {}
     for pool in pools:
         totals[pool.request_class_id] = totals.get(pool.request_class_id, 0.0) + weights[pool.pk]
-    pinned = {pin.pool_id for pin in active_operations.pins(service)}
+    pinned = {pin.pool_id for pin in context.pins}
     views = []
     for pool in pools:
         if pool.pk in pinned:

@@ -24,7 +24,6 @@ from core.types import (
     CancelShadow,
     Command,
     Effects,
-    Loop,
     Mode,
     PoolDecision,
     PoolKey,
@@ -39,7 +38,8 @@ from scheduler.control.snapshot import measured_overheads, snapshot
 from scheduler.control.snapshot.recorded_demand import arrivals
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps import recent_load
-from scheduler.control.steps.policy_steps import LoopTurn, Result, carbon_plan, nothing_to_do, period_s, planned_workers
+from scheduler.control.steps.policy_steps import LoopTurn, Result, nothing_to_do, planned_workers
+from scheduler.control.turn_context import TurnContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +54,15 @@ class ScaledInstance:
 
 def scale(turn: LoopTurn) -> Result:
     """Takes one period of the autoscaler for every instance."""
-    plan = carbon_plan(turn.service)
-    if plan is None:
+    context = turn.context
+    if context.plan is None:
         return nothing_to_do()
-    seen = arrivals(turn.service, turn.now, snapshot.look_back_s())
-    classes = {
-        own.request_class.name: own
-        for own in snapshot.classes_now(turn.service, turn.knobs, turn.service.partition, seen, 1)
-    }
-    instances = _instances(turn)
-    table = sizes(turn, classes)
+    seen = arrivals(context.service, context.now, context.times.look_back_s)
+    classes = {own.request_class.name: own for own in snapshot.classes_now(context, context.service.partition, seen, 1)}
+    instances = _instances(context)
+    table = sizes(context, classes)
     workers: dict[PoolKey, dict[Mode, int]] = {}
-    present = planned_workers(turn.service, plan)
+    present = planned_workers(context.service, context.plan)
     for key, (now, planned) in present.items():
         workers[key] = _as_many(now, planned, [size.mode for size in table.get(key.request_class, ())])
     load = recent_load.measure(turn, classes, seen.declared)
@@ -85,17 +82,17 @@ def scale(turn: LoopTurn) -> Result:
     return replace(_answer(present, workers, instances, effects_by_pool), state=stored)
 
 
-def sizes(turn: LoopTurn, classes: Mapping[str, ClassNow]) -> dict[str, list[EngineSize]]:
+def sizes(context: TurnContext, classes: Mapping[str, ClassNow]) -> dict[str, list[EngineSize]]:
     """Returns the sizes for each class that keep its limits, ascending in the load that they carry."""
-    table = measured_overheads.table(turn.service, turn.now)
-    card = turn.service.model_card
+    table = measured_overheads.table(context.service, context.now)
+    card = context.service.model_card
     published_s = cold_start_s(Overheads()) / settings.GREENSERVE_TRANSITION_SPEEDUP
     found: dict[str, list[EngineSize]] = {}
     for name, own in classes.items():
         rising: list[EngineSize] = []
         for mode, profile in sorted(own.profiles.items()):
             last = max((size.max_rps for size in rising if size.mode.gpu == mode.gpu), default=0.0)
-            if mode.tp > turn.knobs.tp or mode_failure(profile, own.demand.limits) or profile.max_rps <= last:
+            if mode.tp > context.knobs.tp or mode_failure(profile, own.demand.limits) or profile.max_rps <= last:
                 continue
             spawn_s = table.get(start_key(card.name, mode.gpu, mode.tp, warm=True), published_s)
             rising.append(EngineSize(mode, profile.max_rps, spawn_s))
@@ -119,10 +116,10 @@ def _as_many(present: Mapping[Mode, int], planned: Mapping[Mode, int], known: Se
     return dict(+found)
 
 
-def _instances(turn: LoopTurn) -> list[ScaledInstance]:
-    rows = Instance.objects.filter(pool__service=turn.service, desired=Instance.Desired.RUNNING, node__isnull=False)
+def _instances(context: TurnContext) -> list[ScaledInstance]:
+    rows = Instance.objects.filter(pool__service=context.service, desired=Instance.Desired.RUNNING, node__isnull=False)
     live = list(
-        rows.filter(pool__request_class__partition=turn.service.partition_id)
+        rows.filter(pool__request_class__partition=context.service.partition_id)
         .exclude(state=Instance.State.STOPPED)
         .select_related("pool__site", "pool__request_class")
         .order_by("pk")
@@ -167,8 +164,8 @@ def _look_at(
 ) -> tuple[Effects, dict[str, Any]]:
     stored = turn.state.get("engines", {}).get(instance.uid)
     before = AutoscaleState(Mode.parse(stored["mode"]), stored["grace_until_s"]) if stored else None
-    obs = AutoscaleObservation(turn.now.timestamp(), instance.uid, instance.mode, instance.shadow, rps)
-    config = AutoscaleConfig(tuple(own), period_s(Loop.SCALE, turn.knobs))
+    obs = AutoscaleObservation(turn.context.now.timestamp(), instance.uid, instance.mode, instance.shadow, rps)
+    config = AutoscaleConfig(tuple(own), turn.context.times.scale_s)
     state, effects = recordings.step(autoscale.step, before, obs, config)
     why = effects.rationale
     effects = replace(effects, rationale=replace(why, summary=why.summary.replace(instance.uid, instance.uid[:8])))

@@ -35,18 +35,18 @@ from core.predictors import load_template
 from core.predictors.load_template import STRETCH_S, LoadHistory, TemplateConfig
 from core.types import Effects, Limits, Loop, Mode, PoolDecision, PoolKey, ReshardNode, ScaleTo, SetTpDegrees
 from pools.models import Pool
-from scheduler.control import recordings
+from scheduler.control import loop_times, recordings
 from scheduler.control.snapshot import measured_overheads, snapshot
 from scheduler.control.snapshot.recorded_demand import MAX_WINDOW_S, Arrivals, arrivals
 from scheduler.control.snapshot.snapshot import ClassNow, Servers, servers
-from scheduler.control.steps.policy_steps import LoopTurn, Result, alpha, nothing_to_do, period_s
+from scheduler.control.steps.policy_steps import LoopTurn, Result, alpha, nothing_to_do
+from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import pool_key, workers_from_json
 from scheduler.models import ControllerState
 
 CLUSTER = "cluster"  # the site of keys that stand for a class over all sites
 LOADS = "loads"  # kind of the ControllerState that has the templates of load
 TEMPLATE = TemplateConfig()
-TICK_S = 10.0  # how often beat asks whether a step wants its turn
 
 
 # -- scale -----------------------------------------------------------------------------------------
@@ -54,18 +54,19 @@ TICK_S = 10.0  # how often beat asks whether a step wants its turn
 
 def scale(turn: LoopTurn) -> Result:
     """Decides the servers of each class by the forecast of its load (IV-B); early where the next epoch is too late."""
-    cluster = servers(turn.service, turn.knobs, turn.reporting)
-    if cluster is None or not turn.service.pools.exclude(gpu_budget={}).exists():
+    context = turn.context
+    cluster = servers(context)
+    if cluster is None or not context.service.pools.exclude(gpu_budget={}).exists():
         return nothing_to_do()
-    seen = arrivals(turn.service, turn.now, MAX_WINDOW_S)
-    classes = snapshot.classes_now(turn.service, turn.knobs, turn.service.partition, seen, 1)
-    present = _present(turn)
-    counts = _server_counts(turn, present, cluster)
-    warm_s, cold_s = _starts_s(turn, cluster.mode)
-    epoch_s = period_s(Loop.SCALE, turn.knobs)
+    seen = arrivals(context.service, context.now, MAX_WINDOW_S)
+    classes = snapshot.classes_now(context, context.service.partition, seen, 1)
+    present = _present(context)
+    counts = _server_counts(context, present, cluster)
+    warm_s, cold_s = _starts_s(context, cluster.mode)
+    epoch_s = context.times.scale_s
     steps = math.ceil((2 + cold_s // epoch_s) * epoch_s / TEMPLATE.step_s) + 1
     obs = scale_dynamo.ScaleDynamoObservation(
-        now_s=turn.now.timestamp(),
+        now_s=context.now.timestamp(),
         step_s=TEMPLATE.step_s,
         node=cluster.mode,
         classes=_loads(turn, classes, seen, cluster, steps),
@@ -79,9 +80,9 @@ def scale(turn: LoopTurn) -> Result:
     )
     config = scale_dynamo.ScaleDynamoConfig(
         epoch_s=epoch_s,
-        headroom=alpha(Loop.SCALE, turn.knobs),
-        hand_down=turn.knobs.hand_down,
-        proactive=turn.knobs.proactive,
+        headroom=alpha(Loop.SCALE, context.knobs),
+        hand_down=context.knobs.hand_down,
+        proactive=context.knobs.proactive,
     )
     state, effects = recordings.step(scale_dynamo.step, _scale_state(turn.state), obs, config)
     wanted = {key.request_class: count for key, count in obs.nodes.items()}
@@ -135,21 +136,21 @@ def _by_tp(workers: Mapping[Mode, int], cluster: Servers) -> dict[int, int]:
 
 
 def _server_counts(
-    turn: LoopTurn, present: Mapping[PoolKey, Mapping[Mode, int]], cluster: Servers
+    context: TurnContext, present: Mapping[PoolKey, Mapping[Mode, int]], cluster: Servers
 ) -> dict[PoolKey, int]:
     """Counts the servers of each pool: those that scale gave it, or where scale counts no servers, those that its
     budget has room for.
 
     Shard may leave a server without instances: it is its pool's all the same, until scale takes it.
     """
-    budgets = {PoolKey(pool.site.name, pool.request_class.name): pool.gpu_budget for pool in _pools(turn)}
-    state = ControllerState.objects.filter(kind=Loop.SCALE, service=turn.service).first()
+    budgets = {PoolKey(pool.site.name, pool.request_class.name): pool.gpu_budget for pool in _pools(context)}
+    state = ControllerState.objects.filter(kind=Loop.SCALE, service=context.service).first()
     given = state.value.get("servers", {}) if state is not None else {}
     found = {}
     for key, workers in present.items():
         used = math.ceil(sum(tp * n for tp, n in _by_tp(workers, cluster).items()) / cluster.size)
-        own = given.get(_text(key), 0) if turn.knobs.scale == "dynamo" else budgets[key].get(cluster.mode.gpu, 0)
-        found[key] = max(used, own if turn.knobs.scale == "dynamo" else own // cluster.size)
+        own = given.get(_text(key), 0) if context.knobs.scale == "dynamo" else budgets[key].get(cluster.mode.gpu, 0)
+        found[key] = max(used, own if context.knobs.scale == "dynamo" else own // cluster.size)
     return found
 
 
@@ -157,13 +158,15 @@ def _workers(gpu_name: str, layouts: Iterable[Layout]) -> dict[Mode, int]:
     return dict(Counter(Mode(gpu_name, tp) for layout in layouts for tp in layout))
 
 
-def _present(turn: LoopTurn) -> dict[PoolKey, dict[Mode, int]]:
+def _present(context: TurnContext) -> dict[PoolKey, dict[Mode, int]]:
     """Returns the wanted workers of the partition's pools that have a budget."""
-    return {PoolKey(pool.site.name, pool.request_class.name): workers_from_json(pool.workers) for pool in _pools(turn)}
+    return {
+        PoolKey(pool.site.name, pool.request_class.name): workers_from_json(pool.workers) for pool in _pools(context)
+    }
 
 
-def _pools(turn: LoopTurn) -> list[Pool]:
-    pools = turn.service.pools.filter(request_class__partition=turn.service.partition_id).exclude(gpu_budget={})
+def _pools(context: TurnContext) -> list[Pool]:
+    pools = context.service.pools.filter(request_class__partition=context.service.partition_id).exclude(gpu_budget={})
     return list(pools.select_related("site", "request_class"))
 
 
@@ -184,15 +187,15 @@ def _decisions(
     return tuple(found)
 
 
-def _starts_s(turn: LoopTurn, mode: Mode) -> tuple[float, float]:
+def _starts_s(context: TurnContext, mode: Mode) -> tuple[float, float]:
     """Returns the seconds from the decision to the first request, of a warm and a cold start, with a tick of beat."""
-    table = measured_overheads.table(turn.service, turn.now)
-    card = turn.service.model_card
+    table = measured_overheads.table(context.service, context.now)
+    card = context.service.model_card
     found = []
     for warm in (True, False):
         published_s = measured_overheads.published_start_s(card.name, warm=warm)
         key = start_key(card.name, mode.gpu, mode.tp, warm=warm)
-        found.append(TICK_S + table.get(key, published_s))
+        found.append(loop_times.beat_s(Loop.SCALE) + table.get(key, published_s))
     return found[0], found[1]
 
 
@@ -204,7 +207,7 @@ def _loads(
 ) -> tuple[ClassLoad, ...]:
     """Returns the forecast load and the largest load of a server, in prompt tokens a second, smallest class first."""
     history = _look(turn, classes, seen)
-    now_s = turn.now.timestamp()
+    now_s = turn.context.now.timestamp()
     found = []
     for own in classes:
         name, profile = own.request_class.name, own.profiles.get(cluster.mode)
@@ -219,12 +222,12 @@ def _loads(
 
 
 def _series(turn: LoopTurn, name: str) -> str:
-    return f"{turn.service.partition.name}/{name}"
+    return f"{turn.context.service.partition.name}/{name}"
 
 
 def _look(turn: LoopTurn, classes: Sequence[ClassNow], seen: Arrivals) -> LoadHistory:
     """Takes what came in the window into the templates, and stores them; to count a stretch twice changes nothing."""
-    state, _ = ControllerState.objects.get_or_create(kind=LOADS, service=turn.service)
+    state, _ = ControllerState.objects.get_or_create(kind=LOADS, service=turn.context.service)
     history = load_template.from_json(state.value)
     start_s = (seen.now_s - seen.window_s) // STRETCH_S * STRETCH_S
     stretches = int((seen.now_s - start_s) // STRETCH_S)  # whole ones
@@ -248,25 +251,26 @@ def _look(turn: LoopTurn, classes: Sequence[ClassNow], seen: Arrivals) -> LoadHi
 
 def shard(turn: LoopTurn) -> Result:
     """Decides the TP mix of every pool, a few servers at a time (IV-B); between epochs goes on with those under way."""
-    cluster = servers(turn.service, turn.knobs, turn.reporting)
-    present = _present(turn)
+    context = turn.context
+    cluster = servers(context)
+    present = _present(context)
     if cluster is None or not any(present.values()):
         return nothing_to_do()
     before, layouts = _shard_state(turn.state), turn.state.get("layouts", {})
-    counts = _server_counts(turn, present, cluster)
+    counts = _server_counts(context, present, cluster)
     named = {
         key: _named(workers, layouts.get(_text(key), {}), cluster, counts[key]) for key, workers in present.items()
     }
     obs = shard_dynamo.ShardDynamoObservation(
-        turn.now.timestamp(),
-        _shard_pools(turn, cluster, named),
-        measured_overheads.table(turn.service, turn.now),
+        context.now.timestamp(),
+        _shard_pools(context, cluster, named),
+        measured_overheads.table(context.service, context.now),
         Overheads().sync_s / settings.GREENSERVE_TRANSITION_SPEEDUP,
         Overheads().link_bytes_per_s * settings.GREENSERVE_TRANSITION_SPEEDUP,
     )
     # Half the head-room that scale has: a pool that is exactly as large as scale asked for is not short.
     config = shard_dynamo.ShardDynamoConfig(
-        epoch_s=period_s(Loop.SHARD, turn.knobs), alpha=(1.0 + alpha(Loop.SHARD, turn.knobs)) / 2.0
+        epoch_s=context.times.shard_s, alpha=(1.0 + alpha(Loop.SHARD, context.knobs)) / 2.0
     )
     state, effects = recordings.step(shard_dynamo.step, before, obs, config)
     commands: list[SetTpDegrees | ReshardNode] = []
@@ -303,12 +307,12 @@ def _named(workers: Mapping[Mode, int], stored: Mapping[str, Any], cluster: Serv
 
 
 def _shard_pools(
-    turn: LoopTurn, cluster: Servers, named: Mapping[PoolKey, Mapping[str, Layout]]
+    context: TurnContext, cluster: Servers, named: Mapping[PoolKey, Mapping[str, Layout]]
 ) -> tuple[shard_dynamo.ShardPool, ...]:
-    card = turn.service.model_card
-    seen = arrivals(turn.service, turn.now, snapshot.look_back_s())
-    classes = snapshot.classes_now(turn.service, turn.knobs, turn.service.partition, seen, 1)
-    reached = _reaching(turn, classes)
+    card = context.service.model_card
+    seen = arrivals(context.service, context.now, context.times.look_back_s)
+    classes = snapshot.classes_now(context, context.service.partition, seen, 1)
+    reached = _reaching(context, classes)
     totals = Counter[str]()
     for key, layouts in named.items():
         totals[key.request_class] += len(layouts)
@@ -347,11 +351,11 @@ def _shard_pools(
     return tuple(found)
 
 
-def _reaching(turn: LoopTurn, classes: Sequence[ClassNow]) -> dict[str, tuple[float, Lengths, Limits]]:
+def _reaching(context: TurnContext, classes: Sequence[ClassNow]) -> dict[str, tuple[float, Lengths, Limits]]:
     """Returns what comes to the pools of each class, its own requests and those that smaller ones hand on: rate, mean
     lengths, and the strictest limits of the classes that are present.
     """
-    state = ControllerState.objects.filter(kind=Loop.SCALE, service=turn.service).first()
+    state = ControllerState.objects.filter(kind=Loop.SCALE, service=context.service).first()
     shares = state.value.get("shares", {}) if state is not None else {}
     found: dict[str, tuple[float, Lengths, Limits]] = {}
     carried: list[tuple[float, ClassNow]] = []

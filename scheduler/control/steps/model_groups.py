@@ -8,33 +8,34 @@ models on one device (Algorithm 2), has nothing to choose; it is the simulator's
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 from core.algorithms.placement.model_placement import GroupPlacement, select_models
 from core.controllers.fleet.shared_out import NodeView, units
 from core.types import PartitionOption
 from pools.models import Partition, Service
+from scheduler.control import turn_context
 from scheduler.control.snapshot import snapshot
+from scheduler.control.turn_context import TurnContext
 
 # Where nothing was ever asked of a model, it is to have somewhere to be: requests/s.
 _FLOOR_RPS = 0.05
 
 
-def nodes_of(service: Service, now: datetime, reporting: set[str]) -> tuple[NodeView, ...]:
+def nodes_of(context: TurnContext) -> tuple[NodeView, ...]:
     """Returns the nodes of one service of those that are placed together. All of them get the same placement as long as
     they ask about the same moment; where they do not, GPUs go to the first that asks.
     """
     peers = [found for found in Service.objects.order_by("name") if found.policy_knobs().scale == "placement"]
-    nodes = snapshot.offered_nodes(service, reporting, peers)
+    nodes = snapshot.offered_nodes(context, peers)
     if len(peers) < 2:
         return nodes
     options, tps = {}, {}
     for peer in peers:
-        knobs = peer.policy_knobs()
-        if Partition.objects.filter(name=knobs.partition).exists():
-            obs, _ = snapshot.shared_out(peer, knobs, now, nodes)
-            options[peer.name], tps[peer.name] = obs.partition, knobs.tp
-    mine = place(nodes, options, tps).get(service.name, ())
+        own = turn_context.resolve(peer, context.now, context.reporting)
+        if Partition.objects.filter(name=own.knobs.partition).exists():
+            obs, _ = snapshot.shared_out(own, nodes)
+            options[peer.name], tps[peer.name] = obs.partition, own.knobs.tp
+    mine = place(nodes, options, tps).get(context.service.name, ())
     return tuple(nodes[n] for n in mine)
 
 

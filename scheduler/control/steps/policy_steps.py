@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.conf import settings
@@ -30,8 +29,8 @@ from pools.models import Service
 from scheduler.control import active_operations, recordings, service_policy
 from scheduler.control.snapshot import snapshot
 from scheduler.control.steps import model_groups
+from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import plan_from_json, plan_to_json, to_json, workers_from_json
-from scheduler.models import ControllerState
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -44,10 +43,7 @@ class LoopTurn:
     """One turn of a loop of a service. `state` is what the same step left last time; of the carbon loop, the plan in
     force, whoever made it. `fresh`: it is the first turn under this policy."""
 
-    service: Service
-    knobs: Knobs
-    now: datetime
-    reporting: set[str]
+    context: TurnContext
     state: Mapping[str, Any]
     fresh: bool
 
@@ -63,16 +59,6 @@ class Result:
     state: dict[str, Any]
     no_op: bool = False
     next_tick_s: float | None = None
-
-
-def carbon_plan(service: Service) -> CarbonPlan | None:
-    state = ControllerState.objects.filter(kind=Loop.CARBON, service=service).first()
-    return plan_from_json(state.value) if state else None
-
-
-def period_s(loop: Loop, knobs: Knobs) -> float:
-    found = settings.GREENSERVE_LOOPS[loop.value]
-    return knobs.period_s(loop, float(found["period_s"]))
 
 
 def alpha(loop: Loop, knobs: Knobs) -> float:
@@ -97,10 +83,11 @@ def nothing_to_do() -> Result:
 
 def freesh_step(turn: LoopTurn) -> Result:
     """Solves FREESH's eq. 1; where no plan carries the demand, takes the one that carries most of it."""
+    context = turn.context
     if turn.fresh:
-        service_policy.provide(turn.service)
-    obs, faults = snapshot.carbon(turn.service, turn.knobs, turn.now, turn.reporting)
-    pinned, own = active_operations.pins(turn.service), config(Loop.CARBON, turn.knobs, carbon.CarbonConfig)
+        service_policy.provide(context.service, context.knobs)
+    obs, faults = snapshot.carbon(context)
+    pinned, own = context.pins, config(Loop.CARBON, context.knobs, carbon.CarbonConfig)
     present = active_operations.without_pins(plan_from_json(turn.state), pinned)
     plan, effects = recordings.step(carbon.step, present, obs, own)
     plan, effects = best_effort(plan, effects, obs, own)
@@ -115,21 +102,18 @@ def freesh_step(turn: LoopTurn) -> Result:
 
 def shared_out_step(turn: LoopTurn) -> Result:
     """Shares the GPUs among the pools of one partition by load, where the policy has no carbon loop."""
-    knobs = turn.knobs
+    context, knobs = turn.context, turn.context.knobs
     if turn.fresh:
-        service_policy.provide(turn.service)
-    if knobs.scale == "placement":
-        nodes = model_groups.nodes_of(turn.service, turn.now, turn.reporting)
-    else:
-        nodes = snapshot.offered_nodes(turn.service, turn.reporting)
-    obs, faults = snapshot.shared_out(turn.service, knobs, turn.now, nodes)
+        service_policy.provide(context.service, knobs)
+    nodes = model_groups.nodes_of(context) if knobs.scale == "placement" else snapshot.offered_nodes(context)
+    obs, faults = snapshot.shared_out(context, nodes)
     own = shared_out.SharedOutConfig(
-        tp=_largest_tp(turn),
+        tp=_largest_tp(context),
         fill=knobs.fill,
         alpha=alpha(Loop.CARBON, knobs),
         whole_sites=knobs.scale in ("dynamo", "throttle", "right_size"),
     )
-    pinned = active_operations.pins(turn.service)
+    pinned = context.pins
     present = active_operations.without_pins(plan_from_json(turn.state), pinned)
     plan, effects = recordings.step(shared_out.step, None if turn.fresh else present, obs, own)
     plan = active_operations.with_pins(plan or present, pinned)
@@ -140,12 +124,13 @@ def shared_out_step(turn: LoopTurn) -> Result:
     return Result(_with_faults(effects, faults), _plan_state(plan, option, turn.state), no_op=no_op)
 
 
-def _largest_tp(turn: LoopTurn) -> int:
+def _largest_tp(context: TurnContext) -> int:
     """DynamoLLM's loops deal in servers that are all alike: no instance is larger than one."""
-    if "dynamo" not in (turn.knobs.scale, turn.knobs.shard):
-        return turn.knobs.tp
-    cluster = snapshot.servers(turn.service, turn.knobs, turn.reporting)
-    return turn.knobs.tp if cluster is None else cluster.size
+    knobs = context.knobs
+    if "dynamo" not in (knobs.scale, knobs.shard):
+        return knobs.tp
+    cluster = snapshot.servers(context)
+    return knobs.tp if cluster is None else cluster.size
 
 
 def _with_faults(effects: Effects, faults: tuple[str, ...]) -> Effects:
@@ -162,7 +147,7 @@ def _unplanned(turn: LoopTurn, effects: Effects) -> Result:
     be long to wait for it: it wants its turn whenever it is asked, and what stays the same is reported once.
     """
     why = effects.rationale.summary
-    asked_s = turn.now.timestamp()
+    asked_s = turn.context.now.timestamp()
     return Result(effects, {"waits": why}, no_op=turn.state.get("waits") == why, next_tick_s=asked_s)
 
 
@@ -181,27 +166,26 @@ def _plan_state(plan: CarbonPlan, option: PartitionOption | None, before: Mappin
 
 
 def fleet_step(turn: LoopTurn) -> Result:
-    observation = snapshot.scale(turn.service, turn.knobs, turn.now, carbon_plan(turn.service))
+    observation = snapshot.scale(turn.context)
     if not observation.pools:
         return nothing_to_do()
-    own = config(Loop.SCALE, turn.knobs, PoolLoopConfig)
+    own = config(Loop.SCALE, turn.context.knobs, PoolLoopConfig)
     state, effects = recordings.step(scale.step, None, observation, own)
     return Result(effects, to_json(state))
 
 
 def static_step(turn: LoopTurn) -> Result:
     """Keeps the plan's instances and no others; where TP degrees are another loop's, what fits on the plan's GPUs."""
-    plan = carbon_plan(turn.service)
-    if plan is None:
+    context, decisions = turn.context, []
+    if context.plan is None:
         return nothing_to_do()
-    decisions = []
-    for key, (present, planned) in planned_workers(turn.service, plan).items():
+    for key, (present, planned) in planned_workers(context.service, context.plan).items():
         own, most = gpus_of(present), gpus_of(planned)
         within = bool(present) and all(count <= most.get(kind, 0) for kind, count in own.items())
-        if present != planned and not (within and turn.knobs.shard != "off"):
-            text = f"{pool_name(key)}: the plan's instances, which policy {turn.service.policy} keeps."
+        if present != planned and not (within and context.knobs.shard != "off"):
+            text = f"{pool_name(key)}: the plan's instances, which policy {context.service.policy} keeps."
             decisions.append(PoolDecision(key, planned, True, Rationale(Reason.POLICY, text)))
-    text = f"Policy {turn.service.policy} keeps the plan's instances: the scale loop has nothing to decide."
+    text = f"Policy {context.service.policy} keeps the plan's instances: the scale loop has nothing to decide."
     commands = tuple(ScaleTo(own.pool, own.workers) for own in decisions)
     effects = Effects(commands, None, Rationale(Reason.POLICY, text), tuple(decisions))
     return Result(effects, {}, no_op=True)
@@ -222,14 +206,14 @@ def planned_workers(service: Service, plan: CarbonPlan) -> dict[PoolKey, tuple[d
 
 
 def mix_step(turn: LoopTurn) -> Result:
-    observation = snapshot.shard(turn.service, turn.knobs, turn.now, carbon_plan(turn.service))
+    observation = snapshot.shard(turn.context)
     if not observation.pools:
         return nothing_to_do()
-    own = config(Loop.SHARD, turn.knobs, PoolLoopConfig)
+    own = config(Loop.SHARD, turn.context.knobs, PoolLoopConfig)
     found, effects = recordings.step(shard.step, None, observation, own)
     return Result(effects, to_json(found))
 
 
 def off_step(turn: LoopTurn) -> Result:
-    text = f"Policy {turn.service.policy} changes no TP degree by a mix: the shard loop has nothing to decide."
+    text = f"Policy {turn.context.service.policy} changes no TP degree by a mix: the shard loop has nothing to decide."
     return Result(Effects((), None, Rationale(Reason.POLICY, text)), {}, no_op=True)

@@ -15,12 +15,11 @@ from typing import Any
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, FloatField, Value
 from django.db.models.functions import Cast, Coalesce
 
-from core.types import Loop
 from pools.models import Instance
 from scheduler import agents
 from scheduler.control.snapshot.recorded_demand import Declared
 from scheduler.control.snapshot.snapshot import ClassNow
-from scheduler.control.steps.policy_steps import LoopTurn, period_s
+from scheduler.control.steps.policy_steps import LoopTurn
 from telemetry.models import RequestRecord
 
 LONGEST_S = 600.0  # requests that run longer are not looked for
@@ -44,7 +43,7 @@ class RecentLoad:
 
 def measure(turn: LoopTurn, classes: Mapping[str, ClassNow], declared: Declared | None) -> RecentLoad:
     """Measures the load of each class since the last turn. A new service's is no less than was declared."""
-    now_s, period = turn.now.timestamp(), period_s(Loop.SCALE, turn.knobs)
+    now_s, period = turn.context.now.timestamp(), turn.context.times.scale_s
     under_way, waiting, heard = _at_engines(turn)
     before = turn.state.get(MEMORY, turn.state.get(MEMORY_0_1, {}))
     since_s = now_s - before.get("at_s", -_MOST_PERIODS * period)
@@ -72,11 +71,11 @@ def _at_engines(turn: LoopTurn) -> tuple[dict[str, int], dict[str, int], list[st
 
     Only between the same agents' reports a difference tells of arrivals.
     """
-    rows = Instance.objects.filter(pool__service=turn.service).exclude(state=Instance.State.STOPPED)
+    rows = Instance.objects.filter(pool__service=turn.context.service).exclude(state=Instance.State.STOPPED)
     class_of = {str(uid): name for uid, name in rows.values_list("uid", "pool__request_class__name")}
     every: Counter[str] = Counter()
     waiting: Counter[str] = Counter()
-    states = agents.states(agents.connect(), turn.reporting)
+    states = agents.states(agents.connect(), turn.context.reporting)
     for agent in states.values():
         for seen in agent.instances:
             if seen.uid in class_of and seen.running is not None and seen.waiting is not None:
@@ -87,7 +86,7 @@ def _at_engines(turn: LoopTurn) -> tuple[dict[str, int], dict[str, int], list[st
 
 def _ended(turn: LoopTurn, window_s: float) -> Counter[str | None]:
     """Counts the requests of each class that ended in the time before now, as far as records can have come."""
-    until = turn.now - timedelta(seconds=UNDER_WAY_S)
+    until = turn.context.now - timedelta(seconds=UNDER_WAY_S)
     since = until - timedelta(seconds=window_s)
     took = ExpressionWrapper(
         Cast(Coalesce(F("e2e_s"), 0.0), FloatField()) * Value(timedelta(seconds=1), DurationField()),
@@ -96,7 +95,7 @@ def _ended(turn: LoopTurn, window_s: float) -> Counter[str | None]:
     ended = ExpressionWrapper(F("started_at") + took, output_field=DateTimeField())
     rows = (
         RequestRecord.objects.filter(
-            service=turn.service.name,
+            service=turn.context.service.name,
             started_at__gt=since - timedelta(seconds=LONGEST_S),
             started_at__lte=until,
         )

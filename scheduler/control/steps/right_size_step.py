@@ -25,7 +25,8 @@ from scheduler.control.snapshot import snapshot
 from scheduler.control.snapshot.recorded_demand import arrivals
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps import dynamollm_steps, recent_load
-from scheduler.control.steps.policy_steps import LoopTurn, Result, alpha, nothing_to_do, period_s
+from scheduler.control.steps.policy_steps import LoopTurn, Result, alpha, nothing_to_do
+from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import workers_from_json
 from telemetry.carbon.site_signals import for_decisions
 
@@ -38,18 +39,19 @@ WAIT_SHARE, TPOT_SHARE = 0.42, 0.45
 
 def scale(turn: LoopTurn) -> Result:
     """Takes one period of every class."""
+    context = turn.context
     pools = list(
-        turn.service.pools.filter(request_class__partition=turn.service.partition_id)
+        context.service.pools.filter(request_class__partition=context.service.partition_id)
         .exclude(gpu_budget={})
         .select_related("site", "request_class")
     )
     if not pools:
         return nothing_to_do()
-    seen = arrivals(turn.service, turn.now, snapshot.look_back_s())
-    classes = snapshot.classes_now(turn.service, turn.knobs, turn.service.partition, seen, 1)
+    seen = arrivals(context.service, context.now, context.times.look_back_s)
+    classes = snapshot.classes_now(context, context.service.partition, seen, 1)
     load = recent_load.measure(turn, {own.request_class.name: own for own in classes}, seen.declared)
-    fleet = _Fleet(turn, pools)
-    steps = max(1, round(LOOK_S / period_s(Loop.SCALE, turn.knobs)))
+    fleet = _Fleet(context, pools)
+    steps = max(1, round(LOOK_S / context.times.scale_s))
     before = turn.state.get("classes", {})
     stored: dict[str, Any] = {}
     effects_by_class: list[Effects] = []
@@ -59,18 +61,18 @@ def scale(turn: LoopTurn) -> Result:
         recent_rps = [*known.get("rates_rps", ()), load.rates_rps[name]][-steps:]
         obs = fleet.observed(own, tuple(recent_rps), load.waiting.get(name, 0))
         present = _as_it_is(_recalled(known), fleet.asked(name))
-        state, effects = recordings.step(right_size.step, present, obs, _config(turn))
+        state, effects = recordings.step(right_size.step, present, obs, _config(context))
         fleet.take(state, obs.offers)
         stored[name] = {"rates_rps": recent_rps, "state": record(state)}
         effects_by_class.append(effects)
     return _answer(pools, effects_by_class, {"classes": stored, recent_load.MEMORY: load.memory})
 
 
-def _config(turn: LoopTurn) -> RightSizeConfig:
+def _config(context: TurnContext) -> RightSizeConfig:
     return RightSizeConfig(
-        period_s(Loop.SCALE, turn.knobs),
-        headroom=alpha(Loop.SCALE, turn.knobs),
-        changes_per_hour=turn.knobs.changes_per_hour,
+        context.times.scale_s,
+        headroom=alpha(Loop.SCALE, context.knobs),
+        changes_per_hour=context.knobs.changes_per_hour,
     )
 
 
@@ -101,11 +103,11 @@ def _as_it_is(state: RightSizeState | None, asked: Mapping[SiteMode, int]) -> Ri
 class _Fleet:
     """The fleet as it is offered to one class after the other."""
 
-    def __init__(self, turn: LoopTurn, pools: Sequence[Pool]) -> None:
-        self._turn = turn
+    def __init__(self, context: TurnContext, pools: Sequence[Pool]) -> None:
+        self._context = context
         self._pools = pools
         self._sites = {pool.site_id: pool.site for pool in pools}
-        self._nodes = snapshot.offered_nodes(turn.service, turn.reporting)
+        self._nodes = snapshot.offered_nodes(context)
         self._taken: Counter[tuple[str, str]] = Counter()  # GPUs, by (site, type)
         self._drawn_w: defaultdict[str, float] = defaultdict(float)
         self._worth = self._worths()
@@ -113,8 +115,8 @@ class _Fleet:
 
     def _worths(self) -> dict[str, float]:
         """Returns what a watt at a GPU is worth by site. Carbon is only weighed where it is known of all sites."""
-        sites, now = list(self._sites.values()), self._turn.now
-        if self._turn.knobs.objective != "carbon":
+        sites, now = list(self._sites.values()), self._context.now
+        if self._context.knobs.objective != "carbon":
             return {site.name: worth_per_watt(site.pue, None) for site in sites}
         curves = for_decisions(sites, now, now + timedelta(seconds=AHEAD_S))
         found: dict[str, float] = {}
@@ -128,7 +130,7 @@ class _Fleet:
 
     def _stands(self) -> dict[str, Counter[SiteMode]]:
         """Counts the instances of each class that draw power, those that drain among them."""
-        rows = Instance.objects.filter(pool__service=self._turn.service, node__isnull=False)
+        rows = Instance.objects.filter(pool__service=self._context.service, node__isnull=False)
         live = rows.exclude(state=Instance.State.STOPPED)
         found: dict[str, Counter[SiteMode]] = {}
         keys = ("pool__request_class__name", "pool__site__name", "gpu_type", "tp")
@@ -145,7 +147,7 @@ class _Fleet:
         offers = tuple(offer for site in self._sites.values() for offer in self._offers(own, site))
         caps = {site.name: site.power_cap_w / site.pue for site in self._sites.values() if site.power_cap_w is not None}
         return RightSizeObservation(
-            self._turn.now.timestamp(),
+            self._context.now.timestamp(),
             PoolKey("", own.request_class.name),
             rates_rps,
             offers,
@@ -156,11 +158,11 @@ class _Fleet:
         )
 
     def _offers(self, own: ClassNow, site: Site) -> list[Offer]:
-        card = self._turn.service.model_card
+        card = self._context.service.model_card
         found = []
         for mode in sorted(own.profiles):
             profile = dynamollm_steps.load_profile(card.name, card.engine, mode, own.lengths.rounded)
-            room = self._room(site.name, mode) if mode.tp <= self._turn.knobs.tp else 0
+            room = self._room(site.name, mode) if mode.tp <= self._context.knobs.tp else 0
             if profile is not None and room:
                 found.append(Offer(mode, profile, room, site.name, self._worth[site.name]))
         return found

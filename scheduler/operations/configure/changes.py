@@ -183,7 +183,7 @@ def _follow_up(instance: Model) -> None:
     """Makes what belongs to a row: a service's partitions and pools, and the pools of a new class."""
     if isinstance(instance, Service):
         instance.partitions.add(instance.partition)
-        service_policy.provide(instance)
+        service_policy.provide(instance, service_policy.of(instance))
         for partition in instance.partitions.all():
             ensure_pools(instance, partition)
     elif isinstance(instance, Pool):

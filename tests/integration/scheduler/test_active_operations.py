@@ -6,6 +6,7 @@ import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.utils import timezone
 
+from core.controllers.fleet import carbon
 from core.types import Loop
 from pools import wire
 from pools.access.audit import Actor
@@ -140,6 +141,28 @@ def test_plans_are_made_around_a_pool_when_its_workers_are_pinned(service, redis
         created_at=timezone.now() - timedelta(hours=2), expires_at=timezone.now() - timedelta(seconds=1)
     )
     assert service_policy.taken_up(service, at)
+
+
+def test_epoch_is_decided_again_when_an_override_ends_while_it_is_solved(service, operator, now, monkeypatch):
+    """Otherwise it would be planned around a pinned pool, and carried out as if nobody had pinned it."""
+    epochs.run(service, Loop.CARBON, now)
+    service.refresh_from_db()
+    pool = service.pools.filter(request_class__partition=service.partition).exclude(workers={}).first()
+    until = timezone.now() + timedelta(hours=1)
+    override = overrides.pin_workers(operator, pool, pool.workers, until, "a trial")
+    closed, solve = [], carbon.step
+
+    def ended_meanwhile(state, obs, config):
+        answer = solve(state, obs, config)
+        closed.append([site.closed for site in obs.sites if site.name == pool.site.name])
+        Override.objects.filter(pk=override.pk).update(ended_at=timezone.now())
+        return answer
+
+    monkeypatch.setattr(carbon, "step", ended_meanwhile)
+    (epoch, *_) = epochs.run_now(service, now)
+    assert closed == [[(pool.request_class.name,)], [()]]
+    assert epoch.status in ("applied", "held")
+    assert Epoch.objects.filter(kind="carbon", index__lt=0).count() == 1
 
 
 def _nodes(site):

@@ -15,7 +15,7 @@ from pools import wire
 from pools.models import Instance, InstanceGpu, Node, Partition, Pool, Profile, RequestClass, Site
 from pools.writes import ensure_partition, ensure_pools
 from scheduler import selectors, tasks
-from scheduler.control import epochs, service_policy
+from scheduler.control import epochs, service_policy, turn_context
 from scheduler.control.recordings import replay
 from scheduler.control.snapshot import measured_overheads, snapshot
 from scheduler.control.snapshot.recorded_demand import Declared, arrivals
@@ -295,10 +295,10 @@ def test_shard_looks_back_as_far_as_scale_when_its_period_is_shorter(service, se
     }
     epochs.run(service, Loop.CARBON, now)
     requests_came(now - timedelta(seconds=900), count=300, over_s=30)  # a peak of the half hour, then a lull
-    plan, own = epochs.carbon_plan(service), knobs("greenserve")
     service.refresh_from_db()
+    context = turn_context.resolve(service, now, ())
     peaks = [
-        max(max(pool.demand.demand_rps) for pool in observed(service, own, now, plan).pools)
+        max(max(pool.demand.demand_rps) for pool in observed(context).pools)
         for observed in (snapshot.scale, snapshot.shard)
     ]
     assert peaks[0] == peaks[1] > 0
@@ -445,16 +445,17 @@ def test_step_has_its_turn_before_its_next_epoch_when_it_asks_for_it(service, re
 
 
 def test_requests_that_came_are_those_that_ended_and_those_under_way_more(service, redis_client, now):
+    nodes = sorted(Node.objects.values_list("name", flat=True))
+    set_policy(service, "throttllem")
+    context = turn_context.resolve(service, now, nodes)
     whole = Partition.objects.get(name="whole")
     classes = {
-        own.request_class.name: own
-        for own in snapshot.classes_now(service, knobs("throttllem"), whole, arrivals(service, now, 300), 1)
+        own.request_class.name: own for own in snapshot.classes_now(context, whole, arrivals(service, now, 300), 1)
     }
     requests_came(now - timedelta(seconds=7), count=30, over_s=10)
-    nodes = sorted(Node.objects.values_list("name", flat=True))
 
     def looked(before, declared=None, key=recent_load.MEMORY):
-        turn = epochs.LoopTurn(service, knobs("throttllem"), now, set(nodes), {key: before}, False)
+        turn = epochs.LoopTurn(context, {key: before}, False)
         return recent_load.measure(turn, classes, declared)
 
     first = looked({}).rates_rps["ALL"]
@@ -549,14 +550,12 @@ def test_fleet_is_taken_over_as_it_stands_when_the_policy_changes(service, redis
 def test_measured_times_replace_published_ones_when_instances_have_started(service, redis_client, now):
     set_policy(service, "dynamollm")
     run_all(service, now)
-    turn = epochs.LoopTurn(service, knobs("dynamollm"), now, set(), {}, False)
-    assert measured_overheads.table(turn.service, turn.now).seconds == {}
+    assert measured_overheads.table(service, now).seconds == {}
     for instance in Instance.objects.all():
         Instance.objects.filter(pk=instance.pk).update(
             ready_at=instance.created_at + timedelta(seconds=7), state="ready"
         )
-    turn = epochs.LoopTurn(service, knobs("dynamollm"), timezone.now(), set(), {}, False)
-    assert list(measured_overheads.table(turn.service, turn.now).seconds.values()) == [pytest.approx(7.0)]
+    assert list(measured_overheads.table(service, timezone.now()).seconds.values()) == [pytest.approx(7.0)]
 
 
 def test_command_shows_and_sets_when_it_is_called(service, redis_client):

@@ -1,0 +1,61 @@
+"""What an epoch of a service is decided and carried out with: read once, at one moment, and passed on.
+
+Asked for again by each that needs it, an override that ends meanwhile would split an epoch: planned around a pinned
+pool, and carried out as if nobody had pinned it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from core.policy.presets import Knobs
+from core.types import CarbonPlan, Loop
+from pools.models import Service
+from scheduler.control import active_operations, loop_times, service_policy
+from scheduler.control.active_operations import Pin
+from scheduler.control.loop_times import LoopTimes
+from scheduler.json_values import plan_from_json
+from scheduler.models import ControllerState
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """A service at one moment. `knobs`: with the partition that an override pins. `signature`: changes with whatever
+    the loops are to decide anew for. `drained`: the sites that people drain, by id. `reporting`: the nodes that report.
+    `plan`: the carbon plan in force.
+    """
+
+    service: Service
+    now: datetime
+    knobs: Knobs
+    signature: str
+    times: LoopTimes
+    pins: tuple[Pin, ...]
+    drained: frozenset[int]
+    reporting: frozenset[str]
+    plan: CarbonPlan | None
+
+
+def resolve(service: Service, now: datetime, reporting: Iterable[str]) -> TurnContext:
+    """Reads what is in force at `now`."""
+    overrides = active_operations.planned_around(service, now)
+    knobs = service_policy.with_overrides(service, overrides)
+    return TurnContext(
+        service=service,
+        now=now,
+        knobs=knobs,
+        signature=service_policy.signature_with(service, overrides),
+        times=loop_times.times(knobs),
+        pins=active_operations.pins_of(overrides),
+        drained=active_operations.drained_of(overrides),
+        reporting=frozenset(reporting),
+        plan=carbon_plan(service),
+    )
+
+
+def carbon_plan(service: Service) -> CarbonPlan | None:
+    """Returns the carbon plan in force; None where there is none yet."""
+    state = ControllerState.objects.filter(kind=Loop.CARBON, service=service).first()
+    return plan_from_json(state.value) if state else None
