@@ -27,7 +27,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -539,22 +539,23 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def run(part: str) -> dict[str, Any]:
+def run(part: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """In a database of its own."""
     with own_servers():
-        return PARTS[part]()
+        return part()
 
 
-def main() -> None:
-    wanted = sys.argv[1:] or list(PARTS)
-    if strange := set(wanted) - set(PARTS):
-        sys.exit(f"no such part: {', '.join(sorted(strange))}; there are {', '.join(PARTS)}")
+def measure(parts: Mapping[str, Callable[[], dict[str, Any]]], budgets: Mapping[str, tuple[float, str]]) -> None:
+    """Runs the parts that the command line names and prints what they found, and whether budgets were kept."""
+    wanted = sys.argv[1:] or list(parts)
+    if strange := set(wanted) - set(parts):
+        sys.exit(f"no such part: {', '.join(sorted(strange))}; there are {', '.join(parts)}")
     # A database for each, and Django is set up for one only.
-    found = {part: in_own_process(run, part) for part in wanted}
+    found = {part: in_own_process(run, parts[part]) for part in wanted}
     print(json.dumps(found, indent=2))
     print()
     for part in wanted:
-        for name, (budget, words) in BUDGETS.items():
+        for name, (budget, words) in budgets.items():
             if name in found[part]:
                 value = found[part][name]
                 kept = {"at least": value >= budget, "below": value < budget, "exactly": value == budget}[words]
@@ -562,4 +563,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    measure(PARTS, BUDGETS)

@@ -16,7 +16,8 @@ from telemetry.carbon import feeds
 from telemetry.forecasts import carbon_forecasts, load_forecasts
 from telemetry.ingest import sample_rollups
 from telemetry.ledger import posting, settlement
-from telemetry.models import IngestedBatches
+from telemetry.models import DemandSketch, IngestedBatches
+from telemetry.models.demand import KEPT_S
 from telemetry.reports.tasks import make_report as make_report
 from telemetry.reports.tasks import make_scheduled_reports as make_scheduled_reports
 from telemetry.storage import time_partitions
@@ -62,7 +63,10 @@ def refresh_carbon_feeds() -> int:
 
 @shared_task
 def record_load() -> int:
-    return load_forecasts.record_load(timezone.now())
+    """Counts the load of the steps that are over, and forgets sketches that no loop reads any more."""
+    now = timezone.now()
+    DemandSketch.objects.filter(start_at__lt=now - timedelta(seconds=KEPT_S)).delete()
+    return load_forecasts.record_load(now)
 
 
 @shared_task

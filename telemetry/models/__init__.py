@@ -2,6 +2,7 @@
 
 from .alerts import Alert, AlertNotice, AlertSilence, AlertWatch, SloMinute
 from .carbon import CarbonFeed, CarbonPoint
+from .demand import DemandSketch
 from .forecasts import ForecastScore, LoadPoint
 from .ledger import EnergyEntry, GpuEnergy, MeterMark
 from .rates import EmbodiedFactor, GpuRate, Pue, Tariff
@@ -29,6 +30,7 @@ __all__ = [
     "AlertWatch",
     "CarbonFeed",
     "CarbonPoint",
+    "DemandSketch",
     "EmbodiedFactor",
     "EnergyEntry",
     "EnergyRollup",

@@ -17,11 +17,11 @@ from pools.models import RequestClass, Service
 from telemetry.forecasts import load_forecasts
 from telemetry.forecasts.histories import load_step_s
 from telemetry.models import RequestRecord
+from telemetry.storage.sql.demand_sketches import OUTPUT_UNKNOWN_TOKENS
 
 MIN_WINDOW_S = 300.0
 MAX_WINDOW_S = 3_600.0
 MOST_RISE = 4.0  # a forecast may not multiply what was seen by more
-OUTPUT_UNKNOWN_TOKENS = 129  # median of the Azure conversation trace (AzurePublicDataset, CC-BY)
 
 
 @dataclass(frozen=True, slots=True)
