@@ -1,9 +1,36 @@
-"""The order of a queue that lets the fewest requests miss their deadlines (Moore and Hodgson), one after another."""
+"""Deadlines of requests, and the order of a queue that lets the fewest miss theirs (Moore and Hodgson)."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.types import Limits
+
+Seconds = TypeVar("Seconds", float, NDArray[np.float64])
+
+
+def due_by_limits(arrival_s: Seconds, predicted_tokens: Seconds, limits: Limits) -> Seconds | None:
+    """Returns when requests of one class are to end so that they keep their limits; None: these set no time.
+
+    That is by the E2E limit, and by the TTFT limit with the TPOT limit for each further token: the earlier of the two.
+    Without a TPOT limit the latter is the first token's time, since none is set for the others.
+
+    Args:
+        arrival_s: Of one request, or of n: shape (n,). The result has the same shape and clock.
+        predicted_tokens: Of output, in the same shape.
+    """
+    found = None
+    if limits.ttft_s is not None:
+        found = arrival_s + limits.ttft_s + (predicted_tokens - 1.0) * (limits.tpot_s or 0.0)
+    if limits.e2e_s is not None:
+        whole = arrival_s + limits.e2e_s
+        found = whole if found is None else np.minimum(found, whole)
+    return found
 
 
 def fewest_late(

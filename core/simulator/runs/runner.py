@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from core.algorithms.queue.queueing import WINDOW_FACTOR
+from core.algorithms.queue.deadlines import due_by_limits
+from core.algorithms.queue.queueing import WINDOW_FACTOR, Order
 from core.engine.overheads import clock_switch_s
 from core.simulator.figures.run_figures import Figures
 from core.simulator.figures.run_tables import ParquetSink, Tee
@@ -24,10 +25,13 @@ from core.simulator.kernel.outcome import Floats, Ints, Outcome, Sink
 from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, Load, load
 from core.simulator.kernel.worlds import cost_row
 from core.simulator.policies import PolicyConfig, StaticConfig
-from core.simulator.scenario.layout import Layout, Traffic, check_load, dynamic_fleet, static_fleet
+from core.simulator.policies.dynamollm.config import DynamollmConfig
+from core.simulator.policies.dynamollm.demand import class_objectives
+from core.simulator.scenario.layout import Layout, Traffic, check_load, dynamic_fleet, limits_of, static_fleet
 from core.simulator.scenario.scenario import Scenario, Service, policy_of
 from core.simulator.site_series import bin_s
 from core.simulator.workload import Tally, Workload, merge, stream
+from core.types import Limits
 
 AT_HAND = 1_000_000  # requests that are read before a run begins; the rest are streamed
 
@@ -104,6 +108,7 @@ class Loader:
         self._rng = [service.predictor.random_stream(scenario.seed, n) for n, service in enumerate(self._services)]
         self._reference = reference
         self._costs = [cost_row(spec) for spec in reference]
+        self._limits = _limits_by_class(scenario)
 
     def load(self, block: Arrivals) -> Load:
         parts = [self._part(n, service, block) for n, service in enumerate(self._services)]
@@ -132,17 +137,37 @@ class Loader:
             return found
 
         lat_s = alone_s(output)
+        predicted_cell = cells.of_lengths(prompt, predicted)
+        due_s = at_s + WINDOW_FACTOR * (lat_s if predicted is output else alone_s(predicted))
+        for k, limits in self._limits[n]:
+            own = self._class_of_cell[n][predicted_cell] == k
+            by_limits_s = due_by_limits(at_s[own], predicted[own].astype(np.float64), limits)
+            due_s[own] = due_s[own] if by_limits_s is None else by_limits_s
         return replace(
             bare,
             request_class=self._first_class[n] + self._class_of_cell[n][cells.of_lengths(prompt, output)],
-            cell=self._first_cell[n] + cells.of_lengths(prompt, predicted),
+            cell=self._first_cell[n] + predicted_cell,
             predicted_tokens=predicted,
             deadline_s=at_s + WINDOW_FACTOR * lat_s,
-            due_s=at_s + WINDOW_FACTOR * (lat_s if predicted is output else alone_s(predicted)),
+            due_s=due_s,
             lat_s=lat_s,
             service=np.full(at_s.size, n, np.int64),
             tenant=block.tenant[mine],
         )
+
+
+def _limits_by_class(scenario: Scenario) -> list[list[tuple[int, Limits]]]:
+    """Lists for each service the limits that requests of each class are due by; of the others: by FREESH's window.
+
+    DynamoLLM's queues go by its classes' objectives (IV-D).
+    """
+    config = scenario.policy
+    if not isinstance(config, DynamollmConfig) or config.order != Order.EDF:
+        return [[] for _ in scenario.services]
+    return [
+        [(k, class_objectives(limits_of(own.slo), config)) for k, own in enumerate(service.classes)]
+        for service in scenario.services
+    ]
 
 
 EMPTY = load([0.0], [1], [1])[:0]

@@ -317,7 +317,7 @@ def _service_info(scenario: Scenario, service: Service, first_cell: int) -> Serv
         PartitionInfo(
             p.name,
             tuple(
-                ClassInfo(c.name, _limits(c.slo), c.input_min, c.input_max, c.output_min, c.output_max)
+                ClassInfo(c.name, limits_of(c.slo), c.input_min, c.input_max, c.output_min, c.output_max)
                 for c in p.classes
             ),
             {first_cell + cell: k for cell, k in enumerate(service.cells.classes(p))},
@@ -327,7 +327,7 @@ def _service_info(scenario: Scenario, service: Service, first_cell: int) -> Serv
     return ServiceInfo(service.name, model, partitions, engine)
 
 
-def _limits(slo: Slo) -> Limits:
+def limits_of(slo: Slo) -> Limits:
     """Returns the limits that policies plan by: the gap between tokens stands for its mean where only its p99 has a
     limit."""
     tpot_s = slo.tpot_mean_s if slo.tpot_mean_s is not None else slo.itl_p99_s

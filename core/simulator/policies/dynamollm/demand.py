@@ -62,7 +62,7 @@ class ClassDemands:
         self.class_of_cell = [partition.cell_class[cell] for cell in range(world.cells)]
         self.cells = [cells_of(partition, n) for n in range(len(self.classes))]
         self.keys = tuple(PoolKey(self.site.name, info.name) for info in self.classes)
-        self.limits = tuple(_scaled(info.limits, config.slo_factor / PUBLISHED_FACTOR) for info in self.classes)
+        self.limits = tuple(class_objectives(info.limits, config) for info in self.classes)
         self._bounds = tuple(
             RequestClass(own.name, n, own.input_min, own.input_max, own.output_min, own.output_max, limits)
             for n, (own, limits) in enumerate(zip(self.classes, self.limits, strict=True))
@@ -186,5 +186,7 @@ def _mean(loads: Sequence[tuple[float, float, float]]) -> Lengths | None:
     return Lengths(sum(r * p for r, p, _ in loads) / total, sum(r * o for r, _, o in loads) / total)
 
 
-def _scaled(limits: Limits, factor: float) -> Limits:
+def class_objectives(limits: Limits, config: DynamollmConfig) -> Limits:
+    """Returns what requests of a class are to keep: its limits, times the policy's factor over the published one."""
+    factor = config.slo_factor / PUBLISHED_FACTOR
     return Limits(*(None if own is None else own * factor for own in (limits.ttft_s, limits.tpot_s, limits.e2e_s)))

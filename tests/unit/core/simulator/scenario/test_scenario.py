@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import polars
 import pytest
 from click.testing import CliRunner
 
+from core.algorithms.queue.queueing import WINDOW_FACTOR
 from core.simulator.fields import ScenarioError
 from core.simulator.kernel.driver import MACRO, Stepping
 from core.simulator.kernel.outcome import Outcome
 from core.simulator.policies import FreeshConfig, ThresholdConfig
 from core.simulator.runs import runner
-from core.simulator.runs.runner import capacity, requests_of, run_scenario
+from core.simulator.runs.runner import Loader, capacity, requests_of, run_scenario
 from core.simulator.scenario.scenario import policy_of, read_scenario
 from greenserve.cli import cli
 from greenserve.env import ROOT
@@ -236,3 +239,31 @@ def test_picture_is_drawn_when_asked(small: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     drawing = ElementTree.parse(out)
     assert len(drawing.findall("{http://www.w3.org/2000/svg}polyline")) == 4
+
+
+@pytest.mark.parametrize(
+    ("policy", "factor"),
+    [
+        ("dynamollm {order: edf}", 1.0),
+        ("dynamollm {order: edf, slo_factor: 10}", 2.0),
+        ("dynamollm", None),
+        ("freesh {order: edf}", None),
+    ],
+)
+def test_requests_are_due_by_their_class_s_limits_where_a_policy_has_them(policy: str, factor: float | None) -> None:
+    found = read_scenario(
+        SCENARIOS / "dynamollm-spike.yaml", ["workload.requests=200", "length_predictor.gaussian=0.3"]
+    )
+    scenario = replace(found, policy=policy_of(found, policy))
+    loader = Loader(scenario, [scenario.groups[0].instances[0]])
+    one = loader.load(requests_of(scenario).first[0])
+    if factor is None:
+        alone_s = (one.deadline_s - one.arrival_s) / WINDOW_FACTOR
+        exact = one.predicted_tokens == one.output_tokens
+        assert (one.due_s - one.arrival_s)[exact] == pytest.approx(WINDOW_FACTOR * alone_s[exact])
+        return
+    ttft_s = np.select([one.prompt_tokens < 256, one.prompt_tokens < 1024], [0.25, 0.4], 2.0)
+    expected_s = factor * (ttft_s + 0.1 * (one.predicted_tokens - 1))
+    assert one.due_s - one.arrival_s == pytest.approx(expected_s)
+    assert len(set(ttft_s)) == 3
+    assert (one.predicted_tokens != one.output_tokens).any()
