@@ -102,7 +102,7 @@ class Intake:
         if parsed.service_tier is not UNSET:
             call.tier = validation.own_tier(parsed)
         if not _OWN_WISHES.isdisjoint(request.headers):
-            call.limits = validation.own_limits(request.headers, service.limits)
+            call.own_limits = validation.own_limits(request.headers)
             call.continues = endpoint.continues and validation.own_continuation(request.headers, parsed)
             call.tells_energy = request_energy.asked(request.headers)
         if len(request.body) > WarmPrefixes.BLOCK_BYTES and endpoint.generates:

@@ -7,6 +7,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from core.engine.engine_launch import DTYPES, EngineLaunch
+from core.types import Limits
 
 
 class ModelCard(models.Model):
@@ -82,7 +83,8 @@ class Partition(models.Model):
 class RequestClass(models.Model):
     """A range of lengths of a partition. Lower bounds are inclusive, upper ones exclusive; empty: no bound.
 
-    The thresholds are the clock loop's (FREESH table 7), not the service's SLO.
+    The thresholds are the clock loop's (FREESH table 7), not the service's SLO. Plans and gateways keep them too where
+    a service's policy has `class_limits`.
     """
 
     partition = models.ForeignKey(Partition, on_delete=models.CASCADE, related_name="classes")
@@ -112,6 +114,10 @@ class RequestClass(models.Model):
 
     def __str__(self) -> str:
         return f"{self.partition.name}/{self.name}"
+
+    @property
+    def thresholds(self) -> Limits:
+        return Limits(self.ttft_threshold_s, self.tpot_threshold_s, self.e2e_threshold_s)
 
 
 class ProfileSource(models.TextChoices):

@@ -7,7 +7,10 @@ from pools.wire.message_codec import Message
 
 
 class FleetClass(Message, frozen=True):
-    """A request class of the active partition. Upper bounds are exclusive; None: no bound. `rank` orders by size."""
+    """A request class of the active partition. Upper bounds are exclusive; None: no bound. `rank` orders by size.
+
+    `limits`: what its requests are to be served within; None: the service's objectives.
+    """
 
     name: str
     rank: int
@@ -15,6 +18,7 @@ class FleetClass(Message, frozen=True):
     input_max: int | None
     output_min: int
     output_max: int | None
+    limits: LatencyLimits | None = None
 
 
 class FleetPool(Message, frozen=True):

@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from pools import wire
 
 SECRET = "gs-secret-of-acme"
@@ -43,18 +45,22 @@ class FakeFleet:
     kv_connector: str = "simulated"
     tp: int = 4
     policy: wire.RequestPolicy = field(default_factory=wire.RequestPolicy)
+    objectives: wire.LatencyLimits = field(default_factory=lambda: wire.LatencyLimits(2.0, 0.15, 60.0))
+    limits: dict[str, wire.LatencyLimits] = field(default_factory=dict)  # of classes that have their own
+    request_classes: dict[int, str] = field(default_factory=dict)  # of instances that are not of `request_class`
     nodes: list[str] = field(default_factory=lambda: ["node-1"])
 
     def fleet(self) -> wire.Fleet:
         pools = [wire.FleetPool(n, "location-1", c.name, 1.2, 300.0) for n, c in enumerate(_CLASSES, start=1)]
+        classes = [msgspec.structs.replace(c, limits=self.limits.get(c.name)) for c in _CLASSES]
         service = wire.FleetService(
             MODEL,
             self.engine_model,
             "vllm-v1",
             MAX_MODEL_LEN,
-            wire.LatencyLimits(2.0, 0.15, 60.0),
+            self.objectives,
             "freesh-a",
-            _CLASSES,
+            classes,
             pools,
             self.policy,
         )
@@ -69,7 +75,7 @@ class FakeFleet:
         return wire.Fleet(1, time.time(), [service, other], keys, self.nodes)
 
     def instance(self, url: str, n: int) -> wire.InstanceState:
-        pool = 1 + [c.name for c in _CLASSES].index(self.request_class)
+        pool = 1 + [c.name for c in _CLASSES].index(self.request_classes.get(n, self.request_class))
         return wire.InstanceState(
             uid=f"00000000-0000-4000-8000-{n:012d}",
             pool_id=pool,

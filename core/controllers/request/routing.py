@@ -221,9 +221,14 @@ def estimate(candidates: Sequence[Candidate], request: RouteRequest) -> list[Est
 
 
 def _other_ranks(candidates: Sequence[Candidate], wanted: int) -> list[int]:
-    """Returns larger classes upwards, then smaller ones downwards."""
     ranks = {c.class_rank for c in candidates} - {wanted}
-    return sorted(ranks, key=lambda rank: (0, rank - wanted) if rank > wanted else (1, wanted - rank))
+    return sorted(ranks, key=lambda rank: class_order(rank, wanted))
+
+
+def class_order(rank: int, wanted: int) -> tuple[bool, int]:
+    """Returns the key that puts classes in the order in which they are asked for a request: its own, larger ones
+    upwards, then smaller ones downwards."""
+    return rank < wanted, abs(rank - wanted)
 
 
 def _best(

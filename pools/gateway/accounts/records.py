@@ -18,7 +18,7 @@ def row_of(
 ) -> wire.RequestRow:
     """Puts a row together. Latencies count from when the whole request was here. `counted`: what `counts` said."""
     meter, choice, instance, request = ending.meter, ending.choice, ending.instance, call.request
-    known, limits, began_s = call.classified, call.limits, request.received_s
+    known, limits, began_s = call.classified, call.own_limits, request.received_s
     prompt_tokens, output_tokens, source = counts(call, ending) if counted is None else counted
     e2e_s = None if ending.ended_s is None else ending.ended_s - began_s
     first_s = None if meter is None else meter.first_s

@@ -25,16 +25,19 @@ class Service:
     """A service with its instances that are ready."""
 
     __slots__ = (
-        *("_by_rank", "classes", "engine_queue", "expected_lengths", "limits", "max_model_len", "model", "name"),
-        *("policy", "ranks", "ready", "root", "shares", "tokenizer", "uids"),
+        *("_by_rank", "class_limits", "classes", "engine_queue", "expected_lengths", "limits", "max_model_len"),
+        *("model", "name", "policy", "ranks", "ready", "root", "shares", "tokenizer", "uids"),
     )
 
     def __init__(self, entry: wire.FleetService, gateways: int = 1) -> None:
         self.name = entry.name
         self.model = entry.model
         self.max_model_len = entry.max_model_len
-        slo = entry.objectives
-        self.limits = Limits(ttft_s=slo.ttft_s, tpot_s=slo.tpot_s, e2e_s=slo.e2e_s)
+        self.limits = _limits(entry.objectives)  # what the service promises
+        # What requests are to be served within, by class; of a class that is not there: what the service promises.
+        self.class_limits: dict[str | None, Limits] = {
+            c.name: _limits(c.limits) for c in entry.classes if c.limits is not None
+        }
         self.classes = entry.classes
         self.policy = entry.policy
         # What may wait inside an engine is shared out among those that send there, as none sees the others' at once.
@@ -59,6 +62,10 @@ class Service:
         """Returns the instances to choose from: not tried yet, and none that fails at present, unless all do."""
         left = [i for i in self.ready if i.uid not in tried] if tried else self.ready
         return [i for i in left if not i.health.ejections or i.health.usable(now_s)] or left
+
+
+def _limits(sent: wire.LatencyLimits) -> Limits:
+    return Limits(ttft_s=sent.ttft_s, tpot_s=sent.tpot_s, e2e_s=sent.e2e_s)
 
 
 class FleetView:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from core.algorithms.queue.deadlines import due_by_limits
 from core.algorithms.queue.fair_queue import FairQueue, Waiting, due_s, priority
 from core.algorithms.queue.queueing import Order, OrderConfig
 from core.controllers.request.routing import RouteRequest
@@ -83,10 +84,10 @@ class Dispatcher:
     def waiting(self) -> int:
         return sum(len(queue.waiters) for queue in self._queues.values())
 
-    def waiters(self, service_name: str, class_name: str | None) -> list[Waiter]:
-        """Returns those that wait, by arrival."""
-        queue = self._queues.get((service_name, class_name))
-        return [] if queue is None else sorted(queue.waiters.items(), key=lambda waiter: waiter.row.arrival_s)
+    def waiters(self, service_name: str) -> list[Waiter]:
+        """Returns those that wait, of all classes, by arrival."""
+        found = [w for (name, _), queue in self._queues.items() if name == service_name for w in queue.waiters.items()]
+        return sorted(found, key=lambda waiter: waiter.row.arrival_s)
 
     def reorder(self, first: Sequence[Waiter]) -> None:
         """These go before all others of their queues, in this order."""
@@ -148,7 +149,7 @@ class Dispatcher:
             self.room(name)
 
     def request_of(self, service: Service, call: Call) -> RouteRequest:
-        limits = call.limits or service.limits
+        limits = call.limits(service)
         known = call.classified
         if known is None:
             return RouteRequest(0, 1, 0, limits)
@@ -255,9 +256,12 @@ class Dispatcher:
 
     def row_of(self, service: Service, call: Call, config: OrderConfig) -> Waiting:
         """Returns what the order goes by, in Unix seconds, so that keys of several gateways can be compared."""
-        arrival_s = call.request.started_at_s
-        alone = self._router.alone(service, self.request_of(service, call))
+        arrival_s, request = call.request.started_at_s, self.request_of(service, call)
+        alone = self._router.alone(service, request)
         work_s = alone[1] if alone is not None else 0.0
+        due_at_s = None
+        if config.order is Order.EDF and service.class_limits:
+            due_at_s = due_by_limits(arrival_s, float(request.predicted_output_tokens), request.limits)
         steps = max(-MOST_STEPS, min(MOST_STEPS, call.priority))
         head_start_s = TIER_HEAD_START_S.get(call.tier or "", 0.0) - steps * PRIORITY_HEAD_START_S
         return Waiting(
@@ -265,7 +269,7 @@ class Dispatcher:
             call.prompt_tokens or 0,
             call.predicted_tokens or 1,
             work_s,
-            due_s(arrival_s, work_s, config),
+            due_s(arrival_s, work_s, config) if due_at_s is None else float(due_at_s),
             call.key.tenant,
             head_start_s,
         )

@@ -1,16 +1,18 @@
 """DynamoLLM's emergencies (IV-D) at the gateway: requests that wait and would be late for their first token.
 
 For services whose policy has `emergencies`. What waits for an instance are the requests that were sent there and have
-not begun, and its share of those in its class's queue. The ladder is the core's; here its commands are carried out.
+not begun, and its share of those in the queues of the classes that are served there. The ladder is the core's; here
+its commands are carried out.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from core.controllers.request.emergency import EmergencyConfig, EmergencyObservation, EmergencyState, Mate, Waiting
 from core.controllers.request.emergency import step as ladder
+from core.controllers.request.routing import class_order
 from core.engine.step_tables import StepTable, round_up, step_table
 from core.types import Effects, ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
 
@@ -37,15 +39,25 @@ class Emergencies:
         """Runs one period. `now_s` is monotonic."""
         seen: dict[str, EmergencyState] = {}
         for service in services:
-            if service.policy.emergencies and service.limits.ttft_s is not None:
-                by_class: dict[str, list[Instance]] = defaultdict(list)
+            if service.policy.emergencies:
+                by_rank: dict[int, list[Instance]] = defaultdict(list)
                 for instance in service.ready:
-                    by_class[instance.request_class].append(instance)
-                for class_name, instances in by_class.items():
-                    seen |= self._look_at(service, instances, self._dispatcher.waiters(service.name, class_name), now_s)
+                    by_rank[instance.rank].append(instance)
+                queues = self._queues(service, by_rank)
+                for rank, instances in by_rank.items():
+                    seen |= self._look_at(service, instances, queues[rank], now_s)
         for uid in set(self._states) - set(seen):
             self._clocks.drop(uid)
         self._states = seen
+
+    def _queues(self, service: Service, ranks: Collection[int]) -> dict[int, list[Waiter]]:
+        """Returns those that wait, by the class whose instances are to serve them, of `ranks`: where a class has none,
+        those of the next one that has, so that nobody waits unseen."""
+        found: dict[int, list[Waiter]] = defaultdict(list)
+        for waiter in self._dispatcher.waiters(service.name) if ranks else ():
+            own = self._dispatcher.request_of(service, waiter.call).class_rank
+            found[own if own in ranks else min(ranks, key=lambda rank: class_order(rank, own))].append(waiter)
+        return found
 
     def _look_at(
         self, service: Service, instances: Sequence[Instance], queue: Sequence[Waiter], now_s: float
@@ -92,23 +104,26 @@ class Emergencies:
 def _observation(
     service: Service, instance: Instance, mates: Sequence[Instance], waiters: Sequence[Waiter], now_s: float
 ) -> EmergencyObservation | None:
-    """None: the engine model does not know the instance."""
+    """Makes what the ladder looks at: calls without a TTFT limit are never late, and are left out.
+
+    None: the engine model does not know the instance.
+    """
     state = instance.state
     table = instance.candidate().table
     top = step_table(state.model, state.gpu_type, state.tp, state.engine, state.max_mhz)
     if table is None or top is None:
         return None
-    limit_s = service.limits.ttft_s or 0.0
     calls = [slot.call for slot in slots_at(instance) if not slot.begun] + [waiter.call for waiter in waiters]
     queue = tuple(
         Waiting(
             call.request_id,
             call.request.received_s,
-            call.request.received_s + (limit_s if call.limits is None else call.limits.ttft_s or limit_s),
+            call.request.received_s + limit_s,
             _prefill_s(table, call),
             _prefill_s(top, call),
         )
         for call in calls
+        if (limit_s := call.limits(service).ttft_s) is not None
     )
     others = tuple(Mate(i.uid, now_s + i.candidate().queue_s) for i in mates if i is not instance)
     mhz = state.sm_clock_mhz or state.max_mhz

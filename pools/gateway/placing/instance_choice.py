@@ -93,7 +93,7 @@ class Router:
         ranks = {c.class_rank for c in candidates}
         if not ranks:
             return None
-        rank = min(ranks, key=lambda r: (r < request.class_rank, abs(r - request.class_rank)))
+        rank = min(ranks, key=lambda r: routing.class_order(r, request.class_rank))
         own = {c.uid: c for c in candidates if c.class_rank == rank}
         weights = {uid: _FULL_BATCH / c.table.decode(_FULL_BATCH)[0] if c.table else 1.0 for uid, c in own.items()}
         uid = self._turns.setdefault(f"{service.name}/{rank}", Turns()).next(weights)

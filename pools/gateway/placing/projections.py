@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -37,7 +38,7 @@ class InstanceProjection:
         self._speed = engine_speed(model, gpu, tp, engine, kv_tokens)
         self._admission: AdmissionState | None = None
         self._clock: ThrottleState | None = None
-        self._judged: tuple[AdmissionObservation, Effects] | None = None
+        self._judged: tuple[AdmissionObservation, AdmissionConfig, Effects] | None = None
         self._regressions: dict[tuple[int, int], RetailConfig] = {}  # by typical lengths; of all alike instances
 
     def fresh(self) -> InstanceProjection:
@@ -78,8 +79,9 @@ class InstanceProjection:
         )
         running, waiting = _running(service, instance), Requests.of((newcomer,))
         obs = AdmissionObservation(time.monotonic(), instance.uid, running, waiting, self._speed)
-        self._admission, effects = admission.step(self._admission, obs, _config(service))
-        self._judged = obs, effects
+        config = _config(service, [*(slot.call for slot in slots_at(instance)), call])
+        self._admission, effects = admission.step(self._admission, obs, config)
+        self._judged = obs, config, effects
         admitted = [command for command in effects.commands if isinstance(command, Admit)]
         if admitted:
             call.lost = admitted[0].lost
@@ -90,10 +92,10 @@ class InstanceProjection:
         """Returns the clock to change to for the batch with those just admitted (IV-E); None: no change."""
         if self._judged is None or self._admission is None:
             return None
-        obs, admitted = self._judged
-        board = admission.board_after(self._admission, obs, _config(service), admitted)
+        obs, config, admitted = self._judged
+        board = admission.board_after(self._admission, obs, config, admitted)
         looked = ThrottleObservation(obs.now_s, obs.instance, board, self._speed)
-        self._clock, effects = throttllem_clock.step(self._clock, looked, ThrottleConfig(_config(service).tbt_s))
+        self._clock, effects = throttllem_clock.step(self._clock, looked, ThrottleConfig(config.tbt_s))
         return _asked(effects)
 
     def retail_clock(self, service: Service, instance: Instance) -> tuple[float, Rationale] | None:
@@ -122,8 +124,11 @@ def _typical_tokens(service: Service) -> tuple[int, int]:
     return prompt or _TYPICAL_TOKENS[0], output or _TYPICAL_TOKENS[1]
 
 
-def _config(service: Service) -> AdmissionConfig:
-    return AdmissionConfig(service.limits.tpot_s, service.policy.predictor_error)
+def _config(service: Service, calls: Iterable[Call]) -> AdmissionConfig:
+    """One batch has one pace: it keeps the strictest TPOT limit of the calls in it."""
+    limits_s = (call.limits(service).tpot_s for call in calls)
+    tbt_s = min((limit_s for limit_s in limits_s if limit_s is not None), default=None)
+    return AdmissionConfig(tbt_s, service.policy.predictor_error)
 
 
 def _most_tokens(service: Service, call: Call) -> int:
@@ -132,8 +137,8 @@ def _most_tokens(service: Service, call: Call) -> int:
 
 
 def _deadline_s(service: Service, call: Call) -> float | None:
-    limits = call.limits or service.limits
-    return None if limits.e2e_s is None else call.request.received_s + limits.e2e_s
+    e2e_s = call.limits(service).e2e_s
+    return None if e2e_s is None else call.request.received_s + e2e_s
 
 
 def _running(service: Service, instance: Instance) -> Requests:

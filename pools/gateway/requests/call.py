@@ -39,7 +39,7 @@ class Call:
     classified: Classified | None = None
     texts: Sequence[str] = ()  # of the prompt, where its tokens are to be counted
     max_tokens: int | None = None
-    limits: Limits | None = None  # the request's own, in place of the service's
+    own_limits: Limits | None = None  # that its client asked for: the kinds that are not None
     priority: int = 0  # its own hint, lower first
     tier: str | None = None  # OpenAI's service_tier
     prompt_start: bytes | memoryview = b""  # as it stands in the body, see WarmPrefixes; empty: too short
@@ -64,6 +64,19 @@ class Call:
     @property
     def class_name(self) -> str | None:
         return None if self.classified is None else self.classified.class_name
+
+    def limits(self, service: Service) -> Limits:
+        """Returns the limits that it is to be served within: its class's, and in their place those asked for."""
+        limits, of_class, own = service.limits, service.class_limits, self.own_limits
+        if of_class:
+            limits = of_class.get(self.class_name, limits)
+        if own is None:
+            return limits
+        return Limits(
+            limits.ttft_s if own.ttft_s is None else own.ttft_s,
+            limits.tpot_s if own.tpot_s is None else own.tpot_s,
+            limits.e2e_s if own.e2e_s is None else own.e2e_s,
+        )
 
 
 @dataclass(slots=True)

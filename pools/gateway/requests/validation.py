@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
@@ -170,19 +169,18 @@ def cuts_prompt(body: CompletionBody | ChatBody) -> bool:
     return bytes(body.truncate_prompt_tokens) not in (b"", b"null")
 
 
-def own_limits(headers: Mapping[bytes, bytes], limits: Limits) -> Limits | None:
-    """Returns the service's limits with those that the request asks for in their place; None: it asks for none.
+def own_limits(headers: Mapping[bytes, bytes]) -> Limits | None:
+    """Returns the limits that the request asks for; None: it asks for none.
 
     Raises ApiError 400 naming the header.
     """
-    found = limits
-    for header, name in zip(LIMIT_HEADERS, ("ttft_s", "tpot_s"), strict=True):
-        if header in headers:
-            found = replace(found, **{name: _milliseconds(header, headers[header]) / 1000.0})
-    return None if found is limits else found
+    ttft_s, tpot_s = (_seconds(header, headers.get(header)) for header in LIMIT_HEADERS)
+    return None if ttft_s is None and tpot_s is None else Limits(ttft_s, tpot_s)
 
 
-def _milliseconds(header: bytes, value: bytes) -> float:
+def _seconds(header: bytes, value: bytes | None) -> float | None:
+    if value is None:
+        return None
     try:
         found = float(value)
     except ValueError:
@@ -190,7 +188,7 @@ def _milliseconds(header: bytes, value: bytes) -> float:
     if not 0.0 < found < math.inf:
         name = header.decode()
         raise ApiError(400, f"'{name}' must be a number of milliseconds above 0, like 500.", param=name)
-    return found
+    return found / 1000.0
 
 
 def own_priority(body: CompletionBody | ChatBody) -> int:

@@ -95,7 +95,7 @@ def _desired(instance: Instance, own: _ServiceSettings, uids: set[str]) -> wire.
 
     `uids`: of all that live. A class without a threshold of its own has the service's objective.
     """
-    request_class, slo = instance.pool.request_class, own.objectives
+    thresholds, slo = instance.pool.request_class.thresholds, own.objectives
     allocations = sorted(instance.gpu_holds.all(), key=lambda one: one.gpu.index)
     return wire.DesiredInstance(
         uid=str(instance.uid),
@@ -106,9 +106,9 @@ def _desired(instance: Instance, own: _ServiceSettings, uids: set[str]) -> wire.
         max_model_len=instance.model_card.max_model_len,
         state=instance.desired,
         limits=wire.LatencyLimits(
-            slo.ttft_s if request_class.ttft_threshold_s is None else request_class.ttft_threshold_s,
-            slo.tpot_s if request_class.tpot_threshold_s is None else request_class.tpot_threshold_s,
-            slo.e2e_s if request_class.e2e_threshold_s is None else request_class.e2e_threshold_s,
+            slo.ttft_s if thresholds.ttft_s is None else thresholds.ttft_s,
+            slo.tpot_s if thresholds.tpot_s is None else thresholds.tpot_s,
+            slo.e2e_s if thresholds.e2e_s is None else thresholds.e2e_s,
         ),
         decision_id=instance.decision_id,
         options=service_policy.ENGINE_OPTIONS,

@@ -7,7 +7,9 @@ from typing import Any
 
 from django.db.models import Q
 
-from core.types import Loop
+from core.observations.limits import class_limits
+from core.policy.presets import Knobs
+from core.types import Limits, Loop
 from pools import wire
 from pools.models import Instance, Node, Pool, RequestClass, Service, Site
 from scheduler.batches import batch_keys
@@ -59,15 +61,15 @@ def _service(
     pools = pools.select_related("site", "request_class")
     compared = all(marginal.get(pool.site_id) is not None for pool in pools)
     shares = {(row["site"], row["request_class"]): row["share"] for row in carbon_state(service).get("shares", ())}
-    partition = service.partition_id
+    partition, knobs, slo = service.partition_id, service_policy.of(service), objectives(service)
     return wire.FleetService(
         name=service.name,
         model=service.model_card.name,
         engine=service.model_card.engine,
         max_model_len=service.model_card.max_model_len,
-        objectives=objectives(service),
+        objectives=slo,
         partition=service.partition.name,
-        classes=[_class(request_class) for request_class in service.partition.classes.all()],
+        classes=[_class(request_class, slo, knobs) for request_class in service.partition.classes.all()],
         pools=[
             wire.FleetPool(
                 id=pool.pk,
@@ -82,7 +84,7 @@ def _service(
             )
             for pool in pools
         ],
-        policy=service_policy.request_policy(service_policy.of(service)),
+        policy=service_policy.request_policy(knobs),
         expected_prompt_tokens=service.expected_prompt_tokens,
         expected_output_tokens=service.expected_output_tokens,
         hugging_face_id=service.model_card.hugging_face_id,
@@ -95,7 +97,8 @@ def carbon_state(service: Service) -> dict[str, Any]:
     return {} if state is None else dict(state.value)
 
 
-def _class(request_class: RequestClass) -> wire.FleetClass:
+def _class(request_class: RequestClass, slo: wire.LatencyLimits, knobs: Knobs) -> wire.FleetClass:
+    limits = class_limits(Limits(slo.ttft_s, slo.tpot_s, slo.e2e_s), request_class.thresholds, knobs.class_limits)
     return wire.FleetClass(
         request_class.name,
         request_class.rank,
@@ -103,4 +106,5 @@ def _class(request_class: RequestClass) -> wire.FleetClass:
         request_class.input_max,
         request_class.output_min,
         request_class.output_max,
+        wire.LatencyLimits(limits.ttft_s, limits.tpot_s, limits.e2e_s) if knobs.class_limits else None,
     )

@@ -13,9 +13,8 @@ from django.db.models import Count, QuerySet
 
 from core.algorithms.fleet.fleet_problem import mode_failure
 from core.controllers.fleet.shared_out import NodeView, SharedOutObservation
+from core.observations.limits import class_limits
 from core.observations.mode_profile import Lengths
-from core.policy.dynamo_classes import strictest
-from core.policy.presets import Knobs
 from core.types import (
     CarbonObservation,
     CarbonPlan,
@@ -82,7 +81,7 @@ def classes_now(context: TurnContext, partition: Partition, seen: Arrivals, step
     service, knobs = context.service, context.knobs
     request_classes = {request_class.pk: request_class for request_class in partition.classes.order_by("rank")}
     slo = limits_of(service)
-    limits = {pk: _limits(slo, request_class, knobs) for pk, request_class in request_classes.items()}
+    limits = {pk: class_limits(slo, own.thresholds, knobs.class_limits) for pk, own in request_classes.items()}
     demands = seen.demands(list(request_classes.values()), slo, steps)
     profiles = mode_profiles(service, request_classes, {pk: lengths for pk, (_, lengths) in demands.items()}, limits)
     found = []
@@ -97,14 +96,6 @@ def classes_now(context: TurnContext, partition: Partition, seen: Arrivals, step
         free = without_limits(service, own, lengths)
         found.append(ClassNow(request_class, replace(demand, limits=Limits()), lengths, free, why))
     return found
-
-
-def _limits(slo: Limits, request_class: RequestClass, knobs: Knobs) -> Limits:
-    if not knobs.class_limits:
-        return slo
-    return replace(
-        strictest([slo, Limits(request_class.ttft_threshold_s, request_class.tpot_threshold_s)]), e2e_s=slo.e2e_s
-    )
 
 
 def _option(name: str, classes: Sequence[ClassNow]) -> PartitionOption:

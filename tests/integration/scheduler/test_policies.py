@@ -119,6 +119,25 @@ def test_loops_leave_no_row_or_hold_when_nothing_changes(service, redis_client, 
 
 
 @EACH
+def test_gateways_keep_the_limits_that_plans_keep(service, redis_client, now, name):
+    set_policy(service, name)
+    requests_came(now, count=300, over_s=100)
+    run_all(service, now)
+    tasks.publish()
+    own, published = knobs(name), {item.name: item.limits for item in fleet(redis_client).classes}
+    if not own.class_limits:
+        assert set(published.values()) == {None}, "the service's objectives"
+        return
+    seen = arrivals(service, now, snapshot.look_back_s())
+    planned = snapshot.classes_now(service, own, service.partition, seen, 1)
+    limits = {item.request_class.name: item.demand.limits for item in planned if not item.failed}
+    assert limits
+    assert {name: published[name] for name in limits} == {
+        name: wire.LatencyLimits(of.ttft_s, of.tpot_s, of.e2e_s) for name, of in limits.items()
+    }
+
+
+@EACH
 def test_policy_is_published_to_gateways_and_agents_when_it_is_in_force(service, redis_client, now, name):
     set_policy(service, name)
     run_all(service, now)

@@ -32,7 +32,7 @@ def ended() -> tuple[Call, Ending]:
     request.received_s, request.started_at_s = 100.0, 1_700_000_000.0
     call = Call(request, Service(entry), key, CHAT, stream=True, lost=True, queue_s=0.25, max_tokens=77)
     call.classified = Classified(301, False, 55, "history", "LS")
-    call.limits = Limits(0.5, 0.05, None)
+    call.own_limits = Limits(0.5, 0.05, None)
     meter = SseMeter(window_end_s=104.0, strip_usage=False)
     for at_s in (102.0, 103.0, 105.0):
         meter.feed(b'data: {"id":"c","choices":[{"text":"a"}]}\n\n', at_s)
@@ -93,7 +93,7 @@ def test_row_has_no_traceparent_when_what_was_sent_cannot_be_one(sent) -> None:
 
 def test_row_leaves_open_what_is_not_known() -> None:
     call, _ = ended()
-    call.classified = call.limits = None
+    call.classified = call.own_limits = None
     row = row_of(call, Ending())
     unknown = (row.prompt_tokens, row.predicted_output_tokens, row.request_class, row.pool_id, row.ttft_s, row.e2e_s)
     assert unknown == (None,) * 6

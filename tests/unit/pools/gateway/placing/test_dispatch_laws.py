@@ -191,12 +191,10 @@ async def do(house: House, what: str, n: Any, number: int) -> None:
         for deed in (*deeds, end) if n % 2 else (end, *deeds):
             deed()
     elif what == "squash":
-        for name in NAMES:
-            for waiter in house.dispatcher.waiters(MODEL, name)[: n % 3]:
-                waiter.squash(5.0)
+        for waiter in house.dispatcher.waiters(MODEL)[: n % 9]:
+            waiter.squash(5.0)
     elif what == "reorder":
-        for name in NAMES:
-            house.dispatcher.reorder(house.dispatcher.waiters(MODEL, name)[::-1][: n % 4])
+        house.dispatcher.reorder(house.dispatcher.waiters(MODEL)[::-1][: n % 9])
     elif what in ("begin", "end", "retry") and held:
         guest = held[n % len(held)]
         assert guest.slot is not None

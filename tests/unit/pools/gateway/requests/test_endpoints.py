@@ -198,7 +198,8 @@ async def test_hints_are_kept_from_the_engine_and_on_record(bench: Bench) -> Non
     async with bench.post(response(priority=-1, service_tier="flex"), RESPOND, headers=headers) as answer:
         assert answer.headers["x-request-id"] == "mine"
     assert not {"priority", "service_tier"} & set(bench.engine.received[0].body)
-    assert (await bench.row()).own_ttft_s == 0.15
+    row = await bench.row()
+    assert (row.own_ttft_s, row.own_tpot_s) == (0.15, None), "what it did not ask for is not its own"
 
 
 async def test_prompt_ratio_is_learned_from_embeddings(bench: Bench) -> None:

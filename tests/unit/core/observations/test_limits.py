@@ -1,0 +1,55 @@
+"""Limits of classes, and of pools to which several come."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.observations.limits import class_limits, present_limits
+from core.types import Limits
+
+SLO = Limits(2.0, 0.15, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("own", "by_class", "expected"),
+    [
+        (Limits(0.25, 0.1, 5.0), False, SLO),
+        (Limits(0.25, 0.1, 5.0), True, Limits(0.25, 0.1, 60.0)),
+        (Limits(4.0, 0.1), True, Limits(2.0, 0.1, 60.0)),
+        (Limits(), True, SLO),
+    ],
+)
+def test_class_keeps_the_stricter_of_both_where_its_own_count(own: Limits, by_class: bool, expected: Limits) -> None:
+    assert class_limits(SLO, own, by_class) == expected
+
+
+SMALL, MIDDLE, LARGE = ("S", Limits(0.25, 0.1)), ("M", Limits(0.4, 0.1)), ("L", Limits(2.0, 0.15))
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ({}, [0.25, 0.4, 2.0]),
+        ({"S": 0.3}, [0.25, 0.25, 2.0]),
+        ({"S": 0.3, "M": 0.5}, [0.25, 0.25, 0.25]),
+        ({"S": 1.0, "M": 1.0}, [0.25, 0.4, 0.25]),
+        ({"S": 0.3, "M": 0.02}, [0.25, 0.25, 0.4]),
+    ],
+)
+def test_pool_keeps_the_strictest_of_the_classes_that_come_to_it(
+    shares: dict[str, float], expected: list[float]
+) -> None:
+    found = present_limits([SMALL, MIDDLE, LARGE], shares)
+    assert [found[name].ttft_s for name in ("S", "M", "L")] == expected
+    assert [found[name].tpot_s for name in ("S", "M", "L")] == [0.1, 0.1, 0.1 if found["L"].ttft_s < 2.0 else 0.15]
+
+
+@given(shares=st.lists(st.floats(0.0, 0.95), min_size=3, max_size=3), more=st.floats(0.0, 0.05))
+def test_handing_on_more_loosens_no_limit_of_a_larger_pool(shares: list[float], more: float) -> None:
+    classes = [SMALL, MIDDLE, LARGE]
+    names = [name for name, _ in classes]
+    before = present_limits(classes, dict(zip(names, [*shares[:2], 0.0], strict=True)))
+    after = present_limits(classes, dict(zip(names, [shares[0] + more, shares[1], 0.0], strict=True)))
+    assert (after["L"].ttft_s or 0.0) <= (before["L"].ttft_s or 0.0)
