@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from pools import wire
 
 from .accounts.request_journal import Shipper
+from .fleet.snapshot_reader import SnapshotReader
 from .fleet.view import FleetView
 from .fleet.workers import Workers
 from .placing.clock_requests import PendingClockRequest
@@ -47,12 +48,12 @@ class RedisLink:
         self._redis: redis.Redis = redis.Redis.from_url(
             url, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S, health_check_interval=30
         )
+        self._snapshots = SnapshotReader(self._redis)
 
     async def read(self) -> tuple[wire.Fleet, Mapping[str, wire.AgentState]] | None:
-        raw = await self._redis.get(wire.FLEET_KEY)
-        if raw is None:
+        fleet = await self._snapshots.read()
+        if fleet is None:
             return None
-        fleet = wire.decode(raw, wire.Fleet)
         if not fleet.nodes:
             return fleet, {}
         values = await self._redis.mget([wire.agent_key(node) for node in fleet.nodes])

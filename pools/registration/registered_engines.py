@@ -5,6 +5,8 @@ Needs no Django: gateways have none.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from core.engine import engine_params
 from pools import wire
 
@@ -23,12 +25,12 @@ def pools_of(service: wire.FleetService, request_class: str | None, site: str | 
     return sorted(pools, key=lambda pool: pool.id)
 
 
-def instance_of(worker: wire.WorkerRegistration, fleet: wire.Fleet) -> wire.InstanceState | None:
+def instance_of(worker: wire.WorkerRegistration, services: Iterable[wire.FleetService]) -> wire.InstanceState | None:
     """Returns the worker as an agent would report it, with nothing measured.
 
     None: the fleet has changed since it registered, and has no place for it.
     """
-    service = next((s for s in fleet.services if s.name == worker.service), None)
+    service = next((s for s in services if s.name == worker.service), None)
     pools = [] if service is None else pools_of(service, worker.request_class, worker.site)
     gpu = engine_params.GPUS.get(worker.gpu_type)
     if service is None or not pools or gpu is None:

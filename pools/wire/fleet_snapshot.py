@@ -112,8 +112,29 @@ class FleetKey(Message, frozen=True):
 
 
 class Fleet(Message, frozen=True):
+    """All of it. It travels as a whole to gateways of 0.1.0 alone; others read its parts by the FleetIndex."""
+
     version: int
     at_s: float
     services: list[FleetService]
     keys: list[FleetKey]
     nodes: list[str]
+
+
+class FleetIndex(Message, frozen=True):
+    """The versions of the fleet's parts, so that who has read a part reads it again only once it has changed.
+
+    Attributes:
+        version: Of this publishing; it grows from each to the next, restarts included.
+        nodes: Names of all nodes.
+        services: By name, the version that last changed it.
+        keys: The version that last changed any key.
+        keys_since: All keys that changed after this version are listed; who knows of older ones only reads all.
+    """
+
+    version: int
+    at_s: float
+    nodes: list[str]
+    services: dict[str, int]
+    keys: int
+    keys_since: int

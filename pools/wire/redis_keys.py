@@ -2,9 +2,14 @@
 
 | key | kind | writer | reader |
 |---|---|---|---|
-| `greenserve:desired:<node>` | string, DesiredNode | scheduler.control | that node's agent, each second |
+| `greenserve:desired:<node>` | string, DesiredNode | scheduler.control, when it changed | its agent, each second |
 | `greenserve:agent:<node>` | string with expiry, AgentState | the agent, each second | gateway, snapshot |
-| `greenserve:fleet` | string, Fleet; changes announced on channel `greenserve:fleet` | scheduler.control | gateways |
+| `greenserve:fleet:index` | string with expiry, FleetIndex; with each publishing | scheduler.control | gateways |
+| `greenserve:fleet:services` | hash, FleetService by name | scheduler.control | gateways, ingester |
+| `greenserve:fleet:keys` | hash, FleetKey by its hash | scheduler.control | gateways |
+| `greenserve:fleet:keys:changed` | sorted set, key hashes by version of change | scheduler.control | gateways |
+| `greenserve:published` | hash with expiry, digests of the last | scheduler.control | scheduler.control |
+| `greenserve:fleet` | string, Fleet; and a channel that announces versions | scheduler.control | gateways of 0.1.0 |
 | `greenserve:worker:<uid>` | string with expiry, WorkerRegistration | gateways, for workers | gateways, ingester |
 | `greenserve:workers` | sorted set, uid by the end of its lease | gateways, for workers | gateways, ingester |
 | `greenserve:workers:measured` | string with expiry, AgentState of no node | the ingester, each second | gateways |
@@ -21,7 +26,12 @@
 
 from __future__ import annotations
 
-FLEET_KEY = "greenserve:fleet"
+FLEET_INDEX_KEY = "greenserve:fleet:index"
+FLEET_SERVICES_KEY = "greenserve:fleet:services"
+FLEET_KEYS_KEY = "greenserve:fleet:keys"
+FLEET_KEYS_CHANGED_KEY = "greenserve:fleet:keys:changed"
+PUBLISHED_KEY = "greenserve:published"
+FLEET_KEY = "greenserve:fleet"  # the fleet as a whole, as 0.1.0 writes and reads it
 FLEET_CHANNEL = "greenserve:fleet"
 BATCH_STREAM = "greenserve:batches"
 REQUEST_STREAM = "greenserve:requests"
@@ -36,6 +46,7 @@ SIMULATIONS_QUEUE = "simulations"  # of Celery
 BATCHES_QUEUE = "batches"
 
 AGENT_STATE_TTL_S = 10
+FLEET_INDEX_TTL_S = 60  # it goes when a scheduler of 0.1.0 takes over: gateways then read what that one writes
 HEARTBEAT_TTL_S = 60
 SIMULATION_KEPT_S = 3600
 

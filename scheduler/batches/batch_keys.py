@@ -11,6 +11,7 @@ from datetime import datetime
 
 from django.db.models import Q, QuerySet
 from django.utils.crypto import salted_hmac
+from msgspec.structs import replace
 
 from pools import wire
 from pools.models import ApiKey
@@ -33,12 +34,14 @@ def fleet_keys(now: datetime) -> list[wire.FleetKey]:
     """Returns the keys that gateways are to know of batches, each for as long as one of its batches is under way."""
     busy = Batch.objects.exclude(status__in=Batch.FINAL).values("key")
     return [
-        wire.FleetKey(
-            key_hash=hash_secret(secret(key.pk)),
-            key_id=key.pk,
-            tenant=key.tenant.name,
-            tenant_id=key.tenant_id,
-            expires_at_s=key.expires_at.timestamp() if key.expires_at else None,
-        )
-        for key in live_keys(now).filter(pk__in=busy).select_related("tenant")
+        replace(key, key_hash=hash_secret(secret(key.key_id))) for key in messages(live_keys(now).filter(pk__in=busy))
+    ]
+
+
+def messages(keys: QuerySet[ApiKey]) -> list[wire.FleetKey]:
+    """Returns keys as gateways are to know them."""
+    rows = keys.values_list("key_hash", "pk", "tenant__name", "tenant_id", "expires_at")
+    return [
+        wire.FleetKey(key_hash, key_id, tenant, tenant_id, expires_at_s=None if until is None else until.timestamp())
+        for key_hash, key_id, tenant, tenant_id, until in rows
     ]

@@ -124,11 +124,9 @@ class RegisteredEngines:
         uids: Any = self.client.zrange(wire.WORKERS_KEY, 0, -1)
         if not uids:
             return []
-        kept: Any = self.client.mget([wire.FLEET_KEY, *(wire.worker_key(uid.decode()) for uid in uids)])
-        fleet, *values = kept
-        if fleet is None:
-            return []
-        known, found = wire.decode(fleet, wire.Fleet), []
+        kept: Any = self.client.mget([wire.FLEET_INDEX_KEY, *(wire.worker_key(uid.decode()) for uid in uids)])
+        index, *values = kept
+        known, found = self._services(index is not None), []
         for value in filter(None, values):
             try:
                 worker = wire.decode(value, wire.WorkerRegistration)
@@ -138,6 +136,14 @@ class RegisteredEngines:
             if instance is not None:
                 found.append(instance)
         return found
+
+    def _services(self, in_parts: bool) -> list[wire.FleetService]:
+        """Returns the fleet's services. A scheduler of 0.1.0 does not publish the fleet `in_parts`."""
+        if in_parts:
+            parts: Any = self.client.hvals(wire.FLEET_SERVICES_KEY)
+            return [wire.decode(data, wire.FleetService) for data in parts]
+        whole: Any = self.client.get(wire.FLEET_KEY)
+        return [] if whole is None else wire.decode(whole, wire.Fleet).services
 
     def _may_ask(self, worker: wire.WorkerRegistration) -> bool:
         try:

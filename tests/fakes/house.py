@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import redis
+from django.conf import settings
 
 from pools import wire
+from pools.gateway.fleet.snapshot_reader import SnapshotReader
 from pools.models import Gpu, Instance, InstanceGpu, Node, Pool
 from telemetry.carbon.feeds import refresh_feed
 from telemetry.models import CarbonFeed, GpuSample, RequestRecord
@@ -18,6 +21,18 @@ from telemetry.storage import time_partitions
 
 def moment(at_s: float) -> datetime:
     return datetime.fromtimestamp(at_s, UTC)
+
+
+def published_fleet() -> wire.Fleet:
+    """The fleet as a gateway that has just started reads it."""
+
+    async def read() -> wire.Fleet | None:
+        async with redis.asyncio.Redis.from_url(settings.REDIS_URL) as client:
+            return await SnapshotReader(client).read()
+
+    fleet = asyncio.run(read())
+    assert fleet is not None, "nothing has been published"
+    return fleet
 
 
 def refresh_feeds(at: datetime) -> None:

@@ -1,7 +1,7 @@
 """What the gateway knows of the fleet, held in memory: services, keys, and instances that can take requests.
 
-The snapshot is replaced as a whole by `apply`; `Instance` objects live on, since they carry the gateway's own counts
-of what is in flight. Nothing here talks to Redis.
+The snapshot is replaced by `apply`: of the keys only once there is another list of them. `Instance` objects live on,
+since they carry the gateway's own counts of what is in flight. Nothing here talks to Redis.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ class FleetView:
         self.fresh_at_s: float | None = None
         self.version: int | None = None
         self.gateways = 1
-        self._keys: dict[str, wire.FleetKey] = {}
-        self._secrets: dict[bytes, wire.FleetKey] = {}  # those seen since the last snapshot
+        self._listed_keys: list[wire.FleetKey] = []
+        self._keys: dict[str, wire.FleetKey] = {}  # the same by their hashes
+        self._secrets: dict[bytes, wire.FleetKey] = {}  # those seen since a key changed
         self._instances: dict[str, Instance] = {}
         self._pools: dict[int, tuple[str, wire.FleetPool]] = {}  # every pool there was, with its service
         self._complained: set[str] = set()
@@ -117,7 +118,10 @@ class FleetView:
     def apply(
         self, fleet: wire.Fleet, states: Mapping[str, wire.AgentState], now_unix_s: float, fresh_at_s: float
     ) -> None:
-        """Puts a new snapshot in force. States older than `STALE_STATE_S` count as silent agents."""
+        """Puts a new snapshot in force. States older than `STALE_STATE_S` count as silent agents.
+
+        Whoever changes `fleet.keys` gives another list: this one is then not looked at again.
+        """
         services = {entry.name: Service(entry, self.gateways) for entry in fleet.services}
         # An agent that has not heard yet that its instance was moved reports it in a pool that may be gone.
         self._pools |= {pool.id: (entry.name, pool) for entry in fleet.services for pool in entry.pools}
@@ -138,8 +142,9 @@ class FleetView:
                     service.uids[instance.uid] = instance
         busy = {uid: i for uid, i in self._instances.items() if i.in_flight and uid not in instances}
         self._instances = instances | busy  # a draining one keeps its counts until its last request ends
-        self._keys = {key.key_hash: key for key in fleet.keys}
-        self._secrets = {}
+        if fleet.keys is not self._listed_keys:
+            self._listed_keys = fleet.keys
+            self._keys, self._secrets = {key.key_hash: key for key in fleet.keys}, {}
         self.services = services
         self.version = fleet.version
         self.fresh_at_s = fresh_at_s

@@ -128,7 +128,7 @@ class Workers:
 
     def _instance(self, worker: wire.WorkerRegistration, fleet: wire.Fleet) -> wire.InstanceState | None:
         """None: the fleet has changed since it registered, and has no place for it."""
-        found = instance_of(worker, fleet)
+        found = instance_of(worker, fleet.services)
         if found is None:
             self._complain(
                 worker, f"the worker at {worker.url} gets no requests: '{worker.service}' has no pool for it"

@@ -13,7 +13,7 @@ from core.engine.engine_launch import EngineLaunch
 from core.ports import EngineLimits
 from core.types import Loop
 from pools import wire
-from pools.models import Instance, Node, Pool, Service
+from pools.models import Instance, InstanceGpu, Node, Pool, Service
 from scheduler.control import active_operations, service_policy
 from scheduler.control.apply import fleet_messages
 from scheduler.models import ControlMode
@@ -33,9 +33,12 @@ def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
         .exclude(state=Instance.State.STOPPED)
         .exclude(desired=Instance.Desired.STOPPED)
         .select_related("pool__request_class", "model_card")
-        .prefetch_related("gpu_holds__gpu")
         .order_by("pk")
     )
+    gpu_uuids: dict[int, list[str]] = defaultdict(list)
+    held = InstanceGpu.objects.filter(instance__in=live).order_by("gpu__index")
+    for instance_id, gpu_uuid in held.values_list("instance_id", "gpu__uuid"):
+        gpu_uuids[instance_id].append(gpu_uuid)
     services = {service.pk: _ServiceSettings.of(service) for service in Service.objects.prefetch_related("slos")}
     uids = {str(instance.uid) for instance in live}
     of_instance, of_pool = active_operations.fixed_clocks()
@@ -47,7 +50,7 @@ def desired_nodes(now: datetime, version: int) -> list[wire.DesiredNode]:
             own = replace(own, clock=msgspec.structs.replace(own.clock, fixed_mhz=fixed_mhz))
         elif (floor_mhz := floors.get(instance.pool_id)) is not None:
             own = own.down_to(floor_mhz)
-        by_node[instance.node_id].append(_desired(instance, own, uids))
+        by_node[instance.node_id].append(_desired(instance, own, gpu_uuids[instance.pk], uids))
     launches = _launches()
     return [
         wire.DesiredNode(
@@ -90,19 +93,19 @@ class _ServiceSettings:
         return replace(self, clock=msgspec.structs.replace(self.clock, advise=advise, floor_mhz=floor_mhz))
 
 
-def _desired(instance: Instance, own: _ServiceSettings, uids: set[str]) -> wire.DesiredInstance:
+def _desired(instance: Instance, own: _ServiceSettings, gpu_uuids: list[str], uids: set[str]) -> wire.DesiredInstance:
     """Makes the message of one instance.
 
-    `uids`: of all that live. A class without a threshold of its own has the service's objective.
+    `gpu_uuids`: of those that it holds, by index. `uids`: of all instances that live. A class without a threshold of
+    its own has the service's objective.
     """
     thresholds, slo = instance.pool.request_class.thresholds, own.objectives
-    allocations = sorted(instance.gpu_holds.all(), key=lambda one: one.gpu.index)
     return wire.DesiredInstance(
         uid=str(instance.uid),
         pool_id=instance.pool_id,
         model=instance.model_card.name,
         engine=instance.model_card.engine,
-        gpu_uuids=[one.gpu.uuid for one in allocations],
+        gpu_uuids=gpu_uuids,
         max_model_len=instance.model_card.max_model_len,
         state=instance.desired,
         limits=wire.LatencyLimits(

@@ -27,22 +27,11 @@ def fleet_snapshot(now: datetime, version: int) -> wire.Fleet:
     intensity = {site.pk: intensity_at(site, now) for site in Site.objects.all()}
     marginal = marginal_at(now)
     services = Service.objects.select_related("model_card", "partition").prefetch_related("slos")
-    live_keys = batch_keys.live_keys(now)
     return wire.Fleet(
         version=version,
         at_s=now.timestamp(),
         services=[_service(service, intensity, marginal) for service in services],
-        keys=[
-            wire.FleetKey(
-                key_hash=key.key_hash,
-                key_id=key.pk,
-                tenant=key.tenant.name,
-                tenant_id=key.tenant_id,
-                expires_at_s=key.expires_at.timestamp() if key.expires_at else None,
-            )
-            for key in live_keys.select_related("tenant")
-        ]
-        + batch_keys.fleet_keys(now),
+        keys=batch_keys.messages(batch_keys.live_keys(now)) + batch_keys.fleet_keys(now),
         nodes=list(Node.objects.values_list("name", flat=True)),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -12,6 +11,7 @@ from celery import current_app
 from kombu.exceptions import OperationalError
 
 from pools import wire
+from scheduler.control.apply import message_writer
 from scheduler.control.apply.desired_messages import desired_nodes
 from scheduler.control.apply.fleet_messages import fleet_snapshot
 
@@ -21,16 +21,8 @@ NUDGE_EXPIRES_S = 10
 
 
 def publish(client: redis.Redis, now: datetime) -> None:
-    """Writes every node's desired state and the fleet snapshot, and announces the latter."""
-    version = time.time_ns() // 1_000_000  # grows from publishing to publishing, restarts included
-    fleet = fleet_snapshot(now, version)
-    with client.pipeline(transaction=True) as pipe:
-        for desired in desired_nodes(now, version):
-            pipe.set(wire.desired_key(desired.node), wire.encode(desired))
-        data = wire.encode(fleet)
-        pipe.set(wire.FLEET_KEY, data)
-        pipe.publish(wire.FLEET_CHANNEL, data)
-        pipe.execute()
+    """Writes what has changed of the nodes' desired states and of the fleet, and announces the latter."""
+    message_writer.write(client, lambda version: (fleet_snapshot(now, version), desired_nodes(now, version)))
 
 
 def nudge(nodes: Iterable[str], decision_id: int | None = None) -> None:

@@ -19,7 +19,7 @@ from scheduler.control.apply import publish
 from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState, Decision, Epoch
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry
-from tests.fakes.house import moment, refresh_feeds, report, report_all, requests_came, start_instance
+from tests.fakes.house import moment, published_fleet, refresh_feeds, report, report_all, requests_came, start_instance
 
 pytestmark = pytest.mark.django_db
 
@@ -35,10 +35,6 @@ def service(redis_client, now):
 
 def desired(client, node):
     return wire.decode(client.get(wire.desired_key(node)), wire.DesiredNode)
-
-
-def fleet(client):
-    return wire.decode(client.get(wire.FLEET_KEY), wire.Fleet)
 
 
 def held_gpus(instances):
@@ -291,10 +287,10 @@ def test_plan_changes_without_restarts_when_the_partition_changes(service, redis
     running = Instance.objects.filter(desired="running")
     bridges = running.exclude(pool__request_class__partition=other)  # until another of their class is ready
     assert bridges.count() < running.count()
-    routable = {pool.id for pool in fleet(redis_client).services[0].pools}
+    routable = {pool.id for pool in published_fleet().services[0].pools}
     assert routable >= set(running.values_list("pool_id", flat=True))
     assert before & set(running.filter(state="ready").values_list("pk", flat=True))
-    assert fleet(redis_client).services[0].partition == other.name
+    assert published_fleet().services[0].partition == other.name
 
 
 def test_gpus_are_released_when_the_agent_no_longer_lists_a_draining_instance(service, redis_client, now):
@@ -340,7 +336,7 @@ def test_start_follows_when_the_gpus_it_waits_for_are_free(service, redis_client
 def test_snapshot_for_the_gateway_is_whole_when_published(service, redis_client, now, tmp_path):
     found = demo.ensure_demo_credentials(tmp_path)
     epochs.run(service, Loop.CARBON, now)
-    published = fleet(redis_client)
+    published = published_fleet()
     item = published.services[0]
     assert (item.name, item.model, item.max_model_len) == ("llama3-70b", "Llama3-70B", 16384)
     assert (item.objectives.ttft_s, item.objectives.tpot_s, item.objectives.e2e_s) == (2.0, 0.15, 60.0)
@@ -359,7 +355,7 @@ def test_key_is_not_published_when_revoked_or_expired(service, redis_client, now
     ApiKey.objects.filter(tenant__name="acme").update(revoked_at=now)
     ApiKey.objects.filter(tenant__name="birch").update(expires_at=now - timedelta(seconds=1))
     publish.publish(redis_client, now)
-    assert {key.tenant for key in fleet(redis_client).keys} == {"cobalt", "dune"}
+    assert {key.tenant for key in published_fleet().keys} == {"cobalt", "dune"}
 
 
 def test_desired_instance_carries_its_classes_thresholds_when_published(service, redis_client, now):

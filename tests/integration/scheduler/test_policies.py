@@ -22,7 +22,7 @@ from scheduler.control.snapshot.recorded_demand import Declared, arrivals
 from scheduler.control.steps import dynamollm_steps, recent_load
 from scheduler.models import ControllerState, Decision, Epoch
 from telemetry.carbon.site_signals import for_decisions
-from tests.fakes.house import moment, refresh_feeds, report, report_all, requests_came, start_instance
+from tests.fakes.house import moment, published_fleet, refresh_feeds, report, report_all, requests_came, start_instance
 
 pytestmark = pytest.mark.django_db
 LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
@@ -53,8 +53,8 @@ def later(redis_client, at, by_s):
     return at
 
 
-def fleet(client):
-    return wire.decode(client.get(wire.FLEET_KEY), wire.Fleet).services[0]
+def published_service():
+    return published_fleet().services[0]
 
 
 def desired(client):
@@ -124,7 +124,7 @@ def test_gateways_keep_the_limits_that_plans_keep(service, redis_client, now, na
     requests_came(now, count=300, over_s=100)
     run_all(service, now)
     tasks.publish()
-    own, published = knobs(name), {item.name: item.limits for item in fleet(redis_client).classes}
+    own, published = knobs(name), {item.name: item.limits for item in published_service().classes}
     if not own.class_limits:
         assert set(published.values()) == {None}, "the service's objectives"
         return
@@ -142,7 +142,7 @@ def test_policy_is_published_to_gateways_and_agents_when_it_is_in_force(service,
     set_policy(service, name)
     run_all(service, now)
     tasks.publish()
-    published, own = fleet(redis_client).policy, knobs(name)
+    published, own = published_service().policy, knobs(name)
     assert (published.route, published.order, published.split, published.admission) == (
         own.route,
         own.order,
@@ -175,7 +175,7 @@ def test_what_the_model_card_and_the_operator_say_of_a_service_is_published_to_g
     card.tokenizer, card.hugging_face_id = "/models/llama3/tokenizer.json", "meta-llama/Meta-Llama-3-70B-Instruct"
     card.save()
     tasks.publish()
-    published = fleet(redis_client)
+    published = published_service()
     assert (published.tokenizer, published.hugging_face_id) == (card.tokenizer, card.hugging_face_id)
     lengths = (service.expected_prompt_tokens, service.expected_output_tokens)
     assert (published.expected_prompt_tokens, published.expected_output_tokens) == lengths
@@ -185,7 +185,7 @@ def test_shares_of_a_class_add_up_when_a_plan_is_published(service, redis_client
     set_policy(service, "freesh")
     run_all(service, now)
     shares = {}
-    for pool in fleet(redis_client).pools:
+    for pool in published_service().pools:
         shares.setdefault(pool.request_class, []).append(pool.share or 0.0)
     assert {name: pytest.approx(1.0) for name in shares} == {name: sum(own) for name, own in shares.items()}
 
@@ -226,7 +226,7 @@ def test_change_takes_effect_at_once_when_a_policy_is_set(service, redis_client,
     assert sent == []
     set_policy(service, "multi_pool", tp=4)
     tasks.publish()
-    assert fleet(redis_client).policy.route == "least_loaded"
+    assert published_service().policy.route == "least_loaded"
     tasks.publish()
     assert sent == [service.pk]
     count = Epoch.objects.count()
@@ -236,7 +236,7 @@ def test_change_takes_effect_at_once_when_a_policy_is_set(service, redis_client,
     extra = Epoch.objects.order_by("-pk")[: Epoch.objects.count() - count]
     assert {epoch.kind for epoch in extra} == {"carbon", "scale", "shard"}
     assert all(epoch.index < 0 for epoch in extra)
-    published = fleet(redis_client)
+    published = published_service()
     assert published.partition == "dynamo"
     assert len(published.classes) == 9
     running = Instance.objects.filter(desired="running")

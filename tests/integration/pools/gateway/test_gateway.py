@@ -16,8 +16,10 @@ import aiohttp
 import pytest
 import redis
 from django.conf import settings
+from msgspec.structs import replace
 
 from pools import wire
+from scheduler.control.apply import message_writer
 from tests.fakes.engine import FakeEngine
 from tests.fakes.fleet import MODEL, SECRET, FakeFleet
 
@@ -31,8 +33,10 @@ def store() -> Iterator[redis.Redis]:
     client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5)
 
     def clean() -> None:
+        fleet = client.keys(wire.FLEET_KEY + "*")
         client.delete(
-            wire.FLEET_KEY, wire.agent_key("node-1"), wire.REQUEST_STREAM, wire.alive_key("gateway"), "greenserve:test"
+            *(*fleet, wire.PUBLISHED_KEY, wire.agent_key("node-1"), wire.REQUEST_STREAM),
+            *(wire.alive_key("gateway"), "greenserve:test"),
         )
 
     clean()
@@ -111,8 +115,7 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 def publish(store: redis.Redis, engine: FakeEngine, **fields: Any) -> None:
     fake = FakeFleet([engine.url], **fields)
     store.set(wire.agent_key("node-1"), wire.encode(fake.states()["node-1"]))
-    store.set(wire.FLEET_KEY, wire.encode(fake.fleet()))
-    store.publish(wire.FLEET_CHANNEL, b"1")
+    message_writer.write(store, lambda version: (replace(fake.fleet(), version=version), []))
 
 
 def shipped(store: redis.Redis) -> list[wire.RequestBatch]:

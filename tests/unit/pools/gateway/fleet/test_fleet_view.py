@@ -41,6 +41,19 @@ def test_a_key_is_known_until_a_snapshot_comes_without_it() -> None:
     assert view.key(SECRET.encode()) is None
 
 
+def test_keys_are_looked_at_again_only_when_another_list_of_them_comes() -> None:
+    fake = FakeFleet([])
+    fleet = fake.fleet()
+    view = FleetView()
+    view.apply(fleet, {}, time.time(), time.monotonic())
+    known = view.key(SECRET.encode())
+    fleet.keys.clear()  # nobody does: it shows that the list is not read
+    view.apply(fleet, {}, time.time(), time.monotonic())
+    assert view.key(SECRET.encode()) is known
+    view.apply(msgspec.structs.replace(fleet, keys=[]), {}, time.time(), time.monotonic())
+    assert view.key(SECRET.encode()) is None
+
+
 @pytest.mark.parametrize(("age_s", "usable"), [(14.0, 1), (16.0, 0)])
 def test_instances_are_left_out_when_their_agent_went_silent(age_s: float, usable: int) -> None:
     assert view_of(FakeFleet(["http://127.0.0.1:1"], age_s=age_s)).ready_instances == usable

@@ -1,0 +1,118 @@
+"""Writes messages for agents and gateways to Redis: those that have changed since the last publishing.
+
+Every publishing writes the index, and who publishes watches it. When another came between, nothing is written and
+everything is read again: what is written last was read last, and an older state never overwrites a newer one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+import redis
+from msgspec.structs import replace
+from redis.client import Pipeline
+
+from pools import wire
+
+LISTED_KEYS = 1_000  # changes of keys; when there are more, gateways read all keys once
+WHOLE_PERIOD_S = 300  # everything is written anew so often, whatever else may have written there
+_NODES, _KEYS, _SERVICE = "nodes", "keys", "service:"
+
+Read = Callable[[int], tuple[wire.Fleet, Sequence[wire.DesiredNode]]]
+
+
+def write(client: redis.Redis, read: Read) -> None:
+    """Publishes what `read` gives, and announces to gateways what concerns them.
+
+    Args:
+        read: Makes the messages under a version. It is called again when somebody else published meanwhile. When that
+            happens twice nothing is left to do: the later one began after this did, and has read what this was to say.
+    """
+    for _ in range(2):
+        with client.pipeline(transaction=True) as pipe:
+            pipe.watch(wire.FLEET_INDEX_KEY)  # type: ignore[no-untyped-call]
+            _queue(pipe, read)
+            try:
+                pipe.execute()
+            except redis.WatchError:
+                continue
+            return
+
+
+def _queue(pipe: Pipeline, read: Read) -> None:
+    """Compares what was published last with what is to be published now, and queues the commands for the difference."""
+    last, digests = _published(pipe)
+    whole = not digests
+    version = max(time.time_ns() // 1_000_000, last.version + 1)
+    fleet, nodes = read(version)
+    parts = _digests(fleet, nodes)
+    changed = {part for part, digest in parts.items() if digests.get(part) != digest}
+    gone = digests.keys() - parts.keys()
+    put, dropped = _changed_keys(pipe, fleet.keys, whole) if _KEYS in changed else ({}, set())
+    listed: Any = pipe.zcard(wire.FLEET_KEYS_CHANGED_KEY)
+    relist = whole or listed + len(put) + len(dropped) > LISTED_KEYS
+    index = wire.FleetIndex(
+        version,
+        fleet.at_s,
+        fleet.nodes,
+        services={s.name: version if _SERVICE + s.name in changed else last.services[s.name] for s in fleet.services},
+        keys=version if _KEYS in changed else last.keys,
+        keys_since=version if relist else last.keys_since,
+    )
+    pipe.multi()
+    if whole:
+        pipe.delete(wire.PUBLISHED_KEY, wire.FLEET_SERVICES_KEY, wire.FLEET_KEYS_KEY)
+    for node in nodes:
+        if wire.desired_key(node.node) in changed:
+            pipe.set(wire.desired_key(node.node), wire.encode(node))
+    for service in fleet.services:
+        if _SERVICE + service.name in changed:
+            pipe.hset(wire.FLEET_SERVICES_KEY, service.name, wire.encode(service))
+    for part in gone:
+        pipe.hdel(wire.PUBLISHED_KEY, part)
+        pipe.hdel(wire.FLEET_SERVICES_KEY, part.removeprefix(_SERVICE))
+    if put:
+        pipe.hset(wire.FLEET_KEYS_KEY, mapping=put)
+    if dropped:
+        pipe.hdel(wire.FLEET_KEYS_KEY, *dropped)
+    if relist:
+        pipe.delete(wire.FLEET_KEYS_CHANGED_KEY)
+    elif put or dropped:
+        pipe.zadd(wire.FLEET_KEYS_CHANGED_KEY, dict.fromkeys([*put, *dropped], version))
+    pipe.set(wire.FLEET_INDEX_KEY, wire.encode(index), ex=wire.FLEET_INDEX_TTL_S)
+    if changed:
+        pipe.hset(wire.PUBLISHED_KEY, mapping={part: parts[part] for part in changed})
+    if whole:
+        pipe.expire(wire.PUBLISHED_KEY, WHOLE_PERIOD_S)
+    if any(part in (_NODES, _KEYS) or part.startswith(_SERVICE) for part in changed | gone):
+        pipe.set(wire.FLEET_KEY, wire.encode(fleet))
+        pipe.publish(wire.FLEET_CHANNEL, str(version))
+
+
+def _published(pipe: Pipeline) -> tuple[wire.FleetIndex, dict[str, str]]:
+    """Returns the last index and the digests of all parts. No digests: everything is to be written."""
+    said: Any = pipe.get(wire.FLEET_INDEX_KEY)
+    digests: Any = pipe.hgetall(wire.PUBLISHED_KEY)
+    if said is None:
+        return wire.FleetIndex(0, 0.0, [], {}, 0, 0), {}
+    return wire.decode(said, wire.FleetIndex), {part.decode(): digest.decode() for part, digest in digests.items()}
+
+
+def _digests(fleet: wire.Fleet, nodes: Sequence[wire.DesiredNode]) -> dict[str, str]:
+    """Returns the digest of each part: of all that it says, but for version and time."""
+    parts = {wire.desired_key(node.node): wire.encode(replace(node, version=0, published_at_s=0.0)) for node in nodes}
+    parts |= {_SERVICE + service.name: wire.encode(service) for service in fleet.services}
+    parts[_KEYS] = msgspec.json.encode(fleet.keys)
+    parts[_NODES] = msgspec.json.encode(fleet.nodes)
+    return {part: blake2b(data, digest_size=16).hexdigest() for part, data in parts.items()}
+
+
+def _changed_keys(pipe: Pipeline, keys: Sequence[wire.FleetKey], whole: bool) -> tuple[dict[Any, bytes], set[bytes]]:
+    """Returns the keys to write, encoded by their hashes, and the hashes of those to remove."""
+    known: Any = {} if whole else pipe.hgetall(wire.FLEET_KEYS_KEY)
+    now = {key.key_hash.encode(): wire.encode(key) for key in keys}
+    return {hashed: data for hashed, data in now.items() if known.get(hashed) != data}, known.keys() - now.keys()
