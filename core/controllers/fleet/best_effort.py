@@ -1,58 +1,37 @@
-"""A carbon plan for a fleet that is too small for its demand.
+"""Says how much of its demand a fleet that is too small may be planned for.
 
-The epoch's step then has none and keeps the last plan, which may be one for a calm night. Better is a plan for as much
-of the demand as the fleet carries; the decision's reason stays INFEASIBLE.
+Without this the carbon epoch keeps the last plan, which may be one for a calm night. Better is a plan for as much of
+the demand as the fleet carries.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from core.algorithms.fleet.fleet_problem import FleetProblem, most_rps, options
-from core.controllers.fleet import carbon
-from core.controllers.fleet.carbon import CarbonConfig
-from core.types import CarbonObservation, CarbonPlan, Effects, Reason
+from core.types import CarbonObservation
 
 # A fleet too small for the demand is planned for these parts of the most that it might carry, the first that works out:
 # whole workers and several classes leave some GPUs over.
 _PARTS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
 
 
-def best_effort(
-    plan: CarbonPlan | None, effects: Effects, obs: CarbonObservation, config: CarbonConfig
-) -> tuple[CarbonPlan | None, Effects]:
-    """Returns the step's own answer, unless it is that no plan carries the demand."""
-    wrong = effects.rationale
-    if wrong.reason is not Reason.INFEASIBLE:
-        return plan, effects
-    most = _most_share(obs, config)
-    for share in (most * part for part in _PARTS):
-        found, answer = carbon.step(None, _scaled(obs, share), config)
-        if found is not None:
-            summary = f"{wrong.summary} Planned for {share:.0%} of it. {answer.rationale.summary}"
-            return found, replace(answer, rationale=replace(wrong, summary=summary))
-    return plan, effects
+def reduced(obs: CarbonObservation, problem: FleetProblem) -> Iterator[tuple[float, CarbonObservation]]:
+    """Yields the observation with shares of its demand, from the most that might be carried down to none."""
+    most = _most_share(problem)
+    for part in _PARTS:
+        yield most * part, _scaled(obs, most * part)
 
 
-def _most_share(obs: CarbonObservation, config: CarbonConfig) -> float:
+def _most_share(problem: FleetProblem) -> float:
     """No plan carries a larger share of the demand than this: of each class by itself, on all GPUs."""
     shares = []
-    for partition in obs.partitions:
-        problem = FleetProblem(
-            obs.sites,
-            (partition,),
-            obs.step_s,
-            config.alpha,
-            config.floor_rps,
-            config.objective,
-            config.negative_intensity,
-        )
-        choices = options(problem, partition)
+    for partition in problem.partitions:
+        own = replace(problem, partitions=(partition,))
+        choices = options(own, partition)
         shares.append(
-            min(
-                (most_rps(problem, choices, name) / rps for name, rps in problem.need_rps(partition).items()),
-                default=0.0,
-            )
+            min((most_rps(own, choices, name) / rps for name, rps in own.need_rps(partition).items()), default=0.0)
         )
     return min(1.0, max(shares, default=0.0))
 

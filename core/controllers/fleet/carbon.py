@@ -20,6 +20,7 @@ from core.algorithms.fleet.fleet_milp import (
     solve_fleet,
 )
 from core.algorithms.fleet.fleet_problem import plan_cost, plan_power_w, why_not
+from core.controllers.fleet.best_effort import reduced
 from core.controllers.fleet.explain import demand_json, gpus_of, least_trusted, profile_json
 from core.types import (
     Alternative,
@@ -50,6 +51,7 @@ class CarbonConfig:
 
     `floor_rps` keeps every class of the chosen partition served somewhere, also without traffic. A new plan that saves
     no more than `min_saving` (share of the present plan's cost) is not taken: moving workers is not free.
+    `best_effort`: where no plan carries the demand, one for as much of it as possible is taken.
     """
 
     alpha: float = 1.1
@@ -60,6 +62,7 @@ class CarbonConfig:
     floor_rps: float = 0.05
     min_saving: float = 0.01
     weights: ObjectiveWeights | None = None  # of the weighted objective
+    best_effort: bool = False
 
     def __post_init__(self) -> None:
         if Objective(self.objective) is Objective.WEIGHTED and self.weights is None:
@@ -74,7 +77,7 @@ def step(state: CarbonPlan | None, obs: CarbonObservation, config: CarbonConfig)
 
     A site whose feed lacks a value in any step cannot be chosen by it: its grams, or dollars, would be invented. When
     all lack one there is nothing to choose by and the last plan stays (NO_DATA). It also stays when no plan carries
-    the demand (INFEASIBLE).
+    the demand, unless the configuration asks for the best effort; the reason is INFEASIBLE in either case.
     """
     problem = FleetProblem(
         obs.sites,
@@ -97,7 +100,8 @@ def step(state: CarbonPlan | None, obs: CarbonObservation, config: CarbonConfig)
     left_out = f" Left out for want of {feed}: {', '.join(unknown)}." if unknown else ""
     if plan.objective is None:
         summary = f"No plan carries the demand: {plan.failed.rstrip('.')}; {_stays(state)}.{left_out}"
-        return state, _hold(obs, Reason.INFEASIBLE, summary, inputs, _alternatives(problem, plan, state, False))
+        hold = _hold(obs, Reason.INFEASIBLE, summary, inputs, _alternatives(problem, plan, state, False))
+        return _best_effort(state, obs, config, problem, hold) if config.best_effort else (state, hold)
 
     present_cost, _ = _present(problem, state)
     if present_cost is not None and present_cost - plan.objective <= config.min_saving * abs(present_cost):
@@ -113,6 +117,21 @@ def step(state: CarbonPlan | None, obs: CarbonObservation, config: CarbonConfig)
         _alternatives(problem, plan, state, False),
     )
     return chosen, Effects(_commands(chosen), _next_tick_s(obs), rationale)
+
+
+def _best_effort(
+    state: CarbonPlan | None, obs: CarbonObservation, config: CarbonConfig, problem: FleetProblem, hold: Effects
+) -> tuple[CarbonPlan | None, Effects]:
+    """Takes the plan for the largest part of the demand that has one. The rationale is that plan's, and says why."""
+    for share, less in reduced(obs, problem):
+        found, effects = step(None, less, replace(config, best_effort=False))
+        if found is not None:
+            summary = f"{hold.rationale.summary} Planned for {share:.0%} of it. {effects.rationale.summary}"
+            inputs = {**hold.rationale.inputs, "planned_share": share, "plan": effects.rationale.inputs["plan"]}
+            alternatives = effects.rationale.alternatives
+            rationale = Rationale(Reason.INFEASIBLE, summary, inputs, alternatives)
+            return found, replace(effects, commands=() if found == state else effects.commands, rationale=rationale)
+    return state, hold
 
 
 def _commands(plan: CarbonPlan) -> tuple[Command, ...]:

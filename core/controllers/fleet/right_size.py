@@ -14,14 +14,16 @@ may have. Half of these are left for what the load asks for.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
-from core.algorithms.fleet.site_mix import Mix, Offer, SiteMode, SiteRule, best_mix, kept_by_some
-from core.types import Alternative, Effects, Limits, Mode, PoolKey, Rationale, Reason, ScaleTo
+from core.algorithms.fleet.site_mix import Mix, Offer, Part, SiteMode, SiteRule, best_mix, kept_by_some
+from core.types import Alternative, Effects, Limits, Mode, PoolDecision, PoolKey, Rationale, Reason, ScaleTo
 
 _EPS = 1e-9
 _HOUR_S = 3600.0
@@ -262,7 +264,6 @@ def _effects(
     weighed: Sequence[Mix | None],
     chosen: Mix | None = None,
 ) -> Effects:
-    to = "".join(f" {_count(own)} at {own.pool.site}." for own in commands)
     inputs = {
         "rates_rps": obs.rates_rps,
         "waiting": obs.waiting,
@@ -270,21 +271,39 @@ def _effects(
         "tpot_limit_s": obs.limits.tpot_s,
         "caps_w": dict(obs.caps_w),
     }
-    labels = {_label(mix): mix for mix in weighed if mix is not None}
-    alternatives = tuple(
-        Alternative(label, chosen=chosen is not None and mix.workers == chosen.workers, power_w=mix.watts)
-        for label, mix in labels.items()
+    mixes = [mix for mix in weighed if mix is not None]
+
+    def because(parts_of: Callable[[Mix], tuple[Part, ...]], to: str) -> Rationale:
+        """Returns the reason for a whole mix, or for the parts of it that stand at a site."""
+        rows: dict[str, Alternative] = {}
+        for mix in mixes:
+            parts = parts_of(mix)
+            label = _label(parts)
+            taken = chosen is not None and mix.workers == chosen.workers
+            taken |= label in rows and rows[label].chosen
+            rows[label] = Alternative(label, chosen=taken, power_w=math.fsum(part.watts for part in parts))
+        return Rationale(reason, f"{obs.pool.request_class}: {text}.{to}", inputs, tuple(rows.values()))
+
+    decisions = tuple(
+        PoolDecision(own.pool, own.workers, True, because(partial(_parts_at, own.pool.site), _asked(own)))
+        for own in commands
     )
-    rationale = Rationale(reason, f"{obs.pool.request_class}: {text}.{to}", inputs, alternatives)
-    return Effects(commands, obs.now_s + config.period_s, rationale)
+    whole = because(lambda mix: mix.parts, "".join(map(_asked, commands)))
+    return Effects(commands, obs.now_s + config.period_s, whole, decisions)
 
 
-def _count(command: ScaleTo) -> str:
-    return ", ".join(f"{count} x {mode.name}" for mode, count in command.workers.items()) or "none"
+def _parts_at(site: str, mix: Mix) -> tuple[Part, ...]:
+    return tuple(part for part in mix.parts if part.site in ("", site))
 
 
-def _label(mix: Mix) -> str:
-    return "; ".join(
+def _asked(command: ScaleTo) -> str:
+    workers = ", ".join(f"{count} x {mode.name}" for mode, count in command.workers.items()) or "none"
+    return f" {workers} at {command.pool.site}."
+
+
+def _label(parts: Sequence[Part]) -> str:
+    texts = (
         f"{part.count} x {part.mode.name} at {part.mhz:.0f} MHz{f', {part.site}' if part.site else ''}"
-        for part in mix.parts
+        for part in parts
     )
+    return "; ".join(texts) or "none"

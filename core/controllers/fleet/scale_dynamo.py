@@ -15,14 +15,14 @@ Flap guard: a pool shrinks when `down_after` epochs in a row wanted fewer, and n
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from core.algorithms.fleet.hand_down import ClassLoad, Rule, Sizing, size, within
 from core.engine.iteration import IterationCosts
 from core.engine.steady_state import max_rps
-from core.types import Effects, ForwardLoad, Limits, Mode, PoolKey, Rationale, Reason, ScaleTo
+from core.types import Effects, ForwardLoad, Limits, Mode, PoolDecision, PoolKey, Rationale, Reason, ScaleTo
 
 _EPS = 1e-9
 
@@ -98,7 +98,8 @@ def step(
     least, low = _least(state, obs, config, merged, epoch, present) if fresh else (present, state.low)
     sizing = size(obs.classes, loads, _rule(obs, loads, present, merged, least, config))
     wanted, ahead = _look_ahead(obs, config, merged, epoch, list(sizing.nodes)) if config.proactive else (None, "")
-    nodes, cut = within(list(wanted or sizing.nodes), sizing.need, obs.nodes_available)
+    uncut = wanted or sizing.nodes
+    nodes, cut = within(list(uncut), sizing.need, obs.nodes_available)
     flow = size(obs.classes, loads, lambda i, _: nodes[i])
     shares = {item.key: share for item, share in zip(obs.classes, flow.shares, strict=True)}
     scaled = [
@@ -114,9 +115,15 @@ def step(
     unknown = [item.key.request_class for item, load in zip(obs.classes, loads, strict=True) if load is None]
     reason, notes = _why(scaled, flow.unserved, cut, unknown)
     summary = " ".join([_moves(obs, nodes, present), *notes, ahead]).strip()
-    rationale = Rationale(reason, summary, _inputs(obs, config, loads, sizing, nodes, shares))
+    inputs = _inputs(obs, config, loads, sizing, nodes, shares)
+    rationale = Rationale(reason, summary, inputs)
+    short = [
+        *flow.unserved,
+        *(own.key.request_class for own, n, to in zip(obs.classes, uncut, nodes, strict=True) if to < n),
+    ]
+    decisions = tuple(_decision(obs, item, inputs["classes"][item.key.request_class], short) for item in obs.classes)
     after = ScaleDynamoState(epoch, low, merged, shares)
-    return after, Effects((*scaled, *forwards), _next_tick_s(obs, config, epoch), rationale)
+    return after, Effects((*scaled, *forwards), _next_tick_s(obs, config, epoch), rationale, decisions)
 
 
 def _rule(
@@ -242,6 +249,26 @@ def _why(
     if scaled:
         return Reason.HEURISTIC, notes
     return (Reason.NO_DATA if unknown else Reason.NO_CHANGE), notes
+
+
+def _decision(
+    obs: ScaleDynamoObservation, item: ClassLoad, figures: Mapping[str, Any], short: Collection[str]
+) -> PoolDecision:
+    """Returns the decision for one class, with the figures that are its own."""
+    name, had, count, load = item.key.request_class, figures["had_nodes"], figures["nodes"], figures["peak_load"]
+    move = f"{had} -> {count} nodes" if count != had else f"{count} nodes stay"
+    basis = f" ({item.basis})" if item.basis else ""
+    text = f"{name}: {move}, " + ("no forecast" if load is None else f"for {load:.3g} tokens/s forecast{basis}")
+    if figures["handed_on"] > 0.0:
+        text += f"; {figures['handed_on']:.0%} of what comes goes on to the next larger class"
+    if name in short:
+        reason, text = Reason.INFEASIBLE, f"{text}; it needs more nodes than there are, or other ones"
+    elif load is None:
+        reason = Reason.NO_DATA
+    else:
+        reason = Reason.HEURISTIC if count != had else Reason.NO_CHANGE
+    rationale = Rationale(reason, f"{text}.", dict(figures))
+    return PoolDecision(item.key, {obs.node: count} if count else {}, count != had, rationale)
 
 
 def _moves(obs: ScaleDynamoObservation, nodes: Sequence[int], present: Sequence[int]) -> str:

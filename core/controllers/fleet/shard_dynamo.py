@@ -26,7 +26,7 @@ from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.engine.load_profile import LoadProfile
 from core.engine.overhead_table import OverheadTable, reshard_key, start_key
-from core.types import Alternative, Effects, Limits, Mode, PoolKey, Rationale, Reason, ReshardNode
+from core.types import Alternative, Effects, Limits, Mode, PoolDecision, PoolKey, Rationale, Reason, ReshardNode
 
 _EPS = 1e-9
 
@@ -104,27 +104,24 @@ class _Move:
         return self.command.transfer_s + self.command.sync_s
 
 
-@dataclass(frozen=True, slots=True)
-class _PoolRationale:
-    reason: Reason
-    summary: str
-    inputs: Mapping[str, Any]
-    alternatives: tuple[Alternative, ...] = ()
-
-
 def step(
     state: ShardDynamoState | None, obs: ShardDynamoObservation, config: ShardDynamoConfig
 ) -> tuple[ShardDynamoState, Effects]:
-    """Decides one tick: at the start of an epoch new mixes, between epochs the next wave of those under way."""
+    """Decides one tick: at the start of an epoch new mixes, between epochs the next wave of those under way.
+
+    A pool that has neither gets no decision.
+    """
     epoch = math.floor(obs.now_s / config.epoch_s + _EPS)
     fresh = state is None or state.epoch != epoch
     changes: dict[PoolKey, Change] = {}
     commands: list[ReshardNode] = []
-    rationales: dict[PoolKey, _PoolRationale] = {}
+    rationales: dict[PoolKey, Rationale] = {}
+    decisions: list[PoolDecision] = []
     for pool in obs.pools:
         view = _View(pool, obs, config)
         change = state.changes.get(pool.key) if state is not None else None
         busy = {n: at for n, at in (change.busy_until_s if change else {}).items() if at > obs.now_s + _EPS}
+        wave: list[ReshardNode] = []
         if fresh and not busy and pool.nodes:
             change, rationales[pool.key] = view.decide()
         if change is not None:
@@ -133,9 +130,14 @@ def step(
             busy |= {m.node: obs.now_s + max(config.settle_s, m.transfer_s + m.sync_s) for m in wave}
             if busy:
                 changes[pool.key] = Change(change.target, busy)
+        if wave or pool.key in rationales:
+            why = rationales.get(pool.key) or _goes_on(pool.key, wave)
+            workers = view.workers({**pool.nodes, **{command.node: command.target for command in wave}})
+            decisions.append(PoolDecision(pool.key, workers, bool(wave), why))
     ends = [at for change in changes.values() for at in change.busy_until_s.values()]
     next_s = min([(epoch + 1) * config.epoch_s, *(at for at in ends if at > obs.now_s + _EPS)])
-    return ShardDynamoState(epoch, changes), Effects(tuple(commands), next_s, _rationale(rationales, commands))
+    effects = Effects(tuple(commands), next_s, _rationale(rationales, commands), tuple(decisions))
+    return ShardDynamoState(epoch, changes), effects
 
 
 class _View:
@@ -152,14 +154,14 @@ class _View:
         self.load_rps = max(config.floor_rps, *pool.demand_rps, 0.0)
         self.need_rps = config.alpha * self.load_rps
 
-    def decide(self) -> tuple[Change | None, _PoolRationale]:
+    def decide(self) -> tuple[Change | None, Rationale]:
         """Finds the best mix that can be reached while serving, and takes it if it pays off.
 
         When the best of all cannot be reached (a node cannot change under load, nobody takes over), the modes that it
         would add are left out one by one, the smallest degree first, and the best of what is left is judged.
         """
         curves = dict(self.curves)
-        first: _PoolRationale | None = None
+        first: Rationale | None = None
         while True:
             change, why, added = self._judge(curves)
             first = first or why
@@ -167,7 +169,7 @@ class _View:
                 return change, first if change is None else why
             del curves[min(added)]
 
-    def _judge(self, curves: Mapping[Mode, tuple[Piece, ...]]) -> tuple[Change | None, _PoolRationale, set[Mode]]:
+    def _judge(self, curves: Mapping[Mode, tuple[Piece, ...]]) -> tuple[Change | None, Rationale, set[Mode]]:
         """Returns the best mix of some modes; last: those that it would add, when it cannot be reached."""
         pool, present = self.pool, self.workers(self.pool.nodes)
         gpus = len(pool.nodes) * pool.gpus_per_node
@@ -339,7 +341,7 @@ class _View:
         now_w: float | None = None,
         saving_j: float | None = None,
         cost_j: float | None = None,
-    ) -> _PoolRationale:
+    ) -> Rationale:
         name, epoch_s = pool_name(self.pool.key), self.config.epoch_s
         present = self.workers(self.pool.nodes)
         rows = [(present, now_w, 0.0)] if present else []
@@ -356,7 +358,7 @@ class _View:
             )
             for workers, watts, extra_j in rows
         )
-        inputs = {
+        inputs: dict[str, Any] = {
             "nodes": {node: list(layout) for node, layout in self.pool.nodes.items()},
             "demand_rps": list(self.pool.demand_rps),
             "load_rps": self.load_rps,
@@ -367,7 +369,7 @@ class _View:
             "saving_j": saving_j,
             "transition_j": cost_j,
         }
-        return _PoolRationale(reason, f"{name}: {text}.", inputs, alternatives)
+        return Rationale(reason, f"{name}: {text}.", inputs, alternatives)
 
 
 @lru_cache(maxsize=4096)
@@ -384,7 +386,14 @@ def _by_tp(workers: Mapping[Mode, int]) -> dict[int, int]:
     return {mode.tp: count for mode, count in workers.items()}
 
 
-def _rationale(rationales: Mapping[PoolKey, _PoolRationale], commands: Sequence[ReshardNode]) -> Rationale:
+def _goes_on(key: PoolKey, wave: Sequence[ReshardNode]) -> Rationale:
+    """Returns why the nodes of a wave change between two epochs."""
+    layouts = {command.node: {"source": list(command.source), "target": list(command.target)} for command in wave}
+    text = f"{pool_name(key)}: the change of this epoch goes on with {', '.join(layouts)}."
+    return Rationale(Reason.OPTIMAL, text, {"nodes": layouts})
+
+
+def _rationale(rationales: Mapping[PoolKey, Rationale], commands: Sequence[ReshardNode]) -> Rationale:
     if not rationales:
         nodes = ", ".join(command.node for command in commands)
         reason = Reason.OPTIMAL if commands else Reason.NO_CHANGE

@@ -13,7 +13,6 @@ from core.algorithms.clock.miad import MiadConfig
 from core.algorithms.fleet.fleet_problem import NegativeIntensity, Objective
 from core.controllers.clock import frequency
 from core.controllers.fleet import carbon, scale, shard
-from core.controllers.fleet.best_effort import best_effort
 from core.controllers.fleet.carbon import CarbonConfig
 from core.controllers.fleet.explain import capacity_rps, gpus_of
 from core.controllers.fleet.pool_loop import PoolLoopConfig
@@ -140,13 +139,14 @@ class Freesh:
             self.config.time_limit_s,
             floor_rps=self.config.floor_rps,
             min_saving=self.config.min_saving,
+            best_effort=True,
         )
         plan, effects = carbon.step(service.plan, obs, config)
         self._blind &= effects.rationale.reason is Reason.NO_DATA
         if self._blind:  # no site has ever had an intensity: nothing to wait for
             config = replace(config, objective=Objective.ENERGY)
             plan, effects = carbon.step(service.plan, obs, config)
-        return best_effort(plan, effects, obs, config)
+        return plan, effects
 
     def _adopt(self, service: _Service, plan: CarbonPlan) -> list[SimCommand]:
         """Adopts partition and budgets of a plan.

@@ -16,7 +16,7 @@ from django.conf import settings
 from core.algorithms.fleet.fleet_problem import mode_failure
 from core.controllers.fleet import autoscale
 from core.controllers.fleet.autoscale import AutoscaleConfig, AutoscaleObservation, AutoscaleState, EngineSize
-from core.controllers.fleet.explain import gravest
+from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.engine.overhead_table import start_key
 from core.engine.overheads import Overheads, cold_start_s
@@ -198,7 +198,8 @@ def _answer(
         whys = [effects.rationale for effects in effects_by_pool.get(key, ())]
         if wanted == now:
             continue
-        text = f"{pool_name(key)}: " + (" ".join(why.summary for why in whys) or "as many engines as the plan has.")
+        why = " ".join(why.summary for why in whys) or "As many engines as the plan has."
+        text = f"{pool_name(key)}: {workers_text(now)} -> {workers_text(wanted)}. {why}"
         rationale = Rationale(
             gravest(why.reason for why in whys),
             text,

@@ -91,7 +91,8 @@ def scale(turn: LoopTurn) -> Result:
             wanted[command.pool.request_class] = sum(command.workers.values())
     layouts = spread(cluster, {key: _layouts(present[key], cluster, counts[key]) for key in present}, wanted)
     decisions = _decisions(effects, present, {key: _workers(cluster.mode.gpu, own) for key, own in layouts.items()})
-    answer = replace(effects, commands=tuple(ScaleTo(own.pool, own.workers) for own in decisions), decisions=decisions)
+    commands = tuple(ScaleTo(own.pool, own.workers) for own in decisions if own.changed)
+    answer = replace(effects, commands=commands, decisions=decisions)
     stored = {**_scale_json(state), "servers": {_text(key): len(own) for key, own in layouts.items() if own}}
     return Result(answer, stored, next_tick_s=effects.next_tick_s)
 
@@ -177,13 +178,14 @@ def _key(own: ClassNow) -> PoolKey:
 def _decisions(
     effects: Effects, present: Mapping[PoolKey, Mapping[Mode, int]], after: Mapping[PoolKey, Mapping[Mode, int]]
 ) -> tuple[PoolDecision, ...]:
-    why = effects.rationale
+    """Spreads the decision for each class to its pools, each with what it means for that pool."""
+    of_class = {own.pool.request_class: own.rationale for own in effects.decisions}
     found = []
     for key, workers in after.items():
-        if dict(workers) != {mode: n for mode, n in present[key].items() if n}:
-            move = f"{workers_text(present[key])} -> {workers_text(workers)}"
-            rationale = replace(why, summary=f"{pool_name(key)}: {move}. {why.summary}")
-            found.append(PoolDecision(key, workers, True, rationale))
+        why, changed = of_class[key.request_class], dict(workers) != {m: n for m, n in present[key].items() if n}
+        move = f"{workers_text(present[key])} -> {workers_text(workers)}" if changed else workers_text(workers)
+        rationale = replace(why, summary=f"{pool_name(key)}: {move}. {why.summary}")
+        found.append(PoolDecision(key, workers, changed, rationale))
     return tuple(found)
 
 
@@ -275,14 +277,16 @@ def shard(turn: LoopTurn) -> Result:
     state, effects = recordings.step(shard_dynamo.step, before, obs, config)
     commands: list[SetTpDegrees | ReshardNode] = []
     decisions = []
-    for key in sorted({command.pool for command in effects.commands if isinstance(command, ReshardNode)}):
-        changes = [c for c in effects.commands if isinstance(c, ReshardNode) and c.pool == key]
-        named[key] |= {change.node: change.target for change in changes}
-        workers = _with_others(present[key], _workers(cluster.mode.gpu, named[key].values()), cluster)
-        commands += [SetTpDegrees(key, workers), *changes]
-        move = f"{workers_text(present[key])} -> {workers_text(workers)}"
-        text = f"{pool_name(key)}: {move}, {len(changes)} of its servers now. {effects.rationale.summary}"
-        decisions.append(PoolDecision(key, workers, True, replace(effects.rationale, summary=text)))
+    for own in effects.decisions:
+        key, why = own.pool, own.rationale
+        workers = _with_others(present[key], own.workers, cluster)
+        if own.changed:
+            changes = [c for c in effects.commands if isinstance(c, ReshardNode) and c.pool == key]
+            named[key] |= {change.node: change.target for change in changes}
+            commands += [SetTpDegrees(key, workers), *changes]
+            move = f"{workers_text(present[key])} -> {workers_text(workers)}"
+            why = replace(why, summary=f"{pool_name(key)}: {move}, {len(changes)} of its servers now. {why.summary}")
+        decisions.append(PoolDecision(key, workers, own.changed, why))
     stored = _shard_json(state, named)
     next_s = effects.next_tick_s if state.changes else None
     quiet = before is not None and before.epoch == state.epoch and not commands

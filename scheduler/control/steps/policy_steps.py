@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from django.conf import settings
 
 from core.controllers.fleet import carbon, scale, shard, shared_out
-from core.controllers.fleet.best_effort import best_effort
-from core.controllers.fleet.explain import gpus_of
+from core.controllers.fleet.explain import gpus_of, workers_text
 from core.controllers.fleet.pool_loop import PoolLoopConfig, pool_name
 from core.policy.presets import Knobs
 from core.types import (
@@ -87,12 +86,9 @@ def freesh_step(turn: LoopTurn) -> Result:
     if turn.fresh:
         service_policy.provide(context.service, context.knobs)
     obs, faults = snapshot.carbon(context)
-    pinned, own = context.pins, config(Loop.CARBON, context.knobs, carbon.CarbonConfig)
+    pinned, own = context.pins, replace(config(Loop.CARBON, context.knobs, carbon.CarbonConfig), best_effort=True)
     present = active_operations.without_pins(plan_from_json(turn.state), pinned)
     plan, effects = recordings.step(carbon.step, present, obs, own)
-    plan, effects = best_effort(plan, effects, obs, own)
-    if plan == present:
-        effects = replace(effects, commands=())
     plan = active_operations.with_pins(plan, pinned)
     if plan is None:
         return _unplanned(turn, _with_faults(effects, faults))
@@ -183,7 +179,8 @@ def static_step(turn: LoopTurn) -> Result:
         own, most = gpus_of(present), gpus_of(planned)
         within = bool(present) and all(count <= most.get(kind, 0) for kind, count in own.items())
         if present != planned and not (within and context.knobs.shard != "off"):
-            text = f"{pool_name(key)}: the plan's instances, which policy {context.service.policy} keeps."
+            move = f"{workers_text(present)} -> {workers_text(planned)}"
+            text = f"{pool_name(key)}: {move}, the plan's instances, which policy {context.service.policy} keeps."
             decisions.append(PoolDecision(key, planned, True, Rationale(Reason.POLICY, text)))
     text = f"Policy {context.service.policy} keeps the plan's instances: the scale loop has nothing to decide."
     commands = tuple(ScaleTo(own.pool, own.workers) for own in decisions)

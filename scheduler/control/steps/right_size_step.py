@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.controllers.fleet.right_size import RightSizeConfig, RightSizeObservation, RightSizeState
 from core.observations.recording import RecordingError, recall, record
-from core.types import Effects, Limits, Loop, Mode, PoolDecision, PoolKey, Rationale, ScaleTo
+from core.types import Effects, Limits, Loop, Mode, PoolKey, Rationale, ScaleTo
 from pools.models import Instance, Pool, Site
 from scheduler.control import recordings
 from scheduler.control.snapshot import snapshot
@@ -201,14 +202,12 @@ def _answer(pools: Sequence[Pool], effects_by_class: Sequence[Effects], state: d
     commands: list[ScaleTo] = []
     decisions = []
     for effects in effects_by_class:
-        for command in effects.commands:
-            if isinstance(command, ScaleTo) and command.pool in present:
-                move = f"{workers_text(present[command.pool])} -> {workers_text(command.workers)}"
-                why = effects.rationale
-                text = f"{pool_name(command.pool)}: {move}. {why.summary}"
-                whole = Rationale(why.reason, text, why.inputs, why.alternatives)
-                decisions.append(PoolDecision(command.pool, command.workers, True, whole))
-                commands.append(command)
+        for own in effects.decisions:
+            if own.pool in present:
+                move = f"{workers_text(present[own.pool])} -> {workers_text(own.workers)}"
+                text = f"{pool_name(own.pool)}: {move}. {own.rationale.summary}"
+                decisions.append(replace(own, rationale=replace(own.rationale, summary=text)))
+                commands.append(ScaleTo(own.pool, own.workers))
     whys = [effects.rationale for effects in effects_by_class]
     inputs = {why.summary.partition(":")[0]: dict(why.inputs) for why in whys}
     summary = Rationale(gravest(why.reason for why in whys), " ".join(why.summary for why in whys), inputs)

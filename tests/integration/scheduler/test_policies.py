@@ -7,6 +7,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
+from core.controllers.fleet.explain import workers_text
 from core.observations.mode_profile import Lengths
 from core.policy.presets import PRESETS, knobs
 from core.ports import EngineLimits
@@ -20,6 +21,7 @@ from scheduler.control.recordings import replay
 from scheduler.control.snapshot import measured_overheads, snapshot
 from scheduler.control.snapshot.recorded_demand import Declared, arrivals
 from scheduler.control.steps import dynamollm_steps, recent_load
+from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState, Decision, Epoch
 from telemetry.carbon.site_signals import for_decisions
 from tests.fakes.house import moment, published_fleet, refresh_feeds, report, report_all, requests_came, start_instance
@@ -70,6 +72,18 @@ def gpus(workers):
     return found
 
 
+def explains_itself(decision):
+    """A pool's row says what that pool is to have, and what was weighed for it alone."""
+    (workers,) = {workers_text(workers_from_json(c["workers"])) for c in decision.commands if "workers" in c}
+    place = str(decision.pool.site)
+    alien = [site for site in Site.objects.values_list("name", flat=True) if site != decision.pool.site.name]
+    return (
+        workers in decision.summary
+        and place in decision.summary
+        and not any(site in row["label"] for row in decision.alternatives for site in alien)
+    )
+
+
 @EACH
 def test_every_loop_runs_when_a_policy_is_in_force(service, redis_client, now, name):
     set_policy(service, name)
@@ -81,6 +95,7 @@ def test_every_loop_runs_when_a_policy_is_in_force(service, redis_client, now, n
     for epoch in ran:
         assert epoch.period_s == own.period_s(Loop(epoch.kind), epoch.period_s)
         assert all(d.summary and d.reason for d in epoch.decisions.all())
+        assert [d for d in epoch.decisions.exclude(pool=None) if not explains_itself(d)] == []
         assert epoch.decisions.exists()
     active = service.pools.filter(request_class__partition=service.partition)
     assert not service.pools.exclude(request_class__partition=service.partition).exclude(workers={}).exists()
@@ -294,6 +309,11 @@ def test_fleet_is_planned_for_what_it_carries_when_demand_is_beyond_it(service, 
     assert decision.reason == "infeasible"
     assert "Planned for" in decision.summary
     assert decision.commands
+    assert [row["chosen"] for row in decision.alternatives].count(True) == 1
+    epoch.refresh_from_db()
+    (again,) = [step for step in replay(epoch) if step.step.endswith("carbon:step")]
+    assert again.same
+    assert "SetGpuBudget" in again.now
     allocated = InstanceGpu.objects.filter(released_at__isnull=True).count()
     assert allocated >= 20
 

@@ -81,6 +81,24 @@ def test_plan_stays_when_it_is_the_best() -> None:
     assert "no plan found costs less" in effects.rationale.summary
 
 
+def test_most_of_the_demand_is_planned_for_when_infeasible_and_the_best_effort_is_asked_for() -> None:
+    config, obs = replace(CONFIG, best_effort=True), observation(TWO_SITES, partition("p", LS=50.0))
+    before = CarbonPlan("p", {("wind", "LS", A2): 1})
+    plan, effects = step(before, obs, config)
+    assert plan is not None
+    assert dict(plan.workers) == {("coal", "LS", A8): 1, ("wind", "LS", A8): 1}
+    assert [command.gpus for command in effects.commands if isinstance(command, SetGpuBudget)] == [{"A100-80GB": 8}] * 2
+    assert effects.rationale.reason is Reason.INFEASIBLE
+    assert effects.rationale.summary.startswith("No plan carries the demand")
+    assert "Planned for 4" in effects.rationale.summary
+    assert 24.0 / 55.0 >= effects.rationale.inputs["planned_share"] > 0.4
+    (chosen,) = [row for row in effects.rationale.alternatives if row.chosen]
+    assert chosen.power_w == 2 * 2_300.0
+    # It is in force already.
+    again, effects = step(plan, obs, config)
+    assert (again, effects.commands, effects.rationale.reason) == (plan, (), Reason.INFEASIBLE)
+
+
 def test_last_plan_stays_when_infeasible() -> None:
     state = CarbonPlan("p", {("wind", "LS", A2): 1})
     kept, effects = step(state, observation(TWO_SITES, partition("p", LS=1.0, LL=50.0)), CONFIG)

@@ -167,6 +167,18 @@ def test_site_never_draws_more_than_its_cap_whatever_the_load(rates, fit):
         standing = both
 
 
+def test_reason_of_a_site_has_that_sites_part_of_each_mix():
+    _, effects = decide(None, 5.5 * TP8_MOST, offers=(EAST, WEST))
+    whole = next(row for row in effects.rationale.alternatives if row.chosen)
+    chosen = [next(row for row in own.rationale.alternatives if row.chosen) for own in effects.decisions]
+    assert [own.pool.site for own in effects.decisions] == ["east", "west"]
+    assert sum(row.power_w for row in chosen) == pytest.approx(whole.power_w)
+    for own, row in zip(effects.decisions, chosen, strict=True):
+        assert own.rationale.reason is effects.rationale.reason
+        assert row.label.startswith(f"{own.workers[TP8]} x ")
+        assert row.label.endswith(f", {own.pool.site}")
+
+
 def test_what_stands_beyond_a_cap_that_fell_is_taken_away():
     highest_w = float(TP8_PROFILE.watts.max())
     state, _ = at_sites(None, 60.0)

@@ -97,6 +97,23 @@ def test_nodes_are_shared_out_when_there_are_too_few():
     _, effects = step(None, observe(classes(400.0, 400.0, 400.0), nodes_available=6), PLAIN)
     assert counts(effects) == {S: 2, M: 2, L: 2}
     assert effects.rationale.reason is Reason.INFEASIBLE
+    assert [own.rationale.reason for own in effects.decisions] == [Reason.INFEASIBLE] * 3
+
+
+def test_each_class_has_its_own_reason_when_they_differ():
+    loads = tuple(replace(own, basis="week") for own in classes(None, 110.0, 95.0))
+    _, effects = step(None, observe(loads, {S: 2, M: 1, L: 1}), PLAIN)
+    own = {decision.pool: decision for decision in effects.decisions}
+    assert {key: (sum(d.workers.values()), d.changed) for key, d in own.items()} == {
+        S: (2, False),
+        M: (1, False),
+        L: (2, True),
+    }
+    assert [own[key].rationale.reason for key in (S, M, L)] == [Reason.NO_DATA, Reason.NO_CHANGE, Reason.HEURISTIC]
+    assert own[S].rationale.summary == "SS: 2 nodes stay, no forecast."
+    assert own[L].rationale.summary == "LL: 1 -> 2 nodes, for 95 tokens/s forecast (week)."
+    assert own[M].rationale.inputs["handed_on"] > 0.0
+    assert own[M].rationale.inputs == effects.rationale.inputs["classes"]["MM"]
 
 
 def test_pool_keeps_its_nodes_when_its_forecast_is_unknown():

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.algorithms.placement.node_layouts import arrange
+from core.controllers.fleet.explain import workers_text
 from core.controllers.fleet.shard_dynamo import ShardDynamoConfig, ShardDynamoObservation, ShardPool, step
 from core.engine.engine_model import engine_model
 from core.engine.load_profile import clocks, modelled
@@ -122,6 +123,28 @@ def test_next_best_mix_is_taken_when_the_best_cannot_be_reached():
     assert [command.target for command in effects.commands] == [(4,)]
     _, effects = step(None, observe(pool(3.0, (8,), room_bytes=weight_bytes(MODEL))), CONFIG)
     assert [command.target for command in effects.commands] == [(2,)]
+
+
+def test_each_pool_has_its_own_reason_when_they_differ():
+    other = PoolKey("south", "MM")
+    _, effects = step(None, observe(pool(3.0, (8,)), replace(pool(3.0, (2,)), key=other)), CONFIG)
+    changing, staying = effects.decisions
+    assert (changing.pool, changing.changed) == (KEY, True)
+    assert (staying.pool, staying.changed, staying.rationale.reason) == (other, False, Reason.NO_CHANGE)
+    for own in (changing, staying):
+        (chosen,) = [row.label for row in own.rationale.alternatives if row.chosen]
+        assert chosen == f"MM at {own.pool.site}: {workers_text(own.workers)}"
+
+
+def test_reason_names_the_nodes_when_a_change_goes_on_between_epochs():
+    before = pool(60.0, *[(2, 2, 2, 2)] * 5)
+    state, first = step(None, observe(before), CONFIG)
+    _, then = step(state, observe(after(before, first), now_s=first.next_tick_s), CONFIG)
+    (own,) = then.decisions
+    assert own.rationale.reason is Reason.OPTIMAL
+    (command,) = then.commands
+    assert own.rationale.summary == f"MM at north: the change of this epoch goes on with {command.node}."
+    assert own.rationale.inputs == {"nodes": {command.node: {"source": [2, 2, 2, 2], "target": [4, 4]}}}
 
 
 def test_no_other_wave_starts_while_one_is_under_way():
