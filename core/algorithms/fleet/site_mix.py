@@ -109,9 +109,14 @@ class Mix:
         return {part.kind: part.count for part in self.parts}
 
 
+def most_load_rps(offer: Offer, limits: Limits) -> float:
+    """Returns the largest load, in requests/s, that one instance of an offer carries within the limits; 0: none."""
+    return _curve(offer.profile, limits).most_rps
+
+
 def any_keeps(offers: Sequence[Offer], limits: Limits) -> bool:
     """Says whether any of the offers carries any load within the limits."""
-    return any(_curve(offer.profile, limits).most_rps > 0.0 for offer in offers)
+    return any(most_load_rps(offer, limits) > 0.0 for offer in offers)
 
 
 def in_time(offers: Sequence[Offer], limits: Limits, left_s: Iterable[float]) -> Limits:
@@ -155,7 +160,7 @@ def best_mix(
     """
     sites: dict[str, list[Offer]] = {}
     for offer in offers:
-        if _curve(offer.profile, limits).most_rps > 0.0:
+        if most_load_rps(offer, limits) > 0.0:
             sites.setdefault(offer.site, []).append(offer)
     tables = [_Table(own, limits, (rules or {}).get(site, SiteRule())) for site, own in sorted(sites.items())]
     if not tables:

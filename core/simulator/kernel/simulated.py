@@ -76,6 +76,8 @@ class Scheduling:
 class InstanceSpec:
     """One serving engine. `costs` replaces the engine model of (model, gpu, tp, engine).
 
+    `owner`: the service that it is for, where several have instances that are otherwise alike; one that is off is used
+    again only by its owner.
     `gpu_share`: the part of each of its GPUs that is its own, always (see EngineModel). Whoever shares a GPU sets one
     clock for all of it.
     """
@@ -93,6 +95,7 @@ class InstanceSpec:
     costs: FixedCosts | None = None
     scheduling: Scheduling = field(default_factory=Scheduling)
     gpu_share: float = 1.0
+    owner: str = ""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.gpu_share <= 1.0 or (self.costs is not None and self.gpu_share < 1.0):

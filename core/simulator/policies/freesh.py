@@ -6,11 +6,13 @@ shard chooses the mix of TP degrees; MIAD sets the clocks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from core.algorithms.clock.miad import MiadConfig
 from core.algorithms.fleet.fleet_problem import NegativeIntensity, Objective
+from core.algorithms.fleet.sharing import Lack, NodeGpus, ServiceNeed, claims
 from core.controllers.clock import frequency
 from core.controllers.fleet import carbon, scale, shard
 from core.controllers.fleet.carbon import CarbonConfig
@@ -70,7 +72,8 @@ class Freesh:
         known = sorted({partition.name for info in world.services for partition in info.partitions})
         if config.partition is not None and config.partition not in known:
             raise SimulationError(f"policy.partition: unknown '{config.partition}'; known: {', '.join(known)}")
-        self.services = [_Service(info, _first_partition(config, info)) for info in world.services]
+        in_order = sorted(world.services, key=lambda info: info.name)  # plans are the same whatever order is given
+        self.services = [_Service(info, _first_partition(config, info)) for info in in_order]
         names: dict[str, None] = {}
         for info in world.services:
             for partition in info.partitions:
@@ -183,7 +186,7 @@ class Freesh:
         keys = sorted(service.budgets)
         for group in [[key] for key in keys] if shared else [keys]:
             if shared:
-                service.budgets[group[0]] = self._own_and_free(service, group[0])
+                service.budgets[group[0]] = self._own_and_free(service, group[0], view)
             pools = self._pool_views(service, views, group)
             if not pools:
                 reason, summary = Reason.NO_DATA, f"{service.info.name}: no pool has GPUs: there is no plan yet."
@@ -250,10 +253,11 @@ class Freesh:
     def _carbon_observation(self, service: _Service, view: FleetView) -> tuple[CarbonObservation, list[str]]:
         c = self.config
         steps = max(1, round(c.carbon_period_s / c.step_s))
+        left = self._left(service, view)
         sites = tuple(
             SiteView(
                 site.name,
-                self._offered(service, site.name),
+                self._offered(service, site.name, left),
                 site.pue,
                 self.world.intensity(site.name, view.now_s, view.now_s + steps * c.step_s, c.step_s) or (None,) * steps,
             )
@@ -278,22 +282,47 @@ class Freesh:
             )
         return CarbonObservation(view.now_s, c.step_s, sites, tuple(options)), failed
 
-    def _offered(self, service: _Service, site: str) -> dict[str, int]:
-        """Returns the site's GPUs that the service has templates for, less what other services' plans may use."""
-        gpus = dict(next(found.gpus for found in self.world.sites if found.name == site))
-        usable = {mode.gpu for mode in self.world.modes(service.info, site)}
-        for other in self.services:
-            envelope = other.budgets if Loop.CARBON in self.config.loops else _gpus(other.workers)
-            for key, budget in envelope.items():
-                if other is not service and key.site == site:
-                    for name, count in budget.items():
-                        gpus[name] = max(0, gpus.get(name, 0) - count)
-        return {name: count for name, count in gpus.items() if name in usable}
+    def _left(self, service: _Service, view: FleetView) -> tuple[NodeGpus, ...]:
+        """Returns the nodes as the service may plan with them, beside what others have and need."""
+        if len(self.services) == 1:
+            return self.world.nodes
+        return claims(self.world.nodes, [self._need(own, view) for own in self.services]).left(service.info.name)
 
-    def _own_and_free(self, service: _Service, key: PoolKey) -> dict[str, int]:
+    def _need(self, service: _Service, view: FleetView) -> ServiceNeed:
+        """Returns what the service's plan may use, and what each of its classes lacks of instances."""
+        used: Counter[tuple[str, str, str]] = Counter()
+        envelope = service.budgets if Loop.CARBON in self.config.loops else _gpus(service.workers)
+        for key, budget in envelope.items():
+            used.update({(key.site, "", gpu_name): count for gpu_name, count in budget.items()})
+        lacks = []
+        views = self._class_views(service, view, self.config.carbon_period_s, 1)
+        sites = [site.name for site in self.world.sites]
+        carried = dict.fromkeys(views, 0.0)
+        for key in envelope:
+            carried[key.request_class] += self._carries(service, views, key)
+        for name, seen in views.items():
+            rps = max(self.config.floor_rps, self.config.alpha * max(seen.demand.demand_rps)) - carried[name]
+            carries = {
+                (site, mode): seen.profiles[mode].max_rps
+                for site in sites
+                for mode in self.world.modes(service.info, site)
+            }
+            lacks.append(Lack(rps, carries))
+        return ServiceNeed(service.info.name, used, tuple(lacks))
+
+    def _offered(self, service: _Service, site: str, left: Sequence[NodeGpus]) -> dict[str, int]:
+        """Returns the site's GPUs by type that the service has templates for, of the nodes left to it."""
+        usable = {mode.gpu for mode in self.world.modes(service.info, site)}
+        gpus = {name: 0 for name in self.world.site(site).gpus if name in usable}
+        for node in left:
+            if node.site == site and node.gpu in gpus:
+                gpus[node.gpu] += node.gpus
+        return gpus
+
+    def _own_and_free(self, service: _Service, key: PoolKey, view: FleetView) -> dict[str, int]:
         """Counts GPUs by type, without a carbon loop: those of the pool's workers, and those that no pool of its site
         wants."""
-        free = self._offered(service, key.site)
+        free = self._offered(service, key.site, self._left(service, view))
         for other, workers in service.workers.items():
             if other.site == key.site and other != key:
                 for name, count in gpus_of(workers).items():

@@ -50,10 +50,7 @@ class NodeOccupancy:
         self.node_of: dict[int, int] = {}  # slot -> node
         self._occupied: dict[int, int] = {}  # slot -> GPUs
         for site in sites:
-            for gpu, count in sorted(site.gpus.items()):
-                whole, rest = divmod(count, site.gpus_per_node)
-                for size in [site.gpus_per_node] * whole + [rest] * bool(rest):
-                    self.nodes.append(NodeSlots(site.name, gpu, size, size))
+            self.nodes += [NodeSlots(site.name, node.gpu, node.gpus, node.gpus) for node in site.nodes]
 
     def sync(
         self, view: FleetView, reborn: Collection[int], claim: Callable[[int], int | None]

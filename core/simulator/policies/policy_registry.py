@@ -10,6 +10,7 @@ from core.simulator.fields import ScenarioError, Section
 from core.simulator.policies import dynamollm, dynaserve, greenserve, muserve, throttllem
 from core.simulator.policies.config import FREESH, STATIC, StaticConfig, read_freesh, read_threshold
 from core.simulator.policies.freesh import Freesh
+from core.simulator.policies.service_slices import Lot, begin_in_slices, slices
 from core.simulator.policies.threshold import Threshold
 from core.simulator.policies.world import Plan, World
 
@@ -25,33 +26,21 @@ class PolicyConfig(Protocol):
 class PolicyFactory:
     """`read` takes what the section says (`read_policy` refuses the keys it did not ask for); `begin` makes a plan.
 
-    `check` raises SimulationError for a world that the policy is not for, at no cost.
+    `lot`: of a policy for one service, the part of a fleet that it is for: each service gets one of its own.
     """
 
     read: Callable[[Section], PolicyConfig]
     begin: Callable[[Any, World], Plan]
-    check: Callable[[Any, World], None] = lambda config, world: None
-
-
-def _of_one(config: PolicyConfig, world: World) -> None:
-    world.require_one(config.name)
-
-
-def _of_one_site(config: PolicyConfig, world: World) -> None:
-    world.require_one(config.name, gpu_types=False)
-
-
-def _of_one_service(config: PolicyConfig, world: World) -> None:
-    world.require_one(config.name, gpu_types=False, sites=False)
+    lot: Lot | None = None
 
 
 DYNAMIC: dict[str, PolicyFactory] = {
     "threshold": PolicyFactory(read_threshold, lambda config, world: Threshold(config, world).begin()),
     **{name: PolicyFactory(read_freesh, lambda config, world: Freesh(config, world).begin()) for name in FREESH},
-    **{name: PolicyFactory(dynamollm.read_dynamollm, dynamollm.begin, _of_one) for name in dynamollm.NAMES},
+    **{name: PolicyFactory(dynamollm.read_dynamollm, dynamollm.begin, Lot.SERVERS) for name in dynamollm.NAMES},
     **{name: PolicyFactory(throttllem.read_throttllem, throttllem.begin) for name in throttllem.NAMES},
-    **{name: PolicyFactory(dynaserve.read_dynaserve, dynaserve.begin, _of_one_site) for name in dynaserve.NAMES},
-    **{name: PolicyFactory(greenserve.read_greenserve, greenserve.begin, _of_one_service) for name in greenserve.NAMES},
+    **{name: PolicyFactory(dynaserve.read_dynaserve, dynaserve.begin, Lot.SITE) for name in dynaserve.NAMES},
+    **{name: PolicyFactory(greenserve.read_greenserve, greenserve.begin) for name in greenserve.NAMES},
     **{name: PolicyFactory(muserve.read_muserve, muserve.begin) for name in muserve.NAMES},
 }
 POLICIES = (*STATIC, *DYNAMIC)
@@ -74,8 +63,8 @@ def read_policy(keys: Mapping[str, Any]) -> PolicyConfig:
 
 def check(config: PolicyConfig, world: World) -> None:
     """Raises SimulationError for a policy that cannot serve such a world, as `build` would, without making a plan."""
-    if config.name in DYNAMIC:
-        DYNAMIC[config.name].check(config, world)
+    if config.name in DYNAMIC and (lot := DYNAMIC[config.name].lot) is not None:
+        slices(world, lot)
 
 
 def build(config: PolicyConfig, world: World) -> Plan:
@@ -86,4 +75,7 @@ def build(config: PolicyConfig, world: World) -> Plan:
     Raises:
         SimulationError: The world does not fit together, or its first instances find no GPUs.
     """
-    return DYNAMIC[config.name].begin(config, world)
+    factory = DYNAMIC[config.name]
+    if factory.lot is None:
+        return factory.begin(config, world)
+    return begin_in_slices(factory.begin, config, world, factory.lot)

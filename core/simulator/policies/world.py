@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from core.algorithms.fleet.sharing import NodeGpus
 from core.engine.overheads import Overheads
 from core.simulator.kernel.commands import STRETCH_S, Control, Router
 from core.simulator.kernel.simulated import Handover, InstanceSpec, SimulationError
@@ -35,6 +36,15 @@ class SiteInfo:
     pue: float = 1.0
     gpus_per_node: int = GPUS_PER_NODE
     power_cap_w: float | None = None
+
+    @property
+    def nodes(self) -> tuple[NodeGpus, ...]:
+        found = []
+        for gpu, count in sorted(self.gpus.items()):
+            whole, rest = divmod(count, self.gpus_per_node)
+            for n, size in enumerate([self.gpus_per_node] * whole + [rest] * bool(rest)):
+                found.append(NodeGpus(self.name, f"{gpu}/{n:05}", gpu, size))
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,23 +130,12 @@ class World:
             if not any(spec.model == service.model for spec in self.templates):
                 raise SimulationError(f"service {service.name}: no fleet group runs its model {service.model}")
 
-    def require_one(self, policy: str, gpu_types: bool = True, sites: bool = True) -> None:
-        """Refuses a world of several services, sites or types of GPU, for policies that are of one.
+    @property
+    def nodes(self) -> tuple[NodeGpus, ...]:
+        return tuple(node for site in self.sites for node in site.nodes)
 
-        Raises:
-            SimulationError: There are several: which, and what to do.
-        """
-        kinds = {
-            "services": [service.name or "the only one" for service in self.services],
-            "sites": [site.name for site in self.sites] if sites else [],
-            "types of GPU": sorted({spec.gpu for spec in self.templates}) if gpu_types else [],
-        }
-        if several := [f"{len(own)} {kind} ({', '.join(own)})" for kind, own in kinds.items() if len(own) > 1]:
-            most = "one service" + (" at one site" if sites else "") + (" on one type of GPU" if gpu_types else "")
-            raise SimulationError(
-                f"{policy} serves {most}, and the scenario has {' and '.join(several)}; leave one of each (GPUs of the "
-                "others: 0), or take another policy"
-            )
+    def site(self, name: str) -> SiteInfo:
+        return next(site for site in self.sites if site.name == name)
 
     def template(self, service: ServiceInfo, site: str, mode: Mode) -> InstanceSpec | None:
         for spec in self.templates:

@@ -48,12 +48,10 @@ def max_load(model: str, engine: str, mode: Mode, lengths: Lengths, limits: Limi
 class ClassDemands:
     """Classes in the scenario's order, smallest first, a pool each. Loads are in prompt tokens a second.
 
-    Raises:
-        SimulationError: More than one service, site or GPU type: the paper's cluster is of one kind.
+    The paper's cluster is of one kind: the world has one service, one site and one type of GPU (`service_slices`).
     """
 
     def __init__(self, config: DynamollmConfig, world: World) -> None:
-        world.require_one(config.name)
         gpus = {spec.gpu for spec in world.templates}
         self.config, self.world = config, world
         self.service, self.site, self.gpu = world.services[0], world.sites[0], gpus.pop()

@@ -115,10 +115,11 @@ def read_dynaserve(section: Section) -> DynaserveConfig:
 def begin(config: DynaserveConfig, world: World) -> Plan:
     """Plans all GPUs as instances, in two groups; colocation by turns has one.
 
+    Pairs of instances share a link and a model: the world has one service and one site (`service_slices`).
+
     Raises:
-        SimulationError: Several services or sites, or too few instances.
+        SimulationError: There are too few instances.
     """
-    world.require_one(config.name, gpu_types=False)  # pairs of instances share a link and a model
     service, site = world.services[0], world.sites[0]
     limits = [c.limits.tpot_s for c in service.partitions[0].classes if c.limits.tpot_s is not None]
     itl_s = config.itl_limit_s if config.itl_limit_s is not None else min(limits, default=_ITL_S)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from core.algorithms.fleet.sharing import NodeGpus
 from core.algorithms.fleet.site_mix import Offer, in_time, worth_per_watt
 from core.engine.engine_model import engine_model
 from core.engine.load_profile import LoadProfile, clocks, modelled
@@ -17,7 +18,7 @@ from core.observations.mode_profile import Lengths, mean_context, rounded
 from core.simulator.kernel.commands import STRETCH_S, FleetView
 from core.simulator.kernel.simulated import TOKENS_PER_ITERATION
 from core.simulator.policies.greenserve.config import GreenserveConfig
-from core.simulator.policies.world import CellLoad, SiteInfo, World
+from core.simulator.policies.world import CellLoad, ServiceInfo, World
 from core.types import Limits, Mode
 
 _AHEAD_S, _AHEAD_STEP_S = 1800.0, 300.0  # how far ahead carbon is weighed: a move should pay for longer than it takes
@@ -52,6 +53,11 @@ def load_profile(
     )
 
 
+def instances_in(nodes: Iterable[NodeGpus], site: str, mode: Mode) -> int:
+    """Returns how many instances of a mode fit on the nodes of a site."""
+    return sum(node.gpus // mode.tp for node in nodes if (node.site, node.gpu) == (site, mode.gpu))
+
+
 def _mean(loads: Sequence[CellLoad], otherwise: Lengths) -> Lengths:
     total = sum(load.rps for load in loads)
     if not total:
@@ -70,17 +76,11 @@ def _recent_lengths(seen: NDArray[np.int64], otherwise: Lengths) -> Lengths:
 
 
 class ServiceDemand:
-    """One service; all its classes share a pool, which keeps the limits of each.
+    """A service; all its classes share a pool, which keeps the limits of each."""
 
-    Raises:
-        SimulationError: More services than one.
-    """
-
-    def __init__(self, config: GreenserveConfig, world: World) -> None:
-        world.require_one(config.name, gpu_types=False, sites=False)
-        self.config, self.world = config, world
-        self.service = world.services[0]
-        partition = self.service.partitions[0]
+    def __init__(self, config: GreenserveConfig, world: World, service: ServiceInfo) -> None:
+        self.config, self.world, self.service = config, world, service
+        partition = service.partitions[0]
         self._classes = partition.classes
         self._class_of_cell = dict(sorted(partition.cell_class.items()))
         self.cells = list(self._class_of_cell)
@@ -185,15 +185,10 @@ class ServiceDemand:
         for site in self.world.sites:
             worth = worth_per_watt(site.pue, carbon[site.name] if known else None)
             for mode in self.world.modes(self.service, site.name):
-                own, room = self.profile(mode), self.room(site, mode)
+                own, room = self.profile(mode), instances_in(site.nodes, site.name, mode)
                 if own is not None and room:
                     found.append(Offer(mode, own, room, site.name, worth))
         return tuple(found)
-
-    @staticmethod
-    def room(site: SiteInfo, mode: Mode) -> int:
-        whole, rest = divmod(site.gpus.get(mode.gpu, 0), site.gpus_per_node)
-        return whole * (site.gpus_per_node // mode.tp) + rest // mode.tp
 
     def _g_per_kwh(self, site: str, now_s: float) -> float | None:
         """Returns the mean of the next half hour, as far as it is known."""

@@ -12,115 +12,209 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from core.algorithms.fleet.site_mix import SiteMode
+from core.algorithms.fleet.sharing import Lack, NodeGpus, ServiceNeed, claims
+from core.algorithms.fleet.site_mix import Offer, SiteMode, kept_by_some, most_load_rps
 from core.controllers.clock import clock_profile
 from core.controllers.clock.clock_profile import InstanceLoad
 from core.controllers.fleet import right_size
 from core.engine.engine_model import gpu
-from core.simulator.kernel.commands import DRAINING, OFF, SERVING, FleetView, SimCommand
+from core.simulator.kernel.commands import DRAINING, OFF, SERVING, STARTING, FleetView, SimCommand
 from core.simulator.policies import loops
 from core.simulator.policies.fleet_changes import Fleet
 from core.simulator.policies.greenserve.config import GreenserveConfig
-from core.simulator.policies.greenserve.demand import ServiceDemand
+from core.simulator.policies.greenserve.demand import ServiceDemand, instances_in
 from core.simulator.policies.loops import Decisions, LoopControl
 from core.simulator.policies.view_observations import first_view
 from core.simulator.policies.world import Plan, World
-from core.types import Effects, Loop, Mode, PoolKey, SetSmClock
+from core.types import Effects, Limits, Loop, Mode, PoolKey, SetSmClock
 
 _RECENT_S = 15.0  # the load that the clock loop goes by
 _LEAST_RPS = 1e-3  # of an instance that is there for nobody yet
 
 
+@dataclass(slots=True, eq=False)
+class _Service:
+    """A service, its pool, and what the plan gave it.
+
+    `peak_rps`: the load that was last asked for. `wanted`: instances by kind. `shares`: the requests/s that the plan
+    gave one instance of a kind; of those that go as well.
+    """
+
+    number: int
+    demand: ServiceDemand
+    pool: PoolKey
+    offers: tuple[Offer, ...] = ()
+    clock_limits: Limits = field(default_factory=Limits)
+    peak_rps: float = 0.0
+    size: right_size.RightSizeState | None = None
+    wanted: dict[SiteMode, int] = field(default_factory=dict)
+    shares: dict[SiteMode, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.demand.service.name
+
+    def look(self, now_s: float) -> None:
+        self.offers = self.demand.offers(now_s)
+        self.clock_limits = self.demand.planned(self.demand.config.clock_margin, self.offers)
+
+    def share(self, kind: SiteMode) -> float:
+        return self.shares.get(kind, 1.0)
+
+    def slots(self, view: FleetView, *states: int) -> list[int]:
+        """Returns the service's instances in one of the states; those in no pool are known by their model."""
+        found = np.flatnonzero(np.isin(view.state, states) & ((view.pool == self.number) | (view.pool < 0))).tolist()
+        return [
+            slot
+            for slot in found
+            if view.pool[slot] == self.number or view.instances[slot].model == self.demand.service.model
+        ]
+
+    def standing(self, view: FleetView) -> Counter[SiteMode]:
+        return Counter(_kind(view, slot) for slot in self.slots(view, STARTING, SERVING, DRAINING))
+
+    def need(self) -> ServiceNeed:
+        """Returns what the service wants already, and what it lacks of its load."""
+        used: Counter[tuple[str, str, str]] = Counter()
+        limits = kept_by_some(self.offers, self.demand.planned(self.demand.config.margin, self.offers))
+        carries = {offer.kind: most_load_rps(offer, limits) for offer in self.offers}
+        lack_rps = max(_LEAST_RPS, self.peak_rps)
+        for (site, mode), count in self.wanted.items():
+            used[site, "", mode.gpu] += count * mode.tp
+            lack_rps -= count * carries.get((site, mode), 0.0)
+        return ServiceNeed(self.name, used, (Lack(lack_rps, carries),))
+
+    def highest_w(self, site: str, view: FleetView) -> float:
+        """Returns the watts that its instances at a site draw at most."""
+        each = {offer.kind: float(offer.profile.watts.max()) for offer in self.offers}
+        return sum(n * each.get(kind, 0.0) for kind, n in self.standing(view).items() if kind[0] == site)
+
+
 class Greenserve:
-    """State of both loops."""
+    """State of both loops. Services plan in the order of their names, each beside what the others have and need."""
 
     def __init__(self, config: GreenserveConfig, world: World) -> None:
         world = replace(world, templates=tuple(replace(s, scheduling=config.scheduling) for s in world.templates))
         self.config, self.world = config, world
-        self.demand = ServiceDemand(config, world)
-        self.pool = PoolKey(world.sites[0].name, self.demand.service.name)
-        self.fleet = Fleet(world, [self.demand.service.name], config.starting)
-        self._size: right_size.RightSizeState | None = None
-        self._shares: dict[SiteMode, float] = {}  # requests/s that the plan gave one instance; of those that go as well
-        self._look(0.0)
+        self.services = [
+            _Service(n, ServiceDemand(config, world, info), PoolKey(world.sites[0].name, info.name))
+            for n, info in enumerate(sorted(world.services, key=lambda info: info.name))
+        ]
+        self.fleet = Fleet(world, [own.name for own in self.services], config.starting)
+        for own in self.services:
+            own.look(0.0)
+            own.peak_rps = own.demand.declared_rps
         self._clock_config = clock_profile.ProfileClockConfig(config.clock_period_s, margin=1.0)
 
     def begin(self) -> Plan:
         """Plans the fleet of the first second: what the declared load needs; without scale, or a load, all there is."""
         view = first_view(self.world)
-        if Loop.SCALE in self.config.loops and self.demand.declared_rps:
-            self._ask(view, (self.demand.declared_rps,))
-        else:
-            self._want_all()
+        cell_pool = [""] * self.world.cells
+        for own in self.services:
+            if Loop.SCALE in self.config.loops and own.demand.declared_rps:
+                self._ask(own, view, (own.demand.declared_rps,))
+            else:
+                self._want_all(own)
+            for cell in own.demand.cells:
+                cell_pool[cell] = own.name
         members = loops.first_members(self.fleet, view)
         c = self.config
         steps = {Loop.SCALE: (c.fleet.period_s, self.scale), Loop.CLOCK: (c.clock_period_s, self.clock)}
-        name = self.demand.service.name
         return Plan(
             members,
-            loops.plans((name,), "least_loaded"),
-            (name,) * self.world.cells,
+            loops.plans([own.name for own in self.services], "least_loaded"),
+            tuple(cell_pool),
             tuple(LoopControl(str(k), s, step, self.fleet) for k, (s, step) in steps.items() if k in c.loops),
         )
 
-    def _look(self, now_s: float) -> None:
-        self._offers = self.demand.offers(now_s)
-        self._clock_limits = self.demand.planned(self.config.clock_margin, self._offers)
+    def _left(self, own: _Service) -> tuple[NodeGpus, ...]:
+        """Returns the nodes as a service may plan with them, beside what others have and need."""
+        if len(self.services) == 1:
+            return self.world.nodes
+        return claims(self.world.nodes, [each.need() for each in self.services]).left(own.name)
+
+    def _caps_w(self, own: _Service, view: FleetView) -> dict[str, float]:
+        """Returns the most that the service's instances may draw at sites with a cap, beside those of others."""
+        others = [other for other in self.services if other is not own]
+        return {
+            site.name: max(0.0, site.power_cap_w / site.pue - sum(other.highest_w(site.name, view) for other in others))
+            for site in self.world.sites
+            if site.power_cap_w is not None
+        }
 
     def scale(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
-        effects = self._ask(view, tuple(self.demand.look(view).tolist()))
-        decisions.append(loops.decision(view, Loop.SCALE, effects.rationale.reason, effects.rationale.summary))
+        for own in self.services:
+            effects = self._ask(own, view, tuple(own.demand.look(view).tolist()))
+            decisions.append(loops.decision(view, Loop.SCALE, effects.rationale.reason, effects.rationale.summary))
         return self.fleet.reweigh(view)
 
-    def _ask(self, view: FleetView, rates_rps: tuple[float, ...]) -> Effects:
-        d = self.demand
-        self._look(view.now_s)
+    def _ask(self, own: _Service, view: FleetView, rates_rps: tuple[float, ...]) -> Effects:
+        d = own.demand
+        own.look(view.now_s)
+        own.peak_rps = max(rates_rps, default=own.peak_rps)
+        left = self._left(own)
+        offers = tuple(
+            replace(offer, room=room) for offer in own.offers if (room := instances_in(left, offer.site, offer.mode))
+        )
+        mine = own.slots(view, OFF, STARTING, SERVING, DRAINING)
         obs = right_size.RightSizeObservation(
             view.now_s,
-            self.pool,
+            own.pool,
             rates_rps,
-            self._offers,
-            d.planned(self.config.margin, self._offers),
-            {site.name: site.power_cap_w / site.pue for site in self.world.sites if site.power_cap_w is not None},
-            Counter(_kind(view, slot) for slot in np.flatnonzero(view.state != OFF).tolist()),
-            int(view.waiting.sum() + view.unplaced.sum()),
+            offers,
+            d.planned(self.config.margin, own.offers),
+            self._caps_w(own, view),
+            own.standing(view),
+            int(view.waiting[mine].sum() + view.unplaced[own.number : own.number + 1].sum()),
         )
-        self._size, effects = right_size.step(self._size, obs, self.config.fleet)
-        if self._size is not None:
-            for part in self._size.mix.parts:
-                self._shares[part.kind] = max(_LEAST_RPS, part.load_rps)
-                batch = self._shares[part.kind] * d.service_s(part.mode, part.mhz, part.load_rps)
-                self.fleet.weights[0, loops.kind(d.service, *part.kind)] = batch
-            self._want(self._size.workers)
+        own.size, effects = right_size.step(own.size, obs, self.config.fleet)
+        if own.size is not None:
+            for part in own.size.mix.parts:
+                own.shares[part.kind] = max(_LEAST_RPS, part.load_rps)
+                batch = own.shares[part.kind] * d.service_s(part.mode, part.mhz, part.load_rps)
+                self.fleet.weights[own.number, loops.kind(d.service, *part.kind)] = batch
+            own.wanted = dict(own.size.workers)
+            self._want()
         return effects
 
-    def _want(self, wanted: Mapping[tuple[str, Mode], int]) -> None:
-        self.fleet.want({(0, loops.kind(self.demand.service, site, mode)): n for (site, mode), n in wanted.items()})
+    def _want(self) -> None:
+        self.fleet.want(
+            {
+                (own.number, loops.kind(own.demand.service, site, mode)): count
+                for own in self.services
+                for (site, mode), count in own.wanted.items()
+            }
+        )
 
-    def _want_all(self) -> None:
-        """Asks for every GPU, in the largest instances."""
-        d = self.demand
-        wanted: dict[tuple[str, Mode], int] = {}
+    def _want_all(self, own: _Service) -> None:
+        """Asks for every GPU that others leave, in the largest instances."""
+        left = self._left(own)
+        own.wanted = {}
         for site in self.world.sites:
-            largest = {mode.gpu: mode for mode in d.world.modes(d.service, site.name)}  # of each type the last
-            wanted |= {(site.name, mode): d.room(site, mode) for mode in largest.values()}
-        self._want(wanted)
+            modes = self.world.modes(own.demand.service, site.name)
+            largest = {mode.gpu: mode for mode in modes}  # of each type the last
+            own.wanted |= {(site.name, mode): instances_in(left, site.name, mode) for mode in largest.values()}
+        self._want()
 
     def clock(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
+        return [command for own in self.services for command in self._clocks(own, view, decisions)]
+
+    def _clocks(self, own: _Service, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         """Every instance carries its share of the load, as the plan has it: requests go by these shares."""
-        rps = self.demand.recent_rps(view, _RECENT_S)
-        serving = [self._share(_kind(view, slot)) for slot in np.flatnonzero(view.state == SERVING).tolist()]
+        rps = own.demand.recent_rps(view, _RECENT_S)
+        serving = [own.share(_kind(view, slot)) for slot in own.slots(view, SERVING)]
         if rps is None or not serving:
             return []
         each = rps / sum(serving)
-        active = np.flatnonzero((view.state == SERVING) | (view.state == DRAINING)).tolist()
-        items = [(slot, self._load(slot, each * self._share(_kind(view, slot)), view)) for slot in active]
-        profiles = {offer.mode.name: offer.profile for offer in self._offers}
+        items = [
+            (slot, self._load(own, slot, each * own.share(_kind(view, slot)), view))
+            for slot in own.slots(view, SERVING, DRAINING)
+        ]
+        profiles = {offer.mode.name: offer.profile for offer in own.offers}
         obs = clock_profile.ProfileClockObservation(view.now_s, tuple(item for _, item in items), profiles)
         state = clock_profile.ProfileClockState({item.instance: float(view.mhz[slot]) for slot, item in items})
         _, effects = clock_profile.step(state, obs, self._clock_config)
@@ -130,10 +224,7 @@ class Greenserve:
             decisions.append(loops.decision(view, Loop.CLOCK, why.reason, why.summary, len(commands)))
         return commands
 
-    def _share(self, kind: SiteMode) -> float:
-        return self._shares.get(kind, 1.0)
-
-    def _load(self, slot: int, rps: float, view: FleetView) -> InstanceLoad:
+    def _load(self, own: _Service, slot: int, rps: float, view: FleetView) -> InstanceLoad:
         """A TPOT seen is held against its limit; a TTFT is not, since the worst one may be of a class with a wider.
 
         Of those that wait only so many are a queue as the iteration that is planned with does not take in.
@@ -145,10 +236,10 @@ class Greenserve:
             instance=spec.name,
             profile=Mode(spec.gpu, spec.tp).name,
             load_rps=rps,
-            waiting=max(0, int(view.waiting[slot]) - self.demand.taken_in),
+            waiting=max(0, int(view.waiting[slot]) - own.demand.taken_in),
             min_mhz=max(params.f_v, params.f_min),
             max_mhz=params.f_max,
-            limits=self._clock_limits,
+            limits=own.clock_limits,
             ttft_s=None,
             tpot_s=None if math.isnan(tpot_s) else tpot_s * c.clock_margin,
         )
@@ -160,5 +251,5 @@ def _kind(view: FleetView, slot: int) -> SiteMode:
 
 
 def begin(config: GreenserveConfig, world: World) -> Plan:
-    """Raises SimulationError when the world is not one that the policy knows."""
+    """Begins the policy in a world, and returns its plan."""
     return Greenserve(config, world).begin()

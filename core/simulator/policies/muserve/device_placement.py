@@ -50,7 +50,7 @@ class Placer:
             raise SimulationError(f"sites: none has a {self.gpu}")
         self.number = {service.name: n for n, service in enumerate(world.services)}
         self.needs = [needs(world, service) for service in world.services]
-        self.device_bytes = engine_of(replace(world.templates[0], tp=1, kv_capacity_tokens=1)).memory_bytes
+        self.device_bytes = engine_of(replace(self._offered(0)[0], tp=1, kv_capacity_tokens=1)).memory_bytes
         self._guide = Guide(world, goal, guide_s)
         self._known: dict[tuple[tuple[int, tuple[str, ...]], ...], float] = {}
 
@@ -151,7 +151,8 @@ class Placer:
     def _offered(self, n: int) -> list[InstanceSpec]:
         """Returns the model's kinds of instance, from few GPUs to many."""
         model = self.world.services[n].model
-        return sorted((spec for spec in self.world.templates if spec.model == model), key=lambda spec: spec.tp)
+        own = (spec for spec in self.world.templates if (spec.model, spec.gpu) == (model, self.gpu))
+        return sorted(own, key=lambda spec: spec.tp)
 
     def _fewest(self, n: int) -> InstanceSpec:
         """Returns the kind with the fewest GPUs that the model fits on."""
@@ -161,6 +162,11 @@ class Placer:
     def _template(self, n: int, devices: Sequence[str]) -> InstanceSpec | None:
         site, _ = self.node[devices[0]]
         return self.world.template(self.world.services[n], site, Mode(self.gpu, len(devices)))
+
+    def _unused(self) -> str:
+        """Says which GPUs of the sites the placement leaves out: it is for one type."""
+        others = sorted({gpu for site in self.world.sites for gpu, count in site.gpus.items() if count} - {self.gpu})
+        return f" Placed on {self.gpu} only; {' and '.join(others)} stay idle." if others else ""
 
     def _slot(self, n: int, devices: Sequence[str]) -> Slot:
         template = self._template(n, devices)
@@ -178,13 +184,17 @@ class Placer:
         attainment = self._selected.attainment
         summary = (
             f"{len(replicas)} replicas {how}, {attainment:.1%} in time in {self._selected.simulations} simulations: "
-            f"{', '.join(spelled[:_SPELLED])}{more}."
+            f"{', '.join(spelled[:_SPELLED])}{more}.{self._unused()}"
         )
         return Placed(tuple(replicas), clock_domains(slots), attainment, by_sensitivity, summary)
 
 
 def _one_gpu_type(world: World) -> str:
+    """Returns the type of GPU of which there are most among those that every service's model is offered on."""
     gpus = sorted({spec.gpu for spec in world.templates})
-    if len(gpus) > 1:
-        raise SimulationError(f"mu-Serve and AlpaServe place on one type of GPU, not on {', '.join(gpus)}")
-    return gpus[0]
+    common = [gpu for gpu in gpus if all(any(mode.gpu == gpu for mode in world.modes(s)) for s in world.services)]
+    if not common:
+        raise SimulationError(
+            f"mu-Serve and AlpaServe place on one type of GPU: offer every service on one of {', '.join(gpus)}"
+        )
+    return max(common, key=lambda gpu: sum(site.gpus.get(gpu, 0) for site in world.sites))

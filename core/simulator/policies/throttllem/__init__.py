@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from core.simulator.policies.throttllem.autoscale_loop import Autoscaler, EngineSlot
 from core.simulator.policies.throttllem.config import NAMES, ThrottllemConfig, read_throttllem
-from core.simulator.policies.throttllem.engines import ServiceEngines
+from core.simulator.policies.throttllem.engines import ServiceEngines, take_first
 from core.simulator.policies.throttllem.router import ThrottleRouter
 from core.simulator.policies.world import Member, Plan, PoolPlan, World
 
@@ -30,8 +30,9 @@ def begin(config: ThrottllemConfig, world: World) -> Plan:
     engines: list[EngineSlot] = []
     cell_pool = [""] * world.cells
     services = [ServiceEngines(config, world, n, service) for n, service in enumerate(world.services)]
+    take_first(services, world)
     for service in services:
-        for site, spec in service.first():
+        for site, spec in service.first:
             engines.append(EngineSlot(spec.name, len(members), service.pool, service.cells, service.sizes(site)))
             members.append(Member(spec, service.pool))
         for cell in service.cells:

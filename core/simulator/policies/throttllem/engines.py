@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import cycle
 
 from core.controllers.fleet.autoscale import AutoscaleConfig, EngineSize
 from core.engine.overheads import cold_start_s
 from core.simulator.kernel.simulated import InstanceSpec, SimulationError
+from core.simulator.policies.node_occupancy import NodeOccupancy, shape_of
 from core.simulator.policies.throttllem.config import ThrottllemConfig
 from core.simulator.policies.throttllem.router import Served
 from core.simulator.policies.view_observations import class_view, first_view
-from core.simulator.policies.world import ClassInfo, ServiceInfo, SiteInfo, World
-from core.types import Limits, Mode
+from core.simulator.policies.world import ClassInfo, ServiceInfo, World
+from core.types import Limits
 
 TBT_S = 0.2  # the paper's limit of the mean time between tokens (V-A)
+_EPS = 1e-9
 
 
 class ServiceEngines:
-    """`served` is what the router is to know of the service."""
+    """`served` is what the router is to know of the service; `first` are its engines to begin with."""
 
     def __init__(self, config: ThrottllemConfig, world: World, number: int, service: ServiceInfo) -> None:
         self._config, self._world, self._service = config, world, service
@@ -32,7 +34,11 @@ class ServiceEngines:
         self._peak_rps = max(seen.demand.demand_rps)
         self._max_rps = {mode: config.max_rps.get(mode.tp, profile.max_rps) for mode, profile in seen.profiles.items()}
         e2e_s = {cell: partition.classes[k].limits.e2e_s for cell, k in partition.cell_class.items()}
+        self.first: list[tuple[str, InstanceSpec]] = []  # (site, instance) of each engine to begin with
+        self._carried_rps = 0.0
         self.served = Served(number, limits.tpot_s or TBT_S, e2e_s, seen.lengths)
+        sites = [site.name for site in world.sites if world.modes(service, site.name)]
+        self._next = deque((site, self._first_size(site)) for site in sites)
 
     def sizes(self, site: str) -> AutoscaleConfig:
         """Lists sizes of the first GPU type there, rising in what they carry: one that carries no more than a smaller
@@ -52,38 +58,47 @@ class ServiceEngines:
             raise self._error(f"no engine carries any load at {site}: give larger tp_choices, or max_rps")
         return AutoscaleConfig(tuple(found), self._config.period_s)
 
-    def first(self) -> list[tuple[str, InstanceSpec]]:
-        """Returns (site, instance) of each engine; the sites take turns.
+    @property
+    def turn(self) -> tuple[float, str]:
+        """Its place among services that take engines by turns: the one of which the smallest part is carried first."""
+        return self._carried_rps / max(self._peak_rps, _EPS), self.pool
+
+    def take(self, occupancy: NodeOccupancy) -> bool:
+        """Takes one more engine at the next of its sites that has room; False: it has enough, or there is none.
 
         Raises:
-            SimulationError: `tp` is not among the sizes, or there is no room for `engines` of them.
+            SimulationError: There is no room for the engines that it needs at least.
         """
-        sites = [site for site in self._world.sites if self._world.modes(self._service, site.name)]
-        sizes = {site.name: self._first_size(site.name) for site in sites}
-        room = {site.name: _room(site, sizes[site.name].mode) for site in sites}
-        found: list[tuple[str, InstanceSpec]] = []
-        carried_rps = 0.0
-        for name in cycle(sizes):
-            if not any(room.values()) or self._enough(len(found), carried_rps):
-                break
-            spec = self._world.template(self._service, name, sizes[name].mode)
-            if room[name] and spec is not None:
-                room[name] -= 1
-                carried_rps += sizes[name].max_rps
-                found.append((name, replace(spec, name=f"{spec.name}-{len(found) + 1}")))
-        if len(found) < (self._config.engines or 1):
-            raise self._error(f"room for {len(found)} engines only: lower engines or tp, or give the sites more GPUs")
-        return found
+        if self._enough():
+            return False
+        for _ in range(len(self._next)):
+            site, size = self._next[0]
+            self._next.rotate(-1)
+            spec = self._world.template(self._service, site, size.mode)
+            if spec is not None and (node := occupancy.find(shape_of(spec))) is not None:
+                occupancy.take(node, size.mode.tp)
+                self._carried_rps += size.max_rps
+                self.first.append((site, replace(spec, name=f"{spec.name}-{len(self.first) + 1}")))
+                return True
+        if len(self.first) < (self._config.engines or 1):
+            raise self._error(
+                f"room for {len(self.first)} engines only: lower engines or tp, or give the sites more GPUs"
+            )
+        return False
 
-    def _enough(self, count: int, carried_rps: float) -> bool:
+    def _enough(self) -> bool:
         if self._config.engines is not None:
-            return count >= self._config.engines
-        return count > 0 and carried_rps >= self._peak_rps - 1e-9
+            return len(self.first) >= self._config.engines
+        return len(self.first) > 0 and self._carried_rps >= self._peak_rps - _EPS
 
     def _first_size(self, site: str) -> EngineSize:
+        """Returns the size to begin with: the largest in an equal part of the site's GPUs for each of its services."""
         sizes = self.sizes(site).sizes
         if self._config.tp is None:
-            return sizes[-1]
+            gpu = sizes[0].mode.gpu
+            services = {spec.model for spec in self._world.templates if (spec.site, spec.gpu) == (site, gpu)}
+            part = self._world.site(site).gpus.get(gpu, 0) // len(services)
+            return next((size for size in reversed(sizes) if size.mode.tp <= part), sizes[0])
         for size in sizes:
             if size.mode.tp == self._config.tp:
                 return size
@@ -94,10 +109,17 @@ class ServiceEngines:
         return SimulationError(f"policy {self._config.name}, service {self._service.name}: {message}")
 
 
-def _room(site: SiteInfo, mode: Mode) -> int:
-    """Counts the engines that fit on the site's nodes."""
-    whole, rest = divmod(site.gpus.get(mode.gpu, 0), site.gpus_per_node)
-    return whole * (site.gpus_per_node // mode.tp) + rest // mode.tp
+def take_first(services: Sequence[ServiceEngines], world: World) -> None:
+    """Takes the first engines of all services, who share the nodes: one at a time for the one that is carried least.
+
+    Raises:
+        SimulationError: There is no room for the engines of one.
+    """
+    occupancy, taking = NodeOccupancy(world.sites), list(services)
+    while taking:
+        service = min(taking, key=lambda service: service.turn)
+        if not service.take(occupancy):
+            taking.remove(service)
 
 
 def _strictest(config: ThrottllemConfig, classes: Sequence[ClassInfo]) -> Limits:

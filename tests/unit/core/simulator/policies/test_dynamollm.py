@@ -322,5 +322,3 @@ def test_scenario_is_refused_when_nodes_cannot_be_given_whole():
     found = world()
     with pytest.raises(SimulationError, match="gives whole nodes to pools"):
         Dynamollm(DynamollmConfig(), replace(found, templates=found.templates[:2]))
-    with pytest.raises(SimulationError, match="one service at one site"):
-        Dynamollm(DynamollmConfig(), replace(found, services=(*found.services, found.services[0])))

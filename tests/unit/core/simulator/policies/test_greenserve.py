@@ -6,7 +6,6 @@ import pytest
 
 from core.simulator.fields import ScenarioError
 from core.simulator.kernel.commands import Start
-from core.simulator.kernel.simulated import SimulationError
 from core.simulator.policies import CellLoad, SiteInfo, build, read_policy
 from core.simulator.policies.greenserve import GreenserveConfig
 from core.simulator.policies.greenserve.demand import ServiceDemand
@@ -103,9 +102,13 @@ def test_kinds_are_mixed_and_share_the_load_by_what_each_carries():
     assert min(shares.values()) > 0.0
 
 
+def demand_of(own):
+    return ServiceDemand(GreenserveConfig(), own, own.services[0])
+
+
 def highest_w(fake, site):
     """Of all that stands there, each instance at the most that it draws at any clock and load."""
-    demand = ServiceDemand(GreenserveConfig(), world({"east": 48}, limits=LIMITS, tps=(4, 8)))
+    demand = demand_of(world({"east": 48}, limits=LIMITS, tps=(4, 8)))
     most = {tp: float(demand.profile(Mode(H100, tp)).watts.max()) for tp in (4, 8)}
     return sum(most[own.tp] for own, state in zip(fake.specs, fake.state, strict=True) if state and own.site == site)
 
@@ -166,16 +169,14 @@ def test_limits_follow_the_class_whose_prompts_have_the_least_time():
     one = world({"east": 16}, limits=LIMITS)
     two = world({"east": 16}, classes=("short", "long"), limits=LIMITS)
     loads = (CellLoad(2.0, 40.0, 200.0), CellLoad(1.0, 300.0, 200.0))
-    tight, loose = (
-        ServiceDemand(GreenserveConfig(), own).profile(Mode(H100, 8)) for own in (one, replace(two, declared=loads))
-    )
+    tight, loose = (demand_of(own).profile(Mode(H100, 8)) for own in (one, replace(two, declared=loads)))
     assert loose.ttft_s[0, 0] < tight.ttft_s[0, 0]
 
 
 def test_running_requests_are_those_with_long_answers_when_answers_differ():
     two = world({"east": 16}, classes=("short", "long"), limits=LIMITS)
     loads = (CellLoad(1.0, 100.0, 100.0), CellLoad(1.0, 100.0, 900.0))
-    demand = ServiceDemand(GreenserveConfig(), replace(two, declared=loads))
+    demand = demand_of(replace(two, declared=loads))
     assert demand.lengths.output_tokens == 500.0
     assert demand._context_tokens == 100.0 + (100.0 * 50.0 + 900.0 * 450.0) / 1000.0
 
@@ -183,15 +184,8 @@ def test_running_requests_are_those_with_long_answers_when_answers_differ():
 def test_e2e_limit_asks_for_a_tpot_where_a_mode_keeps_it():
     """200 output tokens in 8 s are 40 ms each; in 0.5 s they are not to be had, and the limit is left out."""
     for e2e_s, expected in ((8.0, pytest.approx((8.0 - 0.25) / 200.0)), (0.5, pytest.approx(0.05))):
-        demand = ServiceDemand(GreenserveConfig(), world({"east": 16}, limits=replace(LIMITS, e2e_s=e2e_s)))
+        demand = demand_of(world({"east": 16}, limits=replace(LIMITS, e2e_s=e2e_s)))
         assert demand.planned(0.5, demand.offers(0.0)).tpot_s == expected
-
-
-def test_error_says_what_to_do_when_there_are_two_services():
-    found = world({"east": 16})
-    second = replace(found.services[0], name="code")
-    with pytest.raises(SimulationError, match=r"serves one service, and the scenario has 2 services"):
-        build(GreenserveConfig(), replace(found, services=(*found.services, second)))
 
 
 @pytest.mark.parametrize(

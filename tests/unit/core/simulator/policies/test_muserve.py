@@ -276,11 +276,23 @@ def test_compiled_and_reference_agree_when_a_gpu_is_shared():
 # -- what cannot be --------------------------------------------------------------------------------
 
 
-def test_world_is_refused_when_it_has_two_types_of_gpu():
+def test_type_of_which_there_are_most_is_taken_when_there_are_two():
     world = cluster(CHAT)
-    other = InstanceSpec("big", "gpt2-large", "A100-80GB", 1, 1410.0, EAGER, "lab")
-    with pytest.raises(SimulationError, match="one type of GPU, not on A100-80GB, V100-16GB"):
-        build(config(), replace(world, templates=(*world.templates, other)))
+    other = InstanceSpec("big", world.services[0].model, "A100-80GB", 1, 1410.0, EAGER, "lab")
+    site = replace(world.sites[0], gpus={**world.sites[0].gpus, "A100-80GB": 2})
+    placed = build(config(), replace(world, sites=(site,), templates=(other, *world.templates)))
+    assert {member.spec.gpu for member in placed.members} == {"V100-16GB"}
+    answer = placed.controls[0].step(first_view(world))
+    assert "Placed on V100-16GB only; A100-80GB stay idle." in answer.decisions[0].summary
+
+
+def test_services_are_refused_when_no_type_is_offered_to_all():
+    world = cluster(CHAT)
+    other = InstanceSpec("big", "Qwen3-8B", "A100-80GB", 1, 1410.0, EAGER, "lab")
+    second = replace(world.services[0], name="other", model="Qwen3-8B")
+    several = replace(world, services=(*world.services, second), templates=(*world.templates, other))
+    with pytest.raises(SimulationError, match="offer every service on one of A100-80GB, V100-16GB"):
+        build(config(), several)
 
 
 def test_model_is_refused_when_no_group_holds_it():
