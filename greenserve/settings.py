@@ -234,9 +234,9 @@ DEMO_SPEEDUP = ENV.demo_speedup if ENV.demo else 1.0
 # Periods of the loops in seconds, and what holds for all services; the rest is for their policies to say
 # (core.policy.presets). The demo runs the slow ones faster, and says so.
 GREENSERVE_LOOPS: dict[str, dict[str, Any]] = {
-    "carbon": {"period_s": 1800.0 / DEMO_SPEEDUP, "steps": 6, "alpha": 1.25},
-    "scale": {"period_s": 1800.0 / DEMO_SPEEDUP, "steps": 6, "alpha": 1.25},
-    "shard": {"period_s": 20.0 if DEMO else 300.0, "alpha": 1.25},
+    "carbon": {"period_s": 1800.0 / DEMO_SPEEDUP, "steps": 6},
+    "scale": {"period_s": 1800.0 / DEMO_SPEEDUP, "steps": 6},
+    "shard": {"period_s": 20.0 if DEMO else 300.0},
     "clock": {"period_s": 1.0, "increase": 2.0, "decrease_mhz": 100.0, "lease_s": 10.0},
 }
 # Transition times (cold start, TP switch) of simulated nodes are divided by this.

@@ -8,7 +8,8 @@ from datetime import datetime
 
 from django.db import transaction
 
-from core.policy import dynamo_classes, presets
+from core.policy import dynamo_classes
+from core.policy.knobs import DYNAMO, WHOLE
 from pools.models import ApiKey, Partition, Pool, RequestClass, Service, Site, Tenant
 
 KEY_PREFIX_LENGTH = 10
@@ -50,7 +51,7 @@ def ensure_partition(name: str) -> Partition:
     if source is None:
         return Partition.objects.get(name=name)
     partition, created = Partition.objects.get_or_create(name=name, defaults={"source": source})
-    if created and name == presets.WHOLE:
+    if created and name == WHOLE:
         RequestClass.objects.create(partition=partition, name="ALL", rank=0)
     elif created:
         for bounds in dynamo_classes.request_classes():
@@ -69,8 +70,8 @@ def ensure_partition(name: str) -> Partition:
 
 
 _BUILT_IN = {
-    presets.WHOLE: "One class of all requests, for policies that keep one pool",
-    presets.DYNAMO: "DynamoLLM (arXiv 2408.00741), table IV",
+    WHOLE: "One class of all requests, for policies that keep one pool",
+    DYNAMO: "DynamoLLM (arXiv 2408.00741), table IV",
 }
 
 

@@ -1,1 +1,1 @@
-"""Policies by name: presets and their knobs, and request classes."""
+"""Policies by name: presets, their knobs and tuning, and request classes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
@@ -12,7 +12,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from core.policy import presets
+from core.policy import live_presets
 from pools.access import audit, rights
 from pools.models import Service
 from scheduler.operations.configure import changes
@@ -40,14 +40,16 @@ class Knob:
 def edit(request: HttpRequest, pk: int) -> HttpResponse:
     service = get_object_or_404(Service, pk=pk)
     chosen = request.POST.get("policy") or request.GET.get("preset") or service.policy
-    if chosen not in presets.PRESETS:
+    if chosen not in live_presets.LIVE:
         chosen = service.policy
     overrides: dict[str, Any] = service.knobs if chosen == service.policy else {}
     typed = {name: _typed(value) for name, value in overrides.items()}
     errors: dict[str, str] = {}
     if request.method == "POST":
         rights.require(request.user, rights.Right.OPERATE)
-        typed = {name: request.POST[f"knob-{name}"] for name in presets.documented() if f"knob-{name}" in request.POST}
+        typed = {
+            name: request.POST[f"knob-{name}"] for name in live_presets.documented() if f"knob-{name}" in request.POST
+        }
         overrides, errors = _read(chosen, typed)
         if not errors:
             service.policy, service.knobs = chosen, overrides
@@ -61,7 +63,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
     context = {
         "service": service,
         "chosen": chosen,
-        "presets": list(presets.PRESETS),
+        "presets": list(live_presets.LIVE),
         "knobs": _knobs(chosen, typed, errors),
         "error": errors.get("", ""),
         "may": rights.has(request.user, rights.Right.OPERATE),
@@ -71,19 +73,19 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
 
 def _read(chosen: str, typed: dict[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns the knobs that differ from the preset, and the errors by knob."""
-    preset = presets.PRESETS[chosen]
+    preset = live_presets.LIVE[chosen]
     found: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for name, text in typed.items():
         try:
-            value = presets.parse(name, text.strip())
+            value = live_presets.parse(name, text.strip())
             if value != getattr(preset, name):
                 found[name] = value
         except ValueError as error:
             errors[name] = str(error)
     if not errors:
         try:
-            presets.knobs(chosen, found)
+            live_presets.knobs(chosen, found)
         except ValueError as error:
             named = next((name for name in found if str(error).startswith(name)), "")
             errors[named] = str(error)
@@ -91,19 +93,18 @@ def _read(chosen: str, typed: dict[str, str]) -> tuple[dict[str, Any], dict[str,
 
 
 def _knobs(chosen: str, typed: dict[str, str], errors: dict[str, str]) -> list[Knob]:
-    preset = presets.PRESETS[chosen]
-    choices = {item.name: tuple(item.metadata["choices"]) for item in fields(presets.Knobs)}
-    words = presets.documented()
+    preset = live_presets.LIVE[chosen]
+    words = live_presets.documented()
     found = []
     for name in words:
         usual = _typed(getattr(preset, name))
-        own = choices[name] or (("true", "false") if isinstance(getattr(preset, name), bool) else ())
+        own = live_presets.known(name) or (("true", "false") if isinstance(getattr(preset, name), bool) else ())
         found.append(Knob(name, words[name], typed.get(name, usual), usual, own, errors.get(name, "")))
     return found
 
 
 def _typed(value: object) -> str:
-    """Writes a knob's value as `presets.parse` reads it."""
+    """Writes a knob's value as `live_presets.parse` reads it."""
     if value is None:
         return ""
     if isinstance(value, bool):

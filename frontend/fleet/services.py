@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from core.policy import presets
+from core.policy import live_presets
 from frontend import formats, reader_choices
 from frontend.charts import chart_csv, figures
 from frontend.fleet import chart_pages
@@ -173,16 +173,16 @@ def service(request: HttpRequest, name: str) -> HttpResponse:
 
 def _knobs(policy: str, overrides: Mapping[str, Any]) -> list[Knob]:
     """Returns every knob: its value in the preset, its value here, what it is for."""
-    plain, docs = presets.knobs(policy), presets.documented()
+    plain, docs = live_presets.knobs(policy), live_presets.documented()
     return [
         Knob(
-            name=item.name,
-            preset=_value(getattr(plain, item.name)),
-            here=_value(overrides.get(item.name, getattr(plain, item.name))),
-            doc=docs[item.name],
-            changed=item.name in overrides,
+            name=name,
+            preset=_value(getattr(plain, name)),
+            here=_value(overrides.get(name, getattr(plain, name))),
+            doc=doc,
+            changed=name in overrides,
         )
-        for item in fields(presets.Knobs)
+        for name, doc in docs.items()
     ]
 
 

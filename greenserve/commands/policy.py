@@ -31,15 +31,19 @@ def policy(service: str | None, name: str | None, knobs: tuple[str, ...], as_jso
     greenserve policy llama3-70b throttllem
     greenserve policy llama3-70b dynamollm clock=fixed shadow=false
     """
-    from core.policy import presets
+    from core.policy import live_presets
+    from core.policy.presets import OLD_NAMES
 
     if listing:
         _list(as_json)
         return
+    if name in OLD_NAMES:
+        click.echo(f"greenserve: '{name}' is called {OLD_NAMES[name]} now", err=True)
+        name = OLD_NAMES[name]
     try:
-        given = {key: presets.parse(key, text) for key, text in map(_split, knobs)}
+        given = {key: live_presets.parse(key, text) for key, text in map(_split, knobs)}
         if name is not None:
-            presets.knobs(name, given)
+            live_presets.knobs(name, given)
     except ValueError as error:
         fail(f"{error}; see `greenserve policy --list`", 2)
     with database():
@@ -62,15 +66,15 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _list(as_json: bool) -> None:
-    from core.policy import presets
-    from core.policy.presets import PRESETS, documented
+    from core.policy.live_presets import LIVE, documented
+    from core.policy.presets import DEFAULT
 
-    rows = {name: {key: getattr(found, key) for key in documented()} for name, found in PRESETS.items()}
+    rows = {name: {key: getattr(found, key) for key in documented()} for name, found in LIVE.items()}
     if as_json:
         click.echo(json.dumps({"policies": rows, "knobs": documented()}))
         return
-    usual = rows[presets.DEFAULT]
-    click.echo(f"Policies, and where they differ from {presets.DEFAULT}:")
+    usual = rows[DEFAULT]
+    click.echo(f"Policies, and where they differ from {DEFAULT}:")
     for name, row in rows.items():
         other = ", ".join(f"{key}={value}" for key, value in row.items() if value != usual[key])
         click.echo(f"  {name}: {other or 'the default'}")
@@ -96,7 +100,7 @@ def _no_service(name: str) -> str:
 
 
 def _row(service: Any) -> dict[str, Any]:
-    from core.policy.presets import documented
+    from core.policy.live_presets import documented
 
     found = service.policy_knobs()
     return {

@@ -16,7 +16,7 @@ from django.apps import apps
 from django.db import transaction
 
 from core.engine import engine_model
-from core.policy import presets
+from core.policy.knobs import DYNAMO, WHOLE
 from pools.models import (
     Cluster,
     Gpu,
@@ -108,7 +108,7 @@ def load() -> Service:
     for site in sites:
         for request_class in RequestClass.objects.filter(partition__in=partitions):
             Pool.objects.get_or_create(service=service, site=site, request_class=request_class)
-    for name in (presets.WHOLE, presets.DYNAMO):  # for policies that ask for them; the carbon loop does not choose them
+    for name in (WHOLE, DYNAMO):  # for policies that ask for them; the carbon loop does not choose them
         ensure_pools(service, ensure_partition(name))
     for name, label in TENANTS.items():
         Tenant.objects.get_or_create(name=name, defaults={"label": label})

@@ -8,7 +8,8 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 
-from core.policy import presets
+from core.policy import live_presets, presets
+from core.policy.knobs import DYNAMO, WHOLE, Knobs
 
 from .catalogue import ModelCard, Partition, RequestClass
 from .fleet import Gpu, Node, Site
@@ -34,7 +35,7 @@ class Service(models.Model):
     policy = models.CharField(
         max_length=20,
         default=presets.DEFAULT,
-        choices=presets.choices,
+        choices=live_presets.choices,
         help_text="A preset: the policy of a paper, or GreenServe's own.",
     )
     knobs = models.JSONField(default=dict, blank=True, help_text="Knobs that are set otherwise than in the preset.")
@@ -62,16 +63,16 @@ class Service(models.Model):
         try:
             found = self.policy_knobs()
         except ValueError as error:
-            raise ValidationError({"knobs" if self.policy in presets.PRESETS else "policy": str(error)}) from None
-        known = {*Partition.objects.values_list("name", flat=True), presets.WHOLE, presets.DYNAMO, ""}
+            raise ValidationError({"knobs" if self.policy in live_presets.LIVE else "policy": str(error)}) from None
+        known = {*Partition.objects.values_list("name", flat=True), WHOLE, DYNAMO, ""}
         if found.partition not in known:
             raise ValidationError(
                 {"knobs": f"there is no partition '{found.partition}'; known are {', '.join(sorted(known - {''}))}"}
             )
 
-    def policy_knobs(self) -> presets.Knobs:
+    def policy_knobs(self) -> Knobs:
         """Returns what the policy sets. Raises ValueError when that makes no sense, which `clean` prevents."""
-        return presets.knobs(self.policy, self.knobs)
+        return live_presets.knobs(self.policy, self.knobs)
 
 
 class SloMetric(models.TextChoices):

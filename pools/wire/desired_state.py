@@ -16,7 +16,7 @@ class LatencyLimits(Message, frozen=True):
 
 
 class ClockPolicy(Message, frozen=True):
-    """A clock rule (`core.policy.presets.Knobs.clock`) and its knobs; each rule reads its own. None: as its controller
+    """A clock rule (`core.policy.knobs.Knobs.clock`) and its knobs; each rule reads its own. None: as its controller
     has it.
 
     Attributes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
-from core.policy.presets import Knobs
+from core.policy.knobs import Knobs
 from core.types import Loop
 
 # Beat asks no less often: throttLL'eM's autoscaler; DynamoLLM's waves and early starts.

@@ -11,7 +11,7 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from core.policy.presets import Knobs
+from core.policy.knobs import Knobs
 from core.ports import EngineLimits, EngineOptions
 from core.types import Loop
 from pools import wire
@@ -111,5 +111,5 @@ def clock_rule(knobs: Knobs, paused: bool = False, advise: bool = False) -> wire
 
 
 def engine_limits(knobs: Knobs) -> EngineLimits:
-    limits = EngineLimits(itl_limit_s=knobs.itl_limit_s)
+    limits = EngineLimits(itl_limit_s=knobs.itl_limit_s or None)
     return limits if knobs.max_num_seqs is None else replace(limits, max_num_seqs=knobs.max_num_seqs)

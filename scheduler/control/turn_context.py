@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from core.policy.presets import Knobs
+from core.policy.knobs import Knobs
 from core.types import CarbonPlan, Loop
 from pools.models import Service
 from scheduler.control import active_operations, loop_times, service_policy

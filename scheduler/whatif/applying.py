@@ -9,7 +9,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from core.policy import presets
+from core.policy import live_presets
 from pools.access import audit
 from pools.access.audit import Actor
 from pools.models import Service
@@ -17,8 +17,6 @@ from scheduler.models import ControlMode, ServiceMode, StudyRun
 from scheduler.operations.configure import changes
 
 from .errors import BadStudy
-
-LIVE = {"greenserve": "right_size"}  # what of the simulator's policies has another name live
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +33,15 @@ class Application:
 
 def of(run: StudyRun) -> Application:
     """Raises BadStudy when there is no such policy live."""
-    policy = LIVE.get(run.policy, run.policy)
-    if policy not in presets.PRESETS:
+    policy = run.policy
+    if policy not in live_presets.LIVE:
         raise BadStudy(
-            "policy", f"{policy} is a policy of the simulator only; live ones are {', '.join(presets.PRESETS)}"
+            "policy", f"{policy} is a policy of the simulator only; live ones are {', '.join(live_presets.LIVE)}"
         )
     kept: dict[str, Any] = {}
     for key, value in run.knobs.items():
         try:
-            presets.knobs(policy, {**kept, key: value})
+            live_presets.knobs(policy, {**kept, key: value})
         except (ValueError, TypeError):
             continue
         kept[key] = value

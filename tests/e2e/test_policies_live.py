@@ -288,9 +288,9 @@ def test_dynamollm_changes_tp_degrees_server_by_server(demo: Operator) -> None:
 
 
 @pytest.mark.usefixtures("rush")
-def test_right_size_gives_back_what_the_load_does_not_need_and_no_request_fails(demo: Operator) -> None:
+def test_greenserve_gives_back_what_the_load_does_not_need_and_no_request_fails(demo: Operator) -> None:
     """After a policy that fills every GPU."""
-    since = demo.follow("right_size")
+    since = demo.follow("greenserve")
     demo.seen("a smaller fleet", COMMANDED + " AND reason = 'slack'", since, "scale", '[{"type": "ScaleTo"}]')
     smaller = datetime.now(UTC)
     demo.seen("a clock by profile", CLOCKS + " AND reason NOT IN ('no_data', 'policy')", since)

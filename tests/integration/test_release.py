@@ -11,6 +11,7 @@ from django.core.management import call_command
 from django.db import connection
 from django.db.models import Sum
 
+from pools.models import Service
 from scheduler.models import Decision
 from telemetry.models import EnergyEntry, Report, Settlement
 from tests.fakes import metering
@@ -95,3 +96,9 @@ def test_decisions_say_why_when_a_release_is_upgraded(db: None) -> None:
     assert decision is not None
     assert decision.summary
     assert any(alternative["chosen"] for alternative in decision.alternatives)
+
+
+def test_policies_have_their_new_names_when_a_release_is_upgraded(db: None) -> None:
+    services = list(Service.objects.all())
+    assert {service.policy for service in services} == {"greenserve_epochs"}
+    assert all(service.policy_knobs() for service in services)

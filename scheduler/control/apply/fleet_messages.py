@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import Q
 
 from core.observations.limits import class_limits
-from core.policy.presets import Knobs
+from core.policy.knobs import Knobs
 from core.types import Limits, Loop
 from pools import wire
 from pools.models import Instance, Node, Pool, RequestClass, Service, Site

@@ -39,7 +39,7 @@ from scheduler.control import loop_times, recordings
 from scheduler.control.snapshot import measured_overheads, snapshot
 from scheduler.control.snapshot.recorded_demand import MAX_WINDOW_S, Arrivals, arrivals
 from scheduler.control.snapshot.snapshot import ClassNow, Servers, servers
-from scheduler.control.steps.policy_steps import LoopTurn, Result, alpha, nothing_to_do
+from scheduler.control.steps.policy_steps import LoopTurn, Result, nothing_to_do
 from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import pool_key, workers_from_json
 from scheduler.models import ControllerState
@@ -80,7 +80,7 @@ def scale(turn: LoopTurn) -> Result:
     )
     config = scale_dynamo.ScaleDynamoConfig(
         epoch_s=epoch_s,
-        headroom=alpha(Loop.SCALE, context.knobs),
+        headroom=context.knobs.alpha,
         hand_down=context.knobs.hand_down,
         proactive=context.knobs.proactive,
     )
@@ -271,9 +271,7 @@ def shard(turn: LoopTurn) -> Result:
         Overheads().link_bytes_per_s * settings.GREENSERVE_TRANSITION_SPEEDUP,
     )
     # Half the head-room that scale has: a pool that is exactly as large as scale asked for is not short.
-    config = shard_dynamo.ShardDynamoConfig(
-        epoch_s=context.times.shard_s, alpha=(1.0 + alpha(Loop.SHARD, context.knobs)) / 2.0
-    )
+    config = shard_dynamo.ShardDynamoConfig(epoch_s=context.times.shard_s, alpha=(1.0 + context.knobs.alpha) / 2.0)
     state, effects = recordings.step(shard_dynamo.step, before, obs, config)
     commands: list[SetTpDegrees | ReshardNode] = []
     decisions = []

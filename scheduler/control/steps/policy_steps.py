@@ -11,7 +11,7 @@ from django.conf import settings
 from core.controllers.fleet import carbon, scale, shard, shared_out
 from core.controllers.fleet.explain import gpus_of, workers_text
 from core.controllers.fleet.pool_loop import PoolLoopConfig, pool_name
-from core.policy.presets import Knobs
+from core.policy.knobs import Knobs
 from core.types import (
     CarbonPlan,
     Effects,
@@ -60,15 +60,10 @@ class Result:
     next_tick_s: float | None = None
 
 
-def alpha(loop: Loop, knobs: Knobs) -> float:
-    found = settings.GREENSERVE_LOOPS[loop.value]
-    return float(found["alpha"]) if knobs.alpha is None else knobs.alpha
-
-
 def config(loop: Loop, knobs: Knobs, kind: type[C]) -> C:
     """Makes the controller's configuration: the policy's knobs, else settings, else its own defaults."""
     found = settings.GREENSERVE_LOOPS[loop.value]
-    own = {**found, "alpha": alpha(loop, knobs), "objective": knobs.objective}
+    own = {**found, "alpha": knobs.alpha, "objective": knobs.objective}
     return kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
 
 
@@ -106,7 +101,7 @@ def shared_out_step(turn: LoopTurn) -> Result:
     own = shared_out.SharedOutConfig(
         tp=_largest_tp(context),
         fill=knobs.fill,
-        alpha=alpha(Loop.CARBON, knobs),
+        alpha=knobs.alpha,
         whole_sites=knobs.scale in ("dynamo", "throttle", "right_size"),
     )
     pinned = context.pins

@@ -19,14 +19,14 @@ from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.controllers.fleet.right_size import RightSizeConfig, RightSizeObservation, RightSizeState
 from core.observations.recording import RecordingError, recall, record
-from core.types import Effects, Limits, Loop, Mode, PoolKey, Rationale, ScaleTo
+from core.types import Effects, Limits, Mode, PoolKey, Rationale, ScaleTo
 from pools.models import Instance, Pool, Site
 from scheduler.control import recordings
 from scheduler.control.snapshot import snapshot
 from scheduler.control.snapshot.recorded_demand import arrivals
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps import dynamollm_steps, recent_load
-from scheduler.control.steps.policy_steps import LoopTurn, Result, alpha, nothing_to_do
+from scheduler.control.steps.policy_steps import LoopTurn, Result, nothing_to_do
 from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import workers_from_json
 from telemetry.carbon.site_signals import for_decisions
@@ -72,7 +72,7 @@ def scale(turn: LoopTurn) -> Result:
 def _config(context: TurnContext) -> RightSizeConfig:
     return RightSizeConfig(
         context.times.scale_s,
-        headroom=alpha(Loop.SCALE, context.knobs),
+        headroom=context.knobs.alpha,
         changes_per_hour=context.knobs.changes_per_hour,
     )
 

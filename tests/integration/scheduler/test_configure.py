@@ -148,4 +148,4 @@ def test_pools_and_policy_follow_when_a_service_is_changed(service):
     service.knobs = {"clock": "sideways"}
     with pytest.raises(ValidationError) as caught:
         changes.update(SYSTEM, service)
-    assert "clock is one of" in caught.value.message_dict["knobs"][0]
+    assert "clock: unknown 'sideways'; known: fixed" in caught.value.message_dict["knobs"][0]

@@ -1,19 +1,22 @@
 """Every policy on the demo's fleet: its loops run, its rules are published, and a change of policy takes effect."""
 
+import importlib
+import json
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from django.apps import apps
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from core.controllers.fleet.explain import workers_text
 from core.observations.mode_profile import Lengths
-from core.policy.presets import PRESETS, knobs
+from core.policy.live_presets import LIVE, knobs
 from core.ports import EngineLimits
 from core.types import Loop, Mode, PoolKey
 from pools import wire
-from pools.models import Instance, InstanceGpu, Node, Partition, Pool, Profile, RequestClass, Site
+from pools.models import Instance, InstanceGpu, Node, Partition, Pool, Profile, RequestClass, Service, Site
 from pools.writes import ensure_partition, ensure_pools
 from scheduler import selectors, tasks
 from scheduler.control import epochs, service_policy, turn_context
@@ -29,9 +32,9 @@ from tests.fakes.house import moment, published_fleet, refresh_feeds, report, re
 pytestmark = pytest.mark.django_db
 LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
 # The papers' own systems each time, their baselines among the slow tests.
-SYSTEMS = ("greenserve", "freesh", "dynamollm", "single_pool", "throttllem", "muserve", "dynaserve")
+SYSTEMS = ("greenserve_epochs", "freesh", "dynamollm", "single_pool", "throttllem", "muserve", "dynaserve")
 EACH = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in SYSTEMS else pytest.mark.slow("a baseline")) for name in PRESETS]
+    "name", [pytest.param(name, marks=() if name in SYSTEMS else pytest.mark.slow("a baseline")) for name in LIVE]
 )
 A4, A2 = "A100-80GB/TP4", "A100-80GB/TP2"
 
@@ -129,7 +132,15 @@ def test_loops_leave_no_row_or_hold_when_nothing_changes(service, redis_client, 
     for loop, epoch in zip(LOOPS, ran, strict=True):
         only_changes = loop is Loop.SCALE and own.scale == "right_size"  # each ten seconds is not worth a row
         assert (epoch is None) == (own.has_no_choice(loop) or only_changes), loop
-    if name not in ("greenserve", "freesh", "min_energy", "dynamollm", "scale_inst", "throttllem", "scale_shard"):
+    if name not in (
+        "greenserve_epochs",
+        "freesh",
+        "min_energy",
+        "dynamollm",
+        "scale_inst",
+        "throttllem",
+        "scale_shard",
+    ):
         assert set(Instance.objects.filter(desired="running").values_list("uid", flat=True)) == before
 
 
@@ -171,7 +182,7 @@ def test_policy_is_published_to_gateways_and_agents_when_it_is_in_force(service,
     assert instances
     assert {item.clock.policy for item in instances} == {own.clock}
     assert {item.clock.period_s for item in instances} == {own.clock_period_s or 1.0}
-    assert {item.engine_limits for item in instances} == {EngineLimits(itl_limit_s=own.itl_limit_s)}
+    assert {item.engine_limits for item in instances} == {EngineLimits(itl_limit_s=own.itl_limit_s or None)}
     assert all(item.options.by_priority for item in instances)
     assert all(item.limits.tpot_s for item in instances)
 
@@ -273,7 +284,7 @@ def test_one_ready_instance_goes_on_when_no_instance_fits_the_new_partition(serv
     [
         ("nonsense", {}, "unknown policy 'nonsense'"),
         ("freesh", {"clocks": "fixed"}, "unknown knob 'clocks'"),
-        ("freesh", {"clock": "slow"}, "clock is one of fixed, miad"),
+        ("freesh", {"clock": "slow"}, "clock: unknown 'slow'; known: fixed, miad"),
         ("freesh", {"carbon": "off"}, "name it, for example partition=whole"),
         ("single_pool", {"partition": "nowhere"}, "there is no partition 'nowhere'"),
     ],
@@ -282,7 +293,7 @@ def test_policy_is_refused_with_words_when_it_makes_no_sense(service, name, over
     with pytest.raises(ValidationError, match=words):
         service_policy.change(service, name, overrides)
     service.refresh_from_db()
-    assert (service.policy, service.knobs) == ("greenserve", {})
+    assert (service.policy, service.knobs) == ("greenserve_epochs", {})
 
 
 def test_partitions_of_policies_are_made_once_when_asked_for(service):
@@ -540,7 +551,7 @@ def serving(service):
 
 def test_fleet_follows_the_load_at_once_and_goes_back_later_when_it_sizes_itself(service, redis_client, now):
     # Energy, since the carbon curve has its own ups and downs; half a minute, for fewer turns.
-    set_policy(service, "right_size", objective="energy", scale_period_s=30.0)
+    set_policy(service, "greenserve", objective="energy", scale_period_s=30.0)
     requests_came(now, count=60, over_s=60)
     run_all(service, now)
     first = serving(service)
@@ -566,7 +577,7 @@ def test_fleet_follows_the_load_at_once_and_goes_back_later_when_it_sizes_itself
 def test_site_is_left_when_its_power_cap_allows_no_instance(service, redis_client, now):
     best, second, *_ = cleanest(service, now)
     Site.objects.filter(name=best).update(power_cap_w=100.0)
-    set_policy(service, "right_size")
+    set_policy(service, "greenserve")
     requests_came(now, count=60, over_s=60)
     run_all(service, now)
     assert list(serving(service)) == [second]
@@ -577,7 +588,7 @@ def test_fleet_is_taken_over_as_it_stands_when_the_policy_changes(service, redis
     requests_came(now, count=60, over_s=60)
     run_all(service, now)
     every = sum(serving(service).values())
-    set_policy(service, "right_size", scale_period_s=30.0)
+    set_policy(service, "greenserve", scale_period_s=30.0)
     at = now
     for _ in range(4):
         at = later(redis_client, at, 30)
@@ -597,13 +608,38 @@ def test_measured_times_replace_published_ones_when_instances_have_started(servi
     assert list(measured_overheads.table(service, timezone.now()).seconds.values()) == [pytest.approx(7.0)]
 
 
+def test_no_loop_begins_anew_when_policies_are_renamed(service, redis_client, now):
+    set_policy(service, "greenserve", alpha=1.5)
+    assert service_policy.taken_up(service, now)
+    run_all(service, now)
+    of_services = importlib.import_module("pools.migrations.0004_policy_names")
+    of_loops = importlib.import_module("scheduler.migrations.0003_policy_names")
+
+    def noted():
+        states = ControllerState.objects.filter(service=service)
+        found = [state.value.get("signature") or state.value["_"]["policy"] for state in states]
+        return {json.loads(text)[0] for text in found}, set(found)
+
+    of_loops._backwards(apps, None)
+    of_services._backwards(apps, None)
+    service.refresh_from_db()
+    assert (service.policy, noted()[0]) == ("right_size", {"right_size"})
+    Service.objects.update(knobs={**service.knobs, "itl_limit_s": None, "tp": 4})
+    of_services._forwards(apps, None)
+    of_loops._forwards(apps, None)
+    service.refresh_from_db()
+    assert (service.policy, service.knobs) == ("greenserve", {"alpha": 1.5, "itl_limit_s": 0.0, "tp": 4})
+    service.knobs = {"alpha": 1.5}
+    assert noted() == ({"greenserve"}, {service_policy.signature(service)})
+
+
 def test_command_shows_and_sets_when_it_is_called(service, redis_client):
     from click.testing import CliRunner
 
     from greenserve.commands.policy import policy as command
 
     runner = CliRunner()
-    assert "llama3-70b: greenserve" in runner.invoke(command, []).output
+    assert "llama3-70b: greenserve_epochs" in runner.invoke(command, []).output
     done = runner.invoke(command, ["llama3-70b", "dynamollm", "clock=fixed", "shadow=false"])
     assert done.exit_code == 0, done.output
     assert "dynamollm with clock=fixed, shadow=False" in done.output
@@ -611,6 +647,9 @@ def test_command_shows_and_sets_when_it_is_called(service, redis_client):
     assert (service.policy, service.knobs) == ("dynamollm", {"clock": "fixed", "shadow": False})
     assert redis_client.llen("epochs") >= 1
     assert runner.invoke(command, ["nobody"]).exit_code == 1
+    old = runner.invoke(command, ["llama3-70b", "right_size"])
+    assert old.exit_code == 0
+    assert "'right_size' is called greenserve now" in old.stderr
     wrong = runner.invoke(command, ["llama3-70b", "dynamollm", "clock=slow"])
     assert wrong.exit_code == 2
 
@@ -630,5 +669,5 @@ def test_policy_is_listed_and_checked_when_it_goes_through_the_api(service, clie
 
     (wrong,) = patch(knobs={"clock": "slow"}).json()["errors"]
     assert wrong["field"] == "knobs"
-    assert "clock is one of fixed" in wrong["detail"]
+    assert "known: fixed, miad" in wrong["detail"]
     assert patch(policy="freesh", knobs={}).json()["policy"] == "freesh"

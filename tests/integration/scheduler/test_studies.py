@@ -258,8 +258,8 @@ def test_one_run_fails_by_itself_when_the_scenario_is_not_for_its_policy(operato
 
 def test_a_runs_policy_is_the_services_when_it_is_applied(operator: Any) -> None:
     seeded = seed.fleet()
-    study = asked(operator, runs=["freesh {order: fcfs, margin_s: 2}", "least_loaded"])
-    run, static = study.runs.all()
+    study = asked(operator, runs=["freesh {order: fcfs, margin_s: 2}", "threshold"])
+    run, simulated = study.runs.all()
 
     found = applying.apply(Actor(operator, None, "page"), run, seeded.service)
 
@@ -269,7 +269,7 @@ def test_a_runs_policy_is_the_services_when_it_is_applied(operator: Any) -> None
     assert service.mode.mode == ControlMode.ADVISE
     assert AuditEntry.objects.filter(action="applied", user_id=operator.pk).exists()
     with pytest.raises(BadStudy, match="simulator only"):
-        applying.of(static)
+        applying.of(simulated)
 
 
 def test_the_form_puts_errors_at_their_fields_and_loses_nothing(

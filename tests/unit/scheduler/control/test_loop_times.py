@@ -3,7 +3,8 @@
 import pytest
 from django.conf import settings
 
-from core.policy.presets import Knobs, knobs
+from core.policy.knobs import Knobs
+from core.policy.live_presets import knobs
 from core.types import Loop
 from scheduler.control.loop_times import beat_s, times
 

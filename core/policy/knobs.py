@@ -1,0 +1,200 @@
+"""Knobs: everything that operators set of a policy, and compare. Live loops and simulated ones read the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from core.policy.dynamo_classes import FACTORS, PUBLISHED_FACTOR
+from core.policy.value_rules import setting
+from core.types import Loop
+
+WHOLE, DYNAMO = "whole", "dynamo"
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """The fields of a policy that have words of their own wherever they are shown. None: from settings.
+
+    `live=False`: so far only the simulated loops read it, and a live service is refused it.
+    """
+
+    carbon: str = setting(
+        "freesh",
+        "freesh: partition, sites and GPUs of each pool by FREESH's eq. 1; off: one partition, and the GPUs in whole "
+        "units to the classes that lack capacity most, as DynamoLLM's MultiPool is provisioned",
+        ("off", "freesh"),
+    )
+    objective: str = setting("carbon", "what eq. 1 minimises; FREESH's MinEnergy: energy", ("carbon", "energy", "cost"))
+    negative_intensity: str = setting(
+        "clamp", "what a site's intensity below zero counts as: nothing, or what it is", ("clamp", "follow"), live=False
+    )
+    partition: str = setting(
+        "", "how requests are cut into classes; empty: the carbon loop chooses among the service's (FREESH knob 2)"
+    )
+    class_limits: bool = setting(
+        False, "plans keep each class's own thresholds beside the service's SLO (DynamoLLM IV-B: the strictest present)"
+    )
+    slo_factor: float = setting(
+        PUBLISHED_FACTOR, "plans take the limits as 5 times a request by itself, and keep this many times", live=False
+    )
+    fill: str = setting(
+        "all",
+        "without a carbon loop: all GPUs run instances (DynamoLLM V-A), or as many as the load needs, which leaves "
+        "room for shadows (throttLL'eM runs one engine)",
+        ("all", "enough"),
+    )
+    tp: int = setting(
+        8, "largest TP degree of an instance; DynamoLLM's baselines TP8, throttLL'eM's engine TP4", least=1
+    )
+    alpha: float = setting(1.25, "head-room of plans over the demand (FREESH eq. 1b)", least=1.0)
+    max_rps: Mapping[str, float] | None = setting(
+        None, "profiled largest rates by TP degree, as tp1, tp2 ...; none: the engine model's", above=0.0, live=False
+    )
+    plan_ttft_share: float = setting(
+        1.0, "share of a TTFT limit that a planned iteration may take", above=0.0, most=1.0, live=False
+    )
+    plan_tpot_share: float = setting(
+        1.0, "share of a TPOT limit that a planned mean may take", above=0.0, most=1.0, live=False
+    )
+
+    frozen: tuple[str, ...] = setting(
+        (), "loops that decide once, when the policy comes into force, and then hold", ("carbon", "scale"), live=False
+    )
+    carbon_period_s: float | None = setting(None, "FREESH: 30 min", above=0.0, live=False)
+    scale: str = setting(
+        "fleet",
+        "static: the plan's instances; fleet: FREESH's program in each budget; dynamo: by forecast (DynamoLLM IV-B); "
+        "throttle: an engine's size by its load (throttLL'eM IV-D); placement: models to groups of GPUs (mu-Serve "
+        "3.2); right_size: sites, counts and TP degrees of each class at once, each few seconds (GreenServe); "
+        "threshold: capacity for the peak, more while busy",
+        ("static", "fleet", "dynamo", "throttle", "placement", "right_size", "threshold"),
+    )
+    scale_period_s: float | None = setting(None, "throttLL'eM's autoscaler and right_size: 10 s", least=1.0)
+    changes_per_hour: int | None = setting(
+        None, "of right_size: most starts and stops of a site in any hour; none: as many as pay", least=1
+    )
+    hand_down: bool = setting(True, "DynamoLLM IV-B: one instance fewer a class, the rest to the next larger class")
+    proactive: bool = setting(True, "DynamoLLM IV-C: instances start a cold start ahead of the epoch that needs them")
+    shard: str = setting(
+        "mix",
+        "mix: the best TP mix of a pool at once; dynamo: DynamoLLM IV-B, server by server, if it pays off after what "
+        "the overhead table says of the change; threshold: another TP degree once it saves a tenth; off: TP stays",
+        ("off", "mix", "dynamo", "threshold"),
+    )
+    shard_period_s: float | None = setting(None, "DynamoLLM: 5 min", least=1.0)
+    shadow: bool = setting(
+        False, "a new instance warms up beside the one that it replaces, which then drains (throttLL'eM IV-D)"
+    )
+
+    clock: str = setting(
+        "miad",
+        "fixed: top; miad, primal_dual: FREESH eq. 5 and 4; profile: DynamoLLM IV-B; slack: mu-Serve Alg. 3; throttle: "
+        "throttLL'eM IV-E; retail: its baseline (V-F3); threshold: up when busy or late, down when idle",
+        ("fixed", "miad", "primal_dual", "profile", "slack", "throttle", "retail", "threshold"),
+    )
+    clock_period_s: float | None = setting(None, "FREESH 1 s, DynamoLLM 5 s, mu-Serve 1 s", above=0.0)
+    clock_floor_mhz: float | None = setting(
+        None, "no clock below it; none: the rule's own floor", above=0.0, live=False
+    )
+    clock_ttft_share: float = setting(
+        0.8, "share of a TTFT limit at which a clock goes up", above=0.0, most=1.0, live=False
+    )
+    clock_tpot_share: float = setting(
+        0.8, "the same share of a TPOT limit and of an E2E limit", above=0.0, most=1.0, live=False
+    )
+    itl_limit_s: float | None = setting(
+        0.0,
+        "engines compose batches that keep this gap between tokens (DynaServe 4.2: 100 ms); 0: any gap; none: the "
+        "strictest objective of the classes, or else 100 ms",
+        least=0.0,
+    )
+    max_num_seqs: int | None = setting(None, "requests that an engine runs at once; none: vLLM's own 256", least=1)
+    chunk_tokens: int = setting(
+        0, "tokens of one prompt in an iteration at most, so that short ones come along; 0: all", least=0, live=False
+    )
+
+    route: str = setting(
+        "least_energy",
+        "FREESH: weighted_round_robin; DynamoLLM: least_energy; throttLL'eM: least_loaded; DynaServe: predicted",
+        ("least_energy", "least_carbon", "least_loaded", "weighted_round_robin", "round_robin", "predicted"),
+    )
+    by_share: bool = setting(False, "sites get the carbon plan's shares of each class (FREESH)")
+    order: str = setting(
+        "fcfs",
+        "of waiting requests; FREESH: llf, mu-Serve: sjf with aging, GreenServe: spf, the shortest prompt first",
+        ("fcfs", "sjf", "spf", "srtf", "edf", "llf"),
+    )
+    aging_tokens_per_s: float = setting(20.0, "how fast waiting makes a job shorter (mu-Serve 3.3)", least=0.0)
+    preempts_s: float = setting(
+        0.0, "how often a running request may give way to a waiting one ahead of it; 0: never", least=0.0, live=False
+    )
+    engine_priority: bool = setting(False, "the order holds inside engines too, by vLLM's priority (FREESH's LLF)")
+    engine_queue: int = setting(32, "requests that may wait inside one engine", least=1)
+    tenant_weights: Mapping[str, float] | None = setting(None, "fair shares of tokens by tenant", above=0.0)
+    max_queued_requests: int = setting(2000, "requests of a class that may wait at the gateway", least=1)
+    max_queued_tokens: int = setting(20_000_000, "tokens of a class that may wait at the gateway", least=1)
+    max_wait_s: float = setting(120.0, "longest wait at the gateway", above=0.0)
+    admission: str = setting(
+        "none", "projection: KV, TBT and E2E are projected first (throttLL'eM IV-C2)", ("none", "projection")
+    )
+    predictor_error: float = setting(0.3, "share that predicted lengths are raised by (throttLL'eM)", least=0.0)
+    emergencies: bool = setting(False, "DynamoLLM IV-D: reorder, top clock, re-steer, squash")
+    emergencies_up_to: str = setting(
+        "squash", "the last rung of that ladder", ("reorder", "ramp", "resteer", "squash"), live=False
+    )
+    split: str = setting(
+        "none", "prompt: prefill and decode apart; any: at any token (DynaServe 4.1)", ("none", "prompt", "any")
+    )
+
+    def period_s(self, loop: Loop, default_s: float) -> float:
+        """Returns the period, in s, at which a loop of this policy runs."""
+        own = {
+            Loop.CARBON: self.carbon_period_s,
+            Loop.SCALE: self.scale_period_s,
+            Loop.SHARD: self.shard_period_s,
+            Loop.CLOCK: self.clock_period_s,
+        }
+        return own[loop] or default_s
+
+    def has_no_choice(self, loop: Loop) -> bool:
+        """Says whether a loop has nothing to decide: what it would decide on stays as it was set up."""
+        still = {
+            Loop.CARBON: self.carbon == "off",
+            Loop.SCALE: self.scale in ("static", "placement"),
+            Loop.SHARD: self.shard == "off",
+            Loop.CLOCK: self.clock == "fixed",
+        }
+        return still[loop]
+
+
+def check_together(found: Knobs) -> None:
+    """Raises ValueError: knobs that contradict each other."""
+    if found.slo_factor not in FACTORS:
+        known = ", ".join(f"{factor:g}" for factor in FACTORS)
+        raise ValueError(f"slo_factor: must be one of {known}, not {found.slo_factor:g}")
+    if found.carbon == "off" and not found.partition:
+        raise ValueError(f"carbon=off keeps one partition: name it, for example partition={WHOLE}")
+    if found.carbon == "freesh" and found.scale not in ("static", "fleet"):
+        raise ValueError(f"scale={found.scale} shares out GPUs by itself: it needs carbon=off and a partition")
+    if found.scale in ("throttle", "right_size") and found.shard != "off":
+        raise ValueError(f"scale={found.scale} sets TP degrees by itself: it needs shard=off")
+    if found.shard == "dynamo" and found.carbon != "off":
+        raise ValueError("shard=dynamo changes whole servers, as carbon=off gives them: set carbon=off and a partition")
+    if found.split == "any" and found.route == "round_robin":
+        raise ValueError("route: must be predicted where requests are split by predicted finish times")
+    rates = degrees(found.max_rps or {})
+    if any(after <= before for before, after in pairwise(rps for _, rps in sorted(rates.items()))):
+        raise ValueError("max_rps: must ascend with the TP degree")
+
+
+def degrees(max_rps: Mapping[str, float]) -> dict[int, float]:
+    """Returns the rates of `max_rps` by TP degree. Raises ValueError for a key that is none."""
+    found = {}
+    for key, rps in max_rps.items():
+        degree = key.removeprefix("tp")
+        if degree == key or not degree.isdigit() or int(degree) < 1:
+            raise ValueError(f"max_rps.{key}: is not a TP degree; write tp1, tp2 ...")
+        found[int(degree)] = float(rps)
+    return found

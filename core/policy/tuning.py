@@ -1,0 +1,205 @@
+"""Tuning: what the steps of policies leave to those who study them. So far the simulated loops alone read it.
+
+A record belongs to a step, whichever policy runs it; a scenario writes `tuning: {record: {field: value}}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from core.policy.value_rules import checked, setting
+
+
+@dataclass(frozen=True, slots=True)
+class Eq1Tuning:
+    """FREESH's programs: eq. 1, and scale and shard within each budget."""
+
+    floor_rps: float = setting(0.05, "the least demand that a class is planned for, in requests/s", least=0.0)
+    min_saving: float = setting(0.01, "share of the objective that a new plan must save to replace the old", least=0.0)
+    time_limit_s: float = setting(20.0, "longest time of one solution", above=0.0)
+    steps: int = setting(6, "steps that a plan looks ahead, over its period", least=1)
+
+
+@dataclass(frozen=True, slots=True)
+class MiadTuning:
+    """FREESH's clock rule, eq. 5."""
+
+    increase: float = setting(2.0, "factor of the clock when a limit is near", above=1.0)
+    decrease_mhz: float = setting(100.0, "step down when there is slack", above=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileTuning:
+    """Clocks by profile."""
+
+    step_mhz: float = setting(60.0, "distance of the profiled clocks", above=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SlackTuning:
+    """mu-Serve's clock rule, algorithm 3."""
+
+    step_mhz: float = setting(100.0, "step down when there is slack", above=0.0)
+    increase: float = setting(2.0, "factor of the clock when there is too little", above=1.0)
+    reserve: float = setting(0.05, "share of an objective that is kept free", least=0.0, below=1.0)
+    sample_s: float = setting(0.5, "how often latencies are looked at", above=0.0)
+    memory_s: float = setting(30.0, "how far back latencies count", above=0.0)
+    sensitivity: bool = setting(True, "latencies are weighed by how much of them goes with the clock")
+    in_flight: bool = setting(True, "the time that requests have taken so far counts as latency too")
+
+
+@dataclass(frozen=True, slots=True)
+class DynamoTuning:
+    """DynamoLLM's scale and shard loops."""
+
+    shard_alpha: float = setting(1.1, "head-room of a shard epoch over the load", least=1.0)
+    down_after: int = setting(2, "epochs in a row that want fewer nodes before one goes", least=1)
+    wave: int = setting(2, "servers that change their TP degree at a time", least=1)
+    clocks: str = setting("top", "clocks that a shard epoch plans with", ("top", "all"))
+    min_saving: float = setting(0.01, "share of the energy that a change must save", least=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RightSizeTuning:
+    """GreenServe's scale loop."""
+
+    look_s: float = setting(60.0, "how far the loops look back for load and trend", least=10.0)
+    burst: float = setting(0.9, "weight of the load's spread beside its mean", least=0.0)
+    hold_s: float = setting(60.0, "how long a lower load must last before instances stop", least=0.0)
+    min_saving: float = setting(0.03, "share of the cost that a change must save", least=0.0, below=1.0)
+    mode_saving: float = setting(0.1, "share that another GPU type or TP degree must save", least=0.0, below=1.0)
+    catch_up_s: float = setting(30.0, "time in which waiting work is to be caught up with", above=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleTuning:
+    """throttLL'eM's engines, admission and clocks."""
+
+    engines: int | None = setting(None, "of a service; none: what the declared peak needs", least=1)
+    max_tokens: int = setting(1024, "what a request that outgrows its prediction is taken to run to", least=1)
+    tbt_s: float | None = setting(
+        None, "limit on the time between tokens; none: the strictest of the classes, or 200 ms", above=0.0
+    )
+    ips: str = setting(
+        "engine", "iterations per second: the engine model, or trees learned from it", ("engine", "trees")
+    )
+    retry_s: float = setting(0.1, "how often requests that wait for admission are projected again", above=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementTuning:
+    """mu-Serve's placement of models (algorithm 2), which a live fleet has no choice for: a GPU is one instance's."""
+
+    kind: str = setting("alpaserve", "whose placement", ("power_aware", "alpaserve"))
+    max_devices: int | None = setting(None, "devices of a model (CT); none: as many as a group has", least=1)
+    spread: float = setting(0.1, "load difference up to which an empty device is taken first; 0: never", least=0.0)
+    group_gpus: tuple[int, ...] = setting((), "sizes of groups that are tried; none: all", least=1)
+    goal: float = setting(0.99, "attainment at which the search for groups may end", above=0.0, most=1.0)
+    guide_s: float | None = setting(None, "length of the search's simulations; none: long enough", above=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitTuning:
+    """DynaServe's micro-requests, and the link between a pair of instances."""
+
+    itl_margin: float = setting(0.05, "share of the limit between tokens that batches leave free", least=0.0, below=1.0)
+    chunked: bool = setting(True, "the KV cache is sent while more of it is computed")
+    calibrate_s: float = setting(1.0, "how often predictions are held against the clock; 0: never", least=0.0)
+    gain: float = setting(0.1, "share of an error that a calibration corrects", above=0.0, most=1.0)
+    max_probes: int = setting(6, "split points that are tried", least=1)
+    margin_tokens: int = setting(20, "a part shorter than that is none", least=0)
+    tolerance: float = setting(0.002, "share below which two finish times are equal", least=0.0)
+    candidates: int = setting(2, "instances of each group that are looked at", least=1)
+    first_share: float = setting(0.5, "share of the instances for first parts", above=0.0, below=1.0)
+    link_gb_per_s: float = setting(25.0, "between two instances; 25 is a 200 Gbit/s NIC", above=0.0)
+    latency_s: float = setting(0.001, "of that link", least=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class LadderTuning:
+    """DynamoLLM's ladder of emergencies."""
+
+    period_s: float = setting(1.0, "how often pools are looked at", above=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTuning:
+    """Queues whose order may displace running requests."""
+
+    margin_s: float = setting(1.0, "how far ahead a waiting request must be to displace a running one", least=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdTuning:
+    """Plain thresholds on the busiest resource of a pool or an instance."""
+
+    kv_high: float = setting(0.7, "mean share of the busiest resource above which a pool grows", above=0.0, most=1.0)
+    kv_low: float = setting(0.4, "share below which it may shrink", above=0.0, most=1.0)
+    busy_high: float = setting(0.75, "share above which a clock goes to the top", above=0.0, most=1.0)
+    busy_low: float = setting(0.5, "share below which it goes down a step", above=0.0, most=1.0)
+    clock_step_mhz: float = setting(90.0, "that step", above=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StartsTuning:
+    """Starts of new instances depend on what stands ready."""
+
+    warm_pool: int | None = setting(
+        None, "servers at each site that stand ready, one that is used being replaced; none: all do", least=0
+    )
+    weights_cached: bool = setting(True, "weights are on the server's disk")
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """One record for each step, and for what several share."""
+
+    eq1: Eq1Tuning = field(default_factory=Eq1Tuning)
+    miad: MiadTuning = field(default_factory=MiadTuning)
+    profile: ProfileTuning = field(default_factory=ProfileTuning)
+    slack: SlackTuning = field(default_factory=SlackTuning)
+    dynamo: DynamoTuning = field(default_factory=DynamoTuning)
+    right_size: RightSizeTuning = field(default_factory=RightSizeTuning)
+    throttle: ThrottleTuning = field(default_factory=ThrottleTuning)
+    placement: PlacementTuning = field(default_factory=PlacementTuning)
+    split: SplitTuning = field(default_factory=SplitTuning)
+    ladder: LadderTuning = field(default_factory=LadderTuning)
+    queue: QueueTuning = field(default_factory=QueueTuning)
+    threshold: ThresholdTuning = field(default_factory=ThresholdTuning)
+    starts: StartsTuning = field(default_factory=StartsTuning)
+
+
+def changed(present: Tuning, given: Mapping[str, Any]) -> Tuning:
+    """Returns the tuning with the given fields, by record, put over it.
+
+    Raises:
+        ValueError: An unknown record or field, or a value out of range; the text begins with `tuning.RECORD.FIELD:`.
+    """
+    if not isinstance(given, Mapping):
+        raise ValueError("tuning: is an object of records, like {miad: {increase: 2}}")
+    records: dict[str, Any] = {}
+    for name, values in given.items():
+        known = [item.name for item in fields(Tuning)]
+        if name not in known:
+            raise ValueError(f"tuning.{name}: unknown record; known: {', '.join(known)}")
+        if not isinstance(values, Mapping):
+            raise ValueError(f"tuning.{name}: is an object of fields, not {values!r}")
+        record = getattr(present, name)
+        items = {item.name: item for item in fields(record)}
+        own = {}
+        for key, value in values.items():
+            if key not in items:
+                raise ValueError(f"tuning.{name}.{key}: unknown field; known: {', '.join(items)}")
+            try:
+                own[key] = checked(type(record), items[key], value)
+            except ValueError as error:
+                raise ValueError(f"tuning.{name}.{error}") from None
+        records[name] = replace(record, **own)
+    found = replace(present, **records)
+    for low, high in (("kv_low", "kv_high"), ("busy_low", "busy_high")):
+        if getattr(found.threshold, low) >= getattr(found.threshold, high):
+            limit = getattr(found.threshold, high)
+            raise ValueError(f"tuning.threshold.{low}: must be below {high}, {limit:g}")
+    return found
