@@ -154,8 +154,9 @@ def test_gateways_keep_the_limits_that_plans_keep(service, redis_client, now, na
     if not own.class_limits:
         assert set(published.values()) == {None}, "the service's objectives"
         return
-    seen = arrivals(service, now, snapshot.look_back_s())
-    planned = snapshot.classes_now(service, own, service.partition, seen, 1)
+    context = turn_context.resolve(service, now, ())
+    seen = arrivals(service, now, context.times.look_back_s)
+    planned = snapshot.classes_now(context, service.partition, seen, 1)
     limits = {item.request_class.name: item.demand.limits for item in planned if not item.failed}
     assert limits
     assert {name: published[name] for name in limits} == {
