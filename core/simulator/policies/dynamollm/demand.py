@@ -13,8 +13,9 @@ from core.controllers.fleet.scale_dynamo import node_max_load
 from core.engine.engine_model import engine_model
 from core.engine.load_profile import LoadProfile, servable
 from core.engine.steady_state import SPARE_DEVIATIONS
+from core.observations.limits import present_limits
 from core.observations.mode_profile import Lengths
-from core.policy.dynamo_classes import PUBLISHED_FACTOR, RequestClass, strictest
+from core.policy.dynamo_classes import PUBLISHED_FACTOR, RequestClass
 from core.policy.request_classes import classify
 from core.predictors.load_template import DAY_S, Forecast, LoadHistory, TemplateConfig, forecast, observe
 from core.simulator.kernel.commands import STRETCH_S, FleetView
@@ -26,7 +27,6 @@ from core.types import Limits, Mode, PoolKey
 # Time 0 is taken as a Monday's midnight, where the generated weeks begin too; Unix time began on a Thursday.
 TEMPLATE = TemplateConfig(utc_offset_s=4.0 * DAY_S)
 _ENOUGH = 64  # requests whose mean lengths are trusted over declared ones
-_PRESENT = 0.01  # a class is present in a pool that takes this part of it
 
 
 @lru_cache(maxsize=4096)
@@ -150,8 +150,9 @@ class ClassDemands:
 
     def pool_limits(self, pool: int) -> Limits:
         """Returns the strictest of the classes that are present."""
-        present = [self.limits[n] for n, part in enumerate(self.flow(pool)) if part >= _PRESENT]
-        return strictest(present or [self.limits[pool]])
+        names = [own.name for own in self.classes]
+        of_classes = list(zip(names, self.limits, strict=True))
+        return present_limits(of_classes, dict(zip(names, self.shares, strict=True)))[names[pool]]
 
     def profiles(self, pool: int, now_s: float) -> dict[int, LoadProfile]:
         """Returns the profile of one instance of each TP degree that can hold such requests."""

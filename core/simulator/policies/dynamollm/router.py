@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from core.controllers.request.hand_on import HandOn
 from core.controllers.request.routing import Candidate, RouteRequest, choose
 from core.simulator.kernel.commands import FleetView, Placement, RequestView
 from core.simulator.policies.dynamollm.demand import ClassDemands
@@ -43,7 +44,7 @@ class DynamoRouter:
         self.pressed: set[int] = set()
         self.placed: dict[int, int] = {}
         self.mean_prompt = [0.0] * len(demand.classes)  # of each pool, tokens
-        self._passed = [0.0] * len(demand.classes)
+        self._hand_on = HandOn()
         self._kv_tokens: dict[int, int] = {}
         self._places: dict[int, _Place] = {}
         self._limits = tuple(demand.planned(own) for own in demand.limits)
@@ -57,7 +58,7 @@ class DynamoRouter:
             self._members = [self._nodes.serving(pool, view) for pool in range(len(self._members))]
             self._version = self._nodes.version
         rank = self._demand.class_of_cell[request.cell]
-        own = self._enter(rank)
+        own = self._hand_on.enter(rank, self._demand.shares)
         slot = self._least_loaded(own, request, view) if self._routing != "energy" else None
         if self._routing == "energy":
             slot = self._least_energy(own, rank, request, view)
@@ -65,17 +66,6 @@ class DynamoRouter:
             return None
         self.placed[slot] = self.placed.get(slot, 0) + 1
         return Placement(slot)
-
-    def _enter(self, pool: int) -> int:
-        """The pool that a request of a class goes to: each hands on its share, by turns."""
-        last = len(self._passed) - 1
-        while pool < last:
-            self._passed[pool] += self._demand.shares[pool]
-            if self._passed[pool] < 1.0 - 1e-9:
-                break
-            self._passed[pool] -= 1.0
-            pool += 1
-        return pool
 
     def _order(self, own: int) -> list[int]:
         """Returns the own pool, then the larger ones, then the smaller ones."""

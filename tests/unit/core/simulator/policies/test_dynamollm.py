@@ -187,15 +187,6 @@ def test_small_pool_hands_on_when_it_has_less_than_a_node():
     assert apart.demand.shares == [0.0, 0.0]
 
 
-def test_router_spreads_shares_evenly():
-    policy = Dynamollm(DynamollmConfig(), world())
-    policy.begin()
-    policy.demand.shares[0] = 0.25
-    entered = [policy.router._enter(0) for _ in range(400)]
-    assert entered.count(1) == 100
-    assert all(sum(entered[n : n + 4]) == 1 for n in range(0, 400, 4))
-
-
 def test_clock_is_ramped_when_requests_would_be_late():
     """No clock loop: the instance was left at a low clock, and a burst comes."""
     came = requests([1.0, 60.0, 1.0], seconds=10.0)
