@@ -9,7 +9,8 @@ from pools.wire.message_codec import Message
 class FleetClass(Message, frozen=True):
     """A request class of the active partition. Upper bounds are exclusive; None: no bound. `rank` orders by size.
 
-    `limits`: what its requests are to be served within; None: the service's objectives.
+    `limits`: what its requests are to be served within; None: the service's objectives. `hands_on`: the share of what
+    comes to its pools that goes to those of the next larger class.
     """
 
     name: str
@@ -19,6 +20,7 @@ class FleetClass(Message, frozen=True):
     output_min: int
     output_max: int | None
     limits: LatencyLimits | None = None
+    hands_on: float = 0.0
 
 
 class FleetPool(Message, frozen=True):

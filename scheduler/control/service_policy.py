@@ -18,6 +18,7 @@ from pools import wire
 from pools.models import Service
 from pools.writes import ensure_partition, ensure_pools
 from scheduler.control import active_operations
+from scheduler.json_values import pool_key
 from scheduler.models import ControllerState, Override
 
 KIND = "policy"  # of the ControllerState that says which policy the loops have taken up
@@ -85,6 +86,19 @@ def taken_up(service: Service, now: datetime) -> bool:
 def ensure_state(service: Service) -> ControllerState:
     value = {"signature": signature(service)}
     return ControllerState.objects.get_or_create(kind=KIND, service=service, defaults={"value": value})[0]
+
+
+def hands_on(service: Service, knobs: Knobs) -> dict[str, float]:
+    """Returns by class the share of what comes to its pools that goes to the next larger class, as scale last decided.
+
+    Empty where it does not, or has decided for another partition.
+    """
+    if knobs.scale != "dynamo":
+        return {}
+    state = ControllerState.objects.filter(kind=Loop.SCALE, service=service).first()
+    if state is None or state.value.get("partition") != service.partition.name:
+        return {}
+    return {pool_key(text).request_class: float(share) for text, share in state.value["shares"].items()}
 
 
 # -- what is published -----------------------------------------------------------------------------

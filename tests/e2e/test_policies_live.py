@@ -148,6 +148,13 @@ def crowd(demo: Operator) -> Iterator[Crowd]:
 
 
 SERVED = "SELECT request_id FROM telemetry_requestrecord WHERE started_at > %s AND status = 'ok'"
+HANDED_ON = (
+    "SELECT r.request_id FROM telemetry_requestrecord r JOIN pools_pool p ON p.id = r.pool_id "
+    "JOIN pools_requestclass there ON there.id = p.request_class_id "
+    "JOIN pools_requestclass own ON own.partition_id = there.partition_id AND own.name = r.request_class "
+    "WHERE r.started_at > %s AND r.status = 'ok' AND there.rank > own.rank "
+    "AND r.route_reason LIKE '%%within the limits'"
+)
 FAILED = "SELECT request_id, status, error FROM telemetry_requestrecord WHERE started_at > %s AND status <> 'ok'"
 SHADOWS = (
     "SELECT new.uid::text, old.uid::text, new.created_at, new.ready_at, old.stopped_at FROM pools_instance new "
@@ -276,6 +283,7 @@ def test_dynamollm_has_pools_of_table_iv_servers_by_load_and_profiled_clocks(dem
         since,
         least=2,
     )
+    demo.seen("requests handed on", HANDED_ON, since, least=5)
     demo.seen("a clock by profile", CLOCKS + " AND reason NOT IN ('no_data', 'policy')", since)
     demo.seen("requests served", SERVED, since, least=20)
 

@@ -47,12 +47,16 @@ class FakeFleet:
     policy: wire.RequestPolicy = field(default_factory=wire.RequestPolicy)
     objectives: wire.LatencyLimits = field(default_factory=lambda: wire.LatencyLimits(2.0, 0.15, 60.0))
     limits: dict[str, wire.LatencyLimits] = field(default_factory=dict)  # of classes that have their own
+    hands_on: dict[str, float] = field(default_factory=dict)  # shares by class
     request_classes: dict[int, str] = field(default_factory=dict)  # of instances that are not of `request_class`
     nodes: list[str] = field(default_factory=lambda: ["node-1"])
 
     def fleet(self) -> wire.Fleet:
         pools = [wire.FleetPool(n, "location-1", c.name, 1.2, 300.0) for n, c in enumerate(_CLASSES, start=1)]
-        classes = [msgspec.structs.replace(c, limits=self.limits.get(c.name)) for c in _CLASSES]
+        classes = [
+            msgspec.structs.replace(c, limits=self.limits.get(c.name), hands_on=self.hands_on.get(c.name, 0.0))
+            for c in _CLASSES
+        ]
         service = wire.FleetService(
             MODEL,
             self.engine_model,

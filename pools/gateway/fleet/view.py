@@ -25,8 +25,8 @@ class Service:
     """A service with its instances that are ready."""
 
     __slots__ = (
-        *("_by_rank", "class_limits", "classes", "engine_queue", "expected_lengths", "limits", "max_model_len"),
-        *("model", "name", "policy", "ranks", "ready", "root", "shares", "tokenizer", "uids"),
+        *("_by_rank", "class_limits", "classes", "engine_queue", "expected_lengths", "hands_on", "limits"),
+        *("max_model_len", "model", "name", "policy", "ranks", "ready", "root", "shares", "tokenizer", "uids"),
     )
 
     def __init__(self, entry: wire.FleetService, gateways: int = 1) -> None:
@@ -46,6 +46,7 @@ class Service:
         self.root = entry.hugging_face_id or entry.model  # what clients load a tokenizer by
         self.tokenizer = entry.tokenizer
         self.ranks = {c.name: c.rank for c in entry.classes}
+        self.hands_on = _hands_on(entry.classes)
         self.shares = {pool.id: pool.share for pool in entry.pools}
         self.ready: list[Instance] = []
         self._by_rank: dict[int, list[Instance]] = {}
@@ -62,6 +63,12 @@ class Service:
         """Returns the instances to choose from: not tried yet, and none that fails at present, unless all do."""
         left = [i for i in self.ready if i.uid not in tried] if tried else self.ready
         return [i for i in left if not i.health.ejections or i.health.usable(now_s)] or left
+
+
+def _hands_on(classes: Iterable[wire.FleetClass]) -> tuple[float, ...]:
+    """Returns the shares by rank; empty: no class hands on anything. A rank that no class has passes all on."""
+    shares = {own.rank: own.hands_on for own in classes}
+    return tuple(shares.get(rank, 1.0) for rank in range(max(shares) + 1)) if any(shares.values()) else ()
 
 
 def _limits(sent: wire.LatencyLimits) -> Limits:

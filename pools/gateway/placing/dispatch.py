@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from core.algorithms.queue.deadlines import due_by_limits
 from core.algorithms.queue.fair_queue import FairQueue, Waiting, due_s, priority
 from core.algorithms.queue.queueing import Order, OrderConfig
+from core.controllers.request.hand_on import HandOn
 from core.controllers.request.routing import RouteRequest
 
 from ..classify.classifier import Classifier
@@ -79,6 +81,7 @@ class Dispatcher:
         self.retries = RetryBudget()
         self.ticks = Ticks()
         self._queues: dict[tuple[str, str | None], ClassQueue] = {}
+        self._hand_on: dict[str, HandOn] = defaultdict(HandOn)  # by service
 
     @property
     def waiting(self) -> int:
@@ -149,17 +152,23 @@ class Dispatcher:
             self.room(name)
 
     def request_of(self, service: Service, call: Call) -> RouteRequest:
+        """Returns what routing needs to know. Whether its class hands a call on is decided the first time."""
         limits = call.limits(service)
         known = call.classified
         if known is None:
             return RouteRequest(0, 1, 0, limits)
         rank = service.ranks.get(known.class_name, 0) if known.class_name else 0
+        if service.hands_on:
+            if call.pool_rank is None:
+                call.pool_rank = self._hand_on[service.name].enter(rank, service.hands_on)
+            rank = call.pool_rank
         return RouteRequest(known.prompt_tokens, known.predicted_tokens, rank, limits)
 
     async def _refine(self, service: Service, call: Call) -> None:
         """The prompt's tokens lie near a border of classes: they are counted, where a tokenizer is there to do it."""
         if self._classifier is not None and call.features is not None and call.classified is not None:
             call.classified = await self._classifier.refine(service, call.features, call.texts, call.classified)
+            call.pool_rank = None  # its class may be another one now
         call.texts = ()
 
     # -- placing -----------------------------------------------------------------------------------

@@ -56,10 +56,10 @@ class Splitter:
         service = self._fleet.services.get(call.service.name, call.service)
         if service.policy.split == NONE:
             return None
-        found = None
+        found, request = None, self._dispatcher.request_of(service, call)
         usable = service.choosable((), time.monotonic())
         open_ones = [i for i in usable if i.unstarted < service.engine_queue]
-        own = of_one_connector([i for i in open_ones if i.request_class == call.class_name] or open_ones)
+        own = of_one_connector([i for i in open_ones if i.rank == request.class_rank] or open_ones)
         if len(own) >= 2 and self._load(own, call):
             assert self._plans is not None
             own = sorted(own, key=lambda i: i.uid)
@@ -71,7 +71,6 @@ class Splitter:
         self.counts[service.name, "whole" if found is None else "split"] += 1
         if found is None:
             return None
-        request = self._dispatcher.request_of(service, call)
         reason = f"split at token {found[2]} of {found[3]}"
         slots = []
         for instance in found[:2]:

@@ -39,6 +39,7 @@ class Call:
     classified: Classified | None = None
     texts: Sequence[str] = ()  # of the prompt, where its tokens are to be counted
     max_tokens: int | None = None
+    pool_rank: int | None = None  # the class whose pools it enters, where classes hand requests on
     own_limits: Limits | None = None  # that its client asked for: the kinds that are not None
     priority: int = 0  # its own hint, lower first
     tier: str | None = None  # OpenAI's service_tier

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -10,10 +11,11 @@ import msgspec
 from django.conf import settings
 
 from core.engine.engine_launch import EngineLaunch
+from core.observations.limits import present_limits
 from core.ports import EngineLimits
-from core.types import Loop
+from core.types import Limits, Loop
 from pools import wire
-from pools.models import Instance, InstanceGpu, Node, Pool, Service
+from pools.models import Instance, InstanceGpu, Node, Pool, RequestClass, Service
 from scheduler.control import active_operations, service_policy
 from scheduler.control.apply import fleet_messages
 from scheduler.models import ControlMode
@@ -77,6 +79,7 @@ class _ServiceSettings:
     clock: wire.ClockPolicy
     engine_limits: EngineLimits
     objectives: wire.LatencyLimits
+    pool_limits: Mapping[int, Limits]  # by class, where others' requests come to its pools
     control_mode: str
 
     @classmethod
@@ -84,7 +87,9 @@ class _ServiceSettings:
         knobs, control_mode = service_policy.of(service), active_operations.control_mode_of(service).mode
         paused, advise = active_operations.is_paused(service, Loop.CLOCK), control_mode != ControlMode.ACT
         rule = service_policy.clock_rule(knobs, paused, advise)
-        return cls(rule, service_policy.engine_limits(knobs), fleet_messages.objectives(service), control_mode)
+        objectives = fleet_messages.objectives(service)
+        limits = _pool_limits(service, objectives, service_policy.hands_on(service, knobs))
+        return cls(rule, service_policy.engine_limits(knobs), objectives, limits, control_mode)
 
     def down_to(self, floor_mhz: float) -> _ServiceSettings:
         """Where clocks wait for approval, a floor is what has been approved; where they only advise it changes
@@ -93,13 +98,32 @@ class _ServiceSettings:
         return replace(self, clock=msgspec.structs.replace(self.clock, advise=advise, floor_mhz=floor_mhz))
 
 
+def _limits(request_class: RequestClass, slo: wire.LatencyLimits) -> Limits:
+    """A class without a threshold of its own has the service's objective."""
+    own = request_class.thresholds
+    return Limits(
+        slo.ttft_s if own.ttft_s is None else own.ttft_s,
+        slo.tpot_s if own.tpot_s is None else own.tpot_s,
+        slo.e2e_s if own.e2e_s is None else own.e2e_s,
+    )
+
+
+def _pool_limits(service: Service, slo: wire.LatencyLimits, hands_on: Mapping[str, float]) -> dict[int, Limits]:
+    """Returns the limits of pools by class, where pools hand requests on: the strictest of the classes that come."""
+    if not any(hands_on.values()):
+        return {}
+    own = {request_class: _limits(request_class, slo) for request_class in service.partition.classes.order_by("rank")}
+    present = present_limits([(request_class.name, limits) for request_class, limits in own.items()], hands_on)
+    return {cell.pk: replace(present[cell.name], e2e_s=limits.e2e_s) for cell, limits in own.items()}
+
+
 def _desired(instance: Instance, own: _ServiceSettings, gpu_uuids: list[str], uids: set[str]) -> wire.DesiredInstance:
     """Makes the message of one instance.
 
-    `gpu_uuids`: of those that it holds, by index. `uids`: of all instances that live. A class without a threshold of
-    its own has the service's objective.
+    `gpu_uuids`: of those that it holds, by index. `uids`: of all instances that live.
     """
-    thresholds, slo = instance.pool.request_class.thresholds, own.objectives
+    request_class = instance.pool.request_class
+    limits = own.pool_limits.get(request_class.pk) or _limits(request_class, own.objectives)
     return wire.DesiredInstance(
         uid=str(instance.uid),
         pool_id=instance.pool_id,
@@ -108,11 +132,7 @@ def _desired(instance: Instance, own: _ServiceSettings, gpu_uuids: list[str], ui
         gpu_uuids=gpu_uuids,
         max_model_len=instance.model_card.max_model_len,
         state=instance.desired,
-        limits=wire.LatencyLimits(
-            slo.ttft_s if thresholds.ttft_s is None else thresholds.ttft_s,
-            slo.tpot_s if thresholds.tpot_s is None else thresholds.tpot_s,
-            slo.e2e_s if thresholds.e2e_s is None else thresholds.e2e_s,
-        ),
+        limits=wire.LatencyLimits(limits.ttft_s, limits.tpot_s, limits.e2e_s),
         decision_id=instance.decision_id,
         options=service_policy.ENGINE_OPTIONS,
         engine_limits=own.engine_limits,

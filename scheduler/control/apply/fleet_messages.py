@@ -51,6 +51,7 @@ def _service(
     compared = all(marginal.get(pool.site_id) is not None for pool in pools)
     shares = {(row["site"], row["request_class"]): row["share"] for row in carbon_state(service).get("shares", ())}
     partition, knobs, slo = service.partition_id, service_policy.of(service), objectives(service)
+    hands_on = service_policy.hands_on(service, knobs)
     return wire.FleetService(
         name=service.name,
         model=service.model_card.name,
@@ -58,7 +59,7 @@ def _service(
         max_model_len=service.model_card.max_model_len,
         objectives=slo,
         partition=service.partition.name,
-        classes=[_class(request_class, slo, knobs) for request_class in service.partition.classes.all()],
+        classes=[_class(own, slo, knobs, hands_on.get(own.name, 0.0)) for own in service.partition.classes.all()],
         pools=[
             wire.FleetPool(
                 id=pool.pk,
@@ -86,7 +87,7 @@ def carbon_state(service: Service) -> dict[str, Any]:
     return {} if state is None else dict(state.value)
 
 
-def _class(request_class: RequestClass, slo: wire.LatencyLimits, knobs: Knobs) -> wire.FleetClass:
+def _class(request_class: RequestClass, slo: wire.LatencyLimits, knobs: Knobs, hands_on: float) -> wire.FleetClass:
     limits = class_limits(Limits(slo.ttft_s, slo.tpot_s, slo.e2e_s), request_class.thresholds, knobs.class_limits)
     return wire.FleetClass(
         request_class.name,
@@ -96,4 +97,5 @@ def _class(request_class: RequestClass, slo: wire.LatencyLimits, knobs: Knobs) -
         request_class.output_min,
         request_class.output_max,
         wire.LatencyLimits(limits.ttft_s, limits.tpot_s, limits.e2e_s) if knobs.class_limits else None,
+        hands_on,
     )

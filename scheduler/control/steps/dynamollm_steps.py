@@ -3,7 +3,7 @@
 The paper has one cluster of servers that are all alike. Here that is the GPU type of which the service's sites offer
 most, in servers of as many GPUs as divide all its nodes; other GPUs stay idle. Scale counts servers for each class
 over all sites, and takes them where they are. A server is named by its place in its pool, since it only matters what
-runs on it. What a pool hands on to the next larger class is for the gateway to do: it spills by itself.
+runs on it. What a pool hands on to the next larger class is published, and gateways carry it out.
 """
 
 from __future__ import annotations
@@ -28,14 +28,25 @@ from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.load_profile import LoadProfile, servable
 from core.engine.overhead_table import start_key
 from core.engine.overheads import Overheads, weight_bytes
+from core.observations.limits import present_limits
 from core.observations.mode_profile import Lengths, together
-from core.policy.dynamo_classes import strictest
 from core.policy.request_classes import classify
 from core.predictors import load_template
 from core.predictors.load_template import STRETCH_S, LoadHistory, TemplateConfig
-from core.types import Effects, Limits, Loop, Mode, PoolDecision, PoolKey, ReshardNode, ScaleTo, SetTpDegrees
+from core.types import (
+    Effects,
+    ForwardLoad,
+    Limits,
+    Loop,
+    Mode,
+    PoolDecision,
+    PoolKey,
+    ReshardNode,
+    ScaleTo,
+    SetTpDegrees,
+)
 from pools.models import Pool
-from scheduler.control import loop_times, recordings
+from scheduler.control import loop_times, recordings, service_policy
 from scheduler.control.snapshot import measured_overheads, snapshot
 from scheduler.control.snapshot.recorded_demand import MAX_WINDOW_S, Arrivals, arrivals
 from scheduler.control.snapshot.snapshot import ClassNow, Servers, servers
@@ -91,9 +102,14 @@ def scale(turn: LoopTurn) -> Result:
             wanted[command.pool.request_class] = sum(command.workers.values())
     layouts = spread(cluster, {key: _layouts(present[key], cluster, counts[key]) for key in present}, wanted)
     decisions = _decisions(effects, present, {key: _workers(cluster.mode.gpu, own) for key, own in layouts.items()})
-    commands = tuple(ScaleTo(own.pool, own.workers) for own in decisions if own.changed)
-    answer = replace(effects, commands=commands, decisions=decisions)
-    stored = {**_scale_json(state), "servers": {_text(key): len(own) for key, own in layouts.items() if own}}
+    moves = [ScaleTo(own.pool, own.workers) for own in decisions if own.changed]
+    forwards = [command for command in effects.commands if isinstance(command, ForwardLoad)]
+    answer = replace(effects, commands=(*moves, *forwards), decisions=decisions)
+    stored = {
+        **_scale_json(state),
+        "partition": context.service.partition.name,
+        "servers": {_text(key): len(own) for key, own in layouts.items() if own},
+    }
     return Result(answer, stored, next_tick_s=effects.next_tick_s)
 
 
@@ -357,20 +373,19 @@ def _reaching(context: TurnContext, classes: Sequence[ClassNow]) -> dict[str, tu
     """Returns what comes to the pools of each class, its own requests and those that smaller ones hand on: rate, mean
     lengths, and the strictest limits of the classes that are present.
     """
-    state = ControllerState.objects.filter(kind=Loop.SCALE, service=context.service).first()
-    shares = state.value.get("shares", {}) if state is not None else {}
+    shares = service_policy.hands_on(context.service, context.knobs)
+    limits = present_limits([(own.request_class.name, own.demand.limits) for own in classes], shares)
     found: dict[str, tuple[float, Lengths, Limits]] = {}
     carried: list[tuple[float, ClassNow]] = []
     for own in classes:
         arriving = [*carried, (max(own.demand.demand_rps, default=0.0), own)]
-        share = float(shares.get(_text(_key(own)), 0.0))
+        share = shares.get(own.request_class.name, 0.0)
         total = sum(rps for rps, _ in arriving)
         carried = [(rps * share, one) for rps, one in arriving if rps * share > 0.0]
         lengths = own.lengths
         if total > 0.0:
             lengths = together([(rps, one.lengths) for rps, one in arriving])
-        present = [one.demand.limits for rps, one in arriving if rps > 0.0] or [own.demand.limits]
-        found[own.request_class.name] = (total * (1.0 - share), lengths, strictest(present))
+        found[own.request_class.name] = (total * (1.0 - share), lengths, limits[own.request_class.name])
     return found
 
 

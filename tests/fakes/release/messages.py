@@ -145,7 +145,10 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
         max_model_len=16_384,
         objectives=limits,
         partition="freesh-a",
-        classes=[wire.FleetClass("SS", 0, 0, 1_024, 0, 256, limits), wire.FleetClass("LL", 1, 1_024, None, 256, None)],
+        classes=[
+            wire.FleetClass("SS", 0, 0, 1_024, 0, 256, limits, 0.25),
+            wire.FleetClass("LL", 1, 1_024, None, 256, None),
+        ],
         pools=[wire.FleetPool(3, "location-1", "SS", 1.2, 410.0, 0.6, 520.0)],
         policy=policy,
         expected_prompt_tokens=900,

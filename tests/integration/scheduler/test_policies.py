@@ -4,6 +4,7 @@ import importlib
 import json
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from django.apps import apps
@@ -478,6 +479,40 @@ def test_forecasts_are_remembered_when_dynamo_scales(service, redis_client, now)
     assert value["_"]["next_tick_s"] > now.timestamp()
     kinds = {Mode.parse(name).gpu for pool in Pool.objects.all() for name in pool.workers}
     assert kinds == {"A100-80GB"}
+
+
+def test_what_pools_hand_on_is_published_to_gateways_and_agents(service, redis_client, now):
+    set_policy(service, "dynamollm")
+    requests_came(now, count=300, over_s=100, prompt_tokens=100, output_tokens=50)
+    requests_came(now, count=300, over_s=100, prompt_tokens=2000, output_tokens=500)
+    run_all(service, now)
+    tasks.publish()
+    state = ControllerState.objects.get(kind="scale", service=service)
+    shares = {name.removeprefix("cluster/"): share for name, share in state.value["shares"].items()}
+    assert shares["SS"] > 0.0
+    published = {item.name: item for item in published_service().classes}
+    assert {name: item.hands_on for name, item in published.items()} == shares
+    # An instance keeps the limits of the strictest class that comes to its pool.
+    names = list(published)
+    of_pool = {pool.pk: pool.request_class.name for pool in service.pools.select_related("request_class")}
+    comes_from = {"SS": {"SS"}}
+    for smaller, name in pairwise(names):
+        comes_from[name] = {name} | (comes_from[smaller] if shares[smaller] > 0.0 else set())
+    instances = list(desired(redis_client).values())
+    assert any(len(comes_from[of_pool[item.pool_id]]) > 1 for item in instances)
+    for item in instances:
+        limits_s = [published[name].limits.ttft_s for name in comes_from[of_pool[item.pool_id]]]
+        assert item.limits.ttft_s == min(limits_s)
+    # Shares of another partition are not those of this one's classes, and other steps hand on nothing.
+    state.value["partition"] = "freesh-a"
+    state.save()
+    tasks.publish()
+    assert {item.hands_on for item in published_service().classes} == {0.0}
+    state.value["partition"] = "dynamo"
+    state.save()
+    set_policy(service, "dynamollm", scale="static")
+    tasks.publish()
+    assert {item.hands_on for item in published_service().classes} == {0.0}
 
 
 def test_step_has_its_turn_before_its_next_epoch_when_it_asks_for_it(service, redis_client, now):
