@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import redis.asyncio as redis
@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from pools import wire
 
-from .accounts.request_journal import Shipper
+from .accounts.request_journal import Shipper, StreamFull
 from .fleet.snapshot_reader import SnapshotReader
 from .fleet.view import FleetView
 from .fleet.workers import Workers
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 REFRESH_PERIOD_S = 0.5
 SHIP_PERIOD_S = 0.3
+FULL_PERIOD_S = 2.0  # between attempts while the stream is full: each sends a batch there
 HEARTBEAT_PERIOD_S = 2.0
 REDIS_TIMEOUT_S = 2.0
 DEAF_S = 3.0  # a longer time without a read is the source's silence, and not the agents'
@@ -44,7 +45,8 @@ class FleetSource(Protocol):
 class RedisLink:
     """One gateway's connection to Redis: FleetSource and BatchStream."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, most_batches: int = wire.REQUEST_STREAM_MOST) -> None:
+        self._most_batches = most_batches
         self._redis: redis.Redis = redis.Redis.from_url(
             url, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S, health_check_interval=30
         )
@@ -107,7 +109,10 @@ class RedisLink:
             return None
 
     async def add(self, batch: wire.RequestBatch) -> None:
-        await self._redis.xadd(wire.REQUEST_STREAM, {"b": wire.encode(batch)})
+        data = wire.encode(batch)
+        added: Any = self._redis.eval(wire.ADD_WHILE_ROOM, 1, wire.REQUEST_STREAM, self._most_batches, data)
+        if not await added:
+            raise StreamFull("the stream is full: its ingester is behind, or away")
 
     async def beat(self, process: str, detail: str) -> int:
         """Leaves a sign of life. Returns how many gateways have done so recently."""
@@ -236,6 +241,9 @@ async def keep_shipping(shipper: Shipper) -> None:
         try:
             await shipper.ship()
             beat.worked()
+        except StreamFull as error:
+            beat.failed(error)
+            await asyncio.sleep(FULL_PERIOD_S)
         except (RedisError, OSError) as error:
             beat.failed(error)
         await beat.pause()

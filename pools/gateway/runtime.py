@@ -97,12 +97,14 @@ class GatewayRuntime:
         """Returns `/metrics`. `everywhere`: labels of every sample."""
         fresh_at_s = self.fleet.fresh_at_s
         age_s = float("nan") if fresh_at_s is None else time.monotonic() - fresh_at_s
+        backlog = 0 if self._shipper is None else self._shipper.backlog_bytes
         gauges: dict[str, tuple[str, float]] = {
             "requests_in_flight": ("Requests being served.", in_flight),
             "client_connections": ("Open client connections.", connections),
             "requests_waiting": ("Requests in a queue of the gateway.", self.dispatcher.waiting),
             "instances_ready": ("Instances that take requests.", self.fleet.ready_instances),
             "snapshot_age_seconds": ("Since the fleet snapshot was confirmed.", age_s),
+            "journal_backlog_bytes": ("Request rows that wait on disk to be shipped.", backlog),
         }
         shipped = 0 if self._shipper is None else self._shipper.shipped_rows
         counters: dict[str, tuple[str, float]] = {

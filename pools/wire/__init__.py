@@ -12,6 +12,7 @@ Callers write `from pools import wire` and `wire.DesiredInstance`. Each name sta
 - desired_state: what a node is to run, and the clocks that gateways ask for
 - agent_state: how a node and its instances are now
 - fleet_snapshot: what gateways know of the fleet
+- stream_room: the bounds of streams
 - worker_registration: engines that register themselves
 - sample_batches: what agents measured and decided
 - request_rows: records of requests
@@ -99,15 +100,22 @@ from pools.wire.sample_batches import (
 from pools.wire.simulation_updates import (
     SimulationUpdate,
 )
+from pools.wire.stream_room import (
+    ADD_WHILE_ROOM,
+    BATCH_STREAM_MOST,
+    REQUEST_STREAM_MOST,
+)
 from pools.wire.worker_registration import (
     WorkerRegistration,
 )
 
 __all__ = [
+    "ADD_WHILE_ROOM",
     "AGENT_STATE_TTL_S",
     "ALIVE_PREFIX",
     "BATCHES_QUEUE",
     "BATCH_STREAM",
+    "BATCH_STREAM_MOST",
     "FLEET_CHANNEL",
     "FLEET_INDEX_KEY",
     "FLEET_INDEX_TTL_S",
@@ -125,6 +133,7 @@ __all__ = [
     "PROCESSES_KEY",
     "PUBLISHED_KEY",
     "REQUEST_STREAM",
+    "REQUEST_STREAM_MOST",
     "SIMULATIONS_QUEUE",
     "SIMULATION_KEPT_S",
     "TASKS_KEY",

@@ -22,6 +22,8 @@
 | `greenserve:tasks` | hash, sums by `<task>|<outcome>` and `<task>|seconds` | Celery workers | web's `/metrics` |
 | `greenserve:simulation:<id>` | list with expiry, SimulationUpdate | a `simulations` worker | who asked for the run |
 | `greenserve:simulation:<id>:stop` | string with expiry | who asked for the run | that worker, now and then |
+
+Streams have a bound (`stream_room`).
 """
 
 from __future__ import annotations

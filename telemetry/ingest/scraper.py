@@ -78,6 +78,7 @@ class RegisteredEngines:
     _engines: dict[str, _Engine] = field(default_factory=dict)
     _boot: str = field(default_factory=lambda: secrets.token_hex(8))
     _seq: int = 0
+    _full: bool = False  # there was no room for the last batch
     _swept: bool = False  # of what an earlier process left
     _threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(AT_ONCE, thread_name_prefix="registered")
@@ -232,8 +233,11 @@ class RegisteredEngines:
             if rows:
                 self._seq += 1
                 batch = wire.AgentBatch(_AGENT, self._boot, self._seq, now_s, instances=rows)
-                pipe.xadd(wire.BATCH_STREAM, {"b": wire.encode(batch)})
-            pipe.execute()
+                pipe.eval(wire.ADD_WHILE_ROOM, 1, wire.BATCH_STREAM, str(wire.BATCH_STREAM_MOST), wire.encode(batch))
+            *_, done = pipe.execute()
+        if not done and not self._full:
+            log.warning("what registered engines say is not kept until the stream has room again")
+        self._full = not done
 
 
 def _place(instance: wire.InstanceState) -> tuple[object, ...]:

@@ -15,6 +15,7 @@ import fcntl
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -189,8 +190,15 @@ def _name_parts(path: Path) -> tuple[str, str, int]:
     return head.removeprefix("requests."), boot, int(number)
 
 
+class StreamFull(OSError):
+    """The stream has no room: what reads it is behind, or away."""
+
+
 class BatchStream(Protocol):
-    """Takes encoded batches. Blocks for at most its time-out; raises any exception when one is not confirmed."""
+    """Takes encoded batches. Blocks for at most its time-out; raises any exception when one is not confirmed.
+
+    After `StreamFull` all that was confirmed before is known to be there.
+    """
 
     async def add(self, batch: wire.RequestBatch) -> None: ...
 
@@ -202,6 +210,7 @@ class Shipper:
         self._journal = journal
         self._stream = stream
         self._warned_at_s = -_WARN_EVERY_S
+        self._begun: tuple[Path, deque[wire.RequestBatch]] | None = None  # a file, and what is left of it
         self.shipped_rows = 0
         self.backlog_bytes = 0
 
@@ -219,10 +228,26 @@ class Shipper:
             with _claim(path) as mine:
                 if not mine:
                     continue
-                for batch in batches(path, self._journal.is_sound(path)):
-                    await self._stream.add(batch)
-                    self.shipped_rows += len(batch.rows)
+                await self._ship_file(path)
                 self._journal.shipped(path)
+
+    async def _ship_file(self, path: Path) -> None:
+        """Ships a file, or what was left of it when the stream was full.
+
+        After any other failure it goes again from its start: a stream that was away may have lost what it confirmed.
+        """
+        if self._begun is None or self._begun[0] != path:
+            self._begun = path, deque(batches(path, self._journal.is_sound(path)))
+        left = self._begun[1]
+        while left:
+            try:
+                await self._stream.add(left[0])
+            except StreamFull:
+                raise
+            except Exception:
+                self._begun = None
+                raise
+            self.shipped_rows += len(left.popleft().rows)
 
     def _watch_backlog(self, waiting: list[Path]) -> None:
         self.backlog_bytes = sum(_stat(path)[1] for path in waiting)

@@ -10,18 +10,22 @@ import pytest
 
 from pools import wire
 from pools.gateway.accounts import request_journal as module
-from pools.gateway.accounts.request_journal import Journal, Shipper, batches
+from pools.gateway.accounts.request_journal import Journal, Shipper, StreamFull, batches
 
 
 class FakeStream:
-    """Takes batches; fails while `away`, and after `fail_after` more batches."""
+    """Takes batches; fails while `away`, and after `fail_after` more batches; is full when `room` is used up."""
 
     def __init__(self) -> None:
         self.taken: list[wire.RequestBatch] = []
         self.away = False
         self.fail_after: int | None = None
+        self.room = 1_000
 
     async def add(self, batch: wire.RequestBatch) -> None:
+        if self.room == 0:
+            raise StreamFull
+        self.room -= 1
         if self.away or self.fail_after == 0:
             raise ConnectionError("Redis is away")
         if self.fail_after is not None:
@@ -74,14 +78,17 @@ async def test_nothing_is_lost_or_piled_up_when_the_stream_is_away(tmp_path: Pat
     assert stream.ids() == [f"id-{n}" for n in range(5)]
 
 
-async def test_numbers_repeat_when_a_file_is_shipped_again(
-    tmp_path: Path, stream: FakeStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def five_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
+    """A journal whose batches have two rows."""
     monkeypatch.setattr(module, "BATCH_ROWS", 2)
     journal = Journal(tmp_path, "gw", "boot")
-    shipper = Shipper(journal, stream)
-    for n in range(5):
-        journal.append(row(n))
+    journal.append(*map(row, range(5)))
+    return journal
+
+
+async def test_numbers_repeat_when_a_file_is_shipped_again(five_rows: Journal, stream: FakeStream) -> None:
+    shipper = Shipper(five_rows, stream)
     stream.fail_after = 2
     with pytest.raises(ConnectionError):
         await shipper.ship()
@@ -90,6 +97,24 @@ async def test_numbers_repeat_when_a_file_is_shipped_again(
     assert stream.numbers()[:2] == stream.numbers()[2:4]
     assert len(set(stream.numbers())) == 3
     assert sorted(set(stream.ids())) == [f"id-{n}" for n in range(5)]
+
+
+async def test_what_is_left_of_a_file_is_shipped_once_when_a_full_stream_has_room_again(
+    five_rows: Journal, tmp_path: Path, stream: FakeStream
+) -> None:
+    shipper = Shipper(five_rows, stream)
+    for _ in range(2):
+        stream.room = 1
+        with pytest.raises(StreamFull):
+            await shipper.ship()
+    five_rows.append(row(5))
+    stream.room = 10
+    await shipper.ship()
+    await shipper.ship()
+    assert stream.ids() == [f"id-{n}" for n in range(6)]
+    assert shipper.shipped_rows == 6
+    five_rows.close()
+    assert not os.listdir(tmp_path)
 
 
 async def test_rows_of_a_dead_gateway_are_shipped_under_its_own_boot(tmp_path: Path, stream: FakeStream) -> None:
