@@ -126,6 +126,7 @@ def join(
     if why := join_fleet.unreachable(joined.broker_url):
         click.echo(f"But {why}.")
     more = join_fleet.GPU_NODE if cpu is None else ("--gpus", "cpu", "--devices", cpu, "--power", power)
+    more = (*more, "--spool", str((settings.parent / "spool" / "agents" / joined.node).absolute()))
     if vllm is not None:
         more = (*more, "--vllm", str(vllm.absolute()), "--engines", str((settings.parent / "engines").absolute()))
     if vllm is not None and cpu is not None:

@@ -110,8 +110,9 @@ def agent(config: env.Env, node: str, port: int) -> Spec:
     quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
     # Any free port: Prometheus hears of it from the web process, which the agent tells.
     ours = ("--node", node, "--control", f"http://127.0.0.1:{port}", "--metrics", f"{config.metrics_host}:0")
+    spool = ("--spool", str(config.var_dir / "spool" / "agents" / node))
     celery = ("-m", "celery", "-A", "pools.agent.app", "-b", broker_url(config))
-    return _python(config, f"node.{node}", *celery, *worker, *quiet, *ours)
+    return _python(config, f"node.{node}", *celery, *worker, *quiet, *ours, *spool)
 
 
 def traffic(config: env.Env, model: str) -> Spec:

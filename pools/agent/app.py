@@ -26,6 +26,7 @@ from core.ports import PermanentError
 from pools.actuator.actuator_protocol import DEFAULT_SOCKET
 
 from .agent_metrics import Board, serve
+from .batch_spool import BatchSpool
 from .clocks.clock_requests import ClockListener, ClockRequests
 from .clocks.engine_figures import Figures
 from .devices.dcgm import DEFAULT_URL
@@ -140,10 +141,12 @@ class AgentStep(bootsteps.StartStopStep):
         dcgm: str = DEFAULT_URL,
         devices: str = "CPU:1",
         power: str = "20:65",
+        spool: str | None = None,
         period_s: float = PERIOD_S,
         **options: Any,
     ) -> None:
         super().__init__(worker, **options)
+        self._spool = spool
         self._period_s = period_s
         self._options = options
         self._dcgm = dcgm
@@ -157,6 +160,7 @@ class AgentStep(bootsteps.StartStopStep):
         self._end_metrics: Callable[[], None] = lambda: None
         self._end_adapters: Callable[[], None] = lambda: None
         self._threads: tuple[AgentThread | ClockListener, ...] = ()
+        self._loop: AgentLoop | None = None
         self.enabled = node is not None
 
     def include_if(self, worker: Any) -> bool:
@@ -170,7 +174,7 @@ class AgentStep(bootsteps.StartStopStep):
         board = Board(self._node)
         if self._metrics is not None:
             self._end_metrics = _serve_metrics(board, self._metrics)
-        loop = AgentLoop(
+        loop = self._loop = AgentLoop(
             self._node,
             secrets.token_hex(8),
             **adapters,
@@ -181,6 +185,7 @@ class AgentStep(bootsteps.StartStopStep):
             figures=Figures(_read_profiles(self._profiles)),
             board=board,
             period_s=self._period_s,
+            spool=_spool(self._spool),
         )
         bell = worker.app.bell
         self._threads = AgentThread(loop, bell, self._period_s), ClockListener(url, self._node, requests, bell.ring)
@@ -190,6 +195,8 @@ class AgentStep(bootsteps.StartStopStep):
     def stop(self, worker: Any) -> None:
         for thread in self._threads:
             thread.end(timeout_s=5.0)
+        if self._loop is not None:
+            self._loop.close()
         self._end_metrics()
         self._end_adapters()
 
@@ -232,6 +239,13 @@ def _serve_metrics(board: Board, where: str) -> Callable[[], None]:
         raise click.UsageError(f"--metrics {where}: {error}; give HOST:PORT, port 0 for any free one") from error
 
 
+def _spool(folder: str | None) -> BatchSpool | None:
+    try:
+        return None if folder is None else BatchSpool(Path(folder))
+    except OSError as error:
+        raise click.UsageError(f"--spool {folder}: {error}") from error
+
+
 def _read_profiles(path: str | None) -> tuple[Profile, ...]:
     if path is None:
         return ()
@@ -258,6 +272,9 @@ app.user_options["worker"].add(
     click.Option(["--profiles"], help="Measured profiles of engines, .csv or .json: see `greenserve engine import`.")
 )
 app.user_options["worker"].add(click.Option(["--metrics"], help="Where to listen for Prometheus, HOST:PORT."))
+app.user_options["worker"].add(
+    click.Option(["--spool"], help="Folder for samples that cannot be sent, of this agent alone. Without: in memory.")
+)
 app.user_options["worker"].add(
     click.Option(
         ["--gpus"],

@@ -29,6 +29,7 @@ from pools.wire import (
 
 from .agent_metrics import Board, Picture
 from .batch_outbox import Outbox
+from .batch_spool import BatchSpool
 from .clocks.clock_loop import ClockLoop
 from .clocks.clock_requests import ClockRequests
 from .clocks.clock_rules import EngineView, look_period_s
@@ -70,6 +71,7 @@ class AgentLoop:
         board: Board | None = None,
         report: NodeReport | None = None,
         period_s: float = PERIOD_S,
+        spool: BatchSpool | None = None,
     ) -> None:
         self._node = node
         self._period_s = period_s
@@ -84,7 +86,8 @@ class AgentLoop:
         self._clock_rows: list[ClockDecision] = []  # not yet in a batch
         self._urls: dict[str, str] = {}  # of engines that are up, at the last tick
         self._busy: set[str] = set()  # instances in which requests ran or waited then
-        self._outbox = Outbox(node, boot)
+        self._outbox = Outbox(node, boot, spool=spool)
+        self._room = True  # in the stream, at the last tick
         self._desired: DesiredNode | None = None
         self._gpus: dict[str, GpuReading] = {}  # last known, by uuid
         self._reported: dict[str, InstanceState] = {}
@@ -249,7 +252,7 @@ class AgentLoop:
 
     def _report(self, view: View, instances: list[InstanceState], reachable: bool) -> AgentState:
         if self._outbox.dropped:
-            view.errors.append(f"{self._outbox.dropped} batches of samples were dropped while Redis was away")
+            view.errors.append(f"{self._outbox.dropped} batches of samples were dropped before they could be sent")
         state = AgentState(
             node=self._node,
             boot=self._boot,
@@ -263,18 +266,25 @@ class AgentLoop:
         )
         if not reachable:  # one time-out a tick is enough
             return state
-        batches = self._outbox.pending(_BATCHES_A_TICK)
+        batches = self._outbox.pending(_BATCHES_A_TICK if self._room else 1)
         heartbeat = Heartbeat(node_queue(self._node), view.now_s, self._period_s, detail=_detail(state))
         try:
-            self._link.send(state, heartbeat, batches)
+            accepted = self._link.send(state, heartbeat, batches)
         except LinkError as error:
             self._note_link(str(error))
             return state
-        self._outbox.confirm(len(batches))
+        self._outbox.confirm(accepted)
+        if self._room and accepted < len(batches):
+            logger.warning("the stream is full: its ingester is behind, or away; samples are kept and sent later")
+        self._room = accepted == len(batches)
         if self._link_down:
             self._link_down = False
             logger.info("Redis is back")
         return state
+
+    def close(self) -> None:
+        """Writes what has not been sent to the spool, once there are no more ticks."""
+        self._outbox.spill()
 
     def _show(self, view: View, state: AgentState, rows: list[GpuSampleRow], began_s: float) -> None:
         self._ticks += 1

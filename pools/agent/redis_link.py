@@ -30,12 +30,16 @@ class Link(Protocol):
     def desired(self) -> wire.DesiredNode | None:
         """None: there is none. Raises BadDesired too."""
 
-    def send(self, state: wire.AgentState, heartbeat: wire.Heartbeat, batches: Sequence[wire.AgentBatch]) -> None: ...
+    def send(self, state: wire.AgentState, heartbeat: wire.Heartbeat, batches: Sequence[wire.AgentBatch]) -> int:
+        """Returns how many of the batches, from the first on, there was room for."""
 
 
 class RedisLink:
-    def __init__(self, url: str, node: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, url: str, node: str, timeout_s: float = TIMEOUT_S, most_batches: int = wire.BATCH_STREAM_MOST
+    ) -> None:
         self._node = node
+        self._most_batches = str(most_batches)
         # No retries of its own: the loop comes back in a second, and must not be held up.
         self._redis = redis.Redis.from_url(
             url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
@@ -56,14 +60,14 @@ class RedisLink:
             raise BadDesired(f"the desired state is that of node {desired.node}")
         return desired
 
-    def send(self, state: wire.AgentState, heartbeat: wire.Heartbeat, batches: Sequence[wire.AgentBatch]) -> None:
+    def send(self, state: wire.AgentState, heartbeat: wire.Heartbeat, batches: Sequence[wire.AgentBatch]) -> int:
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.set(wire.agent_key(state.node), wire.encode(state), ex=wire.AGENT_STATE_TTL_S)
         pipeline.set(wire.alive_key(heartbeat.process), wire.encode(heartbeat), ex=wire.HEARTBEAT_TTL_S)
-        for batch in batches:
-            pipeline.xadd(wire.BATCH_STREAM, {"b": wire.encode(batch)})
+        data = [wire.encode(batch) for batch in batches]
+        pipeline.eval(wire.ADD_WHILE_ROOM, 1, wire.BATCH_STREAM, self._most_batches, *data)
         try:
-            pipeline.execute()
+            return int(pipeline.execute()[-1])
         except redis.RedisError as error:
             raise LinkError(f"Redis: {error}") from error
 

@@ -32,12 +32,14 @@ def desired(uid: str, gpus: list[int], state: str = "running", **more: Any) -> w
 
 
 class AgentProcess:
-    def __init__(self, control: str, broker: str, log: Path, period_s: float) -> None:
-        self._log = log
+    def __init__(self, control: str, broker: str, folder: Path, period_s: float) -> None:
+        self._log = folder / "agent.log"
+        self.spool = folder / "spool"
         self._command = [sys.executable, "-m", "celery", "-A", "pools.agent.app", "-b", broker, "worker", "-P", "solo"]
         self._command += ["-Q", wire.node_queue(NODE), "-n", f"node.{NODE}@%h", "--loglevel", "INFO"]
         self._command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
         self._command += ["--node", NODE, "--control", control, "--period-s", str(period_s)]
+        self._command += ["--spool", str(self.spool)]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> AgentProcess:
@@ -67,7 +69,7 @@ class Bench:
         self.redis = client
         self.broker = broker
         self.node = SimnodeProcess(folder, NODE, ("A100-80GB:2",)).start()
-        self.agent = AgentProcess(self.node.url, broker, folder / "agent.log", period_s).start()
+        self.agent = AgentProcess(self.node.url, broker, folder, period_s).start()
         self._version = 0
 
     def want(self, *instances: wire.DesiredInstance, clock: wire.ClockPolicy | None = None) -> None:

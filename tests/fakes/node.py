@@ -154,6 +154,8 @@ class FakeLink:
         self.desired_error: Exception | None = None
         self.send_error: Exception | None = None
         self.sends = 0
+        self.room = 10_000  # batches that the stream takes
+        self.offered: list[int] = []
         self.states: list[wire.AgentState] = []
         self.heartbeats: list[wire.Heartbeat] = []
         self.batches: list[wire.AgentBatch] = []
@@ -163,10 +165,14 @@ class FakeLink:
             raise self.desired_error
         return self.desired_node
 
-    def send(self, state: wire.AgentState, heartbeat: wire.Heartbeat, batches: Sequence[wire.AgentBatch]) -> None:
+    def send(self, state: wire.AgentState, heartbeat: wire.Heartbeat, batches: Sequence[wire.AgentBatch]) -> int:
         self.sends += 1
         if self.send_error:
             raise self.send_error
         self.states.append(state)
         self.heartbeats.append(heartbeat)
-        self.batches += batches
+        self.offered.append(len(batches))
+        accepted = min(self.room, len(batches))
+        self.room -= accepted
+        self.batches += batches[:accepted]
+        return accepted

@@ -95,6 +95,34 @@ def test_agent_ends_in_seconds_and_leaves_its_engines_when_it_is_terminated(benc
     assert bench.node.ready_url("a")
 
 
+FILL = """
+local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+redis.call('DEL', KEYS[1])
+for n = 1, tonumber(ARGV[1]) do redis.call('XADD', KEYS[1], '*', 'b', '') end
+return last[1][2][2]
+"""
+
+
+def test_samples_wait_on_disk_for_the_next_agent_when_the_stream_is_full_and_the_agent_ends(bench: Bench) -> None:
+    bench.wait(bench.batches, "batches")
+    last = bench.redis.eval(FILL, 1, wire.BATCH_STREAM, str(wire.BATCH_STREAM_MOST))
+    sent = wire.decode(last, wire.AgentBatch)  # type: ignore[arg-type]  # stubs know of awaitables
+    bench.wait(lambda: "the stream is full" in bench.agent.log(), "word of the full stream")
+    state = bench.wait(bench.state, "state")
+    bench.wait(lambda: bench.state().at_s > state.at_s + PERIOD_S, "states, for which there is room")  # type: ignore[union-attr]
+    assert bench.redis.xlen(wire.BATCH_STREAM) == wire.BATCH_STREAM_MOST
+    bench.wait(lambda: " ready." in bench.agent.log(), "worker that heeds signals")
+    assert bench.agent.end() == 0
+    assert list(bench.agent.spool.glob("*.mp"))
+    bench.redis.delete(wire.BATCH_STREAM)
+    bench.agent.start()
+    bench.wait(lambda: {batch.boot for batch in bench.batches()} - {sent.boot}, "batches of the new agent")
+    kept = [batch.seq for batch in bench.batches() if batch.boot == sent.boot]
+    assert kept == list(range(sent.seq + 1, sent.seq + 1 + len(kept)))
+    assert kept
+    assert not list(bench.agent.spool.glob("*.mp"))
+
+
 def test_samples_arrive_without_a_gap_when_redis_was_away(tmp_path: Path) -> None:
     """Redis is killed for some periods: the node is served on, and nothing measured meanwhile is lost."""
     socket = tmp_path / "r.sock"

@@ -32,3 +32,11 @@ def test_gateways_share_a_port_and_a_spool_folder_when_there_are_several(tmp_pat
     for option in ("--port", "--spool", "--state"):
         assert len({spec.argv[spec.argv.index(option) + 1] for spec in specs}) == 1
     assert "--share" not in words(tmp_path)
+
+
+def test_agents_have_spool_folders_of_their_own(tmp_path: Path) -> None:
+    config = env.read({"GREENSERVE_VAR": str(tmp_path)})
+    specs = [product_processes.agent(config, node, 9000) for node in ("n1", "n2")]
+    folders = {Path(spec.argv[spec.argv.index("--spool") + 1]) for spec in specs}
+    assert len(folders) == 2
+    assert {folder.parent.parent for folder in folders} == {tmp_path / "spool"}

@@ -166,10 +166,24 @@ def test_loss_is_said_when_redis_was_away_for_too_long() -> None:
         bench.tick()
     bench.link.send_error = None
     state = bench.tick()
-    assert "8 batches of samples were dropped while Redis was away" in state.error
+    assert "8 batches of samples were dropped before they could be sent" in state.error
     for _ in range(20):
         bench.tick()
     assert [batch.seq for batch in bench.link.batches] == list(range(9, LIMIT + 29))
+
+
+def test_batches_wait_in_order_when_the_stream_is_full(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.link.room = 3
+    for _ in range(12):
+        bench.tick()
+    assert bench.link.offered[-8:] == [1] * 8, "it asks with one whether there is room"
+    assert len([record for record in caplog.records if "the stream is full" in record.message]) == 1
+    bench.link.room = 10_000
+    for _ in range(3):
+        bench.tick()
+    assert [batch.seq for batch in bench.link.batches] == list(range(1, 16))
+    assert bench.link.states[-1].error == "no desired state yet; what runs is kept"
 
 
 def test_instances_are_failed_not_gone_when_the_runtime_does_not_answer() -> None:

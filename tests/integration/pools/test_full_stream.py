@@ -13,6 +13,7 @@ import redis
 from django.conf import settings
 
 from pools import wire
+from pools.agent import redis_link as agent_link
 from pools.gateway import redis_tasks
 from pools.gateway.accounts.request_journal import Journal, Shipper, StreamFull
 from pools.gateway.redis_tasks import RedisLink, keep_shipping
@@ -50,15 +51,21 @@ async def test_batch_is_refused_when_the_stream_is_full(redis_client: redis.Redi
     assert taken(redis_client, 9) == [f"id-{n}" for n in range(1, MOST + 1)]
 
 
-def test_script_adds_in_order_what_there_is_room_for(redis_client: redis.Redis) -> None:
-    def add(*data: bytes) -> object:
-        return redis_client.eval(wire.ADD_WHILE_ROOM, 1, wire.BATCH_STREAM, "3", *data)
+def test_agent_adds_in_order_what_there_is_room_for_and_always_says_how_it_is(redis_client: redis.Redis) -> None:
+    link = agent_link.RedisLink(settings.REDIS_URL, "n1", most_batches=MOST)
 
-    assert add(b"1", b"2") == 2
-    assert add(b"3", b"4") == 1
-    assert add(b"4") == 0
-    assert add() == 0
-    assert [entry[b"b"] for _, entry in redis_client.xrange(wire.BATCH_STREAM)] == [b"1", b"2", b"3"]
+    def send(*numbers: int) -> int:
+        heartbeat = wire.Heartbeat("node.n1", 1.0, 1.0)
+        batches = [wire.AgentBatch("n1", "boot", number, 1.0) for number in numbers]
+        return link.send(wire.AgentState("n1", "boot", 1.0, None, []), heartbeat, batches)
+
+    assert [send(1, 2), send(), send(3, 4), send(4), send()] == [2, 0, 1, 0, 0]
+    found = [wire.decode(entry[b"b"], wire.AgentBatch).seq for _, entry in redis_client.xrange(wire.BATCH_STREAM)]
+    assert found == [1, 2, 3]
+    redis_client.delete(wire.agent_key("n1"))
+    assert send(4) == 0
+    assert redis_client.exists(wire.agent_key("n1"))
+    link.close()
 
 
 async def test_rows_wait_on_disk_and_arrive_once_when_the_stream_is_full_for_a_while(
