@@ -117,7 +117,8 @@ class InstanceStatus:
 
     `progress`: of a start or a waking, 0 to 1. `limits`: those in force. None: not known, or nothing goes on.
     `laxity`: it can order by laxity, and reads what it needs for that in `vllm_xargs` (docs/plugin.md). `kv_connector`:
-    through which it hands caches to engines of the same one; empty: it cannot.
+    through which it hands caches to engines of the same one; empty: it cannot. `start`: warm (the weights were on the
+    node) | cold (they had to be fetched); empty: not known.
     """
 
     uid: str
@@ -131,6 +132,7 @@ class InstanceStatus:
     shadow_of: str = ""
     laxity: bool = False
     kv_connector: str = ""
+    start: str = ""
 
 
 @dataclass(frozen=True, slots=True)

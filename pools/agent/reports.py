@@ -99,6 +99,7 @@ def instance_state(
         shadow_of=item.shadow_of,
         laxity=status is not None and status.laxity,
         kv_connector="" if status is None else status.kv_connector,
+        start="" if status is None else status.start,
     )
 
 
@@ -169,6 +170,7 @@ def instance_rows(view: View, states: Sequence[InstanceState]) -> list[InstanceS
                 sm_clock_mhz=state.sm_clock_mhz,
                 url=state.url,
                 detail=state.detail,
+                start=state.start,
             )
         )
     return rows

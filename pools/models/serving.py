@@ -149,6 +149,10 @@ class Instance(models.Model):
         FAILED = "failed"
         STOPPED = "stopped"
 
+    class Start(models.TextChoices):
+        WARM = "warm"
+        COLD = "cold"
+
     uid = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="instances")
     node = models.ForeignKey(
@@ -163,6 +167,13 @@ class Instance(models.Model):
     url = models.CharField(max_length=200, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
     ready_at = models.DateTimeField(null=True, blank=True)
+    start_kind = models.CharField(
+        max_length=4,
+        blank=True,
+        default="",
+        choices=Start,
+        help_text="Warm: the weights were on the node. Cold: they had to be fetched. Empty: not known.",
+    )
     stopped_at = models.DateTimeField(null=True, blank=True)
     decision_id = models.BigIntegerField(null=True, blank=True, help_text="The decision that started it.")
     replaces = models.JSONField(

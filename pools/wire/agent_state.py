@@ -32,6 +32,7 @@ class InstanceState(Message, frozen=True):
     shadow_of: str = ""
     laxity: bool = False  # it reads hints for an order by laxity (docs/plugin.md)
     kv_connector: str = ""  # through which it hands caches to engines of the same one; empty: it cannot
+    start: str = ""  # warm: the weights were on the node | cold: they had to be fetched; empty: not known
 
 
 class AgentState(Message, frozen=True):

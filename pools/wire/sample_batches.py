@@ -119,6 +119,7 @@ class InstanceSampleRow(Message, frozen=True, gc=False):
     sm_clock_mhz: float | None
     url: str | None = None
     detail: str = ""
+    start: str = ""  # as InstanceState's
 
 
 class ClockDecision(Message, frozen=True):

@@ -206,7 +206,8 @@ class SampleWriter:
             live = Instance.objects.filter(pk=instance_id).exclude(state=Instance.State.STOPPED)
             live.exclude(**fields).update(**fields)
             if row.state in (Instance.State.READY, Instance.State.SLEEPING):  # one of the warm pool serves later
-                live.filter(ready_at__isnull=True).update(ready_at=_moment(row.at_s))
+                first = live.filter(ready_at__isnull=True)
+                first.update(ready_at=_moment(row.at_s), start_kind=row.start if row.start in Instance.Start else "")
 
     def _skip(self, what: str, name: str) -> None:
         """Counts a row that is skipped. It is no error: a node may be deleted while its agent still reports."""

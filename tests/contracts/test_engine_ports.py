@@ -93,6 +93,7 @@ def test_instance_comes_up_and_serves_when_it_is_started(node: Node) -> None:
     status = node.status("engine")
     assert status is not None
     assert status.gpu_uuids == node.spec.gpu_uuids
+    assert status.start in ("warm", "cold")
     assert node.complete(url, 5) == 200
 
 

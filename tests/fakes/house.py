@@ -108,7 +108,9 @@ def send(client: redis.Redis, stream: str, message: wire.Message) -> None:
     client.xadd(stream, {"b": wire.encode(message)})
 
 
-def start_instance(pool: Pool, node: Node, tp: int, state: str = "ready", gpu_type: str | None = None) -> Instance:
+def start_instance(
+    pool: Pool, node: Node, tp: int, state: str = "ready", gpu_type: str | None = None, start_kind: str = ""
+) -> Instance:
     """An instance on the node's first free GPUs."""
     held = InstanceGpu.objects.filter(released_at__isnull=True).values("gpu")
     gpus = list(Gpu.objects.filter(node=node).exclude(pk__in=held)[:tp])
@@ -119,6 +121,7 @@ def start_instance(pool: Pool, node: Node, tp: int, state: str = "ready", gpu_ty
         gpu_type=gpu_type or gpus[0].gpu_type,
         tp=tp,
         state=state,
+        start_kind=start_kind,
     )
     for gpu in gpus:
         InstanceGpu.objects.create(instance=instance, gpu=gpu)

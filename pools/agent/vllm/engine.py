@@ -17,6 +17,7 @@ from .engine_records import EngineRecord, Records
 from .launch import VllmOptions, command, environment
 from .probe import Probe
 from .vllm_control import VllmScheduler
+from .weights import weights_are_here
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Engine:
             shadow_of=self.spec.shadow_of,
             laxity=options.plugin,
             kv_connector="" if options.kv_store is None else "blocks",
+            start=record.start,
         )
         self._thread = threading.Thread(target=self._run, name=f"engine {self.spec.uid[:8]}", daemon=True)
 
@@ -154,12 +156,14 @@ class Engine:
         options, log = self._options, self._options.log(self.spec.uid)
         for folder in (options.folder / "weights", options.socket(self.spec.uid).parent):
             folder.mkdir(parents=True, exist_ok=True)
-        words = command(self.spec, options, self._record.port)
+        words, own = command(self.spec, options, self._record.port), environment(self.spec, options, os.environ)
+        start = "warm" if weights_are_here(self.spec.launch, own) else "cold"
+        self._status = replace(self._status, start=start)
         try:
-            process = EngineProcess.start(words, environment(self.spec, options, os.environ), options.folder, log)
+            process = EngineProcess.start(words, own, options.folder, log)
         except OSError as error:
             raise _Failed(f"{options.program} cannot be run: {error}") from error
-        self._note(pid=process.pid, began_ticks=process.began, boot_id=boot_id())
+        self._note(pid=process.pid, began_ticks=process.began, boot_id=boot_id(), start=start)
         return process
 
     def _become_ready(self) -> None:

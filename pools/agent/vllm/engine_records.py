@@ -15,7 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 class EngineRecord(msgspec.Struct, frozen=True):
-    """`state`: starting | ready | sleeping | draining. `version`: vLLM's, as it says itself; empty: not asked yet."""
+    """`state`: starting | ready | sleeping | draining. `version`: vLLM's, as it says itself; empty: not asked yet.
+
+    `start`: as `ports.InstanceStatus` has it; empty: not begun, or by an agent that did not look.
+    """
 
     spec: InstanceSpec
     pid: int
@@ -25,6 +28,7 @@ class EngineRecord(msgspec.Struct, frozen=True):
     started_at_s: float
     state: str = "starting"
     version: str = ""
+    start: str = ""
 
 
 class Records:

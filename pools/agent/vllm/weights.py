@@ -141,6 +141,21 @@ class WeightCache:
         return self._options.log(f"weights of {name}")
 
 
+def weights_are_here(launch: EngineLaunch, environment: Mapping[str, str]) -> bool:
+    """Says whether an engine that starts now finds its weights on the node, all of them.
+
+    `environment`: the engine's own, as Hugging Face's hub reads it.
+    """
+    if launch.weights.startswith("/"):
+        return True
+    hub = Path(environment.get("HF_HUB_CACHE") or Path(environment["HF_HOME"]) / "hub")
+    folder = hub / f"models--{launch.weights.replace('/', '--')}"
+    revision = _revision(launch.arguments) or "main"
+    reference = folder / "refs" / revision
+    commit = reference.read_text().strip() if reference.is_file() else revision
+    return (folder / "snapshots" / commit).is_dir() and not any((folder / "blobs").glob("*.incomplete"))
+
+
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size

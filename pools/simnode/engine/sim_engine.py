@@ -131,6 +131,7 @@ class SimInstance:
             self.limits,
             self.spec.shadow_of,
             kv_connector="simulated",
+            start="warm",
         )
 
     def tune(self, limits: EngineLimits) -> None:

@@ -1,8 +1,9 @@
 """The Overhead Table on the live fleet (DynamoLLM IV-B): what changes of the last week took, by their rows.
 
 A start is from the decision to the first answer of the engine (`Instance.created_at` to `ready_at`, which its agent
-says once a completion has come), the fetching of weights included where they were fetched. A re-shard is from the
-decision to the last of its instances.
+says once a completion has come). It is cold where the weights had to be fetched, which is then included. A start of
+which nobody knows counts as warm. A re-shard is from the decision to the last of its instances. Wake-ups are not
+measured: no row has when one was asked for.
 """
 
 from __future__ import annotations
@@ -96,12 +97,13 @@ def _of(service: Service, now: datetime) -> QuerySet[Instance]:
 
 def _starts(ready: QuerySet[Instance]) -> Iterator[Change]:
     """Yields the starts, the oldest first."""
-    columns = ("model_card__name", "gpu_type", "tp", "created_at", "ready_at")
-    for model, gpu_type, tp, created_at, ready_at in reversed(ready.values_list(*columns)[:_MEASURED_AT_MOST]):
+    columns = ("model_card__name", "gpu_type", "tp", "created_at", "ready_at", "start_kind")
+    for model, gpu_type, tp, created_at, ready_at, kind in reversed(ready.values_list(*columns)[:_MEASURED_AT_MOST]):
         if ready_at is not None:
-            key = start_key(model, gpu_type, tp, warm=True)
+            warm = kind != Instance.Start.COLD
+            key = start_key(model, gpu_type, tp, warm=warm)
             took_s = max(0.0, (ready_at - created_at).total_seconds())
-            yield Change(key, took_s, ready_at, published_start_s(model, warm=True))
+            yield Change(key, took_s, ready_at, published_start_s(model, warm=warm))
 
 
 def _reshards(service: Service, now: datetime) -> Iterator[Change]:

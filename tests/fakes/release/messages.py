@@ -111,6 +111,7 @@ def _agent() -> wire.AgentState:
         shadow_of=OTHER,
         laxity=True,
         kv_connector="NixlConnector",
+        start="cold",
     )
     return wire.AgentState(
         *(NODE, "boot-1", NOW_S, 9, [instance], "one GPU is silent", "http://127.0.0.1:9100/metrics"),
@@ -166,7 +167,7 @@ def _batch() -> wire.AgentBatch:
         wire.GpuSampleRow(NOW_S, "SIM-loc1-a100-1", None, None, None, None, None, None, None, None, None),
     ]
     instance = wire.InstanceSampleRow(
-        *(NOW_S, UID, "ready", 12, 1, 0.43, 1.5e6, 2.5e5, 0.31, 0.052, 1110.0, "http://127.0.0.1:9001", "well")
+        *(NOW_S, UID, "ready", 12, 1, 0.43, 1.5e6, 2.5e5, 0.31, 0.052, 1110.0, "http://127.0.0.1:9001", "well", "cold")
     )
     clock = wire.ClockDecision(
         NOW_S,

@@ -77,7 +77,7 @@ def _settled(seeded: seed.Seeded) -> None:
     """A quarter of an hour, settled, restated as its carbon was revised, and a report of each."""
     node = Node.objects.create(cluster=seeded.sites[0].clusters.get(), name="metered", simulated=True)
     seed._gpu(node, 0, seed.A100)
-    instance = start_instance(seeded.pools[0], node, tp=1)
+    instance = start_instance(seeded.pools[0], node, tp=1, start_kind="cold")
     metering.quarter_hour(instance)
     settlement.settle(moment(metering.LATER))
     reported("csv")

@@ -10,6 +10,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from core.engine.overhead_table import start_key
 from pools import demo
 from pools.models import Instance, Node
 from scheduler.control.snapshot import measured_overheads
@@ -24,10 +25,10 @@ def service():
     return demo.load()
 
 
-def started(pool, took_s, ago_s, node="loc1-a100"):
+def started(pool, took_s, ago_s, node="loc1-a100", kind=""):
     """A row of an instance that was ready so long ago, and took so long to be."""
     ready_at = timezone.now() - timedelta(seconds=ago_s)
-    made = start_instance(pool, Node.objects.get(name=node), tp=4, state="ready")
+    made = start_instance(pool, Node.objects.get(name=node), tp=4, state="ready", start_kind=kind)
     Instance.objects.filter(pk=made.pk).update(ready_at=ready_at, created_at=ready_at - timedelta(seconds=took_s))
     made.gpu_holds.all().delete()
     return made
@@ -62,3 +63,17 @@ def test_what_others_run_and_what_is_long_ago_is_no_measurement(service):
     assert measured_overheads.rows([service], timezone.now()) == []
     page = signed_in().get(reverse("model", args=[service.model_card_id])).content.decode()
     assert "No instance has become ready yet" in page
+
+
+def test_cold_start_is_a_row_of_its_own_and_leaves_warm_ones_alone(service):
+    pool = service.pools.first()
+    for kind, took_s, ago_s in (("", 40.0, 300.0), ("cold", 400.0, 200.0), ("warm", 50.0, 100.0)):
+        started(pool, took_s, ago_s, kind=kind)
+    now = timezone.now()
+    cold, warm = measured_overheads.rows([service], now)
+    assert (cold.change, warm.change) == (CHANGE.replace("warm", "cold"), CHANGE)
+    assert (cold.count, cold.mean_s) == (1, pytest.approx(400.0))
+    assert (warm.count, warm.mean_s) == (2, pytest.approx(43.0)), "of a start of before, nobody knows"
+    assert cold.published_s > warm.published_s
+    key = start_key("Llama3-70B", "A100-80GB", 4, warm=False)
+    assert measured_overheads.table(service, now).get(key, 1.0) == pytest.approx(400.0)

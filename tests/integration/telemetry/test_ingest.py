@@ -75,7 +75,7 @@ def test_rows_are_stored_and_the_stream_is_emptied_when_batches_arrive(ingester,
         batch(
             1,
             [gpu_row(GPU, now, 12.5, power_w=300.0, instance_uid=uid, instance_state="ready", running=3)],
-            [instance_row(uid, now, "ready", running=3, url="http://127.0.0.1:9", detail="warm")],
+            [instance_row(uid, now, "ready", running=3, url="http://127.0.0.1:9", detail="warm", start="cold")],
             [wire.ClockDecision(now, uid, "slack", "Down", 1410.0, 1310.0, 0, {})],
         ),
     )
@@ -96,6 +96,7 @@ def test_rows_are_stored_and_the_stream_is_emptied_when_batches_arrive(ingester,
     instance.refresh_from_db()
     assert (instance.state, instance.url, instance.detail) == ("ready", "http://127.0.0.1:9", "warm")
     assert instance.ready_at is not None
+    assert instance.start_kind == "cold"
     assert backlog(redis_client) == 0
 
 

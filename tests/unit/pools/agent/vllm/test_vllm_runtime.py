@@ -92,6 +92,19 @@ def test_engine_is_ready_when_it_has_answered_a_real_request(node: Node) -> None
     assert runtime.versions() == ("9.9.9",)
 
 
+@pytest.mark.parametrize(("there", "start"), [(False, "cold"), (True, "warm")])
+def test_start_is_cold_when_the_weights_are_not_on_the_node(node: Node, there: bool, start: str) -> None:
+    if there:
+        (node.options.folder / "weights/hub/models--fake--good/snapshots/main").mkdir(parents=True)
+    runtime = node.agent()
+    runtime.start(spec())
+    assert wait_until(runtime, "ready").start == start
+    node.runtimes.clear()
+    if not there:
+        (node.options.folder / "weights/hub/models--fake--good/snapshots/main").mkdir(parents=True)
+    assert wait_until(node.agent(), "ready").start == start, "an agent that takes it over knows how it began"
+
+
 def test_engine_sees_only_its_gpus_and_no_secret_when_it_is_started(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

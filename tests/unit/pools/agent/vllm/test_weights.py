@@ -10,7 +10,7 @@ import pytest
 
 from core.engine.engine_launch import EngineLaunch
 from pools.agent.vllm.launch import VllmOptions
-from pools.agent.vllm.weights import WeightCache
+from pools.agent.vllm.weights import WeightCache, weights_are_here
 from tests.fakes.simnode import eventually
 
 # Fetches what it is given into the folder of the environment, waiting for a file `go`; `fake/gone` is not there.
@@ -112,3 +112,22 @@ def test_nothing_is_fetched_when_the_node_is_offline(
     cache = cache_of(replace(options, offline=True))
     assert says(cache, ONE) == ""
     assert cache._process is None
+
+
+def test_weights_are_here_once_all_of_the_revision_is_fetched(tmp_path: Path) -> None:
+    of_one, hub = {"HF_HOME": str(tmp_path)}, tmp_path / "hub"
+    assert weights_are_here(EngineLaunch("/srv/models/one"), of_one), "a folder of the node"
+    assert not weights_are_here(TWO, of_one)
+    folder = hub / "models--fake--two"
+    for name in ("refs", "blobs", "snapshots/4f2a"):
+        (folder / name).mkdir(parents=True)
+    assert not weights_are_here(TWO, of_one), "of no revision yet"
+    (folder / "refs/main").write_text("4f2a\n")
+    assert weights_are_here(TWO, of_one)
+    assert not weights_are_here(replace(TWO, arguments=("--revision", "v1")), of_one), "of another revision"
+    assert weights_are_here(replace(TWO, arguments=("--revision=4f2a",)), of_one)
+    part = folder / "blobs/0a1b.incomplete"
+    part.touch()
+    assert not weights_are_here(TWO, of_one)
+    part.unlink()
+    assert weights_are_here(TWO, {"HF_HOME": "/nowhere", "HF_HUB_CACHE": str(hub)})
