@@ -11,6 +11,7 @@ from core.policy.value_rules import setting
 from core.types import Loop
 
 WHOLE, DYNAMO = "whole", "dynamo"
+USUAL_S = {Loop.CARBON: 1800.0, Loop.SCALE: 1800.0, Loop.SHARD: 300.0, Loop.CLOCK: 1.0}  # periods
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,8 @@ def checked(owner: type, item: Field[Any], value: Any) -> Any:
         return None
     if tuple in kind:
         return _checked_list(owner, item, value)
+    if value is False and "off" in rules["choices"]:
+        value = "off"  # as YAML reads the word
     if float in kind and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if type(value) not in kind:
@@ -74,8 +76,8 @@ def _checked_list(owner: type, item: Field[Any], value: Any) -> tuple[Any, ...]:
     kind = typing.get_args(typing.get_type_hints(owner)[item.name])[0]
     parts = (value,) if isinstance(value, str) else value
     if not isinstance(parts, (list, tuple)) or any(type(part) is not kind for part in parts):
-        what = "names" if kind is str else "whole numbers"
-        raise ValueError(f"{item.name}: must be a list of {what}, not {value!r}")
+        what = "a list of names" if kind is str else "whole numbers"
+        raise ValueError(f"{item.name}: must be {what}, not {value!r}")
     known = item.metadata["choices"]
     for part in parts:
         if known and part not in known:

@@ -162,7 +162,7 @@ def compare(
 
     \b
     greenserve compare scenarios/azure-conv-12xh100.yaml --policy single_pool --policy threshold
-    greenserve compare SCENARIO.yaml --policy freesh --policy 'freesh {order: fcfs}' --policy 'freesh {loops: [scale]}'
+    greenserve compare SCENARIO.yaml --policy freesh --policy 'freesh {order: fcfs}' --policy 'freesh {clock: fixed}'
     """
     if len(set(policies)) < len(policies):
         raise click.UsageError("a policy is named twice")

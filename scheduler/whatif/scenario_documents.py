@@ -19,7 +19,7 @@ import yaml
 from core.engine.engine_model import UnknownConfiguration
 from core.simulator import fields
 from core.simulator.kernel.simulated import SimulationError
-from core.simulator.policies import POLICIES, STATIC, PolicyConfig, read_policy
+from core.simulator.policies import POLICIES, STATIC, PolicyConfig, put_over, read_policy
 from core.simulator.policies.policy_registry import check as check_policy
 from core.simulator.runs.runner import requests_of
 from core.simulator.scenario.layout import world_of
@@ -171,7 +171,7 @@ def for_run(document: Mapping[str, Any], run: RunSpec) -> Document:
         fields.put(found, setting)
     own = found.get("policy", "single_pool")
     keys = own if isinstance(own, dict) else {"name": str(own)}
-    found["policy"] = {**(keys if keys.get("name") == run.policy else {}), **run.knobs, "name": run.policy}
+    found["policy"] = put_over(keys, run.knobs, run.policy)
     return found
 
 

@@ -20,7 +20,7 @@ SEEDS: Seeds = tuple(range(1, 11))
 HOUR: Seeds = (None,)
 _T_95 = 2.262  # Student's t of ten values, 95 % on both sides
 _STRETCH = "workload.duration_s=600"
-_PLAIN = "shortest_first: false, chunk_tokens: 0"  # queues as every engine has them
+_PLAIN = "order: fcfs, chunk_tokens: 0"  # queues as every engine has them
 _ONE_DEGREE = "fleet.tp_choices=[8]"
 
 
@@ -45,21 +45,21 @@ class Variant:
 
 
 WHOLE = Variant("greenserve")
-NOTHING = Variant("nothing of it", f"loops: [], {_PLAIN}")
+NOTHING = Variant("nothing of it", f"scale: static, clock: fixed, {_PLAIN}")
 OFF = (  # each is what it is without
-    Variant("the fleet follows the load", "loops: [clock]"),
-    Variant("the clock follows the load", "loops: [scale]"),
+    Variant("the fleet follows the load", "scale: static"),
+    Variant("the clock follows the load", "clock: fixed"),
     Variant("three TP degrees, not 8 alone", settings=(_ONE_DEGREE,)),
     Variant("the fleet each 10 s, not 300", "scale_period_s: 300"),
-    Variant("clocks each 0.5 s by 60 MHz, not 5 s by 200", "clock_period_s: 5, clock_step_mhz: 200"),
-    Variant("servers stand ready, none is booted", "warm_pool: 0"),
-    Variant("shortest prompt first", "shortest_first: false"),
+    Variant("clocks each 0.5 s by 60 MHz, not 5 s by 200", "clock_period_s: 5, tuning: {profile: {step_mhz: 200}}"),
+    Variant("servers stand ready, none is booted", "tuning: {starts: {warm_pool: 0}}"),
+    Variant("shortest prompt first", "order: fcfs"),
     Variant("prompts in chunks", "chunk_tokens: 0"),
 )
 ALONE = (
-    Variant("alone: the fleet follows the load", f"loops: [scale], {_PLAIN}"),
-    Variant("alone: the fleet, of TP8", f"loops: [scale], {_PLAIN}", (_ONE_DEGREE,)),
-    Variant("alone: the clock follows the load", f"loops: [clock], {_PLAIN}"),
+    Variant("alone: the fleet follows the load", f"clock: fixed, {_PLAIN}"),
+    Variant("alone: the fleet, of TP8", f"clock: fixed, {_PLAIN}", (_ONE_DEGREE,)),
+    Variant("alone: the clock follows the load", f"scale: static, {_PLAIN}"),
 )
 
 

@@ -15,6 +15,9 @@ from core.simulator.lab.papers.freesh_sensitivity import FREESH_SENSITIVITY
 from core.simulator.lab.papers.muserve import MUSERVE, MUSERVE_ORDER
 from core.simulator.lab.papers.throttllem import THROTTLLEM, THROTTLLEM_ENGINES
 
+# Means may take so much of the limits, in place of 90 % and, of a TTFT limit, 45 %.
+_THREE_QUARTERS = "plan_ttft_share: 0.375, plan_tpot_share: 0.75, clock_ttft_share: 0.375, clock_tpot_share: 0.75"
+
 COMMON = Experiment(
     name="common",
     title="All policies on one scenario: the conversation hour on 12 x 8 H100",
@@ -22,7 +25,9 @@ COMMON = Experiment(
     trace=CONVERSATION,
     runs=(
         *plain("single_pool", "freesh_baseline", "min_energy", "threshold"),
-        *plain("dynamollm", "dynamollm {margin: 0.75}", "greenserve"),
+        *plain("dynamollm"),
+        Run("dynamollm, 75 % of limits", f"dynamollm {{{_THREE_QUARTERS}}}"),
+        *plain("greenserve"),
         Run("greenserve, 40 % of classes wrong", "greenserve", ("length_predictor.misclass=0.4",)),
     ),
     bound=True,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from core.simulator.policies.config import STATIC, FreeshConfig, StaticConfig, ThresholdConfig, read_overheads
-from core.simulator.policies.policy_registry import POLICIES, PolicyConfig, build, read_policy
+from core.simulator.policies.config import FreeshConfig, StaticConfig, ThresholdConfig, read_overheads
+from core.simulator.policies.policy_registry import POLICIES, STATIC, PolicyConfig, build, put_over, read_policy
 from core.simulator.policies.world import (
     CellLoad,
     ClassInfo,
@@ -35,6 +35,7 @@ __all__ = [
     "World",
     "build",
     "declared_loads",
+    "put_over",
     "read_overheads",
     "read_policy",
 ]

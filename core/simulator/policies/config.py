@@ -2,19 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from core.algorithms.fleet.fleet_problem import NegativeIntensity, Objective
 from core.engine.engine_model import GPUS
 from core.engine.overheads import Overheads, StartSteps
+from core.policy.knobs import USUAL_S, WHOLE
+from core.policy.presets import Policy
 from core.simulator.fields import Section
 from core.simulator.kernel.simulated import ORDERS
+from core.types import Loop
 
-STATIC = ("single_pool", "least_loaded", "multi_pool", "disaggregated")
 LOOPS = ("carbon", "scale", "shard", "clock")  # slowest first
 _THRESHOLD_LOOPS = ("scale", "shard", "clock")
-_ROUTINGS = ("weighted", "least_loaded")
+_ROUTINGS = {"weighted_round_robin": "weighted", "least_loaded": "least_loaded"}  # the kernel's words by the knob's
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """The settings that the simulated loops of a family read. `knobs`: by name, the values that they know; none: all.
+
+    `tuning`: records, or single fields as RECORD.FIELD.
+    """
+
+    knobs: Mapping[str, tuple[str, ...]]
+    tuning: tuple[str, ...] = ()
+
+
+def any_of(*names: str) -> dict[str, tuple[str, ...]]:
+    """Returns knobs that are read whatever their value."""
+    return dict.fromkeys(names, ())
+
+
+_PERIODS = ("scale_period_s", "shard_period_s", "clock_period_s")
+_CLOCK_SHARES = ("clock_ttft_share", "clock_tpot_share")
+THRESHOLD_READS = Reads(
+    {
+        **any_of(*_PERIODS, *_CLOCK_SHARES, "partition", "alpha", "clock_floor_mhz"),
+        "scale": ("threshold", "static"),
+        "shard": ("threshold", "off"),
+        "clock": ("threshold", "fixed"),
+        "route": tuple(_ROUTINGS),
+    },
+    ("threshold", "eq1.floor_rps", "starts"),
+)
+FREESH_READS = Reads(
+    {
+        **any_of(*_PERIODS, *_CLOCK_SHARES, "carbon_period_s", "partition", "alpha", "frozen", "preempts_s"),
+        **any_of("objective", "negative_intensity"),
+        "shard": ("mix", "off"),
+        "clock": ("miad", "fixed"),
+        "route": tuple(_ROUTINGS),
+        "order": ORDERS,
+    },
+    ("eq1", "miad", "queue", "starts"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,85 +145,78 @@ class FreeshConfig:
     starting: Starting = field(default_factory=Starting)
 
 
-def read_threshold(section: Section) -> ThresholdConfig:
-    """Reads the settings of `threshold`. Raises ScenarioError."""
-    d = ThresholdConfig()
-    found = ThresholdConfig(
-        loops=_loops(section, _THRESHOLD_LOOPS, _THRESHOLD_LOOPS),
-        scale_period_s=_positive(section, "scale_period_s", d.scale_period_s),
-        shard_period_s=_positive(section, "shard_period_s", d.shard_period_s),
-        clock_period_s=_positive(section, "clock_period_s", d.clock_period_s),
-        pools=section.choice("pools", ("one", "per_class"), d.pools),
-        routing=section.choice("routing", _ROUTINGS, d.routing),
-        alpha=_least(section, "alpha", d.alpha, 1.0),
-        floor_rps=_least(section, "floor_rps", d.floor_rps, 0.0),
-        kv_high=_share(section, "kv_high", d.kv_high),
-        kv_low=_share(section, "kv_low", d.kv_low),
-        busy_high=_share(section, "busy_high", d.busy_high),
-        busy_low=_share(section, "busy_low", d.busy_low),
-        latency_margin=_share(section, "latency_margin", d.latency_margin),
-        clock_step_mhz=_positive(section, "clock_step_mhz", d.clock_step_mhz),
-        clock_floor_mhz=section.number("clock_floor_mhz", None, above=0.0),
-        starting=_starting(section),
+def threshold_of(policy: Policy) -> ThresholdConfig:
+    """Returns what the policy comes to for `threshold`. Raises ValueError: its clock shares are not one."""
+    knobs, tuned = policy.knobs, policy.tuning.threshold
+    return ThresholdConfig(
+        loops=running(policy, _THRESHOLD_LOOPS),
+        scale_period_s=period_s(policy, Loop.SCALE),
+        shard_period_s=period_s(policy, Loop.SHARD),
+        clock_period_s=period_s(policy, Loop.CLOCK),
+        pools="one" if knobs.partition == WHOLE else "per_class",
+        routing=_ROUTINGS[knobs.route],
+        alpha=knobs.alpha,
+        floor_rps=policy.tuning.eq1.floor_rps,
+        kv_high=tuned.kv_high,
+        kv_low=tuned.kv_low,
+        busy_high=tuned.busy_high,
+        busy_low=tuned.busy_low,
+        latency_margin=_clock_share(policy),
+        clock_step_mhz=tuned.clock_step_mhz,
+        clock_floor_mhz=knobs.clock_floor_mhz,
+        starting=starting_of(policy),
     )
-    for low, high in (("kv_low", "kv_high"), ("busy_low", "busy_high")):
-        if getattr(found, low) >= getattr(found, high):
-            raise section.error(low, f"must be below {high}, {getattr(found, high):g}")
-    return found
 
 
-FREESH = {
-    "freesh": FreeshConfig(),
-    "min_energy": FreeshConfig("min_energy", objective="energy"),
-    "freesh_baseline": FreeshConfig("freesh_baseline", loops=(), order="fcfs", preempts_s=0.0),
-}
-
-
-def read_freesh(section: Section) -> FreeshConfig:
-    """Reads the settings of `freesh` or one of its baselines. Raises ScenarioError."""
-    name = section.text("name")
-    d = FREESH[name]
-    found = FreeshConfig(
-        name=name,
-        loops=_loops(section, LOOPS, d.loops),
-        carbon_period_s=_positive(section, "carbon_period_s", d.carbon_period_s),
-        scale_period_s=_positive(section, "scale_period_s", d.scale_period_s),
-        shard_period_s=_positive(section, "shard_period_s", d.shard_period_s),
-        clock_period_s=_positive(section, "clock_period_s", d.clock_period_s),
-        step_s=_positive(section, "step_s", d.step_s),
-        partition=section.text("partition", "") or None,
-        routing=section.choice("routing", _ROUTINGS, d.routing),
-        alpha=_least(section, "alpha", d.alpha, 1.0),
-        floor_rps=_least(section, "floor_rps", d.floor_rps, 0.0),
-        min_saving=_least(section, "min_saving", d.min_saving, 0.0),
-        objective=section.choice("objective", [str(item) for item in Objective], d.objective),
-        negative_intensity=section.choice(
-            "negative_intensity", [str(item) for item in NegativeIntensity], d.negative_intensity
-        ),
-        latency_margin=_share(section, "latency_margin", d.latency_margin),
-        clock_increase=_positive(section, "clock_increase", d.clock_increase, 1.0),
-        clock_decrease_mhz=_positive(section, "clock_decrease_mhz", d.clock_decrease_mhz),
-        order=section.choice("order", ORDERS, d.order),
-        preempts_s=_least(section, "preempts_s", d.preempts_s, 0.0),
-        margin_s=_least(section, "margin_s", d.margin_s, 0.0),
-        time_limit_s=_positive(section, "time_limit_s", d.time_limit_s),
-        starting=_starting(section),
+def freesh_of(policy: Policy) -> FreeshConfig:
+    """Returns what the policy comes to for FREESH's loops. Raises ValueError: its clock shares are not one."""
+    knobs, eq1, carbon_s = policy.knobs, policy.tuning.eq1, period_s(policy, Loop.CARBON)
+    return FreeshConfig(
+        name=policy.name,
+        loops=tuple(loop for loop in running(policy, LOOPS) if loop not in knobs.frozen),
+        carbon_period_s=carbon_s,
+        scale_period_s=period_s(policy, Loop.SCALE),
+        shard_period_s=period_s(policy, Loop.SHARD),
+        clock_period_s=period_s(policy, Loop.CLOCK),
+        step_s=carbon_s / eq1.steps,
+        partition=None if knobs.partition in ("", WHOLE) else knobs.partition,
+        routing=_ROUTINGS[knobs.route],
+        alpha=knobs.alpha,
+        floor_rps=eq1.floor_rps,
+        min_saving=eq1.min_saving,
+        objective=knobs.objective,
+        negative_intensity=knobs.negative_intensity,
+        latency_margin=_clock_share(policy),
+        clock_increase=policy.tuning.miad.increase,
+        clock_decrease_mhz=policy.tuning.miad.decrease_mhz,
+        order=knobs.order,
+        preempts_s=knobs.preempts_s,
+        margin_s=policy.tuning.queue.margin_s,
+        time_limit_s=eq1.time_limit_s,
+        starting=starting_of(policy),
     )
-    if found.carbon_period_s < found.step_s:
-        raise section.error("step_s", f"must be at most carbon_period_s, {found.carbon_period_s:g}")
-    return found
 
 
-def _loops(section: Section, known: Sequence[str], default: tuple[str, ...]) -> tuple[str, ...]:
-    given = section.texts("loops")
-    for loop in given:
-        if loop not in known:
-            raise section.error("loops", f"unknown '{loop}'; known: {', '.join(known)}")
-    return tuple(loop for loop in known if loop in given) if "loops" in section.names() else default
+def running(policy: Policy, known: Sequence[str]) -> tuple[str, ...]:
+    """Returns those of a family's loops that the policy leaves something to decide."""
+    return tuple(loop for loop in known if not policy.knobs.has_no_choice(Loop(loop)))
 
 
-def _starting(section: Section) -> Starting:
-    return Starting(section.maybe_integer("warm_pool", least=0), section.flag("weights_cached", True))
+def period_s(policy: Policy, loop: Loop) -> float:
+    """Returns the period of a loop, in s: the policy's, or else the usual one."""
+    return policy.knobs.period_s(loop, USUAL_S[loop])
+
+
+def starting_of(policy: Policy) -> Starting:
+    """Returns the conditions under which the policy's new instances come up."""
+    return Starting(policy.tuning.starts.warm_pool, policy.tuning.starts.weights_cached)
+
+
+def _clock_share(policy: Policy) -> float:
+    shares = policy.knobs.clock_ttft_share, policy.knobs.clock_tpot_share
+    if shares[0] != shares[1]:
+        raise ValueError(f"clock_ttft_share: must be clock_tpot_share, {shares[1]:g}, in a simulated {policy.name}")
+    return shares[0]
 
 
 def _positive(section: Section, key: str, default: float, above: float = 0.0) -> float:
@@ -192,13 +227,6 @@ def _positive(section: Section, key: str, default: float, above: float = 0.0) ->
 def _least(section: Section, key: str, default: float, least: float) -> float:
     value = section.number(key, default, least=least)
     return default if value is None else value
-
-
-def _share(section: Section, key: str, default: float) -> float:
-    value = _positive(section, key, default)
-    if value > 1.0:
-        raise section.error(key, f"must be at most 1, not {value:g}")
-    return value
 
 
 def read_overheads(section: Section) -> Overheads:

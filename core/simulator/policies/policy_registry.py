@@ -1,14 +1,25 @@
-"""All policies by name: how each reads its section of a scenario, and how it begins."""
+"""All simulated policies by name: how each is read from its section of a scenario, and how it begins."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
+from core.policy.knobs import Knobs
+from core.policy.old_names import MOVED, REPLACED, merged, renamed
+from core.policy.presets import OLD_NAMES, PRESETS, Policy, policy
 from core.simulator.fields import ScenarioError, Section
 from core.simulator.policies import dynamollm, dynaserve, greenserve, muserve, throttllem
-from core.simulator.policies.config import FREESH, STATIC, StaticConfig, read_freesh, read_threshold
+from core.simulator.policies.config import (
+    FREESH_READS,
+    THRESHOLD_READS,
+    Reads,
+    StaticConfig,
+    freesh_of,
+    threshold_of,
+)
 from core.simulator.policies.freesh import Freesh
 from core.simulator.policies.service_slices import Lot, begin_in_slices, slices
 from core.simulator.policies.threshold import Threshold
@@ -23,47 +34,114 @@ class PolicyConfig(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyFactory:
-    """`read` takes what the section says (`read_policy` refuses the keys it did not ask for); `begin` makes a plan.
+class Family:
+    """The policies that one builder makes. `of` takes from a policy what `reads` lists; `begin` makes a plan.
 
     `lot`: of a policy for one service, the part of a fleet that it is for: each service gets one of its own.
     """
 
-    read: Callable[[Section], PolicyConfig]
+    reads: Reads
+    of: Callable[[Policy], PolicyConfig]
     begin: Callable[[Any, World], Plan]
     lot: Lot | None = None
 
 
-DYNAMIC: dict[str, PolicyFactory] = {
-    "threshold": PolicyFactory(read_threshold, lambda config, world: Threshold(config, world).begin()),
-    **{name: PolicyFactory(read_freesh, lambda config, world: Freesh(config, world).begin()) for name in FREESH},
-    **{name: PolicyFactory(dynamollm.read_dynamollm, dynamollm.begin, Lot.SERVERS) for name in dynamollm.NAMES},
-    **{name: PolicyFactory(throttllem.read_throttllem, throttllem.begin) for name in throttllem.NAMES},
-    **{name: PolicyFactory(dynaserve.read_dynaserve, dynaserve.begin, Lot.SITE) for name in dynaserve.NAMES},
-    **{name: PolicyFactory(greenserve.read_greenserve, greenserve.begin) for name in greenserve.NAMES},
-    **{name: PolicyFactory(muserve.read_muserve, muserve.begin) for name in muserve.NAMES},
+_STATIC = Reads({})  # the scenario's groups are their fleet
+FAMILIES: Mapping[str, Family] = {
+    "threshold": Family(THRESHOLD_READS, threshold_of, lambda config, world: Threshold(config, world).begin()),
+    "freesh": Family(FREESH_READS, freesh_of, lambda config, world: Freesh(config, world).begin()),
+    "dynamo": Family(dynamollm.READS, dynamollm.of, dynamollm.begin, Lot.SERVERS),
+    "throttle": Family(throttllem.READS, throttllem.of, throttllem.begin),
+    "split": Family(dynaserve.READS, dynaserve.of, dynaserve.begin, Lot.SITE),
+    "greenserve": Family(greenserve.READS, greenserve.of, greenserve.begin),
+    "placement": Family(muserve.READS, muserve.of, muserve.begin),
 }
-POLICIES = (*STATIC, *DYNAMIC)
+NOT_SIMULATED = ("greenserve_epochs",)  # routing by least energy is DynamoLLM's alone so far
+POLICIES = tuple(name for name in PRESETS if name not in NOT_SIMULATED)
+STATIC = tuple(name for name in POLICIES if PRESETS[name].family == "static")
 
 
 def read_policy(keys: Mapping[str, Any]) -> PolicyConfig:
-    """Reads a policy from its section of a scenario, whose `name` says which keys it knows.
+    """Reads a policy from its section of a scenario: `name`, knobs, and `tuning` by record.
 
     Raises:
-        ScenarioError: An unknown name or key, or a value out of range.
+        ScenarioError: An unknown name or key, one that the policy's simulated loops do not read, or a wrong value.
     """
-    section = Section("policy", keys)
-    name = section.text("name")
+    name = Section("policy", keys).text("name")
+    name = OLD_NAMES.get(name, name)
     if name not in POLICIES:
         raise ScenarioError(f"policy: unknown '{name}'; known: {', '.join(POLICIES)}")
-    found = StaticConfig(name) if name in STATIC else DYNAMIC[name].read(section)
-    section.finish()
-    return found
+    preset, written = PRESETS[name], dict[str, str]()
+    reads = _STATIC if name in STATIC else FAMILIES[preset.family].reads
+    try:
+        own, written = renamed(preset, {key: value for key, value in keys.items() if key != "name"})
+        _check_read(preset, reads, own)
+        found = policy(name, own)
+        return StaticConfig(name) if name in STATIC else FAMILIES[preset.family].of(found)
+    except ValueError as error:
+        key, sign, words = str(error).partition(": ")
+        raise ScenarioError(f"policy.{written.get(key, key)}{sign}{words}" if sign else f"policy: {error}") from None
+
+
+def put_over(own: Mapping[str, Any], given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns a scenario's keys of a policy with a run's put over them; a policy of another name has none of them.
+
+    Raises:
+        ScenarioError: A key by an old name has no value of its kind.
+    """
+    name = OLD_NAMES.get(name, name)
+    if name not in POLICIES or OLD_NAMES.get(own.get("name", ""), own.get("name")) != name or len(own) == 1:
+        return {**given, "name": name}
+    try:
+        below, over = (
+            renamed(PRESETS[name], {key: value for key, value in keys.items() if key != "name"})[0]
+            for keys in (own, given)
+        )
+    except ValueError as error:
+        raise ScenarioError(f"policy.{error}") from None
+    tuned = {"tuning": merged(below.get("tuning", {}), over["tuning"])} if "tuning" in over else {}
+    return {**below, **over, **tuned, "name": name}
+
+
+def _check_read(preset: Policy, reads: Reads, own: Mapping[str, Any]) -> None:
+    """Raises ValueError for what is no setting, and for what the family's simulated loops do not read."""
+    known = {item.name for item in fields(Knobs)}
+    for key, value in own.items():
+        if key in reads.knobs:
+            choices = reads.knobs[key]
+            if choices and isinstance(value, str) and value not in choices:
+                raise ValueError(f"{key}: unknown '{value}'; known: {', '.join(choices)}")
+        elif key in known:
+            raise ValueError(f"{key}: does nothing in a simulated {preset.name}; {_known(preset, reads)}")
+        elif key != "tuning":
+            raise ValueError(f"{key}: unknown field; {_hint(preset, reads, str(key))}")
+    tuning = own.get("tuning")
+    for record, values in tuning.items() if isinstance(tuning, Mapping) else ():
+        for name in values if isinstance(values, Mapping) else ():
+            exists = hasattr(getattr(preset.tuning, record, None), name)
+            if exists and record not in reads.tuning and f"{record}.{name}" not in reads.tuning:
+                raise ValueError(f"tuning.{record}.{name}: does nothing in a simulated {preset.name}")
+
+
+def _hint(preset: Policy, reads: Reads, key: str) -> str:
+    spelled = {name: name for name in (*reads.knobs, *MOVED[preset.family], *REPLACED[preset.family])}
+    for record in reads.tuning:
+        name, _, single = record.partition(".")
+        for item in fields(getattr(preset.tuning, name)):
+            if single in ("", item.name):
+                spelled.setdefault(item.name, f"tuning.{name}.{item.name}")
+    near = difflib.get_close_matches(key, spelled, 1)
+    return f"did you mean {spelled[near[0]]}?" if near else _known(preset, reads)
+
+
+def _known(preset: Policy, reads: Reads) -> str:
+    names = [*sorted(reads.knobs), *(f"tuning.{record}" for record in reads.tuning)]
+    return f"known here: {', '.join(names)}" if names else f"{preset.name} has no settings"
 
 
 def check(config: PolicyConfig, world: World) -> None:
     """Raises SimulationError for a policy that cannot serve such a world, as `build` would, without making a plan."""
-    if config.name in DYNAMIC and (lot := DYNAMIC[config.name].lot) is not None:
+    if config.name not in STATIC and (lot := FAMILIES[PRESETS[config.name].family].lot) is not None:
         slices(world, lot)
 
 
@@ -75,7 +153,7 @@ def build(config: PolicyConfig, world: World) -> Plan:
     Raises:
         SimulationError: The world does not fit together, or its first instances find no GPUs.
     """
-    factory = DYNAMIC[config.name]
-    if factory.lot is None:
-        return factory.begin(config, world)
-    return begin_in_slices(factory.begin, config, world, factory.lot)
+    family = FAMILIES[PRESETS[config.name].family]
+    if family.lot is None:
+        return family.begin(config, world)
+    return begin_in_slices(family.begin, config, world, family.lot)

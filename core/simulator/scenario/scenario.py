@@ -23,7 +23,7 @@ from core.simulator.kernel.simulated import (
     InstanceSpec,
     SimulationError,
 )
-from core.simulator.policies import PolicyConfig, read_overheads, read_policy
+from core.simulator.policies import PolicyConfig, put_over, read_overheads, read_policy
 from core.simulator.scenario.class_cells import Cells, ClassSpec, Partition
 from core.simulator.site_series import Site, read_site, read_start
 from core.simulator.workload import LengthPredictor, Workload, read_predictor, read_workload
@@ -173,8 +173,7 @@ def policy_of(scenario: Scenario, text: str | None) -> PolicyConfig:
     except yaml.YAMLError as error:
         raise ScenarioError(f"policy '{text}': write NAME or 'NAME {{key: value}}': {error}") from error
     name = name.strip()
-    own = scenario.policy_keys if name == scenario.policy.name else {}
-    return read_policy({**own, **keys, "name": name})
+    return read_policy(put_over(scenario.policy_keys, keys, name))
 
 
 def _check_names(groups: Sequence[Group], services: Sequence[Service], sites: Mapping[str, Site]) -> None:

@@ -20,11 +20,13 @@ from core.engine.engine_model import engine_model
 from core.engine.load_profile import LoadProfile, clocks, modelled
 from core.observations.mode_profile import Lengths, mode_profile
 from core.policy.dynamo_classes import RequestClass, request_classes, strictest
+from core.policy.presets import PRESETS
 from core.policy.request_classes import ClassGrid
 from core.simulator import shipped_scenarios
 from core.simulator.kernel.outcome import Floats
 from core.simulator.scenario.scenario import read_scenario
-from core.simulator.workload.curves import PRESETS, WEEK_STEP_S, week_curve
+from core.simulator.workload.curves import PRESETS as SHAPES
+from core.simulator.workload.curves import WEEK_STEP_S, week_curve
 from core.simulator.workload.lengths import AZURE_CONV, Fixed
 from core.simulator.workload.lengths import Lengths as Drawn
 from core.types import Limits, Mode, PoolKey
@@ -36,7 +38,8 @@ LENGTHS = {"conversation": AZURE_CONV, "coding": Drawn(Fixed(1500.0), Fixed(13.0
 TUESDAY = (288, 576)  # its steps of five minutes: a typical work day
 _EPOCH = 6  # steps of a scale epoch
 _DRAWS = 20_000  # requests from which the classes' shares and mean lengths come
-_PLANNED = (0.45, 0.9)  # parts of the TTFT and TPOT limits that means may take, as the policy's defaults
+_KNOBS = PRESETS["dynamollm"].knobs
+_PLANNED = (_KNOBS.plan_ttft_share, _KNOBS.plan_tpot_share)  # parts of the limits that means may take
 _BISECTIONS = 30
 
 
@@ -78,7 +81,7 @@ def estimate(preset: str, servers: int, steps: tuple[int, int] | None = None) ->
     """Simulates a week of `preset`'s shape (some `steps` of it) on `servers`, at the rate whose peak the nine pools
     just hold."""
     classes = _classes(preset)
-    shape = np.array(week_curve(PRESETS[preset]).rates)
+    shape = np.array(week_curve(SHAPES[preset]).rates)
     rates = _most_rps(classes, servers) * (shape if steps is None else shape[slice(*steps)])
     intensity = _intensity(rates.size)
     hours = WEEK_STEP_S / 3600.0

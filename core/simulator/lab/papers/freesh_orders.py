@@ -33,7 +33,7 @@ def _label(kind: str, order: str) -> str:
 def _run(kind: str, order: str) -> Run:
     prompts, outputs = (f"{{lognormal: {{mean: {mean}, sigma: {_SPREAD}}}}}" for mean in _LENGTHS[kind])
     lengths = f"{{prompt: {prompts}, output: {outputs}}}"
-    policy = f"freesh {{loops: [], order: {order}, preempts_s: 0.2}}"
+    policy = f"freesh {{frozen: [carbon, scale], shard: off, clock: fixed, order: {order}, preempts_s: 0.2}}"
     return Run(_label(kind, order), policy, (*_ENGINE, f"workload.lengths={lengths}"))
 
 

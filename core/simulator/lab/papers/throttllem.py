@@ -10,6 +10,7 @@ import numpy as np
 from core.predictors.ips import EngineIps, IpsScores, fit_and_score
 from core.simulator.lab.experiment import CONVERSATION, Experiment, Results, Row, Run, change, saving
 
+_ONE, _SCALES = "tuning: {throttle: {engines: 1}}", "scale: throttle"
 _TABLE_II = "max_rps: {tp1: 1.125, tp2: 4.0, tp4: 7.5}"  # the largest loads that the paper profiled
 _TRITON = "autoscaling alone, saving against Triton TP4"
 _ORACLE = "predictor_error: 0, clock_floor_mhz: 1050"
@@ -71,12 +72,12 @@ THROTTLLEM = Experiment(
         "A10G is no GPU of the engine model."
     ),
     runs=(
-        Run("triton", "triton {engines: 1}"),
-        Run("autoscaling", "triton {engines: 1, autoscale: true}"),
-        Run("autoscaling by the minute", f"triton {{engines: 1, autoscale: true, period_s: 60, {_TABLE_II}}}"),
-        Run("throttling", f"throttllem {{autoscale: false, {_ORACLE}}}"),
-        Run("throttling, 30 %", "throttllem {autoscale: false}"),
-        Run("retail", "retail {engines: 1, predictor_error: 0.3}"),
+        Run("triton", f"triton {{{_ONE}}}"),
+        Run("autoscaling", f"triton {{{_SCALES}, scale_period_s: 10, {_ONE}}}"),
+        Run("autoscaling by the minute", f"triton {{{_SCALES}, scale_period_s: 60, {_ONE}, {_TABLE_II}}}"),
+        Run("throttling", f"throttllem {{scale: static, {_ORACLE}}}"),
+        Run("throttling, 30 %", "throttllem {scale: static}"),
+        Run("retail", f"retail {{predictor_error: 0.3, {_ONE}}}"),
         Run("throttllem, oracle", f"throttllem {{{_ORACLE}}}"),
         Run("throttllem, 30 %", "throttllem"),
     ),
@@ -172,9 +173,9 @@ THROTTLLEM_ENGINES = Experiment(
         _engine(name, policy, tp)
         for tp in _ENGINES
         for name, policy in (
-            ("triton", "triton {engines: 1}"),
-            ("throttling", f"throttllem {{autoscale: false, {_ORACLE}}}"),
-            ("throttling, 30 %", "throttllem {autoscale: false}"),
+            ("triton", f"triton {{{_ONE}}}"),
+            ("throttling", f"throttllem {{scale: static, {_ORACLE}}}"),
+            ("throttling, 30 %", "throttllem {scale: static}"),
         )
     ),
     rows=(

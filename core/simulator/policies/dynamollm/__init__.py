@@ -4,13 +4,11 @@ five seconds, routing by predicted energy; and its baselines, each with one of t
 
 from __future__ import annotations
 
-from core.simulator.policies.dynamollm.config import PRESETS, DynamollmConfig, read_dynamollm
+from core.simulator.policies.dynamollm.config import READS, DynamollmConfig, of
 from core.simulator.policies.dynamollm.loops import Dynamollm
 from core.simulator.policies.world import Plan, World
 
-__all__ = ["NAMES", "DynamollmConfig", "begin", "read_dynamollm"]
-
-NAMES = tuple(PRESETS)
+__all__ = ["READS", "DynamollmConfig", "begin", "of"]
 
 
 def begin(config: DynamollmConfig, world: World) -> Plan:

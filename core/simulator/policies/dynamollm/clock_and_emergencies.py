@@ -97,8 +97,8 @@ class FastLoops:
             min_mhz=top if ramped else max(LOWEST_MHZ, gpu(spec.gpu).f_min),
             max_mhz=top,
             limits=limits,
-            ttft_s=None if math.isnan(ttft_s) else ttft_s * config.wait_share * config.margin,
-            tpot_s=None if math.isnan(tpot_s) else tpot_s * config.margin,
+            ttft_s=None if math.isnan(ttft_s) else ttft_s * config.ttft_share,
+            tpot_s=None if math.isnan(tpot_s) else tpot_s * config.tpot_share,
         )
 
     def _note_worst(self, view: FleetView) -> None:

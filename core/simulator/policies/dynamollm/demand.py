@@ -114,8 +114,8 @@ class ClassDemands:
 
     def planned(self, limits: Limits) -> Limits:
         """Returns limits for mean latencies of a steady state, so that those that wait as well keep the real ones."""
-        ttft_s = None if limits.ttft_s is None else limits.ttft_s * self.config.wait_share * self.config.margin
-        return Limits(ttft_s, None if limits.tpot_s is None else limits.tpot_s * self.config.margin)
+        ttft_s = None if limits.ttft_s is None else limits.ttft_s * self.config.ttft_share
+        return Limits(ttft_s, None if limits.tpot_s is None else limits.tpot_s * self.config.tpot_share)
 
     # -- pools, with what is handed on -----------------------------------------------------------------
 

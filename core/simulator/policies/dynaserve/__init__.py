@@ -2,6 +2,6 @@
 tokens; colocation and disaggregation of prefill and decode are its two ends.
 """
 
-from core.simulator.policies.dynaserve.dynaserve_policy import NAMES, DynaserveConfig, begin, read_dynaserve
+from core.simulator.policies.dynaserve.dynaserve_policy import READS, DynaserveConfig, begin, of
 
-__all__ = ["NAMES", "DynaserveConfig", "begin", "read_dynaserve"]
+__all__ = ["READS", "DynaserveConfig", "begin", "of"]

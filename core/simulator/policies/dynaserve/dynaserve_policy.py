@@ -18,18 +18,18 @@ from dataclasses import dataclass, replace
 
 from core.algorithms.split.split_point import Backlog, Split, SplitConfig, SplitPolicy, finish_s, split_request
 from core.engine.engine_model import engine_model
-from core.simulator.fields import Section
+from core.policy.presets import Policy
 from core.simulator.kernel.commands import SERVING, Answer, Decision, FleetView, Placement, RequestView
 from core.simulator.kernel.simulated import Handover, InstanceSpec, Scheduling, SimulationError
+from core.simulator.policies.config import Reads, any_of
 from core.simulator.policies.dynaserve.load_tracker import LoadTracker, Placed, PredictedInstance
 from core.simulator.policies.world import Member, Plan, PoolPlan, SiteInfo, World
 from core.types import Reason
 
-NAMES = ("dynaserve", "pd_coloc", "pd_disagg")
 FIRST, SECOND = "first", "second"
 _ITL_S = 0.1  # the paper's objective for the time between tokens (section 6.1)
 _TICK_S = 0.05
-_ROUTINGS = ("predicted", "round_robin")
+_SPLITS = {"any": SplitPolicy.DYNAMIC, "prompt": SplitPolicy.DISAGGREGATED, "none": SplitPolicy.COLOCATED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,52 +61,32 @@ class DynaserveConfig:
     report_s: float = 60.0
 
 
-_DEFAULTS = {
-    "dynaserve": DynaserveConfig(),
-    "pd_coloc": DynaserveConfig("pd_coloc", SplitPolicy.COLOCATED, "round_robin", 0.0, chunked=False),
-    "pd_disagg": DynaserveConfig("pd_disagg", SplitPolicy.DISAGGREGATED, "round_robin", 0.0, chunked=False),
-}
+READS = Reads(
+    {**any_of("itl_limit_s"), "split": tuple(_SPLITS), "route": ("predicted", "round_robin")},
+    ("split",),
+)
 
 
-def read_dynaserve(section: Section) -> DynaserveConfig:
-    """Any knob of any of the three names: the names differ in their defaults.
-
-    Raises:
-        ScenarioError: A value out of range, or a dynamic split of requests that go by turns.
-    """
-    d = _DEFAULTS[section.text("name")]
-
-    def number(key: str, least: float | None = None, above: float | None = None) -> float:
-        value = section.number(key, getattr(d, key), least, above)
-        assert value is not None
-        return value
-
-    found = DynaserveConfig(
-        name=d.name,
-        split=section.choice("split", [str(policy) for policy in SplitPolicy], d.split),
-        routing=section.choice("routing", _ROUTINGS, d.routing),
-        itl_limit_s=section.number("itl_limit_s", d.itl_limit_s, least=0.0),
-        itl_margin=number("itl_margin", least=0.0),
-        chunked=section.flag("chunked", d.chunked),
-        calibrate_s=number("calibrate_s", least=0.0),
-        gain=number("gain", above=0.0),
-        max_probes=section.integer("max_probes", d.max_probes, least=1),
-        margin_tokens=section.integer("margin_tokens", d.margin_tokens, least=0),
-        tolerance=number("tolerance", least=0.0),
-        candidates=section.integer("candidates", d.candidates, least=1),
-        first_share=number("first_share", above=0.0),
-        link_gb_per_s=number("link_gb_per_s", above=0.0),
-        latency_s=number("latency_s", least=0.0),
-        report_s=number("report_s", above=0.0),
+def of(policy: Policy) -> DynaserveConfig:
+    """Returns what the policy comes to."""
+    knobs, tuned = policy.knobs, policy.tuning.split
+    return DynaserveConfig(
+        name=policy.name,
+        split=_SPLITS[knobs.split],
+        routing=knobs.route,
+        itl_limit_s=knobs.itl_limit_s,
+        itl_margin=tuned.itl_margin,
+        chunked=tuned.chunked,
+        calibrate_s=tuned.calibrate_s,
+        gain=tuned.gain,
+        max_probes=tuned.max_probes,
+        margin_tokens=tuned.margin_tokens,
+        tolerance=tuned.tolerance,
+        candidates=tuned.candidates,
+        first_share=tuned.first_share,
+        link_gb_per_s=tuned.link_gb_per_s,
+        latency_s=tuned.latency_s,
     )
-    for key in ("itl_margin", "first_share"):
-        if getattr(found, key) >= 1.0:
-            raise section.error(key, f"must be below 1, not {getattr(found, key):g}")
-    if found.gain > 1.0:
-        raise section.error("gain", f"must be at most 1, not {found.gain:g}")
-    if found.split == SplitPolicy.DYNAMIC and found.routing != "predicted":
-        raise section.error("routing", "must be predicted where requests are split by predicted finish times")
-    return found
 
 
 # -- the fleet -------------------------------------------------------------------------------------

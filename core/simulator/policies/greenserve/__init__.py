@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from core.simulator.policies.greenserve.config import GreenserveConfig, read_greenserve
+from core.simulator.policies.greenserve.config import READS, GreenserveConfig, of
 from core.simulator.policies.greenserve.loops import begin
 
-__all__ = ["NAMES", "GreenserveConfig", "begin", "read_greenserve"]
-
-NAMES = ("greenserve",)
+__all__ = ["READS", "GreenserveConfig", "begin", "of"]

@@ -1,16 +1,16 @@
-"""The knobs of GreenServe's own policy."""
+"""The settings of a policy that GreenServe's own simulated loops read."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from core.controllers.fleet.right_size import RightSizeConfig
-from core.simulator.fields import Section
+from core.policy.presets import Policy
 from core.simulator.kernel.simulated import Scheduling
-from core.simulator.policies.config import Starting
+from core.simulator.policies.config import Reads, Starting, any_of, period_s, running, starting_of
+from core.types import Loop
 
 LOOPS = ("scale", "clock")  # slowest first
-OBJECTIVES = ("carbon", "energy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,46 +47,47 @@ class GreenserveConfig:
         return Scheduling("srtf", prefill_token_s=1.0, chunk_tokens=self.chunk_tokens)
 
 
-def read_greenserve(section: Section) -> GreenserveConfig:
-    """Reads the settings of `greenserve`. Raises ScenarioError."""
-    d = GreenserveConfig()
-    f = d.fleet
+READS = Reads(
+    {
+        **any_of("scale_period_s", "clock_period_s", "changes_per_hour", "alpha", "chunk_tokens"),
+        **any_of("plan_ttft_share", "plan_tpot_share", "clock_ttft_share", "clock_tpot_share"),
+        "objective": ("carbon", "energy"),
+        "scale": ("right_size", "static"),
+        "clock": ("profile", "fixed"),
+        "order": ("spf", "fcfs"),
+    },
+    ("right_size", "profile", "starts"),
+)
 
-    def number(key: str, default: float, least: float | None = None, above: float | None = None) -> float:
-        value = section.number(key, default, least=least, above=above)
-        return default if value is None else value
 
-    def share(key: str, default: float, above: float | None = None, below: float | None = None) -> float:
-        value = number(key, default, least=None if above is not None else 0.0, above=above)
-        if value > 1.0 or (below is not None and value >= below):
-            raise section.error(key, f"must be {'below' if below else 'at most'} 1, not {value:g}")
-        return value
-
-    given = section.texts("loops")
-    for loop in given:
-        if loop not in LOOPS:
-            raise section.error("loops", f"unknown '{loop}'; known: {', '.join(LOOPS)}")
+def of(policy: Policy) -> GreenserveConfig:
+    """Returns what the policy comes to. Raises ValueError: plans and clocks take different shares of a TTFT limit."""
+    knobs, tuned = policy.knobs, policy.tuning.right_size
+    if knobs.clock_ttft_share != knobs.plan_ttft_share:
+        raise ValueError(
+            f"clock_ttft_share: must be plan_ttft_share, {knobs.plan_ttft_share:g}, in a simulated greenserve"
+        )
     return GreenserveConfig(
-        name=section.text("name"),
-        objective=section.choice("objective", OBJECTIVES, d.objective),
-        loops=tuple(loop for loop in LOOPS if loop in given) if "loops" in section.names() else d.loops,
+        name=policy.name,
+        objective=knobs.objective,
+        loops=running(policy, LOOPS),
         fleet=RightSizeConfig(
-            period_s=number("scale_period_s", f.period_s, above=0.0),
-            headroom=number("headroom", f.headroom, least=1.0),
-            burst=number("burst", f.burst, least=0.0),
-            hold_s=number("hold_s", f.hold_s, least=0.0),
-            min_saving=share("min_saving", f.min_saving, below=1.0),
-            mode_saving=share("mode_saving", f.mode_saving, below=1.0),
-            changes_per_hour=section.maybe_integer("changes_per_hour", least=1),
-            catch_up_s=number("catch_up_s", f.catch_up_s, above=0.0),
+            period_s=period_s(policy, Loop.SCALE),
+            headroom=knobs.alpha,
+            burst=tuned.burst,
+            hold_s=tuned.hold_s,
+            min_saving=tuned.min_saving,
+            mode_saving=tuned.mode_saving,
+            changes_per_hour=knobs.changes_per_hour,
+            catch_up_s=tuned.catch_up_s,
         ),
-        clock_period_s=number("clock_period_s", d.clock_period_s, above=0.0),
-        clock_step_mhz=number("clock_step_mhz", d.clock_step_mhz, above=0.0),
-        look_s=number("look_s", d.look_s, least=10.0),
-        margin=share("margin", d.margin, above=0.0),
-        clock_margin=share("clock_margin", d.clock_margin, above=0.0),
-        wait_share=share("wait_share", d.wait_share, above=0.0),
-        shortest_first=section.flag("shortest_first", d.shortest_first),
-        chunk_tokens=int(number("chunk_tokens", d.chunk_tokens, least=0.0)),
-        starting=Starting(section.maybe_integer("warm_pool", least=0), section.flag("weights_cached", True)),
+        clock_period_s=period_s(policy, Loop.CLOCK),
+        clock_step_mhz=policy.tuning.profile.step_mhz,
+        look_s=tuned.look_s,
+        margin=knobs.plan_tpot_share,
+        clock_margin=knobs.clock_tpot_share,
+        wait_share=knobs.plan_ttft_share,
+        shortest_first=knobs.order == "spf",
+        chunk_tokens=knobs.chunk_tokens,
+        starting=starting_of(policy),
     )

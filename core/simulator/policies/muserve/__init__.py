@@ -2,6 +2,6 @@
 prediction. And AlpaServe, which it is measured against.
 """
 
-from core.simulator.policies.muserve.muserve_policy import NAMES, MuServeConfig, begin, read_muserve
+from core.simulator.policies.muserve.muserve_policy import READS, MuServeConfig, begin, of
 
-__all__ = ["NAMES", "MuServeConfig", "begin", "read_muserve"]
+__all__ = ["READS", "MuServeConfig", "begin", "of"]

@@ -27,9 +27,10 @@ from core.controllers.clock.muserve_clock import (
     observe_instance,
 )
 from core.engine.engine_model import gpu
-from core.simulator.fields import Section
+from core.policy.presets import Policy
 from core.simulator.kernel.commands import Answer, Decision, FleetView
 from core.simulator.kernel.simulated import Scheduling, SimulationError
+from core.simulator.policies.config import Reads, any_of, period_s
 from core.simulator.policies.loops import decision
 from core.simulator.policies.muserve.device_placement import Placed, Placer
 from core.simulator.policies.muserve.placement_search import Needs
@@ -37,9 +38,6 @@ from core.simulator.policies.muserve.replicas import Replica, weights
 from core.simulator.policies.world import Member, Plan, PoolPlan, ServiceInfo, World
 from core.types import ClockObservation, Limits, Loop, Reason, SetSmClock
 
-NAMES = ("muserve", "alpaserve", "alpaserve_sched", "alpaserve_scaling")
-PLACEMENTS = ("power_aware", "alpaserve")
-_ORDERS = ("sjf", "fcfs")
 _LONG_PERIOD_S = 1800.0
 _STARVED = 30  # actions in a row that wanted more than the top clock: half a minute of a short fleet
 
@@ -72,71 +70,42 @@ class MuServeConfig:
     in_flight: bool = True
 
 
-def read_muserve(section: Section) -> MuServeConfig:
-    """Reads all four names; what each leaves out is the default of its knobs."""
-    name = section.text("name")
-    d = MuServeConfig()
+READS = Reads(
+    {
+        **any_of("aging_tokens_per_s", "clock_period_s", "clock_floor_mhz"),
+        "order": ("sjf", "fcfs"),
+        "clock": ("slack", "fixed"),
+    },
+    ("placement", "slack"),
+)
+
+
+def of(policy: Policy) -> MuServeConfig:
+    """Returns what the policy comes to. Raises ValueError: periods of the clock rule that contradict each other."""
+    knobs, slack, placement = policy.knobs, policy.tuning.slack, policy.tuning.placement
+    act_s = max(slack.sample_s, period_s(policy, Loop.CLOCK)) if knobs.clock_period_s is None else knobs.clock_period_s
+    if act_s < slack.sample_s:
+        raise ValueError(f"clock_period_s: must be at least {slack.sample_s:g}, not {act_s:g}")
+    if slack.memory_s < act_s:
+        raise ValueError(f"tuning.slack.memory_s: must be at least {act_s:g}, not {slack.memory_s:g}")
     return MuServeConfig(
-        name=name,
-        placement=section.choice("placement", PLACEMENTS, PLACEMENTS[name != "muserve"]),
-        order=section.choice("order", _ORDERS, _ORDERS[name == "alpaserve"]),
-        scaling=section.flag("scaling", name in ("muserve", "alpaserve_scaling")),
-        sensitivity=section.flag("sensitivity", True),
-        ssjf=SsjfConfig(_number(section, "aging_tokens_per_s", d.ssjf.aging_tokens_per_s, least=0.0)),
-        clock=_clock(section, d.clock),
-        clock_floor_mhz=section.number("clock_floor_mhz", None, above=0.0),
-        max_devices=section.maybe_integer("max_devices", least=1),
-        spread=_number(section, "spread", d.spread, least=0.0),
-        group_gpus=_sizes(section),
-        goal=_share(section, "goal", d.goal, above=0.0, most=1.0),
-        guide_s=section.number("guide_s", None, above=0.0),
-        in_flight=section.flag("in_flight", True),
+        name=policy.name,
+        placement=placement.kind,
+        order=knobs.order,
+        scaling=knobs.clock == "slack",
+        sensitivity=slack.sensitivity,
+        ssjf=SsjfConfig(knobs.aging_tokens_per_s),
+        clock=MuServeClockConfig(
+            SlackConfig(slack.step_mhz, slack.increase, slack.reserve), slack.sample_s, act_s, slack.memory_s
+        ),
+        clock_floor_mhz=knobs.clock_floor_mhz,
+        max_devices=placement.max_devices,
+        spread=placement.spread,
+        group_gpus=placement.group_gpus,
+        goal=placement.goal,
+        guide_s=placement.guide_s,
+        in_flight=slack.in_flight,
     )
-
-
-def _clock(section: Section, d: MuServeClockConfig) -> MuServeClockConfig:
-    slack = SlackConfig(
-        _number(section, "clock_step_mhz", d.slack.step_mhz, above=0.0),
-        _number(section, "clock_increase", d.slack.increase, above=1.0),
-        _share(section, "reserve", d.slack.reserve, least=0.0),
-    )
-    sample_s = _number(section, "sample_s", d.sample_s, above=0.0)
-    act_s = _number(section, "act_s", max(sample_s, d.act_s), least=sample_s)
-    memory_s = _number(section, "memory_s", max(act_s, d.memory_s), least=act_s)
-    return MuServeClockConfig(slack, sample_s, act_s, memory_s)
-
-
-def _sizes(section: Section) -> tuple[int, ...]:
-    if "group_gpus" not in section.names():
-        return ()
-    given = section.numbers("group_gpus")
-    for size in given:
-        if size < 1 or size != int(size):
-            raise section.error("group_gpus", f"must be whole numbers from 1, not {size:g}")
-    return tuple(int(size) for size in given)
-
-
-def _number(
-    section: Section, key: str, default: float, least: float | None = None, above: float | None = None
-) -> float:
-    value = section.number(key, default, least=least, above=above)
-    return default if value is None else value
-
-
-def _share(
-    section: Section,
-    key: str,
-    default: float,
-    least: float | None = None,
-    above: float | None = None,
-    most: float | None = None,
-) -> float:
-    value = _number(section, key, default, least, above)
-    if most is not None and value > most:
-        raise section.error(key, f"must be at most {most:g}, not {value:g}")
-    if most is None and value >= 1.0:
-        raise section.error(key, f"must be below 1, not {value:g}")
-    return value
 
 
 def begin(config: MuServeConfig, world: World) -> Plan:

@@ -12,12 +12,12 @@ clock and size; they share the load equally.
 from __future__ import annotations
 
 from core.simulator.policies.throttllem.autoscale_loop import Autoscaler, EngineSlot
-from core.simulator.policies.throttllem.config import NAMES, ThrottllemConfig, read_throttllem
+from core.simulator.policies.throttllem.config import READS, ThrottllemConfig, of
 from core.simulator.policies.throttllem.engines import ServiceEngines, take_first
 from core.simulator.policies.throttllem.router import ThrottleRouter
 from core.simulator.policies.world import Member, Plan, PoolPlan, World
 
-__all__ = ["NAMES", "ThrottllemConfig", "begin", "read_throttllem"]
+__all__ = ["READS", "ThrottllemConfig", "begin", "of"]
 
 
 def begin(config: ThrottllemConfig, world: World) -> Plan:

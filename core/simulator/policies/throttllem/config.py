@@ -1,18 +1,17 @@
-"""throttLL'eM's configuration, and those of Triton and ReTail, which it is measured against."""
+"""The settings of a policy that the simulated throttLL'eM reads, and Triton and ReTail, its yardsticks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from core.controllers.request.admission import AdmissionConfig
-from core.simulator.fields import Section
+from core.policy.knobs import degrees
+from core.policy.presets import Policy
 from core.simulator.kernel.commands import STRETCH_S
-from core.simulator.policies.config import Starting
+from core.simulator.policies.config import Reads, Starting, any_of, period_s, starting_of
+from core.types import Loop
 
-NAMES = ("throttllem", "triton", "retail")
-IPS = ("engine", "trees")
 _OWN = AdmissionConfig()
 
 
@@ -36,7 +35,7 @@ class ThrottllemConfig:
     predictor_error: float = _OWN.predictor_error
     max_tokens: int = 1024  # no answer of the conversation hour is longer than 1,000
     tbt_s: float | None = None
-    ips: str = IPS[0]
+    ips: str = "engine"
     clock_floor_mhz: float | None = None
     retry_s: float = _OWN.retry_s
     period_s: float = 10.0
@@ -51,41 +50,45 @@ class ThrottllemConfig:
         return self.admission or self.clock
 
 
-def read_throttllem(section: Section) -> ThrottllemConfig:
-    """Raises ScenarioError: a value out of range."""
-    name = section.text("name")
-    paper = name == "throttllem"
-    d = ThrottllemConfig(name, admission=paper, clock=name != "triton", autoscale=paper)
-    period_s = section.number("period_s", d.period_s, above=0.0) or d.period_s
-    if period_s % STRETCH_S:
-        raise section.error("period_s", f"must be a multiple of {STRETCH_S:g}, not {period_s:g}")
-    rates = section.section("max_rps")
-    max_rps = {_degree(rates, key): rates.number(key, None, above=0.0) or 0.0 for key in rates.names()}
-    rising = [rps for _, rps in sorted(max_rps.items())]
-    if any(after <= before for before, after in pairwise(rising)):
-        raise section.error("max_rps", "must ascend with the TP degree")
-    error = section.number("predictor_error", d.predictor_error, least=0.0)
+_LOOK_S = 10.0  # where no engine changes its size, so often its load is looked at for the clocks
+READS = Reads(
+    {
+        **any_of("predictor_error", "clock_floor_mhz", "scale_period_s", "tp", "max_rps"),
+        "admission": ("projection", "none"),
+        "clock": ("throttle", "retail", "fixed"),
+        "scale": ("throttle", "static"),
+    },
+    ("throttle", "starts"),
+)
+
+
+def of(policy: Policy) -> ThrottllemConfig:
+    """Returns what the policy comes to. `tp` is the fleet's largest degree, unless one is asked for.
+
+    Raises:
+        ValueError: A period that is no multiple of the kernel's stretches, or a clock rule of another policy.
+    """
+    knobs, tuned = policy.knobs, policy.tuning.throttle
+    if knobs.clock == ("throttle" if policy.name == "retail" else "retail"):
+        own = "retail" if policy.name == "retail" else "throttle"
+        raise ValueError(f"clock: unknown '{knobs.clock}'; known: {own}, fixed, in a simulated {policy.name}")
+    scale_s = period_s(policy, Loop.SCALE) if knobs.scale == "throttle" else _LOOK_S
+    if scale_s % STRETCH_S:
+        raise ValueError(f"scale_period_s: must be a multiple of {STRETCH_S:g}, not {scale_s:g}")
     return ThrottllemConfig(
-        name=name,
-        admission=section.flag("admission", d.admission),
-        clock=section.flag("clock", d.clock),
-        autoscale=section.flag("autoscale", d.autoscale),
-        predictor_error=d.predictor_error if error is None else error,
-        max_tokens=section.integer("max_tokens", d.max_tokens, least=1),
-        tbt_s=section.number("tbt_s", None, above=0.0),
-        ips=section.choice("ips", IPS, d.ips),
-        clock_floor_mhz=section.number("clock_floor_mhz", None, above=0.0),
-        retry_s=section.number("retry_s", d.retry_s, above=0.0) or d.retry_s,
-        period_s=period_s,
-        engines=section.maybe_integer("engines", least=1),
-        tp=section.maybe_integer("tp", least=1),
-        max_rps=max_rps,
-        starting=Starting(section.maybe_integer("warm_pool", least=0), section.flag("weights_cached", True)),
+        name=policy.name,
+        admission=knobs.admission == "projection",
+        clock=knobs.clock != "fixed",
+        autoscale=knobs.scale == "throttle",
+        predictor_error=knobs.predictor_error,
+        max_tokens=tuned.max_tokens,
+        tbt_s=tuned.tbt_s,
+        ips=tuned.ips,
+        clock_floor_mhz=knobs.clock_floor_mhz,
+        retry_s=tuned.retry_s,
+        period_s=scale_s,
+        engines=tuned.engines,
+        tp=knobs.tp if "tp" in policy.overrides else None,
+        max_rps=degrees(knobs.max_rps or {}),
+        starting=starting_of(policy),
     )
-
-
-def _degree(rates: Section, key: str) -> int:
-    degree = key.removeprefix("tp")
-    if degree == key or not degree.isdigit() or int(degree) < 1:
-        raise rates.error(key, "is not a TP degree; write tp1, tp2 ...")
-    return int(degree)

@@ -29,7 +29,7 @@ def test_keys_are_read_when_given():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"name": "fresh"}, "unknown 'fresh'; known: single_pool, .*threshold, freesh"),
+        ({"name": "fresh"}, "unknown 'fresh'; known: greenserve, freesh, .*threshold"),
         ({"name": "freesh", "alfa": 1.2}, "policy.alfa: unknown field; did you mean alpha"),
         ({"name": "freesh", "loops": ["scael"]}, "policy.loops: unknown 'scael'; known: carbon, scale, shard, clock"),
         ({"name": "threshold", "loops": ["carbon"]}, "policy.loops: unknown 'carbon'; known: scale, shard, clock"),
@@ -39,7 +39,10 @@ def test_keys_are_read_when_given():
         ({"name": "freesh", "weights_cached": 1}, "policy.weights_cached: must be true or false"),
         ({"name": "threshold", "kv_low": 0.8}, "policy.kv_low: must be below kv_high"),
         ({"name": "threshold", "busy_high": 1.5}, "policy.busy_high: must be at most 1"),
-        ({"name": "least_loaded", "alpha": 1.2}, "policy.alpha: unknown field"),
+        (
+            {"name": "least_loaded", "alpha": 1.2},
+            "policy.alpha: does nothing in a simulated least_loaded; least_loaded has",
+        ),
         ({}, "policy.name: missing"),
     ],
 )

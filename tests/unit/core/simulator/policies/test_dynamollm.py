@@ -18,7 +18,7 @@ from core.simulator.kernel.driver import simulate
 from core.simulator.kernel.simulated import FleetSpec, PoolSpec, SimulationError, load
 from core.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, read_policy
 from core.simulator.policies.config import Starting
-from core.simulator.policies.dynamollm.config import PRESETS, DynamollmConfig
+from core.simulator.policies.dynamollm.config import DynamollmConfig
 from core.simulator.policies.dynamollm.demand import TEMPLATE
 from core.simulator.policies.dynamollm.loops import Dynamollm
 from core.simulator.policies.view_observations import first_view
@@ -137,14 +137,14 @@ def test_less_energy_than_fixed_nodes_when_all_loops_run(whole, hour):
     ],
 )
 def test_baseline_turns_its_own_knob_alone(name, moves, stays, hour):
-    config = replace(PRESETS[name], scale_period_s=90.0, shard_period_s=60.0, down_after=1)
+    config = replace(read_policy({"name": name}), scale_period_s=90.0, shard_period_s=60.0, down_after=1)
     _, log, _ = run(config, world(rps=(3.0, 3.0)), hour)
     assert of(log, moves)
     assert not any(of(log, kind) for kind in stays)
 
 
 def test_clock_falls_and_rises_again_with_the_load(hour):
-    _, log, _ = run(replace(PRESETS["scale_freq"]), world(2, rps=(15.0, 15.0)), hour)
+    _, log, _ = run(read_policy({"name": "scale_freq"}), world(2, rps=(15.0, 15.0)), hour)
     clocks = [(at_s, command.mhz) for at_s, command in of(log, SetSmClock)]
     quiet = [mhz for at_s, mhz in clocks if at_s < 180.0]
     busy = [mhz for at_s, mhz in clocks if 185.0 < at_s < 360.0]

@@ -301,11 +301,11 @@ def test_steppings_agree_and_runs_repeat():
 
 def test_decisions_count_every_request_when_reported():
     requests = poisson(2.0, 100.0, 500, 50)
-    outcome, _ = run(policy(report_s=10.0), requests)
+    outcome, _ = run(replace(policy(), report_s=10.0), requests)
     counted = sum(int(decision.summary.split()[0]) for decision in outcome.decisions)
     assert counted == np.count_nonzero(requests.arrival_s < outcome.decisions[-1].at_s)
     assert {(d.loop, d.reason) for d in outcome.decisions} == {("split", "feasible")}
-    outcome, _ = run(policy(report_s=10.0, split="disaggregated"), requests)
+    outcome, _ = run(replace(policy(split="disaggregated"), report_s=10.0), requests)
     assert {d.reason for d in outcome.decisions} == {"policy"}
 
 
@@ -327,7 +327,7 @@ def test_knobs_are_read_when_given():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"split": "half"}, "policy.split: unknown 'half'; known: dynamic, disaggregated, colocated"),
+        ({"split": "half"}, "policy.split: unknown 'half'; known: any, prompt, none"),
         ({"routing": "round_robin"}, "policy.routing: must be predicted"),
         ({"itl_limit_s": -1}, "policy.itl_limit_s: must be at least 0"),
         ({"itl_margin": 1.0}, "policy.itl_margin: must be below 1"),

@@ -15,8 +15,8 @@ from core.simulator.policies import (
     SiteInfo,
     World,
     build,
+    read_policy,
 )
-from core.simulator.policies.config import FREESH
 from core.types import Limits
 from tests.unit.core.simulator.policies.fake_fleet import FakeFleet
 from tests.unit.core.simulator.policies.worlds import H100, LIMITS, MODEL, templates, world
@@ -238,7 +238,7 @@ def test_baseline_has_the_fewest_classes_and_no_loop_when_it_begins():
         declared,
         intensity=lambda name, from_s, to_s, step_s: (300.0,) * STEPS,
     )
-    plan = build(FREESH["freesh_baseline"], found)
+    plan = build(read_policy({"name": "freesh_baseline"}), found)
     assert plan.controls == ()
     assert set(plan.cell_pool) == {"all"}
     assert {member.spec.scheduling.order for member in plan.members} == {"fcfs"}

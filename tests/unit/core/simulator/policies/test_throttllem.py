@@ -271,7 +271,7 @@ def test_engines_are_as_many_as_the_declared_peak_needs():
     ("values", "message"),
     [
         ({"admision": True}, "policy.admision: unknown field; did you mean admission"),
-        ({"clock": 1}, "policy.clock: must be true or false"),
+        ({"clock": 1}, "policy.clock: must be a text, not 1"),
         ({"period_s": 12}, "policy.period_s: must be a multiple of 5"),
         ({"predictor_error": -0.1}, "policy.predictor_error: must be at least 0"),
         ({"ips": "xgboost"}, "policy.ips: unknown 'xgboost'; known: engine, trees"),

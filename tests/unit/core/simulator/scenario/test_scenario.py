@@ -114,7 +114,7 @@ def test_every_request_is_served_when_the_policy_changes(small: Path, policy: st
         ("fleet.mhz=9999", "outside the A100-80GB's range"),
         ("fleet.site=there", "site 'there' is not among sites: here"),
         ("fleet=", "fleet: missing"),
-        ("policy=best", "policy: unknown 'best'; known: single_pool"),
+        ("policy=best", "policy: unknown 'best'; known: greenserve"),
         ("workload.rate_rps=0", "workload.rate_rps: must be above 0"),
         ("workload.prefix_hit_ratio=2", "workload.prefix_hit_ratio: must be at most 1"),
         ("slo.ttft_s=fast", "slo.ttft_s: must be a number, not 'fast'"),
