@@ -29,7 +29,7 @@ EXPERIMENT_KINDS = {
 }
 GENERATORS = {"poisson": "Poisson", "week": "the week of a conversation service"}
 PAPERS: dict[str, tuple[str, ...]] = {
-    "GreenServe": ("greenserve",),
+    "GreenServe": ("greenserve", "greenserve_epochs"),
     "FREESH": ("freesh", "min_energy", "freesh_baseline"),
     "DynamoLLM": ("dynamollm", "single_pool", "multi_pool", "scale_inst", "scale_shard", "scale_freq"),
     "throttLL'eM": ("throttllem", "triton", "retail"),

@@ -15,7 +15,8 @@ from core.types import Loop
 
 LOOPS = ("carbon", "scale", "shard", "clock")  # slowest first
 _THRESHOLD_LOOPS = ("scale", "shard", "clock")
-_ROUTINGS = {"weighted_round_robin": "weighted", "least_loaded": "least_loaded"}  # the kernel's words by the knob's
+_BY_POOL = {"weighted_round_robin": "weighted", "least_loaded": "least_loaded"}  # the kernel's words by the knob's
+_ROUTINGS = {**_BY_POOL, "least_energy": "energy"}  # FREESH's loops have a router for that one
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ THRESHOLD_READS = Reads(
         "scale": ("threshold", "static"),
         "shard": ("threshold", "off"),
         "clock": ("threshold", "fixed"),
-        "route": tuple(_ROUTINGS),
+        "route": tuple(_BY_POOL),
     },
     ("threshold", "eq1.floor_rps", "starts"),
 )
@@ -154,7 +155,7 @@ def threshold_of(policy: Policy) -> ThresholdConfig:
         shard_period_s=period_s(policy, Loop.SHARD),
         clock_period_s=period_s(policy, Loop.CLOCK),
         pools="one" if knobs.partition == WHOLE else "per_class",
-        routing=_ROUTINGS[knobs.route],
+        routing=_BY_POOL[knobs.route],
         alpha=knobs.alpha,
         floor_rps=policy.tuning.eq1.floor_rps,
         kv_high=tuned.kv_high,

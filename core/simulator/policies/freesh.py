@@ -25,6 +25,7 @@ from core.simulator.kernel.simulated import InstanceSpec, Scheduling, Simulation
 from core.simulator.policies import loops
 from core.simulator.policies.change_round import Want
 from core.simulator.policies.config import FreeshConfig
+from core.simulator.policies.energy_router import EnergyRouter
 from core.simulator.policies.fleet_changes import Fleet
 from core.simulator.policies.loops import Decisions, LoopControl
 from core.simulator.policies.view_observations import ClassView, cells_of, class_view, first_view
@@ -110,7 +111,18 @@ class Freesh:
             for loop, (period_s, decide) in steps.items()
             if loop in c.loops
         )
-        return Plan(members, loops.plans(self.pools, c.routing), tuple(cell_pool), controls)
+        if c.routing != "energy":
+            return Plan(members, loops.plans(self.pools, c.routing), tuple(cell_pool), controls)
+        return Plan(members, loops.plans(self.pools, "least_loaded"), tuple(cell_pool), controls, self._router())
+
+    def _router(self) -> EnergyRouter:
+        """Routes by the limits of the classes themselves, whose margins are for clocks alone."""
+        limits = [Limits()] * len(self.pools)
+        for info in self.world.services:
+            for item in (item for partition in info.partitions for item in partition.classes):
+                limits[self.pools.index(loops.pool_name(self.world, info, item.name))] = item.limits
+        cells = [sorted(info.partitions[0].cell_class) for info in self.world.services]
+        return EnergyRouter(limits, cells, {site.name: site.pue for site in self.world.sites})
 
     # -- epochs ----------------------------------------------------------------------------------------
 

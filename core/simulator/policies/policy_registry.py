@@ -56,8 +56,7 @@ FAMILIES: Mapping[str, Family] = {
     "greenserve": Family(greenserve.READS, greenserve.of, greenserve.begin),
     "placement": Family(muserve.READS, muserve.of, muserve.begin),
 }
-NOT_SIMULATED = ("greenserve_epochs",)  # routing by least energy is DynamoLLM's alone so far
-POLICIES = tuple(name for name in PRESETS if name not in NOT_SIMULATED)
+POLICIES = tuple(PRESETS)
 STATIC = tuple(name for name in POLICIES if PRESETS[name].family == "static")
 
 

@@ -40,7 +40,7 @@ RUNS = {
     ),
     "dynamollm-spike": ("dynamollm {emergency: false}", "dynamollm {emergency_up_to: ramp}"),
     "three-sites-carbon": (
-        *("freesh", "freesh {partition: medians}", "freesh {loops: [clock], order: fcfs}"),
+        *("greenserve_epochs", "freesh", "freesh {partition: medians}", "freesh {loops: [clock], order: fcfs}"),
         *("freesh {routing: least_loaded, order: sjf}", "greenserve {objective: energy}"),
     ),
     "freesh-miad": ("freesh {loops: [clock], clock_increase: 1.5, clock_decrease_mhz: 200}",),

@@ -199,7 +199,7 @@ def test_names_of_before_mean_the_same(old, new):
         ({"name": "threshold", "pools": "two"}, "policy.pools: unknown 'two'; known: one, per_class"),
         ({"name": "retail", "clock": "throttle"}, "policy.clock: unknown 'throttle'; known: retail, fixed"),
         ({"name": "greenserve", "objective": "cost"}, "policy.objective: unknown 'cost'; known: carbon, energy"),
-        ({"name": "greenserve_epochs"}, "policy: unknown 'greenserve_epochs'; known: greenserve, freesh"),
+        ({"name": "epochs"}, "policy: unknown 'epochs'; known: greenserve_epochs, greenserve, freesh"),
     ],
 )
 def test_a_wrong_key_is_named_as_it_is_written(keys, message):
