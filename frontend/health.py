@@ -17,9 +17,11 @@ from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from core.policy.knobs import Knobs
 from pools import wire
 from pools.models import Node
 from scheduler import selectors as scheduler_selectors
+from scheduler.control import loop_times
 from scheduler.selectors import LoopRun
 from telemetry import selectors
 from telemetry.selectors.frames import FeedState
@@ -187,7 +189,7 @@ def gather(now: datetime) -> Health:
     newest_s = selectors.newest_sample_s(now_s)
     instances = scheduler_selectors.instance_counts()
     clock_at = scheduler_selectors.newest_clock_decision_at()
-    loops = judge_loops(scheduler_selectors.last_epochs(periods_s()), periods_s(), now_s)
+    loops = judge_loops(scheduler_selectors.last_epochs(), now_s)
     clock = judge_clock(
         clock_at.timestamp() if clock_at else None,
         instances.get("ready", 0),
@@ -212,10 +214,6 @@ def gather(now: datetime) -> Health:
         ),
         instances=instances,
     )
-
-
-def periods_s() -> dict[str, float]:
-    return {kind: float(loop["period_s"]) for kind, loop in settings.GREENSERVE_LOOPS.items()}
 
 
 def judge_processes(
@@ -263,17 +261,16 @@ def _is_late(row: wire.ProcessRow, beat: wire.Heartbeat | None, now_s: float) ->
     return must_beat and now_s - (row.started_at_s or 0.0) > START_S
 
 
-def judge_loops(runs: Iterable[LoopRun], periods: Mapping[str, float], now_s: float) -> tuple[LoopHealth, ...]:
+def judge_loops(runs: Iterable[LoopRun], now_s: float) -> tuple[LoopHealth, ...]:
     """A loop is late when its newest epoch is more than two periods old."""
     found = []
     for run in runs:
         epoch = run.epoch
-        period_s = run.period_s or periods.get(run.kind, epoch.period_s if epoch else 0.0)
         if run.no_choice and not (epoch and epoch.status == "failed"):
             state = "idle"
         elif epoch is None:
             state = "never ran"
-        elif now_s - epoch.due_at.timestamp() > LOOP_LATE_PERIODS * period_s + epoch_slack_s(epoch.solve_s):
+        elif now_s - epoch.due_at.timestamp() > LOOP_LATE_PERIODS * run.period_s + epoch_slack_s(epoch.solve_s):
             state = "late"
         elif epoch.status in ("infeasible", "failed"):
             state = epoch.status
@@ -284,7 +281,7 @@ def judge_loops(runs: Iterable[LoopRun], periods: Mapping[str, float], now_s: fl
                 kind=run.kind,
                 service=run.service,
                 state=state,
-                period_s=period_s,
+                period_s=run.period_s,
                 last_at_s=epoch.finished_at.timestamp() if epoch else None,
                 status=epoch.status if epoch else "",
                 error=epoch.error if epoch else "",
@@ -310,7 +307,7 @@ def judge_clock(last_at_s: float | None, ready: int, now_s: float, no_choice: bo
         state = "never ran"
     else:
         state = "late" if now_s - last_at_s > CLOCK_QUIET_S else "on time"
-    return LoopHealth("clock", "all", state, periods_s()["clock"], last_at_s, "", "", None)
+    return LoopHealth("clock", "all", state, loop_times.times(Knobs()).clock_s, last_at_s, "", "", None)
 
 
 def judge_node(name: str, agent: wire.AgentState | None, now_s: float) -> NodeHealth:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,6 +9,7 @@ from django.db.models import Count, Min, OuterRef, QuerySet, Subquery
 
 from core.types import Loop, Reason
 from pools.models import Instance, Service
+from scheduler.control import loop_times
 from scheduler.models import Decision, DecisionKind, Epoch, SlowLoop
 
 MAX_TICKS = 150
@@ -22,8 +22,8 @@ class LoopRun:
     kind: str
     service: str
     epoch: Epoch | None
+    period_s: float
     decision_id: int | None = None
-    period_s: float | None = None
     no_choice: bool = False
 
 
@@ -81,7 +81,7 @@ def ticks(start: datetime, end: datetime, rows: QuerySet[Decision] | None = None
     return list(found[:MAX_TICKS])[::-1]
 
 
-def last_epochs(periods_s: Mapping[str, float]) -> list[LoopRun]:
+def last_epochs() -> list[LoopRun]:
     """Returns the newest epoch of every slow loop of every service, whose policy may have a period of its own.
 
     Takes two queries.
@@ -98,11 +98,11 @@ def last_epochs(periods_s: Mapping[str, float]) -> list[LoopRun]:
     found = []
     for service in services:
         knobs = service.policy_knobs()
+        times = loop_times.times(knobs)
         for kind in SlowLoop.values:
             epoch, loop = epochs.get(getattr(service, f"{kind}_epoch")), Loop(kind)
             decision_id = epoch.decision_id if epoch else None
-            period_s = knobs.period_s(loop, periods_s[kind])
-            found.append(LoopRun(kind, service.name, epoch, decision_id, period_s, knobs.has_no_choice(loop)))
+            found.append(LoopRun(kind, service.name, epoch, times.of(loop), decision_id, knobs.has_no_choice(loop)))
     return found
 
 

@@ -18,7 +18,7 @@ from core.controllers.fleet.explain import gpus_of
 from core.types import CarbonPlan, Loop, Mode, PartitionOption, PoolKey, SiteView
 from pools.models import Pool, Service
 from scheduler.json_values import workers_from_json
-from scheduler.models import LoopPause, Override, OverrideKind, ServiceMode
+from scheduler.models import ControlMode, LoopPause, Override, OverrideKind, ServiceMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,11 @@ def is_paused(service: Service, loop: Loop) -> bool:
 def control_mode_of(service: Service) -> ServiceMode:
     """Returns the service's control mode; where nobody has set one, decisions act."""
     return ServiceMode.objects.filter(service=service).first() or ServiceMode(service=service)
+
+
+def acts(service: Service) -> bool:
+    """Says whether decisions are carried out without a person's approval."""
+    return control_mode_of(service).mode == ControlMode.ACT
 
 
 def planned_around(service: Service, now: datetime | None = None) -> tuple[Override, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -22,19 +22,20 @@ def of_service(epoch: Epoch, effects: Effects, now: datetime, kind: Loop | None 
 
     `kind` where it is not the epoch's own: scale's follow-up of a carbon epoch.
     """
-    return _create(epoch, effects.rationale, effects.commands, now, kind)
+    return _create(epoch, effects.rationale, effects.commands, now, kind, _labels(epoch.service))
 
 
 def of_pools(epoch: Epoch, effects: Effects, now: datetime, kind: Loop | None = None) -> dict[int, int]:
     """Stores one row for each pool that changes, or one that says why none does. Returns pool -> decision."""
     pools = {(p.site.name, p.request_class.name): p for p in _pools(epoch.service)}
+    labels = _labels(epoch.service)
     made: dict[int, int] = {}
     for item in effects.decisions:
         if not item.changed:
             continue
         pool = pools[item.pool.site, item.pool.request_class]
         commands = [command for command in effects.commands if getattr(command, "pool", None) == item.pool]
-        made[pool.pk] = _create(epoch, item.rationale, commands, now, kind, pool_id=pool.pk).pk
+        made[pool.pk] = _create(epoch, item.rationale, commands, now, kind, labels, pool_id=pool.pk).pk
     if not made:
         of_service(epoch, effects, now, kind)
     return made
@@ -69,7 +70,8 @@ def _create(
     rationale: Rationale,
     commands: Iterable[Command],
     now: datetime,
-    kind: Loop | None = None,
+    kind: Loop | None,
+    labels: Mapping[str, str],
     pool_id: int | None = None,
 ) -> Decision:
     return Decision.objects.create(
@@ -79,7 +81,7 @@ def _create(
         epoch=epoch,
         pool_id=pool_id,
         reason=rationale.reason.value,
-        summary=_for_people(rationale.summary, epoch.service)[:500],
+        summary=_for_people(rationale.summary, labels)[:500],
         inputs=to_json(rationale.inputs),
         alternatives=to_json(rationale.alternatives),
         commands=to_json(tuple(commands)),
@@ -96,8 +98,14 @@ def _expected(alternatives: Iterable[Alternative]) -> dict[str, Any]:
     return {name: value for name, value in figures.items() if value is not None} | {"source": chosen.source.value}
 
 
-def _for_people(summary: str, service: Service) -> str:
+def _labels(service: Service) -> dict[str, str]:
+    """Returns the labels of the service's sites by their names."""
+    sites = service.pools.values_list("site__name", "site__label").distinct()
+    return {name: label or name for name, label in sites}
+
+
+def _for_people(summary: str, labels: Mapping[str, str]) -> str:
     """Controllers know sites by their names; people read labels."""
-    for name, label in service.pools.values_list("site__name", "site__label").distinct():
-        summary = summary.replace(name, label or name)
+    for name, label in labels.items():
+        summary = summary.replace(name, label)
     return summary

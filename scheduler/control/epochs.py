@@ -13,8 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,11 +34,11 @@ from scheduler.control import (
     service_policy,
     turn_context,
 )
-from scheduler.control.apply import apply, publish
-from scheduler.control.steps import autoscale_step, dynamollm_steps, policy_steps, right_size_step
-from scheduler.control.steps.policy_steps import LoopTurn, Result
+from scheduler.control.apply import apply, budgets, publish
+from scheduler.control.loop_turns import META, FollowUp, decide, follow_up
+from scheduler.control.steps.policy_steps import Result
 from scheduler.control.turn_context import TurnContext, carbon_plan
-from scheduler.json_values import commands_from_json
+from scheduler.json_values import commands_from_json, plan_from_json
 from scheduler.models import Approval, ControllerState, ControlMode, Epoch, ServiceMode
 
 __all__ = ["carbon_plan", "carry_out", "has_plan", "run", "run_now", "settle"]
@@ -48,20 +47,6 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
 EPOCH_LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)  # slowest first
-STEPS: Mapping[tuple[Loop, str], Callable[[LoopTurn], Result]] = {
-    (Loop.CARBON, "freesh"): policy_steps.freesh_step,
-    (Loop.CARBON, "off"): policy_steps.shared_out_step,
-    (Loop.SCALE, "fleet"): policy_steps.fleet_step,
-    (Loop.SCALE, "static"): policy_steps.static_step,
-    (Loop.SCALE, "placement"): policy_steps.static_step,
-    (Loop.SCALE, "dynamo"): dynamollm_steps.scale,
-    (Loop.SCALE, "throttle"): autoscale_step.scale,
-    (Loop.SCALE, "right_size"): right_size_step.scale,
-    (Loop.SHARD, "mix"): policy_steps.mix_step,
-    (Loop.SHARD, "dynamo"): dynamollm_steps.shard,
-    (Loop.SHARD, "off"): policy_steps.off_step,
-}
-META = "_"  # in a ControllerState's value: whose it is, and when it was last looked at
 
 
 class Stale(Exception):
@@ -146,7 +131,8 @@ def _decide_and_apply(context: TurnContext, loop: Loop, index: int) -> Epoch | N
     A step may compute for seconds. It holds no lock meanwhile, so that people and other loops go on; a compare-and-swap
     keeps it from overwriting what they did. Policy, overrides and the plan in force are those of `context`:
 
-    1. Read the controller's state with its version, and compute the step on it.
+    1. Read the controller's state with its version, and compute the step on it. Of a carbon plan that will act, compute
+       the workers that follow from it too, on the pools as the plan will leave them.
     2. Begin the transaction, in which all of the following happens or nothing. A step that had nothing to decide swaps
        its state (as in 7) and is done: it leaves no row, unless it is the first under its policy.
     3. Insert the epoch's row. It is unique, so that the insert fails where another process has run this epoch.
@@ -160,8 +146,8 @@ def _decide_and_apply(context: TurnContext, loop: Loop, index: int) -> Epoch | N
     9. Commit, and only then publish to agents and gateways, which would else act on what may be rolled back.
 
     Raises:
-        Stale: The check in 5 or a swap (2, 7, or that of scale's state in 8) failed. Nothing is stored; `_run` begins
-            again on what is now there.
+        Stale: The check in 5 or a swap (2, 7, or that of scale's state in 8) failed, or pools changed after 1. Nothing
+            is stored; `_run` begins again on what is now there.
         IntegrityError: Another process has run this epoch (3).
     """
     # 1. Compute on the state as it is now.
@@ -169,10 +155,14 @@ def _decide_and_apply(context: TurnContext, loop: Loop, index: int) -> Epoch | N
     started_at, clock = timezone.now(), time.monotonic()
     touched: frozenset[str] = frozenset()
     with recordings.noting() as notes:
-        state, result, fresh = _decide(context, loop, index)
+        turn = decide(context, loop, index)
+        state, result = turn.state, turn.result
+        workers: FollowUp | None = None
+        if loop is Loop.CARBON and result.effects.commands and active_operations.acts(service):
+            workers = follow_up(context, result.effects.commands, plan_from_json(result.state))
         # 2. From here on: all, or nothing.
         with transaction.atomic():
-            if result.no_op and not fresh and not result.effects.commands:
+            if result.no_op and not turn.fresh and not result.effects.commands:
                 _swap(state, result.state)
                 return None
             # 3. Claim the epoch.
@@ -192,45 +182,13 @@ def _decide_and_apply(context: TurnContext, loop: Loop, index: int) -> Epoch | N
             _swap(state, result.state)
             # 8. Carry out.
             pending_plans.supersede(service, loop.value, "The loop has decided anew.", now)
-            made = _apply(context, loop, epoch, result)
+            made = _apply(context, loop, epoch, result, workers)
             if result.effects.commands:
                 touched = apply.apply_placement(service, context.reporting, made)
     # 9. Committed: publish.
     if result.effects.commands:
         _publish(touched, made)
     return epoch
-
-
-def _decide(context: TurnContext, loop: Loop, index: int | None) -> tuple[ControllerState, Result, bool]:
-    """Takes the step. Returns the state that it was taken on, its result with whose state that is, and whether this is
-    the first turn under this policy.
-
-    Another step's state is not read, but for the carbon loop's: that is the plan in force, whoever made it. `index`
-    None: it follows up on another loop, and has its own turn still before it.
-    """
-    state, _ = ControllerState.objects.get_or_create(kind=loop.value, service=context.service)
-    name = str(getattr(context.knobs, loop.value))
-    meta = state.value.get(META, {})
-    fresh = meta.get("policy") != context.signature
-    known = state.value if loop is Loop.CARBON or meta.get("step") == name else {}
-    result = _around_pins(context, STEPS[loop, name](LoopTurn(context, known, fresh)))
-    mine = {
-        "step": name,
-        "policy": meta.get("policy") if index is None else context.signature,
-        "looked": [context.times.of(loop), index],
-        "next_tick_s": result.next_tick_s,
-    }
-    return state, replace(result, state={**result.state, META: mine}), fresh
-
-
-def _around_pins(context: TurnContext, result: Result) -> Result:
-    """Returns the result without its commands and decisions for pools that a person has pinned."""
-    keys = {pin.key for pin in context.pins}
-    if not keys:
-        return result
-    commands = tuple(own for own in result.effects.commands if getattr(own, "pool", None) not in keys)
-    decisions = tuple(own for own in result.effects.decisions if own.pool not in keys)
-    return replace(result, effects=replace(result.effects, commands=commands, decisions=decisions))
 
 
 def _record_only(
@@ -266,7 +224,8 @@ def carry_out(approval: Approval, now: datetime) -> bool:
     _swap(state, approval.state)
     commands = commands_from_json(approval.commands)
     if approval.loop == Loop.CARBON:
-        made = _apply_plan(context, approval.epoch, commands)
+        workers = follow_up(context, commands, plan_from_json(approval.state))
+        made = _apply_plan(context, approval.epoch, commands, workers)
     else:
         apply.apply_workers(context, commands)
         made = dict(approval.epoch.decisions.exclude(pool=None).values_list("pool_id", "pk"))
@@ -295,7 +254,7 @@ def settle(client: redis.Redis, now: datetime) -> frozenset[str]:
     return touched
 
 
-def _apply(context: TurnContext, loop: Loop, epoch: Epoch, result: Result) -> dict[int, int]:
+def _apply(context: TurnContext, loop: Loop, epoch: Epoch, result: Result, workers: FollowUp | None) -> dict[int, int]:
     """Writes commands and decisions; returns pool -> decision for the instances that follow from them."""
     now = context.now
     if loop is not Loop.CARBON:
@@ -304,19 +263,25 @@ def _apply(context: TurnContext, loop: Loop, epoch: Epoch, result: Result) -> di
     decision = decision_rows.of_service(epoch, result.effects, now)
     if not result.effects.commands:
         return {}
-    pools = context.service.pools.all()
-    return {pool.pk: decision.pk for pool in pools} | _apply_plan(context, epoch, result.effects.commands)
+    if workers is None:  # the plan was not to act when it was made
+        raise Stale
+    made = _apply_plan(context, epoch, result.effects.commands, workers)
+    return dict.fromkeys(workers.pools, decision.pk) | made
 
 
-def _apply_plan(context: TurnContext, epoch: Epoch, commands: Iterable[Command]) -> dict[int, int]:
-    """Carries out a carbon plan: its budgets, and the workers that follow from them."""
-    apply.apply_budgets(context, commands)
-    # Pools that lost or gained GPUs get their workers at once rather than at the next scale epoch.
-    planned = replace(context, plan=carbon_plan(context.service))
-    state, follow_up, _ = _decide(planned, Loop.SCALE, None)
-    _swap(state, follow_up.state)
-    apply.apply_workers(context, follow_up.effects.commands)
-    return decision_rows.of_pools(epoch, follow_up.effects, context.now, kind=Loop.SCALE)
+def _apply_plan(context: TurnContext, epoch: Epoch, commands: Sequence[Command], workers: FollowUp) -> dict[int, int]:
+    """Carries out a carbon plan: its budgets, and the workers that follow from them.
+
+    Raises Stale where a pool is no longer as it was when these were decided.
+    """
+    pools = budgets.pools_of(context.service)
+    if {pool.pk: (pool.gpu_budget, pool.workers) for pool in pools} != workers.pools:
+        raise Stale
+    budgets.apply_budgets(context, commands, pools)
+    result = workers.decision.result
+    _swap(workers.decision.state, result.state)
+    apply.apply_workers(context, result.effects.commands)
+    return decision_rows.of_pools(epoch, result.effects, context.now, kind=Loop.SCALE)
 
 
 def _swap(state: ControllerState, value: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from core.types import Loop
 from pools import wire
 from pools.models import Service
 from pools.writes import ensure_partition, ensure_pools
-from scheduler.control import active_operations
+from scheduler.control import active_operations, loop_times
 from scheduler.json_values import pool_key
 from scheduler.models import ControllerState, Override
 
@@ -116,7 +116,7 @@ def clock_rule(knobs: Knobs, paused: bool = False, advise: bool = False) -> wire
     loop = settings.GREENSERVE_LOOPS["clock"]
     own = {
         "policy": knobs.clock,
-        "period_s": knobs.period_s(Loop.CLOCK, loop["period_s"]),
+        "period_s": loop_times.times(knobs).clock_s,
         "predictor_error": knobs.predictor_error,
         "paused": paused,
         "advise": advise,

@@ -7,12 +7,13 @@ pool, and carried out as if nobody had pinned it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from core.policy.knobs import Knobs
 from core.types import CarbonPlan, Loop
-from pools.models import Service
+from pools.models import Partition, Pool, Service
 from scheduler.control import active_operations, loop_times, service_policy
 from scheduler.control.active_operations import Pin
 from scheduler.control.loop_times import LoopTimes
@@ -24,7 +25,7 @@ from scheduler.models import ControllerState
 class TurnContext:
     """A service at one moment. `knobs`: with the partition that an override pins. `signature`: changes with whatever
     the loops are to decide anew for. `drained`: the sites that people drain, by id. `reporting`: the nodes that report.
-    `plan`: the carbon plan in force.
+    `plan`: the carbon plan in force. `pools`: those of the partition in force.
     """
 
     service: Service
@@ -36,12 +37,21 @@ class TurnContext:
     drained: frozenset[int]
     reporting: frozenset[str]
     plan: CarbonPlan | None
+    pools: tuple[Pool, ...]
+
+    def with_plan(self, plan: CarbonPlan | None, partition: Partition, pools: Iterable[Pool]) -> TurnContext:
+        """Returns the context as it will be once a plan is carried out, with the partition and the pools of then."""
+        service = copy(self.service)
+        service.partition = partition
+        active = tuple(pool for pool in pools if pool.request_class.partition_id == partition.pk)
+        return replace(self, service=service, plan=plan, pools=active)
 
 
 def resolve(service: Service, now: datetime, reporting: Iterable[str]) -> TurnContext:
     """Reads what is in force at `now`."""
     overrides = active_operations.planned_around(service, now)
     knobs = service_policy.with_overrides(service, overrides)
+    active = service.pools.filter(request_class__partition=service.partition_id)
     return TurnContext(
         service=service,
         now=now,
@@ -52,6 +62,7 @@ def resolve(service: Service, now: datetime, reporting: Iterable[str]) -> TurnCo
         drained=active_operations.drained_of(overrides),
         reporting=frozenset(reporting),
         plan=carbon_plan(service),
+        pools=tuple(active.select_related("site", "request_class")),
     )
 
 

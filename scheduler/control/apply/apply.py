@@ -10,11 +10,12 @@ from datetime import datetime
 from django.db import connection
 from django.db.models import F
 
-from core.types import ChoosePartition, Command, Mode, ScaleTo, SetGpuBudget, SetTpDegrees
+from core.types import Command, Mode, ScaleTo, SetTpDegrees
 from pools import wire
-from pools.models import Gpu, Instance, InstanceGpu, Node, Partition, Pool, Service
+from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, Service
 from scheduler.control import active_operations
 from scheduler.control.apply import gpu_memory, warm_pool
+from scheduler.control.apply.budgets import within
 from scheduler.control.apply.node_placement import NodeRoom, Placement, Standing, Start, Wanted, place
 from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import workers_from_json, workers_to_json
@@ -28,31 +29,6 @@ def lock() -> None:
     """Lets one transaction at a time in the whole fleet change plans and placements; its end releases the lock."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtext('scheduler.placement'))")
-
-
-def apply_budgets(context: TurnContext, commands: Iterable[Command]) -> None:
-    """Writes the GPU budgets of a carbon plan. Pools that it does not name get none and lose their workers.
-
-    Pools that a person has pinned keep what they were given.
-    """
-    service, pinned = context.service, {pin.pool_id for pin in context.pins}
-    budgets: dict[tuple[str, str], dict[str, int]] = {}
-    for command in commands:
-        if isinstance(command, ChoosePartition) and command.partition != service.partition.name:
-            service.partition = Partition.objects.get(name=command.partition)
-            service.save(update_fields=["partition"])
-        elif isinstance(command, SetGpuBudget):
-            gpus = {kind: count for kind, count in sorted(command.gpus.items()) if count}
-            budgets[command.pool.site, command.pool.request_class] = gpus
-    for pool in service.pools.select_related("site", "request_class"):
-        if pool.pk in pinned:
-            continue
-        active = pool.request_class.partition_id == service.partition_id
-        budget = budgets.get((pool.site.name, pool.request_class.name), {}) if active else {}
-        workers = pool.workers if _within(pool.workers, budget) else {}
-        if (pool.gpu_budget, pool.workers) != (budget, workers):
-            pool.gpu_budget, pool.workers = budget, workers
-            pool.save(update_fields=["gpu_budget", "workers"])
 
 
 def apply_workers(
@@ -77,7 +53,7 @@ def apply_workers(
         if pool.pk in pinned:
             continue
         workers = workers_to_json(command.workers)
-        if not _within(workers, pool.gpu_budget):
+        if not within(workers, pool.gpu_budget):
             # A slower loop moved the envelope meanwhile; a faster one never leaves it.
             log.warning("%s: %s does not fit the budget %s", pool, workers, pool.gpu_budget)
             continue
@@ -86,13 +62,6 @@ def apply_workers(
             pool.workers = workers
             pool.save(update_fields=["workers"])
     return changed
-
-
-def _within(workers: Mapping[str, int], budget: Mapping[str, int]) -> bool:
-    used: dict[str, int] = {}
-    for mode, count in workers_from_json(workers).items():
-        used[mode.gpu] = used.get(mode.gpu, 0) + mode.tp * count
-    return all(count <= budget.get(kind, 0) for kind, count in used.items())
 
 
 def finish_drains(agents: Mapping[str, wire.AgentState], now: datetime) -> frozenset[str]:

@@ -249,7 +249,7 @@ def pool_views(context: TurnContext, steps: int) -> tuple[PoolView, ...]:
     service, now, times = context.service, context.now, context.times
     seen = foreseen(arrivals(service, now, times.look_back_s), service, now, times.step_s, steps)
     classes = {own.request_class.pk: own for own in classes_now(context, service.partition, seen, steps)}
-    pools = [p for p in service.pools.filter(request_class__in=classes).select_related("site") if p.gpu_budget]
+    pools = [pool for pool in context.pools if pool.gpu_budget]
     weights = {pool.pk: _capacity_rps(pool, classes[pool.request_class_id], context.plan) for pool in pools}
     totals: dict[int, float] = {}
     for pool in pools:

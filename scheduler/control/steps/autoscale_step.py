@@ -62,7 +62,7 @@ def scale(turn: LoopTurn) -> Result:
     instances = _instances(context)
     table = sizes(context, classes)
     workers: dict[PoolKey, dict[Mode, int]] = {}
-    present = planned_workers(context.service, context.plan)
+    present = planned_workers(context, context.plan)
     for key, (now, planned) in present.items():
         workers[key] = _as_many(now, planned, [size.mode for size in table.get(key.request_class, ())])
     load = recent_load.measure(turn, classes, seen.declared)

@@ -67,7 +67,7 @@ def scale(turn: LoopTurn) -> Result:
     """Decides the servers of each class by the forecast of its load (IV-B); early where the next epoch is too late."""
     context = turn.context
     cluster = servers(context)
-    if cluster is None or not context.service.pools.exclude(gpu_budget={}).exists():
+    if cluster is None or not _pools(context):
         return nothing_to_do()
     seen = arrivals(context.service, context.now, MAX_WINDOW_S)
     classes = snapshot.classes_now(context, context.service.partition, seen, 1)
@@ -183,8 +183,7 @@ def _present(context: TurnContext) -> dict[PoolKey, dict[Mode, int]]:
 
 
 def _pools(context: TurnContext) -> list[Pool]:
-    pools = context.service.pools.filter(request_class__partition=context.service.partition_id).exclude(gpu_budget={})
-    return list(pools.select_related("site", "request_class"))
+    return [pool for pool in context.pools if pool.gpu_budget]
 
 
 def _key(own: ClassNow) -> PoolKey:

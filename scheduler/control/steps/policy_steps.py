@@ -24,7 +24,6 @@ from core.types import (
     Reason,
     ScaleTo,
 )
-from pools.models import Service
 from scheduler.control import active_operations, recordings, service_policy
 from scheduler.control.snapshot import snapshot
 from scheduler.control.steps import model_groups
@@ -170,7 +169,7 @@ def static_step(turn: LoopTurn) -> Result:
     context, decisions = turn.context, []
     if context.plan is None:
         return nothing_to_do()
-    for key, (present, planned) in planned_workers(context.service, context.plan).items():
+    for key, (present, planned) in planned_workers(context, context.plan).items():
         own, most = gpus_of(present), gpus_of(planned)
         within = bool(present) and all(count <= most.get(kind, 0) for kind, count in own.items())
         if present != planned and not (within and context.knobs.shard != "off"):
@@ -183,11 +182,10 @@ def static_step(turn: LoopTurn) -> Result:
     return Result(effects, {}, no_op=True)
 
 
-def planned_workers(service: Service, plan: CarbonPlan) -> dict[PoolKey, tuple[dict[Mode, int], dict[Mode, int]]]:
+def planned_workers(context: TurnContext, plan: CarbonPlan) -> dict[PoolKey, tuple[dict[Mode, int], dict[Mode, int]]]:
     """Returns the (present, planned) workers of each pool of the partition in force."""
-    pools = service.pools.filter(request_class__partition=service.partition_id)
     found = {}
-    for pool in pools.select_related("site", "request_class"):
+    for pool in context.pools:
         key = PoolKey(pool.site.name, pool.request_class.name)
         planned = {mode: n for (site, name, mode), n in plan.workers.items() if PoolKey(site, name) == key and n}
         found[key] = (workers_from_json(pool.workers), planned)

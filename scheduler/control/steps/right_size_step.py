@@ -41,11 +41,7 @@ WAIT_SHARE, TPOT_SHARE = 0.42, 0.45
 def scale(turn: LoopTurn) -> Result:
     """Takes one period of every class."""
     context = turn.context
-    pools = list(
-        context.service.pools.filter(request_class__partition=context.service.partition_id)
-        .exclude(gpu_budget={})
-        .select_related("site", "request_class")
-    )
+    pools = [pool for pool in context.pools if pool.gpu_budget]
     if not pools:
         return nothing_to_do()
     seen = arrivals(context.service, context.now, context.times.look_back_s)

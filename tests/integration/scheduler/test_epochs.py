@@ -22,6 +22,7 @@ from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry
 from tests.fakes.house import moment, published_fleet, refresh_feeds, report, report_all, requests_came, start_instance
 
 pytestmark = pytest.mark.django_db
+QUERIES = 125  # of the first carbon epoch of the demo's fleet; decisions, instances and messages are included
 
 
 @pytest.fixture
@@ -93,6 +94,45 @@ def test_decision_explains_what_is_carried_out_when_the_solver_answers_otherwise
         (chosen,) = [row["label"] for row in decision.alternatives if row["chosen"]]
         assert decision.pool.workers == command["workers"]
         assert chosen.endswith(f": {workers_text(workers)}")
+
+
+def test_workers_of_a_plan_are_solved_while_others_may_take_the_lock(service, now, monkeypatch):
+    free = []
+
+    def watched(problem, *limits):
+        other = connection.copy()
+        with other.cursor() as cursor:
+            cursor.execute("SELECT pg_try_advisory_xact_lock(hashtext('scheduler.placement'))")
+            free.append(cursor.fetchone()[0])
+        other.close()
+        return solve_fleet(problem, *limits)
+
+    monkeypatch.setattr(scale, "solve_fleet", watched)
+    assert epochs.run(service, Loop.CARBON, now).status == "applied"
+    assert free
+    assert all(free)
+
+
+def test_plan_is_made_again_when_a_pool_changed_before_it_is_carried_out(service, now, monkeypatch):
+    solved = []
+
+    def meanwhile(problem, *limits):
+        if not solved:  # another loop, whose mix the plan's workers do not know
+            Pool.objects.filter(request_class__partition=service.partition).update(workers={"A100-80GB/TP1": 1})
+        solved.append(problem.sites[0].name)
+        return solve_fleet(problem, *limits)
+
+    monkeypatch.setattr(scale, "solve_fleet", meanwhile)
+    pools = service.pools.exclude(gpu_budget={})
+    assert epochs.run(service, Loop.CARBON, now).status == "applied"
+    assert len(solved) == 2 * pools.count()
+    assert not pools.filter(workers__has_key="A100-80GB/TP1").exists()
+    assert Epoch.objects.count() == 1
+
+
+def test_epoch_asks_the_database_a_limited_number_of_times(service, now, django_assert_max_num_queries):
+    with django_assert_max_num_queries(QUERIES):
+        assert epochs.run(service, Loop.CARBON, now).status == "applied"
 
 
 def test_epoch_is_not_run_again_when_its_index_is_done(service, now):

@@ -25,6 +25,7 @@ from scheduler.control.recordings import replay
 from scheduler.control.snapshot import measured_overheads, snapshot
 from scheduler.control.snapshot.recorded_demand import Declared, arrivals
 from scheduler.control.steps import dynamollm_steps, recent_load
+from scheduler.control.steps.policy_steps import LoopTurn
 from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState, Decision, Epoch
 from telemetry.carbon.site_signals import for_decisions
@@ -229,7 +230,7 @@ def test_policy_decision_is_left_once_when_a_loop_rests(service, redis_client, n
         now = later(redis_client, now, 61)
         assert run_all(service, now) == [None, None, None]
     assert Decision.objects.count() == count
-    states = {run.kind: run.no_choice for run in selectors.last_epochs({"carbon": 60.0, "scale": 60.0, "shard": 20.0})}
+    states = {run.kind: run.no_choice for run in selectors.last_epochs()}
     assert states == {"carbon": True, "scale": True, "shard": True}
 
 
@@ -541,7 +542,7 @@ def test_requests_that_came_are_those_that_ended_and_those_under_way_more(servic
     requests_came(now - timedelta(seconds=7), count=30, over_s=10)
 
     def looked(before, declared=None, key=recent_load.MEMORY):
-        turn = epochs.LoopTurn(context, {key: before}, False)
+        turn = LoopTurn(context, {key: before}, False)
         return recent_load.measure(turn, classes, declared)
 
     first = looked({}).rates_rps["ALL"]

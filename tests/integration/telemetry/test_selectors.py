@@ -309,10 +309,9 @@ def test_ticks_leave_out_holds_and_the_clock(fleet):
 
 
 def test_last_epochs_name_every_loop_also_one_that_never_ran(fleet):
-    periods = {"carbon": 60.0, "scale": 60.0, "shard": 20.0}
-    assert [run.epoch for run in scheduler_selectors.last_epochs(periods)] == [None] * 3
+    assert [run.epoch for run in scheduler_selectors.last_epochs()] == [None] * 3
     seed.history(fleet, minutes=4, rps=0.1)
-    runs = {run.kind: run for run in scheduler_selectors.last_epochs(periods)}
+    runs = {run.kind: run for run in scheduler_selectors.last_epochs()}
     assert runs["carbon"].epoch is not None
     assert runs["carbon"].epoch.due_at == NOW
     assert Decision.objects.get(pk=runs["carbon"].decision_id).epoch == runs["carbon"].epoch

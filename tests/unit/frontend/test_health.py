@@ -56,12 +56,12 @@ def test_heartbeats_are_listed_when_no_supervisor_reports():
 def test_loop_is_late_after_two_periods(age_s, status, state):
     at = datetime.fromtimestamp(NOW_S - age_s, UTC)
     epoch = SimpleNamespace(due_at=at, finished_at=at, period_s=60.0, status=status, error="", solve_s=0.1)
-    (found,) = health.judge_loops([LoopRun("carbon", "chat", epoch, 3)], {"carbon": 60.0}, NOW_S)
+    (found,) = health.judge_loops([LoopRun("carbon", "chat", epoch, 60.0, 3)], NOW_S)
     assert (found.state, found.decision_id) == (state, 3)
 
 
 def test_loop_never_ran_when_it_has_no_epoch():
-    (found,) = health.judge_loops([LoopRun("carbon", "chat", None)], {"carbon": 60.0}, NOW_S)
+    (found,) = health.judge_loops([LoopRun("carbon", "chat", None, 60.0)], NOW_S)
     assert found.state == "never ran"
 
 
