@@ -86,7 +86,7 @@ def _plumbing(health: Health) -> Iterator[Item]:
             yield Item(level, f"{process.name} is {process.state}", STEPS[process.state].format(name=process.name))
     ingest = health.ingest
     behind = (ingest.waiting_batches or 0) + (ingest.waiting_requests or 0)
-    if behind > BACKLOG or (ingest.newest_sample_age_s or 0.0) > LAG_S:
+    if behind >= BACKLOG or (ingest.newest_sample_age_s or 0.0) > LAG_S:
         age = formats.seconds(ingest.newest_sample_age_s)
         yield Item(
             "warn",

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from core.units import J_PER_KWH
 from frontend import health
+from pools import wire
 from telemetry import selectors
 from telemetry.selectors.frames import TimeRange
 
@@ -103,6 +104,10 @@ class FleetCollector(Collector):
         ingest = found.ingest
         waiting = [(("samples",), ingest.waiting_batches), (("requests",), ingest.waiting_requests)]
         yield filled(gauge("ingest_waiting_messages", "Messages in Redis not yet stored.", "stream"), waiting)
+        most = {"samples": wire.BATCH_STREAM_MOST, "requests": wire.REQUEST_STREAM_MOST}
+        ratios = [((stream,), None if count is None else count / most[stream]) for (stream,), count in waiting]
+        text = "Messages in Redis not yet stored, of the most that the stream takes."
+        yield filled(gauge("ingest_stream_ratio", text, "stream"), ratios)
         text = "Age of the newest sample that is stored."
         yield filled(gauge("ingest_newest_sample_age_seconds", text), [((), ingest.newest_sample_age_s)])
         with _redis() as client:

@@ -77,6 +77,14 @@ def test_page_answers_when_nothing_is_known_and_leaves_out_what_is_not(client):
     assert value(found, "ingest_newest_sample_age_seconds") is None
 
 
+def test_stream_is_shown_as_a_part_of_what_it_takes(client, redis_client, monkeypatch):
+    monkeypatch.setattr(wire, "REQUEST_STREAM_MOST", 4)
+    redis_client.xadd(wire.REQUEST_STREAM, {"b": b""})
+    found = scrape(client)
+    assert value(found, "ingest_stream_ratio", stream="requests") == 0.25
+    assert value(found, "ingest_stream_ratio", stream="samples") == 0.0
+
+
 def test_carbon_rises_with_what_is_recorded_and_never_falls(client):
     seeded = seed.fleet()
     seen = []

@@ -117,6 +117,20 @@ def test_engine_is_measured_and_shown_when_it_has_registered(pool, page, engines
     assert [(i["uid"], i["node"]) for i in listed["results"]] == [(uid, None)]
 
 
+def test_engine_is_measured_for_gateways_alone_when_the_stream_is_full(
+    pool, page, engines, redis_client, monkeypatch, caplog
+):
+    monkeypatch.setattr(wire, "BATCH_STREAM_MOST", 2)
+    register(redis_client, pool, page.url)
+    rounds(engines, redis_client, lambda _: "until the stream has room again" in caplog.text)
+    page.text = page_of(running=4, waiting=0, prompt=2000, output=900)
+    rounds(engines, redis_client, lambda found: [i for i in found if i.running == 4])
+    assert redis_client.xlen(wire.BATCH_STREAM) == 2
+    assert caplog.text.count("until the stream has room again") == 1
+    redis_client.delete(wire.BATCH_STREAM)
+    rounds(engines, redis_client, lambda _: redis_client.xlen(wire.BATCH_STREAM))
+
+
 def test_plans_leave_it_alone_when_it_serves_beside_own_ones(pool, page, engines, redis_client):
     uid = register(redis_client, pool, page.url)
     rounds(engines, redis_client, lambda found: [i for i in found if i.running is not None])
