@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -67,7 +66,7 @@ def fleet(django_db_setup: None, django_db_blocker: Any, pytestconfig: pytest.Co
         _forget()
         seeded = seed.everything(**(_lasting() if _pictured(pytestconfig) else {}))
         seed.more(seeded)
-        seed.well(seeded, seeded.now.timestamp() + 60)
+        seed.well(seeded.now.timestamp() + 60)
         yield seeded
         call_command("flush", verbosity=0, interactive=False)
         _forget()
@@ -154,7 +153,7 @@ def page(signed_in: SignIn) -> Page:
 def _alive(fleet: seed.Seeded | None) -> None:
     """What processes say of themselves is soon too old."""
     if fleet is not None:
-        seed.well(fleet, time.time() + 60)
+        seed.well()
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,7 @@ def _alerts() -> list[Alert]:
 
 def test_alerts_are_seen_acknowledged_and_silenced_in_a_browser(base: str, artifacts: Path) -> None:
     seeded = seed.everything(minutes=6)
-    seed.well(seeded, seeded.now.timestamp() + 120)
+    seed.well(seeded.now.timestamp() + 120)
     rows = _alerts()
 
     def work() -> None:

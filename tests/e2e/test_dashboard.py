@@ -83,7 +83,7 @@ def base(live_server: Any) -> str:
 
 def test_overview_draws_four_charts_and_leads_to_a_decision_when_there_is_history(base: str, artifacts: Path) -> None:
     seeded = seed.everything()
-    seed.well(seeded, seeded.now.timestamp() + 60)
+    seed.well(seeded.now.timestamp() + 60)
 
     def work() -> None:
         with chrome.launched() as browser:

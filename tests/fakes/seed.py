@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -159,9 +160,10 @@ def history(
     return seeded
 
 
-def well(seeded: Seeded, now_s: float | None = None) -> None:
-    """All processes alive and all agents reporting, in Redis, as of `now_s`; good for two minutes."""
-    now_s = seeded.now.timestamp() if now_s is None else now_s
+def well(now_s: float | None = None) -> None:
+    """All processes alive and all agents reporting, in Redis, as of `now_s`; None: a minute from now, so that they are
+    not silent before a slow machine has looked."""
+    now_s = time.time() + 60.0 if now_s is None else now_s
     client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2)
     nodes = list(Node.objects.values_list("name", flat=True))
     names = ["postgres", "redis", "web", "gateway", "beat", "epochs", "ingester", *(f"node.{node}" for node in nodes)]

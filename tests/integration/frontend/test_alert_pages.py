@@ -83,7 +83,7 @@ def test_nothing_can_be_done_without_a_session(client, path):
 
 def test_open_alert_is_the_first_that_needs_attention_and_is_not_said_twice(operator):
     seeded = seed.everything(minutes=4, rps=0.5)
-    seed.well(seeded)
+    seed.well()
     row = alert(summary="The feed of Location 1 is stale")
     seeded.sites[0].carbon_feeds.update(last_ok_at=seeded.now - timedelta(minutes=12))
     page = operator.get("/overview/summary/").content.decode()

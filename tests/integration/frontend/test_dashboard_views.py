@@ -87,7 +87,7 @@ def test_pages_say_so_when_redis_is_gone(operator, seeded, settings):
 
 
 def test_health_shows_processes_and_how_to_see_their_logs(operator, seeded):
-    seed.well(seeded, time.time() + 60)
+    seed.well()
     page = operator.get("/health/").content.decode()
     assert "greenserve logs gateway" in page
     assert "No supervisor" not in page
@@ -99,7 +99,7 @@ def test_health_shows_processes_and_how_to_see_their_logs(operator, seeded):
 
 def test_process_is_shown_dead_and_needs_attention_when_the_supervisor_says_so(operator, seeded, redis_client):
     now_s = time.time() + 60
-    seed.well(seeded, now_s)
+    seed.well(now_s)
     row = wire.ProcessRow("gateway", None, "stopped", now_s - 90, 4, "g.log", "killed by signal 9")
     redis_client.set(wire.PROCESSES_KEY, wire.encode(wire.ProcessTable(now_s, [row])), ex=30)
     assert "gateway is dead" in operator.get("/overview/summary/").content.decode()

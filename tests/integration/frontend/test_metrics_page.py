@@ -55,7 +55,7 @@ def rollup(seeded: seed.Seeded, energy_j: float, carbon_g: float) -> None:
 
 def test_figures_are_those_that_are_stored(client):
     seeded = seed.everything(minutes=6, rps=1.0)
-    seed.well(seeded)
+    seed.well()
     rollup(seeded, 1_000.0, 5.0)
     found = scrape(client)
     assert value(found, "scrape_failed_groups") == 0.0
@@ -137,8 +137,8 @@ def test_figures_of_the_database_are_there_when_redis_is_away(client, settings):
 
 
 def test_queries_do_not_grow_with_what_is_stored(client):
-    seeded = seed.everything(minutes=5, rps=1.0)
-    seed.well(seeded)
+    seed.everything(minutes=5, rps=1.0)
+    seed.well()
     with CaptureQueriesContext(connection) as queries:
         scrape(client)
     assert len(queries) <= BUDGET, [query["sql"][:90] for query in queries]
