@@ -29,6 +29,14 @@ class Source(StrEnum):
     MODELLED = "modelled"
 
 
+class ChangeKind(StrEnum):
+    """The way in which instances become others, of other TP degrees."""
+
+    IN_PLACE = "in_place"  # weights move between GPUs while the old ones serve (DynamoLLM IV-C)
+    SHADOW = "shadow"  # new ones start on free GPUs beside the old ones, which serve until then (throttLL'eM IV-D)
+    RESTART = "restart"  # old ones end what they have, then new ones start on their GPUs
+
+
 class Reason(StrEnum):
     """The cause of a controller's decision. Every decision, a hold included, carries one."""
 
@@ -392,12 +400,18 @@ class ScaleObservation:
 
 @dataclass(frozen=True, slots=True)
 class ShardObservation:
-    """Input of the shard epoch: the same pools; `workers` is what runs now and sets the number of GPUs."""
+    """Input of the shard epoch: the same pools; `workers` is what runs now and sets the number of GPUs.
+
+    `starts_s`: what a start takes; of a mode that is not there: `transition_s`. `changes`: how each pool's instances
+    become others; of one that is not there: in place, and old and new ones draw power together meanwhile.
+    """
 
     now_s: float
     epoch_s: float  # how long a new mix will stay: the horizon a transition must pay off within
     pools: tuple[PoolView, ...]
-    transition_s: float  # how long old and new instance both draw power
+    transition_s: float
+    starts_s: Mapping[Mode, float] = field(default_factory=dict)
+    changes: Mapping[PoolKey, ChangeKind] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

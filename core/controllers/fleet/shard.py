@@ -1,7 +1,8 @@
 """The shard epoch: the mix of TP degrees in each pool, on the GPUs that its workers hold now (DynamoLLM IV-B).
 
-A new mix is taken only when what it saves until the next epoch pays for the transition, during which old and new
-instances both draw power.
+A new mix is taken only when what it saves until the next epoch pays for the transition. Changed in place, old and new
+instances both draw power meanwhile. Else new ones take theirs of a start, in which they serve nobody, and nothing is
+saved before they do.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from core.controllers.fleet.scale import serving_modes
 from core.engine.engine_model import GPUS
 from core.types import (
     Alternative,
+    ChangeKind,
     Effects,
     Mode,
     ModeProfile,
@@ -55,31 +57,29 @@ def step(state: PoolLoopState | None, obs: ShardObservation, config: PoolLoopCon
 
     The pools are independent; see `step_pool` for one of them.
     """
-    decisions = tuple(step_pool(pool, obs.epoch_s, obs.transition_s, config) for pool in obs.pools)
+    decisions = tuple(step_pool(pool, obs, config) for pool in obs.pools)
     commands = tuple(SetTpDegrees(d.pool, d.workers) for d in decisions if d.changed)
     rationale = summarise(decisions, "No pool has another mix of TP degrees that pays off; none changes.")
     effects = Effects(commands, obs.now_s + obs.epoch_s, rationale, decisions)
     return PoolLoopState({d.pool: d.workers for d in decisions}), effects
 
 
-def step_pool(pool: PoolView, epoch_s: float, transition_s: float, config: PoolLoopConfig) -> PoolDecision:
+def step_pool(pool: PoolView, obs: ShardObservation, config: PoolLoopConfig) -> PoolDecision:
     """Chooses the mix of one pool: the best one if it pays off, or if the present one cannot carry the need."""
     present = {mode: count for mode, count in pool.workers.items() if count}
-    weighed = _weigh(pool, present, epoch_s, transition_s, config)
+    weighed = _weigh(pool, present, obs, config)
     workers, reason, text = _decide(present, weighed)
     name = pool_name(pool.key)
     rationale = Rationale(
         reason,
         f"{name}: {text}.",
-        _inputs(pool, weighed, epoch_s, transition_s, config),
-        _alternatives(name, pool, present, workers, weighed, epoch_s),
+        _inputs(pool, weighed, obs, config),
+        _alternatives(name, pool, present, workers, weighed, obs.epoch_s),
     )
     return PoolDecision(pool.key, workers, workers != present, rationale)
 
 
-def _weigh(
-    pool: PoolView, present: Mapping[Mode, int], epoch_s: float, transition_s: float, config: PoolLoopConfig
-) -> _Weighed:
+def _weigh(pool: PoolView, present: Mapping[Mode, int], obs: ShardObservation, config: PoolLoopConfig) -> _Weighed:
     modes = {mode: _figures(mode, profile) for mode, profile in serving_modes(pool).items()}
     demand = pool.demand.demand_rps
     need_rps = config.alpha * max(config.floor_rps, max(demand, default=0.0))
@@ -90,10 +90,18 @@ def _weigh(
     present_w = power_w(present, modes, load_rps) if enough else None
     if best is None:
         return _Weighed(None, present_w, None, 0.0, need_rps, load_rps)
-    added = {mode: count - present.get(mode, 0) for mode, count in best.workers.items()}
-    transition_j = transition_s * sum(modes[mode].busy_w * count for mode, count in added.items() if count > 0)
-    saving_j = None if present_w is None else (present_w - best.power_w) * epoch_s
+    added = {mode: n for mode, count in best.workers.items() if (n := count - present.get(mode, 0)) > 0}
+    starts_s = {mode: obs.starts_s.get(mode, obs.transition_s) for mode in added}
+    in_place = _kind(pool, obs) is ChangeKind.IN_PLACE
+    watts = {mode: modes[mode].busy_w if in_place else modes[mode].idle_w for mode in added}
+    transition_j = sum(starts_s[mode] * watts[mode] * count for mode, count in added.items())
+    left_s = obs.epoch_s if in_place else max(0.0, obs.epoch_s - max(starts_s.values(), default=0.0))
+    saving_j = None if present_w is None else (present_w - best.power_w) * left_s
     return _Weighed(best, present_w, saving_j, transition_j, need_rps, load_rps)
+
+
+def _kind(pool: PoolView, obs: ShardObservation) -> ChangeKind:
+    return obs.changes.get(pool.key, ChangeKind.IN_PLACE)
 
 
 def _figures(mode: Mode, profile: ModeProfile) -> MixMode:
@@ -155,14 +163,14 @@ def _alternatives(
     )
 
 
-def _inputs(
-    pool: PoolView, weighed: _Weighed, epoch_s: float, transition_s: float, config: PoolLoopConfig
-) -> dict[str, Any]:
+def _inputs(pool: PoolView, weighed: _Weighed, obs: ShardObservation, config: PoolLoopConfig) -> dict[str, Any]:
     return {
         "alpha": config.alpha,
         "floor_rps": config.floor_rps,
-        "epoch_s": epoch_s,
-        "transition_s": transition_s,
+        "epoch_s": obs.epoch_s,
+        "transition_s": obs.transition_s,
+        "starts_s": {mode.name: obs.starts_s[mode] for mode in sorted(pool.profiles) if mode in obs.starts_s},
+        "change": _kind(pool, obs).value,
         "workers": workers_json(pool.workers),
         "demand": demand_json(pool.demand),
         "need_rps": weighed.need_rps,

@@ -7,11 +7,15 @@ is only as large as the others can carry the load meanwhile.
 
 An old instance serves until the new one is up when the GPUs have room for the weights of both; else its load goes to
 the others first. Where nobody could take it, the node stays, unless what runs cannot carry the need anyway.
+
+The paper changes nodes in place. Where instances cannot, new ones start: beside the old ones, which serve until then,
+or on their GPUs, once they have ended what they had (`ShardPool.change`). Such a change takes what starts take.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -24,9 +28,21 @@ from core.algorithms.placement import reshard
 from core.algorithms.placement.node_layouts import Layout, arrange
 from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
+from core.engine.engine_model import gpu
 from core.engine.load_profile import LoadProfile
 from core.engine.overhead_table import OverheadTable, reshard_key, start_key
-from core.types import Alternative, Effects, Limits, Mode, PoolDecision, PoolKey, Rationale, Reason, ReshardNode
+from core.types import (
+    Alternative,
+    ChangeKind,
+    Effects,
+    Limits,
+    Mode,
+    PoolDecision,
+    PoolKey,
+    Rationale,
+    Reason,
+    ReshardNode,
+)
 
 _EPS = 1e-9
 
@@ -35,7 +51,8 @@ _EPS = 1e-9
 class ShardPool:
     """A pool of one GPU type. `nodes`: what runs on each now, an empty layout included.
 
-    `limits`: the strictest of the services and classes that share the pool now.
+    `limits`: the strictest of the services and classes that share the pool now. `drain_s`: what an old instance takes
+    to end the requests that it has; of a restart.
     """
 
     key: PoolKey
@@ -49,6 +66,8 @@ class ShardPool:
     room_bytes: float  # of a GPU, that weights and KV cache may fill
     start_s: float  # of an instance on a node that holds no weights, as published
     gpus_per_node: int = 8
+    change: ChangeKind = ChangeKind.IN_PLACE
+    drain_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,22 +287,43 @@ class _View:
             if kind not in kinds:
                 then_w = self.power_w({**nodes, node: layout})
                 command = self._command(node, *kind)
-                added_w = sum(self.busy_w.get(tp, 0.0) for tp in layout)
                 saving_w = math.inf if now_w is None else -math.inf if then_w is None else now_w - then_w
-                kinds[kind] = _Move(command, saving_w, added_w * (command.transfer_s + command.sync_s))
+                kinds[kind] = _Move(command, saving_w, self._cost_j(command))
             found.append(replace(kinds[kind], command=replace(kinds[kind].command, node=node)))
         return found
 
+    def _cost_j(self, command: ReshardNode) -> float:
+        """Returns what a change draws that serves nobody: in place as much as the new instances do under load, else
+        what their GPUs draw while they start."""
+        if self.pool.change is ChangeKind.IN_PLACE:
+            added_w = sum(self.busy_w.get(tp, 0.0) for tp in command.target)
+            return added_w * (command.transfer_s + command.sync_s)
+        params = gpu(self.pool.gpu)
+        added = _less(command.target, command.source)
+        return self._start_s(added) * sum(added) * params.loaded_idle_w(params.f_max)
+
+    def _start_s(self, layout: Layout) -> float:
+        """Returns the seconds until the last of some instances that start together serves."""
+        pool, table = self.pool, self.obs.overheads
+        keys = (start_key(pool.model, pool.gpu, tp, warm=True) for tp in layout)
+        return max((table.get(key, pool.start_s) for key in keys), default=0.0)
+
     def _command(self, node: str, source: Layout, target: Layout) -> ReshardNode:
-        """Returns the command that takes a node from one layout to the other: a re-shard plan, a start, or an end."""
+        """Returns the command that takes a node from one layout to the other: a re-shard plan, starts, or an end."""
         pool, table = self.pool, self.obs.overheads
         if not source:
-            key = start_key(pool.model, pool.gpu, max(target), warm=True)
-            took_s = table.get(key, pool.start_s)
+            took_s = self._start_s(target)
             return ReshardNode(pool.key, node, pool.gpu, source, target, took_s, 0.0, 1.0, True, 0.0)
         share_rps = self.load_rps * self.carries({node: source}) / max(_EPS, self.carries(pool.nodes))
         if not target:
             return ReshardNode(pool.key, node, pool.gpu, source, target, 0.0, 0.0, 1.0, False, share_rps)
+        if pool.change is not ChangeKind.IN_PLACE:
+            took_s, stops = self._start_s(_less(target, source)), self._stops(source, target)
+            if not stops:
+                return ReshardNode(pool.key, node, pool.gpu, source, target, took_s, 0.0, 1.0, True, 0.0)
+            took_s += pool.drain_s
+            shift_rps = share_rps * self.carries({node: stops}) / max(_EPS, self.carries({node: source}))
+            return ReshardNode(pool.key, node, pool.gpu, source, target, 0.0, took_s, 1.0, False, shift_rps)
         out = reshard.outlook(
             _way(source, target, pool.gpus_per_node),
             pool.weight_bytes,
@@ -313,7 +353,16 @@ class _View:
         good."""
         carries = self.carries({command.node: command.source})
         for_good = carries - self.carries({command.node: command.target})
-        return carries * (1.0 - command.kv_share) if command.serves_on else carries, for_good
+        if command.serves_on:
+            return carries * (1.0 - command.kv_share), for_good
+        return self.carries({command.node: self._stops(command.source, command.target)}), for_good
+
+    def _stops(self, source: Layout, target: Layout) -> Layout:
+        """Returns the instances that serve nobody while a node changes, if the old ones do not serve on."""
+        if self.pool.change is ChangeKind.IN_PLACE:
+            return source
+        gone = _less(source, target)
+        return gone if self.pool.change is ChangeKind.RESTART and _less(target, source) else ()
 
     # -- figures of layouts --------------------------------------------------------------------------
 
@@ -364,6 +413,7 @@ class _View:
             "load_rps": self.load_rps,
             "need_rps": self.need_rps,
             "clocks": self.config.clocks,
+            "change": self.pool.change.value,
             "power_w": now_w,
             "best_power_w": None if best is None else best.power_w,
             "saving_j": saving_j,
@@ -380,6 +430,11 @@ def _way(source: Layout, target: Layout, gpus: int) -> reshard.ReshardPlan:
         places.append(tuple(range(at, at + tp)))
         at += tp
     return reshard.plan(places, target, range(gpus))
+
+
+def _less(layout: Layout, other: Layout) -> Layout:
+    """Returns the instances of a layout that the other does not have."""
+    return tuple(sorted((Counter(layout) - Counter(other)).elements()))
 
 
 def _by_tp(workers: Mapping[Mode, int]) -> dict[int, int]:

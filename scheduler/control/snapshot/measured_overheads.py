@@ -8,7 +8,7 @@ measured: no row has when one was asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -18,8 +18,9 @@ from django.db.models import QuerySet
 from core.engine.engine_params import UnknownConfiguration
 from core.engine.overhead_table import OverheadTable, reshard_key, start_key
 from core.engine.overheads import Overheads, cold_start_s
-from core.types import Loop
+from core.types import Loop, Mode
 from pools.models import Instance, Service
+from scheduler.control.turn_context import TurnContext
 from scheduler.models import Decision
 
 MEASURED_FOR = timedelta(days=7)
@@ -73,6 +74,13 @@ def published_start_s(model: str, *, warm: bool) -> float:
     except UnknownConfiguration:
         took_s = cold_start_s(Overheads(), warm=warm, weights_cached=warm)
     return took_s / float(settings.GREENSERVE_TRANSITION_SPEEDUP)
+
+
+def starts_s(context: TurnContext, modes: Iterable[Mode], *, warm: bool = True) -> dict[Mode, float]:
+    """Returns the seconds that plans assume for a start in each mode: as measured, else as published."""
+    found, model = table(context.service, context.now), context.service.model_card.name
+    published_s = published_start_s(model, warm=warm)
+    return {mode: found.get(start_key(model, mode.gpu, mode.tp, warm=warm), published_s) for mode in modes}
 
 
 def _row(key: str, changes: Sequence[Change]) -> Row:

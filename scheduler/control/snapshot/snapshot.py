@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from django.conf import settings
 from django.db.models import Count, QuerySet
 
 from core.algorithms.fleet.fleet_problem import mode_failure
@@ -31,14 +30,11 @@ from core.types import (
 )
 from pools.models import Gpu, Partition, Pool, RequestClass, Service, Site
 from scheduler.control import active_operations
+from scheduler.control.snapshot import change_kinds, measured_overheads
 from scheduler.control.snapshot.published_profiles import mode_profiles, typical, without_limits
 from scheduler.control.snapshot.recorded_demand import Arrivals, arrivals, foreseen
 from scheduler.control.turn_context import TurnContext
 from telemetry.carbon.site_signals import for_decisions, price_steps
-
-# Old and new instance both draw power while the new one sets up its engine (18 s) and loads weights from the host's
-# memory (15 s): DynamoLLM (arXiv 2408.00741), table V.
-TRANSITION_S = 33.0
 
 
 def limits_of(service: Service) -> Limits:
@@ -158,11 +154,14 @@ def scale(context: TurnContext) -> ScaleObservation:
 
 
 def shard(context: TurnContext) -> ShardObservation:
+    pools = pool_views(context, 1)
     return ShardObservation(
         now_s=context.now.timestamp(),
         epoch_s=context.times.shard_s,
-        pools=pool_views(context, 1),
-        transition_s=TRANSITION_S / settings.GREENSERVE_TRANSITION_SPEEDUP,
+        pools=pools,
+        transition_s=measured_overheads.published_start_s(context.service.model_card.name, warm=True),
+        starts_s=measured_overheads.starts_s(context, {mode for pool in pools for mode in pool.profiles}),
+        changes=change_kinds.kinds(context, {pool.key: pool.workers for pool in pools}),
     )
 
 

@@ -11,15 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from django.conf import settings
-
 from core.algorithms.fleet.fleet_problem import mode_failure
 from core.controllers.fleet import autoscale
 from core.controllers.fleet.autoscale import AutoscaleConfig, AutoscaleObservation, AutoscaleState, EngineSize
 from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
-from core.engine.overhead_table import start_key
-from core.engine.overheads import Overheads, cold_start_s
 from core.types import (
     CancelShadow,
     Command,
@@ -84,9 +80,7 @@ def scale(turn: LoopTurn) -> Result:
 
 def sizes(context: TurnContext, classes: Mapping[str, ClassNow]) -> dict[str, list[EngineSize]]:
     """Returns the sizes for each class that keep its limits, ascending in the load that they carry."""
-    table = measured_overheads.table(context.service, context.now)
-    card = context.service.model_card
-    published_s = cold_start_s(Overheads()) / settings.GREENSERVE_TRANSITION_SPEEDUP
+    starts_s = measured_overheads.starts_s(context, {mode for own in classes.values() for mode in own.profiles})
     found: dict[str, list[EngineSize]] = {}
     for name, own in classes.items():
         rising: list[EngineSize] = []
@@ -94,8 +88,7 @@ def sizes(context: TurnContext, classes: Mapping[str, ClassNow]) -> dict[str, li
             last = max((size.max_rps for size in rising if size.mode.gpu == mode.gpu), default=0.0)
             if mode.tp > context.knobs.tp or mode_failure(profile, own.demand.limits) or profile.max_rps <= last:
                 continue
-            spawn_s = table.get(start_key(card.name, mode.gpu, mode.tp, warm=True), published_s)
-            rising.append(EngineSize(mode, profile.max_rps, spawn_s))
+            rising.append(EngineSize(mode, profile.max_rps, starts_s[mode]))
         found[name] = rising
     return found
 

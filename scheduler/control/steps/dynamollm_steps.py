@@ -26,7 +26,6 @@ from core.controllers.fleet.explain import workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.load_profile import LoadProfile, servable
-from core.engine.overhead_table import start_key
 from core.engine.overheads import Overheads, weight_bytes
 from core.observations.limits import present_limits
 from core.observations.mode_profile import Lengths, together
@@ -47,7 +46,7 @@ from core.types import (
 )
 from pools.models import Pool
 from scheduler.control import loop_times, recordings, service_policy
-from scheduler.control.snapshot import measured_overheads, snapshot
+from scheduler.control.snapshot import change_kinds, measured_overheads, snapshot
 from scheduler.control.snapshot.recorded_demand import MAX_WINDOW_S, Arrivals, arrivals
 from scheduler.control.snapshot.snapshot import ClassNow, Servers, servers
 from scheduler.control.steps.policy_steps import LoopTurn, Result, nothing_to_do
@@ -206,14 +205,9 @@ def _decisions(
 
 def _starts_s(context: TurnContext, mode: Mode) -> tuple[float, float]:
     """Returns the seconds from the decision to the first request, of a warm and a cold start, with a tick of beat."""
-    table = measured_overheads.table(context.service, context.now)
-    card = context.service.model_card
-    found = []
-    for warm in (True, False):
-        published_s = measured_overheads.published_start_s(card.name, warm=warm)
-        key = start_key(card.name, mode.gpu, mode.tp, warm=warm)
-        found.append(loop_times.beat_s(Loop.SCALE) + table.get(key, published_s))
-    return found[0], found[1]
+    warm_s, cold_s = (measured_overheads.starts_s(context, [mode], warm=warm)[mode] for warm in (True, False))
+    tick_s = loop_times.beat_s(Loop.SCALE)
+    return tick_s + warm_s, tick_s + cold_s
 
 
 # -- forecasts -------------------------------------------------------------------------------------
@@ -338,6 +332,9 @@ def _shard_pools(
         weights = weight_bytes(card.name)
     except UnknownConfiguration:
         return ()
+    wave = shard_dynamo.ShardDynamoConfig().wave
+    serving = {key: sum(1 for layout in layouts.values() if layout) for key, layouts in named.items()}
+    kinds = change_kinds.kinds(context, {key: {cluster.mode: min(wave, count)} for key, count in serving.items()})
     found = []
     for key, layouts in sorted(named.items()):
         load = reached.get(key.request_class)
@@ -363,9 +360,19 @@ def _shard_pools(
                 room_bytes=(worker.kv_capacity_tokens * worker.constants.kv_bytes + weights) / worker.tp,
                 start_s=measured_overheads.published_start_s(card.name, warm=True),
                 gpus_per_node=cluster.size,
+                change=kinds[key],
+                drain_s=_longest_s(profiles, lengths),
             )
         )
     return tuple(found)
+
+
+def _longest_s(profiles: Mapping[int, LoadProfile], lengths: Lengths) -> float:
+    """Returns the seconds of a mean request on the slowest of some instances, at the top clock and its largest load."""
+    return max(
+        (float(own.ttft_s[-1, -1] + lengths.output_tokens * own.tpot_s[-1, -1]) for own in profiles.values()),
+        default=0.0,
+    )
 
 
 def _reaching(context: TurnContext, classes: Sequence[ClassNow]) -> dict[str, tuple[float, Lengths, Limits]]:

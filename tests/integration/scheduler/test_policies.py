@@ -13,16 +13,17 @@ from django.utils import timezone
 
 from core.controllers.fleet.explain import workers_text
 from core.observations.mode_profile import Lengths
+from core.observations.recording import recall
 from core.policy.live_presets import LIVE, knobs
 from core.ports import EngineLimits
-from core.types import Loop, Mode, PoolKey
+from core.types import ChangeKind, Loop, Mode, PoolKey
 from pools import wire
 from pools.models import Instance, InstanceGpu, Node, Partition, Pool, Profile, RequestClass, Service, Site
 from pools.writes import ensure_partition, ensure_pools
 from scheduler import selectors, tasks
 from scheduler.control import epochs, service_policy, turn_context
 from scheduler.control.recordings import replay
-from scheduler.control.snapshot import measured_overheads, snapshot
+from scheduler.control.snapshot import change_kinds, measured_overheads, snapshot
 from scheduler.control.snapshot.recorded_demand import Declared, arrivals
 from scheduler.control.steps import dynamollm_steps, recent_load
 from scheduler.control.steps.policy_steps import LoopTurn
@@ -668,6 +669,50 @@ def test_no_loop_begins_anew_when_policies_are_renamed(service, redis_client, no
     assert (service.policy, service.knobs) == ("greenserve", {"alpha": 1.5, "itl_limit_s": 0.0, "tp": 4})
     service.knobs = {"alpha": 1.5}
     assert noted() == ({"greenserve"}, {service_policy.signature(service)})
+
+
+def given_to_shard(service):
+    """The observation of the newest shard epoch."""
+    epoch = Epoch.objects.filter(kind=Loop.SHARD, service=service).latest("pk")
+    _, observation, _ = recall(epoch.recording[-1]["given"])
+    return observation
+
+
+def test_changes_are_priced_as_what_they_are(service, redis_client, now):
+    """By starts, which are measured; and with shadows only where free GPUs hold them."""
+    set_policy(service, "dynamollm", shadow=False)
+    requests_came(now, count=300, over_s=100)
+    run_all(service, now)
+    pools = given_to_shard(service).pools
+    assert {pool.change for pool in pools} == {ChangeKind.RESTART}, "the policy has no shadows"
+    assert all(pool.drain_s > 0.0 for pool in pools)
+    set_policy(service, "dynamollm", shadow=True)
+    at = later(redis_client, now, 400)
+    run_all(service, at)
+    assert ChangeKind.SHADOW in {pool.change for pool in given_to_shard(service).pools}, "some servers are idle"
+    Node.objects.update(schedulable=False)
+    at = later(redis_client, at, 400)
+    context = turn_context.resolve(service, at, set(Node.objects.values_list("name", flat=True)))
+    needs = {PoolKey(site.name, "SS"): {Mode("A100-80GB", 4): 1} for site in Site.objects.all()}
+    assert set(change_kinds.kinds(context, needs).values()) == {ChangeKind.RESTART}
+
+
+def test_gpus_that_one_pool_needs_are_not_free_for_the_next(service, redis_client, now):
+    set_policy(service, "dynamollm", shadow=True)
+    context = turn_context.resolve(service, now, set(Node.objects.values_list("name", flat=True)))
+
+    def kinds(*needs):
+        """Of pools at one site, in the order of their names."""
+        return list(
+            change_kinds.kinds(
+                context, {PoolKey("location-2", f"{n}"): {Mode("A100-80GB", tp): 1} for n, tp in enumerate(needs)}
+            ).values()
+        )
+
+    shadow, restart = ChangeKind.SHADOW, ChangeKind.RESTART
+    assert kinds(4, 4, 4, 4) == [shadow, shadow, shadow, restart]
+    assert kinds(4, 8, 4) == [shadow, shadow, restart], "the first stands where it leaves the large node whole"
+    assert kinds(16, 1) == [restart, shadow], "no node has so many, and none is taken for it"
 
 
 def test_command_shows_and_sets_when_it_is_called(service, redis_client):

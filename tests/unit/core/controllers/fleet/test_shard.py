@@ -1,6 +1,7 @@
 import itertools
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,17 @@ from core.controllers.fleet.explain import gpus_of
 from core.controllers.fleet.pool_loop import PoolLoopConfig
 from core.controllers.fleet.shard import step, step_pool
 from core.engine.engine_model import gpu
-from core.types import Limits, Mode, PoolKey, Reason, SetTpDegrees, ShardObservation
+from core.types import (
+    ChangeKind,
+    Limits,
+    Mode,
+    PoolDecision,
+    PoolKey,
+    PoolView,
+    Reason,
+    SetTpDegrees,
+    ShardObservation,
+)
 from tests.unit.core.fleets import A2, A4, A8, PROFILES, pool, profile
 
 CONFIG = PoolLoopConfig()
@@ -60,8 +71,12 @@ def test_there_is_no_mix_when_nothing_fits() -> None:
     assert solve({}, MIX, 1.0, 1.0) is None
 
 
+def decide(found: PoolView, epoch_s: float, transition_s: float, **more: Any) -> PoolDecision:
+    return step_pool(found, ShardObservation(0.0, epoch_s, (found,), transition_s, **more), CONFIG)
+
+
 def test_mix_changes_when_it_pays_off() -> None:
-    decision = step_pool(pool(1.0, A100S, {A8: 1}), 300.0, 10.0, CONFIG)
+    decision = decide(pool(1.0, A100S, {A8: 1}), 300.0, 10.0)
     assert dict(decision.workers) == {A2: 1}
     assert decision.changed
     assert decision.rationale.reason is Reason.OPTIMAL
@@ -69,44 +84,72 @@ def test_mix_changes_when_it_pays_off() -> None:
 
 
 def test_mix_stays_when_the_transition_costs_more_than_it_saves() -> None:
-    decision = step_pool(pool(1.0, A100S, {A8: 1}), 20.0, 60.0, CONFIG)
+    decision = decide(pool(1.0, A100S, {A8: 1}), 20.0, 60.0)
     assert not decision.changed
     assert decision.rationale.reason is Reason.NOT_WORTH_IT
     assert decision.rationale.inputs["saving_j"] < decision.rationale.inputs["transition_j"]
     assert [row.chosen for row in decision.rationale.alternatives] == [False, True]
 
 
+def test_change_costs_what_its_kind_takes() -> None:
+    """In place new instances draw under load meanwhile; else as one that starts, and nothing is saved before then."""
+    found = pool(1.0, A100S, {A8: 1})
+    params, busy_w = gpu("A100-80GB"), PROFILES[A2].power_w
+    for kind, watts, saved_s in (
+        (ChangeKind.IN_PLACE, busy_w, 300.0),
+        (ChangeKind.SHADOW, 2 * params.loaded_idle_w(params.f_max), 260.0),
+        (ChangeKind.RESTART, 2 * params.loaded_idle_w(params.f_max), 260.0),
+    ):
+        inputs = decide(found, 300.0, 999.0, starts_s={A2: 40.0}, changes={found.key: kind}).rationale.inputs
+        assert (inputs["change"], inputs["starts_s"]) == (kind.value, {A2.name: 40.0})
+        assert inputs["transition_j"] == pytest.approx(40.0 * watts)
+        rows = {row.chosen: row.power_w for row in decide(found, 300.0, 1.0).rationale.alternatives}
+        assert inputs["saving_j"] == pytest.approx((rows[False] - rows[True]) * saved_s)  # type: ignore[operator]
+
+
+@given(st.sampled_from(ChangeKind), st.floats(0.0, 400.0), st.floats(0.0, 100.0))
+def test_cost_grows_with_what_starts_take(kind: ChangeKind, start_s: float, more_s: float) -> None:
+    found = pool(1.0, A100S, {A8: 1})
+    less, more = (
+        decide(found, 300.0, 1.0, starts_s={A2: took_s}, changes={found.key: kind})
+        for took_s in (start_s, start_s + more_s)
+    )
+    assert more.rationale.inputs["transition_j"] >= less.rationale.inputs["transition_j"]
+    assert more.rationale.inputs["saving_j"] <= less.rationale.inputs["saving_j"]
+    assert less.changed or not more.changed
+
+
 def test_mix_stays_when_it_is_the_best() -> None:
-    decision = step_pool(pool(1.0, A100S, {A2: 1}), 300.0, 10.0, CONFIG)
+    decision = decide(pool(1.0, A100S, {A2: 1}), 300.0, 10.0)
     assert (decision.changed, decision.rationale.reason) == (False, Reason.NO_CHANGE)
 
 
 def test_mix_changes_at_any_cost_when_the_present_one_cannot_carry_the_need() -> None:
-    decision = step_pool(pool(9.0, A100S, {A2: 4}), 1.0, 600.0, CONFIG)
+    decision = decide(pool(9.0, A100S, {A2: 4}), 1.0, 600.0)
     assert dict(decision.workers) == {A8: 1}
     assert "cannot carry 9.90 requests/s" in decision.rationale.summary
 
 
 def test_mix_changes_when_the_present_one_breaks_the_limits() -> None:
     figures = {A2: profile(9.0, 700.0, tpot_s=0.2), A4: profile(5.0, 1_400.0, tpot_s=0.1)}
-    decision = step_pool(pool(1.0, A100S, {A2: 2}, profiles=figures, limits=Limits(tpot_s=0.15)), 300.0, 10.0, CONFIG)
+    decision = decide(pool(1.0, A100S, {A2: 2}, profiles=figures, limits=Limits(tpot_s=0.15)), 300.0, 10.0)
     assert dict(decision.workers) == {A4: 1}
 
 
 def test_workers_stay_when_no_mix_carries_the_need() -> None:
-    decision = step_pool(pool(50.0, A100S, {A4: 2}), 300.0, 10.0, CONFIG)
+    decision = decide(pool(50.0, A100S, {A4: 2}), 300.0, 10.0)
     assert dict(decision.workers) == {A4: 2}
     assert decision.rationale.reason is Reason.INFEASIBLE
     assert decision.rationale.alternatives[0].failed == "carries 10.00 of 55.00 requests/s"
 
 
 def test_pool_is_left_alone_when_it_has_no_workers() -> None:
-    decision = step_pool(pool(1.0, A100S), 300.0, 10.0, CONFIG)
+    decision = decide(pool(1.0, A100S), 300.0, 10.0)
     assert (decision.changed, decision.rationale.reason) == (False, Reason.NO_CHANGE)
 
 
 def test_idle_power_is_the_engine_models_when_the_gpu_is_known() -> None:
-    decision = step_pool(pool(1.0, A100S, {A2: 1}), 300.0, 10.0, CONFIG)
+    decision = decide(pool(1.0, A100S, {A2: 1}), 300.0, 10.0)
     a100 = gpu("A100-80GB")
     assert decision.rationale.inputs["profiles"]["A100-80GB/TP2"]["idle_w"] == pytest.approx(
         2 * a100.loaded_idle_w(a100.f_max)
@@ -115,9 +158,8 @@ def test_idle_power_is_the_engine_models_when_the_gpu_is_known() -> None:
 
 def test_idling_saves_nothing_when_the_gpu_is_unknown() -> None:
     exotic = Mode("L40S", 2)
-    decision = step_pool(
-        pool(1.0, {"L40S": 2}, {exotic: 1}, profiles={exotic: profile(2.0, 600.0)}), 300.0, 10.0, CONFIG
-    )
+    found = pool(1.0, {"L40S": 2}, {exotic: 1}, profiles={exotic: profile(2.0, 600.0)})
+    decision = decide(found, 300.0, 10.0)
     assert decision.rationale.alternatives[0].power_w == pytest.approx(600.0)
 
 
@@ -147,7 +189,7 @@ def test_configuration_is_refused_when_there_is_no_head_room() -> None:
 def test_gpus_are_kept_and_power_never_rises_when_sharded(
     rps: float, workers: dict[Mode, int], epoch_s: float, transition_s: float
 ) -> None:
-    decision = step_pool(pool(rps, A100S, workers), epoch_s, transition_s, CONFIG)
+    decision = decide(pool(rps, A100S, workers), epoch_s, transition_s)
     held = gpus_of(workers).get("A100-80GB", 0)
     assert gpus_of(decision.workers).get("A100-80GB", 0) <= held
     rows = {row.chosen: row for row in decision.rationale.alternatives}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -13,11 +14,11 @@ from hypothesis import strategies as st
 from core.algorithms.placement.node_layouts import arrange
 from core.controllers.fleet.explain import workers_text
 from core.controllers.fleet.shard_dynamo import ShardDynamoConfig, ShardDynamoObservation, ShardPool, step
-from core.engine.engine_model import engine_model
+from core.engine.engine_model import engine_model, gpu
 from core.engine.load_profile import clocks, modelled
 from core.engine.overhead_table import OverheadTable, reshard_key, start_key
 from core.engine.overheads import weight_bytes
-from core.types import Limits, PoolKey, Reason
+from core.types import ChangeKind, Limits, PoolKey, Reason
 from tests.unit.laws import examples
 
 GPU, MODEL = "H100-SXM-80GB", "Llama2-70B"
@@ -194,6 +195,76 @@ def test_an_empty_node_starts_anew_and_takes_as_long_as_was_measured():
     assert command.transfer_s == 21.0
 
 
+# -- changes that are not made in place -------------------------------------------------------------
+
+
+def less(layout: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple((Counter(layout) - Counter(other)).elements())
+
+
+def test_mix_that_pays_off_in_place_does_not_when_engines_start_anew():
+    """A minute until the next epoch, of which a start takes nearly all."""
+    config = replace(CONFIG, epoch_s=60.0, wave=1)
+    found = pool(3.0, (8,), (8,), drain_s=10.0)
+    reasons = {}
+    for kind in ChangeKind:
+        _, effects = step(None, observe(replace(found, change=kind, start_s=58.0)), config)
+        reasons[kind] = effects.rationale.reason
+        assert effects.rationale.inputs["MM at north"]["change"] == kind.value
+    assert reasons == {
+        ChangeKind.IN_PLACE: Reason.OPTIMAL,
+        ChangeKind.SHADOW: Reason.NOT_WORTH_IT,
+        ChangeKind.RESTART: Reason.NOT_WORTH_IT,
+    }
+
+
+def changing(kind: ChangeKind, rps: float, *layouts: tuple[int, ...], table: OverheadTable | None = None, **more):
+    """The state after the first tick, and its commands that turn instances into others."""
+    found = pool(rps, *layouts, change=kind, drain_s=6.0, **more)
+    state, effects = step(None, observe(found, overheads=table), CONFIG)
+    commands = [command for command in effects.commands if command.source and less(command.target, command.source)]
+    assert commands
+    return state, effects, commands
+
+
+def test_change_with_shadows_takes_a_start_and_the_old_ones_serve_on():
+    table = OverheadTable({start_key(MODEL, GPU, tp, warm=True): 20.0 + tp for tp in (2, 4, 8)})
+    state, effects, commands = changing(ChangeKind.SHADOW, 3.0, (8,), table=table)
+    (command,) = commands
+    took_s = 20.0 + max(less(command.target, command.source))
+    assert (command.transfer_s, command.sync_s) == (took_s, 0.0)
+    assert (command.serves_on, command.kv_share, command.shift_rps) == (True, 1.0, 0.0)
+    assert state.changes[KEY].busy_until_s == {command.node: took_s}
+    params = gpu(GPU)
+    cost_j = effects.rationale.inputs["MM at north"]["transition_j"]
+    assert cost_j == pytest.approx(took_s * sum(command.target) * params.loaded_idle_w(params.f_max))
+
+
+def test_restart_drains_first_and_leaves_its_load_to_others():
+    state, _, commands = changing(ChangeKind.RESTART, 60.0, *[(2, 2, 2, 2)] * 5)
+    assert len(commands) == 1, "another one at once, and the others could not carry the load"
+    (command,) = commands
+    assert (command.transfer_s, command.sync_s, command.serves_on) == (0.0, 6.0 + 33.0, False)
+    assert command.shift_rps == pytest.approx(60.0 / 5)
+    assert state.changes[KEY].busy_until_s[command.node] == 39.0
+
+
+def test_node_stays_when_a_restart_would_leave_nobody_to_serve():
+    _, effects = step(None, observe(pool(3.0, (8,), change=ChangeKind.RESTART)), CONFIG)
+    assert (effects.commands, effects.rationale.reason) == ((), Reason.NOT_WORTH_IT)
+    assert "cannot take" in effects.rationale.summary
+
+
+@pytest.mark.parametrize("kind", [ChangeKind.SHADOW, ChangeKind.RESTART])
+def test_instances_that_both_layouts_have_are_neither_stopped_nor_started(kind):
+    """One of two small ones goes: nothing starts, and the other serves on."""
+    _, effects = step(None, observe(pool(2.0, (2, 2), change=kind, drain_s=6.0)), CONFIG)
+    (command,) = effects.commands
+    assert (command.source, command.target) == ((2, 2), (2,))
+    assert (command.transfer_s, command.sync_s, command.serves_on, command.shift_rps) == (0.0, 0.0, True, 0.0)
+    assert effects.rationale.inputs["MM at north"]["transition_j"] == 0.0
+
+
 @pytest.mark.parametrize("rps", [2.0, 12.0])
 def test_full_form_draws_no_more_than_the_simplified_one(rps):
     found = pool(rps, (8,), (8,))
@@ -209,18 +280,21 @@ def test_full_form_draws_no_more_than_the_simplified_one(rps):
     st.lists(st.sampled_from([(8,), (4, 4), (2, 2, 2, 2), (2, 4), (4,), (2,), ()]), min_size=1, max_size=4),
     st.floats(0.0, 60.0),
     st.integers(1, 3),
+    st.sampled_from(ChangeKind),
 )
-def test_load_is_carried_at_every_moment_when_it_was_before(layouts, rps, wave):
+def test_load_is_carried_at_every_moment_when_it_was_before(layouts, rps, wave, kind):
     """Waves until nothing is to do: GPUs suffice, and what serves while a wave is under way carries the load."""
     config = replace(CONFIG, wave=wave, epoch_s=3600.0)
-    found, state, now_s = pool(rps, *layouts), None, 0.0
+    found, state, now_s = pool(rps, *layouts, change=kind, drain_s=6.0), None, 0.0
     most = {tp: float(PROFILES[tp].top().within(Limits(0.4, 0.1))[0]) for tp in PROFILES}
     enough = sum(most[tp] for layout in layouts for tp in layout) >= 1.1 * max(rps, 0.05)
     for _ in range(12):
         state, effects = step(state, observe(found, now_s=now_s), config)
         if enough:
+            stops = [c.source if kind is ChangeKind.IN_PLACE else less(c.source, c.target) for c in effects.commands]
             lost = sum(
-                (1.0 - c.kv_share if c.serves_on else 1.0) * sum(most[tp] for tp in c.source) for c in effects.commands
+                (1.0 - c.kv_share) * sum(most[tp] for tp in c.source) if c.serves_on else sum(most[tp] for tp in gone)
+                for c, gone in zip(effects.commands, stops, strict=True)
             )
             carries = sum(most[tp] for layout in found.nodes.values() for tp in layout)
             assert carries - lost >= rps - 1e-5
