@@ -20,6 +20,7 @@ from scheduler.batches.sending import GatewaySender
 from scheduler.control import epochs, realised_figures, service_policy
 from scheduler.control.apply import publish as publishing
 from scheduler.control.epochs import EPOCH_LOOPS
+from scheduler.control.snapshot import offered_nodes
 from scheduler.models import IdempotentAnswer
 from scheduler.whatif import remote_simulations
 from scheduler.whatif.tasks import mind_studies as mind_studies
@@ -41,7 +42,7 @@ def run_epochs(kind: str) -> None:
     Where periods end together the slower loops go first, so that each works within its new envelope rather than
     within the one that is about to go. Those that have run already are left alone, so that beat may ask as often as the
     service with the shortest period needs. A service without a plan goes the way of the first start, which waits for
-    nodes and feeds.
+    nodes and feeds. One that has GPUs which another service needs plans anew at once.
     """
     now = timezone.now()
     services = list(Service.objects.all())
@@ -51,6 +52,9 @@ def run_epochs(kind: str) -> None:
     for loop in EPOCH_LOOPS[: EPOCH_LOOPS.index(Loop(kind)) + 1]:
         for service in planned:
             epochs.run(service, loop, now)
+    for service in offered_nodes.to_give_back(agents.reporting(agents.connect(), now), now):
+        if service in planned:
+            epochs.run_now(service, now)
 
 
 @shared_task(bind=True)

@@ -159,6 +159,16 @@ class Knobs:
         }
         return own[loop] or default_s
 
+    @property
+    def whole_sites(self) -> bool:
+        """Says whether a pool's GPU budget is all that its site offers: a faster loop moves GPUs between the pools."""
+        return self.scale in ("dynamo", "throttle", "right_size")
+
+    @property
+    def class_instances(self) -> bool:
+        """Says whether each class has instances of its own; else those of one class may serve all."""
+        return self.carbon == "freesh" or self.scale == "right_size"
+
     def has_no_choice(self, loop: Loop) -> bool:
         """Says whether a loop has nothing to decide: what it would decide on stays as it was set up."""
         still = {

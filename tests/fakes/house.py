@@ -13,7 +13,7 @@ from django.conf import settings
 
 from pools import wire
 from pools.gateway.fleet.snapshot_reader import SnapshotReader
-from pools.models import Gpu, Instance, InstanceGpu, Node, Pool
+from pools.models import Gpu, Instance, InstanceGpu, ModelCard, Node, Pool, Service
 from telemetry.carbon.feeds import refresh_feed
 from telemetry.models import CarbonFeed, GpuSample, RequestRecord
 from telemetry.storage import time_partitions
@@ -180,8 +180,26 @@ def sample(gpu: Gpu, at_s: float, energy_j: float | None, instance: Instance | N
     )
 
 
+def second_service(policy: str) -> Service:
+    """A service of a small model beside the demo's, on its sites and with its partitions."""
+    first = Service.objects.get()
+    card = ModelCard.objects.create(name="Llama3-8B", max_model_len=16_384)
+    service = Service.objects.create(name="llama3-8b", model_card=card, partition=first.partition, policy=policy)
+    service.partitions.set(first.partitions.all())
+    for slo in first.slos.all():
+        service.slos.create(kind=slo.kind, objective_s=slo.objective_s, percentile=slo.percentile)
+    for pool in first.pools.all():
+        service.pools.create(site=pool.site, request_class=pool.request_class)
+    return service
+
+
 def requests_came(
-    now: datetime, count: int, over_s: float, prompt_tokens: int = 1000, output_tokens: int = 130
+    now: datetime,
+    count: int,
+    over_s: float,
+    prompt_tokens: int = 1000,
+    output_tokens: int = 130,
+    service: str = "llama3-70b",
 ) -> None:
     """`count` answered requests, evenly over the last `over_s` seconds."""
     time_partitions.ensure({(now - timedelta(seconds=over_s)).date(), now.date()})
@@ -189,7 +207,7 @@ def requests_came(
         RequestRecord(
             started_at=now - timedelta(seconds=over_s * (number + 0.5) / count),
             request_id=uuid.uuid4().hex,
-            service="llama3-70b",
+            service=service,
             endpoint="completions",
             stream=True,
             status="ok",

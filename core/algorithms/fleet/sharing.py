@@ -58,11 +58,13 @@ class ServiceNeed:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """All services' claims on the nodes: the GPUs that each may go on using, and those that are reserved for it."""
+    """All services' claims on the nodes: the GPUs that each may go on using, those that are reserved for it, and those
+    that it is to give back."""
 
     nodes: tuple[NodeGpus, ...]
     used: Mapping[str, Mapping[Place, int]]
     reserved: Mapping[str, Mapping[Place, int]]
+    given_back: Mapping[str, Mapping[Place, int]]
 
     def left(self, service: str) -> tuple[NodeGpus, ...]:
         """Returns the nodes as a service may plan with them: without what others claim."""
@@ -108,6 +110,7 @@ def claims(nodes: Sequence[NodeGpus], services: Sequence[ServiceNeed]) -> Claims
     needs = {own.name: used[own.name].total() + _lacked(own.lacks, nodes, total) for own in services}
     part = fair_parts(total, needs, {own.name: sum(map(_smallest, own.lacks)) for own in services})
     reserved: dict[str, Counter[Place]] = {own.name: Counter() for own in services}
+    given_back: dict[str, Counter[Place]] = {own.name: Counter() for own in services}
     lacking = {own.name: deque((lack, True) for lack in own.lacks if lack.rps > 0.0) for own in services}
     while able := [name for name, lacks in lacking.items() if lacks]:
         claimed = {own: used[own].total() + reserved[own].total() for own in able}
@@ -126,10 +129,11 @@ def claims(nodes: Sequence[NodeGpus], services: Sequence[ServiceNeed]) -> Claims
         for other in above:
             back = min(rest, used[other][place], above[other])
             used[other][place] -= back
+            given_back[other][place] += back
             rest -= back
         if lack.rps - rps > _EPS:
             lacking[name].append((replace(lack, rps=lack.rps - rps), False))
-    return Claims(tuple(nodes), used, reserved)
+    return Claims(tuple(nodes), used, reserved, {name: +own for name, own in given_back.items()})
 
 
 def _smallest(lack: Lack) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -88,7 +89,7 @@ def apply_placement(service: Service, reporting: Collection[str], decisions: Map
 
     `decisions`: pool -> the decision that new ones carry.
     """
-    wanted, standing, rooms = _wanted(service), _standing(service), _rooms(reporting)
+    wanted, standing, rooms = _wanted(service), _standing(service), _rooms(service, reporting)
     plan = place(wanted, standing, rooms)
     warm = dict(service.pools.filter(request_class__partition=service.partition_id).values_list("pk", "warm"))
     kept = warm_pool.keep(plan, wanted, standing, rooms, warm)
@@ -185,7 +186,12 @@ def _standing(service: Service) -> list[Standing]:
     ]
 
 
-def _rooms(reporting: Collection[str]) -> list[NodeRoom]:
+def _rooms(service: Service, reporting: Collection[str]) -> list[NodeRoom]:
+    soon: dict[int, Counter[str]] = {}
+    draining = Instance.objects.filter(desired=Desired.DRAINING).exclude(pool__service=service)
+    rows = InstanceGpu.objects.filter(instance__in=draining, released_at__isnull=True, beside=False)
+    for node_id, kind in rows.values_list("gpu__node_id", "gpu__gpu_type"):
+        soon.setdefault(node_id, Counter())[kind] += 1
     allocated = set(InstanceGpu.objects.filter(released_at__isnull=True).values_list("gpu_id", flat=True))
     drained = active_operations.drained_sites()
     rooms: dict[int, tuple[int, dict[str, list[int]]]] = {}
@@ -196,6 +202,6 @@ def _rooms(reporting: Collection[str]) -> list[NodeRoom]:
         if gpu_id not in allocated and site_id not in drained:
             free[kind].append(gpu_id)
     return [
-        NodeRoom(node_id, site_id, {kind: tuple(ids) for kind, ids in free.items()})
+        NodeRoom(node_id, site_id, {kind: tuple(ids) for kind, ids in free.items()}, soon.get(node_id, {}))
         for node_id, (site_id, free) in rooms.items()
     ]

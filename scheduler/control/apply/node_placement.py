@@ -62,11 +62,12 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class NodeRoom:
-    """A node that new instances may use, and its free GPUs, by type."""
+    """A node that new instances may use, and its free GPUs, by type. `soon`: how many other services are giving up."""
 
     id: int
     site_id: int
     free: Mapping[str, tuple[int, ...]]
+    soon: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +303,7 @@ def _start(
     """Returns what starts now, what waits for a drain with its room reserved, and what fits nowhere (rule 3)."""
     free = {(node.id, kind): list(ids) for node in nodes for kind, ids in node.free.items()}
     coming: Counter[tuple[int, str]] = Counter({key: len(ids) for key, ids in free.items()})
+    coming.update({(node.id, kind): count for node in nodes for kind, count in node.soon.items()})
     for s in going:
         coming[s.node_id, s.mode.gpu] += len(s.gpu_ids)
     starts, waiting, unplaceable = [], [], []

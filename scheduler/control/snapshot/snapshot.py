@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-
-from django.db.models import Count, QuerySet
 
 from core.algorithms.fleet.fleet_problem import mode_failure
 from core.controllers.fleet.shared_out import NodeView, SharedOutObservation
@@ -28,7 +25,7 @@ from core.types import (
     ShardObservation,
     SiteView,
 )
-from pools.models import Gpu, Partition, Pool, RequestClass, Service, Site
+from pools.models import Partition, Pool, RequestClass, Service, Site
 from scheduler.control import active_operations
 from scheduler.control.snapshot import change_kinds, measured_overheads
 from scheduler.control.snapshot.published_profiles import mode_profiles, typical, without_limits
@@ -104,7 +101,7 @@ def _option(name: str, classes: Sequence[ClassNow]) -> PartitionOption:
     )
 
 
-def carbon(context: TurnContext) -> tuple[CarbonObservation, tuple[str, ...]]:
+def carbon(context: TurnContext, nodes: Sequence[NodeView]) -> tuple[CarbonObservation, tuple[str, ...]]:
     """Reads what the carbon loop observes: every site and partition that the service may use, over its steps.
 
     Returns the observation, and the faults of its inputs as sentences.
@@ -112,13 +109,15 @@ def carbon(context: TurnContext) -> tuple[CarbonObservation, tuple[str, ...]]:
     service, knobs, now = context.service, context.knobs, context.now
     step_s, steps = context.times.step_s, context.times.steps
     seen = foreseen(arrivals(service, now, context.times.carbon_s), service, now, step_s, steps)
-    offered = _offered_gpus(context)
+    offered: Counter[tuple[str, str]] = Counter()
+    for node in nodes:
+        offered[node.site, node.gpu] += node.gpus
     places = list(Site.objects.filter(pools__service=service).distinct())
     curves = for_decisions(places, now, now + timedelta(seconds=context.times.carbon_s))
     sites = tuple(
         SiteView(
             name=site.name,
-            gpus=dict(offered.get(site.pk, {})),
+            gpus={gpu: count for (name, gpu), count in sorted(offered.items()) if name == site.name},
             pue=site.pue,
             intensity_g_per_kwh=curves.steps(site, now, step_s, steps),
             price_usd_per_kwh=price_steps(site, now, step_s, steps, "USD"),
@@ -163,84 +162,6 @@ def shard(context: TurnContext) -> ShardObservation:
         starts_s=measured_overheads.starts_s(context, {mode for pool in pools for mode in pool.profiles}),
         changes=change_kinds.kinds(context, {pool.key: pool.workers for pool in pools}),
     )
-
-
-def _offered_gpus(context: TurnContext) -> Mapping[int, Counter[str]]:
-    """Counts the GPUs of reporting, schedulable nodes by site and type, less what other services' plans may use."""
-    found: dict[int, Counter[str]] = {}
-    rows = _usable(context)
-    for site_id, gpu_type in rows.values_list("node__cluster__site_id", "gpu_type"):
-        found.setdefault(site_id, Counter())[gpu_type] += 1
-    for (site_id, gpu_type), count in _taken(context).items():
-        if site_id in found:
-            found[site_id][gpu_type] = max(0, found[site_id][gpu_type] - count)
-    return found
-
-
-def _usable(context: TurnContext) -> QuerySet[Gpu]:
-    """Returns the GPUs of reporting, schedulable nodes, at sites of the service that are not being drained."""
-    rows = Gpu.objects.filter(node__schedulable=True, node__name__in=context.reporting)
-    return rows.exclude(node__cluster__site__in=context.drained)
-
-
-def _taken(context: TurnContext, sharing: Collection[Service] = ()) -> Counter[tuple[int, str]]:
-    """Counts GPUs by (site, GPU type): those of other services' plans, and of this one's and the sharing ones' pinned
-    pools."""
-    peers = [peer for peer in sharing if peer != context.service]
-    theirs = [pin for peer in peers for pin in active_operations.pins(peer, context.now)]
-    taken = active_operations.pinned_gpus([*context.pins, *theirs])
-    for pool in Pool.objects.exclude(service__in=[context.service, *peers]).exclude(gpu_budget={}):
-        for gpu_type, count in pool.gpu_budget.items():
-            taken[pool.site_id, gpu_type] += count
-    return taken
-
-
-def offered_nodes(context: TurnContext, sharing: Collection[Service] = ()) -> tuple[NodeView, ...]:
-    """Returns the same node by node; what others use is taken from the smallest nodes, so that large ones stay whole.
-
-    `sharing`: services whose plans do not count, since they are made together with this one's.
-    """
-    rows = _usable(context).filter(node__cluster__site__pools__service=context.service)
-    keys = ("node__cluster__site_id", "node__cluster__site__name", "node__name", "gpu_type")
-    counts = rows.values_list(*keys).annotate(count=Count("pk", distinct=True)).order_by("count", "node__name")
-    taken = _taken(context, sharing)
-    found = []
-    for site_id, site, _, gpu_type, count in counts:
-        less = min(count, taken[site_id, gpu_type])
-        taken[site_id, gpu_type] -= less
-        if count > less:
-            found.append(NodeView(site, gpu_type, count - less))
-    return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """DynamoLLM's cluster: `mode` is what one server runs at its best, `at` how many there are by site."""
-
-    mode: Mode
-    at: Mapping[str, int]
-
-    @property
-    def size(self) -> int:
-        return self.mode.tp
-
-
-def servers(context: TurnContext) -> Servers | None:
-    """Makes servers of the GPU type of which most are offered; None: no node reports GPUs that the service may use."""
-    nodes = offered_nodes(context)
-    most = Counter[str]()
-    for node in nodes:
-        most[node.gpu] += node.gpus
-    if not most:
-        return None
-    kind = max(sorted(most), key=lambda name: most[name])
-    size = math.gcd(*(node.gpus for node in nodes if node.gpu == kind))
-    while size > context.knobs.tp:
-        size //= 2
-    at = Counter[str]()
-    for node in nodes:
-        at[node.site] += node.gpus // size if node.gpu == kind else 0
-    return Servers(Mode(kind, size), at)
 
 
 def pool_views(context: TurnContext, steps: int) -> tuple[PoolView, ...]:

@@ -1,7 +1,7 @@
 """DynamoLLM's scale and shard epochs on the live fleet: rows to their observations, their commands to workers of pools.
 
 The paper has one cluster of servers that are all alike. Here that is the GPU type of which the service's sites offer
-most, in servers of as many GPUs as divide all its nodes; other GPUs stay idle. Scale counts servers for each class
+most, in servers of one size (`server_size`); other GPUs stay idle. Scale counts servers for each class
 over all sites, and takes them where they are. A server is named by its place in its pool, since it only matters what
 runs on it. What a pool hands on to the next larger class is published, and gateways carry it out.
 """
@@ -47,8 +47,9 @@ from core.types import (
 from pools.models import Pool
 from scheduler.control import loop_times, recordings, service_policy
 from scheduler.control.snapshot import change_kinds, measured_overheads, snapshot
+from scheduler.control.snapshot.offered_nodes import Servers, servers
 from scheduler.control.snapshot.recorded_demand import MAX_WINDOW_S, Arrivals, arrivals
-from scheduler.control.snapshot.snapshot import ClassNow, Servers, servers
+from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps.policy_steps import LoopTurn, Result, nothing_to_do
 from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import pool_key, workers_from_json

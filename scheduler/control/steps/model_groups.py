@@ -15,6 +15,7 @@ from core.types import PartitionOption
 from pools.models import Partition, Service
 from scheduler.control import turn_context
 from scheduler.control.snapshot import snapshot
+from scheduler.control.snapshot.offered_nodes import offered_nodes
 from scheduler.control.turn_context import TurnContext
 
 # Where nothing was ever asked of a model, it is to have somewhere to be: requests/s.
@@ -26,7 +27,7 @@ def nodes_of(context: TurnContext) -> tuple[NodeView, ...]:
     they ask about the same moment; where they do not, GPUs go to the first that asks.
     """
     peers = [found for found in Service.objects.order_by("name") if found.policy_knobs().scale == "placement"]
-    nodes = snapshot.offered_nodes(context, peers)
+    nodes = offered_nodes(context, peers)
     if len(peers) < 2:
         return nodes
     options, tps = {}, {}

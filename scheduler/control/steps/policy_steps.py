@@ -26,6 +26,7 @@ from core.types import (
 )
 from scheduler.control import active_operations, recordings, service_policy
 from scheduler.control.snapshot import snapshot
+from scheduler.control.snapshot.offered_nodes import offered_nodes, servers
 from scheduler.control.steps import model_groups
 from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import plan_from_json, plan_to_json, to_json, workers_from_json
@@ -79,7 +80,7 @@ def freesh_step(turn: LoopTurn) -> Result:
     context = turn.context
     if turn.fresh:
         service_policy.provide(context.service, context.knobs)
-    obs, faults = snapshot.carbon(context)
+    obs, faults = snapshot.carbon(context, offered_nodes(context))
     pinned, own = context.pins, replace(config(Loop.CARBON, context.knobs, carbon.CarbonConfig), best_effort=True)
     present = active_operations.without_pins(plan_from_json(turn.state), pinned)
     plan, effects = recordings.step(carbon.step, present, obs, own)
@@ -95,13 +96,13 @@ def shared_out_step(turn: LoopTurn) -> Result:
     context, knobs = turn.context, turn.context.knobs
     if turn.fresh:
         service_policy.provide(context.service, knobs)
-    nodes = model_groups.nodes_of(context) if knobs.scale == "placement" else snapshot.offered_nodes(context)
+    nodes = model_groups.nodes_of(context) if knobs.scale == "placement" else offered_nodes(context)
     obs, faults = snapshot.shared_out(context, nodes)
     own = shared_out.SharedOutConfig(
         tp=_largest_tp(context),
         fill=knobs.fill,
         alpha=knobs.alpha,
-        whole_sites=knobs.scale in ("dynamo", "throttle", "right_size"),
+        whole_sites=knobs.whole_sites,
     )
     pinned = context.pins
     present = active_operations.without_pins(plan_from_json(turn.state), pinned)
@@ -119,7 +120,7 @@ def _largest_tp(context: TurnContext) -> int:
     knobs = context.knobs
     if "dynamo" not in (knobs.scale, knobs.shard):
         return knobs.tp
-    cluster = snapshot.servers(context)
+    cluster = servers(context)
     return knobs.tp if cluster is None else cluster.size
 
 

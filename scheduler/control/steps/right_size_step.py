@@ -23,6 +23,7 @@ from core.types import Effects, Limits, Mode, PoolKey, Rationale, ScaleTo
 from pools.models import Instance, Pool, Site
 from scheduler.control import recordings
 from scheduler.control.snapshot import snapshot
+from scheduler.control.snapshot.offered_nodes import offered_nodes
 from scheduler.control.snapshot.recorded_demand import arrivals
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps import dynamollm_steps, recent_load
@@ -104,7 +105,7 @@ class _Fleet:
         self._context = context
         self._pools = pools
         self._sites = {pool.site_id: pool.site for pool in pools}
-        self._nodes = snapshot.offered_nodes(context)
+        self._nodes = offered_nodes(context)
         self._taken: Counter[tuple[str, str]] = Counter()  # GPUs, by (site, type)
         self._drawn_w: defaultdict[str, float] = defaultdict(float)
         self._worth = self._worths()

@@ -24,6 +24,7 @@ from scheduler import selectors, tasks
 from scheduler.control import epochs, service_policy, turn_context
 from scheduler.control.recordings import replay
 from scheduler.control.snapshot import change_kinds, measured_overheads, snapshot
+from scheduler.control.snapshot.offered_nodes import Servers
 from scheduler.control.snapshot.recorded_demand import Declared, arrivals
 from scheduler.control.steps import dynamollm_steps, recent_load
 from scheduler.control.steps.policy_steps import LoopTurn
@@ -453,7 +454,7 @@ def test_engine_grows_by_a_shadow_when_load_outgrows_it(service, redis_client, n
 
 
 def test_servers_stay_where_they_are_when_a_class_gets_more():
-    cluster = snapshot.Servers(Mode("A100-80GB", 4), {"a": 2, "b": 3})
+    cluster = Servers(Mode("A100-80GB", 4), {"a": 2, "b": 3})
     present = {PoolKey("a", "S"): [(4,)], PoolKey("b", "S"): [], PoolKey("a", "L"): [], PoolKey("b", "L"): [(2, 2)]}
     found = dynamollm_steps.spread(cluster, present, {"S": 2, "L": 2})
     assert (2, 2) in found[PoolKey("b", "L")]

@@ -59,6 +59,7 @@ def test_service_above_its_fair_part_has_to_give_back_when_nothing_is_free():
     assert gpus(found.reserved["code"]) == 8
     assert sum(node.gpus for node in found.left("chat")) == 12
     assert sum(node.gpus for node in found.left("code")) == 8
+    assert gpus(found.given_back["chat"]) == 8
 
 
 def test_service_within_its_fair_part_gives_nothing_back():

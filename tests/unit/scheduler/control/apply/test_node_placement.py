@@ -54,6 +54,12 @@ def test_mode_is_not_placed_when_the_gpu_type_differs():
     assert place([wanted(1, {H4: 1})], [], [room(1, 8)]).unplaceable == ((1, H4),)
 
 
+def test_new_instance_waits_when_another_service_gives_up_its_gpus():
+    leaving = NodeRoom(1, SITE, {"A100-80GB": (100, 101)}, {"A100-80GB": 2})
+    plan = place([wanted(1, {A4: 1})], [], [leaving])
+    assert (plan.starts, plan.waiting, plan.unplaceable) == ((), ((1, A4),), ())
+
+
 def test_instance_changes_pool_when_another_pool_wants_its_mode():
     plan = place([wanted(2, {A4: 1}, "LS")], [standing(1, 1, A4)], [room(1, 4)])
     assert plan == Placement(moves={1: 2})

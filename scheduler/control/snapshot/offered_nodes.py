@@ -1,0 +1,215 @@
+"""The nodes that a service may plan with, beside what other services have and need.
+
+The rule is that of the simulator (`core.algorithms.fleet.sharing`). What a service needs is seen anew each time, from
+its recent demand; nothing of it is stored.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count
+
+from core.algorithms.fleet.server_size import server_size
+from core.algorithms.fleet.sharing import Claims, Lack, NodeGpus, Place, ServiceNeed, claims
+from core.controllers.fleet.explain import gpus_of
+from core.controllers.fleet.shared_out import NodeView
+from core.engine.engine_model import UnknownConfiguration, engine_model
+from core.types import Loop, Mode
+from pools.models import Gpu, Instance, InstanceGpu, Partition, Pool, Service
+from scheduler.control import active_operations, turn_context
+from scheduler.control.snapshot import snapshot
+from scheduler.control.snapshot.recorded_demand import arrivals
+from scheduler.control.snapshot.snapshot import ClassNow
+from scheduler.control.turn_context import TurnContext
+from scheduler.json_values import workers_from_json
+from scheduler.models import ControllerState, ControlMode
+
+KIND = "claims"  # of the ControllerState that says which GPUs a service was last asked to give back
+FLOOR_RPS = 0.05  # of a class of which nothing came: one instance is to be there
+_FIXED, _FIXED_KEY = "", 0  # who has what nobody gives back: no service's name or key
+_TP_DEGREES = (1, 2, 4, 8)
+
+
+def offered_nodes(context: TurnContext, sharing: Collection[Service] = ()) -> tuple[NodeView, ...]:
+    """Returns the nodes of the service's sites that report, small ones first, without what others claim.
+
+    `sharing`: services whose plans do not count, since they are made together with this one's.
+    """
+    peers = [peer for peer in sharing if peer != context.service]
+    others = Service.objects.exclude(pk__in=[own.pk for own in (context.service, *peers)])
+    pins = {pin.pool_id for peer in peers for pin in active_operations.pins(peer, context.now)}
+    nodes = _nodes(context.reporting, context.drained)
+    found = _claims(context, nodes, others, pins)
+    sites = set(context.service.pools.values_list("site__name", flat=True))
+    sizes = {node.place: node.gpus for node in nodes}
+    left = [node for node in found.left(context.service.name) if node.site in sites]
+    left.sort(key=lambda node: (sizes[node.place], node.node))
+    return tuple(NodeView(node.site, node.gpu, node.gpus) for node in left)
+
+
+def to_give_back(reporting: Collection[str], now: datetime) -> list[Service]:
+    """Returns the services that use GPUs which others have reserved, each once for the same GPUs."""
+    services = list(Service.objects.order_by("name"))
+    if len(services) < 2 or (first := next((own for own in services if _acts(own)), None)) is None:
+        return []
+    context = turn_context.resolve(first, now, reporting)
+    others = [own for own in services if own != first]
+    found = _claims(context, _nodes(reporting, active_operations.drained_sites()), others)
+    return [own for own in services if _asked_anew(own, found.given_back.get(own.name, {}))]
+
+
+def _asked_anew(service: Service, gpus: Mapping[Place, int]) -> bool:
+    """Says whether this call, and no other process, found that a service is to give back other GPUs than before."""
+    asked = sorted([*place, count] for place, count in gpus.items())
+    state, _ = ControllerState.objects.get_or_create(kind=KIND, service=service)
+    if state.value.get("gpus", []) == asked:
+        return False
+    rows = ControllerState.objects.filter(pk=state.pk, version=state.version)
+    return rows.update(version=state.version + 1, value={"gpus": asked}) == 1 and bool(asked)
+
+
+def _nodes(reporting: Collection[str], drained: Collection[int]) -> tuple[NodeGpus, ...]:
+    """Returns the GPUs of reporting, schedulable nodes, at sites that are not being drained."""
+    rows = Gpu.objects.filter(node__schedulable=True, node__name__in=reporting)
+    keys = ("node__cluster__site__name", "node__name", "gpu_type")
+    counts = rows.exclude(node__cluster__site__in=drained).values_list(*keys).annotate(count=Count("pk"))
+    return tuple(NodeGpus(*row) for row in counts)
+
+
+def _claims(
+    context: TurnContext, nodes: tuple[NodeGpus, ...], others: Iterable[Service], pinned: Collection[int] = ()
+) -> Claims:
+    """Returns the claims of the service and of `others`, on the nodes without what nobody gives back.
+
+    That is what the pools have that are pinned (those of `pinned`, by key, too), and those of others whose loops do not
+    act. A service that is alone claims nothing: what it needs makes no difference.
+    """
+    contexts = [turn_context.resolve(other, context.now, context.reporting) for other in others]
+    acting = [own for own in contexts if _acts(own.service)]
+    fixed = {*pinned, *(pin.pool_id for own in (context, *contexts) for pin in own.pins)}
+    still = [own.service for own in contexts if own not in acting]
+    fixed.update(Pool.objects.filter(service__in=still).values_list("pk", flat=True))
+    if not (acting or fixed):
+        return claims(nodes, [ServiceNeed(context.service.name, {})])
+    use = _use(fixed)
+    free = claims(nodes, [ServiceNeed(_FIXED, use[_FIXED_KEY].gpus)]).left(context.service.name)
+    return claims(free, [_need(own, use[own.service.pk]) for own in (context, *acting)])
+
+
+def _acts(service: Service) -> bool:
+    """Says whether the service's plans are carried out, now or when somebody approves them."""
+    paused = any(active_operations.is_paused(service, loop) for loop in (Loop.CARBON, Loop.SCALE))
+    return not paused and active_operations.control_mode_of(service).mode != ControlMode.ADVISE
+
+
+@dataclass(slots=True)
+class _Use:
+    """The GPUs that the pools of a service have, by place, and their workers by class."""
+
+    gpus: Counter[Place]
+    workers: Counter[tuple[str, Mode]]
+
+
+def _use(fixed: Collection[int]) -> defaultdict[int, _Use]:
+    """Returns what each service has, by its key, and what the pools have that nobody gives back.
+
+    Of a pool that is its budget, or its workers where a faster loop moves GPUs between pools; on the nodes of its
+    instances, and what these do not show anywhere at the site.
+    """
+    found: defaultdict[int, _Use] = defaultdict(lambda: _Use(Counter(), Counter()))
+    owner = {}
+    for pool in Pool.objects.select_related("service", "site", "request_class"):
+        owner[pool.pk] = _FIXED_KEY if pool.pk in fixed else pool.service_id
+        own, workers = found[owner[pool.pk]], workers_from_json(pool.workers)
+        gpus = Counter(gpus_of(workers))
+        if not pool.service.policy_knobs().whole_sites:
+            gpus |= Counter(pool.gpu_budget)
+        for gpu, count in gpus.items():
+            own.gpus[pool.site.name, "", gpu] += count
+        for mode, count in workers.items():
+            own.workers[pool.request_class.name, mode] += count
+    live = Instance.objects.filter(desired__in=(Instance.Desired.RUNNING, Instance.Desired.SLEEPING))
+    keys = ("instance__pool", "gpu__node__cluster__site__name", "gpu__node__name", "gpu__gpu_type")
+    rows = InstanceGpu.objects.filter(instance__in=live, released_at__isnull=True, beside=False).values_list(*keys)
+    for pool_id, site, node, gpu, count in rows.annotate(count=Count("pk")):
+        own = found[owner[pool_id]]
+        own.gpus[site, node, gpu] += count
+        own.gpus[site, "", gpu] -= min(count, own.gpus[site, "", gpu])
+    return found
+
+
+def _need(context: TurnContext, use: _Use) -> ServiceNeed:
+    """Returns what a service has and lacks."""
+    service, knobs = context.service, context.knobs
+    partition = Partition.objects.filter(name=knobs.partition).first() or service.partition
+    seen = arrivals(service, context.now, context.times.look_back_s)
+    classes = [own for own in snapshot.classes_now(context, partition, seen, 1) if own.servable]
+    groups = [[own] for own in classes] if knobs.class_instances else [classes] if classes else []
+    sites = sorted(set(service.pools.values_list("site__name", flat=True)))
+    lacks = []
+    for group in groups:
+        rps, carries = _together(group, knobs.tp)
+        names = {own.request_class.name for own in group}
+        rps -= sum(n * carries.get(mode, 0.0) for (name, mode), n in use.workers.items() if name in names)
+        lacks.append(Lack(rps, {(site, mode): most for site in sites for mode, most in carries.items()}))
+    return ServiceNeed(service.name, use.gpus, tuple(lacks))
+
+
+def _together(classes: Collection[ClassNow], most_tp: int) -> tuple[float, dict[Mode, float]]:
+    """Returns the rps of classes that share instances, and how much of that mix an instance of each mode carries."""
+    rates = {own.request_class.pk: max([FLOOR_RPS, *own.demand.demand_rps]) for own in classes}
+    carries = {}
+    for mode in {mode for own in classes for mode in own.profiles if mode.tp <= most_tp}:
+        able = [own for own in classes if mode in own.profiles and own.profiles[mode].max_rps > 0.0]
+        if able:
+            seconds = sum(rates[own.request_class.pk] / own.profiles[mode].max_rps for own in able)
+            carries[mode] = sum(rates[own.request_class.pk] for own in able) / seconds
+    return sum(rates.values()), carries
+
+
+# -- DynamoLLM's servers ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """DynamoLLM's cluster: `mode` is what one server runs at its best, `at` how many there are by site."""
+
+    mode: Mode
+    at: Mapping[str, int]
+
+    @property
+    def size(self) -> int:
+        return self.mode.tp
+
+
+def servers(context: TurnContext) -> Servers | None:
+    """Makes servers of the GPU type of which most are offered; None: no node reports GPUs that the service may use."""
+    nodes = offered_nodes(context)
+    most = Counter[str]()
+    for node in nodes:
+        most[node.gpu] += node.gpus
+    if not most:
+        return None
+    kind = max(sorted(most), key=lambda name: most[name])
+    of_kind = [node.gpus for node in nodes if node.gpu == kind]
+    able = [tp for tp in _TP_DEGREES if tp <= context.knobs.tp and _fits(context.service, Mode(kind, tp))]
+    size = server_size(of_kind, able)
+    if size is None:
+        return None
+    at = Counter[str]()
+    for node in nodes:
+        at[node.site] += node.gpus // size if node.gpu == kind else 0
+    return Servers(Mode(kind, size), at)
+
+
+def _fits(service: Service, mode: Mode) -> bool:
+    """Says whether the model has room for a KV cache; one that the engine model does not know may run anywhere."""
+    card = service.model_card
+    try:
+        return engine_model(card.name, mode.gpu, mode.tp, card.engine).kv_capacity_tokens > 0
+    except UnknownConfiguration:
+        return True
