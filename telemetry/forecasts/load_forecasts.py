@@ -15,14 +15,15 @@ from typing import Any
 
 from django.db import connection
 
+from core.observations.class_arrivals import STRETCH_S
 from core.predictors.back_test import back_test, rolling_origins
 from pools.models import Service
 from telemetry.models import ForecastScore, LoadPoint, RequestRecord
+from telemetry.models.demand import KEPT_S
 
 from . import forecast_record as record
 from . import histories
 
-BUCKET_S = 5.0
 STEPS = 6
 ORIGINS = 24
 QUANTILE = 0.9
@@ -30,18 +31,27 @@ SETTLE_S = 20.0  # records come so late, usually; a few steps back are counted a
 AGAIN_STEPS = 3
 FIRST_S = 86_400.0  # how far back the first count goes
 MOST_STEPS = 2_016
+SKETCHED_S = KEPT_S / 2  # steps that began longer ago are counted from records
 KEPT_DAYS = 2 * histories.DAYS
 
+# By class, "" for all of them together: from `sketched` on as sketches have it, before that as records.
 PEAKS_SQL = """
-SELECT service, coalesce(class, '') AS class, step, max(n) AS peak, sum(n) AS requests FROM (
-    SELECT service, class, step, bucket, count(*) AS n FROM (
-        SELECT service, coalesce(request_class, '-') AS class,
-               floor(extract(epoch FROM started_at) / %(step_s)s)::bigint AS step,
-               floor(extract(epoch FROM started_at) / %(bucket_s)s)::bigint AS bucket
+SELECT service, coalesce(class, '') AS class, floor(extract(epoch FROM start_at) / %(step_s)s)::bigint AS step,
+       max(n) AS peak, sum(n) AS requests
+FROM (
+    SELECT service, class, start_at, sum(n) AS n FROM (
+        SELECT service, coalesce(request_class, '') AS class, count(*) AS n,
+               date_bin(%(stretch)s, started_at, TIMESTAMPTZ '1970-01-01 00:00+00') AS start_at
         FROM telemetry_requestrecord
-        WHERE started_at >= %(start)s AND started_at < %(end)s AND status <> %(refused)s
-    ) seen GROUP BY GROUPING SETS ((service, class, step, bucket), (service, step, bucket))
-) counts GROUP BY 1, 2, 3
+        WHERE started_at >= %(start)s AND started_at < %(sketched)s AND status <> %(refused)s
+        GROUP BY 1, 2, 4
+        UNION ALL
+        SELECT service, request_class, requests, start_at FROM telemetry_demandsketch
+        WHERE start_at >= %(sketched)s AND start_at < %(end)s AND requests > 0
+    ) AS seen GROUP BY GROUPING SETS ((service, class, start_at), (service, start_at))
+) AS counts
+WHERE class IS DISTINCT FROM ''
+GROUP BY 1, 2, 3
 """
 
 RAN_SQL = """
@@ -80,18 +90,19 @@ def _counted(first: int, last: int, step_s: float) -> dict[tuple[str, str, int],
     """Counts requests by service, class and step. A service's fault or a full queue is load; a bad request is not."""
     window: dict[str, Any] = {
         "start": _moment(first * step_s),
+        "sketched": _moment(max(first, last - math.floor(SKETCHED_S / step_s)) * step_s),
         "end": _moment(last * step_s),
         "step_s": step_s,
-        "bucket_s": BUCKET_S,
+        "stretch": timedelta(seconds=STRETCH_S),
         "refused": RequestRecord.Status.CLIENT_ERROR.value,
     }
     with connection.cursor() as cursor:
         cursor.execute(PEAKS_SQL, window)
         rows = cursor.fetchall()
     return {
-        (service, name, step): _point(service, name, step, step_s, peak / BUCKET_S, int(requests))
+        (service, name, step): _point(service, name, step, step_s, float(peak) / STRETCH_S, int(requests))
         for service, name, step, peak, requests in rows
-        if name != "-"
+        if step >= first  # a stretch counts where it begins
     }
 
 

@@ -1,37 +1,57 @@
-"""Demand as the request records of the recent past have it, divided into the classes of any partition."""
+"""Demand of the recent past, as the sketches of request records have it, divided into the classes of any partition."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
+from django.db import connection
+from numpy.typing import NDArray
 
-from core.observations.mode_profile import Lengths, mean_context
-from core.policy.request_classes import classify
-from core.predictors.arrival_rate import peak_rates
+from core.observations.class_arrivals import STRETCH_S, ClassArrivals, counted
+from core.observations.mode_profile import Lengths
+from core.policy.request_classes import ClassBounds, ClassGrid, classify
 from core.types import ClassDemand, Limits
 from pools.models import RequestClass, Service
 from telemetry.forecasts import load_forecasts
 from telemetry.forecasts.histories import load_step_s
-from telemetry.models import RequestRecord
-from telemetry.storage.sql.demand_sketches import OUTPUT_UNKNOWN_TOKENS
+from telemetry.models import DemandSketch, LoadPoint
 
 MIN_WINDOW_S = 300.0
 MAX_WINDOW_S = 3_600.0
 MOST_RISE = 4.0  # a forecast may not multiply what was seen by more
 
+# A row for each range of lengths: the range, then by stretch what came.
+CAME_SQL = """
+SELECT prompt_from, max(prompt_to), output_from, max(output_to),
+       array_agg(round((date_part('epoch', start_at) - %(start_s)s) / %(stretch_s)s)::int), array_agg(requests),
+       array_agg(prompt_tokens), array_agg(output_tokens), array_agg(context_tokens)
+FROM telemetry_demandsketch
+WHERE service = %(service)s AND start_at >= %(start)s AND start_at < %(end)s AND prompt_from >= 0
+GROUP BY prompt_from, output_from
+"""
+
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """A request: `predicted_tokens` is the output length it was classified by, `output_tokens` the true one."""
+class LengthRange:
+    """Lengths that are counted together: lower bounds are inclusive, upper ones exclusive."""
 
-    at_s: float
-    prompt_tokens: int
-    predicted_tokens: int
-    output_tokens: int
+    prompt_from: int
+    prompt_to: int
+    output_from: int
+    output_to: int
+
+    def least(self, grid: ClassGrid) -> str:
+        """Returns the class of its shortest requests."""
+        return grid.name(self.prompt_from, self.output_from)
+
+    def most(self, grid: ClassGrid) -> str:
+        """Returns the class of its longest requests."""
+        return grid.name(self.prompt_to - 1, self.output_to - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,61 +67,72 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
-    """The arrivals of a window that ends at `now`; `declared`: the least to plan for, where the window is not full.
+class DemandWindow:
+    """Holds what came in whole stretches from `start_s` on; `declared`: the least to plan for, where that is not all.
 
-    `rise`: by what factor the load of each coming step is foreseen to lie above that of the window; beyond it 1.
+    `came`: by range of lengths and stretch, (ranges, stretches, 4), requests and their prompt, output and context
+    tokens (`ClassArrivals`). `rise`: by what factor the load of each coming step is foreseen to lie above that of the
+    window; beyond it 1.
     """
 
-    now_s: float
-    window_s: float
-    rows: Sequence[Arrival]
+    start_s: float
+    ranges: Sequence[LengthRange]
+    came: NDArray[np.float64]
     declared: Declared | None = None
     rise: tuple[float, ...] = ()
 
-    def by_class(self, classes: Sequence[RequestClass]) -> Mapping[str, list[Arrival]]:
-        """Divides arrivals as the gateway does: a pool must carry what is predicted to be of its class, whatever comes
-        out.
+    @property
+    def peak_rps(self) -> float:
+        """The service's rate in the fullest stretch."""
+        return counted(self.came.sum(axis=0)).peak_rps
+
+    def by_class(self, classes: Sequence[ClassBounds]) -> dict[str, NDArray[np.float64]]:
+        """Divides what came as the gateway does, (stretches, 4) for each class: a pool must carry what is predicted to
+        be of its class, whatever comes out.
+
+        A range that two classes share counts as the larger one's: its pools can carry what the smaller one's can.
         """
-        found: dict[str, list[Arrival]] = {request_class.name: [] for request_class in classes}
-        for row in self.rows:
-            found[classify(classes, row.prompt_tokens, row.predicted_tokens)].append(row)
-        return found
+        grid = ClassGrid(classes)
+        names = [own.most(grid) for own in self.ranges]
+        return {own.name: self.came[[name == own.name for name in names]].sum(axis=0) for own in classes}
+
+    def is_older_than(self, classes: Sequence[ClassBounds]) -> bool:
+        """Says whether ranges are shared by classes: requests were counted before these had their bounds."""
+        grid = ClassGrid(classes)
+        return any(own.least(grid) != own.most(grid) for own in self.ranges)
+
+    def prompt_tokens(self, classes: Sequence[ClassBounds]) -> tuple[float, Mapping[str, list[float]]]:
+        """Returns each class's prompt tokens by stretch, and when the first stretch begins: before the first request
+        nothing is known, not even silence.
+        """
+        busy = np.flatnonzero(self.came[:, :, 0].any(axis=0))
+        first = int(busy[0]) if busy.size else self.came.shape[1]
+        split = self.by_class(classes)
+        return self.start_s + first * STRETCH_S, {name: came[first:, 1].tolist() for name, came in split.items()}
 
     def demands(
         self, classes: Sequence[RequestClass], limits: Limits, steps: int
     ) -> dict[int, tuple[ClassDemand, Lengths | None]]:
         """Returns demand and mean lengths by class id; lengths are None where nothing came."""
         split = self.by_class(classes)
-        found = {
-            request_class.pk: self._demand(request_class.name, split[request_class.name], limits, steps)
-            for request_class in classes
-        }
+        found = {own.pk: self._demand(own.name, counted(split[own.name]), limits, steps) for own in classes}
         return found if self.declared is None else _at_least(self.declared, found, classes)
 
-    def _demand(
-        self, name: str, rows: Sequence[Arrival], limits: Limits, steps: int
-    ) -> tuple[ClassDemand, Lengths | None]:
-        times = np.array([row.at_s for row in rows], dtype=np.float64)
-        rates = peak_rates(times, self.now_s, self.window_s, steps=steps)
+    def _demand(self, name: str, came: ClassArrivals, limits: Limits, steps: int) -> tuple[ClassDemand, Lengths | None]:
         rise = (*self.rise[:steps], *(1.0,) * (steps - len(self.rise)))
-        rates = tuple(rate * factor for rate, factor in zip(rates, rise, strict=True))
-        if not rows:
+        rates, lengths = tuple(came.peak_rps * factor for factor in rise), came.lengths()
+        if lengths is None:
             return ClassDemand(name, rates, limits), None
-        prompts, outputs = np.array([(row.prompt_tokens, row.output_tokens) for row in rows], dtype=np.float64).T
-        prompt, output = float(prompts.mean()), max(1.0, float(outputs.mean()))
-        lengths = Lengths(prompt, output, mean_context(np.ones(len(rows)), prompts, outputs))
-        return ClassDemand(name, rates, limits, prompt, output), lengths
+        return ClassDemand(name, rates, limits, lengths.prompt_tokens, lengths.output_tokens), lengths
 
 
-def foreseen(seen: Arrivals, service: Service, now: datetime, step_s: float, steps: int) -> Arrivals:
+def foreseen(seen: DemandWindow, service: Service, now: datetime, step_s: float, steps: int) -> DemandWindow:
     """Adds the rise that the best load model foresees, once it has a record; recent demand stays the least.
 
     The service's load as a whole is forecast, and each class follows it: a partition that is not in force has no
     history of its own.
     """
-    times = np.array([row.at_s for row in seen.rows], dtype=np.float64)
-    (peak_rps,) = peak_rates(times, seen.now_s, seen.window_s, steps=1)
+    peak_rps = seen.peak_rps
     if peak_rps <= 0.0 or not math.isclose(step_s, load_step_s()):
         return seen
     ahead = load_forecasts.expected(service.name, "", now, steps)
@@ -127,37 +158,40 @@ def _at_least(
     return seen | {key: (raised, lengths)}
 
 
-def arrivals(service: Service, now: datetime, period_s: float) -> Arrivals:
-    """Returns the requests of the last period (between 5 minutes and an hour) that a worker had or should have had.
-
-    An answer that was cut short tells nothing of its true length: there the prediction counts.
+def arrivals(service: Service, now: datetime, period_s: float) -> DemandWindow:
+    """Reads the requests of the last period (between 5 minutes and an hour) that a worker had or should have had: its
+    whole stretches, without the one under way.
     """
-    window_s = min(MAX_WINDOW_S, max(MIN_WINDOW_S, period_s))
-    rows = (
-        RequestRecord.objects.filter(
-            service=service.name,
-            started_at__gt=now - timedelta(seconds=window_s),
-            started_at__lte=now,
-            prompt_tokens__isnull=False,
-        )
-        .exclude(status=RequestRecord.Status.CLIENT_ERROR)
-        .values_list("started_at", "prompt_tokens", "output_tokens", "predicted_output_tokens", "status")
-    )
-    found = []
-    for started_at, prompt_tokens, output_tokens, predicted, status in rows:
-        whole = status == RequestRecord.Status.OK and output_tokens is not None
-        lengths = (output_tokens if whole else None, predicted, output_tokens, OUTPUT_UNKNOWN_TOKENS)
-        length = next(tokens for tokens in lengths if tokens is not None)  # an embedding's is 0
-        guess = length if predicted is None else predicted
-        found.append(Arrival(started_at.timestamp(), prompt_tokens or 0, guess, length))
-    start = now - timedelta(seconds=window_s)
-    return Arrivals(now.timestamp(), window_s, found, _declared(service, start))
+    stretches = math.ceil(min(MAX_WINDOW_S, max(MIN_WINDOW_S, period_s)) / STRETCH_S)
+    end_s = now.timestamp() // STRETCH_S * STRETCH_S
+    start_s = end_s - stretches * STRETCH_S
+    start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (start_s, end_s))
+    names: dict[str, Any] = {
+        "service": service.name,
+        "start_s": start_s,
+        "start": start,
+        "end": end,
+        "stretch_s": STRETCH_S,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(CAME_SQL, names)
+        rows = cursor.fetchall()
+    came = np.zeros((len(rows), stretches, 4))
+    for own, (*_, at, requests, prompt, output, context) in zip(came, rows, strict=True):
+        np.add.at(own, at, np.array([requests, prompt, output, context], dtype=np.float64).T)
+    return DemandWindow(start_s, [LengthRange(*row[:4]) for row in rows], came, _declared(service, start))
 
 
 def _declared(service: Service, start: datetime) -> Declared | None:
-    """Returns the load that the operator expects, until records reach back to `start`; then silence means no load."""
+    """Returns the load that the operator expects, until requests before `start` are on record; then silence means no
+    load.
+    """
     if not (service.expected_rps and service.expected_prompt_tokens and service.expected_output_tokens):
         return None
-    if RequestRecord.objects.filter(service=service.name, started_at__lte=start).exists():
+    steps_before = start - timedelta(seconds=load_step_s())
+    if (
+        DemandSketch.objects.filter(service=service.name, start_at__lt=start).exists()
+        or LoadPoint.objects.filter(service=service.name, start_at__lte=steps_before).exists()
+    ):
         return None
     return Declared(service.expected_rps, Lengths(service.expected_prompt_tokens, service.expected_output_tokens))

@@ -29,7 +29,7 @@ from pools.models import Partition, Pool, RequestClass, Service, Site
 from scheduler.control import active_operations
 from scheduler.control.snapshot import change_kinds, measured_overheads
 from scheduler.control.snapshot.published_profiles import mode_profiles, typical, without_limits
-from scheduler.control.snapshot.recorded_demand import Arrivals, arrivals, foreseen
+from scheduler.control.snapshot.recorded_demand import DemandWindow, arrivals, foreseen
 from scheduler.control.turn_context import TurnContext
 from telemetry.carbon.site_signals import for_decisions, price_steps
 
@@ -69,7 +69,7 @@ class ClassNow:
         )
 
 
-def classes_now(context: TurnContext, partition: Partition, seen: Arrivals, steps: int) -> list[ClassNow]:
+def classes_now(context: TurnContext, partition: Partition, seen: DemandWindow, steps: int) -> list[ClassNow]:
     """Returns the classes of a partition, smallest first."""
     service, knobs = context.service, context.knobs
     request_classes = {request_class.pk: request_class for request_class in partition.classes.order_by("rank")}
@@ -101,6 +101,13 @@ def _option(name: str, classes: Sequence[ClassNow]) -> PartitionOption:
     )
 
 
+def _bounds_faults(partition: Partition, classes: Sequence[ClassNow], seen: DemandWindow) -> list[str]:
+    """Returns a sentence where what was seen cannot be divided exactly into the classes."""
+    if not seen.is_older_than([own.request_class for own in classes]):
+        return []
+    return [f"{partition.name} has new bounds: what came before them counts as the longest that it may have been."]
+
+
 def carbon(context: TurnContext, nodes: Sequence[NodeView]) -> tuple[CarbonObservation, tuple[str, ...]]:
     """Reads what the carbon loop observes: every site and partition that the service may use, over its steps.
 
@@ -130,6 +137,7 @@ def carbon(context: TurnContext, nodes: Sequence[NodeView]) -> tuple[CarbonObser
         classes = classes_now(context, partition, seen, steps)
         options.append(active_operations.without_pinned_load(_option(partition.name, classes), context.pins))
         faults += [f"{partition.name} {own.input_faults}" for own in classes if own.input_faults]
+        faults += _bounds_faults(partition, classes, seen)
     sites = active_operations.closed(sites, context.pins)
     return CarbonObservation(now.timestamp(), step_s, sites, tuple(options), curves.signal), tuple(faults)
 
@@ -139,12 +147,13 @@ def shared_out(context: TurnContext, nodes: tuple[NodeView, ...]) -> tuple[Share
 
     Returns the observation, and the faults of its inputs as sentences.
     """
-    name, period_s = context.knobs.partition, context.times.carbon_s
+    partition, period_s = Partition.objects.get(name=context.knobs.partition), context.times.carbon_s
     seen = arrivals(context.service, context.now, period_s)
-    classes = classes_now(context, Partition.objects.get(name=name), seen, 1)
-    option = active_operations.without_pinned_load(_option(name, classes), context.pins)
+    classes = classes_now(context, partition, seen, 1)
+    option = active_operations.without_pinned_load(_option(partition.name, classes), context.pins)
     observation = SharedOutObservation(context.now.timestamp(), period_s, nodes, option)
-    return observation, tuple(own.input_faults for own in classes if own.input_faults)
+    faults = [own.input_faults for own in classes if own.input_faults]
+    return observation, (*faults, *_bounds_faults(partition, classes, seen))
 
 
 def scale(context: TurnContext) -> ScaleObservation:

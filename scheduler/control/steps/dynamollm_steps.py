@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 from django.conf import settings
 from django.db.models import F
 
@@ -29,9 +28,8 @@ from core.engine.load_profile import LoadProfile, servable
 from core.engine.overheads import Overheads, weight_bytes
 from core.observations.limits import present_limits
 from core.observations.mode_profile import Lengths, together
-from core.policy.request_classes import classify
 from core.predictors import load_template
-from core.predictors.load_template import STRETCH_S, LoadHistory, TemplateConfig
+from core.predictors.load_template import LoadHistory, TemplateConfig
 from core.types import (
     Effects,
     ForwardLoad,
@@ -48,7 +46,7 @@ from pools.models import Pool
 from scheduler.control import loop_times, recordings, service_policy
 from scheduler.control.snapshot import change_kinds, measured_overheads, snapshot
 from scheduler.control.snapshot.offered_nodes import Servers, servers
-from scheduler.control.snapshot.recorded_demand import MAX_WINDOW_S, Arrivals, arrivals
+from scheduler.control.snapshot.recorded_demand import MAX_WINDOW_S, DemandWindow, arrivals
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps.policy_steps import LoopTurn, Result, nothing_to_do
 from scheduler.control.turn_context import TurnContext
@@ -215,7 +213,7 @@ def _starts_s(context: TurnContext, mode: Mode) -> tuple[float, float]:
 
 
 def _loads(
-    turn: LoopTurn, classes: Sequence[ClassNow], seen: Arrivals, cluster: Servers, steps: int
+    turn: LoopTurn, classes: Sequence[ClassNow], seen: DemandWindow, cluster: Servers, steps: int
 ) -> tuple[ClassLoad, ...]:
     """Returns the forecast load and the largest load of a server, in prompt tokens a second, smallest class first."""
     history = _look(turn, classes, seen)
@@ -237,23 +235,13 @@ def _series(turn: LoopTurn, name: str) -> str:
     return f"{turn.context.service.partition.name}/{name}"
 
 
-def _look(turn: LoopTurn, classes: Sequence[ClassNow], seen: Arrivals) -> LoadHistory:
+def _look(turn: LoopTurn, classes: Sequence[ClassNow], seen: DemandWindow) -> LoadHistory:
     """Takes what came in the window into the templates, and stores them; to count a stretch twice changes nothing."""
     state, _ = ControllerState.objects.get_or_create(kind=LOADS, service=turn.context.service)
     history = load_template.from_json(state.value)
-    start_s = (seen.now_s - seen.window_s) // STRETCH_S * STRETCH_S
-    stretches = int((seen.now_s - start_s) // STRETCH_S)  # whole ones
-    tokens = {own.request_class.name: np.zeros(stretches) for own in classes}
-    request_classes = [own.request_class for own in classes]
-    first_s = min((row.at_s for row in seen.rows), default=seen.now_s)
-    for row in seen.rows:
-        n = int((row.at_s - start_s) // STRETCH_S)
-        if 0 <= n < stretches:
-            tokens[classify(request_classes, row.prompt_tokens, row.predicted_tokens)][n] += row.prompt_tokens
-    known = max(0, int((first_s - start_s) // STRETCH_S))  # before the first request nothing is known, not even silence
+    start_s, tokens = seen.prompt_tokens([own.request_class for own in classes])
     for name, amounts in tokens.items():
-        at_s = start_s + known * STRETCH_S
-        history = load_template.observe(history, _series(turn, name), at_s, amounts[known:].tolist(), TEMPLATE)
+        history = load_template.observe(history, _series(turn, name), start_s, amounts, TEMPLATE)
     ControllerState.objects.filter(pk=state.pk).update(value=load_template.to_json(history), version=F("version") + 1)
     return history
 

@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime
 from typing import Any
 
-from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, FloatField, Value
-from django.db.models.functions import Cast, Coalesce
+from django.db.models import Sum
 
+from core.observations.class_arrivals import STRETCH_S
 from pools.models import Instance
 from scheduler import agents
 from scheduler.control.snapshot.recorded_demand import Declared
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps.policy_steps import LoopTurn
-from telemetry.models import RequestRecord
+from telemetry.models import DemandSketch
 
-LONGEST_S = 600.0  # requests that run longer are not looked for
 UNDER_WAY_S = 2.0  # that records take from the gateway to the database
 MEMORY = "recent_load"  # in the loop's state
 MEMORY_0_1 = "lately"  # the same in a state that version 0.1 wrote; the next version need not read it
@@ -51,14 +50,16 @@ def measure(turn: LoopTurn, classes: Mapping[str, ClassNow], declared: Declared 
         return RecentLoad(before["rates_rps"], waiting, before)  # two turns on end, or out of order
     known = 0.0 < since_s <= _MOST_PERIODS * period
     window_s = since_s if known else period
-    counts = _ended(turn, window_s)
+    until_s = _whole_s(now_s)
+    first_s = min(_whole_s(before["at_s"] if known else now_s - period), until_s - STRETCH_S)
+    counts = _ended(turn, first_s, until_s)
     only = next(iter(classes)) if len(classes) == 1 else None  # whatever it was called under another partition
     comparable = before.get("under_way", {}) if known and before.get("heard") == heard else {}
     rates = {}
     for name in classes:
         more = under_way[name] - comparable[name] if name in comparable and name in under_way else 0
         ended = sum(counts.values()) if name == only else counts[name]
-        rates[name] = max(0.0, (ended + more) / window_s)
+        rates[name] = max(0.0, ended / (until_s - first_s) + more / window_s)
     if declared is not None:
         name = declared.class_name([own.request_class for own in classes.values()])
         rates[name] = max(rates[name], declared.rps)
@@ -84,23 +85,17 @@ def _at_engines(turn: LoopTurn) -> tuple[dict[str, int], dict[str, int], list[st
     return dict(every), dict(waiting), sorted(states)
 
 
-def _ended(turn: LoopTurn, window_s: float) -> Counter[str | None]:
-    """Counts the requests of each class that ended in the time before now, as far as records can have come."""
-    until = turn.context.now - timedelta(seconds=UNDER_WAY_S)
-    since = until - timedelta(seconds=window_s)
-    took = ExpressionWrapper(
-        Cast(Coalesce(F("e2e_s"), 0.0), FloatField()) * Value(timedelta(seconds=1), DurationField()),
-        output_field=DurationField(),
+def _whole_s(now_s: float) -> float:
+    """Returns the end of the last whole stretch whose records can all have come: what ended is counted by stretches,
+    each of them in one turn."""
+    return (now_s - UNDER_WAY_S) // STRETCH_S * STRETCH_S
+
+
+def _ended(turn: LoopTurn, first_s: float, until_s: float) -> Counter[str]:
+    """Counts the requests of each class that ended in the stretches of [first_s, until_s)."""
+    rows = DemandSketch.objects.filter(
+        service=turn.context.service.name,
+        start_at__gte=datetime.fromtimestamp(first_s, UTC),
+        start_at__lt=datetime.fromtimestamp(until_s, UTC),
     )
-    ended = ExpressionWrapper(F("started_at") + took, output_field=DateTimeField())
-    rows = (
-        RequestRecord.objects.filter(
-            service=turn.context.service.name,
-            started_at__gt=since - timedelta(seconds=LONGEST_S),
-            started_at__lte=until,
-        )
-        .exclude(status=RequestRecord.Status.CLIENT_ERROR)
-        .annotate(ended_at=ended)
-        .filter(ended_at__gt=since, ended_at__lte=until)
-    )
-    return Counter(rows.values_list("request_class", flat=True))
+    return Counter(dict(rows.values_list("request_class").annotate(Sum("ended"))))

@@ -2,17 +2,16 @@
 request_rollups.
 
 Lengths count as the same between two borders. All borders of request classes are among these, so that a class of any
-partition is made of whole sketches; the others keep sketches narrow for a partition that comes later.
+partition is made of whole sketches. DynamoLLM's are always: they come into use with a preset.
 """
 
-from core.predictors.load_template import STRETCH_S
+from core.observations.class_arrivals import STRETCH_S
 from telemetry.models.demand import KEPT_S
 
 from .request_rollups import ENDED
 
 OUTPUT_UNKNOWN_TOKENS = 129  # median of the Azure conversation trace (AzurePublicDataset, CC-BY)
-PROMPT_BORDERS = (128, 512, 2_048, 8_192, 32_768)
-OUTPUT_BORDERS = (16, 64, 256, 1_024, 4_096)
+PROMPT_BORDERS, OUTPUT_BORDERS = (256, 1_024), (100, 350)  # its table IV
 OPEN_END = 2**31 - 1
 
 _KEY = "service, start_at, request_class, prompt_from, output_from"

@@ -9,13 +9,13 @@ import pytest
 from core.ports import IntensityPoint
 from core.types import Limits
 from pools import demo
-from pools.models import RequestClass, Service, Site
-from scheduler.control.snapshot.recorded_demand import Arrival, Arrivals, foreseen
+from pools.models import Service, Site
+from scheduler.control.snapshot.recorded_demand import arrivals, foreseen
 from telemetry.carbon import feeds, site_signals
 from telemetry.forecasts import carbon_forecasts, forecast_record, histories, load_forecasts
-from telemetry.models import CarbonFeed, ForecastScore, GpuSample, LoadPoint, RequestRecord
+from telemetry.models import CarbonFeed, DemandSketch, ForecastScore, GpuSample, LoadPoint, RequestRecord
 from telemetry.storage import time_partitions
-from tests.fakes.house import moment
+from tests.fakes.house import moment, requests_came
 from tests.fakes.intensity import intensity_steps
 
 pytestmark = pytest.mark.django_db
@@ -218,6 +218,16 @@ def test_peak_is_the_fullest_five_seconds_when_load_is_counted(service):
     assert LoadPoint.objects.count() == 5
 
 
+def test_each_request_counts_once_when_its_sketch_is_forgotten_and_when_it_is_not(service):
+    time_partitions.ensure({(NOW - timedelta(hours=3)).date()})
+    for hours in (0.5, 1.5, 3.0):
+        ask(service, NOW_S - hours * 3_600.0, "SS", 5)
+    DemandSketch.objects.filter(start_at__lt=NOW - timedelta(hours=2)).delete()
+    load_forecasts.record_load(moment(NOW_S + 30.0))
+    found = LoadPoint.objects.filter(request_class="SS").order_by("start_at").values_list("peak_rps", "requests")
+    assert list(found) == [(1.0, 5)] * 3
+
+
 def test_quiet_step_is_zero_when_gpus_were_sampled_in_it(service):
     ask(service, NOW_S + 1.0, "SS")
     GpuSample.objects.create(at=moment(NOW_S + 400.0), gpu_id=1)
@@ -294,17 +304,10 @@ def risen(service, peaks, model="day ago"):
 )
 def test_demand_rises_when_the_best_model_foresees_it(service, peak, model, step_s, rates):
     risen(service, peak, model)
-    rows = [Arrival(NOW_S - 1.0, 100, 10, 10)] * 10  # 2 requests a second, for 5 seconds
-    classes = list(Service.objects.get(name=service).partition.classes.all())
-    seen = foreseen(Arrivals(NOW_S, 1_800.0, rows), Service.objects.get(name=service), NOW, step_s, 6)
+    requests_came(NOW, count=10, over_s=5.0)  # 2 requests a second, for 5 seconds
+    own = Service.objects.get(name=service)
+    classes = list(own.partition.classes.all())
+    seen = foreseen(arrivals(own, NOW, 1_800.0), own, NOW, step_s, 6)
     totals = np.sum([demand.demand_rps for demand, _ in seen.demands(classes, Limits(), 6).values()], axis=0)
     assert totals / 2.0 == pytest.approx(rates)
     assert len(next(iter(seen.demands(classes, Limits(), 1).values()))[0].demand_rps) == 1
-
-
-def test_plans_know_what_running_requests_hold_when_answers_differ():
-    """One answer in ten is long: nine of ten tokens are its, so that whoever runs is mostly one of those."""
-    rows = [Arrival(NOW_S - 1.0, 100, 10, 810 if n % 10 == 0 else 10) for n in range(100)]
-    (seen,) = Arrivals(NOW_S, 1_800.0, rows).demands([RequestClass(pk=1, name="all", rank=0)], Limits(), 1).values()
-    lengths = seen[1]
-    assert (lengths.output_tokens, lengths.running_tokens) == (90.0, pytest.approx(465.0))

@@ -9,7 +9,8 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.predictors.load_template import STRETCH_S
+from core.observations.class_arrivals import STRETCH_S
+from core.policy import dynamo_classes
 from pools import demo
 from pools.models import RequestClass
 from telemetry import tasks
@@ -19,6 +20,7 @@ from telemetry.models.demand import KEPT_S
 from telemetry.storage import time_partitions
 from telemetry.storage.sql import demand_sketches
 from tests.fakes.house import moment, request_row
+from tests.oracles.demand_by_request import lengths_of
 
 pytestmark = pytest.mark.django_db
 START = 1_767_225_600.0
@@ -69,10 +71,7 @@ def expected(rows, classes):
     for row in rows:
         if row.status == "client_error":
             continue
-        whole = row.output_tokens if row.status == "ok" else None
-        known = (whole, row.predicted_output_tokens, row.output_tokens, 129)
-        output = next(tokens for tokens in known if tokens is not None)
-        guess = output if row.predicted_output_tokens is None else row.predicted_output_tokens
+        guess, output = lengths_of(row)
         prompt = row.prompt_tokens or 0
         low, high = (-1, prompts[-1]) if row.prompt_tokens is None else around(prompts, prompt)
         low_output, high_output = around(outputs, guess)
@@ -137,7 +136,7 @@ def test_a_record_is_kept_when_its_lengths_are_beyond_belief(classes):
         request_row(START, prompt_tokens=most, output_tokens=most),
     )
     found = DemandSketch.objects.order_by("output_from").values_list("output_from", "requests", "prompt_tokens")
-    assert [(low >= 4_096, *rest) for low, *rest in found] == [(False, 1, most), (True, 1, most)]
+    assert [(low > 0, *rest) for low, *rest in found] == [(False, 1, most), (True, 1, most)]
 
 
 def test_a_border_that_comes_within_a_stretch_leaves_it_as_wide_as_it_was(classes):
@@ -150,6 +149,11 @@ def test_a_border_that_comes_within_a_stretch_leaves_it_as_wide_as_it_was(classe
     assert (second.prompt_to, second.output_to) == (150, 150)
     assert first.prompt_to > 150
     assert first.output_to > 150
+
+
+def test_classes_of_presets_are_made_of_whole_sketches_before_they_are_known():
+    assert {low for _, low, _, _ in dynamo_classes.INPUTS} == {0, *demand_sketches.PROMPT_BORDERS}
+    assert {low for _, low, _ in dynamo_classes.OUTPUTS} == {0, *demand_sketches.OUTPUT_BORDERS}
 
 
 def test_sketches_are_forgotten_when_no_loop_looks_back_so_far(classes, monkeypatch):

@@ -1,9 +1,7 @@
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.predictors.arrival_rate import peak_rates
 from core.predictors.output_length import PRIOR_OUTPUT_TOKENS, RESERVOIR, WARM_UP, HistoryQuantilePredictor
 
 
@@ -59,18 +57,3 @@ def test_prediction_is_an_output_seen_when_there_is_history(outputs: list[int], 
     for output in outputs:
         predictor.observe("chat", 64, output)
     assert predictor.predict("chat", 64, None) in outputs
-
-
-def test_peak_bucket_is_forecast_when_arrivals_are_uneven() -> None:
-    arrivals = np.array([100.0, 107.0, 107.5, 108.0, 109.9, 114.0, 300.0])
-    assert peak_rates(arrivals, now_s=115.0, window_s=60.0, steps=3) == (0.8, 0.8, 0.8)
-
-
-def test_nothing_is_forecast_when_arrivals_are_out_of_the_window() -> None:
-    assert peak_rates(np.array([1.0, 2.0]), now_s=1000.0, window_s=60.0, steps=2) == (0.0, 0.0)
-    assert peak_rates(np.array([]), now_s=1000.0, window_s=60.0, steps=1) == (0.0,)
-
-
-def test_forecast_is_refused_when_the_window_is_empty() -> None:
-    with pytest.raises(ValueError, match="longer than nothing"):
-        peak_rates(np.array([1.0]), now_s=1.0, window_s=0.0)
