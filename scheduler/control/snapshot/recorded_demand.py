@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from django.db import connection
+from django.db.models import Exists
 from numpy.typing import NDArray
 
 from core.observations.class_arrivals import STRETCH_S, ClassArrivals, counted
@@ -188,10 +189,9 @@ def _declared(service: Service, start: datetime) -> Declared | None:
     """
     if not (service.expected_rps and service.expected_prompt_tokens and service.expected_output_tokens):
         return None
-    steps_before = start - timedelta(seconds=load_step_s())
-    if (
-        DemandSketch.objects.filter(service=service.name, start_at__lt=start).exists()
-        or LoadPoint.objects.filter(service=service.name, start_at__lte=steps_before).exists()
-    ):
+    step = timedelta(seconds=load_step_s())
+    sketches = DemandSketch.objects.filter(service=service.name, start_at__lt=start)
+    points = LoadPoint.objects.filter(service=service.name, start_at__lte=start - step)
+    if Service.objects.filter(Exists(sketches) | Exists(points), pk=service.pk).exists():
         return None
     return Declared(service.expected_rps, Lengths(service.expected_prompt_tokens, service.expected_output_tokens))
