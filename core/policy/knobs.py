@@ -29,7 +29,7 @@ class Knobs:
     )
     objective: str = setting("carbon", "what eq. 1 minimises; FREESH's MinEnergy: energy", ("carbon", "energy", "cost"))
     negative_intensity: str = setting(
-        "clamp", "what a site's intensity below zero counts as: nothing, or what it is", ("clamp", "follow"), live=False
+        "clamp", "what a site's intensity below zero counts as in plans: nothing, or what it is", ("clamp", "follow")
     )
     partition: str = setting(
         "", "how requests are cut into classes; empty: the carbon loop chooses among the service's (FREESH knob 2)"
@@ -61,7 +61,7 @@ class Knobs:
     )
 
     frozen: tuple[str, ...] = setting(
-        (), "loops that decide once, when the policy comes into force, and then hold", ("carbon", "scale"), live=False
+        (), "loops that decide once, when the policy comes into force, and then hold", ("carbon", "scale")
     )
     carbon_period_s: float | None = setting(None, "FREESH: 30 min", above=0.0, live=False)
     scale: str = setting(

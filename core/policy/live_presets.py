@@ -26,18 +26,11 @@ ABSENT: Mapping[str, tuple[Any, ...]] = {
 # What a live service runs in place of a preset's own value.
 DIFFERS: Mapping[str, Mapping[str, Any]] = {
     "greenserve": {"clock_period_s": 1.0, "order": "sjf", "aging_tokens_per_s": 20.0},
-    "freesh_baseline": {"carbon": "off", "scale": "static"},
-    "dynamollm": {"order": "edf"},
     "single_pool": {"route": "least_loaded"},
     "dynaserve": {"itl_limit_s": 0.1, "route": "least_loaded"},
     "pd_coloc": {"route": "least_loaded"},
     "pd_disagg": {"route": "least_loaded"},
 }
-ALPHA = 1.25  # of every policy
-
-
-def _live(preset: presets.Policy) -> Knobs:
-    return replace(preset.knobs, **{"alpha": ALPHA, **DIFFERS.get(preset.name, {})})
 
 
 def _absent(found: Knobs) -> list[str]:
@@ -45,9 +38,8 @@ def _absent(found: Knobs) -> list[str]:
 
 
 KNOBS = {item.name: item for item in fields(Knobs) if item.metadata["live"]}
-LIVE: Mapping[str, Knobs] = types.MappingProxyType(
-    {name: own for name, preset in presets.PRESETS.items() if not _absent(own := _live(preset))}
-)
+_ROWS = {name: replace(preset.knobs, **DIFFERS.get(name, {})) for name, preset in presets.PRESETS.items()}
+LIVE: Mapping[str, Knobs] = types.MappingProxyType({name: own for name, own in _ROWS.items() if not _absent(own)})
 
 
 def choices() -> list[tuple[str, str]]:

@@ -116,7 +116,7 @@ def parse(owner: type, key: str, text: str) -> Any:
     if dict in kind:
         return _numbers(key, text)
     if tuple in kind:
-        return [part.strip() for part in text.split(",") if part.strip()]
+        return tuple(part.strip() for part in text.split(",") if part.strip())
     try:
         return int(text) if int in kind else float(text)
     except ValueError:

@@ -109,6 +109,8 @@ def _typed(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
     if isinstance(value, dict):
         return ",".join(f"{name}:{weight:g}" for name, weight in value.items())
     return str(value)

@@ -193,6 +193,8 @@ def _value(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
         return formats.plain(float(value))
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value)) or "none"
     return str(value) or formats.UNKNOWN
 
 

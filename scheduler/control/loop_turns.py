@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from core.types import CarbonPlan, Command, Loop
+from core.types import CarbonPlan, Command, Effects, Loop, Rationale, Reason
 from scheduler.control.apply import budgets
 from scheduler.control.apply.budgets import Envelope
 from scheduler.control.steps import autoscale_step, dynamollm_steps, policy_steps, right_size_step
@@ -29,6 +29,7 @@ STEPS: Mapping[tuple[Loop, str], Callable[[LoopTurn], Result]] = {
     (Loop.SHARD, "dynamo"): dynamollm_steps.shard,
     (Loop.SHARD, "off"): policy_steps.off_step,
 }
+FROZEN = Rationale(Reason.POLICY, "The policy has this loop decide once: what it decided holds.")
 META = "_"  # in a ControllerState's value: whose it is, and when it was last looked at
 
 
@@ -60,7 +61,10 @@ def decide(context: TurnContext, loop: Loop, index: int | None) -> TurnDecision:
     meta = state.value.get(META, {})
     fresh = meta.get("policy") != context.signature
     known = state.value if loop is Loop.CARBON or meta.get("step") == name else {}
-    result = _around_pins(context, STEPS[loop, name](LoopTurn(context, known, fresh)))
+    if loop.value in context.knobs.frozen and index is not None and not fresh and context.plan is not None:
+        result = Result(Effects((), None, FROZEN), dict(state.value), no_op=True)
+    else:
+        result = _around_pins(context, STEPS[loop, name](LoopTurn(context, known, fresh)))
     mine = {
         "step": name,
         "policy": meta.get("policy") if index is None else context.signature,

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from core.policy.knobs import Knobs
+from core.policy.presets import PRESETS
+from core.policy.tuning import Tuning
 from core.types import CarbonPlan, Loop
 from pools.models import Partition, Pool, Service
 from scheduler.control import active_operations, loop_times, service_policy
@@ -31,6 +33,7 @@ class TurnContext:
     service: Service
     now: datetime
     knobs: Knobs
+    tuning: Tuning
     signature: str
     times: LoopTimes
     pins: tuple[Pin, ...]
@@ -56,6 +59,7 @@ def resolve(service: Service, now: datetime, reporting: Iterable[str]) -> TurnCo
         service=service,
         now=now,
         knobs=knobs,
+        tuning=PRESETS[service.policy].tuning,
         signature=service_policy.signature_with(service, overrides),
         times=loop_times.times(knobs),
         pins=active_operations.pins_of(overrides),

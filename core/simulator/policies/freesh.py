@@ -81,7 +81,16 @@ class Freesh:
                 names.update({loops.pool_name(world, info, c.name): None for c in partition.classes})
         self.pools = tuple(names)
         self.fleet = Fleet(world, self.pools, config.starting)
-        self._pool_config = PoolLoopConfig(config.alpha, config.floor_rps, min(5.0, config.time_limit_s))
+        self.carbon_config = CarbonConfig(
+            config.alpha,
+            Objective(config.objective),
+            NegativeIntensity(config.negative_intensity),
+            config.time_limit_s,
+            floor_rps=config.floor_rps,
+            min_saving=config.min_saving,
+            best_effort=True,
+        )
+        self.pool_config = PoolLoopConfig(config.alpha, config.floor_rps, min(5.0, config.time_limit_s))
         self._clocks: dict[int, frequency.ClockState] = {}
         self._miad = MiadConfig(config.clock_increase, config.clock_decrease_mhz, config.clock_period_s)
         self._ranges: dict[str, tuple[float, float]] = {}
@@ -147,19 +156,10 @@ class Freesh:
 
     def _planned(self, service: _Service, obs: CarbonObservation) -> tuple[CarbonPlan | None, Effects]:
         """Returns the epoch's step. Without any intensity ever, it plans for least energy."""
-        config = CarbonConfig(
-            self.config.alpha,
-            Objective(self.config.objective),
-            NegativeIntensity(self.config.negative_intensity),
-            self.config.time_limit_s,
-            floor_rps=self.config.floor_rps,
-            min_saving=self.config.min_saving,
-            best_effort=True,
-        )
-        plan, effects = carbon.step(service.plan, obs, config)
+        plan, effects = carbon.step(service.plan, obs, self.carbon_config)
         self._blind &= effects.rationale.reason is Reason.NO_DATA
         if self._blind:  # no site has ever had an intensity: nothing to wait for
-            config = replace(config, objective=Objective.ENERGY)
+            config = replace(self.carbon_config, objective=Objective.ENERGY)
             plan, effects = carbon.step(service.plan, obs, config)
         return plan, effects
 
@@ -204,7 +204,7 @@ class Freesh:
                 reason, summary = Reason.NO_DATA, f"{service.info.name}: no pool has GPUs: there is no plan yet."
             else:
                 obs = ScaleObservation(view.now_s, period_s, pools)
-                _, effects = scale.step(None, obs, self._pool_config)
+                _, effects = scale.step(None, obs, self.pool_config)
                 self._take(service, effects)
                 reason, summary = effects.rationale.reason, effects.rationale.summary
             decisions.append(loops.decision(view, Loop.SCALE, reason, summary))
@@ -219,9 +219,7 @@ class Freesh:
                 self.world.overheads, weights_cached=starting.weights_cached, model_name=service.info.model
             )
             pools = self._pool_views(service, views, sorted(service.budgets))
-            _, effects = shard.step(
-                None, ShardObservation(view.now_s, period_s, pools, transition_s), self._pool_config
-            )
+            _, effects = shard.step(None, ShardObservation(view.now_s, period_s, pools, transition_s), self.pool_config)
             self._take(service, effects)
             decisions.append(loops.decision(view, Loop.SHARD, effects.rationale.reason, effects.rationale.summary))
         self._want()

@@ -26,6 +26,7 @@ from core.controllers.fleet.pool_loop import pool_name
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.load_profile import LoadProfile, servable
 from core.engine.overheads import Overheads, weight_bytes
+from core.observations import step_configs
 from core.observations.limits import present_limits
 from core.observations.mode_profile import Lengths, together
 from core.predictors import load_template
@@ -87,12 +88,7 @@ def scale(turn: LoopTurn) -> Result:
         warm_start_s=warm_s,
         cold_start_s=cold_s,
     )
-    config = scale_dynamo.ScaleDynamoConfig(
-        epoch_s=epoch_s,
-        headroom=context.knobs.alpha,
-        hand_down=context.knobs.hand_down,
-        proactive=context.knobs.proactive,
-    )
+    config = step_configs.scale_dynamo_config(context.knobs, context.tuning, epoch_s)
     state, effects = recordings.step(scale_dynamo.step, _scale_state(turn.state), obs, config)
     wanted = {key.request_class: count for key, count in obs.nodes.items()}
     for command in effects.commands:
@@ -268,8 +264,7 @@ def shard(turn: LoopTurn) -> Result:
         Overheads().sync_s / settings.GREENSERVE_TRANSITION_SPEEDUP,
         Overheads().link_bytes_per_s * settings.GREENSERVE_TRANSITION_SPEEDUP,
     )
-    # Half the head-room that scale has: a pool that is exactly as large as scale asked for is not short.
-    config = shard_dynamo.ShardDynamoConfig(epoch_s=context.times.shard_s, alpha=(1.0 + context.knobs.alpha) / 2.0)
+    config = step_configs.shard_dynamo_config(context.knobs, context.tuning, context.times.shard_s)
     state, effects = recordings.step(shard_dynamo.step, before, obs, config)
     commands: list[SetTpDegrees | ReshardNode] = []
     decisions = []

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from django.conf import settings
+from dataclasses import dataclass, replace
+from typing import Any
 
 from core.controllers.fleet import carbon, scale, shard, shared_out
 from core.controllers.fleet.explain import gpus_of, workers_text
-from core.controllers.fleet.pool_loop import PoolLoopConfig, pool_name
-from core.policy.knobs import Knobs
+from core.controllers.fleet.pool_loop import pool_name
+from core.observations import step_configs
 from core.types import (
     CarbonPlan,
     Effects,
-    Loop,
     Mode,
     PartitionOption,
     PoolDecision,
@@ -30,11 +27,6 @@ from scheduler.control.snapshot.offered_nodes import offered_nodes, servers
 from scheduler.control.steps import model_groups
 from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import plan_from_json, plan_to_json, to_json, workers_from_json
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-C = TypeVar("C", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +52,6 @@ class Result:
     next_tick_s: float | None = None
 
 
-def config(loop: Loop, knobs: Knobs, kind: type[C]) -> C:
-    """Makes the controller's configuration: the policy's knobs, else settings, else its own defaults."""
-    found = settings.GREENSERVE_LOOPS[loop.value]
-    own = {**found, "alpha": knobs.alpha, "objective": knobs.objective}
-    return kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
-
-
 def nothing_to_do() -> Result:
     rationale = Rationale(Reason.NO_DATA, "No pool has a GPU budget yet: the carbon epoch has made no plan.")
     return Result(Effects((), None, rationale), {})
@@ -81,7 +66,7 @@ def freesh_step(turn: LoopTurn) -> Result:
     if turn.fresh:
         service_policy.provide(context.service, context.knobs)
     obs, faults = snapshot.carbon(context, offered_nodes(context))
-    pinned, own = context.pins, replace(config(Loop.CARBON, context.knobs, carbon.CarbonConfig), best_effort=True)
+    pinned, own = context.pins, step_configs.carbon_config(context.knobs, context.tuning)
     present = active_operations.without_pins(plan_from_json(turn.state), pinned)
     plan, effects = recordings.step(carbon.step, present, obs, own)
     plan = active_operations.with_pins(plan, pinned)
@@ -160,7 +145,7 @@ def fleet_step(turn: LoopTurn) -> Result:
     observation = snapshot.scale(turn.context)
     if not observation.pools:
         return nothing_to_do()
-    own = config(Loop.SCALE, turn.context.knobs, PoolLoopConfig)
+    own = step_configs.pool_config(turn.context.knobs, turn.context.tuning)
     state, effects = recordings.step(scale.step, None, observation, own)
     return Result(effects, to_json(state))
 
@@ -200,7 +185,7 @@ def mix_step(turn: LoopTurn) -> Result:
     observation = snapshot.shard(turn.context)
     if not observation.pools:
         return nothing_to_do()
-    own = config(Loop.SHARD, turn.context.knobs, PoolLoopConfig)
+    own = step_configs.pool_config(turn.context.knobs, turn.context.tuning)
     found, effects = recordings.step(shard.step, None, observation, own)
     return Result(effects, to_json(found))
 

@@ -17,7 +17,8 @@ from core.algorithms.fleet.site_mix import Mix, Offer, Part, SiteMode, in_time, 
 from core.controllers.fleet import right_size
 from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
-from core.controllers.fleet.right_size import RightSizeConfig, RightSizeObservation, RightSizeState
+from core.controllers.fleet.right_size import RightSizeObservation, RightSizeState
+from core.observations import step_configs
 from core.observations.recording import RecordingError, recall, record
 from core.types import Effects, Limits, Mode, PoolKey, Rationale, ScaleTo
 from pools.models import Instance, Pool, Site
@@ -32,7 +33,6 @@ from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import workers_from_json
 from telemetry.carbon.site_signals import for_decisions
 
-LOOK_S = 60.0  # for the load and its trend
 AHEAD_S, AHEAD_STEPS = 1800.0, 6  # of carbon: a move should pay for longer than it takes
 # Parts of the limits that a profile's latencies may take, so that requests that wait keep the whole (docs/policies.md).
 # The simulator plans TTFT to more of it: its profiles' TTFT is that of an iteration that others' prompts fill as well.
@@ -49,7 +49,8 @@ def scale(turn: LoopTurn) -> Result:
     classes = snapshot.classes_now(context, context.service.partition, seen, 1)
     load = recent_load.measure(turn, {own.request_class.name: own for own in classes}, seen.declared)
     fleet = _Fleet(context, pools)
-    steps = max(1, round(LOOK_S / context.times.scale_s))
+    config = step_configs.right_size_config(context.knobs, context.tuning, context.times.scale_s)
+    steps = max(1, round(context.tuning.right_size.look_s / context.times.scale_s))
     before = turn.state.get("classes", {})
     stored: dict[str, Any] = {}
     effects_by_class: list[Effects] = []
@@ -59,19 +60,11 @@ def scale(turn: LoopTurn) -> Result:
         recent_rps = [*known.get("rates_rps", ()), load.rates_rps[name]][-steps:]
         obs = fleet.observed(own, tuple(recent_rps), load.waiting.get(name, 0))
         present = _as_it_is(_recalled(known), fleet.asked(name))
-        state, effects = recordings.step(right_size.step, present, obs, _config(context))
+        state, effects = recordings.step(right_size.step, present, obs, config)
         fleet.take(state, obs.offers)
         stored[name] = {"rates_rps": recent_rps, "state": record(state)}
         effects_by_class.append(effects)
     return _answer(pools, effects_by_class, {"classes": stored, recent_load.MEMORY: load.memory})
-
-
-def _config(context: TurnContext) -> RightSizeConfig:
-    return RightSizeConfig(
-        context.times.scale_s,
-        headroom=context.knobs.alpha,
-        changes_per_hour=context.knobs.changes_per_hour,
-    )
 
 
 def _recalled(known: Mapping[str, Any]) -> RightSizeState | None:

@@ -135,7 +135,8 @@ def test_loops_leave_no_row_or_hold_when_nothing_changes(service, redis_client, 
     own = knobs(name)
     for loop, epoch in zip(LOOPS, ran, strict=True):
         only_changes = loop is Loop.SCALE and own.scale == "right_size"  # each ten seconds is not worth a row
-        assert (epoch is None) == (own.has_no_choice(loop) or only_changes), loop
+        still = own.has_no_choice(loop) or loop.value in own.frozen
+        assert (epoch is None) == (still or only_changes), loop
     if name not in (
         "greenserve_epochs",
         "freesh",
@@ -166,6 +167,21 @@ def test_gateways_keep_the_limits_that_plans_keep(service, redis_client, now, na
     assert {name: published[name] for name in limits} == {
         name: wire.LatencyLimits(of.ttft_s, of.tpot_s, of.e2e_s) for name, of in limits.items()
     }
+
+
+def test_frozen_loops_hold_what_they_decided_when_the_load_grows(service, redis_client, now):
+    set_policy(service, "freesh_baseline")
+    requests_came(now, count=100, over_s=100)
+    first = run_all(service, now)
+    assert {epoch.status for epoch in first} <= {"applied", "held"}
+    before = list(Pool.objects.order_by("pk").values_list("gpu_budget", "workers"))
+    assert any(workers for _, workers in before)
+    at = later(redis_client, now, 1900)
+    requests_came(at, count=9000, over_s=100)
+    assert run_all(service, at) == [None, None, None]
+    assert list(Pool.objects.order_by("pk").values_list("gpu_budget", "workers")) == before
+    set_policy(service, "freesh_baseline", frozen=["carbon"])
+    assert run_all(service, later(redis_client, at, 1)) != [None, None, None], "the policy came into force anew"
 
 
 @EACH

@@ -74,7 +74,7 @@ class Dynamollm:
         self._begun: Decision | None = None  # the first one, taken before time began
         self._scale_s = self._shard_s = 0.0  # when they are next due
         self._shard: shard_dynamo.ShardDynamoState | None = None
-        self._scale_config = scale_dynamo.ScaleDynamoConfig(
+        self.scale_config = scale_dynamo.ScaleDynamoConfig(
             epoch_s=config.scale_period_s,
             headroom=config.headroom,
             hand_down=config.hand_down,
@@ -82,7 +82,7 @@ class Dynamollm:
             warm_pool=config.starting.warm_pool,
             down_after=config.down_after,
         )
-        self._shard_config = shard_dynamo.ShardDynamoConfig(
+        self.shard_config = shard_dynamo.ShardDynamoConfig(
             epoch_s=config.shard_period_s,
             alpha=config.alpha,
             clocks=config.clocks,
@@ -179,7 +179,7 @@ class Dynamollm:
             warm_start_s=warm_s,
             cold_start_s=cold_s,
         )
-        self._scale, effects = scale_dynamo.step(self._scale, obs, self._scale_config)
+        self._scale, effects = scale_dynamo.step(self._scale, obs, self.scale_config)
         self._scale_s = effects.next_tick_s or math.inf
         self.demand.shares[:] = [self._scale.shares.get(key, 0.0) for key in keys]
         return self._scale, effects
@@ -199,7 +199,7 @@ class Dynamollm:
             return []
         before = self._shard.epoch if self._shard is not None else -1
         self.profiles.renew_if_old(view)
-        self._shard, effects = shard_dynamo.step(self._shard, self._shard_observation(view), self._shard_config)
+        self._shard, effects = shard_dynamo.step(self._shard, self._shard_observation(view), self.shard_config)
         self._shard_s = effects.next_tick_s or math.inf
         commands: list[SimCommand] = []
         for command in effects.commands:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from core.controllers.fleet.right_size import RightSizeConfig
+from core.observations.step_configs import right_size_config
 from core.policy.presets import Policy
 from core.simulator.kernel.simulated import Scheduling
 from core.simulator.policies.config import Reads, Starting, any_of, period_s, running, starting_of
@@ -62,7 +63,7 @@ READS = Reads(
 
 def of(policy: Policy) -> GreenserveConfig:
     """Returns what the policy comes to. Raises ValueError: plans and clocks take different shares of a TTFT limit."""
-    knobs, tuned = policy.knobs, policy.tuning.right_size
+    knobs = policy.knobs
     if knobs.clock_ttft_share != knobs.plan_ttft_share:
         raise ValueError(
             f"clock_ttft_share: must be plan_ttft_share, {knobs.plan_ttft_share:g}, in a simulated greenserve"
@@ -71,19 +72,10 @@ def of(policy: Policy) -> GreenserveConfig:
         name=policy.name,
         objective=knobs.objective,
         loops=running(policy, LOOPS),
-        fleet=RightSizeConfig(
-            period_s=period_s(policy, Loop.SCALE),
-            headroom=knobs.alpha,
-            burst=tuned.burst,
-            hold_s=tuned.hold_s,
-            min_saving=tuned.min_saving,
-            mode_saving=tuned.mode_saving,
-            changes_per_hour=knobs.changes_per_hour,
-            catch_up_s=tuned.catch_up_s,
-        ),
+        fleet=right_size_config(knobs, policy.tuning, period_s(policy, Loop.SCALE)),
         clock_period_s=period_s(policy, Loop.CLOCK),
         clock_step_mhz=policy.tuning.profile.step_mhz,
-        look_s=tuned.look_s,
+        look_s=policy.tuning.right_size.look_s,
         margin=knobs.plan_tpot_share,
         clock_margin=knobs.clock_tpot_share,
         wait_share=knobs.plan_ttft_share,

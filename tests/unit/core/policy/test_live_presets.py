@@ -12,7 +12,7 @@ from core.policy.presets import PRESETS, policy
 from pools import wire
 
 SIMULATED_ONLY = {
-    *("negative_intensity", "slo_factor", "max_rps", "plan_ttft_share", "plan_tpot_share", "frozen"),
+    *("slo_factor", "max_rps", "plan_ttft_share", "plan_tpot_share"),
     *("carbon_period_s", "clock_floor_mhz", "clock_ttft_share", "clock_tpot_share", "chunk_tokens", "preempts_s"),
     "emergencies_up_to",
 }
@@ -27,10 +27,8 @@ def test_every_preset_but_the_thresholds_runs_live():
 def test_live_services_run_what_the_presets_say_but_for_a_list_that_shrinks():
     for name, found in LIVE.items():
         row = asdict(PRESETS[name].knobs)
-        differs = {key: value for key, value in asdict(found).items() if value != row[key]}
-        assert differs == {"alpha": 1.25, **DIFFERS.get(name, {})} or name == "greenserve_epochs"
-    assert LIVE["greenserve_epochs"] == PRESETS["greenserve_epochs"].knobs
-    assert sum(map(len, DIFFERS.values())) <= 11
+        assert {key: value for key, value in asdict(found).items() if value != row[key]} == DIFFERS.get(name, {})
+    assert sum(map(len, DIFFERS.values())) <= 8
     assert {item.name for item in fields(Knobs)} - set(KNOBS) <= SIMULATED_ONLY
     assert sum(map(len, ABSENT.values())) <= 7
 
@@ -56,7 +54,7 @@ def test_words_and_choices_are_those_of_live_knobs():
     ("name", "overrides", "words"),
     [
         ("threshold", {}, "unknown policy 'threshold'; known are greenserve_epochs"),
-        ("freesh", {"frozen": ["scale"]}, "frozen: only What-if can set it so far"),
+        ("freesh", {"preempts_s": 2.0}, "preempts_s: only What-if can set it so far"),
         ("freesh", {"tuning": {"miad": {"increase": 3.0}}}, "tuning: only What-if can set it so far"),
         ("single_pool", {"route": "round_robin"}, "route: only What-if knows round_robin so far"),
         ("dynaserve", {"itl_limit_s": None}, "itl_limit_s: only What-if knows none so far"),
@@ -70,9 +68,9 @@ def test_what_no_live_loop_knows_is_refused_with_words(name, overrides, words):
 
 
 def test_overrides_are_put_over_what_is_live():
-    found = knobs("dynamollm", {"clock": "fixed"})
-    assert (found.clock, found.order, found.alpha) == ("fixed", "edf", 1.25)
-    assert policy("dynamollm", {"clock": "fixed"}).knobs.order == "fcfs"
+    found = knobs("greenserve", {"clock": "fixed"})
+    assert (found.clock, found.order, found.alpha) == ("fixed", "sjf", 1.02)
+    assert policy("greenserve", {"clock": "fixed"}).knobs.order == "spf"
 
 
 @pytest.mark.parametrize(
@@ -87,6 +85,7 @@ def test_overrides_are_put_over_what_is_live():
         ("carbon", "off", "off"),
         ("tenant_weights", "acme:2,birch:0.5", {"acme": 2.0, "birch": 0.5}),
         ("scale_period_s", "20", 20.0),
+        ("frozen", "carbon, scale", ("carbon", "scale")),
     ],
 )
 def test_text_becomes_a_value_of_the_knobs_kind(key, text, value):
@@ -94,7 +93,7 @@ def test_text_becomes_a_value_of_the_knobs_kind(key, text, value):
 
 
 @pytest.mark.parametrize(
-    ("key", "text"), [("alpha", "much"), ("tp", "4.5"), ("nope", "1"), ("frozen", "scale"), ("tenant_weights", "acme")]
+    ("key", "text"), [("alpha", "much"), ("tp", "4.5"), ("nope", "1"), ("preempts_s", "2"), ("tenant_weights", "acme")]
 )
 def test_text_is_refused_when_it_is_no_value(key, text):
     with pytest.raises(ValueError, match=key):

@@ -1,0 +1,67 @@
+"""The configurations of the slow loops' steps, made of a policy's knobs and tuning for every world."""
+
+from __future__ import annotations
+
+from core.algorithms.fleet.fleet_problem import NegativeIntensity, Objective
+from core.controllers.fleet.carbon import CarbonConfig
+from core.controllers.fleet.pool_loop import PoolLoopConfig
+from core.controllers.fleet.right_size import RightSizeConfig
+from core.controllers.fleet.scale_dynamo import ScaleDynamoConfig
+from core.controllers.fleet.shard_dynamo import ShardDynamoConfig
+from core.policy.knobs import Knobs
+from core.policy.tuning import Tuning
+
+_POOL_TIME_LIMIT_S = 5.0  # of one pool's program, which is far smaller than that of all
+
+
+def carbon_config(knobs: Knobs, tuning: Tuning) -> CarbonConfig:
+    """Returns the configuration of FREESH's eq. 1."""
+    return CarbonConfig(
+        alpha=knobs.alpha,
+        objective=Objective(knobs.objective),
+        negative_intensity=NegativeIntensity(knobs.negative_intensity),
+        time_limit_s=tuning.eq1.time_limit_s,
+        floor_rps=tuning.eq1.floor_rps,
+        min_saving=tuning.eq1.min_saving,
+        best_effort=True,
+    )
+
+
+def pool_config(knobs: Knobs, tuning: Tuning) -> PoolLoopConfig:
+    """Returns the configuration of FREESH's program in one budget, and of the mix of TP degrees."""
+    return PoolLoopConfig(knobs.alpha, tuning.eq1.floor_rps, min(_POOL_TIME_LIMIT_S, tuning.eq1.time_limit_s))
+
+
+def right_size_config(knobs: Knobs, tuning: Tuning, period_s: float) -> RightSizeConfig:
+    """Returns the configuration of GreenServe's scale loop."""
+    own = tuning.right_size
+    return RightSizeConfig(
+        period_s=period_s,
+        headroom=knobs.alpha,
+        burst=own.burst,
+        hold_s=own.hold_s,
+        min_saving=own.min_saving,
+        mode_saving=own.mode_saving,
+        changes_per_hour=knobs.changes_per_hour,
+        catch_up_s=own.catch_up_s,
+    )
+
+
+def scale_dynamo_config(knobs: Knobs, tuning: Tuning, period_s: float) -> ScaleDynamoConfig:
+    """Returns the configuration of DynamoLLM's scale loop."""
+    return ScaleDynamoConfig(
+        epoch_s=period_s,
+        headroom=knobs.alpha,
+        hand_down=knobs.hand_down,
+        proactive=knobs.proactive,
+        warm_pool=tuning.starts.warm_pool,
+        down_after=tuning.dynamo.down_after,
+    )
+
+
+def shard_dynamo_config(knobs: Knobs, tuning: Tuning, period_s: float) -> ShardDynamoConfig:
+    """Returns the configuration of DynamoLLM's shard loop."""
+    own = tuning.dynamo
+    return ShardDynamoConfig(
+        epoch_s=period_s, alpha=own.shard_alpha, clocks=own.clocks, wave=own.wave, min_saving=own.min_saving
+    )

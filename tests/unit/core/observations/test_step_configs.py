@@ -1,0 +1,57 @@
+"""The simulated loops are configured as live ones are, whatever the policy says."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.observations.step_configs import (
+    carbon_config,
+    pool_config,
+    right_size_config,
+    scale_dynamo_config,
+    shard_dynamo_config,
+)
+from core.policy.presets import PRESETS, policy
+from core.simulator.policies import config, dynamollm, greenserve
+from core.simulator.policies.dynamollm.loops import Dynamollm
+from core.simulator.policies.freesh import Freesh
+from tests.unit.core.simulator.policies.worlds import world
+
+EQ1 = {"eq1": {"floor_rps": 0.1, "min_saving": 0.2, "time_limit_s": 3.0}}
+CHANGED = {
+    "freesh": {"alpha": 1.4, "objective": "cost", "negative_intensity": "follow", "tuning": EQ1},
+    "greenserve": {"alpha": 1.4, "changes_per_hour": 2, "tuning": {"right_size": {"burst": 0.5, "hold_s": 5.0}}},
+    "dynamo": {
+        "alpha": 1.4,
+        "hand_down": False,
+        "tuning": {
+            "dynamo": {"shard_alpha": 1.3, "down_after": 4, "wave": 3, "clocks": "all"},
+            "starts": {"warm_pool": 1},
+        },
+    },
+}
+
+
+def policies(family):
+    """Returns the presets of a family, each as it is and with other settings."""
+    names = [name for name, preset in PRESETS.items() if preset.family == family]
+    return [policy(name, own) for name in names for own in ({}, CHANGED[family])]
+
+
+@pytest.mark.parametrize("own", policies("freesh"), ids=lambda own: own.name)
+def test_freeshs_programs_are_configured_alike(own):
+    found = Freesh(config.freesh_of(own), world({"east": 8}))
+    assert found.carbon_config == carbon_config(own.knobs, own.tuning)
+    assert found.pool_config == pool_config(own.knobs, own.tuning)
+
+
+@pytest.mark.parametrize("own", policies("dynamo"), ids=lambda own: own.name)
+def test_dynamollms_loops_are_configured_alike(own):
+    found = Dynamollm(dynamollm.of(own), world({"east": 16}, tps=(2, 4, 8)))
+    assert found.scale_config == scale_dynamo_config(own.knobs, own.tuning, 1800.0)
+    assert found.shard_config == shard_dynamo_config(own.knobs, own.tuning, 300.0)
+
+
+@pytest.mark.parametrize("own", policies("greenserve"), ids=lambda own: own.name)
+def test_greenserves_loop_is_configured_alike(own):
+    assert greenserve.of(own).fleet == right_size_config(own.knobs, own.tuning, 10.0)
