@@ -10,20 +10,24 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from core.policy import live_presets
+from core.policy.old_names import renamed
+from core.policy.presets import PRESETS
+from core.simulator.fields import ScenarioError
 from pools.access import audit
 from pools.access.audit import Actor
 from pools.models import Service
 from scheduler.models import ControlMode, ServiceMode, StudyRun
 from scheduler.operations.configure import changes
 
+from . import scenario_documents, studies
 from .errors import BadStudy
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The settings that would be applied.
+    """The settings that would be applied: the run's, and below them the scenario's own of that policy.
 
-    `left_out`: knobs that only the simulator's policy has, or that live ones cannot have so.
+    `left_out`: settings that live services cannot have so far.
     """
 
     policy: str
@@ -33,19 +37,24 @@ class Application:
 
 def of(run: StudyRun) -> Application:
     """Raises BadStudy when there is no such policy live."""
-    policy = run.policy
+    try:
+        keys = scenario_documents.for_run(run.study.scenario, studies.spec_of(run))["policy"]
+        policy = keys.pop("name")
+        given, _ = renamed(PRESETS[policy], keys)
+    except (ScenarioError, ValueError, KeyError) as error:
+        raise BadStudy("policy", str(error)) from None
     if policy not in live_presets.LIVE:
         raise BadStudy(
             "policy", f"{policy} is a policy of the simulator only; live ones are {', '.join(live_presets.LIVE)}"
         )
     kept: dict[str, Any] = {}
-    for key, value in run.knobs.items():
+    for key, value in given.items():
         try:
             live_presets.knobs(policy, {**kept, key: value})
         except (ValueError, TypeError):
             continue
         kept[key] = value
-    return Application(policy, kept, {key: value for key, value in run.knobs.items() if key not in kept})
+    return Application(policy, kept, {key: value for key, value in given.items() if key not in kept})
 
 
 @transaction.atomic

@@ -258,14 +258,16 @@ def test_one_run_fails_by_itself_when_the_scenario_is_not_for_its_policy(operato
 
 def test_a_runs_policy_is_the_services_when_it_is_applied(operator: Any) -> None:
     seeded = seed.fleet()
-    study = asked(operator, runs=["freesh {order: fcfs, margin_s: 2}", "threshold"])
+    own = {"policy": {"name": "freesh", "alpha": 1.3, "routing": "least_loaded"}}
+    runs = ["freesh {order: fcfs, margin_s: 2}", "threshold"]
+    study = asked(operator, scenario={**tiny(), **own}, runs=runs)
     run, simulated = study.runs.all()
 
     found = applying.apply(Actor(operator, None, "page"), run, seeded.service)
 
     service = Service.objects.get(pk=seeded.service.pk)
-    assert (service.policy, service.knobs) == ("freesh", {"order": "fcfs"})
-    assert found.left_out == {"margin_s": 2}
+    assert (service.policy, service.knobs) == ("freesh", {"order": "fcfs", "alpha": 1.3, "route": "least_loaded"})
+    assert found.left_out == {"tuning": {"queue": {"margin_s": 2}}}
     assert service.mode.mode == ControlMode.ADVISE
     assert AuditEntry.objects.filter(action="applied", user_id=operator.pk).exists()
     with pytest.raises(BadStudy, match="simulator only"):
