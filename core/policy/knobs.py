@@ -51,7 +51,7 @@ class Knobs:
     )
     alpha: float = setting(1.25, "head-room of plans over the demand (FREESH eq. 1b)", least=1.0)
     max_rps: Mapping[str, float] | None = setting(
-        None, "profiled largest rates by TP degree, as tp1, tp2 ...; none: the engine model's", above=0.0, live=False
+        None, "of throttle: profiled largest rates by TP degree, as tp1, tp2 ...; none: the profiles'", above=0.0
     )
     plan_ttft_share: float = setting(
         1.0, "share of a TTFT limit that a planned iteration may take", above=0.0, most=1.0, live=False

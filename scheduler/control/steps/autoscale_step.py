@@ -16,6 +16,7 @@ from core.controllers.fleet import autoscale
 from core.controllers.fleet.autoscale import AutoscaleConfig, AutoscaleObservation, AutoscaleState, EngineSize
 from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
+from core.policy.knobs import degrees
 from core.types import (
     CancelShadow,
     Command,
@@ -81,14 +82,16 @@ def scale(turn: LoopTurn) -> Result:
 def sizes(context: TurnContext, classes: Mapping[str, ClassNow]) -> dict[str, list[EngineSize]]:
     """Returns the sizes for each class that keep its limits, ascending in the load that they carry."""
     starts_s = measured_overheads.starts_s(context, {mode for own in classes.values() for mode in own.profiles})
+    caps = degrees(context.knobs.max_rps or {})
     found: dict[str, list[EngineSize]] = {}
     for name, own in classes.items():
         rising: list[EngineSize] = []
         for mode, profile in sorted(own.profiles.items()):
+            max_rps = caps.get(mode.tp, profile.max_rps)
             last = max((size.max_rps for size in rising if size.mode.gpu == mode.gpu), default=0.0)
-            if mode.tp > context.knobs.tp or mode_failure(profile, own.demand.limits) or profile.max_rps <= last:
+            if mode.tp > context.knobs.tp or mode_failure(profile, own.demand.limits) or max_rps <= last:
                 continue
-            rising.append(EngineSize(mode, profile.max_rps, starts_s[mode]))
+            rising.append(EngineSize(mode, max_rps, starts_s[mode]))
         found[name] = rising
     return found
 

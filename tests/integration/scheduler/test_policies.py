@@ -26,7 +26,7 @@ from scheduler.control.recordings import replay
 from scheduler.control.snapshot import change_kinds, measured_overheads, snapshot
 from scheduler.control.snapshot.offered_nodes import Servers
 from scheduler.control.snapshot.recorded_demand import Declared, arrivals
-from scheduler.control.steps import dynamollm_steps, recent_load
+from scheduler.control.steps import autoscale_step, dynamollm_steps, recent_load
 from scheduler.control.steps.policy_steps import LoopTurn
 from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState, Decision, Epoch
@@ -661,6 +661,17 @@ def test_measured_times_replace_published_ones_when_instances_have_started(servi
             ready_at=instance.created_at + timedelta(seconds=7), state="ready"
         )
     assert list(measured_overheads.table(service, timezone.now()).seconds.values()) == [pytest.approx(7.0)]
+
+
+def test_engines_carry_what_was_profiled_when_the_policy_says_so(service, redis_client, now):
+    set_policy(service, "throttllem", max_rps={"tp2": 1.5, "tp4": 2.5})
+    context = turn_context.resolve(service, now, ())
+    seen = arrivals(service, now, context.times.look_back_s)
+    planned = {own.request_class.name: own for own in snapshot.classes_now(context, service.partition, seen, 1)}
+    found = autoscale_step.sizes(context, planned)
+    rates = {(size.mode.tp, size.max_rps) for own in found.values() for size in own}
+    assert rates & {(2, 1.5), (4, 2.5)}
+    assert rates <= {(2, 1.5), (4, 2.5)} | {(1, size.max_rps) for own in found.values() for size in own}
 
 
 def test_no_loop_begins_anew_when_policies_are_renamed(service, redis_client, now):

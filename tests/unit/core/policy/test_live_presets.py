@@ -12,7 +12,7 @@ from core.policy.presets import PRESETS, policy
 from pools import wire
 
 SIMULATED_ONLY = {
-    *("slo_factor", "max_rps", "plan_ttft_share", "plan_tpot_share"),
+    *("slo_factor", "plan_ttft_share", "plan_tpot_share"),
     *("carbon_period_s", "clock_floor_mhz", "clock_ttft_share", "clock_tpot_share", "chunk_tokens", "preempts_s"),
     "emergencies_up_to",
 }
