@@ -49,6 +49,7 @@ class Knobs:
     tp: int = setting(
         8, "largest TP degree of an instance; DynamoLLM's baselines TP8, throttLL'eM's engine TP4", least=1
     )
+    freeze_tp: bool = setting(False, "with scale=fleet: the TP degrees that stand stay, and counts alone change")
     alpha: float = setting(1.25, "head-room of plans over the demand (FREESH eq. 1b)", least=1.0)
     max_rps: Mapping[str, float] | None = setting(
         None, "of throttle: profiled largest rates by TP degree, as tp1, tp2 ...; none: the profiles'", above=0.0
@@ -193,6 +194,8 @@ def check_together(found: Knobs) -> None:
         raise ValueError(f"scale={found.scale} sets TP degrees by itself: it needs shard=off")
     if found.shard == "dynamo" and found.carbon != "off":
         raise ValueError("shard=dynamo changes whole servers, as carbon=off gives them: set carbon=off and a partition")
+    if found.freeze_tp and found.scale != "fleet":
+        raise ValueError("freeze_tp: is for scale=fleet; other scale loops keep or set TP degrees by themselves")
     if found.split == "any" and found.route == "round_robin":
         raise ValueError("route: must be predicted where requests are split by predicted finish times")
     rates = degrees(found.max_rps or {})

@@ -50,7 +50,7 @@ THRESHOLD_READS = Reads(
 FREESH_READS = Reads(
     {
         **any_of(*_PERIODS, *_CLOCK_SHARES, "carbon_period_s", "partition", "alpha", "frozen", "preempts_s"),
-        **any_of("objective", "negative_intensity"),
+        **any_of("objective", "negative_intensity", "freeze_tp"),
         "shard": ("mix", "off"),
         "clock": ("miad", "fixed"),
         "route": tuple(_ROUTINGS),
@@ -131,6 +131,7 @@ class FreeshConfig:
     step_s: float = 300.0
     partition: str | None = None
     routing: str = "weighted"
+    freeze_tp: bool = False
     alpha: float = 1.1
     floor_rps: float = 0.05
     min_saving: float = 0.01
@@ -182,6 +183,7 @@ def freesh_of(policy: Policy) -> FreeshConfig:
         step_s=carbon_s / eq1.steps,
         partition=None if knobs.partition in ("", WHOLE) else knobs.partition,
         routing=_ROUTINGS[knobs.route],
+        freeze_tp=knobs.freeze_tp,
         alpha=knobs.alpha,
         floor_rps=eq1.floor_rps,
         min_saving=eq1.min_saving,

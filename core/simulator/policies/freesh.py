@@ -20,6 +20,7 @@ from core.controllers.fleet.explain import capacity_rps, gpus_of
 from core.controllers.fleet.pool_loop import PoolLoopConfig
 from core.engine.engine_model import engine_model, gpu
 from core.engine.overheads import cold_start_s
+from core.observations.standing_degrees import with_standing_degrees
 from core.simulator.kernel.commands import DRAINING, SERVING, Assign, FleetView, SimCommand
 from core.simulator.kernel.simulated import InstanceSpec, Scheduling, SimulationError
 from core.simulator.policies import loops
@@ -355,6 +356,8 @@ class Freesh:
             modes = set(self.world.modes(service.info, key.site))
             profiles = {mode: profile for mode, profile in seen.profiles.items() if mode in modes}
             workers = service.workers.get(key, {})
+            if self.config.freeze_tp:
+                profiles = dict(with_standing_degrees(profiles, workers))
             found.append(PoolView(key, service.budgets[key], workers, demand, profiles))
         return tuple(found)
 

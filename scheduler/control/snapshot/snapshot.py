@@ -11,6 +11,7 @@ from core.algorithms.fleet.fleet_problem import mode_failure
 from core.controllers.fleet.shared_out import NodeView, SharedOutObservation
 from core.observations.limits import class_limits
 from core.observations.mode_profile import Lengths
+from core.observations.standing_degrees import with_standing_degrees
 from core.types import (
     CarbonObservation,
     CarbonPlan,
@@ -189,13 +190,15 @@ def pool_views(context: TurnContext, steps: int) -> tuple[PoolView, ...]:
         if pool.pk in pinned:
             continue  # there is nothing to decide
         own, total = classes[pool.request_class_id], totals[pool.request_class_id]
+        workers = {Mode.parse(name): count for name, count in pool.workers.items() if count}
+        frozen = context.knobs.freeze_tp
         views.append(
             PoolView(
                 key=PoolKey(pool.site.name, own.request_class.name),
                 gpu_budget=dict(pool.gpu_budget),
-                workers={Mode.parse(name): count for name, count in pool.workers.items() if count},
+                workers=workers,
                 demand=_scaled(own.demand, weights[pool.pk] / total if total else 0.0),
-                profiles=own.profiles,
+                profiles=with_standing_degrees(own.profiles, workers) if frozen else own.profiles,
             )
         )
     return tuple(views)

@@ -674,6 +674,17 @@ def test_engines_carry_what_was_profiled_when_the_policy_says_so(service, redis_
     assert rates <= {(2, 1.5), (4, 2.5)} | {(1, size.max_rps) for own in found.values() for size in own}
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_scale_chooses_among_the_tp_degrees_that_stand_when_they_are_frozen(service, redis_client, now, frozen):
+    set_policy(service, "greenserve_epochs", freeze_tp=frozen)
+    requests_came(now, count=300, over_s=100)
+    run_all(service, now)
+    views = [view for view in snapshot.pool_views(turn_context.resolve(service, now, ()), 1) if view.workers]
+    assert views
+    kept = [{mode.tp for mode in view.profiles} == {mode.tp for mode in view.workers} for view in views]
+    assert all(kept) == frozen
+
+
 def test_no_loop_begins_anew_when_policies_are_renamed(service, redis_client, now):
     set_policy(service, "greenserve", alpha=1.5)
     assert service_policy.taken_up(service, now)

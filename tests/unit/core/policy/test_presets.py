@@ -90,6 +90,7 @@ def test_baselines_differ_in_the_knob_that_their_paper_names():
         ("freesh", {"shard": "dynamo"}, "set carbon=off"),
         ("single_pool", {"partition": ""}, "name it, for example partition=whole"),
         ("throttllem", {"shard": "mix"}, "it needs shard=off"),
+        ("dynamollm", {"freeze_tp": True}, "freeze_tp: is for scale=fleet"),
         ("dynaserve", {"route": "round_robin"}, "route: must be predicted"),
         ("freesh", ["clock"], "knobs are an object"),
         ("freesh", {"tuning": ["miad"]}, "tuning: is an object of records"),
