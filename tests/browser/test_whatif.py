@@ -93,7 +93,8 @@ def test_a_study_is_made_when_its_form_is_put_right(page: Page, worker: list[thr
         thread.join(240)
     page.clock.fast_forward(3_000)  # the runs are asked for each two seconds
     expect(page.locator("#runs .state")).to_contain_text("done", timeout=30_000)
-    expect(page.get_by_role("row", name=re.compile(r"freesh \{order: fcfs\}"))).to_contain_text("x")
+    expect(page.get_by_role("row", name=re.compile(r"freesh \{order: fcfs\}"))).to_contain_text("done")
+    expect(page.get_by_role("row", name=re.compile("threshold"))).to_contain_text("x")  # of the first run's
     page.reload()
     expect(page.locator('[data-chart="pareto"] .scatterlayer .points path')).to_have_count(3)
 
