@@ -13,6 +13,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from core.policy import live_presets
+from core.policy.knobs import Knobs
 from pools.access import audit, rights
 from pools.models import Service
 from scheduler.operations.configure import changes
@@ -98,9 +99,18 @@ def _knobs(chosen: str, typed: dict[str, str], errors: dict[str, str]) -> list[K
     found = []
     for name in words:
         usual = _typed(getattr(preset, name))
-        own = live_presets.known(name) or (("true", "false") if isinstance(getattr(preset, name), bool) else ())
-        found.append(Knob(name, words[name], typed.get(name, usual), usual, own, errors.get(name, "")))
+        found.append(
+            Knob(name, words[name], typed.get(name, usual), usual, _choices(name, preset), errors.get(name, ""))
+        )
     return found
+
+
+def _choices(name: str, preset: Knobs) -> tuple[str, ...]:
+    """Returns what a knob's value is one of. Of a list any number may stand, which is typed."""
+    value = getattr(preset, name)
+    if isinstance(value, tuple):
+        return ()
+    return ("true", "false") if isinstance(value, bool) else live_presets.known(name)
 
 
 def _typed(value: object) -> str:

@@ -4,6 +4,7 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
+from core.policy import live_presets
 from pools import demo
 from pools.models import Node, Service, Site
 from scheduler.models import Decision, LoopPause, Override, ServiceMode
@@ -153,6 +154,17 @@ def test_addresses_of_0_1_are_answered_for_one_version(service, admin_client):
     admin_client.post("/holds/overrides/", data)
     assert admin_client.post(f"/holds/overrides/{Override.objects.get().pk}/end/").status_code == 302
     assert not Override.objects.filter(ended_at=None).exists()
+
+
+@pytest.mark.parametrize("preset", live_presets.LIVE)
+def test_form_of_a_preset_sets_nothing_otherwise_when_it_is_saved_as_it_came(service, admin_client, preset):
+    address = reverse("configure-policy", args=[service.pk])
+    shown = admin_client.get(address, {"preset": preset}).context["knobs"]
+    # a browser sends the first choice of a list in which none is selected
+    sent = {f"knob-{k.name}": k.value if not k.choices or k.value in k.choices else k.choices[0] for k in shown}
+    assert admin_client.post(address, {"policy": preset, **sent}).status_code == 302
+    service.refresh_from_db()
+    assert (service.policy, service.knobs) == (preset, {})
 
 
 def test_first_step_is_shown_when_nothing_is_there(redis_client, db, admin_client):
