@@ -54,31 +54,41 @@ class EnergyRouter:
         return None if choice is None else Placement(int(choice.uid))
 
     def _candidates(self, pool: int, request: RequestView, view: FleetView) -> list[Candidate]:
-        """Counts what waits with prompts of the pool's mean length: a router does not look into queues."""
         requests, tokens = self._prompts[pool].tolist()
         mean_tokens, found = tokens / max(1, requests), []
         for slot in self._members[pool]:
-            spec, waiting = view.instances[slot], int(view.waiting[slot])
-            if request.prompt_tokens + request.predicted_tokens > spec.kv_capacity:
-                continue
-            found.append(
-                Candidate(
-                    uid=str(slot),
-                    pool_id=pool,
-                    site=spec.site,
-                    request_class=f"pool {pool}",
-                    class_rank=pool,
-                    model=spec.model,
-                    engine=spec.engine,
-                    gpu=spec.gpu,
-                    tp=spec.tp,
-                    mhz=float(view.mhz[slot]),
-                    running=int(view.running[slot]),
-                    waiting=waiting,
-                    queued_prompt_tokens=round(waiting * mean_tokens),
-                    kv_usage=float(view.kv_used_tokens[slot]) / spec.kv_capacity,
-                    pue=self._pue[spec.site],
-                    intensity_g_per_kwh=None,
-                )
-            )
+            spec = view.instances[slot]
+            kv_tokens = spec.kv_capacity
+            if request.prompt_tokens + request.predicted_tokens <= kv_tokens:
+                found.append(candidate(slot, pool, view, mean_tokens, kv_tokens, rank=pool, pue=self._pue[spec.site]))
         return found
+
+
+def candidate(
+    slot: int, pool: int, view: FleetView, mean_prompt_tokens: float, kv_tokens: int, *, rank: int, pue: float
+) -> Candidate:
+    """Returns an instance as routing knows it.
+
+    Args:
+        mean_prompt_tokens: Of the pool's requests; what waits is counted with it, as no router looks into queues.
+        kv_tokens: The instance's whole cache.
+    """
+    spec, waiting = view.instances[slot], int(view.waiting[slot])
+    return Candidate(
+        uid=str(slot),
+        pool_id=pool,
+        site=spec.site,
+        request_class="",
+        class_rank=rank,
+        model=spec.model,
+        engine=spec.engine,
+        gpu=spec.gpu,
+        tp=spec.tp,
+        mhz=float(view.mhz[slot]),
+        running=int(view.running[slot]),
+        waiting=waiting,
+        queued_prompt_tokens=round(waiting * mean_prompt_tokens),
+        kv_usage=float(view.kv_used_tokens[slot]) / kv_tokens,
+        pue=pue,
+        intensity_g_per_kwh=None,
+    )

@@ -76,11 +76,15 @@ def published_start_s(model: str, *, warm: bool) -> float:
     return took_s / float(settings.GREENSERVE_TRANSITION_SPEEDUP)
 
 
-def starts_s(context: TurnContext, modes: Iterable[Mode], *, warm: bool = True) -> dict[Mode, float]:
-    """Returns the seconds that plans assume for a start in each mode: as measured, else as published."""
+def start_s(found: OverheadTable, model: str, mode: Mode, *, warm: bool) -> float:
+    """Returns the seconds that plans assume for a start: as the table has measured it, else as published."""
+    return found.get(start_key(model, mode.gpu, mode.tp, warm=warm), published_start_s(model, warm=warm))
+
+
+def starts_s(context: TurnContext, modes: Iterable[Mode]) -> dict[Mode, float]:
+    """Returns the seconds that plans assume for a warm start in each mode."""
     found, model = table(context.service, context.now), context.service.model_card.name
-    published_s = published_start_s(model, warm=warm)
-    return {mode: found.get(start_key(model, mode.gpu, mode.tp, warm=warm), published_s) for mode in modes}
+    return {mode: start_s(found, model, mode, warm=True) for mode in modes}
 
 
 def _row(key: str, changes: Sequence[Change]) -> Row:

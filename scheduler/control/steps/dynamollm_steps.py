@@ -200,7 +200,8 @@ def _decisions(
 
 def _starts_s(context: TurnContext, mode: Mode) -> tuple[float, float]:
     """Returns the seconds from the decision to the first request, of a warm and a cold start, with a tick of beat."""
-    warm_s, cold_s = (measured_overheads.starts_s(context, [mode], warm=warm)[mode] for warm in (True, False))
+    found, model = measured_overheads.table(context.service, context.now), context.service.model_card.name
+    warm_s, cold_s = (measured_overheads.start_s(found, model, mode, warm=warm) for warm in (True, False))
     tick_s = loop_times.beat_s(Loop.SCALE)
     return tick_s + warm_s, tick_s + cold_s
 
@@ -316,7 +317,7 @@ def _shard_pools(
         weights = weight_bytes(card.name)
     except UnknownConfiguration:
         return ()
-    wave = shard_dynamo.ShardDynamoConfig().wave
+    wave = context.tuning.dynamo.wave
     serving = {key: sum(1 for layout in layouts.values() if layout) for key, layouts in named.items()}
     kinds = change_kinds.kinds(context, {key: {cluster.mode: min(wave, count)} for key, count in serving.items()})
     found = []

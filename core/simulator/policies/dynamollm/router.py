@@ -16,6 +16,7 @@ from core.controllers.request.routing import Candidate, RouteRequest, choose
 from core.simulator.kernel.commands import FleetView, Placement, RequestView
 from core.simulator.policies.dynamollm.demand import ClassDemands
 from core.simulator.policies.dynamollm.pool_nodes import Nodes
+from core.simulator.policies.energy_router import candidate
 from core.types import Limits
 
 _BURST_S = 1.0  # of its largest load that an instance may be ahead by
@@ -86,10 +87,11 @@ class DynamoRouter:
             able: list[Candidate] = []
             for slot in self._members[pool]:
                 if self._fits(slot, request, view):
-                    candidate = self._candidate(slot, pool, view)
-                    everyone[slot] = pool, candidate
+                    kv_tokens, mean_tokens = self._kv(slot, view), self.mean_prompt[pool]
+                    here = candidate(slot, pool, view, mean_tokens, kv_tokens, rank=0, pue=1.0)
+                    everyone[slot] = pool, here
                     if slot not in self.pressed and self._has_room(slot, pool, view):
-                        able.append(candidate)
+                        able.append(here)
             found = choose(able, wanted)
             if found is not None and found.meets_slo:
                 return self._take(int(found.uid), pool, request, view)
@@ -123,29 +125,6 @@ class DynamoRouter:
         most = self.most.get((pool, view.instances[slot].tp), 0.0)
         self._now(slot, most, view.now_s).ahead += request.prompt_tokens
         return slot
-
-    def _candidate(self, slot: int, pool: int, view: FleetView) -> Candidate:
-        """Counts what waits with prompts of the pool's mean length: a router does not look into queues."""
-        spec = view.instances[slot]
-        waiting = int(view.waiting[slot])
-        return Candidate(
-            uid=str(slot),
-            pool_id=pool,
-            site=spec.site,
-            request_class="",
-            class_rank=0,
-            model=spec.model,
-            engine=spec.engine,
-            gpu=spec.gpu,
-            tp=spec.tp,
-            mhz=float(view.mhz[slot]),
-            running=int(view.running[slot]),
-            waiting=waiting,
-            queued_prompt_tokens=round(waiting * self.mean_prompt[pool]),
-            kv_usage=float(view.kv_used_tokens[slot]) / self._kv(slot, view),
-            pue=1.0,
-            intensity_g_per_kwh=None,
-        )
 
 
 # Limits that no instance keeps: `choose` then takes the fastest.
