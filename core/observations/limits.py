@@ -5,21 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from core.policy.dynamo_classes import strictest
+from core.policy.dynamo_classes import PUBLISHED_FACTOR, strictest
+from core.policy.knobs import Knobs
 from core.types import Limits
 
 PRESENT = 0.01  # a class is present in a pool that takes this part of it
 
 
-def class_limits(slo: Limits, own: Limits, by_class: bool) -> Limits:
-    """Returns the limits that plans, gateways and clocks keep for a class.
+def class_limits(slo: Limits, own: Limits, knobs: Knobs) -> Limits:
+    """Returns the limits that plans and gateways keep for a class: those of the service, or the stricter of both.
 
     Args:
         slo: The service's objectives.
         own: The class's thresholds. Its E2E threshold is left out, since E2E goes with a request's length.
-        by_class: Take the stricter of both; else the service's alone.
+        knobs: Of the policy: whether the class's own ones count, and how loose the policy takes all of them.
     """
-    return replace(strictest([slo, own]), e2e_s=slo.e2e_s) if by_class else slo
+    found = replace(strictest([slo, own]), e2e_s=slo.e2e_s) if knobs.class_limits else slo
+    return at_factor(found, knobs.slo_factor)
+
+
+def at_factor(limits: Limits, slo_factor: float) -> Limits:
+    """Returns limits that allow 5 times a request by itself, as those that allow `slo_factor` times."""
+    factor = slo_factor / PUBLISHED_FACTOR
+    return Limits(*(None if own is None else own * factor for own in (limits.ttft_s, limits.tpot_s, limits.e2e_s)))
+
+
+def planned(limits: Limits, ttft_share: float, tpot_share: float) -> Limits:
+    """Returns the limits of a steady state's mean latencies, so that requests that wait as well keep the real ones.
+
+    E2E is the time of all of a request, with its wait: it stays whole.
+    """
+    ttft_s = None if limits.ttft_s is None else limits.ttft_s * ttft_share
+    tpot_s = None if limits.tpot_s is None else limits.tpot_s * tpot_share
+    return Limits(ttft_s, tpot_s, limits.e2e_s)
 
 
 def present_limits(classes: Sequence[tuple[str, Limits]], shares: Mapping[str, float]) -> dict[str, Limits]:

@@ -38,7 +38,7 @@ class Knobs:
         False, "plans keep each class's own thresholds beside the service's SLO (DynamoLLM IV-B: the strictest present)"
     )
     slo_factor: float = setting(
-        PUBLISHED_FACTOR, "plans take the limits as 5 times a request by itself, and keep this many times", live=False
+        PUBLISHED_FACTOR, "policies take the limits as 5 times a request by itself, and keep this many times"
     )
     fill: str = setting(
         "all",
@@ -55,11 +55,9 @@ class Knobs:
         None, "of throttle: profiled largest rates by TP degree, as tp1, tp2 ...; none: the profiles'", above=0.0
     )
     plan_ttft_share: float = setting(
-        1.0, "share of a TTFT limit that a planned iteration may take", above=0.0, most=1.0, live=False
+        1.0, "share of a TTFT limit that a planned iteration may take", above=0.0, most=1.0
     )
-    plan_tpot_share: float = setting(
-        1.0, "share of a TPOT limit that a planned mean may take", above=0.0, most=1.0, live=False
-    )
+    plan_tpot_share: float = setting(1.0, "share of a TPOT limit that a planned mean may take", above=0.0, most=1.0)
 
     frozen: tuple[str, ...] = setting(
         (), "loops that decide once, when the policy comes into force, and then hold", ("carbon", "scale")

@@ -24,10 +24,7 @@ ABSENT: Mapping[str, tuple[Any, ...]] = {
     "order": ("spf",),
 }
 # What a live service runs in place of a preset's own value.
-_ROOM = {"alpha": 1.25}  # until live plans take DynamoLLM's shares of limits, which leave room
 DIFFERS: Mapping[str, Mapping[str, Any]] = {
-    "dynamollm": _ROOM,
-    "scale_inst": _ROOM,
     "greenserve": {"clock_period_s": 1.0, "order": "sjf", "aging_tokens_per_s": 20.0},
     "single_pool": {"route": "least_loaded"},
     "dynaserve": {"itl_limit_s": 0.1, "route": "least_loaded"},

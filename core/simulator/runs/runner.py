@@ -15,6 +15,7 @@ import numpy as np
 from core.algorithms.queue.deadlines import due_by_limits
 from core.algorithms.queue.queueing import WINDOW_FACTOR, Order
 from core.engine.overheads import clock_switch_s
+from core.observations.limits import at_factor
 from core.simulator.figures.run_figures import Figures
 from core.simulator.figures.run_tables import ParquetSink, Tee
 from core.simulator.kernel import kernel
@@ -26,7 +27,6 @@ from core.simulator.kernel.simulated import FleetSpec, InstanceSpec, Load, load
 from core.simulator.kernel.worlds import cost_row
 from core.simulator.policies import PolicyConfig, StaticConfig
 from core.simulator.policies.dynamollm.config import DynamollmConfig
-from core.simulator.policies.dynamollm.demand import class_objectives
 from core.simulator.scenario.layout import Layout, Traffic, check_load, dynamic_fleet, limits_of, static_fleet
 from core.simulator.scenario.scenario import Scenario, Service, policy_of
 from core.simulator.site_series import bin_s
@@ -165,7 +165,7 @@ def _limits_by_class(scenario: Scenario) -> list[list[tuple[int, Limits]]]:
     if not isinstance(config, DynamollmConfig) or config.order != Order.EDF:
         return [[] for _ in scenario.services]
     return [
-        [(k, class_objectives(limits_of(own.slo), config)) for k, own in enumerate(service.classes)]
+        [(k, at_factor(limits_of(own.slo), config.slo_factor)) for k, own in enumerate(service.classes)]
         for service in scenario.services
     ]
 

@@ -8,6 +8,7 @@ from typing import Any
 from django.db.models import Q
 
 from core.observations.limits import class_limits
+from core.policy.dynamo_classes import PUBLISHED_FACTOR
 from core.policy.knobs import Knobs
 from core.types import Limits, Loop
 from pools import wire
@@ -88,7 +89,8 @@ def carbon_state(service: Service) -> dict[str, Any]:
 
 
 def _class(request_class: RequestClass, slo: wire.LatencyLimits, knobs: Knobs, hands_on: float) -> wire.FleetClass:
-    limits = class_limits(Limits(slo.ttft_s, slo.tpot_s, slo.e2e_s), request_class.thresholds, knobs.class_limits)
+    own_limits = knobs.class_limits or knobs.slo_factor != PUBLISHED_FACTOR
+    limits = class_limits(Limits(slo.ttft_s, slo.tpot_s, slo.e2e_s), request_class.thresholds, knobs)
     return wire.FleetClass(
         request_class.name,
         request_class.rank,
@@ -96,6 +98,6 @@ def _class(request_class: RequestClass, slo: wire.LatencyLimits, knobs: Knobs, h
         request_class.input_max,
         request_class.output_min,
         request_class.output_max,
-        wire.LatencyLimits(limits.ttft_s, limits.tpot_s, limits.e2e_s) if knobs.class_limits else None,
+        wire.LatencyLimits(limits.ttft_s, limits.tpot_s, limits.e2e_s) if own_limits else None,
         hands_on,
     )

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from core.algorithms.fleet.fleet_problem import mode_failure
 from core.controllers.fleet.shared_out import NodeView, SharedOutObservation
-from core.observations.limits import class_limits
+from core.observations.limits import class_limits, planned
 from core.observations.mode_profile import Lengths
 from core.observations.standing_degrees import with_standing_degrees
 from core.types import (
@@ -75,7 +75,10 @@ def classes_now(context: TurnContext, partition: Partition, seen: DemandWindow, 
     service, knobs = context.service, context.knobs
     request_classes = {request_class.pk: request_class for request_class in partition.classes.order_by("rank")}
     slo = limits_of(service)
-    limits = {pk: class_limits(slo, own.thresholds, knobs.class_limits) for pk, own in request_classes.items()}
+    limits = {
+        pk: planned(class_limits(slo, own.thresholds, knobs), knobs.plan_ttft_share, knobs.plan_tpot_share)
+        for pk, own in request_classes.items()
+    }
     demands = seen.demands(list(request_classes.values()), slo, steps)
     profiles = mode_profiles(service, request_classes, {pk: lengths for pk, (_, lengths) in demands.items()}, limits)
     found = []

@@ -6,17 +6,19 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
+import msgspec
 import pytest
 from django.apps import apps
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from core.controllers.fleet.explain import workers_text
+from core.observations.limits import planned as limits_of_plans
 from core.observations.mode_profile import Lengths
 from core.observations.recording import recall
 from core.policy.live_presets import LIVE, knobs
 from core.ports import EngineLimits
-from core.types import ChangeKind, Loop, Mode, PoolKey
+from core.types import ChangeKind, Limits, Loop, Mode, PoolKey
 from pools import wire
 from pools.models import Instance, InstanceGpu, Node, Partition, Pool, Profile, RequestClass, Service, Site
 from pools.writes import ensure_partition, ensure_pools
@@ -164,9 +166,28 @@ def test_gateways_keep_the_limits_that_plans_keep(service, redis_client, now, na
     planned = snapshot.classes_now(context, service.partition, seen, 1)
     limits = {item.request_class.name: item.demand.limits for item in planned if not item.failed}
     assert limits
-    assert {name: published[name] for name in limits} == {
-        name: wire.LatencyLimits(of.ttft_s, of.tpot_s, of.e2e_s) for name, of in limits.items()
+    shares = own.plan_ttft_share, own.plan_tpot_share
+    assert limits == {
+        name: limits_of_plans(Limits(*msgspec.structs.astuple(published[name])), *shares) for name in limits
     }
+
+
+@pytest.mark.parametrize(
+    ("overrides", "limits"),
+    [
+        ({}, Limits(0.45 * 2.0, 0.9 * 0.1, 60.0)),
+        ({"plan_ttft_share": 0.4, "plan_tpot_share": 0.8}, Limits(0.4 * 2.0, 0.8 * 0.1, 60.0)),
+        ({"slo_factor": 10.0}, Limits(0.45 * 4.0, 0.9 * 0.2, 120.0)),
+    ],
+)
+def test_dynamollm_plans_with_a_share_of_the_limits(service, redis_client, now, overrides, limits):
+    """The largest class's limits; those of the simulator are in its own test of the same name."""
+    set_policy(service, "dynamollm", **overrides)
+    run_all(service, now)
+    service.refresh_from_db()
+    context = turn_context.resolve(service, now, ())
+    seen = arrivals(service, now, 300.0)
+    assert snapshot.classes_now(context, service.partition, seen, 1)[-1].demand.limits == limits
 
 
 def test_frozen_loops_hold_what_they_decided_when_the_load_grows(service, redis_client, now):

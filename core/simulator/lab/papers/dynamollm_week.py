@@ -18,6 +18,7 @@ from core.algorithms.fleet.hand_down import ClassLoad, Sizing, size
 from core.algorithms.fleet.site_mix import Offer, best_mix
 from core.engine.engine_model import engine_model
 from core.engine.load_profile import LoadProfile, clocks, modelled
+from core.observations.limits import planned
 from core.observations.mode_profile import Lengths, mode_profile
 from core.policy.dynamo_classes import RequestClass, request_classes, strictest
 from core.policy.presets import PRESETS
@@ -39,7 +40,6 @@ TUESDAY = (288, 576)  # its steps of five minutes: a typical work day
 _EPOCH = 6  # steps of a scale epoch
 _DRAWS = 20_000  # requests from which the classes' shares and mean lengths come
 _KNOBS = PRESETS["dynamollm"].knobs
-_PLANNED = (_KNOBS.plan_ttft_share, _KNOBS.plan_tpot_share)  # parts of the limits that means may take
 _BISECTIONS = 30
 
 
@@ -124,10 +124,7 @@ def _classes(preset: str) -> tuple[_Class, ...]:
 
 
 def _planned(limits: Limits) -> Limits:
-    part_ttft, part_tpot = _PLANNED
-    assert limits.ttft_s is not None, "table IV limits TTFT"
-    assert limits.tpot_s is not None, "table IV limits TBT"
-    return Limits(part_ttft * limits.ttft_s, part_tpot * limits.tpot_s)
+    return planned(limits, _KNOBS.plan_ttft_share, _KNOBS.plan_tpot_share)
 
 
 def _sized(classes: Sequence[_Class], rps: float) -> Sizing:

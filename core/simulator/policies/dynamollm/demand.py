@@ -13,9 +13,9 @@ from core.controllers.fleet.scale_dynamo import node_max_load
 from core.engine.engine_model import engine_model
 from core.engine.load_profile import LoadProfile, servable
 from core.engine.steady_state import SPARE_DEVIATIONS
-from core.observations.limits import present_limits
+from core.observations.limits import at_factor, planned, present_limits
 from core.observations.mode_profile import Lengths
-from core.policy.dynamo_classes import PUBLISHED_FACTOR, RequestClass
+from core.policy.dynamo_classes import RequestClass
 from core.policy.request_classes import classify
 from core.predictors.load_template import DAY_S, Forecast, LoadHistory, TemplateConfig, forecast, observe
 from core.simulator.kernel.commands import STRETCH_S, FleetView
@@ -60,7 +60,7 @@ class ClassDemands:
         self.class_of_cell = [partition.cell_class[cell] for cell in range(world.cells)]
         self.cells = [cells_of(partition, n) for n in range(len(self.classes))]
         self.keys = tuple(PoolKey(self.site.name, info.name) for info in self.classes)
-        self.limits = tuple(class_objectives(info.limits, config) for info in self.classes)
+        self.limits = tuple(at_factor(info.limits, config.slo_factor) for info in self.classes)
         self._bounds = tuple(
             RequestClass(own.name, n, own.input_min, own.input_max, own.output_min, own.output_max, limits)
             for n, (own, limits) in enumerate(zip(self.classes, self.limits, strict=True))
@@ -113,9 +113,8 @@ class ClassDemands:
         return math.inf if limit_s is None else limit_s
 
     def planned(self, limits: Limits) -> Limits:
-        """Returns limits for mean latencies of a steady state, so that those that wait as well keep the real ones."""
-        ttft_s = None if limits.ttft_s is None else limits.ttft_s * self.config.ttft_share
-        return Limits(ttft_s, None if limits.tpot_s is None else limits.tpot_s * self.config.tpot_share)
+        """Returns what mean latencies of a steady state are to keep."""
+        return planned(limits, self.config.ttft_share, self.config.tpot_share)
 
     # -- pools, with what is handed on -----------------------------------------------------------------
 
@@ -183,9 +182,3 @@ def _mean(loads: Sequence[tuple[float, float, float]]) -> Lengths | None:
     if total <= 0.0:
         return None
     return Lengths(sum(r * p for r, p, _ in loads) / total, sum(r * o for r, _, o in loads) / total)
-
-
-def class_objectives(limits: Limits, config: DynamollmConfig) -> Limits:
-    """Returns what requests of a class are to keep: its limits, times the policy's factor over the published one."""
-    factor = config.slo_factor / PUBLISHED_FACTOR
-    return Limits(*(None if own is None else own * factor for own in (limits.ttft_s, limits.tpot_s, limits.e2e_s)))

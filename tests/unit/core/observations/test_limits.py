@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.observations.limits import class_limits, present_limits
+from core.observations.limits import at_factor, class_limits, planned, present_limits
+from core.policy.knobs import Knobs
 from core.types import Limits
 
 SLO = Limits(2.0, 0.15, 60.0)
@@ -22,7 +23,18 @@ SLO = Limits(2.0, 0.15, 60.0)
     ],
 )
 def test_class_keeps_the_stricter_of_both_where_its_own_count(own: Limits, by_class: bool, expected: Limits) -> None:
-    assert class_limits(SLO, own, by_class) == expected
+    assert class_limits(SLO, own, Knobs(class_limits=by_class)) == expected
+
+
+def test_policy_takes_limits_that_many_times_as_loose():
+    loose = Knobs(class_limits=True, slo_factor=10.0)
+    assert class_limits(SLO, Limits(0.25, 0.1, 5.0), loose) == Limits(0.5, 0.2, 120.0)
+    assert at_factor(Limits(tpot_s=0.1), 20.0) == Limits(tpot_s=0.4)
+
+
+def test_plans_keep_shares_of_ttft_and_tpot_and_all_of_e2e():
+    assert planned(Limits(2.0, 0.5, 60.0), 0.25, 0.5) == Limits(0.5, 0.25, 60.0)
+    assert planned(Limits(), 0.25, 0.5) == Limits()
 
 
 SMALL, MIDDLE, LARGE = ("S", Limits(0.25, 0.1)), ("M", Limits(0.4, 0.1)), ("L", Limits(2.0, 0.15))

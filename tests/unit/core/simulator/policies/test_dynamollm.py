@@ -10,6 +10,7 @@ import pytest
 
 from core.engine.engine_model import gpu
 from core.engine.overheads import clock_switch_s
+from core.policy import presets
 from core.predictors.load_template import WEEK_S, LoadHistory, observe
 from core.simulator.fields import ScenarioError
 from core.simulator.kernel import kernel
@@ -18,6 +19,7 @@ from core.simulator.kernel.driver import simulate
 from core.simulator.kernel.simulated import FleetSpec, PoolSpec, SimulationError, load
 from core.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, read_policy
 from core.simulator.policies.config import Starting
+from core.simulator.policies.dynamollm import config as dynamollm_config
 from core.simulator.policies.dynamollm.config import DynamollmConfig
 from core.simulator.policies.dynamollm.demand import TEMPLATE
 from core.simulator.policies.dynamollm.loops import Dynamollm
@@ -279,10 +281,21 @@ def _view_of_first(policy):
     )
 
 
-def test_slo_factor_plans_for_looser_limits():
-    five, ten = (Dynamollm(DynamollmConfig(slo_factor=factor), world()) for factor in (5.0, 10.0))
-    assert ten.demand.limits[0] == Limits(0.5, 0.2)
-    assert five.demand.planned(LIMITS["long"]) == Limits(pytest.approx(0.9), pytest.approx(0.09))
+_SHARES = {"plan_ttft_share": 0.4, "plan_tpot_share": 0.8, "clock_ttft_share": 0.4, "clock_tpot_share": 0.8}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "limits"),
+    [
+        ({}, Limits(0.45 * 2.0, 0.9 * 0.1)),
+        (_SHARES, Limits(0.4 * 2.0, 0.8 * 0.1)),
+        ({"slo_factor": 10.0}, Limits(0.45 * 4.0, 0.9 * 0.2)),
+    ],
+)
+def test_dynamollm_plans_with_a_share_of_the_limits(overrides, limits):
+    """Those of live plans are in the integration tests under the same name."""
+    policy = Dynamollm(dynamollm_config.of(presets.policy("dynamollm", overrides)), world())
+    assert policy.demand.planned(policy.demand.limits[-1]) == limits
 
 
 @pytest.mark.parametrize(
