@@ -49,9 +49,7 @@ _PLAIN = Knobs(
     clock_ttft_share=1.0,
     clock_tpot_share=1.0,
 )
-_FREESH = Knobs(
-    route="weighted_round_robin", by_share=True, order="llf", engine_priority=True, preempts_s=1.0, alpha=1.1
-)
+_FREESH = Knobs(route="weighted_round_robin", order="llf", engine_priority=True, preempts_s=1.0, alpha=1.1)
 _DYNAMO = replace(
     _PLAIN,
     partition=DYNAMO,
@@ -122,7 +120,6 @@ _ROWS = (
             frozen=("carbon", "scale"),
             shard="off",
             clock="fixed",
-            by_share=False,
             order="fcfs",
             engine_priority=False,
             preempts_s=0.0,

@@ -31,6 +31,8 @@ class FleetPool(Message, frozen=True):
         share: What the carbon plan sends here of its class's requests; None: no plan says.
         marginal_g_per_kwh: What routing uses in place of the average: known only where it is for all the
             service's sites. A negative one counts as 0, as in the carbon epoch.
+        weights: By mode, what an instance can do: of turns it gets its part, and its load is divided by it. 1 where
+            the scale loop plans none.
     """
 
     id: int
@@ -40,6 +42,7 @@ class FleetPool(Message, frozen=True):
     intensity_g_per_kwh: float | None = None
     share: float | None = None
     marginal_g_per_kwh: float | None = None
+    weights: dict[str, float] = {}
 
 
 class RequestPolicy(Message, frozen=True):

@@ -21,6 +21,7 @@ from scheduler.control import active_operations, loop_times
 from scheduler.json_values import pool_key
 from scheduler.models import ControllerState, Override
 
+WEIGHTS = "weights"  # in the state of a scale loop: by pool and mode, what an instance weighs in routing
 KIND = "policy"  # of the ControllerState that says which policy the loops have taken up
 _CLOCK_FLAGS = ("throttle", "retail")  # clock rules that live at the gateway
 _REQUEST_KNOBS = [name for name in wire.RequestPolicy.__struct_fields__ if name not in _CLOCK_FLAGS]
@@ -99,6 +100,18 @@ def hands_on(service: Service, knobs: Knobs) -> dict[str, float]:
     if state is None or state.value.get("partition") != service.partition.name:
         return {}
     return {pool_key(text).request_class: float(share) for text, share in state.value["shares"].items()}
+
+
+def weights(service: Service, knobs: Knobs) -> Mapping[str, Mapping[str, float]]:
+    """Returns what an instance weighs in routing, by pool (`site/class`) and mode, as scale last decided.
+
+    Empty under a scale loop that plans no weights: its instances weigh the same, as in the simulator.
+    """
+    if knobs.scale not in ("fleet", "right_size"):
+        return {}
+    state = ControllerState.objects.filter(kind=Loop.SCALE, service=service).first()
+    found: Mapping[str, Mapping[str, float]] = {} if state is None else state.value.get(WEIGHTS, {})
+    return found
 
 
 # -- what is published -----------------------------------------------------------------------------

@@ -44,6 +44,9 @@ class FakeFleet:
     fails: bool = False
     kv_connector: str = "simulated"
     tp: int = 4
+    tps: dict[int, int] = field(default_factory=dict)  # of instances whose degree is not `tp`
+    weights: dict[str, float] = field(default_factory=dict)  # in routing, by mode
+    shares: dict[int, float] = field(default_factory=dict)  # of the carbon plan, by pool
     policy: wire.RequestPolicy = field(default_factory=wire.RequestPolicy)
     objectives: wire.LatencyLimits = field(default_factory=lambda: wire.LatencyLimits(2.0, 0.15, 60.0))
     limits: dict[str, wire.LatencyLimits] = field(default_factory=dict)  # of classes that have their own
@@ -52,7 +55,10 @@ class FakeFleet:
     nodes: list[str] = field(default_factory=lambda: ["node-1"])
 
     def fleet(self) -> wire.Fleet:
-        pools = [wire.FleetPool(n, "location-1", c.name, 1.2, 300.0) for n, c in enumerate(_CLASSES, start=1)]
+        pools = [
+            wire.FleetPool(n, "location-1", c.name, 1.2, 300.0, self.shares.get(n), weights=self.weights)
+            for n, c in enumerate(_CLASSES, start=1)
+        ]
         classes = [
             msgspec.structs.replace(c, limits=self.limits.get(c.name), hands_on=self.hands_on.get(c.name, 0.0))
             for c in _CLASSES
@@ -88,7 +94,7 @@ class FakeFleet:
             model=ENGINE_MODEL,
             engine="vllm-v1",
             gpu_type="A100-80GB",
-            tp=self.tp,
+            tp=self.tps.get(n, self.tp),
             sm_clock_mhz=1410.0,
             min_mhz=210.0,
             max_mhz=1410.0,

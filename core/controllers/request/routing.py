@@ -37,6 +37,7 @@ class Candidate:
     """A ready instance as the router sees it now. Only `carrying` changes it, since making another one costs more.
 
     `kv_usage` is a share, None when the engine does not tell. `rtt_s` is the network's round trip, part of every TTFT.
+    `weight`: what it can do beside others (`core.observations.routing_weights`), by which its load is divided.
     What follows from the rest is worked out here, once.
     """
 
@@ -57,6 +58,7 @@ class Candidate:
     pue: float
     intensity_g_per_kwh: float | None
     rtt_s: float = 0.0
+    weight: float = 1.0
     load: int = field(init=False)
     table: StepTable | None = field(init=False, repr=False)
     batch_bits: int = field(init=False, repr=False)
@@ -220,6 +222,11 @@ def estimate(candidates: Sequence[Candidate], request: RouteRequest) -> list[Est
     return found
 
 
+def weighed_load(candidate: Candidate) -> float:
+    """Returns what routing by load compares, as the simulator's kernel does: the requests with one more, by weight."""
+    return (candidate.load + 1) / candidate.weight
+
+
 def _other_ranks(candidates: Sequence[Candidate], wanted: int) -> list[int]:
     ranks = {c.class_rank for c in candidates} - {wanted}
     return sorted(ranks, key=lambda rank: class_order(rank, wanted))
@@ -237,13 +244,13 @@ def _best(
     if len(keeping) == 1:
         return keeping[0]
     if route is Route.LEAST_LOADED:
-        costs = [float(v[0].load) for v in keeping]
+        costs = [weighed_load(v[0]) for v in keeping]
     elif route is Route.LEAST_CARBON and all(v[0].intensity_g_per_kwh is not None for v in keeping):
         costs = [v[1] * (v[0].intensity_g_per_kwh or 0.0) for v in keeping]
     else:
         costs = [v[1] for v in keeping]
     least = min(costs)
-    bound = least + NEAR * abs(least)
+    bound = least if route is Route.LEAST_LOADED else least + NEAR * abs(least)
     near: list[Estimate] = []  # enough, and of these the least loaded
     least_load = sys.maxsize
     for v, cost in zip(keeping, costs, strict=True):
@@ -277,6 +284,6 @@ def chosen(v: Estimate, reason: str) -> Choice:
 def _least_loaded(candidates: Sequence[Candidate]) -> Choice | None:
     if not candidates:
         return None
-    uid = min(candidates, key=lambda c: (c.load, c.uid)).uid
+    uid = min(candidates, key=lambda c: (weighed_load(c), c.uid)).uid
     reason = "no instance has a configuration that the engine model knows: least loaded"
     return Choice(uid, None, None, None, None, None, False, reason)

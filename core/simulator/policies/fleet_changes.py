@@ -109,7 +109,7 @@ class Fleet:
     # -- bookkeeping -----------------------------------------------------------------------------------
 
     def _weight(self, key: Want) -> float:
-        return max(1e-6, self.weights.get(key, 1.0))
+        return self.weights.get(key, 1.0)
 
     def _note(self, view: FleetView) -> list[SetWeight]:
         """Takes in what happened since the last look: who is off, who appeared, whose successor failed to come."""

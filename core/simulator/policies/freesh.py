@@ -20,6 +20,7 @@ from core.controllers.fleet.explain import capacity_rps, gpus_of
 from core.controllers.fleet.pool_loop import PoolLoopConfig
 from core.engine.engine_model import engine_model, gpu
 from core.engine.overheads import cold_start_s
+from core.observations.routing_weights import by_capacity
 from core.observations.standing_degrees import with_standing_degrees
 from core.simulator.kernel.commands import DRAINING, SERVING, Assign, FleetView, SimCommand
 from core.simulator.kernel.simulated import InstanceSpec, Scheduling, SimulationError
@@ -413,8 +414,8 @@ class Freesh:
         """Shares under routing by weights: what an instance of each kind carries of its pool's class."""
         for site in self.world.sites:
             for name, seen in views.items():
-                for mode, profile in seen.profiles.items():
-                    self.fleet.weights[self._key(service, PoolKey(site.name, name), mode)] = profile.max_rps
+                for mode, weight in by_capacity(seen.profiles).items():
+                    self.fleet.weights[self._key(service, PoolKey(site.name, name), mode)] = weight
 
     def _key(self, service: _Service, key: PoolKey, mode: Mode) -> Want:
         pool = loops.pool_name(self.world, service.info, key.request_class)

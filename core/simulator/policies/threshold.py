@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from core.algorithms.fleet.energy_mix import MixMode, power_w
 from core.engine.engine_model import gpu
+from core.observations.routing_weights import by_capacity
 from core.simulator.kernel.commands import DRAINING, SERVING, FleetView, SimCommand
 from core.simulator.policies import loops
 from core.simulator.policies.config import ThresholdConfig
@@ -163,10 +164,10 @@ class Threshold:
     def _seen(self, pool: _Pool, view: FleetView, period_s: float) -> ClassView:
         modes = self.world.modes(pool.service)
         found = class_view(self.world, pool.service, pool.info, pool.cells, view, period_s, 1, modes)
-        number = self.pools.index(pool)
+        number, weights = self.pools.index(pool), by_capacity(found.profiles)
         for site in self.world.sites:
-            for mode in modes:
-                self.fleet.weights[number, loops.kind(pool.service, site.name, mode)] = found.profiles[mode].max_rps
+            for mode, weight in weights.items():
+                self.fleet.weights[number, loops.kind(pool.service, site.name, mode)] = weight
         return found
 
     # -- shard -----------------------------------------------------------------------------------------

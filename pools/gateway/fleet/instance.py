@@ -6,6 +6,7 @@ import math
 from urllib.parse import urlsplit
 
 from core.controllers.request.routing import Candidate
+from core.types import Mode
 from pools import wire
 
 from ..http.upstream import Address
@@ -246,5 +247,6 @@ class Instance:
             if pool.marginal_g_per_kwh is None
             else pool.marginal_g_per_kwh,
             rtt_s=self.rtt_s,
+            weight=pool.weights.get(Mode(state.gpu_type, state.tp).name, 1.0) if pool.weights else 1.0,
         )
         return candidate

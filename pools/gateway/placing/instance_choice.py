@@ -16,7 +16,6 @@ from ..fleet.instance import Instance
 from ..fleet.view import Service
 
 WEIGHTED_ROUND_ROBIN = "weighted_round_robin"
-_FULL_BATCH = 64  # sequences: what an instance's weight is measured at
 
 _ROUTES = {str(route): route for route in Route}
 
@@ -48,7 +47,7 @@ class Router:
         """
         begun_s = time.perf_counter()
         policy, rank = service.policy, request.class_rank
-        if everybody is not None and (not choosable or policy.route == WEIGHTED_ROUND_ROBIN):
+        if everybody is not None and not choosable:
             choosable = everybody()
         warm_uid, beginnings = self.warm.find(service.name, prompt) if prompt else (None, [])
         if policy.route == WEIGHTED_ROUND_ROBIN:
@@ -86,18 +85,20 @@ class Router:
     def _by_turns(
         self, service: Service, candidates: Sequence[routing.Candidate], request: RouteRequest
     ) -> Choice | None:
-        """Takes turns by weight over the instances of the request's class, or of the next larger one that has any.
-
-        An instance weighs what it can generate: tokens a second at a full batch.
-        """
+        """Takes turns by weight over the instances of the request's class, or of the next larger one that has any; by
+        share, over those of the site whose turn it is."""
         ranks = {c.class_rank for c in candidates}
         if not ranks:
             return None
         rank = min(ranks, key=lambda r: routing.class_order(r, request.class_rank))
-        own = {c.uid: c for c in candidates if c.class_rank == rank}
-        weights = {uid: _FULL_BATCH / c.table.decode(_FULL_BATCH)[0] if c.table else 1.0 for uid, c in own.items()}
-        uid = self._turns.setdefault(f"{service.name}/{rank}", Turns()).next(weights)
-        found = routing.estimate([own[uid]], request)
+        own: Sequence[routing.Candidate] = [c for c in candidates if c.class_rank == rank]
+        turns = f"{service.name}/{rank}"
+        if service.policy.by_share:
+            own = self._at_the_site_in_turn(service, own, request)
+            turns += f"/{own[0].pool_id}"
+        by_uid = {c.uid: c for c in own}
+        uid = self._turns.setdefault(turns, Turns()).next({c.uid: c.weight for c in own})
+        found = routing.estimate([by_uid[uid]], request)
         if not found:
             return Choice(uid, None, None, None, None, None, False, "its turn; the engine model does not know it")
         return routing.chosen(found[0], "its turn" if found[0].meets_slo else "its turn; it cannot keep the limits")
@@ -105,7 +106,7 @@ class Router:
     def _at_the_site_in_turn(
         self, service: Service, own: Sequence[routing.Candidate], request: RouteRequest
     ) -> Sequence[routing.Candidate]:
-        """Of the request's class the candidates of one pool: sites take turns by the carbon plan's shares.
+        """Returns of one class the candidates of one pool: sites take turns by the carbon plan's shares.
 
         Only sites take part where an instance keeps the limits, network included; without any, or without a plan's
         shares, all stay.
@@ -115,22 +116,23 @@ class Router:
         if not able:
             return own
         weights = {str(pool): service.shares[pool] or 0.0 for pool in able}
-        pool = int(self._turns.setdefault(f"{service.name}//{request.class_rank}", Turns()).next(weights))
+        pool = int(self._turns.setdefault(f"{service.name}//{planned[0].class_rank}", Turns()).next(weights))
         return [c for c in own if c.pool_id == pool]
 
 
 class Turns:
-    """Smooth weighted round robin: in any stretch of turns each gets its share, to within one turn."""
+    """Smooth weighted round robin, as the simulator's kernel has it: in any stretch of turns each gets its share, to
+    within one turn."""
 
     def __init__(self) -> None:
         self._credit: dict[str, float] = {}
 
     def next(self, weights: dict[str, float]) -> str:
         """Chooses whose turn it is; `weights` (one at least, above 0) may change from turn to turn."""
-        total = sum(weights.values())
-        credit = {name: self._credit.get(name, 0.0) + weight / total for name, weight in weights.items()}
-        name = max(credit, key=lambda n: credit[n])
-        credit[name] -= 1.0
+        most = max(weights.values())  # in parts of it, so that old credit counts when all weights are others
+        credit = {name: self._credit.get(name, 0.0) + weight / most for name, weight in weights.items()}
+        name = max(credit, key=credit.__getitem__)
+        credit[name] -= sum(weights.values()) / most
         self._credit = credit
         return name
 

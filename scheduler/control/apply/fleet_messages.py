@@ -52,7 +52,7 @@ def _service(
     compared = all(marginal.get(pool.site_id) is not None for pool in pools)
     shares = {(row["site"], row["request_class"]): row["share"] for row in carbon_state(service).get("shares", ())}
     partition, knobs, slo = service.partition_id, service_policy.of(service), objectives(service)
-    hands_on = service_policy.hands_on(service, knobs)
+    hands_on, weights = service_policy.hands_on(service, knobs), service_policy.weights(service, knobs)
     return wire.FleetService(
         name=service.name,
         model=service.model_card.name,
@@ -72,6 +72,7 @@ def _service(
                 if pool.request_class.partition_id == partition
                 else None,
                 marginal_g_per_kwh=max(0.0, marginal[pool.site_id] or 0.0) if compared else None,
+                weights=dict(weights.get(f"{pool.site.name}/{pool.request_class.name}", {})),
             )
             for pool in pools
         ],

@@ -9,7 +9,7 @@ from typing import Any
 from core.controllers.fleet import carbon, scale, shard, shared_out
 from core.controllers.fleet.explain import gpus_of, workers_text
 from core.controllers.fleet.pool_loop import pool_name
-from core.observations import step_configs
+from core.observations import routing_weights, step_configs
 from core.types import (
     CarbonPlan,
     Effects,
@@ -147,7 +147,8 @@ def fleet_step(turn: LoopTurn) -> Result:
         return nothing_to_do()
     own = step_configs.pool_config(turn.context.knobs, turn.context.tuning)
     state, effects = recordings.step(scale.step, None, observation, own)
-    return Result(effects, to_json(state))
+    weights = {pool.key: routing_weights.by_capacity(pool.profiles) for pool in observation.pools}
+    return Result(effects, {**to_json(state), service_policy.WEIGHTS: to_json(weights)})
 
 
 def static_step(turn: LoopTurn) -> Result:

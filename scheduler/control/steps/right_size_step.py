@@ -18,11 +18,11 @@ from core.controllers.fleet import right_size
 from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.controllers.fleet.right_size import RightSizeObservation, RightSizeState
-from core.observations import step_configs
+from core.observations import routing_weights, step_configs
 from core.observations.recording import RecordingError, recall, record
 from core.types import Effects, Limits, Mode, PoolKey, Rationale, ScaleTo
 from pools.models import Instance, Pool, Site
-from scheduler.control import recordings
+from scheduler.control import recordings, service_policy
 from scheduler.control.snapshot import snapshot
 from scheduler.control.snapshot.offered_nodes import offered_nodes
 from scheduler.control.snapshot.recorded_demand import arrivals
@@ -30,7 +30,7 @@ from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps import dynamollm_steps, recent_load
 from scheduler.control.steps.policy_steps import LoopTurn, Result, nothing_to_do
 from scheduler.control.turn_context import TurnContext
-from scheduler.json_values import workers_from_json
+from scheduler.json_values import to_json, workers_from_json
 from telemetry.carbon.site_signals import for_decisions
 
 AHEAD_S, AHEAD_STEPS = 1800.0, 6  # of carbon: a move should pay for longer than it takes
@@ -53,6 +53,7 @@ def scale(turn: LoopTurn) -> Result:
     steps = max(1, round(context.tuning.right_size.look_s / context.times.scale_s))
     before = turn.state.get("classes", {})
     stored: dict[str, Any] = {}
+    weights: dict[PoolKey, dict[Mode, float]] = defaultdict(dict)
     effects_by_class: list[Effects] = []
     for own in classes:
         name = own.request_class.name
@@ -62,9 +63,14 @@ def scale(turn: LoopTurn) -> Result:
         present = _as_it_is(_recalled(known), fleet.asked(name))
         state, effects = recordings.step(right_size.step, present, obs, config)
         fleet.take(state, obs.offers)
+        for part in () if state is None else state.mix.parts:
+            profile = next((offer.profile for offer in obs.offers if offer.kind == part.kind), None)
+            batch = routing_weights.by_batch(profile, part.mhz, part.load_rps, own.lengths.output_tokens)
+            weights[PoolKey(part.site, name)][part.mode] = batch
         stored[name] = {"rates_rps": recent_rps, "state": record(state)}
         effects_by_class.append(effects)
-    return _answer(pools, effects_by_class, {"classes": stored, recent_load.MEMORY: load.memory})
+    state_then = {"classes": stored, recent_load.MEMORY: load.memory, service_policy.WEIGHTS: to_json(weights)}
+    return _answer(pools, effects_by_class, state_then)
 
 
 def _recalled(known: Mapping[str, Any]) -> RightSizeState | None:

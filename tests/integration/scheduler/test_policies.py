@@ -16,6 +16,7 @@ from core.controllers.fleet.explain import workers_text
 from core.observations.limits import planned as limits_of_plans
 from core.observations.mode_profile import Lengths
 from core.observations.recording import recall
+from core.observations.routing_weights import by_capacity
 from core.policy.live_presets import LIVE, knobs
 from core.ports import EngineLimits
 from core.types import ChangeKind, Limits, Loop, Mode, PoolKey
@@ -256,6 +257,30 @@ def test_shares_of_a_class_add_up_when_a_plan_is_published(service, redis_client
     for pool in published_service().pools:
         shares.setdefault(pool.request_class, []).append(pool.share or 0.0)
     assert {name: pytest.approx(1.0) for name in shares} == {name: sum(own) for name, own in shares.items()}
+
+
+@pytest.mark.parametrize("name", ["freesh", "greenserve", "single_pool"])
+def test_gateways_get_what_instances_can_do_by_the_plan(service, redis_client, now, name):
+    set_policy(service, name)
+    requests_came(now, count=300, over_s=100)
+    run_all(service, now)
+    tasks.publish()
+    served = {pool.pk: pool.workers for pool in Pool.objects.all() if any(pool.workers.values())}
+    pools = [pool for pool in published_service().pools if pool.id in served]
+    weights = {pool.id: pool.weights for pool in pools}
+    assert served
+    if name == "single_pool":
+        assert not any(weights.values()), "as its simulated instances, they weigh the same"
+        return
+    assert all(set(workers) <= set(weights[pk]) for pk, workers in served.items())
+    if name == "freesh":
+        obs = snapshot.scale(turn_context.resolve(service, now, frozenset()))
+        rates = {(p.key.site, p.key.request_class): by_capacity(p.profiles) for p in obs.pools}
+        for pool in pools:
+            own = rates[pool.site, pool.request_class]
+            assert pool.weights == {mode.name: pytest.approx(weight) for mode, weight in own.items()}
+    else:
+        assert min(weight for own in weights.values() for weight in own.values()) > 0.0
 
 
 def test_policy_decision_is_left_once_when_a_loop_rests(service, redis_client, now):

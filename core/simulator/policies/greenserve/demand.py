@@ -167,16 +167,6 @@ class ServiceDemand:
         two = 2 * (self.config.chunk_tokens or TOKENS_PER_ITERATION)
         return max(self._worst_case()[1], _rounded(min(self.lengths.prompt_tokens, two, TOKENS_PER_ITERATION)))
 
-    def service_s(self, mode: Mode, mhz: float, load_rps: float) -> float:
-        """Returns the seconds that a request of the mean lengths takes on an instance under that load."""
-        profile = self.profile(mode)
-        if profile is None:
-            return 1.0
-        ttft_s, tpot_s, _ = profile.at(np.array([min(load_rps, profile.max_rps)]))
-        row = int(np.argmin(np.abs(profile.mhz - mhz)))
-        found = float(ttft_s[row, 0] + self.lengths.output_tokens * tpot_s[row, 0])
-        return found if math.isfinite(found) else 1.0
-
     def offers(self, now_s: float) -> tuple[Offer, ...]:
         """Offers every kind of instance at every site. Carbon is only weighed where it is known of all sites."""
         carbon = {site.name: self._g_per_kwh(site.name, now_s) for site in self.world.sites}

@@ -22,6 +22,7 @@ from core.controllers.clock import clock_profile
 from core.controllers.clock.clock_profile import InstanceLoad
 from core.controllers.fleet import right_size
 from core.engine.engine_model import gpu
+from core.observations.routing_weights import LEAST_RPS, by_batch
 from core.simulator.kernel.commands import DRAINING, OFF, SERVING, STARTING, FleetView, SimCommand
 from core.simulator.policies import loops
 from core.simulator.policies.fleet_changes import Fleet
@@ -33,7 +34,6 @@ from core.simulator.policies.world import Plan, World
 from core.types import Effects, Limits, Loop, Mode, PoolKey, SetSmClock
 
 _RECENT_S = 15.0  # the load that the clock loop goes by
-_LEAST_RPS = 1e-3  # of an instance that is there for nobody yet
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +82,7 @@ class _Service:
         used: Counter[tuple[str, str, str]] = Counter()
         limits = kept_by_some(self.offers, self.demand.planned(self.demand.config.margin, self.offers))
         carries = {offer.kind: most_load_rps(offer, limits) for offer in self.offers}
-        lack_rps = max(_LEAST_RPS, self.peak_rps)
+        lack_rps = max(LEAST_RPS, self.peak_rps)
         for (site, mode), count in self.wanted.items():
             used[site, "", mode.gpu] += count * mode.tp
             lack_rps -= count * carries.get((site, mode), 0.0)
@@ -174,8 +174,8 @@ class Greenserve:
         own.size, effects = right_size.step(own.size, obs, self.config.fleet)
         if own.size is not None:
             for part in own.size.mix.parts:
-                own.shares[part.kind] = max(_LEAST_RPS, part.load_rps)
-                batch = own.shares[part.kind] * d.service_s(part.mode, part.mhz, part.load_rps)
+                own.shares[part.kind] = max(LEAST_RPS, part.load_rps)
+                batch = by_batch(d.profile(part.mode), part.mhz, part.load_rps, d.lengths.output_tokens)
                 self.fleet.weights[own.number, loops.kind(d.service, *part.kind)] = batch
             own.wanted = dict(own.size.workers)
             self._want()
