@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from core.policy.dynamo_classes import FACTORS, PUBLISHED_FACTOR
-from core.policy.value_rules import setting
+from core.policy.value_rules import OneWorld, setting
 from core.types import Loop
 
 WHOLE, DYNAMO = "whole", "dynamo"
 USUAL_S = {Loop.CARBON: 1800.0, Loop.SCALE: 1800.0, Loop.SHARD: 300.0, Loop.CLOCK: 1.0}  # periods
+_NO_QUEUE = OneWorld("live", "the simulator has no queue at the gateway")
+_OF_SETTINGS = "as settings have it"  # GREENSERVE_LOOPS
 
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """The fields of a policy that have words of their own wherever they are shown. None: from settings.
+    """The fields of a policy that have words of their own wherever they are shown. `unset` says what None stands for.
 
     `live=False`: so far only the simulated loops read it, and a live service is refused it.
     """
@@ -32,7 +34,9 @@ class Knobs:
         "clamp", "what a site's intensity below zero counts as in plans: nothing, or what it is", ("clamp", "follow")
     )
     partition: str = setting(
-        "", "how requests are cut into classes; empty: the carbon loop chooses among the service's (FREESH knob 2)"
+        "",
+        "how requests are cut into classes (FREESH knob 2)",
+        unset="the carbon loop chooses among the service's",
     )
     class_limits: bool = setting(
         False, "plans keep each class's own thresholds beside the service's SLO (DynamoLLM IV-B: the strictest present)"
@@ -52,7 +56,7 @@ class Knobs:
     freeze_tp: bool = setting(False, "with scale=fleet: the TP degrees that stand stay, and counts alone change")
     alpha: float = setting(1.25, "head-room of plans over the demand (FREESH eq. 1b)", least=1.0)
     max_rps: Mapping[str, float] | None = setting(
-        None, "of throttle: profiled largest rates by TP degree, as tp1, tp2 ...; none: the profiles'", above=0.0
+        None, "of throttle: profiled largest rates by TP degree, as tp1, tp2 ...", unset="the profiles'", above=0.0
     )
     plan_ttft_share: float = setting(
         1.0, "share of a TTFT limit that a planned iteration may take", above=0.0, most=1.0
@@ -60,9 +64,9 @@ class Knobs:
     plan_tpot_share: float = setting(1.0, "share of a TPOT limit that a planned mean may take", above=0.0, most=1.0)
 
     frozen: tuple[str, ...] = setting(
-        (), "loops that decide once, when the policy comes into force, and then hold", ("carbon", "scale")
+        (), "loops that decide once, when the policy comes into force, and hold", ("carbon", "scale"), unset="no loop"
     )
-    carbon_period_s: float | None = setting(None, "FREESH: 30 min", above=0.0, live=False)
+    carbon_period_s: float | None = setting(None, "FREESH: 30 min", unset=_OF_SETTINGS, above=0.0, live=False)
     scale: str = setting(
         "fleet",
         "static: the plan's instances; fleet: FREESH's program in each budget; dynamo: by forecast (DynamoLLM IV-B); "
@@ -71,9 +75,11 @@ class Knobs:
         "threshold: capacity for the peak, more while busy",
         ("static", "fleet", "dynamo", "throttle", "placement", "right_size", "threshold"),
     )
-    scale_period_s: float | None = setting(None, "throttLL'eM's autoscaler and right_size: 10 s", least=1.0)
+    scale_period_s: float | None = setting(
+        None, "throttLL'eM's autoscaler and right_size: 10 s", unset=_OF_SETTINGS, least=1.0
+    )
     changes_per_hour: int | None = setting(
-        None, "of right_size: most starts and stops of a site in any hour; none: as many as pay", least=1
+        None, "of right_size: most starts and stops of a site in any hour", unset="as many as pay", least=1
     )
     hand_down: bool = setting(True, "DynamoLLM IV-B: one instance fewer a class, the rest to the next larger class")
     proactive: bool = setting(True, "DynamoLLM IV-C: instances start a cold start ahead of the epoch that needs them")
@@ -83,7 +89,7 @@ class Knobs:
         "the overhead table says of the change; threshold: another TP degree once it saves a tenth; off: TP stays",
         ("off", "mix", "dynamo", "threshold"),
     )
-    shard_period_s: float | None = setting(None, "DynamoLLM: 5 min", least=1.0)
+    shard_period_s: float | None = setting(None, "DynamoLLM: 5 min", unset=_OF_SETTINGS, least=1.0)
     shadow: bool = setting(
         False, "a new instance warms up beside the one that it replaces, which then drains (throttLL'eM IV-D)"
     )
@@ -94,9 +100,11 @@ class Knobs:
         "throttLL'eM IV-E; retail: its baseline (V-F3); threshold: up when busy or late, down when idle",
         ("fixed", "miad", "primal_dual", "profile", "slack", "throttle", "retail", "threshold"),
     )
-    clock_period_s: float | None = setting(None, "FREESH 1 s, DynamoLLM 5 s, mu-Serve 1 s", above=0.0)
+    clock_period_s: float | None = setting(
+        None, "FREESH 1 s, DynamoLLM 5 s, mu-Serve 1 s", unset=_OF_SETTINGS, above=0.0
+    )
     clock_floor_mhz: float | None = setting(
-        None, "no clock below it; none: the rule's own floor", above=0.0, live=False
+        None, "no clock below it", unset="the rule's own floor", above=0.0, live=False
     )
     clock_ttft_share: float = setting(
         0.8, "share of a TTFT limit at which a clock goes up", above=0.0, most=1.0, live=False
@@ -106,11 +114,11 @@ class Knobs:
     )
     itl_limit_s: float | None = setting(
         0.0,
-        "engines compose batches that keep this gap between tokens (DynaServe 4.2: 100 ms); 0: any gap; none: the "
-        "strictest objective of the classes, or else 100 ms",
+        "engines compose batches that keep this gap between tokens (DynaServe 4.2: 100 ms); 0: any gap",
+        unset="the strictest objective of the classes, or else 100 ms",
         least=0.0,
     )
-    max_num_seqs: int | None = setting(None, "requests that an engine runs at once; none: vLLM's own 256", least=1)
+    max_num_seqs: int | None = setting(None, "requests that an engine runs at once", unset="vLLM's own 256", least=1)
     chunk_tokens: int = setting(
         0, "tokens of one prompt in an iteration at most, so that short ones come along; 0: all", least=0, live=False
     )
@@ -131,11 +139,17 @@ class Knobs:
         0.0, "how often a running request may give way to a waiting one ahead of it; 0: never", least=0.0, live=False
     )
     engine_priority: bool = setting(False, "the order holds inside engines too, by vLLM's priority (FREESH's LLF)")
-    engine_queue: int = setting(32, "requests that may wait inside one engine", least=1)
-    tenant_weights: Mapping[str, float] | None = setting(None, "fair shares of tokens by tenant", above=0.0)
-    max_queued_requests: int = setting(2000, "requests of a class that may wait at the gateway", least=1)
-    max_queued_tokens: int = setting(20_000_000, "tokens of a class that may wait at the gateway", least=1)
-    max_wait_s: float = setting(120.0, "longest wait at the gateway", above=0.0)
+    engine_queue: int = setting(32, "requests that may wait inside one engine", least=1, only=_NO_QUEUE)
+    tenant_weights: Mapping[str, float] | None = setting(
+        None, "fair shares of tokens by tenant", unset="equal ones", above=0.0, only=_NO_QUEUE
+    )
+    max_queued_requests: int = setting(
+        2000, "requests of a class that may wait at the gateway", least=1, only=_NO_QUEUE
+    )
+    max_queued_tokens: int = setting(
+        20_000_000, "tokens of a class that may wait at the gateway", least=1, only=_NO_QUEUE
+    )
+    max_wait_s: float = setting(120.0, "longest wait at the gateway", above=0.0, only=_NO_QUEUE)
     admission: str = setting(
         "none", "projection: KV, TBT and E2E are projected first (throttLL'eM IV-C2)", ("none", "projection")
     )

@@ -1,18 +1,20 @@
 """The policies that a live service may run, and how far its loops are from what the presets say.
 
-`DIFFERS`, `ABSENT` and the knobs with `live=False` shrink as live loops learn what simulated ones do; a test holds that
-none of them grows.
+`DIFFERS`, `ABSENT`, `UNREAD` and the knobs with `live=False` shrink as live loops learn what simulated ones do; a test
+holds that none of them grows. A service may be given such a setting all the same, and `without_effect` says so.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
-from core.policy import presets, value_rules
-from core.policy.knobs import Knobs
+from core.policy import presets
+from core.policy.knobs import Knobs, check_together
+from core.policy.presets import Policy
+from core.policy.setting_texts import SETTINGS, by_name, text_of, value_of
 
 # Values that no live loop, gateway or engine knows yet.
 ABSENT: Mapping[str, tuple[Any, ...]] = {
@@ -23,6 +25,8 @@ ABSENT: Mapping[str, tuple[Any, ...]] = {
     "route": ("round_robin", "predicted"),
     "order": ("spf",),
 }
+# Tuning that no live loop, gateway or agent reads yet: records, or single fields as RECORD.FIELD.
+UNREAD = ("eq1.steps", "miad", "profile", "slack", "throttle", "split", "ladder", "queue", "threshold")
 # What a live service runs in place of a preset's own value.
 DIFFERS: Mapping[str, Mapping[str, Any]] = {
     "greenserve": {"clock_period_s": 1.0, "order": "sjf", "aging_tokens_per_s": 20.0},
@@ -37,7 +41,6 @@ def _absent(found: Knobs) -> list[str]:
     return [key for key, values in ABSENT.items() if getattr(found, key) in values]
 
 
-KNOBS = {item.name: item for item in fields(Knobs) if item.metadata["live"]}
 _ROWS = {name: replace(preset.knobs, **DIFFERS.get(name, {})) for name, preset in presets.PRESETS.items()}
 LIVE: Mapping[str, Knobs] = types.MappingProxyType({name: own for name, own in _ROWS.items() if not _absent(own)})
 
@@ -48,43 +51,41 @@ def choices() -> list[tuple[str, str]]:
     return [(name, name) for name in LIVE]
 
 
-def knobs(name: str, overrides: Mapping[str, Any] | None = None) -> Knobs:
-    """Returns what a live service runs: a preset with some knobs set otherwise.
+def policy(name: str, overrides: Mapping[str, Any] | None = None) -> Policy:
+    """Returns what a live service runs: a preset with some knobs and some tuning set otherwise.
+
+    A value that no live loop knows is the preset's instead; `without_effect` names it.
 
     Raises:
-        ValueError: An unknown name or knob, or a value that it cannot have live; the text names it and what would do.
+        ValueError: An unknown name or setting, or a value that it cannot have; the text names it and what would do.
     """
     if name not in LIVE:
         raise ValueError(f"unknown policy '{name}'; known are {', '.join(LIVE)}")
-    found = presets.with_knobs(LIVE[name], overrides or {})
-    for key in overrides or {}:
-        if key not in KNOBS:
-            raise ValueError(f"{key}: only What-if can set it so far")
-    for key in _absent(found):
-        raise ValueError(f"{key}: only What-if knows {getattr(found, key) or 'none'} so far")
-    return found
+    own = overrides or {}
+    asked = presets.policy(name, own)
+    differs = {key: value for key, value in DIFFERS.get(name, {}).items() if key not in own}
+    knobs = replace(asked.knobs, **differs)
+    knobs = replace(knobs, **{key: getattr(LIVE[name], key) for key in _absent(knobs)})
+    check_together(knobs)
+    return replace(asked, knobs=knobs)
 
 
-def documented() -> dict[str, str]:
-    """Returns what each knob of a live service is for, with its choices."""
-    found = {}
-    for name, item in KNOBS.items():
-        words = " | ".join(known(name))
-        found[name] = f"{words}. {item.metadata['doc']}" if words else item.metadata["doc"]
-    return found
+def knobs(name: str, overrides: Mapping[str, Any] | None = None) -> Knobs:
+    """Returns the knobs of what a live service runs. Raises ValueError as `policy` does."""
+    return policy(name, overrides).knobs
 
 
-def known(knob: str) -> tuple[str, ...]:
-    """Returns the choices of a knob of a live service; none: any value of its kind."""
-    return tuple(value for value in KNOBS[knob].metadata["choices"] if value not in ABSENT.get(knob, ()))
-
-
-def parse(key: str, text: str) -> Any:
-    """Returns the value that a text means for a knob, as on a command line; `none` for what settings have.
-
-    Raises:
-        ValueError: An unknown knob, or no value of its kind.
-    """
-    if key not in KNOBS:
-        raise ValueError(f"unknown knob '{key}'; known are {', '.join(KNOBS)}")
-    return value_rules.parse(Knobs, key, text)
+def without_effect(name: str, overrides: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns a sentence for each override that changes nothing live. Raises ValueError as `policy` does."""
+    asked, found = presets.policy(name, overrides), []
+    runs = policy(name, overrides)
+    for key in by_name(overrides):
+        value, rules = value_of(asked, key), SETTINGS[key].metadata
+        if rules["only"] and rules["only"].world == "simulator":
+            found.append(f"{key} has no effect live: {rules['only'].why}.")
+        elif key in ABSENT and value in ABSENT[key]:
+            words = text_of(value_of(runs, key))
+            found.append(f"{key}={text_of(value) or 'none'} has no effect live so far: {key}={words} runs.")
+        elif not rules["live"] or key in UNREAD or key.partition(".")[0] in UNREAD:
+            found.append(f"{key} has no effect live so far: What-if alone reads it.")
+    return tuple(found)

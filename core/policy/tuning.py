@@ -1,6 +1,7 @@
-"""Tuning: what the steps of policies leave to those who study them. So far the simulated loops alone read it.
+"""Tuning: what the steps of policies leave to those who study them.
 
-A record belongs to a step, whichever policy runs it; a scenario writes `tuning: {record: {field: value}}`.
+A record belongs to a step, whichever policy runs it. A scenario and a stored service have it as `tuning: {record:
+{field: value}}`; a command line and a form name each as RECORD.FIELD.
 """
 
 from __future__ import annotations
@@ -9,7 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from core.policy.value_rules import checked, setting
+from core.policy.value_rules import OneWorld, checked, setting
+
+_PLACED = OneWorld("simulator", "a live GPU is one instance's, so that there is no group to choose")
+_LINK = OneWorld("simulator", "a live link is what the engines' connector makes of it")
+_ON_DISK = OneWorld("simulator", "agents report which weights are on a live node's disk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +82,10 @@ class RightSizeTuning:
 class ThrottleTuning:
     """throttLL'eM's engines, admission and clocks."""
 
-    engines: int | None = setting(None, "of a service; none: what the declared peak needs", least=1)
+    engines: int | None = setting(None, "of a service", unset="what the declared peak needs", least=1)
     max_tokens: int = setting(1024, "what a request that outgrows its prediction is taken to run to", least=1)
     tbt_s: float | None = setting(
-        None, "limit on the time between tokens; none: the strictest of the classes, or 200 ms", above=0.0
+        None, "limit on the time between tokens", unset="the strictest of the classes, or 200 ms", above=0.0
     )
     ips: str = setting(
         "engine", "iterations per second: the engine model, or trees learned from it", ("engine", "trees")
@@ -90,14 +95,22 @@ class ThrottleTuning:
 
 @dataclass(frozen=True, slots=True)
 class PlacementTuning:
-    """mu-Serve's placement of models (algorithm 2), which a live fleet has no choice for: a GPU is one instance's."""
+    """mu-Serve's placement of models (algorithm 2)."""
 
-    kind: str = setting("alpaserve", "whose placement", ("power_aware", "alpaserve"))
-    max_devices: int | None = setting(None, "devices of a model (CT); none: as many as a group has", least=1)
-    spread: float = setting(0.1, "load difference up to which an empty device is taken first; 0: never", least=0.0)
-    group_gpus: tuple[int, ...] = setting((), "sizes of groups that are tried; none: all", least=1)
-    goal: float = setting(0.99, "attainment at which the search for groups may end", above=0.0, most=1.0)
-    guide_s: float | None = setting(None, "length of the search's simulations; none: long enough", above=0.0)
+    kind: str = setting("alpaserve", "whose placement", ("power_aware", "alpaserve"), only=_PLACED)
+    max_devices: int | None = setting(
+        None, "devices of a model (CT)", unset="as many as a group has", least=1, only=_PLACED
+    )
+    spread: float = setting(
+        0.1, "load difference up to which an empty device is taken first; 0: never", least=0.0, only=_PLACED
+    )
+    group_gpus: tuple[int, ...] = setting(
+        (), "sizes of groups that are tried", unset="all sizes", least=1, only=_PLACED
+    )
+    goal: float = setting(0.99, "attainment at which the search for groups may end", above=0.0, most=1.0, only=_PLACED)
+    guide_s: float | None = setting(
+        None, "length of the search's simulations", unset="long enough", above=0.0, only=_PLACED
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +126,8 @@ class SplitTuning:
     tolerance: float = setting(0.002, "share below which two finish times are equal", least=0.0)
     candidates: int = setting(2, "instances of each group that are looked at", least=1)
     first_share: float = setting(0.5, "share of the instances for first parts", above=0.0, below=1.0)
-    link_gb_per_s: float = setting(25.0, "between two instances; 25 is a 200 Gbit/s NIC", above=0.0)
-    latency_s: float = setting(0.001, "of that link", least=0.0)
+    link_gb_per_s: float = setting(25.0, "between two instances; 25 is a 200 Gbit/s NIC", above=0.0, only=_LINK)
+    latency_s: float = setting(0.001, "of that link", least=0.0, only=_LINK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +160,9 @@ class StartsTuning:
     """Starts of new instances depend on what stands ready."""
 
     warm_pool: int | None = setting(
-        None, "servers at each site that stand ready, one that is used being replaced; none: all do", least=0
+        None, "servers at each site that stand ready, one that is used being replaced", unset="all do", least=0
     )
-    weights_cached: bool = setting(True, "weights are on the server's disk")
+    weights_cached: bool = setting(True, "weights are on the server's disk", only=_ON_DISK)
 
 
 @dataclass(frozen=True, slots=True)

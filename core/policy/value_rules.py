@@ -6,12 +6,20 @@ import operator
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import Field, field
+from dataclasses import Field, dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 _WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number", dict: "an object"}
 _FLAGS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
+
+
+@dataclass(frozen=True, slots=True)
+class OneWorld:
+    """The one world that reads a setting. `why`: the reason for which the other has no use for it."""
+
+    world: Literal["live", "simulator"]
+    why: str
 
 
 def setting(
@@ -19,15 +27,24 @@ def setting(
     doc: str,
     choices: tuple[str, ...] = (),
     *,
+    unset: str = "",
     least: float | None = None,
     above: float | None = None,
     most: float | None = None,
     below: float | None = None,
     live: bool = True,
+    only: OneWorld | None = None,
 ) -> Any:
-    """Makes a field. `live`: the live loops read it; else only those of the simulator do."""
-    rules = {"doc": doc, "choices": choices, "least": least, "above": above, "most": most, "below": below, "live": live}
-    return field(default=default, metadata=rules)
+    """Makes a field.
+
+    Args:
+        unset: What None, or an empty value, stands for.
+        live: The live loops read it; False: they do not yet.
+        only: The world that reads it, where the other has no use for it. None: both do.
+    """
+    ranges = {"least": least, "above": above, "most": most, "below": below}
+    worlds = {"live": live, "only": only}
+    return field(default=default, metadata={"doc": doc, "unset": unset, "choices": choices, **ranges, **worlds})
 
 
 @cache
@@ -116,11 +133,20 @@ def parse(owner: type, key: str, text: str) -> Any:
     if dict in kind:
         return _numbers(key, text)
     if tuple in kind:
-        return tuple(part.strip() for part in text.split(",") if part.strip())
+        return _list(owner, key, [part.strip() for part in text.split(",") if part.strip()])
     try:
         return int(text) if int in kind else float(text)
     except ValueError:
         raise ValueError(f"{key}: must be a number, not '{text}'") from None
+
+
+def _list(owner: type, key: str, parts: list[str]) -> tuple[str, ...] | tuple[int, ...]:
+    if typing.get_args(typing.get_type_hints(owner)[key])[0] is str:
+        return tuple(parts)
+    try:
+        return tuple(int(part) for part in parts)
+    except ValueError:
+        raise ValueError(f"{key}: must be whole numbers, not '{','.join(parts)}'") from None
 
 
 def _numbers(key: str, text: str) -> dict[str, float]:

@@ -1,4 +1,5 @@
-"""The policy of a service: a preset from the papers, and each knob with its words and how far it is from the preset."""
+"""The policy of a service: a preset from the papers, and each knob and each field of tuning with its words and how far
+it is from the preset."""
 
 from __future__ import annotations
 
@@ -13,21 +14,26 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from core.policy import live_presets
-from core.policy.knobs import Knobs
+from core.policy.presets import Policy
+from core.policy.setting_texts import SETTINGS, by_name, documented, parse, stored, text_of, value_of
 from pools.access import audit, rights
 from pools.models import Service
 from scheduler.operations.configure import changes
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
-    """One row of the form. `value` and `preset` as they are typed; `choices` empty: free text."""
+class Setting:
+    """One row of the form. `value` and `preset` as they are typed; `choices` empty: free text.
+
+    `unset`: what it stands for where nothing is typed; empty: something must be.
+    """
 
     name: str
     words: str
     value: str
     preset: str
     choices: tuple[str, ...]
+    unset: str
     error: str = ""
 
     @property
@@ -44,13 +50,11 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
     if chosen not in live_presets.LIVE:
         chosen = service.policy
     overrides: dict[str, Any] = service.knobs if chosen == service.policy else {}
-    typed = {name: _typed(value) for name, value in overrides.items()}
+    typed = {name: text_of(value) for name, value in by_name(overrides).items()}
     errors: dict[str, str] = {}
     if request.method == "POST":
         rights.require(request.user, rights.Right.OPERATE)
-        typed = {
-            name: request.POST[f"knob-{name}"] for name in live_presets.documented() if f"knob-{name}" in request.POST
-        }
+        typed = {name: request.POST[f"knob-{name}"] for name in SETTINGS if f"knob-{name}" in request.POST}
         overrides, errors = _read(chosen, typed)
         if not errors:
             service.policy, service.knobs = chosen, overrides
@@ -61,11 +65,16 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
             else:
                 messages.success(request, f"{service} runs {chosen}: all loops decide anew within seconds.")
                 return redirect("configure-policy", pk)
+    rows = _rows(chosen, typed, errors)
+    tuning = [row for row in rows if "." in row.name]
     context = {
         "service": service,
         "chosen": chosen,
         "presets": list(live_presets.LIVE),
-        "knobs": _knobs(chosen, typed, errors),
+        "knobs": [row for row in rows if "." not in row.name],
+        "tuning": tuning,
+        "tuning_open": any(row.differs or row.error for row in tuning),
+        "without_effect": live_presets.without_effect(service.policy, service.knobs) if not errors else (),
         "error": errors.get("", ""),
         "may": rights.has(request.user, rights.Right.OPERATE),
     }
@@ -73,54 +82,39 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _read(chosen: str, typed: dict[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the knobs that differ from the preset, and the errors by knob."""
-    preset = live_presets.LIVE[chosen]
+    """Returns what differs from the preset, as it is stored, and the errors by setting."""
+    preset = live_presets.policy(chosen)
     found: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for name, text in typed.items():
         try:
-            value = live_presets.parse(name, text.strip())
-            if value != getattr(preset, name):
+            value = parse(name, text.strip())
+            if value != value_of(preset, name):
                 found[name] = value
         except ValueError as error:
             errors[name] = str(error)
     if not errors:
         try:
-            live_presets.knobs(chosen, found)
+            live_presets.policy(chosen, stored(found))
         except ValueError as error:
-            named = next((name for name in found if str(error).startswith(name)), "")
-            errors[named] = str(error)
-    return found, errors
+            said = str(error).removeprefix("tuning.")
+            errors[next((name for name in found if said.startswith(name)), "")] = said
+    return stored(found), errors
 
 
-def _knobs(chosen: str, typed: dict[str, str], errors: dict[str, str]) -> list[Knob]:
-    preset = live_presets.LIVE[chosen]
-    words = live_presets.documented()
+def _rows(chosen: str, typed: dict[str, str], errors: dict[str, str]) -> list[Setting]:
+    preset = live_presets.policy(chosen)
     found = []
-    for name in words:
-        usual = _typed(getattr(preset, name))
-        found.append(
-            Knob(name, words[name], typed.get(name, usual), usual, _choices(name, preset), errors.get(name, ""))
-        )
+    for name, words in documented().items():
+        usual = text_of(value_of(preset, name))
+        value, choices, unset = typed.get(name, usual), _choices(name, preset), SETTINGS[name].metadata["unset"]
+        found.append(Setting(name, words, value, usual, choices, unset, errors.get(name, "")))
     return found
 
 
-def _choices(name: str, preset: Knobs) -> tuple[str, ...]:
-    """Returns what a knob's value is one of. Of a list any number may stand, which is typed."""
-    value = getattr(preset, name)
+def _choices(name: str, preset: Policy) -> tuple[str, ...]:
+    """Returns what a setting's value is one of. Of a list any number may stand, which is typed."""
+    value = value_of(preset, name)
     if isinstance(value, tuple):
         return ()
-    return ("true", "false") if isinstance(value, bool) else live_presets.known(name)
-
-
-def _typed(value: object) -> str:
-    """Writes a knob's value as `live_presets.parse` reads it."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))
-    if isinstance(value, dict):
-        return ",".join(f"{name}:{weight:g}" for name, weight in value.items())
-    return str(value)
+    return ("true", "false") if isinstance(value, bool) else SETTINGS[name].metadata["choices"]

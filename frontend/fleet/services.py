@@ -14,6 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from core.policy import live_presets
+from core.policy.setting_texts import SETTINGS, by_name, documented, text_of, value_of
 from frontend import formats, reader_choices
 from frontend.charts import chart_csv, figures
 from frontend.fleet import chart_pages
@@ -81,7 +82,7 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
+class Setting:
     name: str
     preset: str
     here: str
@@ -112,17 +113,17 @@ def worst(series: Sequence[SloSeries]) -> SloSeries | None:
 @never_cache
 @require_safe
 def services(request: HttpRequest) -> HttpResponse:
-    by_name = attainment(HOUR_S, time.time())
+    attained = attainment(HOUR_S, time.time())
     rows = [
         ServiceRow(
             name=service.name,
             model_id=service.model_card_id,
             model=service.model_card.name,
             policy=service.policy,
-            changed=len(service.knobs),
+            changed=len(by_name(service.knobs)),
             partition=service.partition.name,
-            judged=max((s.total_judged for s in by_name.get(service.name, ())), default=0),
-            worst=worst(by_name.get(service.name, ())),
+            judged=max((s.total_judged for s in attained.get(service.name, ())), default=0),
+            worst=worst(attained.get(service.name, ())),
             description=service.description,
         )
         for service in Service.objects.select_related("model_card", "partition")
@@ -155,15 +156,16 @@ def _find(name: str) -> Service:
 def service(request: HttpRequest, name: str) -> HttpResponse:
     found, now_s = _find(name), time.time()
     hour, day = attainment(HOUR_S, now_s).get(name, []), attainment(DAY_S, now_s).get(name, [])
-    knobs = _knobs(found.policy, found.knobs)
+    settings = _settings(found.policy, found.knobs)
     of_service = found.pools.filter(site__in=rights.sites_of(request.user)).values_list("pk", flat=True)
     pools, pool_count = selectors.first_pools(now_s, POOLS_SHOWN, pool_ids=of_service)
     context = chart_pages.context(request, reverse("service-figures", args=[name]), ("slo",)) | {
         "service": found,
         "partitions": found.partitions.all(),
         "objectives": [Objective(s, next((d for d in day if d.kind == s.kind), None)) for s in hour],
-        "changed": [knob for knob in knobs if knob.changed],
-        "knobs": knobs,
+        "changed": [setting for setting in settings if setting.changed],
+        "knobs": settings,
+        "without_effect": live_presets.without_effect(found.policy, found.knobs),
         "pools": pools,
         "pool_count": pool_count,
         "decisions": scheduler_selectors.decisions().filter(service=found).exclude(kind="clock")[:DECISIONS_SHOWN],
@@ -171,31 +173,34 @@ def service(request: HttpRequest, name: str) -> HttpResponse:
     return render(request, "frontend/fleet/service.html", context)
 
 
-def _knobs(policy: str, overrides: Mapping[str, Any]) -> list[Knob]:
-    """Returns every knob: its value in the preset, its value here, what it is for."""
-    plain, docs = live_presets.knobs(policy), live_presets.documented()
+def _settings(policy: str, overrides: Mapping[str, Any]) -> list[Setting]:
+    """Returns every knob, and of tuning what is set: its value in the preset, its value here, what it is for."""
+    plain, own = live_presets.policy(policy), by_name(overrides)
     return [
-        Knob(
+        Setting(
             name=name,
-            preset=_value(getattr(plain, name)),
-            here=_value(overrides.get(name, getattr(plain, name))),
+            preset=_value(name, value_of(plain, name)),
+            here=_value(name, own.get(name, value_of(plain, name))),
             doc=doc,
-            changed=name in overrides,
+            changed=name in own,
         )
-        for name, doc in docs.items()
+        for name, doc in documented().items()
+        if "." not in name or name in own
     ]
 
 
-def _value(value: object) -> str:
-    if value is None:
-        return "from settings"
+def _value(name: str, value: object) -> str:
+    if value is None or value in ("", (), []):
+        return str(SETTINGS[name].metadata["unset"])
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
         return formats.plain(float(value))
+    if isinstance(value, dict):
+        return text_of(value)
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value)) or "none"
-    return str(value) or formats.UNKNOWN
+        return ", ".join(map(str, value))
+    return str(value)
 
 
 @never_cache

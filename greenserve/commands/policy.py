@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from greenserve.cli import fail
 
 from .database import database
+
+if TYPE_CHECKING:
+    from core.policy.presets import Policy
 
 
 @click.command()
@@ -23,16 +26,17 @@ def policy(service: str | None, name: str | None, knobs: tuple[str, ...], as_jso
 
     A change takes effect within seconds where GreenServe runs: gateways and agents get the new policy, and all loops
     decide anew.
-    Knobs that are not named are the preset's. Without SERVICE all services are shown.
+    Knobs that are not named are the preset's. Tuning is named RECORD.FIELD. Without SERVICE all services are shown.
 
     \b
     greenserve policy --list
     greenserve policy llama3-70b
     greenserve policy llama3-70b throttllem
-    greenserve policy llama3-70b dynamollm clock=fixed shadow=false
+    greenserve policy llama3-70b dynamollm clock=fixed shadow=false dynamo.wave=4
     """
     from core.policy import live_presets
     from core.policy.presets import OLD_NAMES
+    from core.policy.setting_texts import by_name, parse, stored, text_of
 
     if listing:
         _list(as_json)
@@ -41,9 +45,9 @@ def policy(service: str | None, name: str | None, knobs: tuple[str, ...], as_jso
         click.echo(f"greenserve: '{name}' is called {OLD_NAMES[name]} now", err=True)
         name = OLD_NAMES[name]
     try:
-        given = {key: live_presets.parse(key, text) for key, text in map(_split, knobs)}
-        if name is not None:
-            live_presets.knobs(name, given)
+        given = stored({key: parse(key, text) for key, text in map(_split, knobs)})
+        for words in live_presets.without_effect(name, given) if name else ():
+            click.echo(f"greenserve: {words}", err=True)
     except ValueError as error:
         fail(f"{error}; see `greenserve policy --list`", 2)
     with database():
@@ -52,7 +56,7 @@ def policy(service: str | None, name: str | None, knobs: tuple[str, ...], as_jso
         click.echo(json.dumps(rows[0] if service else rows))
         return
     for row in rows:
-        own = ", ".join(f"{key}={value}" for key, value in row["overrides"].items())
+        own = ", ".join(f"{key}={text_of(value) or 'none'}" for key, value in by_name(row["overrides"]).items())
         click.echo(f"{row['service']}: {row['policy']}{f' with {own}' if own else ''}")
         if service:
             click.echo("".join(f"  {key} = {value}\n" for key, value in row["knobs"].items()), nl=False)
@@ -66,21 +70,32 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _list(as_json: bool) -> None:
-    from core.policy.live_presets import LIVE, documented
+    from core.policy import live_presets
     from core.policy.presets import DEFAULT
+    from core.policy.setting_texts import documented
 
-    rows = {name: {key: getattr(found, key) for key in documented()} for name, found in LIVE.items()}
+    words = documented()
+    rows = {name: _values(live_presets.policy(name)) for name in live_presets.LIVE}
     if as_json:
-        click.echo(json.dumps({"policies": rows, "knobs": documented()}))
+        click.echo(json.dumps({"policies": rows, "knobs": words}))
         return
     usual = rows[DEFAULT]
     click.echo(f"Policies, and where they differ from {DEFAULT}:")
     for name, row in rows.items():
         other = ", ".join(f"{key}={value}" for key, value in row.items() if value != usual[key])
         click.echo(f"  {name}: {other or 'the default'}")
-    click.echo("Knobs:")
-    for key, words in documented().items():
-        click.echo(f"  {key}: {words}")
+    for title, tuning in (("Knobs", False), ("Tuning", True)):
+        click.echo(f"{title}:")
+        for key, text in words.items():
+            if ("." in key) == tuning:
+                click.echo(f"  {key}: {text}")
+
+
+def _values(found: Policy) -> dict[str, Any]:
+    """Returns the value of every setting by its name."""
+    from core.policy.setting_texts import SETTINGS, value_of
+
+    return {name: value_of(found, name) for name in SETTINGS}
 
 
 def _shown(name: str | None) -> list[dict[str, Any]]:
@@ -100,14 +115,11 @@ def _no_service(name: str) -> str:
 
 
 def _row(service: Any) -> dict[str, Any]:
-    from core.policy.live_presets import documented
-
-    found = service.policy_knobs()
     return {
         "service": service.name,
         "policy": service.policy,
         "overrides": service.knobs,
-        "knobs": {key: getattr(found, key) for key in documented()},
+        "knobs": _values(service.own_policy()),
     }
 
 

@@ -10,6 +10,7 @@ from django.db.models import Q
 
 from core.policy import live_presets, presets
 from core.policy.knobs import DYNAMO, WHOLE, Knobs
+from core.policy.presets import Policy
 
 from .catalogue import ModelCard, Partition, RequestClass
 from .fleet import Gpu, Node, Site
@@ -70,9 +71,13 @@ class Service(models.Model):
                 {"knobs": f"there is no partition '{found.partition}'; known are {', '.join(sorted(known - {''}))}"}
             )
 
+    def own_policy(self) -> Policy:
+        """Returns what it runs. Raises ValueError when that makes no sense, which `clean` prevents."""
+        return live_presets.policy(self.policy, self.knobs)
+
     def policy_knobs(self) -> Knobs:
-        """Returns what the policy sets. Raises ValueError when that makes no sense, which `clean` prevents."""
-        return live_presets.knobs(self.policy, self.knobs)
+        """Returns the knobs of what it runs. Raises ValueError when that makes no sense, which `clean` prevents."""
+        return self.own_policy().knobs
 
 
 class SloMetric(models.TextChoices):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from core.policy.knobs import Knobs
-from core.policy.presets import PRESETS
 from core.policy.tuning import Tuning
 from core.types import CarbonPlan, Loop
 from pools.models import Partition, Pool, Service
@@ -59,7 +58,7 @@ def resolve(service: Service, now: datetime, reporting: Iterable[str]) -> TurnCo
         service=service,
         now=now,
         knobs=knobs,
-        tuning=PRESETS[service.policy].tuning,
+        tuning=service.own_policy().tuning,
         signature=service_policy.signature_with(service, overrides),
         times=loop_times.times(knobs),
         pins=active_operations.pins_of(overrides),

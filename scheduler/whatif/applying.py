@@ -9,7 +9,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from core.policy import live_presets
+from core.policy import live_presets, presets
 from core.policy.old_names import renamed
 from core.policy.presets import PRESETS
 from core.simulator.fields import ScenarioError
@@ -25,14 +25,15 @@ from .errors import BadStudy
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The settings that would be applied: the run's, and below them the scenario's own of that policy.
+    """The policy that would be applied, and what is set otherwise than in its preset: the run's, and below it the
+    scenario's own.
 
-    `left_out`: settings that live services cannot have so far.
+    `without_effect`: sentences on what is stored and changes nothing live.
     """
 
     policy: str
     knobs: Mapping[str, Any]
-    left_out: Mapping[str, Any]
+    without_effect: tuple[str, ...]
 
 
 def of(run: StudyRun) -> Application:
@@ -41,20 +42,14 @@ def of(run: StudyRun) -> Application:
         keys = scenario_documents.for_run(run.study.scenario, studies.spec_of(run))["policy"]
         policy = keys.pop("name")
         given, _ = renamed(PRESETS[policy], keys)
+        found = presets.policy(policy, given)
     except (ScenarioError, ValueError, KeyError) as error:
         raise BadStudy("policy", str(error)) from None
     if policy not in live_presets.LIVE:
         raise BadStudy(
             "policy", f"{policy} is a policy of the simulator only; live ones are {', '.join(live_presets.LIVE)}"
         )
-    kept: dict[str, Any] = {}
-    for key, value in given.items():
-        try:
-            live_presets.knobs(policy, {**kept, key: value})
-        except (ValueError, TypeError):
-            continue
-        kept[key] = value
-    return Application(policy, kept, {key: value for key, value in given.items() if key not in kept})
+    return Application(policy, found.overrides, live_presets.without_effect(policy, found.overrides))
 
 
 @transaction.atomic

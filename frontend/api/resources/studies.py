@@ -135,11 +135,11 @@ class ApplyStudy(serializers.Serializer):
 
 
 class AppliedStudy(serializers.Serializer):
-    """`left_out`: knobs that live policies cannot have so."""
+    """`without_effect`: sentences on what the service has now and changes nothing live."""
 
     policy = serializers.CharField()
     knobs = serializers.JSONField()
-    left_out = serializers.JSONField()
+    without_effect = serializers.ListField(child=serializers.CharField())
 
 
 class StudyViewSet(ReadOnly):
@@ -216,5 +216,5 @@ class StudyViewSet(ReadOnly):
             done = applying.apply(audit.actor_of(request, "api"), run, given["service"], given["advise"])
         except BadStudy as error:
             raise Conflict(error.message) from None
-        body = {"policy": done.policy, "knobs": dict(done.knobs), "left_out": dict(done.left_out)}
+        body = {"policy": done.policy, "knobs": dict(done.knobs), "without_effect": done.without_effect}
         return Response(AppliedStudy(body).data)

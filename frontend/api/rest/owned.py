@@ -13,6 +13,7 @@ from django.db.models import Model, QuerySet
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from core.policy.setting_texts import documented
 from pools.models import Node
 from scheduler.operations.configure.registry import Owned, of
 
@@ -68,6 +69,9 @@ MORE: Mapping[str, Mapping[str, Any]] = {
     "report-schedules": {"last_period": None, "last_error": None},
     **{kind: {"entered_at": None} for kind in ("tariffs", "gpu-rates", "pues", "embodied-factors", "instruments")},
 }
+# Words of fields that say more than their help in forms, where a table stands beside.
+_KNOBS = "\n".join(f"- `{'tuning.' if '.' in name else ''}{name}`: {words}" for name, words in documented().items())
+HELP = {"services": {"knobs": f"What is set otherwise than in the preset: knobs, and `tuning` by record.\n{_KNOBS}"}}
 RELATED = {"nodes": ("gpus",)}  # rows that point here, and that lists show
 
 
@@ -113,7 +117,14 @@ def serializer_of(owned: Owned) -> type[OwnedSerializer]:
     meta = type(
         "Meta",
         (),
-        {"model": owned.model, "fields": fields, "read_only_fields": plain, "validators": [], "ref_name": None},
+        {
+            "model": owned.model,
+            "fields": fields,
+            "read_only_fields": plain,
+            "extra_kwargs": {field: {"help_text": words} for field, words in HELP.get(owned.kind, {}).items()},
+            "validators": [],
+            "ref_name": None,
+        },
     )
     made = {name: make() for name, make in more.items() if make is not None}
     name = owned.one.title().replace(" ", "").replace("-", "")

@@ -18,6 +18,7 @@ from core.algorithms.fleet.fleet_problem import mode_failure
 from core.controllers.fleet.shared_out import TP_DEGREES
 from core.engine import engine_params
 from core.engine.engine_model import UnknownConfiguration, engine_model
+from core.policy import live_presets
 from core.types import Limits, Mode, ModeProfile
 from pools.models import (
     Cluster,
@@ -223,11 +224,21 @@ def _service(service: Service) -> Iterator[Consequence]:
         yield Consequence("warning", "partition", text)
     if before and (before.policy, before.knobs) != (service.policy, service.knobs):
         yield Consequence("info", "policy", "All loops decide anew within seconds, under the new policy.")
+        yield from _settings(service)
     if not before and service.expected_rps is None:
         text = "Without a load to plan for, the first plan is for next to nothing until requests were seen."
         yield Consequence("warning", "expected_rps", text)
     if service.pk and not service.pools.exists():
         yield Consequence("info", "", "It has no pool yet: add one at each site where it may run.")
+
+
+def _settings(service: Service) -> Iterator[Consequence]:
+    try:
+        found = live_presets.without_effect(service.policy, service.knobs)
+    except ValueError:
+        return  # the form says what is wrong
+    for text in found:
+        yield Consequence("warning", "knobs", text)
 
 
 def _live(service: Service) -> int:

@@ -113,6 +113,35 @@ def test_only_what_differs_is_kept_when_a_policy_is_given(service, admin_client)
     assert (found.policy, found.knobs) == ("dynamollm", {"clock": "fixed"})
 
 
+def test_tuning_is_set_in_a_folded_part_of_the_policys_form(service, admin_client):
+    url = reverse("configure-policy", args=[service.pk])
+    page = admin_client.get(url, {"preset": "dynamollm"})
+    assert "<details><summary>Tuning" in page.content.decode()
+    assert 'placeholder="none" title="none: all do"' in page.content.decode()
+    data = {f"knob-{row.name}": row.value for row in [*page.context["knobs"], *page.context["tuning"]]}
+    wrong = admin_client.post(url, data | {"policy": "dynamollm", "knob-dynamo.wave": "0"})
+    assert [(row.name, row.error) for row in wrong.context["tuning"] if row.error] == [
+        ("dynamo.wave", "dynamo.wave: must be at least 1, not 0")
+    ]
+    assert "<details open><summary>Tuning" in wrong.content.decode()
+    low = admin_client.post(url, data | {"policy": "dynamollm", "knob-threshold.kv_low": "0.9"})
+    assert [row.name for row in low.context["tuning"] if row.error] == ["threshold.kv_low"]
+
+    given = {"policy": "dynamollm", "knob-dynamo.wave": "4", "knob-ladder.period_s": "2"}
+    shown = admin_client.post(url, data | given, follow=True).content.decode()
+
+    found = Service.objects.get(pk=service.pk)
+    assert (found.policy, found.knobs) == (
+        "dynamollm",
+        {"tuning": {"dynamo": {"wave": 4}, "ladder": {"period_s": 2.0}}},
+    )
+    assert found.own_policy().tuning.dynamo.wave == 4
+    assert "ladder.period_s has no effect live so far" in shown
+    assert "dynamo.wave has no effect" not in shown
+    page = admin_client.get(reverse("service", args=[service.name])).content.decode()
+    assert "<code>dynamo.wave</code></td><td>2</td><td><strong>4</strong>" in page
+
+
 def test_clock_advice_can_be_approved_down_to_a_floor(service, admin_client):
     pool = service.pools.first()
     words = "Advice, not carried out: 1310 MHz; it stays at 1410 MHz."

@@ -809,7 +809,7 @@ def test_command_shows_and_sets_when_it_is_called(service, redis_client):
     assert "llama3-70b: greenserve_epochs" in runner.invoke(command, []).output
     done = runner.invoke(command, ["llama3-70b", "dynamollm", "clock=fixed", "shadow=false"])
     assert done.exit_code == 0, done.output
-    assert "dynamollm with clock=fixed, shadow=False" in done.output
+    assert "dynamollm with clock=fixed, shadow=false" in done.output
     service.refresh_from_db()
     assert (service.policy, service.knobs) == ("dynamollm", {"clock": "fixed", "shadow": False})
     assert redis_client.llen("epochs") >= 1
@@ -817,8 +817,15 @@ def test_command_shows_and_sets_when_it_is_called(service, redis_client):
     old = runner.invoke(command, ["llama3-70b", "right_size"])
     assert old.exit_code == 0
     assert "'right_size' is called greenserve now" in old.stderr
-    wrong = runner.invoke(command, ["llama3-70b", "dynamollm", "clock=slow"])
-    assert wrong.exit_code == 2
+    tuned = runner.invoke(command, ["llama3-70b", "freesh", "eq1.min_saving=0.1", "queue.margin_s=2"])
+    assert "queue.margin_s has no effect live so far" in tuned.stderr
+    assert "freesh with eq1.min_saving=0.1, queue.margin_s=2.0" in tuned.stdout
+    service.refresh_from_db()
+    assert service.knobs == {"tuning": {"eq1": {"min_saving": 0.1}, "queue": {"margin_s": 2.0}}}
+    for setting, words in (("clock=slow", "clock: unknown 'slow'"), ("eq1.steps=0", "eq1.steps: must be at least 1")):
+        wrong = runner.invoke(command, ["llama3-70b", "dynamollm", setting])
+        assert wrong.exit_code == 2
+        assert words in wrong.stderr
 
 
 def test_policy_is_listed_and_checked_when_it_goes_through_the_api(service, client):
@@ -837,4 +844,12 @@ def test_policy_is_listed_and_checked_when_it_goes_through_the_api(service, clie
     (wrong,) = patch(knobs={"clock": "slow"}).json()["errors"]
     assert wrong["field"] == "knobs"
     assert "known: fixed, miad" in wrong["detail"]
+    (wrong,) = patch(knobs={"tuning": {"dynamo": {"wave": 0}}}).json()["errors"]
+    assert "tuning.dynamo.wave: must be at least 1" in wrong["detail"]
+    tuned = {"alpha": 1.5, "tuning": {"dynamo": {"wave": 4}, "queue": {"margin_s": 2.0}}}
+    tried = client.post(f"{row['url']}validate/", {"knobs": tuned}, content_type="application/json").json()
+    assert "queue.margin_s has no effect live so far" in str(tried)
+    assert patch(knobs=tuned).json()["knobs"] == tuned
+    service.refresh_from_db()
+    assert turn_context.resolve(service, timezone.now(), ()).tuning.dynamo.wave == 4
     assert patch(policy="freesh", knobs={}).json()["policy"] == "freesh"

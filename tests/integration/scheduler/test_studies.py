@@ -266,8 +266,9 @@ def test_a_runs_policy_is_the_services_when_it_is_applied(operator: Any) -> None
     found = applying.apply(Actor(operator, None, "page"), run, seeded.service)
 
     service = Service.objects.get(pk=seeded.service.pk)
-    assert (service.policy, service.knobs) == ("freesh", {"order": "fcfs", "alpha": 1.3, "route": "least_loaded"})
-    assert found.left_out == {"tuning": {"queue": {"margin_s": 2}}}
+    own = {"order": "fcfs", "alpha": 1.3, "route": "least_loaded", "tuning": {"queue": {"margin_s": 2}}}
+    assert (service.policy, service.knobs) == ("freesh", own)
+    assert found.without_effect == ("queue.margin_s has no effect live so far: What-if alone reads it.",)
     assert service.mode.mode == ControlMode.ADVISE
     assert AuditEntry.objects.filter(action="applied", user_id=operator.pk).exists()
     with pytest.raises(BadStudy, match="simulator only"):
