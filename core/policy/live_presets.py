@@ -22,18 +22,13 @@ ABSENT: Mapping[str, tuple[Any, ...]] = {
     "shard": ("threshold",),
     "clock": ("threshold",),
     "itl_limit_s": (None,),
-    "route": ("round_robin", "predicted"),
-    "order": ("spf",),
 }
 # Tuning that no live loop, gateway or agent reads yet: records, or single fields as RECORD.FIELD.
 UNREAD = ("eq1.steps", "miad", "profile", "slack", "throttle", "split", "ladder", "queue", "threshold")
 # What a live service runs in place of a preset's own value.
 DIFFERS: Mapping[str, Mapping[str, Any]] = {
-    "greenserve": {"clock_period_s": 1.0, "order": "sjf", "aging_tokens_per_s": 20.0},
-    "single_pool": {"route": "least_loaded"},
-    "dynaserve": {"itl_limit_s": 0.1, "route": "least_loaded"},
-    "pd_coloc": {"route": "least_loaded"},
-    "pd_disagg": {"route": "least_loaded"},
+    "greenserve": {"clock_period_s": 1.0},
+    "dynaserve": {"itl_limit_s": 0.1},
 }
 
 

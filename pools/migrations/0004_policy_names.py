@@ -1,5 +1,5 @@
 """One name for a policy, live and simulated: `right_size` becomes `greenserve`, and what had that name live becomes
-`greenserve_epochs`."""
+`greenserve_epochs`. Services of `single_pool` keep the route that they had, which is the preset's no more."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ def renamed(name: str, knobs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     own = {key: value for key, value in knobs.items() if (key, value) != ("alpha", None)}
     if "itl_limit_s" in own and own["itl_limit_s"] is None:
         own["itl_limit_s"] = 0.0
+    if name == "single_pool":
+        own.setdefault("route", "least_loaded")
     return NAMES.get(name, name), own
 
 
 def named_before(name: str, knobs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Returns what `renamed` had; a limit of 0 between tokens was null."""
     own = {key: None if (key, value) == ("itl_limit_s", 0.0) else value for key, value in knobs.items()}
+    if (name, own.get("route")) == ("single_pool", "least_loaded"):
+        del own["route"]
     return {new: old for old, new in NAMES.items()}.get(name, name), own
 
 

@@ -49,9 +49,9 @@ class RequestPolicy(Message, frozen=True):
     """The gateway's treatment of a service's requests; each field is a knob of the service's policy.
 
     Attributes:
-        route: least_energy | least_carbon | least_loaded | weighted_round_robin.
+        route: least_energy | least_carbon | least_loaded | weighted_round_robin | round_robin | predicted.
         by_share: Sites get the carbon plan's shares of each class, as far as their instances keep the limits.
-        order: fcfs | sjf | srtf | edf | llf, of the requests that wait at the gateway.
+        order: fcfs | sjf | spf | srtf | edf | llf, of the requests that wait at the gateway.
         engine_priority: Send the order on as vLLM's `priority`; for engines that schedule by priority.
         engine_queue: Requests that may wait inside one engine; more wait here, where they can still be ordered.
         tenant_weights: Fair shares of tokens by tenant, 1 for those not named; None: tenants are not kept apart.

@@ -43,9 +43,9 @@ def due_s(arrival_s: float, work_s: float, config: OrderConfig) -> float:
 
 def key(request: Waiting, config: OrderConfig) -> float:
     """The smaller goes first; of a request that has not begun."""
-    if config.order is Order.SJF:
-        aging = config.aging_tokens_per_s
-        return request.predicted_tokens + aging * (request.arrival_s - request.head_start_s)
+    if config.order in (Order.SJF, Order.SPF):
+        tokens = request.predicted_tokens if config.order is Order.SJF else request.prompt_tokens
+        return tokens + config.aging_tokens_per_s * (request.arrival_s - request.head_start_s)
     if config.order is Order.SRTF:
         return request.work_s - request.head_start_s
     at_s = request.arrival_s if config.order is Order.FCFS else request.due_s

@@ -23,6 +23,7 @@ WINDOW_FACTOR = 1.4  # alpha_LLF: W = 1.4 x Lat (FREESH C.2)
 class Order(StrEnum):
     FCFS = "fcfs"  # by arrival
     SJF = "sjf"  # by predicted tokens, with aging
+    SPF = "spf"  # by the prompt's tokens, with aging
     SRTF = "srtf"  # by work left
     EDF = "edf"  # by due time
     LLF = "llf"  # by laxity

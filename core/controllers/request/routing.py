@@ -30,6 +30,7 @@ class Route(StrEnum):
     LEAST_ENERGY = "least_energy"
     LEAST_CARBON = "least_carbon"  # where an intensity is missing, least energy
     LEAST_LOADED = "least_loaded"
+    PREDICTED = "predicted"  # where it is predicted to end first
 
 
 @dataclass(slots=True, eq=False)
@@ -168,9 +169,9 @@ def choose_of(
     spill.
 
     Instances of the request's class come first, then those of the next larger classes, then of the smaller ones. In the
-    first class where any instance keeps the limits, the one of least energy (carbon, load) is taken. When none does
-    anywhere, the one with the least end-to-end time is, and the reason says so. Of those within `NEAR` of the least,
-    `warm_uid` (which has seen the beginning of the prompt) comes first, then the less loaded, the faster,
+    first class where any instance keeps the limits, the one of least energy (carbon, load, time) is taken. When none
+    does anywhere, the one with the least end-to-end time is, and the reason says so. Of those within `NEAR` of the
+    least, `warm_uid` (which has seen the beginning of the prompt) comes first, then the less loaded, the faster,
     `rng_tiebreak`, uid.
     """
     estimates = estimate(own, request)
@@ -194,6 +195,7 @@ _REASONS = {
     Route.LEAST_ENERGY: "least energy within the limits",
     Route.LEAST_CARBON: "least carbon within the limits",
     Route.LEAST_LOADED: "least loaded within the limits",
+    Route.PREDICTED: "first to end within the limits",
 }
 
 
@@ -245,6 +247,8 @@ def _best(
         return keeping[0]
     if route is Route.LEAST_LOADED:
         costs = [weighed_load(v[0]) for v in keeping]
+    elif route is Route.PREDICTED:
+        costs = [v[3] for v in keeping]
     elif route is Route.LEAST_CARBON and all(v[0].intensity_g_per_kwh is not None for v in keeping):
         costs = [v[1] * (v[0].intensity_g_per_kwh or 0.0) for v in keeping]
     else:

@@ -15,7 +15,7 @@ from ..accounts.gateway_metrics import Histogram
 from ..fleet.instance import Instance
 from ..fleet.view import Service
 
-WEIGHTED_ROUND_ROBIN = "weighted_round_robin"
+ROUND_ROBIN, WEIGHTED_ROUND_ROBIN = "round_robin", "weighted_round_robin"
 
 _ROUTES = {str(route): route for route in Route}
 
@@ -50,7 +50,7 @@ class Router:
         if everybody is not None and not choosable:
             choosable = everybody()
         warm_uid, beginnings = self.warm.find(service.name, prompt) if prompt else (None, [])
-        if policy.route == WEIGHTED_ROUND_ROBIN:
+        if policy.route in (ROUND_ROBIN, WEIGHTED_ROUND_ROBIN):
             choice = self._by_turns(service, [i.candidate() for i in choosable], request)
         else:
             own: Sequence[routing.Candidate] = [i.candidate() for i in choosable if i.rank == rank]
@@ -85,8 +85,8 @@ class Router:
     def _by_turns(
         self, service: Service, candidates: Sequence[routing.Candidate], request: RouteRequest
     ) -> Choice | None:
-        """Takes turns by weight over the instances of the request's class, or of the next larger one that has any; by
-        share, over those of the site whose turn it is."""
+        """Takes turns, by weight or one each, over the instances of the request's class, or of the next larger one that
+        has any; by share, over those of the site whose turn it is."""
         ranks = {c.class_rank for c in candidates}
         if not ranks:
             return None
@@ -97,7 +97,8 @@ class Router:
             own = self._at_the_site_in_turn(service, own, request)
             turns += f"/{own[0].pool_id}"
         by_uid = {c.uid: c for c in own}
-        uid = self._turns.setdefault(turns, Turns()).next({c.uid: c.weight for c in own})
+        weighs = service.policy.route == WEIGHTED_ROUND_ROBIN
+        uid = self._turns.setdefault(turns, Turns()).next({c.uid: c.weight if weighs else 1.0 for c in own})
         found = routing.estimate([by_uid[uid]], request)
         if not found:
             return Choice(uid, None, None, None, None, None, False, "its turn; the engine model does not know it")

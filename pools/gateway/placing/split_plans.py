@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from core.algorithms.split.split_point import Backlog, SplitConfig, SplitPolicy, finish_s, pass_costs, split_request
 from core.engine.engine_model import engine_model
@@ -13,6 +14,15 @@ from .slot import slots_at
 
 TOKEN_BUDGET = 2048  # of an engine's iteration
 _POLICIES = {"any": SplitPolicy.DYNAMIC, "prompt": SplitPolicy.DISAGGREGATED}
+
+
+class Cut(NamedTuple):
+    """Says where a request goes, and how many of its tokens, prompt and output, to `first`. `second` None: all."""
+
+    first: Instance
+    second: Instance | None
+    tokens: int
+    total: int
 
 
 def backlog(instance: Instance) -> Backlog:
@@ -31,16 +41,20 @@ def backlog(instance: Instance) -> Backlog:
     return Backlog.of(costs, rows, min(len(begun), costs.decode_s.size - 1))
 
 
-def best_cut(
-    first: Sequence[Instance], second: Sequence[Instance], call: Call, split: str
-) -> tuple[Instance, Instance, int, int] | None:
-    """Returns each group's instance that is done first, the token to cut at and all tokens; None: better not at all."""
+def best_cut(first: Sequence[Instance], second: Sequence[Instance], call: Call, split: str) -> Cut:
+    """Cuts a request between each group's instance that is done first.
+
+    Raises:
+        UnknownConfiguration, ValueError: The engine model does not know an instance, or it has no room for its model.
+    """
     ours, theirs = ({i.uid: (i, backlog(i)) for i in group} for group in (first, second))
     here, one = min(ours.values(), key=lambda pair: (finish_s(pair[1]), pair[0].uid))
     there, two = min(theirs.values(), key=lambda pair: (finish_s(pair[1]), pair[0].uid))
     config = SplitConfig(_POLICIES[split])
     found = split_request(call.prompt_tokens or 1, call.predicted_tokens or 1, one, two, config, call.max_tokens)
-    return None if found.whole else (here, there, found.tokens, found.total)
+    if found.whole:
+        return Cut(here if found.tokens else there, None, found.total, found.total)
+    return Cut(here, there, found.tokens, found.total)
 
 
 def warm_up(instance: Instance, call: Call) -> None:

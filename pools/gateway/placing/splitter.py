@@ -1,7 +1,7 @@
 """Chooses requests to split over two instances where the policy says so; `split_plans` decides where to cut.
 
 Instances of a class, in the order of their names, are two groups: the first half does first parts, the others second
-ones.
+ones. In each the policy's route says which one: by turns, the least loaded, or else the one that is done first.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from core.controllers.request import routing
+from core.controllers.request.routing import Route, RouteRequest
 from core.engine.engine_model import UnknownConfiguration
 
 from ..fleet.instance import Instance
 from ..fleet.view import FleetView
 from ..requests.call import Call
 from .dispatch import Dispatcher
+from .instance_choice import ROUND_ROBIN, Turns
 from .slot import Slot
 
 log = logging.getLogger(__name__)
@@ -32,10 +34,13 @@ CHUNK_TOKENS = 512  # of a cache that is sent while more of it is computed
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """Tokens 1 to `cut_tokens` of prompt and output at `first`, the rest at `second`; both places are taken."""
+    """Tokens 1 to `cut_tokens` of prompt and output at `first`, the rest at `second`; the places are taken.
+
+    `second` None: `first` does all of it.
+    """
 
     first: Slot
-    second: Slot
+    second: Slot | None
     cut_tokens: int
     total_tokens: int
 
@@ -49,10 +54,11 @@ class Splitter:
         self._loader = loader
         self._plans: ModuleType | None = None
         self._loading = False
+        self._turns: dict[str, Turns] = defaultdict(Turns)  # by service, class and group
         self.counts: dict[tuple[str, str], int] = defaultdict(int)  # (service, split | whole)
 
     def plan(self, call: Call) -> SplitPlan | None:
-        """Returns two places for a call; None: it is served whole."""
+        """Returns the places for a call; None: it is served whole, where its route says."""
         service = self._fleet.services.get(call.service.name, call.service)
         if service.policy.split == NONE:
             return None
@@ -63,20 +69,36 @@ class Splitter:
         if len(own) >= 2 and self._load(own, call):
             assert self._plans is not None
             own = sorted(own, key=lambda i: i.uid)
-            half = len(own) // 2
+            half, route = len(own) // 2, service.policy.route
+            first, second = (
+                self._routed(group, route, f"{service.name}/{request.class_rank}/{n}")
+                for n, group in enumerate((own[:half], own[half:]))
+            )
             try:
-                found = self._plans.best_cut(own[:half], own[half:], call, service.policy.split)
+                found = self._plans.best_cut(first, second, call, service.policy.split)
             except (UnknownConfiguration, ValueError) as error:
                 log.warning("request %s is not split: %s", call.request_id, error)
-        self.counts[service.name, "whole" if found is None else "split"] += 1
-        if found is None:
+        whole = found is None or found.second is None
+        self.counts[service.name, "whole" if whole else "split"] += 1
+        if found is None or (whole and service.policy.route != Route.PREDICTED):
             return None
-        reason = f"split at token {found[2]} of {found[3]}"
-        slots = []
-        for instance in found[:2]:
-            estimate = routing.estimate([instance.candidate()], request)[0]
-            slots.append(self._dispatcher.take(call, (instance, routing.chosen(estimate, reason))))
-        return SplitPlan(slots[0], slots[1], found[2], found[3])
+        reason = "done first with all of it" if whole else f"split at token {found.tokens} of {found.total}"
+        here = self._taken(call, found.first, request, reason)
+        there = None if found.second is None else self._taken(call, found.second, request, reason)
+        return SplitPlan(here, there, found.tokens, found.total)
+
+    def _taken(self, call: Call, instance: Instance, request: RouteRequest, reason: str) -> Slot:
+        estimate = routing.estimate([instance.candidate()], request)[0]
+        return self._dispatcher.take(call, (instance, routing.chosen(estimate, reason)))
+
+    def _routed(self, group: list[Instance], route: str, turns: str) -> list[Instance]:
+        """Returns those of a group that its route leaves: by turns and by load one, else all."""
+        if route == ROUND_ROBIN:
+            uid = self._turns[turns].next({instance.uid: 1.0 for instance in group})
+            return [instance for instance in group if instance.uid == uid]
+        if route == Route.LEAST_LOADED:
+            return [min(group, key=lambda i: (routing.weighed_load(i.candidate()), i.uid))]
+        return group
 
     def _load(self, instances: Sequence[Instance], call: Call) -> bool:
         if self._plans is None and not self._loading:

@@ -59,7 +59,8 @@ class ContinuedExchange(Exchange):
         finally:
             if plan is not None:  # places that were not used after all
                 plan.first.end()
-                plan.second.end()
+                if plan.second is not None:
+                    plan.second.end()
 
     async def _generate(self, meter: ContinuationMeter, plan: SplitPlan | None) -> LastWords:
         """Asks engine after engine until the response is complete."""
@@ -67,7 +68,7 @@ class ContinuedExchange(Exchange):
         next_slot: Slot | None = None if plan is None else plan.first
         params = None
         while True:
-            part_only = plan is not None and next_slot is plan.first
+            part_only = plan is not None and plan.second is not None and next_slot is plan.first
             try:
                 slot = next_slot or await self._context.dispatcher.place(call, self._tried)
             except ApiError as error:
@@ -79,7 +80,7 @@ class ContinuedExchange(Exchange):
                 connector = slot.instance.state.kv_connector
                 call.body = continuation.first(plan.cut_tokens, call.prompt_tokens or 1, CHUNK_TOKENS, connector)
             else:
-                if plan is not None and slot.instance.state.kv_connector == BLOCKS:
+                if plan is not None and plan.second and slot.instance.state.kv_connector == BLOCKS:
                     params = {"do_remote_prefill": True}  # what is there of it, whoever wrote it
                 call.body = continuation.next(params)
             meter.begin(part_only)

@@ -756,6 +756,15 @@ def test_no_loop_begins_anew_when_policies_are_renamed(service, redis_client, no
     assert noted() == ({"greenserve"}, {service_policy.signature(service)})
 
 
+def test_services_of_one_pool_keep_their_route_when_the_preset_gets_another():
+    names = importlib.import_module("pools.migrations.0004_policy_names")
+    stored = [("single_pool", {}), ("single_pool", {"route": "least_energy"}), ("multi_pool", {})]
+    renamed = [names.renamed(*own) for own in stored]
+    assert [knobs(*own).route for own in renamed] == ["least_loaded", "least_energy", "least_loaded"]
+    assert knobs("single_pool").route == "round_robin"
+    assert [names.named_before(*own) for own in renamed] == stored
+
+
 def given_to_shard(service):
     """The observation of the newest shard epoch."""
     epoch = Epoch.objects.filter(kind=Loop.SHARD, service=service).latest("pk")

@@ -190,7 +190,7 @@ async def test_no_answer_is_held_up_when_it_does_not_stream(start: Start) -> Non
     assert await asyncio.gather(*tasks) == [200] * 4
 
 
-@pytest.mark.parametrize("route", ["weighted_round_robin", "least_loaded"])
+@pytest.mark.parametrize("route", ["weighted_round_robin", "round_robin", "least_loaded"])
 async def test_instances_take_turns_when_routed_so(start: Start, route: str) -> None:
     bench = await start(2)
     bench.fleet.policy = wire.RequestPolicy(route=route)

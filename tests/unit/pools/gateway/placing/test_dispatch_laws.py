@@ -155,7 +155,7 @@ DEEDS = st.lists(
         ),
         st.integers(0, 30),
     )
-    | st.tuples(st.just("order"), st.sampled_from(["fcfs", "sjf", "srtf", "edf", "llf"])),
+    | st.tuples(st.just("order"), st.sampled_from(["fcfs", "sjf", "spf", "srtf", "edf", "llf"])),
     max_size=40,
 )
 
@@ -234,7 +234,7 @@ def check(house: House, most: int) -> None:
     instances=st.integers(1, 3),
     most=st.integers(1, 3),
     weights=st.none() | st.just({"tenant-1": 3.0}),
-    route=st.sampled_from(["least_energy", "least_loaded", "weighted_round_robin"]),
+    route=st.sampled_from(["least_energy", "least_loaded", "weighted_round_robin", "round_robin", "predicted"]),
 )
 @LAW
 async def test_every_request_is_placed_once_or_refused_and_all_counts_return_to_nothing(
@@ -302,6 +302,7 @@ def wanted(house: House, call: Call, order: str) -> float:
     hinted_s = HEAD_START_S[call.tier] - 10.0 * max(-10, min(10, call.priority))
     return {
         "fcfs": arrival_s - hinted_s,
+        "spf": (call.prompt_tokens or 0) + AGING * (arrival_s - hinted_s),
         "sjf": (call.predicted_tokens or 0) + AGING * (arrival_s - hinted_s),
         "srtf": lat_s - hinted_s,
         "edf": arrival_s + 1.4 * lat_s - hinted_s,
@@ -325,7 +326,7 @@ async def served(house: House, occupant: Guest) -> list[Guest]:
         order.append(running)
 
 
-@pytest.mark.parametrize("order", ["fcfs", "sjf", "srtf", "edf", "llf"])
+@pytest.mark.parametrize("order", ["fcfs", "sjf", "spf", "srtf", "edf", "llf"])
 @given(rows=WAITING)
 @LAW
 async def test_those_that_wait_go_in_the_order_of_the_policy_over_all_classes(order: str, rows: list[Any]) -> None:

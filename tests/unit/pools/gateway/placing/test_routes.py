@@ -7,9 +7,11 @@ from collections import Counter
 import msgspec
 import pytest
 
+from core.controllers.request.routing import Choice
 from core.simulator.kernel.driver import simulate
 from core.simulator.kernel.simulated import FixedCosts, FleetSpec, InstanceSpec, PoolSpec, load
 from pools import wire
+from pools.gateway.placing.splitter import Splitter
 from tests.unit.pools.gateway.placing.test_dispatch_laws import House
 
 WEIGHTS = {4: 1.0, 8: 2.7}
@@ -46,7 +48,14 @@ def simulated(routing: str, count: int) -> list[int]:
     return [TPS[i] for i in rows["instance"].tolist()]
 
 
-@pytest.mark.parametrize(("route", "routing"), [("weighted_round_robin", "weighted"), ("least_loaded", "least_loaded")])
+@pytest.mark.parametrize(
+    ("route", "routing"),
+    [
+        ("weighted_round_robin", "weighted"),
+        ("least_loaded", "least_loaded"),
+        ("round_robin", "round_robin"),
+    ],
+)
 async def test_gateway_and_simulated_pool_choose_the_same_by_the_same_weights(route: str, routing: str) -> None:
     house = house_of(route)
     assert await placed(house, 40) == simulated(routing, 40)
@@ -78,6 +87,54 @@ async def test_sites_get_the_shares_of_the_plan_when_their_instances_take_turns_
     assert pools[3, 4] == 10
     assert pools[4, 8] == pytest.approx(30 * 2.7 / 3.7, abs=1.0)
     await house.clear()
+
+
+async def test_request_goes_where_it_is_predicted_to_end_first() -> None:
+    house = house_of("predicted")
+    assert await placed(house, 1) == [8]
+    house.instances[1].dispatched(1_000_000, stream=True)
+    assert await placed(house, 1) == [4]
+    await house.clear()
+
+
+class Here:
+    """An executor that works at once."""
+
+    def submit(self, work, *arguments):
+        work(*arguments)
+
+    def shutdown(self, **_): ...
+
+
+def parts(house: House, splitter: Splitter, count: int) -> list[tuple[int | None, ...]]:
+    """Plans as many calls; returns the numbers of the instances that each goes to."""
+    found = []
+    for _ in range(count):
+        plan = splitter.plan(house.call(prompt=2000, predicted=400))
+        assert plan is not None
+        slots = (plan.first, plan.second)
+        found.append(tuple(None if slot is None else int(slot.instance.uid[-2:]) for slot in slots))
+    return found
+
+
+def splitting(route: str, split: str, count: int = 4) -> tuple[House, Splitter]:
+    house = House(count, route=route, split=split)
+    return house, Splitter(house.view, house.dispatcher, Here())
+
+
+@pytest.mark.parametrize("route", ["round_robin", "least_loaded"])
+async def test_pairs_of_a_split_are_taken_by_the_route(route: str) -> None:
+    house, splitter = splitting(route, "prompt")
+    assert parts(house, splitter, 4) == [(0, 2), (1, 3), (0, 2), (1, 3)]
+
+
+@pytest.mark.parametrize(("busy", "idle"), [(0, 1), (1, 0)])
+async def test_request_is_whole_on_the_instance_that_is_done_first_with_all_of_it(busy: int, idle: int) -> None:
+    house, splitter = splitting("predicted", "any", count=2)
+    work = house.call(prompt=16_000, predicted=4000)
+    for _ in range(20):
+        house.dispatcher.take(work, (house.instances[busy], Choice("", None, None, None, None, None, False, "")))
+    assert parts(house, splitter, 1) == [(idle, None)]
 
 
 def one_class(house: House):
