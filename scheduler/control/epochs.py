@@ -22,6 +22,7 @@ from django.db import DatabaseError, IntegrityError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from core.observations import asking
 from core.types import Command, Effects, Loop, Reason
 from pools.models import Service
 from scheduler import agents
@@ -154,7 +155,7 @@ def _decide_and_apply(context: TurnContext, loop: Loop, index: int) -> Epoch | N
     service, now = context.service, context.now
     started_at, clock = timezone.now(), time.monotonic()
     touched: frozenset[str] = frozenset()
-    with recordings.noting() as notes:
+    with asking.noting() as notes:
         turn = decide(context, loop, index)
         state, result = turn.state, turn.result
         workers: FollowUp | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
+from core.observations.loop_windows import loop_steps
 from core.policy.knobs import Knobs
 from core.types import Loop
 
@@ -38,7 +39,7 @@ class LoopTimes:
     @property
     def scale_steps(self) -> int:
         """The number of steps that a scale epoch plans for: those that it reaches into."""
-        return max(1, math.ceil(self.scale_s / self.step_s - 1e-9))
+        return loop_steps(self.scale_s, self.step_s)
 
     def of(self, loop: Loop) -> float:
         """Returns the period of a loop, in s."""

@@ -1,67 +1,20 @@
 """Keeps what each controller was given and answered, so that a live run can be replayed.
 
-`step` stands before every controller's own; what it notes goes into the epoch's row. `replay` calls the steps again, as
-the simulator does, without clock, database or nodes.
+What `core.observations.asking` notes goes into the epoch's row. `replay` calls the steps again, as the simulator does,
+without clock, database or nodes.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
-from core.observations.recording import named, recall, record
-from core.types import Effects
+from core.observations.recording import named, recall
 from scheduler.models import Epoch
-
-log = logging.getLogger(__name__)
 
 KEPT = timedelta(days=2)
 GIVEN_0_1 = "told"  # "given" in recordings of version 0.1, which are gone after KEPT: the next version drops it
-
-S = TypeVar("S")
-R = TypeVar("R")
-Obs = TypeVar("Obs")
-C = TypeVar("C")
-
-_notes: ContextVar[list[dict[str, Any]] | None] = ContextVar("notes", default=None)
-
-
-@contextmanager
-def noting() -> Iterator[list[dict[str, Any]]]:
-    """Collects what the steps that run inside are given and answer."""
-    notes: list[dict[str, Any]] = []
-    token = _notes.set(notes)
-    try:
-        yield notes
-    finally:
-        _notes.reset(token)
-
-
-def step(
-    function: Callable[[S, Obs, C], tuple[R, Effects]], state: S, observation: Obs, config: C
-) -> tuple[R, Effects]:
-    """Calls `function(state, observation, config)`, and notes what it was given and answered."""
-    answer = function(state, observation, config)
-    notes = _notes.get()
-    if notes is None:
-        return answer
-    try:
-        note = {
-            "step": f"{function.__module__}:{function.__qualname__}",
-            "given": record((state, observation, config)),
-            "commands": record(answer[1].commands),
-            "reason": answer[1].rationale.reason.value,
-        }
-    except TypeError:  # a decision is not to fail for its recording
-        log.exception("a step of %s cannot be recorded", function.__module__)
-    else:
-        notes.append(note)
-    return answer
 
 
 def keep(epoch: Epoch, notes: list[dict[str, Any]], now: datetime) -> None:

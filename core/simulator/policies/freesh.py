@@ -20,6 +20,9 @@ from core.controllers.fleet.explain import capacity_rps, gpus_of
 from core.controllers.fleet.pool_loop import PoolLoopConfig
 from core.engine.engine_model import engine_model, gpu
 from core.engine.overheads import cold_start_s
+from core.observations import asking
+from core.observations.class_view import TYPICAL_TOKENS, ClassView, partition_option
+from core.observations.loop_windows import loop_steps
 from core.observations.routing_weights import by_capacity
 from core.observations.standing_degrees import with_standing_degrees
 from core.simulator.kernel.commands import DRAINING, SERVING, Assign, FleetView, SimCommand
@@ -30,8 +33,8 @@ from core.simulator.policies.config import FreeshConfig
 from core.simulator.policies.energy_router import EnergyRouter
 from core.simulator.policies.fleet_changes import Fleet
 from core.simulator.policies.loops import Decisions, LoopControl
-from core.simulator.policies.view_observations import ClassView, cells_of, class_view, first_view
-from core.simulator.policies.world import TYPICAL_TOKENS, PartitionInfo, Plan, ServiceInfo, World
+from core.simulator.policies.view_observations import cells_of, class_view, first_view
+from core.simulator.policies.world import PartitionInfo, Plan, ServiceInfo, World
 from core.types import (
     CarbonObservation,
     CarbonPlan,
@@ -40,7 +43,6 @@ from core.types import (
     Limits,
     Loop,
     Mode,
-    PartitionOption,
     PoolKey,
     PoolView,
     Reason,
@@ -158,11 +160,11 @@ class Freesh:
 
     def _planned(self, service: _Service, obs: CarbonObservation) -> tuple[CarbonPlan | None, Effects]:
         """Returns the epoch's step. Without any intensity ever, it plans for least energy."""
-        plan, effects = carbon.step(service.plan, obs, self.carbon_config)
+        plan, effects = asking.step(carbon.step, service.plan, obs, self.carbon_config)
         self._blind &= effects.rationale.reason is Reason.NO_DATA
         if self._blind:  # no site has ever had an intensity: nothing to wait for
             config = replace(self.carbon_config, objective=Objective.ENERGY)
-            plan, effects = carbon.step(service.plan, obs, config)
+            plan, effects = asking.step(carbon.step, service.plan, obs, config)
         return plan, effects
 
     def _adopt(self, service: _Service, plan: CarbonPlan) -> list[SimCommand]:
@@ -193,8 +195,8 @@ class Freesh:
         return self.fleet.reweigh(view)
 
     def _scale(self, service: _Service, view: FleetView, decisions: Decisions) -> None:
-        period_s = self.config.scale_period_s
-        views = self._class_views(service, view, period_s, 1)
+        period_s, step_s = self.config.scale_period_s, self.config.step_s
+        views = self._class_views(service, view, period_s, loop_steps(period_s, step_s))
         self._weigh(service, views)
         shared = Loop.CARBON not in self.config.loops and bool(service.workers)
         keys = sorted(service.budgets)
@@ -205,8 +207,8 @@ class Freesh:
             if not pools:
                 reason, summary = Reason.NO_DATA, f"{service.info.name}: no pool has GPUs: there is no plan yet."
             else:
-                obs = ScaleObservation(view.now_s, period_s, pools)
-                _, effects = scale.step(None, obs, self.pool_config)
+                obs = ScaleObservation(view.now_s, step_s, pools)
+                _, effects = asking.step(scale.step, None, obs, self.pool_config)
                 self._take(service, effects)
                 reason, summary = effects.rationale.reason, effects.rationale.summary
             decisions.append(loops.decision(view, Loop.SCALE, reason, summary))
@@ -221,7 +223,9 @@ class Freesh:
                 self.world.overheads, weights_cached=starting.weights_cached, model_name=service.info.model
             )
             pools = self._pool_views(service, views, sorted(service.budgets))
-            _, effects = shard.step(None, ShardObservation(view.now_s, period_s, pools, transition_s), self.pool_config)
+            starts_s = {mode: transition_s for pool in pools for mode in pool.profiles}
+            obs = ShardObservation(view.now_s, period_s, pools, transition_s, starts_s)
+            _, effects = asking.step(shard.step, None, obs, self.pool_config)
             self._take(service, effects)
             decisions.append(loops.decision(view, Loop.SHARD, effects.rationale.reason, effects.rationale.summary))
         self._want()
@@ -280,18 +284,8 @@ class Freesh:
         offered = service.info.partitions if free else (service.partition,)
         for partition in offered:
             views = self._views_of(service, partition, view, c.carbon_period_s, steps)
-            failed += [
-                f"{partition.name} {name}: no mode keeps its limits ({seen.failed}), planned without them."
-                for name, seen in views.items()
-                if seen.failed
-            ]
-            options.append(
-                PartitionOption(
-                    partition.name,
-                    tuple(seen.demand for seen in views.values() if seen.servable),
-                    {(name, mode): found for name, seen in views.items() for mode, found in seen.profiles.items()},
-                )
-            )
+            failed += [f"{partition.name} {seen.input_faults}" for seen in views.values() if seen.input_faults]
+            options.append(partition_option(partition.name, list(views.values())))
         return CarbonObservation(view.now_s, c.step_s, sites, tuple(options)), failed
 
     def _left(self, service: _Service, view: FleetView) -> tuple[NodeGpus, ...]:

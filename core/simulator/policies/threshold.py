@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 
 from core.algorithms.fleet.energy_mix import MixMode, power_w
 from core.engine.engine_model import gpu
+from core.observations.class_view import ClassView
+from core.observations.loop_windows import window_s
 from core.observations.routing_weights import by_capacity
 from core.simulator.kernel.commands import DRAINING, SERVING, FleetView, SimCommand
 from core.simulator.policies import loops
 from core.simulator.policies.config import ThresholdConfig
 from core.simulator.policies.fleet_changes import Fleet
 from core.simulator.policies.loops import Decisions, LoopControl
-from core.simulator.policies.view_observations import ClassView, cells_of, class_view, first_view, window_s
+from core.simulator.policies.view_observations import cells_of, class_view, first_view
 from core.simulator.policies.world import ClassInfo, Plan, ServiceInfo, World
 from core.types import Limits, Loop, Mode, Reason, SetSmClock
 

@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 
 from core.algorithms.fleet.sharing import NodeGpus
 from core.engine.overheads import Overheads
+from core.observations.class_view import typical_lengths
 from core.simulator.kernel.commands import STRETCH_S, Control, Router
 from core.simulator.kernel.simulated import Handover, InstanceSpec, SimulationError
 from core.types import Limits, Mode
 
-# Mean lengths of the Azure conversation trace of 2023 (AzurePublicDataset, CC-BY): of a class of which nothing was
-# declared or seen.
-TYPICAL_TOKENS = (1155.0, 211.0)
 GPUS_PER_NODE = 8
 _MINUTE_S = 60.0
 
@@ -63,12 +61,8 @@ class ClassInfo:
     @property
     def typical_tokens(self) -> tuple[float, float]:
         """Lengths to plan with when none are known: typical ones, brought within the bounds."""
-        prompt, output = TYPICAL_TOKENS
-        return _within(prompt, self.input_min, self.input_max), _within(output, self.output_min, self.output_max)
-
-
-def _within(value: float, low: int, high: int | None) -> float:
-    return max(1.0, low, value if high is None else min(value, high - 1.0))
+        own = typical_lengths(self.input_min, self.input_max, self.output_min, self.output_max)
+        return own.prompt_tokens, own.output_tokens
 
 
 @dataclass(frozen=True, slots=True)

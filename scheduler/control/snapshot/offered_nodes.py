@@ -17,11 +17,11 @@ from core.algorithms.fleet.server_size import server_size
 from core.algorithms.fleet.sharing import Claims, Lack, NodeGpus, Place, ServiceNeed, claims
 from core.controllers.fleet.explain import gpus_of
 from core.controllers.fleet.shared_out import NodeView
-from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.types import Loop, Mode
 from pools.models import Gpu, Instance, InstanceGpu, Partition, Pool, Service
 from scheduler.control import active_operations, turn_context
 from scheduler.control.snapshot import snapshot
+from scheduler.control.snapshot.published_profiles import has_room
 from scheduler.control.snapshot.recorded_demand import arrivals
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.turn_context import TurnContext
@@ -196,7 +196,7 @@ def servers(context: TurnContext) -> Servers | None:
         return None
     kind = max(sorted(most), key=lambda name: most[name])
     of_kind = [node.gpus for node in nodes if node.gpu == kind]
-    able = [tp for tp in _TP_DEGREES if tp <= context.knobs.tp and _fits(context.service, Mode(kind, tp))]
+    able = [tp for tp in _TP_DEGREES if tp <= context.knobs.tp and has_room(context.service, Mode(kind, tp))]
     size = server_size(of_kind, able)
     if size is None:
         return None
@@ -204,12 +204,3 @@ def servers(context: TurnContext) -> Servers | None:
     for node in nodes:
         at[node.site] += node.gpus // size if node.gpu == kind else 0
     return Servers(Mode(kind, size), at)
-
-
-def _fits(service: Service, mode: Mode) -> bool:
-    """Says whether the model has room for a KV cache; one that the engine model does not know may run anywhere."""
-    card = service.model_card
-    try:
-        return engine_model(card.name, mode.gpu, mode.tp, card.engine).kv_capacity_tokens > 0
-    except UnknownConfiguration:
-        return True

@@ -13,17 +13,16 @@ from django.db import connection
 from django.db.models import Exists
 from numpy.typing import NDArray
 
-from core.observations.class_arrivals import STRETCH_S, ClassArrivals, counted
+from core.observations.class_arrivals import STRETCH_S, counted
+from core.observations.class_view import Declared
+from core.observations.loop_windows import whole_stretches
 from core.observations.mode_profile import Lengths
-from core.policy.request_classes import ClassBounds, ClassGrid, classify
-from core.types import ClassDemand, Limits
-from pools.models import RequestClass, Service
+from core.policy.request_classes import ClassBounds, ClassGrid
+from pools.models import Service
 from telemetry.forecasts import load_forecasts
 from telemetry.forecasts.histories import load_step_s
 from telemetry.models import DemandSketch, LoadPoint
 
-MIN_WINDOW_S = 300.0
-MAX_WINDOW_S = 3_600.0
 MOST_RISE = 4.0  # a forecast may not multiply what was seen by more
 
 # A row for each range of lengths: the range, then by stretch what came.
@@ -56,20 +55,8 @@ class LengthRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
-    """The load that an operator expects of a service."""
-
-    rps: float
-    lengths: Lengths
-
-    def class_name(self, classes: Sequence[RequestClass]) -> str:
-        """Returns the class of its mean lengths: all of it counts there, since their spread is not known yet."""
-        return classify(classes, round(self.lengths.prompt_tokens), round(self.lengths.output_tokens))
-
-
-@dataclass(frozen=True, slots=True)
 class DemandWindow:
-    """Holds what came in whole stretches from `start_s` on; `declared`: the least to plan for, where that is not all.
+    """Holds what came in whole stretches from `start_s` on; `declared`: the least to plan for.
 
     `came`: by range of lengths and stretch, (ranges, stretches, 4), requests and their prompt, output and context
     tokens (`ClassArrivals`). `rise`: by what factor the load of each coming step is foreseen to lie above that of the
@@ -111,21 +98,6 @@ class DemandWindow:
         split = self.by_class(classes)
         return self.start_s + first * STRETCH_S, {name: came[first:, 1].tolist() for name, came in split.items()}
 
-    def demands(
-        self, classes: Sequence[RequestClass], limits: Limits, steps: int
-    ) -> dict[int, tuple[ClassDemand, Lengths | None]]:
-        """Returns demand and mean lengths by class id; lengths are None where nothing came."""
-        split = self.by_class(classes)
-        found = {own.pk: self._demand(own.name, counted(split[own.name]), limits, steps) for own in classes}
-        return found if self.declared is None else _at_least(self.declared, found, classes)
-
-    def _demand(self, name: str, came: ClassArrivals, limits: Limits, steps: int) -> tuple[ClassDemand, Lengths | None]:
-        rise = (*self.rise[:steps], *(1.0,) * (steps - len(self.rise)))
-        rates, lengths = tuple(came.peak_rps * factor for factor in rise), came.lengths()
-        if lengths is None:
-            return ClassDemand(name, rates, limits), None
-        return ClassDemand(name, rates, limits, lengths.prompt_tokens, lengths.output_tokens), lengths
-
 
 def foreseen(seen: DemandWindow, service: Service, now: datetime, step_s: float, steps: int) -> DemandWindow:
     """Adds the rise that the best load model foresees, once it has a record; recent demand stays the least.
@@ -143,30 +115,13 @@ def foreseen(seen: DemandWindow, service: Service, now: datetime, step_s: float,
     return replace(seen, rise=rise)
 
 
-def _at_least(
-    declared: Declared, seen: dict[int, tuple[ClassDemand, Lengths | None]], classes: Sequence[RequestClass]
-) -> dict[int, tuple[ClassDemand, Lengths | None]]:
-    name = declared.class_name(classes)
-    key = next(request_class.pk for request_class in classes if request_class.name == name)
-    demand, lengths = seen[key]
-    lengths = lengths or declared.lengths
-    raised = replace(
-        demand,
-        demand_rps=tuple(max(rate, declared.rps) for rate in demand.demand_rps),
-        mean_prompt_tokens=lengths.prompt_tokens,
-        mean_output_tokens=lengths.output_tokens,
-    )
-    return seen | {key: (raised, lengths)}
-
-
 def arrivals(service: Service, now: datetime, period_s: float) -> DemandWindow:
     """Reads the requests of the last period (between 5 minutes and an hour) that a worker had or should have had: its
     whole stretches, without the one under way.
     """
-    stretches = math.ceil(min(MAX_WINDOW_S, max(MIN_WINDOW_S, period_s)) / STRETCH_S)
-    end_s = now.timestamp() // STRETCH_S * STRETCH_S
-    start_s = end_s - stretches * STRETCH_S
-    start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (start_s, end_s))
+    first, last = whole_stretches(now.timestamp(), period_s)
+    start_s = first * STRETCH_S
+    start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (start_s, last * STRETCH_S))
     names: dict[str, Any] = {
         "service": service.name,
         "start_s": start_s,
@@ -177,21 +132,19 @@ def arrivals(service: Service, now: datetime, period_s: float) -> DemandWindow:
     with connection.cursor() as cursor:
         cursor.execute(CAME_SQL, names)
         rows = cursor.fetchall()
-    came = np.zeros((len(rows), stretches, 4))
+    came = np.zeros((len(rows), last - first, 4))
     for own, (*_, at, requests, prompt, output, context) in zip(came, rows, strict=True):
         np.add.at(own, at, np.array([requests, prompt, output, context], dtype=np.float64).T)
     return DemandWindow(start_s, [LengthRange(*row[:4]) for row in rows], came, _declared(service, start))
 
 
 def _declared(service: Service, start: datetime) -> Declared | None:
-    """Returns the load that the operator expects, until requests before `start` are on record; then silence means no
-    load.
-    """
+    """Returns the load that the operator expects. Once requests before `start` are on record silence means no load."""
     if not (service.expected_rps and service.expected_prompt_tokens and service.expected_output_tokens):
         return None
     step = timedelta(seconds=load_step_s())
     sketches = DemandSketch.objects.filter(service=service.name, start_at__lt=start)
     points = LoadPoint.objects.filter(service=service.name, start_at__lte=start - step)
-    if Service.objects.filter(Exists(sketches) | Exists(points), pk=service.pk).exists():
-        return None
-    return Declared(service.expected_rps, Lengths(service.expected_prompt_tokens, service.expected_output_tokens))
+    known = Service.objects.filter(Exists(sketches) | Exists(points), pk=service.pk).exists()
+    lengths = Lengths(service.expected_prompt_tokens, service.expected_output_tokens)
+    return Declared(0.0 if known else service.expected_rps, lengths)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
-from core.algorithms.fleet.fleet_problem import mode_failure
 from core.controllers.fleet.shared_out import NodeView, SharedOutObservation
+from core.observations.class_arrivals import counted
+from core.observations.class_view import ClassFacts, ClassView, observed, partition_option
 from core.observations.limits import class_limits, planned
-from core.observations.mode_profile import Lengths
 from core.observations.standing_degrees import with_standing_degrees
 from core.types import (
     CarbonObservation,
@@ -18,7 +18,6 @@ from core.types import (
     ClassDemand,
     Limits,
     Mode,
-    ModeProfile,
     PartitionOption,
     PoolKey,
     PoolView,
@@ -28,8 +27,8 @@ from core.types import (
 )
 from pools.models import Partition, Pool, RequestClass, Service, Site
 from scheduler.control import active_operations
-from scheduler.control.snapshot import change_kinds, measured_overheads
-from scheduler.control.snapshot.published_profiles import mode_profiles, typical, without_limits
+from scheduler.control.snapshot import change_kinds, measured_overheads, published_profiles
+from scheduler.control.snapshot.published_profiles import typical
 from scheduler.control.snapshot.recorded_demand import DemandWindow, arrivals, foreseen
 from scheduler.control.turn_context import TurnContext
 from telemetry.carbon.site_signals import for_decisions, price_steps
@@ -42,67 +41,32 @@ def limits_of(service: Service) -> Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassNow:
-    """A class with its demand, and what each mode does for it at the lengths now seen.
-
-    `failed`: no mode keeps its limits, and why; demand and profiles are then without them, so that it is served at all.
-    """
+class ClassNow(ClassView):
+    """A class as it is observed, and its row."""
 
     request_class: RequestClass
-    demand: ClassDemand
-    lengths: Lengths
-    profiles: Mapping[Mode, ModeProfile]
-    failed: str = ""
-
-    @property
-    def servable(self) -> bool:
-        return any(profile.max_rps > 0.0 for profile in self.profiles.values())
-
-    @property
-    def input_faults(self) -> str:
-        """A sentence that says why the class is not planned for as it should be; empty: it is."""
-        if not self.servable:
-            return f"{self.request_class.name}: no mode can serve it at all ({self.failed}), left out."
-        return (
-            f"{self.request_class.name}: no mode keeps its limits ({self.failed}), planned without them."
-            if self.failed
-            else ""
-        )
 
 
 def classes_now(context: TurnContext, partition: Partition, seen: DemandWindow, steps: int) -> list[ClassNow]:
     """Returns the classes of a partition, smallest first."""
-    service, knobs = context.service, context.knobs
-    request_classes = {request_class.pk: request_class for request_class in partition.classes.order_by("rank")}
-    slo = limits_of(service)
-    limits = {
-        pk: planned(class_limits(slo, own.thresholds, knobs), knobs.plan_ttft_share, knobs.plan_tpot_share)
-        for pk, own in request_classes.items()
-    }
-    demands = seen.demands(list(request_classes.values()), slo, steps)
-    profiles = mode_profiles(service, request_classes, {pk: lengths for pk, (_, lengths) in demands.items()}, limits)
+    service, knobs, slo = context.service, context.knobs, limits_of(context.service)
+    rows = list(partition.classes.order_by("rank"))
+    came, published = seen.by_class(rows), published_profiles.published(service, [own.pk for own in rows])
+    engines, declared = published_profiles.engine_choice(service, published), seen.declared
+    declared_name = declared.class_name(rows) if declared else None
     found = []
-    for pk, request_class in request_classes.items():
-        demand, lengths = replace(demands[pk][0], limits=limits[pk]), demands[pk][1] or typical(service, request_class)
-        own = {mode: profile for (of, mode), profile in profiles.items() if of == pk}
-        failures = {mode: mode_failure(profile, limits[pk]) for mode, profile in own.items()}
-        if any(failure is None for failure in failures.values()):
-            found.append(ClassNow(request_class, demand, lengths, own))
-            continue
-        why = "; ".join(f"{mode.name}: {failure}" for mode, failure in sorted(failures.items())) or "no mode is known"
-        free = without_limits(service, own, lengths)
-        found.append(ClassNow(request_class, replace(demand, limits=Limits()), lengths, free, why))
+    for own in rows:
+        facts = ClassFacts(
+            name=own.name,
+            limits=planned(class_limits(slo, own.thresholds, knobs), knobs.plan_ttft_share, knobs.plan_tpot_share),
+            typical=typical(service, own),
+            seen=counted(came[own.name]),
+            declared=declared if own.name == declared_name else None,
+            published=published[own.pk],
+        )
+        view = observed(facts, engines, steps, seen.rise)
+        found.append(ClassNow(view.demand, view.lengths, view.profiles, view.failed, own))
     return found
-
-
-def _option(name: str, classes: Sequence[ClassNow]) -> PartitionOption:
-    """Those classes that can be served somehow: one that cannot must not keep all others from a plan."""
-    able = [own for own in classes if own.servable]
-    return PartitionOption(
-        name,
-        tuple(own.demand for own in able),
-        {(own.request_class.name, mode): profile for own in able for mode, profile in own.profiles.items()},
-    )
 
 
 def _bounds_faults(partition: Partition, classes: Sequence[ClassNow], seen: DemandWindow) -> list[str]:
@@ -139,7 +103,7 @@ def carbon(context: TurnContext, nodes: Sequence[NodeView]) -> tuple[CarbonObser
     options, faults = [], []
     for partition in named:
         classes = classes_now(context, partition, seen, steps)
-        options.append(active_operations.without_pinned_load(_option(partition.name, classes), context.pins))
+        options.append(active_operations.without_pinned_load(partition_option(partition.name, classes), context.pins))
         faults += [f"{partition.name} {own.input_faults}" for own in classes if own.input_faults]
         faults += _bounds_faults(partition, classes, seen)
     sites = active_operations.closed(sites, context.pins)
@@ -154,7 +118,7 @@ def shared_out(context: TurnContext, nodes: tuple[NodeView, ...]) -> tuple[Share
     partition, period_s = Partition.objects.get(name=context.knobs.partition), context.times.carbon_s
     seen = arrivals(context.service, context.now, period_s)
     classes = classes_now(context, partition, seen, 1)
-    option = active_operations.without_pinned_load(_option(partition.name, classes), context.pins)
+    option = active_operations.without_pinned_load(partition_option(partition.name, classes), context.pins)
     observation = SharedOutObservation(context.now.timestamp(), period_s, nodes, option)
     faults = [own.input_faults for own in classes if own.input_faults]
     return observation, (*faults, *_bounds_faults(partition, classes, seen))

@@ -16,6 +16,7 @@ from core.controllers.fleet import autoscale
 from core.controllers.fleet.autoscale import AutoscaleConfig, AutoscaleObservation, AutoscaleState, EngineSize
 from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
+from core.observations import asking
 from core.policy.knobs import degrees
 from core.types import (
     CancelShadow,
@@ -30,7 +31,6 @@ from core.types import (
     StartShadow,
 )
 from pools.models import Instance
-from scheduler.control import recordings
 from scheduler.control.snapshot import measured_overheads, snapshot
 from scheduler.control.snapshot.recorded_demand import arrivals
 from scheduler.control.snapshot.snapshot import ClassNow
@@ -162,7 +162,7 @@ def _look_at(
     before = AutoscaleState(Mode.parse(stored["mode"]), stored["grace_until_s"]) if stored else None
     obs = AutoscaleObservation(turn.context.now.timestamp(), instance.uid, instance.mode, instance.shadow, rps)
     config = AutoscaleConfig(tuple(own), turn.context.times.scale_s)
-    state, effects = recordings.step(autoscale.step, before, obs, config)
+    state, effects = asking.step(autoscale.step, before, obs, config)
     why = effects.rationale
     effects = replace(effects, rationale=replace(why, summary=why.summary.replace(instance.uid, instance.uid[:8])))
     return effects, {"mode": state.mode.name, "grace_until_s": state.grace_until_s}

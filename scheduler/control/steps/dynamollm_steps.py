@@ -26,8 +26,9 @@ from core.controllers.fleet.pool_loop import pool_name
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.load_profile import LoadProfile, servable
 from core.engine.overheads import Overheads, weight_bytes
-from core.observations import step_configs
+from core.observations import asking, step_configs
 from core.observations.limits import present_limits
+from core.observations.loop_windows import MAX_WINDOW_S
 from core.observations.mode_profile import Lengths, together
 from core.predictors import load_template
 from core.predictors.load_template import LoadHistory, TemplateConfig
@@ -44,10 +45,10 @@ from core.types import (
     SetTpDegrees,
 )
 from pools.models import Pool
-from scheduler.control import loop_times, recordings, service_policy
+from scheduler.control import loop_times, service_policy
 from scheduler.control.snapshot import change_kinds, measured_overheads, snapshot
 from scheduler.control.snapshot.offered_nodes import Servers, servers
-from scheduler.control.snapshot.recorded_demand import MAX_WINDOW_S, DemandWindow, arrivals
+from scheduler.control.snapshot.recorded_demand import DemandWindow, arrivals
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps.policy_steps import LoopTurn, Result, nothing_to_do
 from scheduler.control.turn_context import TurnContext
@@ -89,7 +90,7 @@ def scale(turn: LoopTurn) -> Result:
         cold_start_s=cold_s,
     )
     config = step_configs.scale_dynamo_config(context.knobs, context.tuning, epoch_s)
-    state, effects = recordings.step(scale_dynamo.step, _scale_state(turn.state), obs, config)
+    state, effects = asking.step(scale_dynamo.step, _scale_state(turn.state), obs, config)
     wanted = {key.request_class: count for key, count in obs.nodes.items()}
     for command in effects.commands:
         if isinstance(command, ScaleTo):
@@ -220,7 +221,7 @@ def _loads(
         name, profile = own.request_class.name, own.profiles.get(cluster.mode)
         coming = load_template.forecast(history, _series(turn, name), now_s, steps, TEMPLATE)
         rates = coming.rates
-        if seen.declared is not None:  # not a whole window was seen: the declared load is the least
+        if seen.declared is not None and seen.declared.rps > 0.0:  # not a whole window was seen: that is the least
             least = max(own.demand.demand_rps, default=0.0) * own.lengths.prompt_tokens
             rates = tuple(max(least, rate or 0.0) for rate in rates)
         most = profile.max_rps * own.lengths.prompt_tokens if profile is not None else 0.0
@@ -266,7 +267,7 @@ def shard(turn: LoopTurn) -> Result:
         Overheads().link_bytes_per_s * settings.GREENSERVE_TRANSITION_SPEEDUP,
     )
     config = step_configs.shard_dynamo_config(context.knobs, context.tuning, context.times.shard_s)
-    state, effects = recordings.step(shard_dynamo.step, before, obs, config)
+    state, effects = asking.step(shard_dynamo.step, before, obs, config)
     commands: list[SetTpDegrees | ReshardNode] = []
     decisions = []
     for own in effects.decisions:

@@ -9,7 +9,7 @@ from typing import Any
 from core.controllers.fleet import carbon, scale, shard, shared_out
 from core.controllers.fleet.explain import gpus_of, workers_text
 from core.controllers.fleet.pool_loop import pool_name
-from core.observations import routing_weights, step_configs
+from core.observations import asking, routing_weights, step_configs
 from core.types import (
     CarbonPlan,
     Effects,
@@ -21,7 +21,7 @@ from core.types import (
     Reason,
     ScaleTo,
 )
-from scheduler.control import active_operations, recordings, service_policy
+from scheduler.control import active_operations, service_policy
 from scheduler.control.snapshot import snapshot
 from scheduler.control.snapshot.offered_nodes import offered_nodes, servers
 from scheduler.control.steps import model_groups
@@ -68,7 +68,7 @@ def freesh_step(turn: LoopTurn) -> Result:
     obs, faults = snapshot.carbon(context, offered_nodes(context))
     pinned, own = context.pins, step_configs.carbon_config(context.knobs, context.tuning)
     present = active_operations.without_pins(plan_from_json(turn.state), pinned)
-    plan, effects = recordings.step(carbon.step, present, obs, own)
+    plan, effects = asking.step(carbon.step, present, obs, own)
     plan = active_operations.with_pins(plan, pinned)
     if plan is None:
         return _unplanned(turn, _with_faults(effects, faults))
@@ -91,7 +91,7 @@ def shared_out_step(turn: LoopTurn) -> Result:
     )
     pinned = context.pins
     present = active_operations.without_pins(plan_from_json(turn.state), pinned)
-    plan, effects = recordings.step(shared_out.step, None if turn.fresh else present, obs, own)
+    plan, effects = asking.step(shared_out.step, None if turn.fresh else present, obs, own)
     plan = active_operations.with_pins(plan or present, pinned)
     if plan is None:
         return _unplanned(turn, _with_faults(effects, faults))
@@ -146,7 +146,7 @@ def fleet_step(turn: LoopTurn) -> Result:
     if not observation.pools:
         return nothing_to_do()
     own = step_configs.pool_config(turn.context.knobs, turn.context.tuning)
-    state, effects = recordings.step(scale.step, None, observation, own)
+    state, effects = asking.step(scale.step, None, observation, own)
     weights = {pool.key: routing_weights.by_capacity(pool.profiles) for pool in observation.pools}
     return Result(effects, {**to_json(state), service_policy.WEIGHTS: to_json(weights)})
 
@@ -187,7 +187,7 @@ def mix_step(turn: LoopTurn) -> Result:
     if not observation.pools:
         return nothing_to_do()
     own = step_configs.pool_config(turn.context.knobs, turn.context.tuning)
-    found, effects = recordings.step(shard.step, None, observation, own)
+    found, effects = asking.step(shard.step, None, observation, own)
     return Result(effects, to_json(found))
 
 

@@ -15,9 +15,9 @@ from typing import Any
 from django.db.models import Sum
 
 from core.observations.class_arrivals import STRETCH_S
+from core.observations.class_view import Declared
 from pools.models import Instance
 from scheduler import agents
-from scheduler.control.snapshot.recorded_demand import Declared
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps.policy_steps import LoopTurn
 from telemetry.models import DemandSketch

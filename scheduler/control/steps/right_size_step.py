@@ -18,11 +18,11 @@ from core.controllers.fleet import right_size
 from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.controllers.fleet.right_size import RightSizeObservation, RightSizeState
-from core.observations import routing_weights, step_configs
+from core.observations import asking, routing_weights, step_configs
 from core.observations.recording import RecordingError, recall, record
 from core.types import Effects, Limits, Mode, PoolKey, Rationale, ScaleTo
 from pools.models import Instance, Pool, Site
-from scheduler.control import recordings, service_policy
+from scheduler.control import service_policy
 from scheduler.control.snapshot import snapshot
 from scheduler.control.snapshot.offered_nodes import offered_nodes
 from scheduler.control.snapshot.recorded_demand import arrivals
@@ -61,7 +61,7 @@ def scale(turn: LoopTurn) -> Result:
         recent_rps = [*known.get("rates_rps", ()), load.rates_rps[name]][-steps:]
         obs = fleet.observed(own, tuple(recent_rps), load.waiting.get(name, 0))
         present = _as_it_is(_recalled(known), fleet.asked(name))
-        state, effects = recordings.step(right_size.step, present, obs, config)
+        state, effects = asking.step(right_size.step, present, obs, config)
         fleet.take(state, obs.offers)
         for part in () if state is None else state.mix.parts:
             profile = next((offer.profile for offer in obs.offers if offer.kind == part.kind), None)

@@ -8,13 +8,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.observations.class_arrivals import STRETCH_S, counted
+from core.observations.class_view import Declared
+from core.observations.loop_windows import MAX_WINDOW_S, MIN_WINDOW_S
+from core.observations.mode_profile import Lengths
 from core.policy.presets import DYNAMO
 from pools import demo
 from pools.models import Partition, RequestClass, Service
 from pools.writes import ensure_partition
 from scheduler.control import turn_context
 from scheduler.control.snapshot import snapshot
-from scheduler.control.snapshot.recorded_demand import MAX_WINDOW_S, MIN_WINDOW_S, arrivals
+from scheduler.control.snapshot.recorded_demand import arrivals
 from telemetry.ingest import request_records
 from telemetry.models import DemandSketch, LoadPoint, RequestRecord
 from telemetry.storage import time_partitions
@@ -117,5 +120,4 @@ def test_declared_load_counts_until_requests_before_the_window_are_on_record(dem
     if known == "load point":
         LoadPoint.objects.update(start_at=moment(END_S - 900.0))
     declared = arrivals(service, NOW, 300.0).declared
-    assert (declared is None) == (known != "neither")
-    assert declared is None or declared.rps == 2.0
+    assert declared == Declared(2.0 if known == "neither" else 0.0, Lengths(500, 50))

@@ -16,6 +16,7 @@ from core.controllers.fleet import scale_dynamo, shard_dynamo
 from core.engine.engine_model import engine_model
 from core.engine.overhead_table import OverheadTable
 from core.engine.overheads import cold_start_s, weight_bytes
+from core.observations import asking
 from core.simulator.kernel.commands import Answer, Decision, FleetView, SimCommand
 from core.simulator.kernel.simulated import InstanceSpec, Scheduling, SimulationError
 from core.simulator.policies import loops
@@ -179,10 +180,11 @@ class Dynamollm:
             warm_start_s=warm_s,
             cold_start_s=cold_s,
         )
-        self._scale, effects = scale_dynamo.step(self._scale, obs, self.scale_config)
+        found, effects = asking.step(scale_dynamo.step, self._scale, obs, self.scale_config)
+        self._scale = found
         self._scale_s = effects.next_tick_s or math.inf
-        self.demand.shares[:] = [self._scale.shares.get(key, 0.0) for key in keys]
-        return self._scale, effects
+        self.demand.shares[:] = [found.shares.get(key, 0.0) for key in keys]
+        return found, effects
 
     def _start_s(self, *, warm: bool) -> float:
         """Returns a node's start time in whole ticks, so that one started ahead of an epoch is up when that begins."""
@@ -199,13 +201,15 @@ class Dynamollm:
             return []
         before = self._shard.epoch if self._shard is not None else -1
         self.profiles.renew_if_old(view)
-        self._shard, effects = shard_dynamo.step(self._shard, self._shard_observation(view), self.shard_config)
+        obs = self._shard_observation(view)
+        found, effects = asking.step(shard_dynamo.step, self._shard, obs, self.shard_config)
+        self._shard = found
         self._shard_s = effects.next_tick_s or math.inf
         commands: list[SimCommand] = []
         for command in effects.commands:
             if isinstance(command, ReshardNode):
                 commands += self.nodes.reshard(command, view)
-        if commands or self._shard.epoch != before:
+        if commands or found.epoch != before:
             decisions.append(loops.decision(view, Loop.SHARD, effects.rationale.reason, effects.rationale.summary))
         return commands
 

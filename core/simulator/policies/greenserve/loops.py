@@ -22,6 +22,7 @@ from core.controllers.clock import clock_profile
 from core.controllers.clock.clock_profile import InstanceLoad
 from core.controllers.fleet import right_size
 from core.engine.engine_model import gpu
+from core.observations import asking
 from core.observations.routing_weights import LEAST_RPS, by_batch
 from core.simulator.kernel.commands import DRAINING, OFF, SERVING, STARTING, FleetView, SimCommand
 from core.simulator.policies import loops
@@ -171,7 +172,7 @@ class Greenserve:
             own.standing(view),
             int(view.waiting[mine].sum() + view.unplaced[own.number : own.number + 1].sum()),
         )
-        own.size, effects = right_size.step(own.size, obs, self.config.fleet)
+        own.size, effects = asking.step(right_size.step, own.size, obs, self.config.fleet)
         if own.size is not None:
             for part in own.size.mix.parts:
                 own.shares[part.kind] = max(LEAST_RPS, part.load_rps)

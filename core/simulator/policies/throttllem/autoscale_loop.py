@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from core.controllers.fleet import autoscale
 from core.controllers.fleet.autoscale import AutoscaleConfig, AutoscaleObservation, AutoscaleState
+from core.observations import asking
 from core.simulator.kernel.commands import OFF, SERVING, STRETCH_S, Answer, Decision, Drain, FleetView, Start
 from core.simulator.policies.change_round import WarmServers
 from core.simulator.policies.node_occupancy import InstanceShape, NodeOccupancy, shape_of
@@ -100,7 +101,7 @@ class Autoscaler:
         shadow = None if engine.shadow is None else _mode(view, engine.shadow)
         mode = _mode(view, engine.serving)
         obs = AutoscaleObservation(view.now_s, engine.name, mode, shadow, self._rps(engine, view))
-        engine.state, effects = autoscale.step(engine.state, obs, engine.sizes)
+        engine.state, effects = asking.step(autoscale.step, engine.state, obs, engine.sizes)
         return effects
 
     def _rps(self, engine: EngineSlot, view: FleetView) -> float | None:

@@ -1,0 +1,164 @@
+"""A request class as slow loops see it: its demand, the lengths of its requests, and what each mode does for it.
+
+The demand is the peak 5-second rate of the last window, carried forward; until a whole window has been seen it is no
+less than what was declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from core.algorithms.fleet.fleet_problem import mode_failure
+from core.engine.engine_model import UnknownConfiguration
+from core.observations.class_arrivals import ClassArrivals
+from core.observations.mode_profile import Lengths, mode_profile
+from core.policy.request_classes import ClassBounds, classify
+from core.types import ClassDemand, Limits, Mode, ModeProfile, PartitionOption
+
+# Mean lengths of the Azure conversation trace of 2023 (AzurePublicDataset, CC-BY): of a class of which nothing was
+# declared or seen.
+TYPICAL_TOKENS = (1155.0, 211.0)
+ENOUGH = 64  # requests whose mean lengths are trusted over declared ones
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The load that an operator expects. `rps` is 0 once a whole window has been seen; the lengths count for longer."""
+
+    rps: float
+    lengths: Lengths
+
+    def class_name(self, classes: Sequence[ClassBounds]) -> str:
+        """Returns the class of its mean lengths: all of it counts there, since their spread is not known yet."""
+        return classify(classes, round(self.lengths.prompt_tokens), round(self.lengths.output_tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """A model, its engine, and the modes that there is room for somewhere."""
+
+    model: str
+    engine: str
+    modes: Sequence[Mode]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFacts:
+    """A class as a world knows it. `typical`: lengths to plan by when nothing is known of its requests.
+
+    `declared`: the load that counts in this class. `published`: profiles from elsewhere; without any the engine model's
+    count.
+    """
+
+    name: str
+    limits: Limits
+    typical: Lengths
+    seen: ClassArrivals
+    declared: Declared | None
+    published: Mapping[Mode, ModeProfile]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassView:
+    """A class with its demand, and what each mode does for it at the lengths now seen.
+
+    `failed`: no mode keeps its limits, and why; demand and profiles are then without them, so that it is served at all.
+    """
+
+    demand: ClassDemand
+    lengths: Lengths
+    profiles: Mapping[Mode, ModeProfile]
+    failed: str
+
+    @property
+    def servable(self) -> bool:
+        return any(profile.max_rps > 0.0 for profile in self.profiles.values())
+
+    @property
+    def input_faults(self) -> str:
+        """A sentence that says why the class is not planned for as it should be; empty: it is."""
+        name = self.demand.name
+        if not self.servable:
+            return f"{name}: no mode can serve it at all ({self.failed}), left out."
+        return f"{name}: no mode keeps its limits ({self.failed}), planned without them." if self.failed else ""
+
+
+def observed(facts: ClassFacts, engines: EngineChoice, steps: int, rise: Sequence[float] = ()) -> ClassView:
+    """Observes a class over the coming steps.
+
+    Args:
+        rise: By what factor the load of each coming step is foreseen to lie above that of the window; beyond it 1.
+    """
+    lengths, declared_rps = _lengths(facts), facts.declared.rps if facts.declared else 0.0
+    factors = (*rise[:steps], *(1.0,) * (steps - len(rise)))
+    rates = tuple(max(facts.seen.peak_rps * factor, declared_rps) for factor in factors)
+    known = facts.seen.requests > 0 or facts.declared is not None
+    profiles = profiles_of(engines, facts.published, lengths, facts.limits, known)
+    failures = {mode: mode_failure(profile, facts.limits) for mode, profile in profiles.items()}
+    limits, failed = facts.limits, ""
+    if not any(failure is None for failure in failures.values()):
+        failed = "; ".join(f"{mode.name}: {failure}" for mode, failure in sorted(failures.items()))
+        limits, failed = Limits(), failed or "no mode is known"
+        profiles = {mode: _modelled(engines, mode, lengths, limits) or own for mode, own in profiles.items()}
+    demand = ClassDemand(facts.name, rates, limits, lengths.prompt_tokens, lengths.output_tokens)
+    return ClassView(demand, lengths, profiles, failed)
+
+
+def partition_option(name: str, views: Collection[ClassView]) -> PartitionOption:
+    """Returns those classes that can be served somehow: one that cannot must not keep all others from a plan."""
+    able = [own for own in views if own.servable]
+    return PartitionOption(
+        name,
+        tuple(own.demand for own in able),
+        {(own.demand.name, mode): profile for own in able for mode, profile in own.profiles.items()},
+    )
+
+
+def typical_lengths(input_min: int, input_max: int | None, output_min: int, output_max: int | None) -> Lengths:
+    """Returns the lengths to plan with when none are known: typical ones, brought within a class's bounds."""
+    prompt, output = TYPICAL_TOKENS
+    return Lengths(_within(prompt, input_min, input_max), _within(output, output_min, output_max))
+
+
+def profiles_of(
+    engines: EngineChoice, published: Mapping[Mode, ModeProfile], lengths: Lengths, limits: Limits, known: bool
+) -> dict[Mode, ModeProfile]:
+    """Returns what each mode does for a class.
+
+    A published rate is for the authors' mix of lengths. Where requests now are longer, which only a class with `known`
+    lengths can say, the engine model's rate at their mean lengths is lower, and it counts: a plan on the published rate
+    would fall short. A class without any published profile has the engine model's figures for every mode there is.
+    """
+    if not published:
+        every = {mode: _modelled(engines, mode, lengths, limits) for mode in engines.modes}
+        return {mode: own for mode, own in every.items() if own is not None}
+    if not known:
+        return dict(published)
+    return {mode: _bounded(own, engines, mode, lengths, limits) for mode, own in published.items()}
+
+
+def _bounded(profile: ModeProfile, engines: EngineChoice, mode: Mode, lengths: Lengths, limits: Limits) -> ModeProfile:
+    if profile.max_rps <= 0.0:
+        return profile
+    modelled = _modelled(engines, mode, lengths, limits)
+    return profile if modelled is None or modelled.max_rps >= profile.max_rps else modelled
+
+
+def _modelled(engines: EngineChoice, mode: Mode, lengths: Lengths, limits: Limits) -> ModeProfile | None:
+    """Returns the engine model's profile at the top clock; None where it does not know the configuration."""
+    try:
+        return mode_profile(engines.model, engines.engine, mode, lengths.rounded, limits)
+    except UnknownConfiguration:
+        return None
+
+
+def _lengths(facts: ClassFacts) -> Lengths:
+    seen, declared = facts.seen.lengths(), facts.declared
+    if seen is not None and (facts.seen.requests >= ENOUGH or declared is None):
+        return seen
+    return facts.typical if declared is None else declared.lengths
+
+
+def _within(value: float, low: int, high: int | None) -> float:
+    return max(1.0, low, value if high is None else min(value, high - 1.0))

@@ -1,0 +1,28 @@
+"""Says how far a loop looks back, in whole stretches of 5 s, and how far it plans ahead, in steps."""
+
+from __future__ import annotations
+
+import math
+
+from core.observations.class_arrivals import STRETCH_S
+
+MIN_WINDOW_S = 300.0
+MAX_WINDOW_S = 3_600.0
+
+
+def window_s(period_s: float) -> float:
+    """Returns how far, in s, a loop of that period looks back."""
+    return min(MAX_WINDOW_S, max(MIN_WINDOW_S, period_s))
+
+
+def whole_stretches(now_s: float, period_s: float) -> tuple[int, int]:
+    """Returns the window of a loop of that period as [first, end), in stretches since the moment 0: without the one
+    under way.
+    """
+    end = int(now_s / STRETCH_S + 1e-9)
+    return end - math.ceil(window_s(period_s) / STRETCH_S), end
+
+
+def loop_steps(period_s: float, step_s: float) -> int:
+    """Returns the number of steps that an epoch plans for: those that it reaches into."""
+    return max(1, math.ceil(period_s / step_s - 1e-9))

@@ -1,0 +1,90 @@
+"""A class as it is observed: demand, lengths and profiles, by what was seen, declared and published."""
+
+from dataclasses import replace
+
+import pytest
+
+from core.observations.class_arrivals import ClassArrivals
+from core.observations.class_view import (
+    ENOUGH,
+    ClassFacts,
+    Declared,
+    EngineChoice,
+    observed,
+    partition_option,
+    typical_lengths,
+)
+from core.observations.mode_profile import Lengths, mode_profile
+from core.types import Limits, Mode, ModeProfile, Source
+
+A100 = "A100-80GB"
+LIMITS = Limits(2.0, 0.15, None)
+MODES = (Mode(A100, 4), Mode(A100, 8))
+ENGINES = EngineChoice("Llama3-70B", "vllm-v1", MODES)
+PUBLISHED = Source.PUBLISHED
+TYPICAL = Lengths(1155.0, 211.0)
+NOTHING = ClassArrivals(0, 0, 0.0, 0.0, None)
+SEEN = ClassArrivals(ENOUGH, 10, ENOUGH * 500.0, ENOUGH * 100.0, None)
+FACTS = ClassFacts("ALL", LIMITS, TYPICAL, SEEN, None, {})
+
+
+def test_demand_is_the_peak_raised_by_what_is_foreseen():
+    assert observed(FACTS, ENGINES, 3, (1.0, 2.0)).demand.demand_rps == (2.0, 4.0, 2.0)
+    assert observed(FACTS, ENGINES, 1, (3.0, 2.0)).demand.demand_rps == (6.0,)
+
+
+def test_declared_load_is_the_least():
+    declared = Declared(3.0, Lengths(10.0, 20.0))
+    assert observed(replace(FACTS, declared=declared), ENGINES, 2, (1.0, 2.0)).demand.demand_rps == (3.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("seen", "declared", "lengths"),
+    [
+        (NOTHING, None, TYPICAL),
+        (NOTHING, Declared(0.0, Lengths(10.0, 20.0)), Lengths(10.0, 20.0)),
+        (ClassArrivals(ENOUGH - 1, 1, 63.0, 63.0, None), Declared(0.0, Lengths(10.0, 20.0)), Lengths(10.0, 20.0)),
+        (ClassArrivals(1, 1, 7.0, 5.0, None), None, Lengths(7.0, 5.0)),
+        (SEEN, Declared(9.0, Lengths(10.0, 20.0)), Lengths(500.0, 100.0)),
+    ],
+)
+def test_lengths_are_seen_ones_when_enough_came_or_nothing_was_declared(seen, declared, lengths):
+    found = observed(replace(FACTS, seen=seen, declared=declared), ENGINES, 1)
+    assert found.lengths == lengths
+    assert (found.demand.mean_prompt_tokens, found.demand.mean_output_tokens) == (
+        lengths.prompt_tokens,
+        lengths.output_tokens,
+    )
+
+
+def test_published_rate_counts_unless_requests_are_known_to_be_longer():
+    rows = {
+        MODES[0]: ModeProfile(1e3, 900.0, 0.1, 0.02, 3.0, PUBLISHED),
+        MODES[1]: ModeProfile(0.01, 900.0, 0.1, 0.02, 3.0, PUBLISHED),
+    }
+    found = observed(replace(FACTS, published=rows), ENGINES, 1).profiles
+    assert found[MODES[0]] == mode_profile("Llama3-70B", "vllm-v1", MODES[0], Lengths(500.0, 100.0).rounded, LIMITS)
+    assert found[MODES[1]] == rows[MODES[1]]
+    assert observed(replace(FACTS, published=rows, seen=NOTHING), ENGINES, 1).profiles == rows
+
+
+def test_class_is_planned_without_limits_when_no_mode_keeps_them():
+    found = observed(replace(FACTS, limits=Limits(1e-6, None, None)), ENGINES, 1)
+    assert found.demand.limits == Limits()
+    assert found.servable
+    assert found.input_faults.startswith(f"ALL: no mode keeps its limits ({A100}/TP4: ")
+    assert not observed(FACTS, ENGINES, 1).input_faults
+
+
+def test_class_is_left_out_when_no_mode_is_known():
+    nobody = observed(replace(FACTS, name="LL"), EngineChoice("Unheard-Of", "vllm-v1", MODES), 1)
+    assert nobody.input_faults == "LL: no mode can serve it at all (no mode is known), left out."
+    option = partition_option("p", [observed(FACTS, ENGINES, 1), nobody])
+    assert [own.name for own in option.classes] == ["ALL"]
+    assert set(option.profiles) == {("ALL", mode) for mode in MODES}
+
+
+def test_typical_lengths_are_within_the_bounds():
+    assert typical_lengths(0, None, 0, None) == TYPICAL
+    assert typical_lengths(0, 256, 350, None) == Lengths(255.0, 350.0)
+    assert typical_lengths(2000, 4000, 0, 1) == Lengths(2000.0, 1.0)
