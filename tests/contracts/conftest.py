@@ -1,4 +1,4 @@
-"""Nodes that the adapters under contract talk to."""
+"""Nodes that the adapters under contract talk to, and the tests' Redis."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
+from greenserve.celery import app
 from tests.fakes.actuator import ActuatorProcess
+from tests.fakes.house import clean_redis
 from tests.fakes.nvml import Boards, library
 from tests.fakes.simnode import SimnodeProcess
 
@@ -36,3 +39,10 @@ def actuator(tmp_path_factory: pytest.TempPathFactory, boards: Boards) -> Iterat
     process = ActuatorProcess(tmp_path_factory.mktemp("actuator"), boards).start()
     yield process
     assert process.stop() == 0, process.log()
+
+
+@pytest.fixture
+def redis_client() -> Iterator[redis.Redis]:
+    app.set_current()  # tasks that are sent go there as well
+    with clean_redis() as client:
+        yield client

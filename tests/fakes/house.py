@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import redis
@@ -21,6 +22,23 @@ from telemetry.storage import time_partitions
 
 def moment(at_s: float) -> datetime:
     return datetime.fromtimestamp(at_s, UTC)
+
+
+@contextmanager
+def clean_redis() -> Iterator[redis.Redis]:
+    """The tests' Redis, without our keys before and after."""
+    client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5)
+
+    def clear() -> None:
+        for pattern in ("greenserve:*", "node.*", "_kombu*", "epochs"):
+            keys = list(client.scan_iter(pattern))
+            if keys:
+                client.delete(*keys)
+
+    clear()
+    yield client
+    clear()
+    client.close()
 
 
 def published_fleet() -> wire.Fleet:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import redis
-from django.conf import settings
 from django.db import transaction
 from django.test import override_settings
 from pytest_django import DjangoDbBlocker
 
 from greenserve.celery import app
 from pools import demo
+from tests.fakes.house import clean_redis
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -47,16 +47,5 @@ def own_celery() -> None:
 
 @pytest.fixture
 def redis_client() -> Iterator[redis.Redis]:
-    """The tests' Redis, without our keys before and after."""
-    client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5, socket_connect_timeout=5)
-
-    def clear() -> None:
-        for pattern in ("greenserve:*", "node.*", "_kombu*", "epochs"):
-            keys = list(client.scan_iter(pattern))
-            if keys:
-                client.delete(*keys)
-
-    clear()
-    yield client
-    clear()
-    client.close()
+    with clean_redis() as client:
+        yield client

@@ -1,0 +1,273 @@
+"""One minute of a service, written down once: as rows and agents' reports, and as what the simulator sees of it.
+
+Both worlds count seconds from the same moment, 1 January 1970.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import redis
+
+from core.engine.engine_model import engine_model, gpu
+from core.simulator.kernel.commands import SERVING, STRETCH_S, FleetView
+from core.simulator.kernel.simulated import InstanceSpec
+from core.simulator.policies import CellLoad, ClassInfo, PartitionInfo, Plan, ServiceInfo, SiteInfo, World
+from core.simulator.scenario.class_cells import Cells, ClassSpec
+from core.simulator.scenario.class_cells import Partition as PartitionSpec
+from core.types import Limits
+from pools.models import Cluster, Gpu, ModelCard, Node, Partition, RequestClass, Service, Site
+from telemetry.ingest import request_records
+from telemetry.models import CarbonFeed, CarbonPoint
+from telemetry.storage import time_partitions
+
+from .house import moment, report, request_row
+
+A100 = "A100-80GB"
+TPS = (1, 2, 4, 8)
+POINT_S = 900.0  # between two values of a feed
+
+
+@dataclass(frozen=True)
+class Place:
+    """A site. `nodes`: GPUs of each node. `g_per_kwh`, `usd_per_kwh`: by POINT_S from 0 on; beyond them nothing is
+    known."""
+
+    name: str
+    pue: float
+    nodes: tuple[int, ...]
+    g_per_kwh: tuple[float, ...]
+    usd_per_kwh: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Came:
+    """A request of this minute, or of the time before it. It is predicted as long as it is, and has ended."""
+
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True)
+class Minute:
+    """What is known of a service at `now_s`. `declared`: requests/s, prompt and output tokens. The partitions are in
+    the order of their names. `thresholds`: of classes that have any."""
+
+    now_s: float
+    objective: Limits
+    partitions: Mapping[str, tuple[ClassSpec, ...]]
+    places: tuple[Place, ...]
+    thresholds: Mapping[str, Limits] = field(default_factory=dict)
+    came: tuple[Came, ...] = ()
+    declared: tuple[float, int, int] | None = None
+    model: str = "Llama3-70B"
+    engine: str = "vllm-v1"
+    gpu: str = A100
+
+    def before_anything(self) -> Minute:
+        """Returns the moment 0, at which only the declared load is known."""
+        return replace(self, now_s=0.0, came=())
+
+
+# -- as rows ---------------------------------------------------------------------------------------
+
+
+def rows(minute: Minute, policy: str) -> Service:
+    """Writes the service and its sites. The first partition is in force."""
+    card = ModelCard.objects.create(name=minute.model, engine=minute.engine, max_model_len=16_384)
+    partitions = [_partition(minute, name, classes) for name, classes in minute.partitions.items()]
+    service = Service.objects.create(name="chat", model_card=card, partition=partitions[0], policy=policy)
+    service.partitions.set(partitions)
+    if minute.declared:
+        service.expected_rps, service.expected_prompt_tokens, service.expected_output_tokens = minute.declared
+        service.save()
+    for kind in ("ttft", "tpot", "e2e"):
+        if limit_s := getattr(minute.objective, f"{kind}_s"):
+            service.slos.create(kind=kind, objective_s=limit_s)
+    for rank, place in enumerate(minute.places):
+        site = Site.objects.create(name=place.name, grid_zone=place.name, pue=place.pue, rank=rank)
+        _nodes(minute, site, place)
+        _feed(site, CarbonFeed.Signal.AVERAGE, "value_g_per_kwh", place.g_per_kwh)
+        _feed(site, CarbonFeed.Signal.PRICE, "price_per_kwh", place.usd_per_kwh, currency="USD")
+        for request_class in RequestClass.objects.all():
+            service.pools.create(site=site, request_class=request_class)
+    return service
+
+
+def _partition(minute: Minute, name: str, classes: tuple[ClassSpec, ...]) -> Partition:
+    partition = Partition.objects.create(name=name)
+    for own in classes:
+        limits = minute.thresholds.get(own.name, Limits())
+        RequestClass.objects.create(
+            partition=partition,
+            name=own.name,
+            rank=own.rank,
+            input_min=own.input_min,
+            input_max=own.input_max,
+            output_min=own.output_min,
+            output_max=own.output_max,
+            ttft_threshold_s=limits.ttft_s,
+            tpot_threshold_s=limits.tpot_s,
+            e2e_threshold_s=limits.e2e_s,
+        )
+    return partition
+
+
+def _nodes(minute: Minute, site: Site, place: Place) -> None:
+    cluster, kind = Cluster.objects.create(site=site, name="main"), gpu(minute.gpu)
+    for n, count in enumerate(place.nodes):
+        node = Node.objects.create(cluster=cluster, name=f"{place.name}-n{n}", simulated=True)
+        Gpu.objects.bulk_create(
+            Gpu(
+                node=node,
+                uuid=f"{node.name}-{index}",
+                index=index,
+                gpu_type=minute.gpu,
+                memory_gb=80.0,
+                min_mhz=kind.f_min,
+                max_mhz=kind.f_max,
+                tdp_w=400.0,
+            )
+            for index in range(count)
+        )
+
+
+def _feed(site: Site, signal: str, column: str, values: tuple[float, ...], **more: str) -> None:
+    if not values:
+        return
+    feed = CarbonFeed.objects.create(site=site, provider="replay", signal=signal)
+    CarbonPoint.objects.bulk_create(
+        CarbonPoint(
+            feed=feed,
+            start_at=moment(n * POINT_S),
+            end_at=moment((n + 1) * POINT_S),
+            issued_at=moment(0.0),
+            forecast=True,
+            **{column: value},
+            **more,
+        )
+        for n, value in enumerate(values)
+    )
+
+
+def write_requests(minute: Minute) -> None:
+    """Puts the requests on record, as gateways do."""
+    made = [
+        request_row(
+            own.at_s,
+            service="chat",
+            prompt_tokens=own.prompt_tokens,
+            output_tokens=own.output_tokens,
+            predicted_output_tokens=own.output_tokens,
+            e2e_s=0.5,
+        )
+        for own in minute.came
+    ]
+    time_partitions.ensure({moment(own.at_s).date() for own in minute.came})
+    request_records.insert(made, request_records.Objectives())
+
+
+def report_nodes(client: redis.Redis, minute: Minute) -> None:
+    """Every agent reports, without an instance."""
+    for node in Node.objects.all():
+        report(client, node.name, at=moment(minute.now_s))
+
+
+# -- as the simulator sees it ----------------------------------------------------------------------
+
+
+def world(minute: Minute) -> World:
+    """Returns what a policy starts from. A cell is where classes of all partitions overlap."""
+    cells, infos = _cells(minute), []
+    for name, classes in minute.partitions.items():
+        own = dict(enumerate(cells.classes(PartitionSpec(name, classes))))
+        infos.append(PartitionInfo(name, tuple(_class_info(minute, spec) for spec in classes), own))
+    top = gpu(minute.gpu).f_max
+    return World(
+        sites=tuple(_site_info(minute, place) for place in minute.places),
+        services=(ServiceInfo("chat", minute.model, tuple(infos), minute.engine),),
+        templates=tuple(
+            InstanceSpec(
+                f"{place.name}-tp{tp}", minute.model, minute.gpu, tp, top, engine=minute.engine, site=place.name
+            )
+            for place in minute.places
+            for tp in TPS
+            if tp <= max(place.nodes)
+            and engine_model(minute.model, minute.gpu, tp, minute.engine).kv_capacity_tokens > 0
+        ),
+        cells=len(cells),
+        declared=_declared(minute, cells),
+        intensity=lambda site, from_s, to_s, step_s: _steps(_place(minute, site).g_per_kwh, from_s, to_s, step_s),
+    )
+
+
+def view(minute: Minute, plan: Plan | None = None) -> FleetView:
+    """Returns the fleet at that moment: the instances that the plan began with, idle, and what came."""
+    cells = _cells(minute)
+    arrived = np.zeros((len(cells), math.ceil(minute.now_s / STRETCH_S), 3), np.int64)
+    for own in minute.came:
+        cell = int(cells.of_lengths(own.prompt_tokens, own.output_tokens))
+        arrived[cell, int(own.at_s // STRETCH_S)] += (1, own.prompt_tokens, own.output_tokens)
+    members = plan.members if plan else ()
+    names = [pool.name for pool in plan.pools] if plan else []
+    n, nan = len(members), np.full(len(members), math.nan)
+    none = np.zeros(n, np.int64)
+    return FleetView(
+        minute.now_s,
+        tuple(member.spec for member in members),
+        np.full(n, SERVING, np.int64),
+        np.array([names.index(member.pool) for member in members], np.int64),
+        np.array([member.spec.mhz for member in members]),
+        none,
+        none,
+        none,
+        nan,
+        nan,
+        nan,
+        tuple(names.index(name) for name in plan.cell_pool) if plan else (),
+        np.zeros(len(names), np.int64),
+        arrived,
+    )
+
+
+def _cells(minute: Minute) -> Cells:
+    return Cells.of([PartitionSpec(*own) for own in minute.partitions.items()])
+
+
+def _class_info(minute: Minute, own: ClassSpec) -> ClassInfo:
+    return ClassInfo(own.name, minute.objective, own.input_min, own.input_max, own.output_min, own.output_max)
+
+
+def _site_info(minute: Minute, place: Place) -> SiteInfo:
+    return SiteInfo(place.name, {minute.gpu: sum(place.nodes)}, place.pue, max(place.nodes))
+
+
+def _declared(minute: Minute, cells: Cells) -> tuple[CellLoad | None, ...]:
+    if minute.declared is None:
+        return ()
+    rps, prompt, output = minute.declared
+    own = int(cells.of_lengths(prompt, output))
+    return tuple(CellLoad(rps, prompt, output, rps) if cell == own else None for cell in range(len(cells)))
+
+
+def _place(minute: Minute, name: str) -> Place:
+    return next(place for place in minute.places if place.name == name)
+
+
+def _steps(values: tuple[float, ...], from_s: float, to_s: float, step_s: float) -> tuple[float | None, ...]:
+    """Returns the mean of each step, of those values that are known; None where less than half of the step is."""
+    count = round((to_s - from_s) / step_s)
+    return tuple(_mean(values, from_s + n * step_s, from_s + (n + 1) * step_s) for n in range(count)) if values else ()
+
+
+def _mean(values: tuple[float, ...], from_s: float, to_s: float) -> float | None:
+    total = known_s = 0.0
+    for n, value in enumerate(values):
+        overlap_s = min(to_s, (n + 1) * POINT_S) - max(from_s, n * POINT_S)
+        if overlap_s > 0.0:
+            total, known_s = total + overlap_s * value, known_s + overlap_s
+    return total / known_s if known_s >= 0.5 * (to_s - from_s) else None
