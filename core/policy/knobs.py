@@ -103,15 +103,12 @@ class Knobs:
     clock_period_s: float | None = setting(
         None, "FREESH 1 s, DynamoLLM 5 s, mu-Serve 1 s", unset=_OF_SETTINGS, above=0.0
     )
-    clock_floor_mhz: float | None = setting(
-        None, "no clock below it", unset="the rule's own floor", above=0.0, live=False
+    clock_floor: str = setting(
+        "gpu", "the lowest clock: the GPU's; or where its voltage stops falling (voltage)", ("gpu", "voltage")
     )
-    clock_ttft_share: float = setting(
-        0.8, "share of a TTFT limit at which a clock goes up", above=0.0, most=1.0, live=False
-    )
-    clock_tpot_share: float = setting(
-        0.8, "the same share of a TPOT limit and of an E2E limit", above=0.0, most=1.0, live=False
-    )
+    clock_floor_mhz: float | None = setting(None, "no clock below it", unset="clock_floor says", above=0.0)
+    clock_ttft_share: float = setting(0.8, "share of a TTFT limit at which a clock goes up", above=0.0, most=1.0)
+    clock_tpot_share: float = setting(0.8, "the same share of a TPOT limit and of an E2E limit", above=0.0, most=1.0)
     itl_limit_s: float | None = setting(
         0.0,
         "engines compose batches that keep this gap between tokens (DynaServe 4.2: 100 ms); 0: any gap",

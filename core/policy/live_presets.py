@@ -27,7 +27,6 @@ ABSENT: Mapping[str, tuple[Any, ...]] = {
 UNREAD = ("eq1.steps", "miad", "profile", "slack", "throttle", "split", "ladder", "queue", "threshold")
 # What a live service runs in place of a preset's own value.
 DIFFERS: Mapping[str, Mapping[str, Any]] = {
-    "greenserve": {"clock_period_s": 1.0},
     "dynaserve": {"itl_limit_s": 0.1},
 }
 

@@ -28,7 +28,11 @@ class ClockPolicy(Message, frozen=True):
         paused: All clocks at the top until further notice.
         predictor_error: By which predicted lengths are raised (throttle, retail).
         full_at, sensitivity, power_exponent, beta, urgency: Of primal_dual, see PrimalDualConfig.
-        margin, min_saving: Of profile, see ProfileClockConfig.
+        ttft_share, tpot_share: Of the limits, that the thresholds are already; profile holds latencies seen against
+            whole ones.
+        clock_floor, clock_floor_mhz: The lowest clock that a rule sets, see Knobs.
+        min_saving: Of profile, see ProfileClockConfig.
+        margin: Of profile in agents of 0.1; the shares have taken its place.
         reserve: Of slack, the share of a latency's target that is kept free.
         fixed_mhz: A person has fixed the clock there, whatever the rule; None: nobody does.
         advise: Nothing below the top is set: what the rule would set is reported as advice.
@@ -54,6 +58,10 @@ class ClockPolicy(Message, frozen=True):
     fixed_mhz: float | None = None
     advise: bool = False
     floor_mhz: float | None = None
+    ttft_share: float = 1.0
+    tpot_share: float = 1.0
+    clock_floor: str = "gpu"
+    clock_floor_mhz: float | None = None
 
 
 class DesiredInstance(Message, frozen=True):

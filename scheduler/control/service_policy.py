@@ -131,6 +131,10 @@ def clock_rule(knobs: Knobs, paused: bool = False, advise: bool = False) -> wire
         "policy": knobs.clock,
         "period_s": loop_times.times(knobs).clock_s,
         "predictor_error": knobs.predictor_error,
+        "ttft_share": knobs.clock_ttft_share,
+        "tpot_share": knobs.clock_tpot_share,
+        "clock_floor": knobs.clock_floor,
+        "clock_floor_mhz": knobs.clock_floor_mhz,
         "paused": paused,
         "advise": advise,
     }

@@ -27,7 +27,8 @@ _SAME_MHZ = 0.5
 class InstanceLoad:
     """One instance over its last period. `profile` names one in the observation; latencies None: nothing ended.
 
-    `limits`: the strictest of those that share its pool. `load_rps` None: unknown, the clock stays.
+    `limits`: the strictest of those that share its pool, or the share of them that predicted means may take: then the
+    latencies are the same share of those seen. `load_rps` None: unknown, the clock stays.
     """
 
     instance: str
@@ -50,15 +51,14 @@ class ProfileClockObservation:
 
 @dataclass(frozen=True, slots=True)
 class ProfileClockConfig:
-    """`margin`: the share of a limit that a predicted latency may take; the engine model asks for at least 10 %."""
+    """`min_saving`: share of the watts that another clock must save."""
 
     period_s: float = 5.0
-    margin: float = 0.9
     min_saving: float = 0.02
 
     def __post_init__(self) -> None:
-        if self.period_s <= 0.0 or not 0.0 < self.margin <= 1.0 or not 0.0 <= self.min_saving < 1.0:
-            raise ValueError("period_s > 0, margin in (0, 1] and min_saving in [0, 1)")
+        if self.period_s <= 0.0 or not 0.0 <= self.min_saving < 1.0:
+            raise ValueError("period_s > 0 and min_saving in [0, 1)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,7 @@ def _choose(
     mhz = profile.mhz[:, None]
     in_range = (mhz >= _column(items, "min_mhz") - _SAME_MHZ) & (mhz <= _column(items, "max_mhz") + _SAME_MHZ)
     allowed = in_range & ~(late & (mhz <= now + _SAME_MHZ))
-    keeps = (
-        allowed
-        & np.isfinite(watts)
-        & (ttft_s <= config.margin * _limit(items, "ttft_s"))
-        & (tpot_s <= config.margin * _limit(items, "tpot_s"))
-    )
+    keeps = allowed & np.isfinite(watts) & (ttft_s <= _limit(items, "ttft_s")) & (tpot_s <= _limit(items, "tpot_s"))
     cost = np.where(keeps, watts, np.inf)
     best = np.argmin(cost, axis=0)
     found: dict[str, _Decided] = {}

@@ -50,7 +50,7 @@ THRESHOLD_READS = Reads(
 FREESH_READS = Reads(
     {
         **any_of(*_PERIODS, *_CLOCK_SHARES, "carbon_period_s", "partition", "alpha", "frozen", "preempts_s"),
-        **any_of("objective", "negative_intensity", "freeze_tp"),
+        **any_of("objective", "negative_intensity", "freeze_tp", "clock_floor", "clock_floor_mhz"),
         "shard": ("mix", "off"),
         "clock": ("miad", "fixed"),
         "route": tuple(_ROUTINGS),
@@ -113,7 +113,7 @@ class FreeshConfig:
     """The stack that the product runs live: FREESH eq. 1, its program within each budget, DynamoLLM's mix, MIAD.
 
     `loops`: those that run. Without carbon the partition and the sites of each class stay as at the start; scale then
-    moves GPUs between the pools of a site. `latency_margin`: share of a class's limit at which the clock goes up.
+    moves GPUs between the pools of a site. `ttft_share`, `tpot_share`: of a class's limits, at which the clock goes up.
     `order`: of every instance's queue; but for fcfs, running requests may have to give way each `preempts_s` (0: never)
     to waiting ones that are ahead by `margin_s`.
 
@@ -137,7 +137,10 @@ class FreeshConfig:
     min_saving: float = 0.01
     objective: str = "carbon"
     negative_intensity: str = "clamp"
-    latency_margin: float = 0.8
+    ttft_share: float = 0.8
+    tpot_share: float = 0.8
+    clock_floor: str = "gpu"
+    clock_floor_mhz: float | None = None
     clock_increase: float = 2.0
     clock_decrease_mhz: float = 100.0
     order: str = "llf"
@@ -171,7 +174,7 @@ def threshold_of(policy: Policy) -> ThresholdConfig:
 
 
 def freesh_of(policy: Policy) -> FreeshConfig:
-    """Returns what the policy comes to for FREESH's loops. Raises ValueError: its clock shares are not one."""
+    """Returns what the policy comes to for FREESH's loops."""
     knobs, eq1, carbon_s = policy.knobs, policy.tuning.eq1, period_s(policy, Loop.CARBON)
     return FreeshConfig(
         name=policy.name,
@@ -189,7 +192,10 @@ def freesh_of(policy: Policy) -> FreeshConfig:
         min_saving=eq1.min_saving,
         objective=knobs.objective,
         negative_intensity=knobs.negative_intensity,
-        latency_margin=_clock_share(policy),
+        ttft_share=knobs.clock_ttft_share,
+        tpot_share=knobs.clock_tpot_share,
+        clock_floor=knobs.clock_floor,
+        clock_floor_mhz=knobs.clock_floor_mhz,
         clock_increase=policy.tuning.miad.increase,
         clock_decrease_mhz=policy.tuning.miad.decrease_mhz,
         order=knobs.order,

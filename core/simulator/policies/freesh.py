@@ -22,6 +22,7 @@ from core.engine.engine_model import engine_model, gpu
 from core.engine.overheads import cold_start_s
 from core.observations import asking
 from core.observations.class_view import TYPICAL_TOKENS, ClassView, partition_option
+from core.observations.clock_given import least_mhz, shared
 from core.observations.loop_windows import loop_steps
 from core.observations.routing_weights import by_capacity
 from core.observations.standing_degrees import with_standing_degrees
@@ -367,7 +368,9 @@ class Freesh:
     def _clock_observation(self, view: FleetView, slot: int) -> ClockObservation:
         spec = view.instances[slot]
         if spec.gpu not in self._ranges:
-            self._ranges[spec.gpu] = (gpu(spec.gpu).f_min, gpu(spec.gpu).f_max)
+            own, c = gpu(spec.gpu), self.config
+            lowest = least_mhz(spec.gpu, own.f_min, own.f_max, c.clock_floor, c.clock_floor_mhz)
+            self._ranges[spec.gpu] = lowest, own.f_max
         low, high = self._ranges[spec.gpu]
         pool = int(view.pool[slot])
         return ClockObservation(
@@ -400,7 +403,7 @@ class Freesh:
                     wanted[self._key(service, key, mode)] = count
             for info in service.partition.classes:
                 number = self.pools.index(loops.pool_name(self.world, service.info, info.name))
-                limits[number] = _tightened(info.limits, self.config.latency_margin)
+                limits[number] = shared(info.limits, self.config.ttft_share, self.config.tpot_share)
         self._limits = limits
         self.fleet.want(wanted)
 
@@ -452,12 +455,6 @@ def _gpus(workers: Mapping[PoolKey, Mapping[Mode, int]]) -> dict[PoolKey, dict[s
 
 def _within(gpus: Mapping[str, int], budget: Mapping[str, int]) -> bool:
     return all(count <= budget.get(name, 0) for name, count in gpus.items())
-
-
-def _tightened(limits: Limits, margin: float) -> Limits:
-    return Limits(
-        *(None if value is None else value * margin for value in (limits.ttft_s, limits.tpot_s, limits.e2e_s))
-    )
 
 
 def _known(value: float) -> float | None:

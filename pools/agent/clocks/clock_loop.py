@@ -95,8 +95,9 @@ class ClockLoop:
             clock = self._clocks.get(engine.uid)
             if clock is None:
                 clock = self._clocks[engine.uid] = _Clock(engine, DecisionLog(engine.uid))
-            clock.engine = engine
-            rows += self._adopt(now_s, clock, engine.clock or policy)
+            own = engine.clock or policy
+            clock.engine = engine.above_floor(own)
+            rows += self._adopt(now_s, clock, own)
             rows += self._look(now_s, clock)
             self._lock(clock, renew=True)
         faults = {clock.fault for clock in self._clocks.values() if clock.fault}

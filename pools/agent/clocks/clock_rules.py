@@ -16,6 +16,7 @@ from core.controllers.clock import clock_profile, frequency, muserve_clock
 from core.controllers.clock.clock_profile import InstanceLoad, ProfileClockConfig, ProfileClockObservation
 from core.controllers.clock.frequency import ClockState, MiadConfig, PrimalDualConfig
 from core.controllers.clock.muserve_clock import MuServeClockConfig, MuServeClockState, SlackConfig
+from core.observations.clock_given import least_mhz
 from core.ports import EngineReading
 from core.types import ClockObservation, Effects, Limits, Rationale
 from pools.wire import ClockPolicy
@@ -56,6 +57,13 @@ class EngineView:
 
     def within(self, mhz: float) -> float:
         return min(max(mhz, self.min_mhz), self.max_mhz)
+
+    def above_floor(self, policy: ClockPolicy) -> EngineView:
+        """Returns it with the lowest clock that the policy lets a rule set. What a person fixes may be lower."""
+        if policy.fixed_mhz is not None:
+            return self
+        own = self.gpu_type, self.min_mhz, self.max_mhz
+        return replace(self, min_mhz=least_mhz(*own, policy.clock_floor, policy.clock_floor_mhz))
 
 
 class Seen:
@@ -137,6 +145,8 @@ class ProfileRule:
 
     config: ProfileClockConfig
     figures: Figures
+    ttft_share: float = 1.0  # of whole limits, that the engine's are
+    tpot_share: float = 1.0
 
     @property
     def period_s(self) -> float:
@@ -156,8 +166,8 @@ class ProfileRule:
             min_mhz=engine.min_mhz,
             max_mhz=engine.max_mhz,
             limits=engine.limits,
-            ttft_s=seen.worst.get("ttft_s"),
-            tpot_s=seen.worst.get("tpot_s"),
+            ttft_s=_share(self.ttft_share, seen.worst.get("ttft_s")),
+            tpot_s=_share(self.tpot_share, seen.worst.get("tpot_s")),
         )
         observation = ProfileClockObservation(now_s, (load,), {} if profile is None else {"own": profile})
         after, effects = clock_profile.step(state, observation, self.config)
@@ -229,7 +239,7 @@ def rule_of(policy: ClockPolicy, figures: Figures) -> Rule | None:
     if policy.policy == "primal_dual":
         return FrequencyRule(_config(PrimalDualConfig, policy), frequency.step)
     if policy.policy == "profile":
-        return ProfileRule(_config(ProfileClockConfig, policy), figures)
+        return ProfileRule(_config(ProfileClockConfig, policy), figures, policy.ttft_share, policy.tpot_share)
     if policy.policy == "slack":
         return SlackRule(_slack(policy), figures)
     raise ValueError(f"unknown policy '{policy.policy}'")
@@ -288,6 +298,10 @@ def _observation(now_s: float, engine: EngineView, seen: Seen) -> ClockObservati
         e2e_s=seen.worst.get("e2e_s"),
         limits=engine.limits,
     )
+
+
+def _share(share: float, seen_s: float | None) -> float | None:
+    return None if seen_s is None else seen_s * share
 
 
 def _measured(engine: EngineView) -> EngineReading:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,7 @@ from core.engine.iteration import Totals
 from core.engine.load_profile import LoadProfile
 from core.engine.profiled_engine import ProfiledEngine
 from core.engine.profiles import Profile
+from core.observations.class_arrivals import STRETCH_S
 from core.ports import EngineReading
 
 LENGTHS_MEMORY_S = 300.0
@@ -64,7 +66,8 @@ class Load:
 
     def __init__(self) -> None:
         self._last: _Counted | None = None
-        self._begun = self._passed_s = 0.0  # since `rps` was last asked for
+        self._begun = self._passed_s = 0.0  # of all readings
+        self._asked: deque[tuple[float, float]] = deque([(0.0, 0.0)])  # these two, when `rps` was last asked for
         self._mean_rps: float | None = None
         self._requests = self._prompt_tokens = self._output_tokens = 0.0  # ended, the older the less
 
@@ -82,15 +85,22 @@ class Load:
         self._output_tokens = kept * self._output_tokens + now.output_tokens - last.output_tokens
 
     def rps(self) -> float | None:
-        """Returns the rate since this was last asked, or of about a minute if that is longer; None: not known."""
-        if self._passed_s <= 0.0:
+        """Returns the rate since this was last asked, of 5 s at least, or that of about a minute if it is higher.
+
+        None: not known. A shorter stretch than 5 s tells chance from load no more.
+        """
+        begun, passed_s = self._asked[-1]
+        if (own_s := self._passed_s - passed_s) <= 0.0:
             return None
-        now_rps = self._begun / self._passed_s
-        share = min(1.0, self._passed_s / LOAD_MEMORY_S)
-        mean_rps = now_rps if self._mean_rps is None else self._mean_rps + share * (now_rps - self._mean_rps)
+        own_rps = (self._begun - begun) / own_s
+        share = min(1.0, own_s / LOAD_MEMORY_S)
+        mean_rps = own_rps if self._mean_rps is None else self._mean_rps + share * (own_rps - self._mean_rps)
         self._mean_rps = mean_rps
-        self._begun = self._passed_s = 0.0
-        return max(now_rps, mean_rps)
+        while len(self._asked) > 1 and self._passed_s - self._asked[1][1] >= STRETCH_S:
+            self._asked.popleft()
+        begun, passed_s = self._asked[0]
+        self._asked.append((self._begun, self._passed_s))
+        return max((self._begun - begun) / (self._passed_s - passed_s), mean_rps)
 
     @property
     def lengths(self) -> Lengths | None:

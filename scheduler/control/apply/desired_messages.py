@@ -11,11 +11,13 @@ import msgspec
 from django.conf import settings
 
 from core.engine.engine_launch import EngineLaunch
+from core.observations.clock_given import clock_limits
 from core.observations.limits import present_limits
+from core.policy.knobs import Knobs
 from core.ports import EngineLimits
 from core.types import Limits, Loop
 from pools import wire
-from pools.models import Instance, InstanceGpu, Node, Pool, RequestClass, Service
+from pools.models import Instance, InstanceGpu, Node, Pool, Service
 from scheduler.control import active_operations, service_policy
 from scheduler.control.apply import fleet_messages
 from scheduler.models import ControlMode
@@ -78,7 +80,8 @@ class _ServiceSettings:
 
     clock: wire.ClockPolicy
     engine_limits: EngineLimits
-    objectives: wire.LatencyLimits
+    knobs: Knobs
+    objectives: Limits
     pool_limits: Mapping[int, Limits]  # by class, where others' requests come to its pools
     control_mode: str
 
@@ -87,9 +90,10 @@ class _ServiceSettings:
         knobs, control_mode = service_policy.of(service), active_operations.control_mode_of(service).mode
         paused, advise = active_operations.is_paused(service, Loop.CLOCK), control_mode != ControlMode.ACT
         rule = service_policy.clock_rule(knobs, paused, advise)
-        objectives = fleet_messages.objectives(service)
-        limits = _pool_limits(service, objectives, service_policy.hands_on(service, knobs))
-        return cls(rule, service_policy.engine_limits(knobs), objectives, limits, control_mode)
+        slo = fleet_messages.objectives(service)
+        objectives = Limits(slo.ttft_s, slo.tpot_s, slo.e2e_s)
+        limits = _pool_limits(service, objectives, knobs, service_policy.hands_on(service, knobs))
+        return cls(rule, service_policy.engine_limits(knobs), knobs, objectives, limits, control_mode)
 
     def down_to(self, floor_mhz: float) -> _ServiceSettings:
         """Where clocks wait for approval, a floor is what has been approved; where they only advise it changes
@@ -98,21 +102,11 @@ class _ServiceSettings:
         return replace(self, clock=msgspec.structs.replace(self.clock, advise=advise, floor_mhz=floor_mhz))
 
 
-def _limits(request_class: RequestClass, slo: wire.LatencyLimits) -> Limits:
-    """A class without a threshold of its own has the service's objective."""
-    own = request_class.thresholds
-    return Limits(
-        slo.ttft_s if own.ttft_s is None else own.ttft_s,
-        slo.tpot_s if own.tpot_s is None else own.tpot_s,
-        slo.e2e_s if own.e2e_s is None else own.e2e_s,
-    )
-
-
-def _pool_limits(service: Service, slo: wire.LatencyLimits, hands_on: Mapping[str, float]) -> dict[int, Limits]:
+def _pool_limits(service: Service, slo: Limits, knobs: Knobs, hands_on: Mapping[str, float]) -> dict[int, Limits]:
     """Returns the limits of pools by class, where pools hand requests on: the strictest of the classes that come."""
     if not any(hands_on.values()):
         return {}
-    own = {request_class: _limits(request_class, slo) for request_class in service.partition.classes.order_by("rank")}
+    own = {cell: clock_limits(slo, cell.thresholds, knobs) for cell in service.partition.classes.order_by("rank")}
     present = present_limits([(request_class.name, limits) for request_class, limits in own.items()], hands_on)
     return {cell.pk: replace(present[cell.name], e2e_s=limits.e2e_s) for cell, limits in own.items()}
 
@@ -123,7 +117,9 @@ def _desired(instance: Instance, own: _ServiceSettings, gpu_uuids: list[str], ui
     `gpu_uuids`: of those that it holds, by index. `uids`: of all instances that live.
     """
     request_class = instance.pool.request_class
-    limits = own.pool_limits.get(request_class.pk) or _limits(request_class, own.objectives)
+    limits = own.pool_limits.get(request_class.pk)
+    if limits is None:
+        limits = clock_limits(own.objectives, request_class.thresholds, own.knobs)
     return wire.DesiredInstance(
         uid=str(instance.uid),
         pool_id=instance.pool_id,

@@ -65,6 +65,10 @@ def _desired(limits: wire.LatencyLimits) -> wire.DesiredNode:
         fixed_mhz=1200.0,
         advise=True,
         floor_mhz=600.0,
+        ttft_share=0.45,
+        tpot_share=0.9,
+        clock_floor="voltage",
+        clock_floor_mhz=705.0,
     )
     launch = EngineLaunch("meta/Llama3-70B", "bfloat16", ("--seed=1",), {"NCCL_DEBUG": "INFO"})
     instance = wire.DesiredInstance(

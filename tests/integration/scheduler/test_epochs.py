@@ -1,7 +1,7 @@
 """The slow loops against PostgreSQL and Redis: plans become instances, and nothing breaks them."""
 
 import threading
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,7 +10,7 @@ from django.db import connection
 from core.algorithms.fleet.fleet_milp import solve_fleet
 from core.controllers.fleet import carbon, scale
 from core.controllers.fleet.explain import workers_text
-from core.types import Loop
+from core.types import Limits, Loop
 from pools import demo, wire
 from pools.models import Instance, InstanceGpu, Node, Pool, Profile, Service
 from scheduler import tasks
@@ -398,14 +398,24 @@ def test_key_is_not_published_when_revoked_or_expired(service, redis_client, now
     assert {key.tenant for key in published_fleet().keys} == {"cobalt", "dune"}
 
 
-def test_desired_instance_carries_its_classes_thresholds_when_published(service, redis_client, now):
+def test_desired_instance_carries_what_clocks_act_at_when_published(service, redis_client, now):
+    """Of each limit the policy's share, or the class's threshold where that is tighter."""
+    slo = Limits(**{f"{own.kind}_s": own.objective_s for own in service.slos.all()})
+    tighter = set()
     epochs.run(service, Loop.CARBON, now)
     for node in Node.objects.all():
         for item in desired(redis_client, node.name).instances:
             cell = Pool.objects.get(pk=item.pool_id).request_class
-            assert item.limits == wire.LatencyLimits(cell.ttft_threshold_s, cell.tpot_threshold_s, cell.e2e_threshold_s)
+            kept = [
+                min(0.8 * objective, threshold)
+                for objective, threshold in zip(astuple(slo), astuple(cell.thresholds), strict=True)
+            ]
+            assert item.limits == wire.LatencyLimits(*kept)
+            tighter |= {own < 0.8 * objective for own, objective in zip(kept, astuple(slo), strict=True)}
+            assert (item.clock.ttft_share, item.clock.tpot_share) == (0.8, 0.8)
             assert item.max_model_len == 16384
             assert all(uuid.startswith(f"SIM-{node.name}-") for uuid in item.gpu_uuids)
+    assert tighter == {True, False}
 
 
 def test_fleet_starts_at_once_when_the_worker_is_up(service, redis_client):

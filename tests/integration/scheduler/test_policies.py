@@ -567,7 +567,7 @@ def test_what_pools_hand_on_is_published_to_gateways_and_agents(service, redis_c
     assert any(len(comes_from[of_pool[item.pool_id]]) > 1 for item in instances)
     for item in instances:
         limits_s = [published[name].limits.ttft_s for name in comes_from[of_pool[item.pool_id]]]
-        assert item.limits.ttft_s == min(limits_s)
+        assert item.limits.ttft_s == 0.45 * min(limits_s)  # the share of it that a predicted mean may take
     # Shares of another partition are not those of this one's classes, and other steps hand on nothing.
     state.value["partition"] = "freesh-a"
     state.save()

@@ -11,6 +11,7 @@ from core.controllers.clock.clock_profile import InstanceLoad
 from core.controllers.request import emergency
 from core.engine.engine_model import engine_model, gpu
 from core.engine.load_profile import LOWEST_MHZ
+from core.observations.clock_given import least_mhz, shared
 from core.simulator.kernel.commands import FleetView, SimCommand
 from core.simulator.kernel.simulated import InstanceSpec
 from core.simulator.policies import loops
@@ -43,7 +44,8 @@ class FastLoops:
     ) -> None:
         self._config, self._demand, self._nodes = config, demand, nodes
         self._router, self._profiles = router, profiles
-        self._clock_config = clock_profile.ProfileClockConfig(config.clock_period_s, margin=1.0)
+        self._clock_shares = config.clock_ttft_share, config.clock_tpot_share
+        self._clock_config = clock_profile.ProfileClockConfig(config.clock_period_s)
         self._emergency_config = emergency.EmergencyConfig(
             config.emergency_period_s, highest=emergency.Rung[config.emergency_up_to.upper()]
         )
@@ -63,7 +65,7 @@ class FastLoops:
         loads, profiles = [], {}
         placed, self._router.placed = self._router.placed, {}
         for pool, own in enumerate(self._profiles.of):
-            limits = self._profiles.limits(pool)
+            limits = shared(self._demand.pool_limits(pool), *self._clock_shares)
             for slot in self._nodes.serving(pool, view):
                 spec = view.instances[slot]
                 if spec.tp in own:
@@ -87,18 +89,19 @@ class FastLoops:
         share = min(1.0, config.clock_period_s / _MEMORY_S)
         mean = self._mean_rps[slot] = self._mean_rps.get(slot, rps) + share * (rps - self._mean_rps.get(slot, rps))
         ttft_s, tpot_s = self._worst.get(slot, (math.nan, math.nan))
-        top = gpu(spec.gpu).f_max
+        own, top = gpu(spec.gpu), gpu(spec.gpu).f_max
+        floor_mhz = least_mhz(spec.gpu, own.f_min, top, config.clock_floor, config.clock_floor_mhz)
         ramped = slot in self._rungs and self._rungs[slot].ramped
         return slot, InstanceLoad(
             instance=spec.name,
             profile=profile,
             load_rps=max(rps, mean),
             waiting=int(view.waiting[slot]),
-            min_mhz=top if ramped else max(LOWEST_MHZ, gpu(spec.gpu).f_min),
+            min_mhz=top if ramped else max(LOWEST_MHZ, floor_mhz),
             max_mhz=top,
             limits=limits,
-            ttft_s=None if math.isnan(ttft_s) else ttft_s * config.ttft_share,
-            tpot_s=None if math.isnan(tpot_s) else tpot_s * config.tpot_share,
+            ttft_s=None if math.isnan(ttft_s) else ttft_s * self._clock_shares[0],
+            tpot_s=None if math.isnan(tpot_s) else tpot_s * self._clock_shares[1],
         )
 
     def _note_worst(self, view: FleetView) -> None:

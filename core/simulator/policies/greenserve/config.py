@@ -22,8 +22,8 @@ class GreenserveConfig:
     requests has about twice the mean. The clock loop, which answers at once, may use more of it: `clock_margin`.
     `chunk_tokens`: of one prompt in an iteration at most, so that short ones come along; 0: all. `look_s`: how
     far the loops look back, scale for the load and its trend. `fleet`: see `RightSizeConfig`. `clock_step_mhz`:
-    the profiled clocks. `shortest_first`: short prompts do not wait behind long ones. `objective`: what is made
-    least; without an intensity for every site it is energy.
+    the profiled clocks, from the floor (`Knobs.clock_floor`) on. `shortest_first`: short prompts do not wait behind
+    long ones. `objective`: what is made least; without an intensity for every site it is energy.
     """
 
     name: str = "greenserve"
@@ -32,6 +32,8 @@ class GreenserveConfig:
     fleet: RightSizeConfig = field(default_factory=RightSizeConfig)
     clock_period_s: float = 0.5
     clock_step_mhz: float = 60.0
+    clock_floor: str = "voltage"
+    clock_floor_mhz: float | None = None
     look_s: float = 60.0
     margin: float = 0.45
     clock_margin: float = 0.75
@@ -52,6 +54,7 @@ READS = Reads(
     {
         **any_of("scale_period_s", "clock_period_s", "changes_per_hour", "alpha", "chunk_tokens"),
         **any_of("plan_ttft_share", "plan_tpot_share", "clock_ttft_share", "clock_tpot_share"),
+        **any_of("clock_floor", "clock_floor_mhz"),
         "objective": ("carbon", "energy"),
         "scale": ("right_size", "static"),
         "clock": ("profile", "fixed"),
@@ -75,6 +78,8 @@ def of(policy: Policy) -> GreenserveConfig:
         fleet=right_size_config(knobs, policy.tuning, period_s(policy, Loop.SCALE)),
         clock_period_s=period_s(policy, Loop.CLOCK),
         clock_step_mhz=policy.tuning.profile.step_mhz,
+        clock_floor=knobs.clock_floor,
+        clock_floor_mhz=knobs.clock_floor_mhz,
         look_s=policy.tuning.right_size.look_s,
         margin=knobs.plan_tpot_share,
         clock_margin=knobs.clock_tpot_share,

@@ -14,6 +14,7 @@ from core.algorithms.fleet.site_mix import Offer, in_time, worth_per_watt
 from core.engine.engine_model import engine_model
 from core.engine.load_profile import LoadProfile, clocks, modelled
 from core.engine.steady_state import SPARE_DEVIATIONS
+from core.observations.clock_given import least_mhz
 from core.observations.mode_profile import Lengths, mean_context, rounded
 from core.simulator.kernel.commands import STRETCH_S, FleetView
 from core.simulator.kernel.simulated import TOKENS_PER_ITERATION
@@ -35,13 +36,20 @@ def _rounded(tokens: float) -> int:
 
 @lru_cache(maxsize=1024)
 def load_profile(
-    model: str, engine: str, mode: Mode, lengths: Lengths, context_tokens: float, step_mhz: float, full_tokens: int
+    model: str,
+    engine: str,
+    mode: Mode,
+    lengths: Lengths,
+    context_tokens: float,
+    full_tokens: int,
+    step_mhz: float,
+    floor: str,
+    floor_mhz: float | None,
 ) -> LoadProfile | None:
-    """Returns a profile above the clock at which the GPU's voltage stops falling: slower than that a token
-    costs more."""
+    """Returns a profile from the clock on that `floor` and `floor_mhz` say, as `least_mhz` has it."""
     worker = engine_model(model, mode.gpu, mode.tp, engine)
-    floor = max(worker.gpu_params.f_v, worker.gpu_params.f_min)
-    mhz = clocks(worker.gpu_params, step_mhz, floor)
+    own = worker.gpu_params
+    mhz = clocks(own, step_mhz, least_mhz(mode.gpu, own.f_min, own.f_max, floor, floor_mhz))
     return modelled(
         worker,
         lengths.prompt_tokens,
@@ -153,8 +161,9 @@ class ServiceDemand:
 
     def profile(self, mode: Mode) -> LoadProfile | None:
         """None: not even one such request fits its KV cache."""
-        of = (self.service.model, self.service.engine, mode, self.lengths.rounded)
-        return load_profile(*of, self._running_tokens(), self.config.clock_step_mhz, self._full_tokens())
+        of, c = (self.service.model, self.service.engine, mode, self.lengths.rounded), self.config
+        shape = c.clock_step_mhz, c.clock_floor, c.clock_floor_mhz
+        return load_profile(*of, self._running_tokens(), self._full_tokens(), *shape)
 
     def _running_tokens(self) -> float:
         """Returns the mean context of a running request, rounded as lengths are."""

@@ -23,6 +23,7 @@ from core.controllers.clock.clock_profile import InstanceLoad
 from core.controllers.fleet import right_size
 from core.engine.engine_model import gpu
 from core.observations import asking
+from core.observations.clock_given import least_mhz
 from core.observations.routing_weights import LEAST_RPS, by_batch
 from core.simulator.kernel.commands import DRAINING, OFF, SERVING, STARTING, FleetView, SimCommand
 from core.simulator.policies import loops
@@ -109,7 +110,7 @@ class Greenserve:
         for own in self.services:
             own.look(0.0)
             own.peak_rps = own.demand.declared_rps
-        self._clock_config = clock_profile.ProfileClockConfig(config.clock_period_s, margin=1.0)
+        self._clock_config = clock_profile.ProfileClockConfig(config.clock_period_s)
 
     def begin(self) -> Plan:
         """Plans the fleet of the first second: what the declared load needs; without scale, or a load, all there is."""
@@ -238,7 +239,7 @@ class Greenserve:
             profile=Mode(spec.gpu, spec.tp).name,
             load_rps=rps,
             waiting=max(0, int(view.waiting[slot]) - own.demand.taken_in),
-            min_mhz=max(params.f_v, params.f_min),
+            min_mhz=least_mhz(spec.gpu, params.f_min, params.f_max, c.clock_floor, c.clock_floor_mhz),
             max_mhz=params.f_max,
             limits=own.clock_limits,
             ttft_s=None,

@@ -34,7 +34,7 @@ SMALL = measured(
     ],
 )
 PROFILES = {"small": SMALL, "modelled": MODELLED}
-CONFIG = ProfileClockConfig(margin=1.0, min_saving=0.0)
+CONFIG = ProfileClockConfig(min_saving=0.0)
 LIMITS = Limits(ttft_s=0.25, tpot_s=0.1)
 
 
@@ -81,11 +81,6 @@ def test_clock_stays_when_another_saves_too_little():
     assert decide(load(2.0), asked=2000.0)[1].commands == (SetSmClock("i1", 1000.0),)
     lazy = replace(CONFIG, min_saving=0.5)
     assert decide(load(2.0), asked=2000.0, config=lazy)[1].commands == ()
-
-
-def test_margin_keeps_away_from_the_limit():
-    assert decide(load(3.9))[0].asked_mhz == {"i1": 1000.0}
-    assert decide(load(3.9), config=replace(CONFIG, margin=0.8))[0].asked_mhz == {"i1": 2000.0}
 
 
 def test_clocks_stay_within_the_range_of_the_gpu():
@@ -145,7 +140,7 @@ def _edge(item: InstanceLoad) -> bool:
     return False
 
 
-@pytest.mark.parametrize("wrong", [{"period_s": 0.0}, {"margin": 0.0}, {"margin": 1.5}, {"min_saving": 1.0}])
+@pytest.mark.parametrize("wrong", [{"period_s": 0.0}, {"min_saving": 1.0}])
 def test_configuration_is_refused_when_it_makes_no_sense(wrong):
     with pytest.raises(ValueError, match="period_s"):
         ProfileClockConfig(**wrong)

@@ -153,6 +153,18 @@ def test_clock_falls_and_rises_again_with_the_load(hour):
     assert min(quiet) < max(busy) <= TOP
 
 
+def test_clock_loop_has_shares_and_a_floor_of_its_own():
+    came = requests([8.0], seconds=20.0)
+
+    def clocks(**keys):
+        _, log, _ = run(read_policy({"name": "scale_freq", **keys}), world(1, rps=(4.0, 4.0)), came)
+        return [command.mhz for _, command in of(log, SetSmClock)]
+
+    lowest = min(clocks())
+    assert lowest < min(clocks(clock_floor_mhz=1700.0)) == 1800.0  # of 200 MHz each
+    assert min(clocks(clock_tpot_share=0.15), default=TOP) > lowest
+
+
 def test_server_starts_ahead_when_the_template_knows_a_peak():
     """A week ago minutes 10 to 15 were busy. The template allows for five minutes more or less: nodes are up at 5."""
     history = LoadHistory()

@@ -131,6 +131,18 @@ def test_clock_rises_when_a_latency_crosses_its_margin():
     assert fake.mhz == [420.0]
 
 
+def test_clock_rises_at_the_share_of_the_latencys_own_limit_and_stops_at_its_floor():
+    fake = fleet(FreeshConfig(ttft_share=0.95, tpot_share=0.5, clock_floor_mhz=700.0))
+    fake.run(1800)
+    assert fake.mhz == [700.0]
+    fake.late_s[0] = 0.9 * (LIMITS.ttft_s or 0.0)
+    fake.run(1805)
+    assert fake.mhz == [700.0]
+    fake.late_s[0] = 0.96 * (LIMITS.ttft_s or 0.0)
+    fake.run(1810)
+    assert fake.mhz == [1400.0]
+
+
 def test_clock_decisions_are_logged_only_when_something_changed():
     fake = fleet()
     fake.run(600)

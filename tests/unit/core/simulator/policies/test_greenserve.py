@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from core.engine.engine_model import gpu
 from core.simulator.fields import ScenarioError
 from core.simulator.kernel.commands import Start
 from core.simulator.policies import CellLoad, SiteInfo, build, read_policy
@@ -55,6 +56,18 @@ def test_clocks_fall_when_the_load_is_small():
     assert fake.serving() == [8] * 6
     last = [command.mhz for _, command in fake.log if isinstance(command, SetSmClock)][-1]
     assert last < 1980.0
+
+
+def test_no_clock_is_below_the_floor_that_is_set():
+    lowest = {}
+    for floor in ({}, {"clock_floor": "gpu"}, {"clock_floor_mhz": 1500.0}):
+        fake = fleet(read_policy({"name": "greenserve", "scale": "static", **floor}))
+        fake.load = [2.0]
+        fake.run(60)
+        set_mhz = [command.mhz for _, command in fake.log if isinstance(command, SetSmClock)]
+        lowest[next(iter(floor), "")] = min(set_mhz)
+    assert lowest["clock_floor"] <= lowest[""] < lowest["clock_floor_mhz"] == 1500.0
+    assert lowest[""] >= gpu("H100-SXM-80GB").f_v
 
 
 def test_idle_fleet_is_one_instance_when_there_is_no_traffic():

@@ -16,13 +16,9 @@ from core.simulator.policies import StaticConfig, put_over, read_policy
 from core.simulator.policies.policy_registry import FAMILIES, POLICIES
 
 KNOBS = {item.name: item for item in fields(Knobs)}
-# What goes with a share: simulated plans and clocks of these families take the same.
+# What goes with a share: these families take one in two places.
 PARTNERS = {
-    ("dynamo", "ttft_share"): ("plan_ttft_share", "clock_ttft_share"),
-    ("dynamo", "tpot_share"): ("plan_tpot_share", "clock_tpot_share"),
     ("greenserve", "ttft_share"): ("plan_ttft_share", "clock_ttft_share"),
-    ("freesh", "ttft_share"): ("clock_ttft_share", "clock_tpot_share"),
-    ("freesh", "tpot_share"): ("clock_ttft_share", "clock_tpot_share"),
     ("threshold", "ttft_share"): ("clock_ttft_share", "clock_tpot_share"),
     ("threshold", "tpot_share"): ("clock_ttft_share", "clock_tpot_share"),
 }

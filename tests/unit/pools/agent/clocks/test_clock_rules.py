@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.controllers.clock.clock_profile import ProfileClockConfig
+from core.engine.engine_model import GPUS
 from core.engine.profiles import Point, Profile
 from core.ports import EngineReading
 from core.types import Source
@@ -73,14 +73,14 @@ def profiled(bench: ClockBench, rps: float, seconds: int = 12, **changes: Any) -
     return bench.mhz
 
 
-def best_mhz(rps: float, margin: float = ProfileClockConfig().margin) -> float:
+def best_mhz(rps: float, least_mhz: float = BOTTOM_MHZ) -> float:
     """The feasible clock of least power, by looking at all of them."""
     profile = Figures().profile(KIND, Lengths.rounded(512.0, 256.0))
     assert profile is not None
     assert LIMITS.ttft_s is not None
     assert LIMITS.tpot_s is not None
     ttft_s, tpot_s, watts = (values[:, 0] for values in profile.at(np.array([rps])))
-    keeps = (ttft_s <= margin * LIMITS.ttft_s) & (tpot_s <= margin * LIMITS.tpot_s)
+    keeps = (ttft_s <= LIMITS.ttft_s) & (tpot_s <= LIMITS.tpot_s) & (profile.mhz >= least_mhz)
     return float(profile.mhz[np.argmin(np.where(keeps, watts, np.inf))]) if keeps.any() else TOP_MHZ
 
 
@@ -130,6 +130,46 @@ def test_clock_stays_at_the_top_when_nothing_is_known_of_the_engine_or_its_reque
         idle.tick(view(Traffic().after(0.0)))
     assert [unheard.mhz, idle.mhz] == [TOP_MHZ, TOP_MHZ]
     assert {row.reason for row in unheard.rows + idle.rows} == {"no_data"}
+
+
+def test_latencies_seen_are_held_against_whole_limits_when_clocks_keep_shares_of_them() -> None:
+    """Limits are shares already. A TPOT of 0.2 s is over 0.15 s, not over the whole limit, 0.3 s."""
+    late: dict[float, set[str]] = {}
+    for share in (0.5, 1.0):
+        bench = ClockBench(ClockPolicy(policy="profile", period_s=5.0, tpot_share=share))
+        profiled(bench, 1.0, seconds=7)
+        low_mhz = bench.mhz
+        profiled(bench, 1.0, seconds=5, tpot_s=0.2)
+        late[share] = {"higher"} if bench.mhz > low_mhz else set()
+    assert late == {0.5: set(), 1.0: {"higher"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "lowest_mhz"),
+    [
+        ({"clock_floor": "voltage"}, GPUS["A100-80GB"].f_v),
+        ({"clock_floor_mhz": 1200.0}, 1200.0),
+        ({"clock_floor": "voltage", "clock_floor_mhz": 900.0}, 900.0),
+        ({"clock_floor_mhz": 5000.0}, TOP_MHZ),
+    ],
+)
+def test_no_rule_goes_below_the_floor_of_the_policy(changes: dict[str, Any], lowest_mhz: float) -> None:
+    bench = ClockBench(ClockPolicy(**changes))
+    for _ in range(15):
+        bench.tick()
+    assert bench.mhz == lowest_mhz
+    by_profile = ClockBench(ClockPolicy(policy="profile", period_s=5.0, **changes))
+    assert profiled(by_profile, 0.2) == max(lowest_mhz, best_mhz(0.2, lowest_mhz))
+    bench.policy = ClockPolicy(fixed_mhz=500.0, **changes)
+    bench.tick()
+    assert bench.mhz == 500.0  # by hand
+
+
+def test_floor_is_the_gpus_when_nobody_knows_where_its_voltage_stops_falling() -> None:
+    bench = ClockBench(ClockPolicy(clock_floor="voltage"))
+    for _ in range(15):
+        bench.tick(view(gpu_type="one of nobody's"))
+    assert bench.mhz == BOTTOM_MHZ
 
 
 def test_measured_profile_goes_before_the_engine_model_when_there_is_one() -> None:
@@ -262,7 +302,7 @@ def test_each_engine_has_its_own_rule_when_services_differ() -> None:
     "changes",
     [
         {"policy": "primal_dual", "full_at": -1.0},
-        {"policy": "profile", "margin": 2.0},
+        {"policy": "profile", "min_saving": 2.0},
         {"policy": "slack", "reserve": 1.0},
         {"policy": "slack", "sample_s": 0.0},
         {"policy": "throttle", "lease_s": 0.0},

@@ -46,6 +46,19 @@ def test_load_of_a_minute_counts_when_a_period_has_a_lull() -> None:
     assert load.rps() == pytest.approx(10.0)  # a burst counts at once
 
 
+def test_load_of_five_seconds_counts_when_it_is_asked_for_more_often() -> None:
+    load, ended = Load(), 0.0
+    load.add(0.0, counted(0.0))
+    asked = []
+    for half in range(1, 41):
+        ended += float(half % 2 == 0)  # one each second, in every other look
+        load.add(half / 2.0, counted(ended))
+        asked.append(load.rps())
+    assert asked[10:] == pytest.approx([1.0] * 30, rel=0.21)
+    load.add(20.5, counted(ended + 10.0))
+    assert load.rps() == pytest.approx(3.0, rel=0.1)  # not 20
+
+
 def test_lengths_follow_what_requests_are_now_when_they_change() -> None:
     load = Load()
     ended, prompt = 0.0, 0.0

@@ -1,0 +1,52 @@
+"""What clock rules are given is the same in every world: the limits that they act at, and the lowest clock."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+import pytest
+
+from core.engine.engine_model import GPUS
+from core.observations.clock_given import clock_limits, least_mhz
+from core.policy.presets import PRESETS, policy
+from core.types import Limits
+
+SLO = Limits(2.0, 0.1, 60.0)
+A100 = GPUS["A100-80GB"]
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "expected"),
+    [
+        ("freesh", Limits(), Limits(1.6, 0.08, 48.0)),
+        ("freesh", Limits(1.0, 0.09, 50.0), Limits(1.0, 0.08, 48.0)),  # the tighter of threshold and share
+        ("freesh", Limits(None, 0.05, 10.0), Limits(1.6, 0.05, 10.0)),
+        ("muserve", Limits(), SLO),
+        ("dynamollm", Limits(0.4, 0.1), Limits(0.45 * 0.4, 0.9 * 0.1, 0.9 * 60.0)),  # shares of the class's own
+        ("greenserve", Limits(), Limits(0.7 * 2.0, 0.75 * 0.1, 0.75 * 60.0)),
+    ],
+)
+def test_clocks_act_at_shares_of_limits_or_at_thresholds(name: str, own: Limits, expected: Limits) -> None:
+    assert astuple(clock_limits(SLO, own, PRESETS[name].knobs)) == pytest.approx(astuple(expected))
+
+
+def test_a_limit_that_nobody_has_set_is_none() -> None:
+    assert clock_limits(Limits(), Limits(), PRESETS["freesh"].knobs) == Limits()
+    assert clock_limits(Limits(), Limits(tpot_s=0.2), PRESETS["freesh"].knobs) == Limits(tpot_s=0.2)
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({}, A100.f_min),
+        ({"clock_floor": "voltage"}, A100.f_v),
+        ({"clock_floor_mhz": 800.0}, 800.0),
+        ({"clock_floor": "voltage", "clock_floor_mhz": 800.0}, 800.0),
+        ({"clock_floor_mhz": 1.0}, A100.f_min),
+        ({"clock_floor_mhz": 9000.0}, A100.f_max),
+    ],
+)
+def test_floor_is_what_the_knobs_say_within_the_range_of_the_gpu(own: dict[str, object], expected: float) -> None:
+    knobs = policy("freesh", own).knobs
+    found = least_mhz(A100.name, A100.f_min, A100.f_max, knobs.clock_floor, knobs.clock_floor_mhz)
+    assert found == expected
