@@ -75,18 +75,26 @@ class EngineOptions:
 class EngineLimits:
     """The limits of one iteration of an engine; they can be changed while it runs. The defaults are vLLM's.
 
-    With `itl_limit_s` an iteration takes on no more of prompts beside decodes than it has that time for.
+    With `itl_limit_s` an iteration takes on no more of prompts beside decodes than it has that time for. With
+    `chunk_tokens` above 0 it takes no more of any one prompt (vLLM's `long_prefill_token_threshold`), so that short
+    ones come along. With `preempts_s` above 0, once in each stretch of so many seconds, running requests give way to
+    waiting ones that are ahead of them by more than `margin_s`, in engines with the option `preempt_for_waiting`.
     """
 
     max_num_batched_tokens: int = 2048
     max_num_seqs: int = 256
     itl_limit_s: float | None = None
+    chunk_tokens: int = 0
+    preempts_s: float = 0.0
+    margin_s: float = 1.0
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < 1 or self.max_num_seqs < 1:
             raise ValueError("max_num_batched_tokens and max_num_seqs are at least 1")
         if self.itl_limit_s is not None and not self.itl_limit_s > 0.0:
             raise ValueError("itl_limit_s is above 0, or null for no limit")
+        if min(self.chunk_tokens, self.preempts_s, self.margin_s) < 0:
+            raise ValueError("chunk_tokens, preempts_s and margin_s are at least 0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ class Knobs:
     )
     max_num_seqs: int | None = setting(None, "requests that an engine runs at once", unset="vLLM's own 256", least=1)
     chunk_tokens: int = setting(
-        0, "tokens of one prompt in an iteration at most, so that short ones come along; 0: all", least=0, live=False
+        0, "tokens of one prompt in an iteration at most, so that short ones come along; 0: all", least=0
     )
 
     route: str = setting(
@@ -133,7 +133,7 @@ class Knobs:
     )
     aging_tokens_per_s: float = setting(20.0, "how fast waiting makes a job shorter (mu-Serve 3.3)", least=0.0)
     preempts_s: float = setting(
-        0.0, "how often a running request may give way to a waiting one ahead of it; 0: never", least=0.0, live=False
+        0.0, "how often a running request may give way to a waiting one ahead of it; 0: never", least=0.0
     )
     engine_priority: bool = setting(False, "the order holds inside engines too, by vLLM's priority (FREESH's LLF)")
     engine_queue: int = setting(32, "requests that may wait inside one engine", least=1, only=_NO_QUEUE)

@@ -6,7 +6,15 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from core.ports import AdapterError, EngineControl, InstanceRuntime, InstanceSpec, InstanceStatus, PermanentError
+from core.ports import (
+    AdapterError,
+    EngineControl,
+    EngineLimits,
+    InstanceRuntime,
+    InstanceSpec,
+    InstanceStatus,
+    PermanentError,
+)
 from pools.wire import DesiredInstance
 
 logger = logging.getLogger(__name__)
@@ -46,7 +54,8 @@ class Reconciler:
 
     What serves and is to drain is reported as draining for `NOTICE_S` before its engine hears of it, so that no request
     is on its way to an engine that refuses it. So is what is to sleep; it has to be idle besides, or its requests would
-    be cut off. Where engines cannot sleep, it stays loaded and gets no requests all the same.
+    be cut off. Where engines cannot sleep, it stays loaded and gets no requests all the same. Where they cannot take up
+    other limits, those of their start stay.
 
     What runs is sent to sleep, woken and given other limits through `control`, on nodes that have it.
     """
@@ -57,6 +66,7 @@ class Reconciler:
         self._troubles: dict[str, Trouble] = {}
         self._leaving: dict[str, float] = {}  # since when an engine that still serves is known to be about to stop that
         self._sleepless: set[str] = set()  # engines that are to sleep and cannot
+        self._fixed: dict[str, EngineLimits] = {}  # limits that engines were asked for and cannot take up
         self.errors: list[str] = []  # of the last pass
 
     def trouble(self, uid: str) -> Trouble | None:
@@ -84,6 +94,7 @@ class Reconciler:
             if status.state == "ready" and status.uid in wanted and wanted[status.uid].state in ("draining", "sleeping")
         }
         self._sleepless &= {item.uid for item in desired if item.state == "sleeping"}
+        self._fixed = {uid: limits for uid, limits in self._fixed.items() if uid in wanted}
         for status in actual:
             acted |= self._end(now_s, status, wanted.get(status.uid))
         for item in desired:
@@ -125,7 +136,8 @@ class Reconciler:
             noticed = now_s - self._leaving.get(item.uid, now_s) >= NOTICE_S
             return noticed and item.uid not in busy and self._put_to_sleep(item.uid)
         to_wake = item.state == "running" and status.state == "sleeping"
-        to_tune = status.state == "ready" and status.limits not in (None, item.engine_limits)
+        known = (None, item.engine_limits)
+        to_tune = status.state == "ready" and status.limits not in known and self._fixed.get(item.uid) not in known[1:]
         if not (to_wake or to_tune):
             return False
         if (control := self._control) is None:
@@ -133,7 +145,21 @@ class Reconciler:
             return False
         if to_wake:
             return self._try(item.uid, "wake", lambda: control.wake(item.uid))
-        return self._try(item.uid, "tune", lambda: control.tune(item.uid, item.engine_limits))
+        return self._tune(control, item)
+
+    def _tune(self, control: EngineControl, item: DesiredInstance) -> bool:
+        """Says whether it was. An engine that cannot take such limits up is asked for them once."""
+        try:
+            control.tune(item.uid, item.engine_limits)
+        except PermanentError as error:
+            self._fixed[item.uid] = item.engine_limits
+            logger.warning("instance %s keeps the limits of its start: %s", item.uid, error)
+            return False
+        except AdapterError as error:
+            self.errors.append(f"cannot tune instance {item.uid}: {error}")
+            return False
+        logger.info("instance %s: tuned", item.uid)
+        return True
 
     def _put_to_sleep(self, uid: str) -> bool:
         """Says whether it was. What cannot sleep at all is asked once."""

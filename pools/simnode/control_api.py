@@ -31,6 +31,9 @@ class LimitsOrder(msgspec.Struct):
     max_num_batched_tokens: int | msgspec.UnsetType = msgspec.UNSET
     max_num_seqs: int | msgspec.UnsetType = msgspec.UNSET
     itl_limit_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    chunk_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    preempts_s: float | msgspec.UnsetType = msgspec.UNSET
+    margin_s: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class SleepOrder(msgspec.Struct):

@@ -61,6 +61,8 @@ class GreenServeScheduler(Scheduler):
         super().__init__(*args, **kwargs)
         most = Most(self.max_num_scheduled_tokens, self.max_num_active_reqs)
         self._own_policy = self.policy
+        self._own_chunk_tokens = self.scheduler_config.long_prefill_token_threshold
+        self._looked = -1  # the last stretch of `preempts_s` in which requests may have given way
         self._settings = Settings()
         self._control = SchedulerControl(_first_settings(most), most)
         self._steps = StepTimes()
@@ -79,7 +81,8 @@ class GreenServeScheduler(Scheduler):
         aside: list[Any] = []
         if settings.by_laxity:
             self.running.sort(key=self._key)  # who is last is preempted first, by vLLM too
-            aside = self._displace(settings)
+            if settings.preempts_s > 0.0:
+                aside = self._displace(settings)
         if settings.itl_limit_s is not None:
             self._set_budget(settings.itl_limit_s, settings.max_num_batched_tokens)
         try:
@@ -112,6 +115,7 @@ class GreenServeScheduler(Scheduler):
         most = self._control.most
         self.max_num_scheduled_tokens = settings.max_num_batched_tokens or most.max_num_batched_tokens
         self.max_num_active_reqs = settings.max_num_seqs or most.max_num_seqs
+        self.scheduler_config.long_prefill_token_threshold = settings.chunk_tokens or self._own_chunk_tokens
         self._gaps_s.clear()
         orders = ("order", "default_window_s")
         if any(getattr(before, name) != getattr(settings, name) for name in orders):
@@ -148,9 +152,16 @@ class GreenServeScheduler(Scheduler):
         return work
 
     def _displace(self, settings: Settings) -> list[Any]:
-        """Preempts those that give way, and takes them off the queue for this step, lest they come back in at once."""
+        """Preempts those that give way, once in each stretch of `preempts_s` in which somebody waits.
+
+        They are taken off the queue for this step, lest they come back in at once.
+        """
         if self._pause_state != PauseState.UNPAUSED or not self.waiting or not self.running or self.kv_holding_waiting:
             return []
+        stretch = int(time.monotonic() / settings.preempts_s)
+        if stretch == self._looked:
+            return []
+        self._looked = stretch
         free_seats = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
         free_blocks = self.kv_cache_manager.block_pool.get_num_free_blocks()
         heads = [

@@ -18,6 +18,8 @@ class Settings:
         order: vllm (its `--scheduling-policy`) | llf (least laxity first, preemptive).
         itl_limit_s: A step with decodes takes on no more of prompts than keeps it within; None: no limit.
         max_num_batched_tokens, max_num_seqs: Up to what the engine was started with; None: that.
+        chunk_tokens: A step takes no more of any one prompt; 0: vLLM's own `long_prefill_token_threshold`.
+        preempts_s: Once in each stretch of so many seconds waiting requests may take running ones' places; 0: never.
         margin_s: What a waiting request must be ahead by, besides the work lost, to take a running one's place.
         default_window_s: When a request that brings neither hints nor a priority is due after its arrival.
     """
@@ -26,7 +28,9 @@ class Settings:
     itl_limit_s: float | None = None
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
-    margin_s: float = 0.1
+    chunk_tokens: int = 0
+    preempts_s: float = 1.0
+    margin_s: float = 1.0
     default_window_s: float = 30.0
 
     @property
@@ -62,6 +66,9 @@ def changed(settings: Settings, fields: Mapping[str, Any], most: Most) -> Settin
                     f"{name} is a whole number from 1 to the {highest} that the engine was started with, or null for "
                     f"that, not {value!r}"
                 )
+        elif name == "chunk_tokens":
+            if not (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+                raise ValueError(f"chunk_tokens is a whole number from 0, not {value!r}")
         elif name == "itl_limit_s":
             if value is not None and not (_number(value) and value > 0.0):
                 raise ValueError(f"itl_limit_s is a number of seconds above 0, or null for no limit, not {value!r}")

@@ -11,7 +11,9 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
+from core.observations import engine_given
 from core.policy.knobs import Knobs
+from core.policy.tuning import Tuning
 from core.ports import EngineLimits, EngineOptions
 from core.types import Loop
 from pools import wire
@@ -141,6 +143,23 @@ def clock_rule(knobs: Knobs, paused: bool = False, advise: bool = False) -> wire
     return wire.ClockPolicy(**{**loop, **own})
 
 
-def engine_limits(knobs: Knobs) -> EngineLimits:
-    limits = EngineLimits(itl_limit_s=knobs.itl_limit_s or None)
+def chunk_in_force(service: Service, states: Iterable[wire.AgentState]) -> int:
+    """Returns the most tokens of one prompt in an iteration that a plan may count on; 0: all there is room for.
+
+    `states`: of the agents. An engine without the plug-in keeps what it was started with.
+    """
+    own, pools = service.own_policy(), set(service.pools.values_list("pk", flat=True))
+    there = [instance for state in states for instance in state.instances if instance.pool_id in pools]
+    up = [instance.engine_limits for instance in there if instance.state in ("ready", "sleeping")]
+    return engine_given.chunk_in_force(engine_limits(own.knobs, own.tuning), up)
+
+
+def engine_limits(knobs: Knobs, tuning: Tuning) -> EngineLimits:
+    """Returns the limits that the service's engines are to keep."""
+    limits = EngineLimits(
+        itl_limit_s=knobs.itl_limit_s or None,
+        chunk_tokens=knobs.chunk_tokens,
+        preempts_s=0.0 if knobs.order == "fcfs" else knobs.preempts_s,
+        margin_s=tuning.queue.margin_s,
+    )
     return limits if knobs.max_num_seqs is None else replace(limits, max_num_seqs=knobs.max_num_seqs)

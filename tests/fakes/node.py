@@ -119,6 +119,7 @@ class FakeEngineControl:
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
         self.error: AdapterError | None = None
+        self.asked = 0  # calls, those that failed included
 
     def tune(self, uid: str, limits: EngineLimits) -> None:
         self._note("tune", uid, limits)
@@ -130,6 +131,7 @@ class FakeEngineControl:
         self._note("wake", uid)
 
     def _note(self, *call: object) -> None:
+        self.asked += 1
         if self.error:
             raise self.error
         self.calls.append(call)

@@ -177,7 +177,7 @@ def switched(model: str, policy: str, ahead: bool, blocks: int, hasher: Any) -> 
     def tuning(step: int, scheduler: Any) -> None:
         if rng.random() < 0.1:
             scheduler._control.settings = replace(
-                Settings(margin_s=0.0),
+                Settings(preempts_s=1e-6, margin_s=0.0),
                 order=rng.choice(["vllm", "llf", "llf"]),
                 itl_limit_s=rng.choice([None, 1e-9, 1e-4]),
                 max_num_batched_tokens=rng.choice([None, 40]),
@@ -201,7 +201,7 @@ def switched(model: str, policy: str, ahead: bool, blocks: int, hasher: Any) -> 
 def urgent_first(model: str, hasher: Any) -> dict[str, Any]:
     """A full batch of relaxed requests, then an urgent one: it runs in the next step, and one of them waits."""
     scheduler = made(GreenServeScheduler, model, "fcfs", 1000, False)
-    scheduler._control.settings = Settings(order="llf")
+    scheduler._control.settings = Settings(order="llf", preempts_s=1e-6)
     world, rng = World(scheduler, False), random.Random(1)
     for number in range(SEATS):
         one = request(number, rng, hasher, {"slo_s": 100.0})

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from .server import ENVIRONMENT, PYTHON, VllmServer
 SEATS = 4
 TRIES = 3
 TOKENS = 2048
+LIMITS = EngineLimits(TOKENS, SEATS, preempts_s=0.001, margin_s=0.1)
 
 
 class Tuned:
@@ -83,7 +85,7 @@ def tuned(vllm_server: Callable[..., VllmServer], tmp_path_factory: pytest.TempP
 def engine(tuned: Tuned) -> Iterator[Tuned]:
     yield tuned
     tuned.scheduler.order(by_laxity=False)
-    tuned.scheduler.tune(EngineLimits(TOKENS, SEATS))
+    tuned.scheduler.tune(LIMITS)
 
 
 @pytest.fixture
@@ -165,12 +167,12 @@ async def mixed_load(engine: Tuned, http: aiohttp.ClientSession) -> tuple[dict[s
 
 async def test_tokens_keep_coming_when_prompts_would_hold_them_up(engine: Tuned, http: aiohttp.ClientSession) -> None:
     for _ in range(TRIES):  # a busy machine may hold up steps of its own
-        engine.scheduler.tune(EngineLimits(TOKENS, SEATS))
+        engine.scheduler.tune(LIMITS)
         free, free_rps = await mixed_load(engine, http)
         assert free["ready"]
         print(f"coefficients of a step's time: {', '.join(f'{value:.2g}' for value in free['coefficients'])}")
         limit_s = (free["itl_p50_s"] + free["itl_p99_s"]) / 2.0  # between a step of decodes and one with a prompt
-        engine.scheduler.tune(EngineLimits(TOKENS, SEATS, limit_s))
+        engine.scheduler.tune(replace(LIMITS, itl_limit_s=limit_s))
         held, held_rps = await mixed_load(engine, http)
         for name, found, rps in (("no limit", free, free_rps), (f"limit {limit_s * 1e3:.1f} ms", held, held_rps)):
             p50_s, p99_s = found["itl_p50_s"], found["itl_p99_s"]
@@ -207,7 +209,7 @@ async def test_bad_messages_are_answered_and_hold_nothing_up(engine: Tuned, http
         rude.sendall(b"\x00" * LONGEST_LINE)
         written = await telling
     assert len(written.at_s) > 1
-    assert engine.scheduler.limits() == EngineLimits(TOKENS, SEATS)
+    assert engine.scheduler.limits() == LIMITS
 
 
 async def test_hint_that_makes_no_sense_is_counted_and_the_request_served(

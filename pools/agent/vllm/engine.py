@@ -14,7 +14,7 @@ from core.ports import AdapterError, EngineLimits, InstanceStatus
 
 from .engine_processes import EngineProcess, boot_id, last_lines, rotate
 from .engine_records import EngineRecord, Records
-from .launch import VllmOptions, command, environment
+from .launch import VllmOptions, command, environment, started_with
 from .probe import Probe
 from .vllm_control import VllmScheduler
 from .weights import weights_are_here
@@ -56,14 +56,13 @@ class Engine:
         self._stopping = False
         self._resting = 0  # orders to sleep or wake that are not carried out yet
         self._process: EngineProcess | None = None
-        limits = self.spec.limits if options.plugin else None  # without the plug-in nobody can say what is in force
         self._status = InstanceStatus(
             uid=self.spec.uid,
             state="starting",
             url=None,
             gpu_uuids=self.spec.gpu_uuids,
             started_at_s=record.started_at_s,
-            limits=limits,
+            limits=started_with(self.spec, options),
             shadow_of=self.spec.shadow_of,
             laxity=options.plugin,
             kv_connector="" if options.kv_store is None else "blocks",
@@ -116,6 +115,10 @@ class Engine:
         most = f"{found.max_num_batched_tokens} tokens, {found.max_num_seqs} sequences"
         limited = "" if found == limits else f"limits stay within those of its start: {most}"
         self._status = replace(self._status, limits=limits, detail=limited)
+
+    def explain(self, detail: str) -> None:
+        """Says with its status why it does not work as was asked."""
+        self._status = replace(self._status, detail=detail)
 
     # -- its own thread ----------------------------------------------------------------------------
 

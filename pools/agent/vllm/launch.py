@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from core.ports import InstanceSpec, PermanentError
+from core.ports import EngineLimits, InstanceSpec, PermanentError
 from pools.agent.vllm import vllm_control
 from pools.vllm_scheduler import SCHEDULER_CLS
 
@@ -85,6 +85,8 @@ def command(spec: InstanceSpec, options: VllmOptions, port: int) -> list[str]:
     words += ["--scheduling-policy", spec.options.scheduling_policy]
     words += ["--max-num-batched-tokens", str(spec.limits.max_num_batched_tokens)]
     words += ["--max-num-seqs", str(spec.limits.max_num_seqs)]
+    if spec.limits.chunk_tokens and not options.plugin:
+        words += ["--long-prefill-token-threshold", str(spec.limits.chunk_tokens)]
     # Without a time-out of its own, an engine that has to end while a request runs never does.
     words += ["--shutdown-timeout", str(max(1, round(options.stop_within_s)))]
     words.append("--disable-uvicorn-access-log")  # the agent asks each second; gateways keep the record of requests
@@ -99,6 +101,11 @@ def command(spec: InstanceSpec, options: VllmOptions, port: int) -> list[str]:
             json.dumps(vllm_control.kv_transfer(options.kv_store)),
         ]
     return [*words, *launch.arguments, *options.arguments]
+
+
+def started_with(spec: InstanceSpec, options: VllmOptions) -> EngineLimits:
+    """Returns the limits that an engine of this start keeps: without the plug-in vLLM has arguments for some."""
+    return spec.limits if options.plugin else replace(spec.limits, itl_limit_s=None, preempts_s=0.0)
 
 
 def environment(spec: InstanceSpec, options: VllmOptions, own: Mapping[str, str]) -> dict[str, str]:

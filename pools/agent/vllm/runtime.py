@@ -76,9 +76,9 @@ class VllmRuntime:
         """
         engine = self._serving(uid)
         if not self._options.plugin:
-            raise PermanentError(
-                "vLLM's limits are fixed when it starts; --vllm-scheduler greenserve can change them live"
-            )
+            why = "vLLM's limits are fixed when it starts; --vllm-scheduler greenserve can change them live"
+            engine.explain(why)
+            raise PermanentError(why)
         engine.tune(limits)
 
     def sleep(self, uid: str, level: int = 1) -> None:

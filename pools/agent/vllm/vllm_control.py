@@ -15,6 +15,7 @@ from core.ports import EngineLimits, PermanentError, RetryableError
 
 TIMEOUT_S = 1.0
 LONGEST_ANSWER = 65_536
+_OWN = ("itl_limit_s", "chunk_tokens", "preempts_s", "margin_s")  # settings that no argument of vLLM's is for
 
 
 def import_root(folder: Path) -> Path:
@@ -43,11 +44,11 @@ def environment(folder: Path, socket: Path, by_laxity: bool, limits: EngineLimit
         folder: For `import_root`; it may be that of all a node's instances.
         socket: Where the scheduler is to listen; at most 107 bytes.
         by_laxity: Least laxity first from the start: for engines with `preempt_for_waiting`.
-        limits: Of these the ITL limit; the others are vLLM's own arguments when it starts.
+        limits: Of these what vLLM has no arguments for; the others are given to it when it starts.
     """
     first: dict[str, Any] = {"order": "llf" if by_laxity else "vllm"}
     if limits is not None:
-        first["itl_limit_s"] = limits.itl_limit_s
+        first |= _fields(limits)
     return {
         "PYTHONPATH": str(import_root(folder)),
         plugin.SOCKET_VARIABLE: str(socket),
@@ -81,7 +82,7 @@ class VllmScheduler:
         """Sets limits; returns those in force from its next step on: none is above what the engine was started with."""
         most = self._call({"op": "get"})["most"]
         fields: dict[str, Any] = {name: min(getattr(limits, name), int(most[name])) for name in most}
-        return _limits(self._call({"op": "set", "itl_limit_s": limits.itl_limit_s, **fields}))
+        return _limits(self._call({"op": "set", **_fields(limits), **fields}))
 
     def limits(self) -> EngineLimits:
         """Returns the limits in force."""
@@ -129,5 +130,9 @@ def _limits(answer: dict[str, Any]) -> EngineLimits:
     return EngineLimits(
         max_num_batched_tokens=own["max_num_batched_tokens"] or most["max_num_batched_tokens"],
         max_num_seqs=own["max_num_seqs"] or most["max_num_seqs"],
-        itl_limit_s=own["itl_limit_s"],
+        **{name: own[name] for name in _OWN},
     )
+
+
+def _fields(limits: EngineLimits) -> dict[str, Any]:
+    return {name: getattr(limits, name) for name in _OWN}

@@ -81,6 +81,7 @@ class Batcher:
         self._current: _Running | None = None
         self._begun_s = now_s  # when it was last seen what there is to do
         self._paused: str | None = None
+        self._looked = -1  # the last stretch of `preempts_s` in which somebody may have given way
         gpus.idle(now_s)
 
     @property
@@ -197,7 +198,7 @@ class Batcher:
             while self._queues.active:
                 self._queues.preempt(self._queues.active[-1])
         elif self._paused is None and self._options.preempt_for_waiting:
-            self._queues.displace(at_s, self.limits.max_num_seqs)
+            self._give_way(at_s)
         preemptions = self.counters.preemptions
         decodes = self._decodes()
         budget = self._prefill_budget(decodes)
@@ -218,6 +219,16 @@ class Batcher:
         self._gpus.work(at_s, iteration)
         self._current = _Running(at_s, at_s + iteration.t_s, decodes, prefills)
         self.counters.iteration_tokens.observe(len(decodes) + sum(tokens for _, tokens in prefills))
+
+    def _give_way(self, at_s: float) -> None:
+        """Once in each stretch of `preempts_s` in which somebody waits: running requests make room."""
+        limits, head = self.limits, self._queues.waiting.head
+        if limits.preempts_s <= 0.0 or head is None or head.arrived_s > at_s:
+            return
+        stretch = int(at_s / limits.preempts_s)
+        if stretch != self._looked:
+            self._looked = stretch
+            self._queues.displace(at_s, limits.max_num_seqs, limits.margin_s)
 
     def _decodes(self) -> list[Generation]:
         """Returns the sequences that decode, each with a KV slot for its token; preempts others until they fit."""
@@ -255,7 +266,7 @@ class Batcher:
         """Yields the next chunks of the prompts that are under way."""
         for sequence in self._queues.active:
             if sequence.to_prefill and budget > 0:
-                tokens = min(budget, sequence.to_prefill)
+                tokens = self._chunk(sequence, budget)
                 budget -= tokens
                 yield sequence, tokens
 
@@ -269,9 +280,12 @@ class Batcher:
                     return
                 if not self._queues.admit(sequence, at_s):
                     continue
-            tokens = min(budget, sequence.to_prefill)
+            tokens = self._chunk(sequence, budget)
             budget -= tokens
             yield sequence, tokens
+
+    def _chunk(self, sequence: Generation, budget: int) -> int:
+        return min(budget, sequence.to_prefill, self.limits.chunk_tokens or budget)
 
     def _complete(self, iteration: _Running) -> None:
         steady = 0  # sequences whose last token came with the iteration before: one observation for all

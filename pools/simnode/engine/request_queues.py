@@ -71,8 +71,10 @@ class RequestQueues:
         self._restart(sequence)
         self._counters.preemptions += 1
 
-    def displace(self, at_s: float, max_num_seqs: int) -> None:
-        """Preempts those of worse priority than the head of the queue, if that makes room for it.
+    def displace(self, at_s: float, max_num_seqs: int, margin_s: float) -> None:
+        """Preempts those of worse priority than the head of the queue by more than `margin_s`, if that makes room.
+
+        Priorities are in thousandths of a second, or of whatever else the order goes by.
 
         vLLM itself lets a request that waits preempt nobody, whatever its priority: this is an option.
         """
@@ -80,7 +82,7 @@ class RequestQueues:
             room = self.cache.free - sum(not sequence.to_prefill for sequence in self.active)
             if len(self.active) < max_num_seqs and head.to_prefill <= room:
                 return
-            worse = [sequence for sequence in self.active if sequence.priority > head.priority]
+            worse = [sequence for sequence in self.active if sequence.priority > head.priority + 1000.0 * margin_s]
             could = room + sum(sequence.kv_tokens + (not sequence.to_prefill) for sequence in worse)
             if not worse or len(self.active) - len(worse) >= max_num_seqs or head.to_prefill > could:
                 return

@@ -93,7 +93,14 @@ class _ServiceSettings:
         slo = fleet_messages.objectives(service)
         objectives = Limits(slo.ttft_s, slo.tpot_s, slo.e2e_s)
         limits = _pool_limits(service, objectives, knobs, service_policy.hands_on(service, knobs))
-        return cls(rule, service_policy.engine_limits(knobs), knobs, objectives, limits, control_mode)
+        return cls(
+            rule,
+            service_policy.engine_limits(knobs, service.own_policy().tuning),
+            knobs,
+            objectives,
+            limits,
+            control_mode,
+        )
 
     def down_to(self, floor_mhz: float) -> _ServiceSettings:
         """Where clocks wait for approval, a floor is what has been approved; where they only advise it changes

@@ -225,9 +225,33 @@ def test_policy_is_published_to_gateways_and_agents_when_it_is_in_force(service,
     assert instances
     assert {item.clock.policy for item in instances} == {own.clock}
     assert {item.clock.period_s for item in instances} == {own.clock_period_s or 1.0}
-    assert {item.engine_limits for item in instances} == {EngineLimits(itl_limit_s=own.itl_limit_s or None)}
+    assert {item.engine_limits for item in instances} == {
+        EngineLimits(
+            itl_limit_s=own.itl_limit_s or None,
+            chunk_tokens=own.chunk_tokens,
+            preempts_s=own.preempts_s if own.order != "fcfs" else 0.0,
+        )
+    }
     assert all(item.options.by_priority for item in instances)
     assert all(item.limits.tpot_s for item in instances)
+
+
+def test_plans_count_on_the_chunks_that_engines_make(service, redis_client, now):
+    set_policy(service, "greenserve")
+    assert service_policy.chunk_in_force(service, []) == 512
+    pool = service.pools.first()
+
+    def state(uid, chunk_tokens, pool_id=pool.pk, state="ready"):
+        limits = None if chunk_tokens is None else EngineLimits(chunk_tokens=chunk_tokens)
+        own = wire.InstanceState(
+            uid, pool_id, None, state, "m", "vllm-v1", "A100-80GB", 4, None, 210.0, 1410.0, engine_limits=limits
+        )
+        return wire.AgentState("node", "boot", now.timestamp(), None, [own])
+
+    assert service_policy.chunk_in_force(service, [state("a", 256), state("b", 128)]) == 256
+    assert service_policy.chunk_in_force(service, [state("a", 256), state("b", None)]) == 0
+    others = [state("b", 0, pool_id=10**6), state("c", 0, state="starting")]
+    assert service_policy.chunk_in_force(service, [state("a", 256), *others]) == 256
 
 
 def test_number_of_requests_to_run_is_published_to_engines_when_the_policy_says_so(service, redis_client, now):

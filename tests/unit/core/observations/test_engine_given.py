@@ -21,7 +21,5 @@ SMALL, LARGE, ANY = EngineLimits(chunk_tokens=256), EngineLimits(chunk_tokens=51
         ([LARGE, None], 0),
     ],
 )
-def test_chunk_in_force_is_the_largest_that_an_engine_makes(
-    reported: list[EngineLimits | None], expected: int
-) -> None:
+def test_chunk_in_force_is_the_largest_that_an_engine_makes(reported: list[EngineLimits | None], expected: int) -> None:
     assert chunk_in_force(LARGE, reported) == expected

@@ -12,11 +12,8 @@ from core.policy.live_presets import policy as live_policy
 from core.policy.presets import PRESETS, policy
 from pools import wire
 
-SIMULATED_ONLY = {
-    *("carbon_period_s", "chunk_tokens", "preempts_s"),
-    "emergencies_up_to",
-}
-UNREAD_TUNING = {"eq1.steps", "miad", "profile", "slack", "throttle", "split", "ladder", "queue", "threshold"}
+SIMULATED_ONLY = {"carbon_period_s", "emergencies_up_to"}
+UNREAD_TUNING = {"eq1.steps", "miad", "profile", "slack", "throttle", "split", "ladder", "threshold"}
 
 
 def test_every_preset_but_the_thresholds_runs_live():
@@ -61,7 +58,7 @@ def test_what_no_policy_may_be_is_refused_with_words(name, overrides, words):
 
 def test_overrides_are_put_over_what_is_live():
     found = live_policy("greenserve", {"clock": "fixed", "tuning": {"right_size": {"look_s": 30.0}}})
-    assert (found.knobs.clock, found.knobs.clock_period_s, found.knobs.alpha) == ("fixed", 1.0, 1.02)
+    assert (found.knobs.clock, found.knobs.clock_period_s, found.knobs.alpha) == ("fixed", 0.5, 1.02)
     assert found.tuning.right_size.look_s == 30.0
     assert policy("greenserve", {"clock": "fixed"}).knobs.clock_period_s == 0.5
 
@@ -69,7 +66,7 @@ def test_overrides_are_put_over_what_is_live():
 @pytest.mark.parametrize(
     ("name", "overrides", "words"),
     [
-        ("freesh", {"preempts_s": 2.0}, "preempts_s has no effect live so far"),
+        ("freesh", {"carbon_period_s": 900.0}, "carbon_period_s has no effect live so far"),
         ("dynaserve", {"itl_limit_s": None}, "itl_limit_s=none has no effect live so far: itl_limit_s=0.1 runs"),
         ("freesh", {"tuning": {"miad": {"increase": 3.0}}}, "miad.increase has no effect live so far"),
         ("freesh", {"tuning": {"eq1": {"steps": 3}}}, "eq1.steps has no effect live so far"),

@@ -205,6 +205,19 @@ def test_fault_is_reported_and_tried_again_when_an_engine_cannot_be_changed_now(
     assert bench.act(desired_instance("a", state="sleeping"))
 
 
+def test_engine_is_asked_once_for_limits_that_it_cannot_take_up() -> None:
+    bench = Bench()
+    bench.act(desired_instance("a"))
+    bench.runtime.become("a", "ready")
+    bench.runtime.statuses["a"] = replace(bench.runtime.statuses["a"], limits=EngineLimits())
+    bench.control.error = PermanentError("fixed when it starts")
+    for chunk_tokens, asked in ((512, 1), (512, 1), (256, 2), (256, 2)):
+        wanted = desired_instance("a", engine_limits=EngineLimits(chunk_tokens=chunk_tokens))
+        assert not bench.act(wanted)
+        assert bench.control.asked == asked
+        assert not bench.reconciler.errors
+
+
 def test_node_says_so_when_it_cannot_change_what_runs() -> None:
     runtime = FakeInstanceRuntime()
     reconciler = Reconciler(runtime)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from core.engine.engine_launch import EngineLaunch
-from core.ports import InstanceSpec, InstanceStatus, PermanentError, RetryableError
+from core.ports import EngineLimits, InstanceSpec, InstanceStatus, PermanentError, RetryableError
 from pools.agent.vllm.engine_processes import EngineProcess, began_ticks, last_lines, rotate, runs
 from pools.agent.vllm.engine_records import Records
 from pools.agent.vllm.launch import VllmOptions, command, environment
@@ -275,6 +275,21 @@ def test_engine_sleeps_and_wakes_when_it_may(node: Node) -> None:
         runtime.sleep("engine", 2)
     with pytest.raises(PermanentError, match="fixed when it starts"):
         runtime.tune("engine", spec().limits)
+    assert "fixed when it starts" in wait_until(runtime, "ready").detail
+
+
+def test_chunk_is_an_argument_of_the_start_when_there_is_no_plug_in(node: Node) -> None:
+    asked = replace(spec(), limits=EngineLimits(chunk_tokens=512, preempts_s=1.0, itl_limit_s=0.1))
+    runtime = node.agent()
+    runtime.start(asked)
+    found = wait_until(runtime, "ready")
+    assert found.limits == EngineLimits(chunk_tokens=512)  # it keeps no more than it has arguments for
+    words = fetch(f"{found.url}/arguments")
+    assert words[words.index("--long-prefill-token-threshold") + 1] == "512"
+    live = command(asked, VllmOptions(node.options.program, node.options.folder, plugin=True), 1234)
+    assert "--long-prefill-token-threshold" not in live  # it can be changed while it runs
+    variables = environment(asked, VllmOptions(node.options.program, node.options.folder, plugin=True), {})
+    assert json.loads(variables["GREENSERVE_SCHEDULER"])["chunk_tokens"] == 512
 
 
 def test_sleep_is_refused_when_the_node_does_not_offer_it(node: Node) -> None:

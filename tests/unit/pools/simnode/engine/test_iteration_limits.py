@@ -24,6 +24,19 @@ def test_new_token_budget_holds_from_the_next_iteration_when_it_is_changed() -> 
     assert prefills(bench) == [2048, 64, 1000, 1000, 888]
 
 
+def test_iteration_takes_a_chunk_of_each_prompt_when_there_is_a_limit_for_one() -> None:
+    bench = Bench(limits=EngineLimits(chunk_tokens=512))
+    bench.ask("long", prompt=1200, output=1)
+    bench.ask("short", prompt=100, output=1, at_s=0.001)
+    bench.run()
+    made = [tuple(new for new, _ in prefill) for _, prefill, _, _ in bench.cost.asked if prefill]
+    assert made == [(512,), (512, 100), (176,)]
+    bench.batcher.limits = EngineLimits()
+    bench.ask("again", prompt=1200, output=1, at_s=9.0)
+    bench.run()
+    assert prefills(bench)[-1] == 1200
+
+
 def test_decodes_beyond_the_budget_wait_when_it_is_smaller_than_the_batch() -> None:
     bench = Bench()
     for number in range(10):

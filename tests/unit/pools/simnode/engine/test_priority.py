@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from tests.unit.pools.simnode.engine.engine_bench import Bench
 PRIORITY = EngineOptions("priority")
 PREEMPTING = EngineOptions("priority", preempt_for_waiting=True)
 ONE = EngineLimits(max_num_seqs=1)
+AT_ONCE = {"preempts_s": 0.001, "margin_s": 0.0}  # whoever waits may displace at any time
 
 
 def order_of_ends(bench: Bench, step_s: float = 0.01) -> str:
@@ -59,7 +62,7 @@ def test_newest_of_equals_is_preempted_when_decodes_outgrow_the_cache() -> None:
 
 
 def test_running_request_gives_way_to_a_waiting_one_when_that_is_switched_on() -> None:
-    bench = Bench(options=PREEMPTING, limits=ONE)
+    bench = Bench(options=PREEMPTING, limits=replace(ONE, **AT_ONCE))
     bench.ask("batch", 10, 100, priority=5)
     bench.ask("urgent", 10, 5, at_s=0.5, priority=1)
     assert order_of_ends(bench) == "urgentbatch"
@@ -68,10 +71,34 @@ def test_running_request_gives_way_to_a_waiting_one_when_that_is_switched_on() -
 
 
 @pytest.mark.parametrize(
+    ("limits", "at_s"),
+    [
+        ({"preempts_s": 2.0, "margin_s": 0.5}, 2.0),  # at the next stretch, not at 1.5 s, when it comes
+        ({"preempts_s": 0.25, "margin_s": 0.5}, 1.5),
+        ({"preempts_s": 0.25, "margin_s": 1.0}, None),  # it is not that much ahead
+        ({}, None),  # never
+    ],
+)
+def test_requests_give_way_each_stretch_to_those_that_are_ahead_by_the_margin(
+    limits: dict[str, float], at_s: float | None
+) -> None:
+    bench = Bench(options=PREEMPTING, limits=EngineLimits(max_num_seqs=1, **limits))
+    bench.ask("batch", 10, 150, priority=5000)
+    bench.ask("early", 10, 1, at_s=0.5, priority=6000)  # it waits, so that the first stretch has been looked at
+    bench.ask("urgent", 10, 1, at_s=1.5, priority=4000)
+    while not bench.tokens["urgent"]:
+        assert bench.batcher.next_s is not None
+        bench.run(bench.batcher.next_s)
+    now_s = bench.batcher._begun_s
+    assert bench.batcher.counters.preemptions == (at_s is not None)
+    assert now_s == pytest.approx(3.05 if at_s is None else at_s + 0.04, abs=0.03)
+
+
+@pytest.mark.parametrize(
     ("prompt", "priority"), [(500, 2), (900, 1)], ids=["equal", "no room even without the worse one"]
 )
 def test_nobody_gives_way_when_priorities_are_equal_or_it_would_not_make_room(prompt: int, priority: int) -> None:
-    bench = Bench(1000, PREEMPTING)
+    bench = Bench(1000, PREEMPTING, EngineLimits(**AT_ONCE))
     bench.ask("worse", 600, 50, priority=2)
     bench.ask("better", 300, 50, priority=0)
     bench.run(0.3)
@@ -94,7 +121,7 @@ REQUESTS = st.lists(
 def test_every_token_comes_once_and_the_cache_is_empty_at_the_end_when_load_is_random(
     requests: list[tuple[int, int, int, float]], capacity: int, seqs: int, preempting: bool
 ) -> None:
-    bench = Bench(capacity, PREEMPTING if preempting else PRIORITY, EngineLimits(max_num_seqs=seqs))
+    bench = Bench(capacity, PREEMPTING if preempting else PRIORITY, EngineLimits(max_num_seqs=seqs, **AT_ONCE))
     requests.sort(key=lambda request: request[3])
     for number, (prompt, output, priority, at_s) in enumerate(requests):
         bench.ask(str(number), prompt, output, at_s, priority=priority)
