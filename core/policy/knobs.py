@@ -175,6 +175,11 @@ class Knobs:
         return self.scale in ("dynamo", "throttle", "right_size")
 
     @property
+    def in_servers(self) -> bool:
+        """Says whether a loop deals in DynamoLLM's servers, which are all alike: no instance is larger than one."""
+        return "dynamo" in (self.scale, self.shard)
+
+    @property
     def class_instances(self) -> bool:
         """Says whether each class has instances of its own; else those of one class may serve all."""
         return self.carbon == "freesh" or self.scale == "right_size"

@@ -105,7 +105,7 @@ def claims(nodes: Sequence[NodeGpus], services: Sequence[ServiceNeed]) -> Claims
     nodes = sorted(nodes)
     services = sorted(services, key=lambda service: service.name)
     free = {node.place: node.gpus for node in nodes}
-    used = {service.name: _placed(service.used, free) for service in services}
+    used = _placed(services, free)
     total = sum(node.gpus for node in nodes)
     needs = {own.name: used[own.name].total() + _lacked(own.lacks, nodes, total) for own in services}
     part = fair_parts(total, needs, {own.name: sum(map(_smallest, own.lacks)) for own in services})
@@ -141,17 +141,26 @@ def _smallest(lack: Lack) -> int:
     return min((mode.tp for (_, mode), rps in lack.carries.items() if rps > 0.0), default=0)
 
 
-def _placed(used: Mapping[Place, int], free: dict[Place, int]) -> Counter[Place]:
-    """Returns use by node, and takes it from `free`; what stands anywhere at a site takes the smallest rooms first."""
-    found: Counter[Place] = Counter()
-    for (site, node, gpu), gpus in sorted(used.items(), reverse=True):  # named nodes before any
-        places = [place for place in free if place[0] == site and place[2] == gpu and node in ("", place[1])]
+def _placed(services: Sequence[ServiceNeed], free: dict[Place, int]) -> dict[str, Counter[Place]]:
+    """Returns each one's use by node, and takes it from `free`.
+
+    What stands on a node comes before what anybody is to have anywhere at a site: that takes the smallest rooms first,
+    and where none is left it is nobody's use.
+    """
+    found: dict[str, Counter[Place]] = {own.name: Counter() for own in services}
+    wishes = [
+        (not node, own.name, (site, node, gpu), gpus)
+        for own in services
+        for (site, node, gpu), gpus in own.used.items()
+    ]
+    for anywhere, name, (site, node, gpu), gpus in sorted(wishes):
+        places = [place for place in free if place[0] == site and place[2] == gpu and (anywhere or node == place[1])]
         for place in sorted(places, key=lambda place: (free[place], place)):
             less = min(gpus, free[place])
             free[place] -= less
-            found[place] += less
+            found[name][place] += less
             gpus -= less
-    return +found
+    return {name: +own for name, own in found.items()}
 
 
 def _unit(lack: Lack, most: int, room: Mapping[Place, int]) -> tuple[Place, int, float] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -11,6 +11,7 @@ from datetime import datetime
 from django.db import connection
 from django.db.models import F
 
+from core.controllers.fleet.explain import gpus_of
 from core.types import Command, Mode, ScaleTo, SetTpDegrees
 from pools import wire
 from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, Service
@@ -46,7 +47,7 @@ def apply_workers(
             "site", "request_class"
         )
     }
-    changed = {}
+    wanted: dict[int, dict[str, int]] = {}
     for command in commands:
         if not isinstance(command, (ScaleTo, SetTpDegrees)):
             continue
@@ -58,11 +59,36 @@ def apply_workers(
             # A slower loop moved the envelope meanwhile; a faster one never leaves it.
             log.warning("%s: %s does not fit the budget %s", pool, workers, pool.gpu_budget)
             continue
+        wanted[pool.pk] = workers
+    sharing = [pool for pool in pools.values() if pool.pk not in pinned] if context.knobs.whole_sites else []
+    for pool in _overdrawn(sharing, wanted):
+        log.warning(
+            "%s: its site's pools together do not fit the budget %s, which is the site's", pool, pool.gpu_budget
+        )
+        wanted.pop(pool.pk, None)
+    changed = {}
+    for pool in pools.values():
+        workers = wanted.get(pool.pk, pool.workers)
         if workers != pool.workers:
             changed[pool.pk] = (pool.workers, workers)
             pool.workers = workers
             pool.save(update_fields=["workers"])
     return changed
+
+
+def _overdrawn(pools: Collection[Pool], wanted: Mapping[int, dict[str, int]]) -> list[Pool]:
+    """Returns the pools of sites where all together would have more GPUs than their budget, which is the site's, and
+    than they have now.
+    """
+    budgets: dict[str, Counter[str]] = defaultdict(Counter)
+    now: dict[str, Counter[str]] = defaultdict(Counter)
+    then: dict[str, Counter[str]] = defaultdict(Counter)
+    for pool in pools:
+        site = pool.site.name
+        budgets[site] |= Counter(pool.gpu_budget)
+        now[site].update(gpus_of(workers_from_json(pool.workers)))
+        then[site].update(gpus_of(workers_from_json(wanted.get(pool.pk, pool.workers))))
+    return [pool for pool in pools if then[pool.site.name] - (budgets[pool.site.name] | now[pool.site.name])]
 
 
 def finish_drains(agents: Mapping[str, wire.AgentState], now: datetime) -> frozenset[str]:

@@ -151,11 +151,13 @@ def _need(context: TurnContext, use: _Use) -> ServiceNeed:
     groups = [[own] for own in classes] if knobs.class_instances else [classes] if classes else []
     sites = sorted(set(service.pools.values_list("site__name", flat=True)))
     lacks = []
+    server = _server_mode(context, _whole(context)) if knobs.in_servers else None
     for group in groups:
         rps, carries = _together(group, knobs.tp)
         names = {own.request_class.name for own in group}
         rps -= sum(n * carries.get(mode, 0.0) for (name, mode), n in use.workers.items() if name in names)
-        lacks.append(Lack(rps, {(site, mode): most for site in sites for mode, most in carries.items()}))
+        new = [mode for mode in carries if server in (None, mode)]
+        lacks.append(Lack(rps, {(site, mode): carries[mode] for site in sites for mode in new}))
     return ServiceNeed(service.name, use.gpus, tuple(lacks))
 
 
@@ -187,20 +189,37 @@ class Servers:
 
 
 def servers(context: TurnContext) -> Servers | None:
-    """Makes servers of the GPU type of which most are offered; None: no node reports GPUs that the service may use."""
+    """Makes servers of the GPU type of which the service's sites have most; None: no node has GPUs that it may use.
+
+    Type and size are those of whole nodes, so that servers stay what they are while others take and leave GPUs. Only
+    where what others leave has no room for one of them they are cut from that.
+    """
     nodes = offered_nodes(context)
+    for basis in (_whole(context), nodes):
+        if (mode := _server_mode(context, basis)) is not None:
+            at = Counter[str]()
+            for node in nodes:
+                at[node.site] += node.gpus // mode.tp if node.gpu == mode.gpu else 0
+            if at.total():
+                return Servers(mode, at)
+    return None
+
+
+def _whole(context: TurnContext) -> list[NodeView]:
+    """Returns the nodes of the service's sites, whoever uses them."""
+    sites = set(context.service.pools.values_list("site__name", flat=True))
+    nodes = _nodes(context.reporting, context.drained)
+    return [NodeView(own.site, own.gpu, own.gpus) for own in nodes if own.site in sites]
+
+
+def _server_mode(context: TurnContext, nodes: Collection[NodeView]) -> Mode | None:
+    """Returns what one server of the type of which these nodes have most runs at its best."""
     most = Counter[str]()
     for node in nodes:
         most[node.gpu] += node.gpus
     if not most:
         return None
     kind = max(sorted(most), key=lambda name: most[name])
-    of_kind = [node.gpus for node in nodes if node.gpu == kind]
     able = [tp for tp in _TP_DEGREES if tp <= context.knobs.tp and has_room(context.service, Mode(kind, tp))]
-    size = server_size(of_kind, able)
-    if size is None:
-        return None
-    at = Counter[str]()
-    for node in nodes:
-        at[node.site] += node.gpus // size if node.gpu == kind else 0
-    return Servers(Mode(kind, size), at)
+    size = server_size([node.gpus for node in nodes if node.gpu == kind], able)
+    return None if size is None else Mode(kind, size)

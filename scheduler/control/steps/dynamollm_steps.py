@@ -103,6 +103,7 @@ def scale(turn: LoopTurn) -> Result:
     stored = {
         **_scale_json(state),
         "partition": context.service.partition.name,
+        "server": cluster.mode.name,
         "servers": {_text(key): len(own) for key, own in layouts.items() if own},
     }
     return Result(answer, stored, next_tick_s=effects.next_tick_s)
@@ -153,11 +154,14 @@ def _server_counts(
     """Counts the servers of each pool: those that scale gave it, or where scale counts no servers, those that its
     budget has room for.
 
-    Shard may leave a server without instances: it is its pool's all the same, until scale takes it.
+    Shard may leave a server without instances: it is its pool's all the same, until scale takes it, or servers are
+    made anew of another type or size.
     """
     budgets = {PoolKey(pool.site.name, pool.request_class.name): pool.gpu_budget for pool in _pools(context)}
     state = ControllerState.objects.filter(kind=Loop.SCALE, service=context.service).first()
-    given = state.value.get("servers", {}) if state is not None else {}
+    stored = state.value if state is not None else {}
+    alike = stored.get("server", cluster.mode.name) == cluster.mode.name  # states of 0.1 do not say
+    given = stored.get("servers", {}) if alike else {}
     found = {}
     for key, workers in present.items():
         used = math.ceil(sum(tp * n for tp, n in _by_tp(workers, cluster).items()) / cluster.size)

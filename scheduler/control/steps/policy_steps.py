@@ -101,12 +101,8 @@ def shared_out_step(turn: LoopTurn) -> Result:
 
 
 def _largest_tp(context: TurnContext) -> int:
-    """DynamoLLM's loops deal in servers that are all alike: no instance is larger than one."""
-    knobs = context.knobs
-    if "dynamo" not in (knobs.scale, knobs.shard):
-        return knobs.tp
-    cluster = servers(context)
-    return knobs.tp if cluster is None else cluster.size
+    cluster = servers(context) if context.knobs.in_servers else None
+    return context.knobs.tp if cluster is None else cluster.size
 
 
 def _with_faults(effects: Effects, faults: tuple[str, ...]) -> Effects:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import permutations
+from pathlib import Path
 
 import pytest
 import redis
+from django.db.models import QuerySet
 
+from core.controllers.fleet.explain import gpus_of
 from core.policy.live_presets import LIVE
-from core.types import Loop
-from pools.models import Instance, InstanceGpu, Service
+from core.types import Loop, Mode, PoolKey, ScaleTo
+from pools.models import Gpu, Instance, InstanceGpu, Partition, Pool, Service
 from scheduler import agents, tasks
 from scheduler.control import epochs, service_policy, turn_context
-from scheduler.control.snapshot.offered_nodes import offered_nodes, to_give_back
-from scheduler.models import ControlMode, ServiceMode
+from scheduler.control.apply import apply
+from scheduler.control.snapshot.offered_nodes import offered_nodes, servers, to_give_back
+from scheduler.json_values import workers_from_json
+from scheduler.models import ControllerState, ControlMode, ServiceMode
+from telemetry.models import CarbonFeed
 from tests.fakes.house import refresh_feeds, report_all, requests_came, second_service
 
 pytestmark = pytest.mark.django_db
@@ -155,3 +164,153 @@ def test_nothing_is_asked_of_a_service_whose_decisions_do_not_act(
     traffic(now, "llama3-8b")
     assert to_give_back(agents.reporting(redis_client, now), now) == []
     assert offered_nodes(context_of(second, redis_client, now)) == ()
+
+
+# -- many turns ------------------------------------------------------------------------------------
+
+FLAT = """zone,start_utc,end_utc,signal,value,unit,factor,source
+US-PJM-DOM,2026-01-01T00:00Z,2026-01-02T00:00Z,average,400,gCO2e/kWh,lifecycle,flat
+US-PJM-COMED,2026-01-01T00:00Z,2026-01-02T00:00Z,average,300,gCO2e/kWh,lifecycle,flat
+US-PJM-AEP,2026-01-01T00:00Z,2026-01-02T00:00Z,average,500,gCO2e/kWh,lifecycle,flat
+"""
+SETTLED = 3  # turns in which plans may still change, since demand has only begun
+TURN_S = {"greenserve": 10.0}  # its scale loop's period; in a minute every loop of the others has its turn
+
+
+@pytest.fixture
+def flat_carbon(service: Service, tmp_path: Path) -> None:
+    """Grids that do not move plans: what changes then is the services' own doing."""
+    file = tmp_path / "flat.csv"
+    file.write_text(FLAT)
+    for feed in CarbonFeed.objects.all():
+        feed.config |= {"file": str(file), "speedup": 1.0}
+        feed.save()
+        feed.points.all().delete()
+
+
+@dataclass
+class Pair:
+    """Two services of one policy whose loops take turns, and what each turn has changed."""
+
+    client: redis.Redis
+    at: datetime
+    by_s: float
+    rates_rps: dict[str, float]
+
+    def turn(self) -> dict[str, set[int]]:
+        """One turn of all loops at this demand, after which nothing is had twice and both serve."""
+        until = self.at + timedelta(seconds=self.by_s)
+        for name, rps in self.rates_rps.items():
+            requests_came(until, round(rps * self.by_s), self.by_s, prompt_tokens=500, output_tokens=130, service=name)
+        self.at = turns(self.client, self.at, 1, self.by_s)
+        assert had_once(), "two services have the same GPU"
+        assert not overdrawn(), "services have more of a site than it has"
+        serving = {name: set(wanted(name)) for name in self.rates_rps}
+        assert all(serving.values()), "a service has no instance"
+        return serving
+
+
+def wanted(name: str) -> QuerySet[Instance, int]:
+    return Instance.objects.filter(pool__service__name=name, desired="running").values_list("pk", flat=True)
+
+
+def overdrawn() -> Counter[tuple[str, str]]:
+    """GPUs that the pools of all services are to have above those that there are, by site and type: their budgets,
+    or the workers of those whose budget is their site's."""
+    found: Counter[tuple[str, str]] = Counter()
+    for pool in Pool.objects.select_related("service", "site"):
+        workers = gpus_of(workers_from_json(pool.workers))
+        for gpu, count in (workers if pool.service.policy_knobs().whole_sites else pool.gpu_budget).items():
+            found[pool.site.name, gpu] += count
+    return found - Counter(Gpu.objects.values_list("node__cluster__site__name", "gpu_type"))
+
+
+def changes(turns: list[dict[str, set[int]]]) -> list[int]:
+    """The turns in which an instance started or stopped, once plans have settled."""
+    return [number for number in range(SETTLED + 1, len(turns)) if turns[number] != turns[number - 1]]
+
+
+@pytest.mark.slow("thirty turns of all loops")
+@pytest.mark.usefixtures("flat_carbon")
+@pytest.mark.parametrize("name", ["greenserve_epochs", "greenserve", "freesh", "dynamollm"])
+def test_two_services_share_without_flapping_for_thirty_turns(
+    service: Service, redis_client: redis.Redis, now: datetime, name: str
+) -> None:
+    """At steady demand no instance starts or stops; what one needs when its demand doubles is not the other's."""
+    Service.objects.update(expected_rps=None)  # records are all there is to plan by
+    for own in (service, second_service(name)):
+        set_policy(own, name)
+    pair = Pair(redis_client, now, TURN_S.get(name, 60.0), {"llama3-70b": 2.0, "llama3-8b": 4.0})
+    steady = [pair.turn() for _ in range(14)]
+    assert changes(steady) == []
+    before = steady[-1]
+    for doubled, other in permutations(pair.rates_rps):
+        pair.rates_rps[doubled] *= 2.0
+        busier = [pair.turn() for _ in range(8)]
+        assert all(serving[other] == before[other] for serving in busier)
+        assert changes(busier) == []
+        before = busier[-1]
+
+
+# -- what kept the second service from serving, or gave out more than there is ----------------------
+
+
+def test_servers_stay_what_they_are_while_others_take_gpus(
+    service: Service, redis_client: redis.Redis, now: datetime
+) -> None:
+    """DynamoLLM's servers were cut from what was left: of two GPUs each as soon as another service had two of a node.
+    What ran on servers of four had no place among them, and went."""
+    set_policy(service, "greenserve")
+    second = second_service("dynamollm")
+    set_policy(second, "dynamollm")
+    alone = servers(context_of(second, redis_client, now))
+    for site, workers in (
+        ("location-2", {"A100-80GB/TP4": 1, "A100-80GB/TP2": 1}),
+        ("location-3", {"A100-80GB/TP4": 1}),
+    ):
+        service.pools.filter(site__name=site).update(workers={})
+        Pool.objects.filter(pk=service.pools.filter(site__name=site).first().pk).update(workers=workers)
+    beside = servers(context_of(second, redis_client, now))
+    assert alone is not None
+    assert beside is not None
+    assert beside.mode == alone.mode
+    assert beside.at.total() < alone.at.total()
+
+
+def test_class_whose_servers_were_of_another_size_gets_new_ones(
+    service: Service, redis_client: redis.Redis, now: datetime
+) -> None:
+    """Servers were counted on by their number alone: a class went on having one, on which nothing could run."""
+    set_policy(service, "dynamollm")
+    run_all(service, now)
+    state = ControllerState.objects.get(kind=Loop.SCALE, service=service)
+    assert state.value["servers"]
+    ControllerState.objects.filter(pk=state.pk).update(value=state.value | {"server": "A100-80GB/TP2"})
+    service.pools.update(workers={})
+    epochs.run_now(service, now + timedelta(seconds=10))
+    assert any(workers for (workers,) in service.pools.values_list("workers"))
+
+
+def test_workers_of_all_pools_keep_within_the_budget_of_their_site(
+    service: Service, redis_client: redis.Redis, now: datetime
+) -> None:
+    """Each pool may have the whole site's GPUs, and together they may not have more: that is the other services'."""
+    set_policy(service, "dynamollm")
+    service.partition = Partition.objects.get(name="dynamo")
+    service.save()
+    mode, site = Mode("A100-80GB", 4), "location-1"
+    own = service.pools.filter(site__name=site, request_class__partition=service.partition)
+    small, large = (own.get(request_class__name=name) for name in ("SS", "LL"))
+    names = [pool.request_class.name for pool in (small, large)]
+    own.update(gpu_budget={mode.gpu: 4}, workers={})
+
+    def ask(*counts: int) -> list[int]:
+        scaled = [ScaleTo(PoolKey(site, n), {mode: c} if c else {}) for n, c in zip(names, counts, strict=True)]
+        apply.apply_workers(context_of(service, redis_client, now), scaled)
+        return [Pool.objects.get(pk=pool.pk).workers.get(mode.name, 0) for pool in (small, large)]
+
+    assert ask(1, 1) == [0, 0]
+    assert ask(1, 0) == [1, 0]
+    assert ask(0, 1) == [0, 1]
+    service.pools.filter(pk=small.pk).update(workers={mode.name: 1})  # the site's budget is smaller than it was
+    assert ask(0, 1) == [0, 1]

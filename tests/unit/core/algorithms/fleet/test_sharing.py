@@ -82,6 +82,13 @@ def test_use_somewhere_at_a_site_is_taken_from_the_smallest_rooms():
     assert claims(NODES, [anywhere]).used["chat"] == {("here", "n1", A): 4, ("here", "n0", A): 1}
 
 
+def test_what_stands_on_a_node_comes_before_what_another_is_to_have_anywhere():
+    anywhere = ServiceNeed("chat", {("here", "", A): 4})
+    found = claims(NODES, [anywhere, need("code", {"n1": 4})]).used
+    assert found["code"] == {("here", "n1", A): 4}
+    assert found["chat"] == {("here", "n0", A): 4}
+
+
 @st.composite
 def drawn(draw) -> list[ServiceNeed]:
     free = {node.node: node.gpus for node in NODES}
