@@ -235,7 +235,7 @@ DEMO_SPEEDUP = ENV.demo_speedup if ENV.demo else 1.0
 # (core.policy.presets). The demo runs the slow ones faster, and says so.
 GREENSERVE_LOOPS: dict[str, dict[str, Any]] = {
     "carbon": {"period_s": 1800.0 / DEMO_SPEEDUP, "steps": 6},
-    "scale": {"period_s": 1800.0 / DEMO_SPEEDUP, "steps": 6},
+    "scale": {"period_s": 1800.0 / DEMO_SPEEDUP},
     "shard": {"period_s": 20.0 if DEMO else 300.0},
     "clock": {"period_s": 1.0, "increase": 2.0, "decrease_mhz": 100.0, "lease_s": 10.0},
 }

@@ -66,7 +66,7 @@ class Knobs:
     frozen: tuple[str, ...] = setting(
         (), "loops that decide once, when the policy comes into force, and hold", ("carbon", "scale"), unset="no loop"
     )
-    carbon_period_s: float | None = setting(None, "FREESH: 30 min", unset=_OF_SETTINGS, above=0.0, live=False)
+    carbon_period_s: float | None = setting(None, "FREESH: 30 min", unset=_OF_SETTINGS, above=0.0)
     scale: str = setting(
         "fleet",
         "static: the plan's instances; fleet: FREESH's program in each budget; dynamo: by forecast (DynamoLLM IV-B); "
@@ -91,7 +91,9 @@ class Knobs:
     )
     shard_period_s: float | None = setting(None, "DynamoLLM: 5 min", unset=_OF_SETTINGS, least=1.0)
     shadow: bool = setting(
-        False, "a new instance warms up beside the one that it replaces, which then drains (throttLL'eM IV-D)"
+        False,
+        "a new instance warms up beside the one that it replaces, which then drains (throttLL'eM IV-D)",
+        only=OneWorld("live", "simulated instances always do, where there is room"),
     )
 
     clock: str = setting(
@@ -125,7 +127,11 @@ class Knobs:
         "FREESH: weighted_round_robin; DynamoLLM: least_energy; throttLL'eM: least_loaded; DynaServe: predicted",
         ("least_energy", "least_carbon", "least_loaded", "weighted_round_robin", "round_robin", "predicted"),
     )
-    by_share: bool = setting(False, "sites get the carbon plan's shares of each class (FREESH)")
+    by_share: bool = setting(
+        False,
+        "sites get the carbon plan's shares of each class (FREESH)",
+        only=OneWorld("live", "the weights of a simulated pool, which spans all sites, are those of the plan"),
+    )
     order: str = setting(
         "fcfs",
         "of waiting requests; FREESH: llf, mu-Serve: sjf with aging, GreenServe: spf, the shortest prompt first",
@@ -135,7 +141,11 @@ class Knobs:
     preempts_s: float = setting(
         0.0, "how often a running request may give way to a waiting one ahead of it; 0: never", least=0.0
     )
-    engine_priority: bool = setting(False, "the order holds inside engines too, by vLLM's priority (FREESH's LLF)")
+    engine_priority: bool = setting(
+        False,
+        "the order holds inside engines too, by vLLM's priority (FREESH's LLF)",
+        only=OneWorld("live", "the queue of a simulated instance is its engine's own, and always has the order"),
+    )
     engine_queue: int = setting(32, "requests that may wait inside one engine", least=1, only=_NO_QUEUE)
     tenant_weights: Mapping[str, float] | None = setting(
         None, "fair shares of tokens by tenant", unset="equal ones", above=0.0, only=_NO_QUEUE

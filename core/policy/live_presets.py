@@ -24,7 +24,7 @@ ABSENT: Mapping[str, tuple[Any, ...]] = {
     "itl_limit_s": (None,),
 }
 # Tuning that no live loop, gateway or agent reads yet: records, or single fields as RECORD.FIELD.
-UNREAD = ("eq1.steps", "miad", "profile", "slack", "throttle", "split", "ladder", "threshold")
+UNREAD = ("miad", "profile", "slack", "throttle", "split", "ladder", "threshold")
 # What a live service runs in place of a preset's own value.
 DIFFERS: Mapping[str, Mapping[str, Any]] = {
     "dynaserve": {"itl_limit_s": 0.1},
@@ -69,6 +69,13 @@ def knobs(name: str, overrides: Mapping[str, Any] | None = None) -> Knobs:
     return policy(name, overrides).knobs
 
 
+def is_unread(name: str) -> bool:
+    """Says whether no live loop, gateway or agent reads a setting yet, though it is not for the simulator alone."""
+    rules, record = SETTINGS[name].metadata, name.rpartition(".")[0]
+    unread = record in UNREAD or (record and name in UNREAD)  # some records are called as knobs are
+    return not rules["only"] and bool(not rules["live"] or unread)
+
+
 def without_effect(name: str, overrides: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns a sentence for each override that changes nothing live. Raises ValueError as `policy` does."""
     asked, found = presets.policy(name, overrides), []
@@ -80,6 +87,6 @@ def without_effect(name: str, overrides: Mapping[str, Any]) -> tuple[str, ...]:
         elif key in ABSENT and value in ABSENT[key]:
             words = text_of(value_of(runs, key))
             found.append(f"{key}={text_of(value) or 'none'} has no effect live so far: {key}={words} runs.")
-        elif not rules["live"] or key in UNREAD or key.partition(".")[0] in UNREAD:
+        elif is_unread(key):
             found.append(f"{key} has no effect live so far: What-if alone reads it.")
     return tuple(found)

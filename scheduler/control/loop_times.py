@@ -9,6 +9,7 @@ from django.conf import settings
 
 from core.observations.loop_windows import loop_steps
 from core.policy.knobs import Knobs
+from core.policy.tuning import Eq1Tuning
 from core.types import Loop
 
 # Beat asks no less often: throttLL'eM's autoscaler; DynamoLLM's waves and early starts.
@@ -51,8 +52,8 @@ class LoopTimes:
         }[loop]
 
 
-def times(knobs: Knobs) -> LoopTimes:
-    """Returns the times of a service that has this policy."""
+def times(knobs: Knobs, steps: int = Eq1Tuning().steps) -> LoopTimes:
+    """Returns the times of a service that has this policy, whose carbon plan looks so many steps ahead."""
     usual_s = {loop: float(settings.GREENSERVE_LOOPS[loop.value]["period_s"]) for loop in Loop}
     own_s = {loop: knobs.period_s(loop, usual_s[loop]) for loop in Loop}
     faster = (Loop.SCALE, Loop.SHARD)
@@ -61,7 +62,7 @@ def times(knobs: Knobs) -> LoopTimes:
         scale_s=own_s[Loop.SCALE],
         shard_s=own_s[Loop.SHARD],
         clock_s=own_s[Loop.CLOCK],
-        steps=int(settings.GREENSERVE_LOOPS["carbon"]["steps"]),
+        steps=steps,
         look_back_s=max(*(usual_s[loop] for loop in faster), *(own_s[loop] for loop in faster)),
     )
 

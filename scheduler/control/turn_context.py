@@ -52,15 +52,15 @@ class TurnContext:
 def resolve(service: Service, now: datetime, reporting: Iterable[str]) -> TurnContext:
     """Reads what is in force at `now`."""
     overrides = active_operations.planned_around(service, now)
-    knobs = service_policy.with_overrides(service, overrides)
+    knobs, tuning = service_policy.with_overrides(service, overrides), service.own_policy().tuning
     active = service.pools.filter(request_class__partition=service.partition_id)
     return TurnContext(
         service=service,
         now=now,
         knobs=knobs,
-        tuning=service.own_policy().tuning,
+        tuning=tuning,
         signature=service_policy.signature_with(service, overrides),
-        times=loop_times.times(knobs),
+        times=loop_times.times(knobs, tuning.eq1.steps),
         pins=active_operations.pins_of(overrides),
         drained=active_operations.drained_of(overrides),
         reporting=frozenset(reporting),

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from core.policy.knobs import Knobs
 from core.policy.old_names import MOVED, REPLACED, merged, renamed
 from core.policy.presets import OLD_NAMES, PRESETS, Policy, policy
+from core.policy.setting_texts import SETTINGS, by_name, value_of
 from core.simulator.fields import ScenarioError, Section
 from core.simulator.policies import dynamollm, dynaserve, greenserve, muserve, throttllem
 from core.simulator.policies.config import (
@@ -74,8 +75,9 @@ def read_policy(keys: Mapping[str, Any]) -> PolicyConfig:
     reads = _STATIC if name in STATIC else FAMILIES[preset.family].reads
     try:
         own, written = renamed(preset, {key: value for key, value in keys.items() if key != "name"})
-        _check_read(preset, reads, own)
+        _check_known(preset, reads, own)
         found = policy(name, own)
+        _check_read(found, reads)
         return StaticConfig(name) if name in STATIC else FAMILIES[preset.family].of(found)
     except ValueError as error:
         key, sign, words = str(error).partition(": ")
@@ -102,24 +104,28 @@ def put_over(own: Mapping[str, Any], given: Mapping[str, Any], name: str) -> dic
     return {**below, **over, **tuned, "name": name}
 
 
-def _check_read(preset: Policy, reads: Reads, own: Mapping[str, Any]) -> None:
-    """Raises ValueError for what is no setting, and for what the family's simulated loops do not read."""
-    known = {item.name for item in fields(Knobs)}
-    for key, value in own.items():
-        if key in reads.knobs:
-            choices = reads.knobs[key]
-            if choices and isinstance(value, str) and value not in choices:
-                raise ValueError(f"{key}: unknown '{value}'; known: {', '.join(choices)}")
-        elif key in known:
-            raise ValueError(f"{key}: does nothing in a simulated {preset.name}; {_known(preset, reads)}")
-        elif key != "tuning":
+def _check_known(preset: Policy, reads: Reads, own: Mapping[str, Any]) -> None:
+    known = {"tuning", *(item.name for item in fields(Knobs))}
+    for key in own:
+        if key not in known:
             raise ValueError(f"{key}: unknown field; {_hint(preset, reads, str(key))}")
-    tuning = own.get("tuning")
-    for record, values in tuning.items() if isinstance(tuning, Mapping) else ():
-        for name in values if isinstance(values, Mapping) else ():
-            exists = hasattr(getattr(preset.tuning, record, None), name)
-            if exists and record not in reads.tuning and f"{record}.{name}" not in reads.tuning:
-                raise ValueError(f"tuning.{record}.{name}: does nothing in a simulated {preset.name}")
+
+
+def _check_read(found: Policy, reads: Reads) -> None:
+    """Raises ValueError for what the family's simulated loops do not read, where it is not as in the preset."""
+    preset = PRESETS[found.name]
+    for name in by_name(found.overrides):
+        value, record, path = value_of(found, name), name.partition(".")[0], f"tuning.{name}" if "." in name else name
+        if value == value_of(preset, name):
+            continue
+        if name in reads.knobs:
+            choices = reads.knobs[name]
+            if choices and value not in choices:
+                raise ValueError(f"{name}: unknown '{value}'; known: {', '.join(choices)}")
+        elif name not in reads.tuning and record not in reads.tuning:
+            only, known = SETTINGS[name].metadata["only"], _known(preset, reads)
+            why = only.why if only and only.world == "live" else known
+            raise ValueError(f"{path}: does nothing in a simulated {preset.name}; {why}")
 
 
 def _hint(preset: Policy, reads: Reads, key: str) -> str:

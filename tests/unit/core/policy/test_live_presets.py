@@ -12,8 +12,8 @@ from core.policy.live_presets import policy as live_policy
 from core.policy.presets import PRESETS, policy
 from pools import wire
 
-SIMULATED_ONLY = {"carbon_period_s", "emergencies_up_to"}
-UNREAD_TUNING = {"eq1.steps", "miad", "profile", "slack", "throttle", "split", "ladder", "threshold"}
+SIMULATED_ONLY = {"emergencies_up_to"}
+UNREAD_TUNING = {"miad", "profile", "slack", "throttle", "split", "ladder", "threshold"}
 
 
 def test_every_preset_but_the_thresholds_runs_live():
@@ -66,10 +66,10 @@ def test_overrides_are_put_over_what_is_live():
 @pytest.mark.parametrize(
     ("name", "overrides", "words"),
     [
-        ("freesh", {"carbon_period_s": 900.0}, "carbon_period_s has no effect live so far"),
+        ("freesh", {"emergencies_up_to": "ramp"}, "emergencies_up_to has no effect live so far"),
         ("dynaserve", {"itl_limit_s": None}, "itl_limit_s=none has no effect live so far: itl_limit_s=0.1 runs"),
         ("freesh", {"tuning": {"miad": {"increase": 3.0}}}, "miad.increase has no effect live so far"),
-        ("freesh", {"tuning": {"eq1": {"steps": 3}}}, "eq1.steps has no effect live so far"),
+        ("freesh", {"tuning": {"ladder": {"period_s": 3.0}}}, "ladder.period_s has no effect live so far"),
         ("muserve", {"tuning": {"placement": {"goal": 0.9}}}, "placement.goal has no effect live: a live GPU is one"),
     ],
 )
@@ -83,5 +83,5 @@ def test_what_no_live_loop_knows_is_taken_and_said(name, overrides, words):
 
 
 def test_nothing_is_said_of_what_live_loops_read():
-    own = {"alpha": 1.2, "max_wait_s": 5.0, "order": "edf", "tuning": {"eq1": {"floor_rps": 1.0}}}
+    own = {"alpha": 1.2, "max_wait_s": 5.0, "order": "edf", "split": "prompt", "tuning": {"eq1": {"floor_rps": 1.0}}}
     assert without_effect("freesh", own) == ()

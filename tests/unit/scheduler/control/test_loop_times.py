@@ -23,6 +23,8 @@ def test_periods_are_those_of_settings_when_a_policy_names_none() -> None:
 
 
 def test_own_periods_count_when_a_policy_names_them() -> None:
+    found = times(Knobs(carbon_period_s=600.0), 3)
+    assert (found.of(Loop.CARBON), found.step_s, found.scale_steps) == (600.0, 200.0, 9)
     found = times(Knobs(scale_period_s=10.0, shard_period_s=20.0, clock_period_s=5.0))
     assert [found.of(loop) for loop in Loop] == [1_800.0, 10.0, 20.0, 5.0]
     assert (found.step_s, found.scale_steps) == (300.0, 1)  # what a scale epoch of 10 s reaches into

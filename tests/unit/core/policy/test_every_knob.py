@@ -1,0 +1,75 @@
+"""Every preset with every knob and every field of tuning goes through both worlds.
+
+Both take what a policy may be, and refuse the rest with the same words. The simulator also refuses what a family's
+loops do not read, since its figures would be those of another policy; how much it takes may only grow. That live
+services read what they take is a test with a database (tests/integration/scheduler/test_every_knob.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from core.policy import live_presets
+from core.policy.presets import PRESETS, policy
+from core.policy.setting_texts import SETTINGS, stored, value_of
+from core.simulator.policies.policy_registry import FAMILIES, STATIC, read_policy
+from tests.fakes.policy_reading import watched
+from tests.fakes.policy_values import values
+
+# By family: of how many settings simulated services take every value that live ones do. The numbers only grow.
+TAKEN = {
+    "freesh": 20,
+    "greenserve": 20,
+    "dynamo": 18,
+    "static": 1,
+    "throttle": 15,
+    "placement": 19,
+    "split": 15,
+    "threshold": 16,
+}
+# Settings that no simulated loop of any family reads yet, and for which nothing says why. The list only shrinks.
+UNREAD = {"class_limits", "fill", "max_num_seqs"}
+
+
+def refusal(make: Any, *given: Any) -> str:
+    """Returns the words with which a world refuses a policy; empty: it takes it."""
+    try:
+        made = make(*given)
+    except ValueError as error:
+        return str(error)
+    assert made.name
+    return ""
+
+
+def cases(name: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    for key in SETTINGS:
+        for value in values(key, value_of(PRESETS[name], key)):
+            yield key, value, stored({key: value})
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_both_worlds_take_or_refuse_every_setting_with_the_same_words(name: str) -> None:
+    taken = set(SETTINGS)
+    for key, value, own in cases(name):
+        wrong, simulated = refusal(policy, name, own), refusal(read_policy, {"name": name, **own})
+        if name in live_presets.LIVE:
+            assert refusal(live_presets.policy, name, own) == wrong
+        if wrong:
+            assert simulated in (f"policy.{wrong}", f"policy: {wrong}")
+        elif simulated:
+            assert simulated.startswith("policy.")
+            assert "in a simulated" in simulated or f"unknown '{value}'; known: " in simulated
+            taken.discard(key)
+    assert len(taken) >= TAKEN[PRESETS[name].family], sorted(set(SETTINGS) - taken)
+
+
+def test_simulated_loops_read_every_setting_that_is_not_for_live_services_alone() -> None:
+    seen: set[str] = set()
+    for name in set(PRESETS) - set(STATIC):
+        for own in ({}, {"tp": 2}):  # the largest degree of the fleet, unless one is asked for
+            FAMILIES[PRESETS[name].family].of(watched(policy(name, own), seen))
+    only = {name for name, item in SETTINGS.items() if item.metadata["only"] and item.metadata["only"].world == "live"}
+    assert set(SETTINGS) - seen == only | UNREAD
