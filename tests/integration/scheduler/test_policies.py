@@ -850,11 +850,11 @@ def test_command_shows_and_sets_when_it_is_called(service, redis_client):
     old = runner.invoke(command, ["llama3-70b", "right_size"])
     assert old.exit_code == 0
     assert "'right_size' is called greenserve now" in old.stderr
-    tuned = runner.invoke(command, ["llama3-70b", "freesh", "eq1.min_saving=0.1", "queue.margin_s=2"])
-    assert "queue.margin_s has no effect live so far" in tuned.stderr
-    assert "freesh with eq1.min_saving=0.1, queue.margin_s=2.0" in tuned.stdout
+    tuned = runner.invoke(command, ["llama3-70b", "freesh", "eq1.min_saving=0.1", "placement.goal=0.9"])
+    assert "placement.goal has no effect live: a live GPU is one instance's" in tuned.stderr
+    assert "freesh with eq1.min_saving=0.1, placement.goal=0.9" in tuned.stdout
     service.refresh_from_db()
-    assert service.knobs == {"tuning": {"eq1": {"min_saving": 0.1}, "queue": {"margin_s": 2.0}}}
+    assert service.knobs == {"tuning": {"eq1": {"min_saving": 0.1}, "placement": {"goal": 0.9}}}
     for setting, words in (("clock=slow", "clock: unknown 'slow'"), ("eq1.steps=0", "eq1.steps: must be at least 1")):
         wrong = runner.invoke(command, ["llama3-70b", "dynamollm", setting])
         assert wrong.exit_code == 2
@@ -879,9 +879,9 @@ def test_policy_is_listed_and_checked_when_it_goes_through_the_api(service, clie
     assert "known: fixed, miad" in wrong["detail"]
     (wrong,) = patch(knobs={"tuning": {"dynamo": {"wave": 0}}}).json()["errors"]
     assert "tuning.dynamo.wave: must be at least 1" in wrong["detail"]
-    tuned = {"alpha": 1.5, "tuning": {"dynamo": {"wave": 4}, "queue": {"margin_s": 2.0}}}
+    tuned = {"alpha": 1.5, "tuning": {"dynamo": {"wave": 4}, "placement": {"goal": 0.9}}}
     tried = client.post(f"{row['url']}validate/", {"knobs": tuned}, content_type="application/json").json()
-    assert "queue.margin_s has no effect live so far" in str(tried)
+    assert "placement.goal has no effect live: a live GPU is one instance's" in str(tried)
     assert patch(knobs=tuned).json()["knobs"] == tuned
     service.refresh_from_db()
     assert turn_context.resolve(service, timezone.now(), ()).tuning.dynamo.wave == 4
