@@ -327,7 +327,7 @@ def test_knobs_are_read_when_given():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"split": "half"}, "policy.split: unknown 'half'; known: any, prompt, none"),
+        ({"split": "half"}, "policy.split: unknown 'half'; known: none, prompt, any"),
         ({"routing": "round_robin"}, "policy.routing: must be predicted"),
         ({"itl_limit_s": -1}, "policy.itl_limit_s: must be at least 0"),
         ({"itl_margin": 1.0}, "policy.itl_margin: must be below 1"),
