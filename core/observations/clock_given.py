@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from core.engine.engine_model import GPUS
 from core.observations.limits import class_limits, planned
 from core.policy.knobs import Knobs
 from core.types import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileClocks:
+    """The clocks that a profile has: `step_mhz` apart, from the one on that the knobs clock_floor and clock_floor_mhz
+    say (`least_mhz`)."""
+
+    step_mhz: float
+    floor: str
+    floor_mhz: float | None
 
 
 def shared(limits: Limits, ttft_share: float, tpot_share: float) -> Limits:

@@ -24,7 +24,7 @@ ABSENT: Mapping[str, tuple[Any, ...]] = {
     "itl_limit_s": (None,),
 }
 # Tuning that no live loop, gateway or agent reads yet: records, or single fields as RECORD.FIELD.
-UNREAD = ("miad", "profile", "slack", "throttle", "split", "ladder", "threshold")
+UNREAD = ("miad", "slack", "throttle", "split", "ladder", "threshold")
 # What a live service runs in place of a preset's own value.
 DIFFERS: Mapping[str, Mapping[str, Any]] = {
     "dynaserve": {"itl_limit_s": 0.1},

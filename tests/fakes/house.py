@@ -15,6 +15,7 @@ from django.conf import settings
 from pools import wire
 from pools.gateway.fleet.snapshot_reader import SnapshotReader
 from pools.models import Gpu, Instance, InstanceGpu, ModelCard, Node, Pool, Service
+from scheduler.control.service_policy import engine_limits
 from telemetry.carbon.feeds import refresh_feed
 from telemetry.models import CarbonFeed, GpuSample, RequestRecord
 from telemetry.storage import time_partitions
@@ -155,7 +156,7 @@ def report(
     running: int | None = None,
     waiting: int | None = None,
 ) -> None:
-    """The agent of `node` says what it runs, and how many requests each instance has."""
+    """The agent of `node` says what it runs, as it is to, and how many requests each instance has."""
     states = [
         wire.InstanceState(
             uid=str(instance.uid),
@@ -171,8 +172,9 @@ def report(
             max_mhz=1410.0,
             running=running,
             waiting=waiting,
+            engine_limits=engine_limits(policy.knobs, policy.tuning),
         )
-        for instance in instances
+        for instance, policy in ((instance, instance.pool.service.own_policy()) for instance in instances)
     ]
     state = wire.AgentState(node, "boot-1", at.timestamp() if at else time.time(), None, states, error)
     client.set(wire.agent_key(node), wire.encode(state), ex=60)

@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from django.conf import settings
@@ -24,10 +23,11 @@ from core.controllers.fleet import scale_dynamo, shard_dynamo
 from core.controllers.fleet.explain import workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.engine.engine_model import UnknownConfiguration, engine_model
-from core.engine.load_profile import LoadProfile, servable
+from core.engine.load_profile import LoadProfile
 from core.engine.overheads import Overheads, weight_bytes
 from core.observations import asking, step_configs
 from core.observations.limits import present_limits
+from core.observations.load_profiles import load_profile
 from core.observations.loop_windows import MAX_WINDOW_S
 from core.observations.mode_profile import Lengths, together
 from core.predictors import load_template
@@ -383,18 +383,6 @@ def _reaching(context: TurnContext, classes: Sequence[ClassNow]) -> dict[str, tu
             lengths = together([(rps, one.lengths) for rps, one in arriving])
         found[own.request_class.name] = (total * (1.0 - share), lengths, limits[own.request_class.name])
     return found
-
-
-@lru_cache(maxsize=4096)
-def load_profile(model: str, engine: str, mode: Mode, lengths: Lengths) -> LoadProfile | None:
-    """Returns the profile of one instance, up to the load at which its KV cache has room in 99 of 100 moments at each
-    clock; None where the engine model does not know it, or not even one request fits.
-    """
-    try:
-        worker = engine_model(model, mode.gpu, mode.tp, engine)
-    except UnknownConfiguration:
-        return None
-    return servable(worker, lengths.prompt_tokens, lengths.output_tokens, lengths.context_tokens)
 
 
 # -- state as JSON ---------------------------------------------------------------------------------

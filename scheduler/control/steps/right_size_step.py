@@ -13,30 +13,30 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from core.algorithms.fleet.site_mix import Mix, Offer, Part, SiteMode, in_time, worth_per_watt
+from core.algorithms.fleet.site_mix import Mix, Offer, Part, SiteMode
 from core.controllers.fleet import right_size
 from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.controllers.fleet.right_size import RightSizeObservation, RightSizeState
-from core.observations import asking, routing_weights, step_configs
+from core.observations import asking, right_size_given, routing_weights, step_configs
+from core.observations.clock_given import ProfileClocks
+from core.observations.limits import class_limits
 from core.observations.recording import RecordingError, recall, record
-from core.types import Effects, Limits, Mode, PoolKey, Rationale, ScaleTo
-from pools.models import Instance, Pool, Site
+from core.observations.right_size_given import ClassLengths, PoolLoad, PoolNow, SiteNow
+from core.observations.site_room import room
+from core.types import Effects, Mode, PoolKey, Rationale, ScaleTo
+from pools.models import Instance, Pool
+from scheduler import agents
 from scheduler.control import service_policy
 from scheduler.control.snapshot import snapshot
 from scheduler.control.snapshot.offered_nodes import offered_nodes
 from scheduler.control.snapshot.recorded_demand import arrivals
 from scheduler.control.snapshot.snapshot import ClassNow
-from scheduler.control.steps import dynamollm_steps, recent_load
+from scheduler.control.steps import recent_load
 from scheduler.control.steps.policy_steps import LoopTurn, Result, nothing_to_do
 from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import to_json, workers_from_json
 from telemetry.carbon.site_signals import for_decisions
-
-AHEAD_S, AHEAD_STEPS = 1800.0, 6  # of carbon: a move should pay for longer than it takes
-# Parts of the limits that a profile's latencies may take, so that requests that wait keep the whole (docs/policies.md).
-# The simulator plans TTFT to more of it: its profiles' TTFT is that of an iteration that others' prompts fill as well.
-WAIT_SHARE, TPOT_SHARE = 0.42, 0.45
 
 
 def scale(turn: LoopTurn) -> Result:
@@ -103,27 +103,28 @@ class _Fleet:
     def __init__(self, context: TurnContext, pools: Sequence[Pool]) -> None:
         self._context = context
         self._pools = pools
-        self._sites = {pool.site_id: pool.site for pool in pools}
+        self._sites = self._sites_now()
+        self._slo = snapshot.limits_of(context.service)
+        states = agents.states(agents.connect(), context.reporting).values()
+        self._chunk_tokens = service_policy.chunk_in_force(context.service, states)
         self._nodes = offered_nodes(context)
         self._taken: Counter[tuple[str, str]] = Counter()  # GPUs, by (site, type)
         self._drawn_w: defaultdict[str, float] = defaultdict(float)
-        self._worth = self._worths()
         self._standing = self._stands()
 
-    def _worths(self) -> dict[str, float]:
-        """Returns what a watt at a GPU is worth by site. Carbon is only weighed where it is known of all sites."""
-        sites, now = list(self._sites.values()), self._context.now
-        if self._context.knobs.objective != "carbon":
-            return {site.name: worth_per_watt(site.pue, None) for site in sites}
-        curves = for_decisions(sites, now, now + timedelta(seconds=AHEAD_S))
-        found: dict[str, float] = {}
-        for site in sites:
-            steps = curves.steps(site, now, AHEAD_S / AHEAD_STEPS, AHEAD_STEPS)
-            known = [value for value in steps if value is not None]
-            if not known:
-                return {site.name: worth_per_watt(site.pue, None) for site in sites}
-            found[site.name] = worth_per_watt(site.pue, sum(known) / len(known))
-        return found
+    def _sites_now(self) -> list[SiteNow]:
+        sites, now = {pool.site_id: pool.site for pool in self._pools}.values(), self._context.now
+        curves = for_decisions(list(sites), now, now + timedelta(seconds=right_size_given.AHEAD_S))
+        steps = round(right_size_given.AHEAD_S / right_size_given.AHEAD_STEP_S)
+        return [
+            SiteNow(
+                site.name,
+                site.pue,
+                site.power_cap_w,
+                tuple(curves.steps(site, now, right_size_given.AHEAD_STEP_S, steps)),
+            )
+            for site in sites
+        ]
 
     def _stands(self) -> dict[str, Counter[SiteMode]]:
         """Counts the instances of each class that draw power, those that drain among them."""
@@ -141,38 +142,37 @@ class _Fleet:
         return {(p.site.name, mode): n for p in own for mode, n in workers_from_json(p.workers).items() if n}
 
     def observed(self, own: ClassNow, rates_rps: tuple[float, ...], waiting: int) -> RightSizeObservation:
-        offers = tuple(offer for site in self._sites.values() for offer in self._offers(own, site))
-        caps = {site.name: site.power_cap_w / site.pue for site in self._sites.values() if site.power_cap_w is not None}
-        return RightSizeObservation(
-            self._context.now.timestamp(),
-            PoolKey("", own.request_class.name),
-            rates_rps,
-            offers,
-            _planned(own, offers),
-            {site: max(0.0, cap_w - self._drawn_w[site]) for site, cap_w in caps.items()},
-            dict(self._standing.get(own.request_class.name, {})),
+        name, knobs, card = own.request_class.name, self._context.knobs, self._context.service.model_card
+        load = PoolLoad(
+            card.name,
+            card.engine,
+            own.lengths,
+            (ClassLengths(class_limits(self._slo, own.request_class.thresholds, knobs), own.lengths),),
+            self._chunk_tokens,
+            ProfileClocks(self._context.tuning.profile.step_mhz, knobs.clock_floor, knobs.clock_floor_mhz),
+        )
+        kinds = right_size_given.offers(
+            load, self._room(own, {}), right_size_given.per_watt(self._sites, knobs.objective)
+        )
+        limits = load.planned(kinds, knobs.plan_ttft_share, knobs.plan_tpot_share)
+        pool = PoolNow(
+            self._room(own, self._taken),
+            right_size_given.caps_w(self._sites, self._drawn_w),
+            self._standing.get(name, {}),
             waiting,
         )
+        return right_size_given.observation(
+            self._context.now.timestamp(), PoolKey("", name), rates_rps, kinds, limits, pool
+        )
 
-    def _offers(self, own: ClassNow, site: Site) -> list[Offer]:
-        card = self._context.service.model_card
-        found = []
-        for mode in sorted(own.profiles):
-            profile = dynamollm_steps.load_profile(card.name, card.engine, mode, own.lengths.rounded)
-            room = self._room(site.name, mode) if mode.tp <= self._context.knobs.tp else 0
-            if profile is not None and room:
-                found.append(Offer(mode, profile, room, site.name, self._worth[site.name]))
-        return found
-
-    def _room(self, site: str, mode: Mode) -> int:
-        """Counts the instances that the site's nodes have room for; other classes took GPUs from the smallest nodes."""
-        less, room = self._taken[site, mode.gpu], 0
-        for node in self._nodes:
-            if (node.site, node.gpu) == (site, mode.gpu):
-                gone = min(less, node.gpus)
-                less -= gone
-                room += (node.gpus - gone) // mode.tp
-        return room
+    def _room(self, own: ClassNow, taken: Mapping[tuple[str, str], int]) -> dict[SiteMode, int]:
+        """Counts the instances of each kind that the nodes have room for; other classes took GPUs from the smallest."""
+        modes = [mode for mode in sorted(own.profiles) if mode.tp <= self._context.knobs.tp]
+        return {
+            (site.name, mode): room(self._nodes, site.name, mode, taken.get((site.name, mode.gpu), 0))
+            for site in self._sites
+            for mode in modes
+        }
 
     def take(self, state: RightSizeState | None, offers: Sequence[Offer]) -> None:
         """Takes a class's instances, present or about to start, off what the next may have; a cap counts their highest
@@ -182,15 +182,6 @@ class _Fleet:
         for (site, mode), count in ({} if state is None else state.workers).items():
             self._taken[site, mode.gpu] += count * mode.tp
             self._drawn_w[site] += count * most_w.get((site, mode), 0.0)
-
-
-def _planned(own: ClassNow, offers: Sequence[Offer]) -> Limits:
-    limits = own.demand.limits
-    ttft_s = None if limits.ttft_s is None else WAIT_SHARE * limits.ttft_s
-    kept = Limits(ttft_s, None if limits.tpot_s is None else TPOT_SHARE * limits.tpot_s)
-    if limits.e2e_s is None:
-        return kept
-    return in_time(offers, kept, [(limits.e2e_s - (limits.ttft_s or 0.0)) / max(1.0, own.lengths.output_tokens)])
 
 
 def _answer(pools: Sequence[Pool], effects_by_class: Sequence[Effects], state: dict[str, Any]) -> Result:

@@ -11,9 +11,10 @@ import numpy as np
 from core.algorithms.fleet.hand_down import ClassLoad
 from core.controllers.fleet.scale_dynamo import node_max_load
 from core.engine.engine_model import engine_model
-from core.engine.load_profile import LoadProfile, servable
+from core.engine.load_profile import LoadProfile
 from core.engine.steady_state import SPARE_DEVIATIONS
 from core.observations.limits import at_factor, planned, present_limits
+from core.observations.load_profiles import load_profile
 from core.observations.mode_profile import Lengths
 from core.policy.dynamo_classes import RequestClass
 from core.policy.request_classes import classify
@@ -27,14 +28,6 @@ from core.types import Limits, Mode, PoolKey
 # Time 0 is taken as a Monday's midnight, where the generated weeks begin too; Unix time began on a Thursday.
 TEMPLATE = TemplateConfig(utc_offset_s=4.0 * DAY_S)
 _ENOUGH = 64  # requests whose mean lengths are trusted over declared ones
-
-
-@lru_cache(maxsize=4096)
-def load_profile(model: str, engine: str, mode: Mode, lengths: Lengths) -> LoadProfile | None:
-    """Returns the profile of one instance, up to the load that its KV cache has room for in 99 of 100 moments at each
-    clock."""
-    worker = engine_model(model, mode.gpu, mode.tp, engine)
-    return servable(worker, lengths.prompt_tokens, lengths.output_tokens)
 
 
 @lru_cache(maxsize=4096)

@@ -24,12 +24,14 @@ from core.controllers.fleet import right_size
 from core.engine.engine_model import gpu
 from core.observations import asking
 from core.observations.clock_given import least_mhz
+from core.observations.right_size_given import PoolNow, SiteNow, caps_w, observation
 from core.observations.routing_weights import LEAST_RPS, by_batch
+from core.observations.site_room import room
 from core.simulator.kernel.commands import DRAINING, OFF, SERVING, STARTING, FleetView, SimCommand
 from core.simulator.policies import loops
 from core.simulator.policies.fleet_changes import Fleet
 from core.simulator.policies.greenserve.config import GreenserveConfig
-from core.simulator.policies.greenserve.demand import ServiceDemand, instances_in
+from core.simulator.policies.greenserve.demand import ServiceDemand
 from core.simulator.policies.loops import Decisions, LoopControl
 from core.simulator.policies.view_observations import first_view
 from core.simulator.policies.world import Plan, World
@@ -49,6 +51,7 @@ class _Service:
     number: int
     demand: ServiceDemand
     pool: PoolKey
+    sites: list[SiteNow] = field(default_factory=list)
     offers: tuple[Offer, ...] = ()
     clock_limits: Limits = field(default_factory=Limits)
     peak_rps: float = 0.0
@@ -61,7 +64,8 @@ class _Service:
         return self.demand.service.name
 
     def look(self, now_s: float) -> None:
-        self.offers = self.demand.offers(now_s)
+        self.sites = self.demand.sites(now_s)
+        self.offers = self.demand.offers(self.sites)
         self.clock_limits = self.demand.planned(self.demand.config.clock_margin, self.offers)
 
     def share(self, kind: SiteMode) -> float:
@@ -142,11 +146,8 @@ class Greenserve:
     def _caps_w(self, own: _Service, view: FleetView) -> dict[str, float]:
         """Returns the most that the service's instances may draw at sites with a cap, beside those of others."""
         others = [other for other in self.services if other is not own]
-        return {
-            site.name: max(0.0, site.power_cap_w / site.pue - sum(other.highest_w(site.name, view) for other in others))
-            for site in self.world.sites
-            if site.power_cap_w is not None
-        }
+        sites = [site.name for site in self.world.sites]
+        return caps_w(own.sites, {site: sum(other.highest_w(site, view) for other in others) for site in sites})
 
     def scale(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         for own in self.services:
@@ -158,26 +159,20 @@ class Greenserve:
         d = own.demand
         own.look(view.now_s)
         own.peak_rps = max(rates_rps, default=own.peak_rps)
-        left = self._left(own)
-        offers = tuple(
-            replace(offer, room=room) for offer in own.offers if (room := instances_in(left, offer.site, offer.mode))
-        )
         mine = own.slots(view, OFF, STARTING, SERVING, DRAINING)
-        obs = right_size.RightSizeObservation(
-            view.now_s,
-            own.pool,
-            rates_rps,
-            offers,
-            d.planned(self.config.margin, own.offers),
+        pool = PoolNow(
+            d.room(self._left(own)),
             self._caps_w(own, view),
             own.standing(view),
             int(view.waiting[mine].sum() + view.unplaced[own.number : own.number + 1].sum()),
         )
+        limits = d.planned(self.config.margin, own.offers)
+        obs = observation(view.now_s, own.pool, rates_rps, own.offers, limits, pool)
         own.size, effects = asking.step(right_size.step, own.size, obs, self.config.fleet)
         if own.size is not None:
             for part in own.size.mix.parts:
                 own.shares[part.kind] = max(LEAST_RPS, part.load_rps)
-                batch = by_batch(d.profile(part.mode), part.mhz, part.load_rps, d.lengths.output_tokens)
+                batch = by_batch(d.load.profile(part.mode), part.mhz, part.load_rps, d.lengths.output_tokens)
                 self.fleet.weights[own.number, loops.kind(d.service, *part.kind)] = batch
             own.wanted = dict(own.size.workers)
             self._want()
@@ -199,7 +194,7 @@ class Greenserve:
         for site in self.world.sites:
             modes = self.world.modes(own.demand.service, site.name)
             largest = {mode.gpu: mode for mode in modes}  # of each type the last
-            own.wanted |= {(site.name, mode): instances_in(left, site.name, mode) for mode in largest.values()}
+            own.wanted |= {(site.name, mode): room(left, site.name, mode) for mode in largest.values()}
         self._want()
 
     def clock(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
@@ -212,8 +207,9 @@ class Greenserve:
         if rps is None or not serving:
             return []
         each = rps / sum(serving)
+        taken_in = own.demand.load.taken_in
         items = [
-            (slot, self._load(own, slot, each * own.share(_kind(view, slot)), view))
+            (slot, self._load(own, taken_in, slot, each * own.share(_kind(view, slot)), view))
             for slot in own.slots(view, SERVING, DRAINING)
         ]
         profiles = {offer.mode.name: offer.profile for offer in own.offers}
@@ -226,7 +222,7 @@ class Greenserve:
             decisions.append(loops.decision(view, Loop.CLOCK, why.reason, why.summary, len(commands)))
         return commands
 
-    def _load(self, own: _Service, slot: int, rps: float, view: FleetView) -> InstanceLoad:
+    def _load(self, own: _Service, taken_in: int, slot: int, rps: float, view: FleetView) -> InstanceLoad:
         """A TPOT seen is held against its limit; a TTFT is not, since the worst one may be of a class with a wider.
 
         Of those that wait only so many are a queue as the iteration that is planned with does not take in.
@@ -238,7 +234,7 @@ class Greenserve:
             instance=spec.name,
             profile=Mode(spec.gpu, spec.tp).name,
             load_rps=rps,
-            waiting=max(0, int(view.waiting[slot]) - own.demand.taken_in),
+            waiting=max(0, int(view.waiting[slot]) - taken_in),
             min_mhz=least_mhz(spec.gpu, params.f_min, params.f_max, c.clock_floor, c.clock_floor_mhz),
             max_mhz=params.f_max,
             limits=own.clock_limits,

@@ -13,7 +13,7 @@ from core.policy.presets import PRESETS, policy
 from pools import wire
 
 SIMULATED_ONLY = {"emergencies_up_to"}
-UNREAD_TUNING = {"miad", "profile", "slack", "throttle", "split", "ladder", "threshold"}
+UNREAD_TUNING = {"miad", "slack", "throttle", "split", "ladder", "threshold"}
 
 
 def test_every_preset_but_the_thresholds_runs_live():

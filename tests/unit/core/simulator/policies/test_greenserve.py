@@ -122,7 +122,7 @@ def demand_of(own):
 def highest_w(fake, site):
     """Of all that stands there, each instance at the most that it draws at any clock and load."""
     demand = demand_of(world({"east": 48}, limits=LIMITS, tps=(4, 8)))
-    most = {tp: float(demand.profile(Mode(H100, tp)).watts.max()) for tp in (4, 8)}
+    most = {tp: float(demand.load.profile(Mode(H100, tp)).watts.max()) for tp in (4, 8)}
     return sum(most[own.tp] for own, state in zip(fake.specs, fake.state, strict=True) if state and own.site == site)
 
 
@@ -182,7 +182,7 @@ def test_limits_follow_the_class_whose_prompts_have_the_least_time():
     one = world({"east": 16}, limits=LIMITS)
     two = world({"east": 16}, classes=("short", "long"), limits=LIMITS)
     loads = (CellLoad(2.0, 40.0, 200.0), CellLoad(1.0, 300.0, 200.0))
-    tight, loose = (demand_of(own).profile(Mode(H100, 8)) for own in (one, replace(two, declared=loads)))
+    tight, loose = (demand_of(own).load.profile(Mode(H100, 8)) for own in (one, replace(two, declared=loads)))
     assert loose.ttft_s[0, 0] < tight.ttft_s[0, 0]
 
 
@@ -198,7 +198,7 @@ def test_e2e_limit_asks_for_a_tpot_where_a_mode_keeps_it():
     """200 output tokens in 8 s are 40 ms each; in 0.5 s they are not to be had, and the limit is left out."""
     for e2e_s, expected in ((8.0, pytest.approx((8.0 - 0.25) / 200.0)), (0.5, pytest.approx(0.05))):
         demand = demand_of(world({"east": 16}, limits=replace(LIMITS, e2e_s=e2e_s)))
-        assert demand.planned(0.5, demand.offers(0.0)).tpot_s == expected
+        assert demand.planned(0.5, demand.offers(demand.sites(0.0))).tpot_s == expected
 
 
 @pytest.mark.parametrize(

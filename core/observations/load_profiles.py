@@ -1,0 +1,49 @@
+"""Profiles of one instance at the lengths now seen, as loops that decide by energy over load are given them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from core.engine.engine_model import UnknownConfiguration, engine_model
+from core.engine.load_profile import LoadProfile, clocks, modelled, servable
+from core.engine.steady_state import SPARE_DEVIATIONS
+from core.observations.clock_given import ProfileClocks, least_mhz
+from core.observations.mode_profile import Lengths
+from core.types import Mode
+
+
+@lru_cache(maxsize=4096)
+def load_profile(model: str, engine: str, mode: Mode, lengths: Lengths) -> LoadProfile | None:
+    """Returns DynamoLLM's profile, up to the load that the KV cache has room for in 99 of 100 moments at each clock.
+
+    None: the engine model does not know the configuration, or not even one such request fits.
+    """
+    try:
+        worker = engine_model(model, mode.gpu, mode.tp, engine)
+    except UnknownConfiguration:
+        return None
+    return servable(worker, lengths.prompt_tokens, lengths.output_tokens, lengths.context_tokens)
+
+
+@lru_cache(maxsize=4096)
+def full_load_profile(
+    model: str, engine: str, mode: Mode, lengths: Lengths, full_tokens: int, mhz: ProfileClocks
+) -> LoadProfile | None:
+    """Returns GreenServe's profile, whose TTFT is that of an iteration with `full_tokens` of prompts.
+
+    None: the engine model does not know the configuration, or not even one such request fits.
+    """
+    try:
+        worker = engine_model(model, mode.gpu, mode.tp, engine)
+    except UnknownConfiguration:
+        return None
+    own = worker.gpu_params
+    return modelled(
+        worker,
+        lengths.prompt_tokens,
+        lengths.output_tokens,
+        clocks(own, mhz.step_mhz, least_mhz(mode.gpu, own.f_min, own.f_max, mhz.floor, mhz.floor_mhz)),
+        chunk_tokens=full_tokens,
+        context_tokens=lengths.running_tokens,
+        spare_deviations=SPARE_DEVIATIONS,
+    )

@@ -1,0 +1,176 @@
+"""Builds what GreenServe's scale loop is given: kinds of instance for what comes to a pool, and limits for them.
+
+A profile's TTFT is that of the worst iteration, with the prompts of several requests. Plans keep a share of a limit,
+since a request also waits for the iteration under way, and since the 99th of 100 requests has more than the mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from core.algorithms.fleet.site_mix import Offer, SiteMode, in_time, worth_per_watt
+from core.controllers.fleet.right_size import RightSizeObservation
+from core.engine.load_profile import LoadProfile
+from core.observations.clock_given import ProfileClocks
+from core.observations.limits import planned
+from core.observations.load_profiles import full_load_profile
+from core.observations.mode_profile import Lengths
+from core.ports import EngineLimits
+from core.types import Limits, Mode, PoolKey
+
+AHEAD_S, AHEAD_STEP_S = 1800.0, 300.0  # of carbon: a move should pay for longer than it takes
+_ROUNDED_TOKENS = 64
+_FULL_TOKENS = EngineLimits().max_num_batched_tokens  # of an iteration at most
+
+
+@dataclass(frozen=True, slots=True)
+class ClassLengths:
+    """A class among those that share a pool: the limits that its requests are to keep, and their mean lengths."""
+
+    limits: Limits
+    lengths: Lengths
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLoad:
+    """The requests that come to a pool.
+
+    `lengths`: the means of all of them. `chunk_tokens`: tokens of one prompt that engines take into an iteration at
+    most; 0: all. `mhz`: what is profiled.
+    """
+
+    model: str
+    engine: str
+    lengths: Lengths
+    classes: tuple[ClassLengths, ...]
+    chunk_tokens: int
+    mhz: ProfileClocks
+
+    @property
+    def worst_case(self) -> tuple[float | None, int]:
+        """Returns the TTFT limit of the class with the least time for the prompt tokens of its worst iteration, and
+        these tokens.
+
+        The worst iteration has the request's own prompt and one of the longest class's. Without classes to
+        distinguish them, both are whole chunks.
+        """
+        most = self.chunk_tokens or _FULL_TOKENS
+        several = len(self.classes) > 1
+        chunks = [min(own.lengths.prompt_tokens, most) if several else most for own in self.classes]
+        full = [_rounded(min(_FULL_TOKENS, own + max(chunks))) for own in chunks]
+        limits = [own.limits.ttft_s for own in self.classes]
+        known = [(limit, tokens) for limit, tokens in zip(limits, full, strict=True) if limit is not None]
+        return min(known, key=lambda one: one[0] / one[1], default=(None, max(full)))
+
+    @property
+    def full_tokens(self) -> int:
+        """The prompt tokens of the iteration that gives a first token: the worst case's, or two chunks of mean
+        prompts."""
+        two = 2 * (self.chunk_tokens or _FULL_TOKENS)
+        return max(self.worst_case[1], _rounded(min(self.lengths.prompt_tokens, two, _FULL_TOKENS)))
+
+    @property
+    def taken_in(self) -> int:
+        """Requests whose prompts the iteration that profiles are made with (`worst_case`) takes in."""
+        return int(self.worst_case[1] / max(1.0, self.lengths.prompt_tokens))
+
+    def profile(self, mode: Mode) -> LoadProfile | None:
+        """None: not even one such request fits its KV cache, or nothing is known of it."""
+        lengths = replace(self.lengths, context_tokens=self.lengths.running_tokens).rounded
+        return full_load_profile(self.model, self.engine, mode, lengths, self.full_tokens, self.mhz)
+
+    def planned(self, offers: Sequence[Offer], ttft_share: float, tpot_share: float) -> Limits:
+        """Returns limits for a profile's latencies, so that requests that wait as well keep the real ones.
+
+        TTFT is that of the class whose prompts have the least time (`worst_case`). An E2E limit counts as the TPOT that
+        its class's mean answer has left, as in FREESH's plan (1e); where no offer keeps that it is left out.
+        """
+        tpot_s = min((own.limits.tpot_s for own in self.classes if own.limits.tpot_s is not None), default=None)
+        left_s = [
+            (own.limits.e2e_s - (own.limits.ttft_s or 0.0)) / max(1.0, own.lengths.output_tokens)
+            for own in self.classes
+            if own.limits.e2e_s is not None
+        ]
+        return in_time(offers, planned(Limits(self.worst_case[0], tpot_s), ttft_share, tpot_share), left_s)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteNow:
+    """A site with its carbon intensity of the half hour ahead; None where it is unknown."""
+
+    name: str
+    pue: float
+    power_cap_w: float | None
+    g_per_kwh: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNow:
+    """A pool's instances and requests, and its room.
+
+    `room`: instances of each kind that there is room for now. `caps_w`: what they may draw, by site. `standing`: those
+    that draw power, also while they drain. `waiting`: requests that no instance runs.
+    """
+
+    room: Mapping[SiteMode, int]
+    caps_w: Mapping[str, float]
+    standing: Mapping[SiteMode, int]
+    waiting: int
+
+
+def per_watt(sites: Sequence[SiteNow], objective: str) -> dict[str, float]:
+    """Returns the weight of a watt at a GPU by site. Carbon is only weighed where it is known of all sites."""
+    carbon = {site.name: _mean(site.g_per_kwh) for site in sites}
+    known = objective == "carbon" and None not in carbon.values()
+    return {site.name: worth_per_watt(site.pue, carbon[site.name] if known else None) for site in sites}
+
+
+def offers(load: PoolLoad, room: Mapping[SiteMode, int], weights: Mapping[str, float]) -> tuple[Offer, ...]:
+    """Returns the kinds of instance that the sites have room for.
+
+    Args:
+        room: Instances of each kind.
+        weights: Of a watt, by site (`per_watt`).
+    """
+    found = ((site, mode, count, load.profile(mode)) for (site, mode), count in room.items() if count)
+    return tuple(Offer(mode, own, count, site, weights[site]) for site, mode, count, own in found if own is not None)
+
+
+def caps_w(sites: Iterable[SiteNow], drawn_w: Mapping[str, float]) -> dict[str, float]:
+    """Returns the watts that a pool's instances may draw at sites with a cap, beside what others draw at most."""
+    capped = {site.name: site.power_cap_w / site.pue for site in sites if site.power_cap_w is not None}
+    return {name: max(0.0, cap_w - drawn_w.get(name, 0.0)) for name, cap_w in capped.items()}
+
+
+def observation(
+    now_s: float,
+    key: PoolKey,
+    rates_rps: Sequence[float],
+    kinds: Sequence[Offer],
+    limits: Limits,
+    pool: PoolNow,
+) -> RightSizeObservation:
+    """Returns what one turn of the loop is given.
+
+    Args:
+        rates_rps: Of the stretches of the look-back, the newest last.
+        kinds: What the sites could have, whoever has it now.
+        limits: What `kinds` are to keep (`PoolLoad.planned`).
+        pool: What there is of them.
+    """
+    left = tuple(replace(offer, room=count) for offer in kinds if (count := pool.room.get(offer.kind, 0)))
+    return RightSizeObservation(
+        now_s, key, tuple(rates_rps), left, limits, pool.caps_w, dict(pool.standing), pool.waiting
+    )
+
+
+def _rounded(tokens: float) -> int:
+    """Rounds up, so that a profile is made once and not each time that means have moved a little."""
+    return max(_ROUNDED_TOKENS, math.ceil(tokens / _ROUNDED_TOKENS) * _ROUNDED_TOKENS)
+
+
+def _mean(g_per_kwh: Iterable[float | None]) -> float | None:
+    known = [value for value in g_per_kwh if value is not None and math.isfinite(value)]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,106 @@
+"""What GreenServe's scale loop is given, from plain values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from core.engine.engine_model import gpu
+from core.observations.clock_given import ProfileClocks
+from core.observations.mode_profile import Lengths
+from core.observations.right_size_given import (
+    ClassLengths,
+    PoolLoad,
+    PoolNow,
+    SiteNow,
+    caps_w,
+    observation,
+    offers,
+    per_watt,
+)
+from core.types import Limits, Mode, PoolKey
+
+H100 = "H100-SXM-80GB"
+TP8, TP4 = Mode(H100, 8), Mode(H100, 4)
+MHZ = ProfileClocks(60.0, "voltage", None)
+SHORT = ClassLengths(Limits(0.25, 0.1), Lengths(40.0, 200.0))
+LONG = ClassLengths(Limits(2.0, 0.15), Lengths(300.0, 200.0))
+
+
+def load(*classes: ClassLengths, chunk_tokens: int = 512) -> PoolLoad:
+    return PoolLoad("Llama2-70B", "vllm-v1", Lengths(170.0, 200.0), classes or (SHORT,), chunk_tokens, MHZ)
+
+
+@pytest.mark.parametrize(
+    ("classes", "chunk_tokens", "expected"),
+    [
+        ((SHORT,), 512, (0.25, 1024)),
+        ((SHORT,), 0, (0.25, 2048)),
+        ((SHORT, LONG), 512, (0.25, 384)),  # 340 tokens
+        ((SHORT, LONG), 128, (0.25, 192)),  # 40 and 128
+        ((replace(SHORT, limits=Limits()),), 512, (None, 1024)),
+    ],
+)
+def test_worst_iteration_has_a_prompt_of_ones_own_and_one_of_the_longest(
+    classes: tuple[ClassLengths, ...], chunk_tokens: int, expected: tuple[float | None, int]
+) -> None:
+    assert load(*classes, chunk_tokens=chunk_tokens).worst_case == expected
+
+
+def test_first_token_comes_later_where_engines_take_whole_prompts() -> None:
+    whole, chunked = load(chunk_tokens=0).profile(TP8), load().profile(TP8)
+    assert whole is not None
+    assert chunked is not None
+    assert whole.ttft_s[0, -1] > 1.5 * chunked.ttft_s[0, -1]
+    assert np.array_equal(whole.tpot_s, chunked.tpot_s)
+
+
+def test_profiled_clocks_lie_above_the_voltage_floor() -> None:
+    profile = load().profile(TP8)
+    assert profile is not None
+    assert profile.mhz[0] == gpu(H100).f_v
+    assert set(np.diff(profile.mhz)[:-1]) == {60.0}
+
+
+def test_unknown_engine_has_no_offer() -> None:
+    unknown = replace(load(), model="nobody's")
+    assert offers(unknown, {("east", TP8): 1}, {"east": 1.0}) == ()
+
+
+@pytest.mark.parametrize(
+    ("e2e_s", "expected"),
+    [(None, Limits(0.175, 0.045)), (8.0, Limits(0.175, (8.0 - 0.25) / 200.0)), (0.5, Limits(0.175, 0.045))],
+)
+def test_plans_keep_shares_of_the_limits_and_e2e_where_a_mode_can(e2e_s: float | None, expected: Limits) -> None:
+    own = load(replace(SHORT, limits=Limits(0.25, 0.1, e2e_s)))
+    kinds = offers(own, {("east", TP8): 1}, {"east": 1.0})
+    found = own.planned(kinds, 0.7, 0.45)
+    assert (found.ttft_s, found.tpot_s) == pytest.approx((expected.ttft_s, expected.tpot_s))
+
+
+def test_carbon_counts_where_it_is_known_of_all_sites() -> None:
+    east, west = SiteNow("east", 1.2, None, (100.0, None, 300.0)), SiteNow("west", 1.5, None, (400.0,))
+    assert per_watt([east, west], "carbon") == {"east": pytest.approx(240.0), "west": pytest.approx(600.0)}
+    for unknown in ((), (None,), (float("nan"),)):
+        assert per_watt([east, replace(west, g_per_kwh=unknown)], "carbon") == {"east": 1.2, "west": 1.5}
+    assert per_watt([east, west], "energy") == {"east": 1.2, "west": 1.5}
+
+
+def test_capped_sites_have_what_others_leave() -> None:
+    sites = [SiteNow("east", 1.25, 5000.0), SiteNow("west", 1.0, None), SiteNow("north", 1.0, 100.0)]
+    assert caps_w(sites, {"east": 1000.0, "west": 9e9, "north": 200.0}) == {"east": 3000.0, "north": 0.0}
+
+
+def test_observation_offers_what_there_is_room_for_now() -> None:
+    kinds = offers(load(), {("east", TP4): 4, ("east", TP8): 2}, {"east": 1.0})
+    now = PoolNow({("east", TP4): 1, ("east", TP8): 0}, {"east": 900.0}, {("east", TP4): 3}, 2)
+    found = observation(7.0, PoolKey("east", "chat"), [1.0, 2.0], kinds, Limits(0.1), now)
+    assert [(offer.kind, offer.room) for offer in found.offers] == [(("east", TP4), 1)]
+    assert (found.rates_rps, found.caps_w, found.standing, found.waiting) == (
+        (1.0, 2.0),
+        {"east": 900.0},
+        {("east", TP4): 3},
+        2,
+    )
