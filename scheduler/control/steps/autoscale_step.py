@@ -1,7 +1,7 @@
 """throttLL'eM's autoscaler on the live fleet (IV-D): the size of every engine follows the load, by shadow instances.
 
 The paper has one engine. Here the plan says how many a pool has; each is looked at by itself, with its share of the
-load of its class (`recent_load`): they share it in proportion to what they carry.
+load of its class (`recent_load`): gateways send each an equal part.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from core.controllers.fleet import autoscale
 from core.controllers.fleet.autoscale import AutoscaleConfig, AutoscaleObservation, AutoscaleState, EngineSize
 from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
-from core.observations import asking
+from core.observations import asking, autoscale_given
 from core.policy.knobs import degrees
 from core.types import (
     CancelShadow,
@@ -71,9 +71,12 @@ def scale(turn: LoopTurn) -> Result:
         own = [size for size in table.get(instance.pool.request_class, ()) if size.mode.gpu == instance.mode.gpu]
         if not any(size.mode == instance.mode for size in own):
             continue
-        effects, states[instance.uid] = _look_at(
-            turn, instance, own, _share(instance, instances, table, load.rates_rps)
+        name = instance.pool.request_class
+        alike = sum(other.pool.request_class == name for other in instances)
+        obs = autoscale_given.observation(
+            context.now.timestamp(), instance.uid, instance.mode, instance.shadow, load.rates_rps[name], alike
         )
+        effects, states[instance.uid] = _look_at(turn, obs, own)
         effects_by_pool[instance.pool].append(effects)
     stored = {"engines": states, recent_load.MEMORY: load.memory}
     return replace(_answer(present, workers, instances, effects_by_pool), state=stored)
@@ -82,17 +85,14 @@ def scale(turn: LoopTurn) -> Result:
 def sizes(context: TurnContext, classes: Mapping[str, ClassNow]) -> dict[str, list[EngineSize]]:
     """Returns the sizes for each class that keep its limits, ascending in the load that they carry."""
     starts_s = measured_overheads.starts_s(context, {mode for own in classes.values() for mode in own.profiles})
-    caps = degrees(context.knobs.max_rps or {})
-    found: dict[str, list[EngineSize]] = {}
+    knobs, found = context.knobs, {}
     for name, own in classes.items():
-        rising: list[EngineSize] = []
-        for mode, profile in sorted(own.profiles.items()):
-            max_rps = caps.get(mode.tp, profile.max_rps)
-            last = max((size.max_rps for size in rising if size.mode.gpu == mode.gpu), default=0.0)
-            if mode.tp > context.knobs.tp or mode_failure(profile, own.demand.limits) or max_rps <= last:
-                continue
-            rising.append(EngineSize(mode, max_rps, starts_s[mode]))
-        found[name] = rising
+        rates = {
+            mode: 0.0 if mode_failure(profile, own.demand.limits) else profile.max_rps
+            for mode, profile in own.profiles.items()
+        }
+        of_gpu = autoscale_given.sizes(rates, degrees(knobs.max_rps or {}), knobs.tp, starts_s)
+        found[name] = [size for rising in of_gpu.values() for size in rising]
     return found
 
 
@@ -143,28 +143,13 @@ def _instances(context: TurnContext) -> list[ScaledInstance]:
     return found
 
 
-def _share(
-    instance: ScaledInstance,
-    instances: Sequence[ScaledInstance],
-    table: Mapping[str, Sequence[EngineSize]],
-    rates: Mapping[str, float],
-) -> float:
-    name = instance.pool.request_class
-    carries = {size.mode: size.max_rps for size in table[name]}
-    total = sum(carries.get(other.mode, 0.0) for other in instances if other.pool.request_class == name)
-    return rates[name] * carries[instance.mode] / total
-
-
-def _look_at(
-    turn: LoopTurn, instance: ScaledInstance, own: Sequence[EngineSize], rps: float
-) -> tuple[Effects, dict[str, Any]]:
-    stored = turn.state.get("engines", {}).get(instance.uid)
+def _look_at(turn: LoopTurn, obs: AutoscaleObservation, own: Sequence[EngineSize]) -> tuple[Effects, dict[str, Any]]:
+    stored = turn.state.get("engines", {}).get(obs.instance)
     before = AutoscaleState(Mode.parse(stored["mode"]), stored["grace_until_s"]) if stored else None
-    obs = AutoscaleObservation(turn.context.now.timestamp(), instance.uid, instance.mode, instance.shadow, rps)
     config = AutoscaleConfig(tuple(own), turn.context.times.scale_s)
     state, effects = asking.step(autoscale.step, before, obs, config)
     why = effects.rationale
-    effects = replace(effects, rationale=replace(why, summary=why.summary.replace(instance.uid, instance.uid[:8])))
+    effects = replace(effects, rationale=replace(why, summary=why.summary.replace(obs.instance, obs.instance[:8])))
     return effects, {"mode": state.mode.name, "grace_until_s": state.grace_until_s}
 
 

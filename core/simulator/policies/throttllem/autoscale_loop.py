@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from core.controllers.fleet import autoscale
-from core.controllers.fleet.autoscale import AutoscaleConfig, AutoscaleObservation, AutoscaleState
+from core.controllers.fleet.autoscale import AutoscaleConfig, AutoscaleState
 from core.observations import asking
+from core.observations.autoscale_given import observation
 from core.simulator.kernel.commands import OFF, SERVING, STRETCH_S, Answer, Decision, Drain, FleetView, Start
 from core.simulator.policies.change_round import WarmServers
 from core.simulator.policies.node_occupancy import InstanceShape, NodeOccupancy, shape_of
@@ -100,19 +101,20 @@ class Autoscaler:
     def _decide(self, engine: EngineSlot, view: FleetView) -> Effects:
         shadow = None if engine.shadow is None else _mode(view, engine.shadow)
         mode = _mode(view, engine.serving)
-        obs = AutoscaleObservation(view.now_s, engine.name, mode, shadow, self._rps(engine, view))
+        alike = sum(other.pool == engine.pool for other in self._engines)
+        obs = observation(view.now_s, engine.name, mode, shadow, self._came_rps(engine, view), alike)
         engine.state, effects = asking.step(autoscale.step, engine.state, obs, engine.sizes)
         return effects
 
-    def _rps(self, engine: EngineSlot, view: FleetView) -> float | None:
-        """This engine's share of what came in the last period; None: there was no whole one yet."""
+    def _came_rps(self, engine: EngineSlot, view: FleetView) -> float | None:
+        """Returns the rate of what came for the engine and its like in the last period; None: there was no whole one
+        yet."""
         now = int(view.now_s / STRETCH_S + 1e-9)
         stretches = int(self._config.period_s / STRETCH_S)
         if now < stretches:
             return None
         came = int(view.arrived[list(engine.cells), now - stretches : now, 0].sum())
-        alike = sum(other.pool == engine.pool for other in self._engines)
-        return came / self._config.period_s / alike
+        return came / self._config.period_s
 
     # -- what is done ----------------------------------------------------------------------------------
 

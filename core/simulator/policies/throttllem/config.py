@@ -23,7 +23,7 @@ class ThrottllemConfig:
     `tbt_s`: None takes the strictest of the classes' TPOT limits, or 200 ms. `ips`: the engine model in closed form,
     with what prompts cost; or trees learned from its points, for which a prompt is one more row of the batch, as in the
     paper. `clock_floor_mhz`: None searches all clocks, as in the paper. `engines` of a service: None is what the
-    declared peak needs. `tp`: the degree to begin with, and the only one without autoscaler; None: the largest.
+    declared peak needs. `tp`: the largest degree, to begin with, and the only one without autoscaler.
     `max_rps`: profiled largest rates by TP degree (table II; `{tp1: 1.125}` in a scenario); those that are not given
     come from the engine model.
     """
@@ -40,7 +40,7 @@ class ThrottllemConfig:
     retry_s: float = _OWN.retry_s
     period_s: float = 10.0
     engines: int | None = None
-    tp: int | None = None
+    tp: int = 4
     max_rps: Mapping[int, float] = field(default_factory=dict)
     starting: Starting = field(default_factory=Starting)
 
@@ -63,7 +63,7 @@ READS = Reads(
 
 
 def of(policy: Policy) -> ThrottllemConfig:
-    """Returns what the policy comes to. `tp` is the fleet's largest degree, unless one is asked for.
+    """Returns what the policy comes to.
 
     Raises:
         ValueError: A period that is no multiple of the kernel's stretches, or a clock rule of another policy.
@@ -88,7 +88,7 @@ def of(policy: Policy) -> ThrottllemConfig:
         retry_s=tuned.retry_s,
         period_s=scale_s,
         engines=tuned.engines,
-        tp=knobs.tp if "tp" in policy.overrides else None,
+        tp=knobs.tp,
         max_rps=degrees(knobs.max_rps or {}),
         starting=starting_of(policy),
     )

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from core.controllers.fleet.autoscale import AutoscaleConfig, EngineSize
 from core.engine.overheads import cold_start_s
+from core.observations.autoscale_given import sizes
 from core.simulator.kernel.simulated import InstanceSpec, SimulationError
 from core.simulator.policies.node_occupancy import NodeOccupancy, shape_of
 from core.simulator.policies.throttllem.config import ThrottllemConfig
@@ -32,7 +33,7 @@ class ServiceEngines:
         modes, info = world.modes(service), ClassInfo(service.name, limits)
         seen = class_view(world, service, info, self.cells, first_view(world), config.period_s, 1, modes)
         self._peak_rps = max(seen.demand.demand_rps)
-        self._max_rps = {mode: config.max_rps.get(mode.tp, profile.max_rps) for mode, profile in seen.profiles.items()}
+        self._rates = {mode: profile.max_rps for mode, profile in seen.profiles.items()}
         e2e_s = {cell: partition.classes[k].limits.e2e_s for cell, k in partition.cell_class.items()}
         self.first: list[tuple[str, InstanceSpec]] = []  # (site, instance) of each engine to begin with
         self._carried_rps = 0.0
@@ -50,13 +51,11 @@ class ServiceEngines:
         modes = self._world.modes(self._service, site)
         cached = self._config.starting.weights_cached
         spawn_s = cold_start_s(self._world.overheads, weights_cached=cached, model_name=self._service.model)
-        found: list[EngineSize] = []
-        for mode in (mode for mode in modes if mode.gpu == modes[0].gpu):  # sorted by TP degree
-            if self._max_rps[mode] > (found[-1].max_rps if found else 0.0):
-                found.append(EngineSize(mode, self._max_rps[mode], spawn_s))
-        if not found:
-            raise self._error(f"no engine carries any load at {site}: give larger tp_choices, or max_rps")
-        return AutoscaleConfig(tuple(found), self._config.period_s)
+        rates = {mode: self._rates[mode] for mode in modes}
+        found = sizes(rates, self._config.max_rps, self._config.tp, dict.fromkeys(modes, spawn_s))
+        if modes[0].gpu not in found:
+            raise self._error(f"no engine carries any load at {site}: give larger tp_choices or tp, or max_rps")
+        return AutoscaleConfig(found[modes[0].gpu], self._config.period_s)
 
     @property
     def turn(self) -> tuple[float, str]:
@@ -93,17 +92,11 @@ class ServiceEngines:
 
     def _first_size(self, site: str) -> EngineSize:
         """Returns the size to begin with: the largest in an equal part of the site's GPUs for each of its services."""
-        sizes = self.sizes(site).sizes
-        if self._config.tp is None:
-            gpu = sizes[0].mode.gpu
-            services = {spec.model for spec in self._world.templates if (spec.site, spec.gpu) == (site, gpu)}
-            part = self._world.site(site).gpus.get(gpu, 0) // len(services)
-            return next((size for size in reversed(sizes) if size.mode.tp <= part), sizes[0])
-        for size in sizes:
-            if size.mode.tp == self._config.tp:
-                return size
-        known = ", ".join(str(size.mode.tp) for size in sizes)
-        raise self._error(f"tp {self._config.tp} is not among the sizes at {site}: {known}")
+        own = self.sizes(site).sizes
+        gpu = own[0].mode.gpu
+        services = {spec.model for spec in self._world.templates if (spec.site, spec.gpu) == (site, gpu)}
+        part = self._world.site(site).gpus.get(gpu, 0) // len(services)
+        return next((size for size in reversed(own) if size.mode.tp <= part), own[0])
 
     def _error(self, message: str) -> SimulationError:
         return SimulationError(f"policy {self._config.name}, service {self._service.name}: {message}")

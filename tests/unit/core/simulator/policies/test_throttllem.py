@@ -222,7 +222,7 @@ def test_shadow_is_called_off_when_the_present_engine_is_needed_again():
 
 def test_larger_engine_waits_when_no_node_has_room_for_both():
     requests = two(steady(3.0, 0.0, 30.0), steady(4.3, 30.0, 90.0))
-    ran = run(replace(SCALES, tp=2), requests, world(gpus=5))
+    ran = run(SCALES, requests, world(gpus=3))
     assert "at_limit" in ran.reasons("autoscale")
     assert 4 not in {spec.tp for spec in ran.outcome.instances}
     assert (ran.outcome.rows["status"] == kernel.DONE).all()
@@ -288,7 +288,7 @@ def test_error_names_the_field_when_it_is_wrong(values, message):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (replace(SCALES, tp=8), "tp 8 is not among the sizes at site: 1, 2, 4"),
+        (replace(SCALES, tp=1, max_rps={1: 0.0}), "no engine carries any load at site: give larger tp_choices or tp"),
         (replace(SCALES, engines=3), "room for 2 engines only"),
     ],
 )

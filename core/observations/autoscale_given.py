@@ -1,0 +1,41 @@
+"""Builds what throttLL'eM's autoscaler is given: the sizes that an engine may have, and one engine's load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from core.controllers.fleet.autoscale import AutoscaleObservation, EngineSize
+from core.types import Mode
+
+
+def sizes(
+    rates_rps: Mapping[Mode, float], caps_rps: Mapping[int, float], most_tp: int, spawn_s: Mapping[Mode, float]
+) -> dict[str, tuple[EngineSize, ...]]:
+    """Returns by type of GPU the sizes of an engine, rising in what they carry: one that carries no more than a smaller
+    one is left out.
+
+    Args:
+        rates_rps: Requests/s that an engine carries within the limits; 0 where it keeps them at no load.
+        caps_rps: Profiled rates by TP degree that count in place of these.
+        most_tp: Largest TP degree of an engine.
+        spawn_s: Time that a start takes.
+    """
+    found: dict[str, list[EngineSize]] = {}
+    for mode in sorted(rates_rps, key=lambda mode: (mode.gpu, mode.tp)):
+        rising, rps = found.setdefault(mode.gpu, []), caps_rps.get(mode.tp, rates_rps[mode])
+        if mode.tp <= most_tp and rps > (rising[-1].max_rps if rising else 0.0):
+            rising.append(EngineSize(mode, rps, spawn_s[mode]))
+    return {gpu: tuple(own) for gpu, own in found.items() if own}
+
+
+def observation(
+    now_s: float, engine: str, mode: Mode, shadow: Mode | None, came_rps: float | None, engines: int
+) -> AutoscaleObservation:
+    """Returns what one turn of the loop is given for one engine.
+
+    Args:
+        shadow: What warms up beside it.
+        came_rps: Load of all engines that share it; None: unknown. Routers give each of them an equal part.
+        engines: Number of these.
+    """
+    return AutoscaleObservation(now_s, engine, mode, shadow, None if came_rps is None else came_rps / engines)

@@ -1,0 +1,36 @@
+"""What throttLL'eM's autoscaler is given, from plain values."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.controllers.fleet.autoscale import EngineSize
+from core.observations.autoscale_given import observation, sizes
+from core.types import Mode
+
+A, H = "A100-80GB", "H100-SXM-80GB"
+RATES = {Mode(A, 8): 9.0, Mode(A, 1): 0.0, Mode(A, 2): 4.0, Mode(A, 4): 3.0, Mode(H, 1): 0.0, Mode(H, 2): 5.0}
+SPAWN_S = {mode: 10.0 * mode.tp for mode in RATES}
+
+
+@pytest.mark.parametrize(
+    ("most_tp", "caps", "expected"),
+    [
+        (8, {}, {A: [(2, 4.0), (8, 9.0)], H: [(2, 5.0)]}),
+        (4, {}, {A: [(2, 4.0)], H: [(2, 5.0)]}),
+        (1, {}, {}),
+        (8, {1: 1.0, 4: 6.0}, {A: [(1, 1.0), (2, 4.0), (4, 6.0), (8, 9.0)], H: [(1, 1.0), (2, 5.0)]}),
+    ],
+)
+def test_sizes_rise_in_what_they_carry(
+    most_tp: int, caps: dict[int, float], expected: dict[str, list[tuple[int, float]]]
+) -> None:
+    found = sizes(RATES, caps, most_tp, SPAWN_S)
+    assert found == {
+        gpu: tuple(EngineSize(Mode(gpu, tp), rps, 10.0 * tp) for tp, rps in own) for gpu, own in expected.items()
+    }
+
+
+def test_engines_have_equal_parts_of_the_load() -> None:
+    assert observation(5.0, "one", Mode(A, 2), None, 6.0, 3).rps == 2.0
+    assert observation(5.0, "one", Mode(A, 2), Mode(A, 4), None, 3).rps is None
