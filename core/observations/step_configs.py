@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from core.algorithms.clock.busy_thresholds import ThresholdClockConfig
 from core.algorithms.fleet.fleet_problem import NegativeIntensity, Objective
 from core.controllers.fleet.carbon import CarbonConfig
 from core.controllers.fleet.pool_loop import PoolLoopConfig
 from core.controllers.fleet.right_size import RightSizeConfig
 from core.controllers.fleet.scale_dynamo import ScaleDynamoConfig
+from core.controllers.fleet.scale_threshold import ScaleThresholdConfig
 from core.controllers.fleet.shard_dynamo import ShardDynamoConfig
+from core.controllers.fleet.shard_threshold import ShardThresholdConfig
 from core.policy.knobs import Knobs
 from core.policy.tuning import Tuning
 
@@ -65,3 +68,21 @@ def shard_dynamo_config(knobs: Knobs, tuning: Tuning, period_s: float) -> ShardD
     return ShardDynamoConfig(
         epoch_s=period_s, alpha=own.shard_alpha, clocks=own.clocks, wave=own.wave, min_saving=own.min_saving
     )
+
+
+def scale_threshold_config(knobs: Knobs, tuning: Tuning, period_s: float) -> ScaleThresholdConfig:
+    """Returns the configuration of scale by thresholds."""
+    own = tuning.threshold
+    return ScaleThresholdConfig(period_s, knobs.alpha, tuning.eq1.floor_rps, own.kv_high, own.kv_low)
+
+
+def shard_threshold_config(knobs: Knobs, tuning: Tuning, period_s: float) -> ShardThresholdConfig:
+    """Returns the configuration of shard by thresholds."""
+    own = tuning.threshold
+    return ShardThresholdConfig(period_s, knobs.alpha, tuning.eq1.floor_rps, own.gain, own.streak)
+
+
+def threshold_clock_config(tuning: Tuning, period_s: float) -> ThresholdClockConfig:
+    """Returns the configuration of the clock by thresholds."""
+    own = tuning.threshold
+    return ThresholdClockConfig(period_s, own.busy_high, own.busy_low, own.clock_step_mhz)

@@ -153,6 +153,8 @@ class ThresholdTuning:
     busy_high: float = setting(0.75, "share above which a clock goes to the top", above=0.0, most=1.0)
     busy_low: float = setting(0.5, "share below which it goes down a step", above=0.0, most=1.0)
     clock_step_mhz: float = setting(90.0, "that step", above=0.0)
+    gain: float = setting(0.1, "share of its power that another TP degree must save", least=0.0, below=1.0)
+    streak: int = setting(3, "shard epochs in a row that must find so", least=1)
 
 
 @dataclass(frozen=True, slots=True)

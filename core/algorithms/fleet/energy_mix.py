@@ -19,7 +19,8 @@ import pulp
 
 from core.algorithms.fleet import highs
 from core.algorithms.fleet.highs import SolverStatus
-from core.types import Mode
+from core.engine.engine_model import GPUS
+from core.types import Mode, ModeProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,14 @@ class MixMode:
     @property
     def j_per_request(self) -> float:
         return (self.busy_w - self.idle_w) / self.max_rps
+
+
+def mix_mode(mode: Mode, profile: ModeProfile) -> MixMode:
+    """Takes the idle power from the engine model at the top clock; for a GPU it does not know, no less than at full
+    load."""
+    known = GPUS.get(mode.gpu)
+    idle_w = profile.power_w if known is None else min(profile.power_w, mode.tp * known.loaded_idle_w(known.f_max))
+    return MixMode(profile.max_rps, idle_w, profile.power_w)
 
 
 @dataclass(frozen=True, slots=True)

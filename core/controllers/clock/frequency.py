@@ -15,7 +15,7 @@ from core.algorithms.clock.miad import MiadConfig, next_clock_mhz
 from core.algorithms.clock.primal_dual import Prices, PrimalDualConfig
 from core.types import ClockObservation, Effects, Rationale, Reason, SetSmClock
 
-__all__ = ["ClockState", "MiadConfig", "PrimalDualConfig", "step"]
+__all__ = ["ClockState", "MiadConfig", "PrimalDualConfig", "clock_inputs", "congestion", "present_mhz", "step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +38,23 @@ def step(
     An instance that runs nothing, or whose requests have not finished yet, has slack: nothing waits.
     """
     asked = state.target_mhz if state is not None else None
-    current = min(max(obs.max_mhz if asked is None else asked, obs.min_mhz), obs.max_mhz)
-    why = _congestion(obs)
+    current = present_mhz(asked, obs)
+    why = congestion(obs)
     if isinstance(config, PrimalDualConfig):
         target, prices = _priced(state, obs, current, bool(why), config)
         reason, summary = _weighed(obs, why, current, target)
     else:
         target, prices = next_clock_mhz(current, bool(why), obs.min_mhz, obs.max_mhz, config), None
         reason, summary = _judged(why, current, target)
-    rationale = Rationale(reason, summary, _inputs(obs, current, target))
+    rationale = Rationale(reason, summary, clock_inputs(obs, current, target))
     # An unchanged clock is still asked for once, so that state and GPU agree from the first period on.
     commands = () if target == asked else (SetSmClock(obs.instance, target),)
     return ClockState(target, prices), Effects(commands, obs.now_s + config.period_s, rationale)
+
+
+def present_mhz(asked: float | None, obs: ClockObservation) -> float:
+    """Returns the clock that a rule goes on from: what it asked for, or the top, within the GPU's range."""
+    return min(max(obs.max_mhz if asked is None else asked, obs.min_mhz), obs.max_mhz)
 
 
 def _judged(why: str, current: float, target: float) -> tuple[Reason, str]:
@@ -84,7 +89,7 @@ def _weighed(obs: ClockObservation, why: str, current: float, target: float) -> 
     return reason, f"{worth}: {verb}, {current:.0f} MHz -> {target:.0f} MHz."
 
 
-def _congestion(obs: ClockObservation) -> str:
+def congestion(obs: ClockObservation) -> str:
     """Says what is congested; the text is empty when nothing is."""
     if obs.waiting > 0:
         return f"{obs.waiting} request{'s wait' if obs.waiting > 1 else ' waits'}"
@@ -103,7 +108,8 @@ def _sentence(why: str) -> str:
     return why[:1].upper() + why[1:] if why else "Nothing waits and every latency is within its limit"
 
 
-def _inputs(obs: ClockObservation, current: float, target: float) -> dict[str, float | int | str | None]:
+def clock_inputs(obs: ClockObservation, current: float, target: float) -> dict[str, float | int | str | None]:
+    """Returns what a decision rests on, as JSON."""
     return {
         "from_mhz": current,
         "to_mhz": target,

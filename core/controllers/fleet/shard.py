@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from core.algorithms.fleet.energy_mix import Mix, MixMode, power_w, solve
+from core.algorithms.fleet.energy_mix import Mix, mix_mode, power_w, solve
 from core.algorithms.fleet.highs import SolverStatus
 from core.controllers.fleet.explain import (
     capacity_rps,
@@ -24,13 +24,11 @@ from core.controllers.fleet.explain import (
 )
 from core.controllers.fleet.pool_loop import PoolLoopConfig, PoolLoopState, pool_name, summarise
 from core.controllers.fleet.scale import serving_modes
-from core.engine.engine_model import GPUS
 from core.types import (
     Alternative,
     ChangeKind,
     Effects,
     Mode,
-    ModeProfile,
     PoolDecision,
     PoolView,
     Rationale,
@@ -80,7 +78,7 @@ def step_pool(pool: PoolView, obs: ShardObservation, config: PoolLoopConfig) -> 
 
 
 def _weigh(pool: PoolView, present: Mapping[Mode, int], obs: ShardObservation, config: PoolLoopConfig) -> _Weighed:
-    modes = {mode: _figures(mode, profile) for mode, profile in serving_modes(pool).items()}
+    modes = {mode: mix_mode(mode, profile) for mode, profile in serving_modes(pool).items()}
     demand = pool.demand.demand_rps
     need_rps = config.alpha * max(config.floor_rps, max(demand, default=0.0))
     load_rps = sum(demand) / len(demand) if demand else 0.0
@@ -102,14 +100,6 @@ def _weigh(pool: PoolView, present: Mapping[Mode, int], obs: ShardObservation, c
 
 def _kind(pool: PoolView, obs: ShardObservation) -> ChangeKind:
     return obs.changes.get(pool.key, ChangeKind.IN_PLACE)
-
-
-def _figures(mode: Mode, profile: ModeProfile) -> MixMode:
-    """Takes the idle power from the engine model at the top clock; for a GPU it does not know, no less than at full
-    load."""
-    known = GPUS.get(mode.gpu)
-    idle_w = profile.power_w if known is None else min(profile.power_w, mode.tp * known.loaded_idle_w(known.f_max))
-    return MixMode(profile.max_rps, idle_w, profile.power_w)
 
 
 def _decide(present: Mapping[Mode, int], weighed: _Weighed) -> tuple[Mapping[Mode, int], Reason, str]:
@@ -178,7 +168,7 @@ def _inputs(pool: PoolView, weighed: _Weighed, obs: ShardObservation, config: Po
         "saving_j": weighed.saving_j,
         "transition_j": weighed.transition_j,
         "profiles": {
-            mode.name: {**profile_json(profile), "idle_w": _figures(mode, profile).idle_w}
+            mode.name: {**profile_json(profile), "idle_w": mix_mode(mode, profile).idle_w}
             for mode, profile in sorted(pool.profiles.items())
         },
     }

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from core.algorithms.clock.busy_thresholds import ThresholdClockConfig
+from core.controllers.fleet.scale_threshold import ScaleThresholdConfig
+from core.controllers.fleet.shard_threshold import ShardThresholdConfig
 from core.engine.engine_model import GPUS
 from core.engine.overheads import Overheads, StartSteps
+from core.observations.step_configs import scale_threshold_config, shard_threshold_config, threshold_clock_config
 from core.policy.knobs import USUAL_S, WHOLE
 from core.policy.presets import Policy
 from core.simulator.fields import Section
@@ -82,28 +86,18 @@ class StaticConfig:
 class ThresholdConfig:
     """Plain thresholds. `pools`: one (for all classes of a service) or per_class.
 
-    Scale: alpha x peak 5-second rate / what an instance carries; `kv_high`, `kv_low`: mean share of the busiest
-    resource (KV cache or places in the batch) above which a pool grows, below which it may shrink.
-    Clock: to the top when requests wait, above `busy_high`, or when a latency is beyond `latency_margin` of its limit;
-    down by `clock_step_mhz` below `busy_low`; never below `clock_floor_mhz` (None: where the GPU's voltage stops
-    falling, since slower than that a token costs more energy, not less).
+    `latency_margin`: share of a limit at which the clock goes up. It never goes below `clock_floor_mhz` (None: where
+    the GPU's voltage stops falling, since slower than that a token costs more energy, not less).
     """
 
     name: str = "threshold"
     loops: tuple[str, ...] = _THRESHOLD_LOOPS
-    scale_period_s: float = 1800.0
-    shard_period_s: float = 300.0
-    clock_period_s: float = 5.0
+    scale: ScaleThresholdConfig = field(default_factory=ScaleThresholdConfig)
+    shard: ShardThresholdConfig = field(default_factory=ShardThresholdConfig)
+    clock: ThresholdClockConfig = field(default_factory=ThresholdClockConfig)
     pools: str = "one"
     routing: str = "least_loaded"
-    alpha: float = 1.1
-    floor_rps: float = 0.05
-    kv_high: float = 0.7
-    kv_low: float = 0.4
-    busy_high: float = 0.75
-    busy_low: float = 0.5
     latency_margin: float = 0.8
-    clock_step_mhz: float = 90.0
     clock_floor_mhz: float | None = None
     starting: Starting = field(default_factory=Starting)
 
@@ -152,22 +146,15 @@ class FreeshConfig:
 
 def threshold_of(policy: Policy) -> ThresholdConfig:
     """Returns what the policy comes to for `threshold`. Raises ValueError: its clock shares are not one."""
-    knobs, tuned = policy.knobs, policy.tuning.threshold
+    knobs, tuning = policy.knobs, policy.tuning
     return ThresholdConfig(
         loops=running(policy, _THRESHOLD_LOOPS),
-        scale_period_s=period_s(policy, Loop.SCALE),
-        shard_period_s=period_s(policy, Loop.SHARD),
-        clock_period_s=period_s(policy, Loop.CLOCK),
+        scale=scale_threshold_config(knobs, tuning, period_s(policy, Loop.SCALE)),
+        shard=shard_threshold_config(knobs, tuning, period_s(policy, Loop.SHARD)),
+        clock=threshold_clock_config(tuning, period_s(policy, Loop.CLOCK)),
         pools="one" if knobs.partition == WHOLE else "per_class",
         routing=_BY_POOL[knobs.route],
-        alpha=knobs.alpha,
-        floor_rps=policy.tuning.eq1.floor_rps,
-        kv_high=tuned.kv_high,
-        kv_low=tuned.kv_low,
-        busy_high=tuned.busy_high,
-        busy_low=tuned.busy_low,
         latency_margin=_clock_share(policy),
-        clock_step_mhz=tuned.clock_step_mhz,
         clock_floor_mhz=knobs.clock_floor_mhz,
         starting=starting_of(policy),
     )

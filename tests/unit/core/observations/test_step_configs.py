@@ -9,7 +9,10 @@ from core.observations.step_configs import (
     pool_config,
     right_size_config,
     scale_dynamo_config,
+    scale_threshold_config,
     shard_dynamo_config,
+    shard_threshold_config,
+    threshold_clock_config,
 )
 from core.policy.presets import PRESETS, policy
 from core.simulator.policies import config, dynamollm, greenserve
@@ -21,6 +24,14 @@ EQ1 = {"eq1": {"floor_rps": 0.1, "min_saving": 0.2, "time_limit_s": 3.0}}
 CHANGED = {
     "freesh": {"alpha": 1.4, "objective": "cost", "negative_intensity": "follow", "tuning": EQ1},
     "greenserve": {"alpha": 1.4, "changes_per_hour": 2, "tuning": {"right_size": {"burst": 0.5, "hold_s": 5.0}}},
+    "threshold": {
+        "alpha": 1.4,
+        "scale_period_s": 60.0,
+        "tuning": {
+            "eq1": {"floor_rps": 0.1},
+            "threshold": {"kv_high": 0.9, "busy_low": 0.2, "clock_step_mhz": 15.0, "gain": 0.2, "streak": 5},
+        },
+    },
     "dynamo": {
         "alpha": 1.4,
         "hand_down": False,
@@ -55,3 +66,11 @@ def test_dynamollms_loops_are_configured_alike(own):
 @pytest.mark.parametrize("own", policies("greenserve"), ids=lambda own: own.name)
 def test_greenserves_loop_is_configured_alike(own):
     assert greenserve.of(own).fleet == right_size_config(own.knobs, own.tuning, 10.0)
+
+
+@pytest.mark.parametrize("own", policies("threshold"), ids=lambda own: own.name)
+def test_loops_by_thresholds_are_configured_alike(own):
+    found = config.threshold_of(own)
+    assert found.scale == scale_threshold_config(own.knobs, own.tuning, own.knobs.scale_period_s)
+    assert found.shard == shard_threshold_config(own.knobs, own.tuning, 300.0)
+    assert found.clock == threshold_clock_config(own.tuning, 5.0)

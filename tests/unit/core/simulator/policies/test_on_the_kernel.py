@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from core.controllers.fleet.scale_threshold import ScaleThresholdConfig
+from core.controllers.fleet.shard_threshold import ShardThresholdConfig
 from core.engine.overheads import clock_switch_s
 from core.simulator.kernel import kernel
 from core.simulator.kernel.driver import simulate
@@ -27,7 +29,7 @@ def requests():
 @pytest.mark.parametrize(
     "config",
     [
-        ThresholdConfig(scale_period_s=150.0, shard_period_s=30.0),
+        ThresholdConfig(scale=ScaleThresholdConfig(150.0), shard=ShardThresholdConfig(30.0)),
         FreeshConfig(carbon_period_s=150.0, scale_period_s=150.0, shard_period_s=30.0, step_s=25.0),
     ],
     ids=lambda config: config.name,

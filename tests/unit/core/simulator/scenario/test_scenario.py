@@ -16,6 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from core.algorithms.queue.queueing import WINDOW_FACTOR
+from core.controllers.fleet.scale_threshold import ScaleThresholdConfig
+from core.controllers.fleet.shard_threshold import ShardThresholdConfig
 from core.simulator.fields import ScenarioError
 from core.simulator.kernel.driver import MACRO, Stepping
 from core.simulator.kernel.outcome import Outcome
@@ -196,7 +198,9 @@ def test_compare_tells_knobs_apart_when_a_policy_is_named_twice(small: Path) -> 
 
 def test_policy_keeps_the_scenarios_keys_when_only_some_are_overridden(small: Path) -> None:
     scenario = read_scenario(small, ["policy={name: threshold, alpha: 1.5, loops: [scale]}"])
-    assert policy_of(scenario, "threshold {loops: [clock]}") == ThresholdConfig(alpha=1.5, loops=("clock",))
+    assert policy_of(scenario, "threshold {loops: [clock]}") == ThresholdConfig(
+        loops=("clock",), scale=ScaleThresholdConfig(alpha=1.5), shard=ShardThresholdConfig(alpha=1.5)
+    )
     assert policy_of(scenario, "freesh {order: fcfs}") == FreeshConfig(order="fcfs")
     assert policy_of(scenario, None) == scenario.policy
 

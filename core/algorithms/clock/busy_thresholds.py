@@ -1,0 +1,47 @@
+"""The clock by plain thresholds: to the top when busy or late, a step down when idle, the same in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdClockConfig:
+    """`busy_high`, `busy_low`: share of the busiest resource above which the clock goes up, below which down."""
+
+    period_s: float = 5.0
+    busy_high: float = 0.75
+    busy_low: float = 0.5
+    clock_step_mhz: float = 90.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.busy_low < self.busy_high or self.clock_step_mhz <= 0.0 or self.period_s <= 0.0:
+            raise ValueError("busy_low is above 0 and below busy_high; clock_step_mhz and period_s are above 0")
+
+
+def next_clocks_mhz(
+    mhz: Floats,
+    use: Floats,
+    congested: NDArray[np.bool_],
+    floor_mhz: Floats,
+    top_mhz: Floats,
+    config: ThresholdClockConfig,
+) -> Floats:
+    """Returns the next clocks in MHz, (n,) as all arguments are.
+
+    Args:
+        mhz: The present clocks. One below its floor stays.
+        use: Share of the busiest resource, KV cache or places in the batch; NaN: not known, neither busy nor idle.
+        congested: Requests wait, or a latency is over its limit.
+        floor_mhz, top_mhz: Between these clocks may move.
+        config: The thresholds and the step.
+    """
+    up = congested | (use > config.busy_high)
+    lower = np.minimum(mhz, np.maximum(mhz - config.clock_step_mhz, floor_mhz))
+    found: Floats = np.where(up, top_mhz, np.where(use < config.busy_low, lower, mhz))
+    return found
