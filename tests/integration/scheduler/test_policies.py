@@ -35,7 +35,6 @@ from scheduler.control.steps import autoscale_step, dynamollm_steps, recent_load
 from scheduler.control.steps.policy_steps import LoopTurn
 from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState, Decision, Epoch
-from telemetry.carbon.site_signals import for_decisions
 from tests.fakes.house import moment, published_fleet, refresh_feeds, report, report_all, requests_came, start_instance
 
 pytestmark = pytest.mark.django_db
@@ -657,19 +656,6 @@ def test_requests_that_came_are_those_that_ended_and_those_under_way_more(servic
 # -- GreenServe's fleet loop -----------------------------------------------------------------------
 
 
-def cleanest(service, at):
-    """Names of the service's sites, by what a watt is worth there now."""
-    sites = list(Site.objects.filter(pools__service=service).distinct())
-    curves = for_decisions(sites, at, at + timedelta(minutes=30))
-    return sorted((site.name for site in sites), key=lambda name: worth(curves, name, sites, at))
-
-
-def worth(curves, name, sites, at):
-    site = next(site for site in sites if site.name == name)
-    steps = curves.steps(site, at, 300.0, 6)
-    return site.pue * sum(steps) / len(steps)
-
-
 def serving(service):
     """GPUs wanted, by site."""
     pools = service.pools.select_related("site")
@@ -703,12 +689,16 @@ def test_fleet_follows_the_load_at_once_and_goes_back_later_when_it_sizes_itself
 
 
 def test_site_is_left_when_its_power_cap_allows_no_instance(service, redis_client, now):
-    best, second, *_ = cleanest(service, now)
-    Site.objects.filter(name=best).update(power_cap_w=100.0)
     set_policy(service, "greenserve")
     requests_came(now, count=60, over_s=60)
     run_all(service, now)
-    assert list(serving(service)) == [second]
+    best = next(iter(serving(service)))
+    Site.objects.filter(name=best).update(power_cap_w=100.0)
+    at = later(redis_client, now, 11)
+    requests_came(at, count=10, over_s=10)
+    run_all(service, at)
+    assert serving(service)
+    assert best not in serving(service)
 
 
 @pytest.mark.parametrize("share", [0.7, 0.35])
