@@ -162,9 +162,7 @@ class Knobs:
     )
     predictor_error: float = setting(0.3, "share that predicted lengths are raised by (throttLL'eM)", least=0.0)
     emergencies: bool = setting(False, "DynamoLLM IV-D: reorder, top clock, re-steer, squash")
-    emergencies_up_to: str = setting(
-        "squash", "the last rung of that ladder", ("reorder", "ramp", "resteer", "squash"), live=False
-    )
+    emergencies_up_to: str = setting("squash", "the last rung of that ladder", ("reorder", "ramp", "resteer", "squash"))
     split: str = setting(
         "none", "prompt: prefill and decode apart; any: at any token (DynaServe 4.1)", ("none", "prompt", "any")
     )

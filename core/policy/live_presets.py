@@ -21,14 +21,11 @@ ABSENT: Mapping[str, tuple[Any, ...]] = {
     "scale": ("threshold",),
     "shard": ("threshold",),
     "clock": ("threshold",),
-    "itl_limit_s": (None,),
 }
 # Tuning that no live loop, gateway or agent reads yet: records, or single fields as RECORD.FIELD.
-UNREAD = ("miad", "slack", "throttle", "split", "ladder", "threshold")
+UNREAD = ("miad", "slack", "throttle.engines", "split.calibrate_s", "split.gain", "threshold")
 # What a live service runs in place of a preset's own value.
-DIFFERS: Mapping[str, Mapping[str, Any]] = {
-    "dynaserve": {"itl_limit_s": 0.1},
-}
+DIFFERS: Mapping[str, Mapping[str, Any]] = {}
 
 
 def _absent(found: Knobs) -> list[str]:

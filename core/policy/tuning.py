@@ -83,7 +83,9 @@ class ThrottleTuning:
     """throttLL'eM's engines, admission and clocks."""
 
     engines: int | None = setting(None, "of a service", unset="what the declared peak needs", least=1)
-    max_tokens: int = setting(1024, "what a request that outgrows its prediction is taken to run to", least=1)
+    max_tokens: int = setting(
+        1024, "what a request that outgrows its prediction is taken to run to, if it may run so far", least=1
+    )
     tbt_s: float | None = setting(
         None, "limit on the time between tokens", unset="the strictest of the classes, or 200 ms", above=0.0
     )
@@ -135,6 +137,10 @@ class LadderTuning:
     """DynamoLLM's ladder of emergencies."""
 
     period_s: float = setting(1.0, "how often pools are looked at", above=0.0)
+    patience_s: float = setting(2.0, "how long a rung may prove itself before the next is climbed", above=0.0)
+    calm_s: float = setting(5.0, "how long nobody must be late for the ladder to be left", above=0.0)
+    squash_after_s: float = setting(10.0, "what a request must have waited to be given back", above=0.0)
+    most_moves: int = setting(64, "requests that are re-steered at a time", least=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from pools.wire.fleet_snapshot import (
     FleetPool,
     FleetService,
     RequestPolicy,
+    RequestTuning,
 )
 from pools.wire.message_codec import (
     Message,
@@ -164,6 +165,7 @@ __all__ = [
     "RequestBatch",
     "RequestPolicy",
     "RequestRow",
+    "RequestTuning",
     "SimulationUpdate",
     "WorkerRegistration",
     "agent_key",

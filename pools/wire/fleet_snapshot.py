@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from core.policy.tuning import LadderTuning
 from pools.wire.desired_state import LatencyLimits
 from pools.wire.message_codec import Message
 
@@ -45,8 +46,24 @@ class FleetPool(Message, frozen=True):
     weights: dict[str, float] = {}
 
 
+class RequestTuning(Message, frozen=True):
+    """Carries what gateways read of the tuning: fields are RECORD_FIELD, and `ladder` is all of that record."""
+
+    split_chunked: bool = True
+    split_max_probes: int = 6
+    split_margin_tokens: int = 20
+    split_tolerance: float = 0.002
+    split_candidates: int = 2
+    split_first_share: float = 0.5
+    throttle_max_tokens: int = 1024
+    throttle_tbt_s: float | None = None
+    throttle_ips: str = "engine"
+    throttle_retry_s: float = 0.1
+    ladder: LadderTuning = LadderTuning()
+
+
 class RequestPolicy(Message, frozen=True):
-    """The gateway's treatment of a service's requests; each field is a knob of the service's policy.
+    """The gateway's treatment of a service's requests; each field but `tuning` is a knob of its policy.
 
     Attributes:
         route: least_energy | least_carbon | least_loaded | weighted_round_robin | round_robin | predicted.
@@ -59,7 +76,7 @@ class RequestPolicy(Message, frozen=True):
         admission: none | projection (throttLL'eM IV-C2).
         throttle: With projections, ask for the lowest feasible clock at each admission (throttLL'eM IV-E).
         retail: Ask for a clock at each arrival, by ReTail's rule (throttLL'eM V-F3).
-        emergencies: Climb DynamoLLM's ladder (IV-D) when requests are about to be late.
+        emergencies: Climb DynamoLLM's ladder (IV-D) when requests are about to be late, to `emergencies_up_to` at most.
         split: none | prompt (prefill and decode apart) | any (DynaServe).
     """
 
@@ -78,7 +95,9 @@ class RequestPolicy(Message, frozen=True):
     throttle: bool = False
     retail: bool = False
     emergencies: bool = False
+    emergencies_up_to: str = "squash"
     split: str = "none"
+    tuning: RequestTuning = RequestTuning()
 
 
 class FleetService(Message, frozen=True):

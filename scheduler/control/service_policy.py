@@ -12,10 +12,11 @@ from django.conf import settings
 from django.db import transaction
 
 from core.observations import engine_given
+from core.observations.request_configs import itl_limit_s
 from core.policy.knobs import Knobs
 from core.policy.tuning import Tuning
 from core.ports import EngineLimits, EngineOptions
-from core.types import Loop
+from core.types import Limits, Loop
 from pools import wire
 from pools.models import Service
 from pools.writes import ensure_partition, ensure_pools
@@ -26,7 +27,7 @@ from scheduler.models import ControllerState, Override
 WEIGHTS = "weights"  # in the state of a scale loop: by pool and mode, what an instance weighs in routing
 KIND = "policy"  # of the ControllerState that says which policy the loops have taken up
 _CLOCK_FLAGS = ("throttle", "retail")  # clock rules that live at the gateway
-_REQUEST_KNOBS = [name for name in wire.RequestPolicy.__struct_fields__ if name not in _CLOCK_FLAGS]
+_REQUEST_KNOBS = [name for name in wire.RequestPolicy.__struct_fields__ if name not in (*_CLOCK_FLAGS, "tuning")]
 # Every engine is started so that it goes by priority: requests that bring none are served as they come, and a policy
 # that sends priorities needs no engine to be restarted.
 ENGINE_OPTIONS = EngineOptions("priority", preempt_for_waiting=True)
@@ -119,11 +120,19 @@ def weights(service: Service, knobs: Knobs) -> Mapping[str, Mapping[str, float]]
 # -- what is published -----------------------------------------------------------------------------
 
 
-def request_policy(knobs: Knobs) -> wire.RequestPolicy:
+def request_policy(knobs: Knobs, tuning: Tuning) -> wire.RequestPolicy:
     """Knobs and fields have the same names; a clock rule that lives at the gateway is a flag there."""
     own: dict[str, Any] = {name: getattr(knobs, name) for name in _REQUEST_KNOBS}
     own |= {name: knobs.clock == name for name in _CLOCK_FLAGS}
-    return wire.RequestPolicy(**own)
+    return wire.RequestPolicy(**own, tuning=_request_tuning(tuning))
+
+
+def _request_tuning(tuning: Tuning) -> wire.RequestTuning:
+    names = {name: name.partition("_") for name in wire.RequestTuning.__struct_fields__}
+    own = {name: getattr(tuning, record) for name, (record, _, _) in names.items()}
+    return wire.RequestTuning(
+        **{name: getattr(own[name], field) if field else own[name] for name, (_, _, field) in names.items()}
+    )
 
 
 def clock_rule(knobs: Knobs, paused: bool = False, advise: bool = False) -> wire.ClockPolicy:
@@ -151,13 +160,13 @@ def chunk_in_force(service: Service, states: Iterable[wire.AgentState]) -> int:
     own, pools = service.own_policy(), set(service.pools.values_list("pk", flat=True))
     there = [instance for state in states for instance in state.instances if instance.pool_id in pools]
     up = [instance.engine_limits for instance in there if instance.state in ("ready", "sleeping")]
-    return engine_given.chunk_in_force(engine_limits(own.knobs, own.tuning), up)
+    return engine_given.chunk_in_force(EngineLimits(chunk_tokens=own.knobs.chunk_tokens), up)
 
 
-def engine_limits(knobs: Knobs, tuning: Tuning) -> EngineLimits:
-    """Returns the limits that the service's engines are to keep."""
+def engine_limits(knobs: Knobs, tuning: Tuning, of_classes: Iterable[Limits]) -> EngineLimits:
+    """Returns the limits that the service's engines are to keep. `of_classes`: the limits of its request classes."""
     limits = EngineLimits(
-        itl_limit_s=knobs.itl_limit_s or None,
+        itl_limit_s=itl_limit_s(knobs.itl_limit_s, tuning.split.itl_margin, of_classes) or None,
         chunk_tokens=knobs.chunk_tokens,
         preempts_s=0.0 if knobs.order == "fcfs" else knobs.preempts_s,
         margin_s=tuning.queue.margin_s,

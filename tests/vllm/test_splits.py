@@ -21,6 +21,7 @@ import pytest
 
 from pools import wire
 from pools.agent.vllm import vllm_control
+from pools.gateway.placing.split_plans import Cut
 from pools.gateway.relay.continuation import Continuation
 from pools.gateway.server import Config, GatewayServer
 from tests.fakes.fleet import MODEL, SECRET, FakeFleet
@@ -88,9 +89,9 @@ class Front:
         fleet.policy = wire.RequestPolicy(split="none" if cut is None else "any")
         self.server.fleet.apply(fleet.fleet(), fleet.states(), time.time(), time.monotonic())
 
-    def best_cut(self, first: Any, second: Any, call: Any, split: str) -> tuple[Any, Any, int, int]:
+    def best_cut(self, first: Any, second: Any, call: Any, split: str, tuning: wire.RequestTuning) -> Cut:
         assert self.cut is not None
-        return first[0], second[0], call.prompt_tokens + self.cut, call.prompt_tokens + call.max_tokens
+        return Cut(first[0], second[0], call.prompt_tokens + self.cut, call.prompt_tokens + call.max_tokens)
 
     async def events_of(self, path: str, body: dict[str, Any], seen: list[str] | None = None) -> list[dict[str, Any]]:
         """The events of a stream; `seen` gets the text so far."""

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Protocol
 
 from core.algorithms.queue.deadlines import due_by_limits
@@ -81,6 +82,7 @@ class Dispatcher:
         self.retries = RetryBudget()
         self.ticks = Ticks()
         self._queues: dict[tuple[str, str | None], ClassQueue] = {}
+        self._again: set[str] = set()  # services for which `_try_again` is to be called
         self._hand_on: dict[str, HandOn] = defaultdict(HandOn)  # by service
 
     @property
@@ -189,6 +191,8 @@ class Dispatcher:
         if gate is not None and gate.narrows(service, call):
             choosable = everybody()
             open_ones = gate.narrow(service, choosable, call) if choosable else choosable
+            if choosable and not open_ones:
+                self._try_again_later(service)
             routed = self._router.route(service, open_ones, request, call.prompt_start) if open_ones else None
         else:  # mostly one of the request's own class takes it: the others need not be looked at
             own = [
@@ -203,6 +207,16 @@ class Dispatcher:
         if gate is not None:
             gate.placed(service, slot.instance)
         return slot
+
+    def _try_again_later(self, service: Service) -> None:
+        """Those that wait are looked at again though nothing else happens: projections change with time."""
+        if service.name not in self._again:
+            self._again.add(service.name)
+            self.ticks.call_later(service.policy.tuning.throttle_retry_s, partial(self._try_again, service.name))
+
+    def _try_again(self, service_name: str) -> None:
+        self._again.discard(service_name)
+        self.room(service_name)
 
     def _serve(self, service: Service, queues: list[ClassQueue]) -> None:
         """Whoever is most urgent of all classes goes first; a class whose next one cannot go holds up no other."""

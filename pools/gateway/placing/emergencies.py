@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import inf
 
 from core.controllers.request.emergency import EmergencyConfig, EmergencyObservation, EmergencyState, Mate, Waiting
 from core.controllers.request.emergency import step as ladder
 from core.controllers.request.routing import class_order
 from core.engine.step_tables import StepTable, round_up, step_table
+from core.observations.request_configs import emergency_config
 from core.types import Effects, ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
 
 from ..fleet.instance import Instance
@@ -24,28 +26,37 @@ from .clock_requests import ClockRequests
 from .dispatch import Dispatcher
 from .slot import Recallable, slots_at
 
+_EARLY_S = 0.05  # a look may come by so much too early
+
 
 class Emergencies:
-    """Looks after all instances once a second."""
+    """Looks after all instances: those of a service once in the period of its tuning, if `look` is called so often."""
 
-    def __init__(self, dispatcher: Dispatcher, clocks: ClockRequests, config: EmergencyConfig | None = None) -> None:
+    def __init__(self, dispatcher: Dispatcher, clocks: ClockRequests) -> None:
         self._dispatcher = dispatcher
         self._clocks = clocks
-        self._config = config or EmergencyConfig()
         self._states: dict[str, EmergencyState] = {}
+        self._looked_s: dict[str, float] = {}  # by service
         self.counts: dict[tuple[str, str], int] = defaultdict(int)  # (service, reason) of what was done
 
     def look(self, services: Iterable[Service], now_s: float) -> None:
-        """Runs one period. `now_s` is monotonic."""
+        """Runs one period of each service whose turn it is. `now_s` is monotonic."""
         seen: dict[str, EmergencyState] = {}
         for service in services:
-            if service.policy.emergencies:
-                by_rank: dict[int, list[Instance]] = defaultdict(list)
-                for instance in service.ready:
-                    by_rank[instance.rank].append(instance)
-                queues = self._queues(service, by_rank)
-                for rank, instances in by_rank.items():
-                    seen |= self._look_at(service, instances, queues[rank], now_s)
+            policy = service.policy
+            if not policy.emergencies:
+                continue
+            config = emergency_config(policy.emergencies_up_to, policy.tuning.ladder)
+            if now_s < self._looked_s.get(service.name, -inf) + config.period_s - _EARLY_S:
+                seen |= {i.uid: self._states[i.uid] for i in service.ready if i.uid in self._states}
+                continue
+            self._looked_s[service.name] = now_s
+            by_rank: dict[int, list[Instance]] = defaultdict(list)
+            for instance in service.ready:
+                by_rank[instance.rank].append(instance)
+            queues = self._queues(service, by_rank)
+            for rank, instances in by_rank.items():
+                seen |= self._look_at(service, instances, queues[rank], config, now_s)
         for uid in set(self._states) - set(seen):
             self._clocks.drop(uid)
         self._states = seen
@@ -60,7 +71,12 @@ class Emergencies:
         return found
 
     def _look_at(
-        self, service: Service, instances: Sequence[Instance], queue: Sequence[Waiter], now_s: float
+        self,
+        service: Service,
+        instances: Sequence[Instance],
+        queue: Sequence[Waiter],
+        config: EmergencyConfig,
+        now_s: float,
     ) -> dict[str, EmergencyState]:
         found = {}
         for n, instance in enumerate(instances):
@@ -69,7 +85,7 @@ class Emergencies:
             if obs is None:
                 continue
             before = self._states.get(instance.uid)
-            state, effects = ladder(before, obs, self._config)
+            state, effects = ladder(before, obs, config)
             found[instance.uid] = state
             self._carry_out(service, instance, share, effects)
             if before is not None and before.ramped and not state.ramped:

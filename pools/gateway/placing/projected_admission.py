@@ -29,7 +29,13 @@ log = logging.getLogger(__name__)
 
 PROJECTION = "projection"
 T = TypeVar("T")
-_Configuration = tuple[str, str, int, str]
+_Configuration = tuple[str, str, int, str, str]
+
+
+def _busy(instance: Instance) -> tuple[float, str]:
+    """Returns the key that puts instances in order by their requests for each token of KV cache."""
+    candidate = instance.candidate()
+    return candidate.load / (1.0 if candidate.table is None else candidate.table.kv_capacity_tokens), instance.uid
 
 
 class AdmissionGate:
@@ -55,8 +61,8 @@ class AdmissionGate:
         if not self.narrows(service, call):
             return choosable
         too_small: list[Instance] = []
-        for instance in sorted(choosable, key=lambda i: (i.candidate().load, i.uid)):
-            projection = self._projection(instance)
+        for instance in sorted(choosable, key=_busy):
+            projection = self._projection(service, instance)
             admits = True if projection is None else projection.admits(service, instance, call)
             if admits:
                 return [instance]
@@ -79,7 +85,7 @@ class AdmissionGate:
         """None: the rule is not the gateway's, or the clock asked for last stays."""
         policy = service.policy
         if policy.retail:
-            projection = self._projection(instance)
+            projection = self._projection(service, instance)
             if projection is not None and not projection.fitted(service):
                 self._later(projection.fit, service)
             return (
@@ -103,12 +109,12 @@ class AdmissionGate:
             self._asking.discard(uid)
             self._clocks.drop(uid)
 
-    def _projection(self, instance: Instance) -> InstanceProjection | None:
-        projection = self._projections.get(instance.uid)
-        if projection is not None:
+    def _projection(self, service: Service, instance: Instance) -> InstanceProjection | None:
+        ips, projection = service.policy.tuning.throttle_ips, self._projections.get(instance.uid)
+        if projection is not None and projection.ips == ips:
             return projection
         state = instance.state
-        key = (state.model, state.gpu_type, state.tp, state.engine)
+        key = (state.model, state.gpu_type, state.tp, state.engine, ips)
         if key not in self._models:
             self._models[key] = None
             self._later(self._load, key)

@@ -17,6 +17,7 @@ from core.controllers.clock.throttllem_clock import ThrottleConfig, ThrottleObse
 from core.controllers.request import admission
 from core.controllers.request.admission import AdmissionConfig, AdmissionObservation, AdmissionState, Requests
 from core.engine.engine_model import engine_model
+from core.observations.request_configs import tbt_limit_s
 from core.predictors.engine_speed import engine_speed
 from core.types import Admit, Effects, Rationale, Reason, SetSmClock
 
@@ -32,10 +33,11 @@ _TYPICAL_TOKENS = (1155, 211)
 class InstanceProjection:
     """Admission and clock of one instance; every request that this gateway has in flight there is on its scoreboard."""
 
-    def __init__(self, model: str, gpu: str, tp: int, engine: str) -> None:
-        """Raises UnknownConfiguration when the engine model does not know it."""
+    def __init__(self, model: str, gpu: str, tp: int, engine: str, ips: str = "engine") -> None:
+        """Raises UnknownConfiguration when the engine model does not know it. `ips`: of `ThrottleTuning`."""
         kv_tokens = int(engine_model(model, gpu, tp, engine).kv_capacity_tokens)
-        self._speed = engine_speed(model, gpu, tp, engine, kv_tokens)
+        self.ips = ips
+        self._speed = engine_speed(model, gpu, tp, engine, kv_tokens, trees=ips == "trees")
         self._admission: AdmissionState | None = None
         self._clock: ThrottleState | None = None
         self._judged: tuple[AdmissionObservation, AdmissionConfig, Effects] | None = None
@@ -44,7 +46,7 @@ class InstanceProjection:
     def fresh(self) -> InstanceProjection:
         """Returns a projection for another instance of the same configuration."""
         other = object.__new__(InstanceProjection)
-        other._speed, other._regressions = self._speed, self._regressions
+        other.ips, other._speed, other._regressions = self.ips, self._speed, self._regressions
         other._admission = other._clock = other._judged = None
         return other
 
@@ -126,14 +128,15 @@ def _typical_tokens(service: Service) -> tuple[int, int]:
 
 def _config(service: Service, calls: Iterable[Call]) -> AdmissionConfig:
     """One batch has one pace: it keeps the strictest TPOT limit of the calls in it."""
-    limits_s = (call.limits(service).tpot_s for call in calls)
-    tbt_s = min((limit_s for limit_s in limits_s if limit_s is not None), default=None)
-    return AdmissionConfig(tbt_s, service.policy.predictor_error)
+    tuning = service.policy.tuning
+    tbt_s = tbt_limit_s(tuning.throttle_tbt_s, (call.limits(service) for call in calls))
+    return AdmissionConfig(tbt_s, service.policy.predictor_error, tuning.throttle_retry_s)
 
 
 def _most_tokens(service: Service, call: Call) -> int:
     room = max(1, service.max_model_len - (call.prompt_tokens or 0))
-    return room if call.max_tokens is None else min(room, call.max_tokens)
+    most = min(room, service.policy.tuning.throttle_max_tokens)
+    return most if call.max_tokens is None else min(most, call.max_tokens)
 
 
 def _deadline_s(service: Service, call: Call) -> float | None:

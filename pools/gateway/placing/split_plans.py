@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from core.algorithms.split.split_point import Backlog, SplitConfig, SplitPolicy, finish_s, pass_costs, split_request
+from core.algorithms.split.split_point import Backlog, finish_s, pass_costs, split_request
 from core.engine.engine_model import engine_model
+from core.observations.split_configs import split_config
+from pools import wire
 
 from ..fleet.instance import Instance
 from ..requests.call import Call
 from .slot import slots_at
 
 TOKEN_BUDGET = 2048  # of an engine's iteration
-_POLICIES = {"any": SplitPolicy.DYNAMIC, "prompt": SplitPolicy.DISAGGREGATED}
 
 
 class Cut(NamedTuple):
@@ -41,22 +42,29 @@ def backlog(instance: Instance) -> Backlog:
     return Backlog.of(costs, rows, min(len(begun), costs.decode_s.size - 1))
 
 
-def best_cut(first: Sequence[Instance], second: Sequence[Instance], call: Call, split: str) -> Cut:
-    """Cuts a request between each group's instance that is done first.
+def best_cut(
+    first: Sequence[Instance], second: Sequence[Instance], call: Call, split: str, tuning: wire.RequestTuning
+) -> Cut:
+    """Cuts a request between each group's instance that is done first, of the few with the fewest requests.
 
     Raises:
         UnknownConfiguration, ValueError: The engine model does not know an instance, or it has no room for its model.
     """
-    ours, theirs = ({i.uid: (i, backlog(i)) for i in group} for group in (first, second))
-    here, one = min(ours.values(), key=lambda pair: (finish_s(pair[1]), pair[0].uid))
-    there, two = min(theirs.values(), key=lambda pair: (finish_s(pair[1]), pair[0].uid))
-    config = SplitConfig(_POLICIES[split])
+    (here, one), (there, two) = (_soonest(group, tuning.split_candidates) for group in (first, second))
+    config = split_config(split, tuning.split_max_probes, tuning.split_margin_tokens, tuning.split_tolerance)
     found = split_request(call.prompt_tokens or 1, call.predicted_tokens or 1, one, two, config, call.max_tokens)
     if found.whole:
         return Cut(here if found.tokens else there, None, found.total, found.total)
     return Cut(here, there, found.tokens, found.total)
 
 
+def _soonest(group: Sequence[Instance], candidates: int) -> tuple[Instance, Backlog]:
+    """Returns the instance of a group that will be done first with what it has, and that."""
+    few = sorted(group, key=lambda i: (i.in_flight, i.uid))[:candidates]
+    found = [(i, backlog(i)) for i in few]
+    return found[0] if len(found) == 1 else min(found, key=lambda pair: finish_s(pair[1]))
+
+
 def warm_up(instance: Instance, call: Call) -> None:
     """Compiles, or loads from the cache, what a decision needs."""
-    best_cut([instance], [instance], call, "any")
+    best_cut([instance], [instance], call, "any", wire.RequestTuning())

@@ -1,7 +1,7 @@
 """Chooses requests to split over two instances where the policy says so; `split_plans` decides where to cut.
 
-Instances of a class, in the order of their names, are two groups: the first half does first parts, the others second
-ones. In each the policy's route says which one: by turns, the least loaded, or else the one that is done first.
+Instances of a class, in the order of their names, are two groups: the first ones do first parts, the others second
+parts. In each the policy's route says which one: by turns, the least loaded, or else the one that is done first.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from types import ModuleType
 from core.controllers.request import routing
 from core.controllers.request.routing import Route, RouteRequest
 from core.engine.engine_model import UnknownConfiguration
+from core.observations.request_configs import first_parts
 
 from ..fleet.instance import Instance
 from ..fleet.view import FleetView
@@ -29,20 +30,22 @@ from .slot import Slot
 log = logging.getLogger(__name__)
 
 NONE = "none"
-CHUNK_TOKENS = 512  # of a cache that is sent while more of it is computed
+_CHUNK_TOKENS = 512  # of a cache that is sent while more of it is computed
 
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
     """Tokens 1 to `cut_tokens` of prompt and output at `first`, the rest at `second`; the places are taken.
 
-    `second` None: `first` does all of it.
+    `second` None: `first` does all of it. `chunk_tokens`: of the cache that are sent while more of it is computed;
+    None: all is sent at once.
     """
 
     first: Slot
     second: Slot | None
     cut_tokens: int
     total_tokens: int
+    chunk_tokens: int | None
 
 
 class Splitter:
@@ -62,6 +65,7 @@ class Splitter:
         service = self._fleet.services.get(call.service.name, call.service)
         if service.policy.split == NONE:
             return None
+        tuning = service.policy.tuning
         found, request = None, self._dispatcher.request_of(service, call)
         usable = service.choosable((), time.monotonic())
         open_ones = [i for i in usable if i.unstarted < service.engine_queue]
@@ -69,13 +73,13 @@ class Splitter:
         if len(own) >= 2 and self._load(own, call):
             assert self._plans is not None
             own = sorted(own, key=lambda i: i.uid)
-            half, route = len(own) // 2, service.policy.route
+            count, route = first_parts(len(own), tuning.split_first_share), service.policy.route
             first, second = (
                 self._routed(group, route, f"{service.name}/{request.class_rank}/{n}")
-                for n, group in enumerate((own[:half], own[half:]))
+                for n, group in enumerate((own[:count], own[count:]))
             )
             try:
-                found = self._plans.best_cut(first, second, call, service.policy.split)
+                found = self._plans.best_cut(first, second, call, service.policy.split, tuning)
             except (UnknownConfiguration, ValueError) as error:
                 log.warning("request %s is not split: %s", call.request_id, error)
         whole = found is None or found.second is None
@@ -85,7 +89,7 @@ class Splitter:
         reason = "done first with all of it" if whole else f"split at token {found.tokens} of {found.total}"
         here = self._taken(call, found.first, request, reason)
         there = None if found.second is None else self._taken(call, found.second, request, reason)
-        return SplitPlan(here, there, found.tokens, found.total)
+        return SplitPlan(here, there, found.tokens, found.total, _CHUNK_TOKENS if tuning.split_chunked else None)
 
     def _taken(self, call: Call, instance: Instance, request: RouteRequest, reason: str) -> Slot:
         estimate = routing.estimate([instance.candidate()], request)[0]

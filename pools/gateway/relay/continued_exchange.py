@@ -11,7 +11,7 @@ import time
 from ..errors import ApiError, unavailable
 from ..http.client_protocol import ClientConnection
 from ..placing.slot import Slot
-from ..placing.splitter import CHUNK_TOKENS, SplitPlan, Splitter
+from ..placing.splitter import SplitPlan, Splitter
 from ..requests.call import Call
 from .continuation import BLOCKS, Continuation, ContinuationMeter
 from .exchange import MAX_ATTEMPTS, Context, Exchange, Fate, LastWords
@@ -78,7 +78,7 @@ class ContinuedExchange(Exchange):
             next_slot = None
             if plan is not None and part_only:
                 connector = slot.instance.state.kv_connector
-                call.body = continuation.first(plan.cut_tokens, call.prompt_tokens or 1, CHUNK_TOKENS, connector)
+                call.body = continuation.first(plan.cut_tokens, call.prompt_tokens or 1, plan.chunk_tokens, connector)
             else:
                 if plan is not None and plan.second and slot.instance.state.kv_connector == BLOCKS:
                     params = {"do_remote_prefill": True}  # what is there of it, whoever wrote it

@@ -12,7 +12,7 @@ from django.conf import settings
 
 from core.engine.engine_launch import EngineLaunch
 from core.observations.clock_given import clock_limits
-from core.observations.limits import present_limits
+from core.observations.limits import class_limits, present_limits
 from core.policy.knobs import Knobs
 from core.ports import EngineLimits
 from core.types import Limits, Loop
@@ -93,14 +93,10 @@ class _ServiceSettings:
         slo = fleet_messages.objectives(service)
         objectives = Limits(slo.ttft_s, slo.tpot_s, slo.e2e_s)
         limits = _pool_limits(service, objectives, knobs, service_policy.hands_on(service, knobs))
-        return cls(
-            rule,
-            service_policy.engine_limits(knobs, service.own_policy().tuning),
-            knobs,
-            objectives,
-            limits,
-            control_mode,
-        )
+        classes = service.partition.classes.all()
+        of_classes = (class_limits(objectives, own.thresholds, knobs) for own in classes)
+        engine_limits = service_policy.engine_limits(knobs, service.own_policy().tuning, of_classes)
+        return cls(rule, engine_limits, knobs, objectives, limits, control_mode)
 
     def down_to(self, floor_mhz: float) -> _ServiceSettings:
         """Where clocks wait for approval, a floor is what has been approved; where they only advise it changes

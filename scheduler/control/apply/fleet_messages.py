@@ -76,7 +76,7 @@ def _service(
             )
             for pool in pools
         ],
-        policy=service_policy.request_policy(knobs),
+        policy=service_policy.request_policy(knobs, service.own_policy().tuning),
         expected_prompt_tokens=service.expected_prompt_tokens,
         expected_output_tokens=service.expected_output_tokens,
         hugging_face_id=service.model_card.hugging_face_id,

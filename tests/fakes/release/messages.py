@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from core.engine.engine_launch import EngineLaunch
+from core.policy.tuning import LadderTuning
 from core.ports import EngineLimits, EngineOptions
 from pools import wire
 
@@ -141,7 +142,9 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
         throttle=True,
         retail=True,
         emergencies=True,
+        emergencies_up_to="resteer",
         split="any",
+        tuning=wire.RequestTuning(False, 3, 10, 0.01, 3, 0.4, 2048, 0.15, "trees", 0.2, LadderTuning(calm_s=9.0)),
     )
     service = wire.FleetService(
         name="llama3-70b",
@@ -154,7 +157,7 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
             wire.FleetClass("SS", 0, 0, 1_024, 0, 256, limits, 0.25),
             wire.FleetClass("LL", 1, 1_024, None, 256, None),
         ],
-        pools=[wire.FleetPool(3, "location-1", "SS", 1.2, 410.0, 0.6, 520.0)],
+        pools=[wire.FleetPool(3, "location-1", "SS", 1.2, 410.0, 0.6, 520.0, {"A100-80GB/TP4": 2.5})],
         policy=policy,
         expected_prompt_tokens=900,
         expected_output_tokens=180,

@@ -220,15 +220,21 @@ def test_policy_is_published_to_gateways_and_agents_when_it_is_in_force(service,
         own.admission,
     )
     assert (published.by_share, published.engine_priority) == (own.by_share, own.engine_priority)
-    assert published.emergencies == own.emergencies
+    assert (published.emergencies, published.emergencies_up_to) == (own.emergencies, own.emergencies_up_to)
+    tuning = service.own_policy().tuning
+    assert (published.tuning.split_chunked, published.tuning.throttle_retry_s) == (tuning.split.chunked, 0.1)
+    assert published.tuning.ladder == tuning.ladder
     assert (published.throttle, published.retail) == (own.clock == "throttle", own.clock == "retail")
     instances = desired(redis_client).values()
     assert instances
     assert {item.clock.policy for item in instances} == {own.clock}
     assert {item.clock.period_s for item in instances} == {own.clock_period_s or 1.0}
+    itl_s = own.itl_limit_s
+    if itl_s is None:
+        itl_s = service.slos.get(kind="tpot").objective_s * (1.0 - tuning.split.itl_margin)
     assert {item.engine_limits for item in instances} == {
         EngineLimits(
-            itl_limit_s=own.itl_limit_s or None,
+            itl_limit_s=itl_s or None,
             chunk_tokens=own.chunk_tokens,
             preempts_s=own.preempts_s if own.order != "fcfs" else 0.0,
         )
@@ -256,11 +262,11 @@ def test_plans_count_on_the_chunks_that_engines_make(service, redis_client, now)
 
 
 def test_number_of_requests_to_run_is_published_to_engines_when_the_policy_says_so(service, redis_client, now):
-    set_policy(service, "dynaserve", max_num_seqs=4)
+    set_policy(service, "dynaserve", max_num_seqs=4, itl_limit_s=0.1, tuning={"split": {"itl_margin": 0.1}})
     run_all(service, now)
     tasks.publish()
     assert {item.engine_limits for item in desired(redis_client).values()} == {
-        EngineLimits(max_num_seqs=4, itl_limit_s=0.1)
+        EngineLimits(max_num_seqs=4, itl_limit_s=0.1 * (1.0 - 0.1))
     }
 
 

@@ -46,9 +46,7 @@ class FastLoops:
         self._router, self._profiles = router, profiles
         self._clock_shares = config.clock_ttft_share, config.clock_tpot_share
         self._clock_config = clock_profile.ProfileClockConfig(config.clock_period_s)
-        self._emergency_config = emergency.EmergencyConfig(
-            config.emergency_period_s, highest=emergency.Rung[config.emergency_up_to.upper()]
-        )
+        self._emergency_config = config.ladder
         self._mean_rps: dict[int, float] = {}
         self._worst: dict[int, tuple[float, float]] = {}  # TTFT and TPOT since the last clock epoch
         self._clock_s = -1.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from core.controllers.request.emergency import EmergencyConfig
+from core.observations.request_configs import emergency_config
 from core.policy.dynamo_classes import PUBLISHED_FACTOR
 from core.policy.presets import Policy
 from core.simulator.kernel.simulated import ORDERS
@@ -24,7 +26,7 @@ class DynamollmConfig:
     floor (`Knobs.clock_floor`). `headroom` is on the forecast, `alpha` on the
     load of a shard epoch. `hand_down`, `proactive`, `warm_pool`, `down_after`, `wave`, `clocks`, `min_saving`: see
     `ScaleDynamoConfig` and `ShardDynamoConfig`. `order`: of every instance's queue; the ladder reorders only those that
-    are first come first served. `emergency`: the ladder of IV-D, up to the rung `emergency_up_to`.
+    are first come first served. `emergency`: whether there is the ladder of IV-D.
     """
 
     name: str = "dynamollm"
@@ -50,8 +52,7 @@ class DynamollmConfig:
     routing: str = "energy"
     order: str = "fcfs"
     emergency: bool = True
-    emergency_up_to: str = "squash"
-    emergency_period_s: float = 1.0
+    ladder: EmergencyConfig = field(default_factory=EmergencyConfig)
     starting: Starting = field(default_factory=Starting)
 
 
@@ -97,7 +98,6 @@ def of(policy: Policy) -> DynamollmConfig:
         routing=ROUTINGS[knobs.route],
         order=knobs.order,
         emergency=knobs.emergencies,
-        emergency_up_to=knobs.emergencies_up_to,
-        emergency_period_s=policy.tuning.ladder.period_s,
+        ladder=emergency_config(knobs.emergencies_up_to, policy.tuning.ladder),
         starting=starting_of(policy),
     )

@@ -118,7 +118,7 @@ class Dynamollm:
             if loop in c.loops
         ]
         if c.emergency:
-            controls.append(PlainControl("emergency", c.emergency_period_s, self.fast.ladder))
+            controls.append(PlainControl("emergency", c.ladder.period_s, self.fast.ladder))
         if not controls:
             raise SimulationError(f"{c.name}: no loop runs; take policy multi_pool for a fleet that nothing changes")
         self.profiles.renew(view)

@@ -14,10 +14,12 @@ another one that decodes, by turns.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from core.algorithms.split.split_point import Backlog, Split, SplitConfig, SplitPolicy, finish_s, split_request
 from core.engine.engine_model import engine_model
+from core.observations.request_configs import first_parts, itl_limit_s
+from core.observations.split_configs import SPLITS, split_config
 from core.policy.presets import Policy
 from core.simulator.kernel.commands import SERVING, Answer, Decision, FleetView, Placement, RequestView
 from core.simulator.kernel.simulated import Handover, InstanceSpec, Scheduling, SimulationError
@@ -27,14 +29,12 @@ from core.simulator.policies.world import Member, Plan, PoolPlan, SiteInfo, Worl
 from core.types import Reason
 
 FIRST, SECOND = "first", "second"
-_ITL_S = 0.1  # the paper's objective for the time between tokens (section 6.1)
 _TICK_S = 0.05
-_SPLITS = {"any": SplitPolicy.DYNAMIC, "prompt": SplitPolicy.DISAGGREGATED, "none": SplitPolicy.COLOCATED}
 
 
 @dataclass(frozen=True, slots=True)
 class DynaserveConfig:
-    """`split`: dynamic | disaggregated | colocated. `routing`: predicted (to whom will be done first) | round_robin.
+    """`cut`: where requests are cut. `routing`: predicted (to whom will be done first) | round_robin.
 
     `itl_limit_s`: that batches are composed for, less the share `itl_margin`; None: the strictest objective of the
     classes, or else the paper's 100 ms; 0: batches take the whole token budget. `chunked`: the KV cache is sent while
@@ -44,16 +44,13 @@ class DynaserveConfig:
     """
 
     name: str = "dynaserve"
-    split: str = SplitPolicy.DYNAMIC
+    cut: SplitConfig = field(default_factory=SplitConfig)
     routing: str = "predicted"
     itl_limit_s: float | None = None
     itl_margin: float = 0.05
     chunked: bool = True
     calibrate_s: float = 1.0
     gain: float = 0.1
-    max_probes: int = 6
-    margin_tokens: int = 20
-    tolerance: float = 0.002
     candidates: int = 2
     first_share: float = 0.5
     link_gb_per_s: float = 25.0
@@ -62,7 +59,7 @@ class DynaserveConfig:
 
 
 READS = Reads(
-    {**any_of("itl_limit_s"), "split": tuple(_SPLITS), "route": ("predicted", "round_robin")},
+    {**any_of("itl_limit_s"), "split": tuple(SPLITS), "route": ("predicted", "round_robin")},
     ("split",),
 )
 
@@ -72,16 +69,13 @@ def of(policy: Policy) -> DynaserveConfig:
     knobs, tuned = policy.knobs, policy.tuning.split
     return DynaserveConfig(
         name=policy.name,
-        split=_SPLITS[knobs.split],
+        cut=split_config(knobs.split, tuned.max_probes, tuned.margin_tokens, tuned.tolerance),
         routing=knobs.route,
         itl_limit_s=knobs.itl_limit_s,
         itl_margin=tuned.itl_margin,
         chunked=tuned.chunked,
         calibrate_s=tuned.calibrate_s,
         gain=tuned.gain,
-        max_probes=tuned.max_probes,
-        margin_tokens=tuned.margin_tokens,
-        tolerance=tuned.tolerance,
         candidates=tuned.candidates,
         first_share=tuned.first_share,
         link_gb_per_s=tuned.link_gb_per_s,
@@ -101,19 +95,17 @@ def begin(config: DynaserveConfig, world: World) -> Plan:
         SimulationError: There are too few instances.
     """
     service, site = world.services[0], world.sites[0]
-    limits = [c.limits.tpot_s for c in service.partitions[0].classes if c.limits.tpot_s is not None]
-    itl_s = config.itl_limit_s if config.itl_limit_s is not None else min(limits, default=_ITL_S)
-    itl_s *= 1.0 - config.itl_margin
+    itl_s = itl_limit_s(config.itl_limit_s, config.itl_margin, (c.limits for c in service.partitions[0].classes))
     kinds = [spec for spec in world.templates if spec.model == service.model]
     specs = [replace(spec, scheduling=Scheduling(itl_limit_s=itl_s)) for spec in instances(kinds, site)]
-    whole_by_turns = config.split == SplitPolicy.COLOCATED and config.routing == "round_robin"
+    whole_by_turns = config.cut.policy is SplitPolicy.COLOCATED and config.routing == "round_robin"
     if len(specs) < (1 if whole_by_turns else 2):
         raise SimulationError(f"{config.name}: {site.name} has GPUs for {len(specs)} instances: give at least two")
     cells = (FIRST,) * world.cells
     if whole_by_turns:
         members = tuple(Member(spec, FIRST) for spec in specs)
         return Plan(members, (PoolPlan(FIRST, "round_robin"),), cells, ())
-    firsts = min(len(specs) - 1, max(1, round(config.first_share * len(specs))))
+    firsts = first_parts(len(specs), config.first_share)
     members = tuple(Member(spec, FIRST if n < firsts else SECOND) for n, spec in enumerate(specs))
     token_s = _kv_bytes(specs[0]) / (config.link_gb_per_s * 1e9)
     by_turns = config.routing == "round_robin"
@@ -156,7 +148,6 @@ class GlobalScheduler:
     ) -> None:
         self._config, self.tracker = config, tracker
         self._firsts, self._seconds = firsts, seconds
-        self._split = SplitConfig(SplitPolicy(config.split), config.max_probes, config.margin_tokens, config.tolerance)
         self._room = [engine.spec.kv_capacity for engine in tracker.instances]
         self._cuts: Counter[str] = Counter()
         self._probes = 0
@@ -173,7 +164,7 @@ class GlobalScheduler:
         first, second = (self._soonest(group, need, view) for group in (self._firsts, self._seconds))
         if first is None or second is None:
             return None
-        found = split_request(new, request.predicted_tokens, first[1], second[1], self._split)
+        found = split_request(new, request.predicted_tokens, first[1], second[1], self._config.cut)
         self._count(found)
         total = found.total + request.cached_tokens
         placed = Placed(request.number, request.prompt_tokens, total)
@@ -218,7 +209,7 @@ class GlobalScheduler:
             f"{count} requests: {cuts}; {self._probes / count:.1f} probes each; measured over predicted time "
             f"{min(scales):.2f} to {max(scales):.2f}."
         )
-        reason = Reason.FEASIBLE if self._config.split == SplitPolicy.DYNAMIC else Reason.POLICY
+        reason = Reason.FEASIBLE if self._config.cut.policy is SplitPolicy.DYNAMIC else Reason.POLICY
         self._cuts.clear()
         self._probes, self._reported_s = 0, view.now_s
         return Answer((), (Decision(view.now_s, self.name, str(reason), summary, count),))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from core.controllers.fleet.autoscale import AutoscaleConfig, EngineSize
 from core.engine.overheads import cold_start_s
 from core.observations.autoscale_given import sizes
+from core.observations.request_configs import tbt_limit_s
 from core.simulator.kernel.simulated import InstanceSpec, SimulationError
 from core.simulator.policies.node_occupancy import NodeOccupancy, shape_of
 from core.simulator.policies.throttllem.config import ThrottllemConfig
@@ -17,7 +18,6 @@ from core.simulator.policies.view_observations import class_view, first_view
 from core.simulator.policies.world import ClassInfo, ServiceInfo, World
 from core.types import Limits
 
-TBT_S = 0.2  # the paper's limit of the mean time between tokens (V-A)
 _EPS = 1e-9
 
 
@@ -27,7 +27,9 @@ class ServiceEngines:
     def __init__(self, config: ThrottllemConfig, world: World, number: int, service: ServiceInfo) -> None:
         self._config, self._world, self._service = config, world, service
         partition = service.partitions[0]
-        limits = _strictest(config, partition.classes)
+        tbt_s = tbt_limit_s(config.tbt_s, (c.limits for c in partition.classes))
+        e2e = [c.limits.e2e_s for c in partition.classes if c.limits.e2e_s is not None]
+        limits = Limits(None, tbt_s, min(e2e, default=None))
         self.pool = service.name
         self.cells = tuple(sorted(partition.cell_class))
         modes, info = world.modes(service), ClassInfo(service.name, limits)
@@ -37,7 +39,7 @@ class ServiceEngines:
         e2e_s = {cell: partition.classes[k].limits.e2e_s for cell, k in partition.cell_class.items()}
         self.first: list[tuple[str, InstanceSpec]] = []  # (site, instance) of each engine to begin with
         self._carried_rps = 0.0
-        self.served = Served(number, limits.tpot_s or TBT_S, e2e_s, seen.lengths)
+        self.served = Served(number, tbt_s, e2e_s, seen.lengths)
         sites = [site.name for site in world.sites if world.modes(service, site.name)]
         self._next = deque((site, self._first_size(site)) for site in sites)
 
@@ -113,10 +115,3 @@ def take_first(services: Sequence[ServiceEngines], world: World) -> None:
         service = min(taking, key=lambda service: service.turn)
         if not service.take(occupancy):
             taking.remove(service)
-
-
-def _strictest(config: ThrottllemConfig, classes: Sequence[ClassInfo]) -> Limits:
-    """Returns the limits of all classes together; without any limit between tokens, the paper's."""
-    tpot = [c.limits.tpot_s for c in classes if c.limits.tpot_s is not None]
-    e2e = [c.limits.e2e_s for c in classes if c.limits.e2e_s is not None]
-    return Limits(None, config.tbt_s or min(tpot, default=TBT_S), min(e2e, default=None))

@@ -10,10 +10,11 @@ from core.policy.knobs import Knobs
 from core.policy.live_presets import ABSENT, DIFFERS, LIVE, UNREAD, choices, knobs, without_effect
 from core.policy.live_presets import policy as live_policy
 from core.policy.presets import PRESETS, policy
+from core.policy.tuning import Tuning
 from pools import wire
 
-SIMULATED_ONLY = {"emergencies_up_to"}
-UNREAD_TUNING = {"miad", "slack", "throttle", "split", "ladder", "threshold"}
+SIMULATED_ONLY: set[str] = set()
+UNREAD_TUNING = {"miad", "slack", "throttle.engines", "split.calibrate_s", "split.gain", "threshold"}
 
 
 def test_every_preset_but_the_thresholds_runs_live():
@@ -26,15 +27,20 @@ def test_live_services_run_what_the_presets_say_but_for_a_list_that_shrinks():
     for name, found in LIVE.items():
         row = asdict(PRESETS[name].knobs)
         assert {key: value for key, value in asdict(found).items() if value != row[key]} == DIFFERS.get(name, {})
-    assert sum(map(len, DIFFERS.values())) <= 1
+    assert sum(map(len, DIFFERS.values())) == 0
     assert {item.name for item in fields(Knobs) if not item.metadata["live"]} <= SIMULATED_ONLY
     assert set(UNREAD) <= UNREAD_TUNING
-    assert sum(map(len, ABSENT.values())) <= 4
+    assert sum(map(len, ABSENT.values())) <= 3
 
 
 def test_request_policy_has_a_knob_for_each_field():
     names = {item.name for item in fields(Knobs)}
-    assert {name for name in wire.RequestPolicy.__struct_fields__ if name not in names} == {"throttle", "retail"}
+    others = {name for name in wire.RequestPolicy.__struct_fields__ if name not in names}
+    assert others == {"throttle", "retail", "tuning"}
+    for name in wire.RequestTuning.__struct_fields__:
+        record, _, field = name.partition("_")
+        own = getattr(Tuning(), record)
+        assert getattr(wire.RequestTuning(), name) == (getattr(own, field) if field else own)
     assert all(
         getattr(Knobs(), name) == getattr(wire.RequestPolicy(), name)
         for name in wire.RequestPolicy.__struct_fields__
@@ -66,10 +72,8 @@ def test_overrides_are_put_over_what_is_live():
 @pytest.mark.parametrize(
     ("name", "overrides", "words"),
     [
-        ("freesh", {"emergencies_up_to": "ramp"}, "emergencies_up_to has no effect live so far"),
-        ("dynaserve", {"itl_limit_s": None}, "itl_limit_s=none has no effect live so far: itl_limit_s=0.1 runs"),
         ("freesh", {"tuning": {"miad": {"increase": 3.0}}}, "miad.increase has no effect live so far"),
-        ("freesh", {"tuning": {"ladder": {"period_s": 3.0}}}, "ladder.period_s has no effect live so far"),
+        ("dynaserve", {"tuning": {"split": {"gain": 0.3}}}, "split.gain has no effect live so far"),
         ("muserve", {"tuning": {"placement": {"goal": 0.9}}}, "placement.goal has no effect live: a live GPU is one"),
     ],
 )

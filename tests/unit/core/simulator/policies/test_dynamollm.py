@@ -10,7 +10,9 @@ import pytest
 
 from core.engine.engine_model import gpu
 from core.engine.overheads import clock_switch_s
+from core.observations.request_configs import emergency_config
 from core.policy import presets
+from core.policy.tuning import LadderTuning
 from core.predictors.load_template import WEEK_S, LoadHistory, observe
 from core.simulator.fields import ScenarioError
 from core.simulator.kernel import kernel
@@ -234,7 +236,7 @@ def test_ladder_climbs_as_far_as_it_may_when_load_spikes(up_to, kinds, spike):
     """No other loop: servers were left at a low clock."""
     found = world(2, rps=(1.0, 1.0))
     slow = replace(found, templates=tuple(replace(spec, mhz=1200.0) for spec in found.templates))
-    config = DynamollmConfig(loops=(), routing="least_loaded", emergency_up_to=up_to)
+    config = DynamollmConfig(loops=(), routing="least_loaded", ladder=emergency_config(up_to, LadderTuning()))
     outcome, log, _ = run(config, slow, spike)
     assert {type(command) for _, command in log} == kinds
     moved = [move for _, command in of(log, ResteerRequests) for move in command.moves]

@@ -320,7 +320,8 @@ def test_larger_groups_share_requests_when_there_are_more_gpus():
 def test_knobs_are_read_when_given():
     assert policy() == DynaserveConfig()
     found = policy("pd_disagg", routing="predicted", itl_limit_s=0.05, chunked=True, max_probes=3)
-    assert (found.split, found.routing, found.itl_limit_s, found.chunked) == ("disaggregated", "predicted", 0.05, True)
+    assert (found.cut.policy, found.cut.max_probes) == ("disaggregated", 3)
+    assert (found.routing, found.itl_limit_s, found.chunked) == ("predicted", 0.05, True)
     assert policy("pd_coloc").itl_limit_s == 0.0
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.controllers.request.routing import RouteRequest
+from core.policy.tuning import LadderTuning
 from core.types import Limits
 from pools import wire
 from pools.gateway.fleet.instance import Instance
@@ -170,6 +171,27 @@ async def test_ladder_is_climbed_when_a_request_is_late_by_its_class_s_limit(
     house = house_of("SS", strict=strict, emergencies=True)
     await late_by(house, "SS", 4000)
     assert Ladder(house).ramped() == expected
+    await house.clear()
+
+
+async def test_ladder_is_climbed_to_the_last_rung_of_the_policy() -> None:
+    house = house_of("SS", strict=("SS",), emergencies=True, emergencies_up_to="reorder")
+    await late_by(house, "SS", 4000)
+    assert Ladder(house).ramped() == set()
+    await house.clear()
+
+
+async def test_ladder_is_looked_at_once_in_its_period() -> None:
+    tuning = wire.RequestTuning(ladder=LadderTuning(period_s=2.0))
+    house = house_of("SS", strict=("SS",), emergencies=True, tuning=tuning)
+    slot, ladder = await late_by(house, "SS", 4000), Ladder(house)
+    assert ladder.ramped() == {"SS"}
+    slot.end()
+    for after_s, looked in ((1.9, False), (2.1, True)):
+        ladder.ramped(after_s)
+        (state,) = ladder.emergencies._states.values()
+        assert state.ramped
+        assert (state.calm_since_s is not None) == looked
     await house.clear()
 
 

@@ -500,6 +500,7 @@ ERROR = 0.3
 
 def projection() -> InstanceProjection:
     made = object.__new__(InstanceProjection)
+    made.ips = "engine"
     made._speed = SPEED
     made._admission = made._clock = made._judged = None
     return made

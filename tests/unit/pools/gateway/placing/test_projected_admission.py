@@ -20,6 +20,7 @@ from core.predictors.engine_speed import engine_speed
 from core.types import SetSmClock
 from pools import wire
 from pools.gateway.fleet.view import Service
+from pools.gateway.placing import projections
 from pools.gateway.placing.clock_requests import LEASE_S, RENEW_S, ClockRequests, PendingClockRequest
 from pools.gateway.placing.emergencies import Emergencies
 from pools.gateway.placing.projected_admission import AdmissionGate
@@ -27,6 +28,7 @@ from pools.gateway.placing.projections import InstanceProjection
 from tests.fakes.fleet import MODEL, FakeFleet
 from tests.unit.pools.gateway.conftest import Bench, Start, completion, until
 from tests.unit.pools.gateway.fleet.test_fleet_view import view_of
+from tests.unit.pools.gateway.placing.test_dispatch_laws import House
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,7 +56,7 @@ async def judged(start: Start, engines: int = 1, tp: int = 4, **policy: Any) -> 
     gate._loader = Here()  # type: ignore[assignment]
     (service,) = [s for s in bench.server.fleet.services.values() if s.name == MODEL]
     for instance in service.ready:
-        gate._projection(instance)
+        gate._projection(service, instance)
     return bench, asks
 
 
@@ -88,6 +90,57 @@ async def test_request_waits_when_the_cache_would_overflow_and_goes_when_there_i
     bench.engine.held.set()
     assert [await task for task in tasks] == [200] * (fits + 3)
     assert bench.server.gateway.dispatcher.waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("tuning", "expected"),
+    [
+        ({}, (0.15, 0.1, 1024)),
+        ({"throttle_tbt_s": 0.3, "throttle_retry_s": 0.5, "throttle_max_tokens": 200}, (0.3, 0.5, 200)),
+        ({"throttle_max_tokens": 3000}, (0.15, 0.1, 2000)),  # the call's own
+    ],
+)
+async def test_projections_go_by_the_tuning(tuning: dict[str, Any], expected: tuple[float, float, int]) -> None:
+    house = House(1, admission="projection", tuning=wire.RequestTuning(**tuning))
+    service, call = house.view.services[MODEL], house.call(max_tokens=2000)
+    config = projections._config(service, [call])
+    assert (config.tbt_s, config.retry_s, projections._most_tokens(service, call)) == expected
+
+
+async def test_projections_are_made_anew_when_speeds_are_to_come_from_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    made = engine_speed("Llama3-70B", "A100-80GB", 4, "vllm-v1", _kv_tokens())
+    monkeypatch.setattr(projections, "engine_speed", lambda *_, trees: asked.append(trees) or made)
+    gate = AdmissionGate(ClockRequests(), Here())  # type: ignore[arg-type]
+    house = House(1, gate, admission="projection")
+    for ips in ("engine", "trees"):
+        tuning = wire.RequestTuning(throttle_ips=ips)
+        house.fake.policy = wire.RequestPolicy(admission="projection", tuning=tuning)
+        house.publish()
+        for _ in range(2):
+            await house.come(house.call())
+    assert asked == [False, True]
+    await house.clear()
+
+
+async def test_request_that_must_wait_is_judged_again_soon_though_nothing_else_happens() -> None:
+    times_s: list[float] = []
+
+    class Reluctant(AdmissionGate):
+        def narrow(self, service: Service, choosable: Any, call: Any) -> Any:
+            times_s.append(time.monotonic())
+            return choosable if len(times_s) > 3 else []
+
+    tuning = wire.RequestTuning(throttle_retry_s=0.03)
+    house = House(1, Reluctant(ClockRequests()), admission="projection", tuning=tuning)
+    guest = await house.come(house.call())
+    assert guest.slot is None
+    await asyncio.wait_for(guest.task, 1.0)
+    assert times_s[-1] - times_s[1] >= 0.06
+    await house.settle()
+    await house.clear()
 
 
 async def test_lost_request_is_served_and_said_to_be(start: Start) -> None:

@@ -12,6 +12,7 @@ from core.simulator.kernel.driver import simulate
 from core.simulator.kernel.simulated import FixedCosts, FleetSpec, InstanceSpec, PoolSpec, load
 from pools import wire
 from pools.gateway.placing.splitter import Splitter
+from pools.gateway.requests.call import Call
 from tests.unit.pools.gateway.placing.test_dispatch_laws import House
 
 WEIGHTS = {4: 1.0, 8: 2.7}
@@ -117,9 +118,14 @@ def parts(house: House, splitter: Splitter, count: int) -> list[tuple[int | None
     return found
 
 
-def splitting(route: str, split: str, count: int = 4) -> tuple[House, Splitter]:
-    house = House(count, route=route, split=split)
+def splitting(route: str, split: str, count: int = 4, **policy: object) -> tuple[House, Splitter]:
+    house = House(count, route=route, split=split, **policy)
     return house, Splitter(house.view, house.dispatcher, Here())
+
+
+def sent(house: House, n: int, call: Call) -> None:
+    """The call is at an instance."""
+    house.dispatcher.take(call, (house.instances[n], Choice("", None, None, None, None, None, False, "")))
 
 
 @pytest.mark.parametrize("route", ["round_robin", "least_loaded"])
@@ -128,12 +134,35 @@ async def test_pairs_of_a_split_are_taken_by_the_route(route: str) -> None:
     assert parts(house, splitter, 4) == [(0, 2), (1, 3), (0, 2), (1, 3)]
 
 
+@pytest.mark.parametrize(("share", "pairs"), [(0.5, {(0, 2)}), (0.25, {(0, 1)}), (0.99, {(0, 3)})])
+async def test_part_of_the_instances_does_first_parts(share: float, pairs: set[tuple[int, int]]) -> None:
+    house, splitter = splitting("predicted", "prompt", tuning=wire.RequestTuning(split_first_share=share))
+    assert set(parts(house, splitter, 1)) == pairs
+
+
+@pytest.mark.parametrize("candidates", [1, 2])
+async def test_only_those_with_the_fewest_requests_are_looked_at(candidates: int) -> None:
+    tuning = wire.RequestTuning(split_candidates=candidates)
+    house, splitter = splitting("predicted", "prompt", tuning=tuning)
+    sent(house, 0, house.call(prompt=16_000, predicted=4000))
+    for _ in range(2):
+        sent(house, 1, house.call(prompt=1, predicted=1))
+    assert parts(house, splitter, 1) == [(0 if candidates == 1 else 1, 2)]
+
+
+async def test_cache_is_sent_in_chunks_or_at_once() -> None:
+    for chunked, chunk_tokens in ((True, 512), (False, None)):
+        house, splitter = splitting("predicted", "prompt", tuning=wire.RequestTuning(split_chunked=chunked))
+        plan = splitter.plan(house.call(prompt=2000, predicted=400))
+        assert plan is not None
+        assert plan.chunk_tokens == chunk_tokens
+
+
 @pytest.mark.parametrize(("busy", "idle"), [(0, 1), (1, 0)])
 async def test_request_is_whole_on_the_instance_that_is_done_first_with_all_of_it(busy: int, idle: int) -> None:
     house, splitter = splitting("predicted", "any", count=2)
-    work = house.call(prompt=16_000, predicted=4000)
     for _ in range(20):
-        house.dispatcher.take(work, (house.instances[busy], Choice("", None, None, None, None, None, False, "")))
+        sent(house, busy, house.call(prompt=16_000, predicted=4000))
     assert parts(house, splitter, 1) == [(idle, None)]
 
 
