@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from core.algorithms.fleet.site_mix import Offer, SiteMode, in_time, worth_per_watt
+from core.algorithms.fleet.site_mix import Offer, SiteMode, in_time
 from core.controllers.fleet.right_size import RightSizeObservation
 from core.engine.load_profile import LoadProfile
 from core.observations.clock_given import ProfileClocks
@@ -20,7 +21,7 @@ from core.observations.mode_profile import Lengths
 from core.ports import EngineLimits
 from core.types import Limits, Mode, PoolKey
 
-AHEAD_S, AHEAD_STEP_S = 1800.0, 300.0  # of carbon: a move should pay for longer than it takes
+AHEAD_STEP_S, AHEAD_STEPS = 300.0, 6  # of carbon: a move should pay for longer than it takes
 _ROUNDED_TOKENS = 64
 _FULL_TOKENS = EngineLimits().max_num_batched_tokens  # of an iteration at most
 
@@ -96,14 +97,15 @@ class PoolLoad:
         return in_time(offers, planned(Limits(self.worst_case[0], tpot_s), ttft_share, tpot_share), left_s)
 
 
-@dataclass(frozen=True, slots=True)
-class SiteNow:
-    """A site with its carbon intensity of the half hour ahead; None where it is unknown."""
+class CappedSite(Protocol):
+    """A site, and the most that its pools may draw, in W; None: as much as there is."""
 
-    name: str
-    pue: float
-    power_cap_w: float | None
-    g_per_kwh: tuple[float | None, ...] = ()
+    @property
+    def name(self) -> str: ...
+    @property
+    def pue(self) -> float: ...
+    @property
+    def power_cap_w(self) -> float | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,25 +122,18 @@ class PoolNow:
     waiting: int
 
 
-def per_watt(sites: Sequence[SiteNow], objective: str) -> dict[str, float]:
-    """Returns the weight of a watt at a GPU by site. Carbon is only weighed where it is known of all sites."""
-    carbon = {site.name: _mean(site.g_per_kwh) for site in sites}
-    known = objective == "carbon" and None not in carbon.values()
-    return {site.name: worth_per_watt(site.pue, carbon[site.name] if known else None) for site in sites}
-
-
 def offers(load: PoolLoad, room: Mapping[SiteMode, int], weights: Mapping[str, float]) -> tuple[Offer, ...]:
     """Returns the kinds of instance that the sites have room for.
 
     Args:
         room: Instances of each kind.
-        weights: Of a watt, by site (`per_watt`).
+        weights: Of a watt, by site (`core.observations.carbon_ahead.worths`).
     """
     found = ((site, mode, count, load.profile(mode)) for (site, mode), count in room.items() if count)
     return tuple(Offer(mode, own, count, site, weights[site]) for site, mode, count, own in found if own is not None)
 
 
-def caps_w(sites: Iterable[SiteNow], drawn_w: Mapping[str, float]) -> dict[str, float]:
+def caps_w(sites: Iterable[CappedSite], drawn_w: Mapping[str, float]) -> dict[str, float]:
     """Returns the watts that a pool's instances may draw at sites with a cap, beside what others draw at most."""
     capped = {site.name: site.power_cap_w / site.pue for site in sites if site.power_cap_w is not None}
     return {name: max(0.0, cap_w - drawn_w.get(name, 0.0)) for name, cap_w in capped.items()}
@@ -169,8 +164,3 @@ def observation(
 def _rounded(tokens: float) -> int:
     """Rounds up, so that a profile is made once and not each time that means have moved a little."""
     return max(_ROUNDED_TOKENS, math.ceil(tokens / _ROUNDED_TOKENS) * _ROUNDED_TOKENS)
-
-
-def _mean(g_per_kwh: Iterable[float | None]) -> float | None:
-    known = [value for value in g_per_kwh if value is not None and math.isfinite(value)]
-    return sum(known) / len(known) if known else None

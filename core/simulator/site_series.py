@@ -122,11 +122,11 @@ class Site:
         Raises:
             ValueError: The step is not above 0.
         """
-        if step_s <= 0.0:
-            raise ValueError(f"step_s must be above 0, not {step_s}")
-        if self.carbon_g_per_kwh is None:
-            return (None,) * max(0, math.ceil((to_s - from_s) / step_s - 1e-9))
-        return tuple(_known(value) for value in self.carbon_g_per_kwh.means(from_s, to_s, step_s).tolist())
+        return _means(self.carbon_g_per_kwh, from_s, to_s, step_s)
+
+    def prices(self, from_s: float, to_s: float, step_s: float) -> tuple[float | None, ...]:
+        """Returns what a kWh drawn evenly over each step costs, like `intensities`."""
+        return _means(self.usd_per_kwh, from_s, to_s, step_s)
 
 
 def bin_s(sites: Iterable[Site], most_s: float = math.inf) -> float:
@@ -134,6 +134,14 @@ def bin_s(sites: Iterable[Site], most_s: float = math.inf) -> float:
     of theirs."""
     grid = math.gcd(HOUR_S, *(site.grid_s for site in sites))
     return float(next((grid // parts for parts in range(1, grid) if grid % parts == 0 and grid // parts <= most_s), 1))
+
+
+def _means(series: Series | None, from_s: float, to_s: float, step_s: float) -> tuple[float | None, ...]:
+    if step_s <= 0.0:
+        raise ValueError(f"step_s must be above 0, not {step_s}")
+    if series is None:
+        return (None,) * max(0, math.ceil((to_s - from_s) / step_s - 1e-9))
+    return tuple(_known(value) for value in series.means(from_s, to_s, step_s).tolist())
 
 
 def _one(series: Series | None, t_s: float) -> float | None:

@@ -16,7 +16,7 @@ from core.algorithms.fleet.sharing import Lack, NodeGpus, ServiceNeed, claims
 from core.controllers.clock import frequency
 from core.controllers.fleet import carbon, scale, shard
 from core.controllers.fleet.carbon import CarbonConfig
-from core.controllers.fleet.explain import capacity_rps, gpus_of
+from core.controllers.fleet.explain import gpus_of
 from core.controllers.fleet.pool_loop import PoolLoopConfig
 from core.engine.engine_model import engine_model, gpu
 from core.engine.overheads import cold_start_s
@@ -24,8 +24,8 @@ from core.observations import asking
 from core.observations.class_view import TYPICAL_TOKENS, ClassView, partition_option
 from core.observations.clock_given import least_mhz, shared
 from core.observations.loop_windows import loop_steps
+from core.observations.pool_views import PoolFacts, carried_rps, pool_views
 from core.observations.routing_weights import by_capacity
-from core.observations.standing_degrees import with_standing_degrees
 from core.simulator.kernel.commands import DRAINING, SERVING, Assign, FleetView, SimCommand
 from core.simulator.kernel.simulated import InstanceSpec, Scheduling, SimulationError
 from core.simulator.policies import loops
@@ -34,7 +34,7 @@ from core.simulator.policies.config import FreeshConfig
 from core.simulator.policies.energy_router import EnergyRouter
 from core.simulator.policies.fleet_changes import Fleet
 from core.simulator.policies.loops import Decisions, LoopControl
-from core.simulator.policies.view_observations import cells_of, class_view, first_view
+from core.simulator.policies.view_observations import cells_of, class_view, first_view, site_ahead
 from core.simulator.policies.world import PartitionInfo, Plan, ServiceInfo, World
 from core.types import (
     CarbonObservation,
@@ -240,7 +240,7 @@ class Freesh:
         self._clocks = {slot: state for slot, state in self._clocks.items() if slot in set(active)}
         for slot in active:
             before = self._clocks.get(slot) or frequency.ClockState(float(view.mhz[slot]))
-            state, effects = frequency.step(before, self._clock_observation(view, slot), self._miad)
+            state, effects = asking.step(frequency.step, before, self._clock_observation(view, slot), self._miad)
             self._clocks[slot] = state
             for command in effects.commands:
                 if isinstance(command, SetSmClock) and command.mhz != before.target_mhz:
@@ -271,14 +271,10 @@ class Freesh:
         c = self.config
         steps = max(1, round(c.carbon_period_s / c.step_s))
         left = self._left(service, view)
+        ahead = [site_ahead(self.world, site, view.now_s, c.step_s, steps) for site in self.world.sites]
         sites = tuple(
-            SiteView(
-                site.name,
-                self._offered(service, site.name, left),
-                site.pue,
-                self.world.intensity(site.name, view.now_s, view.now_s + steps * c.step_s, c.step_s) or (None,) * steps,
-            )
-            for site in self.world.sites
+            SiteView(own.name, self._offered(service, own.name, left), own.pue, own.g_per_kwh, own.usd_per_kwh)
+            for own in ahead
         )
         options, failed = [], []
         free = c.partition is None and c.name != "freesh_baseline"
@@ -306,7 +302,7 @@ class Freesh:
         sites = [site.name for site in self.world.sites]
         carried = dict.fromkeys(views, 0.0)
         for key in envelope:
-            carried[key.request_class] += self._carries(service, views, key)
+            carried[key.request_class] += carried_rps(self._pool(service, key), views[key.request_class])
         for name, seen in views.items():
             rps = max(self.config.floor_rps, self.config.alpha * max(seen.demand.demand_rps)) - carried[name]
             carries = {
@@ -339,31 +335,16 @@ class Freesh:
     def _pool_views(
         self, service: _Service, views: Mapping[str, ClassView], keys: Sequence[PoolKey]
     ) -> tuple[PoolView, ...]:
-        """The pools with a budget, each with its share of its class's demand: what the plan has it carry."""
-        carries = {key: self._carries(service, views, key) for key in service.budgets}
-        found = []
-        for key in keys:
-            if not any(service.budgets[key].values()):
-                continue
-            seen = views[key.request_class]
-            total = sum(rps for other, rps in carries.items() if other.request_class == key.request_class)
-            share = carries[key] / total if total else 0.0
-            demand = replace(seen.demand, demand_rps=tuple(rps * share for rps in seen.demand.demand_rps))
-            modes = set(self.world.modes(service.info, key.site))
-            profiles = {mode: profile for mode, profile in seen.profiles.items() if mode in modes}
-            workers = service.workers.get(key, {})
-            if self.config.freeze_tp:
-                profiles = dict(with_standing_degrees(profiles, workers))
-            found.append(PoolView(key, service.budgets[key], workers, demand, profiles))
-        return tuple(found)
+        pools = [self._pool(service, key) for key in service.budgets]
+        return pool_views(pools, views, keys, freeze_tp=self.config.freeze_tp)
 
-    def _carries(self, service: _Service, views: Mapping[str, ClassView], key: PoolKey) -> float:
-        profiles = views[key.request_class].profiles
+    def _pool(self, service: _Service, key: PoolKey) -> PoolFacts:
+        """Returns a pool with the share that its plan has it carry; without a carbon loop, that its workers carry."""
+        workers = planned = service.workers.get(key, {})
         if Loop.CARBON in self.config.loops and service.plan is not None:
             planned = {m: n for (site, name, m), n in service.plan.workers.items() if PoolKey(site, name) == key}
-        else:
-            planned = service.workers.get(key, {})
-        return capacity_rps(planned, profiles) or 1e-6 * sum(service.budgets[key].values())
+        modes = self.world.modes(service.info, key.site)
+        return PoolFacts(key, service.budgets[key], workers, planned, modes)
 
     def _clock_observation(self, view: FleetView, slot: int) -> ClockObservation:
         spec = view.instances[slot]

@@ -160,8 +160,8 @@ class Threshold:
         )
         assert self._scale is not None
         known = ShardThresholdState(self._scale.modes, {} if self._shard is None else self._shard.better)
-        self._shard, effects = asking.step(shard_threshold.step, known, obs, self.config.shard)
-        self._scale = ScaleThresholdState(self._shard.modes)
+        state, effects = asking.step(shard_threshold.step, known, obs, self.config.shard)
+        self._shard, self._scale = state, ScaleThresholdState(state.modes)
         self._take(effects.commands)
         why = effects.rationale
         decisions.append(loops.decision(view, Loop.SHARD, why.reason, why.summary))

@@ -7,12 +7,13 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from core.observations.carbon_ahead import SiteAhead
 from core.observations.class_arrivals import counted
 from core.observations.class_view import ClassFacts, ClassView, Declared, EngineChoice, observed
 from core.observations.loop_windows import whole_stretches, window_s
 from core.observations.mode_profile import Lengths
 from core.simulator.kernel.commands import FleetView
-from core.simulator.policies.world import ClassInfo, PartitionInfo, ServiceInfo, World
+from core.simulator.policies.world import ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World
 from core.types import Mode
 
 
@@ -52,6 +53,12 @@ def _declared(world: World, cells: Collection[int], counts: bool) -> Declared | 
         sum(load.rps * load.output_tokens for load in loads) / expected,
     )
     return Declared(expected if counts else 0.0, lengths)
+
+
+def site_ahead(world: World, site: SiteInfo, now_s: float, step_s: float, steps: int) -> SiteAhead:
+    """Returns a site with its intensity and its price in each coming step."""
+    span = site.name, now_s, now_s + steps * step_s, step_s
+    return SiteAhead(site.name, site.pue, world.intensity(*span) or (None,) * steps, world.prices(*span))
 
 
 def cells_of(partition: PartitionInfo, number: int) -> tuple[int, ...]:

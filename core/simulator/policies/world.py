@@ -18,8 +18,8 @@ from core.types import Limits, Mode
 GPUS_PER_NODE = 8
 _MINUTE_S = 60.0
 
-# (site, from_s, to_s, step_s) -> grams a kWh of each step, None where the feed has none
-Intensity = Callable[[str, float, float, float], tuple[float | None, ...]]
+# (site, from_s, to_s, step_s) -> grams, or dollars, a kWh of each step, None where the feed has none
+Ahead = Callable[[str, float, float, float], tuple[float | None, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,8 @@ class World:
     cells: int
     declared: tuple[CellLoad | None, ...] = ()
     overheads: Overheads = field(default_factory=Overheads)
-    intensity: Intensity = field(default=lambda site, from_s, to_s, step_s: ())
+    intensity: Ahead = field(default=lambda site, from_s, to_s, step_s: ())
+    prices: Ahead = field(default=lambda site, from_s, to_s, step_s: ())
 
     def __post_init__(self) -> None:
         names = {site.name for site in self.sites}

@@ -307,6 +307,7 @@ def world_of(scenario: Scenario, declared: tuple[CellLoad | None, ...] = ()) -> 
         declared=declared,
         overheads=scenario.overheads,
         intensity=lambda site, from_s, to_s, step_s: _site(scenario, site).intensities(from_s, to_s, step_s),
+        prices=lambda site, from_s, to_s, step_s: _site(scenario, site).prices(from_s, to_s, step_s),
     )
 
 

@@ -67,14 +67,21 @@ def engine_choice(
 def offered_modes(service: Service, anywhere: bool = False) -> list[Mode]:
     """Returns every TP degree that fits on some node at the service's sites (or anywhere), by GPU type, and has room
     for the model."""
-    largest: dict[str, int] = {}
+    sites = largest_nodes(service, anywhere).values()
+    every = {Mode(gpu, tp) for largest in sites for gpu, most in largest.items() for tp in TP_DEGREES if tp <= most}
+    return sorted(mode for mode in every if has_room(service, mode))
+
+
+def largest_nodes(service: Service, anywhere: bool = False) -> dict[str, dict[str, int]]:
+    """Returns by site and GPU type how many GPUs the largest node has that new instances may use."""
     here = Q() if anywhere else Q(cluster__site__pools__service=service)
     nodes = Node.objects.filter(here, schedulable=True).order_by()
-    counts = nodes.values_list("pk", "gpus__gpu_type").annotate(Count("gpus", distinct=True))
-    for _, gpu_type, count in counts.exclude(gpus=None):
-        largest[gpu_type] = max(largest.get(gpu_type, 0), count)
-    every = (Mode(gpu, tp) for gpu, most in largest.items() for tp in TP_DEGREES if tp <= most)
-    return sorted(mode for mode in every if has_room(service, mode))
+    counts = nodes.values_list("cluster__site__name", "pk", "gpus__gpu_type").annotate(Count("gpus", distinct=True))
+    found: dict[str, dict[str, int]] = {}
+    for site, _, gpu_type, count in counts.exclude(gpus=None):
+        own = found.setdefault(site, {})
+        own[gpu_type] = max(own.get(gpu_type, 0), count)
+    return found
 
 
 def has_room(service: Service, mode: Mode) -> bool:

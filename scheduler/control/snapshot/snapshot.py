@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 from core.controllers.fleet.shared_out import NodeView, SharedOutObservation
 from core.observations.class_arrivals import counted
 from core.observations.class_view import ClassFacts, ClassView, observed, partition_option
 from core.observations.limits import class_limits, planned
-from core.observations.standing_degrees import with_standing_degrees
+from core.observations.pool_views import PoolFacts
+from core.observations.pool_views import pool_views as build_pool_views
 from core.types import (
     CarbonObservation,
     CarbonPlan,
-    ClassDemand,
     Limits,
     Mode,
     PartitionOption,
@@ -25,13 +24,13 @@ from core.types import (
     ShardObservation,
     SiteView,
 )
-from pools.models import Partition, Pool, RequestClass, Service, Site
+from pools.models import Partition, RequestClass, Service, Site
 from scheduler.control import active_operations
 from scheduler.control.snapshot import change_kinds, measured_overheads, published_profiles
 from scheduler.control.snapshot.published_profiles import typical
 from scheduler.control.snapshot.recorded_demand import DemandWindow, arrivals, foreseen
+from scheduler.control.snapshot.sites_ahead import sites_ahead
 from scheduler.control.turn_context import TurnContext
-from telemetry.carbon.site_signals import for_decisions, price_steps
 
 
 def limits_of(service: Service) -> Limits:
@@ -88,16 +87,16 @@ def carbon(context: TurnContext, nodes: Sequence[NodeView]) -> tuple[CarbonObser
     for node in nodes:
         offered[node.site, node.gpu] += node.gpus
     places = list(Site.objects.filter(pools__service=service).distinct())
-    curves = for_decisions(places, now, now + timedelta(seconds=context.times.carbon_s))
+    ahead, signal = sites_ahead(places, now, step_s, steps)
     sites = tuple(
         SiteView(
-            name=site.name,
-            gpus={gpu: count for (name, gpu), count in sorted(offered.items()) if name == site.name},
-            pue=site.pue,
-            intensity_g_per_kwh=curves.steps(site, now, step_s, steps),
-            price_usd_per_kwh=price_steps(site, now, step_s, steps, "USD"),
+            name=own.name,
+            gpus={gpu: count for (name, gpu), count in sorted(offered.items()) if name == own.name},
+            pue=own.pue,
+            intensity_g_per_kwh=own.g_per_kwh,
+            price_usd_per_kwh=own.usd_per_kwh,
         )
-        for site in places
+        for own in ahead
     )
     named = Partition.objects.filter(name=knobs.partition) if knobs.partition else service.partitions.order_by("name")
     options, faults = [], []
@@ -107,7 +106,7 @@ def carbon(context: TurnContext, nodes: Sequence[NodeView]) -> tuple[CarbonObser
         faults += [f"{partition.name} {own.input_faults}" for own in classes if own.input_faults]
         faults += _bounds_faults(partition, classes, seen)
     sites = active_operations.closed(sites, context.pins)
-    return CarbonObservation(now.timestamp(), step_s, sites, tuple(options), curves.signal), tuple(faults)
+    return CarbonObservation(now.timestamp(), step_s, sites, tuple(options), signal), tuple(faults)
 
 
 def shared_out(context: TurnContext, nodes: tuple[NodeView, ...]) -> tuple[SharedOutObservation, tuple[str, ...]]:
@@ -145,30 +144,22 @@ def pool_views(context: TurnContext, steps: int) -> tuple[PoolView, ...]:
     """Returns the pools of the partition in force that have a budget, each with its share of its class's demand."""
     service, now, times = context.service, context.now, context.times
     seen = foreseen(arrivals(service, now, times.look_back_s), service, now, times.step_s, steps)
-    classes = {own.request_class.pk: own for own in classes_now(context, service.partition, seen, steps)}
-    pools = [pool for pool in context.pools if pool.gpu_budget]
-    weights = {pool.pk: _capacity_rps(pool, classes[pool.request_class_id], context.plan) for pool in pools}
-    totals: dict[int, float] = {}
-    for pool in pools:
-        totals[pool.request_class_id] = totals.get(pool.request_class_id, 0.0) + weights[pool.pk]
-    pinned = {pin.pool_id for pin in context.pins}
-    views = []
-    for pool in pools:
-        if pool.pk in pinned:
-            continue  # there is nothing to decide
-        own, total = classes[pool.request_class_id], totals[pool.request_class_id]
+    classes = {own.demand.name: own for own in classes_now(context, service.partition, seen, steps)}
+    planned: dict[PoolKey, dict[Mode, int]] = {}
+    for (site, name, mode), count in context.plan.workers.items() if context.plan else ():
+        planned.setdefault(PoolKey(site, name), {})[mode] = count
+    largest, pools = published_profiles.largest_nodes(service), []
+    for pool in context.pools:
+        if not pool.gpu_budget:
+            continue
+        key = PoolKey(pool.site.name, pool.request_class.name)
+        there: Mapping[str, int] = largest.get(key.site, {})
+        modes = [mode for mode in classes[key.request_class].profiles if mode.tp <= there.get(mode.gpu, 0)]
         workers = {Mode.parse(name): count for name, count in pool.workers.items() if count}
-        frozen = context.knobs.freeze_tp
-        views.append(
-            PoolView(
-                key=PoolKey(pool.site.name, own.request_class.name),
-                gpu_budget=dict(pool.gpu_budget),
-                workers=workers,
-                demand=_scaled(own.demand, weights[pool.pk] / total if total else 0.0),
-                profiles=with_standing_degrees(own.profiles, workers) if frozen else own.profiles,
-            )
-        )
-    return tuple(views)
+        pools.append(PoolFacts(key, pool.gpu_budget, workers, planned.get(key, {}), modes))
+    pinned = {pin.key for pin in context.pins}
+    deciding = {pool.key for pool in pools} - pinned
+    return build_pool_views(pools, classes, deciding, freeze_tp=context.knobs.freeze_tp)
 
 
 def shares(plan: CarbonPlan, option: PartitionOption) -> dict[PoolKey, float]:
@@ -181,23 +172,3 @@ def shares(plan: CarbonPlan, option: PartitionOption) -> dict[PoolKey, float]:
         carries[PoolKey(site, name)] = carries.get(PoolKey(site, name), 0.0) + rps
         totals[name] = totals.get(name, 0.0) + rps
     return {key: rps / totals[key.request_class] for key, rps in carries.items() if totals[key.request_class] > 0.0}
-
-
-def _capacity_rps(pool: Pool, own: ClassNow, plan: CarbonPlan | None) -> float:
-    """Returns the rps that the carbon plan expects of this pool; without a plan, a figure in proportion to its GPUs."""
-    planned = 0.0
-    for (site, request_class, mode), count in (plan.workers if plan else {}).items():
-        profile = own.profiles.get(mode)
-        if (site, request_class) == (pool.site.name, own.request_class.name) and profile:
-            planned += count * profile.max_rps
-    return planned or 1e-6 * sum(pool.gpu_budget.values())
-
-
-def _scaled(demand: ClassDemand, share: float) -> ClassDemand:
-    return ClassDemand(
-        name=demand.name,
-        demand_rps=tuple(rate * share for rate in demand.demand_rps),
-        limits=demand.limits,
-        mean_prompt_tokens=demand.mean_prompt_tokens,
-        mean_output_tokens=demand.mean_output_tokens,
-    )

@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
+from core.algorithms.fleet.fleet_problem import Objective
 from core.algorithms.fleet.site_mix import Mix, Offer, Part, SiteMode
 from core.controllers.fleet import right_size
 from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.controllers.fleet.right_size import RightSizeObservation, RightSizeState
 from core.observations import asking, right_size_given, routing_weights, step_configs
+from core.observations.carbon_ahead import worths
 from core.observations.clock_given import ProfileClocks
 from core.observations.limits import class_limits
 from core.observations.recording import RecordingError, recall, record
-from core.observations.right_size_given import ClassLengths, PoolLoad, PoolNow, SiteNow
+from core.observations.right_size_given import ClassLengths, PoolLoad, PoolNow
 from core.observations.site_room import room
 from core.types import Effects, Mode, PoolKey, Rationale, ScaleTo
 from pools.models import Instance, Pool
@@ -31,12 +32,12 @@ from scheduler.control import service_policy
 from scheduler.control.snapshot import snapshot
 from scheduler.control.snapshot.offered_nodes import offered_nodes
 from scheduler.control.snapshot.recorded_demand import arrivals
+from scheduler.control.snapshot.sites_ahead import sites_ahead
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps import recent_load
 from scheduler.control.steps.policy_steps import LoopTurn, Result, nothing_to_do
 from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import to_json, workers_from_json
-from telemetry.carbon.site_signals import for_decisions
 
 
 def scale(turn: LoopTurn) -> Result:
@@ -103,7 +104,8 @@ class _Fleet:
     def __init__(self, context: TurnContext, pools: Sequence[Pool]) -> None:
         self._context = context
         self._pools = pools
-        self._sites = self._sites_now()
+        self._sites = list({pool.site_id: pool.site for pool in pools}.values())
+        self._per_watt = self._worths()
         self._slo = snapshot.limits_of(context.service)
         states = agents.states(agents.connect(), context.reporting).values()
         self._chunk_tokens = service_policy.chunk_in_force(context.service, states)
@@ -112,19 +114,12 @@ class _Fleet:
         self._drawn_w: defaultdict[str, float] = defaultdict(float)
         self._standing = self._stands()
 
-    def _sites_now(self) -> list[SiteNow]:
-        sites, now = {pool.site_id: pool.site for pool in self._pools}.values(), self._context.now
-        curves = for_decisions(list(sites), now, now + timedelta(seconds=right_size_given.AHEAD_S))
-        steps = round(right_size_given.AHEAD_S / right_size_given.AHEAD_STEP_S)
-        return [
-            SiteNow(
-                site.name,
-                site.pue,
-                site.power_cap_w,
-                tuple(curves.steps(site, now, right_size_given.AHEAD_STEP_S, steps)),
-            )
-            for site in sites
-        ]
+    def _worths(self) -> dict[str, float]:
+        """Returns what a watt at a GPU is worth by site."""
+        objective = Objective(self._context.knobs.objective)
+        span = right_size_given.AHEAD_STEP_S, right_size_given.AHEAD_STEPS
+        ahead, _ = sites_ahead(self._sites, self._context.now, *span, prices=objective is Objective.COST)
+        return worths(ahead, objective)
 
     def _stands(self) -> dict[str, Counter[SiteMode]]:
         """Counts the instances of each class that draw power, those that drain among them."""
@@ -151,9 +146,7 @@ class _Fleet:
             self._chunk_tokens,
             ProfileClocks(self._context.tuning.profile.step_mhz, knobs.clock_floor, knobs.clock_floor_mhz),
         )
-        kinds = right_size_given.offers(
-            load, self._room(own, {}), right_size_given.per_watt(self._sites, knobs.objective)
-        )
+        kinds = right_size_given.offers(load, self._room(own, {}), self._per_watt)
         limits = load.planned(kinds, knobs.plan_ttft_share, knobs.plan_tpot_share)
         pool = PoolNow(
             self._room(own, self._taken),

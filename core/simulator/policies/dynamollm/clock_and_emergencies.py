@@ -11,6 +11,7 @@ from core.controllers.clock.clock_profile import InstanceLoad
 from core.controllers.request import emergency
 from core.engine.engine_model import engine_model, gpu
 from core.engine.load_profile import LOWEST_MHZ
+from core.observations import asking
 from core.observations.clock_given import least_mhz, shared
 from core.simulator.kernel.commands import FleetView, SimCommand
 from core.simulator.kernel.simulated import InstanceSpec
@@ -73,7 +74,7 @@ class FastLoops:
         now = {item.instance: float(view.mhz[slot]) for slot, item in loads}
         obs = clock_profile.ProfileClockObservation(view.now_s, tuple(item for _, item in loads), profiles)
         state = clock_profile.ProfileClockState(now)
-        _, effects = clock_profile.step(state, obs, self._clock_config)
+        _, effects = asking.step(clock_profile.step, state, obs, self._clock_config)
         self._worst, self._clock_s = {}, view.now_s
         commands: list[SimCommand] = [command for command in effects.commands if isinstance(command, SetSmClock)]
         if commands:

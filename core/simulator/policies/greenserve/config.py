@@ -55,7 +55,7 @@ READS = Reads(
         **any_of("scale_period_s", "clock_period_s", "changes_per_hour", "alpha", "chunk_tokens"),
         **any_of("plan_ttft_share", "plan_tpot_share", "clock_ttft_share", "clock_tpot_share"),
         **any_of("clock_floor", "clock_floor_mhz"),
-        "objective": ("carbon", "energy"),
+        "objective": ("carbon", "energy", "cost"),
         "scale": ("right_size", "static"),
         "clock": ("profile", "fixed"),
         "order": ("spf", "fcfs"),

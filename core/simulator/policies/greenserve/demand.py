@@ -8,15 +8,18 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from core.algorithms.fleet.fleet_problem import Objective
 from core.algorithms.fleet.sharing import NodeGpus
 from core.algorithms.fleet.site_mix import Offer, SiteMode
 from core.observations import right_size_given
+from core.observations.carbon_ahead import worths
 from core.observations.clock_given import ProfileClocks
 from core.observations.mode_profile import Lengths, mean_context
-from core.observations.right_size_given import AHEAD_S, AHEAD_STEP_S, ClassLengths, PoolLoad, SiteNow
+from core.observations.right_size_given import AHEAD_STEP_S, AHEAD_STEPS, ClassLengths, PoolLoad
 from core.observations.site_room import room
 from core.simulator.kernel.commands import STRETCH_S, FleetView
 from core.simulator.policies.greenserve.config import GreenserveConfig
+from core.simulator.policies.view_observations import site_ahead
 from core.simulator.policies.world import CellLoad, ServiceInfo, World
 from core.types import Limits
 
@@ -103,14 +106,8 @@ class ServiceDemand:
         kinds = [(site, mode) for site in sites for mode in self.world.modes(self.service, site)]
         return {(site, mode): room(nodes, site, mode) for site, mode in kinds}
 
-    def sites(self, now_s: float) -> list[SiteNow]:
-        found = []
-        for site in self.world.sites:
-            ahead = self.world.intensity(site.name, now_s, now_s + AHEAD_S, AHEAD_STEP_S)
-            found.append(SiteNow(site.name, site.pue, site.power_cap_w, tuple(ahead)))
-        return found
-
-    def offers(self, sites: Sequence[SiteNow]) -> tuple[Offer, ...]:
+    def offers(self, now_s: float) -> tuple[Offer, ...]:
         """Offers every kind of instance at every site."""
-        weights = right_size_given.per_watt(sites, self.config.objective)
+        ahead = [site_ahead(self.world, site, now_s, AHEAD_STEP_S, AHEAD_STEPS) for site in self.world.sites]
+        weights = worths(ahead, Objective(self.config.objective))
         return right_size_given.offers(self.load, self.room(self.world.nodes), weights)

@@ -24,7 +24,7 @@ from core.controllers.fleet import right_size
 from core.engine.engine_model import gpu
 from core.observations import asking
 from core.observations.clock_given import least_mhz
-from core.observations.right_size_given import PoolNow, SiteNow, caps_w, observation
+from core.observations.right_size_given import PoolNow, caps_w, observation
 from core.observations.routing_weights import LEAST_RPS, by_batch
 from core.observations.site_room import room
 from core.simulator.kernel.commands import DRAINING, OFF, SERVING, STARTING, FleetView, SimCommand
@@ -51,7 +51,6 @@ class _Service:
     number: int
     demand: ServiceDemand
     pool: PoolKey
-    sites: list[SiteNow] = field(default_factory=list)
     offers: tuple[Offer, ...] = ()
     clock_limits: Limits = field(default_factory=Limits)
     peak_rps: float = 0.0
@@ -64,8 +63,7 @@ class _Service:
         return self.demand.service.name
 
     def look(self, now_s: float) -> None:
-        self.sites = self.demand.sites(now_s)
-        self.offers = self.demand.offers(self.sites)
+        self.offers = self.demand.offers(now_s)
         self.clock_limits = self.demand.planned(self.demand.config.clock_margin, self.offers)
 
     def share(self, kind: SiteMode) -> float:
@@ -146,8 +144,8 @@ class Greenserve:
     def _caps_w(self, own: _Service, view: FleetView) -> dict[str, float]:
         """Returns the most that the service's instances may draw at sites with a cap, beside those of others."""
         others = [other for other in self.services if other is not own]
-        sites = [site.name for site in self.world.sites]
-        return caps_w(own.sites, {site: sum(other.highest_w(site, view) for other in others) for site in sites})
+        sites = self.world.sites
+        return caps_w(sites, {site.name: sum(other.highest_w(site.name, view) for other in others) for site in sites})
 
     def scale(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         for own in self.services:
@@ -215,7 +213,7 @@ class Greenserve:
         profiles = {offer.mode.name: offer.profile for offer in own.offers}
         obs = clock_profile.ProfileClockObservation(view.now_s, tuple(item for _, item in items), profiles)
         state = clock_profile.ProfileClockState({item.instance: float(view.mhz[slot]) for slot, item in items})
-        _, effects = clock_profile.step(state, obs, self._clock_config)
+        _, effects = asking.step(clock_profile.step, state, obs, self._clock_config)
         commands: list[SimCommand] = [command for command in effects.commands if isinstance(command, SetSmClock)]
         if commands:
             why = effects.rationale

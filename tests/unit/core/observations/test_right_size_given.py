@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -14,11 +14,9 @@ from core.observations.right_size_given import (
     ClassLengths,
     PoolLoad,
     PoolNow,
-    SiteNow,
     caps_w,
     observation,
     offers,
-    per_watt,
 )
 from core.types import Limits, Mode, PoolKey
 
@@ -80,16 +78,15 @@ def test_plans_keep_shares_of_the_limits_and_e2e_where_a_mode_can(e2e_s: float |
     assert (found.ttft_s, found.tpot_s) == pytest.approx((expected.ttft_s, expected.tpot_s))
 
 
-def test_carbon_counts_where_it_is_known_of_all_sites() -> None:
-    east, west = SiteNow("east", 1.2, None, (100.0, None, 300.0)), SiteNow("west", 1.5, None, (400.0,))
-    assert per_watt([east, west], "carbon") == {"east": pytest.approx(240.0), "west": pytest.approx(600.0)}
-    for unknown in ((), (None,), (float("nan"),)):
-        assert per_watt([east, replace(west, g_per_kwh=unknown)], "carbon") == {"east": 1.2, "west": 1.5}
-    assert per_watt([east, west], "energy") == {"east": 1.2, "west": 1.5}
+@dataclass(frozen=True)
+class Place:
+    name: str
+    pue: float
+    power_cap_w: float | None
 
 
 def test_capped_sites_have_what_others_leave() -> None:
-    sites = [SiteNow("east", 1.25, 5000.0), SiteNow("west", 1.0, None), SiteNow("north", 1.0, 100.0)]
+    sites = [Place("east", 1.25, 5000.0), Place("west", 1.0, None), Place("north", 1.0, 100.0)]
     assert caps_w(sites, {"east": 1000.0, "west": 9e9, "north": 200.0}) == {"east": 3000.0, "north": 0.0}
 
 
