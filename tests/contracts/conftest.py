@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from core.policy.knobs import USUAL_S
 from greenserve.celery import app
 from tests.fakes.actuator import ActuatorProcess
 from tests.fakes.house import clean_redis
@@ -46,3 +47,11 @@ def redis_client() -> Iterator[redis.Redis]:
     app.set_current()  # tasks that are sent go there as well
     with clean_redis() as client:
         yield client
+
+
+@pytest.fixture
+def usual_periods(settings):
+    """The tests' installation is the demo, whose time runs faster."""
+    usual = {loop.value: {"period_s": period_s} for loop, period_s in USUAL_S.items()}
+    settings.GREENSERVE_LOOPS = {name: own | usual[name] for name, own in settings.GREENSERVE_LOOPS.items()}
+    settings.GREENSERVE_TRANSITION_SPEEDUP = 1.0

@@ -3,15 +3,13 @@
 Of each step that a policy's loops take, the configuration, the observation and the answer are to be equal. Where a
 service begins, at the moment 0, only its declared load is known; then comes a minute with requests on record.
 
-What is left out: clocks and routing, which go by each engine's own figures; what ended among requests that are under
-way; forecasts, which the simulator has none of.
+What is left out: clocks and routing, which go by each engine's own figures (test_same_setup has what is set of them);
+what ended among requests that are under way; forecasts, which the simulator has none of.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -19,42 +17,18 @@ import pytest
 from django.db import transaction
 
 from core.observations import asking
-from core.observations.recording import recall
 from core.policy import live_presets
-from core.policy.knobs import USUAL_S
 from core.policy.presets import PRESETS
 from core.simulator.policies import build, read_policy
-from core.simulator.scenario.class_cells import ClassSpec
 from core.types import Limits, Loop
 from scheduler.control import epochs
 from tests.fakes import minute as minutes
 from tests.fakes.house import moment
-from tests.fakes.minute import Came, Minute, Place
+from tests.fakes.minute import MINUTE, Minute
+from tests.fakes.taken_steps import Taken, differences, taken
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("usual_periods")]
 
-FOUR = (
-    ClassSpec("SS", 0, 0, 256, 0, 100),
-    ClassSpec("SL", 1, 0, 256, 100, None),
-    ClassSpec("LS", 2, 256, None, 0, 100),
-    ClassSpec("LL", 3, 256, None, 100, None),
-)
-WHOLE = (ClassSpec("ALL", 0),)
-MINUTE = Minute(
-    now_s=7_503.5,
-    objective=Limits(2.0, 0.15, 60.0),
-    partitions={"four": FOUR, "whole": WHOLE},
-    places=(
-        Place("east", 1.2, (8, 8), (410.0, 380.0, 350.0, 330.0, 300.0, 290.0, 280.0, 300.0, 450.0, 300.0, 280.0)),
-        Place("west", 1.4, (8, 4), (280.0, 290.0, 310.0, 330.0, 400.0, 420.0, 480.0, 500.0, 250.0, 420.0, 390.0)),
-    ),
-    thresholds={"LL": Limits(1.5, 0.1, None)},
-    came=(
-        Came(0.5, 40, 30),
-        *(Came(7_300.0 + 0.4 * n, 60 + 13 * (n % 40), 20 + 11 * (n % 25)) for n in range(500)),
-    ),
-    declared=(3.0, 900, 150),
-)
 # Presets that both worlds have, and whose minute is not compared yet.
 NOT_YET = {
     "greenserve",
@@ -81,37 +55,19 @@ NOT_YET = {
 ONE_WORLD = {
     "shard:step.observation.changes": "simulated instances of FREESH's loops become others in place, live ones restart",
 }
+# Knobs that change what is observed.
+CHOICES = (
+    ("freesh", {"objective": "cost"}),
+    ("freesh", {"partition": "four", "freeze_tp": True, "alpha": 1.3}),
+)
 COVERED = sorted(live_presets.LIVE.keys() - NOT_YET)
 
 
-@dataclass(frozen=True)
-class Taken:
-    """A step as it was taken."""
-
-    step: str
-    state: Any
-    observation: Any
-    config: Any
-    commands: Any
-    reason: str
-
-
-def taken(notes: list[Mapping[str, Any]]) -> list[Taken]:
-    """Returns the steps, without what repeats a step to no effect: live, scale has its turn right after it followed the
-    carbon loop."""
-    found: list[Taken] = []
-    for note in notes:
-        own = Taken(note["step"], *recall(note["given"]), recall(note["commands"]), note["reason"])
-        if not (found and found[-1].step == own.step and not own.commands):
-            found.append(own)
-    return found
-
-
-def live(minute: Minute, policy: str, client) -> list[Taken]:
+def live(minute: Minute, policy: str, client, **knobs: Any) -> list[Taken]:
     """Takes the loops' turns of a service that begins, and then of the minute. Nothing of it stays in the database."""
     found = []
     with transaction.atomic():
-        service = minutes.rows(minute, policy)
+        service = minutes.rows(minute, policy, knobs)
         for now in (minute.before_anything(), minute):
             minutes.write_requests(now)
             minutes.report_nodes(client, now)
@@ -124,45 +80,16 @@ def live(minute: Minute, policy: str, client) -> list[Taken]:
     return found
 
 
-def simulated(minute: Minute, policy: str) -> list[Taken]:
+def simulated(minute: Minute, policy: str, **knobs: Any) -> list[Taken]:
     """Takes the steps of the policy's first plan, and then of the minute: one decision of each slow loop."""
     with asking.noting() as notes:
-        plan = build(read_policy({"name": policy}), minutes.world(minute))
+        plan = build(read_policy({"name": policy, **knobs}), minutes.world(minute))
     found = taken(notes)
     with asking.noting() as notes:
         for control in sorted(plan.controls, key=lambda own: -own.period_s):
             if control.name != Loop.CLOCK:
                 control.step(minutes.view(minute, plan))
     return found + taken(notes)
-
-
-@pytest.fixture(autouse=True)
-def usual_periods(settings):
-    """The tests' installation is the demo, whose time runs faster."""
-    usual = {loop.value: {"period_s": period_s} for loop, period_s in USUAL_S.items()}
-    settings.GREENSERVE_LOOPS = {name: own | usual[name] for name, own in settings.GREENSERVE_LOOPS.items()}
-    settings.GREENSERVE_TRANSITION_SPEEDUP = 1.0
-
-
-def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
-    """Returns in words where two values are not the same; sums may have been made in another order."""
-    if is_dataclass(ours) and type(ours) is type(theirs):
-        names = [own.name for own in fields(ours)]
-        ours, theirs = ({name: getattr(value, name) for name in names} for value in (ours, theirs))
-    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        own = [
-            found
-            for key in ours.keys() & theirs.keys()
-            for found in differences(ours[key], theirs[key], f"{where}.{key}")
-        ]
-        alone = sorted(f"{where}.{key}: in one world alone" for key in ours.keys() ^ theirs.keys())
-        return sorted(own) + alone
-    if isinstance(ours, tuple) and isinstance(theirs, tuple) and len(ours) == len(theirs):
-        pairs = enumerate(zip(ours, theirs, strict=True))
-        return [found for n, (own, other) in pairs for found in differences(own, other, f"{where}[{n}]")]
-    numbers = isinstance(ours, float) and isinstance(theirs, float)
-    same = math.isclose(ours, theirs, rel_tol=1e-12) if numbers else ours == theirs
-    return [] if same else [f"{where}: {ours} live, {theirs} simulated"]
 
 
 def compared(live: list[Taken], simulated: list[Taken]) -> list[str]:
@@ -174,9 +101,10 @@ def compared(live: list[Taken], simulated: list[Taken]) -> list[str]:
     return [text for text in found if not any(known in text for known in ONE_WORLD)]
 
 
-@pytest.mark.parametrize("policy", COVERED)
-def test_decisions_are_the_same_when_the_minute_is(policy, redis_client):
-    assert "\n".join(compared(live(MINUTE, policy, redis_client), simulated(MINUTE, policy))) == ""
+@pytest.mark.parametrize(("policy", "knobs"), [*((policy, {}) for policy in COVERED), *CHOICES])
+def test_decisions_are_the_same_when_the_minute_is(policy, knobs, redis_client):
+    found = compared(live(MINUTE, policy, redis_client, **knobs), simulated(MINUTE, policy, **knobs))
+    assert "\n".join(found) == ""
 
 
 # In one world alone: what is patched, and with what. A function is given the one that it stands for.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import redis
@@ -73,14 +74,50 @@ class Minute:
         return replace(self, now_s=0.0, came=())
 
 
+FOUR = (
+    ClassSpec("SS", 0, 0, 256, 0, 100),
+    ClassSpec("SL", 1, 0, 256, 100, None),
+    ClassSpec("LS", 2, 256, None, 0, 100),
+    ClassSpec("LL", 3, 256, None, 100, None),
+)
+WHOLE = (ClassSpec("ALL", 0),)
+MINUTE = Minute(
+    now_s=7_503.5,
+    objective=Limits(2.0, 0.15, 60.0),
+    partitions={"four": FOUR, "whole": WHOLE},
+    places=(
+        Place(
+            "east",
+            1.2,
+            (8, 8),
+            (410.0, 380.0, 350.0, 330.0, 300.0, 290.0, 280.0, 300.0, 450.0, 300.0, 280.0),
+            (0.2,) * 8 + (0.05, 0.3),
+        ),
+        Place(
+            "west",
+            1.4,
+            (8, 4),
+            (280.0, 290.0, 310.0, 330.0, 400.0, 420.0, 480.0, 500.0, 250.0, 420.0, 390.0),
+            (0.1, 0.15) * 5,
+        ),
+    ),
+    thresholds={"LL": Limits(1.5, 0.1, None)},
+    came=(
+        Came(0.5, 40, 30),
+        *(Came(7_300.0 + 0.4 * n, 60 + 13 * (n % 40), 20 + 11 * (n % 25)) for n in range(500)),
+    ),
+    declared=(3.0, 900, 150),
+)
+
+
 # -- as rows ---------------------------------------------------------------------------------------
 
 
-def rows(minute: Minute, policy: str) -> Service:
+def rows(minute: Minute, policy: str, knobs: Mapping[str, Any]) -> Service:
     """Writes the service and its sites. The first partition is in force."""
     card = ModelCard.objects.create(name=minute.model, engine=minute.engine, max_model_len=16_384)
     partitions = [_partition(minute, name, classes) for name, classes in minute.partitions.items()]
-    service = Service.objects.create(name="chat", model_card=card, partition=partitions[0], policy=policy)
+    service = Service.objects.create(name="chat", model_card=card, partition=partitions[0], policy=policy, knobs=knobs)
     service.partitions.set(partitions)
     if minute.declared:
         service.expected_rps, service.expected_prompt_tokens, service.expected_output_tokens = minute.declared
@@ -202,6 +239,7 @@ def world(minute: Minute) -> World:
         cells=len(cells),
         declared=_declared(minute, cells),
         intensity=lambda site, from_s, to_s, step_s: _steps(_place(minute, site).g_per_kwh, from_s, to_s, step_s),
+        prices=lambda site, from_s, to_s, step_s: _steps(_place(minute, site).usd_per_kwh, from_s, to_s, step_s),
     )
 
 
