@@ -61,6 +61,7 @@ _DYNAMO = replace(
 )
 _THROTTLE = replace(_PLAIN, fill="enough", tp=4)
 _SERVE = replace(_PLAIN, scale="placement")
+_SJF = replace(_SERVE, order="sjf", engine_priority=True)
 _PAIRS = replace(_PLAIN, tp=4)  # DynaServe's two groups need several instances at a site
 
 _GREENSERVE = replace(
@@ -73,6 +74,7 @@ _GREENSERVE = replace(
     clock_floor="voltage",
     order="spf",
     aging_tokens_per_s=0.0,
+    engine_priority=True,
     chunk_tokens=512,
     alpha=1.02,
     plan_ttft_share=0.7,  # two prompts' chunks in an iteration, since a request also waits for the one under way
@@ -147,12 +149,12 @@ _ROWS = (
     Policy(
         "muserve",
         "placement",
-        replace(_SERVE, clock="slack", order="sjf"),
+        replace(_SJF, clock="slack"),
         Tuning(placement=PlacementTuning(kind="power_aware")),
     ),
     Policy("alpaserve", "placement", _SERVE),
-    Policy("alpaserve_sched", "placement", replace(_SERVE, order="sjf")),
-    Policy("alpaserve_scaling", "placement", replace(_SERVE, order="sjf", clock="slack")),
+    Policy("alpaserve_sched", "placement", _SJF),
+    Policy("alpaserve_scaling", "placement", replace(_SJF, clock="slack")),
     Policy("dynaserve", "split", replace(_PAIRS, split="any", itl_limit_s=None, route="predicted")),
     Policy("pd_coloc", "split", replace(_PAIRS, route="round_robin"), _BY_TURNS),
     Policy("pd_disagg", "split", replace(_PAIRS, split="prompt", route="round_robin"), _BY_TURNS),

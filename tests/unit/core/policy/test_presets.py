@@ -54,7 +54,7 @@ def test_baselines_differ_in_the_knob_that_their_paper_names():
     assert differ("scale_shard", "multi_pool") == {"shard"}
     assert differ("scale_freq", "multi_pool") == {"clock", "clock_period_s"}
     assert differ("freesh", "min_energy") == {"objective"}
-    assert differ("alpaserve", "alpaserve_sched") == {"order"}
+    assert differ("alpaserve", "alpaserve_sched") == {"order", "engine_priority"}
     assert differ("alpaserve_sched", "alpaserve_scaling") == {"clock"}
     assert differ("alpaserve_scaling", "muserve") == {"placement.kind"}
     assert differ("pd_coloc", "pd_disagg") == {"split"}

@@ -94,6 +94,14 @@ async def test_priority_goes_to_the_engine_when_the_policy_says_so(start: Start)
     assert all(isinstance(value, int) for value in by_name.values())
 
 
+async def test_shorter_prompt_has_priority_in_the_engine_when_the_policy_says_so(start: Start) -> None:
+    bench = await bench_with(start, order="spf", aging_tokens_per_s=0.0, engine_priority=True)
+    for tokens in (300, 20):
+        async with bench.post(completion(prompt=[5] * tokens), headers=bench.auth) as response:
+            assert response.status == 200
+    assert [request.body["priority"] for request in bench.engine.received] == [300_000, 20_000]
+
+
 async def test_request_is_refused_when_the_line_is_full(start: Start) -> None:
     bench = await bench_with(start, max_queued_requests=1)
     held = hold(bench)
