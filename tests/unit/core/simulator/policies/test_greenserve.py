@@ -198,7 +198,7 @@ def test_e2e_limit_asks_for_a_tpot_where_a_mode_keeps_it():
     """200 output tokens in 8 s are 40 ms each; in 0.5 s they are not to be had, and the limit is left out."""
     for e2e_s, expected in ((8.0, pytest.approx((8.0 - 0.25) / 200.0)), (0.5, pytest.approx(0.05))):
         demand = demand_of(world({"east": 16}, limits=replace(LIMITS, e2e_s=e2e_s)))
-        assert demand.planned(0.5, demand.offers(demand.sites(0.0))).tpot_s == expected
+        assert demand.planned(0.5, demand.offers(0.0)).tpot_s == expected
 
 
 @pytest.mark.parametrize(
