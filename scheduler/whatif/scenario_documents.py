@@ -19,7 +19,7 @@ import yaml
 from core.engine.engine_model import UnknownConfiguration
 from core.simulator import fields
 from core.simulator.kernel.simulated import SimulationError
-from core.simulator.policies import POLICIES, STATIC, PolicyConfig, put_over, read_policy
+from core.simulator.policies import POLICIES, PolicyConfig, StaticConfig, put_over, read_policy
 from core.simulator.policies.policy_registry import check as check_policy
 from core.simulator.runs.runner import requests_of
 from core.simulator.scenario.layout import world_of
@@ -213,7 +213,7 @@ def check(document: Mapping[str, Any], files: Files, runs: Sequence[RunSpec]) ->
 
 def _check_policy(run: RunSpec, config: PolicyConfig, scenario: Scenario) -> None:
     """Raises BadStudy for a policy that is not for such a fleet: before the study runs, not when it has failed."""
-    if config.name in STATIC:
+    if isinstance(config, StaticConfig) and not config.cuts_fleet:
         return
     try:
         check_policy(config, world_of(scenario))

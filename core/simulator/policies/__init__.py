@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from core.simulator.policies.config import FreeshConfig, StaticConfig, ThresholdConfig, read_overheads
-from core.simulator.policies.policy_registry import POLICIES, STATIC, PolicyConfig, build, put_over, read_policy
+from core.simulator.policies.config import FreeshConfig, ThresholdConfig, read_overheads
+from core.simulator.policies.policy_registry import POLICIES, PolicyConfig, build, put_over, read_policy
+from core.simulator.policies.static import StaticConfig, with_rules
 from core.simulator.policies.world import (
     CellLoad,
     ClassInfo,
@@ -19,7 +20,6 @@ from core.simulator.policies.world import (
 
 __all__ = [
     "POLICIES",
-    "STATIC",
     "CellLoad",
     "ClassInfo",
     "FreeshConfig",
@@ -38,4 +38,5 @@ __all__ = [
     "put_over",
     "read_overheads",
     "read_policy",
+    "with_rules",
 ]

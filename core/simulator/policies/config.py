@@ -76,13 +76,6 @@ class Starting:
 
 
 @dataclass(frozen=True, slots=True)
-class StaticConfig:
-    """A fleet that nothing changes."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class ThresholdConfig:
     """Plain thresholds. `pools`: one (for all classes of a service) or per_class.
 

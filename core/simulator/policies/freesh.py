@@ -18,10 +18,10 @@ from core.controllers.fleet import carbon, scale, shard
 from core.controllers.fleet.carbon import CarbonConfig
 from core.controllers.fleet.explain import gpus_of
 from core.controllers.fleet.pool_loop import PoolLoopConfig
-from core.engine.engine_model import engine_model, gpu
+from core.engine.engine_model import gpu
 from core.engine.overheads import cold_start_s
 from core.observations import asking
-from core.observations.class_view import TYPICAL_TOKENS, ClassView, partition_option
+from core.observations.class_view import ClassView, partition_option
 from core.observations.clock_given import least_mhz, shared
 from core.observations.loop_windows import loop_steps
 from core.observations.pool_views import PoolFacts, carried_rps, pool_views
@@ -34,6 +34,7 @@ from core.simulator.policies.config import FreeshConfig
 from core.simulator.policies.energy_router import EnergyRouter
 from core.simulator.policies.fleet_changes import Fleet
 from core.simulator.policies.loops import Decisions, LoopControl
+from core.simulator.policies.scheduling import token_times_s
 from core.simulator.policies.view_observations import cells_of, class_view, first_view, site_ahead
 from core.simulator.policies.world import PartitionInfo, Plan, ServiceInfo, World
 from core.types import (
@@ -54,8 +55,6 @@ from core.types import (
     ShardObservation,
     SiteView,
 )
-
-_BATCH = 16  # sequences: what laxity estimates a token by
 
 
 @dataclass(slots=True)
@@ -408,15 +407,14 @@ class Freesh:
 
 
 def _scheduled(spec: InstanceSpec, config: FreeshConfig) -> InstanceSpec:
-    """Returns the template with the policy's order of its queue. What a token takes is that of a batch in between."""
-    engine = engine_model(spec.model, spec.gpu, spec.tp, spec.engine)
-    prompt = spec.tokens_per_iteration
+    """Returns the template with the policy's order of its queue."""
+    token_s, prefill_token_s = token_times_s(spec)
     return replace(
         spec,
         scheduling=Scheduling(
             config.order,
-            token_s=engine.iteration(spec.mhz, (), _BATCH, _BATCH * sum(TYPICAL_TOKENS)).t_s,
-            prefill_token_s=engine.iteration(spec.mhz, [(prompt, 0)]).t_s / prompt,
+            token_s=token_s,
+            prefill_token_s=prefill_token_s,
             preempts_s=0.0 if config.order == "fcfs" else config.preempts_s,
             margin=config.margin_s,
         ),

@@ -12,12 +12,11 @@ from core.policy.old_names import MOVED, REPLACED, merged, renamed
 from core.policy.presets import OLD_NAMES, PRESETS, Policy, policy
 from core.policy.setting_texts import SETTINGS, by_name, value_of
 from core.simulator.fields import ScenarioError, Section
-from core.simulator.policies import dynamollm, dynaserve, greenserve, muserve, throttllem
+from core.simulator.policies import dynamollm, dynaserve, greenserve, muserve, static, throttllem
 from core.simulator.policies.config import (
     FREESH_READS,
     THRESHOLD_READS,
     Reads,
-    StaticConfig,
     freesh_of,
     threshold_of,
 )
@@ -47,7 +46,6 @@ class Family:
     lot: Lot | None = None
 
 
-_STATIC = Reads({})  # the scenario's groups are their fleet
 FAMILIES: Mapping[str, Family] = {
     "threshold": Family(THRESHOLD_READS, threshold_of, lambda config, world: Threshold(config, world).begin()),
     "freesh": Family(FREESH_READS, freesh_of, lambda config, world: Freesh(config, world).begin()),
@@ -56,9 +54,9 @@ FAMILIES: Mapping[str, Family] = {
     "split": Family(dynaserve.READS, dynaserve.of, dynaserve.begin, Lot.SITE),
     "greenserve": Family(greenserve.READS, greenserve.of, greenserve.begin),
     "placement": Family(muserve.READS, muserve.of, muserve.begin),
+    "static": Family(static.READS, static.of, static.begin),
 }
 POLICIES = tuple(PRESETS)
-STATIC = tuple(name for name in POLICIES if PRESETS[name].family == "static")
 
 
 def read_policy(keys: Mapping[str, Any]) -> PolicyConfig:
@@ -72,13 +70,13 @@ def read_policy(keys: Mapping[str, Any]) -> PolicyConfig:
     if name not in POLICIES:
         raise ScenarioError(f"policy: unknown '{name}'; known: {', '.join(POLICIES)}")
     preset, written = PRESETS[name], dict[str, str]()
-    reads = _STATIC if name in STATIC else FAMILIES[preset.family].reads
+    family = FAMILIES[preset.family]
     try:
         own, written = renamed(preset, {key: value for key, value in keys.items() if key != "name"})
-        _check_known(preset, reads, own)
+        _check_known(preset, family.reads, own)
         found = policy(name, own)
-        _check_read(found, reads)
-        return StaticConfig(name) if name in STATIC else FAMILIES[preset.family].of(found)
+        _check_read(found, family.reads)
+        return family.of(found)
     except ValueError as error:
         key, sign, words = str(error).partition(": ")
         raise ScenarioError(f"policy.{written.get(key, key)}{sign}{words}" if sign else f"policy: {error}") from None
@@ -146,14 +144,14 @@ def _known(preset: Policy, reads: Reads) -> str:
 
 def check(config: PolicyConfig, world: World) -> None:
     """Raises SimulationError for a policy that cannot serve such a world, as `build` would, without making a plan."""
-    if config.name not in STATIC and (lot := FAMILIES[PRESETS[config.name].family].lot) is not None:
+    if (lot := FAMILIES[PRESETS[config.name].family].lot) is not None:
         slices(world, lot)
 
 
 def build(config: PolicyConfig, world: World) -> Plan:
     """Builds the first fleet, the loops and the router of a policy.
 
-    Static policies need none: the groups are their fleet.
+    Static policies need none where the scenario's groups are their fleet.
 
     Raises:
         SimulationError: The world does not fit together, or its first instances find no GPUs.

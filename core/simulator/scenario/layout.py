@@ -20,9 +20,11 @@ from core.simulator.policies import (
     PolicyConfig,
     ServiceInfo,
     SiteInfo,
+    StaticConfig,
     World,
     build,
     declared_loads,
+    with_rules,
 )
 from core.simulator.scenario.scenario import DEFAULT_SITE, ROLES, Group, Scenario, Service, SiteFleet
 from core.simulator.site_series import Site
@@ -90,28 +92,29 @@ def _labels(scenario: Scenario, pools: Sequence[str]) -> Labels:
 # -- policies that change nothing ------------------------------------------------------------------
 
 
-def static_fleet(scenario: Scenario, policy: str, traffic: Traffic) -> Layout:
+def static_fleet(scenario: Scenario, config: StaticConfig, traffic: Traffic) -> Layout:
     """Builds pools by policy, for each service on the groups that serve it.
 
-    single_pool: every instance in one pool, by turns. least_loaded: the same, to the one with the fewest requests.
-    multi_pool: a pool for each class, to the least loaded in it. disaggregated: groups of role `first` hand over to
-    those of role `second`.
+    single_pool, least_loaded: every instance in one pool. multi_pool: a pool for each class. disaggregated: groups of
+    role `first` hand over to those of role `second`. In a pool requests go by the policy's route.
 
     Raises:
         ScenarioError: The groups do not go with the policy.
     """
-    specs = tuple(spec for group in scenario.groups for spec in group.instances)
+    specs = [spec for group in scenario.groups for spec in group.instances]
     pools: list[PoolSpec] = []
     cell_pool: list[int] = []
     first_cell = 0
     for service, groups in zip(scenario.services, _groups_by_service(scenario), strict=True):
-        cells = len(service.cells)
+        cells, limits = len(service.cells), [limits_of(c.slo) for c in service.classes]
+        for i in (i for _, members in groups for i in members):
+            specs[i] = with_rules(specs[i], config, limits)
         part = slice(first_cell, first_cell + cells)
-        own, serving = _service_pools(scenario, policy, service, groups, traffic.alone_s[part])
+        own, serving = _service_pools(scenario, config.name, service, groups, traffic.alone_s[part])
         cell_pool += [len(pools) + pool for pool in serving]
-        pools += own
+        pools += [replace(pool, routing=config.routing) for pool in own]
         first_cell += cells
-    fleet = FleetSpec(specs, tuple(pools), tuple(cell_pool))
+    fleet = FleetSpec(tuple(specs), tuple(pools), tuple(cell_pool))
     return Layout(fleet, _labels(scenario, [pool.name for pool in pools]))
 
 
@@ -153,8 +156,7 @@ def _service_pools(
     if policy == "disaggregated":
         return _two_stages(scenario, prefix, groups), [0] * cells
     if policy != "multi_pool":
-        routing = "round_robin" if policy == "single_pool" else "least_loaded"
-        return [PoolSpec(f"{prefix}all", members, routing)], [0] * cells
+        return [PoolSpec(f"{prefix}all", members)], [0] * cells
     if len(service.classes) < 2:
         raise ScenarioError("classes: multi_pool needs at least two request classes; give them, or take another policy")
     class_of_cell = service.cells.classes(service.partitions[0])
@@ -179,8 +181,8 @@ def _two_stages(scenario: Scenario, prefix: str, groups: list[tuple[Group, range
         token_bytes = engine_model(spec.model, spec.gpu, spec.tp, spec.engine).constants.kv_bytes
     handover = replace(handover, to=prefix + ROLES[1], token_s=handover.token_s * token_bytes)
     return [
-        PoolSpec(prefix + ROLES[0], members[ROLES[0]], "least_loaded", handover),
-        PoolSpec(prefix + ROLES[1], members[ROLES[1]], "least_loaded"),
+        PoolSpec(prefix + ROLES[0], members[ROLES[0]], handover=handover),
+        PoolSpec(prefix + ROLES[1], members[ROLES[1]]),
     ]
 
 
@@ -194,7 +196,7 @@ def _shared_out(service: Service, prefix: str, members: tuple[int, ...], weight:
     shares = _share_out(len(members), weight)
     ends = np.cumsum(shares).tolist()
     return [
-        PoolSpec(prefix + c.name, members[end - share : end], "least_loaded")
+        PoolSpec(prefix + c.name, members[end - share : end])
         for c, end, share in zip(service.classes, ends, shares, strict=True)
     ]
 
@@ -207,7 +209,7 @@ def _declared_pools(
         if not group.classes:
             raise ScenarioError("fleet: under multi_pool each group must say its classes, or none may")
         members.setdefault(group.classes, []).extend(own)
-    pools = [PoolSpec(prefix + "+".join(names), tuple(own), "least_loaded") for names, own in members.items()]
+    pools = [PoolSpec(prefix + "+".join(names), tuple(own)) for names, own in members.items()]
     serving = []
     for request_class in service.classes:
         found = [n for n, names in enumerate(members) if request_class.name in names]

@@ -40,8 +40,8 @@ def test_keys_are_read_when_given():
         ({"name": "threshold", "kv_low": 0.8}, "policy.kv_low: must be below kv_high"),
         ({"name": "threshold", "busy_high": 1.5}, "policy.busy_high: must be at most 1"),
         (
-            {"name": "least_loaded", "alpha": 1.2},
-            "policy.alpha: does nothing in a simulated least_loaded; least_loaded has",
+            {"name": "least_loaded", "clock": "miad"},
+            "policy.clock: does nothing in a simulated least_loaded; known here: aging_tokens_per_s",
         ),
         ({}, "policy.name: missing"),
     ],

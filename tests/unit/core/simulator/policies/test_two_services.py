@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+from core.policy.presets import PRESETS
 from core.simulator import shipped_scenarios
 from core.simulator.kernel.commands import OFF, Answer, FleetView
-from core.simulator.policies import POLICIES, STATIC, CellLoad, build
+from core.simulator.policies import POLICIES, CellLoad, build
 from core.simulator.runs.runner import Run, requests_of, run_scenario
 from core.simulator.scenario.layout import world_of
 from core.simulator.scenario.scenario import Scenario, policy_of, read_scenario
@@ -72,7 +73,7 @@ def first_fleet(policy: str, found: Scenario, rps: dict[str, float], *sites: str
     return Counter((spec.model, spec.site, spec.gpu, spec.tp) for spec in specs)
 
 
-@pytest.mark.parametrize("policy", [name for name in POLICIES if name not in STATIC])
+@pytest.mark.parametrize("policy", [name for name in POLICIES if PRESETS[name].family != "static"])
 def test_first_fleet_is_the_same_when_services_come_in_another_order(policy: str) -> None:
     found, rps = scenario(), {"70b": 3.0, "8b": 6.0}
     assert first_fleet(policy, found, rps) == first_fleet(policy, replace(found, services=found.services[::-1]), rps)
