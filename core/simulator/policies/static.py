@@ -36,7 +36,7 @@ READS = Reads(
         "order": (*ORDERS, "spf"),
         "route": tuple(_ROUTINGS),
     },
-    ("queue",),
+    ("queue", "split.itl_margin"),
 )
 
 

@@ -193,7 +193,7 @@ def test_names_of_before_mean_the_same(old, new):
         ({"name": "freesh", "decrease_mhz": 50}, r"unknown field; did you mean tuning\.miad\.decrease_mhz\?"),
         ({"name": "threshold", "pools": "two"}, "policy.pools: unknown 'two'; known: one, per_class"),
         ({"name": "retail", "clock": "throttle"}, "policy.clock: unknown 'throttle'; known: retail, fixed"),
-        ({"name": "greenserve", "objective": "water"}, "policy.objective: unknown 'water'; known: carbon, energy, cost"),
+        ({"name": "greenserve", "objective": "co2"}, "policy.objective: unknown 'co2'; known: carbon, energy, cost"),
         ({"name": "epochs"}, "policy: unknown 'epochs'; known: greenserve_epochs, greenserve, freesh"),
     ],
 )
