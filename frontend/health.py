@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -262,17 +263,20 @@ def _is_late(row: wire.ProcessRow, beat: wire.Heartbeat | None, now_s: float) ->
 
 
 def judge_loops(runs: Iterable[LoopRun], now_s: float) -> tuple[LoopHealth, ...]:
-    """A loop is late when its newest epoch is more than two periods old."""
+    """A loop is late when its newest epoch, and its newest turn, are more than two periods old."""
     found = []
     for run in runs:
         epoch = run.epoch
+        looked_s = run.looked_at.timestamp() if run.looked_at else -math.inf
         if run.no_choice and not (epoch and epoch.status == "failed"):
             state = "idle"
         elif epoch is None:
             state = "never ran"
-        elif now_s - epoch.due_at.timestamp() > LOOP_LATE_PERIODS * run.period_s + epoch_slack_s(epoch.solve_s):
+        elif now_s - max(epoch.due_at.timestamp(), looked_s) > LOOP_LATE_PERIODS * run.period_s + epoch_slack_s(
+            epoch.solve_s
+        ):
             state = "late"
-        elif epoch.status in ("infeasible", "failed"):
+        elif epoch.status == "infeasible" or (epoch.status == "failed" and looked_s <= epoch.finished_at.timestamp()):
             state = epoch.status
         else:
             state = "on time"
@@ -282,7 +286,7 @@ def judge_loops(runs: Iterable[LoopRun], now_s: float) -> tuple[LoopHealth, ...]
                 service=run.service,
                 state=state,
                 period_s=run.period_s,
-                last_at_s=epoch.finished_at.timestamp() if epoch else None,
+                last_at_s=max(epoch.finished_at.timestamp(), looked_s) if epoch else None,
                 status=epoch.status if epoch else "",
                 error=epoch.error if epoch else "",
                 solve_s=epoch.solve_s if epoch else None,

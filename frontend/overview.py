@@ -125,11 +125,11 @@ class Summary:
     @property
     def loops_words(self) -> str:
         wrong = [
-            f"{loop.kind} {loop.state}"
-            for loop in self.health.loops
+            f"{loop.kind} {loop.state}" if loop.kind == "clock" else f"{loop.kind} of {loop.service} {loop.state}"
+            for loop in self.visible.loops
             if loop.state not in ("on time", "no instance", "idle")
         ]
-        return "loops on time" if not wrong else f"loops: {', '.join(wrong)}"
+        return f"loops: {formats.few(wrong)}" if wrong else "loops on time"
 
 
 def summary(user: AnyUser, window: TimeRange, power: selectors.PowerNow | None = None) -> Summary:

@@ -10,14 +10,17 @@ from django.db.models import Count, Min, OuterRef, QuerySet, Subquery
 from core.types import Loop, Reason
 from pools.models import Instance, Service
 from scheduler.control import loop_times
-from scheduler.models import Decision, DecisionKind, Epoch, SlowLoop
+from scheduler.models import ControllerState, Decision, DecisionKind, Epoch, SlowLoop
 
 MAX_TICKS = 150
 
 
 @dataclass(frozen=True, slots=True)
 class LoopRun:
-    """The newest epoch of one loop of one service; None: it never ran. `no_choice`: its policy leaves it none."""
+    """The newest epoch of one loop of one service; None: it never ran. `no_choice`: its policy leaves it none.
+
+    `looked_at`: when it last had a turn, also one in which there was nothing to decide, which leaves no epoch.
+    """
 
     kind: str
     service: str
@@ -25,6 +28,7 @@ class LoopRun:
     period_s: float
     decision_id: int | None = None
     no_choice: bool = False
+    looked_at: datetime | None = None
 
 
 def decisions(
@@ -92,7 +96,13 @@ def last_epochs() -> list[LoopRun]:
         )
         for kind in SlowLoop.values
     }
-    services = list(Service.objects.annotate(**newest))
+    looked = {
+        f"{kind}_looked_at": Subquery(
+            ControllerState.objects.filter(service=OuterRef("pk"), kind=kind).values("updated_at")[:1]
+        )
+        for kind in SlowLoop.values
+    }
+    services = list(Service.objects.annotate(**newest, **looked))
     ids = [getattr(service, name) for service in services for name in newest]
     epochs = Epoch.objects.annotate(decision_id=Min("decisions__id")).in_bulk([pk for pk in ids if pk is not None])
     found = []
@@ -102,7 +112,8 @@ def last_epochs() -> list[LoopRun]:
         for kind in SlowLoop.values:
             epoch, loop = epochs.get(getattr(service, f"{kind}_epoch")), Loop(kind)
             decision_id = epoch.decision_id if epoch else None
-            found.append(LoopRun(kind, service.name, epoch, times.of(loop), decision_id, knobs.has_no_choice(loop)))
+            no_choice, looked_at = knobs.has_no_choice(loop), getattr(service, f"{kind}_looked_at")
+            found.append(LoopRun(kind, service.name, epoch, times.of(loop), decision_id, no_choice, looked_at))
     return found
 
 

@@ -72,7 +72,6 @@ def pools(request: HttpRequest) -> HttpResponse:
         "listing": found,
         "every": every,
         "pools": found.page.object_list,
-        "with_service": True,
         "rows_template": "frontend/parts/pools.html",
         "nothing": "No pool wants or runs anything yet. The carbon epoch decides that; see its decisions.",
         "note": "Latencies: 99th percentile of the last 5 min against the objective. J/token: energy of the pool's "

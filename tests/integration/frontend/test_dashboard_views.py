@@ -163,6 +163,45 @@ def test_bad_choice_is_the_default(operator, query):
     assert operator.get(f"/overview/figures.json?{query}").status_code == 200
 
 
+def tables(page: str, head: str) -> list[tuple[list[str], list[list[str]]]]:
+    """The words of the heads and of each row's cells, of the tables that have a column of this name."""
+    found = []
+    for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
+        heads, *rows = [
+            [
+                re.sub(r"<[^>]*>", "", cell).strip()
+                for cell in re.findall(r"<t[hd]\b[^>]*>(.*?)</t[hd]>", row, re.DOTALL)
+            ]
+            for row in re.findall(r"<tr.*?</tr>", table, re.DOTALL)
+        ]
+        if head in heads:
+            found.append((heads, rows))
+    return found
+
+
+@pytest.mark.parametrize(("path", "count"), [("/", 2), ("/decisions/", 1), ("/sites/location-1/", 1)])
+def test_pools_and_decisions_say_of_which_service_they_are(operator, seeded, path, count):
+    """Two services have pools of the same class at the same site."""
+    found = tables(operator.get(path).content.decode(), "Service")
+    assert len(found) == count
+    for heads, rows in found:
+        assert {row[heads.index("Service")] for row in rows} == {"llama3-70b"}
+        assert {len(row) for row in rows} == {len(heads)}
+
+
+def test_page_of_a_service_does_not_repeat_its_name_in_each_row(operator, seeded):
+    page = operator.get("/services/llama3-70b/").content.decode()
+    assert tables(page, "Service") == []
+    for heads, rows in (*tables(page, "Reason"), *tables(page, "TTFT p99")):
+        assert rows
+        assert {len(row) for row in rows} == {len(heads)}
+
+
+def test_line_of_state_says_of_which_service_a_loop_is_not_on_time(operator, seeded):
+    Epoch.objects.filter(pk=Epoch.objects.filter(kind="carbon").latest().pk).update(status="infeasible")
+    assert "loops: carbon of llama3-70b infeasible" in operator.get("/overview/summary/").content.decode()
+
+
 def test_decision_page_shows_alternatives_inputs_and_what_came(operator, seeded):
     decision = Decision.objects.filter(realised__isnull=False, reason="optimal").first()
     page = operator.get(reverse("decision", args=[decision.pk])).content.decode()

@@ -12,9 +12,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from core.fairness import jain
-from pools.models import Gpu, Pool
+from pools.models import Gpu, Pool, Service
 from scheduler import selectors as scheduler_selectors
-from scheduler.models import Decision, DecisionKind
+from scheduler.models import ControllerState, Decision, DecisionKind
 from telemetry import selectors
 from telemetry.models import CarbonFeed, CarbonPoint, EnergyEntry, GpuSample, MeterMark, RequestRecord
 from telemetry.selectors.frames import PoolRow, TimeRange
@@ -315,3 +315,12 @@ def test_last_epochs_name_every_loop_also_one_that_never_ran(fleet):
     assert runs["carbon"].epoch is not None
     assert runs["carbon"].epoch.due_at == NOW
     assert Decision.objects.get(pk=runs["carbon"].decision_id).epoch == runs["carbon"].epoch
+
+
+def test_last_epochs_say_when_a_turn_left_no_epoch(fleet):
+    seed.history(fleet, minutes=4, rps=0.1)
+    service = Service.objects.get()
+    state, _ = ControllerState.objects.update_or_create(service=service, kind="scale")
+    runs = {run.kind: run for run in scheduler_selectors.last_epochs()}
+    assert runs["scale"].looked_at == state.updated_at
+    assert runs["shard"].looked_at is None

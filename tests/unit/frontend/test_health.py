@@ -60,6 +60,17 @@ def test_loop_is_late_after_two_periods(age_s, status, state):
     assert (found.state, found.decision_id) == (state, 3)
 
 
+@pytest.mark.parametrize(
+    ("status", "looked_s_ago", "state"),
+    [("held", 5, "on time"), ("held", 300, "late"), ("failed", 5, "on time"), ("infeasible", 5, "infeasible")],
+)
+def test_turn_that_leaves_no_epoch_counts_as_well(status, looked_s_ago, state):
+    at, looked_at = (datetime.fromtimestamp(NOW_S - age_s, UTC) for age_s in (200, looked_s_ago))
+    epoch = SimpleNamespace(due_at=at, finished_at=at, period_s=60.0, status=status, error="", solve_s=0.1)
+    (found,) = health.judge_loops([LoopRun("scale", "chat", epoch, 60.0, 3, looked_at=looked_at)], NOW_S)
+    assert found.state == state
+
+
 def test_loop_never_ran_when_it_has_no_epoch():
     (found,) = health.judge_loops([LoopRun("carbon", "chat", None, 60.0)], NOW_S)
     assert found.state == "never ran"
