@@ -25,10 +25,6 @@ pytestmark = pytest.mark.usefixtures("usual_periods")
 
 # Presets whose fleet the simulator lays out by itself, the others' stands in the scenario.
 LAID_OUT = sorted(name for name in live_presets.LIVE if PRESETS[name].family != "static")
-# Engines' limits that differ, and why.
-OTHER_LIMITS = {
-    "dynaserve": "a live gap between tokens is 0.1 s until engines learn the strictest objective of their classes"
-}
 ROUTES = {"least_loaded": "least_loaded", "weighted_round_robin": "weighted", "round_robin": "round_robin"}
 
 
@@ -45,10 +41,11 @@ def limits_of(spec: InstanceSpec, known: EngineLimits) -> EngineLimits:
     )
 
 
-@pytest.mark.parametrize("policy", sorted(set(LAID_OUT) - OTHER_LIMITS.keys()))
+@pytest.mark.parametrize("policy", LAID_OUT)
 def test_engines_and_routes_are_set_up_the_same(policy):
     known = live_presets.policy(policy)
-    limits, asked = service_policy.engine_limits(known.knobs, known.tuning), service_policy.request_policy(known.knobs)
+    limits = service_policy.engine_limits(known.knobs, known.tuning, [MINUTE.objective])
+    asked = service_policy.request_policy(known.knobs, known.tuning)
     plan = build(read_policy({"name": policy}), minutes.world(MINUTE))
     for spec in (member.spec for member in plan.members):
         assert limits_of(spec, limits) == limits
