@@ -237,7 +237,7 @@ GREENSERVE_LOOPS: dict[str, dict[str, Any]] = {
     "carbon": {"period_s": 1800.0 / DEMO_SPEEDUP, "steps": 6},
     "scale": {"period_s": 1800.0 / DEMO_SPEEDUP},
     "shard": {"period_s": 20.0 if DEMO else 300.0},
-    "clock": {"period_s": 1.0, "increase": 2.0, "decrease_mhz": 100.0, "lease_s": 10.0},
+    "clock": {"period_s": 1.0, "lease_s": 10.0},
 }
 # Transition times (cold start, TP switch) of simulated nodes are divided by this.
 GREENSERVE_TRANSITION_SPEEDUP = DEMO_SPEEDUP

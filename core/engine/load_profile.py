@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from core.engine.engine_model import EngineModel
 from core.engine.engine_params import GpuParams
 from core.engine.engine_vector import iterations
-from core.engine.iteration import IterationCosts
+from core.engine.iteration import IterationCosts, Totals
 from core.engine.steady_state import SPARE_DEVIATIONS, batch_point, largest_batch, with_spare
 from core.types import Limits, Source
 
@@ -159,9 +159,14 @@ def from_costs(
     mhz: Floats,
     levels: int = LEVELS,
     source: Source = Source.INTERPOLATED,
+    chunk_tokens: float | None = None,
+    spare_deviations: float = 0.0,
 ) -> LoadProfile | None:
-    """Makes a profile at the clocks `mhz`, (clocks,), from anything that knows what an iteration costs."""
-    batch = _batches(costs, prompt_tokens, output_tokens, levels)
+    """Makes a profile at the clocks `mhz`, (clocks,), from anything that knows what an iteration costs.
+
+    `chunk_tokens`, `spare_deviations`: as those of `modelled`.
+    """
+    batch = _batches(costs, prompt_tokens, output_tokens, levels, spare_deviations=spare_deviations)
     if batch is None:
         return None
     out = max(1.0, output_tokens)
@@ -170,7 +175,12 @@ def from_costs(
     tpot_s = np.array([[point.tpot_s for point in row] for row in points])
     watts = np.array([[point.busy_w for point in row] for row in points])
     idle_w = np.array([costs.idle_watts(float(one)) for one in mhz])
-    return _profile(mhz, batch, out, ttft_s, tpot_s, watts, idle_w, source)
+    found = _profile(mhz, batch, out, ttft_s, tpot_s, watts, idle_w, source)
+    if chunk_tokens is None:
+        return found
+    full = [Totals(chunk_tokens, 0.0, chunk_tokens**2 / 2.0, 1.0, b, b * (prompt_tokens + out / 2.0)) for b in batch]
+    full_s = np.array([[costs.iteration_of(f, totals).t_s for totals in full] for f in mhz.tolist()])
+    return replace(found, ttft_s=np.hstack([full_s[:, :1], full_s]))
 
 
 def _batches(

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from core.algorithms.clock.primal_dual import Curves
 from core.engine.engine_model import GPUS
+from core.engine.load_profile import LOWEST_MHZ, Floats, LoadProfile
 from core.observations.limits import class_limits, planned
 from core.policy.knobs import Knobs
+from core.ports import EngineLimits
 from core.types import Limits
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileClocks:
     """The clocks that a profile has: `step_mhz` apart, from the one on that the knobs clock_floor and clock_floor_mhz
-    say (`least_mhz`)."""
+    say (`profiled_from_mhz`)."""
 
     step_mhz: float
     floor: str
@@ -50,6 +55,45 @@ def least_mhz(gpu: str, min_mhz: float, max_mhz: float, floor: str, floor_mhz: f
     if floor_mhz is None:
         floor_mhz = GPUS[gpu].f_v if floor == "voltage" and gpu in GPUS else min_mhz
     return min(max(floor_mhz, min_mhz), max_mhz)
+
+
+def profiled_from_mhz(gpu: str, min_mhz: float, max_mhz: float, floor: str, floor_mhz: float | None) -> float:
+    """Returns the lowest clock that is profiled, in MHz: the floor's, or as DynamoLLM's where there is none."""
+    if floor_mhz is None and floor == "gpu":
+        floor_mhz = LOWEST_MHZ
+    return least_mhz(gpu, min_mhz, max_mhz, floor, floor_mhz)
+
+
+def full_tokens(chunk_tokens: int) -> int:
+    """Returns the prompt tokens of an iteration with two prompts' chunks: a request's own, and one before it.
+
+    Args:
+        chunk_tokens: Of one prompt at most; 0: all that there is room for.
+    """
+    room = EngineLimits().max_num_batched_tokens
+    return min(room, 2 * (chunk_tokens or room))
+
+
+def curves(profile: LoadProfile, output_tokens: float, batch: float) -> Curves:
+    """Returns an engine at each clock of its profile, with `batch` requests under way, by Little's law."""
+    under_way = profile.rps * (profile.ttft_s + max(1.0, output_tokens) * profile.tpot_s)
+
+    def at_batch(values: Floats) -> Floats:
+        return np.array([np.interp(batch, x, y) for x, y in zip(under_way, values, strict=True)])
+
+    of = (profile.rps, profile.watts, profile.ttft_s, profile.tpot_s)
+    return Curves(profile.mhz, *(at_batch(values) for values in of))
+
+
+def queued(waiting: int, full_tokens: int | None, prompt_tokens: float) -> int:
+    """Returns how many of those that wait the next iteration does not take in.
+
+    Args:
+        waiting: Requests that wait.
+        full_tokens: Prompt tokens of the iteration that is planned with; None: none is, and all of them wait.
+        prompt_tokens: Of a prompt, on the mean.
+    """
+    return waiting if full_tokens is None else max(0, waiting - int(full_tokens / max(1.0, prompt_tokens)))
 
 
 def _tighter(one_s: float | None, other_s: float | None) -> float | None:

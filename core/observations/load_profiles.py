@@ -7,7 +7,7 @@ from functools import lru_cache
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.load_profile import LoadProfile, clocks, modelled, servable
 from core.engine.steady_state import SPARE_DEVIATIONS
-from core.observations.clock_given import ProfileClocks, least_mhz
+from core.observations.clock_given import ProfileClocks, profiled_from_mhz
 from core.observations.mode_profile import Lengths
 from core.types import Mode
 
@@ -27,9 +27,10 @@ def load_profile(model: str, engine: str, mode: Mode, lengths: Lengths) -> LoadP
 
 @lru_cache(maxsize=4096)
 def full_load_profile(
-    model: str, engine: str, mode: Mode, lengths: Lengths, full_tokens: int, mhz: ProfileClocks
+    model: str, engine: str, mode: Mode, lengths: Lengths, full_tokens: int | None, mhz: ProfileClocks
 ) -> LoadProfile | None:
-    """Returns GreenServe's profile, whose TTFT is that of an iteration with `full_tokens` of prompts.
+    """Returns GreenServe's profile, whose TTFT is that of an iteration with `full_tokens` of prompts; None: with the
+    request's own.
 
     None: the engine model does not know the configuration, or not even one such request fits.
     """
@@ -42,7 +43,7 @@ def full_load_profile(
         worker,
         lengths.prompt_tokens,
         lengths.output_tokens,
-        clocks(own, mhz.step_mhz, least_mhz(mode.gpu, own.f_min, own.f_max, mhz.floor, mhz.floor_mhz)),
+        clocks(own, mhz.step_mhz, profiled_from_mhz(mode.gpu, own.f_min, own.f_max, mhz.floor, mhz.floor_mhz)),
         chunk_tokens=full_tokens,
         context_tokens=lengths.running_tokens,
         spare_deviations=SPARE_DEVIATIONS,

@@ -77,10 +77,14 @@ class PoolLoad:
         """Requests whose prompts the iteration that profiles are made with (`worst_case`) takes in."""
         return int(self.worst_case[1] / max(1.0, self.lengths.prompt_tokens))
 
-    def profile(self, mode: Mode) -> LoadProfile | None:
-        """None: not even one such request fits its KV cache, or nothing is known of it."""
+    def profile(self, mode: Mode, full_iteration: bool = True) -> LoadProfile | None:
+        """None: not even one such request fits its KV cache, or nothing is known of it.
+
+        `full_iteration`: TTFT is that of an iteration with `full_tokens`, and not with the request's own prompt.
+        """
         lengths = replace(self.lengths, context_tokens=self.lengths.running_tokens).rounded
-        return full_load_profile(self.model, self.engine, mode, lengths, self.full_tokens, self.mhz)
+        full = self.full_tokens if full_iteration else None
+        return full_load_profile(self.model, self.engine, mode, lengths, full, self.mhz)
 
     def planned(self, offers: Sequence[Offer], ttft_share: float, tpot_share: float) -> Limits:
         """Returns limits for a profile's latencies, so that requests that wait as well keep the real ones.

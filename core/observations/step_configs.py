@@ -1,9 +1,14 @@
-"""The configurations of the slow loops' steps, made of a policy's knobs and tuning for every world."""
+"""The configurations of the loops' steps, made of a policy's knobs and tuning for every world."""
 
 from __future__ import annotations
 
 from core.algorithms.clock.busy_thresholds import ThresholdClockConfig
+from core.algorithms.clock.miad import MiadConfig
+from core.algorithms.clock.primal_dual import PrimalDualConfig
+from core.algorithms.clock.slack_miad import SlackConfig
 from core.algorithms.fleet.fleet_problem import NegativeIntensity, Objective
+from core.controllers.clock.clock_profile import ProfileClockConfig
+from core.controllers.clock.muserve_clock import MuServeClockConfig
 from core.controllers.fleet.carbon import CarbonConfig
 from core.controllers.fleet.pool_loop import PoolLoopConfig
 from core.controllers.fleet.right_size import RightSizeConfig
@@ -86,3 +91,32 @@ def threshold_clock_config(tuning: Tuning, period_s: float) -> ThresholdClockCon
     """Returns the configuration of the clock by thresholds."""
     own = tuning.threshold
     return ThresholdClockConfig(period_s, own.busy_high, own.busy_low, own.clock_step_mhz)
+
+
+def clock_config(
+    knobs: Knobs, tuning: Tuning, period_s: float
+) -> MiadConfig | PrimalDualConfig | ProfileClockConfig | MuServeClockConfig | None:
+    """Returns the configuration of the rule that sets clocks each `period_s`; None: it is of another kind.
+
+    Raises:
+        ValueError: Periods of mu-Serve's rule that contradict each other.
+    """
+    match knobs.clock:
+        case "miad":
+            return MiadConfig(tuning.miad.increase, tuning.miad.decrease_mhz, period_s)
+        case "primal_dual":
+            own = tuning.primal_dual
+            constants = own.full_at, own.sensitivity, own.power_exponent, own.beta, own.urgency
+            return PrimalDualConfig(*constants, by_profile=own.by == "profile", period_s=period_s)
+        case "profile":
+            return ProfileClockConfig(period_s, tuning.profile.min_saving)
+        case "slack":
+            return slack_config(tuning, period_s)
+    return None
+
+
+def slack_config(tuning: Tuning, period_s: float) -> MuServeClockConfig:
+    """Returns the configuration of mu-Serve's rule. Raises ValueError: its periods contradict each other."""
+    own = tuning.slack
+    rule = SlackConfig(own.step_mhz, own.increase, own.reserve)
+    return MuServeClockConfig(rule, own.sample_s, period_s, own.memory_s)

@@ -23,7 +23,7 @@ ABSENT: Mapping[str, tuple[Any, ...]] = {
     "clock": ("threshold",),
 }
 # Tuning that no live loop, gateway or agent reads yet: records, or single fields as RECORD.FIELD.
-UNREAD = ("miad", "slack", "throttle.engines", "split.calibrate_s", "split.gain", "threshold")
+UNREAD = ("throttle.engines", "split.calibrate_s", "split.gain", "threshold")
 # What a live service runs in place of a preset's own value.
 DIFFERS: Mapping[str, Mapping[str, Any]] = {}
 

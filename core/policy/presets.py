@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from core.policy.knobs import DYNAMO, WHOLE, Knobs, check_together
-from core.policy.tuning import PlacementTuning, SplitTuning, StartsTuning, Tuning, changed
+from core.policy.tuning import PlacementTuning, ProfileTuning, SplitTuning, StartsTuning, Tuning, changed
 from core.policy.value_rules import checked
 
 DEFAULT = "greenserve_epochs"
@@ -94,6 +94,7 @@ _DYNAMOLLM = replace(
 )
 # V-B: "overheads ... on the critical path": servers start when their load is there, from nothing
 _FROM_NOTHING = Tuning(starts=StartsTuning(warm_pool=0, weights_cached=False))
+_HALF_SECONDS = Tuning(profile=ProfileTuning(step_mhz=60.0, memory_s=15.0, counts_ttft=False, full_iteration=True))
 _BY_TURNS = Tuning(split=SplitTuning(chunked=False))
 _THRESHOLD = replace(
     _PLAIN,
@@ -112,7 +113,7 @@ _THRESHOLD = replace(
 _ROWS = (
     # FREESH's epochs, with the best mix of TP degrees, MIAD clocks and routing by least energy
     Policy(DEFAULT, "freesh", Knobs()),
-    Policy("greenserve", "greenserve", _GREENSERVE),
+    Policy("greenserve", "greenserve", _GREENSERVE, _HALF_SECONDS),
     Policy("freesh", "freesh", _FREESH),
     # FREESH 4.1: "without the request classifier nor any of the proposed control knobs"
     Policy(

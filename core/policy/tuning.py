@@ -14,6 +14,7 @@ from core.policy.value_rules import OneWorld, checked, setting
 
 _PLACED = OneWorld("simulator", "a live GPU is one instance's, so that there is no group to choose")
 _LINK = OneWorld("simulator", "a live link is what the engines' connector makes of it")
+_AGES = OneWorld("simulator", "engines do not tell how long their requests have waited so far")
 _ON_DISK = OneWorld("simulator", "agents report which weights are on a live node's disk")
 
 
@@ -39,7 +40,30 @@ class MiadTuning:
 class ProfileTuning:
     """Clocks by profile."""
 
-    step_mhz: float = setting(60.0, "distance of the profiled clocks", above=0.0)
+    step_mhz: float = setting(200.0, "distance of the profiled clocks", above=0.0)
+    min_saving: float = setting(0.02, "share of the watts that another clock must save", least=0.0, below=1.0)
+    memory_s: float = setting(60.0, "the mean load of about so long counts too: a lull is no smaller load", above=0.0)
+    counts_ttft: bool = setting(True, "a TTFT seen beyond its limit rules the present clock out")
+    full_iteration: bool = setting(
+        False, "TTFT is that of an iteration with two prompts' chunks, and those that it takes in do not wait"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PrimalDualTuning:
+    """FREESH's clock rule, eq. 4."""
+
+    by: str = setting(
+        "profile",
+        "where the slopes of power and rate are from: the profile of such an engine at the lengths now seen, or the "
+        "constants; an engine that nobody knows has the constants",
+        ("profile", "constants"),
+    )
+    full_at: float = setting(16.0, "requests that are worth the top clock, by the constants", above=0.0)
+    sensitivity: float = setting(0.6, "share of an iteration that the clock speeds up", above=0.0, most=1.0)
+    power_exponent: float = setting(1.0, "power goes with the clock to this power", least=1.0)
+    beta: float = setting(1.0, "worth of power against tokens, by the constants", above=0.0)
+    urgency: float = setting(4.0, "worth of a token while a limit is missed over that else, likewise", least=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +76,7 @@ class SlackTuning:
     sample_s: float = setting(0.5, "how often latencies are looked at", above=0.0)
     memory_s: float = setting(30.0, "how far back latencies count", above=0.0)
     sensitivity: bool = setting(True, "latencies are weighed by how much of them goes with the clock")
-    in_flight: bool = setting(True, "the time that requests have taken so far counts as latency too")
+    in_flight: bool = setting(True, "the time that requests have taken so far counts as latency too", only=_AGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +203,7 @@ class Tuning:
 
     eq1: Eq1Tuning = field(default_factory=Eq1Tuning)
     miad: MiadTuning = field(default_factory=MiadTuning)
+    primal_dual: PrimalDualTuning = field(default_factory=PrimalDualTuning)
     profile: ProfileTuning = field(default_factory=ProfileTuning)
     slack: SlackTuning = field(default_factory=SlackTuning)
     dynamo: DynamoTuning = field(default_factory=DynamoTuning)

@@ -228,6 +228,7 @@ class AgentLoop:
                     engine=item.engine,
                     gpu_type=gpus[0].gpu_type,
                     clock=item.clock,
+                    chunk_tokens=0 if status.limits is None else status.limits.chunk_tokens,
                 )
             )
         return views

@@ -32,6 +32,10 @@ class ClockPolicy(Message, frozen=True):
             whole ones.
         clock_floor, clock_floor_mhz: The lowest clock that a rule sets, see Knobs.
         min_saving: Of profile, see ProfileClockConfig.
+        step_mhz, counts_ttft, full_iteration: Of profile, see ProfileTuning.
+        memory_s: Of profile the load's, of slack the latencies'.
+        by_sensitivity: Of slack, see SlackTuning.
+        by_profile: Of primal_dual: slopes are the profile's where there is one, and not the constants'.
         margin: Of profile in agents of 0.1; the shares have taken its place.
         reserve: Of slack, the share of a latency's target that is kept free.
         fixed_mhz: A person has fixed the clock there, whatever the rule; None: nobody does.
@@ -62,6 +66,12 @@ class ClockPolicy(Message, frozen=True):
     tpot_share: float = 1.0
     clock_floor: str = "gpu"
     clock_floor_mhz: float | None = None
+    step_mhz: float = 200.0
+    memory_s: float | None = None
+    counts_ttft: bool = True
+    full_iteration: bool = False
+    by_sensitivity: bool = True
+    by_profile: bool = True
 
 
 class DesiredInstance(Message, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
@@ -135,7 +135,7 @@ def _request_tuning(tuning: Tuning) -> wire.RequestTuning:
     )
 
 
-def clock_rule(knobs: Knobs, paused: bool = False, advise: bool = False) -> wire.ClockPolicy:
+def clock_rule(knobs: Knobs, tuning: Tuning, paused: bool = False, advise: bool = False) -> wire.ClockPolicy:
     """Returns the service's clock rule, with the figures that settings give for all. `advise`: it sets no clock."""
     loop = settings.GREENSERVE_LOOPS["clock"]
     own = {
@@ -149,7 +149,25 @@ def clock_rule(knobs: Knobs, paused: bool = False, advise: bool = False) -> wire
         "paused": paused,
         "advise": advise,
     }
-    return wire.ClockPolicy(**{**loop, **own})
+    return wire.ClockPolicy(**{**loop, **own, **_tuned(knobs.clock, tuning)})
+
+
+def _tuned(clock: str, tuning: Tuning) -> dict[str, Any]:
+    """Returns the fields that a clock rule has from the tuning of its own."""
+    match clock:
+        case "miad":
+            return asdict(tuning.miad)
+        case "primal_dual":
+            own = asdict(tuning.primal_dual)
+            own["by_profile"] = own.pop("by") == "profile"
+            return own
+        case "profile":
+            return asdict(tuning.profile)
+        case "slack":
+            slack = tuning.slack
+            own = {name: getattr(slack, name) for name in ("increase", "reserve", "sample_s", "memory_s")}
+            return {**own, "decrease_mhz": slack.step_mhz, "by_sensitivity": slack.sensitivity}
+    return {}
 
 
 def chunk_in_force(service: Service, states: Iterable[wire.AgentState]) -> int:

@@ -16,11 +16,14 @@ the updates for any steps; they reach it where the steps are small enough for th
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from core.types import Limits
 
 Floats = NDArray[np.float64]
 
@@ -56,6 +59,8 @@ def update(
 class PrimalDualConfig:
     """The rule as a clock loop: shares of the top clock and of the token rate there, log-utility for each request.
 
+    `by_profile`: P and r are the engine's own (`Curves`) where somebody knows them. The rest is for where nobody does.
+
     U_i = w log y_i with w = 1 / `full_at`; P(x) = x^`power_exponent` (1: the paper's straight line) and
     r(x) = x / ((1 - s) x + s) with s the `sensitivity`, the share of an iteration that the clock speeds up: at s = 1
     tokens come in proportion to the clock. Then N requests are worth the share N / `full_at` of the top clock when
@@ -68,6 +73,7 @@ class PrimalDualConfig:
     power_exponent: float = 1.0
     beta: float = 1.0
     urgency: float = 4.0
+    by_profile: bool = True
     rounds: int = 40  # updates in a period
     step: float = 0.1  # of each update, relative to the curvature there
     period_s: float = 1.0
@@ -87,6 +93,50 @@ class Prices:
     gamma: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Curves:
+    """An engine at the batch that it has now, at each clock: (clocks,), rising. Latencies in s, `watts` of all of it.
+
+    P and r are lines between the clocks; their slopes are central differences at each, and lines in between, so that
+    they have no steps.
+    """
+
+    mhz: Floats
+    rps: Floats
+    watts: Floats
+    ttft_s: Floats
+    tpot_s: Floats
+
+    def rate(self, mhz: float) -> float:
+        return float(np.interp(mhz, self.mhz, self.rps))
+
+    def power_w(self, mhz: float) -> float:
+        return float(np.interp(mhz, self.mhz, self.watts))
+
+    def rate_slope(self, mhz: float) -> float:
+        """Returns r'(f) in requests/s for each MHz."""
+        return float(np.interp(mhz, self.mhz, _slopes(self.mhz, self.rps)))
+
+    def power_slope(self, mhz: float) -> float:
+        """Returns P'(f) in watts for each MHz."""
+        return float(np.interp(mhz, self.mhz, _slopes(self.mhz, self.watts)))
+
+    def least_mhz(self, limits: Limits) -> float:
+        """Returns the lowest of the clocks from which on all keep the limits of TTFT and TPOT; if none does, the top
+        one."""
+        late = np.zeros(self.mhz.size, dtype=bool)
+        for values, limit in ((self.ttft_s, limits.ttft_s), (self.tpot_s, limits.tpot_s)):
+            if limit is not None:
+                late |= values > limit
+        after = int(np.flatnonzero(late)[-1]) + 1 if late.any() else 0
+        return float(self.mhz[min(after, self.mhz.size - 1)])
+
+
+def _slopes(mhz: Floats, values: Floats) -> Floats:
+    found: Floats = np.gradient(values, mhz) if mhz.size > 1 else np.zeros(mhz.size)
+    return found
+
+
 def next_clock_mhz(
     mhz: float,
     prices: Prices | None,
@@ -95,13 +145,18 @@ def next_clock_mhz(
     min_mhz: float,
     max_mhz: float,
     config: PrimalDualConfig,
+    curves: Curves | None = None,
 ) -> tuple[float, Prices]:
     """Returns the clock after a period's updates, and what to remember.
 
-    Without requests it falls as the price runs out.
+    Without requests it falls as the price runs out. With `curves`, see `_profiled`.
     """
-    problem, weight = _problem(min_mhz / max_mhz, urgent, config)
-    x = mhz / max_mhz
+    x, worth = mhz / max_mhz, None
+    if curves is None or not requests:
+        problem, weight = _problem(min_mhz / max_mhz, urgent, config)
+    else:
+        problem, worth = _profiled(curves, urgent, min_mhz / max_mhz, max_mhz, config)
+        weight = worth(x) / requests
     if not requests:
         gamma = 0.0 if prices is None else prices.gamma
         none: Floats = np.zeros(0)
@@ -113,7 +168,7 @@ def next_clock_mhz(
     y = np.array([prices.rate if prices is not None and known else fair])
     gamma = prices.gamma if prices is not None and known else weight / fair
     alike = Problem(
-        lambda rate: weight / rate,
+        lambda rate: weight / rate,  # as it is in this round
         problem.power_slope,
         lambda share: problem.rate(share) / requests,  # (4c) of one request, since all are alike
         problem.rate_slope,
@@ -122,11 +177,50 @@ def next_clock_mhz(
         config.beta,
     )
     for _ in range(config.rounds):
+        weight = weight if worth is None else worth(x) / requests
         k_y = config.step * y**2 / weight  # over -U''
         k_gamma = config.step * weight / float(y[0]) ** 2
         k_f = config.step * x**2 / (requests * weight)
         y, x, gamma = update(y, x, gamma, alike, (k_y, k_f, k_gamma))
     return x * max_mhz, Prices(float(y[0]), gamma)
+
+
+def _profiled(
+    curves: Curves, urgent: bool, least: float, max_mhz: float, config: PrimalDualConfig
+) -> tuple[Problem, Callable[[float], float]]:
+    """Returns eq. 2 for an engine's own P and r, as shares of those at the top clock, and what all tokens are worth.
+
+    Calm, tokens are worth what they draw, P(x): then (3) is P'/P = r'/r, the clock of least energy a token. While a
+    limit is missed or requests wait they are worth so much that the top clock is worth its power: P' r / r' there.
+    """
+    watts, rps = curves.power_w(max_mhz), curves.rate(max_mhz)
+    x = (curves.mhz / max_mhz).tolist()
+    power, rate = (_lines(x, values) for values in (curves.watts / watts, curves.rps / rps))
+    power_slope, rate_slope = (
+        _lines(x, _slopes(curves.mhz, values) * max_mhz) for values in (curves.watts / watts, curves.rps / rps)
+    )
+    gain = rate_slope(1.0)
+    urgent_worth = config.beta * power_slope(1.0) / gain if urgent and gain > 0.0 else 0.0
+
+    def worth(share: float) -> float:
+        return max(config.beta * power(share), urgent_worth)
+
+    return Problem(lambda y: worth(1.0) / y, power_slope, rate, rate_slope, least, 1.0, config.beta), worth
+
+
+def _lines(x: list[float], values: Floats) -> Callable[[float], float]:
+    """Returns the function of lines through the points, level beyond them: many times faster than `np.interp` of one
+    number."""
+    y = values.tolist()
+
+    def at(share: float) -> float:
+        after = bisect_right(x, share)
+        if after in (0, len(x)):
+            return float(y[min(after, len(x) - 1)])
+        part = (share - x[after - 1]) / (x[after] - x[after - 1])
+        return float(y[after - 1] + part * (y[after] - y[after - 1]))
+
+    return at
 
 
 def _problem(least: float, urgent: bool, config: PrimalDualConfig) -> tuple[Problem, float]:

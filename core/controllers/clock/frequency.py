@@ -8,14 +8,24 @@ power. The configuration's type says which of them it is.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from core.algorithms.clock import primal_dual
 from core.algorithms.clock.miad import MiadConfig, next_clock_mhz
-from core.algorithms.clock.primal_dual import Prices, PrimalDualConfig
+from core.algorithms.clock.primal_dual import Curves, Prices, PrimalDualConfig
 from core.types import ClockObservation, Effects, Rationale, Reason, SetSmClock
 
-__all__ = ["ClockState", "MiadConfig", "PrimalDualConfig", "clock_inputs", "congestion", "present_mhz", "step"]
+__all__ = [
+    "ClockState",
+    "MiadConfig",
+    "PrimalDualConfig",
+    "ProfiledClock",
+    "clock_inputs",
+    "congestion",
+    "present_mhz",
+    "profiled",
+    "step",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +40,19 @@ class ClockState:
     prices: Prices | None = None  # of the primal-dual rule
 
 
+@dataclass(frozen=True, slots=True)
+class ProfiledClock(ClockObservation):
+    """The same, with the engine's own curves at its present batch. None: nobody knows such an engine."""
+
+    curves: Curves | None = None
+
+
+def profiled(obs: ClockObservation, curves: Curves | None) -> ProfiledClock:
+    """Returns the observation with the curves."""
+    own = {item.name: getattr(obs, item.name) for item in fields(ClockObservation)}
+    return ProfiledClock(**own, curves=curves)
+
+
 def step(
     state: ClockState | None, obs: ClockObservation, config: MiadConfig | PrimalDualConfig
 ) -> tuple[ClockState, Effects]:
@@ -41,8 +64,11 @@ def step(
     current = present_mhz(asked, obs)
     why = congestion(obs)
     if isinstance(config, PrimalDualConfig):
-        target, prices = _priced(state, obs, current, bool(why), config)
+        curves = obs.curves if isinstance(obs, ProfiledClock) and config.by_profile else None
+        target, prices = _priced(state, obs, current, bool(why), config, curves)
         reason, summary = _weighed(obs, why, current, target)
+        if config.by_profile and curves is None:
+            summary += " By constants: nobody has a profile of it."
     else:
         target, prices = next_clock_mhz(current, bool(why), obs.min_mhz, obs.max_mhz, config), None
         reason, summary = _judged(why, current, target)
@@ -66,17 +92,27 @@ def _judged(why: str, current: float, target: float) -> tuple[Reason, str]:
 
 
 def _priced(
-    state: ClockState | None, obs: ClockObservation, current: float, urgent: bool, config: PrimalDualConfig
+    state: ClockState | None,
+    obs: ClockObservation,
+    current: float,
+    urgent: bool,
+    config: PrimalDualConfig,
+    curves: Curves | None,
 ) -> tuple[float, Prices]:
     """Returns the next clock in whole MHz, as clocks are set.
 
-    A step of less than one is taken as one, so that it arrives.
+    A step of less than one is taken as one, so that it arrives. Where curves are known, no clock is below the lowest
+    that keeps the limits by them.
     """
     known = state.prices if state is not None else None
     requests = obs.running + obs.waiting
-    exact, prices = primal_dual.next_clock_mhz(current, known, requests, urgent, obs.min_mhz, obs.max_mhz, config)
+    least = obs.min_mhz
+    if curves is not None and requests:
+        least = min(max(least, curves.least_mhz(obs.limits)), obs.max_mhz)
+    range_mhz = least, obs.max_mhz
+    exact, prices = primal_dual.next_clock_mhz(current, known, requests, urgent, *range_mhz, config, curves)
     whole = math.ceil(exact) if exact > current else math.floor(exact)
-    return float(min(max(whole, obs.min_mhz), obs.max_mhz)) if abs(exact - current) > 0.5 else current, prices
+    return float(min(max(whole, least), obs.max_mhz)) if abs(exact - current) > 0.5 else current, prices
 
 
 def _weighed(obs: ClockObservation, why: str, current: float, target: float) -> tuple[Reason, str]:

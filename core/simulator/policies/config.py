@@ -6,11 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from core.algorithms.clock.busy_thresholds import ThresholdClockConfig
+from core.algorithms.clock.miad import MiadConfig
+from core.algorithms.clock.primal_dual import PrimalDualConfig
 from core.controllers.fleet.scale_threshold import ScaleThresholdConfig
 from core.controllers.fleet.shard_threshold import ShardThresholdConfig
 from core.engine.engine_model import GPUS
 from core.engine.overheads import Overheads, StartSteps
-from core.observations.step_configs import scale_threshold_config, shard_threshold_config, threshold_clock_config
+from core.observations.step_configs import (
+    clock_config,
+    scale_threshold_config,
+    shard_threshold_config,
+    threshold_clock_config,
+)
 from core.policy.knobs import USUAL_S, WHOLE
 from core.policy.presets import Policy
 from core.simulator.fields import Section
@@ -56,11 +63,11 @@ FREESH_READS = Reads(
         **any_of(*_PERIODS, *_CLOCK_SHARES, "carbon_period_s", "partition", "alpha", "frozen", "preempts_s"),
         **any_of("objective", "negative_intensity", "freeze_tp", "clock_floor", "clock_floor_mhz"),
         "shard": ("mix", "off"),
-        "clock": ("miad", "fixed"),
+        "clock": ("miad", "primal_dual", "fixed"),
         "route": tuple(_ROUTINGS),
         "order": ORDERS,
     },
-    ("eq1", "miad", "queue", "starts"),
+    ("eq1", "miad", "primal_dual", "queue", "starts"),
 )
 
 
@@ -100,7 +107,8 @@ class FreeshConfig:
     """The stack that the product runs live: FREESH eq. 1, its program within each budget, DynamoLLM's mix, MIAD.
 
     `loops`: those that run. Without carbon the partition and the sites of each class stay as at the start; scale then
-    moves GPUs between the pools of a site. `ttft_share`, `tpot_share`: of a class's limits, at which the clock goes up.
+    moves GPUs between the pools of a site. `clock`: the rule; None: it does not run. `ttft_share`, `tpot_share`: of a
+    class's limits, at which the clock goes up.
     `order`: of every instance's queue; but for fcfs, running requests may have to give way each `preempts_s` (0: never)
     to waiting ones that are ahead by `margin_s`.
 
@@ -128,8 +136,7 @@ class FreeshConfig:
     tpot_share: float = 0.8
     clock_floor: str = "gpu"
     clock_floor_mhz: float | None = None
-    clock_increase: float = 2.0
-    clock_decrease_mhz: float = 100.0
+    clock: MiadConfig | PrimalDualConfig | None = field(default_factory=MiadConfig)
     order: str = "llf"
     preempts_s: float = 1.0
     margin_s: float = 1.0
@@ -156,6 +163,7 @@ def threshold_of(policy: Policy) -> ThresholdConfig:
 def freesh_of(policy: Policy) -> FreeshConfig:
     """Returns what the policy comes to for FREESH's loops."""
     knobs, eq1, carbon_s = policy.knobs, policy.tuning.eq1, period_s(policy, Loop.CARBON)
+    rule = clock_config(knobs, policy.tuning, period_s(policy, Loop.CLOCK))
     return FreeshConfig(
         name=policy.name,
         loops=tuple(loop for loop in running(policy, LOOPS) if loop not in knobs.frozen),
@@ -176,8 +184,7 @@ def freesh_of(policy: Policy) -> FreeshConfig:
         tpot_share=knobs.clock_tpot_share,
         clock_floor=knobs.clock_floor,
         clock_floor_mhz=knobs.clock_floor_mhz,
-        clock_increase=policy.tuning.miad.increase,
-        clock_decrease_mhz=policy.tuning.miad.decrease_mhz,
+        clock=rule if isinstance(rule, (MiadConfig, PrimalDualConfig)) else None,
         order=knobs.order,
         preempts_s=knobs.preempts_s,
         margin_s=policy.tuning.queue.margin_s,

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
-from core.algorithms.clock.miad import MiadConfig
+from core.algorithms.clock.primal_dual import PrimalDualConfig
 from core.algorithms.fleet.fleet_problem import NegativeIntensity, Objective
 from core.algorithms.fleet.sharing import Lack, NodeGpus, ServiceNeed, claims
 from core.controllers.clock import frequency
@@ -18,12 +19,15 @@ from core.controllers.fleet import carbon, scale, shard
 from core.controllers.fleet.carbon import CarbonConfig
 from core.controllers.fleet.explain import gpus_of
 from core.controllers.fleet.pool_loop import PoolLoopConfig
-from core.engine.engine_model import gpu
+from core.engine.engine_model import engine_model, gpu
+from core.engine.load_profile import LoadProfile, clocks, modelled
 from core.engine.overheads import cold_start_s
+from core.engine.steady_state import SPARE_DEVIATIONS
 from core.observations import asking
 from core.observations.class_view import ClassView, partition_option
-from core.observations.clock_given import least_mhz, shared
+from core.observations.clock_given import curves, least_mhz, profiled_from_mhz, shared
 from core.observations.loop_windows import loop_steps
+from core.observations.mode_profile import Lengths
 from core.observations.pool_views import PoolFacts, carried_rps, pool_views
 from core.observations.routing_weights import by_capacity
 from core.simulator.kernel.commands import DRAINING, SERVING, Assign, FleetView, SimCommand
@@ -96,7 +100,7 @@ class Freesh:
         )
         self.pool_config = PoolLoopConfig(config.alpha, config.floor_rps, min(5.0, config.time_limit_s))
         self._clocks: dict[int, frequency.ClockState] = {}
-        self._miad = MiadConfig(config.clock_increase, config.clock_decrease_mhz, config.clock_period_s)
+        self._lengths: dict[int, Lengths] = {}  # of the pools, as they were last seen
         self._ranges: dict[str, tuple[float, float]] = {}
         self._limits: list[Limits] = []
         self._blind = config.objective == Objective.CARBON
@@ -232,14 +236,16 @@ class Freesh:
         return []
 
     def clock(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
-        """Applies MIAD to each instance that serves. An instance that went off begins anew at its top clock."""
+        """Applies the rule to each instance that serves. An instance that went off begins anew at its top clock."""
+        rule = self.config.clock
+        assert rule is not None, "the loop runs only where a rule does"
         commands: list[SimCommand] = []
         reasons: list[Reason] = []
         active = ((view.state == SERVING) | (view.state == DRAINING)).nonzero()[0].tolist()
         self._clocks = {slot: state for slot, state in self._clocks.items() if slot in set(active)}
         for slot in active:
             before = self._clocks.get(slot) or frequency.ClockState(float(view.mhz[slot]))
-            state, effects = asking.step(frequency.step, before, self._clock_observation(view, slot), self._miad)
+            state, effects = asking.step(frequency.step, before, self._clock_observation(view, slot), rule)
             self._clocks[slot] = state
             for command in effects.commands:
                 if isinstance(command, SetSmClock) and command.mhz != before.target_mhz:
@@ -353,7 +359,7 @@ class Freesh:
             self._ranges[spec.gpu] = lowest, own.f_max
         low, high = self._ranges[spec.gpu]
         pool = int(view.pool[slot])
-        return ClockObservation(
+        found = ClockObservation(
             view.now_s,
             spec.name,
             float(view.mhz[slot]),
@@ -366,6 +372,14 @@ class Freesh:
             _known(view.worst_e2e_s[slot]),
             self._limits[pool] if pool >= 0 else Limits(),
         )
+        lengths = self._lengths.get(pool)
+        if not isinstance(self.config.clock, PrimalDualConfig) or lengths is None:
+            return found
+        floor = self.config.clock_floor, self.config.clock_floor_mhz
+        profile = _profile(spec.model, spec.engine, Mode(spec.gpu, spec.tp), lengths, *floor)
+        if profile is None:
+            return found
+        return frequency.profiled(found, curves(profile, lengths.output_tokens, float(found.running)))
 
     # -- what follows ----------------------------------------------------------------------------------
 
@@ -388,7 +402,12 @@ class Freesh:
         self.fleet.want(wanted)
 
     def _weigh(self, service: _Service, views: Mapping[str, ClassView]) -> None:
-        """Shares under routing by weights: what an instance of each kind carries of its pool's class."""
+        """Notes what the classes are like now: their lengths, and what an instance of each kind carries.
+
+        The latter are shares, under routing by weights.
+        """
+        for name, seen in views.items():
+            self._lengths[self.pools.index(loops.pool_name(self.world, service.info, name))] = seen.lengths.rounded
         for site in self.world.sites:
             for name, seen in views.items():
                 for mode, weight in by_capacity(seen.profiles).items():
@@ -404,6 +423,17 @@ class Freesh:
             cell: loops.pool_name(self.world, service.info, classes[number].name)
             for cell, number in service.partition.cell_class.items()
         }
+
+
+@lru_cache(maxsize=1024)
+def _profile(
+    model: str, engine: str, mode: Mode, lengths: Lengths, floor: str, floor_mhz: float | None
+) -> LoadProfile | None:
+    worker = engine_model(model, mode.gpu, mode.tp, engine)
+    own = worker.gpu_params
+    mhz = clocks(own, lowest_mhz=profiled_from_mhz(mode.gpu, own.f_min, own.f_max, floor, floor_mhz))
+    lengths_tokens = lengths.prompt_tokens, lengths.output_tokens
+    return modelled(worker, *lengths_tokens, mhz, spare_deviations=SPARE_DEVIATIONS)
 
 
 def _scheduled(spec: InstanceSpec, config: FreeshConfig) -> InstanceSpec:

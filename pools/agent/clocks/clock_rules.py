@@ -16,13 +16,14 @@ from core.controllers.clock import clock_profile, frequency, muserve_clock
 from core.controllers.clock.clock_profile import InstanceLoad, ProfileClockConfig, ProfileClockObservation
 from core.controllers.clock.frequency import ClockState, MiadConfig, PrimalDualConfig
 from core.controllers.clock.muserve_clock import MuServeClockConfig, MuServeClockState, SlackConfig
-from core.observations.clock_given import least_mhz
+from core.observations.clock_given import curves, full_tokens, least_mhz, queued
+from core.policy.tuning import ProfileTuning
 from core.ports import EngineReading
 from core.types import ClockObservation, Effects, Limits, Rationale
 from pools.wire import ClockPolicy
 
 from .clock_log import Inputs
-from .engine_figures import EngineKind, Figures, Load
+from .engine_figures import EngineKind, Figures, Load, ProfileShape
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -50,6 +51,7 @@ class EngineView:
     engine: str = ""
     gpu_type: str = ""
     clock: ClockPolicy | None = None
+    chunk_tokens: int = 0  # of one prompt in an iteration, in force; 0: all there is room for
 
     @property
     def kind(self) -> EngineKind:
@@ -129,8 +131,11 @@ class FrequencyRule(Generic[C]):
     def step(
         self, state: ClockState | None, now_s: float, engine: EngineView, seen: Seen
     ) -> tuple[ClockState, Why | None]:
-        after, effects = self.controller(state, _observation(now_s, engine, seen), self.config)
+        after, effects = self.controller(state, self.observe(now_s, engine, seen), self.config)
         return after, _why(effects.rationale, effects.rationale.inputs)
+
+    def observe(self, now_s: float, engine: EngineView, seen: Seen) -> ClockObservation:
+        return _observation(now_s, engine, seen)
 
     def asked_mhz(self, state: ClockState | None, engine: EngineView) -> float | None:
         return None if state is None else state.target_mhz
@@ -140,13 +145,29 @@ class FrequencyRule(Generic[C]):
 
 
 @dataclass(frozen=True, slots=True)
+class PricedRule(FrequencyRule[PrimalDualConfig]):
+    """FREESH's primal-dual rule by the engine's profile, made for the lengths that requests have now."""
+
+    figures: Figures
+    policy: ClockPolicy
+
+    def observe(self, now_s: float, engine: EngineView, seen: Seen) -> ClockObservation:
+        found, lengths = _observation(now_s, engine, seen), seen.load.lengths
+        profile = None
+        if self.config.by_profile and lengths is not None:
+            profile = self.figures.profile(engine.kind, lengths, shape_of(self.policy, engine))
+        if profile is None or lengths is None:
+            return found
+        return frequency.profiled(found, curves(profile, lengths.output_tokens, float(found.running)))
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileRule:
     """DynamoLLM's: by profile, made for the lengths that requests have now."""
 
     config: ProfileClockConfig
     figures: Figures
-    ttft_share: float = 1.0  # of whole limits, that the engine's are
-    tpot_share: float = 1.0
+    policy: ClockPolicy
 
     @property
     def period_s(self) -> float:
@@ -155,19 +176,21 @@ class ProfileRule:
     def step(
         self, state: clock_profile.ProfileClockState | None, now_s: float, engine: EngineView, seen: Seen
     ) -> tuple[clock_profile.ProfileClockState, Why | None]:
-        reading, lengths = _measured(engine), seen.load.lengths
-        profile = None if lengths is None else self.figures.profile(engine.kind, lengths)
+        reading, lengths, own = _measured(engine), seen.load.lengths, self.policy
+        shape = shape_of(own, engine)
+        profile = None if lengths is None else self.figures.profile(engine.kind, lengths, shape)
+        prompt_tokens = 1.0 if lengths is None else lengths.prompt_tokens
         before_mhz = self.asked_mhz(state, engine)
         load = InstanceLoad(
             instance=engine.uid,
             profile="own",
-            load_rps=seen.load.rps(),
-            waiting=reading.waiting or 0,
+            load_rps=seen.load.rps(own.memory_s or ProfileTuning().memory_s),
+            waiting=queued(reading.waiting or 0, shape.full_tokens, prompt_tokens),
             min_mhz=engine.min_mhz,
             max_mhz=engine.max_mhz,
             limits=engine.limits,
-            ttft_s=_share(self.ttft_share, seen.worst.get("ttft_s")),
-            tpot_s=_share(self.tpot_share, seen.worst.get("tpot_s")),
+            ttft_s=_share(own.ttft_share, seen.worst.get("ttft_s")) if own.counts_ttft else None,
+            tpot_s=_share(own.tpot_share, seen.worst.get("tpot_s")),
         )
         observation = ProfileClockObservation(now_s, (load,), {} if profile is None else {"own": profile})
         after, effects = clock_profile.step(state, observation, self.config)
@@ -194,6 +217,7 @@ class SlackRule:
 
     config: MuServeClockConfig
     figures: Figures
+    by_sensitivity: bool = True
 
     @property
     def period_s(self) -> float:
@@ -203,7 +227,8 @@ class SlackRule:
         self, state: MuServeClockState | None, now_s: float, engine: EngineView, seen: Seen
     ) -> tuple[MuServeClockState, Why | None]:
         observation = _observation(now_s, engine, seen)
-        weights = self.figures.weights(engine.kind, seen.load.lengths, observation.running)
+        lengths = seen.load.lengths if self.by_sensitivity else None
+        weights = self.figures.weights(engine.kind, lengths, observation.running)
         device = muserve_clock.observe_instance(observation, weights)
         after, effects = muserve_clock.step(state, device, self.config)
         if after.acted_s != now_s:
@@ -237,11 +262,11 @@ def rule_of(policy: ClockPolicy, figures: Figures) -> Rule | None:
     if policy.policy == "miad":
         return FrequencyRule(_config(MiadConfig, policy), frequency.step)
     if policy.policy == "primal_dual":
-        return FrequencyRule(_config(PrimalDualConfig, policy), frequency.step)
+        return PricedRule(_config(PrimalDualConfig, policy), frequency.step, figures, policy)
     if policy.policy == "profile":
-        return ProfileRule(_config(ProfileClockConfig, policy), figures, policy.ttft_share, policy.tpot_share)
+        return ProfileRule(_config(ProfileClockConfig, policy), figures, policy)
     if policy.policy == "slack":
-        return SlackRule(_slack(policy), figures)
+        return SlackRule(_slack(policy), figures, policy.by_sensitivity)
     raise ValueError(f"unknown policy '{policy.policy}'")
 
 
@@ -277,7 +302,8 @@ def _slack(policy: ClockPolicy) -> MuServeClockConfig:
         own = replace(own, reserve=policy.reserve)
     sample_s = min(policy.sample_s, policy.period_s)
     act_s = max(policy.period_s - EARLY_S, sample_s / 2.0)
-    return MuServeClockConfig(own, min(sample_s, act_s), act_s)
+    found = MuServeClockConfig(own, min(sample_s, act_s), act_s)
+    return found if policy.memory_s is None else replace(found, memory_s=policy.memory_s)
 
 
 def _observation(now_s: float, engine: EngineView, seen: Seen) -> ClockObservation:
@@ -298,6 +324,12 @@ def _observation(now_s: float, engine: EngineView, seen: Seen) -> ClockObservati
         e2e_s=seen.worst.get("e2e_s"),
         limits=engine.limits,
     )
+
+
+def shape_of(policy: ClockPolicy, engine: EngineView) -> ProfileShape:
+    """Returns what an engine's profiles are made for."""
+    full = full_tokens(engine.chunk_tokens) if policy.full_iteration else None
+    return ProfileShape(policy.step_mhz, policy.clock_floor, policy.clock_floor_mhz, full)
 
 
 def _share(share: float, seen_s: float | None) -> float | None:

@@ -18,11 +18,12 @@ from core.engine.iteration import Totals
 from core.engine.load_profile import LoadProfile
 from core.engine.profiled_engine import ProfiledEngine
 from core.engine.profiles import Profile
+from core.engine.steady_state import SPARE_DEVIATIONS
 from core.observations.class_arrivals import STRETCH_S
+from core.observations.clock_given import profiled_from_mhz
 from core.ports import EngineReading
 
 LENGTHS_MEMORY_S = 300.0
-LOAD_MEMORY_S = 60.0  # a lull of one period is no smaller load: the mean of about so long counts as well
 _STEPS_AN_OCTAVE = 8  # of lengths: figures are made anew when traffic changes, not at every request
 
 
@@ -62,7 +63,10 @@ class _Counted:
 
 
 class Load:
-    """The rate and lengths of requests that come to an engine, from its counters. Those cut off do not count."""
+    """The rate and lengths of requests that come to an engine, from its counters. Those cut off do not count.
+
+    `memory_s`: a lull of one period is no smaller load, so the mean of about so long counts as well.
+    """
 
     def __init__(self) -> None:
         self._last: _Counted | None = None
@@ -84,8 +88,8 @@ class Load:
         self._prompt_tokens = kept * self._prompt_tokens + now.prompt_tokens - last.prompt_tokens
         self._output_tokens = kept * self._output_tokens + now.output_tokens - last.output_tokens
 
-    def rps(self) -> float | None:
-        """Returns the rate since this was last asked, of 5 s at least, or that of about a minute if it is higher.
+    def rps(self, memory_s: float) -> float | None:
+        """Returns the rate since this was last asked, of 5 s at least, or that of about `memory_s` if it is higher.
 
         None: not known. A shorter stretch than 5 s tells chance from load no more.
         """
@@ -93,7 +97,7 @@ class Load:
         if (own_s := self._passed_s - passed_s) <= 0.0:
             return None
         own_rps = (self._begun - begun) / own_s
-        share = min(1.0, own_s / LOAD_MEMORY_S)
+        share = min(1.0, own_s / memory_s)
         mean_rps = own_rps if self._mean_rps is None else self._mean_rps + share * (own_rps - self._mean_rps)
         self._mean_rps = mean_rps
         while len(self._asked) > 1 and self._passed_s - self._asked[1][1] >= STRETCH_S:
@@ -120,6 +124,25 @@ class EngineKind:
     engine: str
 
 
+@dataclass(frozen=True, slots=True)
+class ProfileShape:
+    """The clocks that are profiled, and what TTFT is of.
+
+    `floor`, `floor_mhz`: the knobs of these names. `full_tokens`: TTFT is that of an iteration with so many prompt
+    tokens; None: with the request's own prompt.
+    """
+
+    step_mhz: float = load_profile.CLOCK_STEP_MHZ
+    floor: str = "gpu"
+    floor_mhz: float | None = None
+    full_tokens: int | None = None
+
+    def clocks(self, kind: EngineKind) -> load_profile.Floats:
+        own = gpu(kind.gpu)
+        lowest = profiled_from_mhz(kind.gpu, own.f_min, own.f_max, self.floor, self.floor_mhz)
+        return load_profile.clocks(own, self.step_mhz, lowest)
+
+
 class Figures:
     """Profiles and sensitivities, by measurements where there are some, else by the engine model."""
 
@@ -127,9 +150,10 @@ class Figures:
         self._measured = {EngineKind(one.model, one.gpu, one.tp, one.engine): one for one in measured}
         self._interpolated = lru_cache(maxsize=256)(self._interpolate)
 
-    def profile(self, kind: EngineKind, lengths: Lengths) -> LoadProfile | None:
+    def profile(self, kind: EngineKind, lengths: Lengths, shape: ProfileShape) -> LoadProfile | None:
         """Returns latencies and watts over the load at each clock; None where neither source knows such an engine."""
-        return self._interpolated(kind, lengths) if kind in self._measured else _modelled(kind, lengths)
+        make = self._interpolated if kind in self._measured else _modelled
+        return make(kind, lengths, shape)
 
     def weights(self, kind: EngineKind, lengths: Lengths | None, running: int) -> Mapping[str, float]:
         """Returns the share of each latency (ttft, tpot, e2e) that goes with the clock (mu-Serve 3.1).
@@ -138,23 +162,32 @@ class Figures:
         """
         return {} if lengths is None else _weights(kind, lengths, _rounded(running))
 
-    def _interpolate(self, kind: EngineKind, lengths: Lengths) -> LoadProfile | None:
+    def _interpolate(self, kind: EngineKind, lengths: Lengths, shape: ProfileShape) -> LoadProfile | None:
         """Makes a profile at the clocks that were measured; where that is one, at those of the engine model."""
         profile = self._measured[kind]
         mhz = np.array(sorted({point.mhz for point in profile.points}))
         if mhz.size < 2:
-            mhz = load_profile.clocks(gpu(kind.gpu))
+            mhz = shape.clocks(kind)
         costs, prompt, output = ProfiledEngine(profile), lengths.prompt_tokens, lengths.output_tokens
-        return load_profile.from_costs(costs, prompt, output, mhz, source=profile.source)
+        return load_profile.from_costs(
+            *(costs, prompt, output, mhz),
+            source=profile.source,
+            chunk_tokens=shape.full_tokens,
+            spare_deviations=SPARE_DEVIATIONS,
+        )
 
 
 @lru_cache(maxsize=1024)
-def _modelled(kind: EngineKind, lengths: Lengths) -> LoadProfile | None:
+def _modelled(kind: EngineKind, lengths: Lengths, shape: ProfileShape) -> LoadProfile | None:
     try:
-        worker, clocks = engine_model(kind.model, kind.gpu, kind.tp, kind.engine), load_profile.clocks(gpu(kind.gpu))
+        worker, clocks = engine_model(kind.model, kind.gpu, kind.tp, kind.engine), shape.clocks(kind)
     except UnknownConfiguration:
         return None
-    return load_profile.modelled(worker, lengths.prompt_tokens, lengths.output_tokens, clocks)
+    return load_profile.modelled(
+        *(worker, lengths.prompt_tokens, lengths.output_tokens, clocks),
+        chunk_tokens=shape.full_tokens,
+        spare_deviations=SPARE_DEVIATIONS,
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -89,13 +89,14 @@ class _ServiceSettings:
     def of(cls, service: Service) -> _ServiceSettings:
         knobs, control_mode = service_policy.of(service), active_operations.control_mode_of(service).mode
         paused, advise = active_operations.is_paused(service, Loop.CLOCK), control_mode != ControlMode.ACT
-        rule = service_policy.clock_rule(knobs, paused, advise)
+        tuning = service.own_policy().tuning
+        rule = service_policy.clock_rule(knobs, tuning, paused, advise)
         slo = fleet_messages.objectives(service)
         objectives = Limits(slo.ttft_s, slo.tpot_s, slo.e2e_s)
         limits = _pool_limits(service, objectives, knobs, service_policy.hands_on(service, knobs))
         classes = service.partition.classes.all()
         of_classes = (class_limits(objectives, own.thresholds, knobs) for own in classes)
-        engine_limits = service_policy.engine_limits(knobs, service.own_policy().tuning, of_classes)
+        engine_limits = service_policy.engine_limits(knobs, tuning, of_classes)
         return cls(rule, engine_limits, knobs, objectives, limits, control_mode)
 
     def down_to(self, floor_mhz: float) -> _ServiceSettings:

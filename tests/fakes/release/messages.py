@@ -70,6 +70,12 @@ def _desired(limits: wire.LatencyLimits) -> wire.DesiredNode:
         tpot_share=0.9,
         clock_floor="voltage",
         clock_floor_mhz=705.0,
+        step_mhz=60.0,
+        memory_s=15.0,
+        counts_ttft=False,
+        full_iteration=True,
+        by_sensitivity=False,
+        by_profile=False,
     )
     launch = EngineLaunch("meta/Llama3-70B", "bfloat16", ("--seed=1",), {"NCCL_DEBUG": "INFO"})
     instance = wire.DesiredInstance(

@@ -14,7 +14,11 @@ from tests.fakes.house import moment, refresh_feeds, report_all, requests_came
 from tests.fakes.policy_reading import watched
 
 pytestmark = pytest.mark.django_db
-NAMES = ("greenserve_epochs", "greenserve", "dynamollm", "throttllem")  # whose loops have settings of their own
+# Policies whose loops have settings of their own.
+POLICIES = (
+    *(("greenserve_epochs", {}), ("greenserve", {}), ("dynamollm", {}), ("throttllem", {}), ("muserve", {})),
+    ("freesh", {"clock": "primal_dual"}),
+)
 
 
 def test_live_loops_gateways_and_agents_are_given_all_that_they_are_said_to_read(
@@ -23,14 +27,14 @@ def test_live_loops_gateways_and_agents_are_given_all_that_they_are_said_to_read
     seen: set[str] = set()
     made = live_presets.policy
     requests_came(now, count=300, over_s=100)
-    for n, name in enumerate(NAMES):
+    for n, (name, own) in enumerate(POLICIES):
         at = now + timedelta(seconds=61.0 * n)
-        service_policy.change(service, name, {})
+        service_policy.change(service, name, own)
         service.refresh_from_db()
         report_all(redis_client, at=at)
         refresh_feeds(at)
         with monkeypatch.context() as patched:
-            patched.setattr(live_presets, "policy", lambda *own: watched(made(*own), seen))
+            patched.setattr(live_presets, "policy", lambda *given: watched(made(*given), seen))
             for loop in (Loop.CARBON, Loop.SCALE, Loop.SHARD):
                 epochs.run(service, loop, at)
 

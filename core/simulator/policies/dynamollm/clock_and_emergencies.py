@@ -25,7 +25,6 @@ from core.simulator.policies.loops import Decisions
 from core.types import Limits, Loop, Reason, ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
 
 _CHUNK_TOKENS = 2048  # what a prompt token takes is estimated with a full iteration
-_MEMORY_S = 60.0  # a lull of one period is no smaller load: the mean of about so long counts as well
 # What was done by the ladder, the most drastic first.
 _RUNGS = (Reason.SQUASHED, Reason.RESTEERED, Reason.RAMPED, Reason.REORDERED, Reason.AT_LIMIT)
 
@@ -45,8 +44,8 @@ class FastLoops:
     ) -> None:
         self._config, self._demand, self._nodes = config, demand, nodes
         self._router, self._profiles = router, profiles
+        self._clock_config = clock_profile.ProfileClockConfig(config.clock_period_s, config.clock_min_saving)
         self._clock_shares = config.clock_ttft_share, config.clock_tpot_share
-        self._clock_config = clock_profile.ProfileClockConfig(config.clock_period_s)
         self._emergency_config = config.ladder
         self._mean_rps: dict[int, float] = {}
         self._worst: dict[int, tuple[float, float]] = {}  # TTFT and TPOT since the last clock epoch
@@ -85,7 +84,7 @@ class FastLoops:
         """Latencies seen have the wait in them that the limits leave room for: they are held against whole limits."""
         spec, config = view.instances[slot], self._config
         rps = placed / config.clock_period_s
-        share = min(1.0, config.clock_period_s / _MEMORY_S)
+        share = min(1.0, config.clock_period_s / config.clock_memory_s)
         mean = self._mean_rps[slot] = self._mean_rps.get(slot, rps) + share * (rps - self._mean_rps.get(slot, rps))
         ttft_s, tpot_s = self._worst.get(slot, (math.nan, math.nan))
         own, top = gpu(spec.gpu), gpu(spec.gpu).f_max
@@ -99,7 +98,7 @@ class FastLoops:
             min_mhz=top if ramped else max(LOWEST_MHZ, floor_mhz),
             max_mhz=top,
             limits=limits,
-            ttft_s=None if math.isnan(ttft_s) else ttft_s * self._clock_shares[0],
+            ttft_s=None if math.isnan(ttft_s) or not config.clock_counts_ttft else ttft_s * self._clock_shares[0],
             tpot_s=None if math.isnan(tpot_s) else tpot_s * self._clock_shares[1],
         )
 

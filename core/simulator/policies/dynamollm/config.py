@@ -41,6 +41,9 @@ class DynamollmConfig:
     clock_tpot_share: float = 0.9
     clock_floor: str = "gpu"
     clock_floor_mhz: float | None = None
+    clock_min_saving: float = 0.02
+    clock_memory_s: float = 60.0
+    clock_counts_ttft: bool = True
     headroom: float = 1.0
     alpha: float = 1.1
     hand_down: bool = True
@@ -67,7 +70,7 @@ READS = Reads(
         "route": tuple(ROUTINGS),
         "order": ORDERS,
     },
-    ("dynamo", "ladder", "starts"),
+    ("dynamo", "profile.min_saving", "profile.memory_s", "profile.counts_ttft", "ladder", "starts"),
 )
 
 
@@ -87,6 +90,9 @@ def of(policy: Policy) -> DynamollmConfig:
         clock_tpot_share=knobs.clock_tpot_share,
         clock_floor=knobs.clock_floor,
         clock_floor_mhz=knobs.clock_floor_mhz,
+        clock_min_saving=policy.tuning.profile.min_saving,
+        clock_memory_s=policy.tuning.profile.memory_s,
+        clock_counts_ttft=policy.tuning.profile.counts_ttft,
         headroom=knobs.alpha,
         alpha=tuned.shard_alpha,
         hand_down=knobs.hand_down,

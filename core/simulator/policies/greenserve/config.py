@@ -32,6 +32,10 @@ class GreenserveConfig:
     fleet: RightSizeConfig = field(default_factory=RightSizeConfig)
     clock_period_s: float = 0.5
     clock_step_mhz: float = 60.0
+    clock_min_saving: float = 0.02
+    clock_memory_s: float = 15.0
+    clock_counts_ttft: bool = False
+    full_iteration: bool = True
     clock_floor: str = "voltage"
     clock_floor_mhz: float | None = None
     look_s: float = 60.0
@@ -78,6 +82,10 @@ def of(policy: Policy) -> GreenserveConfig:
         fleet=right_size_config(knobs, policy.tuning, period_s(policy, Loop.SCALE)),
         clock_period_s=period_s(policy, Loop.CLOCK),
         clock_step_mhz=policy.tuning.profile.step_mhz,
+        clock_min_saving=policy.tuning.profile.min_saving,
+        clock_memory_s=policy.tuning.profile.memory_s,
+        clock_counts_ttft=policy.tuning.profile.counts_ttft,
+        full_iteration=policy.tuning.profile.full_iteration,
         clock_floor=knobs.clock_floor,
         clock_floor_mhz=knobs.clock_floor_mhz,
         look_s=policy.tuning.right_size.look_s,

@@ -37,8 +37,6 @@ from core.simulator.policies.view_observations import first_view
 from core.simulator.policies.world import Plan, World
 from core.types import Effects, Limits, Loop, Mode, PoolKey, SetSmClock
 
-_RECENT_S = 15.0  # the load that the clock loop goes by
-
 
 @dataclass(slots=True, eq=False)
 class _Service:
@@ -112,7 +110,7 @@ class Greenserve:
         for own in self.services:
             own.look(0.0)
             own.peak_rps = own.demand.declared_rps
-        self._clock_config = clock_profile.ProfileClockConfig(config.clock_period_s)
+        self._clock_config = clock_profile.ProfileClockConfig(config.clock_period_s, config.clock_min_saving)
 
     def begin(self) -> Plan:
         """Plans the fleet of the first second: what the declared load needs; without scale, or a load, all there is."""
@@ -200,17 +198,19 @@ class Greenserve:
 
     def _clocks(self, own: _Service, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         """Every instance carries its share of the load, as the plan has it: requests go by these shares."""
-        rps = own.demand.recent_rps(view, _RECENT_S)
+        rps = own.demand.recent_rps(view, self.config.clock_memory_s)
         serving = [own.share(_kind(view, slot)) for slot in own.slots(view, SERVING)]
         if rps is None or not serving:
             return []
         each = rps / sum(serving)
-        taken_in = own.demand.load.taken_in
+        load, full = own.demand.load, self.config.full_iteration
+        taken_in = load.taken_in if full else 0
         items = [
             (slot, self._load(own, taken_in, slot, each * own.share(_kind(view, slot)), view))
             for slot in own.slots(view, SERVING, DRAINING)
         ]
-        profiles = {offer.mode.name: offer.profile for offer in own.offers}
+        made = {offer.mode: offer.profile if full else load.profile(offer.mode, False) for offer in own.offers}
+        profiles = {mode.name: profile for mode, profile in made.items() if profile is not None}
         obs = clock_profile.ProfileClockObservation(view.now_s, tuple(item for _, item in items), profiles)
         state = clock_profile.ProfileClockState({item.instance: float(view.mhz[slot]) for slot, item in items})
         _, effects = asking.step(clock_profile.step, state, obs, self._clock_config)
@@ -221,13 +221,13 @@ class Greenserve:
         return commands
 
     def _load(self, own: _Service, taken_in: int, slot: int, rps: float, view: FleetView) -> InstanceLoad:
-        """A TPOT seen is held against its limit; a TTFT is not, since the worst one may be of a class with a wider.
+        """A TPOT seen is held against its limit; a TTFT usually is not: the worst one may be of a class with a wider.
 
         Of those that wait only so many are a queue as the iteration that is planned with does not take in.
         """
         spec, c = view.instances[slot], self.config
         params = gpu(spec.gpu)
-        tpot_s = float(view.worst_tpot_s[slot])
+        ttft_s, tpot_s = float(view.worst_ttft_s[slot]), float(view.worst_tpot_s[slot])
         return InstanceLoad(
             instance=spec.name,
             profile=Mode(spec.gpu, spec.tp).name,
@@ -236,7 +236,7 @@ class Greenserve:
             min_mhz=least_mhz(spec.gpu, params.f_min, params.f_max, c.clock_floor, c.clock_floor_mhz),
             max_mhz=params.f_max,
             limits=own.clock_limits,
-            ttft_s=None,
+            ttft_s=ttft_s * c.wait_share if c.clock_counts_ttft and not math.isnan(ttft_s) else None,
             tpot_s=None if math.isnan(tpot_s) else tpot_s * c.clock_margin,
         )
 

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from core.algorithms.clock.slack_miad import SlackConfig
 from core.algorithms.placement.model_placement import PlacementConfig
 from core.algorithms.placement.operator_partitions import DEFAULT_THRESHOLD
 from core.algorithms.queue.ssjf import SsjfConfig
@@ -27,6 +26,7 @@ from core.controllers.clock.muserve_clock import (
     observe_instance,
 )
 from core.engine.engine_model import gpu
+from core.observations.step_configs import slack_config
 from core.policy.presets import Policy
 from core.simulator.kernel.commands import Answer, Decision, FleetView
 from core.simulator.kernel.simulated import Scheduling, SimulationError
@@ -95,9 +95,7 @@ def of(policy: Policy) -> MuServeConfig:
         scaling=knobs.clock == "slack",
         sensitivity=slack.sensitivity,
         ssjf=SsjfConfig(knobs.aging_tokens_per_s),
-        clock=MuServeClockConfig(
-            SlackConfig(slack.step_mhz, slack.increase, slack.reserve), slack.sample_s, act_s, slack.memory_s
-        ),
+        clock=slack_config(policy.tuning, act_s),
         clock_floor_mhz=knobs.clock_floor_mhz,
         max_devices=placement.max_devices,
         spread=placement.spread,

@@ -6,6 +6,7 @@ import pytest
 
 from core.observations.step_configs import (
     carbon_config,
+    clock_config,
     pool_config,
     right_size_config,
     scale_dynamo_config,
@@ -15,9 +16,11 @@ from core.observations.step_configs import (
     threshold_clock_config,
 )
 from core.policy.presets import PRESETS, policy
-from core.simulator.policies import config, dynamollm, greenserve
+from core.simulator.policies import config, dynamollm, greenserve, muserve
 from core.simulator.policies.dynamollm.loops import Dynamollm
 from core.simulator.policies.freesh import Freesh
+from core.simulator.policies.greenserve.loops import Greenserve
+from core.types import Loop
 from tests.unit.core.simulator.policies.worlds import world
 
 EQ1 = {"eq1": {"floor_rps": 0.1, "min_saving": 0.2, "time_limit_s": 3.0}}
@@ -61,6 +64,27 @@ def test_dynamollms_loops_are_configured_alike(own):
     found = Dynamollm(dynamollm.of(own), world({"east": 16}, tps=(2, 4, 8)))
     assert found.scale_config == scale_dynamo_config(own.knobs, own.tuning, 1800.0)
     assert found.shard_config == shard_dynamo_config(own.knobs, own.tuning, 300.0)
+
+
+@pytest.mark.parametrize("family", ["dynamo", "greenserve", "freesh", "placement"])
+def test_clock_rules_are_configured_alike(family):
+    changes = {"miad": {"increase": 1.5}, "profile": {"min_saving": 0.1}, "slack": {"reserve": 0.2}}
+    for preset in (preset for preset in PRESETS.values() if preset.family == family):
+        for changed in (None, changes):
+            own = policy(preset.name, {"tuning": changed} if changed else {})
+            expected = clock_config(own.knobs, own.tuning, config.period_s(own, Loop.CLOCK))
+            assert expected is None or simulated_rule(own) == expected
+
+
+def simulated_rule(own):
+    """Returns the configuration of a policy's clock rule as its simulated loops have it."""
+    if own.family == "freesh":
+        return config.freesh_of(own).clock
+    if own.family == "placement":
+        return muserve.of(own).clock
+    if own.family == "dynamo":
+        return Dynamollm(dynamollm.of(own), world({"east": 16}, tps=(2, 4, 8))).fast._clock_config
+    return Greenserve(greenserve.of(own), world({"east": 16}, tps=(2, 4, 8)))._clock_config
 
 
 @pytest.mark.parametrize("own", policies("greenserve"), ids=lambda own: own.name)

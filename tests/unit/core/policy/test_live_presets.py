@@ -14,7 +14,7 @@ from core.policy.tuning import Tuning
 from pools import wire
 
 SIMULATED_ONLY: set[str] = set()
-UNREAD_TUNING = {"miad", "slack", "throttle.engines", "split.calibrate_s", "split.gain", "threshold"}
+UNREAD_TUNING = {"throttle.engines", "split.calibrate_s", "split.gain", "threshold"}
 
 
 def test_every_preset_but_the_thresholds_runs_live():
@@ -72,7 +72,7 @@ def test_overrides_are_put_over_what_is_live():
 @pytest.mark.parametrize(
     ("name", "overrides", "words"),
     [
-        ("freesh", {"tuning": {"miad": {"increase": 3.0}}}, "miad.increase has no effect live so far"),
+        ("muserve", {"tuning": {"slack": {"in_flight": False}}}, "slack.in_flight has no effect live: engines do not"),
         ("dynaserve", {"tuning": {"split": {"gain": 0.3}}}, "split.gain has no effect live so far"),
         ("muserve", {"tuning": {"placement": {"goal": 0.9}}}, "placement.goal has no effect live: a live GPU is one"),
     ],

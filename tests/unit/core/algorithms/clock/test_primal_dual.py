@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 
 from core.algorithms.clock import miad, primal_dual
 from core.algorithms.clock.miad import MiadConfig
-from core.algorithms.clock.primal_dual import PrimalDualConfig, Problem, update
+from core.algorithms.clock.primal_dual import Curves, PrimalDualConfig, Problem, update
+from core.controllers.clock import frequency
 from core.controllers.clock.frequency import ClockState, step
+from core.engine.engine_model import engine_model
+from core.engine.load_profile import clocks, modelled
+from core.engine.steady_state import batch_point
+from core.observations.clock_given import curves
 from core.types import ClockObservation, Limits, Reason, SetSmClock
 from tests.oracles.best_clock import best_clock_mhz
 from tests.oracles.many_clocks import miad_clocks_mhz
@@ -132,6 +137,93 @@ def test_clock_stays_within_its_range_when_anything_happens(loads, start_mhz):
 def test_configuration_is_refused_when_it_cannot_settle(knobs):
     with pytest.raises(ValueError, match="primal-dual needs"):
         PrimalDualConfig(**knobs)
+
+
+WORKER = engine_model("Llama3-70B", "A100-80GB", 4)
+LENGTHS = 512.0, 256.0
+
+
+def engine_curves(batch: float, step_mhz: float = 60.0) -> Curves:
+    profile = modelled(WORKER, *LENGTHS, clocks(WORKER.gpu_params, step_mhz))
+    assert profile is not None
+    return curves(profile, LENGTHS[1], batch)
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(st.floats(1.0, 60.0), st.floats(1100.0, 1380.0))
+def test_slopes_are_those_of_the_engine_at_its_batch(batch, mhz):
+    """Against finite differences of the engine model's own steady state, above the kink of the voltage."""
+    found, d = engine_curves(batch), 30.0
+
+    def at(f):
+        point = batch_point(WORKER, f, batch, *LENGTHS)
+        return batch / (point.ttft_s + LENGTHS[1] * point.tpot_s), point.busy_w
+
+    (low_rps, low_w), (high_rps, high_w) = at(mhz - d), at(mhz + d)
+    assert found.rate_slope(mhz) == pytest.approx((high_rps - low_rps) / (2 * d), rel=0.15, abs=2e-5)
+    assert found.power_slope(mhz) == pytest.approx((high_w - low_w) / (2 * d), rel=0.15, abs=0.05)
+    assert found.rate(mhz) == pytest.approx(at(mhz)[0], rel=0.02)
+    assert found.power_w(mhz) == pytest.approx(at(mhz)[1], rel=0.02)
+
+
+def test_slopes_are_exact_where_the_profile_is_a_parabola():
+    mhz = np.linspace(800.0, 1400.0, 13)
+    found = Curves(mhz, 0.01 * mhz, 100.0 + 2e-4 * mhz**2, np.full(13, 0.1), np.full(13, 0.05))
+    for f in (850.0, 1000.0, 1123.0, 1350.0):
+        assert found.rate_slope(f) == pytest.approx(0.01)
+        assert found.power_slope(f) == pytest.approx(4e-4 * f)
+    one = Curves(mhz[:1], mhz[:1], mhz[:1], mhz[:1], mhz[:1])
+    assert (one.rate_slope(900.0), one.power_slope(900.0)) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (Limits(), 800.0),
+        (Limits(tpot_s=0.05), 1000.0),
+        (Limits(ttft_s=0.1), 1200.0),
+        (Limits(ttft_s=0.1, tpot_s=0.01), 1400.0),  # no clock keeps it
+    ],
+)
+def test_lowest_clock_keeps_the_limits_and_so_do_all_above(limits, expected):
+    mhz, ones = np.array([800.0, 1000.0, 1200.0, 1400.0]), np.ones(4)
+    found = Curves(mhz, ones, ones, np.array([0.3, 0.2, 0.1, 0.08]), np.array([0.06, 0.05, 0.04, 0.03]))
+    assert found.least_mhz(limits) == expected
+
+
+@settings(max_examples=examples(10), deadline=None)
+@given(st.integers(1, 64), st.floats(800.0, TOP))
+def test_clock_settles_at_least_energy_a_token_when_the_profile_is_known(requests, start_mhz):
+    found, config = engine_curves(float(requests)), PrimalDualConfig()
+    mhz, prices = start_mhz, None
+    for _ in range(60):
+        mhz, prices = primal_dual.next_clock_mhz(mhz, prices, requests, False, LOW, TOP, config, found)
+    best = min(found.power_w(f) / found.rate(f) for f in np.linspace(800.0, TOP, 200))
+    assert found.power_w(mhz) / found.rate(mhz) <= 1.02 * best
+    for _ in range(5):
+        mhz, prices = primal_dual.next_clock_mhz(mhz, prices, requests, True, LOW, TOP, config, found)
+    assert mhz >= 0.98 * TOP  # while somebody waits or is late
+
+
+def test_condition_of_proposition_1_holds_with_an_engines_own_curves():
+    found, mhz, prices = engine_curves(16.0), TOP, None
+    for _ in range(100):
+        mhz, prices = primal_dual.next_clock_mhz(mhz, prices, 16, False, LOW, TOP, PrimalDualConfig(), found)
+    worth = found.power_w(mhz) / found.rate(mhz)  # of a token, in watts for each request/s
+    assert found.power_slope(mhz) == pytest.approx(worth * found.rate_slope(mhz), rel=0.02)
+    assert prices.gamma == pytest.approx(worth * found.rate(TOP) / found.power_w(TOP), rel=0.02)
+
+
+def test_loop_says_when_it_goes_by_constants_and_keeps_limits_when_it_does_not():
+    late = replace(OBSERVED, limits=Limits(0.3, 0.033))
+    known, state = frequency.profiled(late, engine_curves(8.0)), None
+    for _ in range(30):
+        state, effects = step(state, known, PrimalDualConfig())
+    assert state.target_mhz >= engine_curves(8.0).least_mhz(late.limits) > 800.0
+    assert "constants" not in effects.rationale.summary
+    rationale = step(None, OBSERVED, PrimalDualConfig())[1].rationale
+    assert "By constants: nobody has a profile of it." in rationale.summary
+    assert "constants" not in step(None, OBSERVED, PrimalDualConfig(by_profile=False))[1].rationale.summary
 
 
 @given(st.lists(st.tuples(st.floats(200.0, 2000.0), st.booleans(), st.floats(100.0, 900.0), st.floats(900.0, 2000.0))))

@@ -10,10 +10,11 @@ import pytest
 
 from core.engine.engine_model import GPUS
 from core.engine.profiles import Point, Profile
+from core.observations.clock_given import curves
 from core.ports import EngineReading
 from core.types import Source
-from pools.agent.clocks.clock_rules import EARLY_S, look_period_s, rule_of
-from pools.agent.clocks.engine_figures import EngineKind, Figures, Lengths
+from pools.agent.clocks.clock_rules import EARLY_S, Seen, look_period_s, rule_of
+from pools.agent.clocks.engine_figures import EngineKind, Figures, Lengths, ProfileShape
 from pools.wire import ClockPolicy
 from tests.fakes.node import engine_reading
 from tests.unit.pools.agent.clocks.clock_bench import BOTTOM_MHZ, LIMITS, TOP_MHZ, ClockBench, view
@@ -41,6 +42,9 @@ class Traffic:
 # -- primal-dual -----------------------------------------------------------------------------------
 
 
+BY_CONSTANTS = ClockPolicy(policy="primal_dual", by_profile=False)
+
+
 def settled(policy: ClockPolicy, running: int, periods: int = 60) -> float:
     bench = ClockBench(policy)
     for _ in range(periods):
@@ -49,8 +53,7 @@ def settled(policy: ClockPolicy, running: int, periods: int = 60) -> float:
 
 
 def test_clock_is_higher_the_more_requests_run_when_the_rule_is_primal_dual() -> None:
-    policy = ClockPolicy(policy="primal_dual")
-    clocks = [settled(policy, running) for running in (0, 2, 6, 30)]
+    clocks = [settled(BY_CONSTANTS, running) for running in (0, 2, 6, 30)]
     assert clocks == sorted(clocks)
     assert clocks[0] == BOTTOM_MHZ
     assert clocks[-1] == TOP_MHZ
@@ -63,6 +66,28 @@ def test_knobs_are_heeded_by_name_when_the_rule_is_primal_dual() -> None:
     assert settled(ClockPolicy(policy="primal_dual", beta=3.0), 6) < settled(ClockPolicy(policy="primal_dual"), 6)
 
 
+def test_clock_takes_least_energy_a_token_by_the_engines_profile_when_the_rule_is_primal_dual() -> None:
+    policy = ClockPolicy(policy="primal_dual")
+    bench, blind = ClockBench(policy), ClockBench(policy)
+    traffic = Traffic()
+    for _ in range(40):
+        reading = traffic.after(1.0, running=8)
+        bench.tick(view(reading))
+        blind.tick(view(reading, model="a model of nobody's"))
+    profile = Figures().profile(KIND, Lengths.rounded(512.0, 256.0), ProfileShape())
+    assert profile is not None
+    at = curves(profile, Lengths.rounded(512.0, 256.0).output_tokens, 8.0)
+    grid = np.arange(at.least_mhz(LIMITS), TOP_MHZ, 5.0)
+    best = float(min(at.power_w(mhz) / at.rate(mhz) for mhz in grid))
+    assert at.power_w(bench.mhz) / at.rate(bench.mhz) <= 1.02 * best
+    assert bench.mhz < TOP_MHZ
+    assert "By constants" not in bench.rows[-1].summary
+    assert "By constants: nobody has a profile" in blind.rows[-1].summary
+    bench.tick(view(traffic.after(1.0, running=8, tpot_s=0.3)))
+    bench.tick(view(traffic.after(1.0, running=8, tpot_s=0.3)))
+    assert bench.mhz >= 0.99 * TOP_MHZ  # while a limit is missed
+
+
 # -- profile ---------------------------------------------------------------------------------------
 
 
@@ -73,14 +98,14 @@ def profiled(bench: ClockBench, rps: float, seconds: int = 12, **changes: Any) -
     return bench.mhz
 
 
-def best_mhz(rps: float, least_mhz: float = BOTTOM_MHZ) -> float:
+def best_mhz(rps: float, shape: ProfileShape = ProfileShape()) -> float:  # noqa: B008  it is a value
     """The feasible clock of least power, by looking at all of them."""
-    profile = Figures().profile(KIND, Lengths.rounded(512.0, 256.0))
+    profile = Figures().profile(KIND, Lengths.rounded(512.0, 256.0), shape)
     assert profile is not None
     assert LIMITS.ttft_s is not None
     assert LIMITS.tpot_s is not None
     ttft_s, tpot_s, watts = (values[:, 0] for values in profile.at(np.array([rps])))
-    keeps = (ttft_s <= LIMITS.ttft_s) & (tpot_s <= LIMITS.tpot_s) & (profile.mhz >= least_mhz)
+    keeps = (ttft_s <= LIMITS.ttft_s) & (tpot_s <= LIMITS.tpot_s)
     return float(profile.mhz[np.argmin(np.where(keeps, watts, np.inf))]) if keeps.any() else TOP_MHZ
 
 
@@ -159,7 +184,8 @@ def test_no_rule_goes_below_the_floor_of_the_policy(changes: dict[str, Any], low
         bench.tick()
     assert bench.mhz == lowest_mhz
     by_profile = ClockBench(ClockPolicy(policy="profile", period_s=5.0, **changes))
-    assert profiled(by_profile, 0.2) == max(lowest_mhz, best_mhz(0.2, lowest_mhz))
+    shape = ProfileShape(200.0, changes.get("clock_floor", "gpu"), changes.get("clock_floor_mhz"))
+    assert profiled(by_profile, 0.2) == best_mhz(0.2, shape)
     bench.policy = ClockPolicy(fixed_mhz=500.0, **changes)
     bench.tick()
     assert bench.mhz == 500.0  # by hand
@@ -187,6 +213,35 @@ def test_measured_profile_goes_before_the_engine_model_when_there_is_one() -> No
     profiled(bench, 4.0)
     assert bench.mhz == 1200.0
     assert bench.rows[-1].inputs["source"] == "measured"
+
+
+@pytest.mark.parametrize(
+    ("own", "chunk_tokens", "waiting"),
+    [({}, 0, 5), ({"full_iteration": True}, 0, 1), ({"full_iteration": True}, 512, 3)],
+)
+def test_requests_that_the_planned_iteration_takes_in_are_no_queue(
+    own: dict[str, Any], chunk_tokens: int, waiting: int
+) -> None:
+    """Prompts of 512 tokens: four are in an iteration of 2,048 tokens, two in one with two chunks of 512."""
+    rule, seen, traffic = rule_of(ClockPolicy(policy="profile", **own), Figures()), Seen(), Traffic()
+    assert rule is not None
+    for second in range(3):
+        seen.add(float(second), traffic.after(1.0))
+    engine = view(traffic.after(1.0, waiting=5), chunk_tokens=chunk_tokens)
+    _, why = rule.step(None, 3.0, engine, seen)
+    assert why is not None
+    assert why.inputs["waiting"] == waiting
+
+
+def test_late_first_token_moves_no_clock_when_the_policy_does_not_count_it() -> None:
+    higher = {}
+    for counts in (True, False):
+        bench = ClockBench(ClockPolicy(policy="profile", period_s=5.0, counts_ttft=counts))
+        profiled(bench, 0.2, seconds=12)
+        calm_mhz = bench.mhz
+        profiled(bench, 0.2, seconds=5, ttft_s=1.0)
+        higher[counts] = bench.mhz > calm_mhz
+    assert higher == {True: True, False: False}
 
 
 # -- slack -----------------------------------------------------------------------------------------

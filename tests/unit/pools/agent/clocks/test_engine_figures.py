@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pools.agent.clocks.engine_figures import EngineKind, Figures, Lengths, Load
+from core.engine.engine_model import GPUS, engine_model
+from core.engine.load_profile import clocks, from_costs, modelled
+from pools.agent.clocks.engine_figures import EngineKind, Figures, Lengths, Load, ProfileShape
 from tests.fakes.node import engine_reading
 
 KIND = EngineKind("Llama3-70B", "A100-80GB", 4, "vllm-v1")
+PLAIN = ProfileShape()
 
 
 def counted(ended: float, running: int = 0, waiting: int = 0, prompt: float = 500.0, output: float = 200.0) -> Any:
@@ -26,12 +29,12 @@ def counted(ended: float, running: int = 0, waiting: int = 0, prompt: float = 50
 
 def test_load_is_what_came_whether_it_ended_runs_or_waits() -> None:
     load = Load()
-    assert load.rps() is None
+    assert load.rps(60.0) is None
     load.add(0.0, counted(10.0, running=2))
-    assert (load.rps(), load.lengths) == (None, None)
+    assert (load.rps(60.0), load.lengths) == (None, None)
     load.add(1.0, counted(11.0, running=4, waiting=1))  # one ended, three more are in it
     load.add(2.0, counted(12.0, running=4, waiting=0))
-    assert load.rps() == pytest.approx(2.0)
+    assert load.rps(60.0) == pytest.approx(2.0)
     assert load.lengths == Lengths.rounded(500.0, 200.0)
 
 
@@ -39,11 +42,11 @@ def test_load_of_a_minute_counts_when_a_period_has_a_lull() -> None:
     load = Load()
     for second in range(0, 121, 5):
         load.add(float(second), counted(ended=second * 2.0))
-        load.rps()
+        load.rps(60.0)
     load.add(125.0, counted(ended=240.0))
-    assert load.rps() == pytest.approx(2.0 * 55.0 / 60.0, rel=0.01)
+    assert load.rps(60.0) == pytest.approx(2.0 * 55.0 / 60.0, rel=0.01)
     load.add(130.0, counted(ended=290.0))
-    assert load.rps() == pytest.approx(10.0)  # a burst counts at once
+    assert load.rps(60.0) == pytest.approx(10.0)  # a burst counts at once
 
 
 def test_load_of_five_seconds_counts_when_it_is_asked_for_more_often() -> None:
@@ -53,10 +56,10 @@ def test_load_of_five_seconds_counts_when_it_is_asked_for_more_often() -> None:
     for half in range(1, 41):
         ended += float(half % 2 == 0)  # one each second, in every other look
         load.add(half / 2.0, counted(ended))
-        asked.append(load.rps())
+        asked.append(load.rps(60.0))
     assert asked[10:] == pytest.approx([1.0] * 30, rel=0.21)
     load.add(20.5, counted(ended + 10.0))
-    assert load.rps() == pytest.approx(3.0, rel=0.1)  # not 20
+    assert load.rps(60.0) == pytest.approx(3.0, rel=0.1)  # not 20
 
 
 def test_lengths_follow_what_requests_are_now_when_they_change() -> None:
@@ -75,13 +78,13 @@ def test_nothing_is_counted_when_the_engine_was_started_anew_or_does_not_tell() 
     load = Load()
     load.add(0.0, counted(100.0))
     load.add(1.0, counted(3.0))
-    assert (load.rps(), load.lengths) == (None, None)
+    assert (load.rps(60.0), load.lengths) == (None, None)
     load.add(2.0, counted(4.0))
-    assert load.rps() == pytest.approx(1.0)
+    assert load.rps(60.0) == pytest.approx(1.0)
     silent = Load()
     silent.add(0.0, engine_reading())
     silent.add(1.0, engine_reading())
-    assert (silent.rps(), silent.lengths) == (None, None)
+    assert (silent.rps(60.0), silent.lengths) == (None, None)
 
 
 @given(st.floats(1.0, 1e6), st.floats(1.0, 1e5))
@@ -94,10 +97,38 @@ def test_lengths_are_rounded_by_less_than_five_per_cent(prompt: float, output: f
 
 def test_profile_is_made_once_when_lengths_hardly_change() -> None:
     figures = Figures()
-    profile = figures.profile(KIND, Lengths.rounded(500.0, 200.0))
+    profile = figures.profile(KIND, Lengths.rounded(500.0, 200.0), PLAIN)
     assert profile is not None
-    assert figures.profile(KIND, Lengths.rounded(505.0, 199.0)) is profile
-    assert figures.profile(EngineKind("nobody's", "A100-80GB", 4, "vllm-v1"), Lengths.rounded(500.0, 200.0)) is None
+    assert figures.profile(KIND, Lengths.rounded(505.0, 199.0), PLAIN) is profile
+    assert (
+        figures.profile(EngineKind("nobody's", "A100-80GB", 4, "vllm-v1"), Lengths.rounded(500.0, 200.0), PLAIN) is None
+    )
+
+
+def test_profile_is_of_the_clocks_and_the_iteration_that_are_asked_for() -> None:
+    figures, lengths = Figures(), Lengths.rounded(500.0, 200.0)
+    plain = figures.profile(KIND, lengths, PLAIN)
+    fine = figures.profile(KIND, lengths, ProfileShape(60.0, "voltage", None, 1024))
+    assert plain is not None
+    assert fine is not None
+    assert (plain.mhz[0], plain.mhz[1] - plain.mhz[0]) == (800.0, 200.0)
+    assert (fine.mhz[0], fine.mhz[1] - fine.mhz[0]) == (GPUS["A100-80GB"].f_v, 60.0)
+    assert (fine.ttft_s[-1] > plain.ttft_s[-1]).all()  # of an iteration with two chunks
+    low = figures.profile(KIND, lengths, ProfileShape(floor_mhz=300.0))
+    assert low is not None
+    assert low.mhz[0] == 300.0
+
+
+def test_measured_profile_has_the_same_full_iteration_as_the_engine_model() -> None:
+    worker = engine_model(KIND.model, KIND.gpu, KIND.tp, KIND.engine)
+    mhz = clocks(worker.gpu_params)
+    by_model, by_costs = (
+        make(worker, 500.0, 200.0, mhz, chunk_tokens=1024, spare_deviations=2.0) for make in (modelled, from_costs)
+    )
+    assert by_model is not None
+    assert by_costs is not None
+    assert by_costs.ttft_s == pytest.approx(by_model.ttft_s, rel=1e-6)
+    assert by_costs.rps == pytest.approx(by_model.rps, rel=1e-6)
 
 
 def test_prompts_depend_on_the_clock_more_than_decodes_do() -> None:
