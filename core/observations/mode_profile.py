@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -33,14 +32,6 @@ class Lengths:
     def rounded(self) -> Lengths:
         context = None if self.context_tokens is None else rounded(self.context_tokens)
         return Lengths(rounded(self.prompt_tokens), rounded(self.output_tokens), context)
-
-
-def together(parts: Sequence[tuple[float, Lengths]]) -> Lengths:
-    """Returns the mean lengths of requests that come at these rates (1/s), not all of them 0."""
-    rate = sum(rps for rps, _ in parts)
-    output = sum(rps * own.output_tokens for rps, own in parts)
-    running = sum(rps * own.output_tokens * own.running_tokens for rps, own in parts)
-    return Lengths(sum(rps * own.prompt_tokens for rps, own in parts) / rate, output / rate, running / output)
 
 
 def mean_context(requests: Floats, prompt: Floats, output: Floats) -> float | None:

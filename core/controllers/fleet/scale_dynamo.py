@@ -20,9 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.algorithms.fleet.hand_down import ClassLoad, Rule, Sizing, size, within
-from core.engine.iteration import IterationCosts
-from core.engine.steady_state import max_rps
-from core.types import Effects, ForwardLoad, Limits, Mode, PoolDecision, PoolKey, Rationale, Reason, ScaleTo
+from core.types import Effects, ForwardLoad, Mode, PoolDecision, PoolKey, Rationale, Reason, ScaleTo
 
 _EPS = 1e-9
 
@@ -71,18 +69,6 @@ class ScaleDynamoState:
     low: Mapping[PoolKey, int] = field(default_factory=dict)
     merged: frozenset[PoolKey] = frozenset()
     shares: Mapping[PoolKey, float] = field(default_factory=dict)
-
-
-def node_max_load(
-    node: IterationCosts,
-    prompt_tokens: float,
-    output_tokens: float,
-    top_mhz: float,
-    limits: Limits,
-    spare_deviations: float = 0.0,
-) -> float:
-    """Returns ML in prompt tokens a second: the largest load of such requests that a node carries within `limits`."""
-    return prompt_tokens * max_rps(node, prompt_tokens, output_tokens, top_mhz, limits, spare_deviations)
 
 
 def step(

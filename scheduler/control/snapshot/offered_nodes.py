@@ -7,7 +7,7 @@ its recent demand; nothing of it is stored.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -188,13 +188,12 @@ class Servers:
         return self.mode.tp
 
 
-def servers(context: TurnContext) -> Servers | None:
+def servers(context: TurnContext, nodes: Sequence[NodeView]) -> Servers | None:
     """Makes servers of the GPU type of which the service's sites have most; None: no node has GPUs that it may use.
 
     Type and size are those of whole nodes, so that servers stay what they are while others take and leave GPUs. Only
-    where what others leave has no room for one of them they are cut from that.
+    where what others leave has no room for one of them they are cut from that: `nodes`, as `offered_nodes` has them.
     """
-    nodes = offered_nodes(context)
     for basis in (_whole(context), nodes):
         if (mode := _server_mode(context, basis)) is not None:
             at = Counter[str]()

@@ -17,25 +17,22 @@ from typing import Any
 from django.conf import settings
 from django.db.models import F
 
-from core.algorithms.fleet.hand_down import ClassLoad
 from core.algorithms.placement.node_layouts import Layout, arrange
 from core.controllers.fleet import scale_dynamo, shard_dynamo
 from core.controllers.fleet.explain import workers_text
 from core.controllers.fleet.pool_loop import pool_name
-from core.engine.engine_model import UnknownConfiguration, engine_model
-from core.engine.load_profile import LoadProfile
-from core.engine.overheads import Overheads, weight_bytes
-from core.observations import asking, step_configs
-from core.observations.limits import present_limits
-from core.observations.load_profiles import load_profile
+from core.controllers.fleet.shared_out import TP_DEGREES
+from core.engine.engine_model import UnknownConfiguration
+from core.engine.overheads import Overheads
+from core.observations import asking, dynamo_given, step_configs
+from core.observations.dynamo_given import ClassAhead, ServerKind
+from core.observations.limits import class_limits, planned
 from core.observations.loop_windows import MAX_WINDOW_S
-from core.observations.mode_profile import Lengths, together
 from core.predictors import load_template
 from core.predictors.load_template import LoadHistory, TemplateConfig
 from core.types import (
     Effects,
     ForwardLoad,
-    Limits,
     Loop,
     Mode,
     PoolDecision,
@@ -47,7 +44,7 @@ from core.types import (
 from pools.models import Pool
 from scheduler.control import loop_times, service_policy
 from scheduler.control.snapshot import change_kinds, measured_overheads, snapshot
-from scheduler.control.snapshot.offered_nodes import Servers, servers
+from scheduler.control.snapshot.offered_nodes import Servers, offered_nodes, servers
 from scheduler.control.snapshot.recorded_demand import DemandWindow, arrivals
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps.policy_steps import LoopTurn, Result, nothing_to_do
@@ -66,28 +63,28 @@ TEMPLATE = TemplateConfig()
 def scale(turn: LoopTurn) -> Result:
     """Decides the servers of each class by the forecast of its load (IV-B); early where the next epoch is too late."""
     context = turn.context
-    cluster = servers(context)
+    cluster = servers(context, offered_nodes(context))
     if cluster is None or not _pools(context):
         return nothing_to_do()
-    seen = arrivals(context.service, context.now, MAX_WINDOW_S)
-    classes = snapshot.classes_now(context, context.service.partition, seen, 1)
     present = _present(context)
     counts = _server_counts(context, present, cluster)
-    warm_s, cold_s = _starts_s(context, cluster.mode)
-    epoch_s = context.times.scale_s
-    steps = math.ceil((2 + cold_s // epoch_s) * epoch_s / TEMPLATE.step_s) + 1
-    obs = scale_dynamo.ScaleDynamoObservation(
-        now_s=context.now.timestamp(),
-        step_s=TEMPLATE.step_s,
-        node=cluster.mode,
-        classes=_loads(turn, classes, seen, cluster, steps),
-        nodes={
+    starts_s, epoch_s = _starts_s(context, cluster.mode), context.times.scale_s
+    steps = dynamo_given.steps_ahead(epoch_s, starts_s[1], TEMPLATE.step_s)
+    classes = _classes(turn)
+    obs = dynamo_given.scale_observation(
+        context.now.timestamp(),
+        TEMPLATE.step_s,
+        cluster.mode,
+        [
+            dynamo_given.class_load(_key(own), ahead, _server_rps(own, cluster))
+            for own, ahead in zip(classes, _ahead(turn, classes, steps), strict=True)
+        ],
+        {
             _key(own): sum(n for key, n in counts.items() if key.request_class == own.request_class.name)
             for own in classes
         },
-        nodes_available=sum(cluster.at.values()),
-        warm_start_s=warm_s,
-        cold_start_s=cold_s,
+        sum(cluster.at.values()),
+        starts_s,
     )
     config = step_configs.scale_dynamo_config(context.knobs, context.tuning, epoch_s)
     state, effects = asking.step(scale_dynamo.step, _scale_state(turn.state), obs, config)
@@ -214,23 +211,33 @@ def _starts_s(context: TurnContext, mode: Mode) -> tuple[float, float]:
 # -- forecasts -------------------------------------------------------------------------------------
 
 
-def _loads(
-    turn: LoopTurn, classes: Sequence[ClassNow], seen: DemandWindow, cluster: Servers, steps: int
-) -> tuple[ClassLoad, ...]:
-    """Returns the forecast load and the largest load of a server, in prompt tokens a second, smallest class first."""
-    history = _look(turn, classes, seen)
-    now_s = turn.context.now.timestamp()
+def _classes(turn: LoopTurn) -> list[ClassNow]:
+    """Returns the classes, smallest first, with the lengths of a scale epoch's requests."""
+    context = turn.context
+    seen = arrivals(context.service, context.now, context.times.scale_s)
+    return snapshot.classes_now(context, context.service.partition, seen, 1)
+
+
+def _ahead(turn: LoopTurn, classes: Sequence[ClassNow], steps: int) -> list[ClassAhead]:
+    """Returns the forecast load of each class; until a whole window was seen, no less than what is declared."""
+    context, knobs, rows = turn.context, turn.context.knobs, [own.request_class for own in classes]
+    seen = arrivals(context.service, context.now, MAX_WINDOW_S)
+    history, slo = _look(turn, classes, seen), snapshot.limits_of(context.service)
+    declared = {}
+    if seen.declared is not None and seen.declared.rps > 0.0:
+        declared[seen.declared.class_name(rows)] = seen.declared.rps * seen.declared.lengths.prompt_tokens
     found = []
-    for own in classes:
-        name, profile = own.request_class.name, own.profiles.get(cluster.mode)
-        coming = load_template.forecast(history, _series(turn, name), now_s, steps, TEMPLATE)
-        rates = coming.rates
-        if seen.declared is not None and seen.declared.rps > 0.0:  # not a whole window was seen: that is the least
-            least = max(own.demand.demand_rps, default=0.0) * own.lengths.prompt_tokens
-            rates = tuple(max(least, rate or 0.0) for rate in rates)
-        most = profile.max_rps * own.lengths.prompt_tokens if profile is not None else 0.0
-        found.append(ClassLoad(_key(own), rates, most, basis=str(coming.basis)))
-    return tuple(found)
+    for own, row in zip(classes, rows, strict=True):
+        coming = load_template.forecast(history, _series(turn, row.name), context.now.timestamp(), steps, TEMPLATE)
+        limits = planned(class_limits(slo, row.thresholds, knobs), knobs.plan_ttft_share, knobs.plan_tpot_share)
+        rates = dynamo_given.no_less(coming.rates, declared.get(row.name))
+        found.append(ClassAhead(row.name, rates, str(coming.basis), own.lengths, limits))
+    return found
+
+
+def _server_rps(own: ClassNow, cluster: Servers) -> float:
+    profile = own.profiles.get(cluster.mode)
+    return 0.0 if profile is None else profile.max_rps
 
 
 def _series(turn: LoopTurn, name: str) -> str:
@@ -254,7 +261,7 @@ def _look(turn: LoopTurn, classes: Sequence[ClassNow], seen: DemandWindow) -> Lo
 def shard(turn: LoopTurn) -> Result:
     """Decides the TP mix of every pool, a few servers at a time (IV-B); between epochs goes on with those under way."""
     context = turn.context
-    cluster = servers(context)
+    cluster = servers(context, offered_nodes(context))
     present = _present(context)
     if cluster is None or not any(present.values()):
         return nothing_to_do()
@@ -265,7 +272,7 @@ def shard(turn: LoopTurn) -> Result:
     }
     obs = shard_dynamo.ShardDynamoObservation(
         context.now.timestamp(),
-        _shard_pools(context, cluster, named),
+        _shard_pools(turn, cluster, named),
         measured_overheads.table(context.service, context.now),
         Overheads().sync_s / settings.GREENSERVE_TRANSITION_SPEEDUP,
         Overheads().link_bytes_per_s * settings.GREENSERVE_TRANSITION_SPEEDUP,
@@ -308,81 +315,33 @@ def _named(workers: Mapping[Mode, int], stored: Mapping[str, Any], cluster: Serv
 
 
 def _shard_pools(
-    context: TurnContext, cluster: Servers, named: Mapping[PoolKey, Mapping[str, Layout]]
+    turn: LoopTurn, cluster: Servers, named: Mapping[PoolKey, Mapping[str, Layout]]
 ) -> tuple[shard_dynamo.ShardPool, ...]:
-    card = context.service.model_card
-    seen = arrivals(context.service, context.now, context.times.look_back_s)
-    classes = snapshot.classes_now(context, context.service.partition, seen, 1)
-    reached = _reaching(context, classes)
+    context, card, classes = turn.context, turn.context.service.model_card, _classes(turn)
+    names = [own.request_class.name for own in classes]
+    shares = service_policy.hands_on(context.service, context.knobs)
+    loads = dynamo_given.pool_loads(_ahead(turn, classes, 1), [shares.get(name, 0.0) for name in names])
+    load_of = dict(zip(names, loads, strict=True))
     totals = Counter[str]()
     for key, layouts in named.items():
         totals[key.request_class] += len(layouts)
-    try:
-        worker = engine_model(card.name, cluster.mode.gpu, cluster.size, card.engine)
-        weights = weight_bytes(card.name)
-    except UnknownConfiguration:
-        return ()
     wave = context.tuning.dynamo.wave
     serving = {key: sum(1 for layout in layouts.values() if layout) for key, layouts in named.items()}
     kinds = change_kinds.kinds(context, {key: {cluster.mode: min(wave, count)} for key, count in serving.items()})
+    kind, degrees = ServerKind(card.name, card.engine, cluster.mode), [tp for tp in TP_DEGREES if tp <= cluster.size]
+    start_s = measured_overheads.published_start_s(card.name, warm=True)
     found = []
     for key, layouts in sorted(named.items()):
-        load = reached.get(key.request_class)
+        load = load_of.get(key.request_class)
         if not layouts or load is None:
             continue
-        rps, lengths, limits = load
-        profiles = {
-            tp: profile
-            for tp in (1, 2, 4, 8)
-            if tp <= cluster.size
-            and (profile := load_profile(card.name, card.engine, Mode(cluster.mode.gpu, tp), lengths.rounded))
-        }
-        found.append(
-            shard_dynamo.ShardPool(
-                key=key,
-                model=card.name,
-                gpu=cluster.mode.gpu,
-                nodes=layouts,
-                demand_rps=(rps * len(layouts) / totals[key.request_class],),
-                limits=limits,
-                profiles=profiles,
-                weight_bytes=weights,
-                room_bytes=(worker.kv_capacity_tokens * worker.constants.kv_bytes + weights) / worker.tp,
-                start_s=measured_overheads.published_start_s(card.name, warm=True),
-                gpus_per_node=cluster.size,
-                change=kinds[key],
-                drain_s=_longest_s(profiles, lengths),
-            )
-        )
+        own = dynamo_given.profiles(card.name, card.engine, cluster.mode.gpu, degrees, load.lengths)
+        here = replace(load, rps=load.rps * len(layouts) / totals[key.request_class])
+        try:
+            found.append(dynamo_given.shard_pool(key, kind, layouts, here, own, start_s, kinds[key]))
+        except UnknownConfiguration:
+            return ()
     return tuple(found)
-
-
-def _longest_s(profiles: Mapping[int, LoadProfile], lengths: Lengths) -> float:
-    """Returns the seconds of a mean request on the slowest of some instances, at the top clock and its largest load."""
-    return max(
-        (float(own.ttft_s[-1, -1] + lengths.output_tokens * own.tpot_s[-1, -1]) for own in profiles.values()),
-        default=0.0,
-    )
-
-
-def _reaching(context: TurnContext, classes: Sequence[ClassNow]) -> dict[str, tuple[float, Lengths, Limits]]:
-    """Returns what comes to the pools of each class, its own requests and those that smaller ones hand on: rate, mean
-    lengths, and the strictest limits of the classes that are present.
-    """
-    shares = service_policy.hands_on(context.service, context.knobs)
-    limits = present_limits([(own.request_class.name, own.demand.limits) for own in classes], shares)
-    found: dict[str, tuple[float, Lengths, Limits]] = {}
-    carried: list[tuple[float, ClassNow]] = []
-    for own in classes:
-        arriving = [*carried, (max(own.demand.demand_rps, default=0.0), own)]
-        share = shares.get(own.request_class.name, 0.0)
-        total = sum(rps for rps, _ in arriving)
-        carried = [(rps * share, one) for rps, one in arriving if rps * share > 0.0]
-        lengths = own.lengths
-        if total > 0.0:
-            lengths = together([(rps, one.lengths) for rps, one in arriving])
-        found[own.request_class.name] = (total * (1.0 - share), lengths, limits[own.request_class.name])
-    return found
 
 
 # -- state as JSON ---------------------------------------------------------------------------------

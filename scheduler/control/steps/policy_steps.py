@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from core.controllers.fleet import carbon, scale, shard, shared_out
 from core.controllers.fleet.explain import gpus_of, workers_text
 from core.controllers.fleet.pool_loop import pool_name
+from core.controllers.fleet.shared_out import NodeView
 from core.observations import asking, routing_weights, step_configs
 from core.types import (
     CarbonPlan,
@@ -84,7 +85,7 @@ def shared_out_step(turn: LoopTurn) -> Result:
     nodes = model_groups.nodes_of(context) if knobs.scale == "placement" else offered_nodes(context)
     obs, faults = snapshot.shared_out(context, nodes)
     own = shared_out.SharedOutConfig(
-        tp=_largest_tp(context),
+        tp=_largest_tp(context, nodes),
         fill=knobs.fill,
         alpha=knobs.alpha,
         whole_sites=knobs.whole_sites,
@@ -100,8 +101,8 @@ def shared_out_step(turn: LoopTurn) -> Result:
     return Result(_with_faults(effects, faults), _plan_state(plan, option, turn.state), no_op=no_op)
 
 
-def _largest_tp(context: TurnContext) -> int:
-    cluster = servers(context) if context.knobs.in_servers else None
+def _largest_tp(context: TurnContext, nodes: Sequence[NodeView]) -> int:
+    cluster = servers(context, nodes) if context.knobs.in_servers else None
     return context.knobs.tp if cluster is None else cluster.size
 
 

@@ -19,7 +19,7 @@ from pools.models import Gpu, Instance, InstanceGpu, Partition, Pool, Service
 from scheduler import agents, tasks
 from scheduler.control import epochs, service_policy, turn_context
 from scheduler.control.apply import apply
-from scheduler.control.snapshot.offered_nodes import offered_nodes, servers, to_give_back
+from scheduler.control.snapshot.offered_nodes import Servers, offered_nodes, servers, to_give_back
 from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState, ControlMode, ServiceMode
 from telemetry.models import CarbonFeed
@@ -120,6 +120,11 @@ def test_services_of_different_policies_share(
 
 def context_of(service: Service, client: redis.Redis, at: datetime) -> turn_context.TurnContext:
     return turn_context.resolve(service, at, agents.reporting(client, at))
+
+
+def servers_of(service: Service, client: redis.Redis, at: datetime) -> Servers | None:
+    context = context_of(service, client, at)
+    return servers(context, offered_nodes(context))
 
 
 def test_budgets_of_whole_sites_are_no_use_of_gpus(service: Service, redis_client: redis.Redis, now: datetime) -> None:
@@ -263,14 +268,14 @@ def test_servers_stay_what_they_are_while_others_take_gpus(
     set_policy(service, "greenserve")
     second = second_service("dynamollm")
     set_policy(second, "dynamollm")
-    alone = servers(context_of(second, redis_client, now))
+    alone = servers_of(second, redis_client, now)
     for site, workers in (
         ("location-2", {"A100-80GB/TP4": 1, "A100-80GB/TP2": 1}),
         ("location-3", {"A100-80GB/TP4": 1}),
     ):
         service.pools.filter(site__name=site).update(workers={})
         Pool.objects.filter(pk=service.pools.filter(site__name=site).first().pk).update(workers=workers)
-    beside = servers(context_of(second, redis_client, now))
+    beside = servers_of(second, redis_client, now)
     assert alone is not None
     assert beside is not None
     assert beside.mode == alone.mode

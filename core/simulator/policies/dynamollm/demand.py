@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
-
-import numpy as np
+from dataclasses import replace
 
 from core.algorithms.fleet.hand_down import ClassLoad
-from core.controllers.fleet.scale_dynamo import node_max_load
-from core.engine.engine_model import engine_model
 from core.engine.load_profile import LoadProfile
-from core.engine.steady_state import SPARE_DEVIATIONS
+from core.observations import dynamo_given
+from core.observations.dynamo_given import ClassAhead, PoolLoad
 from core.observations.limits import at_factor, planned, present_limits
-from core.observations.load_profiles import load_profile
-from core.observations.mode_profile import Lengths
+from core.observations.mode_profile import Lengths, mode_profile
 from core.policy.dynamo_classes import RequestClass
 from core.policy.request_classes import classify
 from core.predictors.load_template import DAY_S, Forecast, LoadHistory, TemplateConfig, forecast, observe
@@ -23,19 +19,11 @@ from core.simulator.kernel.commands import STRETCH_S, FleetView
 from core.simulator.policies.dynamollm.config import DynamollmConfig
 from core.simulator.policies.view_observations import cells_of, recent
 from core.simulator.policies.world import World
-from core.types import Limits, Mode, PoolKey
+from core.types import Limits, PoolKey
 
 # Time 0 is taken as a Monday's midnight, where the generated weeks begin too; Unix time began on a Thursday.
 TEMPLATE = TemplateConfig(utc_offset_s=4.0 * DAY_S)
 _ENOUGH = 64  # requests whose mean lengths are trusted over declared ones
-
-
-@lru_cache(maxsize=4096)
-def max_load(model: str, engine: str, mode: Mode, lengths: Lengths, limits: Limits) -> float:
-    """Returns ML of DynamoLLM IV-B in prompt tokens a second."""
-    worker = engine_model(model, mode.gpu, mode.tp, engine)
-    prompt, output = lengths.prompt_tokens, lengths.output_tokens
-    return node_max_load(worker, prompt, output, worker.gpu_params.f_max, limits, SPARE_DEVIATIONS)
 
 
 class ClassDemands:
@@ -82,23 +70,29 @@ class ClassDemands:
     def forecast(self, n: int, now_s: float, steps: int) -> Forecast:
         """Forecasts the peaks of the coming steps; until a whole window was seen, no less than what is declared."""
         found = forecast(self._history, self.classes[n].name, now_s, steps, TEMPLATE)
-        declared = self._declared[n]
-        if declared is None or now_s >= TEMPLATE.recent_steps * TEMPLATE.step_s:
-            return found
-        return Forecast(tuple(max(declared, rate or 0.0) for rate in found.rates), found.bases)
+        early = now_s < TEMPLATE.recent_steps * TEMPLATE.step_s
+        return replace(found, rates=dynamo_given.no_less(found.rates, self._declared[n] if early else None))
+
+    def ahead(self, now_s: float, steps: int) -> list[ClassAhead]:
+        """Returns the classes with their forecasts, and what their plans keep."""
+        found = []
+        for n, info in enumerate(self.classes):
+            coming, limits = self.forecast(n, now_s, steps), self.planned(self.limits[n])
+            found.append(ClassAhead(info.name, coming.rates, str(coming.basis), self.lengths[n], limits))
+        return found
 
     def class_loads(self, now_s: float, steps: int) -> tuple[ClassLoad, ...]:
-        found = []
-        for n, key in enumerate(self.keys):
-            coming = self.forecast(n, now_s, steps)
-            found.append(ClassLoad(key, coming.rates, self.node_load(n), basis=str(coming.basis)))
-        return tuple(found)
+        items = enumerate(zip(self.keys, self.ahead(now_s, steps), strict=True))
+        return tuple(dynamo_given.class_load(key, own, self._node_rps(n)) for n, (key, own) in items)
 
     def node_load(self, n: int) -> float:
-        """Returns what a node at its best carries of a class; within no limits where those cannot be kept at all."""
-        mode, lengths = self.best, self.lengths[n].rounded
-        of = (self.service.model, self.service.engine, mode, lengths)
-        return max_load(*of, self.planned(self.limits[n])) or max_load(*of, Limits())
+        """Returns what a node at its best carries of a class, in prompt tokens a second."""
+        return self.lengths[n].rounded.prompt_tokens * self._node_rps(n)
+
+    def _node_rps(self, n: int) -> float:
+        """Returns the same in requests/s; within no limits where those cannot be kept at all."""
+        of = (self.service.model, self.service.engine, self.best, self.lengths[n].rounded)
+        return mode_profile(*of, self.planned(self.limits[n])).max_rps or mode_profile(*of, Limits()).max_rps
 
     def ttft_s(self, prompt_tokens: int, predicted_tokens: int) -> float:
         """Returns a request's own limit, whatever pool it is in; without one it is never late."""
@@ -111,34 +105,9 @@ class ClassDemands:
 
     # -- pools, with what is handed on -----------------------------------------------------------------
 
-    def flow(self, pool: int) -> list[float]:
-        """Returns the part of each class that ends in a pool, when each pool hands its share on to the next."""
-        found = [0.0] * len(self.classes)
-        passing = 1.0
-        for n in range(pool, -1, -1):
-            found[n] = (1.0 - self.shares[pool]) * passing
-            passing *= self.shares[n - 1] if n else 0.0
-        return found
-
-    def pool_rps(self, pool: int, now_s: float) -> float:
-        """Returns the requests a second that are expected in a pool at the peak of the coming step."""
-        total = 0.0
-        for n, part in enumerate(self.flow(pool)):
-            rate = self.forecast(n, now_s, 1).rates[0] if part else None
-            total += part * (rate or 0.0) / self.lengths[n].prompt_tokens
-        return total
-
-    def pool_lengths(self, pool: int, now_s: float) -> Lengths:
-        """Returns the mean lengths of what comes to a pool, as rounded as profiles are; its own class's if nothing
-        does."""
-        parts = self.flow(pool)
-        rates = [(self.forecast(n, now_s, 1).rates[0] or 0.0) / self.lengths[n].prompt_tokens for n in range(pool + 1)]
-        weights = np.array([part * rate for part, rate in zip(parts, rates, strict=False)])
-        if weights.sum() <= 0.0:
-            return self.lengths[pool].rounded
-        means = np.array([[own.prompt_tokens, own.output_tokens] for own in self.lengths[: pool + 1]])
-        prompt, output = (weights @ means / weights.sum()).tolist()
-        return Lengths(prompt, output).rounded
+    def pool_loads(self, now_s: float) -> list[PoolLoad]:
+        """Returns what is expected in each pool at the peak of the coming step."""
+        return dynamo_given.pool_loads(self.ahead(now_s, 1), self.shares)
 
     def pool_limits(self, pool: int) -> Limits:
         """Returns the strictest of the classes that are present."""
@@ -146,11 +115,10 @@ class ClassDemands:
         of_classes = list(zip(names, self.limits, strict=True))
         return present_limits(of_classes, dict(zip(names, self.shares, strict=True)))[names[pool]]
 
-    def profiles(self, pool: int, now_s: float) -> dict[int, LoadProfile]:
-        """Returns the profile of one instance of each TP degree that can hold such requests."""
-        lengths = self.pool_lengths(pool, now_s)
-        found = {mode.tp: load_profile(self.service.model, self.service.engine, mode, lengths) for mode in self.modes}
-        return {tp: profile for tp, profile in found.items() if profile is not None}
+    def profiles(self, load: PoolLoad) -> dict[int, LoadProfile]:
+        """Returns the profile of one instance of each TP degree that can hold what comes to a pool."""
+        degrees = [mode.tp for mode in self.modes]
+        return dynamo_given.profiles(self.service.model, self.service.engine, self.gpu, degrees, load.lengths)
 
     # -- lengths ---------------------------------------------------------------------------------------
 

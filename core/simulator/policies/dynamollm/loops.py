@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from core.controllers.fleet import scale_dynamo, shard_dynamo
-from core.engine.engine_model import engine_model
 from core.engine.overhead_table import OverheadTable
-from core.engine.overheads import cold_start_s, weight_bytes
-from core.observations import asking
+from core.engine.overheads import cold_start_s
+from core.observations import asking, dynamo_given
+from core.observations.dynamo_given import ServerKind
 from core.simulator.kernel.commands import Answer, Decision, FleetView, SimCommand
 from core.simulator.kernel.simulated import InstanceSpec, Scheduling, SimulationError
 from core.simulator.policies import loops
@@ -169,16 +169,15 @@ class Dynamollm:
     def _ask_scale(self, view: FleetView) -> tuple[scale_dynamo.ScaleDynamoState, Effects]:
         keys = self.demand.keys
         warm_s, cold_s = (self._start_s(warm=warm) for warm in (True, False))
-        steps = math.ceil((2 + cold_s // self.config.scale_period_s) * self.config.scale_period_s / TEMPLATE.step_s) + 1
-        obs = scale_dynamo.ScaleDynamoObservation(
-            now_s=view.now_s,
-            step_s=TEMPLATE.step_s,
-            node=self.demand.best,
-            classes=self.demand.class_loads(view.now_s, steps),
-            nodes=dict(zip(keys, self.nodes.counts(len(keys)), strict=True)),
-            nodes_available=len(self.nodes.all),
-            warm_start_s=warm_s,
-            cold_start_s=cold_s,
+        steps = dynamo_given.steps_ahead(self.config.scale_period_s, cold_s, TEMPLATE.step_s)
+        obs = dynamo_given.scale_observation(
+            view.now_s,
+            TEMPLATE.step_s,
+            self.demand.best,
+            self.demand.class_loads(view.now_s, steps),
+            dict(zip(keys, self.nodes.counts(len(keys)), strict=True)),
+            len(self.nodes.all),
+            (warm_s, cold_s),
         )
         found, effects = asking.step(scale_dynamo.step, self._scale, obs, self.scale_config)
         self._scale = found
@@ -215,27 +214,12 @@ class Dynamollm:
 
     def _shard_observation(self, view: FleetView) -> shard_dynamo.ShardDynamoObservation:
         service, overheads = self.demand.service, self.world.overheads
-        best = engine_model(service.model, self.demand.gpu, self.demand.best.tp, service.engine)
-        weights = weight_bytes(service.model)
-        pools = []
+        kind, start_s = ServerKind(service.model, service.engine, self.demand.best), self._start_s(warm=True)
+        loads, pools = self.demand.pool_loads(view.now_s), []
         for n, key in enumerate(self.demand.keys):
             layouts = self.nodes.layouts(n, view)
             if layouts:
-                pools.append(
-                    shard_dynamo.ShardPool(
-                        key=key,
-                        model=service.model,
-                        gpu=self.demand.gpu,
-                        nodes=layouts,
-                        demand_rps=(self.demand.pool_rps(n, view.now_s),),
-                        limits=self.profiles.limits(n),
-                        profiles=self.profiles.of[n],
-                        weight_bytes=weights,
-                        room_bytes=(best.kv_capacity_tokens * best.constants.kv_bytes + weights) / best.tp,
-                        start_s=self._start_s(warm=True),
-                        gpus_per_node=self._gpus,
-                    )
-                )
+                pools.append(dynamo_given.shard_pool(key, kind, layouts, loads[n], self.profiles.of[n], start_s))
         return shard_dynamo.ShardDynamoObservation(
             view.now_s, tuple(pools), OverheadTable(), overheads.sync_s, overheads.link_bytes_per_s
         )

@@ -26,11 +26,12 @@ class PoolProfiles:
     def renew(self, view: FleetView) -> None:
         """Profiles at the lengths now seen, and with them the largest load of each kind of instance."""
         self._next_s = view.now_s + self._period_s
-        self.of = [self._demand.profiles(pool, view.now_s) for pool in range(len(self._demand.classes))]
+        loads = self._demand.pool_loads(view.now_s)
+        self.of = [self._demand.profiles(load) for load in loads]
         most: dict[tuple[int, int], float] = {}
         for pool, own in enumerate(self.of):
             limits = self.limits(pool)
-            prompt = self._demand.pool_lengths(pool, view.now_s).prompt_tokens
+            prompt = loads[pool].lengths.rounded.prompt_tokens
             self._router.mean_prompt[pool] = prompt
             for tp, profile in own.items():
                 most[pool, tp] = prompt * max(0.0, float(profile.top().within(limits)[0]))

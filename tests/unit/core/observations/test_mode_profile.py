@@ -1,11 +1,11 @@
-"""Lengths of requests, alone and together."""
+"""Lengths of requests, and the contexts of those that run."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from core.observations.mode_profile import Lengths, mean_context, together
+from core.observations.mode_profile import Lengths, mean_context
 
 
 def test_running_requests_hold_more_than_the_mean_one_when_answers_differ() -> None:
@@ -17,11 +17,3 @@ def test_running_requests_hold_more_than_the_mean_one_when_answers_differ() -> N
 
 def test_nobody_runs_when_there_is_no_output() -> None:
     assert mean_context(np.ones(2), np.ones(2), np.zeros(2)) is None
-
-
-def test_lengths_together_are_those_of_all_requests() -> None:
-    parts = [(9.0, Lengths(100.0, 10.0)), (1.0, Lengths(100.0, 810.0))]
-    both = together(parts)
-    assert (both.prompt_tokens, both.output_tokens) == (100.0, 90.0)
-    assert both.running_tokens == pytest.approx(0.1 * 105.0 + 0.9 * 505.0)
-    assert together([(2.0, both), (3.0, both)]).running_tokens == pytest.approx(both.running_tokens)

@@ -15,11 +15,9 @@ from core.controllers.fleet.scale_dynamo import (
     ScaleDynamoConfig,
     ScaleDynamoObservation,
     ScaleDynamoState,
-    node_max_load,
     step,
 )
-from core.engine.engine_model import engine_model
-from core.types import ForwardLoad, Limits, Mode, PoolKey, Reason, ScaleTo
+from core.types import ForwardLoad, Mode, PoolKey, Reason, ScaleTo
 
 NODE = Mode("H100-SXM-80GB", 8)
 S, M, L = (PoolKey("north", name) for name in ("SS", "MM", "LL"))
@@ -225,13 +223,6 @@ def test_no_more_nodes_are_given_than_there_are(nodes, available):
 
 def test_sizing_is_empty_when_there_is_no_class():
     assert size((), (), lambda i, need: 0).nodes == ()
-
-
-def test_largest_load_of_a_node_is_in_prompt_tokens():
-    node = engine_model("Llama2-70B", "H100-SXM-80GB", 8)
-    loose = node_max_load(node, 640.0, 200.0, 1980.0, Limits(0.4, 0.1))
-    assert loose == pytest.approx(640.0 * node.max_rps(640.0, 200.0, 1980.0, Limits(0.4, 0.1)))
-    assert node_max_load(node, 640.0, 200.0, 1980.0, Limits(0.4, 0.03)) < loose
 
 
 @pytest.mark.parametrize("wrong", [{"epoch_s": 0.0}, {"headroom": 0.5}, {"down_after": 0}, {"merge_below": 0.9}])

@@ -1,0 +1,184 @@
+"""Builds what DynamoLLM's scale and shard loops are given: the forecasts of classes, and what comes to their pools."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.algorithms.fleet.hand_down import ClassLoad
+from core.algorithms.placement.node_layouts import Layout
+from core.controllers.fleet.scale_dynamo import ScaleDynamoObservation
+from core.controllers.fleet.shard_dynamo import ShardPool
+from core.engine.engine_model import engine_model
+from core.engine.load_profile import LoadProfile
+from core.engine.overheads import weight_bytes
+from core.observations.limits import present_limits
+from core.observations.load_profiles import load_profile
+from core.observations.mode_profile import Lengths
+from core.types import ChangeKind, Limits, Mode, PoolKey
+
+
+@dataclass(frozen=True, slots=True)
+class ClassAhead:
+    """A class with the forecast of its load.
+
+    `rates`: the peak of each coming step, in prompt tokens a second; None: unknown. `basis`: what they rest on.
+    `limits`: what plans keep.
+    """
+
+    name: str
+    rates: tuple[float | None, ...]
+    basis: str
+    lengths: Lengths
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLoad:
+    """The requests that come to a pool, of its own class and of smaller ones that hand some on, at the coming peak.
+
+    `limits`: the strictest of the classes that are present.
+    """
+
+    rps: float
+    lengths: Lengths
+    limits: Limits
+
+
+def no_less(rates: tuple[float | None, ...], declared: float | None) -> tuple[float | None, ...]:
+    """Returns rates of no less than what is declared, in prompt tokens a second; None: nothing is."""
+    return rates if declared is None else tuple(max(declared, rate or 0.0) for rate in rates)
+
+
+def steps_ahead(epoch_s: float, cold_start_s: float, step_s: float) -> int:
+    """Returns how many steps scale looks ahead: to the end of the epoch that a cold start can still be ready for."""
+    return math.ceil((2 + cold_start_s // epoch_s) * epoch_s / step_s) + 1
+
+
+def class_load(key: PoolKey, own: ClassAhead, server_rps: float) -> ClassLoad:
+    """Returns a class as scale sizes it. `server_rps`: the most of its requests/s that a server carries."""
+    most = own.lengths.rounded.prompt_tokens * server_rps
+    return ClassLoad(key, own.rates, most, basis=own.basis)
+
+
+def scale_observation(
+    now_s: float,
+    step_s: float,
+    node: Mode,
+    classes: Sequence[ClassLoad],
+    nodes: Mapping[PoolKey, int],
+    nodes_available: int,
+    starts_s: tuple[float, float],
+) -> ScaleDynamoObservation:
+    """Returns what a turn of scale is given. `starts_s`: what a warm and a cold start take."""
+    return ScaleDynamoObservation(now_s, step_s, node, tuple(classes), dict(nodes), nodes_available, *starts_s)
+
+
+def pool_loads(classes: Sequence[ClassAhead], shares: Sequence[float]) -> list[PoolLoad]:
+    """Returns what comes to the pool of each class, smallest class first.
+
+    Args:
+        shares: What each pool hands on to that of the next larger class, 0 to 1.
+    """
+    names = [own.name for own in classes]
+    limits = present_limits([(own.name, own.limits) for own in classes], dict(zip(names, shares, strict=True)))
+    tokens = [own.rates[0] or 0.0 for own in classes]
+    found = []
+    for pool, own in enumerate(classes):
+        parts = _flow(pool, shares)
+        rps = sum(
+            part * rate / one.lengths.prompt_tokens for part, rate, one in zip(parts, tokens, classes, strict=True)
+        )
+        found.append(PoolLoad(rps, _mean_lengths(pool, classes, parts, tokens), limits[own.name]))
+    return found
+
+
+def profiles(model: str, engine: str, gpu: str, degrees: Sequence[int], lengths: Lengths) -> dict[int, LoadProfile]:
+    """Returns the profile of one instance of each TP degree that can hold such requests."""
+    found = {tp: load_profile(model, engine, Mode(gpu, tp), lengths.rounded) for tp in degrees}
+    return {tp: profile for tp, profile in found.items() if profile is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerKind:
+    """The servers of a cluster, and what runs on them: `best` is one instance that fills a server."""
+
+    model: str
+    engine: str
+    best: Mode
+
+
+def shard_pool(
+    key: PoolKey,
+    servers: ServerKind,
+    nodes: Mapping[str, Layout],
+    load: PoolLoad,
+    own: Mapping[int, LoadProfile],
+    start_s: float,
+    change: ChangeKind = ChangeKind.IN_PLACE,
+) -> ShardPool:
+    """Returns a pool as shard is given it.
+
+    Args:
+        load: What comes to these nodes.
+        own: The profile of one instance, by TP degree.
+        start_s: Time that a start takes.
+
+    Raises:
+        UnknownConfiguration: The engine model does not know what a server runs at its best.
+    """
+    worker = engine_model(servers.model, servers.best.gpu, servers.best.tp, servers.engine)
+    weights = weight_bytes(servers.model)
+    return ShardPool(
+        key=key,
+        model=servers.model,
+        gpu=servers.best.gpu,
+        nodes=nodes,
+        demand_rps=(load.rps,),
+        limits=load.limits,
+        profiles=own,
+        weight_bytes=weights,
+        room_bytes=(worker.kv_capacity_tokens * worker.constants.kv_bytes + weights) / worker.tp,
+        start_s=start_s,
+        gpus_per_node=servers.best.tp,
+        change=change,
+        drain_s=0.0 if change is ChangeKind.IN_PLACE else _longest_s(own, load.lengths),
+    )
+
+
+def _flow(pool: int, shares: Sequence[float]) -> list[float]:
+    """Returns the part of each class that ends in a pool, when each pool hands its share on to the next."""
+    found = [0.0] * len(shares)
+    passing = 1.0
+    for n in range(pool, -1, -1):
+        found[n] = (1.0 - shares[pool]) * passing
+        passing *= shares[n - 1] if n else 0.0
+    return found
+
+
+def _mean_lengths(pool: int, classes: Sequence[ClassAhead], parts: Sequence[float], tokens: Sequence[float]) -> Lengths:
+    """Returns the means of what comes to a pool; its own class's if nothing does."""
+    present = classes[: pool + 1]
+    rates = [rate / own.lengths.prompt_tokens for rate, own in zip(tokens, present, strict=False)]
+    weights = np.array([part * rate for part, rate in zip(parts, rates, strict=False)])
+    if weights.sum() <= 0.0:
+        return classes[pool].lengths
+    means = np.array([[own.lengths.prompt_tokens, own.lengths.output_tokens] for own in present])
+    prompt, output = (weights @ means / weights.sum()).tolist()
+    if any(own.lengths.context_tokens is None for own in present):
+        return Lengths(prompt, output)
+    running = [
+        rate * own.lengths.output_tokens * own.lengths.running_tokens
+        for rate, own in zip(weights, present, strict=True)
+    ]
+    return Lengths(prompt, output, float(sum(running)) / (output * float(weights.sum())))
+
+
+def _longest_s(own: Mapping[int, LoadProfile], lengths: Lengths) -> float:
+    """Returns the seconds of a mean request on the slowest of some instances, at the top clock and its largest load."""
+    return max(
+        (float(one.ttft_s[-1, -1] + lengths.output_tokens * one.tpot_s[-1, -1]) for one in own.values()), default=0.0
+    )

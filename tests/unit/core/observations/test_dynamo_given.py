@@ -1,0 +1,71 @@
+"""What DynamoLLM's loops are given, from plain values."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.algorithms.fleet.hand_down import ClassLoad
+from core.observations.dynamo_given import (
+    ClassAhead,
+    ServerKind,
+    class_load,
+    no_less,
+    pool_loads,
+    profiles,
+    shard_pool,
+    steps_ahead,
+)
+from core.observations.mode_profile import Lengths
+from core.types import ChangeKind, Limits, Mode, PoolKey
+
+H100 = "H100-SXM-80GB"
+
+
+SMALL = ClassAhead("S", (300.0,), "recent", Lengths(100.0, 50.0, 200.0), Limits(0.1, 0.09))
+LARGE = ClassAhead("L", (400.0,), "recent", Lengths(400.0, 150.0, 500.0), Limits(0.9, 0.09))
+
+
+def test_declared_load_is_the_least() -> None:
+    assert no_less((None, 5.0, 20.0), 10.0) == (10.0, 10.0, 20.0)
+    assert no_less((None, 5.0), None) == (None, 5.0)
+
+
+def test_server_carries_prompt_tokens_of_rounded_requests() -> None:
+    odd = ClassAhead("S", (None, 3.0), "recent", Lengths(640.4, 200.0), Limits())
+    key = PoolKey("east", "S")
+    assert class_load(key, odd, 2.5) == ClassLoad(
+        key, (None, 3.0), 2.5 * odd.lengths.rounded.prompt_tokens, basis="recent"
+    )
+
+
+@pytest.mark.parametrize(("cold_s", "steps"), [(33.0, 13), (1800.0, 19), (2000.0, 19)])
+def test_scale_looks_to_the_end_of_the_epoch_that_a_start_is_ready_for(cold_s: float, steps: int) -> None:
+    assert steps_ahead(1800.0, cold_s, 300.0) == steps
+
+
+def test_larger_pool_gets_what_the_smaller_one_hands_on() -> None:
+    apart, merged = pool_loads([SMALL, LARGE], [0.0, 0.0]), pool_loads([SMALL, LARGE], [0.5, 0.0])
+    assert [load.rps for load in apart] == [3.0, 1.0]
+    assert [load.rps for load in merged] == [1.5, 2.5]
+    assert apart[1].lengths == LARGE.lengths
+    assert merged[1].lengths.prompt_tokens == pytest.approx((1.5 * 100.0 + 400.0) / 2.5)
+    assert merged[1].lengths.context_tokens == pytest.approx(
+        (1.5 * 50.0 * 200.0 + 150.0 * 500.0) / (1.5 * 50.0 + 150.0)
+    )
+    assert [load.limits.ttft_s for load in (*apart, *merged)] == [0.1, 0.9, 0.1, 0.1]
+
+
+def test_pool_of_which_nothing_is_foreseen_has_its_own_lengths() -> None:
+    silent = ClassAhead("S", (None,), "none", SMALL.lengths, SMALL.limits)
+    assert pool_loads([silent], [0.0])[0].rps == 0.0
+    assert pool_loads([silent], [0.0])[0].lengths == SMALL.lengths
+
+
+@pytest.mark.parametrize(("change", "drains"), [(ChangeKind.IN_PLACE, False), (ChangeKind.RESTART, True)])
+def test_old_instances_drain_where_nothing_changes_in_place(change: ChangeKind, drains: bool) -> None:
+    servers, load = ServerKind("Llama2-70B", "vllm-v1", Mode(H100, 8)), pool_loads([LARGE], [0.0])[0]
+    own = profiles("Llama2-70B", "vllm-v1", H100, (4, 8), load.lengths)
+    found = shard_pool(PoolKey("east", "L"), servers, {"n": (8,)}, load, own, 33.0, change)
+    assert set(found.profiles) == {4, 8}
+    assert (found.demand_rps, found.limits, found.gpus_per_node) == ((1.0,), LARGE.limits, 8)
+    assert (found.drain_s > 0.0) is drains
