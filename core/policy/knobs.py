@@ -180,7 +180,7 @@ class Knobs:
     @property
     def whole_sites(self) -> bool:
         """Says whether a pool's GPU budget is all that its site offers: a faster loop moves GPUs between the pools."""
-        return self.scale in ("dynamo", "throttle", "right_size")
+        return self.scale in ("dynamo", "throttle", "right_size", "threshold")
 
     @property
     def in_servers(self) -> bool:
@@ -190,7 +190,7 @@ class Knobs:
     @property
     def class_instances(self) -> bool:
         """Says whether each class has instances of its own; else those of one class may serve all."""
-        return self.carbon == "freesh" or self.scale == "right_size"
+        return self.carbon == "freesh" or self.scale in ("right_size", "threshold")
 
     def has_no_choice(self, loop: Loop) -> bool:
         """Says whether a loop has nothing to decide: what it would decide on stays as it was set up."""

@@ -17,13 +17,9 @@ from core.policy.presets import Policy
 from core.policy.setting_texts import SETTINGS, by_name, text_of, value_of
 
 # Values that no live loop, gateway or engine knows yet.
-ABSENT: Mapping[str, tuple[Any, ...]] = {
-    "scale": ("threshold",),
-    "shard": ("threshold",),
-    "clock": ("threshold",),
-}
+ABSENT: Mapping[str, tuple[Any, ...]] = {}
 # Tuning that no live loop, gateway or agent reads yet: records, or single fields as RECORD.FIELD.
-UNREAD = ("throttle.engines", "split.calibrate_s", "split.gain", "threshold")
+UNREAD = ("throttle.engines", "split.calibrate_s", "split.gain")
 # What a live service runs in place of a preset's own value.
 DIFFERS: Mapping[str, Mapping[str, Any]] = {}
 

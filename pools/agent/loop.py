@@ -229,6 +229,7 @@ class AgentLoop:
                     gpu_type=gpus[0].gpu_type,
                     clock=item.clock,
                     chunk_tokens=0 if status.limits is None else status.limits.chunk_tokens,
+                    max_num_seqs=(status.limits or item.engine_limits).max_num_seqs,
                 )
             )
         return views

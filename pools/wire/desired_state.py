@@ -21,7 +21,8 @@ class ClockPolicy(Message, frozen=True):
 
     Attributes:
         policy: miad and primal_dual (FREESH eq. 5 and 4), profile (DynamoLLM IV-B), slack (mu-Serve Alg. 3), throttle
-            and retail (what the gateways ask for, throttLL'eM IV-E and V-F3), fixed (top clock).
+            and retail (what the gateways ask for, throttLL'eM IV-E and V-F3), threshold (the share in use), fixed (top
+            clock).
         period_s: Between decisions. `slack` samples latencies each `sample_s` within it.
         increase, decrease_mhz: M and delta of miad, and of slack.
         lease_s: How long a clock stays locked after it was last renewed.
@@ -37,6 +38,7 @@ class ClockPolicy(Message, frozen=True):
         by_sensitivity: Of slack, see SlackTuning.
         by_profile: Of primal_dual: slopes are the profile's where there is one, and not the constants'.
         margin: Of profile in agents of 0.1; the shares have taken its place.
+        busy_high, busy_low, clock_step_mhz: Of threshold, see ThresholdClockConfig.
         reserve: Of slack, the share of a latency's target that is kept free.
         fixed_mhz: A person has fixed the clock there, whatever the rule; None: nobody does.
         advise: Nothing below the top is set: what the rule would set is reported as advice.
@@ -72,6 +74,9 @@ class ClockPolicy(Message, frozen=True):
     full_iteration: bool = False
     by_sensitivity: bool = True
     by_profile: bool = True
+    busy_high: float | None = None
+    busy_low: float | None = None
+    clock_step_mhz: float | None = None
 
 
 class DesiredInstance(Message, frozen=True):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from core.types import CarbonPlan, Command, Effects, Loop, Rationale, Reason
 from scheduler.control.apply import budgets
 from scheduler.control.apply.budgets import Envelope
-from scheduler.control.steps import autoscale_step, dynamollm_steps, policy_steps, right_size_step
+from scheduler.control.steps import autoscale_step, dynamollm_steps, policy_steps, right_size_step, threshold_steps
 from scheduler.control.steps.policy_steps import LoopTurn, Result
 from scheduler.control.turn_context import TurnContext
 from scheduler.models import ControllerState
@@ -25,8 +25,10 @@ STEPS: Mapping[tuple[Loop, str], Callable[[LoopTurn], Result]] = {
     (Loop.SCALE, "dynamo"): dynamollm_steps.scale,
     (Loop.SCALE, "throttle"): autoscale_step.scale,
     (Loop.SCALE, "right_size"): right_size_step.scale,
+    (Loop.SCALE, "threshold"): threshold_steps.scale,
     (Loop.SHARD, "mix"): policy_steps.mix_step,
     (Loop.SHARD, "dynamo"): dynamollm_steps.shard,
+    (Loop.SHARD, "threshold"): threshold_steps.shard,
     (Loop.SHARD, "off"): policy_steps.off_step,
 }
 FROZEN = Rationale(Reason.POLICY, "The policy has this loop decide once: what it decided holds.")

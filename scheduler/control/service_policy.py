@@ -110,7 +110,7 @@ def weights(service: Service, knobs: Knobs) -> Mapping[str, Mapping[str, float]]
 
     Empty under a scale loop that plans no weights: its instances weigh the same, as in the simulator.
     """
-    if knobs.scale not in ("fleet", "right_size"):
+    if knobs.scale not in ("fleet", "right_size", "threshold"):
         return {}
     state = ControllerState.objects.filter(kind=Loop.SCALE, service=service).first()
     found: Mapping[str, Mapping[str, float]] = {} if state is None else state.value.get(WEIGHTS, {})
@@ -167,6 +167,8 @@ def _tuned(clock: str, tuning: Tuning) -> dict[str, Any]:
             slack = tuning.slack
             own = {name: getattr(slack, name) for name in ("increase", "reserve", "sample_s", "memory_s")}
             return {**own, "decrease_mhz": slack.step_mhz, "by_sensitivity": slack.sensitivity}
+        case "threshold":
+            return {name: getattr(tuning.threshold, name) for name in ("busy_high", "busy_low", "clock_step_mhz")}
     return {}
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from core.controllers.clock import clock_profile, frequency, muserve_clock
+from core.controllers.clock import clock_profile, frequency, muserve_clock, threshold_clock
 from core.controllers.clock.clock_profile import InstanceLoad, ProfileClockConfig, ProfileClockObservation
 from core.controllers.clock.frequency import ClockState, MiadConfig, PrimalDualConfig
 from core.controllers.clock.muserve_clock import MuServeClockConfig, MuServeClockState, SlackConfig
+from core.controllers.clock.threshold_clock import ThresholdClockConfig, ThresholdClockObservation
 from core.observations.clock_given import curves, full_tokens, least_mhz, queued
 from core.policy.tuning import ProfileTuning
 from core.ports import EngineReading
@@ -37,7 +38,7 @@ T = TypeVar("T", bound="DataclassInstance")
 class EngineView:
     """An engine as the clock loop sees it at one look. `reading` None: it could not be measured.
 
-    `clock` is its service's rule; None: the node's.
+    `clock` is its service's rule; None: the node's. `max_num_seqs`: requests that it may run at once; None: not known.
     """
 
     uid: str
@@ -52,6 +53,7 @@ class EngineView:
     gpu_type: str = ""
     clock: ClockPolicy | None = None
     chunk_tokens: int = 0  # of one prompt in an iteration, in force; 0: all there is room for
+    max_num_seqs: int | None = None
 
     @property
     def kind(self) -> EngineKind:
@@ -114,15 +116,18 @@ class Periodic(Protocol):
     def period_s(self) -> float: ...
 
 
+Obs = TypeVar("Obs")
 C = TypeVar("C", bound=Periodic)
 
 
 @dataclass(frozen=True, slots=True)
-class FrequencyRule(Generic[C]):
-    """A rule that needs no more than a ClockObservation, and remembers a ClockState: FREESH's MIAD and primal-dual."""
+class FrequencyRule(Generic[Obs, C]):
+    """A rule that remembers a ClockState: FREESH's MIAD and primal-dual, and thresholds. `observe` makes what its
+    controller is given."""
 
     config: C
-    controller: Callable[[ClockState | None, ClockObservation, C], tuple[ClockState, Effects]]
+    controller: Callable[[ClockState | None, Obs, C], tuple[ClockState, Effects]]
+    observe: Callable[[float, EngineView, Seen], Obs]
 
     @property
     def period_s(self) -> float:
@@ -134,31 +139,11 @@ class FrequencyRule(Generic[C]):
         after, effects = self.controller(state, self.observe(now_s, engine, seen), self.config)
         return after, _why(effects.rationale, effects.rationale.inputs)
 
-    def observe(self, now_s: float, engine: EngineView, seen: Seen) -> ClockObservation:
-        return _observation(now_s, engine, seen)
-
     def asked_mhz(self, state: ClockState | None, engine: EngineView) -> float | None:
         return None if state is None else state.target_mhz
 
     def follow(self, state: ClockState | None, mhz: float, engine: EngineView) -> ClockState:
         return replace(state or ClockState(), target_mhz=mhz)
-
-
-@dataclass(frozen=True, slots=True)
-class PricedRule(FrequencyRule[PrimalDualConfig]):
-    """FREESH's primal-dual rule by the engine's profile, made for the lengths that requests have now."""
-
-    figures: Figures
-    policy: ClockPolicy
-
-    def observe(self, now_s: float, engine: EngineView, seen: Seen) -> ClockObservation:
-        found, lengths = _observation(now_s, engine, seen), seen.load.lengths
-        profile = None
-        if self.config.by_profile and lengths is not None:
-            profile = self.figures.profile(engine.kind, lengths, shape_of(self.policy, engine))
-        if profile is None or lengths is None:
-            return found
-        return frequency.profiled(found, curves(profile, lengths.output_tokens, float(found.running)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,13 +245,15 @@ def rule_of(policy: ClockPolicy, figures: Figures) -> Rule | None:
     if policy.fixed_mhz is not None or policy.paused or policy.policy == "fixed" or policy.policy in BY_REQUEST:
         return None
     if policy.policy == "miad":
-        return FrequencyRule(_config(MiadConfig, policy), frequency.step)
+        return FrequencyRule(_config(MiadConfig, policy), frequency.step, _observation)
     if policy.policy == "primal_dual":
-        return PricedRule(_config(PrimalDualConfig, policy), frequency.step, figures, policy)
+        return FrequencyRule(_config(PrimalDualConfig, policy), frequency.step, _with_curves(figures, policy))
     if policy.policy == "profile":
         return ProfileRule(_config(ProfileClockConfig, policy), figures, policy)
     if policy.policy == "slack":
         return SlackRule(_slack(policy), figures, policy.by_sensitivity)
+    if policy.policy == "threshold":
+        return FrequencyRule(_config(ThresholdClockConfig, policy), threshold_clock.step, _with_use)
     raise ValueError(f"unknown policy '{policy.policy}'")
 
 
@@ -330,6 +317,29 @@ def shape_of(policy: ClockPolicy, engine: EngineView) -> ProfileShape:
     """Returns what an engine's profiles are made for."""
     full = full_tokens(engine.chunk_tokens) if policy.full_iteration else None
     return ProfileShape(policy.step_mhz, policy.clock_floor, policy.clock_floor_mhz, full)
+
+
+def _with_curves(figures: Figures, policy: ClockPolicy) -> Callable[[float, EngineView, Seen], ClockObservation]:
+    """Returns the observation of the primal-dual rule: with the engine's own curves, made for the lengths that requests
+    have now."""
+
+    def observe(now_s: float, engine: EngineView, seen: Seen) -> ClockObservation:
+        found, lengths, profile = _observation(now_s, engine, seen), seen.load.lengths, None
+        if policy.by_profile and lengths is not None:
+            profile = figures.profile(engine.kind, lengths, shape_of(policy, engine))
+        if profile is None or lengths is None:
+            return found
+        return frequency.profiled(found, curves(profile, lengths.output_tokens, float(found.running)))
+
+    return observe
+
+
+def _with_use(now_s: float, engine: EngineView, seen: Seen) -> ThresholdClockObservation:
+    """Adds the share of the engine's busiest resource; None: of the KV cache or the batch it is not known."""
+    reading, use = _measured(engine), None
+    if reading.kv_usage is not None and reading.running is not None and engine.max_num_seqs is not None:
+        use = max(reading.kv_usage, reading.running / engine.max_num_seqs)
+    return ThresholdClockObservation(_observation(now_s, engine, seen), use)
 
 
 def _share(share: float, seen_s: float | None) -> float | None:

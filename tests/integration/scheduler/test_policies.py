@@ -31,10 +31,11 @@ from scheduler.control.recordings import replay
 from scheduler.control.snapshot import change_kinds, measured_overheads, snapshot
 from scheduler.control.snapshot.offered_nodes import Servers
 from scheduler.control.snapshot.recorded_demand import Declared, arrivals
-from scheduler.control.steps import autoscale_step, dynamollm_steps, recent_load
+from scheduler.control.steps import autoscale_step, dynamollm_steps, recent_load, threshold_steps
 from scheduler.control.steps.policy_steps import LoopTurn
 from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState, Decision, Epoch
+from telemetry.models import InstanceSample
 from tests.fakes.house import moment, published_fleet, refresh_feeds, report, report_all, requests_came, start_instance
 
 pytestmark = pytest.mark.django_db
@@ -140,7 +141,9 @@ def test_loops_leave_no_row_or_hold_when_nothing_changes(service, redis_client, 
     for loop, epoch in zip(LOOPS, ran, strict=True):
         only_changes = loop is Loop.SCALE and own.scale == "right_size"  # each ten seconds is not worth a row
         still = own.has_no_choice(loop) or loop.value in own.frozen
-        assert (epoch is None) == (still or only_changes), loop
+        period = own.period_s(loop, 60.0)
+        same_epoch = now.timestamp() // period == at.timestamp() // period  # thresholds have long ones
+        assert (epoch is None) == (still or only_changes or same_epoch), loop
     if name not in (
         "greenserve_epochs",
         "freesh",
@@ -450,6 +453,98 @@ def test_shard_looks_back_as_far_as_scale_when_its_period_is_shorter(service, se
         for observed in (snapshot.scale, snapshot.shard)
     ]
     assert peaks[0] == peaks[1] > 0
+
+
+# -- thresholds ------------------------------------------------------------------------------------
+
+
+def used(service, at, kv_usage, running, over_s=60):
+    """The agents' samples of each ready instance."""
+    for instance in Instance.objects.filter(pool__service=service, desired="running"):
+        for n in range(over_s // 10):
+            InstanceSample.objects.create(
+                at=at - timedelta(seconds=10 * n + 1),
+                instance=instance,
+                state="ready",
+                kv_usage=kv_usage,
+                running=running,
+            )
+
+
+def wanted(service):
+    return sum(sum(pool.workers.values()) for pool in service.pools.all())
+
+
+def test_fleet_grows_under_load_and_shrinks_when_idle_by_thresholds(service, redis_client, now):
+    set_policy(service, "threshold", scale_period_s=300.0, shard_period_s=100.0)
+    requests_came(now, count=60, over_s=60)
+    ran = run_all(service, now)
+    assert [epoch.status for epoch in ran] == ["applied", "held", "held"]
+    first = wanted(service)
+    assert first >= 1
+    at = later(redis_client, now, 301)
+    requests_came(at, count=3000, over_s=60)
+    run_all(service, at)
+    decision = Decision.objects.filter(kind="scale").exclude(pool=None).latest("pk")
+    assert "at a use that is not known" in decision.summary, "no engine has reported it"
+    grown = wanted(service)
+    assert grown > first
+    at = later(redis_client, at, 3700)  # the peak is out of every window
+    used(service, at, kv_usage=0.6, running=2)
+    requests_came(at, count=10, over_s=60)
+    run_all(service, at)
+    assert wanted(service) == grown, "busy instances stay"
+    assert "at 60% use" in Decision.objects.filter(kind="scale").latest("pk").summary
+    at = later(redis_client, at, 301)
+    used(service, at, kv_usage=0.1, running=2)
+    run_all(service, at)
+    assert wanted(service) < grown
+    assert "at 10% use" in Decision.objects.filter(kind="scale").latest("pk").summary
+    again = [step for epoch in Epoch.objects.all() for step in replay(epoch)]
+    assert {step.step for step in again} >= {
+        "core.controllers.fleet.scale_threshold:step",
+        "core.controllers.fleet.shard_threshold:step",
+    }
+    assert [step for step in again if not step.same] == []
+
+
+def test_class_is_helped_between_scale_epochs_by_thresholds(service, redis_client, now):
+    at = moment(now.timestamp() // 1800 * 1800 + 10.0)
+    report_all(redis_client, at=at)
+    refresh_feeds(at)
+    set_policy(service, "threshold")
+    requests_came(at, count=60, over_s=60)
+    run_all(service, at)
+    first = wanted(service)
+    at = later(redis_client, at, 301)
+    requests_came(at, count=1500, over_s=60)
+    assert [epoch is None for epoch in run_all(service, at)] == [True, True, False], "it is shard's turn alone"
+    assert wanted(service) > first
+    decision = Decision.objects.filter(kind="shard").exclude(pool=None).latest("pk")
+    assert decision.reason == "heuristic"
+    assert any(row["chosen"] for row in decision.alternatives)
+
+
+def test_modes_of_sites_without_instances_are_remembered_by_thresholds(service, redis_client, now):
+    set_policy(service, "threshold")
+    requests_came(now, count=60, over_s=60)
+    run_all(service, now)
+    sites = {pool.site.name for pool in service.pools.all() if pool.gpu_budget}
+    known = recall(ControllerState.objects.get(kind="scale", service=service).value["state"]).modes["ALL"]
+    assert set(known) == sites
+    assert recall(ControllerState.objects.get(kind="shard", service=service).value["state"]).modes["ALL"] == known
+
+
+def test_use_is_that_of_the_busier_of_cache_and_batch_where_engines_tell_both(service, redis_client, now):
+    set_policy(service, "threshold", max_num_seqs=10)
+    requests_came(now, count=60, over_s=60)
+    run_all(service, now)
+    context = turn_context.resolve(service, now, ())
+    assert threshold_steps.use(context, 300.0) == {}
+    used(service, now, kv_usage=None, running=9)
+    assert threshold_steps.use(context, 300.0) == {}
+    used(service, now, kv_usage=0.2, running=5)
+    assert threshold_steps.use(context, 300.0) == {"ALL": pytest.approx(0.5)}
 
 
 # -- shadows ---------------------------------------------------------------------------------------

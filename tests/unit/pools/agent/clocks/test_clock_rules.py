@@ -378,3 +378,19 @@ def test_rule_looks_no_earlier_than_half_a_period_when_the_period_is_short() -> 
     rule = rule_of(ClockPolicy(policy="slack", period_s=0.2, sample_s=0.2), Figures())
     assert rule is not None
     assert rule.period_s >= EARLY_S
+
+
+# -- thresholds ------------------------------------------------------------------------------------
+
+
+def test_clock_goes_by_the_busier_of_cache_and_batch_when_the_rule_is_threshold() -> None:
+    bench = ClockBench(ClockPolicy(policy="threshold", period_s=1.0, clock_step_mhz=50.0))
+    bench.tick(view(engine_reading(kv_usage=0.1, running=2), max_num_seqs=10))
+    bench.tick(view(engine_reading(kv_usage=0.1, running=2), max_num_seqs=10))
+    assert bench.mhz == TOP_MHZ - 100.0
+    bench.tick(view(engine_reading(kv_usage=0.1, running=6), max_num_seqs=10))
+    assert bench.mhz == TOP_MHZ - 100.0, "in between"
+    bench.tick(view(engine_reading(kv_usage=0.1, running=2)))
+    assert bench.mhz == TOP_MHZ - 100.0, "not known"
+    bench.tick(view(engine_reading(kv_usage=0.8, running=2), max_num_seqs=10))
+    assert bench.mhz == TOP_MHZ
