@@ -17,6 +17,7 @@ pytestmark = pytest.mark.django_db
 # Policies whose loops have settings of their own.
 POLICIES = (
     *(("greenserve_epochs", {}), ("greenserve", {}), ("dynamollm", {}), ("throttllem", {}), ("muserve", {})),
+    ("threshold", {}),
     ("freesh", {"clock": "primal_dual"}),
 )
 
