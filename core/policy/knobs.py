@@ -18,10 +18,7 @@ _OF_SETTINGS = "as settings have it"  # GREENSERVE_LOOPS
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """The fields of a policy that have words of their own wherever they are shown. `unset` says what None stands for.
-
-    `live=False`: so far only the simulated loops read it, and a live service is refused it.
-    """
+    """The fields of a policy that have words of their own wherever they are shown. `unset`: what None stands for."""
 
     carbon: str = setting(
         "freesh",

@@ -167,6 +167,14 @@ _ROWS = (
 PRESETS: Mapping[str, Policy] = types.MappingProxyType({row.name: row for row in _ROWS})
 
 
+def choices() -> list[tuple[str, str]]:
+    """Returns the policies as a form's choices.
+
+    As a function, since a list in a model asks for a migration each time it grows.
+    """
+    return [(name, name) for name in PRESETS]
+
+
 def policy(name: str, overrides: Mapping[str, Any] | None = None) -> Policy:
     """Returns a preset with some knobs, and some of its `tuning`, set otherwise.
 

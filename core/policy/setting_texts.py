@@ -50,6 +50,16 @@ def documented() -> dict[str, str]:
     return {name: _words(item) for name, item in SETTINGS.items()}
 
 
+def without_effect(overrides: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns a sentence for each override, as they are stored, that changes nothing live."""
+    only = {name: SETTINGS[name].metadata["only"] for name in by_name(overrides)}
+    return tuple(
+        f"{name} has no effect live: {rules.why}."
+        for name, rules in only.items()
+        if rules and rules.world == "simulator"
+    )
+
+
 def _words(item: Field[Any]) -> str:
     rules = item.metadata
     found = rules["doc"] + (f"; none: {rules['unset']}" if rules["unset"] else "")

@@ -13,6 +13,8 @@ from typing import Any
 from core.policy.value_rules import OneWorld, checked, setting
 
 _PLACED = OneWorld("simulator", "a live GPU is one instance's, so that there is no group to choose")
+_ENGINES = OneWorld("simulator", "live, as many engines run as the load needs")
+_CALIBRATED = OneWorld("simulator", "gateways do not correct the times that they predict")
 _LINK = OneWorld("simulator", "a live link is what the engines' connector makes of it")
 _AGES = OneWorld("simulator", "engines do not tell how long their requests have waited so far")
 _ON_DISK = OneWorld("simulator", "agents report which weights are on a live node's disk")
@@ -106,7 +108,7 @@ class RightSizeTuning:
 class ThrottleTuning:
     """throttLL'eM's engines, admission and clocks."""
 
-    engines: int | None = setting(None, "of a service", unset="what the declared peak needs", least=1)
+    engines: int | None = setting(None, "of a service", unset="what the declared peak needs", least=1, only=_ENGINES)
     max_tokens: int = setting(
         1024, "what a request that outgrows its prediction is taken to run to, if it may run so far", least=1
     )
@@ -145,8 +147,10 @@ class SplitTuning:
 
     itl_margin: float = setting(0.05, "share of the limit between tokens that batches leave free", least=0.0, below=1.0)
     chunked: bool = setting(True, "the KV cache is sent while more of it is computed")
-    calibrate_s: float = setting(1.0, "how often predictions are held against the clock; 0: never", least=0.0)
-    gain: float = setting(0.1, "share of an error that a calibration corrects", above=0.0, most=1.0)
+    calibrate_s: float = setting(
+        1.0, "how often predictions are held against the clock; 0: never", least=0.0, only=_CALIBRATED
+    )
+    gain: float = setting(0.1, "share of an error that a calibration corrects", above=0.0, most=1.0, only=_CALIBRATED)
     max_probes: int = setting(6, "split points that are tried", least=1)
     margin_tokens: int = setting(20, "a part shorter than that is none", least=0)
     tolerance: float = setting(0.002, "share below which two finish times are equal", least=0.0)

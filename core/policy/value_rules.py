@@ -16,7 +16,7 @@ _FLAGS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "
 
 @dataclass(frozen=True, slots=True)
 class OneWorld:
-    """The one world that reads a setting. `why`: the reason for which the other has no use for it."""
+    """The one world that reads a setting. `why`: the reason for which the other does not."""
 
     world: Literal["live", "simulator"]
     why: str
@@ -32,19 +32,16 @@ def setting(
     above: float | None = None,
     most: float | None = None,
     below: float | None = None,
-    live: bool = True,
     only: OneWorld | None = None,
 ) -> Any:
     """Makes a field.
 
     Args:
         unset: What None, or an empty value, stands for.
-        live: The live loops read it; False: they do not yet.
-        only: The world that reads it, where the other has no use for it. None: both do.
+        only: The one world that reads it. None: both do.
     """
     ranges = {"least": least, "above": above, "most": most, "below": below}
-    worlds = {"live": live, "only": only}
-    return field(default=default, metadata={"doc": doc, "unset": unset, "choices": choices, **ranges, **worlds})
+    return field(default=default, metadata={"doc": doc, "unset": unset, "choices": choices, "only": only, **ranges})
 
 
 @cache

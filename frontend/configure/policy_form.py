@@ -13,9 +13,9 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from core.policy import live_presets
+from core.policy import presets
 from core.policy.presets import Policy
-from core.policy.setting_texts import SETTINGS, by_name, documented, parse, stored, text_of, value_of
+from core.policy.setting_texts import SETTINGS, by_name, documented, parse, stored, text_of, value_of, without_effect
 from pools.access import audit, rights
 from pools.models import Service
 from scheduler.operations.configure import changes
@@ -47,7 +47,7 @@ class Setting:
 def edit(request: HttpRequest, pk: int) -> HttpResponse:
     service = get_object_or_404(Service, pk=pk)
     chosen = request.POST.get("policy") or request.GET.get("preset") or service.policy
-    if chosen not in live_presets.LIVE:
+    if chosen not in presets.PRESETS:
         chosen = service.policy
     overrides: dict[str, Any] = service.knobs if chosen == service.policy else {}
     typed = {name: text_of(value) for name, value in by_name(overrides).items()}
@@ -70,11 +70,11 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
     context = {
         "service": service,
         "chosen": chosen,
-        "presets": list(live_presets.LIVE),
+        "presets": list(presets.PRESETS),
         "knobs": [row for row in rows if "." not in row.name],
         "tuning": tuning,
         "tuning_open": any(row.differs or row.error for row in tuning),
-        "without_effect": live_presets.without_effect(service.policy, service.knobs) if not errors else (),
+        "without_effect": without_effect(service.knobs) if not errors else (),
         "error": errors.get("", ""),
         "may": rights.has(request.user, rights.Right.OPERATE),
     }
@@ -83,7 +83,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
 
 def _read(chosen: str, typed: dict[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns what differs from the preset, as it is stored, and the errors by setting."""
-    preset = live_presets.policy(chosen)
+    preset = presets.policy(chosen)
     found: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for name, text in typed.items():
@@ -95,7 +95,7 @@ def _read(chosen: str, typed: dict[str, str]) -> tuple[dict[str, Any], dict[str,
             errors[name] = str(error)
     if not errors:
         try:
-            live_presets.policy(chosen, stored(found))
+            presets.policy(chosen, stored(found))
         except ValueError as error:
             said = str(error).removeprefix("tuning.")
             errors[next((name for name in found if said.startswith(name)), "")] = said
@@ -103,7 +103,7 @@ def _read(chosen: str, typed: dict[str, str]) -> tuple[dict[str, Any], dict[str,
 
 
 def _rows(chosen: str, typed: dict[str, str], errors: dict[str, str]) -> list[Setting]:
-    preset = live_presets.policy(chosen)
+    preset = presets.policy(chosen)
     found = []
     for name, words in documented().items():
         usual = text_of(value_of(preset, name))

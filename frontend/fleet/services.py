@@ -13,8 +13,8 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from core.policy import live_presets
-from core.policy.setting_texts import SETTINGS, by_name, documented, text_of, value_of
+from core.policy import presets
+from core.policy.setting_texts import SETTINGS, by_name, documented, text_of, value_of, without_effect
 from frontend import formats, reader_choices
 from frontend.charts import chart_csv, figures
 from frontend.fleet import chart_pages
@@ -165,7 +165,7 @@ def service(request: HttpRequest, name: str) -> HttpResponse:
         "objectives": [Objective(s, next((d for d in day if d.kind == s.kind), None)) for s in hour],
         "changed": [setting for setting in settings if setting.changed],
         "knobs": settings,
-        "without_effect": live_presets.without_effect(found.policy, found.knobs),
+        "without_effect": without_effect(found.knobs),
         "pools": pools,
         "pool_count": pool_count,
         "decisions": scheduler_selectors.decisions().filter(service=found).exclude(kind="clock")[:DECISIONS_SHOWN],
@@ -175,7 +175,7 @@ def service(request: HttpRequest, name: str) -> HttpResponse:
 
 def _settings(policy: str, overrides: Mapping[str, Any]) -> list[Setting]:
     """Returns every knob, and of tuning what is set: its value in the preset, its value here, what it is for."""
-    plain, own = live_presets.policy(policy), by_name(overrides)
+    plain, own = presets.policy(policy), by_name(overrides)
     return [
         Setting(
             name=name,

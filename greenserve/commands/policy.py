@@ -34,9 +34,8 @@ def policy(service: str | None, name: str | None, knobs: tuple[str, ...], as_jso
     greenserve policy llama3-70b throttllem
     greenserve policy llama3-70b dynamollm clock=fixed shadow=false dynamo.wave=4
     """
-    from core.policy import live_presets
     from core.policy.presets import OLD_NAMES
-    from core.policy.setting_texts import by_name, parse, stored, text_of
+    from core.policy.setting_texts import by_name, parse, stored, text_of, without_effect
 
     if listing:
         _list(as_json)
@@ -46,7 +45,7 @@ def policy(service: str | None, name: str | None, knobs: tuple[str, ...], as_jso
         name = OLD_NAMES[name]
     try:
         given = stored({key: parse(key, text) for key, text in map(_split, knobs)})
-        for words in live_presets.without_effect(name, given) if name else ():
+        for words in without_effect(given):
             click.echo(f"greenserve: {words}", err=True)
     except ValueError as error:
         fail(f"{error}; see `greenserve policy --list`", 2)
@@ -70,12 +69,11 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _list(as_json: bool) -> None:
-    from core.policy import live_presets
-    from core.policy.presets import DEFAULT
+    from core.policy.presets import DEFAULT, PRESETS
     from core.policy.setting_texts import documented
 
     words = documented()
-    rows = {name: _values(live_presets.policy(name)) for name in live_presets.LIVE}
+    rows = {name: _values(found) for name, found in PRESETS.items()}
     if as_json:
         click.echo(json.dumps({"policies": rows, "knobs": words}))
         return

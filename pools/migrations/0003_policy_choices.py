@@ -2,7 +2,7 @@
 
 from django.db import migrations, models
 
-import core.policy.live_presets
+import core.policy.presets
 
 
 class Migration(migrations.Migration):
@@ -15,7 +15,7 @@ class Migration(migrations.Migration):
             model_name="service",
             name="policy",
             field=models.CharField(
-                choices=core.policy.live_presets.choices,
+                choices=core.policy.presets.choices,
                 default="greenserve",
                 help_text="A preset: the policy of a paper, or GreenServe's own.",
                 max_length=20,

@@ -10,7 +10,7 @@ from django.apps.registry import Apps
 from django.db import migrations, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
-import core.policy.live_presets
+import core.policy.presets
 
 NAMES = {"greenserve": "greenserve_epochs", "right_size": "greenserve"}
 
@@ -55,7 +55,7 @@ class Migration(migrations.Migration):
             model_name="service",
             name="policy",
             field=models.CharField(
-                choices=core.policy.live_presets.choices,
+                choices=core.policy.presets.choices,
                 default="greenserve_epochs",
                 help_text="A preset: the policy of a paper, or GreenServe's own.",
                 max_length=20,

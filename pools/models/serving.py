@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 
-from core.policy import live_presets, presets
+from core.policy import presets
 from core.policy.knobs import DYNAMO, WHOLE, Knobs
 from core.policy.presets import Policy
 
@@ -36,7 +36,7 @@ class Service(models.Model):
     policy = models.CharField(
         max_length=20,
         default=presets.DEFAULT,
-        choices=live_presets.choices,
+        choices=presets.choices,
         help_text="A preset: the policy of a paper, or GreenServe's own.",
     )
     knobs = models.JSONField(default=dict, blank=True, help_text="Knobs that are set otherwise than in the preset.")
@@ -64,7 +64,7 @@ class Service(models.Model):
         try:
             found = self.policy_knobs()
         except ValueError as error:
-            raise ValidationError({"knobs" if self.policy in live_presets.LIVE else "policy": str(error)}) from None
+            raise ValidationError({"knobs" if self.policy in presets.PRESETS else "policy": str(error)}) from None
         known = {*Partition.objects.values_list("name", flat=True), WHOLE, DYNAMO, ""}
         if found.partition not in known:
             raise ValidationError(
@@ -73,7 +73,7 @@ class Service(models.Model):
 
     def own_policy(self) -> Policy:
         """Returns what it runs. Raises ValueError when that makes no sense, which `clean` prevents."""
-        return live_presets.policy(self.policy, self.knobs)
+        return presets.policy(self.policy, self.knobs)
 
     def policy_knobs(self) -> Knobs:
         """Returns the knobs of what it runs. Raises ValueError when that makes no sense, which `clean` prevents."""

@@ -9,9 +9,10 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from core.policy import live_presets, presets
+from core.policy import presets
 from core.policy.old_names import renamed
 from core.policy.presets import PRESETS
+from core.policy.setting_texts import without_effect
 from core.simulator.fields import ScenarioError
 from pools.access import audit
 from pools.access.audit import Actor
@@ -45,11 +46,7 @@ def of(run: StudyRun) -> Application:
         found = presets.policy(policy, given)
     except (ScenarioError, ValueError, KeyError) as error:
         raise BadStudy("policy", str(error)) from None
-    if policy not in live_presets.LIVE:
-        raise BadStudy(
-            "policy", f"{policy} is a policy of the simulator only; live ones are {', '.join(live_presets.LIVE)}"
-        )
-    return Application(policy, found.overrides, live_presets.without_effect(policy, found.overrides))
+    return Application(policy, found.overrides, without_effect(found.overrides))
 
 
 @transaction.atomic

@@ -9,7 +9,7 @@ import pytest
 
 from core.observations import asking, clock_given
 from core.observations.clock_given import clock_limits
-from core.policy import live_presets
+from core.policy import presets
 from core.policy.presets import PRESETS
 from core.ports import EngineLimits
 from core.simulator.kernel.simulated import InstanceSpec
@@ -24,7 +24,7 @@ from tests.fakes.taken_steps import differences, taken
 pytestmark = pytest.mark.usefixtures("usual_periods")
 
 # Presets whose fleet the simulator lays out by itself, the others' stands in the scenario.
-LAID_OUT = sorted(name for name in live_presets.LIVE if PRESETS[name].family != "static")
+LAID_OUT = sorted(name for name in PRESETS if PRESETS[name].family != "static")
 ROUTES = {"least_loaded": "least_loaded", "weighted_round_robin": "weighted", "round_robin": "round_robin"}
 
 
@@ -43,7 +43,7 @@ def limits_of(spec: InstanceSpec, known: EngineLimits) -> EngineLimits:
 
 @pytest.mark.parametrize("policy", LAID_OUT)
 def test_engines_and_routes_are_set_up_the_same(policy):
-    known = live_presets.policy(policy)
+    known = presets.policy(policy)
     limits = service_policy.engine_limits(known.knobs, known.tuning, [MINUTE.objective])
     asked = service_policy.request_policy(known.knobs, known.tuning)
     plan = build(read_policy({"name": policy}), minutes.world(MINUTE))
@@ -63,8 +63,8 @@ BY_READINGS = [name for name in LAID_OUT if PRESETS[name].knobs.clock in ("miad"
 
 def live_clock(policy: str) -> tuple[Any, Limits]:
     """Returns the configuration of the rule that agents make of what is published, and the limits that it acts at."""
-    known = live_presets.policy(policy)
-    rule = clock_rules.rule_of(service_policy.clock_rule(known.knobs), figures=None)
+    known = presets.policy(policy)
+    rule = clock_rules.rule_of(service_policy.clock_rule(known.knobs, known.tuning), figures=None)
     return rule.config, clock_limits(MINUTE.objective, Limits(), known.knobs)
 
 

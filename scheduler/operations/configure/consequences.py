@@ -18,7 +18,7 @@ from core.algorithms.fleet.fleet_problem import mode_failure
 from core.controllers.fleet.shared_out import TP_DEGREES
 from core.engine import engine_params
 from core.engine.engine_model import UnknownConfiguration, engine_model
-from core.policy import live_presets
+from core.policy.setting_texts import without_effect
 from core.types import Limits, Mode, ModeProfile
 from pools.models import (
     Cluster,
@@ -234,10 +234,10 @@ def _service(service: Service) -> Iterator[Consequence]:
 
 def _settings(service: Service) -> Iterator[Consequence]:
     try:
-        found = live_presets.without_effect(service.policy, service.knobs)
+        service.own_policy()
     except ValueError:
         return  # the form says what is wrong
-    for text in found:
+    for text in without_effect(service.knobs):
         yield Consequence("warning", "knobs", text)
 
 

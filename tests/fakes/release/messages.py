@@ -76,6 +76,9 @@ def _desired(limits: wire.LatencyLimits) -> wire.DesiredNode:
         full_iteration=True,
         by_sensitivity=False,
         by_profile=False,
+        busy_high=0.8,
+        busy_low=0.4,
+        clock_step_mhz=75.0,
     )
     launch = EngineLaunch("meta/Llama3-70B", "bfloat16", ("--seed=1",), {"NCCL_DEBUG": "INFO"})
     instance = wire.DesiredInstance(

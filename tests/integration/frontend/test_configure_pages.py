@@ -4,7 +4,7 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from core.policy import live_presets
+from core.policy.presets import PRESETS
 from pools import demo
 from pools.models import Node, Service, Site
 from scheduler.models import Decision, LoopPause, Override, ServiceMode
@@ -185,7 +185,7 @@ def test_addresses_of_0_1_are_answered_for_one_version(service, admin_client):
     assert not Override.objects.filter(ended_at=None).exists()
 
 
-@pytest.mark.parametrize("preset", live_presets.LIVE)
+@pytest.mark.parametrize("preset", PRESETS)
 def test_form_of_a_preset_sets_nothing_otherwise_when_it_is_saved_as_it_came(service, admin_client, preset):
     address = reverse("configure-policy", args=[service.pk])
     shown = admin_client.get(address, {"preset": preset}).context["knobs"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from core.policy import live_presets, presets
+from core.policy import presets
 from core.policy.setting_texts import SETTINGS, stored, value_of
 from pools.models import Service
 from scheduler.models import Study, StudyRun
@@ -16,7 +16,7 @@ from scheduler.whatif.errors import BadStudy
 from tests.fakes.policy_values import values
 
 
-@pytest.mark.parametrize("name", live_presets.LIVE)
+@pytest.mark.parametrize("name", presets.PRESETS)
 def test_every_setting_of_a_run_is_the_services_when_it_is_applied(name: str) -> None:
     preset, given = presets.PRESETS[name], 0
     for key in SETTINGS:

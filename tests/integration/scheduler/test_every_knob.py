@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from core.policy import live_presets
+from core.policy import presets
 from core.policy.setting_texts import SETTINGS
 from core.types import Loop
 from scheduler.control import epochs, service_policy, turn_context
@@ -26,7 +26,7 @@ def test_live_loops_gateways_and_agents_are_given_all_that_they_are_said_to_read
     service, redis_client, now, monkeypatch
 ):
     seen: set[str] = set()
-    made = live_presets.policy
+    made = presets.policy
     requests_came(now, count=300, over_s=100)
     for n, (name, own) in enumerate(POLICIES):
         at = now + timedelta(seconds=61.0 * n)
@@ -35,14 +35,12 @@ def test_live_loops_gateways_and_agents_are_given_all_that_they_are_said_to_read
         report_all(redis_client, at=at)
         refresh_feeds(at)
         with monkeypatch.context() as patched:
-            patched.setattr(live_presets, "policy", lambda *given: watched(made(*given), seen))
+            patched.setattr(presets, "policy", lambda *given: watched(made(*given), seen))
             for loop in (Loop.CARBON, Loop.SCALE, Loop.SHARD):
                 epochs.run(service, loop, at)
 
     only = {name for name, item in SETTINGS.items() if item.metadata["only"] and item.metadata["only"].world != "live"}
-    later = {name for name in SETTINGS if live_presets.is_unread(name)}
-    assert not later & only
-    assert set(SETTINGS) - seen == only | later
+    assert set(SETTINGS) - seen == only
 
 
 def test_the_carbon_loop_runs_at_the_policys_own_period_and_steps(service, redis_client, now):

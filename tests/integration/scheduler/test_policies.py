@@ -19,7 +19,7 @@ from core.observations.mode_profile import Lengths
 from core.observations.recording import recall
 from core.observations.right_size_given import ClassLengths, PoolLoad
 from core.observations.routing_weights import by_capacity
-from core.policy.live_presets import LIVE, knobs
+from core.policy.presets import PRESETS, policy
 from core.ports import EngineLimits
 from core.types import ChangeKind, Limits, Loop, Mode, PoolKey
 from pools import wire
@@ -43,7 +43,7 @@ LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
 # The papers' own systems each time, their baselines among the slow tests.
 SYSTEMS = ("greenserve_epochs", "freesh", "dynamollm", "single_pool", "throttllem", "muserve", "dynaserve")
 EACH = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in SYSTEMS else pytest.mark.slow("a baseline")) for name in LIVE]
+    "name", [pytest.param(name, marks=() if name in SYSTEMS else pytest.mark.slow("a baseline")) for name in PRESETS]
 )
 A4, A2 = "A100-80GB/TP4", "A100-80GB/TP2"
 
@@ -103,7 +103,7 @@ def test_every_loop_runs_when_a_policy_is_in_force(service, redis_client, now, n
     requests_came(now, count=100, over_s=100, prompt_tokens=100, output_tokens=400)
     ran = run_all(service, now)
     assert [epoch.status for epoch in ran if epoch.status not in ("applied", "held", "infeasible")] == []
-    own = knobs(name)
+    own = PRESETS[name].knobs
     for epoch in ran:
         assert epoch.period_s == own.period_s(Loop(epoch.kind), epoch.period_s)
         assert all(d.summary and d.reason for d in epoch.decisions.all())
@@ -137,7 +137,7 @@ def test_loops_leave_no_row_or_hold_when_nothing_changes(service, redis_client, 
     at = later(redis_client, now, 61)
     requests_came(at, count=180, over_s=60)
     ran = run_all(service, at)
-    own = knobs(name)
+    own = PRESETS[name].knobs
     for loop, epoch in zip(LOOPS, ran, strict=True):
         only_changes = loop is Loop.SCALE and own.scale == "right_size"  # each ten seconds is not worth a row
         still = own.has_no_choice(loop) or loop.value in own.frozen
@@ -162,7 +162,7 @@ def test_gateways_keep_the_limits_that_plans_keep(service, redis_client, now, na
     requests_came(now, count=300, over_s=100)
     run_all(service, now)
     tasks.publish()
-    own, published = knobs(name), {item.name: item.limits for item in published_service().classes}
+    own, published = PRESETS[name].knobs, {item.name: item.limits for item in published_service().classes}
     if not own.class_limits:
         assert set(published.values()) == {None}, "the service's objectives"
         return
@@ -215,7 +215,7 @@ def test_policy_is_published_to_gateways_and_agents_when_it_is_in_force(service,
     set_policy(service, name)
     run_all(service, now)
     tasks.publish()
-    published, own = published_service().policy, knobs(name)
+    published, own = published_service().policy, PRESETS[name].knobs
     assert (published.route, published.order, published.split, published.admission) == (
         own.route,
         own.order,
@@ -894,8 +894,8 @@ def test_services_of_one_pool_keep_their_route_when_the_preset_gets_another():
     names = importlib.import_module("pools.migrations.0004_policy_names")
     stored = [("single_pool", {}), ("single_pool", {"route": "least_energy"}), ("multi_pool", {})]
     renamed = [names.renamed(*own) for own in stored]
-    assert [knobs(*own).route for own in renamed] == ["least_loaded", "least_energy", "least_loaded"]
-    assert knobs("single_pool").route == "round_robin"
+    assert [policy(*own).knobs.route for own in renamed] == ["least_loaded", "least_energy", "least_loaded"]
+    assert PRESETS["single_pool"].knobs.route == "round_robin"
     assert [names.named_before(*own) for own in renamed] == stored
 
 

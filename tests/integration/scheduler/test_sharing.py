@@ -13,7 +13,7 @@ import redis
 from django.db.models import QuerySet
 
 from core.controllers.fleet.explain import gpus_of
-from core.policy.live_presets import LIVE
+from core.policy.presets import PRESETS
 from core.types import Loop, Mode, PoolKey, ScaleTo
 from pools.models import Gpu, Instance, InstanceGpu, Partition, Pool, Service
 from scheduler import agents, tasks
@@ -30,7 +30,7 @@ LOOPS = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
 # One of each kind that gave a second service nothing: budgets that are whole sites, and all GPUs filled.
 SYSTEMS = ("greenserve", "greenserve_epochs", "single_pool")
 EACH = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in SYSTEMS else pytest.mark.slow("every preset")) for name in LIVE]
+    "name", [pytest.param(name, marks=() if name in SYSTEMS else pytest.mark.slow("every preset")) for name in PRESETS]
 )
 
 

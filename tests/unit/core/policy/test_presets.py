@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from core.policy.knobs import Knobs
 from core.policy.presets import DEFAULT, PRESETS, policy
 from core.policy.tuning import Tuning
-from core.simulator.policies.policy_registry import POLICIES
 from core.types import Loop
+from pools import wire
 
 BASELINES = {
     "freesh": ("freesh_baseline", "min_energy"),
@@ -40,10 +40,6 @@ def test_every_policy_and_baseline_of_the_papers_is_there():
     of_papers = {*BASELINES, *(name for names in BASELINES.values() for name in names)}
     assert set(PRESETS) == {*OWN, *YARDSTICKS, *of_papers}
     assert all(policy(name) == found for name, found in PRESETS.items())
-
-
-def test_the_simulator_has_the_same_names():
-    assert tuple(PRESETS) == POLICIES
 
 
 def test_baselines_differ_in_the_knob_that_their_paper_names():
@@ -153,3 +149,18 @@ def test_periods_and_rest_are_the_policys():
     assert PRESETS["dynamollm"].knobs.period_s(Loop.CLOCK, 1.0) == 5.0
     assert [loop for loop in Loop if PRESETS["single_pool"].knobs.has_no_choice(loop)] == list(Loop)
     assert [loop for loop in Loop if PRESETS[DEFAULT].knobs.has_no_choice(loop)] == []
+
+
+def test_request_policy_has_a_knob_for_each_field():
+    names = {item.name for item in fields(Knobs)}
+    others = {name for name in wire.RequestPolicy.__struct_fields__ if name not in names}
+    assert others == {"throttle", "retail", "tuning"}
+    for name in wire.RequestTuning.__struct_fields__:
+        record, _, field = name.partition("_")
+        own = getattr(Tuning(), record)
+        assert getattr(wire.RequestTuning(), name) == (getattr(own, field) if field else own)
+    assert all(
+        getattr(Knobs(), name) == getattr(wire.RequestPolicy(), name)
+        for name in wire.RequestPolicy.__struct_fields__
+        if name in names
+    )

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from click.testing import CliRunner
 
-from core.policy.live_presets import LIVE, choices
-from core.policy.presets import PRESETS
+from core.policy.presets import PRESETS, choices
 from core.simulator.policies import POLICIES
 from greenserve.cli import cli
 
 
 def test_both_worlds_know_the_same_policies() -> None:
-    assert tuple(LIVE) == tuple(PRESETS) == POLICIES
+    assert tuple(PRESETS) == POLICIES
     assert [name for name, _ in choices()] == list(POLICIES)
 
 
 def test_commands_name_the_same_policies() -> None:
     unknown = CliRunner().invoke(cli, ["compare", "scenarios/azure-conv-12xh100.yaml", "--policy", "nonsense"])
-    assert f"unknown 'nonsense'; known: {', '.join(LIVE)}" in unknown.output
+    assert f"unknown 'nonsense'; known: {', '.join(PRESETS)}" in unknown.output
     listed = CliRunner().invoke(cli, ["policy", "--list"]).output.splitlines()
-    assert [line.split(":")[0].strip() for line in listed[1 : len(LIVE) + 1]] == list(POLICIES)
+    assert [line.split(":")[0].strip() for line in listed[1 : len(PRESETS) + 1]] == list(POLICIES)

@@ -9,7 +9,7 @@ import pytest
 from core.policy import value_rules
 from core.policy.knobs import Knobs
 from core.policy.presets import PRESETS, policy
-from core.policy.setting_texts import SETTINGS, by_name, documented, parse, stored, text_of, value_of
+from core.policy.setting_texts import SETTINGS, by_name, documented, parse, stored, text_of, value_of, without_effect
 from core.policy.tuning import Tuning
 
 
@@ -79,3 +79,25 @@ def test_text_becomes_a_value_of_the_knobs_kind(key, text, value):
 def test_text_is_refused_when_it_is_no_value(key, text, words):
     with pytest.raises(ValueError, match=words):
         parse(key, text)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"tuning": {"slack": {"in_flight": False}}}, "slack.in_flight has no effect live: engines do not tell"),
+        ({"tuning": {"split": {"gain": 0.3}}}, "split.gain has no effect live: gateways do not correct"),
+        (
+            {"alpha": 1.2, "tuning": {"placement": {"goal": 0.9}}},
+            "placement.goal has no effect live: a live GPU is one",
+        ),
+    ],
+)
+def test_what_no_live_loop_knows_is_said(overrides, words):
+    said = without_effect(overrides)
+    assert len(said) == 1
+    assert words in said[0]
+
+
+def test_nothing_is_said_of_what_live_loops_read():
+    own = {"alpha": 1.2, "max_wait_s": 5.0, "order": "edf", "split": "prompt", "tuning": {"eq1": {"floor_rps": 1.0}}}
+    assert without_effect(own) == ()

@@ -4,7 +4,7 @@ import pytest
 from django.conf import settings
 
 from core.policy.knobs import Knobs
-from core.policy.live_presets import knobs
+from core.policy.presets import PRESETS
 from core.types import Loop
 from scheduler.control.loop_times import beat_s, times
 
@@ -31,7 +31,7 @@ def test_own_periods_count_when_a_policy_names_them() -> None:
 
 
 def test_a_policy_looks_back_as_far_as_settings_say_when_its_own_periods_are_shorter() -> None:
-    assert times(knobs("throttllem")).look_back_s == 1_800.0
+    assert times(PRESETS["throttllem"].knobs).look_back_s == 1_800.0
     assert times(Knobs(shard_period_s=3_000.0)).look_back_s == 3_000.0
 
 
