@@ -17,13 +17,14 @@ def sizes(
     Args:
         rates_rps: Requests/s that an engine carries within the limits; 0 where it keeps them at no load.
         caps_rps: Profiled rates by TP degree that count in place of these.
-        most_tp: Largest TP degree of an engine.
+        most_tp: Largest TP degree of an engine; where none so small carries any load, the smallest that does.
         spawn_s: Time that a start takes.
     """
     found: dict[str, list[EngineSize]] = {}
     for mode in sorted(rates_rps, key=lambda mode: (mode.gpu, mode.tp)):
         rising, rps = found.setdefault(mode.gpu, []), caps_rps.get(mode.tp, rates_rps[mode])
-        if mode.tp <= most_tp and rps > (rising[-1].max_rps if rising else 0.0):
+        small_enough = mode.tp <= most_tp or not rising
+        if small_enough and rps > (rising[-1].max_rps if rising else 0.0):
             rising.append(EngineSize(mode, rps, spawn_s[mode]))
     return {gpu: tuple(own) for gpu, own in found.items() if own}
 

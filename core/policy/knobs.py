@@ -48,7 +48,10 @@ class Knobs:
         ("all", "enough"),
     )
     tp: int = setting(
-        8, "largest TP degree of an instance; DynamoLLM's baselines TP8, throttLL'eM's engine TP4", least=1
+        8,
+        "largest TP degree of an instance, of throttle's unless none so small carries any load; DynamoLLM's baselines "
+        "TP8, throttLL'eM's engine TP4",
+        least=1,
     )
     freeze_tp: bool = setting(False, "with scale=fleet: the TP degrees that stand stay, and counts alone change")
     alpha: float = setting(1.25, "head-room of plans over the demand (FREESH eq. 1b)", least=1.0)

@@ -56,7 +56,7 @@ class ServiceEngines:
         rates = {mode: self._rates[mode] for mode in modes}
         found = sizes(rates, self._config.max_rps, self._config.tp, dict.fromkeys(modes, spawn_s))
         if modes[0].gpu not in found:
-            raise self._error(f"no engine carries any load at {site}: give larger tp_choices or tp, or max_rps")
+            raise self._error(f"no engine carries any load at {site}: give larger tp_choices, or max_rps")
         return AutoscaleConfig(found[modes[0].gpu], self._config.period_s)
 
     @property

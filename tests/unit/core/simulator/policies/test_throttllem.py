@@ -288,7 +288,10 @@ def test_error_names_the_field_when_it_is_wrong(values, message):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (replace(SCALES, tp=1, max_rps={1: 0.0}), "no engine carries any load at site: give larger tp_choices or tp"),
+        (
+            replace(SCALES, max_rps={1: 0.0, 2: 0.0, 4: 0.0}),
+            "no engine carries any load at site: give larger tp_choices",
+        ),
         (replace(SCALES, engines=3), "room for 2 engines only"),
     ],
 )
