@@ -41,14 +41,23 @@ class Requests:
     predicted_tokens: Floats
     generated_tokens: Floats
     due_s: Floats
+    prompt_tokens: Floats | float = 0.0
 
     @classmethod
-    def arrived(cls, arrival_s: ArrayLike, predicted_tokens: ArrayLike, pace: Pace, config: OrderConfig) -> Requests:
+    def arrived(
+        cls,
+        arrival_s: ArrayLike,
+        predicted_tokens: ArrayLike,
+        pace: Pace,
+        config: OrderConfig,
+        prompt_tokens: ArrayLike = 0.0,
+    ) -> Requests:
         """Newly arrived ones, due by the configuration they found."""
         arrival, tokens = np.asarray(arrival_s, dtype=np.float64), np.asarray(predicted_tokens, dtype=np.float64)
         if arrival.shape != tokens.shape or arrival.ndim != 1:
             raise ValueError("arrivals and predicted tokens need one value each per request")
-        return cls(arrival, tokens, np.zeros_like(tokens), arrival + config.window_factor * alone_s(tokens, pace))
+        due_s, prompts = arrival + config.window_factor * alone_s(tokens, pace), np.asarray(prompt_tokens, np.float64)
+        return cls(arrival, tokens, np.zeros_like(tokens), due_s, prompts)
 
 
 def alone_s(predicted_tokens: Floats, pace: Pace) -> Floats:
@@ -72,11 +81,13 @@ def laxity_s(requests: Requests, pace: Pace, now_s: float) -> Floats:
 
 
 def keys(requests: Requests, pace: Pace, config: OrderConfig) -> Floats:
-    """The smaller goes first. In seconds, but for sjf, whose keys are tokens."""
+    """The smaller goes first. In seconds, but for sjf and spf, whose keys are tokens."""
     if config.order == Order.FCFS:
         return requests.arrival_s
     if config.order == Order.SJF:
         return requests.predicted_tokens + config.aging_tokens_per_s * requests.arrival_s
+    if config.order == Order.SPF:
+        return requests.prompt_tokens + config.aging_tokens_per_s * requests.arrival_s
     if config.order == Order.EDF:
         return requests.due_s
     work_s = remaining_s(requests, pace)
@@ -91,10 +102,10 @@ def ordered(requests: Requests, pace: Pace, config: OrderConfig) -> Ints:
 def priorities(requests: Requests, pace: Pace, config: OrderConfig, origin_s: float) -> Ints:
     """Keys as the whole numbers that an engine takes for `priority`, lower first and ties by arrival.
 
-    In milliseconds (sjf: thousandths of a token) since `origin_s`, which all requests of an engine must share.
+    In milliseconds (sjf, spf: thousandths of a token) since `origin_s`, which all requests of an engine must share.
     """
     origin = origin_s
-    if config.order == Order.SJF:
+    if config.order in (Order.SJF, Order.SPF):
         origin *= config.aging_tokens_per_s
     elif config.order == Order.SRTF:
         origin = 0.0

@@ -215,7 +215,7 @@ async def test_priority_is_refused_by_an_engine_that_does_not_heed_it(node: Node
 
 async def test_urgent_request_preempts_when_the_engine_is_full(node: Node) -> None:
     options = {"scheduling_policy": "priority", "preempt_for_waiting": True}
-    url = await node.start("a", 0, options=options, limits={"max_num_seqs": 1})
+    url = await node.start("a", 0, options=options, limits={"max_num_seqs": 1, "preempts_s": 0.01, "margin_s": 0})
     slow = asyncio.create_task(node.complete(url, max_tokens=120, priority=5))
     await asyncio.sleep(0.2)
     await node.complete(url, max_tokens=5, priority=1)
@@ -227,13 +227,14 @@ async def test_urgent_request_preempts_when_the_engine_is_full(node: Node) -> No
 async def test_limits_are_in_force_at_once_and_reported_when_they_are_set(node: Node) -> None:
     url = await node.start("a", 0)
     status, limits = await node.call("POST", "/instances/a/limits", {"max_num_batched_tokens": 100})
-    expected = {"max_num_batched_tokens": 100, "max_num_seqs": 256, "itl_limit_s": None}
+    unchanged = {"chunk_tokens": 0, "preempts_s": 0.0, "margin_s": 1.0}
+    expected = {"max_num_batched_tokens": 100, "max_num_seqs": 256, "itl_limit_s": None, **unchanged}
     assert (status, limits) == (200, expected)
     await node.complete(url, prompt=[1] * 1000, max_tokens=1)
     seen = await node.metrics(url)
     assert seen["vllm:iteration_tokens_total_count{}"] == 10
     status, limits = await node.call("POST", "/instances/a/limits", {"itl_limit_s": 0.05, "max_num_seqs": 8})
-    assert (status, limits) == (200, {"max_num_batched_tokens": 100, "max_num_seqs": 8, "itl_limit_s": 0.05})
+    assert (status, limits) == (200, expected | {"max_num_seqs": 8, "itl_limit_s": 0.05})
     assert (await node.call("GET", "/instances/a/limits"))[1] == limits
     assert (await node.call("GET", "/instances"))[1][0]["limits"] == limits
     for bad in ({"max_num_seqs": 0}, {"max_num_batched_tokens": "many"}, {"itl_limit_s": -1}):

@@ -19,14 +19,20 @@ ROWS = st.lists(
 CONFIGS = st.builds(OrderConfig, order=st.sampled_from(Order), aging_tokens_per_s=st.sampled_from([0.0, 20.0, 300.0]))
 
 
+def prompt_of(tokens):
+    """Another order of prompts than that of answers."""
+    return 1 + 37 * tokens % 1009
+
+
 def waiting(arrival_s, tokens, config, tenant=None, head_start_s=0.0):
     work_s = tokens * PACE.tpot_s + PACE.ttft_s
-    return Waiting(arrival_s, 0, tokens, work_s, due_s(arrival_s, work_s, config), tenant, head_start_s)
+    return Waiting(arrival_s, prompt_of(tokens), tokens, work_s, due_s(arrival_s, work_s, config), tenant, head_start_s)
 
 
 def columns(rows, config):
     arrival_s = [quarters / 4.0 for quarters, _, _ in rows]
-    return queue_orders.Requests.arrived(arrival_s, [float(tokens) for _, tokens, _ in rows], PACE, config)
+    tokens, prompts = ([float(count(own)) for _, own, _ in rows] for count in (int, prompt_of))
+    return queue_orders.Requests.arrived(arrival_s, tokens, PACE, config, prompts)
 
 
 def drained(queue):
@@ -43,7 +49,7 @@ def test_line_is_served_in_the_order_of_all_rows_when_all_wait(rows, config):
     queue = FairQueue(config)
     for n, (quarters, tokens, _) in enumerate(rows):
         queue.push(n, waiting(quarters / 4.0, tokens, config))
-    assert queue.tokens == sum(tokens for _, tokens, _ in rows)
+    assert queue.tokens == sum(tokens + prompt_of(tokens) for _, tokens, _ in rows)
     assert queue.peek() == queue_orders.ordered(columns(rows, config), PACE, config)[0]
     assert drained(queue) == queue_orders.ordered(columns(rows, config), PACE, config).tolist()
     assert (len(queue), queue.tokens, queue.peek()) == (0, 0, None)
@@ -68,7 +74,7 @@ def test_tenants_get_their_shares_when_weights_are_given(rows, config, weights):
     for n in served:
         tenant = rows[n][2]
         assert account[tenant] == min(account[t] for t in left)
-        account[tenant] += rows[n][1] / weights[tenant]
+        account[tenant] += (rows[n][1] + prompt_of(rows[n][1])) / weights[tenant]
         left.remove(tenant)
 
 
