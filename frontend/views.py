@@ -20,7 +20,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 from redis import RedisError
 
-from pools.models import Pool, Site
+from pools.models import Pool, Service, Site
 from scheduler import selectors as scheduler_selectors
 from scheduler.models import Decision, DecisionKind
 from scheduler.operations import visibility
@@ -58,6 +58,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "charts_note": NOTE,
         "summary": overview_page.summary(request.user, chosen.window, power),
         "every": every,
+        "service": _only_service(),
         "pools": pools,
         "pool_count": count,
         "decisions": _recent_decisions(request),
@@ -76,7 +77,14 @@ def summary(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_safe
 def pools(request: HttpRequest) -> HttpResponse:
-    return render(request, "frontend/parts/pools.html", {"pools": _first_pools(request, time.time())[0]})
+    context = {"pools": _first_pools(request, time.time())[0], "service": request.GET.get("service")}
+    return render(request, "frontend/parts/pools.html", context)
+
+
+def _only_service() -> Service | None:
+    """Returns the only service, whose name tables then leave out; None: there are others."""
+    found = list(Service.objects.all()[:2])
+    return found[0] if len(found) == 1 else None
 
 
 def _first_pools(
@@ -90,7 +98,8 @@ def _first_pools(
 @never_cache
 @require_safe
 def recent_decisions(request: HttpRequest) -> HttpResponse:
-    return render(request, "frontend/parts/decisions.html", {"decisions": _recent_decisions(request)})
+    context = {"decisions": _recent_decisions(request), "service": request.GET.get("service")}
+    return render(request, "frontend/parts/decisions.html", context)
 
 
 def _recent_decisions(request: HttpRequest) -> list[Decision]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import html
 import io
 import json
 import re
@@ -19,6 +20,7 @@ from django.test import Client
 from django.urls import reverse
 
 from pools import wire
+from pools.models import Service
 from scheduler.models import Decision, Epoch
 from tests.fakes import seed
 
@@ -181,12 +183,27 @@ def tables(page: str, head: str) -> list[tuple[list[str], list[list[str]]]]:
 
 @pytest.mark.parametrize(("path", "count"), [("/", 2), ("/decisions/", 1), ("/sites/location-1/", 1)])
 def test_pools_and_decisions_say_of_which_service_they_are(operator, seeded, path, count):
-    """Two services have pools of the same class at the same site."""
+    """Two services may have pools of the same class at the same site."""
+    Service.objects.create(name="second", model_card=seeded.service.model_card, partition=seeded.service.partition)
     found = tables(operator.get(path).content.decode(), "Service")
     assert len(found) == count
     for heads, rows in found:
         assert {row[heads.index("Service")] for row in rows} == {"llama3-70b"}
         assert {len(row) for row in rows} == {len(heads)}
+
+
+@pytest.mark.parametrize("services", [1, 2])
+def test_rows_that_come_later_go_with_the_heads_of_the_overview(operator, seeded, services):
+    """Where there is one service alone its name stands in no row."""
+    if services > 1:
+        Service.objects.create(name="second", model_card=seeded.service.model_card, partition=seeded.service.partition)
+    page = operator.get("/").content.decode()
+    assert len(tables(page, "Service")) == (2 if services > 1 else 0)
+    for head, url in (("TTFT p99", "overview/pools"), ("Reason", "overview/decisions")):
+        ((heads, rows),) = tables(page, head)
+        (asked,) = re.findall(rf'hx-get="(/{url}/[^"]*)"', page)
+        later = operator.get(html.unescape(asked)).content.decode()
+        assert {later.count("<td") / later.count("<tr")} == {len(heads)} == {len(row) for row in rows}
 
 
 def test_page_of_a_service_does_not_repeat_its_name_in_each_row(operator, seeded):
