@@ -8,7 +8,8 @@ import numpy as np
 
 from core.algorithms.clock.primal_dual import Curves
 from core.engine.engine_model import GPUS
-from core.engine.load_profile import LOWEST_MHZ, Floats, LoadProfile
+from core.engine.engine_params import GpuParams
+from core.engine.load_profile import CLOCK_STEP_MHZ, LOWEST_MHZ, Floats, LoadProfile, clocks
 from core.observations.limits import class_limits, planned
 from core.policy.knobs import Knobs
 from core.ports import EngineLimits
@@ -20,9 +21,14 @@ class ProfileClocks:
     """The clocks that a profile has: `step_mhz` apart, from the one on that the knobs clock_floor and clock_floor_mhz
     say (`profiled_from_mhz`)."""
 
-    step_mhz: float
-    floor: str
-    floor_mhz: float | None
+    step_mhz: float = CLOCK_STEP_MHZ
+    floor: str = "gpu"
+    floor_mhz: float | None = None
+
+    def of(self, gpu: GpuParams) -> Floats:
+        """Returns those of a GPU in MHz, (clocks,), rising."""
+        own = gpu.name, gpu.f_min, gpu.f_max
+        return clocks(gpu, self.step_mhz, profiled_from_mhz(*own, self.floor, self.floor_mhz))
 
 
 def shared(limits: Limits, ttft_share: float, tpot_share: float) -> Limits:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from core.engine.engine_model import UnknownConfiguration, engine_model
-from core.engine.load_profile import LoadProfile, clocks, modelled, servable
+from core.engine.load_profile import LoadProfile, modelled, servable
 from core.engine.steady_state import SPARE_DEVIATIONS
-from core.observations.clock_given import ProfileClocks, profiled_from_mhz
+from core.observations.clock_given import ProfileClocks
 from core.observations.mode_profile import Lengths
 from core.types import Mode
 
@@ -38,12 +38,11 @@ def full_load_profile(
         worker = engine_model(model, mode.gpu, mode.tp, engine)
     except UnknownConfiguration:
         return None
-    own = worker.gpu_params
     return modelled(
         worker,
         lengths.prompt_tokens,
         lengths.output_tokens,
-        clocks(own, mhz.step_mhz, profiled_from_mhz(mode.gpu, own.f_min, own.f_max, mhz.floor, mhz.floor_mhz)),
+        mhz.of(worker.gpu_params),
         chunk_tokens=full_tokens,
         context_tokens=lengths.running_tokens,
         spare_deviations=SPARE_DEVIATIONS,

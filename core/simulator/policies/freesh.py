@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from core.algorithms.clock.primal_dual import PrimalDualConfig
 from core.algorithms.fleet.fleet_problem import NegativeIntensity, Objective
@@ -19,13 +18,12 @@ from core.controllers.fleet import carbon, scale, shard
 from core.controllers.fleet.carbon import CarbonConfig
 from core.controllers.fleet.explain import gpus_of
 from core.controllers.fleet.pool_loop import PoolLoopConfig
-from core.engine.engine_model import engine_model, gpu
-from core.engine.load_profile import LoadProfile, clocks, modelled
+from core.engine.engine_model import gpu
 from core.engine.overheads import cold_start_s
-from core.engine.steady_state import SPARE_DEVIATIONS
 from core.observations import asking
 from core.observations.class_view import ClassView, partition_option
-from core.observations.clock_given import curves, least_mhz, profiled_from_mhz, shared
+from core.observations.clock_given import ProfileClocks, curves, least_mhz, shared
+from core.observations.load_profiles import full_load_profile
 from core.observations.loop_windows import loop_steps
 from core.observations.mode_profile import Lengths
 from core.observations.pool_views import PoolFacts, carried_rps, pool_views
@@ -375,8 +373,8 @@ class Freesh:
         lengths = self._lengths.get(pool)
         if not isinstance(self.config.clock, PrimalDualConfig) or lengths is None:
             return found
-        floor = self.config.clock_floor, self.config.clock_floor_mhz
-        profile = _profile(spec.model, spec.engine, Mode(spec.gpu, spec.tp), lengths, *floor)
+        mhz = ProfileClocks(floor=self.config.clock_floor, floor_mhz=self.config.clock_floor_mhz)
+        profile = full_load_profile(spec.model, spec.engine, Mode(spec.gpu, spec.tp), lengths, None, mhz)
         if profile is None:
             return found
         return frequency.profiled(found, curves(profile, lengths.output_tokens, float(found.running)))
@@ -423,17 +421,6 @@ class Freesh:
             cell: loops.pool_name(self.world, service.info, classes[number].name)
             for cell, number in service.partition.cell_class.items()
         }
-
-
-@lru_cache(maxsize=1024)
-def _profile(
-    model: str, engine: str, mode: Mode, lengths: Lengths, floor: str, floor_mhz: float | None
-) -> LoadProfile | None:
-    worker = engine_model(model, mode.gpu, mode.tp, engine)
-    own = worker.gpu_params
-    mhz = clocks(own, lowest_mhz=profiled_from_mhz(mode.gpu, own.f_min, own.f_max, floor, floor_mhz))
-    lengths_tokens = lengths.prompt_tokens, lengths.output_tokens
-    return modelled(worker, *lengths_tokens, mhz, spare_deviations=SPARE_DEVIATIONS)
 
 
 def _scheduled(spec: InstanceSpec, config: FreeshConfig) -> InstanceSpec:

@@ -19,9 +19,12 @@ from core.engine.load_profile import LoadProfile
 from core.engine.profiled_engine import ProfiledEngine
 from core.engine.profiles import Profile
 from core.engine.steady_state import SPARE_DEVIATIONS
+from core.observations import mode_profile
 from core.observations.class_arrivals import STRETCH_S
-from core.observations.clock_given import profiled_from_mhz
+from core.observations.clock_given import ProfileClocks
+from core.observations.load_profiles import full_load_profile
 from core.ports import EngineReading
+from core.types import Mode
 
 LENGTHS_MEMORY_S = 300.0
 _STEPS_AN_OCTAVE = 8  # of lengths: figures are made anew when traffic changes, not at every request
@@ -125,22 +128,11 @@ class EngineKind:
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileShape:
-    """The clocks that are profiled, and what TTFT is of.
+class ProfileShape(ProfileClocks):
+    """The clocks that are profiled, and what TTFT is of: an iteration with `full_tokens` of prompts; None: one with the
+    request's own prompt."""
 
-    `floor`, `floor_mhz`: the knobs of these names. `full_tokens`: TTFT is that of an iteration with so many prompt
-    tokens; None: with the request's own prompt.
-    """
-
-    step_mhz: float = load_profile.CLOCK_STEP_MHZ
-    floor: str = "gpu"
-    floor_mhz: float | None = None
     full_tokens: int | None = None
-
-    def clocks(self, kind: EngineKind) -> load_profile.Floats:
-        own = gpu(kind.gpu)
-        lowest = profiled_from_mhz(kind.gpu, own.f_min, own.f_max, self.floor, self.floor_mhz)
-        return load_profile.clocks(own, self.step_mhz, lowest)
 
 
 class Figures:
@@ -167,7 +159,7 @@ class Figures:
         profile = self._measured[kind]
         mhz = np.array(sorted({point.mhz for point in profile.points}))
         if mhz.size < 2:
-            mhz = shape.clocks(kind)
+            mhz = shape.of(gpu(kind.gpu))
         costs, prompt, output = ProfiledEngine(profile), lengths.prompt_tokens, lengths.output_tokens
         return load_profile.from_costs(
             *(costs, prompt, output, mhz),
@@ -177,17 +169,9 @@ class Figures:
         )
 
 
-@lru_cache(maxsize=1024)
 def _modelled(kind: EngineKind, lengths: Lengths, shape: ProfileShape) -> LoadProfile | None:
-    try:
-        worker, clocks = engine_model(kind.model, kind.gpu, kind.tp, kind.engine), shape.clocks(kind)
-    except UnknownConfiguration:
-        return None
-    return load_profile.modelled(
-        *(worker, lengths.prompt_tokens, lengths.output_tokens, clocks),
-        chunk_tokens=shape.full_tokens,
-        spare_deviations=SPARE_DEVIATIONS,
-    )
+    means = mode_profile.Lengths(lengths.prompt_tokens, lengths.output_tokens)
+    return full_load_profile(kind.model, kind.engine, Mode(kind.gpu, kind.tp), means, shape.full_tokens, shape)
 
 
 @lru_cache(maxsize=1024)
