@@ -114,7 +114,8 @@ def step(
         return after, Effects((), next_s, Rationale(Reason.NO_DATA, "No whole window has been seen yet."))
     need_rps = [_bounded_rps(pool, config) if obs.observed else math.inf for pool in obs.pools]
     found = allocate(obs.gpus, obs.pools, modes, need_rps)
-    decisions = decided(obs.pools, modes, found, need_rps, [_inputs(pool, config) for pool in obs.pools])
+    inputs = {pool.name: _inputs(pool, config) for pool in obs.pools}
+    decisions = decided(obs.pools, modes, found, need_rps, inputs)
     commands = tuple(ScaleTo(own.pool, own.workers) for own in decisions if own.changed)
     parts = [
         f"{pool.name} {pool.count} -> {sum(given.values())} {_use_text(pool)}"
@@ -123,7 +124,6 @@ def step(
     failed = [f"{pool.name}: no mode keeps its limits ({pool.failed})" for pool in obs.pools if pool.failed]
     reason = Reason.HEURISTIC if commands else Reason.NO_CHANGE
     reason = Reason.INFEASIBLE if failed or (found.short and obs.observed) else reason
-    inputs = {pool.name: _inputs(pool, config) for pool in obs.pools}
     rationale = Rationale(reason, "; ".join([*parts, *found.short.values(), *failed]), inputs)
     return after, Effects(commands, next_s, rationale, decisions)
 
@@ -203,9 +203,9 @@ def decided(
     modes: Sequence[Modes],
     found: Allocation,
     need_rps: Sequence[float],
-    inputs: Sequence[Mapping[str, Any]],
+    inputs: Mapping[str, Mapping[str, Any]],
 ) -> tuple[PoolDecision, ...]:
-    """Returns what each class is to have at each site, changed or not, and why."""
+    """Returns what each class is to have at each site, changed or not, and why. `inputs`: by the pool's name."""
     decisions = []
     for n, pool in enumerate(pools):
         for site in {**pool.offered, **pool.workers}:
@@ -218,7 +218,7 @@ def decided(
             text = f"{pool_name(key)}: {move}, for {load} of the class {_use_text(pool)}."
             whys = [Reason.INFEASIBLE] if pool.failed or pool.name in found.short else [Reason.NO_CHANGE]
             reason = gravest([*whys, Reason.HEURISTIC] if changed else whys)
-            decisions.append(PoolDecision(key, after, changed, Rationale(reason, text, inputs[n])))
+            decisions.append(PoolDecision(key, after, changed, Rationale(reason, text, inputs[pool.name])))
     return tuple(decisions)
 
 

@@ -93,17 +93,17 @@ def step(
             reason = Reason.NOT_WORTH_IT if reason is Reason.NO_CHANGE else reason
         after.append(modes)
     decisions: tuple[PoolDecision, ...] = ()
+    inputs = {pool.name: _inputs(pool, obs, config) for pool in obs.pools}
     if reason is Reason.HEURISTIC:
         given = allocate(obs.gpus, obs.pools, after, need_rps)
         parts += given.short.values()
         decisions = tuple(
             replace(own, rationale=replace(own.rationale, alternatives=_alternatives(pool, own.workers, config)))
-            for own in decided(obs.pools, after, given, need_rps, [_inputs(pool, obs, config) for pool in obs.pools])
+            for own in decided(obs.pools, after, given, need_rps, inputs)
             for pool in obs.pools
             if pool.name == own.pool.request_class
         )
     commands = tuple(SetTpDegrees(own.pool, own.workers) for own in decisions if own.changed)
-    inputs = {pool.name: _inputs(pool, obs, config) for pool in obs.pools}
     rationale = Rationale(reason, "; ".join(parts) or "No other TP degree draws less.", inputs)
     named = {pool.name: modes for pool, modes in zip(obs.pools, after, strict=True)}
     return ShardThresholdState(named, better), Effects(commands, obs.now_s + config.period_s, rationale, decisions)
