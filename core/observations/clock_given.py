@@ -1,4 +1,4 @@
-"""Says what limits clock rules act at, and how low a clock may go."""
+"""Says what limits clock rules act at, how low a clock may go, and what a rule by profile is given of an instance."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from core.algorithms.clock.primal_dual import Curves
+from core.controllers.clock.clock_profile import InstanceLoad
 from core.engine.engine_model import GPUS
 from core.engine.engine_params import GpuParams
 from core.engine.load_profile import CLOCK_STEP_MHZ, LOWEST_MHZ, Floats, LoadProfile, clocks
 from core.observations.limits import class_limits, planned
 from core.policy.knobs import Knobs
 from core.ports import EngineLimits
-from core.types import Limits
+from core.types import ClockObservation, Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +92,49 @@ def curves(profile: LoadProfile, output_tokens: float, batch: float) -> Curves:
     return Curves(profile.mhz, *(at_batch(values) for values in of))
 
 
-def queued(waiting: int, full_tokens: int | None, prompt_tokens: float) -> int:
-    """Returns how many of those that wait the next iteration does not take in.
+def taken_in(full_tokens: int | None, prompt_tokens: float) -> int:
+    """Returns how many of the requests that wait the next iteration takes in, so that they are no queue.
 
     Args:
-        waiting: Requests that wait.
         full_tokens: Prompt tokens of the iteration that is planned with; None: none is, and all of them wait.
         prompt_tokens: Of a prompt, on the mean.
     """
-    return waiting if full_tokens is None else max(0, waiting - int(full_tokens / max(1.0, prompt_tokens)))
+    return 0 if full_tokens is None else int(full_tokens / max(1.0, prompt_tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class SeenShares:
+    """A rule by profile holds a share of a latency seen against its limit: the share that this is of the real one.
+
+    `counts_ttft`: a TTFT is held against its limit. The worst one may be of a class with a wider limit.
+    """
+
+    ttft: float
+    tpot: float
+    counts_ttft: bool
+
+
+def instance_load(
+    seen: ClockObservation, profile: str, load_rps: float | None, taken_in: int, shares: SeenShares
+) -> InstanceLoad:
+    """Returns what the rule by profile is given of an instance.
+
+    Args:
+        profile: The name of its profile in the observation.
+        load_rps: Requests a second that come to it; None: not known.
+        taken_in: Requests that wait and are no queue (`taken_in`).
+    """
+    return InstanceLoad(
+        instance=seen.instance,
+        profile=profile,
+        load_rps=load_rps,
+        waiting=max(0, seen.waiting - taken_in),
+        min_mhz=seen.min_mhz,
+        max_mhz=seen.max_mhz,
+        limits=seen.limits,
+        ttft_s=seen.ttft_s * shares.ttft if shares.counts_ttft and seen.ttft_s is not None else None,
+        tpot_s=None if seen.tpot_s is None else seen.tpot_s * shares.tpot,
+    )
 
 
 def _tighter(one_s: float | None, other_s: float | None) -> float | None:

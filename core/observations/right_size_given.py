@@ -14,7 +14,7 @@ from typing import Protocol
 from core.algorithms.fleet.site_mix import Offer, SiteMode, in_time
 from core.controllers.fleet.right_size import RightSizeObservation
 from core.engine.load_profile import LoadProfile
-from core.observations.clock_given import ProfileClocks
+from core.observations.clock_given import ProfileClocks, taken_in
 from core.observations.limits import planned
 from core.observations.load_profiles import full_load_profile
 from core.observations.mode_profile import Lengths
@@ -75,7 +75,7 @@ class PoolLoad:
     @property
     def taken_in(self) -> int:
         """Requests whose prompts the iteration that profiles are made with (`worst_case`) takes in."""
-        return int(self.worst_case[1] / max(1.0, self.lengths.prompt_tokens))
+        return taken_in(self.worst_case[1], self.lengths.prompt_tokens)
 
     def profile(self, mode: Mode, full_iteration: bool = True) -> LoadProfile | None:
         """None: not even one such request fits its KV cache, or nothing is known of it.

@@ -37,7 +37,7 @@ from core.simulator.policies.energy_router import EnergyRouter
 from core.simulator.policies.fleet_changes import Fleet
 from core.simulator.policies.loops import Decisions, LoopControl
 from core.simulator.policies.scheduling import token_times_s
-from core.simulator.policies.view_observations import cells_of, class_view, first_view, site_ahead
+from core.simulator.policies.view_observations import cells_of, class_view, clock_seen, first_view, site_ahead
 from core.simulator.policies.world import PartitionInfo, Plan, ServiceInfo, World
 from core.types import (
     CarbonObservation,
@@ -357,19 +357,7 @@ class Freesh:
             self._ranges[spec.gpu] = lowest, own.f_max
         low, high = self._ranges[spec.gpu]
         pool = int(view.pool[slot])
-        found = ClockObservation(
-            view.now_s,
-            spec.name,
-            float(view.mhz[slot]),
-            low,
-            high,
-            int(view.running[slot]),
-            int(view.waiting[slot]),
-            _known(view.worst_ttft_s[slot]),
-            _known(view.worst_tpot_s[slot]),
-            _known(view.worst_e2e_s[slot]),
-            self._limits[pool] if pool >= 0 else Limits(),
-        )
+        found = clock_seen(view, slot, low, high, self._limits[pool] if pool >= 0 else Limits())
         lengths = self._lengths.get(pool)
         if not isinstance(self.config.clock, PrimalDualConfig) or lengths is None:
             return found
@@ -451,7 +439,3 @@ def _gpus(workers: Mapping[PoolKey, Mapping[Mode, int]]) -> dict[PoolKey, dict[s
 
 def _within(gpus: Mapping[str, int], budget: Mapping[str, int]) -> bool:
     return all(count <= budget.get(name, 0) for name, count in gpus.items())
-
-
-def _known(value: float) -> float | None:
-    return None if value != value else float(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ from core.observations.loop_windows import whole_stretches, window_s
 from core.observations.mode_profile import Lengths
 from core.simulator.kernel.commands import FleetView
 from core.simulator.policies.world import ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World
-from core.types import Mode
+from core.types import ClockObservation, Limits, Mode
 
 
 def recent(view: FleetView, cells: Collection[int], period_s: float) -> NDArray[np.int64]:
@@ -59,6 +60,27 @@ def site_ahead(world: World, site: SiteInfo, now_s: float, step_s: float, steps:
     """Returns a site with its intensity and its price in each coming step."""
     span = site.name, now_s, now_s + steps * step_s, step_s
     return SiteAhead(site.name, site.pue, world.intensity(*span) or (None,) * steps, world.prices(*span))
+
+
+def clock_seen(view: FleetView, slot: int, min_mhz: float, max_mhz: float, limits: Limits) -> ClockObservation:
+    """Returns an instance as clock rules see it, over the time since the fastest loop last ran."""
+    return ClockObservation(
+        now_s=view.now_s,
+        instance=view.instances[slot].name,
+        sm_clock_mhz=float(view.mhz[slot]),
+        min_mhz=min_mhz,
+        max_mhz=max_mhz,
+        running=int(view.running[slot]),
+        waiting=int(view.waiting[slot]),
+        ttft_s=_known(view.worst_ttft_s[slot]),
+        tpot_s=_known(view.worst_tpot_s[slot]),
+        e2e_s=_known(view.worst_e2e_s[slot]),
+        limits=limits,
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
 
 
 def cells_of(partition: PartitionInfo, number: int) -> tuple[int, ...]:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import msgspec
 
 from core.controllers.clock import clock_profile, frequency, muserve_clock, threshold_clock
-from core.controllers.clock.clock_profile import InstanceLoad, ProfileClockConfig, ProfileClockObservation
+from core.controllers.clock.clock_profile import ProfileClockConfig, ProfileClockObservation
 from core.controllers.clock.frequency import ClockState, MiadConfig, PrimalDualConfig
 from core.controllers.clock.muserve_clock import MuServeClockConfig, MuServeClockState, SlackConfig
 from core.controllers.clock.threshold_clock import ThresholdClockConfig, ThresholdClockObservation
-from core.observations.clock_given import curves, full_tokens, least_mhz, queued
+from core.observations.clock_given import SeenShares, curves, full_tokens, instance_load, least_mhz, taken_in
 from core.policy.tuning import ProfileTuning
 from core.ports import EngineReading
 from core.types import ClockObservation, Effects, Limits, Rationale
@@ -161,21 +161,16 @@ class ProfileRule:
     def step(
         self, state: clock_profile.ProfileClockState | None, now_s: float, engine: EngineView, seen: Seen
     ) -> tuple[clock_profile.ProfileClockState, Why | None]:
-        reading, lengths, own = _measured(engine), seen.load.lengths, self.policy
+        lengths, own = seen.load.lengths, self.policy
         shape = shape_of(own, engine)
         profile = None if lengths is None else self.figures.profile(engine.kind, lengths, shape)
-        prompt_tokens = 1.0 if lengths is None else lengths.prompt_tokens
         before_mhz = self.asked_mhz(state, engine)
-        load = InstanceLoad(
-            instance=engine.uid,
-            profile="own",
-            load_rps=seen.load.rps(own.memory_s or ProfileTuning().memory_s),
-            waiting=queued(reading.waiting or 0, shape.full_tokens, prompt_tokens),
-            min_mhz=engine.min_mhz,
-            max_mhz=engine.max_mhz,
-            limits=engine.limits,
-            ttft_s=_share(own.ttft_share, seen.worst.get("ttft_s")) if own.counts_ttft else None,
-            tpot_s=_share(own.tpot_share, seen.worst.get("tpot_s")),
+        load = instance_load(
+            _observation(now_s, engine, seen),
+            "own",
+            seen.load.rps(own.memory_s or ProfileTuning().memory_s),
+            taken_in(shape.full_tokens, 1.0 if lengths is None else lengths.prompt_tokens),
+            SeenShares(own.ttft_share, own.tpot_share, own.counts_ttft),
         )
         observation = ProfileClockObservation(now_s, (load,), {} if profile is None else {"own": profile})
         after, effects = clock_profile.step(state, observation, self.config)
@@ -340,10 +335,6 @@ def _with_use(now_s: float, engine: EngineView, seen: Seen) -> ThresholdClockObs
     if reading.kv_usage is not None and reading.running is not None and engine.max_num_seqs is not None:
         use = max(reading.kv_usage, reading.running / engine.max_num_seqs)
     return ThresholdClockObservation(_observation(now_s, engine, seen), use)
-
-
-def _share(share: float, seen_s: float | None) -> float | None:
-    return None if seen_s is None else seen_s * share
 
 
 def _measured(engine: EngineView) -> EngineReading:

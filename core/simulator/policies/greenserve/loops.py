@@ -10,7 +10,6 @@ Classes share a pool: nine pools would each be sized for a peak of their own.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
@@ -23,7 +22,7 @@ from core.controllers.clock.clock_profile import InstanceLoad
 from core.controllers.fleet import right_size
 from core.engine.engine_model import gpu
 from core.observations import asking
-from core.observations.clock_given import least_mhz
+from core.observations.clock_given import SeenShares, instance_load, least_mhz
 from core.observations.right_size_given import PoolNow, caps_w, observation
 from core.observations.routing_weights import LEAST_RPS, by_batch
 from core.observations.site_room import room
@@ -33,7 +32,7 @@ from core.simulator.policies.fleet_changes import Fleet
 from core.simulator.policies.greenserve.config import GreenserveConfig
 from core.simulator.policies.greenserve.demand import ServiceDemand
 from core.simulator.policies.loops import Decisions, LoopControl
-from core.simulator.policies.view_observations import first_view
+from core.simulator.policies.view_observations import clock_seen, first_view
 from core.simulator.policies.world import Plan, World
 from core.types import Effects, Limits, Loop, Mode, PoolKey, SetSmClock
 
@@ -221,24 +220,12 @@ class Greenserve:
         return commands
 
     def _load(self, own: _Service, taken_in: int, slot: int, rps: float, view: FleetView) -> InstanceLoad:
-        """A TPOT seen is held against its limit; a TTFT usually is not: the worst one may be of a class with a wider.
-
-        Of those that wait only so many are a queue as the iteration that is planned with does not take in.
-        """
         spec, c = view.instances[slot], self.config
         params = gpu(spec.gpu)
-        ttft_s, tpot_s = float(view.worst_ttft_s[slot]), float(view.worst_tpot_s[slot])
-        return InstanceLoad(
-            instance=spec.name,
-            profile=Mode(spec.gpu, spec.tp).name,
-            load_rps=rps,
-            waiting=max(0, int(view.waiting[slot]) - taken_in),
-            min_mhz=least_mhz(spec.gpu, params.f_min, params.f_max, c.clock_floor, c.clock_floor_mhz),
-            max_mhz=params.f_max,
-            limits=own.clock_limits,
-            ttft_s=ttft_s * c.wait_share if c.clock_counts_ttft and not math.isnan(ttft_s) else None,
-            tpot_s=None if math.isnan(tpot_s) else tpot_s * c.clock_margin,
-        )
+        least = least_mhz(spec.gpu, params.f_min, params.f_max, c.clock_floor, c.clock_floor_mhz)
+        seen = clock_seen(view, slot, least, params.f_max, own.clock_limits)
+        shares = SeenShares(c.wait_share, c.clock_margin, c.clock_counts_ttft)
+        return instance_load(seen, Mode(spec.gpu, spec.tp).name, rps, taken_in, shares)
 
 
 def _kind(view: FleetView, slot: int) -> SiteMode:

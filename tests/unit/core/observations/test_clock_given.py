@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import pytest
 
 from core.engine.engine_model import GPUS
-from core.observations.clock_given import clock_limits, least_mhz
+from core.observations.clock_given import SeenShares, clock_limits, instance_load, least_mhz, taken_in
 from core.policy.presets import PRESETS, policy
-from core.types import Limits
+from core.types import ClockObservation, Limits
 
 SLO = Limits(2.0, 0.1, 60.0)
 A100 = GPUS["A100-80GB"]
@@ -50,3 +50,24 @@ def test_floor_is_what_the_knobs_say_within_the_range_of_the_gpu(own: dict[str, 
     knobs = policy("freesh", own).knobs
     found = least_mhz(A100.name, A100.f_min, A100.f_max, knobs.clock_floor, knobs.clock_floor_mhz)
     assert found == expected
+
+
+SEEN = ClockObservation(10.0, "i1", 1200.0, 800.0, 1410.0, 3, 5, 1.5, 0.08, 9.0, Limits(1.4, 0.075))
+
+
+def test_requests_that_the_next_iteration_takes_in_are_no_queue() -> None:
+    assert taken_in(None, 512.0) == 0
+    assert taken_in(1024, 512.0) == 2
+    assert taken_in(1024, 0.0) == 1024
+    shares = SeenShares(0.7, 0.75, True)
+    assert [instance_load(SEEN, "own", 2.0, count, shares).waiting for count in (0, 2, 9)] == [5, 3, 0]
+
+
+def test_latencies_seen_count_by_the_shares_of_their_limits() -> None:
+    found = instance_load(SEEN, "own", None, 0, SeenShares(0.7, 0.75, True))
+    assert (found.ttft_s, found.tpot_s) == pytest.approx((0.7 * 1.5, 0.75 * 0.08))
+    assert (found.instance, found.load_rps, found.limits, found.min_mhz) == ("i1", None, SEEN.limits, 800.0)
+    assert instance_load(SEEN, "own", None, 0, SeenShares(0.7, 0.75, False)).ttft_s is None
+    unseen = replace(SEEN, ttft_s=None, tpot_s=None)
+    found = instance_load(unseen, "own", None, 0, SeenShares(0.7, 0.75, True))
+    assert (found.ttft_s, found.tpot_s) == (None, None)
