@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from core.ports import EngineLimits
 from pools import wire
 
 SECRET = "gs-secret-of-acme"
@@ -53,6 +54,7 @@ class FakeFleet:
     hands_on: dict[str, float] = field(default_factory=dict)  # shares by class
     request_classes: dict[int, str] = field(default_factory=dict)  # of instances that are not of `request_class`
     nodes: list[str] = field(default_factory=lambda: ["node-1"])
+    engine_limits: EngineLimits | None = None
 
     def fleet(self) -> wire.Fleet:
         pools = [
@@ -102,6 +104,7 @@ class FakeFleet:
             waiting=self.waiting,
             kv_usage=0.0,
             kv_connector=self.kv_connector,
+            engine_limits=self.engine_limits,
         )
 
     def states(self) -> dict[str, wire.AgentState]:

@@ -180,9 +180,7 @@ def split_request(
     """
     if prompt_tokens < 1 or predicted_tokens < 1:
         raise ValueError("a request has at least one token of prompt and one of output")
-    output = predicted_tokens + config.margin_tokens
-    output = output if max_tokens is None else max(1, min(output, max_tokens))
-    total = prompt_tokens + output
+    total = total_tokens(prompt_tokens, predicted_tokens, config, max_tokens)
     if config.policy is SplitPolicy.DYNAMIC:
         found = virtual_passes.search(
             first._instance(), second._instance(), prompt_tokens, total, config.tolerance, config.max_probes
@@ -193,6 +191,12 @@ def split_request(
         return split_at(prompt_tokens, prompt_tokens, total, first, second)
     here, there = (split_at(tokens, prompt_tokens, total, first, second) for tokens in (total, 0))
     return here if here.first_s <= there.second_s else there
+
+
+def total_tokens(prompt_tokens: int, predicted_tokens: int, config: SplitConfig, max_tokens: int | None = None) -> int:
+    """Returns L: the tokens of a request with the margin on its predicted output, up to `max_tokens`."""
+    output = predicted_tokens + config.margin_tokens
+    return prompt_tokens + (output if max_tokens is None else max(1, min(output, max_tokens)))
 
 
 def split_at(tokens: int, prompt: int, total: int, first: Backlog, second: Backlog) -> Split:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from ..fleet.instance import Instance
 from ..http.loop_turn import Ticks
@@ -27,12 +27,20 @@ class Giver(Protocol):
     def room(self, service_name: str) -> None: ...
 
 
+class Part(NamedTuple):
+    """One of the two parts of a request: it is cut after `cut_tokens` of `total_tokens`, prompt and output."""
+
+    cut_tokens: int
+    total_tokens: int
+    second: bool
+
+
 class Slot:
     """A place at an instance, counted from the moment it is given. `end` gives it back; more than once does no harm."""
 
     __slots__ = (
         *("_giver", "_occupied", "_tick", "_ticket", "_tokens"),
-        *("begun_s", "call", "choice", "instance", "meter", "owner"),
+        *("begun_s", "call", "choice", "instance", "meter", "owner", "part"),
     )
 
     def __init__(self, giver: Giver, call: Call, routed: Routed) -> None:
@@ -44,6 +52,7 @@ class Slot:
         self.owner: Recallable | None = None  # whom to tell that the call is to go elsewhere
         self.meter: Meter | None = None
         self.begun_s: float | None = None
+        self.part: Part | None = None  # of the call that is done here; None: all of it
         self.instance, self.choice = routed
         instance = self.instance
         if instance.health.ejections:

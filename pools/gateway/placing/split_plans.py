@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from core.algorithms.split.split_point import Backlog, finish_s, pass_costs, split_request
-from core.engine.engine_model import engine_model
+import numpy as np
+
+from core.algorithms.split.split_point import Backlog, SplitConfig, split_request, total_tokens
+from core.algorithms.split.virtual_passes import parts
+from core.engine.engine_model import EngineModel, engine_model
+from core.observations import split_given
+from core.observations.request_configs import ITL_S
 from core.observations.split_configs import split_config
+from core.observations.split_given import EnginePasses, engine_passes
+from core.ports import EngineLimits
 from pools import wire
 
 from ..fleet.instance import Instance
 from ..requests.call import Call
-from .slot import slots_at
-
-TOKEN_BUDGET = 2048  # of an engine's iteration
+from .slot import Slot, slots_at
 
 
 class Cut(NamedTuple):
@@ -26,20 +31,51 @@ class Cut(NamedTuple):
     total: int
 
 
-def backlog(instance: Instance) -> Backlog:
+def backlog(instance: Instance, config: SplitConfig) -> Backlog:
     """Returns what this gateway has in flight there, as micro-requests. Raises UnknownConfiguration, ValueError."""
+    state, limits = instance.state, _limits(instance)
+    passes = engine_passes(
+        _model(instance), limits.max_num_batched_tokens, limits.max_num_seqs, limits.itl_limit_s or 0.0
+    )
+    slots = sorted(slots_at(instance), key=lambda slot: not slot.begun)
+    there = [slot for slot in slots if not _is_due(slot)]
+    rows = np.array([_seen(slot, config) for slot in there], dtype=np.int64).reshape(-1, 6)
+    running = min(sum(slot.begun for slot in there), limits.max_num_seqs)
+    due = [parts(slot.call.prompt_tokens or 1, *_cut(slot, config))[1] for slot in slots if _is_due(slot)]
+    return split_given.backlog(passes, state.sm_clock_mhz or state.max_mhz, split_given.work(*rows.T), running, due)
+
+
+def _is_due(slot: Slot) -> bool:
+    """Says whether it is a second part whose first is under way elsewhere, as far as can be seen from here."""
+    return slot.part is not None and slot.part.second and not slot.begun
+
+
+def _seen(slot: Slot, config: SplitConfig) -> tuple[int, ...]:
+    """Returns what `split_given.work` is to know of a request: of a prompt under way nobody tells how much is done."""
+    prompt, (total, cut) = slot.call.prompt_tokens or 1, _cut(slot, config)
+    if slot.part is not None and slot.part.second:
+        cut = total
+    if not slot.begun:
+        return prompt, total, cut, min(prompt, cut), 0, 0
+    return prompt, total, cut, 0, slot.generated, prompt + max(0, slot.generated - 1)
+
+
+def _cut(slot: Slot, config: SplitConfig) -> tuple[int, int]:
+    """Returns the tokens of a slot's request, and after how many of them it is cut."""
+    if slot.part is not None:
+        return slot.part.total_tokens, slot.part.cut_tokens
+    call = slot.call
+    total = total_tokens(call.prompt_tokens or 1, call.predicted_tokens or 1, config, call.max_tokens)
+    return total, total
+
+
+def _limits(instance: Instance) -> EngineLimits:
+    return instance.state.engine_limits or EngineLimits()
+
+
+def _model(instance: Instance) -> EngineModel:
     state = instance.state
-    model = engine_model(state.model, state.gpu_type, state.tp, state.engine)
-    costs = pass_costs(model, state.sm_clock_mhz or state.max_mhz, TOKEN_BUDGET)
-    slots = slots_at(instance)
-    begun = [slot for slot in slots if slot.begun]
-    waiting = [slot for slot in slots if not slot.begun]
-    rows = [
-        (0, max(1, (slot.call.predicted_tokens or 1) - slot.generated), (slot.call.prompt_tokens or 1) + slot.generated)
-        for slot in begun
-    ]
-    rows += [(slot.call.prompt_tokens or 1, slot.call.predicted_tokens or 1, 0) for slot in waiting]
-    return Backlog.of(costs, rows, min(len(begun), costs.decode_s.size - 1))
+    return engine_model(state.model, state.gpu_type, state.tp, state.engine)
 
 
 def best_cut(
@@ -50,21 +86,38 @@ def best_cut(
     Raises:
         UnknownConfiguration, ValueError: The engine model does not know an instance, or it has no room for its model.
     """
-    (here, one), (there, two) = (_soonest(group, tuning.split_candidates) for group in (first, second))
     config = split_config(split, tuning.split_max_probes, tuning.split_margin_tokens, tuning.split_tolerance)
-    found = split_request(call.prompt_tokens or 1, call.predicted_tokens or 1, one, two, config, call.max_tokens)
+    prompt, predicted = call.prompt_tokens or 1, call.predicted_tokens or 1
+    (here, one), (there, two) = (
+        _soonest(group, prompt + predicted, tuning.split_candidates, config) for group in (first, second)
+    )
+    found = split_request(prompt, predicted, one, two, config, call.max_tokens)
     if found.whole:
         return Cut(here if found.tokens else there, None, found.total, found.total)
     return Cut(here, there, found.tokens, found.total)
 
 
-def _soonest(group: Sequence[Instance], candidates: int) -> tuple[Instance, Backlog]:
+def _soonest(
+    group: Sequence[Instance], need_tokens: int, candidates: int, config: SplitConfig
+) -> tuple[Instance, Backlog]:
     """Returns the instance of a group that will be done first with what it has, and that."""
-    few = sorted(group, key=lambda i: (i.in_flight, i.uid))[:candidates]
-    found = [(i, backlog(i)) for i in few]
-    return found[0] if len(found) == 1 else min(found, key=lambda pair: finish_s(pair[1]))
+    by_name = sorted(group, key=lambda instance: instance.uid)
+    found = split_given.soonest(
+        by_name,
+        need_tokens,
+        lambda instance: int(_model(instance).kv_capacity_tokens),
+        lambda instance: instance.in_flight,
+        candidates,
+        lambda instance: backlog(instance, config),
+    )
+    if found is None:
+        raise ValueError(f"no instance has room for its {need_tokens} tokens")
+    return found
 
 
 def warm_up(instance: Instance, call: Call) -> None:
     """Compiles, or loads from the cache, what a decision needs."""
     best_cut([instance], [instance], call, "any", wire.RequestTuning())
+    limits = _limits(instance)
+    passes = EnginePasses(_model(instance), limits.max_num_batched_tokens, limits.max_num_seqs, ITL_S)
+    passes.costs(instance.state.max_mhz, np.ones(1, dtype=np.int64))

@@ -25,7 +25,7 @@ from ..fleet.view import FleetView
 from ..requests.call import Call
 from .dispatch import Dispatcher
 from .instance_choice import ROUND_ROBIN, Turns
-from .slot import Slot
+from .slot import Part, Slot
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +89,8 @@ class Splitter:
         reason = "done first with all of it" if whole else f"split at token {found.tokens} of {found.total}"
         here = self._taken(call, found.first, request, reason)
         there = None if found.second is None else self._taken(call, found.second, request, reason)
+        if there is not None:
+            here.part, there.part = (Part(found.tokens, found.total, second) for second in (False, True))
         return SplitPlan(here, there, found.tokens, found.total, _CHUNK_TOKENS if tuning.split_chunked else None)
 
     def _taken(self, call: Call, instance: Instance, request: RouteRequest, reason: str) -> Slot:

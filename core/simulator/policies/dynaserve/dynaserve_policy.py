@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from core.algorithms.split.split_point import Backlog, Split, SplitConfig, SplitPolicy, finish_s, split_request
+from core.algorithms.split.split_point import Backlog, Split, SplitConfig, SplitPolicy, split_request
 from core.engine.engine_model import engine_model
 from core.observations.request_configs import first_parts, itl_limit_s
 from core.observations.split_configs import SPLITS, split_config
+from core.observations.split_given import soonest
 from core.policy.presets import Policy
 from core.simulator.kernel.commands import SERVING, Answer, Decision, FleetView, Placement, RequestView
 from core.simulator.kernel.simulated import Handover, InstanceSpec, Scheduling, SimulationError
@@ -178,13 +179,14 @@ class GlobalScheduler:
 
     def _soonest(self, group: tuple[int, ...], need: int, view: FleetView) -> tuple[int, Backlog] | None:
         """Returns the instance of a group that will be done first with what it has."""
-        fits = [i for i in group if view.state[i] == SERVING and need <= self._room[i]]
-        if len(fits) > self._config.candidates:
-            fits.sort(key=lambda i: self.tracker.count(i, view))
-        found = [(i, self.tracker.backlog(i, view)) for i in fits[: self._config.candidates]]
-        if len(found) < 2:
-            return found[0] if found else None
-        return min(found, key=lambda item: finish_s(item[1]))
+        return soonest(
+            (i for i in group if view.state[i] == SERVING),
+            need,
+            lambda i: self._room[i],
+            lambda i: self.tracker.count(i, view),
+            self._config.candidates,
+            lambda i: self.tracker.backlog(i, view),
+        )
 
     def _count(self, found: Split) -> None:
         self._probes += found.probes

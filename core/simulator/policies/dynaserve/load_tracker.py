@@ -11,17 +11,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from core.algorithms.split.batch_composition import LatencyTable, modelled_table
-from core.algorithms.split.split_point import Backlog, PassCosts, calibrated, finish_s, pass_costs
+from core.algorithms.split.split_point import Backlog, PassCosts, calibrated, finish_s
 from core.algorithms.split.virtual_passes import parts
-from core.engine.engine_model import EngineModel, engine_model
+from core.engine.engine_model import engine_model
+from core.observations import split_given
+from core.observations.split_given import EnginePasses, Row, engine_passes
 from core.simulator.kernel.commands import FleetView
 from core.simulator.kernel.simulated import InstanceSpec
 
 Ints = NDArray[np.int64]
-Row = tuple[int, int, int]  # tokens to prefill, decode passes after them, tokens in the cache
 
-_BUDGET_STEP = 64  # tokens: passes of budgets in between are treated alike
 _FEWEST_PASSES = 8  # in a period, for its length to tell of the passes' and not of where they happen to end
 # Columns of what an instance has: the middle three are a row of its backlog.
 NUMBER, LEFT, DECODES, CACHED, GENERATED = range(5)
@@ -34,32 +33,12 @@ class PredictedInstance:
     spec: InstanceSpec
     itl_s: float  # limit that its batches are composed for; 0: none
     scale: float = 1.0
-    costs: dict[tuple[float, int], PassCosts] = field(default_factory=dict)
-    tables: dict[float, LatencyTable] = field(default_factory=dict)
+    passes: EnginePasses = field(init=False)
 
-    @property
-    def model(self) -> EngineModel:
-        return engine_model(self.spec.model, self.spec.gpu, self.spec.tp, self.spec.engine)
-
-    def pass_costs(self, mhz: float, contexts: Ints) -> PassCosts:
-        """The costs of a pass with the token budget that batches beside these decodes are composed with."""
-        budget = self.spec.tokens_per_iteration
-        if self.itl_s > 0.0 and contexts.size:
-            n = contexts.size
-            room = self._table(mhz).prefill_budget(int(contexts.sum()) / n, n, self.itl_s, budget - n)
-            budget = min(budget, max(_BUDGET_STEP, (n + room) // _BUDGET_STEP * _BUDGET_STEP))
-        found = self.costs.get((mhz, budget))
-        if found is None:
-            found = pass_costs(self.model, mhz, budget, self.spec.max_sequences)
-            self.costs[mhz, budget] = found
-        return found
-
-    def _table(self, mhz: float) -> LatencyTable:
-        if mhz not in self.tables:
-            self.tables[mhz] = modelled_table(
-                self.model, mhz, self.spec.tokens_per_iteration, max_sequences=self.spec.max_sequences
-            )
-        return self.tables[mhz]
+    def __post_init__(self) -> None:
+        own = self.spec
+        model = engine_model(own.model, own.gpu, own.tp, own.engine)
+        self.passes = engine_passes(model, own.tokens_per_iteration, own.max_sequences, self.itl_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +125,9 @@ class LoadTracker:
     def backlog(self, i: int, view: FleetView) -> Backlog:
         """All that an instance has to do, the parts to come last."""
         states, running = self.states(i, view)
-        due = self._due(i, view.now_s)
-        work = np.empty((len(states) + len(due), 3), np.int64)
-        work[: len(states)] = states[:, LEFT : CACHED + 1]
-        if due:
-            work[len(states) :] = due
-        return Backlog.of(self._costs(i, view, states[:running]), work, running, scale=self.instances[i].scale)
+        instance, due = self.instances[i], self._due(i, view.now_s)
+        there = states[:, LEFT : CACHED + 1]
+        return split_given.backlog(instance.passes, float(view.mhz[i]), there, running, due, instance.scale)
 
     def states(self, i: int, view: FleetView) -> tuple[Ints, int]:
         """Returns the micro-requests on an instance, and how many of them run. Forgets those that are over."""
@@ -164,19 +140,12 @@ class LoadTracker:
             self._lands_s.pop(number, None)
         self._seen[i] = here
         prompt, total, split, second = self._placed.many(seen.number).T
-        left, generated = seen.to_prefill_tokens, seen.generated_tokens
-        cut = np.where((split > 0) & (second != i), split, total)
-        goal = np.where(cut < prompt, cut, prompt + generated)  # where a prefill brings the cache to
-        cached = np.where(left > 0, goal - left, seen.kv_tokens)
-        output = total - prompt - generated  # that is still to come
-        decodes = np.where(
-            left > 0,
-            np.where(cut <= prompt, 0, np.minimum(cut - goal, output - 1)),
-            np.maximum(1, np.minimum(cut - cached, output)),  # one that goes on beyond its prediction is about to end
+        cut, generated = np.where((split > 0) & (second != i), split, total), seen.generated_tokens
+        states = np.empty((cut.size, 5), np.int64)
+        states[:, NUMBER], states[:, GENERATED] = seen.number, generated
+        states[:, LEFT : CACHED + 1] = split_given.work(
+            prompt, total, cut, seen.to_prefill_tokens, generated, seen.kv_tokens
         )
-        states = np.empty((left.size, 5), np.int64)
-        for column, values in enumerate((seen.number, left, np.maximum(0, decodes), cached, generated)):
-            states[:, column] = values
         return states, seen.running
 
     def _left(self, i: int, number: int, now_s: float) -> None:
@@ -196,7 +165,7 @@ class LoadTracker:
         return list(to_come.values())
 
     def _costs(self, i: int, view: FleetView, running: Ints) -> PassCosts:
-        return self.instances[i].pass_costs(float(view.mhz[i]), running[running[:, LEFT] == 0, CACHED])
+        return self.instances[i].passes.costs(float(view.mhz[i]), running[running[:, LEFT] == 0, CACHED])
 
     # -- how fast it is --------------------------------------------------------------------------------
 

@@ -1,0 +1,128 @@
+"""Builds what DynaServe's global decision is given: what an instance has to do, how its passes go, who is done first.
+
+Importing this loads compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.algorithms.split.batch_composition import LatencyTable, modelled_table
+from core.algorithms.split.split_point import Backlog, PassCosts, finish_s, pass_costs
+from core.engine.engine_model import EngineModel
+
+Ints = NDArray[np.int64]
+Row = tuple[int, int, int]  # tokens to prefill, decode passes after them, tokens in the cache
+T = TypeVar("T")
+
+_BUDGET_STEP = 64  # tokens: passes of budgets in between are treated alike
+
+
+class EnginePasses:
+    """The costs of an engine's passes, with the token budget that its batches are composed with.
+
+    `itl_s`: the limit that they are composed for; 0: none.
+    """
+
+    def __init__(self, model: EngineModel, token_budget: int, max_sequences: int, itl_s: float) -> None:
+        self._model, self._budget, self._most, self._itl_s = model, token_budget, max_sequences, itl_s
+        self._costs: dict[tuple[float, int], PassCosts] = {}
+        self._tables: dict[float, LatencyTable] = {}
+
+    def costs(self, mhz: float, contexts: Ints) -> PassCosts:
+        """Returns the costs of a pass beside decodes with these tokens in the cache, of shape (decodes,).
+
+        Raises:
+            ValueError: The model does not fit its GPUs.
+        """
+        budget = self._budget
+        if self._itl_s > 0.0 and contexts.size:
+            n = contexts.size
+            room = self._table(mhz).prefill_budget(int(contexts.sum()) / n, n, self._itl_s, budget - n)
+            budget = min(budget, max(_BUDGET_STEP, (n + room) // _BUDGET_STEP * _BUDGET_STEP))
+        found = self._costs.get((mhz, budget))
+        if found is None:
+            found = self._costs[mhz, budget] = pass_costs(self._model, mhz, budget, self._most)
+        return found
+
+    def _table(self, mhz: float) -> LatencyTable:
+        if mhz not in self._tables:
+            self._tables[mhz] = modelled_table(self._model, mhz, self._budget, max_sequences=self._most)
+        return self._tables[mhz]
+
+
+@lru_cache(maxsize=64)
+def engine_passes(model: EngineModel, token_budget: int, max_sequences: int, itl_s: float) -> EnginePasses:
+    """Returns the passes of all engines of one kind."""
+    return EnginePasses(model, token_budget, max_sequences, itl_s)
+
+
+def work(prompt: Ints, total: Ints, cut: Ints, to_prefill: Ints, generated: Ints, in_cache: Ints) -> Ints:
+    """Returns the micro-requests that are on an instance as rows of a backlog, of shape (requests, 3).
+
+    Args:
+        prompt: Tokens of each request's prompt. All arguments are of shape (requests,).
+        total: With the predicted output and its margin.
+        cut: The token at which the instance's part ends; `total` where it does the rest.
+        to_prefill: Tokens of the part's prompt that are still to be computed.
+        generated: Tokens of the answer so far, wherever.
+        in_cache: Of those whose prompt is done; others' follow from what is to be computed.
+    """
+    goal = np.where(cut < prompt, cut, prompt + generated)  # where a prefill brings the cache to
+    cached = np.where(to_prefill > 0, goal - to_prefill, in_cache)
+    output = total - prompt - generated  # that is still to come
+    decodes = np.where(
+        to_prefill > 0,
+        np.where(cut <= prompt, 0, np.minimum(cut - goal, output - 1)),
+        np.maximum(1, np.minimum(cut - cached, output)),  # one that goes on beyond its prediction is about to end
+    )
+    return np.stack((to_prefill, np.maximum(0, decodes), cached), axis=1)
+
+
+def backlog(
+    passes: EnginePasses, mhz: float, there: Ints, running: int, due: Sequence[Row] = (), scale: float = 1.0
+) -> Backlog:
+    """Returns all that an instance has to do, the parts to come last.
+
+    Args:
+        there: What `work` returns of what is there, of shape (requests, 3).
+        running: How many of these are in its batch, which come first.
+        due: Second parts whose first is under way elsewhere.
+        scale: Measured over predicted time of its passes.
+
+    Raises:
+        ValueError: The model does not fit its GPUs.
+    """
+    batch = there[:running]
+    rows = np.concatenate((there, np.array(due, dtype=np.int64))) if due else there
+    return Backlog.of(passes.costs(mhz, batch[batch[:, 0] == 0, 2]), rows, running, scale=scale)
+
+
+def soonest(
+    group: Iterable[T],
+    need_tokens: int,
+    room_tokens: Callable[[T], int],
+    requests: Callable[[T], int],
+    candidates: int,
+    backlog_of: Callable[[T], Backlog],
+) -> tuple[T, Backlog] | None:
+    """Returns the instance of a group that will be done first with what it has, and that; None: none has room at all.
+
+    Args:
+        need_tokens: Prompt and predicted output of the request.
+        room_tokens: The KV cache of an instance.
+        requests: The micro-requests of an instance; those with the fewest are looked at.
+        candidates: How many are looked at.
+    """
+    fits = [one for one in group if need_tokens <= room_tokens(one)]
+    if len(fits) > candidates:
+        fits.sort(key=requests)
+    found = [(one, backlog_of(one)) for one in fits[:candidates]]
+    if len(found) < 2:
+        return found[0] if found else None
+    return min(found, key=lambda item: finish_s(item[1]))
