@@ -15,7 +15,6 @@ from core.ports import (
     GpuReading,
     InstanceRuntime,
 )
-from core.types import Limits
 from pools.wire import (
     AgentState,
     ClockDecision,
@@ -32,8 +31,9 @@ from .batch_outbox import Outbox
 from .batch_spool import BatchSpool
 from .clocks.clock_loop import ClockLoop
 from .clocks.clock_requests import ClockRequests
-from .clocks.clock_rules import EngineView, look_period_s
+from .clocks.clock_rules import look_period_s
 from .clocks.engine_figures import Figures
+from .clocks.engine_view import EngineView
 from .reconcile import Reconciler
 from .redis_link import BadDesired, Link, LinkError
 from .reports import NodeReport, View, gpu_rows, instance_rows, instance_state, slowest, unreachable
@@ -215,23 +215,8 @@ class AgentLoop:
             if not clocked.isdisjoint(status.gpu_uuids):
                 continue
             clocked.update(status.gpu_uuids)
-            views.append(
-                EngineView(
-                    uid=status.uid,
-                    gpu_uuids=status.gpu_uuids,
-                    sm_clock_mhz=slowest(gpus) if view.gpus else None,
-                    min_mhz=max(gpu.min_mhz for gpu in gpus),
-                    max_mhz=min(gpu.max_mhz for gpu in gpus),
-                    limits=Limits(item.limits.ttft_s, item.limits.tpot_s, item.limits.e2e_s),
-                    reading=self._sampled(view, item),
-                    model=item.model,
-                    engine=item.engine,
-                    gpu_type=gpus[0].gpu_type,
-                    clock=item.clock,
-                    chunk_tokens=0 if status.limits is None else status.limits.chunk_tokens,
-                    max_num_seqs=(status.limits or item.engine_limits).max_num_seqs,
-                )
-            )
+            mhz = slowest(gpus) if view.gpus else None
+            views.append(EngineView.of(item, status, gpus, mhz, self._sampled(view, item)))
         return views
 
     def _instance_states(self, view: View) -> list[InstanceState]:

@@ -16,8 +16,9 @@ from pools.wire import ClockDecision, ClockPolicy
 
 from .clock_log import Decided, DecisionLog
 from .clock_requests import ClockRequests, HeardClockRequest
-from .clock_rules import BY_REQUEST, EARLY_S, EngineView, Rule, Seen, Why, rule_of, unknown
+from .clock_rules import BY_REQUEST, rule_of
 from .engine_figures import Figures
+from .engine_view import EARLY_S, EngineView, Rule, Seen, Why, unknown
 
 
 @dataclass(slots=True)

@@ -10,8 +10,9 @@ import pytest
 from core.controllers.clock.muserve_clock import MuServeClockConfig
 from core.observations.step_configs import clock_config
 from core.policy.presets import policy
-from pools.agent.clocks.clock_rules import EARLY_S, rule_of
+from pools.agent.clocks.clock_rules import rule_of
 from pools.agent.clocks.engine_figures import Figures
+from pools.agent.clocks.engine_view import EARLY_S
 from scheduler.control import service_policy
 
 CHANGED: dict[str, dict[str, Any]] = {

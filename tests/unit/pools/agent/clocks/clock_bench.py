@@ -8,8 +8,8 @@ from core.ports import EngineReading
 from core.types import Limits
 from pools.agent.clocks.clock_loop import ClockLoop
 from pools.agent.clocks.clock_requests import ClockRequests
-from pools.agent.clocks.clock_rules import EngineView
 from pools.agent.clocks.engine_figures import Figures
+from pools.agent.clocks.engine_view import EngineView
 from pools.wire import ClockDecision, ClockPolicy, ClockRequest
 from tests.fakes.node import FakeFrequencyActuator, engine_reading
 

@@ -10,7 +10,7 @@ from core.ports import RetryableError
 from core.types import Limits
 from pools.agent.clocks.clock_log import REPORT_EVERY_S
 from pools.agent.clocks.clock_loop import ClockLoop
-from pools.agent.clocks.clock_rules import EngineView
+from pools.agent.clocks.engine_view import EngineView
 from pools.wire import ClockDecision, ClockPolicy
 from tests.fakes.node import FakeFrequencyActuator, engine_reading
 

@@ -13,8 +13,9 @@ from core.engine.profiles import Point, Profile
 from core.observations.clock_given import curves
 from core.ports import EngineReading
 from core.types import Source
-from pools.agent.clocks.clock_rules import EARLY_S, Seen, look_period_s, rule_of
+from pools.agent.clocks.clock_rules import look_period_s, rule_of
 from pools.agent.clocks.engine_figures import EngineKind, Figures, Lengths, ProfileShape
+from pools.agent.clocks.engine_view import EARLY_S, Seen
 from pools.wire import ClockPolicy
 from tests.fakes.node import engine_reading
 from tests.unit.pools.agent.clocks.clock_bench import BOTTOM_MHZ, LIMITS, TOP_MHZ, ClockBench, view
