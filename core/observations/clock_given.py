@@ -11,7 +11,7 @@ from core.controllers.clock.clock_profile import InstanceLoad
 from core.engine.engine_model import GPUS
 from core.engine.engine_params import GpuParams
 from core.engine.load_profile import CLOCK_STEP_MHZ, LOWEST_MHZ, Floats, LoadProfile, clocks
-from core.observations.limits import class_limits, planned
+from core.observations.limits import at_factor, class_limits, planned
 from core.policy.knobs import Knobs
 from core.ports import EngineLimits
 from core.types import ClockObservation, Limits
@@ -40,13 +40,14 @@ def shared(limits: Limits, ttft_share: float, tpot_share: float) -> Limits:
 
 def clock_limits(slo: Limits, own: Limits, knobs: Knobs) -> Limits:
     """Returns the limits that clocks act at: of each the policy's share of what plans keep, or the class's threshold
-    if that is tighter.
+    if that is tighter. How loose the policy takes limits goes for both.
 
     Args:
         slo: The service's objectives.
         own: The class's thresholds.
     """
     kept = shared(class_limits(slo, own, knobs), knobs.clock_ttft_share, knobs.clock_tpot_share)
+    own = at_factor(own, knobs.slo_factor)
     return Limits(_tighter(kept.ttft_s, own.ttft_s), _tighter(kept.tpot_s, own.tpot_s), _tighter(kept.e2e_s, own.e2e_s))
 
 

@@ -30,6 +30,11 @@ def test_clocks_act_at_shares_of_limits_or_at_thresholds(name: str, own: Limits,
     assert astuple(clock_limits(SLO, own, PRESETS[name].knobs)) == pytest.approx(astuple(expected))
 
 
+def test_thresholds_of_classes_are_as_loose_as_the_policy_takes_limits() -> None:
+    knobs = policy("freesh", {"slo_factor": 10.0}).knobs
+    assert clock_limits(SLO, Limits(1.0, 0.09, 50.0), knobs) == Limits(2.0, pytest.approx(0.16), 96.0)
+
+
 def test_a_limit_that_nobody_has_set_is_none() -> None:
     assert clock_limits(Limits(), Limits(), PRESETS["freesh"].knobs) == Limits()
     assert clock_limits(Limits(), Limits(tpot_s=0.2), PRESETS["freesh"].knobs) == Limits(tpot_s=0.2)
