@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+import numpy as np
+
 from core.observations.recording import recall
 
 
@@ -49,6 +51,8 @@ def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
     if isinstance(ours, tuple) and isinstance(theirs, tuple) and len(ours) == len(theirs):
         pairs = enumerate(zip(ours, theirs, strict=True))
         return [found for n, (own, other) in pairs for found in differences(own, other, f"{where}[{n}]")]
+    if isinstance(ours, np.ndarray) and isinstance(theirs, np.ndarray):
+        return differences(tuple(ours.tolist()), tuple(theirs.tolist()), where)
     numbers = isinstance(ours, float) and isinstance(theirs, float)
     same = math.isclose(ours, theirs, rel_tol=1e-12) if numbers else ours == theirs
     return [] if same else [f"{where}: {ours} live, {theirs} simulated"]

@@ -1,0 +1,172 @@
+"""The same turns of a clock loop in both worlds: what instances tell of themselves, to agents and in the simulator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+from django.db import transaction
+from numpy.typing import NDArray
+
+from core.observations import asking
+from core.ports import EngineReading, InstanceStatus
+from core.simulator.kernel.commands import FleetView
+from core.simulator.kernel.simulated import InstanceSpec
+from core.simulator.policies import Member, Plan, build, read_policy
+from core.types import Loop, SetSmClock
+from pools.agent.clocks.clock_loop import ClockLoop
+from pools.agent.clocks.engine_view import EngineView
+from pools.models import InstanceGpu, Node, Service
+from pools.wire import ClockPolicy, DesiredInstance
+from scheduler.control.apply import desired_messages
+
+from .house import moment, start_instance
+from .minute import Minute, rows, view, world
+from .node import FakeFrequencyActuator, engine_reading, gpu_reading
+from .taken_steps import Taken, taken
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What each instance tells at a turn of the clock loop. `came`: requests since the turn before. `kv`: share of the
+    KV cache in use; latencies, in seconds, are those of the requests that ended since then."""
+
+    came: int = 0
+    running: int = 0
+    waiting: int = 0
+    kv: float = 0.0
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+    def kv_tokens(self, spec: InstanceSpec) -> int:
+        return int(self.kv * spec.kv_capacity)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A service whose requests are all of one length, and the turns of its clock loop."""
+
+    minute: Minute
+    turns: tuple[Turn, ...]
+    period_s: float
+
+    @classmethod
+    def of(cls, minute: Minute, lengths: tuple[int, int], turns: tuple[Turn, ...], period_s: float) -> Served:
+        """Returns the minute's service with all requests, declared and seen, of so many tokens."""
+        assert minute.declared is not None
+        came = tuple(replace(own, prompt_tokens=lengths[0], output_tokens=lengths[1]) for own in minute.came)
+        return cls(replace(minute, came=came, declared=(minute.declared[0], *lengths)), turns, period_s)
+
+    def at_s(self, n: int) -> float:
+        return self.minute.now_s + n * self.period_s
+
+    def reading(self, n: int, spec: InstanceSpec) -> EngineReading:
+        """Returns what an engine's metrics say at a turn."""
+        assert self.minute.declared is not None
+        turn, (_, prompt_tokens, output_tokens) = self.turns[n], self.minute.declared
+        ended = sum(own.came for own in self.turns[: n + 1]) - turn.running - turn.waiting
+        return engine_reading(
+            at_s=self.at_s(n),
+            running=turn.running,
+            waiting=turn.waiting,
+            kv_usage=turn.kv_tokens(spec) / spec.kv_capacity,
+            ttft_s=turn.ttft_s,
+            tpot_s=turn.tpot_s,
+            e2e_s=turn.e2e_s,
+            requests_total=float(ended),
+            request_prompt_tokens_total=float(ended * prompt_tokens),
+            request_output_tokens_total=float(ended * output_tokens),
+        )
+
+
+# -- the simulated world ---------------------------------------------------------------------------
+
+
+def simulated(served: Served, policy: str, **knobs: Any) -> list[Taken]:
+    """Takes the turns in the simulator, and carries out the clocks that it sets."""
+    plan = build(read_policy({"name": policy, **knobs}), world(served.minute))
+    (clock,) = [own for own in plan.controls if own.name == Loop.CLOCK]
+    mhz = {member.spec.name: member.spec.mhz for member in plan.members}
+    found = []
+    for n in range(len(served.turns)):
+        with asking.noting() as notes:
+            answer = clock.step(_view(served, n, plan, mhz))
+        mhz |= {command.instance: command.mhz for command in answer.commands if isinstance(command, SetSmClock)}
+        found += taken(notes)
+    return found
+
+
+def _view(served: Served, n: int, plan: Plan, mhz: Mapping[str, float]) -> FleetView:
+    turn, found = served.turns[n], view(served.minute, plan)
+    count = len(found.instances)
+
+    def everywhere(value: float | None) -> NDArray[Any]:
+        return np.full(count, math.nan if value is None else value)
+
+    return replace(
+        found,
+        now_s=served.at_s(n),
+        mhz=np.array([mhz[spec.name] for spec in found.instances]),
+        running=everywhere(turn.running),
+        waiting=everywhere(turn.waiting),
+        kv_used_tokens=np.array([turn.kv_tokens(spec) for spec in found.instances]),
+        worst_ttft_s=everywhere(turn.ttft_s),
+        worst_tpot_s=everywhere(turn.tpot_s),
+        worst_e2e_s=everywhere(turn.e2e_s),
+    )
+
+
+# -- live ------------------------------------------------------------------------------------------
+
+
+def live(served: Served, policy: str, **knobs: Any) -> list[Taken]:
+    """Takes the turns in an agent, by what is published of a service with the simulator's first instances."""
+    plan = build(read_policy({"name": policy, **knobs}), world(served.minute))
+    specs = {member.spec.name: member.spec for member in plan.members}
+    items, rule = published(served.minute, plan, policy, knobs)
+    loop, mhz, found = ClockLoop(FakeFrequencyActuator()), {name: spec.mhz for name, spec in specs.items()}, []
+    for n in range(len(served.turns)):
+        engines = [_engine(item, mhz[item.uid], served.reading(n, specs[item.uid])) for item in items]
+        with asking.noting() as notes:
+            loop.tick(served.at_s(n), rule, engines)
+        assert not loop.errors, loop.errors
+        steps = taken(notes)
+        mhz |= {command.instance: command.mhz for step in steps for command in step.commands}
+        found += steps
+    return found
+
+
+def published(
+    minute: Minute, plan: Plan, policy: str, knobs: Mapping[str, Any]
+) -> tuple[list[DesiredInstance], ClockPolicy]:
+    """Returns what is published of the plan's instances, by the plan's names, and the rule of all others. Nothing of
+    it stays in the database."""
+    with transaction.atomic():
+        service = rows(minute, policy, knobs)
+        names = {_start(service, member): member.spec.name for member in plan.members}
+        messages = desired_messages.desired_nodes(moment(minute.now_s), 1)
+        transaction.set_rollback(True)
+    items = [msgspec.structs.replace(item, uid=names[item.uid]) for node in messages for item in node.instances]
+    return items, messages[0].clock
+
+
+def _start(service: Service, member: Member) -> str:
+    """Starts an instance where the simulator's stands; returns its name."""
+    spec = member.spec
+    pool = service.pools.get(site__name=spec.site, request_class__name=member.pool)
+    for node in Node.objects.filter(cluster__site__name=spec.site).order_by("pk"):
+        held = InstanceGpu.objects.filter(gpu__node=node).count()
+        if node.gpus.count() - held >= spec.tp:
+            return str(start_instance(pool, node, spec.tp).uid)
+    raise AssertionError(f"no node has room for {spec.name}")
+
+
+def _engine(item: DesiredInstance, mhz: float, reading: EngineReading) -> EngineView:
+    gpus = [gpu_reading(uuid, n, sm_clock_mhz=mhz) for n, uuid in enumerate(item.gpu_uuids)]
+    status = InstanceStatus(item.uid, "ready", None, tuple(item.gpu_uuids), 0.0, limits=item.engine_limits)
+    return EngineView.of(item, status, gpus, mhz, reading)
