@@ -68,6 +68,7 @@ class RequestPolicy(Message, frozen=True):
     Attributes:
         route: least_energy | least_carbon | least_loaded | weighted_round_robin | round_robin | predicted.
         by_share: Sites get the carbon plan's shares of each class, as far as their instances keep the limits.
+        plan_ttft_share, plan_tpot_share: Of a limit, that plans keep: routes by predicted latencies keep it too.
         order: fcfs | sjf | spf | srtf | edf | llf, of the requests that wait at the gateway.
         engine_priority: Send the order on as vLLM's `priority`; for engines that schedule by priority.
         engine_queue: Requests that may wait inside one engine; more wait here, where they can still be ordered.
@@ -98,6 +99,8 @@ class RequestPolicy(Message, frozen=True):
     emergencies_up_to: str = "squash"
     split: str = "none"
     tuning: RequestTuning = RequestTuning()
+    plan_ttft_share: float = 1.0
+    plan_tpot_share: float = 1.0
 
 
 class FleetService(Message, frozen=True):

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from core.controllers.request import routing
 from core.controllers.request.routing import Choice, Route, RouteRequest
 from core.engine.step_tables import round_up
+from core.observations.limits import planned
+from pools import wire
 
 from ..accounts.gateway_metrics import Histogram
 from ..fleet.instance import Instance
@@ -59,7 +61,7 @@ class Router:
             choice = routing.choose_of(
                 own,
                 lambda: [i.candidate() for i in (choosable if everybody is None else everybody())],
-                request,
+                _as_planned(request, policy),
                 self._draw,
                 _ROUTES[policy.route],
                 warm_uid,
@@ -119,6 +121,16 @@ class Router:
         weights = {str(pool): service.shares[pool] or 0.0 for pool in able}
         pool = int(self._turns.setdefault(f"{service.name}//{planned[0].class_rank}", Turns()).next(weights))
         return [c for c in own if c.pool_id == pool]
+
+
+def _as_planned(request: RouteRequest, policy: wire.RequestPolicy) -> RouteRequest:
+    """Returns it with the limits that plans keep: what is predicted are means, and a request may have to wait beside
+    them."""
+    shares = policy.plan_ttft_share, policy.plan_tpot_share
+    if shares == (1.0, 1.0):
+        return request
+    limits = planned(request.limits, *shares)
+    return RouteRequest(request.prompt_tokens, request.predicted_output_tokens, request.class_rank, limits)
 
 
 class Turns:

@@ -154,6 +154,8 @@ def _fleet(limits: wire.LatencyLimits) -> wire.Fleet:
         emergencies_up_to="resteer",
         split="any",
         tuning=wire.RequestTuning(False, 3, 10, 0.01, 3, 0.4, 2048, 0.15, "trees", 0.2, LadderTuning(calm_s=9.0)),
+        plan_ttft_share=0.45,
+        plan_tpot_share=0.9,
     )
     service = wire.FleetService(
         name="llama3-70b",

@@ -95,6 +95,19 @@ async def test_request_goes_to_a_larger_class_when_its_own_is_late_by_its_class_
     assert guest.slot.choice.meets_slo
 
 
+@pytest.mark.parametrize(("share", "goes_to"), [(0.1, "LL"), (1.0, "SS")])
+async def test_request_goes_to_a_larger_class_when_its_own_is_late_by_the_share_that_plans_keep(
+    share: float, goes_to: str
+) -> None:
+    house = house_of("SS", "LL", strict=(), plan_ttft_share=share)
+    small, _ = house.instances
+    busy(small)
+    assert 0.2 < queue_s(small) < 2.0
+    guest = await house.come(house.call(class_name="SS"))
+    assert guest.slot is not None
+    assert guest.slot.instance.request_class == goes_to
+
+
 @pytest.mark.parametrize(("strict", "first"), [(("SS", "LL"), "LL"), ((), "SS")])
 async def test_earliest_deadline_goes_first_by_the_limits_of_classes(strict: Sequence[str], first: str) -> None:
     """A longer answer takes longer alone; with a limit that leaves no more time it is due before a shorter one."""
