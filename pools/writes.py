@@ -9,7 +9,7 @@ from datetime import datetime
 from django.db import transaction
 
 from core.policy import dynamo_classes
-from core.policy.knobs import DYNAMO, WHOLE
+from core.policy.knobs import DYNAMO, WHOLE, WHOLE_CLASS
 from pools.models import ApiKey, Partition, Pool, RequestClass, Service, Site, Tenant
 
 KEY_PREFIX_LENGTH = 10
@@ -52,7 +52,7 @@ def ensure_partition(name: str) -> Partition:
         return Partition.objects.get(name=name)
     partition, created = Partition.objects.get_or_create(name=name, defaults={"source": source})
     if created and name == WHOLE:
-        RequestClass.objects.create(partition=partition, name="ALL", rank=0)
+        RequestClass.objects.create(partition=partition, name=WHOLE_CLASS, rank=0)
     elif created:
         for bounds in dynamo_classes.request_classes():
             RequestClass.objects.create(

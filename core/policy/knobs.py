@@ -10,7 +10,8 @@ from core.policy.dynamo_classes import FACTORS, PUBLISHED_FACTOR
 from core.policy.value_rules import OneWorld, setting
 from core.types import Loop
 
-WHOLE, DYNAMO = "whole", "dynamo"
+WHOLE, DYNAMO = "whole", "dynamo"  # partitions
+WHOLE_CLASS = "ALL"  # the one class of the partition `whole`
 USUAL_S = {Loop.CARBON: 1800.0, Loop.SCALE: 1800.0, Loop.SHARD: 300.0, Loop.CLOCK: 1.0}  # periods
 _NO_QUEUE = OneWorld("live", "the simulator has no queue at the gateway")
 _OF_SETTINGS = "as settings have it"  # GREENSERVE_LOOPS

@@ -20,9 +20,9 @@ from core.simulator.policies import CellLoad, ClassInfo, PartitionInfo, Plan, Se
 from core.simulator.scenario.class_cells import Cells, ClassSpec
 from core.simulator.scenario.class_cells import Partition as PartitionSpec
 from core.types import Limits
-from pools.models import Cluster, Gpu, ModelCard, Node, Partition, RequestClass, Service, Site
+from pools.models import Cluster, Gpu, Instance, ModelCard, Node, Partition, RequestClass, Service, Site
 from telemetry.ingest import request_records
-from telemetry.models import CarbonFeed, CarbonPoint
+from telemetry.models import CarbonFeed, CarbonPoint, InstanceSample
 from telemetry.storage import time_partitions
 
 from .house import moment, report, request_row
@@ -56,7 +56,8 @@ class Came:
 @dataclass(frozen=True)
 class Minute:
     """What is known of a service at `now_s`. `declared`: requests/s, prompt and output tokens. The partitions are in
-    the order of their names. `thresholds`: of classes that have any."""
+    the order of their names. `thresholds`: of classes that have any. `running`: requests in the batch of each instance
+    that there is."""
 
     now_s: float
     objective: Limits
@@ -65,13 +66,14 @@ class Minute:
     thresholds: Mapping[str, Limits] = field(default_factory=dict)
     came: tuple[Came, ...] = ()
     declared: tuple[float, int, int] | None = None
+    running: int = 0
     model: str = "Llama3-70B"
     engine: str = "vllm-v1"
     gpu: str = A100
 
     def before_anything(self) -> Minute:
         """Returns the moment 0, at which only the declared load is known."""
-        return replace(self, now_s=0.0, came=())
+        return replace(self, now_s=0.0, came=(), running=0)
 
 
 FOUR = (
@@ -208,6 +210,13 @@ def write_requests(minute: Minute) -> None:
     request_records.insert(made, request_records.Objectives())
 
 
+def write_samples(minute: Minute) -> None:
+    """Puts on record what the instances do, as their agents report it."""
+    at = moment(minute.now_s - 1.0)
+    for instance in Instance.objects.all():
+        InstanceSample.objects.create(at=at, instance=instance, state="ready", running=minute.running, kv_usage=0.0)
+
+
 def report_nodes(client: redis.Redis, minute: Minute) -> None:
     """Every agent reports, without an instance."""
     for node in Node.objects.all():
@@ -260,7 +269,7 @@ def view(minute: Minute, plan: Plan | None = None) -> FleetView:
         np.full(n, SERVING, np.int64),
         np.array([names.index(member.pool) for member in members], np.int64),
         np.array([member.spec.mhz for member in members]),
-        none,
+        np.full(n, minute.running, np.int64),
         none,
         none,
         nan,

@@ -84,7 +84,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class ThresholdConfig:
-    """Plain thresholds. `pools`: one (for all classes of a service) or per_class.
+    """Plain thresholds, with a pool for each class of `partition`.
 
     `latency_margin`: share of a limit at which the clock goes up. It never goes below `clock_floor_mhz` (None: where
     the GPU's voltage stops falling, since slower than that a token costs more energy, not less).
@@ -95,7 +95,7 @@ class ThresholdConfig:
     scale: ScaleThresholdConfig = field(default_factory=ScaleThresholdConfig)
     shard: ShardThresholdConfig = field(default_factory=ShardThresholdConfig)
     clock: ThresholdClockConfig = field(default_factory=ThresholdClockConfig)
-    pools: str = "one"
+    partition: str = WHOLE
     routing: str = "least_loaded"
     latency_margin: float = 0.8
     clock_floor_mhz: float | None = None
@@ -152,7 +152,7 @@ def threshold_of(policy: Policy) -> ThresholdConfig:
         scale=scale_threshold_config(knobs, tuning, period_s(policy, Loop.SCALE)),
         shard=shard_threshold_config(knobs, tuning, period_s(policy, Loop.SHARD)),
         clock=threshold_clock_config(tuning, period_s(policy, Loop.CLOCK)),
-        pools="one" if knobs.partition == WHOLE else "per_class",
+        partition=knobs.partition,
         routing=_BY_POOL[knobs.route],
         latency_margin=_clock_share(policy),
         clock_floor_mhz=knobs.clock_floor_mhz,

@@ -15,8 +15,7 @@ from core.controllers.fleet.shared_out import NodeView, SharedOutConfig, SharedO
 from core.observations.class_view import partition_option
 from core.observations.limits import at_factor, planned
 from core.observations.request_configs import itl_limit_s
-from core.policy.dynamo_classes import strictest
-from core.policy.knobs import DYNAMO, USUAL_S, WHOLE, Knobs
+from core.policy.knobs import USUAL_S
 from core.policy.presets import PRESETS, Policy
 from core.simulator.kernel.simulated import ORDERS, InstanceSpec, Scheduling, SimulationError
 from core.simulator.policies.config import Reads, any_of
@@ -24,7 +23,7 @@ from core.simulator.policies.loops import plans
 from core.simulator.policies.scheduling import token_times_s
 from core.simulator.policies.service_slices import Lot, begin_in_slices
 from core.simulator.policies.view_observations import cells_of, class_view, first_view
-from core.simulator.policies.world import ClassInfo, Member, PartitionInfo, Plan, ServiceInfo, World
+from core.simulator.policies.world import Member, Plan, World
 from core.types import Limits, Loop
 
 _FLEET = ("partition", "slo_factor", "fill", "tp", "alpha", "plan_ttft_share", "plan_tpot_share")
@@ -111,7 +110,7 @@ def begin(config: StaticConfig, world: World) -> Plan:
 
 def _begin(config: StaticConfig, world: World) -> Plan:
     service, knobs = world.services[0], config.policy.knobs
-    partition, view = _partition(service, knobs), first_view(world)
+    partition, view = service.partition(knobs.partition), first_view(world)
     period_s, modes = USUAL_S[Loop.CARBON], world.modes(service)
     views = []
     for number, info in enumerate(partition.classes):
@@ -133,19 +132,6 @@ def _begin(config: StaticConfig, world: World) -> Plan:
     pools = _serving([info.name for info in partition.classes], {member.pool for member in members})
     cell_pool = [pools[partition.cell_class[cell]] for cell in range(world.cells)]
     return Plan(tuple(members), plans(dict.fromkeys(pools), config.routing), tuple(cell_pool), ())
-
-
-def _partition(service: ServiceInfo, knobs: Knobs) -> PartitionInfo:
-    known = {own.name: own for own in service.partitions}
-    if knobs.partition in known:
-        return known[knobs.partition]
-    first = service.partitions[0]
-    if knobs.partition == WHOLE:
-        limits = strictest([own.limits for own in first.classes])
-        return PartitionInfo(WHOLE, (ClassInfo(WHOLE, limits),), dict.fromkeys(first.cell_class, 0))
-    if knobs.partition == DYNAMO:
-        return first
-    raise SimulationError(f"policy.partition: unknown '{knobs.partition}'; known: {', '.join((*known, WHOLE))}")
 
 
 def _serving(names: list[str], there: set[str]) -> list[str]:

@@ -58,7 +58,7 @@ class Threshold:
         self._workers: dict[str, dict[str, Mapping[Mode, int]]] = {  # by pool and site
             pool.name: {site: {} for site in pool.offered} for pool in self.pools
         }
-        self._scale: ScaleThresholdState | None = None
+        self._scale = ScaleThresholdState()
         self._shard: ShardThresholdState | None = None
         self._use_sum, self._use_count = np.zeros(len(names)), 0
         self._kv, self._seqs, self._top, self._floor = (np.zeros(0) for _ in range(4))
@@ -158,7 +158,6 @@ class Threshold:
             tuple(self._observation(pool, own, None) for pool, own in zip(self.pools, seen, strict=True)),
             {pool.name: max(own.demand.demand_rps) for pool, own in zip(self.pools, recent, strict=True)},
         )
-        assert self._scale is not None
         known = ShardThresholdState(self._scale.modes, {} if self._shard is None else self._shard.better)
         state, effects = asking.step(shard_threshold.step, known, obs, self.config.shard)
         self._shard, self._scale = state, ScaleThresholdState(state.modes)
@@ -216,24 +215,12 @@ class Threshold:
 
 
 def _pools(config: ThresholdConfig, world: World, service: ServiceInfo) -> list[_Pool]:
-    partition, modes = service.partitions[0], world.modes(service)
+    partition, modes = service.partition(config.partition), world.modes(service)
     offered = {site.name: world.modes(service, site.name) for site in world.sites}
-    if config.pools == "per_class":
-        return [
-            _Pool(loops.pool_name(world, service, info.name), service, info, cells_of(partition, n), modes, offered)
-            for n, info in enumerate(partition.classes)
-        ]
-    together = _strictest(service, partition.classes)
-    return [_Pool(service.name, service, together, tuple(sorted(partition.cell_class)), modes, offered)]
-
-
-def _strictest(service: ServiceInfo, classes: Sequence[ClassInfo]) -> ClassInfo:
-    """All classes as one: every request is to keep the tightest limits, but for E2E, which goes with the length."""
-    ttft = [c.limits.ttft_s for c in classes if c.limits.ttft_s is not None]
-    tpot = [c.limits.tpot_s for c in classes if c.limits.tpot_s is not None]
-    e2e = [c.limits.e2e_s for c in classes]
-    longest = None if None in e2e else max(value for value in e2e if value is not None)
-    return ClassInfo(service.name, Limits(min(ttft, default=None), min(tpot, default=None), longest))
+    return [
+        _Pool(loops.pool_name(world, service, info.name), service, info, cells_of(partition, n), modes, offered)
+        for n, info in enumerate(partition.classes)
+    ]
 
 
 def _limits(limits: Sequence[Limits], margin: float) -> tuple[Floats, Floats, Floats]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from core.algorithms.fleet.sharing import NodeGpus
 from core.engine.overheads import Overheads
 from core.observations.class_view import typical_lengths
+from core.policy.dynamo_classes import strictest
+from core.policy.knobs import DYNAMO, WHOLE, WHOLE_CLASS
 from core.simulator.kernel.commands import STRETCH_S, Control, Router
 from core.simulator.kernel.simulated import Handover, InstanceSpec, SimulationError
 from core.types import Limits, Mode
@@ -82,6 +84,30 @@ class ServiceInfo:
     model: str
     partitions: tuple[PartitionInfo, ...]
     engine: str = "vllm-v1"
+
+    def partition(self, name: str) -> PartitionInfo:
+        """Returns the partition of a name. Where the service has none of the two that every policy knows: `whole` is
+        made of its first one's classes, and for `dynamo` stands the first one itself.
+
+        Raises:
+            SimulationError: There is no such partition.
+        """
+        known = {own.name: own for own in self.partitions}
+        if name in known:
+            return known[name]
+        first = self.partitions[0]
+        if name == WHOLE:
+            return PartitionInfo(WHOLE, (_of_all(first.classes),), dict.fromkeys(first.cell_class, 0))
+        if name == DYNAMO:
+            return first
+        raise SimulationError(f"policy.partition: unknown '{name}'; known: {', '.join((*known, WHOLE))}")
+
+
+def _of_all(classes: Sequence[ClassInfo]) -> ClassInfo:
+    """All classes as one: every request is to keep the tightest limits, but for E2E, which goes with the length."""
+    e2e = [own.limits.e2e_s for own in classes]
+    longest = None if None in e2e else max(value for value in e2e if value is not None)
+    return ClassInfo(WHOLE_CLASS, replace(strictest(own.limits for own in classes), e2e_s=longest))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ def test_the_scenarios_groups_are_the_fleet_when_no_knob_says_what_it_is_to_be()
 
 def test_all_gpus_of_all_sites_are_cut_as_the_knobs_say():
     found = world({"east": 16, "west": 8}, tps=(8, 4, 2))
-    assert first_fleet("single_pool", found, tp=4) == {("east", "whole", 4): 4, ("west", "whole", 4): 2}
-    assert first_fleet("single_pool", found, alpha=1.5) == {("east", "whole", 8): 2, ("west", "whole", 8): 1}
+    assert first_fleet("single_pool", found, tp=4) == {("east", "ALL", 4): 4, ("west", "ALL", 4): 2}
+    assert first_fleet("single_pool", found, alpha=1.5) == {("east", "ALL", 8): 2, ("west", "ALL", 8): 1}
     loads = (world({"east": 16, "west": 8}, (8, 4, 2), rps=rps) for rps in (2.0, 20.0))
     few, more = (first_fleet("least_loaded", load, fill="enough", tp=4).total() for load in loads)
     assert (few, more) == (1, 2)

@@ -95,7 +95,7 @@ def test_second_site_is_used_when_the_first_is_full():
 
 
 def test_pools_share_the_gpus_when_there_are_too_few():
-    fake = fleet(ThresholdConfig(pools="per_class"), sites={"east": 32}, classes=("short", "long"), rps=100.0)
+    fake = fleet(ThresholdConfig(partition="dynamo"), sites={"east": 32}, classes=("short", "long"), rps=100.0)
     assert (fake.serving(pool="short"), fake.serving(pool="long")) == ([8, 8], [8, 8])
 
 
