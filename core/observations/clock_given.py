@@ -8,6 +8,7 @@ import numpy as np
 
 from core.algorithms.clock.primal_dual import Curves
 from core.controllers.clock.clock_profile import InstanceLoad
+from core.controllers.clock.threshold_clock import ThresholdClockObservation
 from core.engine.engine_model import GPUS
 from core.engine.engine_params import GpuParams
 from core.engine.load_profile import CLOCK_STEP_MHZ, LOWEST_MHZ, Floats, LoadProfile, clocks
@@ -136,6 +137,14 @@ def instance_load(
         ttft_s=seen.ttft_s * shares.ttft if shares.counts_ttft and seen.ttft_s is not None else None,
         tpot_s=None if seen.tpot_s is None else seen.tpot_s * shares.tpot,
     )
+
+
+def with_use(seen: ClockObservation, kv_usage: float | None, max_num_seqs: int | None) -> ThresholdClockObservation:
+    """Returns what the rule by thresholds is given of an instance: with the share of its busiest resource, KV cache or
+    places in the batch; None: of one of them it is not known."""
+    if kv_usage is None or max_num_seqs is None:
+        return ThresholdClockObservation(seen, None)
+    return ThresholdClockObservation(seen, max(kv_usage, seen.running / max_num_seqs))
 
 
 def _tighter(one_s: float | None, other_s: float | None) -> float | None:

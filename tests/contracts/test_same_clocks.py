@@ -25,16 +25,17 @@ from tests.fakes.taken_steps import Taken, differences
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("usual_periods")]
 
 # Presets that have a clock loop, and whose turns are not compared yet.
-NOT_YET = {"greenserve", "dynamollm", "scale_freq", "threshold", "muserve", "alpaserve_scaling", "throttllem", "retail"}
+NOT_YET = {"greenserve", "dynamollm", "scale_freq", "muserve", "alpaserve_scaling", "throttllem", "retail"}
 COVERED = sorted(name for name in PRESETS if PRESETS[name].knobs.clock != "fixed" and name not in NOT_YET)
 # Other rules and margins than presets have.
 CHOICES = (
     ("freesh", {"clock": "primal_dual"}),
+    ("threshold", {"clock_floor": "gpu", "clock_ttft_share": 0.6, "tuning": {"threshold": {"busy_high": 0.65}}}),
     ("freesh", {"clock_floor": "voltage", "clock_ttft_share": 0.6, "clock_tpot_share": 0.7}),
 )
 TURNS = (
     Turn(),
-    Turn(came=40, running=20, kv=0.2, ttft_s=0.2, tpot_s=0.03),
+    Turn(came=40, running=20, kv=0.05, ttft_s=0.2, tpot_s=0.03),
     Turn(came=40, running=30, kv=0.6, ttft_s=0.3, tpot_s=0.04, e2e_s=11.0),
     Turn(came=60, running=40, waiting=9, kv=0.8, ttft_s=0.4, tpot_s=0.05, e2e_s=12.0),
     Turn(came=10, running=30, kv=0.6, ttft_s=1.9, tpot_s=0.05, e2e_s=13.0),
@@ -81,6 +82,15 @@ CHANGED = (
     ("freesh", "simulated", "core.simulator.policies.freesh.shared", lambda own: lambda limits, *given: limits),
     ("freesh", "simulated", "core.simulator.policies.freesh.least_mhz", lambda own: lambda *given: 800.0),
     ("freesh", "simulated", "core.simulator.policies.config.clock_config", lambda own: lambda *given: MiadConfig(1.9)),
+    ("threshold", "live", "core.observations.clock_given.shared", lambda own: lambda limits, *given: limits),
+    (
+        "threshold",
+        "live",
+        "pools.agent.clocks.frequency_rule.with_use",
+        lambda own: lambda seen, kv_usage, places: own(seen, kv_usage, 2 * places),
+    ),
+    ("threshold", "simulated", "core.simulator.policies.threshold.shared", lambda own: lambda limits, *given: limits),
+    ("threshold", "simulated", "core.simulator.policies.threshold.least_mhz", lambda own: lambda *given: 900.0),
 )
 UNCHANGED: dict[str, dict[str, list[Taken]]] = {}  # by preset and world, filled by the first test that asks
 

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
 class ThresholdClockConfig:
@@ -24,24 +19,20 @@ class ThresholdClockConfig:
             raise ValueError("busy_low is above 0 and below busy_high; clock_step_mhz and period_s are above 0")
 
 
-def next_clocks_mhz(
-    mhz: Floats,
-    use: Floats,
-    congested: NDArray[np.bool_],
-    floor_mhz: Floats,
-    top_mhz: Floats,
-    config: ThresholdClockConfig,
-) -> Floats:
-    """Returns the next clocks in MHz, (n,) as all arguments are.
+def next_clock_mhz(
+    mhz: float, use: float | None, congested: bool, floor_mhz: float, top_mhz: float, config: ThresholdClockConfig
+) -> float:
+    """Returns the next clock in MHz.
 
     Args:
-        mhz: The present clocks. One below its floor stays.
-        use: Share of the busiest resource, KV cache or places in the batch; NaN: not known, neither busy nor idle.
+        mhz: The present clock. One below its floor stays.
+        use: Share of the busiest resource; None: not known, neither busy nor idle.
         congested: Requests wait, or a latency is over its limit.
-        floor_mhz, top_mhz: Between these clocks may move.
+        floor_mhz, top_mhz: Between these the clock may move.
         config: The thresholds and the step.
     """
-    up = congested | (use > config.busy_high)
-    lower = np.minimum(mhz, np.maximum(mhz - config.clock_step_mhz, floor_mhz))
-    found: Floats = np.where(up, top_mhz, np.where(use < config.busy_low, lower, mhz))
-    return found
+    if congested or (use is not None and use > config.busy_high):
+        return top_mhz
+    if use is not None and use < config.busy_low:
+        return min(mhz, max(mhz - config.clock_step_mhz, floor_mhz))
+    return mhz

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-import numpy as np
-
-from core.algorithms.clock.busy_thresholds import ThresholdClockConfig, next_clocks_mhz
+from core.algorithms.clock.busy_thresholds import ThresholdClockConfig, next_clock_mhz
 from core.controllers.clock.frequency import ClockState, clock_inputs, congestion, present_mhz
 from core.types import ClockObservation, Effects, Rationale, Reason, SetSmClock
 
@@ -30,10 +27,7 @@ def step(
     seen, asked = obs.latencies, None if state is None else state.target_mhz
     current = present_mhz(asked, seen)
     why = congestion(seen)
-    mhz, use, floor_mhz, top_mhz = (
-        np.array([value]) for value in (current, math.nan if obs.use is None else obs.use, seen.min_mhz, seen.max_mhz)
-    )
-    target = float(next_clocks_mhz(mhz, use, np.array([bool(why)]), floor_mhz, top_mhz, config)[0])
+    target = next_clock_mhz(current, obs.use, bool(why), seen.min_mhz, seen.max_mhz, config)
     reason, summary = _judged(why, obs.use, current, target, config)
     inputs = {**clock_inputs(seen, current, target), "use": obs.use}
     # An unchanged clock is still asked for once, so that state and GPU agree from the first period on.

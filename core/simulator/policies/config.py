@@ -50,7 +50,7 @@ _PERIODS = ("scale_period_s", "shard_period_s", "clock_period_s")
 _CLOCK_SHARES = ("clock_ttft_share", "clock_tpot_share")
 THRESHOLD_READS = Reads(
     {
-        **any_of(*_PERIODS, *_CLOCK_SHARES, "partition", "alpha", "clock_floor_mhz"),
+        **any_of(*_PERIODS, *_CLOCK_SHARES, "partition", "alpha", "clock_floor", "clock_floor_mhz"),
         "scale": ("threshold", "static"),
         "shard": ("threshold", "off"),
         "clock": ("threshold", "fixed"),
@@ -86,8 +86,8 @@ class Starting:
 class ThresholdConfig:
     """Plain thresholds, with a pool for each class of `partition`.
 
-    `latency_margin`: share of a limit at which the clock goes up. It never goes below `clock_floor_mhz` (None: where
-    the GPU's voltage stops falling, since slower than that a token costs more energy, not less).
+    `ttft_share`, `tpot_share`: of limits, at which the clock goes up. Its floor is where the GPU's voltage stops
+    falling, unless another is given: slower than that a token costs more energy, not less.
     """
 
     name: str = "threshold"
@@ -97,7 +97,9 @@ class ThresholdConfig:
     clock: ThresholdClockConfig = field(default_factory=ThresholdClockConfig)
     partition: str = WHOLE
     routing: str = "least_loaded"
-    latency_margin: float = 0.8
+    ttft_share: float = 0.8
+    tpot_share: float = 0.8
+    clock_floor: str = "voltage"
     clock_floor_mhz: float | None = None
     starting: Starting = field(default_factory=Starting)
 
@@ -145,7 +147,7 @@ class FreeshConfig:
 
 
 def threshold_of(policy: Policy) -> ThresholdConfig:
-    """Returns what the policy comes to for `threshold`. Raises ValueError: its clock shares are not one."""
+    """Returns what the policy comes to for `threshold`."""
     knobs, tuning = policy.knobs, policy.tuning
     return ThresholdConfig(
         loops=running(policy, _THRESHOLD_LOOPS),
@@ -154,7 +156,9 @@ def threshold_of(policy: Policy) -> ThresholdConfig:
         clock=threshold_clock_config(tuning, period_s(policy, Loop.CLOCK)),
         partition=knobs.partition,
         routing=_BY_POOL[knobs.route],
-        latency_margin=_clock_share(policy),
+        ttft_share=knobs.clock_ttft_share,
+        tpot_share=knobs.clock_tpot_share,
+        clock_floor=knobs.clock_floor,
         clock_floor_mhz=knobs.clock_floor_mhz,
         starting=starting_of(policy),
     )
@@ -206,13 +210,6 @@ def period_s(policy: Policy, loop: Loop) -> float:
 def starting_of(policy: Policy) -> Starting:
     """Returns the conditions under which the policy's new instances come up."""
     return Starting(policy.tuning.starts.warm_pool, policy.tuning.starts.weights_cached)
-
-
-def _clock_share(policy: Policy) -> float:
-    shares = policy.knobs.clock_ttft_share, policy.knobs.clock_tpot_share
-    if shares[0] != shares[1]:
-        raise ValueError(f"clock_ttft_share: must be clock_tpot_share, {shares[1]:g}, in a simulated {policy.name}")
-    return shares[0]
 
 
 def _positive(section: Section, key: str, default: float, above: float = 0.0) -> float:

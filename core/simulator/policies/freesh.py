@@ -249,10 +249,7 @@ class Freesh:
                 if isinstance(command, SetSmClock) and command.mhz != before.target_mhz:
                     commands.append(command)
                     reasons.append(effects.rationale.reason)
-        for reason in (Reason.CONGESTED, Reason.SLACK):
-            if count := reasons.count(reason):
-                way = "up" if reason is Reason.CONGESTED else "down"
-                decisions.append(loops.decision(view, Loop.CLOCK, reason, f"{count} instances clocked {way}.", count))
+        decisions += loops.clocked(view, reasons)
         return commands
 
     # -- observations ----------------------------------------------------------------------------------

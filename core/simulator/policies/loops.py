@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from core.simulator.kernel.commands import Answer, Decision, FleetView, SimCommand
@@ -45,6 +45,15 @@ class LoopControl:
 def decision(view: FleetView, loop: Loop, reason: Reason, summary: str, commands: int = 0) -> Decision:
     """Makes an entry of the decision log, at the view's time."""
     return Decision(view.now_s, str(loop), str(reason), summary, commands)
+
+
+def clocked(view: FleetView, reasons: Sequence[Reason]) -> Decisions:
+    """Makes the entries of a clock loop's turn. `reasons`: of each instance whose clock it changes."""
+    found = []
+    for reason, way in ((Reason.CONGESTED, "up"), (Reason.SLACK, "down")):
+        if count := reasons.count(reason):
+            found.append(decision(view, Loop.CLOCK, reason, f"{count} instances clocked {way}.", count))
+    return found
 
 
 def pool_name(world: World, service: ServiceInfo, class_name: str) -> str:

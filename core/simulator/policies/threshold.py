@@ -1,25 +1,25 @@
-"""Thresholds in the simulator: views to the observations of the steps that live services take too, and the clocks.
+"""Thresholds in the simulator: views to the observations of the steps that live services take too.
 
-The rules are `core.controllers.fleet.scale_threshold`, `shard_threshold` and, vectorised over the instances,
-`core.algorithms.clock.busy_thresholds`.
+The rules are `core.controllers.fleet.scale_threshold`, `shard_threshold` and `core.controllers.clock.threshold_clock`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from core.algorithms.clock.busy_thresholds import next_clocks_mhz
+from core.controllers.clock import threshold_clock
+from core.controllers.clock.frequency import ClockState
 from core.controllers.fleet import scale_threshold, shard_threshold
 from core.controllers.fleet.scale_threshold import ScaleThresholdObservation, ScaleThresholdState, ThresholdPool
 from core.controllers.fleet.shard_threshold import ShardThresholdObservation, ShardThresholdState
 from core.engine.engine_model import gpu
 from core.observations import asking
 from core.observations.class_view import ClassView
+from core.observations.clock_given import least_mhz, shared, with_use
 from core.observations.loop_windows import window_s
 from core.observations.routing_weights import by_capacity
 from core.simulator.kernel.commands import DRAINING, SERVING, FleetView, SimCommand
@@ -27,9 +27,9 @@ from core.simulator.policies import loops
 from core.simulator.policies.config import ThresholdConfig
 from core.simulator.policies.fleet_changes import Fleet
 from core.simulator.policies.loops import Decisions, LoopControl
-from core.simulator.policies.view_observations import cells_of, class_view, first_view
+from core.simulator.policies.view_observations import cells_of, class_view, clock_seen, first_view
 from core.simulator.policies.world import ClassInfo, Plan, ServiceInfo, World
-from core.types import Command, Limits, Loop, Mode, Reason, ScaleTo, SetSmClock, SetTpDegrees
+from core.types import ClockObservation, Command, Limits, Loop, Mode, Reason, ScaleTo, SetSmClock, SetTpDegrees
 
 Floats = NDArray[np.float64]
 
@@ -61,8 +61,9 @@ class Threshold:
         self._scale = ScaleThresholdState()
         self._shard: ShardThresholdState | None = None
         self._use_sum, self._use_count = np.zeros(len(names)), 0
-        self._kv, self._seqs, self._top, self._floor = (np.zeros(0) for _ in range(4))
-        self._limit = _limits([pool.info.limits for pool in self.pools], config.latency_margin)
+        self._kv, self._seqs = np.zeros(0), np.zeros(0)
+        self._ranges: dict[str, tuple[float, float]] = {}  # of clocks, by type of GPU
+        self._limits = [shared(pool.info.limits, config.ttft_share, config.tpot_share) for pool in self.pools]
 
     def begin(self) -> Plan:
         """Plans the fleet of the first second: what the declared load needs; without one, all that the sites have."""
@@ -169,28 +170,30 @@ class Threshold:
     # -- clock -----------------------------------------------------------------------------------------
 
     def clock(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
-        use = self._note_use(view)
-        active = (view.state == SERVING) | (view.state == DRAINING)
-        late = (
-            (view.worst_ttft_s > self._limit[0][view.pool])
-            | (view.worst_tpot_s > self._limit[1][view.pool])
-            | (view.worst_e2e_s > self._limit[2][view.pool])
-        )
-        congested = (view.waiting > 0) | late
-        target = next_clocks_mhz(view.mhz, use, congested, self._floor, self._top, self.config.clock)
-        up = active & (target > view.mhz + 0.5)
-        down = active & (target < view.mhz - 0.5)
-        commands: list[SimCommand] = [
-            SetSmClock(view.instances[slot].name, float(target[slot])) for slot in np.flatnonzero(up | down).tolist()
-        ]
-        for reason, which, way in ((Reason.CONGESTED, up, "up"), (Reason.SLACK, down, "down")):
-            if commands and (count := int(np.count_nonzero(which))):
-                decisions.append(loops.decision(view, Loop.CLOCK, reason, f"{count} instances clocked {way}.", count))
+        self._note_use(view)
+        commands: list[SimCommand] = []
+        reasons: list[Reason] = []
+        for slot in ((view.state == SERVING) | (view.state == DRAINING)).nonzero()[0].tolist():
+            kv_usage = float(view.kv_used_tokens[slot] / self._kv[slot])
+            obs = with_use(self._clock_observation(view, slot), kv_usage, view.instances[slot].max_sequences)
+            before = ClockState(float(view.mhz[slot]))
+            _, effects = asking.step(threshold_clock.step, before, obs, self.config.clock)
+            own = [command for command in effects.commands if isinstance(command, SetSmClock)]
+            commands += own
+            reasons += [effects.rationale.reason] * len(own)
+        decisions += loops.clocked(view, reasons)
         return commands
 
-    def _note_use(self, view: FleetView) -> Floats:
-        """Returns the share of each instance's busiest resource, KV cache or places in the batch; keeps means
-        of pools."""
+    def _clock_observation(self, view: FleetView, slot: int) -> ClockObservation:
+        kind, pool = view.instances[slot].gpu, int(view.pool[slot])
+        if kind not in self._ranges:
+            own, c = gpu(kind), self.config
+            lowest = least_mhz(kind, own.f_min, own.f_max, c.clock_floor, c.clock_floor_mhz)
+            self._ranges[kind] = lowest, own.f_max
+        return clock_seen(view, slot, *self._ranges[kind], self._limits[pool] if pool >= 0 else Limits())
+
+    def _note_use(self, view: FleetView) -> None:
+        """Notes the mean share of the busiest resource of each pool's instances: scale goes by it."""
         if len(view.instances) != self._kv.size:
             self._learn(view)
         use: Floats = np.maximum(view.kv_used_tokens / self._kv, view.running / self._seqs)
@@ -200,18 +203,11 @@ class Threshold:
         total = np.bincount(pools, use[serving], minlength=len(self.pools))
         self._use_sum += total / np.maximum(1, count)
         self._use_count += 1
-        return use
 
     def _learn(self, view: FleetView) -> None:
-        """Learns what the instances can hold, and their clocks. A place in the view is always for one kind."""
-        specs = view.instances
-        self._kv = np.array([float(spec.kv_capacity) for spec in specs])
-        self._seqs = np.array([float(spec.max_sequences) for spec in specs])
-        self._top = np.array([gpu(spec.gpu).f_max for spec in specs], dtype=np.float64)
-        own = self.config.clock_floor_mhz
-        self._floor = np.array(
-            [gpu(spec.gpu).clamp_mhz(gpu(spec.gpu).f_v if own is None else own) for spec in specs], dtype=np.float64
-        )
+        """Learns what the instances can hold. A place in the view is always for one kind."""
+        self._kv = np.array([float(spec.kv_capacity) for spec in view.instances])
+        self._seqs = np.array([float(spec.max_sequences) for spec in view.instances])
 
 
 def _pools(config: ThresholdConfig, world: World, service: ServiceInfo) -> list[_Pool]:
@@ -221,10 +217,3 @@ def _pools(config: ThresholdConfig, world: World, service: ServiceInfo) -> list[
         _Pool(loops.pool_name(world, service, info.name), service, info, cells_of(partition, n), modes, offered)
         for n, info in enumerate(partition.classes)
     ]
-
-
-def _limits(limits: Sequence[Limits], margin: float) -> tuple[Floats, Floats, Floats]:
-    """Returns TTFT, TPOT and E2E at which the clock goes up, for each pool; the last entry is of instances in none."""
-    rows = [(own.ttft_s, own.tpot_s, own.e2e_s) for own in limits]
-    table = np.array([[math.inf if v is None else v * margin for v in row] for row in rows] + [[math.inf] * 3])
-    return table[:, 0], table[:, 1], table[:, 2]

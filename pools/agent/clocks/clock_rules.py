@@ -19,7 +19,7 @@ from pools.wire import ClockPolicy
 
 from .engine_figures import Figures
 from .engine_view import Rule, observation
-from .frequency_rule import FrequencyRule, with_curves, with_use
+from .frequency_rule import FrequencyRule, threshold_seen, with_curves
 from .profile_rule import ProfileRule
 from .slack_rule import SlackRule, slack_config
 
@@ -50,7 +50,7 @@ def rule_of(policy: ClockPolicy, figures: Figures) -> Rule | None:
     if policy.policy == "slack":
         return SlackRule(slack_config(policy), figures, policy.by_sensitivity)
     if policy.policy == "threshold":
-        return FrequencyRule(_config(ThresholdClockConfig, policy), threshold_clock.step, with_use)
+        return FrequencyRule(_config(ThresholdClockConfig, policy), threshold_clock.step, threshold_seen)
     raise ValueError(f"unknown policy '{policy.policy}'")
 
 

@@ -10,7 +10,7 @@ from core.controllers.clock import frequency
 from core.controllers.clock.frequency import ClockState
 from core.controllers.clock.threshold_clock import ThresholdClockObservation
 from core.observations import asking
-from core.observations.clock_given import curves
+from core.observations.clock_given import curves, with_use
 from core.types import ClockObservation, Effects
 from pools.wire import ClockPolicy
 
@@ -71,9 +71,6 @@ def with_curves(figures: Figures, policy: ClockPolicy) -> Callable[[float, Engin
     return observe
 
 
-def with_use(now_s: float, engine: EngineView, seen: Seen) -> ThresholdClockObservation:
-    """Adds the share of the engine's busiest resource; None: of the KV cache or the batch it is not known."""
-    reading, use = measured(engine), None
-    if reading.kv_usage is not None and reading.running is not None and engine.max_num_seqs is not None:
-        use = max(reading.kv_usage, reading.running / engine.max_num_seqs)
-    return ThresholdClockObservation(observation(now_s, engine, seen), use)
+def threshold_seen(now_s: float, engine: EngineView, seen: Seen) -> ThresholdClockObservation:
+    """Returns the observation of the rule by thresholds."""
+    return with_use(observation(now_s, engine, seen), measured(engine).kv_usage, engine.max_num_seqs)

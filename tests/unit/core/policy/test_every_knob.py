@@ -29,7 +29,7 @@ TAKEN = {
     "throttle": 15,
     "placement": 19,
     "split": 15,
-    "threshold": 16,
+    "threshold": 19,
 }
 # Settings that no simulated loop of any family reads yet, and for which nothing says why. The list only shrinks.
 UNREAD = {"class_limits"}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from core.algorithms.clock.busy_thresholds import ThresholdClockConfig, next_clocks_mhz
+from core.algorithms.clock.busy_thresholds import ThresholdClockConfig, next_clock_mhz
 from core.controllers.clock.frequency import ClockState
 from core.controllers.clock.threshold_clock import ThresholdClockObservation, step
 from core.types import ClockObservation, Limits, Reason, SetSmClock
@@ -55,10 +54,8 @@ def test_clock_stays_between_the_floor_and_the_top():
     assert effects.commands == (SetSmClock("i", 1980.0),), "asked for once, so that state and GPU agree"
 
 
-def test_instances_are_decided_on_one_by_one_when_they_come_as_arrays():
-    mhz, floor, top = np.array([1500.0, 1500.0, 1200.0]), np.full(3, 1330.0), np.full(3, 1980.0)
-    found = next_clocks_mhz(mhz, np.array([0.9, 0.1, 0.1]), np.array([False, False, False]), floor, top, CONFIG)
-    assert found.tolist() == [1980.0, 1410.0, 1200.0], "one below its floor is not clocked up for being idle"
+def test_clock_below_its_floor_is_not_raised_for_being_idle():
+    assert next_clock_mhz(1200.0, 0.1, False, 1330.0, 1980.0, CONFIG) == 1200.0
 
 
 @pytest.mark.parametrize("wrong", [{"busy_low": 0.8}, {"busy_low": 0.0}, {"clock_step_mhz": 0.0}, {"period_s": 0.0}])
