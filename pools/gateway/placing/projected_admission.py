@@ -14,6 +14,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from core.engine.engine_model import UnknownConfiguration
+from core.ports import EngineLimits
 
 from ..fleet.instance import Instance
 from ..fleet.view import Service
@@ -29,13 +30,18 @@ log = logging.getLogger(__name__)
 
 PROJECTION = "projection"
 T = TypeVar("T")
-_Configuration = tuple[str, str, int, str, str]
+_Configuration = tuple[str, str, int, str, str, int, int]
 
 
 def _busy(instance: Instance) -> tuple[float, str]:
     """Returns the key that puts instances in order by their requests for each token of KV cache."""
-    candidate = instance.candidate()
-    return candidate.load / (1.0 if candidate.table is None else candidate.table.kv_capacity_tokens), instance.uid
+    return instance.candidate().load / _capacity_tokens(instance), instance.uid
+
+
+def _capacity_tokens(instance: Instance) -> float:
+    """Returns the KV cache of an instance; 1 of one that nobody knows."""
+    table = instance.candidate().table
+    return 1.0 if table is None else table.kv_capacity_tokens
 
 
 class AdmissionGate:
@@ -69,7 +75,7 @@ class AdmissionGate:
             if admits is None:
                 too_small.append(instance)
         if too_small and len(too_small) == len(choosable):  # to wait is of no use: an engine is to refuse it
-            return [max(too_small, key=lambda i: i.candidate().kv_room_tokens)]
+            return [max(sorted(too_small, key=lambda i: i.uid), key=_capacity_tokens)]
         self.waits += 1
         return []
 
@@ -111,10 +117,11 @@ class AdmissionGate:
 
     def _projection(self, service: Service, instance: Instance) -> InstanceProjection | None:
         ips, projection = service.policy.tuning.throttle_ips, self._projections.get(instance.uid)
-        if projection is not None and projection.ips == ips:
+        state, limits = instance.state, instance.state.engine_limits or EngineLimits()
+        bounds = limits.max_num_seqs, limits.max_num_batched_tokens
+        key = (state.model, state.gpu_type, state.tp, state.engine, ips, *bounds)
+        if projection is not None and projection.configuration == key:
             return projection
-        state = instance.state
-        key = (state.model, state.gpu_type, state.tp, state.engine, ips)
         if key not in self._models:
             self._models[key] = None
             self._later(self._load, key)

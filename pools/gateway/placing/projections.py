@@ -33,11 +33,29 @@ _TYPICAL_TOKENS = (1155, 211)
 class InstanceProjection:
     """Admission and clock of one instance; every request that this gateway has in flight there is on its scoreboard."""
 
-    def __init__(self, model: str, gpu: str, tp: int, engine: str, ips: str = "engine") -> None:
-        """Raises UnknownConfiguration when the engine model does not know it. `ips`: of `ThrottleTuning`."""
+    def __init__(
+        self,
+        model: str,
+        gpu: str,
+        tp: int,
+        engine: str,
+        ips: str = "engine",
+        max_num_seqs: int = 256,
+        max_num_batched_tokens: int = 2048,
+    ) -> None:
+        """Makes the projection of an idle instance.
+
+        Args:
+            ips: Of `ThrottleTuning`.
+            max_num_seqs, max_num_batched_tokens: The engine's limits.
+
+        Raises:
+            UnknownConfiguration: The engine model does not know it.
+        """
+        self.configuration = (model, gpu, tp, engine, ips, max_num_seqs, max_num_batched_tokens)
         kv_tokens = int(engine_model(model, gpu, tp, engine).kv_capacity_tokens)
-        self.ips = ips
-        self._speed = engine_speed(model, gpu, tp, engine, kv_tokens, trees=ips == "trees")
+        bounds = max_num_seqs, max_num_batched_tokens
+        self._speed = engine_speed(model, gpu, tp, engine, kv_tokens, *bounds, trees=ips == "trees")
         self._admission: AdmissionState | None = None
         self._clock: ThrottleState | None = None
         self._judged: tuple[AdmissionObservation, AdmissionConfig, Effects] | None = None
@@ -46,7 +64,7 @@ class InstanceProjection:
     def fresh(self) -> InstanceProjection:
         """Returns a projection for another instance of the same configuration."""
         other = object.__new__(InstanceProjection)
-        other.ips, other._speed, other._regressions = self.ips, self._speed, self._regressions
+        other.configuration, other._speed, other._regressions = self.configuration, self._speed, self._regressions
         other._admission = other._clock = other._judged = None
         return other
 
@@ -95,6 +113,8 @@ class InstanceProjection:
         if self._judged is None or self._admission is None:
             return None
         obs, config, admitted = self._judged
+        if not admitted.commands:  # it was sent to be refused
+            return None
         board = admission.board_after(self._admission, obs, config, admitted)
         looked = ThrottleObservation(obs.now_s, obs.instance, board, self._speed)
         self._clock, effects = throttllem_clock.step(self._clock, looked, ThrottleConfig(config.tbt_s))
@@ -156,6 +176,7 @@ def _running(service: Service, instance: Instance) -> Requests:
         np.array([call.predicted_tokens or 1 for call in calls], dtype=np.int64),
         np.array([_most_tokens(service, call) for call in calls], dtype=np.int64),
         np.array([math.inf if at_s is None else at_s for at_s in deadlines], dtype=np.float64),
-        np.where([slot.begun for slot in slots], prompts + generated, 0).astype(np.int64),
+        # The token generated last is taken in with the next iteration.
+        np.where([slot.begun for slot in slots], prompts + np.maximum(0, generated - 1), 0).astype(np.int64),
         generated,
     )
