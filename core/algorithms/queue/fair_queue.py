@@ -16,6 +16,7 @@ from core.algorithms.queue.queueing import Order, OrderConfig
 
 T = TypeVar("T", bound=Hashable)
 
+HINT_TOKENS_PER_S = 20.0  # what a second of a client's hint counts in an order by tokens that has no aging
 EVERYBODY = None  # the tenant of all where shares are not kept apart
 
 
@@ -45,7 +46,8 @@ def key(request: Waiting, config: OrderConfig) -> float:
     """The smaller goes first; of a request that has not begun."""
     if config.order in (Order.SJF, Order.SPF):
         tokens = request.predicted_tokens if config.order is Order.SJF else request.prompt_tokens
-        return tokens + config.aging_tokens_per_s * (request.arrival_s - request.head_start_s)
+        aging = config.aging_tokens_per_s
+        return tokens + aging * request.arrival_s - (aging or HINT_TOKENS_PER_S) * request.head_start_s
     if config.order is Order.SRTF:
         return request.work_s - request.head_start_s
     at_s = request.arrival_s if config.order is Order.FCFS else request.due_s

@@ -144,9 +144,10 @@ def test_one_goes_first_when_named_again_and_again():
     assert drained(queue) == [2, 0, 1]
 
 
-def test_head_start_counts_as_time_when_given():
+@pytest.mark.parametrize("aging_tokens_per_s", [20.0, 0.0])
+def test_head_start_counts_as_time_when_given(aging_tokens_per_s):
     for order in Order:
-        config = OrderConfig(order)
+        config = OrderConfig(order, aging_tokens_per_s=aging_tokens_per_s)
         plain, ahead = waiting(5.0, 100, config), waiting(5.0, 100, config, head_start_s=10.0)
         assert key(ahead, config) < key(plain, config)
         assert priority(ahead, config) < priority(plain, config)
