@@ -140,8 +140,8 @@ def _decide_and_apply(context: TurnContext, loop: Loop, index: int) -> Epoch | N
     4. Take the lock of plans and placements. Whoever pauses a loop, sets a control mode or makes an override takes it
        too: these stay as they are until the transaction ends.
     5. Check that nobody has paused the loop while it computed, and that policy and overrides are still the context's.
-    6. Read the control mode. Where decisions do not act, record this one, or offer it for approval, and leave the
-       controller's state alone: for the next epoch this one has not happened.
+    6. Read the control mode. Where decisions do not act, record this one, or offer it for approval if it changes the
+       fleet, and leave the controller's state alone: for the next epoch this one has not happened.
     7. Swap the controller's state: replace it where its version is still the one that was read in 1.
     8. Carry out: close older plans that wait, write budgets, workers and decisions, then instances.
     9. Commit, and only then publish to agents and gateways, which would else act on what may be rolled back.
@@ -177,7 +177,8 @@ def _decide_and_apply(context: TurnContext, loop: Loop, index: int) -> Epoch | N
             recordings.keep(epoch, notes, now)
             # 6. A decision that does not act goes on record, and no further.
             control_mode = active_operations.control_mode_of(service)
-            if result.effects.commands and control_mode.mode != ControlMode.ACT:
+            asks = control_mode.mode == ControlMode.APPROVE and pending_plans.changes_fleet(result.effects.commands)
+            if result.effects.commands and (asks or control_mode.mode == ControlMode.ADVISE):
                 return _record_only(epoch, state, result, control_mode, now)
             # 7. Compare and swap.
             _swap(state, result.state)

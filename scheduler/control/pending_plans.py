@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
 
+from core.types import Command, ForwardLoad
 from pools.models import Service
 from scheduler.control import service_policy
 from scheduler.control.steps.policy_steps import Result
@@ -30,12 +33,22 @@ def basis(service: Service, controller: ControllerState) -> str:
     return hashlib.sha256(json.dumps(made_on, sort_keys=True).encode()).hexdigest()
 
 
+def changes_fleet(commands: Iterable[Command]) -> bool:
+    """Says whether there is anything to ask a person for. What gateways hand on follows the load, as weights in routing
+    do: it starts and stops no instance."""
+    return any(not isinstance(command, ForwardLoad) for command in commands)
+
+
 def still_waits(service: Service, controller: ControllerState, loop: str, result: Result) -> bool:
-    """Says whether the very same plan waits already, since nobody is asked for it twice."""
+    """Says whether the same changes of the fleet wait already, since nobody is asked for them twice."""
     pending = Approval.objects.filter(service=service, loop=loop, status=ApprovalStatus.PENDING).first()
-    if pending is None:
+    if pending is None or pending.basis != basis(service, controller):
         return False
-    return pending.basis == basis(service, controller) and pending.commands == to_json(result.effects.commands)
+    return _of_fleet(pending.commands) == _of_fleet(to_json(result.effects.commands))
+
+
+def _of_fleet(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [row for row in rows if row["type"] != ForwardLoad.__name__]
 
 
 def offer(

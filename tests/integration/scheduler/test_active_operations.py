@@ -7,13 +7,14 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.utils import timezone
 
 from core.controllers.fleet import carbon
-from core.types import Loop
+from core.types import Effects, ForwardLoad, Loop, Mode, PoolKey, Rationale, Reason, ScaleTo
 from pools import wire
 from pools.access.audit import Actor
 from pools.models import AuditEntry, Instance, Membership, Node, Partition, Site
 from scheduler import tasks
-from scheduler.control import epochs, pending_plans, service_policy
-from scheduler.models import Approval, Decision, Epoch, LoopPause, Override
+from scheduler.control import active_operations, epochs, pending_plans, service_policy
+from scheduler.control.steps.policy_steps import Result
+from scheduler.models import Approval, ControllerState, Decision, Epoch, LoopPause, Override
 from scheduler.operations import approvals, overrides, pauses, undoing
 from tests.fakes.house import refresh_feeds, report_all, requests_came
 
@@ -106,6 +107,49 @@ def test_approval_is_out_of_date_when_the_state_has_moved(service, redis_client,
     pending_plans.lapse(timezone.now())
     pending.refresh_from_db()
     assert pending.status == "expired"
+
+
+def test_nobody_is_asked_when_hand_down_alone_changes(service, redis_client, operator, now):
+    service_policy.change(service, "dynamollm", {})
+    requests_came(now, count=300, over_s=100, prompt_tokens=100, output_tokens=50)
+    requests_came(now, count=300, over_s=100, prompt_tokens=2000, output_tokens=500)
+    for loop in (Loop.CARBON, Loop.SCALE):
+        epochs.run(service, loop, now)
+    shares, before = hand_down(0.9), workers(service)
+    assert shares["cluster/SS"] not in (0.0, 0.9)
+    pauses.set_control_mode(operator, service, "advise")
+    advised = epochs.run_now(service, later(redis_client, now))
+    assert {epoch.status for epoch in advised if epoch.kind == "scale"} == {"advised"}
+    pauses.set_control_mode(operator, service, "approve")
+    at = later(redis_client, now, 62)
+    epochs.run_now(service, at)
+    assert hand_down() == shares
+    assert (Approval.objects.count(), workers(service)) == (0, before)
+
+
+def test_plan_that_waits_is_the_same_when_its_hand_down_alone_has_changed(service, redis_client, operator, now):
+    epoch = epochs.run(service, Loop.CARBON, now)
+    pauses.set_control_mode(operator, service, "approve")
+    state = ControllerState.objects.get(kind="carbon")
+    pending_plans.offer(epoch, state, scaled(2, 0.3), active_operations.control_mode_of(service), now)
+    assert pending_plans.still_waits(service, state, "carbon", scaled(2, 0.7))
+    assert not pending_plans.still_waits(service, state, "carbon", scaled(3, 0.3))
+
+
+def scaled(count, share):
+    small, large = (PoolKey("cluster", name) for name in ("SS", "LL"))
+    commands = ScaleTo(small, {Mode("A100-80GB", 8): count}), ForwardLoad(small, large, share)
+    return Result(Effects(commands, None, Rationale(Reason.POLICY, "It grows.")), {})
+
+
+def hand_down(share=None):
+    """Returns the shares that scale has decided, before they are set to another one."""
+    state = ControllerState.objects.get(kind="scale")
+    found = dict(state.value["shares"])
+    if share is not None:
+        state.value["shares"] = dict.fromkeys(found, share)
+        state.save()
+    return found
 
 
 def test_plans_are_made_around_a_pool_when_its_workers_are_pinned(service, redis_client, operator, now):
