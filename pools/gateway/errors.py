@@ -76,3 +76,7 @@ def squashed(retry_after_s: float) -> ApiError:
 
 def unavailable(message: str, code: str = "no_instance_available", retry_after_s: int = 5) -> ApiError:
     return ApiError(503, message, kind=SERVER_ERROR, code=code, retry_after_s=retry_after_s)
+
+
+def none_ready(service_name: str) -> ApiError:
+    return unavailable(f"No instance of '{service_name}' is ready.")

@@ -22,10 +22,10 @@ STALE_STATE_S = 15.0  # an agent that said nothing for so long is not trusted; c
 
 
 class Service:
-    """A service with its instances that are ready."""
+    """A service with its instances that are ready. `coming`: others start, or their agents cannot ask them."""
 
     __slots__ = (
-        *("_by_rank", "class_limits", "classes", "engine_queue", "expected_lengths", "hands_on", "limits"),
+        *("_by_rank", "class_limits", "classes", "coming", "engine_queue", "expected_lengths", "hands_on", "limits"),
         *("max_model_len", "model", "name", "policy", "ranks", "ready", "root", "shares", "tokenizer", "uids"),
     )
 
@@ -49,6 +49,7 @@ class Service:
         self.hands_on = _hands_on(entry.classes)
         self.shares = {pool.id: pool.share for pool in entry.pools}
         self.ready: list[Instance] = []
+        self.coming = False
         self._by_rank: dict[int, list[Instance]] = {}
         self.uids: dict[str, Instance] = {}  # the same
 
@@ -139,7 +140,10 @@ class FleetView:
             for reported in state.instances:
                 name, pool = self._pools.get(reported.pool_id, ("", None))
                 service = services.get(name)
-                if reported.state != "ready" or service is None or pool is None:
+                if service is None or pool is None:
+                    continue
+                if reported.state != "ready":
+                    service.coming |= reported.state != "draining"
                     continue
                 rank = service.ranks.get(pool.request_class, len(service.ranks))
                 instance = self._refreshed(reported, pool, rank, state)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..accounts import request_energy
-from ..errors import SERVER_ERROR, ApiError, unavailable
+from ..errors import SERVER_ERROR, ApiError, none_ready, unavailable
 from ..fleet.instance import Instance
 from ..http.request import Request
 from ..intake import Refused
@@ -165,7 +165,7 @@ class Processing:
                 raise unavailable(f"No instance of '{service.name}' that the proxy allows is ready.")
         slot = self._slot = dispatcher.place_now(call) or await dispatcher.place(call)
         if slot is None:
-            raise unavailable(f"No instance of '{service.name}' is ready.")
+            raise none_ready(service.name)
         ending = self._ending
         ending.instance, ending.choice, ending.attempts = slot.instance, slot.choice, 1
         return await context.endpoints.of(slot.instance)

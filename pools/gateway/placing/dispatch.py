@@ -20,7 +20,7 @@ from core.controllers.request.hand_on import HandOn
 from core.controllers.request.routing import RouteRequest
 
 from ..classify.classifier import Classifier
-from ..errors import ApiError
+from ..errors import ApiError, none_ready
 from ..fleet.instance import Instance
 from ..fleet.view import FleetView, Service
 from ..http.loop_turn import Ticks
@@ -104,10 +104,11 @@ class Dispatcher:
     async def place(self, call: Call, tried: Collection[str] = ()) -> Slot | None:
         """Returns a place for the call, after a wait if need be; None: no instance is left that it could go to.
 
-        A call that was elsewhere before (`tried`) has waited already: it goes before all others.
+        A call that was elsewhere before (`tried`) has waited already: it goes before all others. While no instance is
+        ready, and one comes up, a call waits for as long as its TTFT allows.
 
         Raises:
-            ApiError: 429, the queue is full or has not moved for `max_wait_s`.
+            ApiError: 429, the queue is full or has not moved for `max_wait_s`; 503, no instance has come up in time.
         """
         service = self._current(call)
         if call.texts:
@@ -115,7 +116,7 @@ class Dispatcher:
         self._order_inside(service, call)
         queue = self._queues.get((service.name, call.class_name))
         if tried or queue is None or not len(queue.waiters):
-            if not service.choosable(tried, time.monotonic()):
+            if not service.choosable(tried, time.monotonic()) and (tried or not service.coming):
                 return None
             slot = self._try(service, call, tried)
             if slot is not None:
@@ -245,9 +246,13 @@ class Dispatcher:
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(service.policy.max_wait_s):
+                if not service.ready:
+                    await self._come_up(waiter)
                 return await waiter.place
         except TimeoutError:
             waiter.give_back()
+            if not self._current(call).ready:
+                raise none_ready(service.name) from None
             raise ApiError(
                 429,
                 f"No instance of '{service.name}' had room within {service.policy.max_wait_s:g} s.",
@@ -261,6 +266,16 @@ class Dispatcher:
         finally:
             call.queue_s = (call.queue_s or 0.0) + time.monotonic() - began_s
             queue.waiters.remove(waiter)
+
+    async def _come_up(self, waiter: Waiter) -> None:
+        """Waits until the call has a place or its TTFT is over. Raises TimeoutError if then no instance is ready."""
+        call = waiter.call
+        limit_s = call.limits(call.service).ttft_s
+        if limit_s is not None:
+            left_s = call.request.received_s + limit_s - time.monotonic()
+            await asyncio.wait([waiter.place], timeout=max(0.0, left_s))
+            if not waiter.place.done() and not self._current(call).ready:
+                raise TimeoutError
 
     def _queue(self, service: Service, class_name: str | None) -> ClassQueue:
         key = (service.name, class_name)

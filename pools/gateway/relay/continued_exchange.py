@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from ..errors import ApiError, unavailable
+from ..errors import ApiError, none_ready
 from ..http.client_protocol import ClientConnection
 from ..placing.slot import Slot
 from ..placing.splitter import SplitPlan, Splitter
@@ -108,4 +108,4 @@ class ContinuedExchange(Exchange):
             return self._pass_on(*self._answer)
         if self.ending.attempts:
             return self._fail("upstream_error", self._broken_upstream())
-        return self._fail("rejected", unavailable(f"No instance of '{call.service.name}' is ready."))
+        return self._fail("rejected", none_ready(call.service.name))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from ..accounts import request_energy
-from ..errors import SERVER_ERROR, ApiError, squashed, unavailable
+from ..errors import SERVER_ERROR, ApiError, none_ready, squashed, unavailable
 from ..http.client_protocol import ClientConnection
 from ..http.loop_turn import EndOfTurn
 from ..http.upstream import UpstreamConnection, UpstreamPool
@@ -227,7 +227,7 @@ class Exchange:
             return self._pass_on(*self._answer)
         if self.ending.attempts:
             return self._fail("upstream_error", self._broken_upstream())
-        return self._fail("rejected", unavailable(f"No instance of '{self.call.service.name}' is ready."))
+        return self._fail("rejected", none_ready(self.call.service.name))
 
     def _begin(self, slot: Slot) -> None:
         """Begins an attempt at a place that was found."""

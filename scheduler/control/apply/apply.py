@@ -16,7 +16,7 @@ from core.types import Command, Mode, ScaleTo, SetTpDegrees
 from pools import wire
 from pools.models import Gpu, Instance, InstanceGpu, Node, Pool, Service
 from scheduler.control import active_operations
-from scheduler.control.apply import gpu_memory, warm_pool
+from scheduler.control.apply import gpu_memory, stand_ins, warm_pool
 from scheduler.control.apply.budgets import within
 from scheduler.control.apply.node_placement import NodeRoom, Placement, Standing, Start, Wanted, place
 from scheduler.control.turn_context import TurnContext
@@ -116,7 +116,7 @@ def apply_placement(service: Service, reporting: Collection[str], decisions: Map
     `decisions`: pool -> the decision that new ones carry.
     """
     wanted, standing, rooms = _wanted(service), _standing(service), _rooms(service, reporting)
-    plan = place(wanted, standing, rooms)
+    plan = stand_ins.serve_on(place(wanted, standing, rooms), wanted, standing, rooms)
     warm = dict(service.pools.filter(request_class__partition=service.partition_id).values_list("pk", "warm"))
     kept = warm_pool.keep(plan, wanted, standing, rooms, warm)
     plan = replace(plan, drains=tuple(pk for pk in plan.drains if pk not in kept.asleep))
@@ -174,7 +174,7 @@ def _wanted(service: Service) -> list[Wanted]:
     return [
         Wanted(pool.pk, pool.site_id, pool.request_class.name, workers_from_json(pool.workers), shadow)
         for pool in pools
-        if pool.workers
+        if pool.workers or pool.request_class.partition_id == service.partition_id
     ]
 
 

@@ -124,7 +124,7 @@ def place(wanted: Sequence[Wanted], standing: Sequence[Standing], nodes: Sequenc
         if in_the_way:
             gone = next((s.id for s in sorted(in_the_way, key=_size) if not soon_free(s, plan)), None)
             if gone is None:
-                return plan
+                return best if displaced else plan  # nothing makes room for what fits nowhere all the same
             given_up.add(gone)
             continue
         room = _make_room(plan, standing, nodes, sites, displaced)

@@ -361,6 +361,7 @@ def test_start_follows_when_the_gpus_it_waits_for_are_free(service, redis_client
     cell = service.partition.classes.get(name="LL")
     pool = service.pools.get(site__name="location-3", request_class=cell)
     old = [start_instance(pool, Node.objects.get(name="loc3-a100"), tp=4) for _ in range(2)]
+    Node.objects.exclude(name="loc3-a100").update(schedulable=False)  # else another one serves there meanwhile
     Pool.objects.filter(pk=pool.pk).update(gpu_budget={"A100-80GB": 8}, workers={"A100-80GB/TP8": 1})
     report_all(redis_client)
     tasks.publish()

@@ -127,6 +127,63 @@ async def test_line_is_bounded_by_tokens_too(start: Start) -> None:
     await asyncio.gather(*tasks)
 
 
+async def test_requests_wait_when_an_instance_is_about_to_be_ready(start: Start) -> None:
+    """Of several classes, since each has its queue: a policy has changed, and the last instance went first."""
+    bench = await bench_with(start)
+    bench.fleet.state = "starting"
+    bench.publish()
+    tasks = [asyncio.create_task(sent(bench, n, tokens)) for n, tokens in enumerate((20, 300))]
+    await until(lambda: bench.server.gateway.dispatcher.waiting == 2)
+    bench.fleet.state = "ready"
+    bench.publish()
+    assert [status for status, _ in await asyncio.gather(*tasks)] == [200, 200]
+    assert all(row.queue_s > 0.0 for row in bench.rows())
+
+
+@pytest.mark.parametrize(
+    ("ttft_s", "max_wait_s"), [pytest.param(0.1, 120.0, id="its TTFT"), pytest.param(None, 0.1, id="max_wait_s")]
+)
+async def test_request_is_refused_when_no_instance_has_come_up_in_time(
+    start: Start, ttft_s: float | None, max_wait_s: float
+) -> None:
+    bench = await bench_with(start, max_wait_s=max_wait_s)
+    bench.fleet.objectives, bench.fleet.state = wire.LatencyLimits(ttft_s), "starting"
+    bench.publish()
+    async with bench.post(completion()) as response:
+        assert (response.status, response.headers["Retry-After"]) == (503, "5")
+        assert (await response.json())["error"]["code"] == "no_instance_available"
+    (row,) = bench.rows()
+    assert (row.status, row.attempts) == ("rejected", 0)
+    assert row.queue_s >= 0.1
+
+
+async def test_request_waits_on_for_room_when_an_instance_that_came_up_is_full(start: Start) -> None:
+    bench = await bench_with(start)
+    bench.fleet.objectives, bench.fleet.state = wire.LatencyLimits(0.3), "starting"
+    bench.publish()
+    held = hold(bench)
+    tasks = [asyncio.create_task(sent(bench, n)) for n in range(2)]
+    await until(lambda: bench.server.gateway.dispatcher.waiting == 2)
+    bench.fleet.state = "ready"
+    bench.publish()
+    await until(lambda: len(prompts(bench)) == 1)
+    await asyncio.sleep(0.3)
+    held.set()
+    assert [status for status, _ in await asyncio.gather(*tasks)] == [200, 200]
+
+
+@pytest.mark.parametrize("urls", ["none", "draining"])
+async def test_request_is_refused_at_once_when_no_instance_comes_up(start: Start, urls: str) -> None:
+    bench = await bench_with(start)
+    if urls == "none":
+        bench.fleet.urls.clear()
+    bench.fleet.state = "draining"
+    bench.publish()
+    async with bench.post(completion()) as response:
+        assert response.status == 503
+    assert not bench.rows()[0].queue_s
+
+
 async def test_request_that_waits_too_long_learns_when_to_come_again(start: Start) -> None:
     bench = await bench_with(start, max_wait_s=0.1)
     held = hold(bench)

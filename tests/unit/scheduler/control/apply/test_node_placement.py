@@ -136,6 +136,13 @@ def test_small_ones_make_room_when_free_gpus_are_scattered():
     assert [start.node_id for start in plan.starts] == [3 - gone]
 
 
+def test_nothing_is_displaced_when_a_bridge_stands_where_the_large_one_would():
+    """Small ones that were displaced all the same started anew, and were displaced again."""
+    live = [standing(1, 1, A2), standing(2, 1, A4), standing(3, 2, A2, cls="LL")]
+    plan = place([wanted(1, {A4: 1, A8: 1}), wanted(2, {A2: 1}, "LL")], live, [room(1, 0)])
+    assert (plan.drains, plan.unplaceable) == ((1,), ((1, A8),))
+
+
 def test_instances_of_a_silent_node_are_left_alone_when_it_does_not_report():
     plan = place([wanted(1, {A4: 1})], [standing(1, 1, A4, node=9)], [room(1, 4)])
     assert plan.drains == ()
@@ -212,7 +219,7 @@ def test_plan_settles_when_it_is_carried_out_step_by_step(fleet):
         plan = place(wants, live, nodes)
         if not plan.changes and all(s.running and s.state == "ready" for s in live):
             break
-        live, nodes = _carry_out(plan, wants, live, nodes, numbers)
+        live, nodes = carry_out(plan, wants, live, nodes, numbers)
     else:
         raise AssertionError("still changing after 12 rounds")
     if not plan.unplaceable:
@@ -220,7 +227,7 @@ def test_plan_settles_when_it_is_carried_out_step_by_step(fleet):
         assert not plan.bridges
 
 
-def _carry_out(plan, wants, live, nodes, numbers):
+def carry_out(plan, wants, live, nodes, numbers):
     classes = {want.pool_id: want.request_class for want in wants}
     gone = [s for s in live if not s.running]
     after = [
