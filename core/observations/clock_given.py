@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,10 +13,13 @@ from core.controllers.clock.threshold_clock import ThresholdClockObservation
 from core.engine.engine_model import GPUS
 from core.engine.engine_params import GpuParams
 from core.engine.load_profile import CLOCK_STEP_MHZ, LOWEST_MHZ, Floats, LoadProfile, clocks
+from core.observations.class_arrivals import STRETCH_S
 from core.observations.limits import at_factor, class_limits, planned
 from core.policy.knobs import Knobs
 from core.ports import EngineLimits
 from core.types import ClockObservation, Limits
+
+_EARLY_S = 0.1  # agents look a little before a period is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ class SeenShares:
 def instance_load(
     seen: ClockObservation, profile: str, load_rps: float | None, taken_in: int, shares: SeenShares
 ) -> InstanceLoad:
-    """Returns what the rule by profile is given of an instance.
+    """Returns what the rule by profile is given of an instance. A profile says nothing of E2E.
 
     Args:
         profile: The name of its profile in the observation.
@@ -133,10 +137,37 @@ def instance_load(
         waiting=max(0, seen.waiting - taken_in),
         min_mhz=seen.min_mhz,
         max_mhz=seen.max_mhz,
-        limits=seen.limits,
+        limits=replace(seen.limits, e2e_s=None),
         ttft_s=seen.ttft_s * shares.ttft if shares.counts_ttft and seen.ttft_s is not None else None,
         tpot_s=None if seen.tpot_s is None else seen.tpot_s * shares.tpot,
     )
+
+
+class RecentRate:
+    """The rate at which requests come to an instance, as the rule by profile is given it: of what came recently, or of
+    a longer time if that is higher, since a lull of one period is no smaller load."""
+
+    def __init__(self) -> None:
+        self._periods: deque[tuple[float, float]] = deque()  # requests and seconds of periods, the newest last
+        self._mean_rps: float | None = None
+
+    def next_rps(self, came: float, passed_s: float, memory_s: float) -> float:
+        """Returns the rate in requests/s of the last STRETCH_S at least, or of about `memory_s` if that is higher.
+
+        A shorter stretch tells chance from load no more.
+
+        Args:
+            came: Requests since it was last asked for, or since the instance began.
+            passed_s: The seconds of that time, above 0.
+        """
+        own_rps = came / passed_s
+        mean_rps = own_rps if self._mean_rps is None else self._mean_rps
+        self._mean_rps = mean_rps + min(1.0, passed_s / memory_s) * (own_rps - mean_rps)
+        self._periods.append((came, passed_s))
+        while sum(seconds for _, seconds in self._periods) - self._periods[0][1] >= STRETCH_S - _EARLY_S:
+            self._periods.popleft()
+        now_rps = sum(requests for requests, _ in self._periods) / sum(seconds for _, seconds in self._periods)
+        return max(now_rps, self._mean_rps)
 
 
 def with_use(seen: ClockObservation, kv_usage: float | None, max_num_seqs: int | None) -> ThresholdClockObservation:

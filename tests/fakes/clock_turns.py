@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,22 +12,25 @@ import numpy as np
 from django.db import transaction
 from numpy.typing import NDArray
 
+from core.controllers.clock.clock_profile import InstanceLoad
+from core.engine.load_profile import LoadProfile
 from core.observations import asking
 from core.ports import EngineReading, InstanceStatus
 from core.simulator.kernel.commands import FleetView
 from core.simulator.kernel.simulated import InstanceSpec
 from core.simulator.policies import Member, Plan, build, read_policy
+from core.simulator.policies.dynamollm.router import DynamoRouter
 from core.types import Loop, SetSmClock
 from pools.agent.clocks.clock_loop import ClockLoop
 from pools.agent.clocks.engine_view import EngineView
-from pools.models import InstanceGpu, Node, Service
+from pools.models import InstanceGpu, Node, RequestClass, Service
 from pools.wire import ClockPolicy, DesiredInstance
 from scheduler.control.apply import desired_messages
 
 from .house import moment, start_instance
 from .minute import Minute, rows, view, world
 from .node import FakeFrequencyActuator, engine_reading, gpu_reading
-from .taken_steps import Taken, taken
+from .taken_steps import Taken, every
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,29 @@ class Served:
         )
 
 
+def by_instance(steps: list[Taken]) -> list[Taken]:
+    """Returns a step for each instance, as agents take them."""
+    return [one for own in steps for one in (_each(own) if hasattr(own.observation, "instances") else [own])]
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """An instance as the rule by profile is given it. The profile's name says nothing."""
+
+    now_s: float
+    load: InstanceLoad
+    profile: LoadProfile | None
+
+
+def _each(own: Taken) -> Iterator[Taken]:
+    asked_mhz = {} if own.state is None else own.state.asked_mhz
+    for load in own.observation.instances:
+        profile = own.observation.profiles.get(load.profile)
+        seen = Profiled(own.observation.now_s, replace(load, profile=""), profile)
+        commands = tuple(command for command in own.commands if command.instance == load.instance)
+        yield replace(own, state=asked_mhz.get(load.instance), observation=seen, commands=commands, reason="")
+
+
 # -- the simulated world ---------------------------------------------------------------------------
 
 
@@ -93,11 +119,13 @@ def simulated(served: Served, policy: str, **knobs: Any) -> list[Taken]:
     (clock,) = [own for own in plan.controls if own.name == Loop.CLOCK]
     mhz = {member.spec.name: member.spec.mhz for member in plan.members}
     found = []
-    for n in range(len(served.turns)):
+    for n, turn in enumerate(served.turns):
+        if isinstance(plan.router, DynamoRouter):
+            plan.router.placed = dict.fromkeys(range(len(plan.members)), turn.came)
         with asking.noting() as notes:
             answer = clock.step(_view(served, n, plan, mhz))
         mhz |= {command.instance: command.mhz for command in answer.commands if isinstance(command, SetSmClock)}
-        found += taken(notes)
+        found += by_instance(every(notes))
     return found
 
 
@@ -135,7 +163,7 @@ def live(served: Served, policy: str, **knobs: Any) -> list[Taken]:
         with asking.noting() as notes:
             loop.tick(served.at_s(n), rule, engines)
         assert not loop.errors, loop.errors
-        steps = taken(notes)
+        steps = by_instance(every(notes))
         mhz |= {command.instance: command.mhz for step in steps for command in step.commands}
         found += steps
     return found
@@ -152,7 +180,7 @@ def published(
         messages = desired_messages.desired_nodes(moment(minute.now_s), 1)
         transaction.set_rollback(True)
     items = [msgspec.structs.replace(item, uid=names[item.uid]) for node in messages for item in node.instances]
-    return items, messages[0].clock
+    return sorted(items, key=lambda item: list(names.values()).index(item.uid)), messages[0].clock
 
 
 def _start(service: Service, member: Member) -> str:
@@ -160,7 +188,8 @@ def _start(service: Service, member: Member) -> str:
     spec, pools = member.spec, service.pools.filter(site__name=member.spec.site)
     pool = pools.filter(request_class__name=member.pool).first()
     if pool is None:  # the simulator's one pool has the service's name
-        pool = pools.get(request_class__partition__name=service.policy_knobs().partition)
+        classes = RequestClass.objects.filter(partition__name=service.policy_knobs().partition)
+        pool = pools.get(request_class=classes.order_by("rank").last())
     for node in Node.objects.filter(cluster__site__name=spec.site).order_by("pk"):
         held = InstanceGpu.objects.filter(gpu__node=node).count()
         if node.gpus.count() - held >= spec.tp:

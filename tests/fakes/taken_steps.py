@@ -24,12 +24,16 @@ class Taken:
     reason: str
 
 
+def every(notes: list[Mapping[str, Any]]) -> list[Taken]:
+    """Returns all steps that were taken."""
+    return [Taken(note["step"], *recall(note["given"]), recall(note["commands"]), note["reason"]) for note in notes]
+
+
 def taken(notes: list[Mapping[str, Any]]) -> list[Taken]:
     """Returns the steps, without what repeats a step to no effect: live, scale has its turn right after it followed the
     carbon loop."""
     found: list[Taken] = []
-    for note in notes:
-        own = Taken(note["step"], *recall(note["given"]), recall(note["commands"]), note["reason"])
+    for own in every(notes):
         if not (found and found[-1].step == own.step and not own.commands):
             found.append(own)
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,31 +18,13 @@ from core.engine.load_profile import LoadProfile
 from core.engine.profiled_engine import ProfiledEngine
 from core.engine.profiles import Profile
 from core.engine.steady_state import SPARE_DEVIATIONS
-from core.observations import mode_profile
-from core.observations.class_arrivals import STRETCH_S
-from core.observations.clock_given import ProfileClocks
+from core.observations.clock_given import ProfileClocks, RecentRate
 from core.observations.load_profiles import full_load_profile
+from core.observations.mode_profile import Lengths, rounded
 from core.ports import EngineReading
 from core.types import Mode
 
 LENGTHS_MEMORY_S = 300.0
-_STEPS_AN_OCTAVE = 8  # of lengths: figures are made anew when traffic changes, not at every request
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Mean lengths of requests, in tokens, to about 4 %."""
-
-    prompt_tokens: float
-    output_tokens: float
-
-    @classmethod
-    def rounded(cls, prompt_tokens: float, output_tokens: float) -> Lengths:
-        return cls(_rounded(prompt_tokens), _rounded(output_tokens))
-
-
-def _rounded(tokens: float) -> float:
-    return math.exp2(round(math.log2(max(1.0, tokens)) * _STEPS_AN_OCTAVE) / _STEPS_AN_OCTAVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +47,12 @@ class _Counted:
 
 
 class Load:
-    """The rate and lengths of requests that come to an engine, from its counters. Those cut off do not count.
-
-    `memory_s`: a lull of one period is no smaller load, so the mean of about so long counts as well.
-    """
+    """The rate and lengths of requests that come to an engine, from its counters. Those cut off do not count."""
 
     def __init__(self) -> None:
         self._last: _Counted | None = None
-        self._begun = self._passed_s = 0.0  # of all readings
-        self._asked: deque[tuple[float, float]] = deque([(0.0, 0.0)])  # these two, when `rps` was last asked for
-        self._mean_rps: float | None = None
+        self._came = self._passed_s = 0.0  # since `rps` was last asked for
+        self._rate = RecentRate()
         self._requests = self._prompt_tokens = self._output_tokens = 0.0  # ended, the older the less
 
     def add(self, now_s: float, reading: EngineReading) -> None:
@@ -85,36 +62,26 @@ class Load:
             return
         passed_s = max(0.0, now.at_s - last.at_s)
         self._passed_s += passed_s
-        self._begun += max(0.0, now.begun - last.begun)
+        self._came += max(0.0, now.begun - last.begun)
         kept = math.exp(-passed_s / LENGTHS_MEMORY_S)
         self._requests = kept * self._requests + now.ended - last.ended
         self._prompt_tokens = kept * self._prompt_tokens + now.prompt_tokens - last.prompt_tokens
         self._output_tokens = kept * self._output_tokens + now.output_tokens - last.output_tokens
 
     def rps(self, memory_s: float) -> float | None:
-        """Returns the rate since this was last asked, of 5 s at least, or that of about `memory_s` if it is higher.
-
-        None: not known. A shorter stretch than 5 s tells chance from load no more.
-        """
-        begun, passed_s = self._asked[-1]
-        if (own_s := self._passed_s - passed_s) <= 0.0:
+        """Returns the rate as `RecentRate` has it; None: not known."""
+        if self._passed_s <= 0.0:
             return None
-        own_rps = (self._begun - begun) / own_s
-        share = min(1.0, own_s / memory_s)
-        mean_rps = own_rps if self._mean_rps is None else self._mean_rps + share * (own_rps - self._mean_rps)
-        self._mean_rps = mean_rps
-        while len(self._asked) > 1 and self._passed_s - self._asked[1][1] >= STRETCH_S:
-            self._asked.popleft()
-        begun, passed_s = self._asked[0]
-        self._asked.append((self._begun, self._passed_s))
-        return max((self._begun - begun) / (self._passed_s - passed_s), mean_rps)
+        came, passed_s = self._came, self._passed_s
+        self._came = self._passed_s = 0.0
+        return self._rate.next_rps(came, passed_s, memory_s)
 
     @property
     def lengths(self) -> Lengths | None:
         """None: no request has ended yet."""
         if self._prompt_tokens <= 0.0 or self._requests <= 0.0:
             return None
-        return Lengths.rounded(self._prompt_tokens / self._requests, self._output_tokens / self._requests)
+        return Lengths(self._prompt_tokens / self._requests, self._output_tokens / self._requests).rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +119,7 @@ class Figures:
 
         Empty: not known.
         """
-        return {} if lengths is None else _weights(kind, lengths, _rounded(running))
+        return {} if lengths is None else _weights(kind, lengths, rounded(running))
 
     def _interpolate(self, kind: EngineKind, lengths: Lengths, shape: ProfileShape) -> LoadProfile | None:
         """Makes a profile at the clocks that were measured; where that is one, at those of the engine model."""
@@ -170,8 +137,7 @@ class Figures:
 
 
 def _modelled(kind: EngineKind, lengths: Lengths, shape: ProfileShape) -> LoadProfile | None:
-    means = mode_profile.Lengths(lengths.prompt_tokens, lengths.output_tokens)
-    return full_load_profile(kind.model, kind.engine, Mode(kind.gpu, kind.tp), means, shape.full_tokens, shape)
+    return full_load_profile(kind.model, kind.engine, Mode(kind.gpu, kind.tp), lengths, shape.full_tokens, shape)
 
 
 @lru_cache(maxsize=1024)

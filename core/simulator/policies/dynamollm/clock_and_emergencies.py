@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from functools import lru_cache
 
 from core.controllers.clock import clock_profile
 from core.controllers.clock.clock_profile import InstanceLoad
 from core.controllers.request import emergency
 from core.engine.engine_model import engine_model, gpu
-from core.engine.load_profile import LOWEST_MHZ
 from core.observations import asking
-from core.observations.clock_given import least_mhz, shared
+from core.observations.clock_given import RecentRate, SeenShares, instance_load, least_mhz, shared
 from core.simulator.kernel.commands import FleetView, SimCommand
 from core.simulator.kernel.simulated import InstanceSpec
 from core.simulator.policies import loops
@@ -22,6 +22,7 @@ from core.simulator.policies.dynamollm.pool_nodes import Nodes
 from core.simulator.policies.dynamollm.pool_profiles import PoolProfiles
 from core.simulator.policies.dynamollm.router import DynamoRouter
 from core.simulator.policies.loops import Decisions
+from core.simulator.policies.view_observations import clock_seen
 from core.types import Limits, Loop, Reason, ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
 
 _CHUNK_TOKENS = 2048  # what a prompt token takes is estimated with a full iteration
@@ -45,10 +46,10 @@ class FastLoops:
         self._config, self._demand, self._nodes = config, demand, nodes
         self._router, self._profiles = router, profiles
         self._clock_config = clock_profile.ProfileClockConfig(config.clock_period_s, config.clock_min_saving)
-        self._clock_shares = config.clock_ttft_share, config.clock_tpot_share
+        self._clock_shares = SeenShares(config.clock_ttft_share, config.clock_tpot_share, config.clock_counts_ttft)
         self._emergency_config = config.ladder
-        self._mean_rps: dict[int, float] = {}
-        self._worst: dict[int, tuple[float, float]] = {}  # TTFT and TPOT since the last clock epoch
+        self._rates: dict[int, RecentRate] = {}
+        self._worst: dict[int, tuple[float | None, float | None]] = {}  # TTFT and TPOT since the last clock epoch
         self._clock_s = -1.0
         self._rungs: dict[int, emergency.EmergencyState] = {}
         self._again_s: dict[str, float] = {}  # when a squashed request came again, or will
@@ -63,7 +64,7 @@ class FastLoops:
         loads, profiles = [], {}
         placed, self._router.placed = self._router.placed, {}
         for pool, own in enumerate(self._profiles.of):
-            limits = shared(self._demand.pool_limits(pool), *self._clock_shares)
+            limits = shared(self._demand.pool_limits(pool), self._clock_shares.ttft, self._clock_shares.tpot)
             for slot in self._nodes.serving(pool, view):
                 spec = view.instances[slot]
                 if spec.tp in own:
@@ -82,32 +83,22 @@ class FastLoops:
 
     def _load(self, slot: int, profile: str, limits: Limits, placed: int, view: FleetView) -> tuple[int, InstanceLoad]:
         """Latencies seen have the wait in them that the limits leave room for: they are held against whole limits."""
-        spec, config = view.instances[slot], self._config
-        rps = placed / config.clock_period_s
-        share = min(1.0, config.clock_period_s / config.clock_memory_s)
-        mean = self._mean_rps[slot] = self._mean_rps.get(slot, rps) + share * (rps - self._mean_rps.get(slot, rps))
-        ttft_s, tpot_s = self._worst.get(slot, (math.nan, math.nan))
-        own, top = gpu(spec.gpu), gpu(spec.gpu).f_max
-        floor_mhz = least_mhz(spec.gpu, own.f_min, top, config.clock_floor, config.clock_floor_mhz)
+        c, own = self._config, gpu(view.instances[slot].gpu)
+        rate = self._rates.setdefault(slot, RecentRate())
+        rps = rate.next_rps(placed, c.clock_period_s, c.clock_memory_s)
         ramped = slot in self._rungs and self._rungs[slot].ramped
-        return slot, InstanceLoad(
-            instance=spec.name,
-            profile=profile,
-            load_rps=max(rps, mean),
-            waiting=int(view.waiting[slot]),
-            min_mhz=top if ramped else max(LOWEST_MHZ, floor_mhz),
-            max_mhz=top,
-            limits=limits,
-            ttft_s=None if math.isnan(ttft_s) or not config.clock_counts_ttft else ttft_s * self._clock_shares[0],
-            tpot_s=None if math.isnan(tpot_s) else tpot_s * self._clock_shares[1],
-        )
+        lowest = least_mhz(own.name, own.f_min, own.f_max, c.clock_floor, c.clock_floor_mhz)
+        seen = clock_seen(view, slot, own.f_max if ramped else lowest, own.f_max, limits)
+        ttft_s, tpot_s = self._worst.get(slot, (None, None))
+        seen = replace(seen, ttft_s=ttft_s, tpot_s=tpot_s)
+        return slot, instance_load(seen, profile, rps, 0, self._clock_shares)
 
     def _note_worst(self, view: FleetView) -> None:
         """The fastest loop empties what is seen: the clock loop's period may be longer."""
         if view.now_s <= self._clock_s:
             return
         for slot, pair in enumerate(zip(view.worst_ttft_s.tolist(), view.worst_tpot_s.tolist(), strict=True)):
-            old = self._worst.get(slot, (math.nan, math.nan))
+            old = self._worst.get(slot, (None, None))
             self._worst[slot] = (_worse(old[0], pair[0]), _worse(old[1], pair[1]))
 
     # -- emergencies -----------------------------------------------------------------------------------
@@ -208,5 +199,5 @@ def _counted(commands: list[SimCommand]) -> str:
     return (f" {moved} requests re-steered." if moved else "") + (f" {gone} squashed." if gone else "")
 
 
-def _worse(old: float, new: float) -> float:
-    return new if math.isnan(old) else old if math.isnan(new) else max(old, new)
+def _worse(old: float | None, new: float) -> float | None:
+    return old if math.isnan(new) else new if old is None else max(old, new)

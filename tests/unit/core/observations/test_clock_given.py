@@ -7,7 +7,7 @@ from dataclasses import astuple, replace
 import pytest
 
 from core.engine.engine_model import GPUS
-from core.observations.clock_given import SeenShares, clock_limits, instance_load, least_mhz, taken_in
+from core.observations.clock_given import RecentRate, SeenShares, clock_limits, instance_load, least_mhz, taken_in
 from core.policy.presets import PRESETS, policy
 from core.types import ClockObservation, Limits
 
@@ -76,3 +76,17 @@ def test_latencies_seen_count_by_the_shares_of_their_limits() -> None:
     unseen = replace(SEEN, ttft_s=None, tpot_s=None)
     found = instance_load(unseen, "own", None, 0, SeenShares(0.7, 0.75, True))
     assert (found.ttft_s, found.tpot_s) == (None, None)
+
+
+def test_rate_is_of_five_seconds_or_of_the_memory_where_that_is_higher() -> None:
+    rate = RecentRate()
+    assert [rate.next_rps(came, 2.5, 60.0) for came in (5.0, 5.0, 0.0)] == pytest.approx([2.0, 2.0, 2.0 * 57.5 / 60.0])
+    assert rate.next_rps(50.0, 2.5, 60.0) == 10.0  # a burst counts at once, over 5 s
+    assert rate.next_rps(0.0, 4.95, 60.0) == pytest.approx(2.45, rel=0.01)  # it is over, though agents look early
+
+
+def test_rate_of_a_lull_is_that_of_the_memory() -> None:
+    rate = RecentRate()
+    assert rate.next_rps(20.0, 5.0, 60.0) == 4.0
+    assert rate.next_rps(0.0, 5.0, 60.0) == pytest.approx(4.0 * 55.0 / 60.0)
+    assert rate.next_rps(0.0, 120.0, 60.0) == 0.0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from core.observations.mode_profile import Lengths, mean_context
+from core.observations.mode_profile import Lengths, mean_context, rounded
 
 
 def test_running_requests_hold_more_than_the_mean_one_when_answers_differ() -> None:
@@ -17,3 +19,8 @@ def test_running_requests_hold_more_than_the_mean_one_when_answers_differ() -> N
 
 def test_nobody_runs_when_there_is_no_output() -> None:
     assert mean_context(np.ones(2), np.ones(2), np.zeros(2)) is None
+
+
+@given(st.floats(16.0, 1e6))
+def test_lengths_are_rounded_by_at_most_four_per_cent(tokens: float) -> None:
+    assert rounded(tokens) == pytest.approx(tokens, rel=0.04)

@@ -11,10 +11,11 @@ import pytest
 from core.engine.engine_model import GPUS
 from core.engine.profiles import Point, Profile
 from core.observations.clock_given import curves
+from core.observations.mode_profile import Lengths
 from core.ports import EngineReading
 from core.types import Source
 from pools.agent.clocks.clock_rules import look_period_s, rule_of
-from pools.agent.clocks.engine_figures import EngineKind, Figures, Lengths, ProfileShape
+from pools.agent.clocks.engine_figures import EngineKind, Figures, ProfileShape
 from pools.agent.clocks.engine_view import EARLY_S, Seen
 from pools.wire import ClockPolicy
 from tests.fakes.node import engine_reading
@@ -75,9 +76,9 @@ def test_clock_takes_least_energy_a_token_by_the_engines_profile_when_the_rule_i
         reading = traffic.after(1.0, running=8)
         bench.tick(view(reading))
         blind.tick(view(reading, model="a model of nobody's"))
-    profile = Figures().profile(KIND, Lengths.rounded(512.0, 256.0), ProfileShape())
+    profile = Figures().profile(KIND, Lengths(512.0, 256.0).rounded, ProfileShape())
     assert profile is not None
-    at = curves(profile, Lengths.rounded(512.0, 256.0).output_tokens, 8.0)
+    at = curves(profile, Lengths(512.0, 256.0).rounded.output_tokens, 8.0)
     grid = np.arange(at.least_mhz(LIMITS), TOP_MHZ, 5.0)
     best = float(min(at.power_w(mhz) / at.rate(mhz) for mhz in grid))
     assert at.power_w(bench.mhz) / at.rate(bench.mhz) <= 1.02 * best
@@ -101,7 +102,7 @@ def profiled(bench: ClockBench, rps: float, seconds: int = 12, **changes: Any) -
 
 def best_mhz(rps: float, shape: ProfileShape = ProfileShape()) -> float:  # noqa: B008  it is a value
     """The feasible clock of least power, by looking at all of them."""
-    profile = Figures().profile(KIND, Lengths.rounded(512.0, 256.0), shape)
+    profile = Figures().profile(KIND, Lengths(512.0, 256.0).rounded, shape)
     assert profile is not None
     assert LIMITS.ttft_s is not None
     assert LIMITS.tpot_s is not None

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from core.engine.engine_model import GPUS, engine_model
 from core.engine.load_profile import clocks, from_costs, modelled
-from pools.agent.clocks.engine_figures import EngineKind, Figures, Lengths, Load, ProfileShape
+from core.observations.mode_profile import Lengths
+from pools.agent.clocks.engine_figures import EngineKind, Figures, Load, ProfileShape
 from tests.fakes.node import engine_reading
 
 KIND = EngineKind("Llama3-70B", "A100-80GB", 4, "vllm-v1")
@@ -35,7 +34,7 @@ def test_load_is_what_came_whether_it_ended_runs_or_waits() -> None:
     load.add(1.0, counted(11.0, running=4, waiting=1))  # one ended, three more are in it
     load.add(2.0, counted(12.0, running=4, waiting=0))
     assert load.rps(60.0) == pytest.approx(2.0)
-    assert load.lengths == Lengths.rounded(500.0, 200.0)
+    assert load.lengths == Lengths(500.0, 200.0).rounded
 
 
 def test_load_of_a_minute_counts_when_a_period_has_a_lull() -> None:
@@ -87,26 +86,18 @@ def test_nothing_is_counted_when_the_engine_was_started_anew_or_does_not_tell() 
     assert (silent.rps(60.0), silent.lengths) == (None, None)
 
 
-@given(st.floats(1.0, 1e6), st.floats(1.0, 1e5))
-@settings(deadline=None)
-def test_lengths_are_rounded_by_less_than_five_per_cent(prompt: float, output: float) -> None:
-    found = Lengths.rounded(prompt, output)
-    assert found.prompt_tokens == pytest.approx(prompt, rel=0.05)
-    assert found.output_tokens == pytest.approx(output, rel=0.05)
-
-
 def test_profile_is_made_once_when_lengths_hardly_change() -> None:
     figures = Figures()
-    profile = figures.profile(KIND, Lengths.rounded(500.0, 200.0), PLAIN)
+    profile = figures.profile(KIND, Lengths(500.0, 200.0).rounded, PLAIN)
     assert profile is not None
-    assert figures.profile(KIND, Lengths.rounded(505.0, 199.0), PLAIN) is profile
+    assert figures.profile(KIND, Lengths(498.0, 199.0).rounded, PLAIN) is profile
     assert (
-        figures.profile(EngineKind("nobody's", "A100-80GB", 4, "vllm-v1"), Lengths.rounded(500.0, 200.0), PLAIN) is None
+        figures.profile(EngineKind("nobody's", "A100-80GB", 4, "vllm-v1"), Lengths(500.0, 200.0).rounded, PLAIN) is None
     )
 
 
 def test_profile_is_of_the_clocks_and_the_iteration_that_are_asked_for() -> None:
-    figures, lengths = Figures(), Lengths.rounded(500.0, 200.0)
+    figures, lengths = Figures(), Lengths(500.0, 200.0).rounded
     plain = figures.profile(KIND, lengths, PLAIN)
     fine = figures.profile(KIND, lengths, ProfileShape(60.0, "voltage", None, 1024))
     assert plain is not None
@@ -133,8 +124,8 @@ def test_measured_profile_has_the_same_full_iteration_as_the_engine_model() -> N
 
 def test_prompts_depend_on_the_clock_more_than_decodes_do() -> None:
     figures = Figures()
-    weights = figures.weights(KIND, Lengths.rounded(2000.0, 200.0), 8)
+    weights = figures.weights(KIND, Lengths(2000.0, 200.0).rounded, 8)
     assert 0.0 < weights["tpot"] < weights["e2e"] < weights["ttft"] <= 1.0
-    assert figures.weights(KIND, Lengths.rounded(2000.0, 200.0), 200)["tpot"] > weights["tpot"]
+    assert figures.weights(KIND, Lengths(2000.0, 200.0).rounded, 200)["tpot"] > weights["tpot"]
     assert figures.weights(KIND, None, 8) == {}
     assert figures.weights(EngineKind("nobody's", "A100-80GB", 4, "vllm-v1"), Lengths(512.0, 64.0), 8) == {}
