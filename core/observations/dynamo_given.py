@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,12 +12,13 @@ from core.algorithms.fleet.hand_down import ClassLoad
 from core.algorithms.placement.node_layouts import Layout
 from core.controllers.fleet.scale_dynamo import ScaleDynamoObservation
 from core.controllers.fleet.shard_dynamo import ShardPool
-from core.engine.engine_model import engine_model
+from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.load_profile import LoadProfile
 from core.engine.overheads import weight_bytes
+from core.observations.class_view import ClassView, Declared
 from core.observations.limits import present_limits
 from core.observations.load_profiles import load_profile
-from core.observations.mode_profile import Lengths
+from core.observations.mode_profile import Lengths, mode_profile
 from core.types import ChangeKind, Limits, Mode, PoolKey
 
 
@@ -48,9 +49,54 @@ class PoolLoad:
     limits: Limits
 
 
-def no_less(rates: tuple[float | None, ...], declared: float | None) -> tuple[float | None, ...]:
-    """Returns rates of no less than what is declared, in prompt tokens a second; None: nothing is."""
-    return rates if declared is None else tuple(max(declared, rate or 0.0) for rate in rates)
+@dataclass(frozen=True, slots=True)
+class ServerKind:
+    """The servers of a cluster, and what runs on them: `best` is one instance that fills a server."""
+
+    model: str
+    engine: str
+    best: Mode
+
+
+def class_ahead(
+    own: ClassView, limits: Limits, rates: tuple[float | None, ...], basis: str, declared: Declared | None
+) -> ClassAhead:
+    """Returns a class with the forecast of its load.
+
+    Args:
+        limits: What its plans keep, also where no mode keeps them.
+        rates: The forecast, in prompt tokens a second; None: unknown.
+        basis: What it rests on.
+        declared: The load that is expected of the class; while its rate counts, the forecast is no less.
+    """
+    least = declared.rps * declared.lengths.prompt_tokens if declared is not None else 0.0
+    if least > 0.0:
+        rates = tuple(max(least, rate or 0.0) for rate in rates)
+    # The paper profiles by mean lengths: all requests of a class count as equally long.
+    return ClassAhead(own.demand.name, rates, basis, replace(own.lengths, context_tokens=None), limits)
+
+
+def server_rps(servers: ServerKind, own: ClassView) -> float:
+    """Returns the most requests/s of a class that a server carries at its best; within no limits where it cannot keep
+    them at all. 0: nobody knows what it carries.
+    """
+    profile = own.profiles.get(servers.best)
+    if profile is not None and profile.max_rps > 0.0:
+        return profile.max_rps
+    try:
+        return mode_profile(servers.model, servers.engine, servers.best, own.lengths.rounded, Limits()).max_rps
+    except UnknownConfiguration:
+        return 0.0
+
+
+def spilled(classes: Sequence[str], there: Collection[str]) -> dict[str, float]:
+    """Returns what pools hand on where no scale loop says so: a class that has no instances hands on everything.
+
+    Args:
+        classes: Their names, smallest first; the largest has nobody to hand on to.
+        there: Those that have instances.
+    """
+    return dict.fromkeys((name for name in classes[:-1] if name not in there), 1.0) if there else {}
 
 
 def steps_ahead(epoch_s: float, cold_start_s: float, step_s: float) -> int:
@@ -58,10 +104,15 @@ def steps_ahead(epoch_s: float, cold_start_s: float, step_s: float) -> int:
     return math.ceil((2 + cold_start_s // epoch_s) * epoch_s / step_s) + 1
 
 
-def class_load(key: PoolKey, own: ClassAhead, server_rps: float) -> ClassLoad:
+def cluster_key(name: str) -> PoolKey:
+    """Returns the key of a class over all sites: scale counts its servers wherever they are."""
+    return PoolKey("cluster", name)
+
+
+def class_load(own: ClassAhead, server_rps: float) -> ClassLoad:
     """Returns a class as scale sizes it. `server_rps`: the most of its requests/s that a server carries."""
     most = own.lengths.rounded.prompt_tokens * server_rps
-    return ClassLoad(key, own.rates, most, basis=own.basis)
+    return ClassLoad(cluster_key(own.name), own.rates, most, basis=own.basis)
 
 
 def scale_observation(
@@ -100,15 +151,6 @@ def profiles(model: str, engine: str, gpu: str, degrees: Sequence[int], lengths:
     """Returns the profile of one instance of each TP degree that can hold such requests."""
     found = {tp: load_profile(model, engine, Mode(gpu, tp), lengths.rounded) for tp in degrees}
     return {tp: profile for tp, profile in found.items() if profile is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class ServerKind:
-    """The servers of a cluster, and what runs on them: `best` is one instance that fills a server."""
-
-    model: str
-    engine: str
-    best: Mode
 
 
 def shard_pool(
@@ -167,14 +209,7 @@ def _mean_lengths(pool: int, classes: Sequence[ClassAhead], parts: Sequence[floa
     if weights.sum() <= 0.0:
         return classes[pool].lengths
     means = np.array([[own.lengths.prompt_tokens, own.lengths.output_tokens] for own in present])
-    prompt, output = (weights @ means / weights.sum()).tolist()
-    if any(own.lengths.context_tokens is None for own in present):
-        return Lengths(prompt, output)
-    running = [
-        rate * own.lengths.output_tokens * own.lengths.running_tokens
-        for rate, own in zip(weights, present, strict=True)
-    ]
-    return Lengths(prompt, output, float(sum(running)) / (output * float(weights.sum())))
+    return Lengths(*(weights @ means / weights.sum()).tolist())
 
 
 def _longest_s(own: Mapping[int, LoadProfile], lengths: Lengths) -> float:

@@ -16,6 +16,7 @@ from core.controllers.fleet.scale_dynamo import ScaleDynamoConfig
 from core.controllers.fleet.scale_threshold import ScaleThresholdConfig
 from core.controllers.fleet.shard_dynamo import ShardDynamoConfig
 from core.controllers.fleet.shard_threshold import ShardThresholdConfig
+from core.controllers.fleet.shared_out import SharedOutConfig
 from core.policy.knobs import Knobs
 from core.policy.tuning import Tuning
 
@@ -38,6 +39,11 @@ def carbon_config(knobs: Knobs, tuning: Tuning) -> CarbonConfig:
 def pool_config(knobs: Knobs, tuning: Tuning) -> PoolLoopConfig:
     """Returns the configuration of FREESH's program in one budget, and of the mix of TP degrees."""
     return PoolLoopConfig(knobs.alpha, tuning.eq1.floor_rps, min(_POOL_TIME_LIMIT_S, tuning.eq1.time_limit_s))
+
+
+def shared_out_config(knobs: Knobs, largest_tp: int) -> SharedOutConfig:
+    """Returns the configuration of plans without a carbon loop. `largest_tp`: of an instance on the nodes there are."""
+    return SharedOutConfig(tp=largest_tp, fill=knobs.fill, alpha=knobs.alpha, whole_sites=knobs.whole_sites)
 
 
 def right_size_config(knobs: Knobs, tuning: Tuning, period_s: float) -> RightSizeConfig:
@@ -109,10 +115,15 @@ def clock_config(
             constants = own.full_at, own.sensitivity, own.power_exponent, own.beta, own.urgency
             return PrimalDualConfig(*constants, by_profile=own.by == "profile", period_s=period_s)
         case "profile":
-            return ProfileClockConfig(period_s, tuning.profile.min_saving)
+            return profile_clock_config(tuning, period_s)
         case "slack":
             return slack_config(tuning, period_s)
     return None
+
+
+def profile_clock_config(tuning: Tuning, period_s: float) -> ProfileClockConfig:
+    """Returns the configuration of DynamoLLM's rule, which sets clocks by profile."""
+    return ProfileClockConfig(period_s, tuning.profile.min_saving)
 
 
 def slack_config(tuning: Tuning, period_s: float) -> MuServeClockConfig:

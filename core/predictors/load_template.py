@@ -56,6 +56,11 @@ class TemplateConfig:
             raise ValueError("percentile lies between 0 and 1; at least one week and one recent step are kept")
 
     @property
+    def recent_s(self) -> float:
+        """Says how far back "recent" reaches, in s."""
+        return self.recent_steps * self.step_s
+
+    @property
     def steps_a_week(self) -> int:
         return round(WEEK_S / self.step_s)
 

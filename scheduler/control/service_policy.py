@@ -11,7 +11,7 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from core.observations import engine_given
+from core.observations import dynamo_given, engine_given
 from core.observations.request_configs import itl_limit_s
 from core.policy.knobs import Knobs
 from core.policy.tuning import Tuning
@@ -95,8 +95,15 @@ def ensure_state(service: Service) -> ControllerState:
 def hands_on(service: Service, knobs: Knobs) -> dict[str, float]:
     """Returns by class the share of what comes to its pools that goes to the next larger class, as scale last decided.
 
-    Empty where it does not, or has decided for another partition.
+    Under a plan that stands still a class without instances hands on everything, as in the simulator. Empty where
+    nothing is handed on, or scale has decided for another partition.
     """
+    if knobs.carbon == "off" and knobs.scale == "static":
+        pools = service.pools.filter(request_class__partition=service.partition_id).values_list(
+            "request_class__name", "workers"
+        )
+        names = list(service.partition.classes.order_by("rank").values_list("name", flat=True))
+        return dynamo_given.spilled(names, {name for name, workers in pools if any(workers.values())})
     if knobs.scale != "dynamo":
         return {}
     state = ControllerState.objects.filter(kind=Loop.SCALE, service=service).first()

@@ -10,7 +10,7 @@ import io
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -272,7 +272,10 @@ def _service(service: Service, workload: dict[str, Any]) -> dict[str, Any]:
 
 def _classes(partition: Partition) -> list[dict[str, Any]]:
     names = ("input_min", "input_max", "output_min", "output_max")
-    return [
-        {"name": request_class.name} | {name: value for name in names if (value := getattr(request_class, name))}
-        for request_class in partition.classes.order_by("rank")
-    ]
+    found: list[dict[str, Any]] = []
+    for request_class in partition.classes.order_by("rank"):
+        bounds = {name: value for name in names if (value := getattr(request_class, name))}
+        found.append({"name": request_class.name} | bounds)
+        if limits := {name: value for name, value in asdict(request_class.thresholds).items() if value is not None}:
+            found[-1]["thresholds"] = limits
+    return found

@@ -14,6 +14,8 @@ import numpy as np
 import redis
 
 from core.engine.engine_model import engine_model, gpu
+from core.policy.dynamo_classes import request_classes
+from core.policy.knobs import DYNAMO
 from core.simulator.kernel.commands import SERVING, STRETCH_S, FleetView
 from core.simulator.kernel.simulated import InstanceSpec
 from core.simulator.policies import CellLoad, ClassInfo, PartitionInfo, Plan, ServiceInfo, SiteInfo, World
@@ -109,6 +111,38 @@ MINUTE = Minute(
         *(Came(7_300.0 + 0.4 * n, 60 + 13 * (n % 40), 20 + 11 * (n % 25)) for n in range(500)),
     ),
     declared=(3.0, 900, 150),
+)
+
+
+_TABLE_IV = request_classes()
+# Classes and servers of DynamoLLM's cluster: one site, whose nodes are alike.
+SERVERS = Minute(
+    now_s=MINUTE.now_s,
+    objective=Limits(3.0, 0.15, 60.0),
+    partitions={
+        DYNAMO: tuple(
+            ClassSpec(own.name, own.rank, own.input_min, own.input_max, own.output_min, own.output_max)
+            for own in _TABLE_IV
+        )
+    },
+    places=(Place("east", 1.2, (8,) * 12, ()),),
+    thresholds={own.name: own.limits for own in _TABLE_IV},
+    came=(
+        Came(0.5, 40, 30),
+        *(Came(7_300.0 + 0.25 * n, 60 + 37 * (n % 90), 20 + 29 * (n % 25)) for n in range(800)),
+    ),
+    declared=(30.0, 900, 150),
+    gpu="H100-SXM-80GB",
+)
+# The same with traffic in the class that is declared and in the largest alone, so that a plan which rests on what is
+# declared stays: the simulator, where the load of each class is declared, makes it once.
+STEADY = replace(
+    SERVERS,
+    came=(
+        Came(0.5, 500, 200),
+        *(Came(7_300.0 + 0.25 * n, 256 + 13 * (n % 50), 100 + 9 * (n % 25)) for n in range(800)),
+        *(Came(7_300.0 + 2.0 * n, 1_100 + 40 * (n % 20), 400) for n in range(100)),
+    ),
 )
 
 
@@ -286,7 +320,8 @@ def _cells(minute: Minute) -> Cells:
 
 
 def _class_info(minute: Minute, own: ClassSpec) -> ClassInfo:
-    return ClassInfo(own.name, minute.objective, own.input_min, own.input_max, own.output_min, own.output_max)
+    bounds, thresholds = (own.input_min, own.input_max, own.output_min, own.output_max), minute.thresholds.get(own.name)
+    return ClassInfo(own.name, minute.objective, *bounds, thresholds or Limits())
 
 
 def _site_info(minute: Minute, place: Place) -> SiteInfo:

@@ -56,7 +56,9 @@ def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
         pairs = enumerate(zip(ours, theirs, strict=True))
         return [found for n, (own, other) in pairs for found in differences(own, other, f"{where}[{n}]")]
     if isinstance(ours, np.ndarray) and isinstance(theirs, np.ndarray):
-        return differences(tuple(ours.tolist()), tuple(theirs.tolist()), where)
+        ours, theirs = ours.tolist(), theirs.tolist()
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return differences(tuple(ours), tuple(theirs), where)
     numbers = isinstance(ours, float) and isinstance(theirs, float)
     same = math.isclose(ours, theirs, rel_tol=1e-12) if numbers else ours == theirs
     return [] if same else [f"{where}: {ours} live, {theirs} simulated"]

@@ -37,13 +37,13 @@ def class_view(
     modes: Sequence[Mode],
 ) -> ClassView:
     """Observes demand, lengths and profiles of one class."""
-    declared = _declared(world, cells, counts=view.now_s < window_s(period_s))
+    declared = declared_load(world, cells, counts=view.now_s < window_s(period_s))
     seen, typical = counted(recent(view, cells, period_s)), Lengths(*info.typical_tokens)
     facts = ClassFacts(info.name, info.limits, typical, seen, declared, {})
     return observed(facts, EngineChoice(service.model, service.engine, modes), steps)
 
 
-def _declared(world: World, cells: Collection[int], counts: bool) -> Declared | None:
+def declared_load(world: World, cells: Collection[int], counts: bool) -> Declared | None:
     """Returns the load that is expected of the cells together. `counts`: its rate does, beside its lengths."""
     loads = [load for c in sorted(cells) if c < len(world.declared) and (load := world.declared[c]) is not None]
     expected = sum(load.rps for load in loads)

@@ -50,7 +50,7 @@ class SiteInfo:
 @dataclass(frozen=True, slots=True)
 class ClassInfo:
     """A request class of a partition, with limits. Bounds as in `core.policy.request_classes`: lower inclusive, upper
-    exclusive.
+    exclusive. `thresholds`: of its own, which count beside `limits` where a policy has `class_limits`.
     """
 
     name: str
@@ -59,6 +59,7 @@ class ClassInfo:
     input_max: int | None = None
     output_min: int = 0
     output_max: int | None = None
+    thresholds: Limits = field(default_factory=Limits)
 
     @property
     def typical_tokens(self) -> tuple[float, float]:

@@ -15,7 +15,7 @@ import numpy as np
 from core.algorithms.queue.deadlines import due_by_limits
 from core.algorithms.queue.queueing import WINDOW_FACTOR, Order
 from core.engine.overheads import clock_switch_s
-from core.observations.limits import at_factor
+from core.observations.limits import class_limits
 from core.simulator.figures.run_figures import Figures
 from core.simulator.figures.run_tables import ParquetSink, Tee
 from core.simulator.kernel import kernel
@@ -162,10 +162,10 @@ def _limits_by_class(scenario: Scenario) -> list[list[tuple[int, Limits]]]:
     DynamoLLM's queues go by its classes' objectives (IV-D).
     """
     config = scenario.policy
-    if not isinstance(config, DynamollmConfig) or config.order != Order.EDF:
+    if not isinstance(config, DynamollmConfig) or config.knobs.order != Order.EDF:
         return [[] for _ in scenario.services]
     return [
-        [(k, at_factor(limits_of(own.slo), config.slo_factor)) for k, own in enumerate(service.classes)]
+        [(k, class_limits(limits_of(own.slo), own.thresholds, config.knobs)) for k, own in enumerate(service.classes)]
         for service in scenario.services
     ]
 

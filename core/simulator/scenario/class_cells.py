@@ -10,13 +10,17 @@ from numpy.typing import NDArray
 
 from core.policy.request_classes import classify
 from core.simulator.kernel.objectives import Slo
+from core.types import Limits
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class ClassSpec:
-    """A request class: a range of lengths (lower bounds inclusive, upper ones exclusive), and its objectives."""
+    """A request class: a range of lengths (lower bounds inclusive, upper ones exclusive), and its objectives.
+
+    `thresholds`: limits that no request is judged by, and that policies with `class_limits` keep all the same.
+    """
 
     name: str
     rank: int
@@ -25,6 +29,7 @@ class ClassSpec:
     output_min: int = 0
     output_max: int | None = None
     slo: Slo = field(default_factory=Slo)
+    thresholds: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True)

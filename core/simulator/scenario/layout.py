@@ -320,7 +320,7 @@ def _service_info(scenario: Scenario, service: Service, first_cell: int) -> Serv
         PartitionInfo(
             p.name,
             tuple(
-                ClassInfo(c.name, limits_of(c.slo), c.input_min, c.input_max, c.output_min, c.output_max)
+                ClassInfo(c.name, limits_of(c.slo), c.input_min, c.input_max, c.output_min, c.output_max, c.thresholds)
                 for c in p.classes
             ),
             {first_cell + cell: k for cell, k in enumerate(service.cells.classes(p))},

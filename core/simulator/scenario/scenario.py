@@ -27,6 +27,7 @@ from core.simulator.policies import PolicyConfig, put_over, read_overheads, read
 from core.simulator.scenario.class_cells import Cells, ClassSpec, Partition
 from core.simulator.site_series import Site, read_site, read_start
 from core.simulator.workload import LengthPredictor, Workload, read_predictor, read_workload
+from core.types import Limits
 
 DEFAULT_SITE = "site"
 DEFAULT_SERVICE = "default"
@@ -249,7 +250,15 @@ def _class(rank: int, section: Section, default: Slo) -> ClassSpec:
         output_min=section.integer("output_min", 0, least=0),
         output_max=section.maybe_integer("output_max", least=1),
         slo=_slo(own) if own is not None else default,
+        thresholds=_thresholds(section.section("thresholds")),
     )
+    section.finish()
+    return found
+
+
+def _thresholds(section: Section) -> Limits:
+    """Reads limits in seconds."""
+    found = Limits(*(section.number(key, None, above=0.0) for key in ("ttft_s", "tpot_s", "e2e_s")))
     section.finish()
     return found
 

@@ -135,11 +135,14 @@ def arrivals(service: Service, now: datetime, period_s: float) -> DemandWindow:
     came = np.zeros((len(rows), last - first, 4))
     for own, (*_, at, requests, prompt, output, context) in zip(came, rows, strict=True):
         np.add.at(own, at, np.array([requests, prompt, output, context], dtype=np.float64).T)
-    return DemandWindow(start_s, [LengthRange(*row[:4]) for row in rows], came, _declared(service, start))
+    return DemandWindow(start_s, [LengthRange(*row[:4]) for row in rows], came, declared_load(service, now, period_s))
 
 
-def _declared(service: Service, start: datetime) -> Declared | None:
-    """Returns the load that the operator expects. Once requests before `start` are on record silence means no load."""
+def declared_load(service: Service, now: datetime, period_s: float) -> Declared | None:
+    """Returns the load that the operator expects. Once requests before the last period are on record silence means no
+    load.
+    """
+    start = datetime.fromtimestamp(whole_stretches(now.timestamp(), period_s)[0] * STRETCH_S, UTC)
     if not (service.expected_rps and service.expected_prompt_tokens and service.expected_output_tokens):
         return None
     step = timedelta(seconds=load_step_s())

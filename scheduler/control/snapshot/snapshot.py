@@ -12,6 +12,7 @@ from core.observations.class_view import ClassFacts, ClassView, observed, partit
 from core.observations.limits import class_limits, planned
 from core.observations.pool_views import PoolFacts
 from core.observations.pool_views import pool_views as build_pool_views
+from core.observations.shared_out_given import shared_out_observation
 from core.types import (
     CarbonObservation,
     CarbonPlan,
@@ -118,7 +119,7 @@ def shared_out(context: TurnContext, nodes: tuple[NodeView, ...]) -> tuple[Share
     seen = arrivals(context.service, context.now, period_s)
     classes = classes_now(context, partition, seen, 1)
     option = active_operations.without_pinned_load(partition_option(partition.name, classes), context.pins)
-    observation = SharedOutObservation(context.now.timestamp(), period_s, nodes, option)
+    observation = shared_out_observation(context.now.timestamp(), period_s, nodes, option)
     faults = [own.input_faults for own in classes if own.input_faults]
     return observation, (*faults, *_bounds_faults(partition, classes, seen))
 

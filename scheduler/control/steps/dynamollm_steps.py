@@ -8,6 +8,7 @@ runs on it. What a pool hands on to the next larger class is published, and gate
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,14 +46,13 @@ from pools.models import Pool
 from scheduler.control import loop_times, service_policy
 from scheduler.control.snapshot import change_kinds, measured_overheads, snapshot
 from scheduler.control.snapshot.offered_nodes import Servers, offered_nodes, servers
-from scheduler.control.snapshot.recorded_demand import DemandWindow, arrivals
+from scheduler.control.snapshot.recorded_demand import DemandWindow, arrivals, declared_load
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps.policy_steps import LoopTurn, Result, nothing_to_do
 from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import pool_key, workers_from_json
 from scheduler.models import ControllerState
 
-CLUSTER = "cluster"  # the site of keys that stand for a class over all sites
 LOADS = "loads"  # kind of the ControllerState that has the templates of load
 TEMPLATE = TemplateConfig()
 
@@ -76,12 +76,12 @@ def scale(turn: LoopTurn) -> Result:
         TEMPLATE.step_s,
         cluster.mode,
         [
-            dynamo_given.class_load(_key(own), ahead, _server_rps(own, cluster))
+            dynamo_given.class_load(ahead, dynamo_given.server_rps(_kind(context, cluster), own))
             for own, ahead in zip(classes, _ahead(turn, classes, steps), strict=True)
         ],
         {
-            _key(own): sum(n for key, n in counts.items() if key.request_class == own.request_class.name)
-            for own in classes
+            dynamo_given.cluster_key(name): sum(n for key, n in counts.items() if key.request_class == name)
+            for name in (own.request_class.name for own in classes)
         },
         sum(cluster.at.values()),
         starts_s,
@@ -182,8 +182,9 @@ def _pools(context: TurnContext) -> list[Pool]:
     return [pool for pool in context.pools if pool.gpu_budget]
 
 
-def _key(own: ClassNow) -> PoolKey:
-    return PoolKey(CLUSTER, own.request_class.name)
+def _kind(context: TurnContext, cluster: Servers) -> ServerKind:
+    card = context.service.model_card
+    return ServerKind(card.name, card.engine, cluster.mode)
 
 
 def _decisions(
@@ -219,25 +220,18 @@ def _classes(turn: LoopTurn) -> list[ClassNow]:
 
 
 def _ahead(turn: LoopTurn, classes: Sequence[ClassNow], steps: int) -> list[ClassAhead]:
-    """Returns the forecast load of each class; until a whole window was seen, no less than what is declared."""
+    """Returns the forecast load of each class; until what is recent was seen, no less than what is declared."""
     context, knobs, rows = turn.context, turn.context.knobs, [own.request_class for own in classes]
-    seen = arrivals(context.service, context.now, MAX_WINDOW_S)
-    history, slo = _look(turn, classes, seen), snapshot.limits_of(context.service)
-    declared = {}
-    if seen.declared is not None and seen.declared.rps > 0.0:
-        declared[seen.declared.class_name(rows)] = seen.declared.rps * seen.declared.lengths.prompt_tokens
+    history = _look(turn, classes, arrivals(context.service, context.now, MAX_WINDOW_S))
+    declared, slo = declared_load(context.service, context.now, TEMPLATE.recent_s), snapshot.limits_of(context.service)
+    declared_name = None if declared is None else declared.class_name(rows)
     found = []
     for own, row in zip(classes, rows, strict=True):
         coming = load_template.forecast(history, _series(turn, row.name), context.now.timestamp(), steps, TEMPLATE)
         limits = planned(class_limits(slo, row.thresholds, knobs), knobs.plan_ttft_share, knobs.plan_tpot_share)
-        rates = dynamo_given.no_less(coming.rates, declared.get(row.name))
-        found.append(ClassAhead(row.name, rates, str(coming.basis), own.lengths, limits))
+        of_class = declared if row.name == declared_name else None
+        found.append(dynamo_given.class_ahead(own, limits, coming.rates, str(coming.basis), of_class))
     return found
-
-
-def _server_rps(own: ClassNow, cluster: Servers) -> float:
-    profile = own.profiles.get(cluster.mode)
-    return 0.0 if profile is None else profile.max_rps
 
 
 def _series(turn: LoopTurn, name: str) -> str:
@@ -267,9 +261,7 @@ def shard(turn: LoopTurn) -> Result:
         return nothing_to_do()
     before, layouts = _shard_state(turn.state), turn.state.get("layouts", {})
     counts = _server_counts(context, present, cluster)
-    named = {
-        key: _named(workers, layouts.get(_text(key), {}), cluster, counts[key]) for key, workers in present.items()
-    }
+    named = _named(context, present, layouts, cluster, counts)
     obs = shard_dynamo.ShardDynamoObservation(
         context.now.timestamp(),
         _shard_pools(turn, cluster, named),
@@ -304,20 +296,34 @@ def _with_others(present: Mapping[Mode, int], mine: Mapping[Mode, int], cluster:
     return {**others, **mine}
 
 
-def _named(workers: Mapping[Mode, int], stored: Mapping[str, Any], cluster: Servers, count: int) -> dict[str, Layout]:
-    """Returns what runs on each server of a pool, with the names of last time where that is possible."""
-    known = {name: tuple(layout) for name, layout in sorted(stored.items())[:count]}
-    number = 0
-    while len(known) < count:
-        known.setdefault(f"server-{number}", ())
-        number += 1
-    return arrange(known, _by_tp(workers, cluster), cluster.size) or {}
+def _named(
+    context: TurnContext,
+    present: Mapping[PoolKey, Mapping[Mode, int]],
+    stored: Mapping[str, Mapping[str, Any]],
+    cluster: Servers,
+    counts: Mapping[PoolKey, int],
+) -> dict[PoolKey, dict[str, Layout]]:
+    """Returns what runs on each server of each pool, with the names of last time where that is possible.
+
+    Pools of smaller classes come first.
+    """
+    ranks = {own.request_class.name: own.request_class.rank for own in _pools(context)}
+    in_order = sorted(present, key=lambda key: (ranks[key.request_class], key.site))
+    known = {
+        key: {name: tuple(layout) for name, layout in sorted(stored.get(_text(key), {}).items())[: counts[key]]}
+        for key in in_order
+    }
+    taken = {name for own in known.values() for name in own}
+    new = (name for number in itertools.count() if (name := f"server-{number}") not in taken)
+    for key, own in known.items():
+        own |= {next(new): () for _ in range(counts[key] - len(own))}
+    return {key: arrange(own, _by_tp(present[key], cluster), cluster.size) or {} for key, own in known.items()}
 
 
 def _shard_pools(
     turn: LoopTurn, cluster: Servers, named: Mapping[PoolKey, Mapping[str, Layout]]
 ) -> tuple[shard_dynamo.ShardPool, ...]:
-    context, card, classes = turn.context, turn.context.service.model_card, _classes(turn)
+    context, kind, classes = turn.context, _kind(turn.context, cluster), _classes(turn)
     names = [own.request_class.name for own in classes]
     shares = service_policy.hands_on(context.service, context.knobs)
     loads = dynamo_given.pool_loads(_ahead(turn, classes, 1), [shares.get(name, 0.0) for name in names])
@@ -328,14 +334,14 @@ def _shard_pools(
     wave = context.tuning.dynamo.wave
     serving = {key: sum(1 for layout in layouts.values() if layout) for key, layouts in named.items()}
     kinds = change_kinds.kinds(context, {key: {cluster.mode: min(wave, count)} for key, count in serving.items()})
-    kind, degrees = ServerKind(card.name, card.engine, cluster.mode), [tp for tp in TP_DEGREES if tp <= cluster.size]
-    start_s = measured_overheads.published_start_s(card.name, warm=True)
+    degrees = [tp for tp in TP_DEGREES if tp <= cluster.size]
+    start_s = measured_overheads.published_start_s(kind.model, warm=True)
     found = []
-    for key, layouts in sorted(named.items()):
+    for key, layouts in named.items():
         load = load_of.get(key.request_class)
         if not layouts or load is None:
             continue
-        own = dynamo_given.profiles(card.name, card.engine, cluster.mode.gpu, degrees, load.lengths)
+        own = dynamo_given.profiles(kind.model, kind.engine, cluster.mode.gpu, degrees, load.lengths)
         here = replace(load, rps=load.rps * len(layouts) / totals[key.request_class])
         try:
             found.append(dynamo_given.shard_pool(key, kind, layouts, here, own, start_s, kinds[key]))

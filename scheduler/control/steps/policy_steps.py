@@ -84,12 +84,7 @@ def shared_out_step(turn: LoopTurn) -> Result:
         service_policy.provide(context.service, knobs)
     nodes = model_groups.nodes_of(context) if knobs.scale == "placement" else offered_nodes(context)
     obs, faults = snapshot.shared_out(context, nodes)
-    own = shared_out.SharedOutConfig(
-        tp=_largest_tp(context, nodes),
-        fill=knobs.fill,
-        alpha=knobs.alpha,
-        whole_sites=knobs.whole_sites,
-    )
+    own = step_configs.shared_out_config(knobs, _largest_tp(context, nodes))
     pinned = context.pins
     present = active_operations.without_pins(plan_from_json(turn.state), pinned)
     plan, effects = asking.step(shared_out.step, None if turn.fresh else present, obs, own)

@@ -694,16 +694,20 @@ def test_what_pools_hand_on_is_published_to_gateways_and_agents(service, redis_c
     for item in instances:
         limits_s = [published[name].limits.ttft_s for name in comes_from[of_pool[item.pool_id]]]
         assert item.limits.ttft_s == 0.45 * min(limits_s)  # the share of it that a predicted mean may take
-    # Shares of another partition are not those of this one's classes, and other steps hand on nothing.
+    # Shares of another partition are not those of this one's classes.
     state.value["partition"] = "freesh-a"
     state.save()
     tasks.publish()
     assert {item.hands_on for item in published_service().classes} == {0.0}
     state.value["partition"] = "dynamo"
     state.save()
+    # Where scale hands on nothing, a class without instances hands on everything, but for the largest.
     set_policy(service, "dynamollm", scale="static")
     tasks.publish()
-    assert {item.hands_on for item in published_service().classes} == {0.0}
+    there = {pool.request_class.name for pool in service.pools.select_related("request_class") if pool.workers}
+    expected = {name: float(name not in there) for name in names[:-1]} | {names[-1]: 0.0}
+    assert {item.name: item.hands_on for item in published_service().classes} == expected
+    assert set(expected.values()) == {0.0, 1.0}
 
 
 def test_step_has_its_turn_before_its_next_epoch_when_it_asks_for_it(service, redis_client, now):

@@ -45,8 +45,9 @@ class FastLoops:
     ) -> None:
         self._config, self._demand, self._nodes = config, demand, nodes
         self._router, self._profiles = router, profiles
-        self._clock_config = clock_profile.ProfileClockConfig(config.clock_period_s, config.clock_min_saving)
-        self._clock_shares = SeenShares(config.clock_ttft_share, config.clock_tpot_share, config.clock_counts_ttft)
+        knobs, tuned = config.knobs, config.profile
+        self._clock_shares = SeenShares(knobs.clock_ttft_share, knobs.clock_tpot_share, tuned.counts_ttft)
+        self._clock_floor = knobs.clock_floor, knobs.clock_floor_mhz
         self._emergency_config = config.ladder
         self._rates: dict[int, RecentRate] = {}
         self._worst: dict[int, tuple[float | None, float | None]] = {}  # TTFT and TPOT since the last clock epoch
@@ -74,7 +75,7 @@ class FastLoops:
         now = {item.instance: float(view.mhz[slot]) for slot, item in loads}
         obs = clock_profile.ProfileClockObservation(view.now_s, tuple(item for _, item in loads), profiles)
         state = clock_profile.ProfileClockState(now)
-        _, effects = asking.step(clock_profile.step, state, obs, self._clock_config)
+        _, effects = asking.step(clock_profile.step, state, obs, self._config.clock)
         self._worst, self._clock_s = {}, view.now_s
         commands: list[SimCommand] = [command for command in effects.commands if isinstance(command, SetSmClock)]
         if commands:
@@ -83,11 +84,11 @@ class FastLoops:
 
     def _load(self, slot: int, profile: str, limits: Limits, placed: int, view: FleetView) -> tuple[int, InstanceLoad]:
         """Latencies seen have the wait in them that the limits leave room for: they are held against whole limits."""
-        c, own = self._config, gpu(view.instances[slot].gpu)
+        own = gpu(view.instances[slot].gpu)
         rate = self._rates.setdefault(slot, RecentRate())
-        rps = rate.next_rps(placed, c.clock_period_s, c.clock_memory_s)
+        rps = rate.next_rps(placed, self._config.clock.period_s, self._config.profile.memory_s)
         ramped = slot in self._rungs and self._rungs[slot].ramped
-        lowest = least_mhz(own.name, own.f_min, own.f_max, c.clock_floor, c.clock_floor_mhz)
+        lowest = least_mhz(own.name, own.f_min, own.f_max, *self._clock_floor)
         seen = clock_seen(view, slot, own.f_max if ramped else lowest, own.f_max, limits)
         ttft_s, tpot_s = self._worst.get(slot, (None, None))
         seen = replace(seen, ttft_s=ttft_s, tpot_s=tpot_s)
@@ -159,7 +160,7 @@ class FastLoops:
             )
             if not begun
         ]
-        if self._config.order == "edf":
+        if self._config.knobs.order == "edf":
             rows.sort(key=lambda row: row[4])
         queue = []
         for number, arrival_s, tokens, predicted, _ in rows:

@@ -9,20 +9,23 @@ the same knobs: see `config`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from core.controllers.fleet import scale_dynamo, shard_dynamo
+from core.controllers.fleet import scale_dynamo, shard_dynamo, shared_out
+from core.controllers.fleet.shared_out import NodeView
 from core.engine.overhead_table import OverheadTable
 from core.engine.overheads import cold_start_s
-from core.observations import asking, dynamo_given
-from core.observations.dynamo_given import ServerKind
+from core.observations import asking, dynamo_given, shared_out_given, step_configs
+from core.observations.class_view import partition_option
+from core.policy.knobs import USUAL_S
 from core.simulator.kernel.commands import Answer, Decision, FleetView, SimCommand
 from core.simulator.kernel.simulated import InstanceSpec, Scheduling, SimulationError
 from core.simulator.policies import loops
 from core.simulator.policies.change_round import WarmServers
 from core.simulator.policies.dynamollm.clock_and_emergencies import FastLoops
-from core.simulator.policies.dynamollm.config import DynamollmConfig
+from core.simulator.policies.dynamollm.config import ROUTINGS, DynamollmConfig
 from core.simulator.policies.dynamollm.demand import TEMPLATE, ClassDemands
 from core.simulator.policies.dynamollm.pool_nodes import Nodes
 from core.simulator.policies.dynamollm.pool_profiles import PoolProfiles
@@ -30,8 +33,9 @@ from core.simulator.policies.dynamollm.router import DynamoRouter
 from core.simulator.policies.loops import Decisions
 from core.simulator.policies.view_observations import first_view
 from core.simulator.policies.world import Member, Plan, PoolPlan, World
-from core.types import Effects, Loop, ReshardNode, ScaleTo
+from core.types import ChangeKind, Effects, Loop, ReshardNode, ScaleTo
 
+CHANGE = ChangeKind.IN_PLACE  # weights move between GPUs, as in the paper (IV-C)
 _TICK_S = 5.0  # how often the slow loops look whether it is time
 _EPS = 1e-9
 
@@ -58,7 +62,7 @@ class Dynamollm:
     def __init__(self, config: DynamollmConfig, world: World) -> None:
         self.config, self.world = config, world
         self.demand = ClassDemands(config, world)
-        templates = {spec.tp: _queued(spec, config.order) for spec in world.templates}
+        templates = {spec.tp: _queued(spec, config.knobs.order) for spec in world.templates}
         site, self._gpus = self.demand.site, max(templates)
         count = site.gpus.get(self.demand.gpu, 0) // site.gpus_per_node
         if self._gpus != site.gpus_per_node or count < 1:
@@ -68,56 +72,38 @@ class Dynamollm:
             )
         warm = WarmServers(world.overheads, config.starting)
         self.nodes = Nodes(count, self.demand.service.name, templates, warm)
-        self.router = DynamoRouter(self.demand, self.nodes, config.routing)
-        self.profiles = PoolProfiles(self.demand, self.router, config.shard_period_s)
+        self.router = DynamoRouter(self.demand, self.nodes, ROUTINGS[config.knobs.route])
+        self.profiles = PoolProfiles(self.demand, self.router, config.shard.epoch_s)
         self.fast = FastLoops(config, self.demand, self.nodes, self.router, self.profiles)
         self._scale: scale_dynamo.ScaleDynamoState | None = None
         self._begun: Decision | None = None  # the first one, taken before time began
         self._scale_s = self._shard_s = 0.0  # when they are next due
         self._shard: shard_dynamo.ShardDynamoState | None = None
-        self.scale_config = scale_dynamo.ScaleDynamoConfig(
-            epoch_s=config.scale_period_s,
-            headroom=config.headroom,
-            hand_down=config.hand_down,
-            proactive=config.proactive,
-            warm_pool=config.starting.warm_pool,
-            down_after=config.down_after,
-        )
-        self.shard_config = shard_dynamo.ShardDynamoConfig(
-            epoch_s=config.shard_period_s,
-            alpha=config.alpha,
-            clocks=config.clocks,
-            wave=config.wave,
-            min_saving=config.min_saving,
-        )
 
     def begin(self) -> Plan:
         """Plans the first nodes: those that scale asks for under the declared load; without either, all are
         shared out."""
         view = first_view(self.world)
-        self.demand.look(view)
         if Loop.SCALE in self.config.loops and any(self.world.declared):
             _, effects = self._ask_scale(view)
             self._begun = loops.decision(view, Loop.SCALE, effects.rationale.reason, effects.rationale.summary)
-            counts = [0] * len(self.demand.classes)
-            for command in effects.commands:
-                if isinstance(command, ScaleTo):
-                    counts[self.demand.keys.index(command.pool)] = sum(command.workers.values())
+            given = self._given(effects)
+            counts = [given.get(n, 0) for n in range(len(self.demand.classes))]
         else:
-            counts = self._shared_out()
+            counts = self._shared_out(view)
         pool = self.demand.service.name
         members = tuple(Member(spec, pool) for spec in self.nodes.first(counts))
-        c, slow_s = self.config, max(_TICK_S, self.config.clock_period_s)
+        c, slow_s = self.config, max(_TICK_S, self.config.clock.period_s)
         controls = [
             PlainControl(str(loop), period_s, decide)
             for loop, period_s, decide in (
                 (Loop.SCALE, slow_s, self.scale),
                 (Loop.SHARD, slow_s, self.shard),
-                (Loop.CLOCK, c.clock_period_s, self.fast.clock),
+                (Loop.CLOCK, c.clock.period_s, self.fast.clock),
             )
             if loop in c.loops
         ]
-        if c.emergency:
+        if c.knobs.emergencies:
             controls.append(PlainControl("emergency", c.ladder.period_s, self.fast.ladder))
         if not controls:
             raise SimulationError(f"{c.name}: no loop runs; take policy multi_pool for a fleet that nothing changes")
@@ -130,20 +116,20 @@ class Dynamollm:
             self.router,
         )
 
-    def _shared_out(self) -> list[int]:
-        """All nodes, each to the pool that lacks the largest share; pools that get none hand everything on."""
-        demand, classes = self.demand, range(len(self.demand.classes))
-        need = [(demand.forecast(n, 0.0, 1).peak() or 0.0) / demand.node_load(n) for n in classes]
-        counts = [0] * len(need)
-        counts[-1] = 1
-
-        def lacks(n: int) -> float:
-            return need[n] / counts[n] if counts[n] else math.inf if need[n] > 0.0 else -1.0
-
-        for _ in range(len(self.nodes.all) - 1):
-            counts[max(classes, key=lambda n: (lacks(n), need[n], n))] += 1
-        demand.shares[:] = [float(count == 0) for count in counts]
-        return counts
+    def _shared_out(self, view: FleetView) -> list[int]:
+        """Shares out all nodes; pools that get none hand everything on."""
+        demand, knobs, period_s = self.demand, self.config.knobs, USUAL_S[Loop.CARBON]
+        option = partition_option(demand.partition.name, demand.class_views(view, period_s))
+        nodes = [NodeView(demand.site.name, demand.gpu, self._gpus) for _ in self.nodes.all]
+        obs = shared_out_given.shared_out_observation(view.now_s, period_s, nodes, option)
+        own = step_configs.shared_out_config(knobs, self._gpus if knobs.in_servers else knobs.tp)
+        plan, _ = asking.step(shared_out.step, None, obs, own)
+        given = Counter[str]()
+        for (_, name, _), count in plan.workers.items() if plan is not None else ():
+            given[name] += count
+        spilled = dynamo_given.spilled(demand.names, given)
+        demand.shares[:] = [spilled.get(name, 0.0) for name in demand.names]
+        return [given[name] for name in demand.names]
 
     # -- scale -----------------------------------------------------------------------------------------
 
@@ -156,9 +142,7 @@ class Dynamollm:
             epoch = self._scale.epoch if self._scale is not None else -1
             self.demand.look(view)
             state, effects = self._ask_scale(view)
-            for command in effects.commands:
-                if isinstance(command, ScaleTo):
-                    self.nodes.wanted[self.demand.keys.index(command.pool)] = sum(command.workers.values())
+            self.nodes.wanted |= self._given(effects)
             if effects.commands:
                 self.profiles.renew(view)
             if effects.commands or state.epoch != epoch:
@@ -167,9 +151,9 @@ class Dynamollm:
         return self.nodes.settle(view)
 
     def _ask_scale(self, view: FleetView) -> tuple[scale_dynamo.ScaleDynamoState, Effects]:
-        keys = self.demand.keys
+        keys = [dynamo_given.cluster_key(name) for name in self.demand.names]
         warm_s, cold_s = (self._start_s(warm=warm) for warm in (True, False))
-        steps = dynamo_given.steps_ahead(self.config.scale_period_s, cold_s, TEMPLATE.step_s)
+        steps = dynamo_given.steps_ahead(self.config.scale.epoch_s, cold_s, TEMPLATE.step_s)
         obs = dynamo_given.scale_observation(
             view.now_s,
             TEMPLATE.step_s,
@@ -179,18 +163,29 @@ class Dynamollm:
             len(self.nodes.all),
             (warm_s, cold_s),
         )
-        found, effects = asking.step(scale_dynamo.step, self._scale, obs, self.scale_config)
+        found, effects = asking.step(scale_dynamo.step, self._scale, obs, self.config.scale)
         self._scale = found
         self._scale_s = effects.next_tick_s or math.inf
         self.demand.shares[:] = [found.shares.get(key, 0.0) for key in keys]
         return found, effects
 
+    def _given(self, effects: Effects) -> dict[int, int]:
+        """Returns how many nodes scale wants in which pools."""
+        names = self.demand.names
+        return {
+            names.index(command.pool.request_class): sum(command.workers.values())
+            for command in effects.commands
+            if isinstance(command, ScaleTo)
+        }
+
     def _start_s(self, *, warm: bool) -> float:
         """Returns a node's start time in whole ticks, so that one started ahead of an epoch is up when that begins."""
+        tick_s = max(_TICK_S, self.config.clock.period_s)
+        return tick_s * math.ceil(self._published_start_s(warm=warm) / tick_s - _EPS)
+
+    def _published_start_s(self, *, warm: bool) -> float:
         cached, model = self.config.starting.weights_cached, self.demand.service.model
-        took_s = cold_start_s(self.world.overheads, warm=warm, weights_cached=cached, model_name=model)
-        tick_s = max(_TICK_S, self.config.clock_period_s)
-        return tick_s * math.ceil(took_s / tick_s - _EPS)
+        return cold_start_s(self.world.overheads, warm=warm, weights_cached=cached, model_name=model)
 
     # -- shard -----------------------------------------------------------------------------------------
 
@@ -201,7 +196,7 @@ class Dynamollm:
         before = self._shard.epoch if self._shard is not None else -1
         self.profiles.renew_if_old(view)
         obs = self._shard_observation(view)
-        found, effects = asking.step(shard_dynamo.step, self._shard, obs, self.shard_config)
+        found, effects = asking.step(shard_dynamo.step, self._shard, obs, self.config.shard)
         self._shard = found
         self._shard_s = effects.next_tick_s or math.inf
         commands: list[SimCommand] = []
@@ -213,13 +208,13 @@ class Dynamollm:
         return commands
 
     def _shard_observation(self, view: FleetView) -> shard_dynamo.ShardDynamoObservation:
-        service, overheads = self.demand.service, self.world.overheads
-        kind, start_s = ServerKind(service.model, service.engine, self.demand.best), self._start_s(warm=True)
-        loads, pools = self.demand.pool_loads(view.now_s), []
+        kind, overheads = self.demand.servers, self.world.overheads
+        loads, pools, start_s = self.demand.pool_loads(view.now_s), [], self._published_start_s(warm=True)
         for n, key in enumerate(self.demand.keys):
             layouts = self.nodes.layouts(n, view)
             if layouts:
-                pools.append(dynamo_given.shard_pool(key, kind, layouts, loads[n], self.profiles.of[n], start_s))
+                own = self.profiles.of[n]
+                pools.append(dynamo_given.shard_pool(key, kind, layouts, loads[n], own, start_s, CHANGE))
         return shard_dynamo.ShardDynamoObservation(
             view.now_s, tuple(pools), OverheadTable(), overheads.sync_s, overheads.link_bytes_per_s
         )

@@ -41,7 +41,10 @@ class _Coming:
 
 @dataclass(slots=True)
 class PoolNode:
-    """`pool` None: nobody's. `slots`: places in the view of what runs on it; `old`: those that a re-shard ends."""
+    """`pool` None: nobody's. `slots`: places in the view of what runs on it; `old`: those that a re-shard ends.
+
+    Shard may leave a node without instances: it is its pool's all the same, until scale takes it.
+    """
 
     name: str
     pool: int | None = None
@@ -49,6 +52,7 @@ class PoolNode:
     old: list[int] = field(default_factory=list)
     coming: list[_Coming] = field(default_factory=list)
     shifted: bool = False  # its load is to go elsewhere, since nobody will serve here for a while
+    given_up: bool = False  # scale has taken it: it is nobody's once what it runs has ended
 
     @property
     def changing(self) -> bool:
@@ -59,7 +63,7 @@ class Nodes:
     """All nodes of the cluster."""
 
     def __init__(self, count: int, pool: str, templates: dict[int, InstanceSpec], warm: WarmServers) -> None:
-        self.all = [PoolNode(f"node-{n}") for n in range(count)]
+        self.all = [PoolNode(f"server-{n}") for n in range(count)]
         self.wanted: dict[int, int] = {}
         self._pool, self._templates, self._warm = pool, templates, warm
         self._node_of: dict[int, PoolNode] = {}
@@ -95,8 +99,8 @@ class Nodes:
                     self._forget(slot)
             if not node.changing:
                 node.shifted = False
-            if not node.slots and not node.coming and node.pool is not None:
-                node.pool = None
+            if node.given_up and not node.slots and not node.coming:
+                node.pool, node.given_up = None, False
 
     def _forget(self, slot: int) -> None:
         node = self._node_of.pop(slot)
@@ -121,15 +125,12 @@ class Nodes:
     # -- what runs -------------------------------------------------------------------------------------
 
     def counts(self, pools: int) -> list[int]:
-        """Counts the nodes of each pool that serve or start."""
+        """Counts the nodes of each pool, those that shard has emptied included."""
         found = [0] * pools
         for node in self.all:
-            if node.pool is not None and not self._is_leaving(node):
+            if node.pool is not None and not node.given_up:
                 found[node.pool] += 1
         return found
-
-    def _is_leaving(self, node: PoolNode) -> bool:
-        return bool(node.slots) and all(slot in self._leaving for slot in node.slots)
 
     def serving(self, pool: int, view: FleetView) -> list[int]:
         """Returns the slots that take requests of a pool; those on nodes whose load is to be shifted only when nobody
@@ -146,9 +147,9 @@ class Nodes:
         will end."""
         found: dict[str, Layout] = {}
         for node in self.all:
-            stays = [slot for slot in node.slots if slot not in self._leaving]
+            stays = self._stays(node)
             starting = not node.old and (node.coming or any(view.state[slot] == STARTING for slot in stays))
-            if node.pool == pool and stays and not starting:
+            if node.pool == pool and not node.given_up and not starting:
                 found[node.name] = tuple(sorted(view.instances[slot].tp for slot in stays))
         return found
 
@@ -160,10 +161,16 @@ class Nodes:
 
     def settle(self, view: FleetView) -> list[SimCommand]:
         """A step towards the nodes that each pool is to have: from pools that have too many, else from nobody's."""
-        have = Counter(node.pool for node in self.all if node.pool is not None and not self._is_leaving(node))
+        have = Counter(node.pool for node in self.all if node.pool is not None and not node.given_up)
         surplus: list[PoolNode] = []
         for pool, count in self.wanted.items():
-            surplus += self._least_used(pool, have[pool] - count, view)
+            for node in self._least_used(pool, have[pool] - count, view):
+                if self._stays(node):
+                    surplus.append(node)
+                elif node.slots:
+                    node.given_up = True
+                else:
+                    node.pool = None
         commands: list[SimCommand] = []
         for pool, count in sorted(self.wanted.items(), reverse=True):  # the largest class first: it takes from all
             for _ in range(count - have[pool]):
@@ -173,13 +180,17 @@ class Nodes:
                 elif (free := next((node for node in self.all if node.pool is None), None)) is not None:
                     commands.append(self._start(free, pool, view.now_s))
         for node in surplus:
+            node.given_up = True
             commands += self._empty(node.slots, view)
         return commands
 
+    def _stays(self, node: PoolNode) -> list[int]:
+        return [slot for slot in node.slots if slot not in self._leaving]
+
     def _least_used(self, pool: int, count: int, view: FleetView) -> list[PoolNode]:
         """Returns the nodes that a pool gives up; one that changes must end that first."""
-        mine = [n for n in self.all if n.pool == pool and n.slots and not n.changing and not self._is_leaving(n)]
-        mine.sort(key=lambda node: sum(int(view.running[slot]) for slot in node.slots))
+        mine = [node for node in self.all if node.pool == pool and not node.changing and not node.given_up]
+        mine.sort(key=lambda node: (bool(self._stays(node)), sum(int(view.running[slot]) for slot in node.slots)))
         return mine[: max(0, count)]
 
     def _start(self, node: PoolNode, pool: int, now_s: float) -> Start:
@@ -211,7 +222,8 @@ class Nodes:
         node = next(node for node in self.all if node.name == change.node)
         up = self._up(node, view)
         layout = tuple(sorted(view.instances[slot].tp for slot in up))
-        if node.changing or layout != tuple(sorted(change.source)):
+        ending = any(slot in self._leaving for slot in node.slots)
+        if node.changing or ending or layout != tuple(sorted(change.source)):
             return []
         ends, begins = Counter(change.source), Counter(change.target)
         ends, begins = ends - begins, begins - ends

@@ -5,37 +5,71 @@ from __future__ import annotations
 import pytest
 
 from core.algorithms.fleet.hand_down import ClassLoad
+from core.observations.class_view import ClassView, Declared
 from core.observations.dynamo_given import (
     ClassAhead,
     ServerKind,
+    class_ahead,
     class_load,
-    no_less,
     pool_loads,
     profiles,
+    server_rps,
     shard_pool,
+    spilled,
     steps_ahead,
 )
-from core.observations.mode_profile import Lengths
-from core.types import ChangeKind, Limits, Mode, PoolKey
+from core.observations.mode_profile import Lengths, mode_profile
+from core.types import ChangeKind, ClassDemand, Limits, Mode, ModeProfile, PoolKey, Source
 
 H100 = "H100-SXM-80GB"
 
 
-SMALL = ClassAhead("S", (300.0,), "recent", Lengths(100.0, 50.0, 200.0), Limits(0.1, 0.09))
-LARGE = ClassAhead("L", (400.0,), "recent", Lengths(400.0, 150.0, 500.0), Limits(0.9, 0.09))
+SMALL = ClassAhead("S", (300.0,), "recent", Lengths(100.0, 50.0), Limits(0.1, 0.09))
+LARGE = ClassAhead("L", (400.0,), "recent", Lengths(400.0, 150.0), Limits(0.9, 0.09))
 
 
-def test_declared_load_is_the_least() -> None:
-    assert no_less((None, 5.0, 20.0), 10.0) == (10.0, 10.0, 20.0)
-    assert no_less((None, 5.0), None) == (None, 5.0)
+SERVERS = ServerKind("Llama2-70B", "vllm-v1", Mode(H100, 8))
+
+
+def seen(max_rps: float) -> ClassView:
+    """A class of which long answers are known to run longer, and what a server does for it."""
+    profiles = {SERVERS.best: ModeProfile(max_rps, 900.0, None, None, None, Source.MODELLED)}
+    return ClassView(ClassDemand("S", (1.0,), Limits(), 100.0, 50.0), Lengths(100.0, 50.0, 200.0), profiles, "")
+
+
+@pytest.mark.parametrize(
+    ("declared", "rates"),
+    [
+        (Declared(0.1, Lengths(100.0, 50.0)), (10.0, 10.0, 20.0)),
+        (Declared(0.0, Lengths(100.0, 50.0)), (None, 5.0, 20.0)),
+        (None, (None, 5.0, 20.0)),
+    ],
+)
+def test_declared_load_is_the_least_while_its_rate_counts(
+    declared: Declared | None, rates: tuple[float | None, ...]
+) -> None:
+    found = class_ahead(seen(2.0), Limits(0.1, 0.09), (None, 5.0, 20.0), "recent", declared)
+    assert found == ClassAhead("S", rates, "recent", Lengths(100.0, 50.0), Limits(0.1, 0.09))
 
 
 def test_server_carries_prompt_tokens_of_rounded_requests() -> None:
     odd = ClassAhead("S", (None, 3.0), "recent", Lengths(640.4, 200.0), Limits())
-    key = PoolKey("east", "S")
-    assert class_load(key, odd, 2.5) == ClassLoad(
-        key, (None, 3.0), 2.5 * odd.lengths.rounded.prompt_tokens, basis="recent"
+    assert class_load(odd, 2.5) == ClassLoad(
+        PoolKey("cluster", "S"), (None, 3.0), 2.5 * odd.lengths.rounded.prompt_tokens, basis="recent"
     )
+
+
+def test_server_that_cannot_keep_the_limits_serves_without_them() -> None:
+    assert server_rps(SERVERS, seen(2.0)) == 2.0
+    without = mode_profile(SERVERS.model, SERVERS.engine, SERVERS.best, seen(0.0).lengths.rounded, Limits()).max_rps
+    assert server_rps(SERVERS, seen(0.0)) == without > 0.0
+    assert server_rps(ServerKind("nobody's", "vllm-v1", Mode(H100, 8)), seen(0.0)) == 0.0
+
+
+def test_class_without_instances_hands_on_everything() -> None:
+    assert spilled(("S", "M", "L"), {"M", "L"}) == {"S": 1.0}
+    assert spilled(("S", "M", "L"), {"S"}) == {"M": 1.0}
+    assert spilled(("S", "M", "L"), ()) == {}
 
 
 @pytest.mark.parametrize(("cold_s", "steps"), [(33.0, 13), (1800.0, 19), (2000.0, 19)])
@@ -49,9 +83,7 @@ def test_larger_pool_gets_what_the_smaller_one_hands_on() -> None:
     assert [load.rps for load in merged] == [1.5, 2.5]
     assert apart[1].lengths == LARGE.lengths
     assert merged[1].lengths.prompt_tokens == pytest.approx((1.5 * 100.0 + 400.0) / 2.5)
-    assert merged[1].lengths.context_tokens == pytest.approx(
-        (1.5 * 50.0 * 200.0 + 150.0 * 500.0) / (1.5 * 50.0 + 150.0)
-    )
+    assert merged[1].lengths.output_tokens == pytest.approx((1.5 * 50.0 + 150.0) / 2.5)
     assert [load.limits.ttft_s for load in (*apart, *merged)] == [0.1, 0.9, 0.1, 0.1]
 
 
@@ -63,9 +95,9 @@ def test_pool_of_which_nothing_is_foreseen_has_its_own_lengths() -> None:
 
 @pytest.mark.parametrize(("change", "drains"), [(ChangeKind.IN_PLACE, False), (ChangeKind.RESTART, True)])
 def test_old_instances_drain_where_nothing_changes_in_place(change: ChangeKind, drains: bool) -> None:
-    servers, load = ServerKind("Llama2-70B", "vllm-v1", Mode(H100, 8)), pool_loads([LARGE], [0.0])[0]
+    load = pool_loads([LARGE], [0.0])[0]
     own = profiles("Llama2-70B", "vllm-v1", H100, (4, 8), load.lengths)
-    found = shard_pool(PoolKey("east", "L"), servers, {"n": (8,)}, load, own, 33.0, change)
+    found = shard_pool(PoolKey("east", "L"), SERVERS, {"n": (8,)}, load, own, 33.0, change)
     assert set(found.profiles) == {4, 8}
     assert (found.demand_rps, found.limits, found.gpus_per_node) == ((1.0,), LARGE.limits, 8)
     assert (found.drain_s > 0.0) is drains

@@ -17,7 +17,6 @@ from core.observations.step_configs import (
 )
 from core.policy.presets import PRESETS, policy
 from core.simulator.policies import config, dynamollm, greenserve, muserve
-from core.simulator.policies.dynamollm.loops import Dynamollm
 from core.simulator.policies.freesh import Freesh
 from core.simulator.policies.greenserve.loops import Greenserve
 from core.types import Loop
@@ -61,9 +60,9 @@ def test_freeshs_programs_are_configured_alike(own):
 
 @pytest.mark.parametrize("own", policies("dynamo"), ids=lambda own: own.name)
 def test_dynamollms_loops_are_configured_alike(own):
-    found = Dynamollm(dynamollm.of(own), world({"east": 16}, tps=(2, 4, 8)))
-    assert found.scale_config == scale_dynamo_config(own.knobs, own.tuning, 1800.0)
-    assert found.shard_config == shard_dynamo_config(own.knobs, own.tuning, 300.0)
+    found = dynamollm.of(own)
+    assert found.scale == scale_dynamo_config(own.knobs, own.tuning, 1800.0)
+    assert found.shard == shard_dynamo_config(own.knobs, own.tuning, 300.0)
 
 
 @pytest.mark.parametrize("family", ["dynamo", "greenserve", "freesh", "placement"])
@@ -83,7 +82,7 @@ def simulated_rule(own):
     if own.family == "placement":
         return muserve.of(own).clock
     if own.family == "dynamo":
-        return Dynamollm(dynamollm.of(own), world({"east": 16}, tps=(2, 4, 8))).fast._clock_config
+        return dynamollm.of(own).clock
     return Greenserve(greenserve.of(own), world({"east": 16}, tps=(2, 4, 8)))._clock_config
 
 

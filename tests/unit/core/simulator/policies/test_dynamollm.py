@@ -10,9 +10,7 @@ import pytest
 
 from core.engine.engine_model import gpu
 from core.engine.overheads import clock_switch_s
-from core.observations.request_configs import emergency_config
 from core.policy import presets
-from core.policy.tuning import LadderTuning
 from core.predictors.load_template import WEEK_S, LoadHistory, observe
 from core.simulator.fields import ScenarioError
 from core.simulator.kernel import kernel
@@ -22,7 +20,6 @@ from core.simulator.kernel.simulated import FleetSpec, PoolSpec, SimulationError
 from core.simulator.policies import CellLoad, ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World, read_policy
 from core.simulator.policies.config import Starting
 from core.simulator.policies.dynamollm import config as dynamollm_config
-from core.simulator.policies.dynamollm.config import DynamollmConfig
 from core.simulator.policies.dynamollm.demand import TEMPLATE
 from core.simulator.policies.dynamollm.loops import Dynamollm
 from core.simulator.policies.view_observations import first_view
@@ -43,6 +40,11 @@ def world(nodes=6, rps=(8.0, 8.0), **more):
     declared = tuple(CellLoad(rate, 600.0, tokens) for rate, tokens in zip(rps, (50.0, 300.0), strict=True))
     site = SiteInfo("east", {H100: 8 * nodes})
     return World((site,), (service,), templates(["east"], (2, 4, 8)), 2, declared, **more)
+
+
+def settings(name="dynamollm", **keys):
+    """Reads them as a scenario has them; `loops`: those that run."""
+    return read_policy({"name": name, **keys})
 
 
 def requests(rates, seed=5, seconds=300.0):
@@ -103,12 +105,12 @@ def hour():
     return requests([3.0, 24.0, 3.0], seconds=120.0)
 
 
-QUICK = DynamollmConfig(scale_period_s=90.0, shard_period_s=60.0, down_after=1)
+QUICK = {"scale_period_s": 90.0, "shard_period_s": 60.0, "down_after": 1}
 
 
 @pytest.fixture(scope="module")
 def whole(hour):
-    return run(QUICK, world(rps=(3.0, 3.0)), hour)
+    return run(settings(**QUICK), world(rps=(3.0, 3.0)), hour)
 
 
 def test_all_knobs_move_when_load_rises_and_falls(whole):
@@ -121,14 +123,14 @@ def test_all_knobs_move_when_load_rises_and_falls(whole):
 
 def test_same_figures_when_run_again(whole, hour):
     first, log, _ = whole
-    again, second_log, _ = run(QUICK, world(rps=(3.0, 3.0)), hour)
+    again, second_log, _ = run(settings(**QUICK), world(rps=(3.0, 3.0)), hour)
     assert log == second_log
     assert again.series_j.sum() == first.series_j.sum()
     np.testing.assert_array_equal(again.rows["finish_s"], first.rows["finish_s"])
 
 
 def test_less_energy_than_fixed_nodes_when_all_loops_run(whole, hour):
-    fixed, _, _ = run(replace(QUICK, loops=(), emergency=True), world(rps=(3.0, 3.0)), hour)
+    fixed, _, _ = run(settings(**QUICK, loops=[], emergency=True), world(rps=(3.0, 3.0)), hour)
     assert whole[0].series_j.sum() < 0.8 * fixed.series_j.sum()
 
 
@@ -141,14 +143,13 @@ def test_less_energy_than_fixed_nodes_when_all_loops_run(whole, hour):
     ],
 )
 def test_baseline_turns_its_own_knob_alone(name, moves, stays, hour):
-    config = replace(read_policy({"name": name}), scale_period_s=90.0, shard_period_s=60.0, down_after=1)
-    _, log, _ = run(config, world(rps=(3.0, 3.0)), hour)
+    _, log, _ = run(settings(name, **QUICK), world(rps=(3.0, 3.0)), hour)
     assert of(log, moves)
     assert not any(of(log, kind) for kind in stays)
 
 
 def test_clock_falls_and_rises_again_with_the_load(hour):
-    _, log, _ = run(read_policy({"name": "scale_freq"}), world(2, rps=(15.0, 15.0)), hour)
+    _, log, _ = run(settings("scale_freq"), world(2, rps=(15.0, 15.0)), hour)
     clocks = [(at_s, command.mhz) for at_s, command in of(log, SetSmClock)]
     quiet = [mhz for at_s, mhz in clocks if at_s < 180.0]
     busy = [mhz for at_s, mhz in clocks if 185.0 < at_s < 360.0]
@@ -159,7 +160,7 @@ def test_clock_loop_has_shares_and_a_floor_of_its_own():
     came = requests([8.0], seconds=20.0)
 
     def clocks(**keys):
-        _, log, _ = run(read_policy({"name": "scale_freq", **keys}), world(1, rps=(4.0, 4.0)), came)
+        _, log, _ = run(settings("scale_freq", **keys), world(1, rps=(4.0, 4.0)), came)
         return [command.mhz for _, command in of(log, SetSmClock)]
 
     lowest = min(clocks())
@@ -173,18 +174,18 @@ def test_server_starts_ahead_when_the_template_knows_a_peak():
     for name in ("short", "long"):
         amounts = [0.0] * 120 + [30.0 * 600.0 * STRETCH_S] * 60
         history = observe(history, name, -WEEK_S, amounts, TEMPLATE)
-    config = DynamollmConfig(scale_period_s=300.0, loops=("scale",))
+    config = {"scale_period_s": 300.0, "loops": ["scale"]}
     came = requests([2.0], seconds=600.0)
-    _, log, _ = run(config, world(rps=(2.0, 2.0)), came, history)
+    _, log, _ = run(settings(**config), world(rps=(2.0, 2.0)), came, history)
     starts = of(log, Start)
     assert starts
     assert {at_s for at_s, _ in starts} == {300.0 - 35.0}  # 33 s in whole ticks of 5 s
-    _, late, _ = run(replace(config, proactive=False), world(rps=(2.0, 2.0)), came, history)
+    _, late, _ = run(settings(**config, proactive=False), world(rps=(2.0, 2.0)), came, history)
     assert {at_s for at_s, _ in of(late, Start)} == {300.0}
 
 
 def test_starts_take_longer_when_nothing_stands_ready(whole, hour):
-    _, cold, _ = run(replace(QUICK, starting=Starting(0, weights_cached=False)), world(rps=(3.0, 3.0)), hour)
+    _, cold, _ = run(settings(**QUICK, warm_pool=0, weights_cached=False), world(rps=(3.0, 3.0)), hour)
     ready = {}
     for key, log in (("warm", whole[1]), ("cold", cold)):
         starts = [start.ready_in_s for _, start in of(log, Start) if start.spec.tp == 8]
@@ -193,11 +194,11 @@ def test_starts_take_longer_when_nothing_stands_ready(whole, hour):
 
 
 def test_small_pool_hands_on_when_it_has_less_than_a_node():
-    policy = Dynamollm(DynamollmConfig(), world(rps=(2.0, 20.0)))
+    policy = Dynamollm(settings(), world(rps=(2.0, 20.0)))
     plan = policy.begin()
     assert policy.demand.shares[0] == 1.0
     assert policy.demand.pool_limits(1).ttft_s == 0.25  # the strictest present
-    apart = Dynamollm(replace(DynamollmConfig(), hand_down=False), world(rps=(20.0, 20.0)))
+    apart = Dynamollm(settings(hand_down=False), world(rps=(20.0, 20.0)))
     assert len(apart.begin().members) > len(plan.members)
     assert apart.demand.shares == [0.0, 0.0]
 
@@ -207,11 +208,10 @@ def test_clock_is_ramped_when_requests_would_be_late():
     came = requests([1.0, 60.0, 1.0], seconds=10.0)
     found = world(1, rps=(1.0, 1.0))
     slow = replace(found, templates=tuple(replace(spec, mhz=800.0) for spec in found.templates))
-    config = DynamollmConfig(loops=())
-    outcome, log, _ = run(config, slow, came)
+    outcome, log, _ = run(settings(loops=[]), slow, came)
     assert next(command.mhz for _, command in of(log, SetSmClock)) == TOP
     assert any(decision.reason == "clock_ramped" for decision in outcome.decisions)
-    without = run(replace(config, loops=("clock",), emergency=False), slow, came)[0].decisions
+    without = run(settings(loops=["clock"], emergency=False), slow, came)[0].decisions
     assert not any(decision.reason == "clock_ramped" for decision in without)
 
 
@@ -235,7 +235,7 @@ def test_ladder_climbs_as_far_as_it_may_when_load_spikes(up_to, kinds, spike):
     """No other loop: servers were left at a low clock."""
     found = world(2, rps=(1.0, 1.0))
     slow = replace(found, templates=tuple(replace(spec, mhz=1200.0) for spec in found.templates))
-    config = DynamollmConfig(loops=(), routing="least_loaded", ladder=emergency_config(up_to, LadderTuning()))
+    config = settings(loops=[], routing="least_loaded", emergency_up_to=up_to)
     outcome, log, _ = run(config, slow, spike)
     assert {type(command) for _, command in log} == kinds
     moved = [move for _, command in of(log, ResteerRequests) for move in command.moves]
@@ -247,7 +247,7 @@ def test_ladder_climbs_as_far_as_it_may_when_load_spikes(up_to, kinds, spike):
 
 def test_retry_is_a_new_request_to_the_ladder_when_one_was_squashed(spike):
     """Its wait begins anew, so that it is not squashed again at once; its latency is that of its first arrival."""
-    outcome, log, _ = run(DynamollmConfig(loops=()), world(1, rps=(1.0, 1.0)), spike)
+    outcome, log, _ = run(settings(loops=[]), world(1, rps=(1.0, 1.0)), spike)
     when = {}
     for at_s, command in of(log, SquashRequests):
         for name in command.requests:
@@ -262,16 +262,16 @@ def test_retry_is_a_new_request_to_the_ladder_when_one_was_squashed(spike):
 
 
 def test_old_instances_serve_on_when_gpus_have_room_for_both():
-    policy = Dynamollm(DynamollmConfig(), world(2))
+    policy = Dynamollm(settings(), world(2))
     policy.begin()
     view = _view_of_first(policy)
     policy.nodes.sync(view)
     key = policy.demand.keys[0]
-    change = ReshardNode(key, "node-0", H100, (8,), (4, 4), 0.05, 0.95, 0.6, True, 0.0)
+    change = ReshardNode(key, "server-0", H100, (8,), (4, 4), 0.05, 0.95, 0.6, True, 0.0)
     (command,) = policy.nodes.reshard(change, view)
     assert (command.transfer_s, command.sync_s, command.kv_share) == (1.0, 0.0, 0.6)
     assert policy.nodes.reshard(change, view) == []  # already under way
-    down = replace(change, node="node-1", serves_on=False, target=(2, 2, 2, 2))
+    down = replace(change, node="server-1", serves_on=False, target=(2, 2, 2, 2))
     (command,) = policy.nodes.reshard(down, view)
     assert (command.transfer_s, command.sync_s) == (0.05, 0.95)
 
@@ -328,14 +328,14 @@ def test_error_names_the_field_when_wrong(values, message):
 
 
 def test_baselines_are_settings_of_the_same_knobs():
-    assert read_policy({"name": "dynamollm"}) == DynamollmConfig()
+    assert read_policy({"name": "dynamollm"}).loops == ("scale", "shard", "clock")
     assert read_policy({"name": "scale_freq"}).loops == ("clock",)
     assert read_policy({"name": "scale_inst"}).starting == Starting(0, weights_cached=False)
-    assert read_policy({"name": "scale_shard", "wave": 4}).wave == 4
+    assert read_policy({"name": "scale_shard", "wave": 4}).shard.wave == 4
     assert read_policy({"name": "dynamollm", "loops": ["clock", "scale"]}).loops == ("scale", "clock")
 
 
 def test_scenario_is_refused_when_nodes_cannot_be_given_whole():
     found = world()
     with pytest.raises(SimulationError, match="gives whole nodes to pools"):
-        Dynamollm(DynamollmConfig(), replace(found, templates=found.templates[:2]))
+        Dynamollm(settings(), replace(found, templates=found.templates[:2]))

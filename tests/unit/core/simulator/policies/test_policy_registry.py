@@ -23,7 +23,7 @@ PARTNERS = {
     ("threshold", "tpot_share"): ("clock_ttft_share", "clock_tpot_share"),
 }
 VALUES: dict[str, Any] = {
-    "partition": "dynamo",
+    "partition": "medians",
     "frozen": ["scale"],
     "max_rps": {"tp1": 1.5},
     "slo_factor": 10.0,

@@ -1,0 +1,16 @@
+"""Builds what a plan without a carbon loop is given: the nodes that are there, and one partition's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from core.controllers.fleet.shared_out import NodeView, SharedOutObservation
+from core.types import PartitionOption
+
+
+def shared_out_observation(
+    now_s: float, period_s: float, nodes: Iterable[NodeView], partition: PartitionOption
+) -> SharedOutObservation:
+    """Returns what a turn is given, small nodes first."""
+    in_order = tuple(sorted(nodes, key=lambda node: (node.gpus, node.site, node.gpu)))
+    return SharedOutObservation(now_s, period_s, in_order, partition)
