@@ -94,7 +94,6 @@ class Knobs:
     shadow: bool = setting(
         False,
         "a new instance warms up beside the one that it replaces, which then drains (throttLL'eM IV-D)",
-        only=OneWorld("live", "simulated instances always do, where there is room"),
     )
 
     clock: str = setting(

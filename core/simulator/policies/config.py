@@ -22,7 +22,7 @@ from core.policy.knobs import USUAL_S, WHOLE
 from core.policy.presets import Policy
 from core.simulator.fields import Section
 from core.simulator.kernel.simulated import ORDERS
-from core.types import Loop
+from core.types import ChangeKind, Loop
 
 LOOPS = ("carbon", "scale", "shard", "clock")  # slowest first
 _THRESHOLD_LOOPS = ("scale", "shard", "clock")
@@ -50,7 +50,7 @@ _PERIODS = ("scale_period_s", "shard_period_s", "clock_period_s")
 _CLOCK_SHARES = ("clock_ttft_share", "clock_tpot_share")
 THRESHOLD_READS = Reads(
     {
-        **any_of(*_PERIODS, *_CLOCK_SHARES, "partition", "alpha", "clock_floor", "clock_floor_mhz"),
+        **any_of(*_PERIODS, *_CLOCK_SHARES, "partition", "alpha", "clock_floor", "clock_floor_mhz", "shadow"),
         "scale": ("threshold", "static"),
         "shard": ("threshold", "off"),
         "clock": ("threshold", "fixed"),
@@ -61,7 +61,7 @@ THRESHOLD_READS = Reads(
 FREESH_READS = Reads(
     {
         **any_of(*_PERIODS, *_CLOCK_SHARES, "carbon_period_s", "partition", "alpha", "frozen", "preempts_s"),
-        **any_of("objective", "negative_intensity", "freeze_tp", "clock_floor", "clock_floor_mhz"),
+        **any_of("objective", "negative_intensity", "freeze_tp", "clock_floor", "clock_floor_mhz", "shadow"),
         "shard": ("mix", "off"),
         "clock": ("miad", "primal_dual", "fixed"),
         "route": tuple(_ROUTINGS),
@@ -102,6 +102,7 @@ class ThresholdConfig:
     clock_floor: str = "voltage"
     clock_floor_mhz: float | None = None
     starting: Starting = field(default_factory=Starting)
+    change: ChangeKind = ChangeKind.RESTART
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,7 @@ class FreeshConfig:
     margin_s: float = 1.0
     time_limit_s: float = 20.0
     starting: Starting = field(default_factory=Starting)
+    change: ChangeKind = ChangeKind.RESTART
 
 
 def threshold_of(policy: Policy) -> ThresholdConfig:
@@ -161,6 +163,7 @@ def threshold_of(policy: Policy) -> ThresholdConfig:
         clock_floor=knobs.clock_floor,
         clock_floor_mhz=knobs.clock_floor_mhz,
         starting=starting_of(policy),
+        change=_change_of(policy),
     )
 
 
@@ -194,6 +197,7 @@ def freesh_of(policy: Policy) -> FreeshConfig:
         margin_s=policy.tuning.queue.margin_s,
         time_limit_s=eq1.time_limit_s,
         starting=starting_of(policy),
+        change=_change_of(policy),
     )
 
 
@@ -210,6 +214,11 @@ def period_s(policy: Policy, loop: Loop) -> float:
 def starting_of(policy: Policy) -> Starting:
     """Returns the conditions under which the policy's new instances come up."""
     return Starting(policy.tuning.starts.warm_pool, policy.tuning.starts.weights_cached)
+
+
+def _change_of(policy: Policy) -> ChangeKind:
+    """Returns how the policy's instances become others: as live ones do, never in place."""
+    return ChangeKind.SHADOW if policy.knobs.shadow else ChangeKind.RESTART
 
 
 def _positive(section: Section, key: str, default: float, above: float = 0.0) -> float:

@@ -2,20 +2,24 @@
 
 1. What is wanted and stands, stays. What is missing starts on free GPUs of one node, largest first, on the fullest node
    that has room; a large one that waits for a drain keeps its room from smaller ones.
-2. The old instances of a pool serve until the new ones are up (`Start.replaces`).
-3. Where GPUs are not free, what the pool has too much of on a node is re-sharded in place.
+2. With shadows, the old instances of a pool serve until the new ones are up (`Start.replaces`). Else they drain at
+   once, but for one (a bridge) where none that stays serves yet, and what is missing finds room without its GPUs.
+3. In place: where GPUs are not free, what the pool has too much of on a node is re-sharded.
 4. A surplus instance of the wanted kind in another pool is emptied and taken over: its engine is up already.
-5. While a pool still lacks instances its surplus goes on serving, unless nothing else moves: then it makes room.
+5. With shadows, the surplus of a pool that lacks instances serves on, unless nothing else moves: then it makes room.
 6. Where room suffices but is scattered, small instances move together.
+
+Rule 3 is for the kind of change `in_place`, which has shadows too.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from core.engine.overheads import transition
+from core.observations.change_kinds import FreeGpus
 from core.simulator.kernel.commands import (
     DRAINING,
     OFF,
@@ -33,15 +37,16 @@ from core.simulator.policies.change_round import Coming, Round, Want, WarmServer
 from core.simulator.policies.config import Starting
 from core.simulator.policies.node_occupancy import InstanceShape, NodeOccupancy, shape_of
 from core.simulator.policies.world import World
+from core.types import ChangeKind
 
-_SETTLE_S = 5.0  # how often unfinished business is looked at
+SETTLE_S = 5.0  # how often unfinished business is looked at
 
 
 class Fleet:
     """The instances under a policy. Every loop of the policy shares one; it is given what is wanted and sees views."""
 
-    def __init__(self, world: World, pools: Sequence[str], starting: Starting) -> None:
-        self._world, self._pools = world, tuple(pools)
+    def __init__(self, world: World, pools: Sequence[str], starting: Starting, change: ChangeKind) -> None:
+        self._world, self._pools, self._change = world, tuple(pools), change
         self._occupancy = NodeOccupancy(world.sites)
         self._starting = starting
         self._warm = WarmServers(world.overheads, starting)
@@ -71,13 +76,17 @@ class Fleet:
         """Returns the commands that can be given now towards what is wanted. Cheap when nothing is open."""
         if not self._open or view.now_s < self._again_s:
             return []
-        self._again_s = view.now_s + _SETTLE_S
+        self._again_s = view.now_s + SETTLE_S
         commands: list[SimCommand] = [*self._note(view)]
         now = self._look(view)
         self._start_missing(now)
-        self._reshard(now)
+        if self._change is ChangeKind.IN_PLACE:
+            self._reshard(now)
         self._take_over(now)
-        self._let_go(now)
+        if self._change is ChangeKind.RESTART:
+            self._drain_surplus(now)
+        else:
+            self._let_go(now)
         self._gather(now)
         self._open = bool(now.missing or now.acts or any(now.surplus.values()) or self._leaving or self._coming)
         if not self._open:
@@ -105,6 +114,10 @@ class Fleet:
             for slot in slots
             if len(kinds[pool := int(view.pool[slot])]) > 1
         ]
+
+    def free(self, view: FleetView) -> FreeGpus:
+        """Counts the GPUs that no instance has and none that is wanted waits for."""
+        return self._occupancy.free(view, [kind for _, kind in self._look(view).missing])
 
     # -- bookkeeping -----------------------------------------------------------------------------------
 
@@ -195,11 +208,9 @@ class Fleet:
                 room[node] -= kind.tp
                 continue
             left.append(key)
-            hopes = [n for n in self._occupancy.nodes_of(kind) if room[n] >= kind.tp]
-            if hopes:
-                node = min(hopes, key=lambda n: (room[n], n))
-                room[node] -= kind.tp
-                kept.append(node)
+            hope = self._occupancy.reserve(room, kind)
+            if hope is not None:
+                kept.append(hope)
         now.missing = left
 
     def _room_to_come(self, now: Round) -> list[int]:
@@ -297,6 +308,41 @@ class Fleet:
                     now.drain(fits[-1])
                     break
 
+    def _drain_surplus(self, now: Round) -> None:
+        """Applies rule 2 without shadows."""
+        given_up: set[int] = set()
+        bridges = self._bridges(now, given_up)
+        while in_the_way := self._in_the_way(now, bridges.values()):
+            given_up.add(min(in_the_way, key=lambda slot: (now.view.instances[slot].tp, slot)))
+            bridges = self._bridges(now, given_up)
+        for pool, slots in now.surplus.items():
+            stays = bridges.get(pool)
+            for slot in slots:
+                if slot != stays:
+                    now.drain(slot)
+            now.surplus[pool] = [] if stays is None else [stays]
+
+    def _bridges(self, now: Round, given_up: Collection[int]) -> dict[int, int]:
+        """Returns, for each wanted pool of which nothing that stays serves, the smallest of its surplus that does."""
+        state, specs = now.view.state, now.view.instances
+        without = {pool for pool, _ in self.wanted}
+        without -= {pool for (pool, _), slots in now.standing.items() if any(state[slot] == SERVING for slot in slots)}
+        found = {}
+        for pool in sorted(without & set(now.surplus)):
+            ready = [slot for slot in now.surplus[pool] if state[slot] == SERVING and slot not in given_up]
+            if ready:
+                found[pool] = min(ready, key=lambda slot: (specs[slot].tp, slot))
+        return found
+
+    def _in_the_way(self, now: Round, bridges: Collection[int]) -> list[int]:
+        """Returns the bridges of a site and GPU type where something that is missing fits nowhere beside them."""
+        left = self._room_to_come(now)
+        for slot in bridges:
+            left[self._occupancy.node_of[slot]] -= now.view.instances[slot].tp
+        stuck = {(kind.site, kind.gpu) for _, kind in now.missing if self._occupancy.reserve(left, kind) is None}
+        specs = now.view.instances
+        return [slot for slot in bridges if (specs[slot].site, specs[slot].gpu) in stuck]
+
     def _let_go(self, now: Round) -> None:
         """Applies rule 5, and ends all surplus that nobody waits for."""
         lacking: Counter[int] = Counter()
@@ -345,6 +391,9 @@ class Fleet:
             if need <= 0 and self._occupancy.room_elsewhere(node, [key[1] for key, _ in chosen]):
                 for key, slot in chosen:
                     elsewhere = self._occupancy.find(key[1], (), (node,))
-                    if elsewhere is not None:
+                    if elsewhere is not None and self._change is ChangeKind.RESTART:
+                        self._start(now, key, elsewhere)
+                        now.drain(slot)
+                    elif elsewhere is not None:
                         self._start(now, key, elsewhere, (slot,))
                 return

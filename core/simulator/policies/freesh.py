@@ -21,6 +21,7 @@ from core.controllers.fleet.pool_loop import PoolLoopConfig
 from core.engine.engine_model import gpu
 from core.engine.overheads import cold_start_s
 from core.observations import asking
+from core.observations.change_kinds import change_kinds
 from core.observations.class_view import ClassView, partition_option
 from core.observations.clock_given import ProfileClocks, curves, least_mhz, shared
 from core.observations.load_profiles import full_load_profile
@@ -42,6 +43,7 @@ from core.simulator.policies.world import PartitionInfo, Plan, ServiceInfo, Worl
 from core.types import (
     CarbonObservation,
     CarbonPlan,
+    ChangeKind,
     ClockObservation,
     Effects,
     Limits,
@@ -86,7 +88,7 @@ class Freesh:
             for partition in info.partitions:
                 names.update({loops.pool_name(world, info, c.name): None for c in partition.classes})
         self.pools = tuple(names)
-        self.fleet = Fleet(world, self.pools, config.starting)
+        self.fleet = Fleet(world, self.pools, config.starting, config.change)
         self.carbon_config = CarbonConfig(
             config.alpha,
             Objective(config.objective),
@@ -121,11 +123,12 @@ class Freesh:
             Loop.SHARD: (c.shard_period_s, self.shard),
             Loop.CLOCK: (c.clock_period_s, self.clock),
         }
-        controls = tuple(
+        found = [
             LoopControl(str(loop), period_s, decide, self.fleet)
             for loop, (period_s, decide) in steps.items()
             if loop in c.loops
-        )
+        ]
+        controls = loops.controls(found, self.fleet)
         if c.routing != "energy":
             return Plan(members, loops.plans(self.pools, c.routing), tuple(cell_pool), controls)
         return Plan(members, loops.plans(self.pools, "least_loaded"), tuple(cell_pool), controls, self._router())
@@ -226,7 +229,9 @@ class Freesh:
             )
             pools = self._pool_views(service, views, sorted(service.budgets))
             starts_s = {mode: transition_s for pool in pools for mode in pool.profiles}
-            obs = ShardObservation(view.now_s, period_s, pools, transition_s, starts_s)
+            free = self.fleet.free(view) if self.config.change is ChangeKind.SHADOW else {}
+            changes = change_kinds(free, {pool.key: pool.workers for pool in pools})
+            obs = ShardObservation(view.now_s, period_s, pools, transition_s, starts_s, changes)
             _, effects = asking.step(shard.step, None, obs, self.pool_config)
             self._take(service, effects)
             decisions.append(loops.decision(view, Loop.SHARD, effects.rationale.reason, effects.rationale.summary))

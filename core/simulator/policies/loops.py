@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from core.simulator.kernel.commands import Answer, Decision, FleetView, SimCommand
-from core.simulator.policies.fleet_changes import Fleet
+from core.simulator.policies.fleet_changes import SETTLE_S, Fleet
 from core.simulator.policies.node_occupancy import InstanceShape
 from core.simulator.policies.world import Member, PoolPlan, ServiceInfo, World
 from core.types import Loop, Mode, Reason
@@ -40,6 +40,13 @@ class LoopControl:
     def _unplaced(self) -> str:
         stuck = Counter(f"{kind.gpu}/TP{kind.tp} at {kind.site}" for _, kind in self.fleet.unplaced)
         return "".join(f" No node has room for {count} x {name}." for name, count in sorted(stuck.items()))
+
+
+def controls(found: Sequence[LoopControl], fleet: Fleet) -> tuple[LoopControl, ...]:
+    """Returns the loops, and where none runs often enough, one that goes on with what is still to be done."""
+    if not found or min(own.period_s for own in found) <= SETTLE_S:
+        return tuple(found)
+    return (*found, LoopControl("settle", SETTLE_S, lambda view, decisions: [], fleet))
 
 
 def decision(view: FleetView, loop: Loop, reason: Reason, summary: str, commands: int = 0) -> Decision:

@@ -5,12 +5,14 @@ An instance does not span nodes; GPUs that drain or change hands are not free.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from core.observations.change_kinds import FreeGpus
 from core.simulator.kernel.commands import OFF, FleetView
 from core.simulator.kernel.simulated import InstanceSpec, SimulationError
 from core.simulator.policies.world import SiteInfo
@@ -108,6 +110,27 @@ class NodeOccupancy:
                 return False
             free[min(fits, key=lambda n: (free[n], n))] -= shape.tp
         return True
+
+    def free(self, view: FleetView, waiting: Iterable[InstanceShape]) -> FreeGpus:
+        """Counts the GPUs that no instance has, without those that the waiting shapes will take (best fit)."""
+        left = [node.free for node in self.nodes]
+        for slot, number in self.node_of.items():
+            left[number] += self._occupied[slot] if view.state[slot] == OFF else 0
+        for shape in waiting:
+            self.reserve(left, shape)
+        found: dict[str, dict[int, dict[str, int]]] = defaultdict(dict)
+        for number, node in enumerate(self.nodes):
+            found[node.site][number] = {node.gpu: left[number]}
+        return found
+
+    def reserve(self, left: list[int], shape: InstanceShape) -> int | None:
+        """Takes room for a shape out of `left`, GPUs by node, where it fits best; returns the node, None: it fits on
+        none."""
+        fits = [number for number in self.nodes_of(shape) if left[number] >= shape.tp]
+        found = min(fits, key=lambda number: (left[number], number), default=None)
+        if found is not None:
+            left[found] -= shape.tp
+        return found
 
     def take(self, node: int, gpus: int) -> None:
         """Takes room for an instance that is about to start."""

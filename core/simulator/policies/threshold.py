@@ -53,7 +53,7 @@ class Threshold:
         self.config, self.world = config, world
         self.pools = tuple(pool for service in world.services for pool in _pools(config, world, service))
         names = [pool.name for pool in self.pools]
-        self.fleet = Fleet(world, names, config.starting)
+        self.fleet = Fleet(world, names, config.starting, config.change)
         self._gpus = {(site.name, name): count for site in world.sites for name, count in site.gpus.items()}
         self._workers: dict[str, dict[str, Mapping[Mode, int]]] = {  # by pool and site
             pool.name: {site: {} for site in pool.offered} for pool in self.pools
@@ -84,7 +84,9 @@ class Threshold:
             members,
             loops.plans((pool.name for pool in self.pools), c.routing),
             tuple(cell_pool),
-            tuple(LoopControl(str(k), s, step, self.fleet) for k, (s, step) in steps.items() if k in c.loops),
+            loops.controls(
+                [LoopControl(str(k), s, step, self.fleet) for k, (s, step) in steps.items() if k in c.loops], self.fleet
+            ),
         )
 
     # -- scale -----------------------------------------------------------------------------------------

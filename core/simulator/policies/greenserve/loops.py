@@ -34,7 +34,7 @@ from core.simulator.policies.greenserve.demand import ServiceDemand
 from core.simulator.policies.loops import Decisions, LoopControl
 from core.simulator.policies.view_observations import clock_seen, first_view
 from core.simulator.policies.world import Plan, World
-from core.types import Effects, Limits, Loop, Mode, PoolKey, SetSmClock
+from core.types import ChangeKind, Effects, Limits, Loop, Mode, PoolKey, SetSmClock
 
 
 @dataclass(slots=True, eq=False)
@@ -105,7 +105,7 @@ class Greenserve:
             _Service(n, ServiceDemand(config, world, info), PoolKey(world.sites[0].name, info.name))
             for n, info in enumerate(sorted(world.services, key=lambda info: info.name))
         ]
-        self.fleet = Fleet(world, [own.name for own in self.services], config.starting)
+        self.fleet = Fleet(world, [own.name for own in self.services], config.starting, ChangeKind.IN_PLACE)
         for own in self.services:
             own.look(0.0)
             own.peak_rps = own.demand.declared_rps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from core.simulator.policies.fleet_changes import Fleet
 from core.simulator.policies.loops import LoopControl, first_members
 from core.simulator.policies.node_occupancy import InstanceShape
 from core.simulator.policies.view_observations import first_view
+from core.types import ChangeKind
 from tests.unit.core.simulator.policies.fake_fleet import FakeFleet
 from tests.unit.core.simulator.policies.worlds import H100, MODEL, world
 from tests.unit.laws import examples
@@ -28,9 +30,9 @@ def kind(tp, site="east"):
 class Wishes:
     """A fleet in which pools a and b get what a list says: [(from_s, {(pool, kind): count})]."""
 
-    def __init__(self, wishes, sites=SITES, drain_s=20.0, starting=None):
+    def __init__(self, wishes, sites=SITES, drain_s=20.0, starting=None, change=ChangeKind.IN_PLACE):
         self.world = world(sites, tps=(2, 4, 8), classes=("a", "b"))
-        self.fleet = Fleet(self.world, ("a", "b"), starting or Starting())
+        self.fleet = Fleet(self.world, ("a", "b"), starting or Starting(), change)
         self.wishes = list(wishes)
         self.fleet.want(self.wishes.pop(0)[1])
         members = first_members(self.fleet, first_view(self.world))
@@ -70,6 +72,67 @@ def test_two_small_instances_become_a_large_one_when_they_share_a_node():
     run = Wishes([(0, {(0, kind(4)): 4}), (10, {(0, kind(8)): 2})])
     run.fake.run(60)
     assert run.fake.serving() == [8, 8]
+
+
+@pytest.mark.parametrize("change", [ChangeKind.SHADOW, ChangeKind.RESTART])
+def test_old_instance_ends_before_the_new_ones_start_when_no_gpu_is_free(change):
+    run = Wishes([(0, {(0, kind(8)): 2}), (10, {(0, kind(8)): 1, (0, kind(4)): 2})], change=change)
+    run.fake.run(25)
+    assert run.fake.serving() == [8]
+    assert not run.commands(Start)
+    run.fake.run(80)
+    assert run.fake.serving() == [4, 4, 8]
+    assert not run.commands(Reshard)
+    assert [at_s for at_s, _ in run.commands(Start)] == [30.0, 30.0], "the drain takes 20 s"
+
+
+def test_old_ones_but_the_last_drain_at_once_when_there_are_no_shadows():
+    """GPUs are free, so that the new ones start at once too."""
+    found = {}
+    for change in (ChangeKind.SHADOW, ChangeKind.RESTART):
+        run = Wishes([(0, {(0, kind(4)): 2}), (10, {(0, kind(2)): 4})], change=change)
+        run.fake.run(20)
+        found[change] = run.fake.serving()
+        assert [at_s for at_s, _ in run.commands(Start)] == [10.0] * 4
+        run.fake.run(100)
+        assert run.fake.serving() == [2, 2, 2, 2]
+    assert found == {ChangeKind.SHADOW: [4, 4], ChangeKind.RESTART: [4]}
+
+
+def test_the_last_one_serves_on_where_its_gpus_are_not_needed():
+    """Of three on both nodes of a site, the one beside which the new one finds a whole node."""
+    old = {(0, kind(2)): 1, (0, kind(4)): 3}
+    run = Wishes([(0, old), (10, {(0, kind(8)): 1})], change=ChangeKind.RESTART)
+    run.fake.run(25)
+    assert run.fake.serving() == [2]
+    run.fake.run(100)
+    assert run.fake.serving() == [8]
+    stays = (0, kind(4))
+    old = {stays: 1, (1, kind(2)): 1, (1, kind(4)): 2}  # the small one stands on the node that the new one needs
+    run = Wishes([(0, old), (10, {stays: 1, (1, kind(8)): 1})], change=ChangeKind.RESTART)
+    run.fake.run(25)
+    assert run.fake.serving(pool="b") == [4]
+    run.fake.run(100)
+    assert run.fake.serving(pool="b") == [8]
+    full = Wishes([(0, {(0, kind(8, "west")): 1}), (10, {(0, kind(4, "west")): 2})], change=ChangeKind.RESTART)
+    full.fake.run(25)
+    assert full.fake.serving() == [], "its GPUs are all that there are"
+    full.fake.run(100)
+    assert full.fake.serving() == [4, 4]
+
+
+def test_free_gpus_are_those_that_nobody_has_or_waits_for():
+    run = Wishes([(0, {(0, kind(8)): 1}), (10, {(0, kind(8)): 2})], change=ChangeKind.SHADOW)
+    before = run.fleet.free(run.fake.view())
+    assert {site: list(nodes.values()) for site, nodes in before.items()} == {
+        "east": [{H100: 0}, {H100: 8}],
+        "west": [{H100: 8}],
+    }
+    run.fleet.want({(0, kind(8)): 1, (0, kind(4)): 1})
+    (_, second), _ = (list(enumerate(nodes.values())) for nodes in run.fleet.free(run.fake.view()).values())
+    assert second == (1, {H100: 4})
+    run.fake.run(60)
+    assert list(run.fleet.free(run.fake.view())["east"].values()) == [{H100: 0}, {H100: 0}]
 
 
 def test_engine_is_taken_over_when_another_pool_has_it_to_spare():
@@ -135,10 +198,10 @@ def wishes(draw):
 
 
 @settings(max_examples=examples(15), deadline=None)
-@given(wishes(), st.sampled_from([5.0, 60.0]))
-def test_fleet_becomes_what_is_wanted_whatever_came_before(found, drain_s):
+@given(wishes(), st.sampled_from([5.0, 60.0]), st.sampled_from(ChangeKind))
+def test_fleet_becomes_what_is_wanted_whatever_came_before(found, drain_s, change):
     """TP degrees are powers of two and within each site's GPUs, so that there is always a way."""
-    run = Wishes(found, drain_s=drain_s)
+    run = Wishes(found, drain_s=drain_s, change=change)
     run.fake.run(4_000)
     want: Counter = Counter(found[-1][1])
     have: Counter = Counter()
