@@ -163,7 +163,7 @@ def threshold_of(policy: Policy) -> ThresholdConfig:
         clock_floor=knobs.clock_floor,
         clock_floor_mhz=knobs.clock_floor_mhz,
         starting=starting_of(policy),
-        change=_change_of(policy),
+        change=change_of(policy),
     )
 
 
@@ -197,7 +197,7 @@ def freesh_of(policy: Policy) -> FreeshConfig:
         margin_s=policy.tuning.queue.margin_s,
         time_limit_s=eq1.time_limit_s,
         starting=starting_of(policy),
-        change=_change_of(policy),
+        change=change_of(policy),
     )
 
 
@@ -216,7 +216,7 @@ def starting_of(policy: Policy) -> Starting:
     return Starting(policy.tuning.starts.warm_pool, policy.tuning.starts.weights_cached)
 
 
-def _change_of(policy: Policy) -> ChangeKind:
+def change_of(policy: Policy) -> ChangeKind:
     """Returns how the policy's instances become others: as live ones do, never in place."""
     return ChangeKind.SHADOW if policy.knobs.shadow else ChangeKind.RESTART
 

@@ -14,22 +14,21 @@ from datetime import datetime
 from django.db.models import Count
 
 from core.algorithms.fleet.server_size import server_size
-from core.algorithms.fleet.sharing import Claims, Lack, NodeGpus, Place, ServiceNeed, claims
+from core.algorithms.fleet.sharing import Claims, NodeGpus, Place, ServiceNeed, claims
 from core.controllers.fleet.explain import gpus_of
 from core.controllers.fleet.shared_out import NodeView
+from core.observations.service_needs import service_need
 from core.types import Loop, Mode
 from pools.models import Gpu, Instance, InstanceGpu, Partition, Pool, Service
 from scheduler.control import active_operations, turn_context
 from scheduler.control.snapshot import snapshot
 from scheduler.control.snapshot.published_profiles import has_room
 from scheduler.control.snapshot.recorded_demand import arrivals
-from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState, ControlMode
 
 KIND = "claims"  # of the ControllerState that says which GPUs a service was last asked to give back
-FLOOR_RPS = 0.05  # of a class of which nothing came: one instance is to be there
 _FIXED, _FIXED_KEY = "", 0  # who has what nobody gives back: no service's name or key
 _TP_DEGREES = (1, 2, 4, 8)
 
@@ -147,30 +146,14 @@ def _need(context: TurnContext, use: _Use) -> ServiceNeed:
     service, knobs = context.service, context.knobs
     partition = Partition.objects.filter(name=knobs.partition).first() or service.partition
     seen = arrivals(service, context.now, context.times.look_back_s)
-    classes = [own for own in snapshot.classes_now(context, partition, seen, 1) if own.servable]
-    groups = [[own] for own in classes] if knobs.class_instances else [classes] if classes else []
+    classes = snapshot.classes_now(context, partition, seen, 1)
     sites = sorted(set(service.pools.values_list("site__name", flat=True)))
-    lacks = []
     server = _server_mode(context, _whole(context)) if knobs.in_servers else None
-    for group in groups:
-        rps, carries = _together(group, knobs.tp)
-        names = {own.request_class.name for own in group}
-        rps -= sum(n * carries.get(mode, 0.0) for (name, mode), n in use.workers.items() if name in names)
-        new = [mode for mode in carries if server in (None, mode)]
-        lacks.append(Lack(rps, {(site, mode): carries[mode] for site in sites for mode in new}))
-    return ServiceNeed(service.name, use.gpus, tuple(lacks))
 
+    def sites_of(mode: Mode) -> list[str]:
+        return sites if server in (None, mode) else []
 
-def _together(classes: Collection[ClassNow], most_tp: int) -> tuple[float, dict[Mode, float]]:
-    """Returns the rps of classes that share instances, and how much of that mix an instance of each mode carries."""
-    rates = {own.request_class.pk: max([FLOOR_RPS, *own.demand.demand_rps]) for own in classes}
-    carries = {}
-    for mode in {mode for own in classes for mode in own.profiles if mode.tp <= most_tp}:
-        able = [own for own in classes if mode in own.profiles and own.profiles[mode].max_rps > 0.0]
-        if able:
-            seconds = sum(rates[own.request_class.pk] / own.profiles[mode].max_rps for own in able)
-            carries[mode] = sum(rates[own.request_class.pk] for own in able) / seconds
-    return sum(rates.values()), carries
+    return service_need(service.name, use.gpus, use.workers, classes, sites_of, knobs)
 
 
 # -- DynamoLLM's servers ---------------------------------------------------------------------------

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from core.simulator import shipped_scenarios
-from core.simulator.fields import ScenarioError
 from core.simulator.kernel.simulated import Scheduling, SimulationError
-from core.simulator.policies import PartitionInfo, StaticConfig, build, read_policy
+from core.simulator.policies import PartitionInfo, Plan, StaticConfig, build, read_policy
 from core.simulator.runs.runner import Run, requests_of, run_scenario
 from core.simulator.scenario.scenario import read_scenario
+from tests.unit.core.simulator.policies.fake_fleet import FakeFleet
 from tests.unit.core.simulator.policies.worlds import service, world
 
 
@@ -71,8 +71,30 @@ def test_partition_is_named_or_refused():
     assert {pool for _, pool, _ in first_fleet("multi_pool", both, partition="one")} == {"small"}
     with pytest.raises(SimulationError, match=r"policy\.partition: unknown 'two'; known: only, one, whole"):
         first_fleet("multi_pool", both, partition="two")
-    with pytest.raises(ScenarioError, match=r"policy\.tp: must be 8 in a simulated disaggregated, whose stages are"):
-        read_policy({"name": "disaggregated", "tp": 4})
+
+
+def test_gpus_are_shared_out_anew_when_another_way_carries_what_comes_much_better():
+    found = world({"east": 32}, classes=("small", "large"), rps=20.0)
+    fake = FakeFleet(build(read_policy({"name": "multi_pool", "partition": "only"}), found), found.sites, found.cells)
+    assert (fake.serving(pool="small"), fake.serving(pool="large")) == ([8, 8], [8, 8])
+    fake.load = [70.0, 1.0]
+    fake.run(1_790)
+    assert (fake.serving(pool="small"), fake.serving(pool="large")) == ([8, 8], [8, 8])
+    fake.run(3_700)
+    assert (fake.serving(pool="small"), fake.serving(pool="large")) == ([8, 8, 8], [8])
+
+
+def test_instances_of_a_class_are_two_stages_when_requests_are_split():
+    def plan_of(gpus: int) -> Plan:
+        own = {"name": "disaggregated", "tp": 4, "tuning": {"split": {"first_share": 0.3}}}
+        return build(read_policy(own), world({"east": gpus}, tps=(4,)))
+
+    plan = plan_of(32)
+    assert Counter(member.pool for member in plan.members) == {"ALL": 2, "ALL/second": 6}
+    first = next(pool for pool in plan.pools if pool.name == "ALL")
+    assert (first.handover.to, first.handover.at, plan.cell_pool) == ("ALL/second", "prompt", ("ALL",))
+    alone = plan_of(4)
+    assert ([member.pool for member in alone.members], alone.cell_pool) == (["ALL/both"], ("ALL/both",))
 
 
 @pytest.mark.parametrize("fleet", ["", ", tp: 4"])

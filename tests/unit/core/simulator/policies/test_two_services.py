@@ -46,7 +46,7 @@ def run(policy: str, found: Scenario) -> tuple[Run, GpuCount]:
     return run_scenario(found, requests_of(found), policy, probes=(count,)), count
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [*POLICIES, "single_pool {tp: 2}", "disaggregated {tp: 2}"])
 def test_both_services_are_served_on_gpus_of_their_own(policy: str) -> None:
     found = scenario()
     done, count = run(policy, found)
