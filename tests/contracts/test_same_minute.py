@@ -9,6 +9,7 @@ what ended among requests that are under way; forecasts, which the simulator has
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from django.db import transaction
 
 from core.observations import asking
+from core.policy import presets
 from core.policy.knobs import DYNAMO
 from core.policy.presets import PRESETS
 from core.simulator.kernel.commands import FleetView
@@ -72,8 +74,8 @@ SLOW = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
 COVERED = sorted(PRESETS.keys() - NOT_YET)
 
 
-def minute_of(policy: str) -> Minute:
-    knobs = PRESETS[policy].knobs
+def minute_of(name: str, own: Mapping[str, Any] | None = None) -> Minute:
+    knobs = presets.policy(name, own).knobs
     return MINUTE if knobs.partition != DYNAMO else SERVERS if knobs.whole_sites else STEADY
 
 
@@ -135,7 +137,7 @@ def compared(live: list[Taken], simulated: list[Taken]) -> list[str]:
 
 @pytest.mark.parametrize(("policy", "knobs"), [*((policy, {}) for policy in COVERED), *CHOICES])
 def test_decisions_are_the_same_when_the_minute_is(policy, knobs, redis_client):
-    minute = minute_of(policy)
+    minute = minute_of(policy, knobs)
     found = compared(live(minute, policy, redis_client, **knobs), simulated(minute, policy, **knobs))
     assert "\n".join(found) == ""
 
