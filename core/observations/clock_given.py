@@ -8,18 +8,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from core.algorithms.clock.primal_dual import Curves
+from core.algorithms.placement.operator_partitions import weighted_mean
+from core.algorithms.placement.sensitivity import operators
 from core.controllers.clock.clock_profile import InstanceLoad
+from core.controllers.clock.muserve_clock import EARLY_S
 from core.controllers.clock.threshold_clock import ThresholdClockObservation
-from core.engine.engine_model import GPUS
+from core.engine.engine_model import GPUS, EngineModel
 from core.engine.engine_params import GpuParams
+from core.engine.iteration import Totals
 from core.engine.load_profile import CLOCK_STEP_MHZ, LOWEST_MHZ, Floats, LoadProfile, clocks
 from core.observations.class_arrivals import STRETCH_S
 from core.observations.limits import at_factor, class_limits, planned
+from core.observations.mode_profile import Lengths
 from core.policy.knobs import Knobs
 from core.ports import EngineLimits
 from core.types import ClockObservation, Limits
-
-_EARLY_S = 0.1  # agents look a little before a period is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +167,35 @@ class RecentRate:
         mean_rps = own_rps if self._mean_rps is None else self._mean_rps
         self._mean_rps = mean_rps + min(1.0, passed_s / memory_s) * (own_rps - mean_rps)
         self._periods.append((came, passed_s))
-        while sum(seconds for _, seconds in self._periods) - self._periods[0][1] >= STRETCH_S - _EARLY_S:
+        while sum(seconds for _, seconds in self._periods) - self._periods[0][1] >= STRETCH_S - EARLY_S:
             self._periods.popleft()
         now_rps = sum(requests for requests, _ in self._periods) / sum(seconds for _, seconds in self._periods)
         return max(now_rps, self._mean_rps)
+
+
+def mean_iteration(lengths: Lengths, batch: float) -> Totals:
+    """Returns the mean iteration of a batch of requests: a prompt starts for each output that ends (`steady_state`)."""
+    output = max(1.0, lengths.output_tokens)
+    starts = batch / output
+    return Totals(
+        new_tokens=starts * lengths.prompt_tokens,
+        pairs=starts * lengths.prompt_tokens**2 / 2.0,
+        prefills=starts,
+        decodes=batch,
+        context_tokens=batch * (lengths.prompt_tokens + output / 2.0),
+    )
+
+
+def latency_weights(worker: EngineModel, lengths: Lengths, batch: float) -> dict[str, float]:
+    """Returns the share of each latency that goes with the clock (mu-Serve 3.1): of a prompt alone (ttft), of a decode
+    at this batch (tpot), and of the mean iteration (e2e)."""
+    mean = mean_iteration(lengths, batch)
+    of = {
+        "ttft": Totals.plain(lengths.prompt_tokens, 0.0, 0.0),
+        "tpot": Totals(decodes=mean.decodes, context_tokens=mean.context_tokens),
+        "e2e": mean,
+    }
+    return {name: weighted_mean(operators(worker, totals)) for name, totals in of.items()}
 
 
 def with_use(seen: ClockObservation, kv_usage: float | None, max_num_seqs: int | None) -> ThresholdClockObservation:

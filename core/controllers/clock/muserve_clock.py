@@ -16,6 +16,7 @@ from core.algorithms.clock.slack_miad import Action, SlackConfig, agreed, next_c
 from core.types import ClockObservation, Effects, Rationale, Reason, SetSmClock
 
 __all__ = [
+    "EARLY_S",
     "DeviceObservation",
     "MuServeClockConfig",
     "MuServeClockState",
@@ -26,7 +27,7 @@ __all__ = [
     "step",
 ]
 
-_TIE_S = 1e-6  # ticks are sums of floats
+EARLY_S = 0.1  # a look a little before its time counts as on time: else every other action would be a sample late
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,8 @@ def step(
         text = f"The clock starts from its default, {mhz:.0f} MHz."
         rationale = Rationale(Reason.POLICY, text, _inputs(obs, samples, mhz, mhz, 0))
         return begun, Effects((SetSmClock(obs.device, mhz),), obs.now_s + config.sample_s, rationale)
-    if state.acted_s is not None and obs.now_s - state.acted_s < config.act_s - _TIE_S:
+    early_s = min(EARLY_S, config.sample_s / 2.0)
+    if state.acted_s is not None and obs.now_s - state.acted_s < config.act_s - early_s:
         sampled = MuServeClockState(state.target_mhz, state.acted_s, samples, state.starved)
         rationale = Rationale(
             Reason.NO_CHANGE, "Latencies sampled; the next action is due later.", _inputs(obs, samples, mhz, mhz, 0)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from core.controllers.clock.muserve_clock import EARLY_S
 from core.ports import AdapterError, EngineReading, FrequencyActuator
 from core.types import Reason
 from pools.wire import ClockDecision, ClockPolicy
@@ -18,7 +19,7 @@ from .clock_log import Decided, DecisionLog
 from .clock_requests import ClockRequests, HeardClockRequest
 from .clock_rules import BY_REQUEST, rule_of
 from .engine_figures import Figures
-from .engine_view import EARLY_S, EngineView, Rule, Seen, Why, unknown
+from .engine_view import EngineView, Rule, Seen, Why, unknown
 
 
 @dataclass(slots=True)

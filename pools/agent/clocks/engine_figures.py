@@ -9,16 +9,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from core.algorithms.placement.operator_partitions import weighted_mean
-from core.algorithms.placement.sensitivity import operators
 from core.engine import load_profile
 from core.engine.engine_model import UnknownConfiguration, engine_model, gpu
-from core.engine.iteration import Totals
 from core.engine.load_profile import LoadProfile
 from core.engine.profiled_engine import ProfiledEngine
 from core.engine.profiles import Profile
 from core.engine.steady_state import SPARE_DEVIATIONS
-from core.observations.clock_given import ProfileClocks, RecentRate
+from core.observations.clock_given import ProfileClocks, RecentRate, latency_weights
 from core.observations.load_profiles import full_load_profile
 from core.observations.mode_profile import Lengths, rounded
 from core.ports import EngineReading
@@ -142,25 +139,7 @@ def _modelled(kind: EngineKind, lengths: Lengths, shape: ProfileShape) -> LoadPr
 
 @lru_cache(maxsize=1024)
 def _weights(kind: EngineKind, lengths: Lengths, batch: float) -> Mapping[str, float]:
-    """Returns shares for a prompt alone (ttft), a decode at this batch (tpot) and the mean iteration (e2e).
-
-    The mean iteration has one prompt for each output that ends.
-    """
     try:
-        worker = engine_model(kind.model, kind.gpu, kind.tp, kind.engine)
+        return latency_weights(engine_model(kind.model, kind.gpu, kind.tp, kind.engine), lengths, batch)
     except UnknownConfiguration:
         return {}
-    starts, context = batch / lengths.output_tokens, batch * (lengths.prompt_tokens + lengths.output_tokens / 2.0)
-    mixed = Totals(
-        new_tokens=starts * lengths.prompt_tokens,
-        pairs=starts * lengths.prompt_tokens**2 / 2.0,
-        prefills=starts,
-        decodes=batch,
-        context_tokens=context,
-    )
-    of = {
-        "ttft": Totals.plain(lengths.prompt_tokens, 0.0, 0.0),
-        "tpot": Totals(decodes=batch, context_tokens=context),
-        "e2e": mixed,
-    }
-    return {name: weighted_mean(operators(worker, totals)) for name, totals in of.items()}

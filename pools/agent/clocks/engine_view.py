@@ -14,8 +14,6 @@ from pools.wire import ClockPolicy, DesiredInstance
 from .clock_log import Inputs
 from .engine_figures import EngineKind, Load
 
-EARLY_S = 0.1  # a look a little before its time counts as on time
-
 
 @dataclass(frozen=True, slots=True)
 class EngineView:

@@ -12,7 +12,7 @@ from core.observations import asking
 from pools.wire import ClockPolicy
 
 from .engine_figures import Figures
-from .engine_view import EARLY_S, EngineView, Seen, Why, observation, why_of
+from .engine_view import EngineView, Seen, Why, observation, why_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,9 @@ class SlackRule:
 
 
 def slack_config(policy: ClockPolicy) -> MuServeClockConfig:
-    """Actions may come a little early, as looks do: held to the full second, every other would be a sample late."""
+    """Returns the rule's configuration. Raises ValueError: its knobs make no sense."""
     own = SlackConfig(policy.decrease_mhz, policy.increase)
     if policy.reserve is not None:
         own = replace(own, reserve=policy.reserve)
-    sample_s = min(policy.sample_s, policy.period_s)
-    act_s = max(policy.period_s - EARLY_S, sample_s / 2.0)
-    found = MuServeClockConfig(own, min(sample_s, act_s), act_s)
+    found = MuServeClockConfig(own, min(policy.sample_s, policy.period_s), policy.period_s)
     return found if policy.memory_s is None else replace(found, memory_s=policy.memory_s)

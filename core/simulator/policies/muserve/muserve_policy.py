@@ -26,6 +26,7 @@ from core.controllers.clock.muserve_clock import (
     observe_instance,
 )
 from core.engine.engine_model import gpu
+from core.observations import asking
 from core.observations.step_configs import slack_config
 from core.policy.presets import Policy
 from core.simulator.kernel.commands import Answer, Decision, FleetView
@@ -35,6 +36,7 @@ from core.simulator.policies.loops import decision
 from core.simulator.policies.muserve.device_placement import Placed, Placer
 from core.simulator.policies.muserve.placement_search import Needs
 from core.simulator.policies.muserve.replicas import Replica, weights
+from core.simulator.policies.view_observations import clock_seen
 from core.simulator.policies.world import Member, Plan, PoolPlan, ServiceInfo, World
 from core.types import ClockObservation, Limits, Loop, Reason, SetSmClock
 
@@ -194,7 +196,9 @@ class _Clocks:
         reasons: Counter[Reason] = Counter()
         starved = 0
         for k, domain in enumerate(self._domains):
-            state, effects = muserve_clock.step(self._states[k], self._observation(view, domain), self._config)
+            state, effects = asking.step(
+                muserve_clock.step, self._states[k], self._observation(view, domain), self._config
+            )
             starved += state.starved == _STARVED and state.acted_s == view.now_s
             self._states[k] = state
             for command in effects.commands:
@@ -220,37 +224,22 @@ class _Clocks:
         low, high = self._range
         partitions: list[PartitionLoad] = []
         for i in domain:
-            name = view.instances[i].name
-            ttft_s, e2e_s = self._so_far(view, i)
-            seen = ClockObservation(
-                view.now_s,
-                name,
-                float(view.mhz[i]),
-                low,
-                high,
-                int(view.running[i]),
-                int(view.waiting[i]),
-                ttft_s,
-                _known(view.worst_tpot_s[i]),
-                e2e_s,
-                self._limits[i],
-            )
+            seen = self._so_far(view, i, clock_seen(view, i, low, high, self._limits[i]))
             of_one = observe_instance(seen, self._weights[i]).partitions
-            partitions += [replace(partition, name=f"{name}.{partition.name}") for partition in of_one]
+            if len(domain) > 1:
+                of_one = tuple(replace(own, name=f"{seen.instance}.{own.name}") for own in of_one)
+            partitions += of_one
         return DeviceObservation(view.now_s, view.instances[domain[0]].name, low, high, tuple(partitions))
 
-    def _so_far(self, view: FleetView, i: int) -> tuple[float | None, float | None]:
-        """Returns TTFT and E2E: the worst of those that had them recently, and the ages of those that still wait for
-        them."""
-        ttft_s, e2e_s = _known(view.worst_ttft_s[i]), _known(view.worst_e2e_s[i])
-        if not self._in_flight or not view.running[i] + view.waiting[i]:
-            return ttft_s, e2e_s
+    def _so_far(self, view: FleetView, i: int, seen: ClockObservation) -> ClockObservation:
+        """Counts the ages of those that still wait for a latency with the worst of those that had it recently."""
+        if not self._in_flight or not seen.running + seen.waiting:
+            return seen
         own = view.sequences(i)
         age_s = view.now_s - own.arrival_s
         late_s = age_s[own.generated_tokens == 0]
-        if late_s.size:
-            ttft_s = max(ttft_s or 0.0, float(late_s.max()))
-        return ttft_s, max(e2e_s or 0.0, float(age_s.max()))
+        ttft_s = max(seen.ttft_s or 0.0, float(late_s.max())) if late_s.size else seen.ttft_s
+        return replace(seen, ttft_s=ttft_s, e2e_s=max(seen.e2e_s or 0.0, float(age_s.max())))
 
 
 def _limits(service: ServiceInfo) -> Limits:
@@ -260,7 +249,3 @@ def _limits(service: ServiceInfo) -> Limits:
     tpot = [limits.tpot_s for limits in own if limits.tpot_s is not None]
     e2e = [limits.e2e_s for limits in own if limits.e2e_s is not None]
     return Limits(min(ttft, default=None), min(tpot, default=None), max(e2e) if len(e2e) == len(own) else None)
-
-
-def _known(value: float) -> float | None:
-    return None if value != value else float(value)

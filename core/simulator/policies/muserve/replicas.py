@@ -11,11 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from core.algorithms.placement.operator_partitions import weighted_mean
 from core.algorithms.placement.sensitivity import Operator, operators
 from core.engine.engine_model import EngineModel, engine_model
-from core.engine.iteration import Totals
 from core.engine.steady_state import batch_point, largest_batch
+from core.observations.clock_given import latency_weights, mean_iteration
+from core.observations.mode_profile import Lengths
 from core.simulator.kernel.simulated import InstanceSpec
 from core.simulator.policies.muserve.placement_search import Needs
 
@@ -113,34 +113,23 @@ def _use(spec: InstanceSpec, need: Needs, replicas: int) -> float:
 
 def scored(spec: InstanceSpec, need: Needs, rps: float) -> tuple[Operator, ...]:
     """Returns a replica's operators at the mean batch of its load; their memory is with the least KV cache."""
-    return operators(engine_of(spec), _mean_batch(spec, need, rps), least_tokens(need))
+    return operators(engine_of(spec), mean_iteration(_lengths(need), _batch(spec, need, rps)), least_tokens(need))
 
 
 def weights(spec: InstanceSpec, need: Needs, rps: float) -> dict[str, float]:
-    """Returns Algorithm 3's weights of latencies: of a prompt alone, of a decode at the expected batch, and of both."""
-    mean = _mean_batch(spec, need, rps)
-    of = {
-        "ttft": Totals.plain(need.prompt_tokens, 0.0, 0.0),
-        "tpot": Totals(decodes=mean.decodes, context_tokens=mean.context_tokens),
-        "e2e": mean,
-    }
-    engine = engine_of(spec, spec.gpu_share)
-    return {name: weighted_mean(operators(engine, totals)) for name, totals in of.items()}
+    """Returns Algorithm 3's weights of latencies, at the mean batch of a replica's load."""
+    return latency_weights(engine_of(spec, spec.gpu_share), _lengths(need), _batch(spec, need, rps))
 
 
-def _mean_batch(spec: InstanceSpec, need: Needs, rps: float) -> Totals:
-    """The mean iteration under a rate: a prompt starts for each output that ends (see steady_state)."""
+def _lengths(need: Needs) -> Lengths:
+    return Lengths(need.prompt_tokens, need.output_tokens)
+
+
+def _batch(spec: InstanceSpec, need: Needs, rps: float) -> float:
+    """Returns the mean batch under a rate (see steady_state)."""
     engine, output = engine_of(spec, spec.gpu_share), max(1.0, need.output_tokens)
     steady = engine.steady_state(rps, need.prompt_tokens, output, spec.mhz)
-    batch = min(float(spec.max_sequences), max(1.0, steady.batch))
-    starts = batch / output
-    return Totals(
-        new_tokens=starts * need.prompt_tokens,
-        pairs=starts * need.prompt_tokens**2 / 2.0,
-        prefills=starts,
-        decodes=batch,
-        context_tokens=batch * (need.prompt_tokens + output / 2.0),
-    )
+    return min(float(spec.max_sequences), max(1.0, steady.batch))
 
 
 def clock_domains(slots: Sequence[Slot]) -> tuple[tuple[int, ...], ...]:

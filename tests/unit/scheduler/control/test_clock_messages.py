@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from core.observations.step_configs import clock_config
 from core.policy.presets import policy
 from pools.agent.clocks.clock_rules import rule_of
 from pools.agent.clocks.engine_figures import Figures
-from pools.agent.clocks.engine_view import EARLY_S
 from scheduler.control import service_policy
 
 CHANGED: dict[str, dict[str, Any]] = {
@@ -35,8 +33,7 @@ def test_agents_and_simulated_loops_configure_a_rule_alike(clock: str, own: bool
     message = service_policy.clock_rule(found.knobs, found.tuning)
     rule: Any = rule_of(message, Figures())
     simulated = clock_config(found.knobs, found.tuning, 2.0)
-    if isinstance(simulated, MuServeClockConfig):  # agents look a little early
-        simulated = replace(simulated, act_s=2.0 - EARLY_S)
+    if isinstance(simulated, MuServeClockConfig):
         assert rule.by_sensitivity == found.tuning.slack.sensitivity
     assert rule.config == simulated
     if clock == "profile":

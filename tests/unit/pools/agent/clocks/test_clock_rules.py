@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core.controllers.clock.muserve_clock import EARLY_S
 from core.engine.engine_model import GPUS
 from core.engine.profiles import Point, Profile
 from core.observations.clock_given import curves
@@ -16,7 +17,7 @@ from core.ports import EngineReading
 from core.types import Source
 from pools.agent.clocks.clock_rules import look_period_s, rule_of
 from pools.agent.clocks.engine_figures import EngineKind, Figures, ProfileShape
-from pools.agent.clocks.engine_view import EARLY_S, Seen
+from pools.agent.clocks.engine_view import Seen
 from pools.wire import ClockPolicy
 from tests.fakes.node import engine_reading
 from tests.unit.pools.agent.clocks.clock_bench import BOTTOM_MHZ, LIMITS, TOP_MHZ, ClockBench, view
