@@ -23,6 +23,13 @@ def whole_stretches(now_s: float, period_s: float) -> tuple[int, int]:
     return end - math.ceil(window_s(period_s) / STRETCH_S), end
 
 
+def recent_stretches(now_s: float, span_s: float) -> tuple[int, int]:
+    """Returns the last whole stretches of about `span_s` as [first, end), for loops that look each few seconds: without
+    the one under way."""
+    end = int(now_s / STRETCH_S + 1e-9)
+    return end - round(span_s / STRETCH_S), end
+
+
 def loop_steps(period_s: float, step_s: float) -> int:
     """Returns the number of steps that an epoch plans for: those that it reaches into."""
     return max(1, math.ceil(period_s / step_s - 1e-9))

@@ -1,4 +1,4 @@
-"""Builds what GreenServe's scale loop is given: kinds of instance for what comes to a pool, and limits for them.
+"""Builds what GreenServe's scale loop is given: the load of a pool, kinds of instance for it, and limits for them.
 
 A profile's TTFT is that of the worst iteration, with the prompts of several requests. Plans keep a share of a limit,
 since a request also waits for the iteration under way, and since the 99th of 100 requests has more than the mean.
@@ -11,19 +11,60 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from core.algorithms.fleet.site_mix import Offer, SiteMode, in_time
 from core.controllers.fleet.right_size import RightSizeObservation
 from core.engine.load_profile import LoadProfile
+from core.observations.class_arrivals import STRETCH_S
+from core.observations.class_view import ENOUGH
 from core.observations.clock_given import ProfileClocks, taken_in
 from core.observations.limits import planned
 from core.observations.load_profiles import full_load_profile
-from core.observations.mode_profile import Lengths
+from core.observations.mode_profile import Lengths, mean_context
 from core.ports import EngineLimits
 from core.types import Limits, Mode, PoolKey
 
 AHEAD_STEP_S, AHEAD_STEPS = 300.0, 6  # of carbon: a move should pay for longer than it takes
 _ROUNDED_TOKENS = 64
 _FULL_TOKENS = EngineLimits().max_num_batched_tokens  # of an iteration at most
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLengths:
+    """Mean lengths of the requests that come to a pool, and of those of each of its classes."""
+
+    pool: Lengths
+    classes: tuple[Lengths, ...]
+
+    def renewed(self, came: NDArray[np.float64], class_of: Sequence[int]) -> SeenLengths:
+        """Returns them by what came in the look-back; each stays where too little came to tell.
+
+        Args:
+            came: Requests, prompt and output tokens of each range of lengths, (ranges, 3).
+            class_of: The class of each range, by its number.
+        """
+        own = np.asarray(class_of)
+        classes = tuple(_trusted(came[own == number], before) for number, before in enumerate(self.classes))
+        return SeenLengths(_trusted(came, self.pool), classes)
+
+
+def _trusted(came: NDArray[np.float64], before: Lengths) -> Lengths:
+    requests, prompt, output = came.sum(axis=0).tolist()
+    if requests < ENOUGH:
+        return before
+    return Lengths(prompt / requests, max(1.0, output / requests), mean_context(*came.T) or before.context_tokens)
+
+
+def load_rps(requests: Sequence[float], declared_rps: float | None) -> tuple[float, ...]:
+    """Returns the load that the loop goes by, in requests/s: that of each stretch of the look-back, oldest first.
+
+    Where none was seen yet the declared load counts; None: nothing is declared, and nothing is known.
+    """
+    if len(requests):
+        return tuple(float(count) / STRETCH_S for count in requests)
+    return () if declared_rps is None else (declared_rps,)
 
 
 @dataclass(frozen=True, slots=True)

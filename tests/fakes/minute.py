@@ -48,7 +48,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Came:
-    """A request of this minute, or of the time before it. It is predicted as long as it is, and has ended."""
+    """A request of this minute, or of the time before it. It is predicted as long as it is, and has ended in the
+    stretch in which it came."""
 
     at_s: float
     prompt_tokens: int
@@ -236,7 +237,7 @@ def write_requests(minute: Minute) -> None:
             prompt_tokens=own.prompt_tokens,
             output_tokens=own.output_tokens,
             predicted_output_tokens=own.output_tokens,
-            e2e_s=0.5,
+            e2e_s=0.1,
         )
         for own in minute.came
     ]

@@ -146,6 +146,8 @@ def _need(context: TurnContext, use: _Use) -> ServiceNeed:
     service, knobs = context.service, context.knobs
     partition = Partition.objects.filter(name=knobs.partition).first() or service.partition
     seen = arrivals(service, context.now, context.times.look_back_s)
+    if knobs.scale == "right_size":
+        seen = seen.once_begun
     classes = snapshot.classes_now(context, partition, seen, 1)
     sites = sorted(set(service.pools.values_list("site__name", flat=True)))
     server = _server_mode(context, _whole(context)) if knobs.in_servers else None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from core.observations.class_arrivals import STRETCH_S, counted
 from core.observations.class_view import Declared
-from core.observations.loop_windows import whole_stretches
+from core.observations.loop_windows import recent_stretches, whole_stretches
 from core.observations.mode_profile import Lengths
 from core.policy.request_classes import ClassBounds, ClassGrid
 from pools.models import Service
@@ -84,6 +84,27 @@ class DemandWindow:
         names = [own.most(grid) for own in self.ranges]
         return {own.name: self.came[[name == own.name for name in names]].sum(axis=0) for own in classes}
 
+    @property
+    def begun_s(self) -> float | None:
+        """Returns when the first stretch with a request begins; None: nothing came."""
+        busy = np.flatnonzero(self.came[:, :, 0].any(axis=0))
+        return self.start_s + int(busy[0]) * STRETCH_S if busy.size else None
+
+    @property
+    def once_begun(self) -> DemandWindow:
+        """Returns what loops that look each few seconds go by: once requests came, these and not what was declared."""
+        if self.declared is None or self.begun_s is None:
+            return self
+        return replace(self, declared=replace(self.declared, rps=0.0))
+
+    def recent(self, look_s: float, classes: Sequence[ClassBounds]) -> dict[str, NDArray[np.float64]]:
+        """Returns what came of each class in the last `look_s`, (ranges, 3): requests, prompt and output tokens of each
+        of its ranges of lengths."""
+        first, end = recent_stretches(self.start_s + self.came.shape[1] * STRETCH_S, look_s)
+        grid, came = ClassGrid(classes), self.came[:, self.came.shape[1] - (end - first) :, :3].sum(axis=1)
+        names = [own.most(grid) for own in self.ranges]
+        return {own.name: came[[name == own.name for name in names]] for own in classes}
+
     def is_older_than(self, classes: Sequence[ClassBounds]) -> bool:
         """Says whether ranges are shared by classes: requests were counted before these had their bounds."""
         grid = ClassGrid(classes)
@@ -93,10 +114,11 @@ class DemandWindow:
         """Returns each class's prompt tokens by stretch, and when the first stretch begins: before the first request
         nothing is known, not even silence.
         """
-        busy = np.flatnonzero(self.came[:, :, 0].any(axis=0))
-        first = int(busy[0]) if busy.size else self.came.shape[1]
+        begun_s, end_s = self.begun_s, self.start_s + self.came.shape[1] * STRETCH_S
+        first_s = end_s if begun_s is None else begun_s
+        first = round((first_s - self.start_s) / STRETCH_S)
         split = self.by_class(classes)
-        return self.start_s + first * STRETCH_S, {name: came[first:, 1].tolist() for name, came in split.items()}
+        return first_s, {name: came[first:, 1].tolist() for name, came in split.items()}
 
 
 def foreseen(seen: DemandWindow, service: Service, now: datetime, step_s: float, steps: int) -> DemandWindow:

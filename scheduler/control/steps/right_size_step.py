@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from core.algorithms.fleet.fleet_problem import Objective
 from core.algorithms.fleet.site_mix import Mix, Offer, Part, SiteMode
@@ -20,10 +20,11 @@ from core.controllers.fleet.pool_loop import pool_name
 from core.controllers.fleet.right_size import RightSizeObservation, RightSizeState
 from core.observations import asking, right_size_given, routing_weights, step_configs
 from core.observations.carbon_ahead import worths
+from core.observations.class_arrivals import STRETCH_S
 from core.observations.clock_given import ProfileClocks
 from core.observations.limits import class_limits
 from core.observations.recording import RecordingError, recall, record
-from core.observations.right_size_given import ClassLengths, PoolLoad, PoolNow
+from core.observations.right_size_given import ClassLengths, PoolLoad, PoolNow, SeenLengths, load_rps
 from core.observations.site_room import room
 from core.types import Effects, Mode, PoolKey, Rationale, ScaleTo
 from pools.models import Instance, Pool
@@ -31,13 +32,15 @@ from scheduler import agents
 from scheduler.control import service_policy
 from scheduler.control.snapshot import snapshot
 from scheduler.control.snapshot.offered_nodes import offered_nodes
-from scheduler.control.snapshot.recorded_demand import arrivals
+from scheduler.control.snapshot.recorded_demand import DemandWindow, arrivals
 from scheduler.control.snapshot.sites_ahead import sites_ahead
 from scheduler.control.snapshot.snapshot import ClassNow
 from scheduler.control.steps import recent_load
 from scheduler.control.steps.policy_steps import LoopTurn, Result, nothing_to_do
 from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import to_json, workers_from_json
+
+T = TypeVar("T")
 
 
 def scale(turn: LoopTurn) -> Result:
@@ -48,10 +51,12 @@ def scale(turn: LoopTurn) -> Result:
         return nothing_to_do()
     seen = arrivals(context.service, context.now, context.times.look_back_s)
     classes = snapshot.classes_now(context, context.service.partition, seen, 1)
-    load = recent_load.measure(turn, {own.request_class.name: own for own in classes}, seen.declared)
+    look_s = context.tuning.right_size.look_s
+    load = recent_load.measure(turn, {own.request_class.name: own for own in classes}, None, look_s)
+    came = seen.recent(look_s, [own.request_class for own in classes])
+    declared_rps = _declared_rps(seen, classes)
     fleet = _Fleet(context, pools)
     config = step_configs.right_size_config(context.knobs, context.tuning, context.times.scale_s)
-    steps = max(1, round(context.tuning.right_size.look_s / context.times.scale_s))
     before = turn.state.get("classes", {})
     stored: dict[str, Any] = {}
     weights: dict[PoolKey, dict[Mode, float]] = defaultdict(dict)
@@ -59,31 +64,52 @@ def scale(turn: LoopTurn) -> Result:
     for own in classes:
         name = own.request_class.name
         known = before.get(name, {})
-        recent_rps = [*known.get("rates_rps", ()), load.rates_rps[name]][-steps:]
-        obs = fleet.observed(own, tuple(recent_rps), load.waiting.get(name, 0))
-        present = _as_it_is(_recalled(known), fleet.asked(name))
+        lengths = (_recalled(known.get("lengths"), SeenLengths) or SeenLengths(own.lengths, (own.lengths,))).renewed(
+            came[name], [0] * len(came[name])
+        )
+        rates_rps = load_rps(_since_begun(seen, load.stretches[name], context.now.timestamp()), declared_rps[name])
+        pool = fleet.load(own, lengths)
+        obs = fleet.observed(own, pool, rates_rps, load.waiting.get(name, 0))
+        present = _as_it_is(_recalled(known.get("state"), RightSizeState), fleet.asked(name))
         state, effects = asking.step(right_size.step, present, obs, config)
         fleet.take(state, obs.offers)
         for part in () if state is None else state.mix.parts:
-            profile = next((offer.profile for offer in obs.offers if offer.kind == part.kind), None)
-            batch = routing_weights.by_batch(profile, part.mhz, part.load_rps, own.lengths.output_tokens)
+            profile, output_tokens = pool.profile(part.mode), lengths.pool.output_tokens
+            batch = routing_weights.by_batch(profile, part.mhz, part.load_rps, output_tokens)
             weights[PoolKey(part.site, name)][part.mode] = batch
-        stored[name] = {"rates_rps": recent_rps, "state": record(state)}
+        stored[name] = {"lengths": record(lengths), "state": record(state)}
         effects_by_class.append(effects)
     state_then = {"classes": stored, recent_load.MEMORY: load.memory, service_policy.WEIGHTS: to_json(weights)}
     return _answer(pools, effects_by_class, state_then)
 
 
-def _recalled(known: Mapping[str, Any]) -> RightSizeState | None:
-    """Reads the stored state.
+def _declared_rps(seen: DemandWindow, classes: Sequence[ClassNow]) -> dict[str, float]:
+    """Returns the load that each class is declared to have, in requests/s."""
+    found = dict.fromkeys((own.request_class.name for own in classes), 0.0)
+    if seen.declared is not None:
+        found[seen.declared.class_name([own.request_class for own in classes])] = seen.declared.rps
+    return found
 
-    Returns None also where another version stored it: only since when less would do, and the changes counted, are lost.
+
+def _since_begun(seen: DemandWindow, stretches: Sequence[float], now_s: float) -> Sequence[float]:
+    """Returns the stretches since a new service had its first request: before it nothing is known, not even silence."""
+    if seen.declared is None or not seen.declared.rps:
+        return stretches
+    known = 0 if seen.begun_s is None else int((now_s - seen.begun_s) // STRETCH_S)
+    return stretches[max(0, len(stretches) - known) :]
+
+
+def _recalled(stored: Any, kind: type[T]) -> T | None:
+    """Reads what is stored of a class.
+
+    Returns None also where another version stored it: only since when less would do, the changes counted, and lengths
+    of requests before the last half hour are lost.
     """
     try:
-        found = recall(known.get("state"))
+        found = recall(stored)
     except RecordingError:
         return None
-    return found if isinstance(found, RightSizeState) else None
+    return found if isinstance(found, kind) else None
 
 
 def _as_it_is(state: RightSizeState | None, asked: Mapping[SiteMode, int]) -> RightSizeState | None:
@@ -136,16 +162,21 @@ class _Fleet:
         own = [pool for pool in self._pools if pool.request_class.name == name]
         return {(p.site.name, mode): n for p in own for mode, n in workers_from_json(p.workers).items() if n}
 
-    def observed(self, own: ClassNow, rates_rps: tuple[float, ...], waiting: int) -> RightSizeObservation:
-        name, knobs, card = own.request_class.name, self._context.knobs, self._context.service.model_card
-        load = PoolLoad(
+    def load(self, own: ClassNow, lengths: SeenLengths) -> PoolLoad:
+        knobs, card = self._context.knobs, self._context.service.model_card
+        return PoolLoad(
             card.name,
             card.engine,
-            own.lengths,
-            (ClassLengths(class_limits(self._slo, own.request_class.thresholds, knobs), own.lengths),),
+            lengths.pool,
+            (ClassLengths(class_limits(self._slo, own.request_class.thresholds, knobs), lengths.classes[0]),),
             self._chunk_tokens,
             ProfileClocks(self._context.tuning.profile.step_mhz, knobs.clock_floor, knobs.clock_floor_mhz),
         )
+
+    def observed(
+        self, own: ClassNow, load: PoolLoad, rates_rps: tuple[float, ...], waiting: int
+    ) -> RightSizeObservation:
+        name, knobs = own.request_class.name, self._context.knobs
         kinds = right_size_given.offers(load, self._room(own, {}), self._per_watt)
         limits = load.planned(kinds, knobs.plan_ttft_share, knobs.plan_tpot_share)
         pool = PoolNow(

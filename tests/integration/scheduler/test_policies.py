@@ -741,7 +741,13 @@ def test_requests_that_came_are_those_that_ended_and_those_under_way_more(servic
 
     first = looked({}).rates_rps["ALL"]
     assert 0.0 < first < 3.5
-    before = {"at_s": now.timestamp() - 10, "under_way": {"ALL": 4}, "heard": nodes, "rates_rps": {"ALL": 9.0}}
+    before = {
+        "at_s": now.timestamp() - 10,
+        "under_way": {"ALL": 4},
+        "heard": nodes,
+        "rates_rps": {"ALL": 9.0},
+        "stretches": {"ALL": []},
+    }
     pool = Pool.objects.filter(service=service, request_class__name="ALL").first()
     node = Node.objects.filter(cluster__site=pool.site).first()
     report(redis_client, node.name, [start_instance(pool, node, 4)], running=20, waiting=4)

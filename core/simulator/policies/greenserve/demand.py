@@ -14,16 +14,17 @@ from core.algorithms.fleet.site_mix import Offer, SiteMode
 from core.observations import right_size_given
 from core.observations.carbon_ahead import worths
 from core.observations.clock_given import ProfileClocks
+from core.observations.loop_windows import recent_stretches
 from core.observations.mode_profile import Lengths, mean_context
-from core.observations.right_size_given import AHEAD_STEP_S, AHEAD_STEPS, ClassLengths, PoolLoad
+from core.observations.right_size_given import AHEAD_STEP_S, AHEAD_STEPS, ClassLengths, PoolLoad, SeenLengths, load_rps
 from core.observations.site_room import room
+from core.policy.knobs import WHOLE
 from core.simulator.kernel.commands import STRETCH_S, FleetView
 from core.simulator.policies.greenserve.config import GreenserveConfig
+from core.simulator.policies.loops import pool_name
 from core.simulator.policies.view_observations import site_ahead
-from core.simulator.policies.world import CellLoad, ServiceInfo, World
-from core.types import Limits
-
-_ENOUGH = 64  # requests whose mean lengths are trusted over those before
+from core.simulator.policies.world import CellLoad, PartitionInfo, ServiceInfo, World
+from core.types import PoolKey
 
 
 def _mean(loads: Sequence[CellLoad], otherwise: Lengths) -> Lengths:
@@ -36,11 +37,9 @@ def _mean(loads: Sequence[CellLoad], otherwise: Lengths) -> Lengths:
     )
 
 
-def _recent_lengths(seen: NDArray[np.int64], otherwise: Lengths) -> Lengths:
-    """Returns mean lengths of what came by (cell, stretch, [requests, prompt tokens, output tokens]), when it is
-    enough."""
-    requests, prompt, output = seen.sum(axis=(0, 1)).tolist()
-    return Lengths(prompt / requests, max(1.0, output / requests)) if requests >= _ENOUGH else otherwise
+def _partition(service: ServiceInfo) -> PartitionInfo:
+    """Returns the partition of one class where the service has it; else all classes of its first one share the pool."""
+    return next((own for own in service.partitions if own.name == WHOLE), service.partitions[0])
 
 
 class ServiceDemand:
@@ -48,47 +47,51 @@ class ServiceDemand:
 
     def __init__(self, config: GreenserveConfig, world: World, service: ServiceInfo) -> None:
         self.config, self.world, self.service = config, world, service
-        partition = service.partitions[0]
+        partition = _partition(service)
         self._classes = partition.classes
         self._class_of_cell = dict(sorted(partition.cell_class.items()))
         self.cells = list(self._class_of_cell)
         declared = {c: load for c, load in enumerate(world.declared) if load is not None and c in self._class_of_cell}
         self.declared_rps = sum(load.minute_rps or load.rps for load in declared.values())
-        self._seen = [Lengths(*info.typical_tokens) for info in self._classes]
-        for k in range(len(self._classes)):
-            self._seen[k] = _mean([own for c, own in declared.items() if self._class_of_cell[c] == k], self._seen[k])
-        self.lengths = _mean(list(declared.values()), self._seen[0])
+        classes = tuple(
+            _mean([own for c, own in declared.items() if self._class_of_cell[c] == k], Lengths(*info.typical_tokens))
+            for k, info in enumerate(self._classes)
+        )
         loads = [(own.rps, own.rps * own.prompt_tokens, own.rps * own.output_tokens) for own in declared.values()]
-        self._context_tokens = mean_context(*np.array(loads).reshape(-1, 3).T)
+        context_tokens = mean_context(*np.array(loads).reshape(-1, 3).T)
+        pool = replace(_mean(list(declared.values()), classes[0]), context_tokens=context_tokens)
+        self._seen = SeenLengths(pool, classes)
+
+    @property
+    def key(self) -> PoolKey:
+        """The pool, at any site: its class's, or the service's where several share it."""
+        several = len(self._classes) > 1
+        return PoolKey("", self.service.name if several else pool_name(self.world, self.service, self._classes[0].name))
+
+    @property
+    def lengths(self) -> Lengths:
+        """Means of all requests, as now seen."""
+        return self._seen.pool
 
     @property
     def load(self) -> PoolLoad:
         """The requests that come to the pool, at the lengths now seen."""
-        classes = zip(self._classes, self._seen, strict=True)
+        classes = zip(self._classes, self._seen.classes, strict=True)
         return PoolLoad(
             self.service.model,
             self.service.engine,
-            replace(self.lengths, context_tokens=self._context_tokens),
+            self._seen.pool,
             tuple(ClassLengths(info.limits, own) for info, own in classes),
             self.config.chunk_tokens,
             ProfileClocks(self.config.clock_step_mhz, self.config.clock_floor, self.config.clock_floor_mhz),
         )
 
-    def planned(self, tpot_share: float, offers: Sequence[Offer]) -> Limits:
-        """Returns what the profiles of offers are to keep."""
-        return self.load.planned(offers, self.config.wait_share, tpot_share)
-
-    def look(self, view: FleetView) -> NDArray[np.float64]:
-        """Returns the requests a second in each stretch of the look-back; takes in the lengths of what came."""
+    def look(self, view: FleetView) -> tuple[float, ...]:
+        """Returns the load of the look-back, in requests/s; takes in the lengths of what came."""
         seen = self._recent(view, self.config.look_s)
-        for k in range(len(self._classes)):
-            own = [n for n, c in enumerate(self.cells) if self._class_of_cell[c] == k]
-            self._seen[k] = _recent_lengths(seen[own], self._seen[k])
-        self.lengths = _recent_lengths(seen, self.lengths)
-        came = seen.sum(axis=1, dtype=float)
-        if came[:, 0].sum() >= _ENOUGH:
-            self._context_tokens = mean_context(*came.T)
-        return np.asarray(seen[:, :, 0].sum(axis=0) / STRETCH_S)
+        self._seen = self._seen.renewed(seen.sum(axis=1, dtype=float), list(self._class_of_cell.values()))
+        declared_rps = self.declared_rps if self.declared_rps and view.now_s < STRETCH_S else None
+        return load_rps(seen[:, :, 0].sum(axis=0).tolist(), declared_rps)
 
     def recent_rps(self, view: FleetView, span_s: float) -> float | None:
         """Returns the largest of the last stretch and of the mean over `span_s`; None: nothing was seen yet."""
@@ -96,8 +99,8 @@ class ServiceDemand:
         return max(float(seen[-1]), float(seen.mean())) if seen.size else None
 
     def _recent(self, view: FleetView, span_s: float) -> NDArray[np.int64]:
-        now = int(view.now_s / STRETCH_S + 1e-9)
-        found: NDArray[np.int64] = view.arrived[self.cells, max(0, now - round(span_s / STRETCH_S)) : now]
+        first, end = recent_stretches(view.now_s, span_s)
+        found: NDArray[np.int64] = view.arrived[self.cells, max(0, first) : end]
         return found
 
     def room(self, nodes: Sequence[NodeGpus]) -> dict[SiteMode, int]:

@@ -34,7 +34,7 @@ from core.simulator.policies.greenserve.demand import ServiceDemand
 from core.simulator.policies.loops import Decisions, LoopControl
 from core.simulator.policies.view_observations import clock_seen, first_view
 from core.simulator.policies.world import Plan, World
-from core.types import ChangeKind, Effects, Limits, Loop, Mode, PoolKey, SetSmClock
+from core.types import ChangeKind, Effects, Limits, Loop, Mode, SetSmClock
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +47,6 @@ class _Service:
 
     number: int
     demand: ServiceDemand
-    pool: PoolKey
     offers: tuple[Offer, ...] = ()
     clock_limits: Limits = field(default_factory=Limits)
     peak_rps: float = 0.0
@@ -61,7 +60,7 @@ class _Service:
 
     def look(self, now_s: float) -> None:
         self.offers = self.demand.offers(now_s)
-        self.clock_limits = self.demand.planned(self.demand.config.clock_margin, self.offers)
+        self.clock_limits = self.demand.load.planned(self.offers, *self.demand.config.clock_shares)
 
     def share(self, kind: SiteMode) -> float:
         return self.shares.get(kind, 1.0)
@@ -81,7 +80,7 @@ class _Service:
     def need(self) -> ServiceNeed:
         """Returns what the service wants already, and what it lacks of its load."""
         used: Counter[tuple[str, str, str]] = Counter()
-        limits = kept_by_some(self.offers, self.demand.planned(self.demand.config.margin, self.offers))
+        limits = kept_by_some(self.offers, self.demand.load.planned(self.offers, *self.demand.config.plan_shares))
         carries = {offer.kind: most_load_rps(offer, limits) for offer in self.offers}
         lack_rps = max(LEAST_RPS, self.peak_rps)
         for (site, mode), count in self.wanted.items():
@@ -102,7 +101,7 @@ class Greenserve:
         world = replace(world, templates=tuple(replace(s, scheduling=config.scheduling) for s in world.templates))
         self.config, self.world = config, world
         self.services = [
-            _Service(n, ServiceDemand(config, world, info), PoolKey(world.sites[0].name, info.name))
+            _Service(n, ServiceDemand(config, world, info))
             for n, info in enumerate(sorted(world.services, key=lambda info: info.name))
         ]
         self.fleet = Fleet(world, [own.name for own in self.services], config.starting, ChangeKind.IN_PLACE)
@@ -117,7 +116,7 @@ class Greenserve:
         cell_pool = [""] * self.world.cells
         for own in self.services:
             if Loop.SCALE in self.config.loops and own.demand.declared_rps:
-                self._ask(own, view, (own.demand.declared_rps,))
+                self._ask(own, view, own.demand.look(view))
             else:
                 self._want_all(own)
             for cell in own.demand.cells:
@@ -146,7 +145,7 @@ class Greenserve:
 
     def scale(self, view: FleetView, decisions: Decisions) -> list[SimCommand]:
         for own in self.services:
-            effects = self._ask(own, view, tuple(own.demand.look(view).tolist()))
+            effects = self._ask(own, view, own.demand.look(view))
             decisions.append(loops.decision(view, Loop.SCALE, effects.rationale.reason, effects.rationale.summary))
         return self.fleet.reweigh(view)
 
@@ -161,8 +160,8 @@ class Greenserve:
             own.standing(view),
             int(view.waiting[mine].sum() + view.unplaced[own.number : own.number + 1].sum()),
         )
-        limits = d.planned(self.config.margin, own.offers)
-        obs = observation(view.now_s, own.pool, rates_rps, own.offers, limits, pool)
+        limits = d.load.planned(own.offers, *self.config.plan_shares)
+        obs = observation(view.now_s, d.key, rates_rps, own.offers, limits, pool)
         own.size, effects = asking.step(right_size.step, own.size, obs, self.config.fleet)
         if own.size is not None:
             for part in own.size.mix.parts:
@@ -224,7 +223,7 @@ class Greenserve:
         params = gpu(spec.gpu)
         least = least_mhz(spec.gpu, params.f_min, params.f_max, c.clock_floor, c.clock_floor_mhz)
         seen = clock_seen(view, slot, least, params.f_max, own.clock_limits)
-        shares = SeenShares(c.wait_share, c.clock_margin, c.clock_counts_ttft)
+        shares = SeenShares(*c.clock_shares, c.clock_counts_ttft)
         return instance_load(seen, Mode(spec.gpu, spec.tp).name, rps, taken_in, shares)
 
 

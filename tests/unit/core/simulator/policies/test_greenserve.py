@@ -191,14 +191,14 @@ def test_running_requests_are_those_with_long_answers_when_answers_differ():
     loads = (CellLoad(1.0, 100.0, 100.0), CellLoad(1.0, 100.0, 900.0))
     demand = demand_of(replace(two, declared=loads))
     assert demand.lengths.output_tokens == 500.0
-    assert demand._context_tokens == 100.0 + (100.0 * 50.0 + 900.0 * 450.0) / 1000.0
+    assert demand.lengths.context_tokens == 100.0 + (100.0 * 50.0 + 900.0 * 450.0) / 1000.0
 
 
 def test_e2e_limit_asks_for_a_tpot_where_a_mode_keeps_it():
     """200 output tokens in 8 s are 40 ms each; in 0.5 s they are not to be had, and the limit is left out."""
     for e2e_s, expected in ((8.0, pytest.approx((8.0 - 0.25) / 200.0)), (0.5, pytest.approx(0.05))):
         demand = demand_of(world({"east": 16}, limits=replace(LIMITS, e2e_s=e2e_s)))
-        assert demand.planned(0.5, demand.offers(0.0)).tpot_s == expected
+        assert demand.load.planned(demand.offers(0.0), 0.7, 0.5).tpot_s == expected
 
 
 @pytest.mark.parametrize(
