@@ -29,9 +29,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("usual_periods")]
 
 # Rules that are no loop: what gateways ask for at each request is compared in test_same_admission.
 BY_NO_READING = ("fixed", *BY_REQUEST)
-# Presets that have a clock loop, and whose turns are not compared yet.
-NOT_YET = {"greenserve"}
-COVERED = sorted(name for name in PRESETS if PRESETS[name].knobs.clock not in BY_NO_READING and name not in NOT_YET)
+APART = {"greenserve"}  # has turns of its own, under a steady load (test_same_profile_clock)
+COVERED = sorted(name for name in PRESETS if PRESETS[name].knobs.clock not in BY_NO_READING and name not in APART)
 # What one world alone knows, by the clock rule: the fields of tuning by which it does not count. Engines do not tell
 # how long the requests have taken that are under way. The simulator has mu-Serve's weights from its placement, by the
 # load that is declared; agents have them by the requests that run.

@@ -130,7 +130,9 @@ def simulated(served: Served, policy: str, **knobs: Any) -> list[Taken]:
 
 
 def _view(served: Served, n: int, plan: Plan, mhz: Mapping[str, float]) -> FleetView:
-    turn, found = served.turns[n], view(served.minute, plan)
+    at_s, turn = served.at_s(n), served.turns[n]
+    came = tuple(own for own in served.minute.came if own.at_s < at_s)
+    found = view(replace(served.minute, now_s=at_s, came=came), plan)
     count = len(found.instances)
 
     def everywhere(value: float | None) -> NDArray[Any]:
@@ -138,7 +140,6 @@ def _view(served: Served, n: int, plan: Plan, mhz: Mapping[str, float]) -> Fleet
 
     return replace(
         found,
-        now_s=served.at_s(n),
         mhz=np.array([mhz[spec.name] for spec in found.instances]),
         running=everywhere(turn.running),
         waiting=everywhere(turn.waiting),
