@@ -46,7 +46,7 @@ def controls(found: Sequence[LoopControl], fleet: Fleet) -> tuple[LoopControl, .
     """Returns the loops, and where none runs often enough, one that goes on with what is still to be done."""
     if not found or min(own.period_s for own in found) <= SETTLE_S:
         return tuple(found)
-    return (*found, LoopControl("settle", SETTLE_S, lambda view, decisions: [], fleet))
+    return (*found, LoopControl("changes", SETTLE_S, lambda view, decisions: [], fleet))
 
 
 def decision(view: FleetView, loop: Loop, reason: Reason, summary: str, commands: int = 0) -> Decision:

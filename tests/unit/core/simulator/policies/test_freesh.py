@@ -231,7 +231,7 @@ def test_same_views_give_the_same_answers():
 def test_only_the_loops_that_are_on_run(loops):
     found = world(SITES, intensity=clean("west"))
     names = tuple(c.name for c in build(FreeshConfig(loops=loops), found).controls)
-    assert names == (loops if "clock" in loops else (*loops, "settle"))
+    assert names == (loops if "clock" in loops else (*loops, "changes"))
 
 
 def test_partition_is_refused_when_there_is_none_of_that_name():
