@@ -20,6 +20,8 @@ from django.db.models import F
 from django.utils.module_loading import import_string
 
 from core.ports import AdapterError, CarbonProvider, CoolDownError, IntensityPoint, PermanentError
+from core.types import Loop
+from pools.models import Service
 from telemetry.models import CarbonFeed, CarbonPoint
 from telemetry.providers.provider_http import Outside, Pace
 
@@ -72,10 +74,15 @@ def refresh_s(feed: CarbonFeed) -> float:
 
 
 def forecast_horizon_s() -> float:
-    """Returns how far the carbon epoch looks, and one step more, as a step of it begins before the next refresh; and as
-    far as batches look."""
+    """Returns how far the carbon epochs of all services look, and one step more, as a step of theirs begins before the
+    next refresh; and as far as batches look."""
     loop = settings.GREENSERVE_LOOPS["carbon"]
-    return max(float((loop["steps"] + 1) * loop["period_s"]), float(settings.GREENSERVE_BATCHES["horizon_s"]))
+    horizons_s = [(loop["steps"] + 1) * loop["period_s"], settings.GREENSERVE_BATCHES["horizon_s"]]
+    for service in Service.objects.only("policy", "knobs"):
+        policy = service.own_policy()
+        period_s = policy.knobs.period_s(Loop.CARBON, loop["period_s"])
+        horizons_s.append(period_s + max(period_s / policy.tuning.eq1.steps, settings.GREENSERVE_CARBON_REFRESH_S))
+    return float(max(horizons_s))
 
 
 def poll(now: datetime, patience_s: float = 0.0, world: Outside | None = None) -> tuple[CarbonFeed, ...]:

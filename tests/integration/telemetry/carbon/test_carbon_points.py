@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from pools import demo
-from pools.models import Site
+from pools.models import Service, Site
 from scheduler.control.apply import fleet_messages
 from telemetry import tasks
 from telemetry.carbon.feeds import forecast_horizon_s, refresh_feed
@@ -49,6 +49,17 @@ def test_actuals_and_forecast_are_stored_when_a_feed_is_refreshed(feed):
     assert all(point.start_at > NOW for point in forecast)
     feed.refresh_from_db()
     assert (feed.last_ok_at, feed.last_error) == (NOW, "")
+
+
+@pytest.mark.parametrize(("steps", "reach_s"), [(6, 7 / 6 * 2 * DAY_S), (10_000, 2 * DAY_S + 5.0)])
+def test_forecast_reaches_as_far_as_the_longest_carbon_period_of_a_service(feed, steps, reach_s):
+    """And as far as the plan looks whose step begins just before the next refresh, which is 5 s later."""
+    knobs = {"carbon_period_s": 2 * DAY_S, "tuning": {"eq1": {"steps": steps}}}
+    Service.objects.update(policy="freesh", knobs=knobs)
+    refresh_feed(feed, NOW)
+    ends = feed.points.filter(forecast=True).order_by("-end_at").values_list("end_at", flat=True)
+    assert forecast_horizon_s() == reach_s
+    assert ends[0] >= NOW + timedelta(seconds=reach_s)
 
 
 def test_only_what_is_new_is_stored_when_a_feed_is_refreshed_again(feed):
