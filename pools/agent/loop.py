@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 
 from core.ports import (
@@ -91,6 +92,7 @@ class AgentLoop:
         self._desired: DesiredNode | None = None
         self._gpus: dict[str, GpuReading] = {}  # last known, by uuid
         self._reported: dict[str, InstanceState] = {}
+        self._listed_s = -math.inf  # when the runtime last answered
         self._link_down = False
         self._report_of_node = report
         self._measure_only = ""  # at the last tick
@@ -224,7 +226,8 @@ class AgentLoop:
         if self._desired is None:
             return []
         if view.statuses is None:
-            return [unreachable(state) for state in self._reported.values()]
+            return [unreachable(state, view.now_s - self._listed_s) for state in self._reported.values()]
+        self._listed_s = view.now_s
         statuses = {status.uid: status for status in view.statuses}
         states = []
         for item in self._desired.instances:

@@ -31,6 +31,7 @@ class NodeReport(Protocol):
         ...
 
 
+SILENT_S = 5.0  # a runtime that has not answered for so long is taken for lost
 # What a GPU draws for two engines cannot be distinguished: all of it counts for the engine whose state is first here.
 _RANK = {"ready": 0, "sleeping": 1, "draining": 2, "starting": 3}
 
@@ -103,19 +104,21 @@ def instance_state(
     )
 
 
-def unreachable(state: InstanceState) -> InstanceState:
-    """An instance of a node whose runtime is silent: not to be sent requests, nor to be taken for ended."""
+def unreachable(state: InstanceState, silent_s: float) -> InstanceState:
+    """Returns what is known of an instance whose node's runtime has been silent for so long: nothing of its load.
+
+    At first it may be a time-out on a busy machine, while the engine serves on. After that it is not to be sent
+    requests, nor to be taken for ended.
+    """
+    unmeasured = msgspec.structs.replace(
+        state, sm_clock_mhz=None, power_w=None, running=None, waiting=None, kv_usage=None, ttft_s=None, tpot_s=None
+    )
+    if silent_s < SILENT_S:
+        return unmeasured
     return msgspec.structs.replace(
-        state,
+        unmeasured,
         url=None,
         state="draining" if state.state == "draining" else "failed",
-        sm_clock_mhz=None,
-        power_w=None,
-        running=None,
-        waiting=None,
-        kv_usage=None,
-        ttft_s=None,
-        tpot_s=None,
         detail="the node's runtime does not answer",
         progress=None,
         engine_limits=None,

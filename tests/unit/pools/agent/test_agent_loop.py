@@ -195,7 +195,7 @@ def test_instances_are_failed_not_gone_when_the_runtime_does_not_answer() -> Non
     bench.runtime.list_error = RetryableError("refused")
     bench.meter.error = RetryableError("refused")
     calls = list(bench.runtime.calls)
-    state = bench.tick()
+    state = [bench.tick() for _ in range(5)][-1]
     assert [(i.uid, i.state, i.url, i.power_w) for i in state.instances] == [
         ("a", "failed", None, None),
         ("b", "draining", None, None),
@@ -203,6 +203,20 @@ def test_instances_are_failed_not_gone_when_the_runtime_does_not_answer() -> Non
     assert "cannot list the instances" in state.error
     assert "cannot read the GPUs" in state.error
     assert bench.runtime.calls == calls
+
+
+def test_instances_stay_ready_when_the_runtime_does_not_answer_in_time_now_and_then() -> None:
+    """Gateways would refuse what comes meanwhile, and plans drain what serves until others do."""
+    bench = Bench()
+    bench.serve()
+    ready = only(bench.tick())
+    for _ in range(2):
+        bench.runtime.list_error = RetryableError("timed out")
+        for _ in range(4):
+            known = only(bench.tick())
+            assert (known.state, known.url, known.running) == ("ready", ready.url, None)
+        bench.runtime.list_error = None
+        assert only(bench.tick()).running == ready.running
 
 
 def test_failed_start_is_reported_with_its_reason_when_the_runtime_refuses() -> None:
