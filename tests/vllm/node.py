@@ -23,7 +23,7 @@ from pools.agent.vllm.engine_records import EngineRecord, Records
 from tests.fakes.fleet import SECRET, key
 from tests.fakes.simnode import ROOT, eventually
 
-from .server import ENVIRONMENT, VLLM
+from .server import DTYPE, ENVIRONMENT, VLLM
 
 NODE = "vllm-test"
 SERVICE = "tiny"
@@ -115,7 +115,7 @@ class Bench:
             state=state,
             limits=wire.LatencyLimits(),
             shadow_of=shadow_of,
-            launch=EngineLaunch(str(self._model), "bfloat16"),
+            launch=EngineLaunch(str(self._model), DTYPE),
         )
 
     def want(self, *instances: wire.DesiredInstance) -> None:

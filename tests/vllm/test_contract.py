@@ -20,7 +20,7 @@ from tests.contracts import test_engine_ports as contract
 from tests.fakes.vllm_runtime import end_all
 
 from .node import CARD, ENGINE_ARGUMENTS, ENGINE_ENVIRONMENT, LONGEST_TOKENS, READY_S
-from .server import VLLM
+from .server import DTYPE, VLLM
 
 DEVICE = "CPU-contract-0"
 
@@ -45,7 +45,7 @@ def runtime(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def node(runtime: VllmRuntime, tiny_model: Path) -> Iterator[contract.Node]:
-    launch = EngineLaunch(str(tiny_model), "bfloat16")
+    launch = EngineLaunch(str(tiny_model), DTYPE)
     spec = InstanceSpec("engine", CARD, "vllm-v1", (DEVICE,), LONGEST_TOKENS, launch=launch)
     metrics = VllmMetrics()
     yield contract.Node(

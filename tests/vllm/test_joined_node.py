@@ -23,7 +23,7 @@ import pytest
 from scripts.fleet_by_rest import GreenServe
 from tests.e2e.product import Product, wait_for
 
-from .server import VLLM
+from .server import DTYPE, VLLM
 
 NODE, SITE, SERVICE = "laptop", "home", "tiny"
 MODE = "A100-80GB/TP1"
@@ -134,7 +134,7 @@ def test_plans_start_a_real_engine_serve_it_and_drain_it_when_a_machine_has_join
     assert (node["schedulable"], node["gpus"]) == (False, {"A100-80GB": 2})
     assert "It runs engines when it is opened to planning" in joined.said
     api.call("PATCH", f"nodes/{NODE}/", {"schedulable": True}, **{"If-Match": node["etag"]})
-    card = {"name": CARD, "max_model_len": 2048, "weights": str(tiny_model), "dtype": "bfloat16"}
+    card = {"name": CARD, "max_model_len": 2048, "weights": str(tiny_model), "dtype": DTYPE}
     api.ensure("models", card, ("name",))
     api.ensure("partitions", {"name": "one", "source": "All requests alike"}, ("name",))
     api.ensure("classes", {"partition": "one", "name": "all", "rank": 0}, ("partition", "name"))
