@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from core.engine.engine_model import GPUS, UnknownConfiguration, engine_model
+from core.simulator.policies.world import alike
 from pools.models import Gpu, Partition, Service, Site
 from telemetry.carbon.site_signals import MIN_KNOWN_SHARE, IntensityCurve, price_steps
 from telemetry.ledger.rates import InForce, Rates
@@ -57,7 +58,8 @@ def draft(
     nodes = _nodes(sites)
     if not nodes:
         raise BadStudy("base", "no site has schedulable GPUs; set up nodes, or take one of the papers' scenarios")
-    made = Draft({"name": "fleet", "seed": 1, "start": start.isoformat(), "policy": "single_pool", "overload": "allow"})
+    head = {"name": "fleet", "seed": 1, "start": start.isoformat(), "policy": "single_pool", "overload": "allow"}
+    made = Draft({**head, "cut_fleet": True})
     made.document["fleet"] = _groups(services, nodes, made.notes)
     stands = {group["site"] for group in made.document["fleet"]}
     kept = [site for site in sites if site.name in stands]
@@ -93,8 +95,7 @@ def _groups(
     """Returns, for each service, site and GPU type, the largest instances that fit on nodes, and the TP degrees that
     policies may choose.
 
-    Policies that leave the fleet as it is run as many instances as there is room for; several services have equal
-    parts.
+    `count`, as many as there is room for, in equal parts where there are several services, is for those who change it.
     """
     found, share = [], 1.0 / len(services)
     unknown = sorted({gpu_type for _, gpu_type in nodes} - set(GPUS))
@@ -128,8 +129,6 @@ def _groups(
                 )
     if not found:
         raise BadStudy("base", "no instance of these services' models fits on the nodes: " + " ".join(notes))
-    if len(services) > 1:
-        notes.append(f"Policies that leave the fleet as it is have 1/{len(services)} of the GPUs for each service.")
     return found
 
 
@@ -160,8 +159,11 @@ def _sites(
         section: dict[str, Any] = {
             "pue": rates.pue,
             "gpus": {gpu_type: sum(sizes) for gpu_type, sizes in own.items()},
-            "gpus_per_node": max(max(sizes) for sizes in own.values()),
+            "gpus_per_node": (most := max(max(sizes) for sizes in own.values())),
         }
+        in_order = {gpu_type: sorted(sizes, reverse=True) for gpu_type, sizes in own.items()}
+        if nodes_of := {name: sizes for name, sizes in in_order.items() if sizes != list(alike(sum(sizes), most))}:
+            section["nodes"] = nodes_of
         carbon = _repeating(site, start, now, made) if end is None else _recorded(site, start, end, made)
         if carbon is not None:
             section["carbon_g_per_kwh"] = carbon
@@ -258,12 +260,10 @@ def _csv(rows: Iterable[tuple[datetime, float | None]]) -> bytes:
 
 
 def _service(service: Service, workload: dict[str, Any]) -> dict[str, Any]:
-    """Its classes, the other partitions that it may use, and its objectives (percentiles are the figures' to show)."""
-    others = service.partitions.exclude(pk=service.partition_id)
+    """Its partitions, the one in force first, and its objectives (percentiles are the figures' to show)."""
+    known = [service.partition, *service.partitions.exclude(pk=service.partition_id)]
     found: dict[str, Any] = {"model": service.model_card.name, "workload": workload}
-    if classes := _classes(service.partition):
-        found["classes"] = classes
-    if partitions := {partition.name: own for partition in others if (own := _classes(partition))}:
+    if partitions := {partition.name: own for partition in known if (own := _classes(partition))}:
         found["partitions"] = partitions
     if slo := {f"{slo.kind}_s": slo.objective_s for slo in service.slos.all()}:
         found["slo"] = slo

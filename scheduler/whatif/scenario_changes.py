@@ -97,6 +97,8 @@ def put(document: Mapping[str, Any], files: Files, changes: Changes) -> tuple[Do
         if name not in own:
             raise BadStudy("changes.instances", f"there is no group '{name}'; there are {', '.join(own)}")
         own[name]["count"] = count
+    if changes.instances:
+        found["cut_fleet"] = False  # the groups are to be the fleet of policies without a loop over instances
     _resize(found, changes.gpus)
     for scales, key in ((changes.carbon_scales, "carbon_g_per_kwh"), (changes.price_scales, "usd_per_kwh")):
         for name, scale in scales.items():
@@ -112,11 +114,15 @@ def put(document: Mapping[str, Any], files: Files, changes: Changes) -> tuple[Do
 
 
 def _resize(document: Document, gpus: Mapping[str, Mapping[str, int]]) -> None:
-    """Sets the GPUs of sites, and the instances of static policies in the same proportion. Zero leaves them out."""
+    """Sets the GPUs of sites, and the instances of static policies in the same proportion. Zero leaves them out.
+
+    What nodes they are on is no longer known then."""
     for name, counts in gpus.items():
         own = _site(document, name).setdefault("gpus", {})
         for gpu_type, count in counts.items():
             before, own[gpu_type] = own.get(gpu_type), count
+            if isinstance(nodes := _site(document, name).get("nodes"), dict) and before != count:
+                nodes.pop(gpu_type, None)
             for group in groups(document):
                 if before and group.get("site") == name and group.get("gpu") == gpu_type:
                     group["count"] = max(1, round(int(group.get("count", 1)) * count / before)) if count else 0

@@ -32,10 +32,9 @@ from tests.fakes.taken_steps import Taken, differences, taken
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("usual_periods")]
 
-# Presets that both worlds have, and whose minute is not compared yet (of multi_pool it is, with another partition).
+# Presets that both worlds have, and whose minute is not compared yet.
 NOT_YET = {
     "dynamollm",
-    "multi_pool",
     "scale_inst",
     "throttllem",
     "triton",
@@ -62,7 +61,7 @@ CHOICES = (
     ("freesh", {"partition": "four", "freeze_tp": True, "alpha": 1.3}),
     ("single_pool", {"tp": 4, "fill": "enough", "alpha": 1.6}),
     ("least_loaded", {"partition": "four", "tp": 4, "slo_factor": 10.0, "carbon_period_s": 600.0}),
-    ("multi_pool", {"partition": "four", "tp": 4, "plan_tpot_share": 0.8}),
+    ("multi_pool", {"tp": 4, "plan_tpot_share": 0.8, "fill": "enough"}),
     ("disaggregated", {"partition": "four", "tp": 2, "class_limits": True}),
     ("threshold", {"partition": "four", "alpha": 1.3, "tuning": {"threshold": {"streak": 1, "gain": 0.02}}}),
     ("freesh", {"shadow": True}),

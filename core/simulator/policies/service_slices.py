@@ -93,12 +93,15 @@ def _cells(service: ServiceInfo) -> range:
 def _slice(world: World, service: ServiceInfo, nodes: Sequence[NodeGpus]) -> World:
     cells = _cells(service)
     gpus: Counter[str] = Counter()
+    sizes: dict[str, tuple[int, ...]] = {}
     for node in nodes:
         gpus[node.gpu] += node.gpus
+        sizes[node.gpu] = (*sizes.get(node.gpu, ()), node.gpus)
     site = world.site(nodes[0].site)
+    sizes = {name: sizes[name] for name in site.sizes if name in sizes}
     return replace(
         world,
-        sites=(replace(site, gpus={name: gpus[name] for name in site.gpus if gpus[name]}),),
+        sites=(replace(site, gpus={name: gpus[name] for name in site.gpus if gpus[name]}, sizes=sizes),),
         services=(replace(service, partitions=tuple(_from_first(own, cells) for own in service.partitions)),),
         templates=tuple(
             replace(spec, owner=service.name)

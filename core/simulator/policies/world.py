@@ -26,7 +26,8 @@ Ahead = Callable[[str, float, float, float], tuple[float | None, ...]]
 
 @dataclass(frozen=True, slots=True)
 class SiteInfo:
-    """A site: its GPUs by type, on nodes of `gpus_per_node` (the last one of a type may be smaller).
+    """A site: its GPUs by type, on nodes of `gpus_per_node` (the last one of a type may be smaller), or on those that
+    `sizes` lists by type.
 
     `power_cap_w`: most that it may draw, PUE included; None: there is no cap.
     """
@@ -36,15 +37,21 @@ class SiteInfo:
     pue: float = 1.0
     gpus_per_node: int = GPUS_PER_NODE
     power_cap_w: float | None = None
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def nodes(self) -> tuple[NodeGpus, ...]:
         found = []
         for gpu, count in sorted(self.gpus.items()):
-            whole, rest = divmod(count, self.gpus_per_node)
-            for n, size in enumerate([self.gpus_per_node] * whole + [rest] * bool(rest)):
+            for n, size in enumerate(self.sizes.get(gpu) or alike(count, self.gpus_per_node)):
                 found.append(NodeGpus(self.name, f"{gpu}/{n:05}", gpu, size))
         return tuple(found)
+
+
+def alike(gpus: int, gpus_per_node: int) -> tuple[int, ...]:
+    """Returns the GPUs of each node where all nodes but the last are as large."""
+    whole, rest = divmod(gpus, gpus_per_node)
+    return (gpus_per_node,) * whole + (rest,) * bool(rest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,7 +260,8 @@ def _layout(scenario: Scenario, config: PolicyConfig, first: Sequence[Load], who
     traffic = Traffic.of(first, sum(len(service.cells) for service in scenario.services))
     if not isinstance(config, StaticConfig):
         return dynamic_fleet(scenario, config, traffic)
-    layout = (dynamic_fleet if config.cuts_fleet else static_fleet)(scenario, config, traffic)
+    cuts = scenario.cut_fleet or config.cuts_fleet
+    layout = (dynamic_fleet if cuts else static_fleet)(scenario, config, traffic)
     if whole and scenario.overload == "refuse":
         check_load(layout.fleet, traffic)
     return layout

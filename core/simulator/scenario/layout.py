@@ -360,7 +360,8 @@ def _site_infos(scenario: Scenario) -> tuple[SiteInfo, ...]:
     for name, gpus in gpus_of.items():
         fleet = scenario.site_fleets.get(name, SiteFleet())
         site = _site(scenario, name)
-        infos.append(SiteInfo(name, fleet.gpus or gpus, site.pue, fleet.gpus_per_node, site.power_cap_w))
+        nodes = fleet.gpus_per_node, site.power_cap_w, fleet.nodes
+        infos.append(SiteInfo(name, fleet.gpus or gpus, site.pue, *nodes))
     return tuple(infos)
 
 

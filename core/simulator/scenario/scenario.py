@@ -70,14 +70,18 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class SiteFleet:
-    """GPUs that policies may use at a site; empty: those of the groups that stand there."""
+    """GPUs that policies may use at a site; empty: those of the groups that stand there. `nodes`: the GPUs of each node
+    by type, where they are not alike."""
 
     gpus: Mapping[str, int] = field(default_factory=dict)
     gpus_per_node: int = 8
+    nodes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
+    """`cut_fleet`: policies without a loop over instances have the sites' GPUs, cut as live ones; else the groups."""
+
     name: str
     seed: int
     start: datetime
@@ -90,6 +94,7 @@ class Scenario:
     overheads: Overheads
     handover: Handover | None  # of `first` to `second`; `token_s` is still seconds per byte
     overload: str  # refuse | allow
+    cut_fleet: bool = False
 
     @property
     def tenants(self) -> tuple[str, ...]:
@@ -153,6 +158,7 @@ def parse_scenario(document: Mapping[str, Any], path: Path) -> Scenario:
         overheads=read_overheads(root.section("overheads")),
         handover=_handover(root.optional("handover")),
         overload=root.choice("overload", ("refuse", "allow"), "refuse"),
+        cut_fleet=root.flag("cut_fleet", False),
     )
     root.finish()
     return scenario
@@ -282,7 +288,7 @@ def _slo(section: Section) -> Slo:
 
 
 def _site_fleet(section: Section) -> SiteFleet:
-    """Reads `gpus` and `gpus_per_node` of a site; the rest of the section is `read_site`'s."""
+    """Reads `gpus`, `gpus_per_node` and `nodes` of a site; the rest of the section is `read_site`'s."""
     own = section.section("gpus")
     gpus = {}
     for name in own.names():
@@ -291,7 +297,12 @@ def _site_fleet(section: Section) -> SiteFleet:
         except UnknownConfiguration as error:
             raise own.error(name, str(error)) from None
         gpus[name] = own.integer(name, 0, least=0)
-    return SiteFleet(gpus, section.integer("gpus_per_node", 8, least=1))
+    listed, nodes = section.section("nodes"), {}
+    for name in listed.names():
+        nodes[name] = tuple(int(size) for size in listed.numbers(name))
+        if min(nodes[name], default=0) < 1 or sum(nodes[name]) != gpus.get(name):
+            raise listed.error(name, f"must be the GPUs of each node, {gpus.get(name, 0)} together, as gpus has them")
+    return SiteFleet(gpus, section.integer("gpus_per_node", 8, least=1), nodes)
 
 
 def _handover(section: Section | None) -> Handover | None:

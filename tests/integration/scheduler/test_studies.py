@@ -89,7 +89,7 @@ def test_todays_fleet_becomes_a_scenario_that_simulates(operator: Any) -> None:
 
     own = study.scenario["services"][seeded.service.name]
     assert own["slo"] == {"ttft_s": 2.0, "tpot_s": 0.15, "e2e_s": 60.0}
-    assert [cell["name"] for cell in own["classes"]] == ["SS", "SL", "LS", "LL"]
+    assert [cell["name"] for cell in next(iter(own["partitions"].values()))] == ["SS", "SL", "LS", "LL"]
     assert study.scenario["sites"]["location-2"]["gpus"] == {seed.A100: 8}
     assert study.scenario["sites"]["location-1"]["pue"] == 1.2
     counts = {group["name"].removeprefix("llama3-70b-"): group["count"] for group in study.scenario["fleet"]}

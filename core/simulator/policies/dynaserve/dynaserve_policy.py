@@ -122,11 +122,10 @@ def begin(config: DynaserveConfig, world: World) -> Plan:
 def instances(kinds: list[InstanceSpec], site: SiteInfo) -> list[InstanceSpec]:
     """Returns as many instances as the site's nodes have room for, of the first kind of each GPU type."""
     found = []
-    for gpu, count in site.gpus.items():
+    for gpu in site.gpus:
         kind = next((spec for spec in kinds if spec.gpu == gpu), None)
         if kind is not None:
-            nodes, rest = divmod(count, site.gpus_per_node)
-            room = nodes * (site.gpus_per_node // kind.tp) + rest // kind.tp
+            room = sum(node.gpus // kind.tp for node in site.nodes if node.gpu == gpu)
             found += [replace(kind, name=f"{kind.name}-{n}") for n in range(room)]
     return found
 

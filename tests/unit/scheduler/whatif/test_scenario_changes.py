@@ -56,6 +56,20 @@ def test_changes_are_put_over_a_scenario_and_leave_it_as_it_was() -> None:
     assert "pue" not in document["sites"]["site"]
 
 
+def test_groups_are_the_fleet_again_and_nodes_are_forgotten_when_people_set_them_otherwise() -> None:
+    document = tiny(
+        sites={"site": {"gpus": {"A100-80GB": 6, "V100-32GB": 3}, "nodes": {"A100-80GB": [4, 2], "V100-32GB": [2, 1]}}},
+        cut_fleet=True,
+    )
+    name = document["fleet"][0].get("name", "node")
+
+    more, _ = scenario_changes.put(document, {}, Changes(gpus={"site": {"A100-80GB": 8, "V100-32GB": 3}}))
+    own, _ = scenario_changes.put(document, {}, Changes(instances={name: 3}))
+
+    assert (more["cut_fleet"], more["sites"]["site"]["nodes"]) == (True, {"V100-32GB": [2, 1]})
+    assert (own["cut_fleet"], own["sites"]["site"]["nodes"]) == (False, document["sites"]["site"]["nodes"])
+
+
 def test_a_runs_policy_keeps_the_scenarios_keys_when_it_has_its_name() -> None:
     document = tiny(policy={"name": "freesh", "alpha": 1.3})
 

@@ -121,6 +121,10 @@ def test_every_request_is_served_when_the_policy_changes(small: Path, policy: st
         ("workload.prefix_hit_ratio=2", "workload.prefix_hit_ratio: must be at most 1"),
         ("slo.ttft_s=fast", "slo.ttft_s: must be a number, not 'fast'"),
         ("sites.here.pue=0.5", "sites.here.pue: must be at least 1"),
+        (
+            "sites.here.nodes={A100-80GB: [4, 1]}",
+            r"sites\.here\.nodes\.A100-80GB: must be the GPUs of each node, 0 together",
+        ),
         ("sites.here.carbon_g_per_kwh=[1, x]", "one for each hour"),
         ("classes.0.name=long", "two have the same name"),
         ("classes.7.name=x", "there are 2 items"),
