@@ -55,8 +55,13 @@ def clock_limits(slo: Limits, own: Limits, knobs: Knobs) -> Limits:
         own: The class's thresholds.
     """
     kept = shared(class_limits(slo, own, knobs), knobs.clock_ttft_share, knobs.clock_tpot_share)
-    own = at_factor(own, knobs.slo_factor)
-    return Limits(_tighter(kept.ttft_s, own.ttft_s), _tighter(kept.tpot_s, own.tpot_s), _tighter(kept.e2e_s, own.e2e_s))
+    return tighter(kept, at_factor(own, knobs.slo_factor))
+
+
+def tighter(one: Limits, other: Limits) -> Limits:
+    """Returns the tighter one of each limit; None where neither has one."""
+    pairs = (one.ttft_s, other.ttft_s), (one.tpot_s, other.tpot_s), (one.e2e_s, other.e2e_s)
+    return Limits(*(min((limit_s for limit_s in pair if limit_s is not None), default=None) for pair in pairs))
 
 
 def least_mhz(gpu: str, min_mhz: float, max_mhz: float, floor: str, floor_mhz: float | None) -> float:
@@ -204,7 +209,3 @@ def with_use(seen: ClockObservation, kv_usage: float | None, max_num_seqs: int |
     if kv_usage is None or max_num_seqs is None:
         return ThresholdClockObservation(seen, None)
     return ThresholdClockObservation(seen, max(kv_usage, seen.running / max_num_seqs))
-
-
-def _tighter(one_s: float | None, other_s: float | None) -> float | None:
-    return min((limit_s for limit_s in (one_s, other_s) if limit_s is not None), default=None)

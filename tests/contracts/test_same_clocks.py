@@ -22,7 +22,7 @@ from core.policy.presets import PRESETS
 from core.types import Limits, Loop
 from pools.agent.clocks.clock_rules import BY_REQUEST
 from tests.fakes.clock_turns import Served, Turn, live, simulated
-from tests.fakes.minute import FOUR, MINUTE
+from tests.fakes.minute import FOUR, MINUTE, SERVERS
 from tests.fakes.taken_steps import Taken, differences
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("usual_periods")]
@@ -42,6 +42,8 @@ CHOICES = (
     ("freesh", {"clock": "primal_dual"}),
     ("alpaserve_scaling", {"clock_period_s": 1.5, "tuning": {"slack": {"step_mhz": 150.0, "memory_s": 2.0}}}),
     ("threshold", {"clock_floor": "gpu", "clock_ttft_share": 0.6, "tuning": {"threshold": {"busy_high": 0.65}}}),
+    ("freesh", {"partition": "four"}),
+    ("threshold", {"partition": "four"}),
     ("freesh", {"clock_floor": "voltage", "clock_ttft_share": 0.6, "clock_tpot_share": 0.7}),
 )
 # What the instances tell. The rates are such that DynamoLLM's clocks move.
@@ -59,8 +61,11 @@ TURNS = (
     Turn(),
 )
 BEGIN = 3  # turns that are not compared
-# DynamoLLM's own partition; its cluster is one site of whole servers.
-SERVERS = replace(MINUTE, partitions={DYNAMO: FOUR}, places=MINUTE.places[:1], thresholds={})
+# DynamoLLM's cluster is one site, of which each preset needs little for requests of one length.
+CLUSTERS = {
+    "dynamollm": replace(SERVERS, places=(replace(SERVERS.places[0], nodes=(8,)),)),
+    "scale_freq": replace(MINUTE, partitions={DYNAMO: FOUR}, places=MINUTE.places[:1], thresholds={}),
+}
 
 
 def settings_of(policy: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +83,7 @@ def served(policy: str, knobs: Mapping[str, Any]) -> Served:
     found = presets.policy(policy, knobs)
     own, period_s = found.knobs, found.knobs.clock_period_s or USUAL_S[Loop.CLOCK]
     looked_s = found.tuning.slack.sample_s if own.clock == "slack" else period_s
-    return Served.of(SERVERS if own.partition == DYNAMO else MINUTE, (1024, 256), TURNS, looked_s)
+    return Served.of(CLUSTERS.get(policy, MINUTE), (1024, 256), TURNS, looked_s)
 
 
 def compared(live: list[Taken], simulated: list[Taken]) -> list[str]:

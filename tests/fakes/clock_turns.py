@@ -13,6 +13,8 @@ from django.db import transaction
 from numpy.typing import NDArray
 
 from core.controllers.clock.clock_profile import InstanceLoad
+from core.engine.engine_model import gpu
+from core.engine.engine_params import GpuParams
 from core.engine.load_profile import LoadProfile
 from core.observations import asking
 from core.ports import EngineReading, InstanceStatus
@@ -160,7 +162,9 @@ def live(served: Served, policy: str, **knobs: Any) -> list[Taken]:
     items, rule = published(served.minute, plan, policy, knobs)
     loop, mhz, found = ClockLoop(FakeFrequencyActuator()), {name: spec.mhz for name, spec in specs.items()}, []
     for n in range(len(served.turns)):
-        engines = [_engine(item, mhz[item.uid], served.reading(n, specs[item.uid])) for item in items]
+        engines = [
+            _engine(item, gpu(served.minute.gpu), mhz[item.uid], served.reading(n, specs[item.uid])) for item in items
+        ]
         with asking.noting() as notes:
             loop.tick(served.at_s(n), rule, engines)
         assert not loop.errors, loop.errors
@@ -177,20 +181,20 @@ def published(
     it stays in the database."""
     with transaction.atomic():
         service = rows(minute, policy, knobs)
-        names = {_start(service, member): member.spec.name for member in plan.members}
+        names = {_start(service, minute, member): member.spec.name for member in plan.members}
         messages = desired_messages.desired_nodes(moment(minute.now_s), 1)
         transaction.set_rollback(True)
     items = [msgspec.structs.replace(item, uid=names[item.uid]) for node in messages for item in node.instances]
     return sorted(items, key=lambda item: list(names.values()).index(item.uid)), messages[0].clock
 
 
-def _start(service: Service, member: Member) -> str:
+def _start(service: Service, minute: Minute, member: Member) -> str:
     """Starts an instance where the simulator's stands; returns its name."""
     spec, pools = member.spec, service.pools.filter(site__name=member.spec.site)
     pool = pools.filter(request_class__name=member.pool).first()
     if pool is None:  # the simulator's one pool has the service's name
         classes = RequestClass.objects.filter(partition__name=service.policy_knobs().partition)
-        pool = pools.get(request_class=classes.order_by("rank").last())
+        pool = pools.get(request_class=next(own for own in classes.order_by("rank") if _holds(own, minute)))
     for node in Node.objects.filter(cluster__site__name=spec.site).order_by("pk"):
         held = InstanceGpu.objects.filter(gpu__node=node).count()
         if node.gpus.count() - held >= spec.tp:
@@ -198,7 +202,17 @@ def _start(service: Service, member: Member) -> str:
     raise AssertionError(f"no node has room for {spec.name}")
 
 
-def _engine(item: DesiredInstance, mhz: float, reading: EngineReading) -> EngineView:
-    gpus = [gpu_reading(uuid, n, sm_clock_mhz=mhz) for n, uuid in enumerate(item.gpu_uuids)]
+def _holds(own: RequestClass, minute: Minute) -> bool:
+    """Says whether the service's requests are of the class."""
+    assert minute.declared is not None
+    _, prompt, output = minute.declared
+    return own.input_min <= prompt < (own.input_max or math.inf) and own.output_min <= output < (
+        own.output_max or math.inf
+    )
+
+
+def _engine(item: DesiredInstance, kind: GpuParams, mhz: float, reading: EngineReading) -> EngineView:
+    of_kind = {"gpu_type": kind.name, "min_mhz": kind.f_min, "max_mhz": kind.f_max, "sm_clock_mhz": mhz}
+    gpus = [gpu_reading(uuid, n, **of_kind) for n, uuid in enumerate(item.gpu_uuids)]
     status = InstanceStatus(item.uid, "ready", None, tuple(item.gpu_uuids), 0.0, limits=item.engine_limits)
     return EngineView.of(item, status, gpus, mhz, reading)

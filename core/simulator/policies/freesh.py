@@ -23,7 +23,7 @@ from core.engine.overheads import cold_start_s
 from core.observations import asking
 from core.observations.change_kinds import change_kinds
 from core.observations.class_view import ClassView, partition_option
-from core.observations.clock_given import ProfileClocks, curves, least_mhz, shared
+from core.observations.clock_given import ProfileClocks, curves, least_mhz, shared, tighter
 from core.observations.load_profiles import full_load_profile
 from core.observations.loop_windows import loop_steps
 from core.observations.mode_profile import Lengths
@@ -385,7 +385,8 @@ class Freesh:
                     wanted[self._key(service, key, mode)] = count
             for info in service.partition.classes:
                 number = self.pools.index(loops.pool_name(self.world, service.info, info.name))
-                limits[number] = shared(info.limits, self.config.ttft_share, self.config.tpot_share)
+                kept = shared(info.limits, self.config.ttft_share, self.config.tpot_share)
+                limits[number] = tighter(kept, info.thresholds)
         self._limits = limits
         self.fleet.want(wanted)
 

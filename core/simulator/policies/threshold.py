@@ -19,7 +19,7 @@ from core.controllers.fleet.shard_threshold import ShardThresholdObservation, Sh
 from core.engine.engine_model import gpu
 from core.observations import asking
 from core.observations.class_view import ClassView
-from core.observations.clock_given import least_mhz, shared, with_use
+from core.observations.clock_given import least_mhz, shared, tighter, with_use
 from core.observations.loop_windows import window_s
 from core.observations.routing_weights import by_capacity
 from core.simulator.kernel.commands import DRAINING, SERVING, FleetView, SimCommand
@@ -63,7 +63,10 @@ class Threshold:
         self._use_sum, self._use_count = np.zeros(len(names)), 0
         self._kv, self._seqs = np.zeros(0), np.zeros(0)
         self._ranges: dict[str, tuple[float, float]] = {}  # of clocks, by type of GPU
-        self._limits = [shared(pool.info.limits, config.ttft_share, config.tpot_share) for pool in self.pools]
+        self._limits = [
+            tighter(shared(pool.info.limits, config.ttft_share, config.tpot_share), pool.info.thresholds)
+            for pool in self.pools
+        ]
 
     def begin(self) -> Plan:
         """Plans the fleet of the first second: what the declared load needs; without one, all that the sites have."""

@@ -57,7 +57,7 @@ def alike(gpus: int, gpus_per_node: int) -> tuple[int, ...]:
 @dataclass(frozen=True, slots=True)
 class ClassInfo:
     """A request class of a partition, with limits. Bounds as in `core.policy.request_classes`: lower inclusive, upper
-    exclusive. `thresholds`: of its own, which count beside `limits` where a policy has `class_limits`.
+    exclusive. `thresholds`: of its own, which count beside `limits` where a policy has `class_limits`, and for clocks.
     """
 
     name: str

@@ -19,7 +19,8 @@ Ints = NDArray[np.int64]
 class ClassSpec:
     """A request class: a range of lengths (lower bounds inclusive, upper ones exclusive), and its objectives.
 
-    `thresholds`: limits that no request is judged by, and that policies with `class_limits` keep all the same.
+    `thresholds`: limits that no request is judged by, and that policies with `class_limits` keep all the same; clocks
+    act at them where they are the tighter ones.
     """
 
     name: str
