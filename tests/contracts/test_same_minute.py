@@ -3,7 +3,7 @@
 Of each step that a policy's loops take, the configuration, the observation and the answer are to be equal. Where a
 service begins, at the moment 0, only its declared load is known; then comes a minute with requests on record.
 
-What is left out: clocks and routing, which go by each engine's own figures (test_same_setup has what is set of them);
+What is left out: clocks (test_same_clocks) and routing (test_same_setup), which go by each engine's own figures;
 what ended among requests that are under way; forecasts, which the simulator has none of.
 """
 
