@@ -152,8 +152,17 @@ def test_thresholds_decide_the_same_when_more_or_less_is_known(known, redis_clie
 
 
 # 20 requests in the look-back are too few to tell their lengths.
-@pytest.mark.parametrize("known", [{"came": MINUTE.came[::8]}, {"came": MINUTE.came[:1]}], ids=["few", "none"])
-def test_fleets_are_sized_the_same_when_little_came(known, redis_client):
+SIZED = {
+    "little came": {"came": MINUTE.came[::8]},
+    "nothing came": {"came": MINUTE.came[:1]},
+    "requests wait": {"waiting": 7},
+    "more waits than the fleet carries": {"waiting": 400},
+    "a site has a cap": {"places": tuple(replace(place, power_cap_w=1_500.0) for place in MINUTE.places)},
+}
+
+
+@pytest.mark.parametrize("known", SIZED.values(), ids=SIZED)
+def test_fleets_are_sized_the_same_when_other_things_are_known(known, redis_client):
     minute = replace(MINUTE, **known)
     found = compared(live(minute, "greenserve", redis_client), simulated(minute, "greenserve"))
     assert "\n".join(found) == ""

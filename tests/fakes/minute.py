@@ -44,6 +44,7 @@ class Place:
     nodes: tuple[int, ...]
     g_per_kwh: tuple[float, ...]
     usd_per_kwh: tuple[float, ...] = ()
+    power_cap_w: float | None = None
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class Came:
 @dataclass(frozen=True)
 class Minute:
     """What is known of a service at `now_s`. `declared`: requests/s, prompt and output tokens. The partitions are in
-    the order of their names. `thresholds`: of classes that have any. `running`: requests in the batch of each instance
-    that there is."""
+    the order of their names. `thresholds`: of classes that have any. `running`, `waiting`: requests in the batch and in
+    the queue of each instance that there is."""
 
     now_s: float
     objective: Limits
@@ -70,13 +71,14 @@ class Minute:
     came: tuple[Came, ...] = ()
     declared: tuple[float, int, int] | None = None
     running: int = 0
+    waiting: int = 0
     model: str = "Llama3-70B"
     engine: str = "vllm-v1"
     gpu: str = A100
 
     def before_anything(self) -> Minute:
         """Returns the moment 0, at which only the declared load is known."""
-        return replace(self, now_s=0.0, came=(), running=0)
+        return replace(self, now_s=0.0, came=(), running=0, waiting=0)
 
 
 FOUR = (
@@ -163,7 +165,9 @@ def rows(minute: Minute, policy: str, knobs: Mapping[str, Any]) -> Service:
         if limit_s := getattr(minute.objective, f"{kind}_s"):
             service.slos.create(kind=kind, objective_s=limit_s)
     for rank, place in enumerate(minute.places):
-        site = Site.objects.create(name=place.name, grid_zone=place.name, pue=place.pue, rank=rank)
+        site = Site.objects.create(
+            name=place.name, grid_zone=place.name, pue=place.pue, rank=rank, power_cap_w=place.power_cap_w
+        )
         _nodes(minute, site, place)
         _feed(site, CarbonFeed.Signal.AVERAGE, "value_g_per_kwh", place.g_per_kwh)
         _feed(site, CarbonFeed.Signal.PRICE, "price_per_kwh", place.usd_per_kwh, currency="USD")
@@ -253,9 +257,10 @@ def write_samples(minute: Minute) -> None:
 
 
 def report_nodes(client: redis.Redis, minute: Minute) -> None:
-    """Every agent reports, without an instance."""
+    """Every agent reports, with instances only where requests wait at them."""
     for node in Node.objects.all():
-        report(client, node.name, at=moment(minute.now_s))
+        own = node.instances.all() if minute.waiting else ()
+        report(client, node.name, own, at=moment(minute.now_s), running=minute.running, waiting=minute.waiting)
 
 
 # -- as the simulator sees it ----------------------------------------------------------------------
@@ -305,7 +310,7 @@ def view(minute: Minute, plan: Plan | None = None) -> FleetView:
         np.array([names.index(member.pool) for member in members], np.int64),
         np.array([member.spec.mhz for member in members]),
         np.full(n, minute.running, np.int64),
-        none,
+        np.full(n, minute.waiting, np.int64),
         none,
         nan,
         nan,
@@ -326,7 +331,7 @@ def _class_info(minute: Minute, own: ClassSpec) -> ClassInfo:
 
 
 def _site_info(minute: Minute, place: Place) -> SiteInfo:
-    return SiteInfo(place.name, {minute.gpu: sum(place.nodes)}, place.pue, max(place.nodes))
+    return SiteInfo(place.name, {minute.gpu: sum(place.nodes)}, place.pue, max(place.nodes), place.power_cap_w)
 
 
 def _declared(minute: Minute, cells: Cells) -> tuple[CellLoad | None, ...]:
