@@ -25,11 +25,10 @@ NEAR = 0.01
 
 
 class Route(StrEnum):
-    """The measure by which the router chooses."""
+    """The prediction by which the router chooses."""
 
     LEAST_ENERGY = "least_energy"
     LEAST_CARBON = "least_carbon"  # where an intensity is missing, least energy
-    LEAST_LOADED = "least_loaded"
     PREDICTED = "predicted"  # where it is predicted to end first
 
 
@@ -169,7 +168,7 @@ def choose_of(
     spill.
 
     Instances of the request's class come first, then those of the next larger classes, then of the smaller ones. In the
-    first class where any instance keeps the limits, the one of least energy (carbon, load, time) is taken. When none
+    first class where any instance keeps the limits, the one of least energy (carbon, time) is taken. When none
     does anywhere, the one with the least end-to-end time is, and the reason says so. Of those within `NEAR` of the
     least, `warm_uid` (which has seen the beginning of the prompt) comes first, then the less loaded, the faster,
     `rng_tiebreak`, uid.
@@ -179,7 +178,9 @@ def choose_of(
     if keeping:
         return chosen(_best(keeping, route, warm_uid, rng_tiebreak), _REASONS[route])
     candidates = everybody()
-    for rank in _other_ranks(candidates, request.class_rank):
+    for rank in _ranks(candidates, request.class_rank):
+        if own and rank == request.class_rank:
+            continue
         found = estimate([c for c in candidates if c.class_rank == rank], request)
         keeping = [v for v in found if v[4]]
         if keeping:
@@ -188,13 +189,12 @@ def choose_of(
         estimates += found
     if estimates:
         return chosen(_fastest(estimates, rng_tiebreak), "no instance keeps the limits: fastest")
-    return _least_loaded(candidates)
+    return _unpredicted(candidates)
 
 
 _REASONS = {
     Route.LEAST_ENERGY: "least energy within the limits",
     Route.LEAST_CARBON: "least carbon within the limits",
-    Route.LEAST_LOADED: "least loaded within the limits",
     Route.PREDICTED: "first to end within the limits",
 }
 
@@ -224,14 +224,35 @@ def estimate(candidates: Sequence[Candidate], request: RouteRequest) -> list[Est
     return found
 
 
+def holds(kv_capacity_tokens: float, prompt_tokens: int, output_tokens: int) -> bool:
+    """Says whether an instance's whole KV cache has room for a request; else it is no choice for it."""
+    return prompt_tokens + output_tokens <= kv_capacity_tokens
+
+
+def that_hold(candidates: Sequence[Candidate], request: RouteRequest) -> list[Candidate]:
+    """Returns those that hold the request, or that the engine model does not know."""
+    prompt, output = request.prompt_tokens, request.predicted_output_tokens
+    return [c for c in candidates if c.table is None or holds(c.table.kv_capacity_tokens, prompt, output)]
+
+
+def least_loaded(
+    candidates: Sequence[Candidate], rng_tiebreak: Callable[[], float] | None = None, warm_uid: str | None = None
+) -> Candidate:
+    """Returns the one with the fewest requests for its weight, whatever limits it keeps, as simulated pools do.
+
+    Of several `warm_uid` comes first, then `rng_tiebreak`, uid. Raises ValueError: there are none.
+    """
+    draw = rng_tiebreak or _no_draw
+    return min(candidates, key=lambda c: (weighed_load(c), c.uid != warm_uid, draw(), c.uid))
+
+
 def weighed_load(candidate: Candidate) -> float:
     """Returns what routing by load compares, as the simulator's kernel does: the requests with one more, by weight."""
     return (candidate.load + 1) / candidate.weight
 
 
-def _other_ranks(candidates: Sequence[Candidate], wanted: int) -> list[int]:
-    ranks = {c.class_rank for c in candidates} - {wanted}
-    return sorted(ranks, key=lambda rank: class_order(rank, wanted))
+def _ranks(candidates: Sequence[Candidate], wanted: int) -> list[int]:
+    return sorted({c.class_rank for c in candidates}, key=lambda rank: class_order(rank, wanted))
 
 
 def class_order(rank: int, wanted: int) -> tuple[bool, int]:
@@ -245,16 +266,14 @@ def _best(
 ) -> Estimate:
     if len(keeping) == 1:
         return keeping[0]
-    if route is Route.LEAST_LOADED:
-        costs = [weighed_load(v[0]) for v in keeping]
-    elif route is Route.PREDICTED:
+    if route is Route.PREDICTED:
         costs = [v[3] for v in keeping]
     elif route is Route.LEAST_CARBON and all(v[0].intensity_g_per_kwh is not None for v in keeping):
         costs = [v[1] * (v[0].intensity_g_per_kwh or 0.0) for v in keeping]
     else:
         costs = [v[1] for v in keeping]
     least = min(costs)
-    bound = least if route is Route.LEAST_LOADED else least + NEAR * abs(least)
+    bound = least + NEAR * abs(least)
     near: list[Estimate] = []  # enough, and of these the least loaded
     least_load = sys.maxsize
     for v, cost in zip(keeping, costs, strict=True):
@@ -285,9 +304,9 @@ def chosen(v: Estimate, reason: str) -> Choice:
     return Choice(c.uid, energy_j, ttft_s, c.tpot_s, e2e_s, window_s, meets_slo, reason, c.token_j * c.pue)
 
 
-def _least_loaded(candidates: Sequence[Candidate]) -> Choice | None:
+def _unpredicted(candidates: Sequence[Candidate]) -> Choice | None:
     if not candidates:
         return None
-    uid = min(candidates, key=lambda c: (weighed_load(c), c.uid)).uid
+    uid = least_loaded(candidates).uid
     reason = "no instance has a configuration that the engine model knows: least loaded"
     return Choice(uid, None, None, None, None, None, False, reason)

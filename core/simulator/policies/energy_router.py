@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from core.controllers.request.routing import Candidate, RouteRequest, choose_of
+from core.controllers.request.routing import Candidate, RouteRequest, choose_of, holds
 from core.simulator.kernel.commands import SERVING, FleetView, Placement, RequestView
 from core.types import Limits
 
@@ -59,7 +59,7 @@ class EnergyRouter:
         for slot in self._members[pool]:
             spec = view.instances[slot]
             kv_tokens = spec.kv_capacity
-            if request.prompt_tokens + request.predicted_tokens <= kv_tokens:
+            if holds(kv_tokens, request.prompt_tokens, request.predicted_tokens):
                 found.append(candidate(slot, pool, view, mean_tokens, kv_tokens, rank=pool, pue=self._pue[spec.site]))
         return found
 

@@ -8,7 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from core.controllers.request import routing
-from core.controllers.request.routing import Choice, Route, RouteRequest
+from core.controllers.request.routing import Candidate, Choice, Route, RouteRequest
+from core.controllers.request.turns import RoundRobin, WeightedTurns
 from core.engine.step_tables import round_up
 from core.observations.limits import planned
 from pools import wire
@@ -17,7 +18,8 @@ from ..accounts.gateway_metrics import Histogram
 from ..fleet.instance import Instance
 from ..fleet.view import Service
 
-ROUND_ROBIN, WEIGHTED_ROUND_ROBIN = "round_robin", "weighted_round_robin"
+ROUND_ROBIN, WEIGHTED_ROUND_ROBIN, LEAST_LOADED = "round_robin", "weighted_round_robin", "least_loaded"
+BY_COUNT = ROUND_ROBIN, WEIGHTED_ROUND_ROBIN, LEAST_LOADED  # which look at no limits, as pools of the simulator
 
 _ROUTES = {str(route): route for route in Route}
 
@@ -30,7 +32,8 @@ class Router:
     def __init__(self, duration_s: Histogram, rng: random.Random) -> None:
         self._duration_s = duration_s
         self._draw = rng.random
-        self._turns: dict[str, Turns] = {}  # by service: of instances, or of sites
+        self._rounds: dict[str, RoundRobin] = {}  # by service, class and pool
+        self._turns: dict[str, WeightedTurns] = {}  # the same, and of sites
         self.warm = WarmPrefixes()
 
     def route(
@@ -49,18 +52,23 @@ class Router:
         """
         begun_s = time.perf_counter()
         policy, rank = service.policy, request.class_rank
-        if everybody is not None and not choosable:
-            choosable = everybody()
         warm_uid, beginnings = self.warm.find(service.name, prompt) if prompt else (None, [])
-        if policy.route in (ROUND_ROBIN, WEIGHTED_ROUND_ROBIN):
-            choice = self._by_turns(service, [i.candidate() for i in choosable], request)
+
+        def able() -> list[Candidate]:
+            """Returns those that hold the request; where none does, all, as it may prove to be shorter."""
+            found = [i.candidate() for i in (choosable if everybody is None else everybody())]
+            return routing.that_hold(found, request) or found
+
+        own: Sequence[Candidate] = [i.candidate() for i in choosable if i.rank == rank]
+        own = routing.that_hold(own, request)
+        if policy.route in BY_COUNT:
+            choice = self._by_count(service, own or able(), request, warm_uid)
         else:
-            own: Sequence[routing.Candidate] = [i.candidate() for i in choosable if i.rank == rank]
             if policy.by_share:
                 own = self._at_the_site_in_turn(service, own, request)
             choice = routing.choose_of(
                 own,
-                lambda: [i.candidate() for i in (choosable if everybody is None else everybody())],
+                able,
                 _as_planned(request, policy),
                 self._draw,
                 _ROUTES[policy.route],
@@ -84,31 +92,36 @@ class Router:
                 return ttft_s, ttft_s + request.predicted_output_tokens * candidate.table.decode(1)[0]
         return None
 
-    def _by_turns(
-        self, service: Service, candidates: Sequence[routing.Candidate], request: RouteRequest
+    def _by_count(
+        self, service: Service, candidates: Sequence[Candidate], request: RouteRequest, warm_uid: str | None
     ) -> Choice | None:
-        """Takes turns, by weight or one each, over the instances of the request's class, or of the next larger one that
-        has any; by share, over those of the site whose turn it is."""
+        """Takes turns, by weight or one each, or the least loaded, over the instances of the request's class, or of the
+        next larger one that has any; by share, over those of the site whose turn it is."""
         ranks = {c.class_rank for c in candidates}
         if not ranks:
             return None
         rank = min(ranks, key=lambda r: routing.class_order(r, request.class_rank))
-        own: Sequence[routing.Candidate] = [c for c in candidates if c.class_rank == rank]
-        turns = f"{service.name}/{rank}"
+        own: Sequence[Candidate] = [c for c in candidates if c.class_rank == rank]
+        turns, route = f"{service.name}/{rank}", service.policy.route
         if service.policy.by_share:
             own = self._at_the_site_in_turn(service, own, request)
             turns += f"/{own[0].pool_id}"
-        by_uid = {c.uid: c for c in own}
-        weighs = service.policy.route == WEIGHTED_ROUND_ROBIN
-        uid = self._turns.setdefault(turns, Turns()).next({c.uid: c.weight if weighs else 1.0 for c in own})
-        found = routing.estimate([by_uid[uid]], request)
+        if route == LEAST_LOADED:
+            uid, reason = routing.least_loaded(own, self._draw, warm_uid).uid, "least loaded"
+        elif route == ROUND_ROBIN:
+            uid, reason = self._rounds.setdefault(turns, RoundRobin()).next([c.uid for c in own]), "its turn"
+        else:
+            weights = {c.uid: c.weight for c in own}
+            uid, reason = self._turns.setdefault(turns, WeightedTurns()).next(weights, service.uids), "its turn"
+        found = routing.estimate([c for c in own if c.uid == uid], request)
         if not found:
-            return Choice(uid, None, None, None, None, None, False, "its turn; the engine model does not know it")
-        return routing.chosen(found[0], "its turn" if found[0].meets_slo else "its turn; it cannot keep the limits")
+            reason = f"{reason}; the engine model does not know it"
+            return Choice(uid, None, None, None, None, None, False, reason)
+        return routing.chosen(found[0], reason if found[0].meets_slo else f"{reason}; it cannot keep the limits")
 
     def _at_the_site_in_turn(
-        self, service: Service, own: Sequence[routing.Candidate], request: RouteRequest
-    ) -> Sequence[routing.Candidate]:
+        self, service: Service, own: Sequence[Candidate], request: RouteRequest
+    ) -> Sequence[Candidate]:
         """Returns of one class the candidates of one pool: sites take turns by the carbon plan's shares.
 
         Only sites take part where an instance keeps the limits, network included; without any, or without a plan's
@@ -119,7 +132,7 @@ class Router:
         if not able:
             return own
         weights = {str(pool): service.shares[pool] or 0.0 for pool in able}
-        pool = int(self._turns.setdefault(f"{service.name}//{planned[0].class_rank}", Turns()).next(weights))
+        pool = int(self._turns.setdefault(f"{service.name}//{planned[0].class_rank}", WeightedTurns()).next(weights))
         return [c for c in own if c.pool_id == pool]
 
 
@@ -131,23 +144,6 @@ def _as_planned(request: RouteRequest, policy: wire.RequestPolicy) -> RouteReque
         return request
     limits = planned(request.limits, *shares)
     return RouteRequest(request.prompt_tokens, request.predicted_output_tokens, request.class_rank, limits)
-
-
-class Turns:
-    """Smooth weighted round robin, as the simulator's kernel has it: in any stretch of turns each gets its share, to
-    within one turn."""
-
-    def __init__(self) -> None:
-        self._credit: dict[str, float] = {}
-
-    def next(self, weights: dict[str, float]) -> str:
-        """Chooses whose turn it is; `weights` (one at least, above 0) may change from turn to turn."""
-        most = max(weights.values())  # in parts of it, so that old credit counts when all weights are others
-        credit = {name: self._credit.get(name, 0.0) + weight / most for name, weight in weights.items()}
-        name = max(credit, key=credit.__getitem__)
-        credit[name] -= sum(weights.values()) / most
-        self._credit = credit
-        return name
 
 
 class WarmPrefixes:

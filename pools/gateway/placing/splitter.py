@@ -17,6 +17,7 @@ from types import ModuleType
 
 from core.controllers.request import routing
 from core.controllers.request.routing import Route, RouteRequest
+from core.controllers.request.turns import RoundRobin
 from core.engine.engine_model import UnknownConfiguration
 from core.observations.request_configs import first_parts
 
@@ -24,7 +25,7 @@ from ..fleet.instance import Instance
 from ..fleet.view import FleetView
 from ..requests.call import Call
 from .dispatch import Dispatcher
-from .instance_choice import ROUND_ROBIN, Turns
+from .instance_choice import LEAST_LOADED, ROUND_ROBIN
 from .slot import Part, Slot
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class Splitter:
         self._loader = loader
         self._plans: ModuleType | None = None
         self._loading = False
-        self._turns: dict[str, Turns] = defaultdict(Turns)  # by service, class and group
+        self._turns: dict[str, RoundRobin] = defaultdict(RoundRobin)  # by service, class and group
         self.counts: dict[tuple[str, str], int] = defaultdict(int)  # (service, split | whole)
 
     def plan(self, call: Call) -> SplitPlan | None:
@@ -100,9 +101,9 @@ class Splitter:
     def _routed(self, group: list[Instance], route: str, turns: str) -> list[Instance]:
         """Returns those of a group that its route leaves: by turns and by load one, else all."""
         if route == ROUND_ROBIN:
-            uid = self._turns[turns].next({instance.uid: 1.0 for instance in group})
+            uid = self._turns[turns].next([instance.uid for instance in group])
             return [instance for instance in group if instance.uid == uid]
-        if route == Route.LEAST_LOADED:
+        if route == LEAST_LOADED:
             return [min(group, key=lambda i: (routing.weighed_load(i.candidate()), i.uid))]
         return group
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from core.controllers.request.hand_on import HandOn
-from core.controllers.request.routing import Candidate, RouteRequest, choose
+from core.controllers.request.routing import Candidate, RouteRequest, choose, holds
 from core.simulator.kernel.commands import FleetView, Placement, RequestView
 from core.simulator.policies.dynamollm.demand import ClassDemands
 from core.simulator.policies.dynamollm.pool_nodes import Nodes
@@ -102,7 +102,7 @@ class DynamoRouter:
         return self._take(slot, everyone[slot][0], request, view)
 
     def _fits(self, slot: int, request: RequestView, view: FleetView) -> bool:
-        return request.prompt_tokens + request.predicted_tokens <= self._kv(slot, view)
+        return holds(self._kv(slot, view), request.prompt_tokens, request.predicted_tokens)
 
     def _kv(self, slot: int, view: FleetView) -> int:
         """A place in the view is always for one kind of instance."""
