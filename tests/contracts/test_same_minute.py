@@ -151,6 +151,14 @@ def test_thresholds_decide_the_same_when_more_or_less_is_known(known, redis_clie
     assert "\n".join(found) == ""
 
 
+def test_plans_are_of_least_energy_in_both_worlds_when_no_site_has_an_intensity(redis_client):
+    unknown = replace(MINUTE, places=tuple(replace(own, g_per_kwh=()) for own in MINUTE.places))
+    found = live(unknown, "freesh", redis_client)
+    asked = [own.config.objective for own in found if own.step.endswith("carbon:step")]
+    assert asked == ["carbon", "energy"] * 2
+    assert "\n".join(compared(found, simulated(unknown, "freesh"))) == ""
+
+
 # 20 requests in the look-back are too few to tell their lengths.
 SIZED = {
     "little came": {"came": MINUTE.came[::8]},

@@ -14,7 +14,7 @@ from core.algorithms.clock.primal_dual import PrimalDualConfig
 from core.algorithms.fleet.fleet_problem import NegativeIntensity, Objective
 from core.algorithms.fleet.sharing import Lack, NodeGpus, ServiceNeed, claims
 from core.controllers.clock import frequency
-from core.controllers.fleet import carbon, scale, shard
+from core.controllers.fleet import scale, shard
 from core.controllers.fleet.carbon import CarbonConfig
 from core.controllers.fleet.explain import gpus_of
 from core.controllers.fleet.pool_loop import PoolLoopConfig
@@ -24,6 +24,7 @@ from core.observations import asking
 from core.observations.change_kinds import change_kinds
 from core.observations.class_view import ClassView, partition_option
 from core.observations.clock_given import ProfileClocks, curves, least_mhz, shared, tighter
+from core.observations.first_plan import planned
 from core.observations.load_profiles import full_load_profile
 from core.observations.loop_windows import loop_steps
 from core.observations.mode_profile import Lengths
@@ -63,11 +64,12 @@ from core.types import (
 
 @dataclass(slots=True)
 class _Service:
-    """A service and what the loops decided for it."""
+    """A service and what the loops decided for it. `unknown`: no site has had an intensity yet."""
 
     info: ServiceInfo
     partition: PartitionInfo
     plan: CarbonPlan | None = None
+    unknown: bool = True
     budgets: dict[PoolKey, dict[str, int]] = field(default_factory=dict)
     workers: dict[PoolKey, dict[Mode, int]] = field(default_factory=dict)
 
@@ -103,7 +105,6 @@ class Freesh:
         self._lengths: dict[int, Lengths] = {}  # of the pools, as they were last seen
         self._ranges: dict[str, tuple[float, float]] = {}
         self._limits: list[Limits] = []
-        self._blind = config.objective == Objective.CARBON
 
     def begin(self) -> Plan:
         """Plans the fleet of the first second, from the declared load: as after the first epochs of a live start."""
@@ -150,7 +151,7 @@ class Freesh:
         commands: list[SimCommand] = []
         for service in self.services:
             obs, failed = self._carbon_observation(service, view)
-            plan, effects = self._planned(service, obs)
+            plan, effects, service.unknown = planned(service.plan, obs, self.carbon_config, unknown=service.unknown)
             reason, summary = effects.rationale.reason, effects.rationale.summary
             if failed:
                 reason = Reason.INFEASIBLE
@@ -162,15 +163,6 @@ class Freesh:
             self._scale(service, view, decisions)
         self._want()
         return commands
-
-    def _planned(self, service: _Service, obs: CarbonObservation) -> tuple[CarbonPlan | None, Effects]:
-        """Returns the epoch's step. Without any intensity ever, it plans for least energy."""
-        plan, effects = asking.step(carbon.step, service.plan, obs, self.carbon_config)
-        self._blind &= effects.rationale.reason is Reason.NO_DATA
-        if self._blind:  # no site has ever had an intensity: nothing to wait for
-            config = replace(self.carbon_config, objective=Objective.ENERGY)
-            plan, effects = asking.step(carbon.step, service.plan, obs, config)
-        return plan, effects
 
     def _adopt(self, service: _Service, plan: CarbonPlan) -> list[SimCommand]:
         """Adopts partition and budgets of a plan.

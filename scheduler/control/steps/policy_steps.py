@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from core.controllers.fleet import carbon, scale, shard, shared_out
+from core.controllers.fleet import scale, shard, shared_out
 from core.controllers.fleet.explain import gpus_of, workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.controllers.fleet.shared_out import NodeView
-from core.observations import asking, routing_weights, step_configs
+from core.observations import asking, first_plan, routing_weights, step_configs
 from core.types import (
     CarbonPlan,
     Effects,
@@ -28,6 +28,8 @@ from scheduler.control.snapshot.offered_nodes import offered_nodes, servers
 from scheduler.control.steps import model_groups
 from scheduler.control.turn_context import TurnContext
 from scheduler.json_values import plan_from_json, plan_to_json, to_json, workers_from_json
+
+_UNKNOWN_UNTIL = "unknown_until_s"  # in the state: the plan was made without any intensity, and is made anew then
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +64,33 @@ def nothing_to_do() -> Result:
 
 
 def freesh_step(turn: LoopTurn) -> Result:
-    """Solves FREESH's eq. 1; where no plan carries the demand, takes the one that carries most of it."""
+    """Solves FREESH's eq. 1; where no plan carries the demand, takes the one that carries most of it.
+
+    A plan of least energy, made while no site had an intensity, gives way as soon as one has: the step wants its turn
+    whenever it is asked, and makes that plan anew once a period.
+    """
     context = turn.context
+    now_s = context.now.timestamp()
     if turn.fresh:
         service_policy.provide(context.service, context.knobs)
     obs, faults = snapshot.carbon(context, offered_nodes(context))
     pinned, own = context.pins, step_configs.carbon_config(context.knobs, context.tuning)
-    present = active_operations.without_pins(plan_from_json(turn.state), pinned)
-    plan, effects = asking.step(carbon.step, present, obs, own)
+    in_force, until_s = plan_from_json(turn.state), turn.state.get(_UNKNOWN_UNTIL)
+    present = active_operations.without_pins(in_force, pinned)
+    again = until_s is None or now_s >= until_s
+    unknown = in_force is None or until_s is not None
+    plan, effects, unknown = first_plan.planned(present, obs, own, unknown=unknown, again=again)
     plan = active_operations.with_pins(plan, pinned)
     if plan is None:
         return _unplanned(turn, _with_faults(effects, faults))
+    if unknown and not again:
+        return Result(effects, dict(turn.state), no_op=True, next_tick_s=now_s)
     option = next((found for found in obs.partitions if found.name == plan.partition), None)
-    return Result(_with_faults(effects, faults), _plan_state(plan, option, turn.state))
+    stored = _plan_state(plan, option, turn.state)
+    if not unknown:
+        return Result(_with_faults(effects, faults), stored)
+    stored[_UNKNOWN_UNTIL] = now_s + context.times.carbon_s
+    return Result(_with_faults(effects, faults), stored, next_tick_s=now_s)
 
 
 def shared_out_step(turn: LoopTurn) -> Result:

@@ -247,17 +247,18 @@ def test_due_epoch_waits_for_the_first_plan_when_there_is_none(service, redis_cl
     assert Epoch.objects.count() == 3
 
 
-def test_first_plan_is_made_when_the_feeds_answer_within_the_same_period(service, redis_client, now):
+def test_first_plan_is_of_least_energy_until_the_feeds_answer(service, redis_client, now):
     now = moment(int(now.timestamp()) // 60 * 60.0)  # a period's start: all of this is within one
     feeds = CarbonPoint.objects.all()
     kept = list(feeds)
     feeds.delete()
-    assert epochs.run(service, Loop.CARBON, now).decisions.get().reason == "no_data"
-    assert epochs.run(service, Loop.CARBON, now + timedelta(seconds=10)) is None  # the same is reported once
+    assert epochs.run(service, Loop.CARBON, now).decisions.get(kind="carbon").inputs["objective"] == "energy"
+    assert epochs.has_plan(service)
+    assert epochs.run(service, Loop.CARBON, now + timedelta(seconds=10)) is None  # the plan stays within its period
     assert Epoch.objects.count() == 1
     CarbonPoint.objects.bulk_create(kept)
-    assert epochs.run(service, Loop.CARBON, now + timedelta(seconds=20)).status == "applied"
-    assert epochs.has_plan(service)
+    found = epochs.run(service, Loop.CARBON, now + timedelta(seconds=20))
+    assert found.decisions.get(kind="carbon").inputs["objective"] == "carbon"
     assert epochs.run(service, Loop.CARBON, now + timedelta(seconds=30)) is None
 
 
