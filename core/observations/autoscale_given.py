@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from core.algorithms.fleet.fleet_problem import mode_failure
 from core.controllers.fleet.autoscale import AutoscaleObservation, EngineSize
-from core.types import Mode
+from core.observations.class_view import ClassView
+from core.types import Mode, PartitionOption
+
+
+def rates_rps(seen: ClassView) -> dict[Mode, float]:
+    """Returns by mode the requests/s that an engine carries within the limits; 0 where it keeps them at no load."""
+    limits = seen.demand.limits
+    return {mode: 0.0 if mode_failure(profile, limits) else profile.max_rps for mode, profile in seen.profiles.items()}
 
 
 def sizes(
@@ -27,6 +36,23 @@ def sizes(
         if small_enough and rps > (rising[-1].max_rps if rising else 0.0):
             rising.append(EngineSize(mode, rps, spawn_s[mode]))
     return {gpu: tuple(own) for gpu, own in found.items() if own}
+
+
+def profiled(option: PartitionOption, caps_rps: Mapping[int, float]) -> PartitionOption:
+    """Returns the partition with profiled rates by TP degree in place of those of its profiles."""
+    profiles = {
+        key: replace(profile, max_rps=caps_rps.get(key[1].tp, profile.max_rps))
+        for key, profile in option.profiles.items()
+    }
+    return replace(option, profiles=profiles)
+
+
+def largest_tp(option: PartitionOption, most_tp: int) -> int:
+    """Returns the largest degree of an engine: `most_tp`, or where none so small carries any load, the smallest that
+    does.
+    """
+    able = {mode.tp for (_, mode), profile in option.profiles.items() if profile.max_rps > 0.0}
+    return max(most_tp, min(able, default=most_tp))
 
 
 def observation(

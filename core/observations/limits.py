@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from core.observations.request_configs import tbt_limit_s
 from core.policy.dynamo_classes import PUBLISHED_FACTOR, strictest
 from core.policy.knobs import Knobs
 from core.types import Limits
@@ -38,6 +39,17 @@ def planned(limits: Limits, ttft_share: float, tpot_share: float) -> Limits:
     ttft_s = None if limits.ttft_s is None else limits.ttft_s * ttft_share
     tpot_s = None if limits.tpot_s is None else limits.tpot_s * tpot_share
     return Limits(ttft_s, tpot_s, limits.e2e_s)
+
+
+def batch_limits(tbt_s: float | None, of_classes: Iterable[Limits]) -> Limits:
+    """Returns what throttLL'eM's engines keep for all in a batch: the time between tokens, and the strictest E2E (V-A).
+
+    Args:
+        tbt_s: Of the tuning; None: the strictest of the classes.
+    """
+    limits = list(of_classes)
+    e2e_s = [own.e2e_s for own in limits if own.e2e_s is not None]
+    return Limits(None, tbt_limit_s(tbt_s, limits), min(e2e_s, default=None))
 
 
 def present_limits(classes: Sequence[tuple[str, Limits]], shares: Mapping[str, float]) -> dict[str, Limits]:

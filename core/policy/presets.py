@@ -24,7 +24,8 @@ OLD_NAMES = {"right_size": "greenserve"}  # up to 0.1; read for one version more
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A named policy. `family`: which of the simulator's builders lays out its fleet; live loops go by knobs alone.
+    """A named policy. `family`: which of the simulator's builders lays out its fleet; live loops go by knobs, and only
+    what plans keep of the limits goes by the family.
 
     `overrides`: what is set otherwise than in the preset, knobs by name and `tuning` by record, as it was given.
     """

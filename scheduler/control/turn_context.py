@@ -24,13 +24,15 @@ from scheduler.models import ControllerState
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """A service at one moment. `knobs`: with the partition that an override pins. `signature`: changes with whatever
-    the loops are to decide anew for. `drained`: the sites that people drain, by id. `reporting`: the nodes that report.
-    `plan`: the carbon plan in force. `pools`: those of the partition in force.
+    """A service at one moment. `family`: of its policy. `knobs`: with the partition that an override pins.
+
+    `signature`: changes with whatever the loops are to decide anew for. `drained`: the sites that people drain, by id.
+    `reporting`: the nodes that report. `plan`: the carbon plan in force. `pools`: those of the partition in force.
     """
 
     service: Service
     now: datetime
+    family: str
     knobs: Knobs
     tuning: Tuning
     signature: str
@@ -52,15 +54,16 @@ class TurnContext:
 def resolve(service: Service, now: datetime, reporting: Iterable[str]) -> TurnContext:
     """Reads what is in force at `now`."""
     overrides = active_operations.planned_around(service, now)
-    knobs, tuning = service_policy.with_overrides(service, overrides), service.own_policy().tuning
+    knobs, own = service_policy.with_overrides(service, overrides), service.own_policy()
     active = service.pools.filter(request_class__partition=service.partition_id)
     return TurnContext(
         service=service,
         now=now,
+        family=own.family,
         knobs=knobs,
-        tuning=tuning,
+        tuning=own.tuning,
         signature=service_policy.signature_with(service, overrides),
-        times=loop_times.times(knobs, tuning.eq1.steps),
+        times=loop_times.times(knobs, own.tuning.eq1.steps),
         pins=active_operations.pins_of(overrides),
         drained=active_operations.drained_of(overrides),
         reporting=frozenset(reporting),

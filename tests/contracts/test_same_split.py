@@ -137,12 +137,7 @@ def _number(instance: Instance) -> int:
 
 
 def plan_of(policy: str, **knobs: Any) -> Plan:
-    world = minutes.world(ONE_SITE)
-    return build(read_policy({"name": policy, **knobs}), replace(world, templates=_of_four(world.templates)))
-
-
-def _of_four(templates: Any) -> Any:
-    return tuple(spec for spec in templates if spec.tp == 4)
+    return build(read_policy({"name": policy, **knobs}), minutes.world(ONE_SITE))
 
 
 def sequences(number: int, has: tuple[Has, ...]) -> Sequences:

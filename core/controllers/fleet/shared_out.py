@@ -149,7 +149,7 @@ def _best_unit(free: Counter[Unit], partition: PartitionOption, name: str, leave
         rooms[site, mode.gpu] += mode.tp * count
 
     def order(unit: Unit) -> tuple[float, float, Unit]:
-        room = rooms[unit[0], unit[1].gpu] - unit[1].tp if leave_room else 0
+        room = rooms[unit[0], unit[1].gpu] if leave_room else 0
         return -float(room), -partition.profiles[name, unit[1]].max_rps, unit
 
     able = [

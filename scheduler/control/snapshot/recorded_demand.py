@@ -74,6 +74,10 @@ class DemandWindow:
         """The service's rate in the fullest stretch."""
         return counted(self.came.sum(axis=0)).peak_rps
 
+    def without_requests(self) -> DemandWindow:
+        """Returns the window as if nothing had come."""
+        return replace(self, ranges=(), came=self.came[:0])
+
     def by_class(self, classes: Sequence[ClassBounds]) -> dict[str, NDArray[np.float64]]:
         """Divides what came as the gateway does, (stretches, 4) for each class: a pool must carry what is predicted to
         be of its class, whatever comes out.

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from core.controllers.fleet.shared_out import NodeView, SharedOutObservation
+from core.observations.autoscale_given import profiled
 from core.observations.class_arrivals import counted
 from core.observations.class_view import ClassFacts, ClassView, observed, partition_option
-from core.observations.limits import class_limits, planned
+from core.observations.limits import batch_limits, class_limits, planned
 from core.observations.pool_views import PoolFacts
 from core.observations.pool_views import pool_views as build_pool_views
 from core.observations.shared_out_given import shared_out_observation
+from core.policy.knobs import degrees
 from core.types import (
     CarbonObservation,
     CarbonPlan,
@@ -58,7 +60,7 @@ def classes_now(context: TurnContext, partition: Partition, seen: DemandWindow, 
     for own in rows:
         facts = ClassFacts(
             name=own.name,
-            limits=planned(class_limits(slo, own.thresholds, knobs), knobs.plan_ttft_share, knobs.plan_tpot_share),
+            limits=_plan_limits(context, class_limits(slo, own.thresholds, knobs)),
             typical=typical(service, own),
             seen=counted(came[own.name]),
             declared=declared if own.name == declared_name else None,
@@ -67,6 +69,13 @@ def classes_now(context: TurnContext, partition: Partition, seen: DemandWindow, 
         view = observed(facts, engines, steps, seen.rise)
         found.append(ClassNow(view.demand, view.lengths, view.profiles, view.failed, own))
     return found
+
+
+def _plan_limits(context: TurnContext, limits: Limits) -> Limits:
+    """Returns what plans keep of a class's limits."""
+    if context.family == "throttle":
+        return batch_limits(context.tuning.throttle.tbt_s, [limits])
+    return planned(limits, context.knobs.plan_ttft_share, context.knobs.plan_tpot_share)
 
 
 def _bounds_faults(partition: Partition, classes: Sequence[ClassNow], seen: DemandWindow) -> list[str]:
@@ -119,6 +128,7 @@ def shared_out(context: TurnContext, nodes: tuple[NodeView, ...]) -> tuple[Share
     seen = arrivals(context.service, context.now, period_s)
     classes = classes_now(context, partition, seen, 1)
     option = active_operations.without_pinned_load(partition_option(partition.name, classes), context.pins)
+    option = profiled(option, degrees(context.knobs.max_rps or {}))
     observation = shared_out_observation(context.now.timestamp(), period_s, nodes, option)
     faults = [own.input_faults for own in classes if own.input_faults]
     return observation, (*faults, *_bounds_faults(partition, classes, seen))

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from core.algorithms.fleet.fleet_problem import mode_failure
 from core.controllers.fleet import autoscale
 from core.controllers.fleet.autoscale import AutoscaleConfig, AutoscaleObservation, AutoscaleState, EngineSize
 from core.controllers.fleet.explain import gravest, workers_text
@@ -55,6 +54,8 @@ def scale(turn: LoopTurn) -> Result:
     if context.plan is None:
         return nothing_to_do()
     seen = arrivals(context.service, context.now, context.times.look_back_s)
+    if seen.declared is not None:  # engines are profiled once, for what is declared, as in the paper
+        seen = seen.without_requests()
     classes = {own.request_class.name: own for own in snapshot.classes_now(context, context.service.partition, seen, 1)}
     instances = _instances(context)
     table = sizes(context, classes)
@@ -62,7 +63,9 @@ def scale(turn: LoopTurn) -> Result:
     present = planned_workers(context, context.plan)
     for key, (now, planned) in present.items():
         workers[key] = _as_many(now, planned, [size.mode for size in table.get(key.request_class, ())])
-    load = recent_load.measure(turn, classes, seen.declared)
+    load, now_s = recent_load.measure(turn, classes, None), context.now.timestamp()
+    began_s = turn.state.get("began_s", now_s)
+    whole_period = now_s - began_s >= context.times.scale_s
     effects_by_pool: dict[PoolKey, list[Effects]] = defaultdict(list)
     states: dict[str, Any] = {}
     for instance in instances:
@@ -73,12 +76,11 @@ def scale(turn: LoopTurn) -> Result:
             continue
         name = instance.pool.request_class
         alike = sum(other.pool.request_class == name for other in instances)
-        obs = autoscale_given.observation(
-            context.now.timestamp(), instance.uid, instance.mode, instance.shadow, load.rates_rps[name], alike
-        )
+        came_rps = load.rates_rps[name] if whole_period else None
+        obs = autoscale_given.observation(now_s, instance.uid, instance.mode, instance.shadow, came_rps, alike)
         effects, states[instance.uid] = _look_at(turn, obs, own)
         effects_by_pool[instance.pool].append(effects)
-    stored = {"engines": states, recent_load.MEMORY: load.memory}
+    stored = {"engines": states, "began_s": began_s, recent_load.MEMORY: load.memory}
     return replace(_answer(present, workers, instances, effects_by_pool), state=stored)
 
 
@@ -87,11 +89,7 @@ def sizes(context: TurnContext, classes: Mapping[str, ClassNow]) -> dict[str, li
     starts_s = measured_overheads.starts_s(context, {mode for own in classes.values() for mode in own.profiles})
     knobs, found = context.knobs, {}
     for name, own in classes.items():
-        rates = {
-            mode: 0.0 if mode_failure(profile, own.demand.limits) else profile.max_rps
-            for mode, profile in own.profiles.items()
-        }
-        of_gpu = autoscale_given.sizes(rates, degrees(knobs.max_rps or {}), knobs.tp, starts_s)
+        of_gpu = autoscale_given.sizes(autoscale_given.rates_rps(own), degrees(knobs.max_rps or {}), knobs.tp, starts_s)
         found[name] = [size for rising in of_gpu.values() for size in rising]
     return found
 

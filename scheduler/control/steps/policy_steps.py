@@ -10,7 +10,7 @@ from core.controllers.fleet import scale, shard, shared_out
 from core.controllers.fleet.explain import gpus_of, workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.controllers.fleet.shared_out import NodeView
-from core.observations import asking, first_plan, routing_weights, step_configs
+from core.observations import asking, autoscale_given, first_plan, routing_weights, step_configs
 from core.types import (
     CarbonPlan,
     Effects,
@@ -100,7 +100,7 @@ def shared_out_step(turn: LoopTurn) -> Result:
         service_policy.provide(context.service, knobs)
     nodes = model_groups.nodes_of(context) if knobs.scale == "placement" else offered_nodes(context)
     obs, faults = snapshot.shared_out(context, nodes)
-    own = step_configs.shared_out_config(knobs, _largest_tp(context, nodes))
+    own = step_configs.shared_out_config(knobs, _largest_tp(context, nodes, obs.partition))
     pinned = context.pins
     present = active_operations.without_pins(plan_from_json(turn.state), pinned)
     plan, effects = asking.step(shared_out.step, None if turn.fresh else present, obs, own)
@@ -112,7 +112,9 @@ def shared_out_step(turn: LoopTurn) -> Result:
     return Result(_with_faults(effects, faults), _plan_state(plan, option, turn.state), no_op=no_op)
 
 
-def _largest_tp(context: TurnContext, nodes: Sequence[NodeView]) -> int:
+def _largest_tp(context: TurnContext, nodes: Sequence[NodeView], option: PartitionOption) -> int:
+    if context.family in ("throttle", "split"):
+        return autoscale_given.largest_tp(option, context.knobs.tp)
     cluster = servers(context, nodes) if context.knobs.in_servers else None
     return context.knobs.tp if cluster is None else cluster.size
 

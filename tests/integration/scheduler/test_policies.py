@@ -614,6 +614,7 @@ def test_shadow_is_called_off_when_the_old_one_is_wanted_again(service, redis_cl
 def test_engine_grows_by_a_shadow_when_load_outgrows_it(service, redis_client, now):
     service.expected_rps = 1.0
     service.save()
+    requests_came(now, count=60, over_s=30)
     set_policy(service, "throttllem")
     run_all(service, now)
     report_all(redis_client)
@@ -627,6 +628,7 @@ def test_engine_grows_by_a_shadow_when_load_outgrows_it(service, redis_client, n
     tasks.publish()
     small = Instance.objects.get(tp=2, desired="running")
     at = later(redis_client, now, 11)
+    requests_came(at, count=30, over_s=15)
     tasks.publish()
     epoch = epochs.run(service, Loop.SCALE, at)
     decision = epoch.decisions.get()

@@ -18,16 +18,22 @@ from dataclasses import dataclass, field, replace
 
 from core.algorithms.split.split_point import Backlog, Split, SplitConfig, SplitPolicy, split_request
 from core.engine.engine_model import engine_model
+from core.observations.autoscale_given import largest_tp
+from core.observations.class_view import partition_option
 from core.observations.request_configs import first_parts, itl_limit_s
 from core.observations.split_configs import SPLITS, split_config
 from core.observations.split_given import soonest
-from core.policy.presets import Policy
+from core.observations.step_configs import shared_out_config
+from core.policy.knobs import USUAL_S, WHOLE
+from core.policy.presets import PRESETS, Policy
 from core.simulator.kernel.commands import SERVING, Answer, Decision, FleetView, Placement, RequestView
 from core.simulator.kernel.simulated import Handover, InstanceSpec, Scheduling, SimulationError
 from core.simulator.policies.config import Reads, any_of
 from core.simulator.policies.dynaserve.load_tracker import LoadTracker, Placed, PredictedInstance
-from core.simulator.policies.world import Member, Plan, PoolPlan, SiteInfo, World
-from core.types import Reason
+from core.simulator.policies.first_cut import first_instances
+from core.simulator.policies.view_observations import cells_of, class_view, first_view
+from core.simulator.policies.world import Member, Plan, PoolPlan, World
+from core.types import Loop, Reason
 
 FIRST, SECOND = "first", "second"
 _TICK_S = 0.05
@@ -41,7 +47,8 @@ class DynaserveConfig:
     classes, or else the paper's 100 ms; 0: batches take the whole token budget. `chunked`: the KV cache is sent while
     more of it is computed. `calibrate_s`: how often predictions are held against the clock; 0: never. `candidates`: of
     each group, those with the fewest micro-requests are looked at. `first_share`: of the instances, for first parts.
-    `link_gb_per_s`: between two instances; 25 is one of the paper's 200 Gbit/s NICs.
+    `link_gb_per_s`: between two instances; 25 is one of the paper's 200 Gbit/s NICs. `tp`: the largest TP degree of an
+    instance, where one so small can serve.
     """
 
     name: str = "dynaserve"
@@ -57,10 +64,11 @@ class DynaserveConfig:
     link_gb_per_s: float = 25.0
     latency_s: float = 0.001
     report_s: float = 60.0
+    tp: int = 4
 
 
 READS = Reads(
-    {**any_of("itl_limit_s"), "split": tuple(SPLITS), "route": ("predicted", "round_robin")},
+    {**any_of("itl_limit_s", "tp"), "split": tuple(SPLITS), "route": ("predicted", "round_robin")},
     ("split",),
 )
 
@@ -81,6 +89,7 @@ def of(policy: Policy) -> DynaserveConfig:
         first_share=tuned.first_share,
         link_gb_per_s=tuned.link_gb_per_s,
         latency_s=tuned.latency_s,
+        tp=knobs.tp,
     )
 
 
@@ -97,8 +106,7 @@ def begin(config: DynaserveConfig, world: World) -> Plan:
     """
     service, site = world.services[0], world.sites[0]
     itl_s = itl_limit_s(config.itl_limit_s, config.itl_margin, (c.limits for c in service.partitions[0].classes))
-    kinds = [spec for spec in world.templates if spec.model == service.model]
-    specs = [replace(spec, scheduling=Scheduling(itl_limit_s=itl_s)) for spec in instances(kinds, site)]
+    specs = [replace(spec, scheduling=Scheduling(itl_limit_s=itl_s)) for spec in instances(config, world)]
     whole_by_turns = config.cut.policy is SplitPolicy.COLOCATED and config.routing == "round_robin"
     if len(specs) < (1 if whole_by_turns else 2):
         raise SimulationError(f"{config.name}: {site.name} has GPUs for {len(specs)} instances: give at least two")
@@ -119,15 +127,16 @@ def begin(config: DynaserveConfig, world: World) -> Plan:
     return Plan(members, pools, cells, (scheduler,), scheduler)
 
 
-def instances(kinds: list[InstanceSpec], site: SiteInfo) -> list[InstanceSpec]:
-    """Returns as many instances as the site's nodes have room for, of the first kind of each GPU type."""
-    found = []
-    for gpu in site.gpus:
-        kind = next((spec for spec in kinds if spec.gpu == gpu), None)
-        if kind is not None:
-            room = sum(node.gpus // kind.tp for node in site.nodes if node.gpu == gpu)
-            found += [replace(kind, name=f"{kind.name}-{n}") for n in range(room)]
-    return found
+def instances(config: DynaserveConfig, world: World) -> list[InstanceSpec]:
+    """Returns as many instances as the nodes have room for. Raises SimulationError: no GPU can serve."""
+    service, modes = world.services[0], world.modes(world.services[0])
+    partition = service.partition(WHOLE)
+    info, cells, view = partition.classes[0], cells_of(partition, 0), first_view(world)
+    seen = class_view(world, service, info, cells, view, USUAL_S[Loop.CARBON], 1, modes)
+    option = partition_option(WHOLE, [seen])
+    cut = shared_out_config(PRESETS[config.name].knobs, largest_tp(option, config.tp))
+    kinds = first_instances(world, service, world.nodes, option, cut)
+    return [replace(kind, name=f"{kind.name}-{n}") for n, kind in enumerate(kinds)]
 
 
 def _kv_bytes(spec: InstanceSpec) -> float:

@@ -32,8 +32,8 @@ def begin(config: ThrottllemConfig, world: World) -> Plan:
     services = [ServiceEngines(config, world, n, service) for n, service in enumerate(world.services)]
     take_first(services, world)
     for service in services:
-        for site, spec in service.first:
-            engines.append(EngineSlot(spec.name, len(members), service.pool, service.cells, service.sizes(site)))
+        for spec in service.first:
+            engines.append(EngineSlot(spec.name, len(members), spec.site, service))
             members.append(Member(spec, service.pool))
         for cell in service.cells:
             cell_pool[cell] = service.pool

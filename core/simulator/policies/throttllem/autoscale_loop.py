@@ -13,6 +13,7 @@ from core.simulator.kernel.commands import OFF, SERVING, STRETCH_S, Answer, Deci
 from core.simulator.policies.change_round import WarmServers
 from core.simulator.policies.node_occupancy import InstanceShape, NodeOccupancy, shape_of
 from core.simulator.policies.throttllem.config import ThrottllemConfig
+from core.simulator.policies.throttllem.engines import ServiceEngines
 from core.simulator.policies.throttllem.router import ThrottleRouter
 from core.simulator.policies.world import World
 from core.types import CancelShadow, Effects, Mode, Reason, StartShadow
@@ -26,9 +27,8 @@ class EngineSlot:
 
     name: str
     serving: int
-    pool: str
-    cells: tuple[int, ...]
-    sizes: AutoscaleConfig
+    site: str
+    service: ServiceEngines
     shadow: int | None = None  # the instance that warms up to replace it
     asked: tuple[InstanceShape, int] | None = None  # a shadow that no view has shown yet, and its node
     state: AutoscaleState | None = None
@@ -65,8 +65,13 @@ class Autoscaler:
         self._note(view)
         cancelled: list[Drain] = []
         wanted: list[tuple[EngineSlot, Mode, Decision]] = []
+        sizes = {service.pool: service.sizes(view) for service in {own.service: None for own in self._engines}}
         for engine in self._engines:
-            effects = self._decide(engine, view)
+            mode = _mode(view, engine.serving)
+            own = sizes[engine.service.pool].get((engine.site, mode.gpu))
+            if own is None or all(size.mode != mode for size in own.sizes):
+                continue  # a smaller one carries as much
+            effects = self._decide(engine, view, own)
             why = effects.rationale
             decision = Decision(view.now_s, AUTOSCALE, str(why.reason), why.summary, len(effects.commands))
             modes = [command.mode for command in effects.commands if isinstance(command, StartShadow)]
@@ -98,12 +103,12 @@ class Autoscaler:
             if engine.shadow is not None and view.state[engine.shadow] == SERVING:
                 engine.serving, engine.shadow = engine.shadow, None
 
-    def _decide(self, engine: EngineSlot, view: FleetView) -> Effects:
+    def _decide(self, engine: EngineSlot, view: FleetView, sizes: AutoscaleConfig) -> Effects:
         shadow = None if engine.shadow is None else _mode(view, engine.shadow)
         mode = _mode(view, engine.serving)
-        alike = sum(other.pool == engine.pool for other in self._engines)
+        alike = sum(other.service is engine.service for other in self._engines)
         obs = observation(view.now_s, engine.name, mode, shadow, self._came_rps(engine, view), alike)
-        engine.state, effects = asking.step(autoscale.step, engine.state, obs, engine.sizes)
+        engine.state, effects = asking.step(autoscale.step, engine.state, obs, sizes)
         return effects
 
     def _came_rps(self, engine: EngineSlot, view: FleetView) -> float | None:
@@ -113,7 +118,7 @@ class Autoscaler:
         stretches = int(self._config.period_s / STRETCH_S)
         if now < stretches:
             return None
-        came = int(view.arrived[list(engine.cells), now - stretches : now, 0].sum())
+        came = int(view.arrived[list(engine.service.cells), now - stretches : now, 0].sum())
         return came / self._config.period_s
 
     # -- what is done ----------------------------------------------------------------------------------
@@ -134,7 +139,7 @@ class Autoscaler:
         self._occupancy.take(node, mode.tp)
         engine.asked = (kind, node)
         decisions.append(decision)
-        return Start(self._templates[kind], engine.pool, self._warm.ready_in_s(kind, view.now_s), (old.name,))
+        return Start(self._templates[kind], engine.service.pool, self._warm.ready_in_s(kind, view.now_s), (old.name,))
 
 
 def _mode(view: FleetView, slot: int) -> Mode:

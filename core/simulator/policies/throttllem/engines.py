@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from core.controllers.fleet.autoscale import AutoscaleConfig, EngineSize
+from core.algorithms.fleet.sharing import NodeGpus, Place, ServiceNeed, claims
+from core.controllers.fleet.autoscale import AutoscaleConfig
 from core.engine.overheads import cold_start_s
-from core.observations.autoscale_given import sizes
-from core.observations.request_configs import tbt_limit_s
+from core.observations.autoscale_given import largest_tp, profiled, rates_rps, sizes
+from core.observations.class_view import ClassView, partition_option
+from core.observations.limits import batch_limits
+from core.observations.service_needs import service_need
+from core.observations.step_configs import shared_out_config
+from core.policy.knobs import USUAL_S, WHOLE, WHOLE_CLASS
+from core.policy.presets import PRESETS
+from core.simulator.kernel.commands import FleetView
 from core.simulator.kernel.simulated import InstanceSpec, SimulationError
-from core.simulator.policies.node_occupancy import NodeOccupancy, shape_of
+from core.simulator.policies.first_cut import first_instances
 from core.simulator.policies.throttllem.config import ThrottllemConfig
 from core.simulator.policies.throttllem.router import Served
 from core.simulator.policies.view_observations import class_view, first_view
 from core.simulator.policies.world import ClassInfo, ServiceInfo, World
-from core.types import Limits
-
-_EPS = 1e-9
+from core.types import Loop, Mode
 
 
 class ServiceEngines:
@@ -27,91 +32,87 @@ class ServiceEngines:
     def __init__(self, config: ThrottllemConfig, world: World, number: int, service: ServiceInfo) -> None:
         self._config, self._world, self._service = config, world, service
         partition = service.partitions[0]
-        tbt_s = tbt_limit_s(config.tbt_s, (c.limits for c in partition.classes))
-        e2e = [c.limits.e2e_s for c in partition.classes if c.limits.e2e_s is not None]
-        limits = Limits(None, tbt_s, min(e2e, default=None))
+        limits = batch_limits(config.tbt_s, (own.limits for own in partition.classes))
+        assert limits.tpot_s is not None
+        self._info = ClassInfo(WHOLE_CLASS, limits)
         self.pool = service.name
         self.cells = tuple(sorted(partition.cell_class))
-        modes, info = world.modes(service), ClassInfo(service.name, limits)
-        seen = class_view(world, service, info, self.cells, first_view(world), config.period_s, 1, modes)
-        self._peak_rps = max(seen.demand.demand_rps)
-        self._rates = {mode: profile.max_rps for mode, profile in seen.profiles.items()}
+        self._first_view = first_view(world)
+        self._declared = any(load is not None for load in (world.declared[c] for c in self.cells if world.declared))
+        self._first = self._seen(self._first_view)
         e2e_s = {cell: partition.classes[k].limits.e2e_s for cell, k in partition.cell_class.items()}
-        self.first: list[tuple[str, InstanceSpec]] = []  # (site, instance) of each engine to begin with
-        self._carried_rps = 0.0
-        self.served = Served(number, tbt_s, e2e_s, seen.lengths)
-        sites = [site.name for site in world.sites if world.modes(service, site.name)]
-        self._next = deque((site, self._first_size(site)) for site in sites)
+        self.first: list[InstanceSpec] = []  # of each engine to begin with
+        self.served = Served(number, limits.tpot_s, e2e_s, self._first.lengths)
+        self.sizes(self._first_view)  # there is one for each site
 
-    def sizes(self, site: str) -> AutoscaleConfig:
-        """Lists sizes of the first GPU type there, rising in what they carry: one that carries no more than a smaller
-        one is left out.
+    def sizes(self, view: FleetView) -> dict[tuple[str, str], AutoscaleConfig]:
+        """Lists by site and type of GPU the sizes of an engine, rising in what they carry: one that carries no more
+        than a smaller one is left out. Requests are as long as declared, or else as those now seen.
 
         Raises:
-            SimulationError: None carries anything.
+            SimulationError: None carries anything at a site.
         """
-        modes = self._world.modes(self._service, site)
+        rates = rates_rps(self._first if self._declared else self._seen(view))
+        found: dict[tuple[str, str], AutoscaleConfig] = {}
         cached = self._config.starting.weights_cached
         spawn_s = cold_start_s(self._world.overheads, weights_cached=cached, model_name=self._service.model)
-        rates = {mode: self._rates[mode] for mode in modes}
-        found = sizes(rates, self._config.max_rps, self._config.tp, dict.fromkeys(modes, spawn_s))
-        if modes[0].gpu not in found:
-            raise self._error(f"no engine carries any load at {site}: give larger tp_choices, or max_rps")
-        return AutoscaleConfig(found[modes[0].gpu], self._config.period_s)
+        for site in self._world.sites:
+            if not (modes := self._world.modes(self._service, site.name)):
+                continue
+            there = {mode: rates[mode] for mode in modes}
+            of_gpu = sizes(there, self._config.max_rps, self._config.tp, dict.fromkeys(modes, spawn_s))
+            if not of_gpu:
+                raise self._error(f"no engine carries any load at {site.name}: give larger tp_choices, or max_rps")
+            found |= {(site.name, gpu): AutoscaleConfig(own, self._config.period_s) for gpu, own in of_gpu.items()}
+        return found
 
-    @property
-    def turn(self) -> tuple[float, str]:
-        """Its place among services that take engines by turns: the one of which the smallest part is carried first."""
-        return self._carried_rps / max(self._peak_rps, _EPS), self.pool
+    def _seen(self, view: FleetView) -> ClassView:
+        look_back_s = max(USUAL_S[Loop.SCALE], self._config.period_s)
+        modes = self._world.modes(self._service)
+        return class_view(self._world, self._service, self._info, self.cells, view, look_back_s, 1, modes)
 
-    def take(self, occupancy: NodeOccupancy) -> bool:
-        """Takes one more engine at the next of its sites that has room; False: it has enough, or there is none.
+    def take(self, nodes: Iterable[NodeGpus]) -> None:
+        """Takes the first engines on nodes that are left to the service: as many as its declared peak needs.
 
         Raises:
             SimulationError: There is no room for the engines that it needs at least.
         """
-        if self._enough():
-            return False
-        for _ in range(len(self._next)):
-            site, size = self._next[0]
-            self._next.rotate(-1)
-            spec = self._world.template(self._service, site, size.mode)
-            if spec is not None and (node := occupancy.find(shape_of(spec))) is not None:
-                occupancy.take(node, size.mode.tp)
-                self._carried_rps += size.max_rps
-                self.first.append((site, replace(spec, name=f"{spec.name}-{len(self.first) + 1}")))
-                return True
-        if len(self.first) < (self._config.engines or 1):
-            raise self._error(
-                f"room for {len(self.first)} engines only: lower engines or tp, or give the sites more GPUs"
-            )
-        return False
+        engines, knobs = self._config.engines, PRESETS[self._config.name].knobs
+        option = profiled(partition_option(WHOLE, [self._first]), self._config.max_rps)
+        config = shared_out_config(knobs, largest_tp(option, self._config.tp))
+        if engines is not None:  # their load, in place of the declared one
+            most_rps = max(own.max_rps for (_, mode), own in option.profiles.items() if mode.tp <= config.tp)
+            demand = replace(option.classes[0], demand_rps=(engines * most_rps / config.alpha,))
+            option = replace(option, classes=(demand,))
+        found = first_instances(self._world, self._service, nodes, option, config)
+        found = sorted(found, key=lambda spec: -spec.tp)[: len(found) if engines is None else engines]
+        if len(found) < (engines or 1):
+            raise self._error(f"room for {len(found)} engines only: lower engines or tp, or give the sites more GPUs")
+        self.first = [replace(spec, name=f"{spec.name}-{n}") for n, spec in enumerate(found, start=1)]
 
-    def _enough(self) -> bool:
-        if self._config.engines is not None:
-            return len(self.first) >= self._config.engines
-        return len(self.first) > 0 and self._carried_rps >= self._peak_rps - _EPS
+    def need(self) -> ServiceNeed:
+        """Returns what it has, and lacks of its declared peak."""
+        gpus, workers = Counter[Place](), Counter[tuple[str, Mode]]()
+        for spec in self.first:
+            gpus[spec.site, "", spec.gpu] += spec.tp
+            workers[WHOLE_CLASS, Mode(spec.gpu, spec.tp)] += 1
 
-    def _first_size(self, site: str) -> EngineSize:
-        """Returns the size to begin with: the largest in an equal part of the site's GPUs for each of its services."""
-        own = self.sizes(site).sizes
-        gpu = own[0].mode.gpu
-        services = {spec.model for spec in self._world.templates if (spec.site, spec.gpu) == (site, gpu)}
-        part = self._world.site(site).gpus.get(gpu, 0) // len(services)
-        return next((size for size in reversed(own) if size.mode.tp <= part), own[0])
+        def sites_of(mode: Mode) -> list[str]:
+            return [own.name for own in self._world.sites if self._world.template(self._service, own.name, mode)]
+
+        knobs = replace(PRESETS[self._config.name].knobs, tp=self._config.tp)
+        return service_need(self._service.name, gpus, workers, [self._first], sites_of, knobs)
 
     def _error(self, message: str) -> SimulationError:
         return SimulationError(f"policy {self._config.name}, service {self._service.name}: {message}")
 
 
 def take_first(services: Sequence[ServiceEngines], world: World) -> None:
-    """Takes the first engines of all services, who share the nodes: one at a time for the one that is carried least.
+    """Takes the first engines of all services, one after another within what the others leave.
 
     Raises:
         SimulationError: There is no room for the engines of one.
     """
-    occupancy, taking = NodeOccupancy(world.sites), list(services)
-    while taking:
-        service = min(taking, key=lambda service: service.turn)
-        if not service.take(occupancy):
-            taking.remove(service)
+    for service in sorted(services, key=lambda own: own.pool):
+        found = claims(world.nodes, [own.need() for own in services]) if len(services) > 1 else None
+        service.take(world.nodes if found is None else found.left(service.pool))

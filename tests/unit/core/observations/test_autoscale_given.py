@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from core.controllers.fleet.autoscale import EngineSize
-from core.observations.autoscale_given import observation, sizes
-from core.types import Mode
+from core.observations.autoscale_given import largest_tp, observation, profiled, sizes
+from core.types import ClassDemand, Mode, ModeProfile, PartitionOption, Source
 
 A, H = "A100-80GB", "H100-SXM-80GB"
 RATES = {Mode(A, 8): 9.0, Mode(A, 1): 0.0, Mode(A, 2): 4.0, Mode(A, 4): 3.0, Mode(H, 1): 0.0, Mode(H, 2): 5.0}
@@ -34,3 +34,14 @@ def test_sizes_rise_in_what_they_carry(
 def test_engines_have_equal_parts_of_the_load() -> None:
     assert observation(5.0, "one", Mode(A, 2), None, 6.0, 3).rps == 2.0
     assert observation(5.0, "one", Mode(A, 2), Mode(A, 4), None, 3).rps is None
+
+
+def test_first_engines_are_as_large_as_the_model_needs_and_carry_what_was_profiled() -> None:
+    def profile(rps: float) -> ModeProfile:
+        return ModeProfile(rps, 100.0, None, None, None, Source.MODELLED)
+
+    rates = {("ALL", Mode("A", tp)): profile(rps) for tp, rps in ((2, 0.0), (4, 3.0), (8, 7.0))}
+    option = PartitionOption("whole", (ClassDemand("ALL", (1.0,)),), rates)
+    assert [largest_tp(option, tp) for tp in (2, 4, 8)] == [4, 4, 8]
+    found = profiled(option, {2: 1.5, 4: 2.5}).profiles
+    assert {mode.tp: own.max_rps for (_, mode), own in found.items()} == {2: 1.5, 4: 2.5, 8: 7.0}
