@@ -14,7 +14,8 @@ from core.controllers.fleet.scale_dynamo import ScaleDynamoObservation
 from core.controllers.fleet.shard_dynamo import ShardPool
 from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.load_profile import LoadProfile
-from core.engine.overheads import weight_bytes
+from core.engine.overhead_table import OverheadTable, start_key
+from core.engine.overheads import Overheads, cold_start_s, weight_bytes
 from core.observations.class_view import ClassView, Declared
 from core.observations.limits import present_limits
 from core.observations.load_profiles import load_profile
@@ -97,6 +98,35 @@ def spilled(classes: Sequence[str], there: Collection[str]) -> dict[str, float]:
         there: Those that have instances.
     """
     return dict.fromkeys((name for name in classes[:-1] if name not in there), 1.0) if there else {}
+
+
+def starts_s(
+    table: OverheadTable, overheads: Overheads, servers: ServerKind, weights_cached: bool, look_s: float
+) -> tuple[float, float]:
+    """Returns the seconds from the moment for which scale asks to the first request, of a warm and a cold start.
+
+    Args:
+        table: What starts took; else `overheads` count, a start being cold where no server stands ready.
+        weights_cached: The weights lie in the cluster.
+        look_s: How often a loop looks: its turn may be later by as much.
+    """
+    best = servers.best
+
+    def took_s(warm: bool) -> float:
+        found_s = published_start_s(overheads, servers.model, warm=warm, weights_cached=weights_cached)
+        return table.get(start_key(servers.model, best.gpu, best.tp, warm=warm), found_s)
+
+    return look_s + took_s(True), look_s + took_s(False)
+
+
+def published_start_s(overheads: Overheads, model: str, *, warm: bool, weights_cached: bool) -> float:
+    """Returns the seconds that a start takes while none has been measured; of a model that nobody knows, those of
+    table V's.
+    """
+    try:
+        return cold_start_s(overheads, warm=warm, weights_cached=weights_cached, model_name=model)
+    except UnknownConfiguration:
+        return cold_start_s(overheads, warm=warm, weights_cached=weights_cached)
 
 
 def steps_ahead(epoch_s: float, cold_start_s: float, step_s: float) -> int:

@@ -6,6 +6,7 @@ import math
 
 from core.observations.class_arrivals import STRETCH_S
 
+LOOK_S = 5.0  # how often scale and shard look whether a step wants its turn before its next epoch
 MIN_WINDOW_S = 300.0
 MAX_WINDOW_S = 3_600.0
 

@@ -17,7 +17,6 @@ _ENGINES = OneWorld("simulator", "live, as many engines run as the load needs")
 _CALIBRATED = OneWorld("simulator", "gateways do not correct the times that they predict")
 _LINK = OneWorld("simulator", "a live link is what the engines' connector makes of it")
 _AGES = OneWorld("simulator", "engines do not tell how long their requests have waited so far")
-_ON_DISK = OneWorld("simulator", "agents report which weights are on a live node's disk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +197,7 @@ class StartsTuning:
     warm_pool: int | None = setting(
         None, "servers at each site that stand ready, one that is used being replaced", unset="all do", least=0
     )
-    weights_cached: bool = setting(True, "weights are on the server's disk", only=_ON_DISK)
+    weights_cached: bool = setting(True, "plans count on weights on the server's disk, and simulated starts find them")
 
 
 @dataclass(frozen=True, slots=True)

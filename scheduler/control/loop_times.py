@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
-from core.observations.loop_windows import loop_steps
+from core.observations.loop_windows import LOOK_S, loop_steps
 from core.policy.knobs import Knobs
 from core.policy.tuning import Eq1Tuning
 from core.types import Loop
 
 # Beat asks no less often: throttLL'eM's autoscaler; DynamoLLM's waves and early starts.
-LONGEST_BEAT_S = {Loop.SCALE: 10.0, Loop.SHARD: 10.0}
+LONGEST_BEAT_S = {Loop.SCALE: LOOK_S, Loop.SHARD: LOOK_S}
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,6 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("usual_periods")]
 # Presets that both worlds have, and whose minute is not compared yet.
 NOT_YET = {
     "dynamollm",
-    "scale_inst",
 }
 # Live, every policy without a carbon loop takes this step. It decides nothing where each pool may have all GPUs of its
 # site, as simulated pools have from the start; and where its plan stays, which the simulated DynamoLLM makes once.
@@ -73,6 +72,11 @@ CHOICES = (
     ("disaggregated", {"partition": "four", "tp": 2, "class_limits": True}),
     ("threshold", {"partition": "four", "alpha": 1.3, "tuning": {"threshold": {"streak": 1, "gain": 0.02}}}),
     ("freesh", {"shadow": True}),
+    (
+        "scale_inst",
+        {"hand_down": True, "alpha": 1.3, "tuning": {"dynamo": {"down_after": 1}, "starts": {"warm_pool": 2}}},
+    ),
+    ("scale_inst", {"proactive": True, "scale_period_s": 600.0, "plan_ttft_share": 0.6}),
     ("scale_freq", {"class_limits": False, "alpha": 1.4, "plan_tpot_share": 0.5}),
     ("scale_shard", {"slo_factor": 10, "tuning": {"dynamo": {"clocks": "all", "wave": 4, "shard_alpha": 1.3}}}),
     ("greenserve", {"objective": "cost", "alpha": 1.2, "plan_ttft_share": 0.5, "plan_tpot_share": 0.6}),
@@ -304,6 +308,21 @@ CHANGED = (
         "core.observations.step_configs.shard_dynamo_config",
         lambda own: lambda *given: replace(own(*given), alpha=1.2),
     ),
+    (
+        "scale_inst",
+        "live",
+        "core.observations.step_configs.scale_dynamo_config",
+        lambda own: lambda *given: replace(own(*given), headroom=1.2),
+    ),
+    ("scale_inst", "live", "scheduler.control.steps.dynamollm_steps.TEMPLATE", lambda own: replace(own, step_s=150.0)),
+    ("scale_inst", "simulated", "core.simulator.policies.dynamollm.loops.LOOK_S", lambda own: 7.0),
+    ("scale_inst", "simulated", "core.observations.loop_windows.MAX_WINDOW_S", lambda own: 100.0),
+    (
+        "scale_inst",
+        "simulated",
+        "core.simulator.policies.dynamollm.demand.planned",
+        lambda own: lambda *given: given[0],
+    ),
     ("scale_shard", "live", "core.observations.dynamo_given.spilled", lambda own: lambda *given: {}),
     (
         "scale_shard",
@@ -314,7 +333,7 @@ CHANGED = (
     (
         "scale_shard",
         "simulated",
-        "core.simulator.policies.dynamollm.loops.cold_start_s",
+        "core.observations.dynamo_given.cold_start_s",
         lambda own: lambda *given, **more: 1.0,
     ),
     (

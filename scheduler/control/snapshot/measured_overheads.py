@@ -9,15 +9,15 @@ measured: no row has when one was asked for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db.models import QuerySet
 
-from core.engine.engine_params import UnknownConfiguration
 from core.engine.overhead_table import OverheadTable, reshard_key, start_key
-from core.engine.overheads import Overheads, cold_start_s
+from core.engine.overheads import Overheads, StartSteps
+from core.observations import dynamo_given
 from core.types import Loop, Mode
 from pools.models import Instance, Service
 from scheduler.control.turn_context import TurnContext
@@ -67,13 +67,16 @@ def rows(services: Sequence[Service], now: datetime) -> list[Row]:
     return [_row(key, sorted(changes, key=lambda one: one.at)) for key, changes in sorted(found.items())]
 
 
+def published() -> Overheads:
+    """Returns the times that changes take while none has been measured, as fast as this installation's time runs."""
+    faster, found = float(settings.GREENSERVE_TRANSITION_SPEEDUP), Overheads()
+    start = StartSteps(**{name: took_s / faster for name, took_s in asdict(found.start).items()})
+    return replace(found, start=start, sync_s=found.sync_s / faster, link_bytes_per_s=found.link_bytes_per_s * faster)
+
+
 def published_start_s(model: str, *, warm: bool) -> float:
     """Returns the seconds that a start takes while none has been measured (DynamoLLM, table V)."""
-    try:
-        took_s = cold_start_s(Overheads(), warm=warm, weights_cached=warm, model_name=model)
-    except UnknownConfiguration:
-        took_s = cold_start_s(Overheads(), warm=warm, weights_cached=warm)
-    return took_s / float(settings.GREENSERVE_TRANSITION_SPEEDUP)
+    return dynamo_given.published_start_s(published(), model, warm=warm, weights_cached=warm)
 
 
 def start_s(found: OverheadTable, model: str, mode: Mode, *, warm: bool) -> float:

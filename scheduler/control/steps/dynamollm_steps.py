@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from django.conf import settings
 from django.db.models import F
 
 from core.algorithms.placement.node_layouts import Layout, arrange
@@ -24,7 +23,6 @@ from core.controllers.fleet.explain import workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.controllers.fleet.shared_out import TP_DEGREES
 from core.engine.engine_model import UnknownConfiguration
-from core.engine.overheads import Overheads
 from core.observations import asking, dynamo_given, step_configs
 from core.observations.dynamo_given import ClassAhead, ServerKind
 from core.observations.limits import class_limits, planned
@@ -68,7 +66,7 @@ def scale(turn: LoopTurn) -> Result:
         return nothing_to_do()
     present = _present(context)
     counts = _server_counts(context, present, cluster)
-    starts_s, epoch_s = _starts_s(context, cluster.mode), context.times.scale_s
+    starts_s, epoch_s = _starts_s(context, cluster), context.times.scale_s
     steps = dynamo_given.steps_ahead(epoch_s, starts_s[1], TEMPLATE.step_s)
     classes = _classes(turn)
     obs = dynamo_given.scale_observation(
@@ -201,12 +199,10 @@ def _decisions(
     return tuple(found)
 
 
-def _starts_s(context: TurnContext, mode: Mode) -> tuple[float, float]:
-    """Returns the seconds from the decision to the first request, of a warm and a cold start, with a tick of beat."""
-    found, model = measured_overheads.table(context.service, context.now), context.service.model_card.name
-    warm_s, cold_s = (measured_overheads.start_s(found, model, mode, warm=warm) for warm in (True, False))
-    tick_s = loop_times.beat_s(Loop.SCALE)
-    return tick_s + warm_s, tick_s + cold_s
+def _starts_s(context: TurnContext, cluster: Servers) -> tuple[float, float]:
+    found, overheads = measured_overheads.table(context.service, context.now), measured_overheads.published()
+    cached, look_s = context.tuning.starts.weights_cached, loop_times.beat_s(Loop.SCALE)
+    return dynamo_given.starts_s(found, overheads, _kind(context, cluster), cached, look_s)
 
 
 # -- forecasts -------------------------------------------------------------------------------------
@@ -262,12 +258,13 @@ def shard(turn: LoopTurn) -> Result:
     before, layouts = _shard_state(turn.state), turn.state.get("layouts", {})
     counts = _server_counts(context, present, cluster)
     named = _named(context, present, layouts, cluster, counts)
+    overheads = measured_overheads.published()
     obs = shard_dynamo.ShardDynamoObservation(
         context.now.timestamp(),
         _shard_pools(turn, cluster, named),
         measured_overheads.table(context.service, context.now),
-        Overheads().sync_s / settings.GREENSERVE_TRANSITION_SPEEDUP,
-        Overheads().link_bytes_per_s * settings.GREENSERVE_TRANSITION_SPEEDUP,
+        overheads.sync_s,
+        overheads.link_bytes_per_s,
     )
     config = step_configs.shard_dynamo_config(context.knobs, context.tuning, context.times.shard_s)
     state, effects = asking.step(shard_dynamo.step, before, obs, config)
@@ -335,7 +332,8 @@ def _shard_pools(
     serving = {key: sum(1 for layout in layouts.values() if layout) for key, layouts in named.items()}
     kinds = change_kinds.kinds(context, {key: {cluster.mode: min(wave, count)} for key, count in serving.items()})
     degrees = [tp for tp in TP_DEGREES if tp <= cluster.size]
-    start_s = measured_overheads.published_start_s(kind.model, warm=True)
+    overheads, cached = measured_overheads.published(), context.tuning.starts.weights_cached
+    start_s = dynamo_given.published_start_s(overheads, kind.model, warm=True, weights_cached=cached)
     found = []
     for key, layouts in named.items():
         load = load_of.get(key.request_class)

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from core.controllers.fleet import scale_dynamo, shard_dynamo, shared_out
 from core.controllers.fleet.shared_out import NodeView
 from core.engine.overhead_table import OverheadTable
-from core.engine.overheads import cold_start_s
 from core.observations import asking, dynamo_given, shared_out_given, step_configs
 from core.observations.class_view import partition_option
+from core.observations.loop_windows import LOOK_S
 from core.policy.knobs import USUAL_S
 from core.simulator.kernel.commands import Answer, Decision, FleetView, SimCommand
 from core.simulator.kernel.simulated import InstanceSpec, Scheduling, SimulationError
@@ -36,7 +36,6 @@ from core.simulator.policies.world import Member, Plan, PoolPlan, World
 from core.types import ChangeKind, Effects, Loop, ReshardNode, ScaleTo
 
 CHANGE = ChangeKind.IN_PLACE  # weights move between GPUs, as in the paper (IV-C)
-_TICK_S = 5.0  # how often the slow loops look whether it is time
 _EPS = 1e-9
 
 
@@ -93,7 +92,7 @@ class Dynamollm:
             counts = self._shared_out(view)
         pool = self.demand.service.name
         members = tuple(Member(spec, pool) for spec in self.nodes.first(counts))
-        c, slow_s = self.config, max(_TICK_S, self.config.clock.period_s)
+        c, slow_s = self.config, max(LOOK_S, self.config.clock.period_s)
         controls = [
             PlainControl(str(loop), period_s, decide)
             for loop, period_s, decide in (
@@ -152,8 +151,9 @@ class Dynamollm:
 
     def _ask_scale(self, view: FleetView) -> tuple[scale_dynamo.ScaleDynamoState, Effects]:
         keys = [dynamo_given.cluster_key(name) for name in self.demand.names]
-        warm_s, cold_s = (self._start_s(warm=warm) for warm in (True, False))
-        steps = dynamo_given.steps_ahead(self.config.scale.epoch_s, cold_s, TEMPLATE.step_s)
+        cached, look_s = self.config.starting.weights_cached, max(LOOK_S, self.config.clock.period_s)
+        starts_s = dynamo_given.starts_s(OverheadTable(), self.world.overheads, self.demand.servers, cached, look_s)
+        steps = dynamo_given.steps_ahead(self.config.scale.epoch_s, starts_s[1], TEMPLATE.step_s)
         obs = dynamo_given.scale_observation(
             view.now_s,
             TEMPLATE.step_s,
@@ -161,7 +161,7 @@ class Dynamollm:
             self.demand.class_loads(view.now_s, steps),
             dict(zip(keys, self.nodes.counts(len(keys)), strict=True)),
             len(self.nodes.all),
-            (warm_s, cold_s),
+            starts_s,
         )
         found, effects = asking.step(scale_dynamo.step, self._scale, obs, self.config.scale)
         self._scale = found
@@ -177,15 +177,6 @@ class Dynamollm:
             for command in effects.commands
             if isinstance(command, ScaleTo)
         }
-
-    def _start_s(self, *, warm: bool) -> float:
-        """Returns a node's start time in whole ticks, so that one started ahead of an epoch is up when that begins."""
-        tick_s = max(_TICK_S, self.config.clock.period_s)
-        return tick_s * math.ceil(self._published_start_s(warm=warm) / tick_s - _EPS)
-
-    def _published_start_s(self, *, warm: bool) -> float:
-        cached, model = self.config.starting.weights_cached, self.demand.service.model
-        return cold_start_s(self.world.overheads, warm=warm, weights_cached=cached, model_name=model)
 
     # -- shard -----------------------------------------------------------------------------------------
 
@@ -209,7 +200,8 @@ class Dynamollm:
 
     def _shard_observation(self, view: FleetView) -> shard_dynamo.ShardDynamoObservation:
         kind, overheads = self.demand.servers, self.world.overheads
-        loads, pools, start_s = self.demand.pool_loads(view.now_s), [], self._published_start_s(warm=True)
+        loads, pools, cached = self.demand.pool_loads(view.now_s), [], self.config.starting.weights_cached
+        start_s = dynamo_given.published_start_s(overheads, kind.model, warm=True, weights_cached=cached)
         for n, key in enumerate(self.demand.keys):
             layouts = self.nodes.layouts(n, view)
             if layouts:

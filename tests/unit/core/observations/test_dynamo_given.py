@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from core.algorithms.fleet.hand_down import ClassLoad
+from core.engine.overhead_table import OverheadTable, start_key
+from core.engine.overheads import Overheads
 from core.observations.class_view import ClassView, Declared
 from core.observations.dynamo_given import (
     ClassAhead,
@@ -16,6 +18,7 @@ from core.observations.dynamo_given import (
     server_rps,
     shard_pool,
     spilled,
+    starts_s,
     steps_ahead,
 )
 from core.observations.mode_profile import Lengths, mode_profile
@@ -70,6 +73,16 @@ def test_class_without_instances_hands_on_everything() -> None:
     assert spilled(("S", "M", "L"), {"M", "L"}) == {"S": 1.0}
     assert spilled(("S", "M", "L"), {"S"}) == {"M": 1.0}
     assert spilled(("S", "M", "L"), ()) == {}
+
+
+def test_starts_take_what_was_measured_and_the_time_until_a_loop_looks() -> None:
+    published, key = Overheads(), start_key(SERVERS.model, H100, 8, warm=True)
+    warm_s, cold_s = starts_s(OverheadTable(), published, SERVERS, True, 5.0)
+    assert (warm_s, cold_s) == pytest.approx((5.0 + 33.0, 5.0 + 33.0 + 210.0))
+    assert starts_s(OverheadTable(), published, SERVERS, False, 0.0) == pytest.approx((33.0 + 180.0, 423.0))
+    assert starts_s(OverheadTable({key: 40.0}), published, SERVERS, True, 5.0) == (45.0, cold_s)
+    unknown = ServerKind("nobody's", "vllm-v1", SERVERS.best)
+    assert starts_s(OverheadTable(), published, unknown, True, 5.0) == pytest.approx((warm_s, cold_s))
 
 
 @pytest.mark.parametrize(("cold_s", "steps"), [(33.0, 13), (1800.0, 19), (2000.0, 19)])

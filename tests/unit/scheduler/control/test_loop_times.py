@@ -36,4 +36,4 @@ def test_a_policy_looks_back_as_far_as_settings_say_when_its_own_periods_are_sho
 
 
 def test_beat_asks_as_often_as_the_fastest_policy_needs() -> None:
-    assert [beat_s(loop) for loop in (Loop.CARBON, Loop.SCALE, Loop.SHARD)] == [1_800.0, 10.0, 10.0]
+    assert [beat_s(loop) for loop in (Loop.CARBON, Loop.SCALE, Loop.SHARD)] == [1_800.0, 5.0, 5.0]
