@@ -21,22 +21,18 @@ from core.observations import asking
 from core.policy import presets
 from core.policy.knobs import DYNAMO
 from core.policy.presets import PRESETS, Policy
-from core.simulator.kernel.commands import FleetView
+from core.simulator.kernel.commands import FleetView, SimCommand
 from core.simulator.policies import Plan, build, read_policy
 from core.simulator.policies.throttllem.autoscale_loop import AUTOSCALE
 from core.types import ChangeKind, Limits, Loop
 from scheduler.control import epochs
 from tests.fakes import minute as minutes
 from tests.fakes.house import moment
-from tests.fakes.minute import MINUTE, SERVERS, STEADY, Minute
+from tests.fakes.minute import LARGE, MINUTE, SERVERS, STEADY, Minute
 from tests.fakes.taken_steps import Taken, differences, taken
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("usual_periods")]
 
-# Presets that both worlds have, and whose minute is not compared yet.
-NOT_YET = {
-    "dynamollm",
-}
 # Live, every policy without a carbon loop takes this step. It decides nothing where each pool may have all GPUs of its
 # site, as simulated pools have from the start; and where its plan stays, which the simulated DynamoLLM makes once.
 SHARED_OUT = "core.controllers.fleet.shared_out:step"
@@ -77,6 +73,7 @@ CHOICES = (
         {"hand_down": True, "alpha": 1.3, "tuning": {"dynamo": {"down_after": 1}, "starts": {"warm_pool": 2}}},
     ),
     ("scale_inst", {"proactive": True, "scale_period_s": 600.0, "plan_ttft_share": 0.6}),
+    ("dynamollm", {"alpha": 1.2, "plan_tpot_share": 0.8, "proactive": False, "tuning": {"dynamo": {"wave": 1}}}),
     ("scale_freq", {"class_limits": False, "alpha": 1.4, "plan_tpot_share": 0.5}),
     ("scale_shard", {"slo_factor": 10, "tuning": {"dynamo": {"clocks": "all", "wave": 4, "shard_alpha": 1.3}}}),
     ("greenserve", {"objective": "cost", "alpha": 1.2, "plan_ttft_share": 0.5, "plan_tpot_share": 0.6}),
@@ -84,7 +81,6 @@ CHOICES = (
     ("greenserve", {"changes_per_hour": 4, "tuning": {"right_size": {"look_s": 30.0, "hold_s": 0.0}}}),
 )
 SLOW = (Loop.CARBON, Loop.SCALE, Loop.SHARD)
-COVERED = sorted(PRESETS.keys() - NOT_YET)
 
 
 def minute_of(name: str, own: Mapping[str, Any] | None = None) -> Minute:
@@ -92,7 +88,11 @@ def minute_of(name: str, own: Mapping[str, Any] | None = None) -> Minute:
     if known.family == "split":  # simulated pairs stand at one site, that of their link
         return replace(MINUTE, places=MINUTE.places[:1])
     knobs = known.knobs
-    return MINUTE if knobs.partition != DYNAMO else SERVERS if knobs.whole_sites else STEADY
+    if knobs.partition != DYNAMO:
+        return MINUTE
+    if not knobs.whole_sites:
+        return STEADY
+    return SERVERS if knobs.shard == "off" else LARGE
 
 
 def live(minute: Minute, policy: str, client, **knobs: Any) -> list[Taken]:
@@ -133,18 +133,19 @@ def _simulated(minute: Minute, policy: str, knobs: dict[str, Any]) -> list[Taken
         plan = build(read_policy({"name": policy, **knobs}), minutes.world(minute))
     found = taken(notes)
     begun = {own.step for own in found}
-    first = _turns(plan, minutes.view(minute.before_anything(), plan))
+    first, commands = _turns(plan, minutes.view(minute.before_anything(), plan))
     assert not [own for own in first if own.step in begun and own.commands]
     found += [own for own in first if own.step not in begun]
-    return found + _turns(plan, minutes.view(minute, plan))
+    return found + _turns(plan, minutes.view(minute, plan, commands))[0]
 
 
-def _turns(plan: Plan, view: FleetView) -> list[Taken]:
+def _turns(plan: Plan, view: FleetView) -> tuple[list[Taken], list[SimCommand]]:
+    commands: list[SimCommand] = []
     with asking.noting() as notes:
         for control in sorted(plan.controls, key=lambda own: -own.period_s):
             if control.name in (*SLOW, AUTOSCALE):
-                control.step(view)
-    return taken(notes)
+                commands += control.step(view).commands
+    return taken(notes), commands
 
 
 def compared(live: list[Taken], simulated: list[Taken]) -> list[str]:
@@ -156,7 +157,7 @@ def compared(live: list[Taken], simulated: list[Taken]) -> list[str]:
     return [text for text in found if not any(known in text for known in ONE_WORLD)]
 
 
-@pytest.mark.parametrize(("policy", "knobs"), [*((policy, {}) for policy in COVERED), *CHOICES])
+@pytest.mark.parametrize(("policy", "knobs"), [*((policy, {}) for policy in sorted(PRESETS)), *CHOICES])
 def test_decisions_are_the_same_when_the_minute_is(policy, knobs, redis_client):
     minute = minute_of(policy, knobs)
     found = compared(live(minute, policy, redis_client, **knobs), simulated(minute, policy, **knobs))
@@ -323,6 +324,8 @@ CHANGED = (
         "core.simulator.policies.dynamollm.demand.planned",
         lambda own: lambda *given: given[0],
     ),
+    ("dynamollm", "live", "scheduler.control.service_policy.hands_on", lambda own: lambda *given: {}),
+    ("dynamollm", "simulated", "core.observations.class_view.ENOUGH", lambda own: 10_000),
     ("scale_shard", "live", "core.observations.dynamo_given.spilled", lambda own: lambda *given: {}),
     (
         "scale_shard",
@@ -383,6 +386,4 @@ def test_worlds_differ_when_one_of_them_is_changed(policy, world, name, changed,
 
 
 def test_what_is_not_compared_becomes_less():
-    assert PRESETS.keys() > NOT_YET
-    assert len(NOT_YET) <= 3
     assert len(ONE_WORLD) <= 1

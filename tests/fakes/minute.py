@@ -6,7 +6,7 @@ Both worlds count seconds from the same moment, 1 January 1970.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,9 +16,9 @@ import redis
 from core.engine.engine_model import engine_model, gpu
 from core.policy.dynamo_classes import request_classes
 from core.policy.knobs import DYNAMO
-from core.simulator.kernel.commands import SERVING, STRETCH_S, FleetView
+from core.simulator.kernel.commands import OFF, SERVING, STRETCH_S, Drain, FleetView, Reshard, SimCommand, Start
 from core.simulator.kernel.simulated import InstanceSpec
-from core.simulator.policies import CellLoad, ClassInfo, PartitionInfo, Plan, ServiceInfo, SiteInfo, World
+from core.simulator.policies import CellLoad, ClassInfo, Member, PartitionInfo, Plan, ServiceInfo, SiteInfo, World
 from core.simulator.scenario.class_cells import Cells, ClassSpec
 from core.simulator.scenario.class_cells import Partition as PartitionSpec
 from core.types import Limits
@@ -137,6 +137,9 @@ SERVERS = Minute(
     declared=(30.0, 900, 150),
     gpu="H100-SXM-80GB",
 )
+# The same with a load of the largest class declared, whose servers carry the minute's too: shard leaves out those that
+# still start in the simulator alone.
+LARGE = replace(SERVERS, declared=(12.0, 1_500, 400))
 # The same with traffic in the class that is declared and in the largest alone, so that a plan which rests on what is
 # declared stays: the simulator, where the load of each class is declared, makes it once.
 STEADY = replace(
@@ -292,22 +295,22 @@ def world(minute: Minute) -> World:
     )
 
 
-def view(minute: Minute, plan: Plan | None = None) -> FleetView:
-    """Returns the fleet at that moment: the instances that the plan began with, idle, and what came."""
+def view(minute: Minute, plan: Plan | None = None, commands: Iterable[SimCommand] = ()) -> FleetView:
+    """Returns the fleet at that moment: the instances of the plan, and of commands since then, idle; and what came."""
     cells = _cells(minute)
     arrived = np.zeros((len(cells), math.ceil(minute.now_s / STRETCH_S), 3), np.int64)
     for own in minute.came:
         cell = int(cells.of_lengths(own.prompt_tokens, own.output_tokens))
         arrived[cell, int(own.at_s // STRETCH_S)] += (1, own.prompt_tokens, own.output_tokens)
-    members = plan.members if plan else ()
+    members, off = _carried_out(plan.members if plan else (), commands)
     names = [pool.name for pool in plan.pools] if plan else []
     n, nan = len(members), np.full(len(members), math.nan)
     none = np.zeros(n, np.int64)
     return FleetView(
         minute.now_s,
         tuple(member.spec for member in members),
-        np.full(n, SERVING, np.int64),
-        np.array([names.index(member.pool) for member in members], np.int64),
+        np.array([OFF if member.spec.name in off else SERVING for member in members], np.int64),
+        np.array([-1 if member.spec.name in off else names.index(member.pool) for member in members], np.int64),
         np.array([member.spec.mhz for member in members]),
         np.full(n, minute.running, np.int64),
         np.full(n, minute.waiting, np.int64),
@@ -319,6 +322,26 @@ def view(minute: Minute, plan: Plan | None = None) -> FleetView:
         np.zeros(len(names), np.int64),
         arrived,
     )
+
+
+def _carried_out(members: Sequence[Member], commands: Iterable[SimCommand]) -> tuple[list[Member], set[str]]:
+    """Returns the instances there are and have been, and the names of those that are off."""
+    found, off = list(members), set[str]()
+    for command in commands:
+        new: list[Member] = []
+        if isinstance(command, Start):
+            new, ended = [Member(command.spec, command.pool)], command.replaces
+        elif isinstance(command, Reshard):
+            pool = next(own.pool for own in found if own.spec.name == command.instances[0])
+            new, ended = [Member(spec, pool) for spec in command.into], command.instances
+        else:
+            assert isinstance(command, Drain)
+            ended = (command.instance,)
+        off.update(ended)
+        found += [
+            replace(own, spec=replace(own.spec, name=f"{own.spec.name}+{len(found) + n}")) for n, own in enumerate(new)
+        ]
+    return found, off
 
 
 def _cells(minute: Minute) -> Cells:
