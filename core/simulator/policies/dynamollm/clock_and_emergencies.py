@@ -12,7 +12,7 @@ from core.controllers.clock.clock_profile import InstanceLoad
 from core.controllers.request import emergency
 from core.engine.engine_model import engine_model, gpu
 from core.observations import asking
-from core.observations.clock_given import RecentRate, SeenShares, instance_load, least_mhz, shared
+from core.observations.clock_given import RecentRate, SeenShares, instance_load, least_mhz, shared, taken_in
 from core.simulator.kernel.commands import FleetView, SimCommand
 from core.simulator.kernel.simulated import InstanceSpec
 from core.simulator.policies import loops
@@ -64,14 +64,15 @@ class FastLoops:
         self._note_worst(view)
         loads, profiles = [], {}
         placed, self._router.placed = self._router.placed, {}
-        for pool, own in enumerate(self._profiles.of):
+        for pool, own in enumerate(self._profiles.clocks):
+            whole = taken_in(self._demand.full_tokens, self._router.mean_prompt[pool])
             limits = shared(self._demand.pool_limits(pool), self._clock_shares.ttft, self._clock_shares.tpot)
             for slot in self._nodes.serving(pool, view):
                 spec = view.instances[slot]
                 if spec.tp in own:
                     name = f"{pool}/TP{spec.tp}"
                     profiles[name] = own[spec.tp]
-                    loads.append(self._load(slot, name, limits, placed.get(slot, 0), view))
+                    loads.append(self._load(slot, name, limits, placed.get(slot, 0), whole, view))
         now = {item.instance: float(view.mhz[slot]) for slot, item in loads}
         obs = clock_profile.ProfileClockObservation(view.now_s, tuple(item for _, item in loads), profiles)
         state = clock_profile.ProfileClockState(now)
@@ -82,7 +83,9 @@ class FastLoops:
             decisions.append(loops.decision(view, Loop.CLOCK, effects.rationale.reason, effects.rationale.summary))
         return commands
 
-    def _load(self, slot: int, profile: str, limits: Limits, placed: int, view: FleetView) -> tuple[int, InstanceLoad]:
+    def _load(
+        self, slot: int, profile: str, limits: Limits, placed: int, whole: int, view: FleetView
+    ) -> tuple[int, InstanceLoad]:
         """Latencies seen have the wait in them that the limits leave room for: they are held against whole limits."""
         own = gpu(view.instances[slot].gpu)
         rate = self._rates.setdefault(slot, RecentRate())
@@ -92,7 +95,7 @@ class FastLoops:
         seen = clock_seen(view, slot, own.f_max if ramped else lowest, own.f_max, limits)
         ttft_s, tpot_s = self._worst.get(slot, (None, None))
         seen = replace(seen, ttft_s=ttft_s, tpot_s=tpot_s)
-        return slot, instance_load(seen, profile, rps, 0, self._clock_shares)
+        return slot, instance_load(seen, profile, rps, whole, self._clock_shares)
 
     def _note_worst(self, view: FleetView) -> None:
         """The fastest loop empties what is seen: the clock loop's period may be longer."""

@@ -52,7 +52,7 @@ READS = Reads(
         "route": tuple(ROUTINGS),
         "order": ORDERS,
     },
-    ("dynamo", "profile.min_saving", "profile.memory_s", "profile.counts_ttft", "ladder", "starts"),
+    ("dynamo", "profile", "ladder", "starts"),
 )
 
 

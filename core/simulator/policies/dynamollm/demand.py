@@ -9,8 +9,10 @@ from core.algorithms.fleet.hand_down import ClassLoad
 from core.engine.load_profile import LoadProfile
 from core.observations import dynamo_given
 from core.observations.class_view import ClassView
+from core.observations.clock_given import ProfileClocks, full_tokens
 from core.observations.dynamo_given import ClassAhead, PoolLoad, ServerKind
 from core.observations.limits import class_limits, planned, present_limits
+from core.observations.load_profiles import full_load_profile
 from core.observations.mode_profile import Lengths
 from core.policy.dynamo_classes import RequestClass
 from core.policy.request_classes import classify
@@ -51,6 +53,7 @@ class ClassDemands:
         self.modes = world.modes(self.service)
         self.best = max(self.modes, key=lambda mode: mode.tp)
         self.servers = ServerKind(self.service.model, self.service.engine, self.best)
+        self.full_tokens = full_tokens(0) if config.profile.full_iteration else None  # of an iteration that counts
         self._shares = config.knobs.plan_ttft_share, config.knobs.plan_tpot_share
         self.shares = [0.0] * len(self.classes)  # what each pool hands on to the next larger one
         self._history = LoadHistory()
@@ -121,6 +124,16 @@ class ClassDemands:
         """Returns the strictest of the classes that are present."""
         of_classes = list(zip(self.names, self.limits, strict=True))
         return present_limits(of_classes, dict(zip(self.names, self.shares, strict=True)))[self.names[pool]]
+
+    def clock_profiles(self, load: PoolLoad) -> dict[int, LoadProfile]:
+        """Returns the same at the clocks that the clock loop chooses from, with the TTFT that it goes by."""
+        knobs, tuned, service = self.config.knobs, self.config.profile, self.service
+        mhz = ProfileClocks(tuned.step_mhz, knobs.clock_floor, knobs.clock_floor_mhz)
+        found = {
+            mode.tp: full_load_profile(service.model, service.engine, mode, load.lengths.rounded, self.full_tokens, mhz)
+            for mode in self.modes
+        }
+        return {tp: profile for tp, profile in found.items() if profile is not None}
 
     def profiles(self, load: PoolLoad) -> dict[int, LoadProfile]:
         """Returns the profile of one instance of each TP degree that can hold what comes to a pool."""

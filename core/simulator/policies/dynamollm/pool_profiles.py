@@ -12,10 +12,14 @@ _EPS = 1e-9
 
 
 class PoolProfiles:
-    """`of[pool]` are the profiles by TP degree. The router gets the largest load of each with every renewal."""
+    """`of[pool]` are the profiles by TP degree; `clocks[pool]` those at the clocks of the clock loop.
+
+    The router gets the largest load of each with every renewal.
+    """
 
     def __init__(self, demand: ClassDemands, router: DynamoRouter, period_s: float) -> None:
         self.of: list[dict[int, LoadProfile]] = []
+        self.clocks: list[dict[int, LoadProfile]] = []
         self._demand, self._router = demand, router
         self._period_s, self._next_s = period_s, 0.0
 
@@ -28,6 +32,7 @@ class PoolProfiles:
         self._next_s = view.now_s + self._period_s
         loads = self._demand.pool_loads(view.now_s)
         self.of = [self._demand.profiles(load) for load in loads]
+        self.clocks = [self._demand.clock_profiles(load) for load in loads]
         most: dict[tuple[int, int], float] = {}
         for pool, own in enumerate(self.of):
             limits = self.limits(pool)

@@ -25,7 +25,7 @@ from tests.unit.core.simulator.policies.worlds import world
 TAKEN = {
     "freesh": 31,
     "greenserve": 29,
-    "dynamo": 29,
+    "dynamo": 31,
     "static": 25,
     "throttle": 15,
     "placement": 19,

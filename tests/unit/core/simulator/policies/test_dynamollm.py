@@ -164,7 +164,8 @@ def test_clock_loop_has_shares_and_a_floor_of_its_own():
         return [command.mhz for _, command in of(log, SetSmClock)]
 
     lowest = min(clocks())
-    assert lowest < min(clocks(clock_floor_mhz=1700.0)) == 1800.0  # of 200 MHz each
+    assert lowest < min(clocks(clock_floor_mhz=1700.0)) == 1700.0
+    assert set(clocks(tuning={"profile": {"step_mhz": 170.0}})) <= {*np.arange(800.0, TOP, 170.0), TOP}
     assert min(clocks(clock_tpot_share=0.15), default=TOP) > lowest
 
 
