@@ -60,8 +60,8 @@ THRESHOLD_READS = Reads(
 )
 FREESH_READS = Reads(
     {
-        **any_of(*_PERIODS, *_CLOCK_SHARES, "carbon_period_s", "partition", "alpha", "frozen", "preempts_s"),
-        **any_of("objective", "negative_intensity", "freeze_tp", "clock_floor", "clock_floor_mhz", "shadow"),
+        **any_of(*_PERIODS, *_CLOCK_SHARES, "carbon_period_s", "partition", "alpha", "frozen", "preempts_s", "shadow"),
+        **any_of("objective", "negative_intensity", "freeze_tp", "clock_floor", "clock_floor_mhz"),
         "shard": ("mix", "off"),
         "clock": ("miad", "primal_dual", "fixed"),
         "route": tuple(_ROUTINGS),

@@ -36,6 +36,7 @@ from scheduler.control.steps.policy_steps import LoopTurn
 from scheduler.json_values import workers_from_json
 from scheduler.models import ControllerState, Decision, Epoch
 from telemetry.models import InstanceSample
+from telemetry.storage import time_partitions
 from tests.fakes.house import moment, published_fleet, refresh_feeds, report, report_all, requests_came, start_instance
 
 pytestmark = pytest.mark.django_db
@@ -460,6 +461,7 @@ def test_shard_looks_back_as_far_as_scale_when_its_period_is_shorter(service, se
 
 def used(service, at, kv_usage, running, over_s=60):
     """The agents' samples of each ready instance."""
+    time_partitions.ensure({at.date(), (at - timedelta(seconds=over_s)).date()})
     for instance in Instance.objects.filter(pool__service=service, desired="running"):
         for n in range(over_s // 10):
             InstanceSample.objects.create(
@@ -591,6 +593,7 @@ def test_old_instance_drains_first_when_no_gpus_are_free_for_a_shadow(service, r
     pool = shadow_pool(service, {"A100-80GB/TP8": 1})
     nodes = [Node.objects.get(name="loc2-a100-8"), Node.objects.get(name="loc2-a100-4")]
     olds = [start_instance(pool, nodes[0], tp=4), start_instance(pool, nodes[0], tp=4)]
+    Node.objects.exclude(pk=nodes[0].pk).update(schedulable=False)  # else another one serves there meanwhile
     report_all(redis_client)
     tasks.publish()
     assert not Instance.objects.filter(tp=8).exists()
