@@ -44,6 +44,13 @@ def _capacity_tokens(instance: Instance) -> float:
     return 1.0 if table is None else table.kv_capacity_tokens
 
 
+def configuration(service: Service, instance: Instance) -> _Configuration:
+    """Returns what a projection of the instance is made of: another one is made when any of it changes."""
+    state, limits = instance.state, instance.state.engine_limits or EngineLimits()
+    ips = service.policy.tuning.throttle_ips
+    return state.model, state.gpu_type, state.tp, state.engine, ips, limits.max_num_seqs, limits.max_num_batched_tokens
+
+
 class AdmissionGate:
     """Narrows instances to those that may take a request. Projections are loaded beside the event loop.
 
@@ -116,10 +123,7 @@ class AdmissionGate:
             self._clocks.drop(uid)
 
     def _projection(self, service: Service, instance: Instance) -> InstanceProjection | None:
-        ips, projection = service.policy.tuning.throttle_ips, self._projections.get(instance.uid)
-        state, limits = instance.state, instance.state.engine_limits or EngineLimits()
-        bounds = limits.max_num_seqs, limits.max_num_batched_tokens
-        key = (state.model, state.gpu_type, state.tp, state.engine, ips, *bounds)
+        projection, key = self._projections.get(instance.uid), configuration(service, instance)
         if projection is not None and projection.configuration == key:
             return projection
         if key not in self._models:

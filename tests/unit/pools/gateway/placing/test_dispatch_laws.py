@@ -25,7 +25,7 @@ from pools.gateway.http.request import Request
 from pools.gateway.placing.clock_requests import ClockRequests
 from pools.gateway.placing.dispatch import Dispatcher, RetryBudget
 from pools.gateway.placing.instance_choice import Router
-from pools.gateway.placing.projected_admission import AdmissionGate
+from pools.gateway.placing.projected_admission import AdmissionGate, configuration
 from pools.gateway.placing.projections import InstanceProjection
 from pools.gateway.placing.slot import Slot
 from pools.gateway.requests.call import Call
@@ -498,9 +498,9 @@ SPEED = table(kv_blocks=60, block_tokens=4, max_sequences=6, chunk_tokens=32)
 ERROR = 0.3
 
 
-def projection() -> InstanceProjection:
+def projection(house: House, instance: Instance) -> InstanceProjection:
     made = object.__new__(InstanceProjection)
-    made.ips = "engine"
+    made.configuration = configuration(house.view.services[MODEL], instance)
     made._speed = SPEED
     made._admission = made._clock = made._judged = None
     return made
@@ -539,7 +539,7 @@ async def test_cache_is_never_overfilled_when_requests_are_admitted_by_projectio
     gate = AdmissionGate(ClockRequests())
     house = House(1, gate, admission="projection", predictor_error=ERROR, engine_queue=100)
     (instance,) = house.instances
-    gate._projections[instance.uid] = projection()
+    gate._projections[instance.uid] = projection(house, instance)
     generated: dict[str, int] = {}
     placed: set[str] = set()
     room = SPEED.shape.kv_blocks
