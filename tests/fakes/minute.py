@@ -16,7 +16,17 @@ import redis
 from core.engine.engine_model import engine_model, gpu
 from core.policy.dynamo_classes import request_classes
 from core.policy.knobs import DYNAMO
-from core.simulator.kernel.commands import OFF, SERVING, STRETCH_S, Drain, FleetView, Reshard, SimCommand, Start
+from core.simulator.kernel.commands import (
+    OFF,
+    SERVING,
+    STRETCH_S,
+    Drain,
+    FleetView,
+    Reshard,
+    SetWeight,
+    SimCommand,
+    Start,
+)
 from core.simulator.kernel.simulated import InstanceSpec
 from core.simulator.policies import CellLoad, ClassInfo, Member, PartitionInfo, Plan, ServiceInfo, SiteInfo, World
 from core.simulator.scenario.class_cells import Cells, ClassSpec
@@ -328,6 +338,8 @@ def _carried_out(members: Sequence[Member], commands: Iterable[SimCommand]) -> t
     """Returns the instances there are and have been, and the names of those that are off."""
     found, off = list(members), set[str]()
     for command in commands:
+        if isinstance(command, SetWeight):
+            continue  # a view does not show them
         new: list[Member] = []
         if isinstance(command, Start):
             new, ended = [Member(command.spec, command.pool)], command.replaces
