@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.telemetry import Spending, cpu_s, measure
-from core.observations.class_arrivals import STRETCH_S
+from core.observations.demand.class_arrivals import STRETCH_S
 
 RATES_RPS = (10, 700, 10_000)
 WINDOW_S = 1_800.0

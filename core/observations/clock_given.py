@@ -17,7 +17,7 @@ from core.engine.engine_model import GPUS, EngineModel
 from core.engine.engine_params import GpuParams
 from core.engine.iteration import Totals
 from core.engine.load_profile import CLOCK_STEP_MHZ, LOWEST_MHZ, Floats, LoadProfile, clocks
-from core.observations.class_arrivals import STRETCH_S
+from core.observations.demand.class_arrivals import STRETCH_S
 from core.observations.limits import at_factor, class_limits, planned
 from core.observations.mode_profile import Lengths
 from core.policy.knobs import Knobs

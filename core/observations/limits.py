@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from core.observations.request_configs import tbt_limit_s
+from core.observations.request.request_configs import tbt_limit_s
 from core.policy.dynamo_classes import PUBLISHED_FACTOR, strictest
 from core.policy.knobs import Knobs
 from core.types import Limits

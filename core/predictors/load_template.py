@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from core.observations.class_arrivals import STRETCH_S
+from core.observations.demand.class_arrivals import STRETCH_S
 
 DAY_S, WEEK_S = 86_400.0, 604_800.0
 _FIRST_SATURDAY_S = 2.0 * DAY_S  # Unix time begins on a Thursday

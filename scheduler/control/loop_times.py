@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
-from core.observations.loop_windows import LOOK_S, loop_steps
+from core.observations.demand.loop_windows import LOOK_S, loop_steps
 from core.policy.knobs import Knobs
 from core.policy.tuning import Eq1Tuning
 from core.types import Loop

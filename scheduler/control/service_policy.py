@@ -11,8 +11,9 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from core.observations import dynamo_given, engine_given
-from core.observations.request_configs import itl_limit_s
+from core.observations.fleet import dynamo_given
+from core.observations.request import engine_given
+from core.observations.request.request_configs import itl_limit_s
 from core.policy.knobs import Knobs
 from core.policy.tuning import Tuning
 from core.ports import EngineLimits, EngineOptions

@@ -15,7 +15,7 @@ from typing import Any
 
 from django.db import connection
 
-from core.observations.class_arrivals import STRETCH_S
+from core.observations.demand.class_arrivals import STRETCH_S
 from core.predictors.back_test import back_test, rolling_origins
 from pools.models import Service
 from telemetry.models import ForecastScore, LoadPoint, RequestRecord

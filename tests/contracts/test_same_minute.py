@@ -225,13 +225,13 @@ CHANGED = (
         "scheduler.control.snapshot.snapshot.class_limits",
         lambda own: lambda *given: Limits(1.9, 0.15, 60.0),
     ),
-    ("freesh", "simulated", "core.observations.loop_windows.MAX_WINDOW_S", lambda own: 100.0),
-    ("freesh", "simulated", "core.observations.class_view.ENOUGH", lambda own: 10_000),
-    ("freesh", "simulated", "core.observations.class_view.TYPICAL_TOKENS", lambda own: (1100.0, 200.0)),
+    ("freesh", "simulated", "core.observations.demand.loop_windows.MAX_WINDOW_S", lambda own: 100.0),
+    ("freesh", "simulated", "core.observations.demand.class_view.ENOUGH", lambda own: 10_000),
+    ("freesh", "simulated", "core.observations.demand.class_view.TYPICAL_TOKENS", lambda own: (1100.0, 200.0)),
     (
         "freesh",
         "simulated",
-        "core.observations.class_view.mode_profile",
+        "core.observations.demand.class_view.mode_profile",
         lambda own: lambda *given: own(*given[:-1], Limits()),
     ),
     ("freesh", "simulated", "core.simulator.policies.freesh.cold_start_s", lambda own: lambda *given, **more: 1.0),
@@ -264,7 +264,7 @@ CHANGED = (
     (
         "throttllem",
         "live",
-        "core.observations.autoscale_given.observation",
+        "core.observations.fleet.autoscale_given.observation",
         lambda own: lambda *given: replace(own(*given), rps=2.0),
     ),
     (
@@ -286,11 +286,11 @@ CHANGED = (
         "core.observations.step_configs.shard_threshold_config",
         lambda own: lambda *given: replace(own(*given), gain=0.2),
     ),
-    ("threshold", "simulated", "core.observations.loop_windows.MAX_WINDOW_S", lambda own: 100.0),
+    ("threshold", "simulated", "core.observations.demand.loop_windows.MAX_WINDOW_S", lambda own: 100.0),
     (
         "threshold",
         "simulated",
-        "core.observations.class_view.mode_profile",
+        "core.observations.demand.class_view.mode_profile",
         lambda own: lambda *given: own(*given[:-1], Limits()),
     ),
     (
@@ -319,7 +319,7 @@ CHANGED = (
     ),
     ("scale_inst", "live", "scheduler.control.steps.dynamollm_steps.TEMPLATE", lambda own: replace(own, step_s=150.0)),
     ("scale_inst", "simulated", "core.simulator.policies.dynamollm.loops.LOOK_S", lambda own: 7.0),
-    ("scale_inst", "simulated", "core.observations.loop_windows.MAX_WINDOW_S", lambda own: 100.0),
+    ("scale_inst", "simulated", "core.observations.demand.loop_windows.MAX_WINDOW_S", lambda own: 100.0),
     (
         "scale_inst",
         "simulated",
@@ -327,8 +327,8 @@ CHANGED = (
         lambda own: lambda *given: given[0],
     ),
     ("dynamollm", "live", "scheduler.control.service_policy.hands_on", lambda own: lambda *given: {}),
-    ("dynamollm", "simulated", "core.observations.class_view.ENOUGH", lambda own: 10_000),
-    ("scale_shard", "live", "core.observations.dynamo_given.spilled", lambda own: lambda *given: {}),
+    ("dynamollm", "simulated", "core.observations.demand.class_view.ENOUGH", lambda own: 10_000),
+    ("scale_shard", "live", "core.observations.fleet.dynamo_given.spilled", lambda own: lambda *given: {}),
     (
         "scale_shard",
         "simulated",
@@ -338,7 +338,7 @@ CHANGED = (
     (
         "scale_shard",
         "simulated",
-        "core.observations.dynamo_given.cold_start_s",
+        "core.observations.fleet.dynamo_given.cold_start_s",
         lambda own: lambda *given, **more: 1.0,
     ),
     (
@@ -349,14 +349,19 @@ CHANGED = (
     ),
     ("single_pool", "live", "scheduler.control.snapshot.snapshot.planned", lambda own: lambda *given: Limits(1.9)),
     ("single_pool", "simulated", "core.simulator.policies.cut_fleet.planned", lambda own: lambda *given: Limits(1.9)),
-    ("single_pool", "simulated", "core.observations.loop_windows.MAX_WINDOW_S", lambda own: 100.0),
+    ("single_pool", "simulated", "core.observations.demand.loop_windows.MAX_WINDOW_S", lambda own: 100.0),
     (
         "greenserve",
         "live",
         "core.observations.step_configs.right_size_config",
         lambda own: lambda *given: replace(own(*given), headroom=1.05),
     ),
-    ("greenserve", "live", "core.observations.right_size_given.planned", lambda own: lambda limits, *shares: limits),
+    (
+        "greenserve",
+        "live",
+        "core.observations.fleet.right_size_given.planned",
+        lambda own: lambda limits, *shares: limits,
+    ),
     (
         "greenserve",
         "live",
@@ -367,8 +372,13 @@ CHANGED = (
     ("greenserve", "live", "scheduler.control.steps.recent_load.STRETCH_S", lambda own: 10.0),
     ("greenserve", "simulated", "core.simulator.policies.greenserve.demand.recent_stretches", a_quarter),
     ("greenserve", "simulated", "core.simulator.policies.greenserve.demand.AHEAD_STEPS", lambda own: 2),
-    ("greenserve", "simulated", "core.observations.right_size_given.ENOUGH", lambda own: 10_000),
-    ("greenserve", "simulated", "core.observations.right_size_given.mean_context", lambda own: lambda *came: 100.0),
+    ("greenserve", "simulated", "core.observations.fleet.right_size_given.ENOUGH", lambda own: 10_000),
+    (
+        "greenserve",
+        "simulated",
+        "core.observations.fleet.right_size_given.mean_context",
+        lambda own: lambda *came: 100.0,
+    ),
 )
 
 

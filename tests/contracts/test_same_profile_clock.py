@@ -91,7 +91,7 @@ CHANGED = (
         "scheduler.control.service_policy.clock_rule",
         lambda own: lambda *given: msgspec.structs.replace(own(*given), tpot_share=0.9),
     ),
-    ("simulated", "core.observations.right_size_given.planned", lambda own: lambda *given: Limits(1.0, 0.1)),
+    ("simulated", "core.observations.fleet.right_size_given.planned", lambda own: lambda *given: Limits(1.0, 0.1)),
     ("simulated", "core.simulator.policies.greenserve.loops.least_mhz", lambda own: lambda *given: 800.0),
     ("simulated", "core.simulator.policies.greenserve.demand.recent_stretches", lambda own: lambda *given: (0, 1)),
 )

@@ -17,7 +17,7 @@ import pytest
 
 from core.algorithms.split.split_point import Backlog
 from core.controllers.request.routing import Choice
-from core.observations.split_configs import split_config
+from core.observations.request.split_configs import split_config
 from core.policy import presets
 from core.simulator.kernel import kernel
 from core.simulator.kernel.commands import FleetView, RequestView, Sequences

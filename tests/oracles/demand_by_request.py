@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from core.observations.class_arrivals import STRETCH_S, ClassArrivals
+from core.observations.demand.class_arrivals import STRETCH_S, ClassArrivals
 from core.policy.request_classes import ClassBounds, classify
 from pools.wire import RequestRow
 from telemetry.storage.sql.demand_sketches import OUTPUT_UNKNOWN_TOKENS

@@ -37,7 +37,7 @@ class Candidate:
     """A ready instance as the router sees it now. Only `carrying` changes it, since making another one costs more.
 
     `kv_usage` is a share, None when the engine does not tell. `rtt_s` is the network's round trip, part of every TTFT.
-    `weight`: what it can do beside others (`core.observations.routing_weights`), by which its load is divided.
+    `weight`: what it can do beside others (`core.observations.request.routing_weights`), by which its load is divided.
     What follows from the rest is worked out here, once.
     """
 

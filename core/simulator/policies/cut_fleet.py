@@ -15,11 +15,11 @@ from core.controllers.fleet import shared_out
 from core.controllers.fleet.shared_out import NodeView
 from core.engine.engine_model import engine_model
 from core.observations import asking
-from core.observations.class_view import ClassView, partition_option
+from core.observations.demand.class_view import ClassView, partition_option
+from core.observations.fleet.service_needs import service_need
+from core.observations.fleet.shared_out_given import shared_out_observation
 from core.observations.limits import class_limits, planned
-from core.observations.request_configs import first_parts
-from core.observations.service_needs import service_need
-from core.observations.shared_out_given import shared_out_observation
+from core.observations.request.request_configs import first_parts
 from core.observations.step_configs import shared_out_config
 from core.policy.presets import Policy
 from core.simulator.kernel.commands import Assign, FleetView, SimCommand

@@ -9,7 +9,7 @@ from core.algorithms.fleet.sharing import NodeGpus
 from core.controllers.fleet import shared_out
 from core.controllers.fleet.shared_out import NodeView, SharedOutConfig
 from core.observations import asking
-from core.observations.shared_out_given import shared_out_observation
+from core.observations.fleet.shared_out_given import shared_out_observation
 from core.policy.knobs import USUAL_S
 from core.simulator.kernel.simulated import InstanceSpec, SimulationError
 from core.simulator.policies.world import ServiceInfo, World

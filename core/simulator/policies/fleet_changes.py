@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from core.engine.overheads import transition
-from core.observations.change_kinds import FreeGpus
+from core.observations.fleet.change_kinds import FreeGpus
 from core.simulator.kernel.commands import (
     DRAINING,
     OFF,

@@ -21,15 +21,15 @@ from core.controllers.fleet.pool_loop import PoolLoopConfig
 from core.engine.engine_model import gpu
 from core.engine.overheads import cold_start_s
 from core.observations import asking
-from core.observations.change_kinds import change_kinds
-from core.observations.class_view import ClassView, partition_option
 from core.observations.clock_given import ProfileClocks, curves, least_mhz, shared, tighter
-from core.observations.first_plan import planned
+from core.observations.demand.class_view import ClassView, partition_option
+from core.observations.demand.loop_windows import loop_steps
+from core.observations.fleet.change_kinds import change_kinds
+from core.observations.fleet.first_plan import planned
+from core.observations.fleet.pool_views import PoolFacts, carried_rps, pool_views
 from core.observations.load_profiles import full_load_profile
-from core.observations.loop_windows import loop_steps
 from core.observations.mode_profile import Lengths
-from core.observations.pool_views import PoolFacts, carried_rps, pool_views
-from core.observations.routing_weights import by_capacity
+from core.observations.request.routing_weights import by_capacity
 from core.simulator.kernel.commands import DRAINING, SERVING, Assign, FleetView, SimCommand
 from core.simulator.kernel.simulated import InstanceSpec, Scheduling, SimulationError
 from core.simulator.policies import loops

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from core.observations.change_kinds import FreeGpus
+from core.observations.fleet.change_kinds import FreeGpus
 from core.simulator.kernel.commands import OFF, FleetView
 from core.simulator.kernel.simulated import InstanceSpec, SimulationError
 from core.simulator.policies.world import SiteInfo

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.engine.engine_model import engine_model
-from core.observations.class_view import TYPICAL_TOKENS
+from core.observations.demand.class_view import TYPICAL_TOKENS
 from core.simulator.kernel.simulated import InstanceSpec
 
 _BATCH = 16  # sequences: in between a lone request and a full batch

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from core.observations.request_configs import itl_limit_s
+from core.observations.request.request_configs import itl_limit_s
 from core.policy.presets import PRESETS, Policy
 from core.policy.setting_texts import value_of
 from core.simulator.kernel.simulated import ORDERS, InstanceSpec, Scheduling

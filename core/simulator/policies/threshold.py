@@ -18,10 +18,10 @@ from core.controllers.fleet.scale_threshold import ScaleThresholdObservation, Sc
 from core.controllers.fleet.shard_threshold import ShardThresholdObservation, ShardThresholdState
 from core.engine.engine_model import gpu
 from core.observations import asking
-from core.observations.class_view import ClassView
 from core.observations.clock_given import least_mhz, shared, tighter, with_use
-from core.observations.loop_windows import window_s
-from core.observations.routing_weights import by_capacity
+from core.observations.demand.class_view import ClassView
+from core.observations.demand.loop_windows import window_s
+from core.observations.request.routing_weights import by_capacity
 from core.simulator.kernel.commands import DRAINING, SERVING, FleetView, SimCommand
 from core.simulator.policies import loops
 from core.simulator.policies.config import ThresholdConfig

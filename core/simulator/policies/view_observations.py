@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from core.observations.carbon_ahead import SiteAhead
-from core.observations.class_arrivals import counted
-from core.observations.class_view import ClassFacts, ClassView, Declared, EngineChoice, observed
-from core.observations.loop_windows import whole_stretches, window_s
+from core.observations.demand.carbon_ahead import SiteAhead
+from core.observations.demand.class_arrivals import counted
+from core.observations.demand.class_view import ClassFacts, ClassView, Declared, EngineChoice, observed
+from core.observations.demand.loop_windows import whole_stretches, window_s
 from core.observations.mode_profile import Lengths
 from core.simulator.kernel.commands import FleetView
 from core.simulator.policies.world import ClassInfo, PartitionInfo, ServiceInfo, SiteInfo, World

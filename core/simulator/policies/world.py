@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from core.algorithms.fleet.sharing import NodeGpus
 from core.engine.overheads import Overheads
-from core.observations.class_view import typical_lengths
+from core.observations.demand.class_view import typical_lengths
 from core.policy.dynamo_classes import strictest
 from core.policy.knobs import DYNAMO, WHOLE, WHOLE_CLASS
 from core.simulator.kernel.commands import STRETCH_S, Control, Router

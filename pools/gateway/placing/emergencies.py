@@ -15,7 +15,7 @@ from core.controllers.request.emergency import EmergencyConfig, EmergencyObserva
 from core.controllers.request.emergency import step as ladder
 from core.controllers.request.routing import class_order
 from core.engine.step_tables import StepTable, round_up, step_table
-from core.observations.request_configs import emergency_config
+from core.observations.request.request_configs import emergency_config
 from core.types import Effects, ReorderQueue, ResteerRequests, SetSmClock, SquashRequests
 
 from ..fleet.instance import Instance

@@ -17,7 +17,7 @@ from core.controllers.clock.throttllem_clock import ThrottleConfig, ThrottleObse
 from core.controllers.request import admission
 from core.controllers.request.admission import AdmissionConfig, AdmissionObservation, AdmissionState, Requests
 from core.engine.engine_model import engine_model
-from core.observations.request_configs import tbt_limit_s
+from core.observations.request.request_configs import tbt_limit_s
 from core.predictors.engine_speed import engine_speed
 from core.types import Admit, Effects, Rationale, Reason, SetSmClock
 

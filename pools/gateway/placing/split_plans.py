@@ -10,10 +10,10 @@ import numpy as np
 from core.algorithms.split.split_point import Backlog, SplitConfig, split_request, total_tokens
 from core.algorithms.split.virtual_passes import parts
 from core.engine.engine_model import EngineModel, engine_model
-from core.observations import split_given
-from core.observations.request_configs import ITL_S
-from core.observations.split_configs import split_config
-from core.observations.split_given import EnginePasses, engine_passes
+from core.observations.request import split_given
+from core.observations.request.request_configs import ITL_S
+from core.observations.request.split_configs import split_config
+from core.observations.request.split_given import EnginePasses, engine_passes
 from core.ports import EngineLimits
 from pools import wire
 

@@ -19,7 +19,7 @@ from core.controllers.request import routing
 from core.controllers.request.routing import Route, RouteRequest
 from core.controllers.request.turns import RoundRobin
 from core.engine.engine_model import UnknownConfiguration
-from core.observations.request_configs import first_parts
+from core.observations.request.request_configs import first_parts
 
 from ..fleet.instance import Instance
 from ..fleet.view import FleetView

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from core.observations.change_kinds import FreeGpus, change_kinds
+from core.observations.fleet.change_kinds import FreeGpus, change_kinds
 from core.types import ChangeKind, Mode, PoolKey
 from pools.models import Gpu, InstanceGpu
 from scheduler.control.turn_context import TurnContext

@@ -17,7 +17,7 @@ from django.db.models import QuerySet
 
 from core.engine.overhead_table import OverheadTable, reshard_key, start_key
 from core.engine.overheads import Overheads, StartSteps
-from core.observations import dynamo_given
+from core.observations.fleet import dynamo_given
 from core.types import Loop, Mode
 from pools.models import Instance, Service
 from scheduler.control.turn_context import TurnContext

@@ -17,7 +17,7 @@ from core.algorithms.fleet.server_size import server_size
 from core.algorithms.fleet.sharing import Claims, NodeGpus, Place, ServiceNeed, claims
 from core.controllers.fleet.explain import gpus_of
 from core.controllers.fleet.shared_out import NodeView
-from core.observations.service_needs import service_need
+from core.observations.fleet.service_needs import service_need
 from core.types import Loop, Mode
 from pools.models import Gpu, Instance, InstanceGpu, Partition, Pool, Service
 from scheduler.control import active_operations, turn_context

@@ -8,7 +8,7 @@ from django.db.models import Count, Q
 
 from core.controllers.fleet.shared_out import TP_DEGREES
 from core.engine.engine_model import UnknownConfiguration, engine_model
-from core.observations.class_view import EngineChoice, profiles_of, typical_lengths
+from core.observations.demand.class_view import EngineChoice, profiles_of, typical_lengths
 from core.observations.mode_profile import Lengths
 from core.types import Limits, Mode, ModeProfile, Source
 from pools.models import Node, Profile, ProfileSource, RequestClass, Service

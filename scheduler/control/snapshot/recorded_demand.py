@@ -13,9 +13,9 @@ from django.db import connection
 from django.db.models import Exists
 from numpy.typing import NDArray
 
-from core.observations.class_arrivals import STRETCH_S, counted
-from core.observations.class_view import Declared
-from core.observations.loop_windows import recent_stretches, whole_stretches
+from core.observations.demand.class_arrivals import STRETCH_S, counted
+from core.observations.demand.class_view import Declared
+from core.observations.demand.loop_windows import recent_stretches, whole_stretches
 from core.observations.mode_profile import Lengths
 from core.policy.request_classes import ClassBounds, ClassGrid
 from pools.models import Service

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from core.observations.carbon_ahead import SiteAhead
+from core.observations.demand.carbon_ahead import SiteAhead
 from pools.models import Site
 from telemetry.carbon.site_signals import for_decisions, price_steps
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from core.controllers.fleet.shared_out import NodeView, SharedOutObservation
-from core.observations.autoscale_given import profiled
-from core.observations.class_arrivals import counted
-from core.observations.class_view import ClassFacts, ClassView, observed, partition_option
+from core.observations.demand.class_arrivals import counted
+from core.observations.demand.class_view import ClassFacts, ClassView, observed, partition_option
+from core.observations.fleet.autoscale_given import profiled
+from core.observations.fleet.pool_views import PoolFacts
+from core.observations.fleet.pool_views import pool_views as build_pool_views
+from core.observations.fleet.shared_out_given import shared_out_observation
 from core.observations.limits import batch_limits, class_limits, planned
-from core.observations.pool_views import PoolFacts
-from core.observations.pool_views import pool_views as build_pool_views
-from core.observations.shared_out_given import shared_out_observation
 from core.policy.knobs import degrees
 from core.types import (
     CarbonObservation,

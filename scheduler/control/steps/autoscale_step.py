@@ -15,7 +15,8 @@ from core.controllers.fleet import autoscale
 from core.controllers.fleet.autoscale import AutoscaleConfig, AutoscaleObservation, AutoscaleState, EngineSize
 from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
-from core.observations import asking, autoscale_given
+from core.observations import asking
+from core.observations.fleet import autoscale_given
 from core.policy.knobs import degrees
 from core.types import (
     CancelShadow,

@@ -23,10 +23,11 @@ from core.controllers.fleet.explain import workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.controllers.fleet.shared_out import TP_DEGREES
 from core.engine.engine_model import UnknownConfiguration
-from core.observations import asking, dynamo_given, step_configs
-from core.observations.dynamo_given import ClassAhead, ServerKind
+from core.observations import asking, step_configs
+from core.observations.demand.loop_windows import MAX_WINDOW_S
+from core.observations.fleet import dynamo_given
+from core.observations.fleet.dynamo_given import ClassAhead, ServerKind
 from core.observations.limits import class_limits, planned
-from core.observations.loop_windows import MAX_WINDOW_S
 from core.predictors import load_template
 from core.predictors.load_template import LoadHistory, TemplateConfig
 from core.types import (

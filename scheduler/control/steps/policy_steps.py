@@ -10,7 +10,9 @@ from core.controllers.fleet import scale, shard, shared_out
 from core.controllers.fleet.explain import gpus_of, workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.controllers.fleet.shared_out import NodeView
-from core.observations import asking, autoscale_given, first_plan, routing_weights, step_configs
+from core.observations import asking, step_configs
+from core.observations.fleet import autoscale_given, first_plan
+from core.observations.request import routing_weights
 from core.types import (
     CarbonPlan,
     Effects,

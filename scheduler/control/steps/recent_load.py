@@ -17,8 +17,8 @@ import numpy as np
 from django.db.models import Sum
 from numpy.typing import NDArray
 
-from core.observations.class_arrivals import STRETCH_S
-from core.observations.class_view import Declared
+from core.observations.demand.class_arrivals import STRETCH_S
+from core.observations.demand.class_view import Declared
 from pools.models import Instance
 from scheduler import agents
 from scheduler.control.snapshot.snapshot import ClassNow

@@ -18,14 +18,16 @@ from core.controllers.fleet import right_size
 from core.controllers.fleet.explain import gravest, workers_text
 from core.controllers.fleet.pool_loop import pool_name
 from core.controllers.fleet.right_size import RightSizeObservation, RightSizeState
-from core.observations import asking, right_size_given, routing_weights, step_configs
-from core.observations.carbon_ahead import worths
-from core.observations.class_arrivals import STRETCH_S
+from core.observations import asking, step_configs
 from core.observations.clock_given import ProfileClocks
+from core.observations.demand.carbon_ahead import worths
+from core.observations.demand.class_arrivals import STRETCH_S
+from core.observations.fleet import right_size_given
+from core.observations.fleet.right_size_given import ClassLengths, PoolLoad, PoolNow, SeenLengths, load_rps
+from core.observations.fleet.site_room import room
 from core.observations.limits import class_limits
 from core.observations.recording import RecordingError, recall, record
-from core.observations.right_size_given import ClassLengths, PoolLoad, PoolNow, SeenLengths, load_rps
-from core.observations.site_room import room
+from core.observations.request import routing_weights
 from core.types import Effects, Mode, PoolKey, Rationale, ScaleTo
 from pools.models import Instance, Pool
 from scheduler import agents

@@ -17,10 +17,11 @@ from core.controllers.fleet import scale_threshold, shard_threshold
 from core.controllers.fleet.scale_threshold import ScaleThresholdObservation, ScaleThresholdState, ThresholdPool
 from core.controllers.fleet.shard_threshold import ShardThresholdObservation, ShardThresholdState
 from core.controllers.fleet.shared_out import NodeView
-from core.observations import asking, routing_weights, step_configs
-from core.observations.class_view import partition_option
-from core.observations.loop_windows import window_s
+from core.observations import asking, step_configs
+from core.observations.demand.class_view import partition_option
+from core.observations.demand.loop_windows import window_s
 from core.observations.recording import RecordingError, recall, record
+from core.observations.request import routing_weights
 from core.ports import EngineLimits
 from core.types import ClassDemand, Loop, Mode, PoolKey
 from pools.models import Pool

@@ -5,7 +5,7 @@ Lengths count as the same between two borders. All borders of request classes ar
 partition is made of whole sketches. DynamoLLM's are always: they come into use with a preset.
 """
 
-from core.observations.class_arrivals import STRETCH_S
+from core.observations.demand.class_arrivals import STRETCH_S
 from telemetry.models.demand import KEPT_S
 
 from .request_rollups import ENDED

@@ -14,11 +14,11 @@ from django.utils import timezone
 
 from core.controllers.fleet.explain import workers_text
 from core.observations.clock_given import ProfileClocks
+from core.observations.fleet.right_size_given import ClassLengths, PoolLoad
 from core.observations.limits import planned as limits_of_plans
 from core.observations.mode_profile import Lengths
 from core.observations.recording import recall
-from core.observations.right_size_given import ClassLengths, PoolLoad
-from core.observations.routing_weights import by_capacity
+from core.observations.request.routing_weights import by_capacity
 from core.policy.presets import PRESETS, policy
 from core.ports import EngineLimits
 from core.types import ChangeKind, Limits, Loop, Mode, PoolKey

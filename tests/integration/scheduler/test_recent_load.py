@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from core.observations.class_arrivals import STRETCH_S
+from core.observations.demand.class_arrivals import STRETCH_S
 from core.policy.presets import WHOLE
 from pools.models import Partition
 from scheduler.control import turn_context

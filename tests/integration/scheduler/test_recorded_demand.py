@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.observations.class_arrivals import STRETCH_S, counted
-from core.observations.class_view import Declared
-from core.observations.loop_windows import MAX_WINDOW_S, MIN_WINDOW_S
+from core.observations.demand.class_arrivals import STRETCH_S, counted
+from core.observations.demand.class_view import Declared
+from core.observations.demand.loop_windows import MAX_WINDOW_S, MIN_WINDOW_S
 from core.observations.mode_profile import Lengths
 from core.policy.presets import DYNAMO
 from pools import demo

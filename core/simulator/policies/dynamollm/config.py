@@ -9,7 +9,7 @@ from core.controllers.fleet.scale_dynamo import ScaleDynamoConfig
 from core.controllers.fleet.shard_dynamo import ShardDynamoConfig
 from core.controllers.request.emergency import EmergencyConfig
 from core.observations import step_configs
-from core.observations.request_configs import emergency_config
+from core.observations.request.request_configs import emergency_config
 from core.policy.knobs import Knobs
 from core.policy.presets import Policy
 from core.policy.tuning import ProfileTuning

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from core.algorithms.fleet.hand_down import ClassLoad
 from core.engine.load_profile import LoadProfile
-from core.observations import dynamo_given
-from core.observations.class_view import ClassView
 from core.observations.clock_given import ProfileClocks, full_tokens
-from core.observations.dynamo_given import ClassAhead, PoolLoad, ServerKind
+from core.observations.demand.class_view import ClassView
+from core.observations.fleet import dynamo_given
+from core.observations.fleet.dynamo_given import ClassAhead, PoolLoad, ServerKind
 from core.observations.limits import class_limits, planned, present_limits
 from core.observations.load_profiles import full_load_profile
 from core.observations.mode_profile import Lengths

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from core.controllers.fleet import scale_dynamo, shard_dynamo, shared_out
 from core.controllers.fleet.shared_out import NodeView
 from core.engine.overhead_table import OverheadTable
-from core.observations import asking, dynamo_given, shared_out_given, step_configs
-from core.observations.class_view import partition_option
-from core.observations.loop_windows import LOOK_S
+from core.observations import asking, step_configs
+from core.observations.demand.class_view import partition_option
+from core.observations.demand.loop_windows import LOOK_S
+from core.observations.fleet import dynamo_given, shared_out_given
 from core.policy.knobs import USUAL_S
 from core.simulator.kernel.commands import Answer, Decision, FleetView, SimCommand
 from core.simulator.kernel.simulated import InstanceSpec, Scheduling, SimulationError

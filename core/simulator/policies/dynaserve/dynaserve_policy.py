@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 
 from core.algorithms.split.split_point import Backlog, Split, SplitConfig, SplitPolicy, split_request
 from core.engine.engine_model import engine_model
-from core.observations.autoscale_given import largest_tp
-from core.observations.class_view import partition_option
-from core.observations.request_configs import first_parts, itl_limit_s
-from core.observations.split_configs import SPLITS, split_config
-from core.observations.split_given import soonest
+from core.observations.demand.class_view import partition_option
+from core.observations.fleet.autoscale_given import largest_tp
+from core.observations.request.request_configs import first_parts, itl_limit_s
+from core.observations.request.split_configs import SPLITS, split_config
+from core.observations.request.split_given import soonest
 from core.observations.step_configs import shared_out_config
 from core.policy.knobs import USUAL_S, WHOLE
 from core.policy.presets import PRESETS, Policy

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from core.algorithms.split.split_point import Backlog, PassCosts, calibrated, finish_s
 from core.algorithms.split.virtual_passes import parts
 from core.engine.engine_model import engine_model
-from core.observations import split_given
-from core.observations.split_given import EnginePasses, Row, engine_passes
+from core.observations.request import split_given
+from core.observations.request.split_given import EnginePasses, Row, engine_passes
 from core.simulator.kernel.commands import FleetView
 from core.simulator.kernel.simulated import InstanceSpec
 

@@ -11,13 +11,20 @@ from numpy.typing import NDArray
 from core.algorithms.fleet.fleet_problem import Objective
 from core.algorithms.fleet.sharing import NodeGpus
 from core.algorithms.fleet.site_mix import Offer, SiteMode
-from core.observations import right_size_given
-from core.observations.carbon_ahead import worths
 from core.observations.clock_given import ProfileClocks
-from core.observations.loop_windows import recent_stretches
+from core.observations.demand.carbon_ahead import worths
+from core.observations.demand.loop_windows import recent_stretches
+from core.observations.fleet import right_size_given
+from core.observations.fleet.right_size_given import (
+    AHEAD_STEP_S,
+    AHEAD_STEPS,
+    ClassLengths,
+    PoolLoad,
+    SeenLengths,
+    load_rps,
+)
+from core.observations.fleet.site_room import room
 from core.observations.mode_profile import Lengths, mean_context
-from core.observations.right_size_given import AHEAD_STEP_S, AHEAD_STEPS, ClassLengths, PoolLoad, SeenLengths, load_rps
-from core.observations.site_room import room
 from core.policy.knobs import WHOLE
 from core.simulator.kernel.commands import STRETCH_S, FleetView
 from core.simulator.policies.greenserve.config import GreenserveConfig

@@ -23,9 +23,9 @@ from core.controllers.fleet import right_size
 from core.engine.engine_model import gpu
 from core.observations import asking
 from core.observations.clock_given import SeenShares, instance_load, least_mhz
-from core.observations.right_size_given import PoolNow, caps_w, observation
-from core.observations.routing_weights import LEAST_RPS, by_batch
-from core.observations.site_room import room
+from core.observations.fleet.right_size_given import PoolNow, caps_w, observation
+from core.observations.fleet.site_room import room
+from core.observations.request.routing_weights import LEAST_RPS, by_batch
 from core.simulator.kernel.commands import DRAINING, OFF, SERVING, STARTING, FleetView, SimCommand
 from core.simulator.policies import loops
 from core.simulator.policies.fleet_changes import Fleet

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from core.controllers.fleet import autoscale
 from core.controllers.fleet.autoscale import AutoscaleConfig, AutoscaleState
 from core.observations import asking
-from core.observations.autoscale_given import observation
+from core.observations.fleet.autoscale_given import observation
 from core.simulator.kernel.commands import OFF, SERVING, STRETCH_S, Answer, Decision, Drain, FleetView, Start
 from core.simulator.policies.change_round import WarmServers
 from core.simulator.policies.node_occupancy import InstanceShape, NodeOccupancy, shape_of

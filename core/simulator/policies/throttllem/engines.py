@@ -9,10 +9,10 @@ from dataclasses import replace
 from core.algorithms.fleet.sharing import NodeGpus, Place, ServiceNeed, claims
 from core.controllers.fleet.autoscale import AutoscaleConfig
 from core.engine.overheads import cold_start_s
-from core.observations.autoscale_given import largest_tp, profiled, rates_rps, sizes
-from core.observations.class_view import ClassView, partition_option
+from core.observations.demand.class_view import ClassView, partition_option
+from core.observations.fleet.autoscale_given import largest_tp, profiled, rates_rps, sizes
+from core.observations.fleet.service_needs import service_need
 from core.observations.limits import batch_limits
-from core.observations.service_needs import service_need
 from core.observations.step_configs import shared_out_config
 from core.policy.knobs import USUAL_S, WHOLE, WHOLE_CLASS
 from core.policy.presets import PRESETS

@@ -9,7 +9,7 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.observations.class_arrivals import STRETCH_S
+from core.observations.demand.class_arrivals import STRETCH_S
 from core.policy import dynamo_classes
 from pools import demo
 from pools.models import RequestClass

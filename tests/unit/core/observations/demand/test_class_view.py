@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from core.observations.class_arrivals import ClassArrivals
-from core.observations.class_view import (
+from core.observations.demand.class_arrivals import ClassArrivals
+from core.observations.demand.class_view import (
     ENOUGH,
     ClassFacts,
     Declared,

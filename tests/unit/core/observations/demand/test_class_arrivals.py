@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from core.observations.class_arrivals import STRETCH_S, ClassArrivals, counted
+from core.observations.demand.class_arrivals import STRETCH_S, ClassArrivals, counted
 
 
 def test_peak_is_that_of_the_fullest_stretch() -> None:

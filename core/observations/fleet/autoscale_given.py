@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from core.algorithms.fleet.fleet_problem import mode_failure
 from core.controllers.fleet.autoscale import AutoscaleObservation, EngineSize
-from core.observations.class_view import ClassView
+from core.observations.demand.class_view import ClassView
 from core.types import Mode, PartitionOption
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from core.algorithms.split.split_point import SplitPolicy
 from core.controllers.request.emergency import EmergencyConfig, Rung
-from core.observations.request_configs import emergency_config, first_parts, itl_limit_s, tbt_limit_s
-from core.observations.split_configs import split_config
+from core.observations.request.request_configs import emergency_config, first_parts, itl_limit_s, tbt_limit_s
+from core.observations.request.split_configs import split_config
 from core.policy.tuning import LadderTuning
 from core.types import Limits
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from core.algorithms.fleet.fleet_problem import Objective
 from core.controllers.fleet.carbon import CarbonConfig
-from core.observations.first_plan import planned
+from core.observations.fleet.first_plan import planned
 from core.types import Reason
 from tests.unit.core.fleets import observation, partition, site
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from core.algorithms.fleet.site_mix import Offer, SiteMode, in_time
 from core.controllers.fleet.right_size import RightSizeObservation
 from core.engine.load_profile import LoadProfile
-from core.observations.class_arrivals import STRETCH_S
-from core.observations.class_view import ENOUGH
 from core.observations.clock_given import ProfileClocks, taken_in
+from core.observations.demand.class_arrivals import STRETCH_S
+from core.observations.demand.class_view import ENOUGH
 from core.observations.limits import planned
 from core.observations.load_profiles import full_load_profile
 from core.observations.mode_profile import Lengths, mean_context
@@ -172,7 +172,7 @@ def offers(load: PoolLoad, room: Mapping[SiteMode, int], weights: Mapping[str, f
 
     Args:
         room: Instances of each kind.
-        weights: Of a watt, by site (`core.observations.carbon_ahead.worths`).
+        weights: Of a watt, by site (`core.observations.demand.carbon_ahead.worths`).
     """
     found = ((site, mode, count, load.profile(mode)) for (site, mode), count in room.items() if count)
     return tuple(Offer(mode, own, count, site, weights[site]) for site, mode, count, own in found if own is not None)

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from core.controllers.fleet.explain import capacity_rps
-from core.observations.class_view import ClassView
-from core.observations.standing_degrees import with_standing_degrees
+from core.observations.demand.class_view import ClassView
+from core.observations.fleet.standing_degrees import with_standing_degrees
 from core.types import Mode, PoolKey, PoolView
 
 

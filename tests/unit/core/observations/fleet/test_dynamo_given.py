@@ -7,8 +7,8 @@ import pytest
 from core.algorithms.fleet.hand_down import ClassLoad
 from core.engine.overhead_table import OverheadTable, start_key
 from core.engine.overheads import Overheads
-from core.observations.class_view import ClassView, Declared
-from core.observations.dynamo_given import (
+from core.observations.demand.class_view import ClassView, Declared
+from core.observations.fleet.dynamo_given import (
     ClassAhead,
     ServerKind,
     class_ahead,

@@ -16,7 +16,7 @@ from core.engine.engine_model import UnknownConfiguration, engine_model
 from core.engine.load_profile import LoadProfile
 from core.engine.overhead_table import OverheadTable, start_key
 from core.engine.overheads import Overheads, cold_start_s, weight_bytes
-from core.observations.class_view import ClassView, Declared
+from core.observations.demand.class_view import ClassView, Declared
 from core.observations.limits import present_limits
 from core.observations.load_profiles import load_profile
 from core.observations.mode_profile import Lengths, mode_profile

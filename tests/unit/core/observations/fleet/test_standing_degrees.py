@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.observations.standing_degrees import with_standing_degrees
+from core.observations.fleet.standing_degrees import with_standing_degrees
 from core.simulator.policies import read_policy
 from core.simulator.policies.freesh import Freesh, scale
 from core.simulator.policies.view_observations import first_view

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.observations.change_kinds import change_kinds
+from core.observations.fleet.change_kinds import change_kinds
 from core.types import ChangeKind, Mode, PoolKey
 
 A100 = "A100-80GB"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from core.observations.class_arrivals import STRETCH_S
+from core.observations.demand.class_arrivals import STRETCH_S
 
 LOOK_S = 5.0  # how often scale and shard look whether a step wants its turn before its next epoch
 MIN_WINDOW_S = 300.0

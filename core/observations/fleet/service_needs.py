@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from core.algorithms.fleet.sharing import Lack, Place, ServiceNeed
-from core.observations.class_view import ClassView
+from core.observations.demand.class_view import ClassView
 from core.policy.knobs import Knobs
 from core.types import Mode
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.observations.engine_given import chunk_in_force
+from core.observations.request.engine_given import chunk_in_force
 from core.ports import EngineLimits
 
 SMALL, LARGE, ANY = EngineLimits(chunk_tokens=256), EngineLimits(chunk_tokens=512), EngineLimits()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.controllers.fleet.shared_out import NodeView
-from core.observations.site_room import room
+from core.observations.fleet.site_room import room
 from core.types import Mode
 
 NODES = [NodeView("east", "A100-80GB", 4), NodeView("east", "A100-80GB", 8), NodeView("west", "A100-80GB", 8)]

@@ -3,7 +3,7 @@
 import pytest
 
 from core.algorithms.fleet.fleet_problem import Objective
-from core.observations.carbon_ahead import SiteAhead, worths
+from core.observations.demand.carbon_ahead import SiteAhead, worths
 
 EAST = SiteAhead("east", 1.5, (100.0, None, 300.0), (0.1, 0.3, None))
 WEST = SiteAhead("west", 1.2, (400.0, 400.0, 400.0), (0.05, 0.05, 0.05))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.observations.loop_windows import loop_steps, whole_stretches
+from core.observations.demand.loop_windows import loop_steps, whole_stretches
 
 
 @pytest.mark.parametrize(

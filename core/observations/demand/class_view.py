@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from core.algorithms.fleet.fleet_problem import mode_failure
 from core.engine.engine_model import UnknownConfiguration
-from core.observations.class_arrivals import ClassArrivals
+from core.observations.demand.class_arrivals import ClassArrivals
 from core.observations.mode_profile import Lengths, mode_profile
 from core.policy.request_classes import ClassBounds, classify
 from core.types import ClassDemand, Limits, Mode, ModeProfile, PartitionOption

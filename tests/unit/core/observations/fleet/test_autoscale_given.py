@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.controllers.fleet.autoscale import EngineSize
-from core.observations.autoscale_given import largest_tp, observation, profiled, sizes
+from core.observations.fleet.autoscale_given import largest_tp, observation, profiled, sizes
 from core.types import ClassDemand, Mode, ModeProfile, PartitionOption, Source
 
 A, H = "A100-80GB", "H100-SXM-80GB"

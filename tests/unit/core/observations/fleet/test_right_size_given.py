@@ -9,8 +9,7 @@ import pytest
 
 from core.engine.engine_model import gpu
 from core.observations.clock_given import ProfileClocks
-from core.observations.mode_profile import Lengths
-from core.observations.right_size_given import (
+from core.observations.fleet.right_size_given import (
     ClassLengths,
     PoolLoad,
     PoolNow,
@@ -18,6 +17,7 @@ from core.observations.right_size_given import (
     observation,
     offers,
 )
+from core.observations.mode_profile import Lengths
 from core.types import Limits, Mode, PoolKey
 
 H100 = "H100-SXM-80GB"

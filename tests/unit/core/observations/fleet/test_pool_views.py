@@ -2,8 +2,8 @@
 
 import pytest
 
-from core.observations.class_view import ClassView
-from core.observations.pool_views import PoolFacts, pool_views
+from core.observations.demand.class_view import ClassView
+from core.observations.fleet.pool_views import PoolFacts, pool_views
 from core.types import ClassDemand, Limits, Mode, ModeProfile, PoolKey, Source
 
 TP2, TP4 = Mode("A100-80GB", 2), Mode("A100-80GB", 4)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core.engine.load_profile import LoadProfile
-from core.observations.routing_weights import LEAST, by_batch, by_capacity
+from core.observations.request.routing_weights import LEAST, by_batch, by_capacity
 from core.types import Mode, ModeProfile, Source
 
 # At 1,000 and 1,400 MHz, with 0, 1 and 2 requests/s.

@@ -1,0 +1,1 @@
+"""Says what comes to the classes of a service, and what its sites are about to cost."""
