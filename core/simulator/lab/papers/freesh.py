@@ -17,8 +17,7 @@ _LAID_OUT = (
 )
 _NOBODY_WAITS = (
     "the order of queues matters when there are queues. At the paper's 2 x requests wait for minutes (E2E of 371 s "
-    "under FCFS); here the fleet is planned for the load that is declared, and nobody waits. Neither does anybody at "
-    "ten times the load, when the plan has all loops."
+    "under FCFS); here the fleet is planned for the load that is declared, and nobody waits."
 )
 _E2E_LIMITS = (
     "the limits on E2E, 7 to 30 s, are means of the paper's engine; here half of the requests are beyond them, which "
