@@ -22,7 +22,7 @@ _CLOCK = (
     "II has 19 to 21 % less energy for a request at TP8."
 )
 _ROOM = (
-    "it goes with how full the twelve servers are: 26 % at 17 times the rate, where one pool just holds, 50 % at 8 "
+    "it goes with how full the twelve servers are: 26 % at 17 times the rate, where one pool just holds, 51 % at 8 "
     "times, where nine do; 35 % lies between."
 )
 _SLACK = (
@@ -51,7 +51,7 @@ _SUNNY = (
 )
 
 _FULL_HOUR = (
-    "it goes with how full the servers are, as the energy does: at 8 times the rate the mean power is 50 % less."
+    "it goes with how full the servers are, as the energy does: at 8 times the rate the mean power is 51 % less."
 )
 
 _FIG_6 = (  # what a row is called; the policy; published; why ours is off at 17 and at 8 times the rate
