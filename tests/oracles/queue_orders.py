@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from core.algorithms.queue.queueing import Order, OrderConfig
+from core.algorithms.queue.queueing import WINDOW_FACTOR, Order, OrderConfig
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -49,14 +49,13 @@ class Requests:
         arrival_s: ArrayLike,
         predicted_tokens: ArrayLike,
         pace: Pace,
-        config: OrderConfig,
         prompt_tokens: ArrayLike = 0.0,
     ) -> Requests:
-        """Newly arrived ones, due by the configuration they found."""
+        """Newly arrived ones, due by the pace they found."""
         arrival, tokens = np.asarray(arrival_s, dtype=np.float64), np.asarray(predicted_tokens, dtype=np.float64)
         if arrival.shape != tokens.shape or arrival.ndim != 1:
             raise ValueError("arrivals and predicted tokens need one value each per request")
-        due_s, prompts = arrival + config.window_factor * alone_s(tokens, pace), np.asarray(prompt_tokens, np.float64)
+        due_s, prompts = arrival + WINDOW_FACTOR * alone_s(tokens, pace), np.asarray(prompt_tokens, np.float64)
         return cls(arrival, tokens, np.zeros_like(tokens), due_s, prompts)
 
 
@@ -160,7 +159,7 @@ def walk(
     """
     if slots < 1 or not tick_s > 0.0:
         raise ValueError("a walk needs a slot, and ticks longer than 0")
-    requests = Requests.arrived(arrival_s, tokens, pace, config)
+    requests = Requests.arrived(arrival_s, tokens, pace)
     count = requests.arrival_s.size
     work_s = alone_s(requests.predicted_tokens, pace)
     begun, done = np.full(count, np.nan), np.full(count, np.nan)

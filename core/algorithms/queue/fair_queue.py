@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from core.algorithms.queue.queueing import Order, OrderConfig
+from core.algorithms.queue.queueing import WINDOW_FACTOR, Order, OrderConfig
 
 T = TypeVar("T", bound=Hashable)
 
@@ -37,9 +37,9 @@ class Waiting:
         return self.prompt_tokens + self.predicted_tokens
 
 
-def due_s(arrival_s: float, work_s: float, config: OrderConfig) -> float:
+def due_s(arrival_s: float, work_s: float) -> float:
     """Returns arrival + W in seconds, with W = alpha_LLF x Lat (FREESH C.2)."""
-    return arrival_s + config.window_factor * work_s
+    return arrival_s + WINDOW_FACTOR * work_s
 
 
 def key(request: Waiting, config: OrderConfig) -> float:

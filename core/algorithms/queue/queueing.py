@@ -32,10 +32,9 @@ class Order(StrEnum):
 @dataclass(frozen=True, slots=True)
 class OrderConfig:
     order: Order = Order.LLF
-    window_factor: float = WINDOW_FACTOR
     aging_tokens_per_s: float = 20.0
 
     def __post_init__(self) -> None:
         Order(self.order)
-        if not self.window_factor > 0.0 or self.aging_tokens_per_s < 0.0:
-            raise ValueError("an order needs window_factor above 0 and aging_tokens_per_s from 0")
+        if self.aging_tokens_per_s < 0.0:
+            raise ValueError("an order needs aging_tokens_per_s from 0")

@@ -307,7 +307,7 @@ class Dispatcher:
             call.prompt_tokens or 0,
             call.predicted_tokens or 1,
             work_s,
-            due_s(arrival_s, work_s, config) if due_at_s is None else float(due_at_s),
+            due_s(arrival_s, work_s) if due_at_s is None else float(due_at_s),
             call.key.tenant,
             head_start_s,
         )

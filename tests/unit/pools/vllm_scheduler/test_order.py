@@ -47,7 +47,7 @@ def test_order_is_that_of_the_core_when_hints_tell_the_same(rows: list[tuple[flo
     pace = queue_orders.Pace(ttft_s=0.5, tpot_s=0.02)
     config = queueing.OrderConfig(queueing.Order.LLF)
     arrival, tokens, generated = (np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
-    known = queue_orders.Requests.arrived(arrival, tokens, pace, config)
+    known = queue_orders.Requests.arrived(arrival, tokens, pace)
     known = queue_orders.Requests(known.arrival_s, known.predicted_tokens, generated, known.due_s)
     own = [
         work_of({"lat_s": 0.5 + 0.02 * n, "ttft_s": 0.5, "predicted_tokens": n}, at, 9, 0, WINDOW_S)[0].key(int(g))

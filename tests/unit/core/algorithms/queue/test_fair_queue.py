@@ -24,15 +24,15 @@ def prompt_of(tokens):
     return 1 + 37 * tokens % 1009
 
 
-def waiting(arrival_s, tokens, config, tenant=None, head_start_s=0.0):
+def waiting(arrival_s, tokens, tenant=None, head_start_s=0.0):
     work_s = tokens * PACE.tpot_s + PACE.ttft_s
-    return Waiting(arrival_s, prompt_of(tokens), tokens, work_s, due_s(arrival_s, work_s, config), tenant, head_start_s)
+    return Waiting(arrival_s, prompt_of(tokens), tokens, work_s, due_s(arrival_s, work_s), tenant, head_start_s)
 
 
-def columns(rows, config):
+def columns(rows):
     arrival_s = [quarters / 4.0 for quarters, _, _ in rows]
     tokens, prompts = ([float(count(own)) for _, own, _ in rows] for count in (int, prompt_of))
-    return queue_orders.Requests.arrived(arrival_s, tokens, PACE, config, prompts)
+    return queue_orders.Requests.arrived(arrival_s, tokens, PACE, prompts)
 
 
 def drained(queue):
@@ -48,10 +48,10 @@ def test_line_is_served_in_the_order_of_all_rows_when_all_wait(rows, config):
     rows = sorted(rows)
     queue = FairQueue(config)
     for n, (quarters, tokens, _) in enumerate(rows):
-        queue.push(n, waiting(quarters / 4.0, tokens, config))
+        queue.push(n, waiting(quarters / 4.0, tokens))
     assert queue.tokens == sum(tokens + prompt_of(tokens) for _, tokens, _ in rows)
-    assert queue.peek() == queue_orders.ordered(columns(rows, config), PACE, config)[0]
-    assert drained(queue) == queue_orders.ordered(columns(rows, config), PACE, config).tolist()
+    assert queue.peek() == queue_orders.ordered(columns(rows), PACE, config)[0]
+    assert drained(queue) == queue_orders.ordered(columns(rows), PACE, config).tolist()
     assert (len(queue), queue.tokens, queue.peek()) == (0, 0, None)
 
 
@@ -61,12 +61,12 @@ def test_tenants_get_their_shares_when_weights_are_given(rows, config, weights):
     rows = sorted(rows)
     queue = FairQueue(config, dict(enumerate(weights)))
     for n, (quarters, tokens, tenant) in enumerate(rows):
-        queue.push(n, waiting(quarters / 4.0, tokens, config, tenant))
+        queue.push(n, waiting(quarters / 4.0, tokens, tenant))
     served = drained(queue)
     # Of each tenant in its order.
     for tenant in range(3):
         own = [n for n, row in enumerate(rows) if row[2] == tenant]
-        order = [n for n in queue_orders.ordered(columns(rows, config), PACE, config).tolist() if n in own]
+        order = [n for n in queue_orders.ordered(columns(rows), PACE, config).tolist() if n in own]
         assert [n for n in served if n in own] == order
     # Whoever is served had the least account of all that still wait.
     account = [0.0, 0.0, 0.0]
@@ -86,7 +86,7 @@ def test_shares_stay_within_one_request_when_tenants_come_and_go(steps):
     queue, served, waits, gap = FairQueue(config, {}), [], {"a": 0, "b": 0}, 0
     for n, step in enumerate(steps):
         if step != "pop":
-            queue.push((step, n), waiting(float(n), tokens, config, step))
+            queue.push((step, n), waiting(float(n), tokens, step))
             waits[step] += 1
         elif (item := queue.pop()) is not None:
             both = all(waits.values())
@@ -99,16 +99,16 @@ def test_shares_stay_within_one_request_when_tenants_come_and_go(steps):
 def test_nobody_starves_when_short_ones_keep_coming_and_waiting_counts():
     config = OrderConfig(Order.SJF, aging_tokens_per_s=10.0)
     queue = FairQueue(config)
-    queue.push("long", waiting(0.0, 1000, config))
+    queue.push("long", waiting(0.0, 1000))
     for second in range(1, 200):
-        queue.push(second, waiting(float(second), 10, config))
+        queue.push(second, waiting(float(second), 10))
         if queue.pop() == "long":
             break
     assert 95 <= second <= 105  # 990 tokens at 10 a second
     forever = FairQueue(OrderConfig(Order.SJF, aging_tokens_per_s=0.0))
-    forever.push("long", waiting(0.0, 1000, config))
+    forever.push("long", waiting(0.0, 1000))
     for second in range(1, 200):
-        forever.push(second, waiting(float(second), 10, config))
+        forever.push(second, waiting(float(second), 10))
         assert forever.pop() != "long"
 
 
@@ -116,12 +116,12 @@ def test_one_is_not_served_when_it_has_left():
     config = OrderConfig(Order.LLF)
     queue = FairQueue(config)
     for n in range(3):
-        queue.push(n, waiting(float(n), 10, config))
+        queue.push(n, waiting(float(n), 10))
     assert queue.remove(0)
     assert not queue.remove(0)
     assert 0 not in queue
     with pytest.raises(ValueError, match="waits already"):
-        queue.push(1, waiting(0.0, 1, config))
+        queue.push(1, waiting(0.0, 1))
     assert drained(queue) == [1, 2]
 
 
@@ -129,7 +129,7 @@ def test_those_named_go_first_when_reordered():
     config = OrderConfig(Order.FCFS)
     queue = FairQueue(config)
     for n in range(5):
-        queue.push(n, waiting(float(n), 10, config))
+        queue.push(n, waiting(float(n), 10))
     queue.reorder([3, 9, 2])
     assert drained(queue) == [3, 2, 0, 1, 4]
 
@@ -138,7 +138,7 @@ def test_one_goes_first_when_named_again_and_again():
     config = OrderConfig(Order.FCFS)
     queue = FairQueue(config)
     for n in range(3):
-        queue.push(n, waiting(float(n), 10, config))
+        queue.push(n, waiting(float(n), 10))
     for _ in range(3):
         queue.reorder([2])
     assert drained(queue) == [2, 0, 1]
@@ -148,7 +148,7 @@ def test_one_goes_first_when_named_again_and_again():
 def test_head_start_counts_as_time_when_given(aging_tokens_per_s):
     for order in Order:
         config = OrderConfig(order, aging_tokens_per_s=aging_tokens_per_s)
-        plain, ahead = waiting(5.0, 100, config), waiting(5.0, 100, config, head_start_s=10.0)
+        plain, ahead = waiting(5.0, 100), waiting(5.0, 100, head_start_s=10.0)
         assert key(ahead, config) < key(plain, config)
         assert priority(ahead, config) < priority(plain, config)
 
@@ -157,8 +157,8 @@ def test_head_start_counts_as_time_when_given(aging_tokens_per_s):
 @given(ROWS, CONFIGS)
 def test_priorities_are_those_of_all_rows_when_made_one_by_one(rows, config):
     rows = sorted(rows)
-    made = [priority(waiting(quarters / 4.0, tokens, config), config) for quarters, tokens, _ in rows]
-    expected = queue_orders.priorities(columns(rows, config), PACE, config, 0.0)
+    made = [priority(waiting(quarters / 4.0, tokens), config) for quarters, tokens, _ in rows]
+    expected = queue_orders.priorities(columns(rows), PACE, config, 0.0)
     np.testing.assert_allclose(made, expected, atol=1)
 
 

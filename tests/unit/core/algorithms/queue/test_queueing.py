@@ -44,7 +44,7 @@ def test_toy_example_is_served_by_the_order_when_it_is_another(order: Order, exp
 
 
 def test_laxity_is_what_is_left_to_wait_when_work_is_counted() -> None:
-    requests = Requests.arrived([10.0, 10.0], [20.0, 5.0], PACE, OrderConfig())
+    requests = Requests.arrived([10.0, 10.0], [20.0, 5.0], PACE)
     assert requests.due_s == pytest.approx([10.0 + 1.4 * 2.5, 10.0 + 1.4 * 1.0])
     assert queue_orders.laxity_s(requests, PACE, 11.0) == pytest.approx([0.0, -0.6])
 
@@ -62,7 +62,7 @@ def test_slower_pace_makes_long_requests_urgent_when_the_clock_falls() -> None:
 
 
 def test_long_request_is_not_starved_when_short_ones_age_less() -> None:
-    requests = Requests.arrived([0.0, 31.0], [600.0, 1.0], PACE, OrderConfig())
+    requests = Requests.arrived([0.0, 31.0], [600.0, 1.0], PACE)
     aging, plain = (OrderConfig(Order.SJF, aging_tokens_per_s=value) for value in (20.0, 0.0))
     assert queue_orders.ordered(requests, PACE, aging).tolist() == [0, 1]
     assert queue_orders.ordered(requests, PACE, plain).tolist() == [1, 0]
@@ -144,7 +144,7 @@ def test_idle_ticks_are_walked_when_a_request_comes_late() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [lambda: Pace(0.0, 0.0), lambda: OrderConfig(window_factor=0.0), lambda: OrderConfig("best")]
+    "bad", [lambda: Pace(0.0, 0.0), lambda: OrderConfig(aging_tokens_per_s=-1.0), lambda: OrderConfig("best")]
 )  # type: ignore[arg-type]
 def test_knobs_are_refused_when_they_make_no_sense(bad) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
