@@ -10,21 +10,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from core.algorithms.fleet.sharing import NodeGpus, ServiceNeed, claims
-from core.controllers.fleet import shared_out
-from core.controllers.fleet.shared_out import NodeView
+from core.algorithms.fleet.sharing import NodeGpus, claims
 from core.engine.engine_model import engine_model
-from core.observations import asking
 from core.observations.demand.class_view import ClassView, partition_option
-from core.observations.fleet.service_needs import service_need
-from core.observations.fleet.shared_out_given import shared_out_observation
 from core.observations.limits import class_limits, planned
 from core.observations.request.request_configs import first_parts
 from core.observations.step_configs import shared_out_config
 from core.policy.presets import Policy
 from core.simulator.kernel.commands import Assign, FleetView, SimCommand
 from core.simulator.kernel.simulated import Handover, SimulationError
-from core.simulator.policies import loops
+from core.simulator.policies import gpu_cut, loops
 from core.simulator.policies.change_round import Want
 from core.simulator.policies.config import change_of, period_s, starting_of
 from core.simulator.policies.fleet_changes import Fleet
@@ -32,7 +27,7 @@ from core.simulator.policies.loops import Decisions, LoopControl
 from core.simulator.policies.node_occupancy import InstanceShape
 from core.simulator.policies.view_observations import cells_of, class_view, first_view
 from core.simulator.policies.world import PartitionInfo, Plan, PoolPlan, ServiceInfo, World
-from core.types import CarbonPlan, Loop, Mode
+from core.types import CarbonPlan, Loop
 
 # Ends of names, where requests are split: of the pool that does second parts, and of the one that does both, where a
 # class has a single instance.
@@ -89,16 +84,13 @@ class CutFleet:
         """Shares the GPUs out for every service, one after another within what the others leave."""
         commands: list[SimCommand] = []
         config = shared_out_config(self.policy.knobs, self.policy.knobs.tp)
+        views = {service.info.name: self._views(service, view) for service in self.services}
         for service in self.services:
-            before, views = service.plan, self._views(service, view)
-            nodes = [
-                NodeView(own.site, own.gpu, own.gpus)
-                for own in self._left(service, view)
-                if self._offered(service, own)
-            ]
-            option = partition_option(service.partition.name, views)
-            obs = shared_out_observation(view.now_s, self._period_s, nodes, option)
-            service.plan, effects = asking.step(shared_out.step, before, obs, config)
+            before, nodes = service.plan, self._left(service, views)
+            option = partition_option(service.partition.name, views[service.info.name])
+            service.plan, effects = gpu_cut.cut(
+                self.world, service.info, nodes, option, config, before, view.now_s, self._period_s
+            )
             why = effects.rationale
             decisions.append(loops.decision(view, Loop.CARBON, why.reason, why.summary))
             if before is not None and service.plan != before:
@@ -117,26 +109,17 @@ class CutFleet:
             found.append(class_view(self.world, service.info, own, cells, view, self._period_s, 1, modes))
         return found
 
-    def _offered(self, service: _Service, node: NodeGpus) -> bool:
-        return any(mode.gpu == node.gpu for mode in self.world.modes(service.info, node.site))
-
-    def _left(self, service: _Service, view: FleetView) -> Sequence[NodeGpus]:
+    def _left(self, service: _Service, views: Mapping[str, Sequence[ClassView]]) -> Sequence[NodeGpus]:
         """Returns the nodes as the service may plan with them, beside what others have and need."""
         if len(self.services) == 1:
             return self.world.nodes
-        return claims(self.world.nodes, [self._need(own, view) for own in self.services]).left(service.info.name)
-
-    def _need(self, service: _Service, view: FleetView) -> ServiceNeed:
-        gpus: Counter[tuple[str, str, str]] = Counter()
-        workers: Counter[tuple[str, Mode]] = Counter()
-        for (site, name, mode), count in service.plan.workers.items() if service.plan else ():
-            gpus[site, "", mode.gpu] += count * mode.tp
-            workers[name, mode] += count
-
-        def sites_of(mode: Mode) -> list[str]:
-            return [site.name for site in self.world.sites if self.world.template(service.info, site.name, mode)]
-
-        return service_need(service.info.name, gpus, workers, self._views(service, view), sites_of, self.policy.knobs)
+        needs = [
+            gpu_cut.need(
+                self.world, own.info, own.plan.workers if own.plan else {}, views[own.info.name], self.policy.knobs
+            )
+            for own in self.services
+        ]
+        return claims(self.world.nodes, needs).left(service.info.name)
 
     # -- what follows ----------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from core.simulator.kernel.commands import SERVING, Answer, Decision, FleetView,
 from core.simulator.kernel.simulated import Handover, InstanceSpec, Scheduling, SimulationError
 from core.simulator.policies.config import Reads, any_of
 from core.simulator.policies.dynaserve.load_tracker import LoadTracker, Placed, PredictedInstance
-from core.simulator.policies.first_cut import first_instances
+from core.simulator.policies.gpu_cut import first_instances
 from core.simulator.policies.view_observations import cells_of, class_view, first_view
 from core.simulator.policies.world import Member, Plan, PoolPlan, World
 from core.types import Loop, Reason

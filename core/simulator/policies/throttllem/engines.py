@@ -6,19 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from core.algorithms.fleet.sharing import NodeGpus, Place, ServiceNeed, claims
+from core.algorithms.fleet.sharing import NodeGpus, ServiceNeed, claims
 from core.controllers.fleet.autoscale import AutoscaleConfig
 from core.engine.overheads import cold_start_s
 from core.observations.demand.class_view import ClassView, partition_option
 from core.observations.fleet.autoscale_given import largest_tp, profiled, rates_rps, sizes
-from core.observations.fleet.service_needs import service_need
 from core.observations.limits import batch_limits
 from core.observations.step_configs import shared_out_config
 from core.policy.knobs import USUAL_S, WHOLE, WHOLE_CLASS
 from core.policy.presets import PRESETS
 from core.simulator.kernel.commands import FleetView
 from core.simulator.kernel.simulated import InstanceSpec, SimulationError
-from core.simulator.policies.first_cut import first_instances
+from core.simulator.policies import gpu_cut
 from core.simulator.policies.throttllem.config import ThrottllemConfig
 from core.simulator.policies.throttllem.router import Served
 from core.simulator.policies.view_observations import class_view, first_view
@@ -84,7 +83,7 @@ class ServiceEngines:
             most_rps = max(own.max_rps for (_, mode), own in option.profiles.items() if mode.tp <= config.tp)
             demand = replace(option.classes[0], demand_rps=(engines * most_rps / config.alpha,))
             option = replace(option, classes=(demand,))
-        found = first_instances(self._world, self._service, nodes, option, config)
+        found = gpu_cut.first_instances(self._world, self._service, nodes, option, config)
         found = sorted(found, key=lambda spec: -spec.tp)[: len(found) if engines is None else engines]
         if len(found) < (engines or 1):
             raise self._error(f"room for {len(found)} engines only: lower engines or tp, or give the sites more GPUs")
@@ -92,16 +91,9 @@ class ServiceEngines:
 
     def need(self) -> ServiceNeed:
         """Returns what it has, and lacks of its declared peak."""
-        gpus, workers = Counter[Place](), Counter[tuple[str, Mode]]()
-        for spec in self.first:
-            gpus[spec.site, "", spec.gpu] += spec.tp
-            workers[WHOLE_CLASS, Mode(spec.gpu, spec.tp)] += 1
-
-        def sites_of(mode: Mode) -> list[str]:
-            return [own.name for own in self._world.sites if self._world.template(self._service, own.name, mode)]
-
+        instances = Counter((spec.site, WHOLE_CLASS, Mode(spec.gpu, spec.tp)) for spec in self.first)
         knobs = replace(PRESETS[self._config.name].knobs, tp=self._config.tp)
-        return service_need(self._service.name, gpus, workers, [self._first], sites_of, knobs)
+        return gpu_cut.need(self._world, self._service, instances, [self._first], knobs)
 
     def _error(self, message: str) -> SimulationError:
         return SimulationError(f"policy {self._config.name}, service {self._service.name}: {message}")
